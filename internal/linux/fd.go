@@ -1,0 +1,109 @@
+package linux
+
+import (
+	"os"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// Retry calls fn until it returns something other than EINTR.
+func Retry(fn func() error) error {
+	for {
+		if err := fn(); err != unix.EINTR {
+			return err
+		}
+	}
+}
+
+// retryFd is Retry for calls that return a descriptor.
+func retryFd(fn func() (int, error)) (fd int, err error) {
+	err = Retry(func() error {
+		var e error
+		fd, e = fn()
+		return e
+	})
+	return fd, err
+}
+
+// FdPath names an open descriptor as a path of this process. The path is valid
+// only while f is open; the caller keeps f alive.
+func FdPath(f *os.File) string {
+	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
+}
+
+// Openat2 opens unsafePath beneath dir with the RESOLVE_* rules of how.
+// A nil dir means the current directory (or the root, for absolute paths).
+// O_CLOEXEC is always added. The returned file is owned by the caller.
+func Openat2(dir *os.File, unsafePath string, how unix.OpenHow) (*os.File, error) {
+	how.Flags |= unix.O_CLOEXEC
+	dirfd := unix.AT_FDCWD
+	if dir != nil {
+		dirfd = int(dir.Fd())
+	}
+	fd, err := retryFd(func() (int, error) {
+		for range 32 {
+			// EAGAIN: a rename raced with a RESOLVE_IN_ROOT or RESOLVE_BENEATH
+			// walk, openat2(2) asks the caller to try again.
+			fd, err := unix.Openat2(dirfd, unsafePath, &how)
+			if err != unix.EAGAIN {
+				return fd, err
+			}
+		}
+		return -1, unix.EAGAIN
+	})
+	runtime.KeepAlive(dir)
+	if err != nil {
+		return nil, &os.PathError{Op: "openat2", Path: unsafePath, Err: err}
+	}
+	return os.NewFile(uintptr(fd), unsafePath), nil
+}
+
+// Reopen opens the file behind an O_PATH descriptor with new flags.
+// O_CLOEXEC is always added. The returned file is owned by the caller.
+func Reopen(f *os.File, flags int) (*os.File, error) {
+	path := FdPath(f)
+	fd, err := retryFd(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
+	runtime.KeepAlive(f)
+	if err != nil {
+		return nil, &os.PathError{Op: "reopen", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// Fstat returns the status of an open descriptor (O_PATH included).
+func Fstat(f *os.File) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := Retry(func() error { return unix.Fstat(int(f.Fd()), &st) })
+	runtime.KeepAlive(f)
+	if err != nil {
+		return st, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+	}
+	return st, nil
+}
+
+// MkdirAt creates one directory beneath dir. name must be a single component.
+func MkdirAt(dir *os.File, name string, mode uint32) error {
+	err := Retry(func() error { return unix.Mkdirat(int(dir.Fd()), name, mode) })
+	runtime.KeepAlive(dir)
+	if err != nil {
+		return &os.PathError{Op: "mkdirat", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return nil
+}
+
+// Fchownat changes the owner of name beneath dir, never following a symlink.
+// An empty name means dir itself.
+func Fchownat(dir *os.File, name string, uid, gid int) error {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	err := Retry(func() error { return unix.Fchownat(int(dir.Fd()), name, uid, gid, flags) })
+	runtime.KeepAlive(dir)
+	if err != nil {
+		return &os.PathError{Op: "fchownat", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return nil
+}

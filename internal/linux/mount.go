@@ -1,0 +1,109 @@
+package linux
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// The mount API by descriptors: fsopen, fsconfig, fsmount, open_tree, move_mount
+// (Linux 5.2) and mount_setattr (Linux 5.12).
+
+// OpenTree opens path beneath dir as a mount object. With OPEN_TREE_CLONE in
+// flags the result is a detached copy that vanishes when it is closed before it
+// is attached. An empty path (with AT_EMPTY_PATH) means dir itself; a nil dir
+// means the current directory. The returned file is owned by the caller.
+func OpenTree(dir *os.File, path string, flags uint) (*os.File, error) {
+	dirfd := unix.AT_FDCWD
+	if dir != nil {
+		dirfd = int(dir.Fd())
+	}
+	fd, err := retryFd(func() (int, error) {
+		return unix.OpenTree(dirfd, path, flags|unix.OPEN_TREE_CLOEXEC)
+	})
+	runtime.KeepAlive(dir)
+	if err != nil {
+		return nil, &os.PathError{Op: "open_tree", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), "tree:"+path), nil
+}
+
+// MoveMount attaches the detached mount tree at path beneath dir; an empty path
+// means dir itself. flags are added to MOVE_MOUNT_F_EMPTY_PATH.
+func MoveMount(tree, dir *os.File, path string, flags int) error {
+	flags |= unix.MOVE_MOUNT_F_EMPTY_PATH
+	dirfd := unix.AT_FDCWD
+	if dir != nil {
+		dirfd = int(dir.Fd())
+	}
+	if path == "" {
+		flags |= unix.MOVE_MOUNT_T_EMPTY_PATH
+	}
+	err := Retry(func() error { return unix.MoveMount(int(tree.Fd()), "", dirfd, path, flags) })
+	runtime.KeepAlive(tree)
+	runtime.KeepAlive(dir)
+	if err != nil {
+		name := path
+		if name == "" && dir != nil {
+			name = dir.Name()
+		}
+		return &os.PathError{Op: "move_mount", Path: name, Err: err}
+	}
+	return nil
+}
+
+// MountSetattr changes the attributes of the mount behind tree; with recursive
+// also of every mount below it.
+func MountSetattr(tree *os.File, recursive bool, attr unix.MountAttr) error {
+	flags := uint(unix.AT_EMPTY_PATH)
+	if recursive {
+		flags |= unix.AT_RECURSIVE
+	}
+	err := Retry(func() error { return unix.MountSetattr(int(tree.Fd()), "", flags, &attr) })
+	runtime.KeepAlive(tree)
+	if err != nil {
+		return &os.PathError{Op: "mount_setattr", Path: tree.Name(), Err: err}
+	}
+	return nil
+}
+
+// Option is one parameter of a file system. A parameter without a value is a
+// flag.
+type Option struct{ Key, Value string }
+
+// NewMount creates a file system of type fstype and returns it as a detached
+// mount with the MOUNT_ATTR_* of attrs. It vanishes when it is closed before it
+// is attached. The returned file is owned by the caller.
+func NewMount(fstype string, attrs int, options ...Option) (*os.File, error) {
+	fsfd, err := retryFd(func() (int, error) { return unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC) })
+	if err != nil {
+		return nil, &os.PathError{Op: "fsopen", Path: fstype, Err: err}
+	}
+	defer unix.Close(fsfd)
+	for _, o := range options {
+		set := func() error { return unix.FsconfigSetString(fsfd, o.Key, o.Value) }
+		if o.Value == "" {
+			set = func() error { return unix.FsconfigSetFlag(fsfd, o.Key) }
+		}
+		if err := Retry(set); err != nil {
+			return nil, &os.PathError{Op: "fsconfig", Path: fstype + " " + o.Key + "=" + o.Value, Err: err}
+		}
+	}
+	if err := Retry(func() error { return unix.FsconfigCreate(fsfd) }); err != nil {
+		return nil, &os.PathError{Op: "fsconfig create", Path: fstype, Err: err}
+	}
+	fd, err := retryFd(func() (int, error) { return unix.Fsmount(fsfd, unix.FSMOUNT_CLOEXEC, attrs) })
+	if err != nil {
+		return nil, &os.PathError{Op: "fsmount", Path: fstype, Err: err}
+	}
+	return os.NewFile(uintptr(fd), "mount:"+fstype), nil
+}
+
+// Unmount takes away what is mounted at path; flags are those of umount2.
+func Unmount(path string, flags int) error {
+	if err := Retry(func() error { return unix.Unmount(path, flags) }); err != nil {
+		return &os.PathError{Op: "umount2", Path: path, Err: err}
+	}
+	return nil
+}
