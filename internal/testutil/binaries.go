@@ -1,0 +1,116 @@
+package testutil
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// BuildBinaries returns the paths of boxd and boxd-init under test: those in
+// $BOXD_BIN_DIR if it is set, else both are built, once per test process, with
+// the flags of the Makefile. A package that calls it uses [Main], which removes
+// them. $BOXD_INIT names another boxd-init.
+func BuildBinaries(t testing.TB) (boxd, boxdInit string) {
+	t.Helper()
+	dir, err := os.Getenv("BOXD_BIN_DIR"), error(nil)
+	if dir == "" {
+		dir, err = built.get()
+	}
+	if err != nil {
+		t.Fatalf("building boxd and boxd-init: %v", err)
+	}
+	boxd, boxdInit = filepath.Join(dir, "boxd"), filepath.Join(dir, "boxd-init")
+	if path := os.Getenv("BOXD_INIT"); path != "" {
+		boxdInit = path
+	}
+	for _, path := range []string{boxd, boxdInit} {
+		if _, err := os.Stat(path); err != nil {
+			t.Fatalf("binary under test: %v: run make build", err)
+		}
+	}
+	return boxd, boxdInit
+}
+
+// Root returns the directory of go.mod above the working directory.
+func Root() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		if dir == "/" {
+			return "", errors.New("no go.mod above the working directory")
+		}
+	}
+}
+
+var built binaries
+
+// binaries is the directory that this process built into.
+type binaries struct {
+	mu   sync.Mutex
+	dir  string
+	err  error
+	done bool
+}
+
+func (b *binaries) get() (string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.done {
+		b.done = true
+		b.dir, b.err = build()
+	}
+	return b.dir, b.err
+}
+
+// removeBinaries deletes what was built.
+func removeBinaries() {
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if built.dir != "" {
+		os.RemoveAll(built.dir)
+	}
+	built.dir, built.err, built.done = "", nil, false
+}
+
+// build runs "make build" into a new directory. The Makefile is the only home
+// of the compiler flags.
+func build() (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	dir, err := os.MkdirTemp("", "boxd-test-bin-")
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.Command("make", "-s", "-C", root, "build", "BIN="+dir)
+	cmd.Env = withoutMake(os.Environ())
+	if out, err := cmd.CombinedOutput(); err != nil {
+		os.RemoveAll(dir)
+		return "", fmt.Errorf("make build: %w\n%s", err, out)
+	}
+	return dir, nil
+}
+
+// withoutMake drops what an outer make says to its own sub-makes: its job
+// server's descriptors are not open here.
+func withoutMake(env []string) []string {
+	var kept []string
+	for _, kv := range env {
+		name, _, _ := strings.Cut(kv, "=")
+		if name != "MAKEFLAGS" && name != "MFLAGS" && name != "MAKELEVEL" {
+			kept = append(kept, kv)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,100 @@
+package testutil
+
+import (
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+// DefaultStateDir is where boxd keeps its state when nothing else is asked for.
+const DefaultStateDir = "/run/boxd"
+
+// How long teardown that goes on in the background may take before what is left
+// counts as leaked. A killed network namespace alone is cleaned up by a kernel
+// worker some 10 to 100 ms later.
+const (
+	settleTime       = 10 * time.Second
+	settleTimeFailed = 2 * time.Second // tests failed already, leaks are likely
+)
+
+// Main runs the tests of a package and exits: with 1 if they passed but left
+// something behind. It is the last call of a TestMain, after the test binary
+// has played its helper roles.
+//
+// Compared before and after: open descriptors and goroutines of the test
+// process, its descendants, processes of boxes, mounts, cgroups, and files below
+// DefaultStateDir and stateDirs. Network namespaces need no check of their own:
+// a process, a descriptor or a mount keeps each alive.
+//
+// As root it holds a lock of the whole machine meanwhile, so that two packages
+// never take the other's boxes for leaks.
+func Main(m *testing.M, stateDirs ...string) {
+	os.Exit(run(m.Run, os.Stderr, append([]string{DefaultStateDir}, stateDirs...)))
+}
+
+// run is Main without the exit; tests is testing.M.Run.
+func run(tests func() int, report io.Writer, stateDirs []string) int {
+	if isFuzzWorker() {
+		// A child of the fuzzing process, which does the check.
+		return tests()
+	}
+	alone, unlock := lockMachine(report)
+	defer unlock()
+	return runChecked(tests, report, checks(stateDirs), alone, settleTime)
+}
+
+// runChecked runs tests and compares before and after. alone says that no other
+// test package runs on this machine.
+func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, patience time.Duration) int {
+	startPoller()
+	before := takeSnapshot(kinds)
+	code := tests()
+	removeBinaries()
+	if code != 0 {
+		patience = min(patience, settleTimeFailed)
+	}
+	for _, l := range awaitClean(kinds, before, patience) {
+		if l.machineWide && !alone && os.Getenv("CI") == "" {
+			fmt.Fprintf(report, "possibly leaked, or of another test run: %s\n", l)
+			continue
+		}
+		fmt.Fprintf(report, "leaked: %s\n", l)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// isFuzzWorker reads the flag that "go test -fuzz" starts its workers with.
+func isFuzzWorker() bool {
+	if !flag.Parsed() {
+		flag.Parse()
+	}
+	f := flag.Lookup("test.fuzzworker")
+	return f != nil && f.Value.String() == "true"
+}
+
+// startPoller makes the runtime open the epoll and event descriptors that it
+// keeps for good, so that they are in the first snapshot.
+func startPoller() {
+	if r, w, err := os.Pipe(); err == nil {
+		r.Close()
+		w.Close()
+	}
+}
+
+// awaitClean waits, up to patience, until nothing is there that was not there
+// before, and returns what still is.
+func awaitClean(kinds []check, before snapshot, patience time.Duration) []leak {
+	deadline := time.Now().Add(patience)
+	// There is no event for "all of this is gone": it is polled, ever more slowly.
+	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
+		leaks := compare(kinds, before, takeSnapshot(kinds))
+		if len(leaks) == 0 || time.Now().After(deadline) {
+			return leaks
+		}
+		time.Sleep(pause)
+	}
+}

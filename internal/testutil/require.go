@@ -1,0 +1,62 @@
+package testutil
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// RequireRoot ends the test unless it runs as root. With CI set to anything it
+// fails, because a privileged test that is skipped there would vanish unseen.
+func RequireRoot(t testing.TB) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal("needs root, and CI is set: run the privileged tests as root")
+	}
+	t.Skip("needs root: run make test-root")
+}
+
+// RequireFeature ends the test if err, the result of trying the kernel feature
+// name, is not nil. It skips, which is a claim about the kernel; with
+// BOXD_TEST_REQUIRE=1 the claim is checked against the table in features.go and
+// a feature that a host of this kind has fails the test instead.
+func RequireFeature(t testing.TB, name string, err error) {
+	t.Helper()
+	if err == nil {
+		return
+	}
+	if required() {
+		if why, absent := expectedAbsent(name, thisHost()); !absent {
+			t.Fatalf("kernel feature %q: %v: it should be here (%s)", name, err, why)
+		}
+	}
+	t.Skipf("kernel feature %q: %v", name, err)
+}
+
+// RequireProgram returns the path of a program of the host that the test runs,
+// and ends the test if it is not installed. With BOXD_TEST_REQUIRE=1 that is a
+// failure for the programs that "make setup" installs.
+func RequireProgram(t testing.TB, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err == nil {
+		return path
+	}
+	if required() && programs[name] {
+		t.Fatalf("program %q: %v: run make setup", name, err)
+	}
+	t.Skipf("program %q: %v", name, err)
+	return ""
+}
+
+// required says that skips are checked.
+func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
+
+// programs are those that every test machine has.
+var programs = map[string]bool{
+	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
+	"mount": true, "ip": true,
+}
