@@ -1,0 +1,70 @@
+package engine
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/docker/go-units"
+)
+
+// maxParsedSize is the largest size that ParseSize returns: up to there every
+// whole number of bytes is exact in the float64 that go-units computes with.
+const maxParsedSize = 1 << 52
+
+// sizeSyntax is a number of bytes, or a number and a unit as docker writes it:
+// 512M, 512MB, 512MiB and 512m are all 512 * 1024 * 1024. Parts of a byte make
+// no sense, so only a number with a unit may have a fraction.
+var sizeSyntax = regexp.MustCompile(`^(?:[0-9]+ ?[bB]?|[0-9]+(?:\.[0-9]+)? ?[kKmMgGtTpP](?:[iI]?[bB])?)$`)
+
+// cpusSyntax leaves out exponents, signs, hexadecimal numbers, NaN and Inf,
+// which strconv.ParseFloat accepts.
+var cpusSyntax = regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
+
+// ParseSize reads a size such as "512M", "1.5GiB" or "65536" and returns bytes.
+// Units are powers of 1024 and their case does not matter, as in docker. The
+// result is 0 … 2^52; anything else is a [FieldError] for the field "size".
+func ParseSize(s string) (int64, error) {
+	if !sizeSyntax.MatchString(s) {
+		return 0, &FieldError{"size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`}
+	}
+	n, err := units.RAMInBytes(s)
+	// Beyond int64 the conversion from float64 is up to the processor: amd64
+	// gives a negative number, arm64 the largest one. Both are caught here.
+	if err != nil || n < 0 || n > maxParsedSize {
+		return 0, &FieldError{"size", Quote(s), "must be at most " + FormatSize(maxParsedSize)}
+	}
+	return n, nil
+}
+
+// FormatSize writes n bytes for people, with four significant digits: "64 MiB".
+// A negative n is "unlimited".
+func FormatSize(n int64) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return units.CustomSize("%.4g %s", float64(n), 1024, []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"})
+}
+
+// ParseCPUs reads a number of processors' worth of time such as "1.5". Only
+// plain decimal notation is accepted; the range is checked by [Limits.Validate].
+func ParseCPUs(s string) (float64, error) {
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil || !cpusSyntax.MatchString(s) {
+		return 0, &FieldError{"cpus", Quote(s), `must be a decimal number of processors, such as "1.5"`}
+	}
+	return f, nil
+}
+
+// maxQuoted bounds how much of a value an error message repeats.
+const maxQuoted = 64
+
+// Quote writes a value for the Value of a [FieldError]: on one line, in double
+// quotes, control characters escaped, and cut after 64 bytes.
+func Quote(s string) string {
+	if len(s) <= maxQuoted {
+		return strconv.Quote(s)
+	}
+	cut := strings.ToValidUTF8(s[:maxQuoted], "")
+	return strconv.Quote(cut) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+}

@@ -1,0 +1,141 @@
+package engine
+
+import (
+	"fmt"
+	"path"
+	"strings"
+	"time"
+)
+
+// What execve(2) accepts, so that a command that cannot be started is refused
+// with the reason instead of E2BIG.
+const (
+	// maxArg is MAX_ARG_STRLEN of <linux/binfmts.h>, 32 pages with the NUL, for
+	// pages of 4 KiB.
+	maxArg = 32*4096 - 1
+	// maxArgs bounds arguments and environment together: a quarter of the
+	// RLIMIT_STACK of 8 MiB (bprm_stack_limits in fs/exec.c). Each string counts
+	// with its NUL and with the 8 bytes of its pointer. reservedArgs of it are
+	// kept for the path of the program, which the kernel counts too (PATH_MAX),
+	// and for the variables that are added by default.
+	maxArgs      = 2 << 20
+	reservedArgs = 2 * 4096
+	pointerSize  = 8
+)
+
+// Bounds of the times and the output of a command: more is a slip of the pen.
+const (
+	maxTimeout = 366 * 24 * time.Hour
+	maxGrace   = time.Hour
+	maxOutput  = MaxMemory
+)
+
+// Validate checks c without touching the kernel. The first rule that is broken
+// is returned as a *[FieldError].
+func (c Command) Validate() error {
+	return first(
+		c.validateArgs,
+		c.validateEnv,
+		c.validateArgsSize,
+		c.validateDir,
+		c.validateUser,
+		c.validateStreams,
+		c.validateTimes,
+	)
+}
+
+func (c Command) validateArgs() error {
+	if len(c.Args) == 0 || c.Args[0] == "" {
+		return &FieldError{"args", fmt.Sprintf("%q", c.Args[:min(len(c.Args), 1)]), "must start with the name of a program"}
+	}
+	for i, arg := range c.Args {
+		if err := validateArg(fmt.Sprintf("args[%d]", i), arg, arg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c Command) validateEnv() error {
+	for i, kv := range c.Env {
+		// Values are often secret and errors end up in logs: show the key only.
+		field := fmt.Sprintf("env[%d]", i)
+		key, _, found := strings.Cut(kv, "=")
+		if err := validateArg(field, kv, key); err != nil {
+			return err
+		}
+		if !found || key == "" {
+			return &FieldError{field, Quote(key), "must be KEY=VALUE"}
+		}
+	}
+	return nil
+}
+
+// validateArg checks one string of argv or of the environment; shown is the part
+// of it that an error may repeat.
+func validateArg(field, s, shown string) error {
+	if strings.ContainsRune(s, 0) {
+		return &FieldError{field, Quote(shown), "must not contain a NUL byte"}
+	}
+	if len(s) > maxArg {
+		return &FieldError{field, Quote(shown), fmt.Sprintf("must be at most %d bytes long, the limit of execve; pass more by stdin or a file", maxArg)}
+	}
+	return nil
+}
+
+func (c Command) validateArgsSize() error {
+	total := reservedArgs
+	for _, list := range [][]string{c.Args, c.Env} {
+		for _, s := range list {
+			total += len(s) + 1 + pointerSize
+		}
+	}
+	if total > maxArgs {
+		return &FieldError{"args and env", fmt.Sprintf("%d bytes", total-reservedArgs),
+			fmt.Sprintf("must be at most %d bytes together, the limit of execve; pass more by stdin or a file", maxArgs-reservedArgs)}
+	}
+	return nil
+}
+
+// validateDir refuses /proc because a working directory below it can lead out
+// of the box through a leaked descriptor, as in CVE-2024-21626. A symlink to it
+// is found when the directory is entered.
+func (c Command) validateDir() error {
+	if c.Dir == "" {
+		return nil
+	}
+	if err := validatePath("dir", c.Dir); err != nil {
+		return err
+	}
+	if clean := path.Clean(c.Dir); clean == "/proc" || strings.HasPrefix(clean, "/proc/") {
+		return &FieldError{"dir", Quote(c.Dir), "must not be below /proc"}
+	}
+	return nil
+}
+
+func (c Command) validateUser() error {
+	if c.User == nil {
+		return nil
+	}
+	return c.User.validate("user")
+}
+
+func (c Command) validateStreams() error {
+	if c.TTY != nil && c.Stderr != nil {
+		return &FieldError{"stderr", "with a terminal", "must be nil: a terminal has one output, Stdout"}
+	}
+	if c.OutputLimit < 0 || c.OutputLimit > maxOutput {
+		return &FieldError{"output_limit", sizeValue(c.OutputLimit), "must be at most " + FormatSize(maxOutput) + ", or 0 for none"}
+	}
+	return nil
+}
+
+func (c Command) validateTimes() error {
+	if c.Timeout < 0 || c.Timeout > maxTimeout {
+		return &FieldError{"timeout", c.Timeout.String(), "must be at most " + maxTimeout.String() + ", or 0 for none"}
+	}
+	if c.Grace < 0 || c.Grace > maxGrace {
+		return &FieldError{"grace", c.Grace.String(), fmt.Sprintf("must be at most %s, or 0 for %s", maxGrace, DefaultGrace)}
+	}
+	return nil
+}
