@@ -1,0 +1,139 @@
+package seccomp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// arch is what differs between architectures.
+type arch struct {
+	audit  uint32 // AUDIT_ARCH_*
+	number func(call) int
+}
+
+var arches = map[string]arch{
+	"amd64": {unix.AUDIT_ARCH_X86_64, func(c call) int { return c.amd64 }},
+	"arm64": {unix.AUDIT_ARCH_AARCH64, func(c call) int { return c.arm64 }},
+}
+
+// Compile returns the filter of a box as an array of struct sock_filter, eight
+// bytes each, for the architecture of this program. It is meant to be installed
+// once, by the agent on itself, and inherited by every command.
+func Compile() ([]byte, error) {
+	a, err := native()
+	if err != nil {
+		return nil, err
+	}
+	return encode(a.program()), nil
+}
+
+// CommandFilter returns the filter that a command gets in addition: clone3 does
+// not exist. It is an array of struct sock_filter as that of [Compile], and nil
+// on an architecture that Compile refuses.
+func CommandFilter() []byte {
+	a, err := native()
+	if err != nil {
+		return nil
+	}
+	return encode(a.guard(compileCheck(check{
+		{[]cond{{arg: argNumber, mask: all, in: []uint32{unix.SYS_CLONE3}}}, enosys},
+		{nil, allow},
+	})))
+}
+
+// Instructions is the number of instructions in a program of this package. The
+// kernel takes at most 4096 (BPF_MAXINSNS).
+func Instructions(program []byte) int { return len(program) / 8 }
+
+func native() (arch, error) {
+	a, ok := arches[runtime.GOARCH]
+	if !ok {
+		return arch{}, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
+	}
+	return a, nil
+}
+
+// program is the whole filter.
+func (a arch) program() []unix.SockFilter {
+	return a.guard(append([]unix.SockFilter{loadNumber}, tree(a.spans())...))
+}
+
+// guard puts the check of the architecture before a program: the numbers of
+// another one mean other calls.
+func (a arch) guard(program []unix.SockFilter) []unix.SockFilter {
+	return append([]unix.SockFilter{
+		loadArch,
+		jump(unix.BPF_JEQ, a.audit, 1, 0),
+		ret(kill),
+	}, program...)
+}
+
+// span is a range of call numbers, up to the next span, that are treated alike.
+type span struct {
+	from uint32
+	verdict
+	check check // decides instead of the verdict unless nil
+}
+
+// x32Bit marks the calls of the x32 ABI, which the kernel reports with the same
+// AUDIT_ARCH as 64-bit ones. No other architecture has numbers that high.
+const x32Bit = 0x40000000
+
+// spans is the policy in the order of call numbers, from 0 to the highest.
+func (a arch) spans() []span {
+	single := map[uint32]span{}
+	add := func(c call, v verdict, ch check) {
+		if nr := a.number(c); nr >= 0 {
+			single[uint32(nr)] = span{uint32(nr), v, ch}
+		}
+	}
+	for _, g := range slices.Concat(allowedFiles, allowedProcess) {
+		for _, c := range g.calls {
+			add(c, allow, nil)
+		}
+	}
+	for _, g := range refused {
+		for _, c := range g.calls {
+			add(c, eperm, nil)
+		}
+	}
+	for _, c := range checked {
+		add(c.call, 0, c.check)
+	}
+	return append(merge(single), span{from: x32Bit, verdict: kill},
+		span{from: 1 << 31, verdict: enosys}, span{from: ^uint32(0), verdict: allow})
+}
+
+// merge turns single calls into spans, with ENOSYS where no call is.
+func merge(single map[uint32]span) []span {
+	highest := uint32(0)
+	for nr := range single {
+		highest = max(highest, nr)
+	}
+	var spans []span
+	for nr := range highest + 2 {
+		s, ok := single[nr]
+		if !ok {
+			s = span{from: nr, verdict: enosys}
+		}
+		if n := len(spans); n > 0 && s.check == nil && spans[n-1].check == nil && spans[n-1].verdict == s.verdict {
+			continue
+		}
+		spans = append(spans, s)
+	}
+	return spans
+}
+
+// encode lays instructions out as the kernel reads them. Both architectures are
+// little-endian.
+func encode(program []unix.SockFilter) []byte {
+	var b bytes.Buffer
+	// A bytes.Buffer does not fail, and SockFilter has a fixed size.
+	_ = binary.Write(&b, binary.LittleEndian, program)
+	return b.Bytes()
+}

@@ -1,0 +1,64 @@
+package seccomp
+
+import (
+	"golang.org/x/sys/unix"
+)
+
+// call is a system call and its number on amd64 and arm64; -1 where the
+// architecture does not have it.
+type call struct {
+	name         string
+	amd64, arm64 int
+}
+
+// group is a number of calls that are treated alike for one reason.
+type group struct {
+	why   string
+	calls []call
+}
+
+// A verdict is what a filter returns: SECCOMP_RET_* with its data.
+type verdict uint32
+
+const (
+	allow verdict = unix.SECCOMP_RET_ALLOW
+	kill  verdict = unix.SECCOMP_RET_KILL_PROCESS
+
+	eperm           = unix.SECCOMP_RET_ERRNO | verdict(unix.EPERM)
+	enosys          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
+	eafnosupport    = unix.SECCOMP_RET_ERRNO | verdict(unix.EAFNOSUPPORT)
+	eprotonosupport = unix.SECCOMP_RET_ERRNO | verdict(unix.EPROTONOSUPPORT)
+)
+
+// check is a list of rules of which the first that matches decides. The last
+// one has no conditions.
+type check []rule
+
+// rule gives its verdict if all its conditions hold.
+type rule struct {
+	conds []cond
+	verdict
+}
+
+// cond compares the low 32 bits of an argument, because all arguments checked
+// here are ints to the kernel, which drops the rest: comparing 64 bits would let
+// a caller hide a value behind a high bit (CVE-2019-10063).
+type cond struct {
+	arg  int    // 0 … 5
+	mask uint32 // applied before comparing
+	in   []uint32
+	not  bool // none of in, instead of one of them
+}
+
+// is holds when argument arg, masked, is one of values.
+func is(arg int, mask uint32, values ...uint32) cond {
+	return cond{arg: arg, mask: mask, in: values}
+}
+
+// isNot holds when argument arg, masked, is none of values.
+func isNot(arg int, mask uint32, values ...uint32) cond {
+	return cond{arg: arg, mask: mask, in: values, not: true}
+}
+
+// all is the mask of a whole int.
+const all = ^uint32(0)
