@@ -20,3 +20,15 @@ func Statx(f *os.File, mask int) (unix.Statx_t, error) {
 	}
 	return st, nil
 }
+
+// MountFlags returns the ST_* flags in force for an open descriptor: those of
+// its mount and of its file system together (statfs(2)).
+func MountFlags(f *os.File) (int64, error) {
+	var st unix.Statfs_t
+	err := Retry(func() error { return unix.Fstatfs(int(f.Fd()), &st) })
+	runtime.KeepAlive(f)
+	if err != nil {
+		return 0, &os.PathError{Op: "fstatfs", Path: f.Name(), Err: err}
+	}
+	return int64(st.Flags), nil
+}

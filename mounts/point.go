@@ -1,0 +1,135 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// MakeMountPoint creates the directory or empty file target, and the directories
+// above it, beneath root: a descriptor of the box's root file system through
+// which it can be written. What exists must be real directories of that file
+// system, not symlinks and not mounts. Only whoever made root may write beneath
+// it; the box must not, or what is created could be moved while this goes on.
+func MakeMountPoint(root *os.File, target string, dir bool) error {
+	if err := checkTarget(target); err != nil {
+		return err
+	}
+	names := strings.Split(strings.TrimPrefix(target, "/"), "/")
+	last := len(names) - 1
+	parent, err := makeDirs(root, names[:last], target)
+	if err != nil {
+		return err
+	}
+	defer closeUnless(parent, root)
+	if !dir {
+		return makeFile(parent, names[last], target)
+	}
+	f, err := makeDir(parent, names[last], target)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// makeDirs makes names, each beneath the one before, and opens the last. The
+// result is root itself if there are none, else owned by the caller.
+func makeDirs(root *os.File, names []string, target string) (*os.File, error) {
+	at := root
+	for _, name := range names {
+		next, err := makeDir(at, name, target)
+		closeUnless(at, root)
+		if err != nil {
+			return nil, err
+		}
+		at = next
+	}
+	return at, nil
+}
+
+func closeUnless(f, lent *os.File) {
+	if f != lent {
+		f.Close()
+	}
+}
+
+// makeDir opens the directory name beneath at, creating it if it is missing.
+func makeDir(at *os.File, name, target string) (*os.File, error) {
+	f, err := openStep(at, name, unix.S_IFDIR)
+	if errors.Is(err, unix.ENOENT) {
+		if err = linux.MkdirAt(at, name, 0o755); err == nil {
+			// Whatever the umask is: the box must be able to pass.
+			err = linux.ChmodAt(at, name, 0o755)
+		}
+		if err == nil || errors.Is(err, unix.EEXIST) {
+			f, err = openStep(at, name, unix.S_IFDIR)
+		}
+	}
+	if err != nil {
+		return nil, explainMake(target, name, err)
+	}
+	return f, nil
+}
+
+// makeFile makes sure that name beneath at is a regular file. An existing one is
+// left as it is.
+func makeFile(at *os.File, name, target string) error {
+	f, err := linux.CreateAt(at, name, 0o444)
+	if errors.Is(err, unix.EEXIST) {
+		f, err = openStep(at, name, unix.S_IFREG)
+	}
+	if err != nil {
+		return explainMake(target, name, err)
+	}
+	return f.Close()
+}
+
+// openStep opens what exists, if it is of the given kind and on the same mount.
+func openStep(at *os.File, name string, kind uint32) (*os.File, error) {
+	f, err := linux.Openat2(at, name, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, err
+	}
+	st, err := linux.Fstat(f)
+	switch got := st.Mode & unix.S_IFMT; {
+	case err != nil, got == kind:
+	case got == unix.S_IFLNK:
+		// With O_PATH|O_NOFOLLOW the last component may be a symlink (openat2(2)).
+		err = unix.ELOOP
+	default:
+		err = errOtherKind
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+var errOtherKind = errors.New("exists and is of another kind")
+
+// explainMake says why the component name of target could not be made.
+func explainMake(name, component string, err error) error {
+	rule := ""
+	switch {
+	case errors.Is(err, unix.EXDEV), errors.Is(err, unix.EROFS):
+		rule = "does not exist in the box and cannot be created: %q is read-only there, choose a target outside of it"
+	case errors.Is(err, unix.ELOOP):
+		rule = "passes a symlink in the box at %q, name the real path"
+	case errors.Is(err, errOtherKind):
+		rule = "cannot be created: %q is already there as something else"
+	case errors.Is(err, unix.ENOSPC):
+		rule = "cannot be created: no space for %q in the root of the box"
+	default:
+		return fmt.Errorf("creating %q of mount target %q: %w", component, name, err)
+	}
+	return refuse(target, name, rule, component).because(err)
+}

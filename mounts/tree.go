@@ -1,0 +1,104 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// TreeOptions says how a source appears in a box.
+type TreeOptions struct {
+	ReadOnly bool
+	// Map translates owners and UserNS carries it, see [UserNS]; the caller
+	// keeps UserNS. With a nil UserNS there is no translation.
+	Map    IDMap
+	UserNS *os.File
+}
+
+// Tree makes a detached mount of exactly the checked source, without the mounts
+// below it: nosuid, nodev, private, and as o says. It is attached with [Attach]
+// and vanishes if it is closed before. The caller owns it; after attaching, the
+// mount stays when it is closed.
+func (s *Source) Tree(o TreeOptions) (*os.File, error) {
+	tree, err := linux.OpenTree(s.File, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return nil, fmt.Errorf("cloning mount source %q: %w", s.Path, err)
+	}
+	if err := s.configure(tree, o); err != nil {
+		tree.Close()
+		return nil, err
+	}
+	return tree, nil
+}
+
+// configure sets the attributes of tree and makes sure that they hold.
+func (s *Source) configure(tree *os.File, o TreeOptions) error {
+	attr := unix.MountAttr{
+		Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
+		// Nothing that is mounted on one side may appear on the other.
+		Propagation: unix.MS_PRIVATE,
+	}
+	if o.ReadOnly {
+		attr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	mapped := attr
+	if o.UserNS != nil {
+		mapped.Attr_set |= unix.MOUNT_ATTR_IDMAP
+		mapped.Userns_fd = uint64(o.UserNS.Fd())
+	}
+	if err := linux.MountSetattr(tree, false, mapped); err != nil {
+		return s.explain(tree, attr, o, err)
+	}
+	return s.verify(tree, o)
+}
+
+// explain finds out whether the id map is what mount_setattr refused. The call
+// changes all attributes or none, so the tree is as it was.
+func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err error) error {
+	if o.UserNS == nil || linux.MountSetattr(tree, false, plain) != nil {
+		return fmt.Errorf("setting attributes of mount source %q: %w", s.Path, err)
+	}
+	// mount_setattr(2): EPERM also says that the mount carries an id map already.
+	if errors.Is(err, unix.EPERM) {
+		return refuse(source, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").because(err)
+	}
+	return refuse(source, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", s.place.fs.fsType).because(err)
+}
+
+// verify checks the effect, not the return value: a mount without these
+// attributes would give the box the owner's rights on the host.
+func (s *Source) verify(tree *os.File, o TreeOptions) error {
+	flags, err := linux.MountFlags(tree)
+	if err != nil {
+		return err
+	}
+	want := int64(unix.ST_NOSUID | unix.ST_NODEV)
+	if o.ReadOnly {
+		want |= unix.ST_RDONLY
+	}
+	if flags&want != want {
+		return fmt.Errorf("mount source %q: the mount has flags %#x, want %#x", s.Path, flags, want)
+	}
+	if o.UserNS == nil {
+		return nil
+	}
+	uid, known := lookup(o.Map.UIDs, s.UID)
+	gid, gidKnown := lookup(o.Map.GIDs, s.GID)
+	if !known || !gidKnown {
+		return fmt.Errorf("mount source %q: its owner %d:%d is not in the id map %q", s.Path, s.UID, s.GID, o.Map)
+	}
+	got, err := linux.Fstat(tree)
+	if err != nil {
+		return err
+	}
+	// The owner may have changed since Open, which gives the box nothing: an id
+	// outside of the map is no id at all.
+	if got.Uid != uid || got.Gid != gid {
+		return fmt.Errorf("mount source %q: mapped owner is %d:%d, want %d:%d", s.Path, got.Uid, got.Gid, uid, gid)
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package mounts
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Bounds. The kernel's PATH_MAX counts the final NUL (path_resolution(7)).
+const (
+	// MaxMounts is how many mounts a box can have.
+	MaxMounts = 64
+
+	maxPath = 4095
+	maxName = 255
+)
+
+// Validate checks the shape of m without touching the kernel. What the source
+// really is, is decided by [Open]; who may mount what, by policy. Errors are of
+// type [*Error].
+func (m Mount) Validate() error {
+	if err := checkPath(source, m.Source); err != nil {
+		return err
+	}
+	return checkTarget(m.Target)
+}
+
+// ValidateAll checks each mount and the set: at most MaxMounts, no target twice.
+func ValidateAll(ms []Mount) error {
+	if len(ms) > MaxMounts {
+		return &Error{Field: "mounts", Value: strconv.Itoa(len(ms)), Rule: fmt.Sprintf("must be at most %d", MaxMounts)}
+	}
+	seen := make(map[string]bool, len(ms))
+	for _, m := range ms {
+		if err := m.Validate(); err != nil {
+			return err
+		}
+		if seen[m.Target] {
+			return refuse(target, m.Target, "is used by two mounts, each needs its own")
+		}
+		seen[m.Target] = true
+	}
+	return nil
+}
+
+// InOrder returns ms with outer targets before those inside them (/data before
+// /data/in), the order in which they must be attached. Detaching goes backwards.
+func InOrder(ms []Mount) []Mount {
+	return slices.SortedStableFunc(slices.Values(ms), func(a, b Mount) int {
+		return strings.Count(a.Target, "/") - strings.Count(b.Target, "/")
+	})
+}
+
+// checkPath holds the rules for both paths of a mount.
+func checkPath(field, p string) error {
+	switch {
+	case p == "":
+		return refuse(field, p, "must not be empty")
+	case !path.IsAbs(p):
+		return refuse(field, p, "must be an absolute path")
+	case len(p) > maxPath:
+		return refuse(field, p, "is %d bytes long, must be at most %d", len(p), maxPath)
+	case strings.ContainsFunc(p, isControl):
+		return refuse(field, p, "must not contain control characters")
+	}
+	for name := range strings.SplitSeq(p, "/") {
+		if len(name) > maxName {
+			return refuse(field, p, "has a component of %d bytes, must be at most %d", len(name), maxName)
+		}
+	}
+	return nil
+}
+
+// checkTarget holds the further rules for the path in the box.
+func checkTarget(p string) error {
+	if err := checkPath(target, p); err != nil {
+		return err
+	}
+	switch clean := path.Clean(p); {
+	case hasDotDot(p):
+		return refuse(target, p, `must not contain ".."`)
+	case clean == "/":
+		return refuse(target, p, "must not be the root of the box")
+	case clean != p:
+		return refuse(target, p, "must be written as %q", clean)
+	}
+	// The box's own kernel interfaces are what its confinement rests on, and
+	// their files are masked one by one: nothing may be put in front of them.
+	for _, own := range []string{"/proc", "/dev", "/sys"} {
+		if isBelow(p, own) {
+			return refuse(target, p, "must not be %s or below, which belongs to boxd", own)
+		}
+	}
+	// Single files such as /etc/app.conf are for policy to decide.
+	if p == "/etc" {
+		return refuse(target, p, "must not be /etc itself, mount single files below it")
+	}
+	return nil
+}
+
+// isControl also finds NUL. C1 controls are bytes of UTF-8 text in a path and
+// are quoted wherever a path is shown.
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
+
+// hasDotDot says whether a component of p is "..".
+func hasDotDot(p string) bool {
+	return slices.Contains(strings.Split(p, "/"), "..")
+}
+
+// isBelow says whether the cleaned path p is dir or lies below it.
+func isBelow(p, dir string) bool {
+	rest, ok := strings.CutPrefix(p, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
