@@ -1,0 +1,158 @@
+# boxd: "make" prints the targets. This file is the only home of compiler flags:
+# tests that build the binaries call "make build" (internal/testutil).
+
+BIN     ?= bin
+# Without a Go that will do, every goal that needs it says so and what to do.
+GO      := $(or $(shell .ci/find-go 2>/dev/null),.ci/find-go)
+export PATH := $(dir $(GO)):$(PATH)
+
+# boxd is pure Go. boxd-init links libcontainer's C stage and libseccomp, all of
+# it static: it runs from a sealed memory file, where no library can be found.
+TAGS    := netgo,osusergo,seccomp
+export GOFLAGS := $(strip $(filter-out -tags=%,$(GOFLAGS)) -tags=$(TAGS))
+VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/dev/null || echo unknown))$(VERSION)
+STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
+LDFLAGS_boxd      = -s -w $(STAMP)
+LDFLAGS_boxd-init = -s -w $(STAMP) -extldflags "-static"
+
+# Root for what needs it; the build and the build cache stay the caller's.
+ROOT    := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$(PATH)")
+
+# Kernel packages are those whose tests use internal/testutil: they may need root,
+# leave kernel objects behind, and so run one after the other.
+KERNEL  := .ci/packages kernel
+UNIT    := .ci/packages unit
+# Privileged tests find the binaries here and may not skip in CI.
+TESTENV  = BOXD_BIN_DIR="$(abspath $(BIN))" $(if $(CI),BOXD_TEST_REQUIRE=1)
+
+# Narrow any test target:  make test-root PKGS=./cgroups RUN=TestFreeze
+PKGS     ?=
+RUN      ?=
+TESTARGS ?=
+ARGS      = $(if $(RUN),-run '$(RUN)') $(TESTARGS)
+FUZZTIME ?= 30s
+# What "make test" runs in the virtual machine: every kernel package without its
+# long tests. VM_RUN and VM_PKGS narrow it, VM_TIMEOUT bounds it, in seconds.
+VM_PKGS    ?=
+VM_RUN     ?=
+VM_TIMEOUT ?= 600
+
+.DEFAULT_GOAL := help
+.PHONY: help
+help:
+	@echo 'make run         install what is missing, build, and run a job in a box'
+	@echo 'make test        install what is missing and run all tests that this machine can run'
+	@echo
+	@echo 'make setup       install what is missing from the distribution'
+	@echo 'make build       build bin/boxd and bin/boxd-init'
+	@echo 'make test-unit   the tests that need no privilege, with the race detector'
+	@echo 'make test-root   the privileged tests, on this machine'
+	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
+	@echo 'make race        all tests with the race detector'
+	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
+	@echo 'make bench       print the benchmark table'
+	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
+	@echo 'make clean       remove what was built'
+	@echo
+	@echo "PKGS, RUN and TESTARGS narrow the tests:  make test-root PKGS=./cgroups RUN=Freeze TESTARGS=-v"
+
+.PHONY: setup setup-run
+setup:
+	@.ci/setup test
+setup-run:
+	@.ci/setup run
+
+# A new file takes the old one's place, so that a running boxd is not disturbed.
+.PHONY: build
+build:
+	@mkdir -p "$(BIN)"
+	CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.boxd.new" ./cmd/boxd
+	CGO_ENABLED=1 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd-init)' -o "$(BIN)/.boxd-init.new" ./cmd/boxd-init
+	@mv -f "$(BIN)/.boxd.new" "$(BIN)/boxd"
+	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
+
+# For scripts: the values of this file.
+.PHONY: print-goflags print-version
+print-goflags:
+	@echo '$(GOFLAGS)'
+print-version:
+	@echo '$(VERSION)'
+
+.PHONY: run
+run: setup-run
+	@$(MAKE) -s --no-print-directory build
+	@echo 'Running a Python job in a box: 64 MiB of memory, no network, 10 seconds.'
+	$(ROOT) $(BIN)/boxd run --memory 64M --timeout 10s --receipt -- /usr/bin/python3 -c "$$DEMO"
+
+define DEMO_TEXT
+import getpass, os, socket, sys
+print(f"hello from Python {sys.version.split()[0]} as {getpass.getuser()}, process {os.getpid()}, host {socket.gethostname()}")
+print("processes to be seen:", len([p for p in os.listdir("/proc") if p.isdigit()]))
+print("interfaces:", ", ".join(name for _, name in socket.if_nameindex()))
+try:
+    open("/usr/bin/python3", "ab")
+except OSError as e:
+    print("writing to /usr:", e.strerror)
+print("sum of squares:", sum(n * n for n in range(100_000)))
+endef
+run: export DEMO := $(DEMO_TEXT)
+
+# One after the other whatever -j says: they share the machine's kernel.
+.PHONY: test
+test: setup
+	@$(MAKE) --no-print-directory build
+	@$(MAKE) --no-print-directory lint
+	@$(MAKE) --no-print-directory test-unit
+	@$(MAKE) --no-print-directory test-root
+	@$(MAKE) --no-print-directory test-vm-short
+
+.PHONY: test-unit
+test-unit:
+	CGO_ENABLED=1 $(GO) test -race $(ARGS) $$($(UNIT) $(PKGS))
+
+.PHONY: test-root
+test-root: build
+	$(TESTENV) $(GO) test -p 1 -count=1 -timeout 15m $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+
+.PHONY: test-vm
+test-vm: build
+	@.ci/setup vm
+	$(ROOT) test/vm/run-tests -b "$(BIN)" -t 5400 $(ARGS) $$($(KERNEL) $(PKGS))
+
+# A machine with cgroup v2 of its own has run these tests already.
+.PHONY: test-vm-short
+test-vm-short:
+	@if grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then \
+		echo 'test-vm: not needed, this machine has cgroup v2 itself (make test-vm runs it all the same)'; \
+	else \
+		set -x; $(ROOT) test/vm/run-tests -b "$(BIN)" -t $(VM_TIMEOUT) -short $(if $(VM_RUN),-run '$(VM_RUN)') $$($(KERNEL) $(VM_PKGS)); \
+	fi
+
+.PHONY: race
+race: build
+	CGO_ENABLED=1 $(GO) test -race $(ARGS) $$($(UNIT) $(PKGS))
+	CGO_ENABLED=1 $(TESTENV) $(GO) test -race -p 1 -count=1 -timeout 30m $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+
+.PHONY: lint
+lint:
+	@bad=$$(git ls-files -z -- '*.go' | xargs -0 gofmt -l); \
+		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
+	CGO_ENABLED=1 $(GO) vet ./...
+	CGO_ENABLED=1 $(GO) tool staticcheck ./...
+	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/*; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
+	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
+
+.PHONY: bench
+bench: build
+	$(TESTENV) $(GO) test -p 1 -run '^$$' -bench . $(if $(ROOT),-exec '$(ROOT)') $(TESTARGS) $$(.ci/packages bench $(PKGS))
+
+.PHONY: fuzz
+fuzz:
+	@.ci/packages fuzz $(PKGS) | while read -r package target; do \
+		echo "fuzz: $$package $$target"; \
+		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
+	done
+
+.PHONY: clean
+clean:
+	rm -rf bin
