@@ -66,7 +66,7 @@ func install() {
 	}
 	for _, p := range [][]byte{program, CommandFilter()} {
 		if err == nil {
-			err = load1(p, unix.SECCOMP_FILTER_FLAG_TSYNC)
+			err = installOne(p, unix.SECCOMP_FILTER_FLAG_TSYNC)
 		}
 	}
 	if err != nil {
@@ -75,16 +75,20 @@ func install() {
 	}
 }
 
-// load1 installs one program on this thread.
-func load1(program []byte, flags uintptr) error {
+// installOne installs one program on this thread.
+func installOne(program []byte, flags uintptr) error {
 	prog := unix.SockFprog{
 		Len:    uint16(Instructions(program)),
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(program))),
 	}
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	runtime.KeepAlive(program)
 	if errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
+	}
+	if thread != 0 {
+		// seccomp(2): with TSYNC, a thread that could not follow is no errno.
+		return fmt.Errorf("thread %d has other filters", thread)
 	}
 	return nil
 }
