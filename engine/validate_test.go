@@ -2,11 +2,22 @@ package engine
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/mounts"
 )
+
+func manyMounts(n int) []mounts.Mount {
+	list := make([]mounts.Mount, n)
+	for i := range list {
+		list[i] = mounts.Mount{Source: "/srv", Target: fmt.Sprintf("/m%d", i)}
+	}
+	return list
+}
 
 // wantField checks that err is a FieldError for field, on one line; an empty
 // field wants no error.
@@ -73,6 +84,11 @@ func TestSpecValidate(t *testing.T) {
 		{"tmp negative", Spec{TmpSize: -5}, "tmp_size"},
 		{"tmp huge", Spec{TmpSize: math.MaxInt64}, "tmp_size"},
 		{"limits", Spec{Limits: Limits{Memory: 1}}, "memory"},
+		{"mounts", Spec{Mounts: []mounts.Mount{{Source: "/srv/a", Target: WorkspaceTarget}, {Source: "/srv/b", Target: "/b"}}}, ""},
+		{"mount source relative", Spec{Mounts: []mounts.Mount{{Source: "/srv", Target: "/a"}, {Source: "srv", Target: "/b"}}}, "mounts[1].source"},
+		{"mount target above root", Spec{Mounts: []mounts.Mount{{Source: "/srv", Target: "/../a"}}}, "mounts[0].target"},
+		{"mount target twice", Spec{Mounts: []mounts.Mount{{Source: "/srv", Target: "/a"}, {Source: "/opt", Target: "/a"}}}, "mounts.target"},
+		{"too many mounts", Spec{Mounts: manyMounts(65)}, "mounts"},
 		{"first error wins", Spec{ID: "A", Image: "x", Limits: Limits{PIDs: -2}}, "id"},
 	} {
 		wantField(t, c.name, c.spec.Validate(), c.field)
@@ -182,6 +198,8 @@ func TestChangeValidate(t *testing.T) {
 		{"empty", Change{}, ""},
 		{"limits", Change{Limits: &Limits{Memory: MinMemory}}, ""},
 		{"bad limits", Change{Limits: &Limits{CPUs: math.NaN()}}, "cpus"},
+		{"attach", Change{Attach: []mounts.Mount{{Source: "/srv", Target: "/a"}}}, ""},
+		{"attach to root", Change{Attach: []mounts.Mount{{Source: "/srv", Target: "/"}}}, "attach[0].target"},
 		{"detach", Change{Detach: []string{"/a"}}, ""},
 		{"detach root", Change{Detach: []string{"/a", "/"}}, "detach[1]"},
 		{"detach relative", Change{Detach: []string{"a"}}, "detach[0]"},
