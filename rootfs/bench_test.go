@@ -1,0 +1,42 @@
+package rootfs
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+)
+
+func BenchmarkOpenHost(b *testing.B) {
+	dir := stateDir(b)
+	for b.Loop() {
+		h, err := OpenHost(filepath.Join(dir, "host"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.StopTimer()
+		if err := h.Close(); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+	}
+}
+
+// BenchmarkBuild is what one box costs from Build to Close.
+func BenchmarkBuild(b *testing.B) {
+	dir := stateDir(b)
+	h := testHost(b, dir)
+	n := 0
+	for b.Loop() {
+		n++
+		r, err := h.Build(filepath.Join(dir, fmt.Sprint("box", n)), options(testBase))
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Hide(); err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

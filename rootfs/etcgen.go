@@ -1,0 +1,115 @@
+package rootfs
+
+import (
+	"fmt"
+	"strings"
+)
+
+// What a box has at fixed places.
+const (
+	// HomeDir is the home directory of the user of a box, root too: a tmpfs that
+	// can be written to and executed from.
+	HomeDir = "/home/box"
+	// DefaultHostname of a box.
+	DefaultHostname = "box"
+	// perBoxDir holds the generated files that differ between boxes; /etc, which
+	// boxes share, has symlinks to them.
+	perBoxDir = ".box"
+	// ttyGID is the group of terminals, in the box.
+	ttyGID = 5
+	// boxIDs is how many user and group ids a box has, starting at 0.
+	boxIDs = 65536
+)
+
+// account is a line of passwd and of group.
+type account struct {
+	id                        int
+	name, group, gecos, shell string
+}
+
+// accounts that every box knows.
+var accounts = []account{
+	{0, "root", "root", "root", "/bin/sh"},
+	{1000, "user", "user", "user", "/bin/sh"},
+	{65534, "nobody", "nogroup", "nobody", "/usr/sbin/nologin"},
+	{65535, "boxd", "boxd", "boxd", "/usr/sbin/nologin"},
+}
+
+// accountsFor returns the accounts of a box, with one for the user and the group
+// that its commands run as, if there is none yet.
+func accountsFor(uid, gid int, name string) (users, groups []account) {
+	users = withAccount(accounts, uid, name)
+	groups = withAccount(accounts, gid, name)
+	return users, append(groups, account{id: ttyGID, group: "tty"})
+}
+
+func withAccount(list []account, id int, name string) []account {
+	var out []account
+	for _, a := range list {
+		if a.id == id && name != "" {
+			a.name, a.group = name, name
+		}
+		if a.id != id && (a.name == name || a.group == name) {
+			continue // the caller's name wins over ours
+		}
+		out = append(out, a)
+	}
+	for _, a := range out {
+		if a.id == id {
+			return out
+		}
+	}
+	if name == "" {
+		name = fmt.Sprintf("user%d", id)
+	}
+	return append(out, account{id, name, name, name, "/bin/sh"})
+}
+
+func passwd(users []account) []byte {
+	var b strings.Builder
+	for _, a := range users {
+		fmt.Fprintf(&b, "%s:x:%d:%d:%s:%s:%s\n", a.name, a.id, a.id, a.gecos, HomeDir, a.shell)
+	}
+	return []byte(b.String())
+}
+
+func group(groups []account) []byte {
+	var b strings.Builder
+	for _, a := range groups {
+		fmt.Fprintf(&b, "%s:x:%d:\n", a.group, a.id)
+	}
+	return []byte(b.String())
+}
+
+func hosts(hostname string) []byte {
+	return fmt.Appendf(nil, "127.0.0.1\tlocalhost %s\n::1\tlocalhost ip6-localhost ip6-loopback %[1]s\n", hostname)
+}
+
+// genericEtc are the generated files that are the same in every box.
+//
+// nsswitch.conf names only modules that come with glibc: the host's may ask
+// daemons (systemd, sss, ldap) that a box cannot reach and must not.
+// resolv.conf names the loopback address, where an answer "refused" comes at
+// once instead of after a timeout.
+var genericEtc = map[string]string{
+	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
+		"protocols: files\nservices: files\nethers: files\nrpc: files\n",
+	"resolv.conf": "# This box has no name server.\nnameserver 127.0.0.1\noptions timeout:1 attempts:1\n",
+}
+
+// perBoxEtc are the names of the generated files that differ between boxes.
+var perBoxEtc = []string{"hostname", "hosts", "passwd", "group"}
+
+// perBoxFile returns the content of one of perBoxEtc.
+func perBoxFile(name string, o Options) []byte {
+	users, groups := accountsFor(o.UID, o.GID, o.UserName)
+	switch name {
+	case "hostname":
+		return []byte(o.Hostname + "\n")
+	case "hosts":
+		return hosts(o.Hostname)
+	case "passwd":
+		return passwd(users)
+	}
+	return group(groups)
+}

@@ -1,0 +1,76 @@
+package rootfs
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// filler makes directories, files and symlinks beneath a directory that nobody
+// else can write to yet, with exact owners and modes whatever the umask is.
+// After the first error, which it keeps, it does nothing.
+type filler struct {
+	top      *os.File
+	uid, gid int // host ids of the owner
+	err      error
+}
+
+func (f *filler) mkdir(path string, mode uint32) {
+	f.do(func() error { return linux.MkdirAt(f.top, path, mode) })
+	f.own(path)
+	f.do(func() error { return linux.ChmodAt(f.top, path, mode) })
+}
+
+func (f *filler) symlink(path, target string) {
+	f.do(func() error { return linux.SymlinkAt(target, f.top, path) })
+	f.own(path)
+}
+
+func (f *filler) mknod(path string, mode uint32, dev uint64) {
+	f.do(func() error { return linux.MknodAt(f.top, path, mode, dev) })
+	f.own(path)
+	f.do(func() error { return linux.ChmodAt(f.top, path, mode&0o7777) })
+}
+
+func (f *filler) write(path string, mode uint32, content []byte) {
+	f.do(func() error {
+		file, err := linux.CreateAt(f.top, path, mode)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if _, err := file.Write(content); err != nil {
+			return err
+		}
+		return linux.Retry(func() error { return unix.Fchmod(int(file.Fd()), mode) })
+	})
+	f.own(path)
+}
+
+// own gives path to the owner. What it made as root belongs to root already.
+func (f *filler) own(path string) {
+	if f.uid == 0 && f.gid == 0 {
+		return
+	}
+	f.do(func() error { return linux.Fchownat(f.top, path, f.uid, f.gid) })
+}
+
+func (f *filler) do(step func() error) {
+	if f.err == nil {
+		f.err = step()
+	}
+}
+
+// into returns a filler for the directory path, which the caller closes with
+// its top.
+func (f *filler) into(path string) *filler {
+	sub := &filler{uid: f.uid, gid: f.gid, err: f.err}
+	f.do(func() (err error) {
+		sub.top, err = openDir(f.top, path)
+		return err
+	})
+	sub.err = f.err
+	return sub
+}

@@ -1,0 +1,108 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// fillEtc copies the shared /etc into the box's own tmpfs. It is small, and
+// before Linux 6.3 a tmpfs cannot be id-mapped, which an overlay would need.
+func (b *builder) fillEtc(f *filler) error {
+	etc := f.into("etc")
+	if etc.err != nil {
+		return etc.err
+	}
+	defer etc.top.Close()
+	i := indexTree(b.host.trees, "etc")
+	src, err := linux.Reopen(b.host.trees[i].root, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	if err := copyAll(src, etc, perBoxEtc...); err != nil {
+		return err
+	}
+	for _, name := range perBoxEtc {
+		etc.write(name, 0o644, perBoxFile(name, b.o))
+	}
+	return etc.err
+}
+
+// overlay mounts a writable view of t: the host's files below, as if the box
+// owned them, and what the box changes on its tmpfs. The overlay works with the
+// credentials of the process that mounts it, so the box needs no privilege.
+func (b *builder) overlay(t tree) error {
+	lower, err := b.lower(t)
+	if err != nil {
+		return err
+	}
+	defer lower.Close()
+	layers := [2]*os.File{}
+	for i, name := range []string{"upper", "work"} {
+		if layers[i], err = b.layer(name, t); err != nil {
+			return err
+		}
+		defer layers[i].Close()
+	}
+	m, err := linux.NewMount("overlay", attrDefault,
+		linux.Option{Key: "lowerdir", Value: linux.FdPath(lower)},
+		linux.Option{Key: "upperdir", Value: linux.FdPath(layers[0])},
+		linux.Option{Key: "workdir", Value: linux.FdPath(layers[1])},
+		// Nothing of it outlives a crash, so nothing need be synced (Linux 5.10).
+		linux.Option{Key: "volatile"})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	return attach(m, b.box, t.name)
+}
+
+// lower attaches an id-mapped clone of t beside the box's root, where the box
+// cannot see it, and returns its root: before Linux 6.15 a layer of an overlay
+// must be attached.
+func (b *builder) lower(t tree) (*os.File, error) {
+	m, err := linux.OpenTree(t.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return nil, err
+	}
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(b.o.IDMapUserNS.Fd())}
+	if err := linux.MountSetattr(m, false, attr); err != nil {
+		m.Close()
+		if errors.Is(err, unix.EINVAL) {
+			return nil, fmt.Errorf("the host's file system of /%s cannot be id-mapped by this kernel, "+
+				"which a writable root needs; run without it: %w", t.name, err)
+		}
+		return nil, err
+	}
+	f := &filler{top: b.top}
+	f.mkdir("lower-"+t.name, 0o700)
+	f.do(func() error { return attach(m, b.top, "lower-"+t.name) })
+	if f.err != nil {
+		m.Close()
+	}
+	return m, f.err
+}
+
+// layer makes the directory of one layer of t, beside the box's root. Its owner
+// and mode show as those of /usr and so on.
+func (b *builder) layer(kind string, t tree) (*os.File, error) {
+	f := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
+	name := kind + "-" + t.name
+	f.mkdir(name, 0o755)
+	layer := f.into(name)
+	return layer.top, layer.err
+}
+
+func indexTree(trees []tree, name string) int {
+	for i, t := range trees {
+		if t.name == name {
+			return i
+		}
+	}
+	return -1
+}
