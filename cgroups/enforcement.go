@@ -1,0 +1,60 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// Enforcement says how this host enforces one limit.
+type Enforcement struct {
+	Limit    string // "memory", "swap", "pids" or "cpus"
+	Enforced bool
+	By       string // the file that does it, such as "cgroup2 memory.max"
+	Note     string // what is weaker than on cgroup2, or why it is not enforced
+	Mend     string // what to do about it
+}
+
+// enforcers are the files that enforce each limit, on cgroup2 and on v1.
+var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
+	{"memory", "memory", "memory.max", "memory.limit_in_bytes", "an out-of-memory kill ends one process, not the whole command"},
+	{"swap", "memory", "memory.swap.max", "memory.memsw.limit_in_bytes", ""},
+	{"pids", "pids", "pids.max", "pids.max", ""},
+	{"cpus", "cpu", "cpu.max", "cpu.cfs_quota_us", ""},
+}
+
+// Enforcement tries every limit on a cgroup made for it, which is removed again.
+func (h *Host) Enforcement() []Enforcement {
+	probe := Limits{Memory: 64 << 20, PIDs: 16, CPUs: 0.5, AllowDegraded: true}
+	g, err := h.Create(fmt.Sprintf("probe-%d", os.Getpid()), Owner{}, probe)
+	var degraded []*UnenforceableError
+	if err == nil {
+		degraded = g.Degraded
+		err = g.Remove(context.Background())
+	}
+	var list []Enforcement
+	for _, f := range enforcers {
+		e := Enforcement{Limit: f.limit, Enforced: true, By: "cgroup2 " + f.v2}
+		if t := h.of(f.controller); t != nil && t.v1 {
+			e.By, e.Note = "cgroup v1 "+f.v1, f.v1Note
+		}
+		for _, d := range degraded {
+			if d.Limit == f.limit {
+				e = Enforcement{Limit: f.limit, Note: d.Reason, Mend: d.Mend}
+			}
+		}
+		if err != nil {
+			e = Enforcement{Limit: f.limit, Note: err.Error(), Mend: mendProbe(err)}
+		}
+		list = append(list, e)
+	}
+	return list
+}
+
+func mendProbe(err error) string {
+	if errors.Is(err, os.ErrPermission) {
+		return "run as root, with a writable cgroup file system"
+	}
+	return "see the cause"
+}

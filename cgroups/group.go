@@ -1,0 +1,251 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Owner is the host user of the agent, who may have processes born in the slots.
+type Owner struct{ UID, GID int }
+
+// Group is the cgroups of one box. It owns one descriptor per hierarchy and one
+// mount. It is safe for concurrent use, except that Remove and Close come last.
+type Group struct {
+	// ID of the box.
+	ID string
+	// Degraded are the limits that are asked for and not in force.
+	Degraded []*UnenforceableError
+
+	host  *Host
+	owner Owner
+	v2    *tree
+	v1    []*tree
+	// sealed is boxd/<box> as the root of a read-only mount. Directories that are
+	// handed to the agent are opened beneath it, so that a hostile agent cannot
+	// walk up from them, nor write to anything.
+	sealed    *os.File
+	enableErr map[string]error // cgroup2 controllers that could not be enabled
+	lastSlot  atomic.Int64
+
+	mu     sync.Mutex // guards limits, and setting them
+	limits Limits
+}
+
+// tree is boxd/<box> on one hierarchy.
+type tree struct {
+	on  *hierarchy
+	box *os.File // O_PATH
+}
+
+func (g *Group) trees() []*tree { return append([]*tree{g.v2}, g.v1...) }
+
+// v1Tree returns the tree of a controller that is on v1, else nil.
+func (g *Group) v1Tree(controller string) *tree {
+	for _, t := range g.v1 {
+		if t.on.has(controller) {
+			return t
+		}
+	}
+	return nil
+}
+
+// Create makes the cgroups of a box and puts its limits into force. The id must
+// not be in use. On failure nothing is left behind. The caller owns the Group
+// and ends it with Remove.
+func (h *Host) Create(id string, owner Owner, l Limits) (_ *Group, err error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	g := &Group{ID: id, host: h, owner: owner, enableErr: map[string]error{}}
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	if err := g.makeV2(&undo); err != nil {
+		return nil, fmt.Errorf("creating cgroup %q: %w", id, err)
+	}
+	for _, on := range h.v1 {
+		if err := g.makeV1(on); err != nil {
+			return nil, fmt.Errorf("creating cgroup %q: %w", id, err)
+		}
+	}
+	if err := g.setAll(l.normal()); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	return g, nil
+}
+
+// makeV2 makes the cgroup2 part. Making boxd/<box> there is what claims the id.
+func (g *Group) makeV2(undo *cleanup.Stack) error {
+	on := g.host.v2
+	if err := enable(on.dir, g.enableErr); err != nil {
+		return err
+	}
+	box, err := makeBox(on.dir, g.ID)
+	if err != nil {
+		return err
+	}
+	g.v2 = &tree{on: on, box: box}
+	undo.Push(func() error { return g.Remove(context.Background()) })
+	base, err := openDir(on.dir, baseName)
+	if err != nil {
+		return err
+	}
+	defer base.Close()
+	if err := enable(base, g.enableErr); err != nil {
+		return err
+	}
+	if err := enable(box, g.enableErr); err != nil {
+		return err
+	}
+	for _, name := range []string{"init", "work"} {
+		if err := linux.MkdirAt(box, name, 0o755); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"cgroup.procs", "init/cgroup.procs"} {
+		if err := linux.Fchownat(box, name, g.owner.UID, g.owner.GID); err != nil {
+			return err
+		}
+	}
+	work, err := openDir(box, "work")
+	if err != nil {
+		return err
+	}
+	defer work.Close()
+	if err := enable(work, g.enableErr); err != nil {
+		return err
+	}
+	g.sealed, err = readOnlyClone(box)
+	return err
+}
+
+// makeV1 makes the part on one v1 hierarchy. A leftover of the same id is
+// removed first: the id is ours, and stale limits must not apply.
+func (g *Group) makeV1(on *hierarchy) error {
+	box, err := makeBox(on.dir, g.ID)
+	if errors.Is(err, unix.EEXIST) {
+		if err := removeTree(on.dir, baseName+"/"+g.ID); err != nil {
+			return err
+		}
+		box, err = makeBox(on.dir, g.ID)
+	}
+	if err != nil {
+		return err
+	}
+	g.v1 = append(g.v1, &tree{on: on, box: box})
+	return linux.MkdirAt(box, "work", 0o755)
+}
+
+// makeBox makes boxd/<id> beneath root and opens it.
+func makeBox(root *os.File, id string) (*os.File, error) {
+	path := baseName + "/" + id
+	var err error
+	for range 100 {
+		// Whoever removes the last other box takes boxd/ away: make it again.
+		if err = linux.MkdirAt(root, baseName, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+			return nil, err
+		}
+		if err = useHierarchy(root); err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, err
+		}
+		if err = linux.MkdirAt(root, path, 0o755); !errors.Is(err, unix.ENOENT) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return openDir(root, path)
+}
+
+// useHierarchy makes v1 memory limits count for child cgroups, which they always
+// do since Linux 5.11.
+func useHierarchy(root *os.File) error {
+	const file = baseName + "/memory.use_hierarchy"
+	if n, err := readNumber(root, file); err != nil || n == 1 {
+		return nil
+	}
+	return linux.WriteFileAt(root, file, "1")
+}
+
+// OpenGroup opens what is left of a box that another process made, for Kill and
+// Remove. It fails with fs.ErrNotExist if there is nothing.
+func (h *Host) OpenGroup(id string) (*Group, error) {
+	if err := checkID(id); err != nil {
+		return nil, err
+	}
+	g := &Group{ID: id, host: h, v2: &tree{on: h.v2}, limits: Limits{}.normal()}
+	for _, on := range h.trees() {
+		box, err := openDir(on.dir, baseName+"/"+id)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+		case err != nil:
+			return nil, errors.Join(err, g.Close())
+		case on.v1:
+			g.v1 = append(g.v1, &tree{on: on, box: box})
+		default:
+			g.v2.box = box
+		}
+	}
+	if g.v2.box == nil && len(g.v1) == 0 {
+		return nil, &os.PathError{Op: "opening cgroup of box", Path: id, Err: unix.ENOENT}
+	}
+	return g, nil
+}
+
+// List returns the ids of all boxes that have a cgroup on any hierarchy, sorted.
+func (h *Host) List() ([]string, error) {
+	var ids []string
+	for _, on := range h.trees() {
+		names, err := subdirectories(on.dir, baseName)
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return nil, err
+		}
+		ids = append(ids, names...)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// Close closes the descriptors and leaves the cgroups as they are. Closing twice
+// is no error.
+func (g *Group) Close() error {
+	var errs []error
+	files := []**os.File{&g.sealed}
+	for _, t := range g.trees() {
+		if t != nil {
+			files = append(files, &t.box)
+		}
+	}
+	for _, f := range files {
+		if *f != nil {
+			errs = append(errs, (*f).Close())
+			*f = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// checkID refuses what is no single path component. What a box may be called is
+// decided elsewhere.
+func checkID(id string) error {
+	if id == "" || id == "." || id == ".." || len(id) > 200 || strings.ContainsAny(id, "/\n\x00") {
+		return fmt.Errorf("id %q: not usable as a cgroup name", id)
+	}
+	return nil
+}
+
+func openDir(dir *os.File, name string) (*os.File, error) {
+	return linux.OpenAt(dir, name, unix.O_PATH|unix.O_DIRECTORY)
+}

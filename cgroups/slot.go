@@ -1,0 +1,208 @@
+package cgroups
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Slot is the fresh cgroups of one command. It owns its descriptors; they may be
+// sent to other processes, which then have their own.
+type Slot struct {
+	// Name of the slot within its box, such as "7".
+	Name string
+	// Dir is the cgroup2 directory for clone3(CLONE_INTO_CGROUP), an O_PATH
+	// descriptor within a read-only mount that ends at boxd/<box>.
+	Dir *os.File
+	// Tasks are the v1 tasks files, open for writing. A single thread that writes
+	// "0" to each is in the slot. None on a host without v1 controllers.
+	//
+	// The child itself does that, between clone and exec: half as many writes as
+	// a spawner thread that goes there and back, and the spawner is then never
+	// counted in the command's peak number of processes.
+	Tasks []*os.File
+	// Stats are read-only files in the order of the Stat constants, nil where
+	// this host has none, for [OpenStats].
+	Stats []*os.File
+
+	group *Group
+}
+
+// NewSlot makes the next slot of the box. The caller owns it and ends it with
+// Remove.
+func (g *Group) NewSlot() (_ *Slot, err error) {
+	s := &Slot{group: g}
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	undo.Push(s.Close)
+	if err := s.mkdir(&undo); err != nil {
+		return nil, fmt.Errorf("making a slot of box %q: %w", g.ID, err)
+	}
+	if err := s.open(); err != nil {
+		return nil, fmt.Errorf("opening slot %s of box %q: %w", s.Name, g.ID, err)
+	}
+	undo.Release()
+	return s, nil
+}
+
+// mkdir makes the directories on all hierarchies.
+func (s *Slot) mkdir(undo *cleanup.Stack) error {
+	g := s.group
+	for {
+		s.Name = strconv.FormatInt(g.lastSlot.Add(1), 10)
+		err := linux.MkdirAt(g.v2.box, s.path(), 0o755)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EEXIST) {
+			return err
+		}
+	}
+	undo.Push(func() error { return s.rmdir() })
+	for _, t := range g.v1 {
+		if err := linux.MkdirAt(t.box, s.path(), 0o755); err != nil {
+			return err
+		}
+	}
+	procs := s.path() + "/cgroup.procs"
+	if err := linux.Fchownat(g.v2.box, procs, g.owner.UID, g.owner.GID); err != nil {
+		return err
+	}
+	// An OOM kill ends the whole command: what is left of a half-killed pipeline
+	// would report success. The kernel picks the victim among all commands of the
+	// box and then takes this one cgroup (memory.oom.group, Linux 4.19). v1 has
+	// nothing like it.
+	return ignoreGone(g.writeIfThere(s.path()+"/memory.oom.group", "1"))
+}
+
+func (g *Group) writeIfThere(name, value string) error {
+	if !g.v2.on.has("memory") {
+		return nil
+	}
+	return linux.WriteFileAt(g.v2.box, name, value)
+}
+
+func (s *Slot) path() string { return "work/" + s.Name }
+
+// open opens everything that is handed out.
+func (s *Slot) open() (err error) {
+	g := s.group
+	if s.Dir, err = openDir(g.sealed, s.path()); err != nil {
+		return err
+	}
+	for _, t := range g.v1 {
+		f, err := linux.OpenAt(t.box, s.path()+"/tasks", unix.O_WRONLY)
+		if err != nil {
+			return err
+		}
+		s.Tasks = append(s.Tasks, f)
+	}
+	s.Stats, err = g.openStats(s.path())
+	return err
+}
+
+// HomeTasks opens the v1 tasks files of the place where the agent's spawner
+// thread lives, in the order of [Slot.Tasks]; the caller owns them. The thread
+// writes "0" to each once, before its first clone, and again whenever it moved.
+//
+// For pids that place is work: so a fork beyond the limit of the box is refused
+// already to the spawner, and PID 1's other threads are not under that limit. The
+// limit is one higher for it. For memory and CPU time it is boxd/<box>: the
+// spawner is a thread of PID 1, which must neither be slowed down nor run out of
+// memory because commands use up theirs.
+func (g *Group) HomeTasks() (_ []*os.File, err error) {
+	var files []*os.File
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	for _, t := range g.v1 {
+		name := "tasks"
+		if t.on.has("pids") {
+			name = "work/tasks"
+		}
+		f, err := linux.OpenAt(t.box, name, unix.O_WRONLY)
+		if err != nil {
+			return nil, fmt.Errorf("opening the spawner's cgroups of box %q: %w", g.ID, err)
+		}
+		undo.Push(f.Close)
+		files = append(files, f)
+	}
+	undo.Release()
+	return files, nil
+}
+
+// Signal sends sig once to every process in the slot.
+func (s *Slot) Signal(sig unix.Signal) error {
+	return s.on(func(dir *os.File) error { return signalTree(dir, sig) })
+}
+
+// Kill sends SIGKILL to every process in the slot, also to what forked twice and
+// called setsid, and returns without waiting.
+func (s *Slot) Kill() error { return s.on(killTree) }
+
+// on runs fn with the slot's cgroup2 directory, which Dir is not: that one is
+// read-only. A slot that is gone is no error.
+func (s *Slot) on(fn func(dir *os.File) error) error {
+	if s.group.v2.box == nil {
+		return nil
+	}
+	dir, err := openDir(s.group.v2.box, s.path())
+	if err != nil {
+		return ignoreGone(err)
+	}
+	defer dir.Close()
+	if err := fn(dir); err != nil {
+		return fmt.Errorf("slot %s of box %q: %w", s.Name, s.group.ID, err)
+	}
+	return nil
+}
+
+// Remove removes the slot and closes its descriptors. It waits for processes that
+// are dying, bounded by ctx and by some seconds; a slot in use is EBUSY then.
+func (s *Slot) Remove(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		err := s.rmdir()
+		if !errors.Is(err, unix.EBUSY) {
+			return errors.Join(err, s.Close())
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return fmt.Errorf("removing slot %s of box %q: %w", s.Name, s.group.ID, errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+func (s *Slot) rmdir() error {
+	var errs []error
+	for _, t := range s.group.trees() {
+		if t.box == nil {
+			continue // the box was removed, and the slot with it
+		}
+		if err := linux.RmdirAt(t.box, s.path()); !errors.Is(err, unix.ENOENT) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Close closes the descriptors and leaves the cgroups. Closing twice is no error.
+func (s *Slot) Close() error {
+	var errs []error
+	for _, f := range append(append([]*os.File{s.Dir}, s.Tasks...), s.Stats...) {
+		if f != nil {
+			errs = append(errs, f.Close())
+		}
+	}
+	s.Dir, s.Tasks, s.Stats = nil, nil, nil
+	return errors.Join(errs...)
+}
