@@ -52,6 +52,16 @@ func RequireProgram(t testing.TB, name string) string {
 	return ""
 }
 
+// Long marks a test that takes more than a few seconds, or minutes in an emulated
+// machine. It is left out with -short, which is how "make test" uses the virtual
+// machine; no other target does.
+func Long(t testing.TB) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes long: left out with -short")
+	}
+}
+
 // required says that skips are checked.
 func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 
