@@ -69,6 +69,38 @@ func TestWithDefaults(t *testing.T) {
 	}
 }
 
+func TestCommandWithDefaults(t *testing.T) {
+	all := []string{"PATH=" + defaultPATH, "HOME=/home/box", "USER=root", "LANG=C.UTF-8", "TMPDIR=/tmp"}
+	withWorkspace := Spec{Mounts: []mounts.Mount{{Source: "/srv", Target: "/data"}, {Source: "/srv", Target: WorkspaceTarget}}}
+	for name, c := range map[string]struct {
+		cmd  Command
+		spec Spec
+		want Command
+	}{
+		"empty":     {Command{}, Spec{}, Command{User: &User{}, Dir: "/home/box", Grace: DefaultGrace, Env: all}},
+		"workspace": {Command{}, withWorkspace, Command{User: &User{}, Dir: "/workspace", Grace: DefaultGrace, Env: all}},
+		"all set": {
+			Command{Args: []string{"x"}, User: &User{7, 8}, Dir: "/tmp", Grace: 1, Env: []string{"USER=me", "LANG=", "TMPDIR=/t", "HOME=/h", "PATH=/p"}}, withWorkspace,
+			Command{Args: []string{"x"}, User: &User{7, 8}, Dir: "/tmp", Grace: 1, Env: []string{"USER=me", "LANG=", "TMPDIR=/t", "HOME=/h", "PATH=/p"}},
+		},
+		"user of the box": {
+			Command{Env: []string{"PATH=/p", "PATHS=1"}}, Spec{User: User{42, 43}},
+			Command{User: &User{42, 43}, Dir: "/home/box", Grace: DefaultGrace, Env: []string{"PATH=/p", "PATHS=1", "HOME=/home/box", "USER=user42", "LANG=C.UTF-8", "TMPDIR=/tmp"}},
+		},
+	} {
+		got := c.cmd.WithDefaults(c.spec)
+		if !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+		if again := got.WithDefaults(c.spec); !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: WithDefaults twice = %+v", name, again)
+		}
+		if err := (Command{Args: []string{"x"}, Env: got.Env, Dir: got.Dir}).Validate(); err != nil {
+			t.Errorf("%s: defaults are invalid: %v", name, err)
+		}
+	}
+}
+
 func TestLimitsApply(t *testing.T) {
 	got := Limits{Memory: 1, PIDs: 2, CPUs: 3, OpenFiles: 4, FileSize: 5}.Apply(Limits{PIDs: Unlimited, CPUs: 7})
 	if want := (Limits{1, Unlimited, 7, 4, 5}); got != want {

@@ -1,0 +1,73 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// What a box offers to every command, whatever its image.
+const (
+	// HomeTarget is the home directory of every user of a box: a tmpfs of its
+	// own in which files can be executed.
+	HomeTarget = "/home/box"
+
+	defaultPATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	defaultLANG = "C.UTF-8" // built into glibc since 2.35, and in Debian before
+)
+
+// WithDefaults returns c with what it leaves open filled in for a box made of
+// spec: user, working directory, grace, and the variables that programs take for
+// granted. The result shares no slice with c, and applying it twice changes
+// nothing.
+func (c Command) WithDefaults(spec Spec) Command {
+	user := spec.User
+	if c.User != nil {
+		user = *c.User
+	}
+	c.User = &user
+	if c.Dir == "" {
+		c.Dir = spec.defaultDir()
+	}
+	c.Grace = cmp.Or(c.Grace, DefaultGrace)
+	c.Args = slices.Clone(c.Args)
+	c.Env = withDefaultEnv(c.Env, userName(user.UID))
+	return c
+}
+
+// defaultDir is the workspace if there is one, else the home directory.
+func (s Spec) defaultDir() string {
+	for _, m := range s.Mounts {
+		if m.Target == WorkspaceTarget {
+			return WorkspaceTarget
+		}
+	}
+	return HomeTarget
+}
+
+// userName is what the /etc/passwd of a box calls a user (package rootfs). Users
+// other than that of the box have no line there; their name is made up alike.
+func userName(uid int) string {
+	switch uid {
+	case 0:
+		return "root"
+	case 1000:
+		return "user"
+	case 65534:
+		return "nobody"
+	}
+	return "user" + strconv.Itoa(uid)
+}
+
+// withDefaultEnv returns env with the variables that it does not set.
+func withDefaultEnv(env []string, user string) []string {
+	full := slices.Clone(env)
+	for _, kv := range []string{"PATH=" + defaultPATH, "HOME=" + HomeTarget, "USER=" + user, "LANG=" + defaultLANG, "TMPDIR=/tmp"} {
+		prefix := kv[:strings.Index(kv, "=")+1]
+		if !slices.ContainsFunc(env, func(set string) bool { return strings.HasPrefix(set, prefix) }) {
+			full = append(full, kv)
+		}
+	}
+	return full
+}

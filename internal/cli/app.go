@@ -1,0 +1,130 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// App is what the commands need from the outside. All fields must be set.
+type App struct {
+	Version string
+	// Stdin, Stdout and Stderr are those of the process. Files are handed to the
+	// command in the box as they are.
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	// LookupEnv reads the environment of the process.
+	LookupEnv func(key string) (string, bool)
+	// NewEngine makes the engine that boxes are built with.
+	NewEngine func(ctx context.Context, options EngineOptions) (engine.Engine, error)
+	// Examine gathers what the doctor reports.
+	Examine Examine
+	// Signals are those sent to this process. Nil: the real ones.
+	Signals <-chan os.Signal
+}
+
+// EngineOptions say where an engine finds its parts.
+type EngineOptions struct {
+	InitPath string // the boxd-init binary
+	StateDir string // where locks and leases are kept
+}
+
+// Exit statuses of boxd itself, those of docker run, podman run and timeout(1).
+const (
+	statusFailed        = 125
+	statusNotExecutable = 126
+	statusNotFound      = 127
+)
+
+// statusError ends boxd with a status. A nil err means that all has been said.
+type statusError struct {
+	status int
+	err    error
+}
+
+func (e *statusError) Error() string { return fmt.Sprintf("exit status %d: %v", e.status, e.err) }
+func (e *statusError) Unwrap() error { return e.err }
+
+// Main runs the command line args, without the program's name, and returns the
+// exit status.
+func (a *App) Main(args []string) int {
+	root := a.newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	status := statusOf(err)
+	var known *statusError
+	if errors.As(err, &known) {
+		status, err = known.status, known.err
+	}
+	if err != nil {
+		a.say("boxd: %s", oneLine(err))
+	}
+	return status
+}
+
+// statusOf maps an error to the exit status of boxd run.
+func statusOf(err error) int {
+	switch {
+	case errors.Is(err, engine.ErrNotFound):
+		return statusNotFound
+	case errors.Is(err, engine.ErrNotExecutable):
+		return statusNotExecutable
+	}
+	return statusFailed
+}
+
+// say writes one line to stderr. That it cannot be written can be told nobody.
+func (a *App) say(format string, args ...any) {
+	fmt.Fprintf(a.Stderr, format+"\n", args...)
+}
+
+// oneLine is the message of err without line breaks, which joined errors have.
+func oneLine(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
+}
+
+func (a *App) newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "boxd",
+		Short: "Run untrusted code in hardened Linux boxes, without a container daemon",
+		Long: `boxd builds boxes: Linux namespaces, cgroup limits, a read-only root file
+system, a seccomp filter and a network of their own, and runs commands in them.`,
+		SilenceErrors:     true,
+		SilenceUsage:      true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+	}
+	root.SetIn(a.Stdin)
+	root.SetOut(a.Stdout)
+	root.SetErr(a.Stderr)
+	root.SetFlagErrorFunc(flagError)
+	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help"})
+	root.AddCommand(a.newRun(), a.newDoctor(), a.newVersion(), a.newCompletion())
+	return root
+}
+
+// flagError words what is wrong with a flag the way a FieldError does.
+func flagError(cmd *cobra.Command, err error) error {
+	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		named := engine.FieldError{Field: "--" + bad.GetFlag().Name, Value: engine.Quote(bad.GetValue()), Rule: bad.Unwrap().Error()}
+		if field, ok := errors.AsType[*engine.FieldError](bad.Unwrap()); ok {
+			named.Rule = field.Rule
+		}
+		if mount, ok := errors.AsType[*mounts.Error](bad.Unwrap()); ok {
+			named.Field += strings.TrimPrefix(mount.Field, "mount")
+			named.Value, named.Rule = mount.Value, mount.Rule
+		}
+		return &named
+	}
+	return fmt.Errorf(`%w; see "%s --help"`, err, cmd.CommandPath())
+}

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *App) newCompletion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion bash|zsh|fish",
+		Short: "Print a script that completes boxd commands in a shell",
+		Long: `Print a script that completes boxd's commands, flags and their values.
+
+  bash   boxd completion bash > /etc/bash_completion.d/boxd
+  zsh    boxd completion zsh > "${fpath[1]}/_boxd"
+  fish   boxd completion fish > ~/.config/fish/completions/boxd.fish
+
+For the running shell only: source <(boxd completion bash)`,
+		Args:                  cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs:             []string{"bash", "zsh", "fish"},
+		DisableFlagsInUseLine: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			root, w := cmd.Root(), cmd.OutOrStdout()
+			switch args[0] {
+			case "bash":
+				return root.GenBashCompletionV2(w, true)
+			case "zsh":
+				return root.GenZshCompletion(w)
+			case "fish":
+				return root.GenFishCompletion(w, true)
+			}
+			return fmt.Errorf("no completion for %q", args[0])
+		},
+	}
+}
+
+// completeRun says what the flags of boxd run can be completed with. Behind the
+// flags, the shell completes file names.
+func completeRun(cmd *cobra.Command) {
+	values := map[string][]string{
+		"image":        {engine.HostImage + "\tthe host's system directories, read-only"},
+		"memory":       {"64M", "256M", "512M", "1G", "4G", unlimited},
+		"cpus":         {"0.5", "1", "2", "4", unlimited},
+		"pids":         {"32", "128", "512", unlimited},
+		"timeout":      {"10s", "30s", "5m", "1h"},
+		"grace":        {"500ms", "2s", "10s"},
+		"upper-size":   {"256M", "512M", "2G"},
+		"tmp-size":     {"16M", "64M", "256M"},
+		"output-limit": {"1M", "16M", "64M", unlimited},
+		"user":         {"0:0", "1000:1000", "65534:65534"},
+		"workdir":      {engine.WorkspaceTarget, "/tmp"},
+	}
+	for flag, list := range values {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
+	}
+	must(cmd.RegisterFlagCompletionFunc("hostname", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("env", cobra.NoFileCompletions))
+	must(cmd.MarkFlagDirname("workspace"))
+	must(cmd.MarkFlagDirname("state-dir"))
+	for _, flag := range []string{"env-file", "init", "mount"} {
+		must(cmd.MarkFlagFilename(flag))
+	}
+}
+
+// must stops on a mistake in this package, such as a flag that does not exist.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}

@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"errors"
+	"strconv"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/spf13/pflag"
+)
+
+// runFlags are the flags of boxd run as they were given. Limits that were not
+// given are zero, which means the default of the engine.
+type runFlags struct {
+	image, hostname      string
+	memory, pids         int64
+	cpus                 float64
+	tmpSize, upperSize   int64
+	timeout, grace       time.Duration
+	outputLimit          int64 // -1: unlimited was asked for
+	env, envFiles        []string
+	workdir, workspace   string
+	mkdir                bool
+	mounts               []mounts.Mount
+	user                 *engine.User
+	rwRootfs             bool
+	interactive, tty     bool
+	json, receipt, shell bool
+	allowDegraded        bool
+	initPath, stateDir   string
+}
+
+// register declares the flags in the order in which help shows them.
+func (f *runFlags) register(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.SetInterspersed(false) // what follows CMD belongs to CMD
+
+	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's own system directories, read-only")
+	fs.Var(sizeValue(&f.memory, "512M", true), "memory", "memory the box may use, swap off: `SIZE` such as 64M or 1.5G, or \"unlimited\"")
+	fs.Var(cpusValue(&f.cpus), "cpus", "processors' worth of time: `N` such as 1.5, or \"unlimited\"")
+	fs.Var(pidsValue(&f.pids), "pids", "processes and threads at once: `N`, or \"unlimited\"")
+	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (exit status 124)")
+	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL at a timeout: `DURATION`")
+
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass on KEY from the caller's environment (repeatable)")
+	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY a line (repeatable)")
+	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace, else the home directory)")
+	fs.BoolVar(&f.mkdir, "mkdir", false, "make a missing working directory")
+	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID is UID if left out (default 0:0)")
+	fs.StringVar(&f.hostname, "hostname", engine.DefaultHostname, "host `NAME` in the box")
+
+	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
+	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
+	fs.BoolVar(&f.rwRootfs, "rw-rootfs", false, "make the root writable; changes vanish with the box")
+	fs.Var(sizeValue(&f.upperSize, "512M", false), "upper-size", "room for changes to the root, with --rw-rootfs: `SIZE`")
+	fs.Var(sizeValue(&f.tmpSize, "64M", false), "tmp-size", "room in /tmp, the home directory and /dev/shm, each: `SIZE`")
+	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "end a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
+
+	fs.BoolVarP(&f.interactive, "interactive", "i", false, "stdin of the command is that of boxd (default: /dev/null)")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
+	fs.BoolVar(&f.shell, "shell", false, "run the single argument by sh -c")
+	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
+	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
+
+	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "go on where the host cannot enforce a limit")
+	registerEngine(fs, &f.initPath, &f.stateDir)
+}
+
+// registerEngine declares the flags that all commands with an engine share.
+func registerEngine(fs *pflag.FlagSet, initPath, stateDir *string) {
+	fs.StringVar(initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
+	fs.StringVar(stateDir, "state-dir", "", "`DIR` for locks and leases (default: $BOXD_STATE_DIR, or "+defaultStateDir+")")
+}
+
+// textValue is a flag that is parsed as soon as it is given, so that a mistake
+// is reported with the name of the flag.
+type textValue struct {
+	text  string // as given, or the default as help shows it
+	parse func(string) error
+}
+
+func (v *textValue) String() string { return v.text }
+func (v *textValue) Type() string   { return "text" } // "string" would put quotes around defaults
+func (v *textValue) Set(s string) error {
+	if err := v.parse(s); err != nil {
+		return err
+	}
+	v.text = s
+	return nil
+}
+
+const unlimited = "unlimited"
+
+// errZero refuses a zero that was typed: docker takes it for unlimited, others
+// for nothing at all.
+var errZero = errors.New(`must be more than 0; leave the flag out for the default`)
+
+func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
+	return &textValue{byDefault, func(s string) error {
+		if s == unlimited && mayBeUnlimited {
+			*dst = engine.Unlimited
+			return nil
+		}
+		n, err := engine.ParseSize(s)
+		if err == nil && n == 0 {
+			err = errZero
+		}
+		*dst = n
+		return err
+	}}
+}
+
+func pidsValue(dst *int64) pflag.Value {
+	return &textValue{strconv.Itoa(engine.DefaultPIDs), func(s string) error {
+		if s == unlimited {
+			*dst = engine.Unlimited
+			return nil
+		}
+		n, err := strconv.ParseUint(s, 10, 62)
+		if err != nil {
+			return errors.New("must be a whole number")
+		}
+		if n == 0 {
+			return errZero
+		}
+		*dst = int64(n)
+		return nil
+	}}
+}
+
+func cpusValue(dst *float64) pflag.Value {
+	return &textValue{strconv.FormatFloat(engine.DefaultCPUs, 'g', -1, 64), func(s string) error {
+		if s == unlimited {
+			*dst = engine.Unlimited
+			return nil
+		}
+		n, err := engine.ParseCPUs(s)
+		if err == nil && n == 0 {
+			err = errZero
+		}
+		*dst = n
+		return err
+	}}
+}
+
+// durationValue takes what time.ParseDuration does, and a bare number as
+// seconds, as timeout(1).
+func durationValue(dst *time.Duration, byDefault string) pflag.Value {
+	return &textValue{byDefault, func(s string) error {
+		text := s
+		if _, err := strconv.ParseUint(s, 10, 64); err == nil {
+			text += "s"
+		}
+		d, err := time.ParseDuration(text)
+		switch {
+		case err != nil:
+			return errors.New(`must be a duration such as "30s", "500ms" or "1h30m"`)
+		case d <= 0:
+			return errZero
+		}
+		*dst = d
+		return nil
+	}}
+}
+
+func userValue(dst **engine.User) pflag.Value {
+	return &textValue{"", func(s string) error {
+		u, err := parseUser(s)
+		*dst = &u
+		return err
+	}}
+}
+
+func mountsValue(dst *[]mounts.Mount) pflag.Value {
+	return &textValue{"", func(s string) error {
+		m, err := parseMount(s)
+		*dst = append(*dst, m)
+		return err
+	}}
+}

@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+// parseUser reads UID[:GID]. Names would have to be looked up in the box, which
+// does not exist yet.
+func parseUser(s string) (engine.User, error) {
+	uidText, gidText, hasGID := strings.Cut(s, ":")
+	if !hasGID {
+		gidText = uidText
+	}
+	uid, err := strconv.ParseUint(uidText, 10, 31)
+	gid, gidErr := strconv.ParseUint(gidText, 10, 31)
+	if err != nil || gidErr != nil {
+		return engine.User{}, fmt.Errorf("must be UID or UID:GID, numbers from 0 to %d", engine.MaxID)
+	}
+	return engine.User{UID: int(uid), GID: int(gid)}, nil
+}
+
+// mountKeys are the keys of the long form and the names docker knows them by.
+var mountKeys = map[string]string{
+	"type":   "type",
+	"source": "source", "src": "source",
+	"target": "target", "dst": "target", "destination": "target",
+	"readonly": "readonly", "ro": "readonly",
+}
+
+// parseMount reads either form of --mount. What the paths must look like is for
+// the mounts package to say.
+func parseMount(s string) (mounts.Mount, error) {
+	key, _, hasValue := strings.Cut(strings.SplitN(s, ",", 2)[0], "=")
+	if _, known := mountKeys[key]; known && (hasValue || key != s) {
+		return parseLongMount(s)
+	}
+	return mounts.Parse(s)
+}
+
+// parseLongMount reads type=bind,source=SRC,target=DST[,readonly]. It is a line
+// of CSV, as in docker, so that a path with a comma can be quoted.
+func parseLongMount(s string) (mounts.Mount, error) {
+	fields, err := csv.NewReader(strings.NewReader(s)).Read()
+	if err != nil || strings.ContainsAny(s, "\r\n") {
+		return mounts.Mount{}, errors.New("must be one line of KEY=VALUE pairs with commas between them")
+	}
+	var m mounts.Mount
+	for _, field := range fields {
+		if err := setMountField(&m, field); err != nil {
+			return mounts.Mount{}, err
+		}
+	}
+	if m.Source == "" || m.Target == "" {
+		return mounts.Mount{}, errors.New("needs source and target")
+	}
+	return m, m.Validate()
+}
+
+func setMountField(m *mounts.Mount, field string) error {
+	key, value, hasValue := strings.Cut(field, "=")
+	switch mountKeys[key] {
+	case "type":
+		if value != "bind" {
+			return fmt.Errorf("type %s must be bind", engine.Quote(value))
+		}
+	case "source":
+		m.Source = value
+	case "target":
+		m.Target = value
+	case "readonly":
+		readOnly, err := strconv.ParseBool(value)
+		if hasValue && err != nil {
+			return fmt.Errorf("%s %s must be true or false", key, engine.Quote(value))
+		}
+		m.ReadOnly = readOnly || !hasValue
+	default:
+		return fmt.Errorf("key %s must be one of type, source, target, readonly", engine.Quote(key))
+	}
+	return nil
+}

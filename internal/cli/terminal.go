@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+// terminal is the terminal that boxd itself was started in, as far as it has
+// one: keyboard is nil if stdin is none, screen if neither stdin nor stdout is.
+type terminal struct {
+	keyboard, screen *os.File
+	saved            *unix.Termios // how keyboard was before makeRaw
+}
+
+func (a *App) openTerminal() *terminal {
+	t := &terminal{keyboard: asTerminal(a.Stdin), screen: asTerminal(a.Stdout)}
+	if t.screen == nil {
+		t.screen = t.keyboard
+	}
+	return t
+}
+
+// asTerminal returns stream if it is a terminal, else nil.
+func asTerminal(stream any) *os.File {
+	f, ok := stream.(*os.File)
+	if !ok {
+		return nil
+	}
+	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
+		return nil
+	}
+	return f
+}
+
+// size is that of the local terminal, or the 24 by 80 of a VT100.
+func (t *terminal) size() engine.WindowSize {
+	if t.screen != nil {
+		if ws, err := unix.IoctlGetWinsize(int(t.screen.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row > 0 && ws.Col > 0 {
+			return engine.WindowSize{Rows: ws.Row, Cols: ws.Col}
+		}
+	}
+	return engine.WindowSize{Rows: 24, Cols: 80}
+}
+
+// addTERM tells the command what kind of terminal it talks to.
+func (t *terminal) addTERM(env []string, lookup func(string) (string, bool)) []string {
+	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
+		return env
+	}
+	kind, _ := lookup("TERM")
+	if kind == "" || strings.ContainsRune(kind, 0) {
+		kind = "xterm"
+	}
+	return append(slices.Clip(env), "TERM="+kind)
+}
+
+// makeRaw hands every key to the command, ^C included, as cfmakeraw(3) does:
+// echo, lines and signals are the business of the terminal in the box. It does
+// nothing if stdin is not a terminal. The caller calls restore.
+func (t *terminal) makeRaw() error {
+	if t.keyboard == nil {
+		return nil
+	}
+	fd := int(t.keyboard.Fd())
+	saved, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return fmt.Errorf("reading terminal mode: %w", err)
+	}
+	raw := *saved
+	raw.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	raw.Oflag &^= unix.OPOST
+	raw.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	raw.Cflag &^= unix.CSIZE | unix.PARENB
+	raw.Cflag |= unix.CS8
+	raw.Cc[unix.VMIN], raw.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &raw); err != nil {
+		return fmt.Errorf("setting terminal mode: %w", err)
+	}
+	t.saved = saved
+	return nil
+}
+
+// restore undoes makeRaw. It is deferred, so that it also runs when boxd panics;
+// signals that end boxd are turned into ordinary returns by signalWatch.
+func (t *terminal) restore() {
+	if t.saved == nil {
+		return
+	}
+	// TCSETSW waits until all output is out, so that it is not mangled.
+	_ = unix.IoctlSetTermios(int(t.keyboard.Fd()), unix.TCSETSW, t.saved)
+	t.saved = nil
+}
+
+// follow passes changes of the window size on to p until the returned function
+// is called.
+func (t *terminal) follow(p engine.Process) (stop func()) {
+	if t.screen == nil {
+		return func() {}
+	}
+	changes := make(chan os.Signal, 1)
+	signal.Notify(changes, syscall.SIGWINCH)
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		last := engine.WindowSize{}
+		for {
+			// The size may have changed between the start of the command and
+			// Notify, so look once before the first signal.
+			if size := t.size(); size != last {
+				last = size
+				_ = p.Resize(size) // the command has ended, or its box
+			}
+			select {
+			case <-changes:
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(changes)
+		close(quit)
+		<-done
+	}
+}
