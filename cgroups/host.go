@@ -178,6 +178,24 @@ func relativeTo(root, path string) string {
 // Mode says which kind of host this is.
 func (h *Host) Mode() Mode { return h.mode }
 
+// Mountpoint returns where the v1 hierarchy of a controller is mounted, or with ""
+// where cgroup2 is. It is "" if there is none. The path is for reading figures;
+// nothing here uses it.
+func (h *Host) Mountpoint(controller string) string {
+	if controller == "" && h.mode != Legacy {
+		return h.v2.dir.Name()
+	}
+	for _, t := range h.v1 {
+		if t.has(controller) {
+			return t.dir.Name()
+		}
+	}
+	return ""
+}
+
+// Path returns the path of box id below the root of every hierarchy.
+func Path(id string) string { return "/" + baseName + "/" + id }
+
 // HierarchyRoot returns the root of the cgroup2 tree, an O_PATH descriptor that
 // the Host owns.
 func (h *Host) HierarchyRoot() *os.File { return h.v2.dir }
