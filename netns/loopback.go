@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
@@ -59,18 +58,7 @@ func setUp() error {
 	if err := writeSysctls(); err != nil {
 		return err
 	}
-	link, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		return err
-	}
-	defer link.Close()
-	// The loopback device is the first of every network namespace (LOOPBACK_IFINDEX
-	// in include/net/net_namespace.h), so it need not be looked up.
-	lo := &netlink.GenericLink{LinkAttrs: netlink.LinkAttrs{Index: 1, Name: "lo"}}
-	if err := link.LinkSetUp(lo); err != nil {
-		return fmt.Errorf("setting \"lo\" up: %w", err)
-	}
-	return nil
+	return linux.SetLinkUp("lo")
 }
 
 // A Sysctl is a setting of a network namespace.

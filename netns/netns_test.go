@@ -191,7 +191,7 @@ func TestVerify(t *testing.T) {
 	if err := Verify(ns); err != nil {
 		t.Error(err)
 	}
-	own, err := os.Open("/proc/self/ns/net")
+	own, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,16 +16,25 @@ import (
 // that of the calling process, no interface but a running "lo" is up, and no
 // route leads elsewhere. ns is as for [Loopback].
 func Verify(ns *os.File) error {
-	if err := in(ns, verify); err != nil {
+	home, err := threadNS()
+	if err == nil {
+		err = in(ns, func() error { return verify(home) })
+	}
+	if err != nil {
 		return fmt.Errorf("checking a network namespace: %w", err)
 	}
 	return nil
 }
 
-// verify works on the network namespace of the calling thread.
-func verify() error {
-	if err := notOurs(); err != nil {
+// verify works on the network namespace of the calling thread, which must not be
+// home.
+func verify(home nsID) error {
+	own, err := threadNS()
+	if err != nil {
 		return err
+	}
+	if own == home {
+		return errors.New("it is the one of this process")
 	}
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -39,20 +48,19 @@ func verify() error {
 	return verifyRoutes(handle, lo)
 }
 
-// notOurs compares the thread's namespace with that of the process.
-func notOurs() error {
-	var thread, process unix.Stat_t
-	err := linux.Retry(func() error { return unix.Stat("/proc/thread-self/ns/net", &thread) })
-	if err == nil {
-		err = linux.Retry(func() error { return unix.Stat("/proc/self/ns/net", &process) })
+// nsID tells namespaces apart while they exist (namespaces(7)).
+type nsID struct{ dev, ino uint64 }
+
+// threadNS returns the network namespace of the calling thread. Except on
+// throw-away threads that is the one of the process; /proc/self would show that
+// of the first thread, which may have been thrown away.
+func threadNS() (nsID, error) {
+	const path = "/proc/thread-self/ns/net"
+	var st unix.Stat_t
+	if err := linux.Retry(func() error { return unix.Stat(path, &st) }); err != nil {
+		return nsID{}, &os.PathError{Op: "stat", Path: path, Err: err}
 	}
-	if err != nil {
-		return &os.PathError{Op: "stat", Path: "/proc/self/ns/net", Err: err}
-	}
-	if thread.Ino == process.Ino && thread.Dev == process.Dev {
-		return errors.New("it is the one of this process")
-	}
-	return nil
+	return nsID{st.Dev, st.Ino}, nil
 }
 
 // verifyLinks returns the index of the loopback interface. Others may exist if
