@@ -44,12 +44,31 @@ func (ns NS) Close() error {
 // enter runs fn inside the mount namespace, on a thread of its own. Paths and
 // /proc mean those of the box there, so fn uses descriptors.
 func (ns NS) enter(fn func() error) error {
-	return linux.OnThrowawayThread(func() error {
+	return onThread(func() error {
 		if err := linux.Setns(ns.mnt, unix.CLONE_NEWNS); err != nil {
 			return err
 		}
 		return fn()
 	})
+}
+
+// onThread is linux.OnThrowawayThread, but never on the main thread. The Go
+// runtime cannot end that one and parks it for good, so the box's namespace
+// would stay alive with this process, and /proc/self would show the box.
+func onThread(fn func() error) error {
+	for {
+		isMain := false
+		err := linux.OnThrowawayThread(func() error {
+			if isMain = unix.Gettid() == unix.Getpid(); isMain {
+				return nil
+			}
+			return fn()
+		})
+		// A main thread that was hit is parked now and not hit again.
+		if err != nil || !isMain {
+			return err
+		}
+	}
 }
 
 // beneath opens a path of the box as O_PATH. It crosses mounts but no symlink,

@@ -1,0 +1,97 @@
+package mounts
+
+import (
+	"errors"
+	"strings"
+	"testing"
+)
+
+func TestParse(t *testing.T) {
+	for _, c := range []struct {
+		in   string
+		want Mount
+	}{
+		{"/srv/data:/data", Mount{"/srv/data", "/data", false}},
+		{"/srv/data:/data:rw", Mount{"/srv/data", "/data", false}},
+		{"/srv/data:/data:ro", Mount{"/srv/data", "/data", true}},
+		{"/srv/data/:/data/", Mount{"/srv/data/", "/data", false}},
+		{"/a//b:/c//./d", Mount{"/a//b", "/c/d", false}},
+		{"/a/../b:/b", Mount{"/a/../b", "/b", false}}, // the kernel resolves the source
+		{"/a b/ü:/c d", Mount{"/a b/ü", "/c d", false}},
+		{"/f:/etc/app.conf:ro", Mount{"/f", "/etc/app.conf", true}},
+		{"/a:/..b", Mount{"/a", "/..b", false}},
+		{"/a:/process", Mount{"/a", "/process", false}},
+	} {
+		if got, err := Parse(c.in); err != nil || got != c.want {
+			t.Errorf("Parse(%q) = %+v, %v, want %+v", c.in, got, err, c.want)
+		}
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	const form = `must be SOURCE:TARGET with an optional ":ro" or ":rw", such as /srv/data:/data:ro`
+	for _, c := range []struct{ in, want string }{
+		{"", `mount "": ` + form},
+		{"/a", `mount "/a": ` + form},
+		{"/a:/b:ro:x", `mount "/a:/b:ro:x": ` + form},
+		{"/a:/b:", `mount option "": must be ro or rw`},
+		{"/a:/b:RO", `mount option "RO": must be ro or rw`},
+		{"/a:/b:ro,z", `mount option "ro,z": must be ro or rw`},
+		{":/b", `mount source "": must not be empty`},
+		{"/a:", `mount target "": must not be empty`},
+		{"a:/b", `mount source "a": must be an absolute path`},
+		{"./a:/b", `mount source "./a": must be an absolute path`},
+		{"/a:b", `mount target "b": must be an absolute path`},
+		{"/a:/b/../c", `mount target "/b/../c": must not contain ".."`},
+		{"/a:/../c", `mount target "/../c": must not contain ".."`},
+		{"/a:/", `mount target "/": must not be the root of the box`},
+		{"/a:/.//", `mount target "/": must not be the root of the box`},
+		{"/a:/proc/", `mount target "/proc": must not be /proc or below, which belongs to boxd`},
+		{"/a\x00:/b", `mount source "/a\x00": must not contain control characters`},
+		{"/a:/b\n", `mount target "/b\n": must not contain control characters`},
+	} {
+		_, err := Parse(c.in)
+		if err == nil || err.Error() != c.want {
+			t.Errorf("Parse(%q): %v, want %s", c.in, err, c.want)
+		}
+		if typed := new(Error); err != nil && !errors.As(err, &typed) {
+			t.Errorf("Parse(%q): error of type %T", c.in, err)
+		}
+	}
+}
+
+// FuzzParse: what is accepted is valid and survives the way there and back, what
+// is refused is told in one line.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"/a:/b", "/a:/b:ro", "/a:/b/../c", "a:b", ":::", "/a\x00:/\n", "/a:/proc", "/é:/\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		m, err := Parse(s)
+		if err != nil {
+			checkMessage(t, err)
+			return
+		}
+		if err := m.Validate(); err != nil {
+			t.Errorf("Parse(%q) gave an invalid mount: %v", s, err)
+		}
+		if again, err := Parse(m.String()); err != nil || again != m {
+			t.Errorf("Parse(%q.String()) = %+v, %v", m, again, err)
+		}
+	})
+}
+
+// checkMessage holds what every refusal of this package has in common.
+func checkMessage(t *testing.T, err error) {
+	t.Helper()
+	var e *Error
+	if !errors.As(err, &e) {
+		t.Fatalf("error of type %T: %v", err, err)
+	}
+	if strings.ContainsFunc(err.Error(), isControl) || len(err.Error()) > 2000 {
+		t.Errorf("not one short line: %q", err)
+	}
+	if !strings.HasPrefix(e.Field, "mount") || e.Value == "" || e.Rule == "" {
+		t.Errorf("error without field, value or rule: %+v", e)
+	}
+}

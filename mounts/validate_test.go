@@ -1,0 +1,110 @@
+package mounts
+
+import (
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func TestValidate(t *testing.T) {
+	long := "/" + strings.Repeat("a", 255)
+	for _, c := range []struct{ source, target, want string }{
+		{"/a", "/b", ""},
+		{"/", "/b", ""}, // Open refuses it: what it is counts, not how it is written
+		{"/a", "/etc/app.conf", ""},
+		{"/a", "/devices", ""},
+		{"/a", "/etcetera", ""},
+		{"/a:b", "/c:d", ""},
+		{long, long, ""},
+		{"", "/b", "must not be empty"},
+		{"/a", "", "must not be empty"},
+		{"a/b", "/b", "must be an absolute path"},
+		{"~/b", "/b", "must be an absolute path"},
+		{"/a", "b", "must be an absolute path"},
+		{"/a\x00b", "/b", "control characters"},
+		{"/a", "/b\x1b[2J", "control characters"},
+		{"/a", "/b\x7f", "control characters"},
+		{"/a", "/b/..", `must not contain ".."`},
+		{"/a", "/../b", `must not contain ".."`},
+		{"/a", "/", "root of the box"},
+		{"/a", "/.", "root of the box"},
+		{"/a", "/b/", `must be written as "/b"`},
+		{"/a", "//b", `must be written as "/b"`},
+		{"/a", "/b/./c", `must be written as "/b/c"`},
+		{"/a", "/proc", "must not be /proc or below"},
+		{"/a", "/proc/self", "must not be /proc or below"},
+		{"/a", "/dev/shm", "must not be /dev or below"},
+		{"/a", "/sys/fs/cgroup", "must not be /sys or below"},
+		{"/a", "/etc", "must not be /etc itself"},
+		{"/a" + strings.Repeat("/b", 2048), "/b", "must be at most 4095"},
+		{"/a", strings.Repeat(long, 17), "must be at most 4095"},
+		{long + "a", "/b", "component of 256 bytes"},
+		{"/a", "/b" + long + "a", "component of 256 bytes"},
+	} {
+		err := Mount{Source: c.source, Target: c.target}.Validate()
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%.40q %.40q: %v, want %q", c.source, c.target, err, c.want)
+		}
+		if err != nil {
+			checkMessage(t, err)
+		}
+	}
+}
+
+func TestValidateAll(t *testing.T) {
+	many := func(n int) (ms []Mount) {
+		for i := range n {
+			ms = append(ms, Mount{Source: "/a", Target: "/m" + strconv.Itoa(i)})
+		}
+		return ms
+	}
+	for _, c := range []struct {
+		name string
+		ms   []Mount
+		want string
+	}{
+		{"none", nil, ""},
+		{"one source twice", []Mount{{"/a", "/b", false}, {"/a", "/c", true}}, ""},
+		{"nested", []Mount{{"/a", "/b", false}, {"/c", "/b/c", false}}, ""},
+		{"target twice", []Mount{{"/a", "/b", false}, {"/c", "/b", true}}, `mount target "/b": is used by two mounts, each needs its own`},
+		{"invalid", []Mount{{"/a", "/b", false}, {"c", "/c", true}}, `mount source "c": must be an absolute path`},
+		{"as many as possible", many(MaxMounts), ""},
+		{"too many", many(MaxMounts + 1), `mounts 65: must be at most 64`},
+	} {
+		if err := ValidateAll(c.ms); err == nil && c.want != "" || err != nil && err.Error() != c.want {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestInOrder(t *testing.T) {
+	in := []Mount{{Target: "/a/b/c"}, {Target: "/z"}, {Target: "/a/b"}, {Target: "/a"}}
+	want := []Mount{{Target: "/z"}, {Target: "/a"}, {Target: "/a/b"}, {Target: "/a/b/c"}}
+	if got := InOrder(in); !slices.Equal(got, want) || in[0].Target != "/a/b/c" {
+		t.Errorf("InOrder = %v, and its argument %v", got, in)
+	}
+}
+
+// FuzzValidate: an accepted target is a clean path below / and outside of what
+// belongs to boxd.
+func FuzzValidate(f *testing.F) {
+	f.Add("/a", "/b")
+	f.Add("/a/../b", "/proc/../c")
+	f.Add("//", "/\xffdev")
+	f.Add("/a\n", "/dev/")
+	f.Fuzz(func(t *testing.T, source, target string) {
+		if err := (Mount{Source: source, Target: target}).Validate(); err != nil {
+			checkMessage(t, err)
+			return
+		}
+		if source[0] != '/' || strings.ContainsFunc(source+target, isControl) {
+			t.Errorf("accepted %q %q", source, target)
+		}
+		first, _, _ := strings.Cut(target[1:], "/")
+		if target != path.Join("/", target) || slices.Contains([]string{"", "..", "proc", "dev", "sys"}, first) {
+			t.Errorf("accepted target %q", target)
+		}
+	})
+}
