@@ -4,7 +4,7 @@
 BIN     ?= bin
 # Without a Go that will do, every goal that needs it says so and what to do.
 GO      := $(or $(shell .ci/find-go 2>/dev/null),.ci/find-go)
-export PATH := $(dir $(GO)):$(PATH)
+export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 
 # boxd is pure Go. boxd-init links libcontainer's C stage and libseccomp, all of
 # it static: it runs from a sealed memory file, where no library can be found.
@@ -135,7 +135,7 @@ race: build
 
 .PHONY: lint
 lint:
-	@bad=$$(git ls-files -z -- '*.go' | xargs -0 gofmt -l); \
+	@bad=$$(git ls-files -z -- '*.go' | xargs -0r gofmt -l); \
 		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
 	CGO_ENABLED=1 $(GO) vet ./...
 	CGO_ENABLED=1 $(GO) tool staticcheck ./...

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"testing"
 	"time"
 )
@@ -53,6 +54,8 @@ func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, p
 	before := takeSnapshot(kinds)
 	code := tests()
 	removeBinaries()
+	// A collection from here on would close forgotten files, and so hide them.
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	if code != 0 {
 		patience = min(patience, settleTimeFailed)
 	}
