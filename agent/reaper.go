@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/boxd/boxd/agent/wire"
+	"golang.org/x/sys/unix"
+)
+
+// key names a command: ids are the client's, so they count per connection.
+type key struct {
+	conn *wire.Conn
+	id   uint32
+}
+
+// reaper is the one waiter of the box. It takes the status of every process that
+// ends, the adopted orphans included, and reports those that are commands.
+type reaper struct {
+	born chan struct{} // signalled after every birth: there is a child to wait for
+
+	mu       sync.Mutex
+	commands map[int]key // by pid
+	pids     map[key]int
+	births   int                     // under way: their pid is not known yet
+	early    map[int]unix.WaitStatus // ended while births > 0, nobody's so far
+}
+
+func newReaper() *reaper {
+	return &reaper{
+		born:     make(chan struct{}, 1),
+		commands: map[int]key{},
+		pids:     map[key]int{},
+		early:    map[int]unix.WaitStatus{},
+	}
+}
+
+// run waits for children for ever.
+func (r *reaper) run() error {
+	for {
+		var status unix.WaitStatus
+		pid, err := unix.Wait4(-1, &status, 0, nil)
+		switch err {
+		case nil:
+			r.ended(pid, status)
+		case unix.EINTR:
+		case unix.ECHILD:
+			<-r.born
+		default:
+			return fmt.Errorf("waiting for children: %w", err)
+		}
+	}
+}
+
+func (r *reaper) ended(pid int, status unix.WaitStatus) {
+	r.mu.Lock()
+	k, ok := r.commands[pid]
+	if ok {
+		delete(r.commands, pid)
+		delete(r.pids, k)
+	} else if r.births > 0 {
+		r.early[pid] = status
+	}
+	r.mu.Unlock()
+	if ok {
+		report(k, status)
+	}
+}
+
+// report tells the client. A client that is gone has no use for it.
+func report(k key, status unix.WaitStatus) {
+	m := wire.ExitedMsg{Status: uint32(status)}
+	_ = k.conn.Send(wire.TypeExited, k.id, m.Marshal())
+}
+
+// birth runs spawn and, if it gave a pid, has the client told of its start
+// before anything can be told of its end.
+func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg)) {
+	r.mu.Lock()
+	r.births++
+	r.mu.Unlock()
+	pid, failed := spawn()
+	if failed != nil {
+		_ = k.conn.Send(wire.TypeFailed, k.id, failed.Marshal())
+	} else {
+		m := wire.StartedMsg{PID: uint32(pid)}
+		_ = k.conn.Send(wire.TypeStarted, k.id, m.Marshal())
+	}
+	r.mu.Lock()
+	status, ended := r.early[pid]
+	if failed == nil && !ended {
+		r.commands[pid] = k
+		r.pids[k] = pid
+	}
+	delete(r.early, pid)
+	if r.births--; r.births == 0 {
+		clear(r.early)
+	}
+	r.mu.Unlock()
+	if failed == nil && ended {
+		report(k, status)
+	}
+	select {
+	case r.born <- struct{}{}:
+	default:
+	}
+}
+
+// signal sends sig to a command that still runs. The lock keeps the pid from
+// being reaped, and so from being reused, meanwhile.
+func (r *reaper) signal(conn *wire.Conn, id uint32, sig unix.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if pid, ok := r.pids[key{conn, id}]; ok {
+		_ = unix.Kill(pid, sig)
+	}
+}

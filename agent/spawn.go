@@ -1,0 +1,156 @@
+package agent
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror
+#include <stdlib.h>
+#include "spawn.h"
+*/
+import "C"
+
+import (
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+	"unsafe"
+
+	"github.com/boxd/boxd/agent/wire"
+)
+
+// stepNames says what a step of spawn.c was about, as the start of an error
+// message. Names that callers map to errors are constants in package wire.
+var stepNames = map[C.int]string{
+	C.STEP_CLONE:        wire.StepClone,
+	C.STEP_CGROUPS:      "entering cgroups",
+	C.STEP_SETSID:       "setsid",
+	C.STEP_CTTY:         "setting controlling terminal",
+	C.STEP_RLIMIT:       "setting rlimit",
+	C.STEP_STDIO:        "setting stdio",
+	C.STEP_CLOSE_RANGE:  "closing descriptors",
+	C.STEP_BOUNDING_SET: "dropping bounding set",
+	C.STEP_SECUREBITS:   "locking securebits",
+	C.STEP_GROUPS:       "dropping groups",
+	C.STEP_GID:          "setting gid",
+	C.STEP_UID:          "setting uid",
+	C.STEP_CAPABILITIES: "dropping capabilities",
+	C.STEP_MKDIR:        wire.StepMkdir,
+	C.STEP_CHDIR:        wire.StepChdir,
+	C.STEP_CWD_INSIDE:   wire.StepCwd,
+	C.STEP_SECCOMP:      "installing seccomp filter",
+	C.STEP_SIGMASK:      "restoring signal mask",
+	C.STEP_EXEC:         wire.StepExec,
+}
+
+// spawn starts the command of m with the descriptors of a Spawn frame. It must
+// run on a thread that is in the box's v1 cgroups, and blocks until the program
+// runs.
+func spawn(m *wire.SpawnMsg, files []*os.File, filter []byte) (int, *wire.FailedMsg) {
+	var mem cMemory
+	defer mem.free()
+	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
+	s.paths = mem.strings(searchPaths(m.Args[0], m.Env))
+	s.argv = mem.strings(m.Args)
+	s.envp = mem.strings(m.Env)
+	s.dir = mem.string(m.Dir)
+	s.make_dir = cBool(m.MakeDir)
+	s.tty = cBool(m.TTY)
+	for i := range s.fds {
+		s.fds[i] = C.int(files[i].Fd())
+	}
+	s.cgroup = C.int(files[3].Fd())
+	s.tasks, s.ntasks = mem.ints(files[wire.SpawnFDs:])
+	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
+	if n := len(m.Rlimits); n > 0 {
+		p := mem.alloc(C.size_t(n) * C.sizeof_struct_boxd_rlimit)
+		s.rlimits, s.nrlimits = (*C.struct_boxd_rlimit)(p), C.uint32_t(n)
+		for i, r := range unsafe.Slice(s.rlimits, n) {
+			r.resource = C.uint32_t(m.Rlimits[i].Resource)
+			r.value = C.uint64_t(m.Rlimits[i].Value)
+			unsafe.Slice(s.rlimits, n)[i] = r
+		}
+	}
+	if len(filter) > 0 {
+		s.filter, s.filter_len = mem.bytes(filter), C.uint32_t(len(filter)/8)
+	}
+	pid := C.boxd_spawn(s)
+	runtime.KeepAlive(files)
+	if pid < 0 {
+		return 0, &wire.FailedMsg{Step: stepNames[s.step], Errno: syscall.Errno(s.err)}
+	}
+	return int(pid), nil
+}
+
+// searchPaths lists the paths to try for program, as execvp(3) does: the program
+// itself if it has a slash, else each directory of PATH.
+func searchPaths(program string, env []string) []string {
+	if program == "" || strings.Contains(program, "/") {
+		return []string{program}
+	}
+	path := ""
+	for _, v := range env {
+		if rest, ok := strings.CutPrefix(v, "PATH="); ok {
+			path = rest
+		}
+	}
+	var paths []string
+	for dir := range strings.SplitSeq(path, ":") {
+		if dir == "" {
+			dir = "."
+		}
+		paths = append(paths, dir+"/"+program)
+	}
+	return paths
+}
+
+func cBool(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// cMemory is memory of one birth that the Go runtime does not move or scan.
+type cMemory struct{ parts []unsafe.Pointer }
+
+func (m *cMemory) alloc(n C.size_t) unsafe.Pointer {
+	p := C.calloc(1, n)
+	m.parts = append(m.parts, p)
+	return p
+}
+
+func (m *cMemory) string(s string) *C.char {
+	p := C.CString(s)
+	m.parts = append(m.parts, unsafe.Pointer(p))
+	return p
+}
+
+func (m *cMemory) bytes(b []byte) unsafe.Pointer {
+	p := C.CBytes(b)
+	m.parts = append(m.parts, p)
+	return p
+}
+
+// ints returns the numbers of descriptors.
+func (m *cMemory) ints(files []*os.File) (*C.int, C.uint32_t) {
+	p := (*C.int)(m.alloc(C.size_t(len(files)+1) * C.sizeof_int))
+	for i, f := range files {
+		unsafe.Slice(p, len(files))[i] = C.int(f.Fd())
+	}
+	return p, C.uint32_t(len(files))
+}
+
+// strings returns a NULL-terminated array.
+func (m *cMemory) strings(v []string) **C.char {
+	p := m.alloc(C.size_t(len(v)+1) * C.size_t(unsafe.Sizeof(uintptr(0))))
+	array := unsafe.Slice((**C.char)(p), len(v)+1)
+	for i, s := range v {
+		array[i] = m.string(s)
+	}
+	return (**C.char)(p)
+}
+
+func (m *cMemory) free() {
+	for _, p := range m.parts {
+		C.free(p)
+	}
+}

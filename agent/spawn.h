@@ -1,0 +1,61 @@
+#ifndef BOXD_SPAWN_H
+#define BOXD_SPAWN_H
+
+#include <stdint.h>
+
+/* Steps of a birth, in order. The order is the security argument: privileges go
+ * before anything that the user named (directory, program) is touched. */
+enum boxd_step {
+	STEP_CLONE = 1,
+	STEP_CGROUPS,
+	STEP_SETSID,
+	STEP_CTTY,
+	STEP_RLIMIT,
+	STEP_STDIO,
+	STEP_CLOSE_RANGE,
+	STEP_BOUNDING_SET,
+	STEP_SECUREBITS,
+	STEP_GROUPS,
+	STEP_GID,
+	STEP_UID,
+	STEP_CAPABILITIES,
+	STEP_MKDIR,
+	STEP_CHDIR,
+	STEP_CWD_INSIDE,
+	STEP_SECCOMP,
+	STEP_SIGMASK,
+	STEP_EXEC,
+};
+
+struct boxd_rlimit {
+	uint32_t resource;
+	uint64_t value;
+};
+
+struct boxd_spawn {
+	/* in; lent for the call */
+	char **paths;                 /* programs to try in order, NULL at the end */
+	char **argv;
+	char **envp;
+	char *dir;                    /* working directory, absolute */
+	int make_dir;
+	int tty;                      /* fds[0] becomes the controlling terminal */
+	int fds[3];
+	int cgroup;                   /* directory to be born in, or -1 */
+	int *tasks;                   /* v1 tasks files to enter */
+	uint32_t ntasks;
+	uint32_t uid, gid;
+	struct boxd_rlimit *rlimits;
+	uint32_t nrlimits;
+	void *filter;                 /* struct sock_filter[], or NULL */
+	uint32_t filter_len;          /* instructions */
+	/* out */
+	int step;                     /* enum boxd_step that failed, or 0 */
+	int err;                      /* its errno */
+};
+
+/* Starts a command; returns its pid once the program runs, or -1 with step and
+ * err set and no child left. Blocks the calling thread until the exec. */
+int boxd_spawn(struct boxd_spawn *s);
+
+#endif

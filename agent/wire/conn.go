@@ -1,0 +1,246 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of a frame. MaxBody holds the largest argument vector and environment
+// that execve takes (2 MiB with an 8 MiB stack, execve(2)) with room to spare.
+const (
+	HeaderSize = 12
+	MaxBody    = 4 << 20
+	MaxFDs     = 24
+	// maxQueuedFDs bounds descriptors that arrived before their frame was
+	// complete.
+	maxQueuedFDs = 2 * MaxFDs
+)
+
+// Frame is one message with the descriptors that came with it.
+type Frame struct {
+	Type  byte
+	ID    uint32
+	Body  []byte
+	Files []*os.File
+}
+
+// Close closes the descriptors of a received frame.
+func (f *Frame) Close() {
+	for _, file := range f.Files {
+		file.Close()
+	}
+	f.Files = nil
+}
+
+// ErrProtocol is wrapped by every error about a peer that breaks the rules.
+var ErrProtocol = errors.New("protocol violation")
+
+// Conn sends and receives frames. Send may be called from several goroutines,
+// Receive from one at a time.
+type Conn struct {
+	sock *net.UnixConn
+
+	sendMu sync.Mutex
+	out    []byte // reused frame buffer
+
+	in    []byte // received, not yet parsed; in[start:end] is pending
+	start int    //
+	end   int    //
+	fds   []int  // received, not yet given to a frame
+	oob   []byte //
+}
+
+// NewConn takes ownership of sock.
+func NewConn(sock *net.UnixConn) *Conn {
+	return &Conn{
+		sock: sock,
+		in:   make([]byte, 8<<10),
+		oob:  make([]byte, unix.CmsgSpace(4*MaxFDs)),
+	}
+}
+
+// FileConn makes a Conn from a connected stream socket; it takes ownership of f.
+func FileConn(f *os.File) (*Conn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("wrapping socket: %w", err)
+	}
+	sock, ok := c.(*net.UnixConn)
+	if !ok {
+		c.Close()
+		return nil, fmt.Errorf("wrapping socket: %T is not a Unix socket", c)
+	}
+	return NewConn(sock), nil
+}
+
+// Close closes the connection; a blocked Receive returns net.ErrClosed.
+func (c *Conn) Close() error { return c.sock.Close() }
+
+// Send writes one frame. It lends files to the kernel; the caller still owns
+// and closes them.
+func (c *Conn) Send(typ byte, id uint32, body []byte, files ...*os.File) error {
+	if len(body) > MaxBody || len(files) > MaxFDs {
+		return fmt.Errorf("sending frame of %d bytes and %d descriptors: %w", len(body), len(files), ErrProtocol)
+	}
+	var rights []byte
+	if len(files) > 0 {
+		fds := make([]int, len(files))
+		for i, f := range files {
+			fds[i] = int(f.Fd())
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	c.sendMu.Lock()
+	defer c.sendMu.Unlock()
+	c.out = appendHeader(c.out[:0], typ, id, len(body), len(files))
+	c.out = append(c.out, body...)
+	err := c.write(c.out, rights)
+	if cap(c.out) > 64<<10 {
+		c.out = nil
+	}
+	for _, f := range files {
+		_ = f.Fd() // keeps f alive until the kernel has its own reference
+	}
+	return err
+}
+
+func appendHeader(b []byte, typ byte, id uint32, length, nfds int) []byte {
+	b = binary.LittleEndian.AppendUint32(b, uint32(length))
+	b = append(b, typ, byte(nfds), 0, 0)
+	return binary.LittleEndian.AppendUint32(b, id)
+}
+
+func (c *Conn) write(b, rights []byte) error {
+	n, _, err := c.sock.WriteMsgUnix(b, rights, nil)
+	for err == nil && n < len(b) {
+		b = b[n:]
+		n, err = c.sock.Write(b)
+	}
+	if err != nil {
+		return fmt.Errorf("sending frame: %w", err)
+	}
+	return nil
+}
+
+// Receive returns the next frame; the caller owns its descriptors and its body.
+// io.EOF means the peer closed between two frames.
+func (c *Conn) Receive() (*Frame, error) {
+	for {
+		f, err := c.parse()
+		if f != nil || err != nil {
+			return f, err
+		}
+		if err := c.fill(); err != nil {
+			c.dropFDs()
+			return nil, err
+		}
+	}
+}
+
+// parse takes one complete frame out of the buffer, or returns nil.
+func (c *Conn) parse() (*Frame, error) {
+	b := c.in[c.start:c.end]
+	if len(b) < HeaderSize {
+		return nil, nil
+	}
+	length, nfds := int(binary.LittleEndian.Uint32(b)), int(b[5])
+	if length > MaxBody || nfds > MaxFDs || b[6] != 0 || b[7] != 0 {
+		c.dropFDs()
+		return nil, fmt.Errorf("receiving header % x: %w", b[:HeaderSize], ErrProtocol)
+	}
+	if len(b) < HeaderSize+length {
+		c.reserve(HeaderSize + length)
+		return nil, nil
+	}
+	if nfds > len(c.fds) {
+		have := len(c.fds)
+		c.dropFDs()
+		return nil, fmt.Errorf("receiving frame with %d of %d descriptors: %w", have, nfds, ErrProtocol)
+	}
+	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:])}
+	f.Body = append([]byte(nil), b[HeaderSize:HeaderSize+length]...)
+	for _, fd := range c.fds[:nfds] {
+		f.Files = append(f.Files, os.NewFile(uintptr(fd), "received"))
+	}
+	c.fds = append(c.fds[:0], c.fds[nfds:]...)
+	c.start += HeaderSize + length
+	if c.start == c.end {
+		c.start, c.end = 0, 0
+		if cap(c.in) > 64<<10 {
+			c.in = make([]byte, 8<<10)
+		}
+	}
+	return f, nil
+}
+
+// reserve makes room for n bytes from start on.
+func (c *Conn) reserve(n int) {
+	if len(c.in)-c.start >= n {
+		return
+	}
+	buf := c.in
+	if len(buf) < n {
+		buf = make([]byte, n+HeaderSize)
+	}
+	c.end = copy(buf, c.in[c.start:c.end])
+	c.start = 0
+	c.in = buf
+}
+
+// fill reads what is there, and the descriptors with it.
+func (c *Conn) fill() error {
+	if c.end == len(c.in) {
+		c.reserve(c.end - c.start + HeaderSize + 1)
+	}
+	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], c.oob)
+	if oobn > 0 {
+		if err := c.takeRights(c.oob[:oobn]); err != nil {
+			return err
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if flags&unix.MSG_CTRUNC != 0 || len(c.fds) > maxQueuedFDs {
+		return fmt.Errorf("receiving descriptors: too many at once: %w", ErrProtocol)
+	}
+	if n == 0 {
+		if c.end > c.start {
+			return io.ErrUnexpectedEOF
+		}
+		return io.EOF
+	}
+	c.end += n
+	return nil
+}
+
+func (c *Conn) takeRights(oob []byte) error {
+	msgs, err := syscall.ParseSocketControlMessage(oob)
+	if err != nil {
+		return fmt.Errorf("receiving control message: %w: %w", ErrProtocol, err)
+	}
+	for i := range msgs {
+		fds, err := syscall.ParseUnixRights(&msgs[i])
+		if err != nil {
+			continue // credentials and the like are ignored
+		}
+		c.fds = append(c.fds, fds...)
+	}
+	return nil
+}
+
+func (c *Conn) dropFDs() {
+	for _, fd := range c.fds {
+		unix.Close(fd)
+	}
+	c.fds = nil
+}

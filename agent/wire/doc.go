@@ -1,0 +1,34 @@
+// Package wire is the conversation with boxd-init: frames with descriptors over a
+// Unix stream socket, and the messages that PID 1 of a box understands.
+//
+// The conversation with an agent:
+//
+//	client                                   agent
+//	  | -- Spawn   id=1, fds: stdio, cgroup --> |
+//	  | <- Started id=1, pid ------------------ |   or Failed id=1, step, errno
+//	  | -- Signal  id=1, signo ---------------> |   any time, any number
+//	  | <- Exited  id=1, wait status ---------- |   exactly once after Started
+//
+// Any number of ids may be under way at once; the client chooses them and uses
+// each once per connection. The launcher opens the very first connection and
+// speaks first:
+//
+//	launcher                                 agent
+//	  | -- Init, fds: listener, home tasks ---> |
+//	  | <- Ready ------------------------------ |   or Failed
+//
+// A frame is a header of 12 bytes, all integers little endian, and a body:
+//
+//	offset  size
+//	     0     4   length of the body, 0 … MaxBody
+//	     4     1   type
+//	     5     1   number of descriptors that belong to the frame, 0 … MaxFDs
+//	     6     2   zero
+//	     8     4   id
+//
+// Descriptors travel with SCM_RIGHTS on the first byte of the frame, so they
+// never arrive after the frame that they belong to.
+//
+// Both sides treat the other as hostile: a frame that breaks a bound ends the
+// connection. After the first user command the agent is not to be believed.
+package wire

@@ -1,0 +1,223 @@
+package wire
+
+import (
+	"fmt"
+	"math"
+	"syscall"
+)
+
+// Frame types of the conversation with an agent.
+const (
+	TypeInit    = 1 // launcher → agent: InitMsg
+	TypeReady   = 2 // agent → launcher: empty
+	TypeSpawn   = 3 // client → agent: SpawnMsg
+	TypeStarted = 4 // agent → client: StartedMsg
+	TypeFailed  = 5 // agent → client: FailedMsg
+	TypeSignal  = 6 // client → agent: SignalMsg
+	TypeExited  = 7 // agent → client: ExitedMsg
+)
+
+// Bounds of a SpawnMsg beyond those of the frame.
+const (
+	MaxStrings = 1 << 17 // arguments or variables
+	MaxRlimits = 16
+)
+
+// InitMsg sets the agent up. Its descriptors: the listening socket, then
+// HomeTasks v1 tasks files to which spawner threads return between commands.
+type InitMsg struct {
+	// Lifeline: the agent, and so the box, ends when this connection closes.
+	Lifeline bool
+	// Policy is the seccomp program for the agent and all it starts, as an array
+	// of struct sock_filter (8 bytes each).
+	Policy []byte
+	// CommandFilter is the additional program for commands.
+	CommandFilter []byte
+	HomeTasks     uint32
+}
+
+// SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
+// directory that the command is born in, then Tasks v1 tasks files that the
+// spawner thread enters before the birth.
+type SpawnMsg struct {
+	Args    []string
+	Env     []string
+	Dir     string
+	MakeDir bool
+	TTY     bool // stdin is a terminal that becomes the controlling one
+	UID     uint32
+	GID     uint32
+	Rlimits []Rlimit
+	Tasks   uint32
+}
+
+// Rlimit is one resource limit of a command, soft and hard alike.
+type Rlimit struct {
+	Resource uint32
+	Value    uint64
+}
+
+// SpawnFDs is the number of descriptors of a Spawn frame before the tasks files.
+const SpawnFDs = 4
+
+// StartedMsg says that the program runs. PID is that in the box.
+type StartedMsg struct{ PID uint32 }
+
+// FailedMsg says which step of a request failed and why.
+type FailedMsg struct {
+	Step  string
+	Errno syscall.Errno
+}
+
+func (m *FailedMsg) Error() string { return m.Step + ": " + m.Errno.Error() }
+
+// Unwrap gives errors.Is the errno.
+func (m *FailedMsg) Unwrap() error { return m.Errno }
+
+// SignalMsg sends a signal to the command's first process.
+type SignalMsg struct{ Signal uint32 }
+
+// ExitedMsg is how the command's first process ended.
+type ExitedMsg struct {
+	Status uint32 // as of wait4(2)
+}
+
+// Marshal returns the body of an Init frame.
+func (m *InitMsg) Marshal() []byte {
+	var e encoder
+	e.bool(m.Lifeline)
+	e.bytes(m.Policy)
+	e.bytes(m.CommandFilter)
+	e.u32(m.HomeTasks)
+	return e.b
+}
+
+// Unmarshal parses the body of an Init frame.
+func (m *InitMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Lifeline = d.bool()
+	m.Policy = d.bytes()
+	m.CommandFilter = d.bytes()
+	m.HomeTasks = d.u32()
+	return d.done("init")
+}
+
+// Marshal returns the body of a Spawn frame.
+func (m *SpawnMsg) Marshal() []byte {
+	var e encoder
+	e.strings(m.Args)
+	e.strings(m.Env)
+	e.bytes([]byte(m.Dir))
+	e.bool(m.MakeDir)
+	e.bool(m.TTY)
+	e.u32(m.UID)
+	e.u32(m.GID)
+	e.u32(uint32(len(m.Rlimits)))
+	for _, r := range m.Rlimits {
+		e.u32(r.Resource)
+		e.u64(r.Value)
+	}
+	e.u32(m.Tasks)
+	return e.b
+}
+
+// Unmarshal parses the body of a Spawn frame.
+func (m *SpawnMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Args = d.strings()
+	m.Env = d.strings()
+	m.Dir = string(d.bytes())
+	m.MakeDir = d.bool()
+	m.TTY = d.bool()
+	m.UID = d.u32()
+	m.GID = d.u32()
+	n := d.u32()
+	if n > MaxRlimits {
+		d.bad = true
+	}
+	for i := uint32(0); i < n && !d.bad; i++ {
+		m.Rlimits = append(m.Rlimits, Rlimit{Resource: d.u32(), Value: d.u64()})
+	}
+	m.Tasks = d.u32()
+	if err := d.done("spawn"); err != nil {
+		return err
+	}
+	if len(m.Args) == 0 || m.UID >= math.MaxInt32 || m.GID >= math.MaxInt32 {
+		return fmt.Errorf("parsing spawn: empty argv or bad id: %w", ErrProtocol)
+	}
+	return nil
+}
+
+// Marshal returns the body of a Started frame.
+func (m *StartedMsg) Marshal() []byte { return (&encoder{}).u32(m.PID).b }
+
+// Unmarshal parses the body of a Started frame.
+func (m *StartedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.PID = d.u32()
+	return d.done("started")
+}
+
+// Marshal returns the body of a Failed frame.
+func (m *FailedMsg) Marshal() []byte {
+	var e encoder
+	e.u32(uint32(m.Errno))
+	e.bytes([]byte(m.Step))
+	return e.b
+}
+
+// Unmarshal parses the body of a Failed frame.
+func (m *FailedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Errno = syscall.Errno(d.u32())
+	m.Step = printable(d.bytes())
+	return d.done("failed")
+}
+
+// printable bounds and cleans text of a peer that is not to be believed before
+// it reaches a log or a terminal.
+func printable(b []byte) string {
+	const most = 200
+	if len(b) > most {
+		b = b[:most]
+	}
+	out := make([]byte, len(b))
+	for i, c := range b {
+		if c < ' ' || c > '~' {
+			c = '?'
+		}
+		out[i] = c
+	}
+	return string(out)
+}
+
+// Marshal returns the body of a Signal frame.
+func (m *SignalMsg) Marshal() []byte { return (&encoder{}).u32(m.Signal).b }
+
+// Unmarshal parses the body of a Signal frame.
+func (m *SignalMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Signal = d.u32()
+	return d.done("signal")
+}
+
+// Marshal returns the body of an Exited frame.
+func (m *ExitedMsg) Marshal() []byte { return (&encoder{}).u32(m.Status).b }
+
+// Unmarshal parses the body of an Exited frame.
+func (m *ExitedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Status = d.u32()
+	return d.done("exited")
+}
+
+// Steps of a birth that a FailedMsg names and that clients turn into errors of
+// their own.
+const (
+	StepClone = "starting process"
+	StepMkdir = "creating working directory"
+	StepChdir = "entering working directory"
+	StepCwd   = "checking working directory"
+	StepExec  = "executing program"
+	StepBusy  = "accepting command"
+)

@@ -1,0 +1,40 @@
+// Boxd-init is the part of boxd that works below the command line. It is not
+// meant to be called by people; its first argument is the role:
+//
+//	launcher   builds boxes for one client, as root
+//	init       libcontainer's own stage, which it executes by itself
+//	agent      PID 1 of a box
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/agent"
+	"github.com/boxd/boxd/engine/native/launcher"
+	"github.com/boxd/boxd/internal/version"
+	"github.com/opencontainers/runc/libcontainer"
+	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C constructor enters the namespaces of a box
+)
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", err)
+		os.Exit(125)
+	}
+}
+
+func run(args []string) error {
+	switch {
+	case len(args) == 1 && args[0] == "agent":
+		return agent.Main()
+	case len(args) == 1 && args[0] == "init":
+		libcontainer.Init() // never returns
+	case len(args) == 3 && args[0] == "launcher" && args[1] == "--state-dir":
+		return launcher.Main(args[2])
+	case len(args) == 1 && args[0] == "version":
+		fmt.Println(version.Version)
+		return nil
+	}
+	return fmt.Errorf("arguments %q: boxd-init is started by boxd, not by hand", args)
+}

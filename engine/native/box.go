@@ -1,0 +1,191 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"sync"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// box is a live box of a launcher. It owns the connection to the agent and the
+// processes that were started over it.
+type box struct {
+	engine  *Engine
+	id      string
+	spec    engine.Spec // with defaults; Limits under mu
+	hostUID int         // host ids of the box's user 0
+	agent   *wire.Conn
+	slots   *slots
+	volumes []volume
+	done    chan struct{} // closed when the agent is gone
+
+	mu        sync.Mutex
+	next      uint32
+	processes map[uint32]*process
+	limits    engine.Limits
+	lost      bool
+	kept      bool // a command was allowed to leave processes behind
+
+	remove sync.Once
+	err    error
+}
+
+// newBox takes ownership of files.
+func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box, error) {
+	if len(files) != 1+len(m.Volumes) {
+		frame := wire.Frame{Files: files}
+		frame.Close()
+		return nil, fmt.Errorf("%d descriptors for %d volumes: %w", len(files), len(m.Volumes), wire.ErrProtocol)
+	}
+	agent, err := wire.FileConn(files[0])
+	if err != nil {
+		frame := wire.Frame{Files: files[1:]}
+		frame.Close()
+		return nil, err
+	}
+	b := &box{
+		engine:    e,
+		id:        m.ID,
+		spec:      spec,
+		hostUID:   m.HostUID,
+		agent:     agent,
+		done:      make(chan struct{}),
+		processes: map[uint32]*process{},
+		limits:    spec.Limits,
+	}
+	for i, v := range m.Volumes {
+		b.volumes = append(b.volumes, volume{Volume: v, dir: files[1+i]})
+	}
+	b.slots = newSlots(e.link, b.id)
+	go b.read()
+	return b, nil
+}
+
+// ID implements engine.Box.
+func (b *box) ID() string { return b.id }
+
+// Done implements engine.Box.
+func (b *box) Done() <-chan struct{} { return b.done }
+
+// read hands what the agent says to the processes. The agent is not believed:
+// frames for unknown ids or out of order are dropped.
+func (b *box) read() {
+	defer close(b.done)
+	for {
+		frame, err := b.agent.Receive()
+		if err != nil {
+			break
+		}
+		frame.Close() // an agent has no descriptors to give
+		b.mu.Lock()
+		p := b.processes[frame.ID]
+		b.mu.Unlock()
+		if p != nil {
+			p.event(frame)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lost = true
+	for _, p := range b.processes {
+		p.lostBox()
+	}
+}
+
+// register gives p an id under which the agent's words about it arrive.
+func (b *box) register(p *process) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.lost {
+		return fmt.Errorf("box %q: %w", b.id, engine.ErrBoxLost)
+	}
+	b.next++
+	p.id = b.next
+	p.alone = len(b.processes) == 0 && !b.kept
+	for _, other := range b.processes {
+		other.alone = false
+	}
+	b.kept = b.kept || p.cmd.KeepBackground
+	b.processes[p.id] = p
+	return nil
+}
+
+// wasAlone says that no other command of the box was alive while p was, so that
+// what the box has seen since was p's doing.
+func (b *box) wasAlone(p *process) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return p.alone
+}
+
+func (b *box) unregister(p *process) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.processes, p.id)
+}
+
+// Update implements engine.Box.
+func (b *box) Update(ctx context.Context, change engine.Change) error {
+	if err := change.Validate(); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if _, err := b.engine.link.call(rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
+		return fmt.Errorf("updating box %q: %w", b.id, err)
+	}
+	if change.Limits != nil {
+		b.mu.Lock()
+		b.limits = b.limits.Apply(*change.Limits)
+		b.mu.Unlock()
+	}
+	return nil
+}
+
+func (b *box) currentLimits() engine.Limits {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.limits
+}
+
+// Remove implements engine.Box. It does not stop half-way when ctx ends: what is
+// begun is finished by the launcher.
+func (b *box) Remove(context.Context) error {
+	b.remove.Do(func() {
+		_, err := b.engine.link.call(rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
+		if err != nil {
+			b.err = fmt.Errorf("removing box %q: %w", b.id, err)
+		}
+		b.release()
+	})
+	return b.err
+}
+
+// abandon lets go of a box whose launcher has ended.
+func (b *box) abandon() { b.remove.Do(b.release) }
+
+// release waits for the processes of the box to be told of its end and closes
+// what the box holds.
+func (b *box) release() {
+	b.agent.Close()
+	<-b.done
+	b.mu.Lock()
+	var running []*process
+	for _, p := range b.processes {
+		running = append(running, p)
+	}
+	b.mu.Unlock()
+	for _, p := range running {
+		<-p.done
+	}
+	b.slots.close()
+	for _, v := range b.volumes {
+		v.dir.Close()
+	}
+	b.engine.forget(b)
+}

@@ -1,0 +1,174 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"sync"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// DefaultStateDir is where launchers keep what must be found again after a
+// crash.
+const DefaultStateDir = "/run/boxd"
+
+// Options of [Start].
+type Options struct {
+	// InitPath is the boxd-init binary. It is copied once into sealed memory and
+	// never executed in place.
+	InitPath string
+	// StateDir is a directory of root's; empty is DefaultStateDir. It must not
+	// lie above or below the directory of InitPath.
+	StateDir string
+	// Logger gets what is not an error of a call; nil discards it.
+	Logger *slog.Logger
+}
+
+// Engine is an engine.Engine whose boxes end with it, or with the process that
+// holds it.
+type Engine struct {
+	link     *link
+	launcher *exec.Cmd
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	boxes  map[*box]struct{}
+	closed bool
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// Start runs a launcher. Leftovers of launchers that died are removed first.
+func Start(ctx context.Context, o Options) (*Engine, error) {
+	if o.StateDir == "" {
+		o.StateDir = DefaultStateDir
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	conn, theirs, err := socketPair()
+	if err != nil {
+		return nil, fmt.Errorf("making launcher socket: %w", err)
+	}
+	defer theirs.Close()
+	cmd, err := launch(o, theirs)
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+	}
+	theirs.Close()
+	e := &Engine{launcher: cmd, log: o.Logger, boxes: map[*box]struct{}{}}
+	if err := e.greet(ctx, conn, o); err != nil {
+		conn.Close()
+		return nil, errors.Join(err, ignoreExit(cmd.Wait()))
+	}
+	e.link = newLink(conn)
+	return e, nil
+}
+
+// greet checks that the launcher is the one that belongs to this program.
+func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
+	stop := context.AfterFunc(ctx, func() { conn.Close() })
+	defer stop()
+	h, err := hello(conn)
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("%w: %q did not answer as a launcher: %w", engine.ErrNoLauncher, o.InitPath, err)
+	}
+	return checkHello(h, o.InitPath)
+}
+
+// ignoreExit drops the exit status of a launcher whose failure is known already.
+func ignoreExit(err error) error {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil
+	}
+	return err
+}
+
+// Create implements engine.Engine.
+func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	spec = spec.WithDefaults()
+	var created rpc.Created
+	files, err := e.link.call(rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
+	if err != nil {
+		return nil, fmt.Errorf("creating box: %w", err)
+	}
+	b, err := newBox(e, spec, created, files)
+	if err != nil {
+		_, rerr := e.link.call(rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		return nil, errors.Join(fmt.Errorf("creating box: %w", err), rerr)
+	}
+	for _, limit := range created.Degraded {
+		e.log.Warn("limit is not enforced", "box", b.id, "limit", limit)
+	}
+	if !e.adopt(b) || ctx.Err() != nil {
+		err := b.Remove(context.WithoutCancel(ctx))
+		return nil, errors.Join(context.Cause(ctx), err, e.closedError())
+	}
+	return b, nil
+}
+
+func (e *Engine) adopt(b *box) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.boxes[b] = struct{}{}
+	}
+	return !e.closed
+}
+
+func (e *Engine) closedError() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return os.ErrClosed
+	}
+	return nil
+}
+
+func (e *Engine) forget(b *box) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.boxes, b)
+}
+
+// Close implements engine.Engine: the launcher destroys its boxes when the
+// connection ends, and Close waits until it has.
+func (e *Engine) Close() error {
+	e.mu.Lock()
+	if e.closed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.closed = true
+	boxes := make([]*box, 0, len(e.boxes))
+	for b := range e.boxes {
+		boxes = append(boxes, b)
+	}
+	e.mu.Unlock()
+	e.link.close()
+	err := e.launcher.Wait()
+	for _, b := range boxes {
+		b.abandon()
+	}
+	if err != nil {
+		return fmt.Errorf("closing launcher: %w", err)
+	}
+	return nil
+}

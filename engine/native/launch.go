@@ -1,0 +1,144 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/version"
+	"golang.org/x/sys/unix"
+)
+
+// LauncherFD is the descriptor on which the launcher finds its client.
+const LauncherFD = 3
+
+// launch starts boxd-init as a launcher from a sealed copy in memory: no box can
+// ever write to what the next launcher executes (CVE-2019-5736), and libcontainer
+// sees that /proc/self/exe needs no further copy.
+func launch(o Options, socket *os.File) (*exec.Cmd, error) {
+	if os.Geteuid() != 0 {
+		return nil, fmt.Errorf("uid %d: boxes are built by root; run boxd as root or through sudo", os.Geteuid())
+	}
+	if err := checkPaths(o); err != nil {
+		return nil, err
+	}
+	exe, err := sealedCopy(o.InitPath)
+	if err != nil {
+		return nil, err
+	}
+	defer exe.Close()
+	cmd := &exec.Cmd{
+		Path:       linux.FdPath(exe),
+		Args:       []string{"boxd-init", "launcher", "--state-dir", o.StateDir},
+		Env:        []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		Dir:        "/",
+		Stderr:     os.Stderr,
+		ExtraFiles: []*os.File{socket},
+		// A terminal's ^C is for the command; the launcher ends with its client.
+		// Its mounts are seen by nobody else.
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
+	}
+	return cmd, nil
+}
+
+// checkPaths refuses a state directory around or beneath the binary: libcontainer
+// would fall back to copying the binary for every box without a word.
+func checkPaths(o Options) error {
+	if !filepath.IsAbs(o.StateDir) {
+		return fmt.Errorf("state directory %q: must be absolute", o.StateDir)
+	}
+	init, err := filepath.Abs(o.InitPath)
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(filepath.Clean(o.StateDir)+"/", filepath.Dir(init)+"/") {
+		return fmt.Errorf("state directory %q: must not lie below the directory of boxd-init, %q", o.StateDir, filepath.Dir(init))
+	}
+	return nil
+}
+
+// minFD is above every descriptor number that os/exec gives to the child, which
+// could otherwise replace the binary before it is executed (golang/go#61751).
+const minFD = 64
+
+// sealedCopy returns a copy of the binary at path in a memfd that nobody can
+// change any more. The caller owns it.
+func sealedCopy(path string) (*os.File, error) {
+	src, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("opening boxd-init: %w", err)
+	}
+	defer src.Close()
+	fd, err := memfd("boxd-init")
+	if err != nil {
+		return nil, err
+	}
+	dst := os.NewFile(uintptr(fd), "memfd:boxd-init")
+	if _, err := io.Copy(dst, src); err != nil {
+		dst.Close()
+		return nil, fmt.Errorf("copying boxd-init to memory: %w", err)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if err := errors.Join(dst.Chmod(0o511), seal(dst, seals)); err != nil {
+		dst.Close()
+		return nil, err
+	}
+	return dst, nil
+}
+
+func seal(f *os.File, seals int) error {
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+	}
+	return nil
+}
+
+// memfd makes an executable, sealable memfd with a descriptor above minFD.
+// MFD_EXEC (Linux 6.3) says what older kernels take for granted.
+func memfd(name string) (int, error) {
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
+	if err == unix.EINVAL {
+		fd, err = unix.MemfdCreate(name, flags)
+	}
+	if err != nil {
+		return -1, os.NewSyscallError("memfd_create", err)
+	}
+	defer unix.Close(fd)
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD)
+	if err != nil {
+		return -1, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
+	}
+	return high, nil
+}
+
+func checkHello(h rpc.Hello, path string) error {
+	switch {
+	case h.Version != version.Version || h.Protocol != rpc.Protocol:
+		return fmt.Errorf("%w: %q is version %s (protocol %d), this is version %s (protocol %d): install both from one build",
+			engine.ErrNoLauncher, path, h.Version, h.Protocol, version.Version, rpc.Protocol)
+	case h.Error != "":
+		return fmt.Errorf("%w: %s", engine.ErrNoLauncher, h.Error)
+	}
+	return nil
+}
+
+// pair makes a stream socket pair.
+func pair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
+}

@@ -1,0 +1,61 @@
+package launcher
+
+import (
+	"path/filepath"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"golang.org/x/sys/unix"
+)
+
+// agentID is the user and group of PID 1: the last of the box's ids, which no
+// command can be.
+const agentID = engine.MaxID + 1
+
+// agentCaps is what a birth needs: to become the command's user, to signal it,
+// and to drop exactly this.
+var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP"}
+
+// config describes the box to libcontainer. It is a pure function of its
+// arguments (see testdata/config.golden.json).
+//
+// libcontainer gets no cgroups to manage: with Rootless, no path, and a
+// read-only cgroup2 in this mount namespace its manager does nothing, and
+// package cgroups, which knows how to avoid the RCU grace periods, does it all.
+// It installs no seccomp filter either: the agent does, from a program that was
+// compiled once, which saves every box a run of libseccomp.
+func config(spec engine.Spec, id, root string, base int) *configs.Config {
+	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
+	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	return &configs.Config{
+		Rootfs:      root,
+		UIDMappings: ids,
+		GIDMappings: ids,
+		Namespaces: configs.Namespaces{
+			{Type: configs.NEWUSER}, {Type: configs.NEWNS}, {Type: configs.NEWPID},
+			{Type: configs.NEWNET}, {Type: configs.NEWIPC}, {Type: configs.NEWUTS},
+		},
+		RootPropagation: unix.MS_PRIVATE | unix.MS_REC,
+		Mounts: []*configs.Mount{
+			{Source: "proc", Device: "proc", Destination: "/proc", Flags: noswitch},
+			// Says that /dev is there, so that libcontainer leaves it alone.
+			{Source: filepath.Join(root, "dev"), Device: "bind", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
+		},
+		MaskPaths:       maskedPaths,
+		ReadonlyPaths:   readonlyPaths,
+		Hostname:        spec.Hostname,
+		NoNewPrivileges: true,
+		Capabilities: &configs.Capabilities{
+			Bounding: agentCaps, Effective: agentCaps, Permitted: agentCaps,
+			Inheritable: agentCaps, Ambient: agentCaps,
+		},
+		Rlimits: []configs.Rlimit{{Type: unix.RLIMIT_CORE}},
+		Cgroups: &cgroups.Cgroup{
+			Name:      id,
+			Rootless:  true,
+			Resources: &cgroups.Resources{},
+		},
+		RootlessCgroups: true,
+	}
+}

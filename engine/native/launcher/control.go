@@ -1,0 +1,109 @@
+package launcher
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
+	"golang.org/x/sys/unix"
+)
+
+// agentDeadline bounds the agent's answer to Init. It is generous because an
+// overloaded host is slow for everybody; nothing hostile runs yet.
+const agentDeadline = 60 * time.Second
+
+// socketName is the agent's listening socket in the box's directory, which the
+// box itself cannot see.
+const socketName = "agent.sock"
+
+// openControl makes the agent's first connection and its listening socket.
+func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
+	addr := &net.UnixAddr{Name: filepath.Join(b.dir, socketName), Net: "unix"}
+	listener, err := net.ListenUnix("unix", addr)
+	if err != nil {
+		return nil, nil, fmt.Errorf("making agent socket: %w", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	b.listener, err = listener.File()
+	listener.Close()
+	if err != nil {
+		return nil, nil, fmt.Errorf("making agent socket: %w", err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "agent control")
+	conn, err := wire.FileConn(os.NewFile(uintptr(fds[0]), "launcher control"))
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
+}
+
+// greetAgent sets the agent up and waits until it has hardened itself.
+func (l *Launcher) greetAgent(b *box) error {
+	home, err := b.group.HomeTasks()
+	if err != nil {
+		return err
+	}
+	defer closeAll(home)
+	m := wire.InitMsg{
+		Lifeline:      true,
+		Policy:        l.policy,
+		CommandFilter: l.commandFilter,
+		HomeTasks:     uint32(len(home)),
+	}
+	files := append([]*os.File{b.listener}, home...)
+	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {
+		return fmt.Errorf("setting up agent: %w", err)
+	}
+	timer := time.AfterFunc(agentDeadline, func() { b.control.Close() })
+	defer timer.Stop()
+	frame, err := b.control.Receive()
+	if err != nil {
+		return fmt.Errorf("setting up agent: %w", err)
+	}
+	frame.Close()
+	var failed wire.FailedMsg
+	switch {
+	case frame.Type == wire.TypeReady:
+	case failed.Unmarshal(frame.Body) == nil:
+		return fmt.Errorf("setting up agent: %w", &failed)
+	default:
+		return fmt.Errorf("setting up agent: type %d: %w", frame.Type, wire.ErrProtocol)
+	}
+	b.listener.Close()
+	b.listener = nil
+	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
+		return err
+	}
+	return b.root.Hide()
+}
+
+// connect opens a further connection to the agent for a client.
+func (b *box) connect() (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), "agent")
+	addr := &unix.SockaddrUnix{Name: filepath.Join(b.dir, socketName)}
+	if err := linux.Retry(func() error { return unix.Connect(fd, addr) }); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("connecting to agent: %w", err)
+	}
+	return f, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}

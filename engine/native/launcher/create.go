@@ -1,0 +1,182 @@
+package launcher
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/netns"
+	"github.com/boxd/boxd/rootfs"
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runtime-spec/specs-go"
+)
+
+// create builds a box in which commands can run. On failure nothing is left.
+func (l *Launcher) create(spec engine.Spec) (*box, error) {
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
+	spec = spec.WithDefaults()
+	b := &box{
+		id:      spec.ID,
+		spec:    spec,
+		slots:   map[string]*cgroups.Slot{},
+		mounted: map[string]mounts.MountID{},
+		userNS:  map[string]*os.File{},
+	}
+	b.life, b.end = context.WithCancel(context.Background())
+	if b.id == "" {
+		b.id = "box-" + strings.ToLower(rand.Text())
+	}
+	for _, step := range []func(*box) error{
+		l.reserve, l.makeCgroups, l.makeRoot, l.startInit, l.greetAgent, l.attachMounts, l.verify,
+	} {
+		if err := step(b); err != nil {
+			return nil, errors.Join(err, b.destroy())
+		}
+	}
+	return b, nil
+}
+
+// reserve takes the box's name on this host and its id range.
+func (l *Launcher) reserve(b *box) error {
+	dir := filepath.Join(l.instance.boxes(), b.id)
+	if err := os.Mkdir(dir, 0o711); err != nil {
+		return fmt.Errorf("reserving box %q: %w", b.id, err)
+	}
+	b.dir = dir
+	lease, err := leaseIDs(filepath.Join(l.instance.state, "ids"), l.instance.owner(b.id))
+	if err != nil {
+		return err
+	}
+	b.lease = lease
+	return nil
+}
+
+func (l *Launcher) makeCgroups(b *box) error {
+	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
+	group, err := l.cgroups.Create(b.id, owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
+	var cannot *cgroups.UnenforceableError
+	if errors.As(err, &cannot) {
+		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
+	}
+	if err != nil {
+		return fmt.Errorf("making cgroups: %w", err)
+	}
+	b.group = group
+	return nil
+}
+
+func groupLimits(l engine.Limits, degraded bool) cgroups.Limits {
+	return cgroups.Limits{Memory: l.Memory, PIDs: l.PIDs, CPUs: l.CPUs, AllowDegraded: degraded}
+}
+
+func (l *Launcher) makeRoot(b *box) error {
+	o := rootfs.Options{
+		Hostname:  b.spec.Hostname,
+		IDBase:    b.lease.Base,
+		UID:       b.spec.User.UID,
+		GID:       b.spec.User.GID,
+		TmpSize:   b.spec.TmpSize,
+		Writable:  b.spec.WritableRoot,
+		UpperSize: b.spec.UpperSize,
+	}
+	if o.Writable {
+		ids := []mounts.IDRange{{Disk: 0, Host: uint32(b.lease.Base), Size: idRange}}
+		all := mounts.IDMap{UIDs: ids, GIDs: ids}
+		ns, err := b.mapping(all)
+		if err != nil {
+			return err
+		}
+		o.IDMapUserNS = ns
+	}
+	root, err := l.image.Build(filepath.Join(b.dir, "root"), o)
+	if err != nil {
+		return err
+	}
+	b.root = root
+	return nil
+}
+
+// startInit has libcontainer build the namespaces and run the agent in them.
+func (l *Launcher) startInit(b *box) error {
+	c := config(b.spec, b.id, b.root.Path(), b.lease.Base)
+	// PID 1 moves to its cgroup while it goes on setting up its root: the move
+	// waits for an RCU grace period, which costs little here.
+	placed := make(chan error, 1)
+	c.Hooks = configs.Hooks{configs.CreateRuntime: {configs.NewFunctionHook(func(s *specs.State) error {
+		go func() { placed <- place(b, s.Pid) }()
+		return nil
+	})}}
+	container, err := libcontainer.Create(filepath.Join(b.dir, "libcontainer"), b.id, c)
+	if err != nil {
+		return fmt.Errorf("creating container: %w", err)
+	}
+	b.container = container
+	control, agentEnd, err := l.openControl(b)
+	if err != nil {
+		return err
+	}
+	defer agentEnd.Close()
+	b.control = control
+	b.process = &libcontainer.Process{
+		Init:       true,
+		Args:       []string{"/proc/self/exe", "agent"},
+		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", "GODEBUG=madvdontneed=1"},
+		Cwd:        "/",
+		UID:        agentID,
+		GID:        agentID,
+		ExtraFiles: []*os.File{agentEnd},
+	}
+	// The thread enters the box's v1 cgroups and its child is born there.
+	err = linux.OnThrowawayThread(func() error {
+		if err := b.group.EnterThread(); err != nil {
+			return err
+		}
+		return errors.Join(b.container.Run(b.process), b.group.LeaveThread())
+	})
+	if err != nil {
+		return fmt.Errorf("starting box: %w", err)
+	}
+	b.reap()
+	if b.pid, err = b.process.Pid(); err != nil {
+		return err
+	}
+	return <-placed
+}
+
+// place gives PID 1 its cgroup and its loopback interface, from outside.
+func place(b *box, pid int) error {
+	pidfd, err := linux.PidfdOpen(pid)
+	if err != nil {
+		return err
+	}
+	defer pidfd.Close()
+	network := make(chan error, 1)
+	go func() { network <- netns.Loopback(pidfd) }()
+	return errors.Join(b.group.AttachInit(pid), <-network)
+}
+
+// mapping returns a user namespace with map m, made once per box. The box owns it.
+func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f, ok := b.userNS[m.String()]; ok {
+		return f, nil
+	}
+	f, err := mounts.UserNS(m)
+	if err != nil {
+		return nil, fmt.Errorf("making id map: %w", err)
+	}
+	b.userNS[m.String()] = f
+	return f, nil
+}

@@ -1,0 +1,47 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// Host ids of boxes. The ranges start at 0x70000000, above what systemd-nspawn
+// (up to 0x6fffffff, systemd UIDS-GIDS.md) and the usual /etc/subuid entries use,
+// and end below 2^31, from where on some tools take ids for negative.
+const (
+	idBase   = 0x70000000
+	idRange  = 65536
+	idRanges = 4094
+)
+
+// idLease is a range of host ids that one live box has for itself.
+type idLease struct {
+	Base int
+	path string
+}
+
+// leaseIDs takes a free range. The lease is a symlink, which is created
+// atomically together with the name of its owner; the sweeper removes those of
+// dead owners.
+func leaseIDs(dir, owner string) (*idLease, error) {
+	first := rand.IntN(idRanges)
+	for i := range idRanges {
+		n := (first + i) % idRanges
+		path := filepath.Join(dir, strconv.Itoa(n))
+		err := os.Symlink(owner, path)
+		switch {
+		case err == nil:
+			return &idLease{Base: idBase + n*idRange, path: path}, nil
+		case !errors.Is(err, fs.ErrExist):
+			return nil, fmt.Errorf("leasing id range: %w", err)
+		}
+	}
+	return nil, fmt.Errorf("leasing id range: all %d are in use", idRanges)
+}
+
+func (l *idLease) release() error { return os.Remove(l.path) }

@@ -1,0 +1,196 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+	"golang.org/x/sys/unix"
+)
+
+// The state directory:
+//
+//	lock             held while an instance is made or dead ones are swept
+//	ids/<n>          symlink to <instance>/<box>: who has range n
+//	<instance>/lock  locked as long as the launcher lives
+//	<instance>/boxes/<box>/
+//
+// A box's directory exists before its cgroup, its lease and its processes do, so
+// whatever a launcher leaves when it is killed can be found from here.
+const instancePrefix = "run-"
+
+// instance is the part of the state directory that this launcher owns.
+type instance struct {
+	state string // the state directory
+	dir   string // ours
+	lock  *os.File
+}
+
+// openInstance makes an instance and removes what dead ones left.
+func openInstance(ctx context.Context, state string, host *cgroups.Host) (*instance, error) {
+	if err := makeStateDir(state); err != nil {
+		return nil, err
+	}
+	global, err := lockFile(filepath.Join(state, "lock"), unix.LOCK_EX)
+	if err != nil {
+		return nil, fmt.Errorf("locking state directory: %w", err)
+	}
+	defer global.Close()
+	if err := sweep(ctx, state, host); err != nil {
+		return nil, fmt.Errorf("removing leftovers: %w", err)
+	}
+	dir, err := os.MkdirTemp(state, instancePrefix)
+	if err != nil {
+		return nil, fmt.Errorf("making instance directory: %w", err)
+	}
+	i := &instance{state: state, dir: dir}
+	if i.lock, err = lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = errors.Join(os.Chmod(dir, 0o711), os.Mkdir(i.boxes(), 0o711))
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making instance directory: %w", err), i.close())
+	}
+	return i, nil
+}
+
+func makeStateDir(state string) error {
+	if err := os.MkdirAll(filepath.Join(state, "ids"), 0o711); err != nil {
+		return fmt.Errorf("making state directory: %w", err)
+	}
+	info, err := os.Lstat(state)
+	if err != nil {
+		return fmt.Errorf("making state directory: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(state, &st); err != nil {
+		return &os.PathError{Op: "lstat", Path: state, Err: err}
+	}
+	if !info.IsDir() || st.Uid != 0 || info.Mode().Perm()&0o022 != 0 {
+		return fmt.Errorf("state directory %q: must be a directory of root's that nobody else can write", state)
+	}
+	return searchable(state)
+}
+
+// searchable says whether PID 1 of a box, which is nobody on the host, can reach
+// its root beneath dir.
+func searchable(dir string) error {
+	for d := dir; ; d = filepath.Dir(d) {
+		info, err := os.Stat(d)
+		if err != nil {
+			return fmt.Errorf("checking state directory: %w", err)
+		}
+		if info.Mode().Perm()&0o001 == 0 {
+			return fmt.Errorf("state directory %q: %q must be searchable by everyone (chmod o+x), or choose another place", dir, d)
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
+}
+
+func lockFile(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		f.Close()
+		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
+	}
+	return f, nil
+}
+
+func (i *instance) boxes() string { return filepath.Join(i.dir, "boxes") }
+
+// owner names a box of this instance in a lease.
+func (i *instance) owner(box string) string { return filepath.Base(i.dir) + "/" + box }
+
+// close removes the instance. Its boxes are gone by now.
+func (i *instance) close() error {
+	err := os.RemoveAll(i.dir)
+	if i.lock != nil {
+		i.lock.Close()
+	}
+	return err
+}
+
+// sweepTime bounds the removal of one dead box.
+const sweepTime = 10 * time.Second
+
+// sweep removes everything that instances without a living launcher left: their
+// processes by cgroup.kill, cgroups, leases, directories. Mounts are gone with
+// the processes: they were in private mount namespaces.
+func sweep(ctx context.Context, state string, host *cgroups.Host) error {
+	dirs, err := filepath.Glob(filepath.Join(state, instancePrefix+"*"))
+	if err != nil {
+		return err
+	}
+	var errs error
+	for _, dir := range dirs {
+		lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			continue // its launcher lives
+		}
+		if err == nil {
+			err = sweepInstance(ctx, state, dir, host)
+			lock.Close()
+		}
+		errs = errors.Join(errs, err)
+	}
+	return errs
+}
+
+func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) error {
+	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, b := range boxes {
+		if err := sweepCgroups(ctx, host, b.Name()); err != nil {
+			return fmt.Errorf("box %q: %w", b.Name(), err)
+		}
+	}
+	if err := sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir)+"/"); err != nil {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+func sweepCgroups(ctx context.Context, host *cgroups.Host, box string) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
+	group, err := host.OpenGroup(box)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer group.Close()
+	if err := group.Kill(); err != nil {
+		return err
+	}
+	return group.Remove(ctx)
+}
+
+func sweepLeases(dir, ownerPrefix string) error {
+	leases, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		path := filepath.Join(dir, l.Name())
+		if owner, err := os.Readlink(path); err == nil && strings.HasPrefix(owner, ownerPrefix) {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

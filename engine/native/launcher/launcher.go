@@ -1,0 +1,171 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"sync"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/native/seccomp"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/version"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/rootfs"
+	"github.com/opencontainers/runc/libcontainer/exeseal"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+)
+
+// clientFD is where the launcher finds its client.
+const clientFD = 3
+
+// Launcher serves one client.
+type Launcher struct {
+	client        *wire.Conn
+	instance      *instance
+	cgroups       *cgroups.Host
+	image         *rootfs.Host
+	deny          []string // trees that are never mounted
+	policy        []byte   // seccomp program of agents
+	commandFilter []byte   // and what commands get on top
+	creating      chan struct{}
+
+	mu    sync.Mutex
+	boxes map[string]*box
+
+	requests sync.WaitGroup
+}
+
+// Main runs a launcher on descriptor 3 until its client goes away. It needs a
+// mount namespace of its own, which the client gives it with the first clone.
+func Main(stateDir string) error {
+	// Its end is the client's, or SIGKILL: signals that reach a whole session or
+	// service must not stop it in the middle of removing boxes.
+	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
+	logrus.SetLevel(logrus.ErrorLevel) // libcontainer's; what matters comes back as an error
+	client, err := wire.FileConn(os.NewFile(clientFD, "client"))
+	if err != nil {
+		return err
+	}
+	l, err := open(stateDir)
+	if l != nil {
+		l.client = client
+	}
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
+	if err != nil {
+		h.Error = err.Error()
+	}
+	body, jerr := json.Marshal(h)
+	if err := errors.Join(jerr, client.Send(rpc.TypeHello, 0, body)); err != nil || h.Error != "" {
+		return errors.Join(err, l.close())
+	}
+	l.serve()
+	return l.close()
+}
+
+// open does everything that does not depend on a box.
+func open(stateDir string) (l *Launcher, err error) {
+	// Without a seal libcontainer would copy the binary for every box.
+	if !exeseal.IsSelfExeCloned() {
+		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
+	}
+	l = &Launcher{
+		boxes:         map[string]*box{},
+		deny:          append([]string{stateDir}, mounts.DefaultDeny...),
+		commandFilter: seccomp.CommandFilter(),
+		creating:      make(chan struct{}, 2*runtime.NumCPU()),
+	}
+	policy := make(chan error, 1)
+	go func() {
+		var err error
+		l.policy, err = seccomp.Compile()
+		policy <- err
+	}()
+	if err := errors.Join(l.openHost(stateDir), <-policy); err != nil {
+		return nil, errors.Join(err, l.close())
+	}
+	return l, nil
+}
+
+func (l *Launcher) openHost(stateDir string) error {
+	// What the host mounts later is seen here, what is mounted here stays here.
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("separating mount namespace: %w", err)
+	}
+	var err error
+	if l.cgroups, err = cgroups.Detect(); err != nil {
+		return fmt.Errorf("finding cgroups: %w", err)
+	}
+	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups); err != nil {
+		return err
+	}
+	if l.image, err = rootfs.OpenHost(filepath.Join(l.instance.dir, "host")); err != nil {
+		return fmt.Errorf("preparing image %q: %w", "host", err)
+	}
+	return l.hideCgroups()
+}
+
+// hideCgroups shows libcontainer a read-only cgroup2 and nothing else, so that it
+// leaves cgroups alone, and boxes no cgroupfs that they could find a way to.
+func (l *Launcher) hideCgroups() error {
+	tree, err := l.cgroups.ReadOnlyTree()
+	if err != nil {
+		return err
+	}
+	defer tree.Close()
+	if err := linux.MoveMount(tree, nil, "/sys/fs/cgroup", 0); err != nil {
+		return fmt.Errorf("hiding cgroups: %w", err)
+	}
+	return nil
+}
+
+// serve answers requests until the client goes away.
+func (l *Launcher) serve() {
+	for {
+		frame, err := l.client.Receive()
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
+			}
+			return
+		}
+		frame.Close() // clients have no descriptors to give
+		l.requests.Go(func() { l.answer(frame) })
+	}
+}
+
+// close destroys all boxes and the instance.
+func (l *Launcher) close() error {
+	if l == nil {
+		return nil
+	}
+	l.requests.Wait()
+	var wg sync.WaitGroup
+	errs := make([]error, 0, len(l.boxes))
+	for _, b := range l.boxes {
+		errs = append(errs, nil)
+		err := &errs[len(errs)-1]
+		wg.Go(func() { *err = b.destroy() })
+	}
+	wg.Wait()
+	if l.image != nil {
+		errs = append(errs, l.image.Close())
+	}
+	err := errors.Join(errs...)
+	if l.instance != nil && err == nil {
+		err = l.instance.close()
+	}
+	if l.cgroups != nil {
+		err = errors.Join(err, l.cgroups.Close())
+	}
+	return err
+}

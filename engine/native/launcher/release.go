@@ -1,0 +1,54 @@
+package launcher
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// release removes a slot once nothing runs in it: at once for most, later for
+// one whose background processes were kept, at the latest with the box.
+func (l *Launcher) release(body []byte) {
+	var m rpc.Release
+	if json.Unmarshal(body, &m) != nil {
+		return
+	}
+	b, err := l.lookup(m.ID)
+	if err != nil {
+		return
+	}
+	if s := b.takeSlot(m.Slot); s != nil {
+		b.dropSlot(s)
+	}
+}
+
+// takeSlot gives the ownership of a slot to the caller, who ends it with
+// dropSlot; destroy waits for that.
+func (b *box) takeSlot(name string) *cgroups.Slot {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.slots[name]
+	if s == nil || b.removed {
+		return nil
+	}
+	delete(b.slots, name)
+	b.dropping.Add(1)
+	return s
+}
+
+func (b *box) dropSlot(s *cgroups.Slot) {
+	defer b.dropping.Done()
+	if s.WaitEmpty(b.life) != nil {
+		_ = s.Close() // the box ends, and its cgroups with it
+		return
+	}
+	ctx, cancel := context.WithTimeout(b.life, removeTime)
+	defer cancel()
+	if err := s.Remove(ctx); err != nil && b.life.Err() == nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: box %q: removing cgroup of command: %v\n", b.id, err)
+	}
+}

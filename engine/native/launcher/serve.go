@@ -1,0 +1,209 @@
+package launcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// answer carries out one request and replies. Descriptors in a reply are lent to
+// the kernel and closed here.
+func (l *Launcher) answer(frame *wire.Frame) {
+	if frame.Type == rpc.TypeRelease {
+		l.release(frame.Body)
+		return
+	}
+	reply, files, err := l.handle(frame)
+	defer closeAll(files)
+	answer := rpc.Reply{Body: reply}
+	if err != nil {
+		answer = rpc.Reply{Error: rpc.NewError(err)}
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
+	}
+	_ = l.client.Send(rpc.TypeReply, frame.ID, body, files...) // a client that is gone ends serve
+}
+
+func (l *Launcher) handle(frame *wire.Frame) (reply any, files []*os.File, err error) {
+	switch frame.Type {
+	case rpc.TypeCreate:
+		return l.handleCreate(frame.Body)
+	case rpc.TypeRemove:
+		return nil, nil, l.handleRemove(frame.Body)
+	case rpc.TypeUpdate:
+		var m rpc.Update
+		b, err := l.find(frame.Body, &m, func() string { return m.ID })
+		if err != nil {
+			return nil, nil, err
+		}
+		return nil, nil, l.update(b, m.Change)
+	case rpc.TypeSlot:
+		return l.handleSlot(frame.Body)
+	case rpc.TypeKill:
+		return nil, nil, l.handleKill(frame.Body)
+	case rpc.TypePTY:
+		return l.handlePTY(frame.Body)
+	}
+	return nil, nil, fmt.Errorf("request of type %d: %w", frame.Type, wire.ErrProtocol)
+}
+
+// find decodes a request and looks its box up.
+func (l *Launcher) find(body []byte, m any, id func() string) (*box, error) {
+	if err := json.Unmarshal(body, m); err != nil {
+		return nil, fmt.Errorf("decoding request: %w", err)
+	}
+	return l.lookup(id())
+}
+
+func (l *Launcher) lookup(id string) (*box, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.boxes[id]
+	if b == nil {
+		return nil, fmt.Errorf("box %q: %w", id, engine.ErrBoxLost)
+	}
+	return b, nil
+}
+
+func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
+	var m rpc.Create
+	if err := json.Unmarshal(body, &m); err != nil {
+		return nil, nil, fmt.Errorf("decoding request: %w", err)
+	}
+	l.creating <- struct{}{}
+	defer func() { <-l.creating }()
+	b, err := l.create(m.Spec)
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := b.connect()
+	if err != nil {
+		return nil, nil, joinDestroy(err, b)
+	}
+	created := rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base}
+	files := []*os.File{conn}
+	for _, v := range b.root.Volumes() {
+		dir, err := dup(v.Dir)
+		if err != nil {
+			closeAll(files)
+			return nil, nil, joinDestroy(err, b)
+		}
+		files = append(files, dir)
+		created.Volumes = append(created.Volumes, rpc.Volume{Path: v.Path, Size: v.Size})
+	}
+	for _, d := range b.group.Degraded {
+		created.Degraded = append(created.Degraded, d.Error())
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.boxes[b.id] = b
+	return created, files, nil
+}
+
+func dup(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+func (l *Launcher) handleRemove(body []byte) error {
+	var m rpc.Box
+	b, err := l.find(body, &m, func() string { return m.ID })
+	if err != nil {
+		return nil // removed already
+	}
+	l.mu.Lock()
+	_, ours := l.boxes[b.id]
+	delete(l.boxes, b.id)
+	l.mu.Unlock()
+	if !ours {
+		return nil
+	}
+	return b.destroy()
+}
+
+func (l *Launcher) handleSlot(body []byte) (any, []*os.File, error) {
+	var m rpc.Box
+	b, err := l.find(body, &m, func() string { return m.ID })
+	if err != nil {
+		return nil, nil, err
+	}
+	s, err := b.newSlot()
+	if err != nil {
+		return nil, nil, err
+	}
+	reply := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
+	files := append([]*os.File{s.Dir}, s.Tasks...)
+	for _, f := range s.Stats {
+		reply.Stats = append(reply.Stats, f != nil)
+		if f != nil {
+			files = append(files, f)
+		}
+	}
+	return reply, files, nil
+}
+
+// newSlot makes a slot; its files go to the client with the reply.
+func (b *box) newSlot() (*cgroups.Slot, error) {
+	s, err := b.group.NewSlot()
+	if err != nil {
+		return nil, fmt.Errorf("making cgroup of command: %w", err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.removed {
+		s.Close()
+		return nil, fmt.Errorf("box %q: %w", b.id, engine.ErrBoxLost)
+	}
+	b.slots[s.Name] = s
+	return s, nil
+}
+
+func (b *box) slot(name string) (*cgroups.Slot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.slots[name]
+	if s == nil {
+		return nil, fmt.Errorf("command %q of box %q: %w", name, b.id, engine.ErrBoxLost)
+	}
+	return s, nil
+}
+
+func (l *Launcher) handleKill(body []byte) error {
+	var m rpc.Kill
+	b, err := l.find(body, &m, func() string { return m.ID })
+	if err != nil {
+		return err
+	}
+	s, err := b.slot(m.Slot)
+	if err != nil {
+		return err
+	}
+	if m.Signal == int(unix.SIGKILL) {
+		return s.Kill()
+	}
+	return s.Signal(unix.Signal(m.Signal))
+}
+
+func (l *Launcher) handlePTY(body []byte) (any, []*os.File, error) {
+	var m rpc.PTY
+	b, err := l.find(body, &m, func() string { return m.ID })
+	if err != nil {
+		return nil, nil, err
+	}
+	master, slave, err := b.root.OpenPTY(m.User.UID, m.User.GID, m.Size.Rows, m.Size.Cols)
+	if err != nil {
+		return nil, nil, err
+	}
+	return nil, []*os.File{master, slave}, nil
+}

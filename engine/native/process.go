@@ -1,0 +1,210 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// startDeadline bounds a birth. The agent needs microseconds; only one that
+	// was stopped or taken over by a command needs longer.
+	startDeadline = 30 * time.Second
+	// emptyDeadline bounds the death of a killed command: SIGKILL takes effect
+	// when the process leaves an uninterruptible wait.
+	emptyDeadline = 30 * time.Second
+	// drainDelay is how long output is read after the end of a command whose
+	// background processes were to be kept: they may hold the pipe for ever.
+	drainDelay = 250 * time.Millisecond
+)
+
+// process is a command that was asked for. One goroutine, supervise, owns its
+// end; everyone else waits for done.
+type process struct {
+	box  *box
+	cmd  engine.Command
+	slot *slot
+	io   stdio
+	tty  *terminal
+	id   uint32
+	// alone says that no other command overlapped with it; under box.mu.
+	alone bool
+
+	began     time.Time
+	fullAtRun uint64 // volumes that were full before it ran
+
+	started chan *wire.FailedMsg // one value: nil for a birth
+	exited  chan unix.WaitStatus // at most one value
+	lost    chan struct{}        // closed when the box is gone
+	stop    chan engine.Verdict  // reasons of boxd to end it; the first one counts
+	done    chan struct{}        // closed when result and err are final
+
+	// Only the reader of the agent's frames touches these.
+	sawStart, sawExit bool
+	lostOnce          sync.Once
+
+	result engine.Result
+	err    error
+}
+
+var _ engine.Process = (*process)(nil)
+
+// Start implements engine.Box.
+func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	p := &process{
+		box:     b,
+		cmd:     withDefaults(cmd, b.spec),
+		started: make(chan *wire.FailedMsg, 1),
+		exited:  make(chan unix.WaitStatus, 1),
+		lost:    make(chan struct{}),
+		stop:    make(chan engine.Verdict, 4),
+		done:    make(chan struct{}),
+	}
+	if err := b.register(p); err != nil {
+		return nil, err
+	}
+	if err := p.start(ctx); err != nil {
+		p.io.close()
+		p.io.copies.Wait()
+		if p.slot != nil {
+			b.slots.release(p.slot)
+		}
+		b.unregister(p)
+		close(p.done)
+		return nil, err
+	}
+	go p.supervise(ctx)
+	return p, nil
+}
+
+// start has the command born; on return it runs.
+func (p *process) start(ctx context.Context) error {
+	var err error
+	if p.slot, err = p.box.slots.take(); err != nil {
+		return err
+	}
+	p.box.slots.refill()
+	if err := p.openStdio(); err != nil {
+		return err
+	}
+	p.fullAtRun = fullVolumes(p.box.volumes)
+	p.slot.begin()
+	m := p.spawnMsg()
+	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, p.slot.birth...)
+	p.began = time.Now()
+	if err := p.box.agent.Send(wire.TypeSpawn, p.id, m.Marshal(), files...); err != nil {
+		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, err)
+	}
+	return p.awaitStart(ctx)
+}
+
+// awaitStart waits until the program runs. Giving up kills what may have been
+// born.
+func (p *process) awaitStart(ctx context.Context) error {
+	defer p.io.closeChild()
+	timer := time.NewTimer(startDeadline)
+	defer timer.Stop()
+	select {
+	case failed := <-p.started:
+		return p.startError(failed)
+	case <-p.lost:
+		return fmt.Errorf("starting command in box %q: %w", p.box.id, engine.ErrBoxLost)
+	case <-ctx.Done():
+		return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
+	case <-timer.C:
+		return errors.Join(fmt.Errorf("starting command in box %q: no answer in %v: %w", p.box.id, startDeadline, engine.ErrBoxLost), p.kill(unix.SIGKILL))
+	}
+}
+
+// startError turns the agent's words into an error that callers can tell apart.
+func (p *process) startError(failed *wire.FailedMsg) error {
+	if failed == nil {
+		return nil
+	}
+	program := p.cmd.Args[0]
+	switch {
+	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
+		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)
+	case failed.Step == wire.StepExec:
+		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
+	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
+		return fmt.Errorf("entering %q: %w (create it first, or ask for it to be made)", p.cmd.Dir, engine.ErrNoDir)
+	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
+		return fmt.Errorf("%s %q: %w", failed.Step, p.cmd.Dir, failed.Errno)
+	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:
+		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, p.box.currentLimits().PIDs)
+	}
+	return fmt.Errorf("executing %q: %w", program, failed)
+}
+
+// event takes a frame of the agent. It runs on the box's reader.
+func (p *process) event(frame *wire.Frame) {
+	switch frame.Type {
+	case wire.TypeStarted, wire.TypeFailed:
+		var failed *wire.FailedMsg
+		if frame.Type == wire.TypeFailed {
+			failed = new(wire.FailedMsg)
+			if failed.Unmarshal(frame.Body) != nil {
+				return
+			}
+		}
+		if !p.sawStart {
+			p.sawStart = true
+			p.started <- failed
+		}
+	case wire.TypeExited:
+		var m wire.ExitedMsg
+		if m.Unmarshal(frame.Body) == nil && p.sawStart && !p.sawExit {
+			p.sawExit = true
+			p.exited <- unix.WaitStatus(m.Status)
+		}
+	}
+}
+
+func (p *process) lostBox() { p.lostOnce.Do(func() { close(p.lost) }) }
+
+// end asks supervise to end the command for a reason of boxd's.
+func (p *process) end(v engine.Verdict) {
+	select {
+	case p.stop <- v:
+	default:
+	}
+}
+
+func (p *process) kill(signal unix.Signal) error {
+	return p.box.slots.kill(p.slot, int(signal))
+}
+
+// Wait implements engine.Process.
+func (p *process) Wait() (engine.Result, error) {
+	<-p.done
+	return p.result, p.err
+}
+
+// Signal implements engine.Process. A command that has ended is not signalled.
+func (p *process) Signal(signal syscall.Signal) error {
+	m := wire.SignalMsg{Signal: uint32(signal)}
+	return p.box.agent.Send(wire.TypeSignal, p.id, m.Marshal())
+}
+
+// Resize implements engine.Process.
+func (p *process) Resize(size engine.WindowSize) error {
+	if p.tty == nil {
+		return errors.New("resizing: the command has no terminal")
+	}
+	return p.tty.resize(size)
+}

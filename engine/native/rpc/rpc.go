@@ -1,0 +1,150 @@
+// Package rpc is the conversation between a caller's process (engine/native) and
+// its launcher (engine/native/launcher): who asks for what in which frame, with
+// which descriptors. The frames are those of package wire, the bodies JSON.
+//
+//	client                                       launcher
+//	  | <- Hello    version, protocol                |
+//	  | -- Create   spec --------------------------> |
+//	  | <- Reply    id, fds: agent, volumes…         |
+//	  | -- Slot     box ---------------------------> |
+//	  | <- Reply    name, fds: dir, tasks…, stats…   |
+//	  | -- Kill     box, slot, signal -------------> |
+//	  | <- Reply                                     |
+//	  | -- Release  box, slot ---------------------> |   no reply
+//	  | -- PTY, Update, Remove --------------------> |
+//	  | <- Reply                                     |
+//
+// Requests are answered in any order. The launcher is root and its client need
+// not be: everything in a request is checked again by the launcher.
+package rpc
+
+import (
+	"errors"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Protocol is the version of this conversation.
+const Protocol = 1
+
+// Frame types.
+const (
+	TypeHello   = 64
+	TypeReply   = 65
+	TypeCreate  = 66
+	TypeRemove  = 67
+	TypeUpdate  = 68
+	TypeSlot    = 69
+	TypeKill    = 70
+	TypeRelease = 71
+	TypePTY     = 72
+)
+
+// Hello is the first frame of a launcher.
+type Hello struct {
+	Version  string // must equal the client's
+	Protocol int
+	// Error says why the launcher cannot serve; empty if it can.
+	Error string
+}
+
+// Create asks for a box.
+type Create struct{ Spec engine.Spec }
+
+// Created answers Create. Its descriptors: a connection to the agent, then one
+// per volume, for fstatfs.
+type Created struct {
+	ID       string
+	PID      int
+	HostUID  int // host id of user and group 0 of the box
+	Volumes  []Volume
+	Degraded []string // limits that are not enforced although they were asked for
+}
+
+// Volume is a part of the box that commands can fill.
+type Volume struct {
+	Path string // in the box
+	Size int64  // bytes
+}
+
+// Box names a box: the body of Remove and Slot.
+type Box struct{ ID string }
+
+// Slot answers a request for one. Its descriptors: the cgroup directory, Tasks
+// v1 tasks files, then those of Stats that are true, in order.
+type Slot struct {
+	Name  string
+	Tasks int
+	Stats []bool
+}
+
+// Kill signals every process of a slot. SIGKILL goes through cgroup.kill.
+type Kill struct {
+	ID     string
+	Slot   string
+	Signal int
+}
+
+// Release gives a slot back; it is removed as soon as it is empty.
+type Release struct {
+	ID   string
+	Slot string
+}
+
+// PTY asks for a terminal of the box. Descriptors of the reply: master, slave.
+type PTY struct {
+	ID   string
+	User engine.User
+	Size engine.WindowSize
+}
+
+// Update changes a running box.
+type Update struct {
+	ID     string
+	Change engine.Change
+}
+
+// Reply carries a failure or the result of a request in Body.
+type Reply struct {
+	Error *Error `json:",omitempty"`
+	Body  any    `json:",omitempty"`
+}
+
+// Error is an error that keeps its meaning on the way to the client.
+type Error struct {
+	Kind    string
+	Message string
+	Field   *engine.FieldError `json:",omitempty"`
+}
+
+// kinds are the conditions that clients tell apart.
+var kinds = map[string]error{
+	"unenforceable": engine.ErrUnenforceable,
+	"lost":          engine.ErrBoxLost,
+	"invalid":       engine.ErrInvalid,
+}
+
+// NewError wraps err for the way.
+func NewError(err error) *Error {
+	e := &Error{Message: err.Error()}
+	var field *engine.FieldError
+	if errors.As(err, &field) {
+		e.Field = field
+	}
+	for kind, target := range kinds {
+		if errors.Is(err, target) {
+			e.Kind = kind
+		}
+	}
+	return e
+}
+
+func (e *Error) Error() string { return e.Message }
+
+// Unwrap gives back what the launcher's error meant.
+func (e *Error) Unwrap() error {
+	if e.Field != nil {
+		return e.Field
+	}
+	return kinds[e.Kind]
+}

@@ -1,0 +1,38 @@
+package native
+
+import (
+	"math"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+// spawnMsg is the command as the agent is asked for it.
+func (p *process) spawnMsg() *wire.SpawnMsg {
+	return &wire.SpawnMsg{
+		Args:    p.cmd.Args,
+		Env:     p.cmd.Env,
+		Dir:     p.cmd.Dir,
+		MakeDir: p.cmd.MakeDir,
+		TTY:     p.cmd.TTY != nil,
+		UID:     uint32(p.cmd.User.UID),
+		GID:     uint32(p.cmd.User.GID),
+		Rlimits: rlimits(p.box.currentLimits()),
+		Tasks:   uint32(len(p.slot.birth) - 1),
+	}
+}
+
+// rlimits are the per-process limits of a command. There are no core dumps: they
+// would carry a box's memory to wherever core_pattern of the host says.
+func rlimits(l engine.Limits) []wire.Rlimit {
+	r := []wire.Rlimit{{Resource: unix.RLIMIT_CORE, Value: 0}}
+	if l.OpenFiles > 0 {
+		r = append(r, wire.Rlimit{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)})
+	}
+	size := uint64(math.MaxUint64) // RLIM_INFINITY
+	if l.FileSize > 0 {
+		size = uint64(l.FileSize)
+	}
+	return append(r, wire.Rlimit{Resource: unix.RLIMIT_FSIZE, Value: size})
+}

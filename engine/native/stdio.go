@@ -1,0 +1,203 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// stdio is the two sides of a command's descriptors 0, 1 and 2.
+type stdio struct {
+	child  [3]*os.File // the command's ends, lent to the agent
+	owned  []*os.File  // child ends that are closed after the birth
+	ours   []*os.File  // our ends, closed when the command has ended
+	copies sync.WaitGroup
+
+	stdout, stderr *stream // nil where boxd does not carry the bytes
+
+	mu  sync.Mutex
+	err error // first failure of a caller's writer
+}
+
+// stream is one direction of output that boxd carries.
+type stream struct {
+	dst     io.Writer
+	limit   int64 // 0 is none
+	bytes   atomic.Int64
+	onLimit func() // called once when the limit is passed
+}
+
+// direct says whether a caller's file can be the command's own: regular files,
+// pipes and /dev/null. A terminal would let the command read what its user types
+// to others; a socket would let it receive descriptors.
+func direct(f *os.File) bool {
+	var st unix.Stat_t
+	if f == nil || unix.Fstat(int(f.Fd()), &st) != nil {
+		return false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG, unix.S_IFIFO:
+		return true
+	case unix.S_IFCHR:
+		return st.Rdev == unix.Mkdev(1, 3)
+	}
+	return false
+}
+
+// input sets up descriptor 0.
+func (s *stdio) input(r io.Reader, uid, gid int) error {
+	if r == nil {
+		null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
+		if err != nil {
+			return fmt.Errorf("opening stdin: %w", err)
+		}
+		s.child[0] = null
+		s.owned = append(s.owned, null)
+		return nil
+	}
+	if f, ok := r.(*os.File); ok && direct(f) {
+		s.child[0] = f
+		return nil
+	}
+	read, write, err := pipe(uid, gid, false)
+	if err != nil {
+		return fmt.Errorf("making stdin: %w", err)
+	}
+	s.child[0] = read
+	s.owned = append(s.owned, read)
+	s.ours = append(s.ours, write)
+	s.feed(write, r, nil)
+	return nil
+}
+
+// feed copies a caller's reader to the command, then calls end, or closes dst.
+// It is not waited for: nobody can interrupt a foreign Read. Its next write after
+// the end of the command fails, and with that it ends.
+func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
+	go func() {
+		_, _ = io.Copy(dst, r) // a command that does not read all of it is no failure
+		if end != nil {
+			end()
+			return
+		}
+		dst.Close()
+	}()
+}
+
+// output sets up descriptor n (1 or 2) for a caller's writer; it returns nil
+// where the bytes do not pass through boxd.
+func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func(), uid, gid int) (*stream, error) {
+	if f, ok := w.(*os.File); ok && limit == 0 && direct(f) {
+		s.child[n] = f
+		return nil, nil
+	}
+	if w == nil && limit == 0 {
+		null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+		if err != nil {
+			return nil, fmt.Errorf("opening output: %w", err)
+		}
+		s.child[n] = null
+		s.owned = append(s.owned, null)
+		return nil, nil
+	}
+	read, write, err := pipe(uid, gid, true)
+	if err != nil {
+		return nil, fmt.Errorf("making output pipe: %w", err)
+	}
+	s.child[n] = write
+	s.owned = append(s.owned, write)
+	s.ours = append(s.ours, read)
+	if w == nil {
+		w = io.Discard
+	}
+	st := &stream{dst: w, limit: limit, onLimit: onLimit}
+	s.carry(st, read)
+	return st, nil
+}
+
+// carry copies the command's output to the caller until the end, or the limit.
+// Past the limit it reads on and drops, so that the command's death is not a
+// matter of who blocks first.
+func (s *stdio) carry(st *stream, src *os.File) {
+	s.copies.Go(func() {
+		if err := st.copy(src); err != nil {
+			s.mu.Lock()
+			s.err = errors.Join(s.err, err)
+			s.mu.Unlock()
+			src.Close() // the command gets SIGPIPE, as from any reader that left
+		}
+	})
+}
+
+func (st *stream) copy(src *os.File) error {
+	if st.limit == 0 {
+		n, err := io.Copy(st.dst, src)
+		st.bytes.Add(n)
+		return copyError(err)
+	}
+	n, err := io.Copy(st.dst, io.LimitReader(src, st.limit))
+	st.bytes.Add(n)
+	if err != nil || n < st.limit {
+		return copyError(err)
+	}
+	var one [1]byte
+	if _, err := io.ReadFull(src, one[:]); err != nil {
+		return nil // exactly the limit is within it
+	}
+	st.onLimit()
+	_, err = io.Copy(io.Discard, src)
+	return copyError(err)
+}
+
+// copyError drops the ways in which a stream ends by itself: a terminal whose
+// last user is gone gives EIO, and our own close ends a read.
+func copyError(err error) error {
+	if errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// closeChild closes the command's ends once it has its own.
+func (s *stdio) closeChild() {
+	for _, f := range s.owned {
+		f.Close()
+	}
+	s.owned = nil
+}
+
+// close ends all copies and closes our ends.
+func (s *stdio) close() {
+	s.closeChild()
+	for _, f := range s.ours {
+		f.Close()
+	}
+}
+
+// pipe makes a pipe of which the command gets the blocking end. It belongs to
+// the command's user, so that /dev/stdin, /dev/stdout and /dev/stderr can be
+// opened in the box.
+func pipe(uid, gid int, childWrites bool) (read, write *os.File, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	ours := fds[1]
+	if childWrites {
+		ours = fds[0]
+	}
+	err = errors.Join(unix.SetNonblock(ours, true), unix.Fchown(ours, uid, gid))
+	read, write = os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe")
+	if err != nil {
+		read.Close()
+		write.Close()
+		return nil, nil, err
+	}
+	return read, write, nil
+}

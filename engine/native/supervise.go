@@ -1,0 +1,144 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+// supervise follows a running command to its end: exit, timeout, cancellation,
+// output limit or the loss of the box, whichever comes first.
+func (p *process) supervise(ctx context.Context) {
+	defer close(p.done)
+	reason, status, exited := p.await(ctx)
+	p.result.Receipt.Wall = time.Since(p.began)
+	background := p.endTree(reason)
+	p.drain()
+	p.measure()
+	p.judge(reason, status, exited, background)
+	p.io.close()
+	p.box.slots.release(p.slot)
+	p.box.unregister(p)
+}
+
+// await returns when the first process has ended, with boxd's own reason for it
+// ("" if it ended by itself) and its status if there is one.
+func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix.WaitStatus, exited bool) {
+	var timeout, grace, deadline <-chan time.Time
+	if p.cmd.Timeout > 0 {
+		t := time.NewTimer(p.cmd.Timeout - time.Since(p.began))
+		defer t.Stop()
+		timeout = t.C
+	}
+	canceled := ctx.Done()
+	killNow := func(v engine.Verdict) {
+		if reason == "" {
+			reason = v
+		}
+		timeout, grace = nil, nil
+		if deadline == nil {
+			deadline = time.After(emptyDeadline)
+		}
+		p.note(p.kill(unix.SIGKILL))
+	}
+	for {
+		select {
+		case status = <-p.exited:
+			return reason, status, true
+		case <-p.lost:
+			return engine.BoxLost, 0, false
+		case v := <-p.stop:
+			killNow(v)
+		case <-canceled:
+			canceled = nil
+			killNow(engine.Canceled)
+		case <-timeout:
+			timeout, reason = nil, engine.TimedOut
+			p.note(p.kill(unix.SIGTERM))
+			t := time.NewTimer(p.cmd.Grace)
+			defer t.Stop()
+			grace = t.C
+		case <-grace:
+			killNow(engine.TimedOut)
+		case <-deadline:
+			// The agent does not report a death that cgroup.events proves, or the
+			// process hangs in the kernel: either way nothing more will come.
+			p.note(fmt.Errorf("waiting for killed command: no status in %v", emptyDeadline))
+			return reason, 0, false
+		}
+	}
+}
+
+// endTree ends what the command left running, unless it was to be kept. It says
+// whether there was something.
+func (p *process) endTree(reason engine.Verdict) bool {
+	if reason == engine.BoxLost {
+		return false
+	}
+	populated, err := p.slot.stats.Populated()
+	if err != nil {
+		p.note(err)
+	}
+	if !populated || p.cmd.KeepBackground && reason == "" {
+		return populated
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), emptyDeadline)
+	defer cancel()
+	if err := p.kill(unix.SIGKILL); err != nil {
+		p.note(err)
+		return true
+	}
+	p.note(p.slot.stats.WaitEmpty(ctx))
+	return true
+}
+
+// drain waits for the end of the output. Every writer is dead, except in a box
+// that keeps background processes, where the wait is bounded.
+func (p *process) drain() {
+	if p.cmd.KeepBackground {
+		t := time.AfterFunc(drainDelay, p.io.close)
+		defer t.Stop()
+	}
+	p.io.copies.Wait()
+	p.note(p.io.err)
+}
+
+// measure reads what the command used.
+func (p *process) measure() {
+	u, err := p.slot.stats.Read()
+	if err != nil {
+		p.note(err)
+		return
+	}
+	if p.box.wasAlone(p) {
+		u = u.Alone()
+	}
+	r := &p.result.Receipt
+	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
+	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, u.PIDsPeak
+	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
+	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
+	if s := p.io.stdout; s != nil {
+		n := s.bytes.Load()
+		r.StdoutBytes = &n
+	}
+	if s := p.io.stderr; s != nil {
+		n := s.bytes.Load()
+		r.StderrBytes = &n
+	}
+}
+
+func usec(v *int64) *time.Duration {
+	if v == nil {
+		return nil
+	}
+	d := time.Duration(*v) * time.Microsecond
+	return &d
+}
+
+// note keeps a failure of boxd's own for Wait.
+func (p *process) note(err error) { p.err = errors.Join(p.err, err) }

@@ -1,0 +1,97 @@
+package native
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// terminal is our side of a command's pseudoterminal.
+type terminal struct{ master *os.File }
+
+func (t *terminal) resize(size engine.WindowSize) error {
+	ws := unix.Winsize{Row: size.Rows, Col: size.Cols}
+	if err := unix.IoctlSetWinsize(int(t.master.Fd()), unix.TIOCSWINSZ, &ws); err != nil {
+		return fmt.Errorf("resizing terminal: %w", err)
+	}
+	return nil
+}
+
+// openStdio makes the command's descriptors.
+func (p *process) openStdio() error {
+	uid, gid := p.hostIDs()
+	if p.cmd.TTY != nil {
+		return p.openTerminal()
+	}
+	if err := p.io.input(p.cmd.Stdin, uid, gid); err != nil {
+		return err
+	}
+	flood := func() { p.end(engine.OutputLimit) }
+	var err error
+	if p.io.stdout, err = p.io.output(1, p.cmd.Stdout, p.cmd.OutputLimit, flood, uid, gid); err != nil {
+		return err
+	}
+	p.io.stderr, err = p.io.output(2, p.cmd.Stderr, p.cmd.OutputLimit, flood, uid, gid)
+	return err
+}
+
+func (p *process) hostIDs() (uid, gid int) {
+	return p.box.hostUID + p.cmd.User.UID, p.box.hostUID + p.cmd.User.GID
+}
+
+// openTerminal has the launcher open a terminal of the box's own devpts: the box
+// never names it and cannot hand us something else.
+func (p *process) openTerminal() error {
+	ask := rpc.PTY{ID: p.box.id, User: *p.cmd.User, Size: *p.cmd.TTY}
+	files, err := p.box.engine.link.call(rpc.TypePTY, ask, nil)
+	if err != nil {
+		return fmt.Errorf("opening terminal: %w", err)
+	}
+	if len(files) != 2 {
+		return fmt.Errorf("opening terminal: %d descriptors", len(files))
+	}
+	master, err := pollable(files[0])
+	if err != nil {
+		files[1].Close()
+		return err
+	}
+	slave := files[1]
+	p.tty = &terminal{master: master}
+	p.io.child = [3]*os.File{slave, slave, slave}
+	p.io.owned = append(p.io.owned, slave)
+	p.io.ours = append(p.io.ours, master)
+	if p.cmd.Stdin != nil {
+		// The end of the caller's input is ^D, as typed at a terminal.
+		p.io.feed(master, p.cmd.Stdin, func() { _, _ = master.Write([]byte{4}) })
+	}
+	out := p.cmd.Stdout
+	if out == nil {
+		out = discard{}
+	}
+	p.io.stdout = &stream{dst: out, limit: p.cmd.OutputLimit, onLimit: func() { p.end(engine.OutputLimit) }}
+	p.io.carry(p.io.stdout, master)
+	return nil
+}
+
+// discard is io.Discard without its ReadFrom pool, which a terminal does not need.
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+// pollable takes ownership of f and returns it in non-blocking mode, so that
+// closing it ends a Read.
+func pollable(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	f.Close()
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, os.NewSyscallError("setting non-blocking", err)
+	}
+	return os.NewFile(uintptr(fd), "terminal"), nil
+}

@@ -1,0 +1,34 @@
+package native
+
+import (
+	"os"
+
+	"github.com/boxd/boxd/engine/native/rpc"
+	"golang.org/x/sys/unix"
+)
+
+// volume is a sized file system of a box, watched from outside.
+type volume struct {
+	rpc.Volume
+	dir *os.File
+}
+
+// full says whether no block or no inode is left for commands. A volume that
+// cannot be read counts as not full: nothing is made up.
+func (v *volume) full() bool {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(v.dir.Fd()), &st); err != nil {
+		return false
+	}
+	return st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0
+}
+
+// fullVolumes is a set of volumes as bits, by index.
+func fullVolumes(volumes []volume) (full uint64) {
+	for i := range volumes {
+		if i < 64 && volumes[i].full() {
+			full |= 1 << i
+		}
+	}
+	return full
+}
