@@ -1,0 +1,48 @@
+// Command boxd runs untrusted code in hardened boxes. See "boxd --help".
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/cli"
+	"github.com/boxd/boxd/internal/version"
+)
+
+func main() {
+	app := cli.App{
+		Version:   version.Version,
+		Stdin:     os.Stdin,
+		Stdout:    os.Stdout,
+		Stderr:    os.Stderr,
+		LookupEnv: os.LookupEnv,
+		NewEngine: newEngine,
+	}
+	os.Exit(app.Main(os.Args[1:]))
+}
+
+// newEngine starts a launcher that lives as long as this process.
+func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) {
+	e, err := native.Start(ctx, native.Options{InitPath: o.InitPath, StateDir: o.StateDir, Logger: newLogger()})
+	if err != nil {
+		return nil, err // not e: a nil *native.Engine is not a nil engine.Engine
+	}
+	return e, nil
+}
+
+// newLogger tells people of what is not an error of a call. Lines have no time:
+// they are read as they come.
+func newLogger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{
+		Level: slog.LevelWarn,
+		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
+			if len(groups) == 0 && a.Key == slog.TimeKey {
+				return slog.Attr{}
+			}
+			return a
+		},
+	}))
+}

@@ -1,0 +1,60 @@
+//go:build amd64 || arm64
+
+package linux
+
+import (
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+// TestProbes: on a host that runs these tests everything is there.
+func TestProbes(t *testing.T) {
+	for _, p := range []struct {
+		feature string
+		root    bool
+		probe   func() error
+	}{
+		{"pidfd", false, ProbePidfd},
+		{"openat2", false, ProbeOpenat2},
+		{"clone3 into cgroup", false, ProbeCloneIntoCgroup},
+		{"executable memfd", false, ProbeExecMemfd},
+		{"seccomp", false, ProbeSeccomp},
+		{"mount_setattr", true, ProbeMountAPI},
+		{"overlayfs", true, func() error { return ProbeFilesystem("overlay") }},
+		{"user namespaces", true, ProbeUserNS},
+		{"id-mapped mounts", true, func() error { return ProbeIDMap("/") }},
+	} {
+		t.Run(p.feature, func(t *testing.T) {
+			if p.root {
+				testutil.RequireRoot(t)
+			}
+			testutil.RequireFeature(t, p.feature, p.probe())
+		})
+	}
+}
+
+// TestProbesSayNo: what cannot be is reported as a certain no.
+func TestProbesSayNo(t *testing.T) {
+	testutil.RequireRoot(t)
+	for name, err := range map[string]error{
+		"file system": ProbeFilesystem("no-such-fs"),
+		"proc":        ProbeIDMap("/proc"),
+	} {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v, want ErrUnsupported", name, err)
+		}
+	}
+	if err := ProbeIDMap("/no/such/directory"); !errors.Is(err, os.ErrNotExist) || errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("missing directory: %v, want ErrNotExist only", err)
+	}
+}
+
+func TestKernelRelease(t *testing.T) {
+	release, machine, err := KernelRelease()
+	if err != nil || release == "" || machine == "" {
+		t.Errorf("KernelRelease() = %q, %q, %v", release, machine, err)
+	}
+}
