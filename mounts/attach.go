@@ -25,6 +25,10 @@ type MountID uint64
 // If it is missing, makePoint is asked to create it; without makePoint, or if
 // that did not help, the error is ErrNoTarget. The caller keeps tree, and may
 // close it.
+//
+// The mount is not locked (mount_namespaces(7)): a process with CAP_SYS_ADMIN in
+// the user namespace of the box could make it writable again. No process of a box
+// has that capability.
 func Attach(ns NS, tree *os.File, target string, makePoint MountPointMaker) (MountID, error) {
 	if err := checkTarget(target); err != nil {
 		return 0, err
@@ -40,6 +44,9 @@ func Attach(ns NS, tree *os.File, target string, makePoint MountPointMaker) (Mou
 			return 0, err
 		}
 		err = ns.attach(tree, target, dir)
+		if errors.Is(err, ErrNoTarget) {
+			err = refuse(fieldTarget, target, "does not exist in the box and cannot be created: what is mounted above it is read-only there").because(err)
+		}
 	}
 	if err != nil {
 		return 0, err
@@ -76,11 +83,11 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 	case err == nil:
 		return f, nil
 	case errors.Is(err, unix.ENOENT):
-		return nil, refuse(target, name, "does not exist in the box").because(ErrNoTarget)
+		return nil, refuse(fieldTarget, name, "does not exist in the box").because(ErrNoTarget)
 	case errors.Is(err, unix.ELOOP):
-		return nil, refuse(target, name, "passes a symlink in the box, name the real path").because(err)
+		return nil, refuse(fieldTarget, name, "passes a symlink in the box, name the real path").because(err)
 	case errors.Is(err, unix.ENOTDIR):
-		return nil, refuse(target, name, "passes a file in the box").because(err)
+		return nil, refuse(fieldTarget, name, "passes a file in the box").because(err)
 	}
 	return nil, fmt.Errorf("opening mount target %q: %w", name, err)
 }
@@ -89,13 +96,13 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 func checkKind(name string, mode uint32, dir bool) error {
 	switch kind := mode & unix.S_IFMT; {
 	case kind == unix.S_IFLNK:
-		return refuse(target, name, "is a symlink in the box, name the real path")
+		return refuse(fieldTarget, name, "is a symlink in the box, name the real path")
 	case dir && kind != unix.S_IFDIR:
-		return refuse(target, name, "is not a directory in the box, but the source is one")
+		return refuse(fieldTarget, name, "is not a directory in the box, but the source is one")
 	case !dir && kind == unix.S_IFDIR:
-		return refuse(target, name, "is a directory in the box, but the source is a file")
+		return refuse(fieldTarget, name, "is a directory in the box, but the source is a file")
 	case !dir && kind != unix.S_IFREG:
-		return refuse(target, name, "is not a regular file in the box, but the source is one")
+		return refuse(fieldTarget, name, "is not a regular file in the box, but the source is one")
 	}
 	return nil
 }
@@ -164,7 +171,7 @@ func detachName(name, target string) error {
 }
 
 func notAttached(name string, cause error) error {
-	return refuse(target, name, "is not where boxd attached this mount").because(errors.Join(ErrNotAttached, cause))
+	return refuse(fieldTarget, name, "is not where boxd attached this mount").because(errors.Join(ErrNotAttached, cause))
 }
 
 // mountID asks for the id of the mount of f, unique if the kernel knows it.

@@ -29,18 +29,18 @@ const (
 // a tmpfs made out here, as the launcher makes it.
 type testBox struct {
 	NS
-	t      testing.TB
-	root   *os.File // the tmpfs, writable
-	cmd    *exec.Cmd
-	stdin  io.Closer
-	in     io.Writer
-	out    *bufio.Scanner
+	t     testing.TB
+	root  *os.File // the tmpfs, writable
+	cmd   *exec.Cmd
+	stdin io.Closer
+	in    io.Writer
+	out   *bufio.Scanner
 }
 
 // startBox starts a box with the given directories in its root.
 func startBox(t testing.TB, dirs ...string) *testBox {
 	t.Helper()
-	b, point := &testBox{t: t}, t.TempDir()
+	b, point := &testBox{t: t}, ownedDir(t)
 	b.start()
 	t.Cleanup(b.stop)
 	var err error
@@ -79,7 +79,6 @@ func (b *testBox) start() {
 		GidMappings:                ids,
 		GidMappingsEnableSetgroups: true,
 		Credential:                 &syscall.Credential{},
-		Pdeathsig:                  syscall.SIGKILL,
 	}
 	in, err := b.cmd.StdinPipe()
 	if err != nil {
@@ -191,6 +190,16 @@ func ownedDir(t testing.TB) string {
 		}
 	}
 	return dir
+}
+
+// ownedFile is a file named "file" with the content "text" in an ownedDir.
+func ownedFile(t testing.TB) string {
+	t.Helper()
+	file := filepath.Join(ownedDir(t), "file")
+	if err := errors.Join(os.WriteFile(file, []byte("text"), 0o644), os.Chown(file, owner, owner)); err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // asOwner runs a program of the host as the owner of the mounted directories.

@@ -55,14 +55,14 @@ func checkDenied(p place, name string, deny []string, table mountTable) error {
 	for _, entry := range deny {
 		how, err := relation(p, entry, table)
 		if err != nil {
-			return refuse(source, name, "cannot be checked against %q: %v", entry, err).because(err)
+			return refuse(fieldSource, name, "cannot be checked against %q: %v", entry, err).because(err)
 		}
 		if how != "" {
-			return refuse(source, name, "%s %q, which is never mounted: use a directory outside of it", how, entry)
+			return refuse(fieldSource, name, "%s %q, which is never mounted: use a directory outside of it", how, entry)
 		}
 	}
 	if controlFS[p.fs.fsType] {
-		return refuse(source, name, "lies on a %s file system, which is never mounted", p.fs.fsType)
+		return refuse(fieldSource, name, "lies on a %s file system, which is never mounted", p.fs.fsType)
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ func (e *Error) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Valu
 func (e *Error) Unwrap() error { return e.Err }
 
 const (
-	source = "mount source"
-	target = "mount target"
+	fieldSource = "mount source"
+	fieldTarget = "mount target"
 )
 
 // refuse builds an Error without a cause.

@@ -100,21 +100,24 @@ func ancestors(f *os.File, st unix.Statx_t, name string) ([]fileID, error) {
 	return climb(dir, above, append(chain, idOf(above)))
 }
 
-// climb appends the directories above dir, whose status is st, to chain.
-func climb(dir *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
+// climb appends the directories above start, whose status is st, to chain.
+func climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
+	dir := start
+	defer func() { closeUnless(dir, start) }()
 	for len(chain) < maxDepth {
 		parent, above, err := openDotDot(dir)
 		if err != nil {
 			return nil, err
 		}
-		defer parent.Close()
+		closeUnless(dir, start)
+		dir = parent
 		// The root is its own parent. The mount counts too: a directory can be
 		// mounted on one of its own children.
 		if idOf(above) == idOf(st) && above.Mnt_id == st.Mnt_id {
 			return chain, nil
 		}
 		chain = append(chain, idOf(above))
-		dir, st = parent, above
+		st = above
 	}
 	return nil, errors.New("it lies too deep")
 }

@@ -52,6 +52,7 @@ func makeDirs(root *os.File, names []string, target string) (*os.File, error) {
 	return at, nil
 }
 
+// closeUnless closes f unless it is only lent.
 func closeUnless(f, lent *os.File) {
 	if f != lent {
 		f.Close()
@@ -131,5 +132,5 @@ func explainMake(name, component string, err error) error {
 	default:
 		return fmt.Errorf("creating %q of mount target %q: %w", component, name, err)
 	}
-	return refuse(target, name, rule, component).because(err)
+	return refuse(fieldTarget, name, rule, component).because(err)
 }

@@ -27,7 +27,7 @@ type Source struct {
 // Hard links cannot be told from the file: that a user cannot link files of
 // others is up to the host's fs.protected_hardlinks.
 func Open(m Mount, deny []string) (*Source, error) {
-	if err := checkPath(source, m.Source); err != nil {
+	if err := checkPath(fieldSource, m.Source); err != nil {
 		return nil, err
 	}
 	f, err := linux.Openat2(nil, m.Source, unix.OpenHow{
@@ -52,7 +52,7 @@ func newSource(f *os.File, name string, deny []string) (*Source, error) {
 		return nil, err
 	}
 	if kind := kindOf(st.Mode); kind != "" {
-		return nil, refuse(source, name, "is a %s, must be a directory or a regular file", kind)
+		return nil, refuse(fieldSource, name, "is a %s, must be a directory or a regular file", kind)
 	}
 	table, err := readMountTable()
 	if err != nil {
@@ -60,7 +60,7 @@ func newSource(f *os.File, name string, deny []string) (*Source, error) {
 	}
 	p, err := locate(f, table)
 	if err != nil {
-		return nil, refuse(source, name, "cannot be located: %v", err).because(err)
+		return nil, refuse(fieldSource, name, "cannot be located: %v", err).because(err)
 	}
 	if err := checkDenied(p, name, deny, table); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func explainOpen(name string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "passes a link of /proc that is not a path, or too many symlinks"
 	}
-	return refuse(source, name, "%s", rule).because(err)
+	return refuse(fieldSource, name, "%s", rule).because(err)
 }
 
 // rootCause is the text of the errno in err.

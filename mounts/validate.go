@@ -21,7 +21,7 @@ const (
 // really is, is decided by [Open]; who may mount what, by policy. Errors are of
 // type [*Error].
 func (m Mount) Validate() error {
-	if err := checkPath(source, m.Source); err != nil {
+	if err := checkPath(fieldSource, m.Source); err != nil {
 		return err
 	}
 	return checkTarget(m.Target)
@@ -38,7 +38,7 @@ func ValidateAll(ms []Mount) error {
 			return err
 		}
 		if seen[m.Target] {
-			return refuse(target, m.Target, "is used by two mounts, each needs its own")
+			return refuse(fieldTarget, m.Target, "is used by two mounts, each needs its own")
 		}
 		seen[m.Target] = true
 	}
@@ -75,27 +75,27 @@ func checkPath(field, p string) error {
 
 // checkTarget holds the further rules for the path in the box.
 func checkTarget(p string) error {
-	if err := checkPath(target, p); err != nil {
+	if err := checkPath(fieldTarget, p); err != nil {
 		return err
 	}
 	switch clean := path.Clean(p); {
 	case hasDotDot(p):
-		return refuse(target, p, `must not contain ".."`)
+		return refuse(fieldTarget, p, `must not contain ".."`)
 	case clean == "/":
-		return refuse(target, p, "must not be the root of the box")
+		return refuse(fieldTarget, p, "must not be the root of the box")
 	case clean != p:
-		return refuse(target, p, "must be written as %q", clean)
+		return refuse(fieldTarget, p, "must be written as %q", clean)
 	}
 	// The box's own kernel interfaces are what its confinement rests on, and
 	// their files are masked one by one: nothing may be put in front of them.
 	for _, own := range []string{"/proc", "/dev", "/sys"} {
 		if isBelow(p, own) {
-			return refuse(target, p, "must not be %s or below, which belongs to boxd", own)
+			return refuse(fieldTarget, p, "must not be %s or below, which belongs to boxd", own)
 		}
 	}
 	// Single files such as /etc/app.conf are for policy to decide.
 	if p == "/etc" {
-		return refuse(target, p, "must not be /etc itself, mount single files below it")
+		return refuse(fieldTarget, p, "must not be /etc itself, mount single files below it")
 	}
 	return nil
 }

@@ -1,0 +1,107 @@
+package mounts
+
+import (
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+// The source, or a directory above it, is exchanged with a symlink to a denied
+// tree all the time. Whatever Open lets pass, what is mounted must be the good
+// directory.
+func TestSwappedSourceIsNeverADeniedTree(t *testing.T) {
+	testutil.RequireRoot(t)
+	base := t.TempDir()
+	good := filepath.Join(base, "dir/ssl")
+	if err := os.MkdirAll(good, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ name, link, source string }{
+		{"last component", "/etc/ssl", "swapped"},
+		{"parent", "/etc", "swapped/ssl"},
+		{"relative link", "../../../../etc", "swapped/ssl"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			place := filepath.Join(base, filepath.Base(t.Name()))
+			if err := os.MkdirAll(filepath.Join(place, "swapped/ssl"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(c.link, filepath.Join(place, "other")); err != nil {
+				t.Fatal(err)
+			}
+			source := filepath.Join(place, c.source)
+			want := statOf(t, source)
+			stop := swapper(t, filepath.Join(place, "swapped"), filepath.Join(place, "other"))
+			mounted, refused := mountRepeatedly(t, source, want)
+			stop()
+			t.Logf("mounted %d times, refused %d times", mounted, refused)
+			if mounted == 0 || refused == 0 {
+				t.Errorf("mounted %d times, refused %d times: the race was not hit", mounted, refused)
+			}
+		})
+	}
+}
+
+// mountRepeatedly opens source and makes a tree of it, which must be want.
+func mountRepeatedly(t *testing.T, source string, want unix.Stat_t) (mounted, refused int) {
+	t.Helper()
+	// At least rounds, and until both happened, which depends on the scheduler.
+	const rounds, most = 1000, 20000
+	for i := 0; i < most && (i < rounds || mounted == 0 || refused == 0); i++ {
+		s, err := Open(Mount{Source: source, Target: "/t"}, DefaultDeny)
+		if err != nil {
+			refused++
+			continue
+		}
+		tree, err := s.Tree(TreeOptions{})
+		s.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := linux.Fstat(tree)
+		tree.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Dev != want.Dev || st.Ino != want.Ino {
+			t.Fatalf("round %d mounted something else: inode %d, want %d", i, st.Ino, want.Ino)
+		}
+		mounted++
+	}
+	return mounted, refused
+}
+
+// swapper exchanges two names until it is stopped.
+func swapper(t *testing.T, a, b string) (stop func()) {
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if err := unix.Renameat2(unix.AT_FDCWD, a, unix.AT_FDCWD, b, unix.RENAME_EXCHANGE); err != nil {
+				t.Errorf("exchanging names: %v", err)
+				return
+			}
+		}
+	})
+	return func() { close(done); wg.Wait() }
+}
+
+func statOf(t *testing.T, path string) unix.Stat_t {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st
+}
