@@ -1,0 +1,96 @@
+// Command probe tries one attack from inside a box and prints how it ended:
+//
+//	blocked: <errno or reason>
+//	ESCAPED: <what was possible>
+//	untried: <why it could not be tried>
+//
+// with exit status 0, 1 and 2. It is a static program without cgo that needs
+// nothing of the box it is tried in.
+//
+//	probe list [outside]    names, one a line; outside: those that do no harm on a
+//	                        bare host, where they must escape for root
+//	probe NAME [KEY=VALUE]… one probe. Values say what the host has set up as bait,
+//	                        see the fields of bait
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// probe is one attack.
+type probe struct {
+	name string
+	why  string // what it would mean, or the incident behind it
+	try  func(bait) outcome
+	// outside: harmless on a bare host and possible there for root, so that
+	// running it there shows that the probe can tell.
+	outside bool
+}
+
+// bait is what the host has set up for a box to reach for. Empty: not set up.
+type bait map[string]string
+
+// The keys of a bait.
+const (
+	baitPort     = "port"     // TCP port of a listener on 127.0.0.1 and ::1 of the host
+	baitAddress  = "address"  // an address of the host that is not loopback
+	baitAbstract = "abstract" // name of an abstract socket that the host listens on
+	baitShmKey   = "shmkey"   // key of a System V segment of the host, decimal
+	baitShmFile  = "shmfile"  // name of a file in /dev/shm of the host
+	baitMarker   = "marker"   // absolute path of a readable file of the host
+	baitDir      = "dir"      // a directory that the box may write; default: the working directory
+	baitRoot     = "root"     // "ro" or "rw": whether the root of the box is writable
+)
+
+// tables are all probes, by topic.
+var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespaceProbes,
+	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes}
+
+func main() {
+	// Some attacks change or ask for the state of a thread.
+	runtime.LockOSThread()
+	if len(os.Args) < 2 {
+		fmt.Fprintln(os.Stderr, "usage: probe list [outside] | probe NAME [KEY=VALUE]…")
+		os.Exit(2)
+	}
+	if name, ok := strings.CutPrefix(os.Args[1], "child:"); ok {
+		playChild(name)
+	}
+	if os.Args[1] == "list" {
+		list(slices.Contains(os.Args[2:], "outside"))
+		return
+	}
+	o := run(os.Args[1], parseBait(os.Args[2:]))
+	fmt.Println(o)
+	os.Exit(int(o.kind))
+}
+
+func list(outside bool) {
+	for _, p := range slices.Concat(tables...) {
+		if !outside || p.outside {
+			fmt.Println(p.name)
+		}
+	}
+}
+
+func run(name string, b bait) outcome {
+	for _, p := range slices.Concat(tables...) {
+		if p.name == name {
+			return p.try(b)
+		}
+	}
+	return untried("no probe is called " + name)
+}
+
+func parseBait(args []string) bait {
+	b := bait{}
+	for _, a := range args {
+		key, value, _ := strings.Cut(a, "=")
+		b[key] = value
+	}
+	return b
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+var processProbes = []probe{
+	{"fds", "a leaked descriptor of the host is a way out (CVE-2024-21626)", descriptors, false},
+	{"cwd", "a working directory outside of the root is one too (CVE-2024-21626)", workingDirectory, false},
+	{"kill-init", "PID 1 ends or stops by a command's hand", killInit, false},
+	{"ptrace-init", "code runs as PID 1", ptraceInit, false},
+	{"mem-init", "the memory of PID 1 is read or written", opening(unix.O_RDWR, "/proc/1/mem"), true},
+	{"vm-init", "the memory of PID 1 is read", vmInit, false},
+	{"getfd-init", "descriptors of PID 1 are copied", getfdInit, false},
+	{"spy-init", "PID 1 is dumpable: what it holds can be seen", opening(unix.O_RDONLY,
+		"/proc/1/environ", "/proc/1/maps", "/proc/1/auxv", "/proc/1/stack", "/proc/1/fd", "/proc/1/map_files", "/proc/1/io"), true},
+	{"exe-init", "the launcher's program is overwritten or copied (CVE-2019-5736)", exeInit, false},
+	{"other-pids", "processes of the host or another box are visible", otherPIDs, true},
+	{"session", "a shared session means a shared terminal (CVE-2017-5226)", session, false},
+}
+
+// descriptors looks at every number that could be open. The Go runtime opens
+// epoll and eventfd on its own behalf, after the start: those are known by name.
+func descriptors(bait) outcome {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return untried(cause(err))
+	}
+	for fd := 3; fd < int(min(limit.Cur, 1<<16)); fd++ {
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil {
+			continue
+		}
+		name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+		if name != "anon_inode:[eventpoll]" && name != "anon_inode:[eventfd]" {
+			return escaped("descriptor %d is open on %q", fd, name)
+		}
+	}
+	return blocked("only 0, 1 and 2 are open")
+}
+
+func workingDirectory(bait) outcome {
+	dir, err := os.Readlink("/proc/self/cwd")
+	if err != nil {
+		return untried(cause(err))
+	}
+	if !strings.HasPrefix(dir, "/") || dir == "/proc" || strings.HasPrefix(dir, "/proc/") {
+		return escaped("the working directory is %q", dir)
+	}
+	return blocked("the working directory is %q", dir)
+}
+
+func killInit(bait) outcome {
+	signals := []unix.Signal{unix.SIGKILL, unix.SIGSTOP, unix.SIGTERM, unix.SIGSEGV, unix.SIGQUIT, 0}
+	return each(func(sig unix.Signal) outcome {
+		return all(
+			func() outcome { return failing("kill", unix.Kill(1, sig)) },
+			func() outcome { return failing("tgkill", unix.Tgkill(1, 1, sig)) },
+			func() outcome {
+				fd, err := unix.PidfdOpen(1, 0)
+				if err != nil {
+					return failing("pidfd_open", err)
+				}
+				defer unix.Close(fd)
+				return failing("pidfd_send_signal", unix.PidfdSendSignal(fd, sig, nil, 0))
+			})
+	}, signals...)
+}
+
+func ptraceInit(bait) outcome {
+	return all(
+		call("PTRACE_ATTACH", unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1),
+		call("PTRACE_SEIZE", unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1))
+}
+
+func vmInit(bait) outcome {
+	var buf [8]byte
+	local := []unix.Iovec{{Base: &buf[0], Len: 8}}
+	// An address that is mapped in no process tells EFAULT from EPERM.
+	for _, write := range []bool{false, true} {
+		fn := unix.ProcessVMReadv
+		if write {
+			fn = unix.ProcessVMWritev
+		}
+		_, err := fn(1, local, []unix.RemoteIovec{{Base: 1, Len: 8}}, 0)
+		if err != unix.EPERM && err != unix.ESRCH {
+			return escaped("process_vm: %v instead of EPERM", err)
+		}
+	}
+	runtime.KeepAlive(buf)
+	return blocked("EPERM")
+}
+
+func getfdInit(bait) outcome {
+	fd, err := unix.PidfdOpen(1, 0)
+	if err != nil {
+		return failing("pidfd_open", err)
+	}
+	defer unix.Close(fd)
+	return call("pidfd_getfd", unix.SYS_PIDFD_GETFD, uintptr(fd), 0)()
+}
+
+func exeInit(bait) outcome {
+	return all(
+		func() outcome { return openOne("/proc/1/exe", unix.O_WRONLY) },
+		func() outcome { return openOne("/proc/1/exe", unix.O_RDONLY) },
+		func() outcome {
+			// Its own program is the bind mount or file that the caller gave.
+			_, err := os.Readlink("/proc/1/exe")
+			return failing("reading the link /proc/1/exe", err)
+		})
+}
+
+// otherPIDs wants PID 1 and itself only.
+func otherPIDs(bait) outcome {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return untried(cause(err))
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err == nil && pid != 1 && pid != os.Getpid() {
+			comm, _ := os.ReadFile("/proc/" + e.Name() + "/comm")
+			return escaped("process %d %q is visible", pid, bytes.TrimSpace(comm))
+		}
+	}
+	return blocked("only PID 1 and this process are visible")
+}
+
+func session(bait) outcome {
+	sid, err := unix.Getsid(0)
+	if err != nil {
+		return untried(cause(err))
+	}
+	if sid != os.Getpid() {
+		return escaped("the session leader is %d, not this process", sid)
+	}
+	return openOne("/dev/tty", unix.O_RDWR)
+}
+
+// pointer is the address of v as an argument of a raw call.
+func pointer[T any](v *T) uintptr { return uintptr(unsafe.Pointer(v)) }
+
+// status is a line of /proc/self/status.
+func status(field string) (string, bool) {
+	text, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		return "", false
+	}
+	lines := strings.Split(string(text), "\n")
+	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, field+":") })
+	if i < 0 {
+		return "", false
+	}
+	return strings.TrimSpace(lines[i][len(field)+1:]), true
+}
