@@ -3,87 +3,363 @@ package cgroups
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/internal/linux"
 )
 
-var lastID atomic.Int64
-
-// testID is a box id that no other test process uses.
-func testID() string { return fmt.Sprintf("cgtest-%d-%d", os.Getpid(), lastID.Add(1)) }
-
-// testHost detects the host's cgroups.
-func testHost(t testing.TB) *Host {
-	t.Helper()
-	testutil.RequireRoot(t)
-	h, err := Detect()
-	check(t, err)
-	t.Cleanup(func() { check(t, h.Close()) })
-	return h
-}
-
-// testGroup makes a box that is killed and removed when the test ends.
-func testGroup(t testing.TB, l Limits) *Group {
-	t.Helper()
-	g, err := testHost(t).Create(testID(), Owner{}, l)
-	check(t, err)
-	t.Cleanup(func() {
-		check(t, g.Kill())
-		check(t, g.Remove(context.Background()))
-	})
-	return g
-}
-
-// testSlot makes a slot; it goes with its box.
-func testSlot(t testing.TB, g *Group) (*Slot, *SlotStats) {
-	t.Helper()
-	s, err := g.NewSlot()
-	check(t, err)
-	stats := OpenStats(s.Stats)
-	s.Stats = nil // now owned by stats
-	t.Cleanup(func() {
-		check(t, stats.Close())
-		check(t, s.Close())
-	})
-	return s, stats
-}
-
-func TestSmoke(t *testing.T) {
-	g := testGroup(t, Limits{Memory: 64 << 20, PIDs: 16, CPUs: 0.5})
-	s, stats := testSlot(t, g)
-	c := start(t, s, "sleep")
-	if got := c.line(t); got != "ready" {
-		t.Fatalf("child says %q", got)
-	}
-	populated, err := stats.Populated()
-	if err != nil || !populated {
+func TestCommandInSlot(t *testing.T) {
+	b := newBox(t, Limits{Memory: 64 * mib, PIDs: 16, CPUs: 0.5})
+	s, stats := b.slot(t)
+	c := b.start(t, s, "sleep")
+	c.line(t)
+	if populated, err := stats.Populated(); err != nil || !populated {
 		t.Fatalf("populated %v, %v", populated, err)
 	}
-	check(t, g.Kill())
+	for _, tree := range b.trees() {
+		pids, err := readPIDs(tree.box, "work/"+s.Name+"/cgroup.procs")
+		if err != nil || !slices.Equal(pids, []int{c.cmd.Process.Pid}) {
+			t.Errorf("%s: processes %v, %v", tree.box.Name(), pids, err)
+		}
+	}
+	check(t, s.Kill())
 	if sig := c.wait(t); sig != syscall.SIGKILL {
 		t.Errorf("ended by %v", sig)
 	}
 	check(t, stats.WaitEmpty(t.Context()))
-	u, err := stats.Read()
-	check(t, err)
-	t.Logf("%s", u)
+	check(t, s.Remove(t.Context()))
+	if populated, err := stats.Populated(); err != nil || populated {
+		t.Errorf("populated after removal: %v, %v", populated, err)
+	}
+	check(t, stats.WaitEmpty(t.Context()))
+	check(t, s.Kill())
 }
 
-var _ = errors.Is
-var _ fs.FileMode
-var _ = slices.Sort[[]int]
-var _ = strings.Cut
-var _ = time.Now
-var _ = unix.EBUSY
-var _ context.Context
+// legacy is this host as if cgroup2 were not mounted.
+func legacy(t *testing.T) *Host {
+	h := testHost(t)
+	f, err := os.Open("/proc/self/mountinfo")
+	check(t, err)
+	defer f.Close()
+	mounted, err := parseMountinfo(f)
+	check(t, err)
+	mounted = slices.DeleteFunc(mounted, func(m mountPoint) bool { return m.fstype == "cgroup2" })
+	if h.mode == Unified {
+		// A mount there would change the options of the one in use.
+		mounted = nil
+	}
+	l, err := detect(mounted, map[string]string{})
+	check(t, err)
+	t.Cleanup(func() { check(t, l.Close()) })
+	if l.Mode() != Legacy || l.Mountpoint("") != "" {
+		t.Errorf("mode %s, cgroup2 at %q", l.Mode(), l.Mountpoint(""))
+	}
+	tree, err := l.ReadOnlyTree()
+	check(t, err)
+	check(t, tree.Close())
+	return l
+}
+
+func TestLegacyHost(t *testing.T) {
+	b := newBoxOn(t, legacy(t), Limits{})
+	s, stats := b.slot(t)
+	b.start(t, s, "sleep").line(t)
+	check(t, b.Kill())
+	check(t, stats.WaitEmpty(t.Context()))
+}
+
+func TestReadOnlyTree(t *testing.T) {
+	h := testHost(t)
+	tree, err := h.ReadOnlyTree()
+	check(t, err)
+	defer tree.Close()
+	if err := linux.MkdirAt(tree, "boxd-"+testID(), 0o755); !errors.Is(err, unix.EROFS) {
+		t.Errorf("mkdir in the read-only tree: %v", err)
+	}
+	if h.HierarchyRoot() == nil || !exists(tree, "cgroup.procs") {
+		t.Error("the tree is not cgroup2")
+	}
+}
+
+// TestSlotDirIsSealed: what the agent gets leads nowhere.
+func TestSlotDirIsSealed(t *testing.T) {
+	b := newBox(t, Limits{})
+	s, _ := b.slot(t)
+	up, err := linux.Fstat(s.Dir)
+	check(t, err)
+	box, err := linux.Fstat(b.v2.box)
+	check(t, err)
+	top, err := openDir(s.Dir, "../../../../../..")
+	check(t, err)
+	defer top.Close()
+	st, err := linux.Fstat(top)
+	check(t, err)
+	if st.Ino != box.Ino || up.Ino == box.Ino {
+		t.Errorf("the way up ends at inode %d, want %d, that of the box", st.Ino, box.Ino)
+	}
+	for _, name := range []string{"cgroup.procs", "cgroup.freeze", "../cgroup.procs", "../../cgroup.procs"} {
+		if err := linux.WriteFileAt(s.Dir, name, "0"); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing %s: %v, want EROFS", name, err)
+		}
+	}
+	if err := linux.MkdirAt(s.Dir, "x", 0o755); !errors.Is(err, unix.EROFS) {
+		t.Errorf("mkdir: %v, want EROFS", err)
+	}
+}
+
+func TestThreadGoesThereAndBack(t *testing.T) {
+	b := newBox(t, Limits{PIDs: 16})
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before, err := os.ReadFile("/proc/thread-self/cgroup")
+	check(t, err)
+	check(t, b.EnterThread())
+	within, err := os.ReadFile("/proc/thread-self/cgroup")
+	check(t, err)
+	c := newChild(t, nil, "sleep")
+	serr := c.cmd.Start()
+	check(t, b.LeaveThread())
+	c.started()
+	check(t, serr)
+	after, err := os.ReadFile("/proc/thread-self/cgroup")
+	check(t, err)
+	if string(before) != string(after) {
+		t.Errorf("before:\n%safter:\n%s", before, after)
+	}
+	if n := strings.Count(string(within), "/boxd/"+b.ID); n != strings.Count(string(within), "\n") && len(b.v1) > n {
+		t.Errorf("within:\n%s", within)
+	}
+	c.line(t)
+	check(t, b.AttachInit(c.cmd.Process.Pid))
+	for i, tree := range b.trees() {
+		name := "cgroup.procs"
+		if i == 0 {
+			name = "init/cgroup.procs"
+		}
+		if pids, err := readPIDs(tree.box, name); err != nil || !slices.Contains(pids, c.cmd.Process.Pid) {
+			t.Errorf("%s/%s: %v, %v", tree.box.Name(), name, pids, err)
+		}
+	}
+	check(t, b.Kill())
+	if sig := c.wait(t); sig != syscall.SIGKILL {
+		t.Errorf("ended by %v", sig)
+	}
+}
+
+// TestKillFindsWhoIsOnlyOnV1: a process that never arrived on cgroup2.
+func TestKillFindsWhoIsOnlyOnV1(t *testing.T) {
+	b := newBox(t, Limits{})
+	if len(b.v1) == 0 {
+		t.Log("no v1 hierarchy: nothing to test")
+		return
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	check(t, b.EnterThread())
+	c := newChild(t, nil, "sleep")
+	serr := c.cmd.Start()
+	// Kill must not take this process for a stray while its thread is in there.
+	kerr := b.Kill()
+	check(t, b.LeaveThread())
+	c.started()
+	check(t, serr)
+	check(t, kerr)
+	if sig := c.wait(t); sig != syscall.SIGKILL {
+		t.Errorf("ended by %v", sig)
+	}
+}
+
+func TestKillReachesDaemons(t *testing.T) {
+	kills := map[string]func(b *testBox, s *Slot) error{
+		"slot":   func(_ *testBox, s *Slot) error { return s.Kill() },
+		"box":    func(b *testBox, _ *Slot) error { return b.Kill() },
+		"freeze": func(b *testBox, s *Slot) error { return s.on(freezeAndKill) },
+	}
+	for name, kill := range kills {
+		t.Run(name, func(t *testing.T) {
+			b := newBox(t, Limits{PIDs: 64})
+			s, stats := b.slot(t)
+			c := b.start(t, s, "daemon")
+			if got := c.line(t); got != "ready" {
+				t.Fatalf("daemon says %q", got)
+			}
+			c.wait(t)
+			if populated, err := stats.Populated(); err != nil || !populated {
+				t.Fatalf("daemon alive: %v, %v", populated, err)
+			}
+			check(t, kill(b, s))
+			check(t, stats.WaitEmpty(t.Context()))
+			check(t, s.Remove(t.Context()))
+		})
+	}
+}
+
+func TestSignalReachesAll(t *testing.T) {
+	b := newBox(t, Limits{PIDs: 64})
+	s, stats := b.slot(t)
+	other, otherStats := b.slot(t)
+	b.start(t, other, "sleep").line(t)
+	c := b.start(t, s, "forks", "20")
+	if got := c.line(t); got != "20 0" {
+		t.Fatalf("forks: %s", got)
+	}
+	check(t, s.Signal(unix.SIGTERM))
+	c.wait(t)
+	check(t, stats.WaitEmpty(t.Context()))
+	if populated, err := otherStats.Populated(); err != nil || !populated {
+		t.Errorf("the other slot: %v, %v", populated, err)
+	}
+}
+
+func TestWaitEmptyIsCanceled(t *testing.T) {
+	b := newBox(t, Limits{})
+	s, stats := b.slot(t)
+	b.start(t, s, "sleep").line(t)
+	cause := errors.New("enough")
+	for _, delay := range []time.Duration{0, time.Millisecond, 50 * time.Millisecond} {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		timer := time.AfterFunc(delay, func() { cancel(cause) })
+		if err := stats.WaitEmpty(ctx); !errors.Is(err, cause) {
+			t.Errorf("after %v: %v", delay, err)
+		}
+		timer.Stop()
+		cancel(nil)
+	}
+	go s.Kill()
+	check(t, stats.WaitEmpty(t.Context()))
+}
+
+func TestOpenGroupAndList(t *testing.T) {
+	h := testHost(t)
+	b := newBoxOn(t, h, Limits{})
+	s, stats := b.slot(t)
+	b.start(t, s, "sleep").line(t)
+	ids, err := h.List()
+	if err != nil || !slices.Contains(ids, b.ID) {
+		t.Fatalf("list %v, %v", ids, err)
+	}
+	if _, err := h.Create(b.ID, Owner{}, Limits{}); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("creating a box twice: %v", err)
+	}
+	g, err := h.OpenGroup(b.ID)
+	check(t, err)
+	check(t, g.Kill())
+	check(t, stats.WaitEmpty(t.Context()))
+	check(t, g.WaitEmpty(t.Context()))
+	check(t, g.Close())
+	if _, err := h.OpenGroup(testID()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("opening a box that is not there: %v", err)
+	}
+	for _, id := range []string{"", ".", "..", "a/b", "../x", "a\nb", strings.Repeat("x", 201)} {
+		if _, err := h.OpenGroup(id); err == nil {
+			t.Errorf("opening %q worked", id)
+		}
+		if _, err := h.Create(id, Owner{}, Limits{}); err == nil {
+			t.Errorf("creating %q worked", id)
+		}
+	}
+}
+
+// TestLeftoverOnOneHierarchy: half of a box, as a crash leaves it.
+func TestLeftoverOnOneHierarchy(t *testing.T) {
+	h := testHost(t)
+	for _, on := range h.trees() {
+		id := testID()
+		box, err := makeBox(on.dir, id)
+		check(t, err)
+		check(t, linux.MkdirAt(box, "work", 0o755))
+		check(t, linux.MkdirAt(box, "work/1", 0o755))
+		check(t, box.Close())
+		g, err := h.OpenGroup(id)
+		check(t, err)
+		check(t, g.Kill())
+		check(t, g.Remove(t.Context()))
+		mustBeGone(t, h, id)
+	}
+}
+
+func TestRemoveUnderChurn(t *testing.T) {
+	h := testHost(t)
+	b := newBoxOn(t, h, Limits{Memory: 128 * mib, PIDs: 200})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 3 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s, err := b.NewSlot()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c := newChild(t, s, "daemon")
+				done := make(chan error)
+				b.spawn <- func() { done <- c.cmd.Start() }
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+				c.started()
+				c.cmd.Wait()
+				if err := errors.Join(s.Kill(), s.Remove(t.Context())); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	other := make(chan error)
+	go func() {
+		for range 20 {
+			g, err := h.Create(testID(), Owner{}, Limits{PIDs: 10})
+			if err == nil {
+				err = g.Remove(t.Context())
+			}
+			if err != nil {
+				other <- err
+				return
+			}
+		}
+		other <- nil
+	}()
+	check(t, <-other)
+	close(stop)
+	wg.Wait()
+}
+
+func TestRemoveTwice(t *testing.T) {
+	h := testHost(t)
+	g, err := h.Create(testID(), Owner{}, Limits{PIDs: 10})
+	check(t, err)
+	s, err := g.NewSlot()
+	check(t, err)
+	check(t, g.Remove(t.Context()))
+	check(t, g.Remove(t.Context()))
+	check(t, s.Remove(t.Context()))
+	check(t, s.Remove(t.Context()))
+	check(t, g.Close())
+	mustBeGone(t, h, g.ID)
+}
+
+func TestRemoveOfALiveBoxFails(t *testing.T) {
+	b := newBox(t, Limits{})
+	s, _ := b.slot(t)
+	b.start(t, s, "sleep").line(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := b.Remove(ctx); !errors.Is(err, unix.EBUSY) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("removing a live box: %v", err)
+	}
+}

@@ -29,10 +29,10 @@ const (
 	headroomCPUs   = 1.0
 )
 
-// spawnerThreads is how many threads of PID 1 live in the pids cgroup that
-// carries the limit on v1, see [Group.HomeTasks]. They are not counted against
-// the box.
-const spawnerThreads = 1
+// SpawnerThreads is how many threads of PID 1 live at [Group.HomeTasks], where
+// the pids limit is on v1. They are not counted against the box: the agent must
+// have just as many.
+const SpawnerThreads = 2
 
 // cpuPeriod is the period of CPU quotas in µs, the kernel's default.
 const cpuPeriod = 100_000

@@ -60,7 +60,7 @@ func (g *Group) limitPIDs(n int64) error {
 	}
 	work := n
 	if t.on.v1 {
-		work = plus(n, spawnerThreads)
+		work = plus(n, SpawnerThreads)
 	}
 	// pids.max spells "no limit" the same way on v1 and v2.
 	return apply([]*knob{

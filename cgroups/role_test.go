@@ -28,6 +28,8 @@ func play(role string, args []string) int {
 	case "sleep":
 		fmt.Println("ready")
 		unix.Pause()
+	case "agent":
+		return agent()
 	case "true":
 	case "hog":
 		return hog(args[0])
@@ -36,6 +38,7 @@ func play(role string, args []string) int {
 	case "forks":
 		return forks(args[0])
 	case "forkOnCue":
+		fmt.Println("ready")
 		bufio.NewReader(os.Stdin).ReadString('\n')
 		return forks(args[0])
 	case "hogOnCue":
@@ -135,36 +138,28 @@ func daemonize(args []string) int {
 
 // child is a role that runs in a slot.
 type child struct {
-	cmd *exec.Cmd
-	in  *os.File
-	out *bufio.Reader
+	cmd       *exec.Cmd
+	in        *os.File // the child's stdin
+	out       *bufio.Reader
+	childEnds []*os.File
 }
 
-// roleCmd prepares a role in a slot; nil is outside of any slot.
-func roleCmd(s *Slot, role string, args ...string) *exec.Cmd {
+// newChild prepares a role in a slot; a nil slot is outside of any. It is killed
+// and reaped when the test ends.
+func newChild(t testing.TB, s *Slot, role string, args ...string) *child {
+	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = append(os.Environ(), "CGROUPS_TEST_ROLE="+role, "GOMAXPROCS=1")
-	cmd.Stderr = os.Stderr
 	if s != nil {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("CGROUPS_TEST_TASKS=%d", len(s.Tasks)))
 		cmd.ExtraFiles = s.Tasks
 		cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(s.Dir.Fd())}
 	}
-	return cmd
-}
-
-// start starts a role in a slot. It is killed and reaped when the test ends.
-func start(t testing.TB, s *Slot, role string, args ...string) *child {
-	t.Helper()
-	cmd := roleCmd(s, role, args...)
 	inR, inW, err := os.Pipe()
 	check(t, err)
 	outR, outW, err := os.Pipe()
 	check(t, err)
-	cmd.Stdin, cmd.Stdout = inR, outW
-	err = cmd.Start()
-	inR.Close()
-	outW.Close()
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = inR, outW, os.Stderr
 	t.Cleanup(func() {
 		inW.Close()
 		if cmd.Process != nil && cmd.ProcessState == nil {
@@ -173,8 +168,21 @@ func start(t testing.TB, s *Slot, role string, args ...string) *child {
 		}
 		outR.Close()
 	})
+	return &child{cmd: cmd, in: inW, out: bufio.NewReader(outR), childEnds: []*os.File{inR, outW}}
+}
+
+// started closes what only the child needs.
+func (c *child) started() {
+	for _, f := range c.childEnds {
+		f.Close()
+	}
+}
+
+// cue lets a role that waits for it go on.
+func (c *child) cue(t testing.TB) {
+	t.Helper()
+	_, err := c.in.WriteString("go\n")
 	check(t, err)
-	return &child{cmd: cmd, in: inW, out: bufio.NewReader(outR)}
 }
 
 // line reads the next line that the child prints.

@@ -110,14 +110,16 @@ func (s *Slot) open() (err error) {
 }
 
 // HomeTasks opens the v1 tasks files of the place where the agent's spawner
-// thread lives, in the order of [Slot.Tasks]; the caller owns them. The thread
-// writes "0" to each once, before its first clone, and again whenever it moved.
+// threads live, in the order of [Slot.Tasks]; the caller owns them. Each thread
+// writes "0" to each file once, before its first clone, and again whenever it
+// moved.
 //
 // For pids that place is work: so a fork beyond the limit of the box is refused
-// already to the spawner, and PID 1's other threads are not under that limit. The
-// limit is one higher for it. For memory and CPU time it is boxd/<box>: the
-// spawner is a thread of PID 1, which must neither be slowed down nor run out of
-// memory because commands use up theirs.
+// already to the spawner (a process that moves is not checked against the limit),
+// and PID 1's other threads are not under that limit. The limit is higher by
+// SpawnerThreads. For memory and CPU time it is boxd/<box>: a spawner is a thread
+// of PID 1, which must neither be slowed down nor run out of memory because
+// commands use up theirs.
 func (g *Group) HomeTasks() (_ []*os.File, err error) {
 	var files []*os.File
 	var undo cleanup.Stack

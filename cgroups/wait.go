@@ -27,6 +27,18 @@ func (g *Group) WaitEmpty(ctx context.Context) error {
 	return waitEmpty(ctx, f)
 }
 
+// WaitEmpty returns when no process is in the slot, as [Group.WaitEmpty] does. It
+// has one caller at a time. A slot that is closed meanwhile is no error.
+func (s *Slot) WaitEmpty(ctx context.Context) error {
+	if len(s.Stats) <= StatEvents || s.Stats[StatEvents] == nil {
+		return os.ErrClosed
+	}
+	if err := waitEmpty(ctx, s.Stats[StatEvents]); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
 // openEvents opens a cgroup.events file so that the runtime's poller waits for
 // its changes: no thread is blocked meanwhile.
 func openEvents(dir *os.File, name string) (*os.File, error) {
