@@ -21,7 +21,7 @@ const (
 // directories that mounts go on (CVE-2026-41579).
 func openDir(root *os.File, unsafePath string) (*os.File, error) {
 	return linux.Openat2(root, unsafePath, unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Flags:   unix.O_PATH | unix.O_DIRECTORY,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }

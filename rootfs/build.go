@@ -126,13 +126,15 @@ func (b *builder) view() (err error) {
 	if err != nil {
 		return err
 	}
+	attrs := uint64(attrDefault)
 	if !b.o.Writable {
 		// Set here and not by the box's own set-up, so that the kernel locks it: it
 		// could not be undone even with all capabilities in the box
 		// (mount_namespaces(7)).
-		if err := linux.MountSetattr(b.box, false, unix.MountAttr{Attr_set: attrReadOnly}); err != nil {
-			return err
-		}
+		attrs = attrReadOnly
+	}
+	if err := linux.MountSetattr(b.box, false, unix.MountAttr{Attr_set: attrs}); err != nil {
+		return err
 	}
 	return attach(b.box, b.top, rootName)
 }

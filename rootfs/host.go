@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -156,6 +157,11 @@ func (h *Host) keep(top *os.File, name string, mount *os.File, attrs uint64) err
 	}
 	h.trees = append(h.trees, tree{name, root})
 	return nil
+}
+
+// tree returns the tree called name, which exists.
+func (h *Host) tree(name string) tree {
+	return h.trees[slices.IndexFunc(h.trees, func(t tree) bool { return t.name == name })]
 }
 
 // Close takes the template away. Boxes that were built keep what they have.

@@ -1,14 +1,18 @@
 package rootfs
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 
-	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -86,21 +90,158 @@ func command(r *Root, base int, user string, args ...string) *exec.Cmd {
 	return cmd
 }
 
+// output runs cmd with a pipe that belongs to the box, so that opening
+// /dev/stdout works, and returns what it wrote.
+func output(t testing.TB, cmd *exec.Cmd, base int) ([]byte, error) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := w.Chown(base, base); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdout, cmd.Stderr = w, w
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return nil, err
+	}
+	out, readErr := io.ReadAll(r)
+	return out, errors.Join(cmd.Wait(), readErr)
+}
+
 // sh runs a shell script in r as root of the box and returns its output.
 func sh(t testing.TB, r *Root, base int, script string) string {
 	t.Helper()
-	out, err := command(r, base, "0 0", "/bin/sh", "-c", script).CombinedOutput()
+	out, err := output(t, command(r, base, "0 0", "/bin/sh", "-c", script), base)
 	if err != nil {
 		t.Fatalf("%s\n%s%v", script, out, err)
 	}
 	return strings.TrimSpace(string(out))
 }
 
-var _ = linux.NewUserNS
+// fails runs a script as root of the box that must not succeed, and returns its
+// output.
+func fails(t testing.TB, r *Root, base int, script string) string {
+	t.Helper()
+	out, err := command(r, base, "0 0", "/bin/sh", "-c", script).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() == 125 {
+		t.Errorf("%s: %v, want it to fail\n%s", script, err, out)
+	}
+	return string(out)
+}
 
-func TestSmoke(t *testing.T) {
+// mounts are the mounts of the test's namespace as a sorted list without ids.
+func mounts(t testing.TB) []string {
+	t.Helper()
+	info, err := os.ReadFile("/proc/thread-self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for line := range strings.Lines(string(info)) {
+		if f := strings.Fields(line); len(f) > 5 {
+			list = append(list, strings.Join(f[3:6], " "))
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+func TestOpenHostFailure(t *testing.T) {
 	dir := stateDir(t)
-	h := testHost(t, dir)
+	before := mounts(t)
+	for _, root := range []string{"/proc/self/nothing", "/proc"} { // no /etc in either
+		if _, err := openHost(filepath.Join(dir, "host"), root); err == nil {
+			t.Errorf("host below %s: no error", root)
+		}
+	}
+	if _, err := OpenHost(dir); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("existing directory: %v", err)
+	}
+	if after := mounts(t); !slices.Equal(before, after) {
+		t.Errorf("mounts left: %q, were %q", after, before)
+	}
+}
+
+func TestEtcHoldsNothingSecret(t *testing.T) {
+	dir := stateDir(t)
+	r := testBox(t, testHost(t, dir), dir, "a", options(testBase))
+	for _, name := range []string{"shadow", "gshadow", "shadow-", "sudoers", "ssh", "ssl/private", "machine-id", "fstab", "pip.conf", "npmrc"} {
+		if _, err := os.Lstat(r.Path() + "/etc/" + name); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("/etc/%s: %v, want that it does not exist", name, err)
+		}
+	}
+}
+
+// fakeHost makes a small system, for what the machine's own cannot show.
+func fakeHost(t *testing.T, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	for _, dir := range []string{"usr/bin", "etc", "lib"} {
+		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for path, content := range files {
+		path = filepath.Join(root, path)
+		mode := fs.FileMode(0o644)
+		if content == "secret" {
+			mode = 0o640
+		}
+		os.MkdirAll(filepath.Dir(path), 0o755)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestTemplateOfAnotherHost(t *testing.T) {
+	dir := stateDir(t)
+	files := map[string]string{
+		"etc/services": "secret", "etc/profile": "open", "etc/python3/a": "open", "etc/python3/b": "secret",
+		"etc/ssl/certs/x": "open", "etc/ssl/private/x": "open", "etc/unknown": "open", "lib/x": "open",
+	}
+	for i := range 40 {
+		files[fmt.Sprint("etc/alternatives/", i)] = "open"
+	}
+	root := fakeHost(t, files)
+	if err := os.Symlink("usr/bin", filepath.Join(root, "bin")); err != nil {
+		t.Fatal(err)
+	}
+	h, err := openHost(filepath.Join(dir, "host"), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
 	r := testBox(t, h, dir, "a", options(testBase))
-	t.Log(sh(t, r, testBase, "ls -la / /etc /dev /home/; id; whoami; df; cat /proc/self/mountinfo; hostname; cat /etc/passwd; python3 -V"))
+	for path, want := range map[string]bool{
+		"etc/services": false, "etc/profile": true, "etc/python3/a": true, "etc/python3/b": false, "etc/alternatives/39": true,
+		"etc/ssl/certs/x": true, "etc/ssl/private": false, "etc/unknown": false, "lib/x": true, "bin": true, "sbin": false,
+	} {
+		if _, err := os.Lstat(filepath.Join(r.Path(), path)); (err == nil) != want {
+			t.Errorf("%s: %v, want it there: %v", path, err, want)
+		}
+	}
+	if target, err := os.Readlink(r.Path() + "/bin"); target != "usr/bin" {
+		t.Errorf("bin -> %q, %v", target, err)
+	}
+}
+
+// TestUmask builds with the strictest umask; modes must not depend on it.
+func TestUmask(t *testing.T) {
+	dir := stateDir(t)
+	defer syscall.Umask(syscall.Umask(0o777))
+	r := testBox(t, testHost(t, dir), dir, "a", options(testBase))
+	for path, want := range map[string]fs.FileMode{
+		"": 0o755, "/etc": 0o755, "/etc/services": 0o644, "/.box/passwd": 0o644, "/dev/null": 0o666, "/opt": 0o755, "/tmp": 0o777,
+	} {
+		if info, err := os.Stat(r.Path() + path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%q: %v, %v, want mode %v", path, info.Mode(), err, want)
+		}
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -61,6 +62,7 @@ func playBox(root string, args []string) error {
 		{"pivot_root", func() error { return unix.PivotRoot(".", ".") }},
 		{"umount", func() error { return unix.Unmount(".", unix.MNT_DETACH) }},
 		{"sethostname", func() error { return unix.Sethostname([]byte("testbox")) }},
+		{"loopback", func() error { return linux.SetLinkUp("lo") }},
 		{"become the user", becomeUser},
 		{"drop capabilities", dropCapabilities},
 	} {

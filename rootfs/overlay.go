@@ -18,8 +18,7 @@ func (b *builder) fillEtc(f *filler) error {
 		return etc.err
 	}
 	defer etc.top.Close()
-	i := indexTree(b.host.trees, "etc")
-	src, err := linux.Reopen(b.host.trees[i].root, unix.O_RDONLY|unix.O_DIRECTORY)
+	src, err := linux.Reopen(b.host.tree("etc").root, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -53,6 +52,9 @@ func (b *builder) overlay(t tree) error {
 		linux.Option{Key: "lowerdir", Value: linux.FdPath(lower)},
 		linux.Option{Key: "upperdir", Value: linux.FdPath(layers[0])},
 		linux.Option{Key: "workdir", Value: linux.FdPath(layers[1])},
+		// Renaming a directory of the host would fail with EXDEV otherwise, and mv
+		// would copy it.
+		linux.Option{Key: "redirect_dir", Value: "on"},
 		// Nothing of it outlives a crash, so nothing need be synced (Linux 5.10).
 		linux.Option{Key: "volatile"})
 	if err != nil {
@@ -96,13 +98,4 @@ func (b *builder) layer(kind string, t tree) (*os.File, error) {
 	f.mkdir(name, 0o755)
 	layer := f.into(name)
 	return layer.top, layer.err
-}
-
-func indexTree(trees []tree, name string) int {
-	for i, t := range trees {
-		if t.name == name {
-			return i
-		}
-	}
-	return -1
 }

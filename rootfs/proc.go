@@ -1,0 +1,48 @@
+package rootfs
+
+// ProcPath is a path of /proc that a box must not read or write, with the reason.
+type ProcPath struct{ Path, Reason string }
+
+// MaskedProc are the paths that are hidden from a box. Most of them belong to the
+// host's root, whom no id of a box is, and refuse already because of that; they
+// are hidden so that no mistake elsewhere uncovers them. A path that a kernel
+// does not have is passed over. Each path costs a mount, so what only the host's
+// root can read anyway (kmsg, kpage*, slabinfo, vmallocinfo) is not among them
+// unless other runtimes mask it as well.
+//
+// The base is the default of container runtimes (maskedPaths of containerd's and
+// Podman's OCI specifications).
+var MaskedProc = []ProcPath{
+	{"/proc/acpi", "state of the hardware, sleep and wake-up controls"},
+	{"/proc/asound", "sound hardware of the host"},
+	{"/proc/interrupts", "timing of key strokes and devices of the host"},
+	{"/proc/kcore", "the memory of the kernel"},
+	{"/proc/keys", "names of keys, in keyrings of others too"},
+	{"/proc/latency_stats", "what other processes wait for"},
+	{"/proc/sched_debug", "names and timing of all processes of the host (before Linux 5.13)"},
+	{"/proc/scsi", "disks of the host, and commands to remove them"},
+	{"/proc/timer_list", "kernel addresses and processes of the host"},
+	{"/proc/timer_stats", "processes of the host (before Linux 4.11)"},
+}
+
+// ReadOnlyProc are the paths that a box may read but not write. The files below
+// that concern one box's own namespaces (/proc/sys/net, kernel/shm*, …) belong to
+// the box's root, so that file permissions alone do not protect them.
+//
+// The base is as for MaskedProc (readonlyPaths).
+var ReadOnlyProc = []ProcPath{
+	{"/proc/bus", "PCI and input devices of the host"},
+	{"/proc/fs", "controls of file systems, of nfsd and ext4 among others"},
+	{"/proc/irq", "which processor handles which device"},
+	{"/proc/sys", "kernel settings: core_pattern and modprobe name programs that the host runs as root"},
+	{"/proc/sysrq-trigger", "reboots or crashes the host"},
+}
+
+// ProcPaths returns the paths alone, as libcontainer takes them.
+func ProcPaths(list []ProcPath) []string {
+	paths := make([]string, len(list))
+	for i, p := range list {
+		paths[i] = p.Path
+	}
+	return paths
+}
