@@ -70,7 +70,8 @@ func startBox(t testing.TB, dirs ...string) *testBox {
 // start starts the process in its namespaces.
 func (b *testBox) start() {
 	b.cmd = exec.Command("/proc/self/exe")
-	b.cmd.Env = []string{boxRole + "=1"}
+	// The race detector would sleep for a second at exit.
+	b.cmd.Env = []string{boxRole + "=1", "GORACE=atexit_sleep_ms=0"}
 	b.cmd.Stderr = os.Stderr
 	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: boxBase, Size: 65536}}
 	b.cmd.SysProcAttr = &syscall.SysProcAttr{

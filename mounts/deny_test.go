@@ -35,6 +35,7 @@ func checkVerdicts(t *testing.T, deny []string, table [][2]string) {
 }
 
 func TestDefaultDeny(t *testing.T) {
+	testutil.RequireRoot(t) // to look into /root
 	checkVerdicts(t, DefaultDeny, [][2]string{
 		{"/", `is "/", which is never mounted: use a directory outside of it`},
 		{"/usr/..", `is "/"`},
