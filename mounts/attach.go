@@ -108,7 +108,8 @@ func checkKind(name string, mode uint32, dir bool) error {
 }
 
 // Detach takes away the mount id that Attach put at target, even if it is in
-// use: processes keep what they have open. If another mount is there, or none,
+// use: processes keep what they have open. Mounts inside of it go with it, so
+// detach those first (see [InOrder]). If another mount is there, or none,
 // the error is ErrNotAttached and nothing is changed.
 func Detach(ns NS, target string, id MountID) error {
 	if err := checkTarget(target); err != nil {
