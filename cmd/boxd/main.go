@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/cli"
+	"github.com/boxd/boxd/internal/doctor"
 	"github.com/boxd/boxd/internal/version"
 )
 
@@ -20,6 +21,7 @@ func main() {
 		Stderr:    os.Stderr,
 		LookupEnv: os.LookupEnv,
 		NewEngine: newEngine,
+		Examine:   doctor.Gather,
 	}
 	os.Exit(app.Main(os.Args[1:]))
 }

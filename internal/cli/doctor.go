@@ -2,11 +2,77 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/doctor"
 	"github.com/spf13/cobra"
 )
 
-// Examine is a placeholder.
-type Examine func(ctx context.Context) error
+// Examine finds the facts about a host, usually [doctor.Gather].
+type Examine func(ctx context.Context, h doctor.Host) doctor.Facts
 
-func (a *App) newDoctor() *cobra.Command { return &cobra.Command{Use: "doctor"} }
+// statusIll says that no box can be built, which is an answer and not a failure
+// of boxd.
+const statusIll = 1
+
+func (a *App) newDoctor() *cobra.Command {
+	var asJSON bool
+	var initPath, stateDir string
+	cmd := &cobra.Command{
+		Use:   "doctor [flags]",
+		Short: "Examine whether boxes can be built on this host, and how well",
+		Long: `Examine whether boxes can be built on this host, and how well they are isolated.
+
+The doctor tries each kernel feature that boxes rest on and each limit, builds a
+box, runs a command in it and removes it. Each line of the report is
+  ok         works
+  degraded   boxes can be built, something about them is weaker
+  unknown    could not be examined
+  failed     stands in the way of every box
+and says what to do about it.
+
+Exit status: 0 if a box could be built and a command ran in it, else 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(asJSON, initPath, stateDir) },
+
+		DisableFlagsInUseLine: true,
+	}
+	cmd.Flags().SortFlags = false
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	registerEngine(cmd.Flags(), &initPath, &stateDir)
+	must(cmd.MarkFlagFilename("init"))
+	must(cmd.MarkFlagDirname("state-dir"))
+	return cmd
+}
+
+func (a *App) doctor(asJSON bool, initFlag, stateDir string) error {
+	signals := a.watchSignals()
+	defer signals.stop()
+	host := doctor.Host{Version: a.Version}
+	host.InitPath, host.InitError = a.initPath(initFlag)
+	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
+		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: a.stateDir(stateDir)})
+	}
+	report := doctor.NewReport(a.Examine(signals.ctx, host))
+	if err := a.writeReport(report, asJSON); err != nil {
+		return err
+	}
+	switch sig := signals.received(); {
+	case sig != 0:
+		return &statusError{status: 128 + int(sig)}
+	case !report.OK:
+		return &statusError{status: statusIll}
+	}
+	return nil
+}
+
+func (a *App) writeReport(r doctor.Report, asJSON bool) error {
+	if !asJSON {
+		return r.WriteText(a.Stdout)
+	}
+	enc := json.NewEncoder(a.Stdout)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(r)
+}

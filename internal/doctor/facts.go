@@ -1,0 +1,145 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Facts are what was found on a host.
+type Facts struct {
+	Version          string // of boxd
+	Release, Machine string // of the kernel, as uname(2) has them
+	UID              int
+
+	// Features maps the name of a kernel feature to what trying it gave: nil if
+	// it works, errors.ErrUnsupported for a certain no, else an error that
+	// leaves it open.
+	Features map[string]error
+	// Sysctls that forbid things, by path below /proc/sys; absent ones are left
+	// out.
+	Sysctls map[string]string
+
+	CgroupMode  string // of package cgroups; empty if CgroupError is set
+	CgroupError error
+	Enforcement []cgroups.Enforcement // only if UID is 0
+
+	InitPath string
+	// InitError is why boxd-init was not found or does not fit; nil if a
+	// launcher answered.
+	InitError error
+	Box       Trial
+}
+
+// Trial is an attempt to build a box with the default limits and run a command
+// in it.
+type Trial struct {
+	Error error
+	// Degraded says that it only worked once limits were given up.
+	Degraded bool
+	// Create and Run are how long the box took to build and the command to run.
+	Create, Run time.Duration
+}
+
+// Host is what Gather cannot find by itself.
+type Host struct {
+	Version   string
+	InitPath  string
+	InitError error // why there is no InitPath
+	NewEngine func(ctx context.Context) (engine.Engine, error)
+}
+
+// sysctls that can take away what boxes need.
+var sysctls = []string{
+	"user/max_user_namespaces",
+	"kernel/unprivileged_userns_clone",             // Debian
+	"kernel/apparmor_restrict_unprivileged_userns", // Ubuntu 23.10
+	"vm/memfd_noexec",                              // Linux 6.3
+}
+
+// probes of single features, by the name under which they are reported.
+var probes = map[string]func() error{
+	featureUserNS:  linux.ProbeUserNS,
+	featureMounts:  linux.ProbeMountAPI,
+	featureIDMap:   func() error { return linux.ProbeIDMap("/") },
+	featureOverlay: func() error { return linux.ProbeFilesystem("overlay") },
+	featureSeccomp: linux.ProbeSeccomp,
+	featureClone:   linux.ProbeCloneIntoCgroup,
+	featurePidfd:   linux.ProbePidfd,
+	featureOpenat2: linux.ProbeOpenat2,
+	featureMemfd:   linux.ProbeExecMemfd,
+}
+
+// Gather examines this host. It builds a box, runs a command in it and removes
+// it, and leaves nothing behind.
+func Gather(ctx context.Context, h Host) Facts {
+	f := Facts{
+		Version:   h.Version,
+		UID:       os.Geteuid(),
+		Features:  map[string]error{},
+		Sysctls:   map[string]string{},
+		InitPath:  h.InitPath,
+		InitError: h.InitError,
+	}
+	f.Release, f.Machine, _ = linux.KernelRelease() // uname cannot fail with a valid buffer
+	for name, probe := range probes {
+		f.Features[name] = probe()
+	}
+	for _, name := range sysctls {
+		if value, err := os.ReadFile("/proc/sys/" + name); err == nil {
+			f.Sysctls[name] = strings.TrimSpace(string(value))
+		}
+	}
+	f.examineCgroups()
+	switch {
+	case f.InitError != nil:
+		f.Box.Error = f.InitError
+	case f.UID != 0:
+		f.Box.Error = errNotRoot
+	default:
+		f.tryBox(ctx, h)
+	}
+	return f
+}
+
+// errNotRoot: nothing was tried that only root can do.
+var errNotRoot = errors.New("not tried: only root builds boxes")
+
+func (f *Facts) examineCgroups() {
+	host, err := cgroups.Detect()
+	if err != nil {
+		f.CgroupError = err
+		return
+	}
+	defer host.Close()
+	f.CgroupMode = string(host.Mode())
+	if f.UID == 0 {
+		f.Enforcement = host.Enforcement()
+	}
+}
+
+// trialCommand exists in every box: it is the shell that scripts need.
+var trialCommand = engine.Command{Args: []string{"sh", "-c", "exit 0"}, Timeout: 30 * time.Second}
+
+func (f *Facts) tryBox(ctx context.Context, h Host) {
+	eng, err := h.NewEngine(ctx)
+	if err != nil {
+		f.InitError, f.Box.Error = err, err
+		return
+	}
+	f.Box = try(ctx, eng, engine.Spec{})
+	if f.Box.Error != nil {
+		if again := try(ctx, eng, engine.Spec{AllowDegraded: true}); again.Error == nil {
+			f.Box.Degraded = true
+		}
+	}
+	if err := eng.Close(); err != nil && f.Box.Error == nil {
+		f.Box.Error = err
+	}
+}

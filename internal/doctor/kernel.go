@@ -1,0 +1,95 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// kernelVersion is major, minor and patch level of a kernel.
+type kernelVersion [3]int
+
+// parseRelease reads the numbers at the start of a kernel release; what follows
+// them is the distribution's own.
+func parseRelease(release string) (kernelVersion, bool) {
+	var v kernelVersion
+	for i := range v {
+		digits := release[:len(release)-len(strings.TrimLeft(release, "0123456789"))]
+		n, err := strconv.Atoi(digits)
+		if err != nil {
+			return v, i > 1 // a release such as "6.1-rc3" has no patch level
+		}
+		v[i] = n
+		release = strings.TrimPrefix(release[len(digits):], ".")
+	}
+	return v, true
+}
+
+func (v kernelVersion) less(w kernelVersion) bool {
+	for i := range v {
+		if v[i] != w[i] {
+			return v[i] < w[i]
+		}
+	}
+	return false
+}
+
+// minKernel has the youngest feature that every box needs, cgroup.kill
+// (Documentation/admin-guide/cgroup-v2.rst).
+var minKernel = kernelVersion{5, 14, 0}
+
+// hole is a flaw of the kernel by which code in a box could write to files of
+// the host that it can only read.
+type hole struct {
+	name  string
+	since kernelVersion
+	// fixed are the first releases with the correction, one per stable series
+	// that was still cared for. Every series after the last has it from the
+	// start; series in between never got it.
+	fixed  []kernelVersion
+	shield string // what boxd does about it
+}
+
+// holes that matter to boxes because all of them share the host's page cache.
+// Versions are those of the CVE records of kernel.org.
+var holes = []hole{
+	{
+		name:   "CVE-2022-0847 (Dirty Pipe)",
+		since:  kernelVersion{5, 8, 0},
+		fixed:  []kernelVersion{{5, 10, 102}, {5, 15, 25}, {5, 16, 11}},
+		shield: "nothing in boxd shields the host from it",
+	},
+	{
+		// The corrections of Copy Fail came out shortly before those of Dirty
+		// Frag, so that these releases have both.
+		name:   "CVE-2026-31431 (Copy Fail), CVE-2026-43284 (Dirty Frag)",
+		since:  kernelVersion{4, 11, 0},
+		fixed:  []kernelVersion{{5, 10, 255}, {5, 15, 205}, {6, 1, 171}, {6, 6, 138}, {6, 12, 87}, {6, 18, 28}, {7, 0, 5}},
+		shield: "boxes cannot open AF_ALG sockets nor configure IPsec",
+	},
+}
+
+// affects says whether a kernel of this version without corrections added by a
+// distribution has the flaw.
+func (h hole) affects(v kernelVersion) bool {
+	if v.less(h.since) {
+		return false
+	}
+	for _, fixed := range h.fixed {
+		if v[0] == fixed[0] && v[1] == fixed[1] {
+			return v.less(fixed)
+		}
+	}
+	return v.less(h.fixed[len(h.fixed)-1])
+}
+
+// knownHoles names the flaws that a kernel of this version had when it was new.
+func knownHoles(v kernelVersion) string {
+	var names []string
+	for _, h := range holes {
+		if h.affects(v) {
+			names = append(names, fmt.Sprintf("%s: %s", h.name, h.shield))
+		}
+	}
+	return strings.Join(names, "; ")
+}

@@ -1,0 +1,149 @@
+package doctor
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+)
+
+// Status is the outcome of a check.
+type Status string
+
+// The outcomes, from good to bad.
+const (
+	OK       Status = "ok"
+	Unknown  Status = "unknown"  // could not be examined
+	Degraded Status = "degraded" // boxes work, something about them is weaker
+	Failed   Status = "failed"   // stands in the way of every box
+)
+
+// Check is one line of a report.
+type Check struct {
+	Name   string `json:"name"`
+	Status Status `json:"status"`
+	Detail string `json:"detail,omitempty"`
+	Mend   string `json:"mend,omitempty"` // what to do about it
+}
+
+// Report is what the doctor says. OK means that a box was built and that a
+// command ran in it.
+type Report struct {
+	OK      bool    `json:"ok"`
+	Version string  `json:"version"`
+	Kernel  string  `json:"kernel"`
+	Machine string  `json:"machine"`
+	Checks  []Check `json:"checks"`
+}
+
+// NewReport judges facts.
+func NewReport(f Facts) Report {
+	r := Report{OK: f.Box.Error == nil, Version: f.Version, Kernel: f.Release, Machine: f.Machine}
+	r.Checks = append(r.Checks, f.kernel(), f.flaws(), f.privilege(), f.cgroups())
+	for _, e := range f.Enforcement {
+		r.Checks = append(r.Checks, limit(e))
+	}
+	r.Checks = append(r.Checks, f.userNamespaces())
+	for _, need := range needs {
+		r.Checks = append(r.Checks, f.feature(need))
+	}
+	r.Checks = append(r.Checks, f.init(), f.box())
+	return r
+}
+
+func (f Facts) kernel() Check {
+	c := Check{Name: "kernel", Status: OK, Detail: f.Release + " " + f.Machine}
+	v, ok := parseRelease(f.Release)
+	switch {
+	case !ok:
+		c.Status, c.Mend = Unknown, "the release has no version number"
+	case v.less(minKernel):
+		c.Status, c.Mend = Failed, fmt.Sprintf("boxes need Linux %d.%d or newer", minKernel[0], minKernel[1])
+	}
+	return c
+}
+
+// flaws never fails: only the distribution knows what it has corrected.
+func (f Facts) flaws() Check {
+	c := Check{Name: "kernel flaws", Status: OK, Detail: "none known to boxd for this version"}
+	v, ok := parseRelease(f.Release)
+	if !ok {
+		c.Status, c.Detail = Unknown, ""
+		return c
+	}
+	if list := knownHoles(v); list != "" {
+		c.Status, c.Detail = Degraded, "unless the distribution has corrected it, this version has "+list
+		c.Mend = "install the newest kernel of the distribution and look the numbers up in its security tracker"
+	}
+	return c
+}
+
+func (f Facts) privilege() Check {
+	if f.UID != 0 {
+		return Check{"privilege", Failed, fmt.Sprintf("uid %d", f.UID), "run as root, who builds the boxes; what only root can examine is unknown below"}
+	}
+	return Check{Name: "privilege", Status: OK, Detail: "root"}
+}
+
+func (f Facts) cgroups() Check {
+	c := Check{Name: "cgroups", Status: OK, Detail: f.CgroupMode}
+	const mend = `boot with systemd.unified_cgroup_hierarchy=1 on the kernel command line`
+	switch cgroups.Mode(f.CgroupMode) {
+	case cgroups.Hybrid:
+		c.Status, c.Mend = Degraded, mend
+		c.Detail += ": limits are placed on the controllers of cgroup v1, processes on cgroup2"
+	case cgroups.Legacy:
+		c.Status, c.Mend = Degraded, mend
+		c.Detail += ": limits are placed on the controllers of cgroup v1, processes on a private mount of cgroup2"
+	}
+	if f.CgroupError != nil {
+		return Check{"cgroups", Failed, f.CgroupError.Error(), "mount cgroup2 at /sys/fs/cgroup"}
+	}
+	return c
+}
+
+// limit judges how one limit is enforced. One that is not makes boxes that ask
+// for it impossible unless --allow-degraded is given.
+func limit(e cgroups.Enforcement) Check {
+	c := Check{Name: e.Limit + " limit", Status: OK, Detail: e.By, Mend: e.Mend}
+	if e.Note != "" {
+		c.Status = Degraded
+		if c.Detail != "" {
+			c.Detail += ": "
+		}
+		c.Detail += e.Note
+	}
+	if !e.Enforced {
+		c.Status, c.Detail = Degraded, "not enforced: "+e.Note
+	}
+	return c
+}
+
+func (f Facts) init() Check {
+	switch {
+	case f.InitError != nil:
+		return Check{"boxd-init", Failed, f.InitError.Error(), "install boxd and boxd-init from one build, side by side"}
+	case errors.Is(f.Box.Error, errNotRoot):
+		return Check{Name: "boxd-init", Status: Unknown, Detail: f.InitPath + ": its version was not asked, which takes root"}
+	default:
+		return Check{Name: "boxd-init", Status: OK, Detail: f.InitPath + " is of the same version"}
+	}
+}
+
+func (f Facts) box() Check {
+	switch {
+	case f.Box.Error == nil:
+		return Check{Name: "box", Status: OK, Detail: fmt.Sprintf("built in %s, ran a command in %s", millis(f.Box.Create), millis(f.Box.Run))}
+	case errors.Is(f.Box.Error, errNotRoot):
+		return Check{"box", Failed, f.Box.Error.Error(), "run as root"}
+	case f.Box.Degraded:
+		return Check{"box", Failed, f.Box.Error.Error(), "boxes can be built with --allow-degraded only"}
+	}
+	return Check{"box", Failed, f.Box.Error.Error(), "see what is not ok above"}
+}
+
+func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
+
+// certainNo tells a feature that is not there from one that was not examined.
+func certainNo(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

@@ -1,0 +1,134 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// healthy is a host that lacks nothing; change makes it ill.
+func healthy(change func(*Facts)) Facts {
+	f := Facts{
+		Version: "1.2.3", Release: "6.12.90+deb13-amd64", Machine: "x86_64",
+		Features:   map[string]error{},
+		Sysctls:    map[string]string{"user/max_user_namespaces": "31000", "kernel/unprivileged_userns_clone": "1"},
+		CgroupMode: string(cgroups.Unified),
+		Enforcement: []cgroups.Enforcement{
+			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
+			{Limit: "swap", Enforced: true, By: "cgroup2 memory.swap.max"},
+		},
+		InitPath: "/usr/libexec/boxd/boxd-init",
+		Box:      Trial{Create: 9 * time.Millisecond, Run: 1500 * time.Microsecond},
+	}
+	for name := range probes {
+		f.Features[name] = nil
+	}
+	change(&f)
+	return f
+}
+
+var no = fmt.Errorf("tried it: %w", errors.ErrUnsupported)
+
+func TestReport(t *testing.T) {
+	eperm := os.NewSyscallError("fsopen", unix.EPERM)
+	for name, change := range map[string]func(*Facts){
+		"healthy": func(*Facts) {},
+		"hybrid": func(f *Facts) {
+			f.CgroupMode = string(cgroups.Hybrid)
+			f.Enforcement = []cgroups.Enforcement{
+				{Limit: "memory", Enforced: true, By: "cgroup v1 memory.limit_in_bytes", Note: "weaker than cgroup2"},
+				{Limit: "swap", Note: "memory.memsw.limit_in_bytes does not exist", Mend: "boot with swapaccount=1"},
+			}
+			f.Box.Error, f.Box.Degraded = fmt.Errorf("swap: %w", engine.ErrUnenforceable), true
+		},
+		"old": func(f *Facts) {
+			f.Release = "5.10.0-33-amd64"
+			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
+				f.Features[feature] = no
+			}
+			f.CgroupMode, f.Enforcement, f.CgroupError = "", nil, errors.New("mounting cgroup2: no such device")
+			f.Box.Error = errors.New("creating box: no such device")
+		},
+		"unprivileged": func(f *Facts) {
+			f.UID, f.Enforcement, f.Box.Error = 1000, nil, errNotRoot
+			f.Sysctls["kernel/apparmor_restrict_unprivileged_userns"] = "1"
+			for _, feature := range []string{featureUserNS, featureMounts, featureIDMap, featureOverlay} {
+				f.Features[feature] = eperm
+			}
+		},
+		"no-init": func(f *Facts) {
+			f.InitPath, f.InitError = "", fmt.Errorf("%w: no boxd-init", engine.ErrNoLauncher)
+			f.Box.Error = f.InitError
+		},
+	} {
+		r := NewReport(healthy(change))
+		var text bytes.Buffer
+		if err := r.WriteText(&text); err != nil {
+			t.Fatal(err)
+		}
+		wantGolden(t, name+".txt", text.Bytes())
+		if name == "hybrid" {
+			doc, err := json.MarshalIndent(r, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			wantGolden(t, name+".json", append(doc, '\n'))
+		}
+		if r.OK != (name == "healthy") {
+			t.Errorf("%s: OK is %v", name, r.OK)
+		}
+	}
+}
+
+func wantGolden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got, want) {
+		t.Errorf("%s is now\n%s", name, got)
+	}
+}
+
+func TestUserNamespaces(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		err     error
+		uid     int
+		highest string
+		status  Status
+		mend    string
+	}{
+		{"fine", nil, 0, "100", OK, ""},
+		{"none allowed", unix.ENOSPC, 0, "0", Failed, "set sysctl user.max_user_namespaces to 10000 or more"},
+		{"not in the kernel", no, 0, "", Failed, "needs a kernel with CONFIG_USER_NS"},
+		{"refused to root", unix.EPERM, 0, "100", Failed, "if boxd runs in a container, allow it clone with CLONE_NEWUSER and all ids"},
+		{"refused to others", unix.EPERM, 7, "100", Unknown, ""},
+	} {
+		got := healthy(func(f *Facts) {
+			f.Features[featureUserNS], f.UID, f.Sysctls["user/max_user_namespaces"] = c.err, c.uid, c.highest
+		}).userNamespaces()
+		if got.Status != c.status || got.Mend != c.mend {
+			t.Errorf("%s: %+v, want %s, %q", c.name, got, c.status, c.mend)
+		}
+	}
+}
