@@ -9,9 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/capability.h>
-#include <linux/filter.h>
 #include <linux/sched.h>
-#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stddef.h>
@@ -249,11 +247,6 @@ static void child(void *arg)
 	drop_privileges(s);
 	syscall(SYS_umask, 022);
 	enter_dir(s);
-	if (s->filter) {
-		struct sock_fprog prog = { s->filter_len, s->filter };
-		if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &prog) < 0)
-			fail(s, STEP_SECCOMP);
-	}
 	if (syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, 8) < 0)
 		fail(s, STEP_SIGMASK);
 	exec_program(s);

@@ -36,7 +36,6 @@ var stepNames = map[C.int]string{
 	C.STEP_MKDIR:        wire.StepMkdir,
 	C.STEP_CHDIR:        wire.StepChdir,
 	C.STEP_CWD_INSIDE:   wire.StepCwd,
-	C.STEP_SECCOMP:      "installing seccomp filter",
 	C.STEP_SIGMASK:      "restoring signal mask",
 	C.STEP_EXEC:         wire.StepExec,
 }
@@ -44,7 +43,7 @@ var stepNames = map[C.int]string{
 // spawn starts the command of m with the descriptors of a Spawn frame. It must
 // run on a thread that is in the box's v1 cgroups, and blocks until the program
 // runs.
-func spawn(m *wire.SpawnMsg, files []*os.File, filter []byte) (int, *wire.FailedMsg) {
+func spawn(m *wire.SpawnMsg, files []*os.File) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
 	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
@@ -68,9 +67,6 @@ func spawn(m *wire.SpawnMsg, files []*os.File, filter []byte) (int, *wire.Failed
 			r.value = C.uint64_t(m.Rlimits[i].Value)
 			unsafe.Slice(s.rlimits, n)[i] = r
 		}
-	}
-	if len(filter) > 0 {
-		s.filter, s.filter_len = mem.bytes(filter), C.uint32_t(len(filter)/8)
 	}
 	pid := C.boxd_spawn(s)
 	runtime.KeepAlive(files)
@@ -121,12 +117,6 @@ func (m *cMemory) alloc(n C.size_t) unsafe.Pointer {
 func (m *cMemory) string(s string) *C.char {
 	p := C.CString(s)
 	m.parts = append(m.parts, unsafe.Pointer(p))
-	return p
-}
-
-func (m *cMemory) bytes(b []byte) unsafe.Pointer {
-	p := C.CBytes(b)
-	m.parts = append(m.parts, p)
 	return p
 }
 

@@ -22,7 +22,6 @@ enum boxd_step {
 	STEP_MKDIR,
 	STEP_CHDIR,
 	STEP_CWD_INSIDE,
-	STEP_SECCOMP,
 	STEP_SIGMASK,
 	STEP_EXEC,
 };
@@ -47,8 +46,6 @@ struct boxd_spawn {
 	uint32_t uid, gid;
 	struct boxd_rlimit *rlimits;
 	uint32_t nrlimits;
-	void *filter;                 /* struct sock_filter[], or NULL */
-	uint32_t filter_len;          /* instructions */
 	/* out */
 	int step;                     /* enum boxd_step that failed, or 0 */
 	int err;                      /* its errno */

@@ -30,12 +30,11 @@ type birth struct {
 type spawners struct {
 	reaper *reaper
 	home   []*os.File // v1 tasks files, entered once per thread
-	filter []byte
 	queue  chan birth
 }
 
-func newSpawners(r *reaper, home []*os.File, filter []byte) *spawners {
-	s := &spawners{reaper: r, home: home, filter: filter, queue: make(chan birth, maxBirths)}
+func newSpawners(r *reaper, home []*os.File) *spawners {
+	s := &spawners{reaper: r, home: home, queue: make(chan birth, maxBirths)}
 	for range spawnerThreads {
 		go s.thread()
 	}
@@ -60,7 +59,7 @@ func (s *spawners) thread() {
 	for b := range s.queue {
 		s.reaper.birth(key{b.conn, b.id}, func() (int, *wire.FailedMsg) {
 			defer b.frame.Close()
-			return spawn(b.msg, b.frame.Files, s.filter)
+			return spawn(b.msg, b.frame.Files)
 		})
 	}
 }

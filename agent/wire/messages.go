@@ -30,10 +30,8 @@ type InitMsg struct {
 	Lifeline bool
 	// Policy is the seccomp program for the agent and all it starts, as an array
 	// of struct sock_filter (8 bytes each).
-	Policy []byte
-	// CommandFilter is the additional program for commands.
-	CommandFilter []byte
-	HomeTasks     uint32
+	Policy    []byte
+	HomeTasks uint32
 }
 
 // SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
@@ -87,7 +85,6 @@ func (m *InitMsg) Marshal() []byte {
 	var e encoder
 	e.bool(m.Lifeline)
 	e.bytes(m.Policy)
-	e.bytes(m.CommandFilter)
 	e.u32(m.HomeTasks)
 	return e.b
 }
@@ -97,7 +94,6 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Lifeline = d.bool()
 	m.Policy = d.bytes()
-	m.CommandFilter = d.bytes()
 	m.HomeTasks = d.u32()
 	return d.done("init")
 }

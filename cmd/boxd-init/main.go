@@ -29,6 +29,9 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == "agent":
 		return agent.Main()
 	case len(args) == 1 && args[0] == "init":
+		if err := launcher.ForbidUserNamespaces(); err != nil {
+			return err
+		}
 		libcontainer.Init() // never returns
 	case len(args) == 3 && args[0] == "launcher" && args[1] == "--state-dir":
 		return launcher.Main(args[2])

@@ -16,6 +16,14 @@ func OnThrowawayThread(fn func() error) error {
 	go func() {
 		// Never unlocked: the Go runtime ends the thread with the goroutine.
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			// Not so the main thread, which it would park for ever, in whatever
+			// namespaces fn left it. While this goroutine holds it, another one
+			// cannot land on it.
+			done <- OnThrowawayThread(fn)
+			runtime.UnlockOSThread()
+			return
+		}
 		if err := unix.Unshare(unix.CLONE_FS); err != nil {
 			done <- os.NewSyscallError("unshare(CLONE_FS)", err)
 			return

@@ -55,10 +55,9 @@ func (l *Launcher) greetAgent(b *box) error {
 	}
 	defer closeAll(home)
 	m := wire.InitMsg{
-		Lifeline:      true,
-		Policy:        l.policy,
-		CommandFilter: l.commandFilter,
-		HomeTasks:     uint32(len(home)),
+		Lifeline:  true,
+		Policy:    l.policy,
+		HomeTasks: uint32(len(home)),
 	}
 	files := append([]*os.File{b.listener}, home...)
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {

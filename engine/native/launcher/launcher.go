@@ -30,14 +30,13 @@ const clientFD = 3
 
 // Launcher serves one client.
 type Launcher struct {
-	client        *wire.Conn
-	instance      *instance
-	cgroups       *cgroups.Host
-	image         *rootfs.Host
-	deny          []string // trees that are never mounted
-	policy        []byte   // seccomp program of agents
-	commandFilter []byte   // and what commands get on top
-	creating      chan struct{}
+	client   *wire.Conn
+	instance *instance
+	cgroups  *cgroups.Host
+	image    *rootfs.Host
+	deny     []string // trees that are never mounted
+	policy   []byte   // seccomp program of agents
+	creating chan struct{}
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -79,10 +78,9 @@ func open(stateDir string) (l *Launcher, err error) {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
 	}
 	l = &Launcher{
-		boxes:         map[string]*box{},
-		deny:          append([]string{stateDir}, mounts.DefaultDeny...),
-		commandFilter: seccomp.CommandFilter(),
-		creating:      make(chan struct{}, 2*runtime.NumCPU()),
+		boxes:    map[string]*box{},
+		deny:     append([]string{stateDir}, mounts.DefaultDeny...),
+		creating: make(chan struct{}, 2*runtime.NumCPU()),
 	}
 	policy := make(chan error, 1)
 	go func() {
