@@ -52,7 +52,7 @@ var allowedProcess = []group{
 		{"wait4", 61, 260},
 		{"waitid", 247, 95},
 	}},
-	{"clone3: only the agent needs it (CLONE_INTO_CGROUP); CommandFilter takes it from commands", []call{
+	{"clone3: the agent needs it for CLONE_INTO_CGROUP; see the package comment", []call{
 		{"clone3", 435, 435},
 	}},
 	{"pidfds", []call{

@@ -12,14 +12,6 @@ const (
 	offsetArgs   = 16
 )
 
-// argNumber stands for the call number where a cond names an argument.
-const argNumber = -1
-
-var (
-	loadNumber = load(offsetNumber)
-	loadArch   = load(offsetArch)
-)
-
 func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
@@ -81,7 +73,7 @@ func compileRule(r rule) []unix.SockFilter {
 // compileCond falls through if c holds, else skips the rest instructions that
 // follow it.
 func compileCond(c cond, rest int) []unix.SockFilter {
-	p := []unix.SockFilter{load(offsetOf(c.arg))}
+	p := []unix.SockFilter{load(uint32(offsetArgs + 8*c.arg))}
 	if c.mask != all {
 		p = append(p, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: c.mask})
 	}
@@ -97,11 +89,4 @@ func compileCond(c cond, rest int) []unix.SockFilter {
 		p = append(p, jump(unix.BPF_JEQ, v, uint8(hit), uint8(miss)))
 	}
 	return p
-}
-
-func offsetOf(arg int) uint32 {
-	if arg == argNumber {
-		return offsetNumber
-	}
-	return uint32(offsetArgs + 8*arg)
 }

@@ -25,52 +25,26 @@ var arches = map[string]arch{
 // bytes each, for the architecture of this program. It is meant to be installed
 // once, by the agent on itself, and inherited by every command.
 func Compile() ([]byte, error) {
-	a, err := native()
-	if err != nil {
-		return nil, err
+	a, ok := arches[runtime.GOARCH]
+	if !ok {
+		return nil, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
 	}
 	return encode(a.program()), nil
-}
-
-// CommandFilter returns the filter that a command gets in addition: clone3 does
-// not exist. It is an array of struct sock_filter as that of [Compile], and nil
-// on an architecture that Compile refuses.
-func CommandFilter() []byte {
-	a, err := native()
-	if err != nil {
-		return nil
-	}
-	return encode(a.guard(compileCheck(check{
-		{[]cond{{arg: argNumber, mask: all, in: []uint32{unix.SYS_CLONE3}}}, enosys},
-		{nil, allow},
-	})))
 }
 
 // Instructions is the number of instructions in a program of this package. The
 // kernel takes at most 4096 (BPF_MAXINSNS).
 func Instructions(program []byte) int { return len(program) / 8 }
 
-func native() (arch, error) {
-	a, ok := arches[runtime.GOARCH]
-	if !ok {
-		return arch{}, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
-	}
-	return a, nil
-}
-
-// program is the whole filter.
-func (a arch) program() []unix.SockFilter {
-	return a.guard(append([]unix.SockFilter{loadNumber}, tree(a.spans())...))
-}
-
-// guard puts the check of the architecture before a program: the numbers of
+// program is the whole filter. The architecture comes first: the numbers of
 // another one mean other calls.
-func (a arch) guard(program []unix.SockFilter) []unix.SockFilter {
+func (a arch) program() []unix.SockFilter {
 	return append([]unix.SockFilter{
-		loadArch,
+		load(offsetArch),
 		jump(unix.BPF_JEQ, a.audit, 1, 0),
 		ret(kill),
-	}, program...)
+		load(offsetNumber),
+	}, tree(a.spans())...)
 }
 
 // span is a range of call numbers, up to the next span, that are treated alike.

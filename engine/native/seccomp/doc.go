@@ -17,8 +17,6 @@
 //	                                                 32-bit libc whose exit fails loop for ever
 //	unshare, setns, clone of a      EPERM            a nested user namespace hands out capabilities
 //	namespace
-//	clone3 (for commands)           ENOSYS           its flags lie in memory, where no filter sees them;
-//	                                                 libcs fall back to clone
 //	socket, other than AF_UNIX,     EAFNOSUPPORT     AF_ALG, AF_VSOCK, AF_PACKET, AF_TIPC … are attack
 //	AF_INET, AF_INET6, AF_NETLINK                    surface, some of it loaded on demand
 //	socket, AF_INET and AF_INET6    EPERM            packets past the stack (also SOCK_PACKET, which
@@ -42,6 +40,11 @@
 //
 // Looser than one may expect, with reasons:
 //
+//   - clone3 is allowed, because the agent starts commands with it
+//     (CLONE_INTO_CGROUP) and commands inherit its filter. Its flags lie in memory,
+//     where no filter sees them, so new namespaces are not this package's to
+//     forbid: user.max_user_namespaces of a box is 0, and the others need
+//     CAP_SYS_ADMIN.
 //   - ptrace, process_vm_readv and process_vm_writev are allowed as in Docker:
 //     debuggers and strace work in a box. The kernel's ptrace_may_access wants
 //     the same user ids and a dumpable target, or CAP_SYS_PTRACE, which nobody in

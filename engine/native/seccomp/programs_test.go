@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestPrograms runs programs of the host under both filters. fails is part of
+// TestPrograms runs programs of the host under the filter. fails is part of
 // what those print that the policy breaks on purpose, each for a setuid or
 // setgid bit or a namespace; it is empty for the rest.
 func TestPrograms(t *testing.T) {

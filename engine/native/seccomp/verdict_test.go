@@ -194,27 +194,6 @@ func TestNumbers(t *testing.T) {
 	}
 }
 
-func TestCommandFilter(t *testing.T) {
-	p := decode(CommandFilter())
-	a, err := native()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, c := range []struct {
-		d    data
-		want verdict
-	}{
-		{data{arch: a.audit, nr: unix.SYS_CLONE3}, enosys},
-		{data{arch: a.audit, nr: unix.SYS_READ}, allow},
-		{data{arch: a.audit, nr: unix.SYS_CLONE}, allow},
-		{data{arch: unix.AUDIT_ARCH_I386, nr: unix.SYS_READ}, kill},
-	} {
-		if got, _, err := run(p, c.d); err != nil || got != c.want {
-			t.Errorf("arch %#x number %d: %v, %v, want %v", c.d.arch, c.d.nr, got, err, c.want)
-		}
-	}
-}
-
 // verdictOf runs the program of a; an arch of zero in d means a's own.
 func verdictOf(t *testing.T, a arch, d data) verdict {
 	t.Helper()

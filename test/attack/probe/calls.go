@@ -37,7 +37,7 @@ var callProbes = []probe{
 	{"adjust-time", "the host's clock", any2(refused(unix.SYS_ADJTIMEX, nowhere), refused(unix.SYS_CLOCK_ADJTIME, 0, nowhere)), true},
 	{"hostname", "the name of the box is set by its owner", any2(refused(unix.SYS_SETHOSTNAME, nowhere, 1), refused(unix.SYS_SETDOMAINNAME, nowhere, 1)), true},
 	{"syslog", "kernel messages, with addresses", any2(refused(unix.SYS_SYSLOG, 10), opening(unix.O_RDONLY, "/dev/kmsg", "/proc/kmsg")), true},
-	{"numa", "pages of other processes move", any2(refused(unix.SYS_MOVE_PAGES, 1, 0), refused(unix.SYS_MIGRATE_PAGES, 1, 0)), true},
+	{"numa", "pages of other processes move", any2(refused(unix.SYS_MOVE_PAGES, 0, 0), refused(unix.SYS_MIGRATE_PAGES, 0, 0)), true},
 	{"personality", "READ_IMPLIES_EXEC and others", refused(unix.SYS_PERSONALITY, 0x0400000), true},
 	{"unknown-call", "what no list names does not exist", refused(0x1fff), false},
 	{"tiocsti", "typing into the caller's terminal (CVE-2017-5226), also with a bit that the kernel drops (CVE-2019-10063)", terminal(unix.TIOCSTI), true},

@@ -99,11 +99,18 @@ func mountFlags(bait) outcome {
 		if !strings.Contains(options, ",nosuid,") {
 			return escaped("%s is mounted %s", target, f[5])
 		}
-		if !strings.Contains(options, ",nodev,") && target != "/dev" && !strings.HasPrefix(target, "/dev/") {
+		if !strings.Contains(options, ",nodev,") && target != "/dev" && !strings.HasPrefix(target, "/dev/") && !isHarmless(target) {
 			return escaped("%s is mounted %s", target, f[5])
 		}
 	}
 	return blocked("all mounts are nosuid")
+}
+
+// isHarmless is true of a device node of a box: /dev/null masks files in /proc.
+func isHarmless(path string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR &&
+		harmless[[2]uint32{unix.Major(st.Rdev), unix.Minor(st.Rdev)}]
 }
 
 func controlSockets(bait) outcome {

@@ -14,10 +14,10 @@ var namespaceProbes = []probe{
 	{"unshare-user", "the same, the one that matters", calls(call("unshare(CLONE_NEWUSER)", unix.SYS_UNSHARE, unix.CLONE_NEWUSER)), false},
 	{"clone-user", "the same by clone, also with a bit that the kernel ignores", cloneUser, true},
 	{"clone3-user", "the same by clone3, whose flags no filter sees", clone3User, true},
-	{"clone3", "commands have no clone3 at all", clone3Plain, true},
+	{"clone3", "other namespaces by clone3", clone3Others, true},
 	{"setns", "joining a namespace of PID 1 or one's own", setns, true},
 	{"ns-files", "namespace files of PID 1 can be opened and kept", opening(unix.O_RDONLY, "/proc/1/ns/*",
-		"/proc/1/ns/mnt", "/proc/1/ns/user", "/proc/1/ns/net", "/proc/1/ns/pid"), true},
+		"/proc/1/ns/mnt", "/proc/1/ns/user", "/proc/1/ns/net", "/proc/1/ns/pid"), false},
 	{"mount", "new mounts", mount, false},
 	{"remount", "a read-only mount becomes writable", remount, false},
 	{"umount", "what is mounted over something is taken away", umount, false},
@@ -65,9 +65,14 @@ func cloneUser(bait) outcome {
 		fork("clone(CLONE_NEWUSER, bit 32)", unix.SYS_CLONE, 1<<32|flags))
 }
 
-func clone3User(bait) outcome { return clone3(unix.CLONE_NEWUSER) }
+func clone3User(bait) outcome {
+	return each(clone3, unix.CLONE_NEWUSER, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, unix.CLONE_NEWUSER|unix.CLONE_NEWNET)
+}
 
-func clone3Plain(bait) outcome { return clone3(0) }
+func clone3Others(bait) outcome {
+	return each(clone3, unix.CLONE_NEWNS, unix.CLONE_NEWNET, unix.CLONE_NEWPID, unix.CLONE_NEWIPC, unix.CLONE_NEWUTS,
+		unix.CLONE_NEWCGROUP, unix.CLONE_NEWTIME)
+}
 
 func clone3(flags uint64) outcome {
 	args := struct{ flags, pidfd, childTID, parentTID, exitSignal, stack, stackSize, tls uint64 }{

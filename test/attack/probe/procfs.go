@@ -19,13 +19,13 @@ var procfsProbes = []probe{
 	{"proc-sys", "settings of the host change", opening(writing, "/proc/sys/kernel/*", "/proc/sys/vm/*", "/proc/sys/fs/*"), true},
 	{"proc-sys-net", "settings of the network change, which belong to the box's root without being read-only", opening(writing,
 		"/proc/sys/net/*/*", "/proc/sys/net/*/conf/all/*"), true},
-	{"proc-sys-user", "limits of nested user namespaces are raised", opening(writing, "/proc/sys/user/*"), true},
+	{"proc-sys-user", "limits of nested user namespaces are raised", opening(writing, "/proc/sys/user/*"), false},
 	{"proc-irq", "interrupts move to other processors", opening(writing, "/proc/irq/default_smp_affinity", "/proc/irq/*/smp_affinity"), true},
 	{"proc-kernel", "memory and state of the kernel are read", reading(
-		"/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/sched_debug", "/proc/keys", "/proc/key-users",
-		"/proc/latency_stats", "/proc/interrupts", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo"), true},
-	{"proc-self", "own entries that reach beyond the process", opening(writing,
-		"/proc/self/uid_map", "/proc/self/gid_map", "/proc/self/setgroups"), false},
+		"/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/sched_debug", "/proc/keys",
+		"/proc/latency_stats", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo"), true},
+	{"interrupts", "the timing of the host's devices: key strokes, disks", reading("/proc/interrupts"), true},
+	{"own-id-map", "an own map that can be written again takes in any id", ownIDMap, false},
 	{"sys-write", "devices and modules of the host are configured", opening(writing,
 		"/sys/kernel/uevent_helper", "/sys/kernel/mm/ksm/run", "/sys/power/state", "/sys/module/*/parameters/*", "/sys/devices/system/cpu/cpu*/online"), true},
 	{"sys-present", "nothing of /sys is needed in a box", present("/sys/kernel", "/sys/fs", "/sys/class", "/sys/devices"), true},
@@ -54,6 +54,15 @@ func reading(paths ...string) func(bait) outcome {
 			return escaped("reading %s gave %d bytes", path, n)
 		}, paths...)
 	}
+}
+
+// ownIDMap writes what unprivileged processes may write into a fresh map. The
+// map of project ids is left out: anyone may write it and nobody can use it, for
+// files change their project in the first user namespace only.
+func ownIDMap(bait) outcome {
+	return each(func(path string) outcome {
+		return failing("writing "+path, os.WriteFile(path, []byte("0 0 1\n"), 0))
+	}, "/proc/self/uid_map", "/proc/self/gid_map")
 }
 
 // present is an escape if one of paths exists.

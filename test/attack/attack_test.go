@@ -1,0 +1,215 @@
+package attack
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/mounts"
+)
+
+func TestMain(m *testing.M) { testutil.Main(m) }
+
+// probeTarget is where a box finds the program.
+const probeTarget = "/opt/probe"
+
+// TestProbes tries every probe in every kind of box, as its root and as an
+// ordinary user.
+func TestProbes(t *testing.T) {
+	testutil.RequireRoot(t)
+	program, bait := buildProbe(t), setBait(t)
+	e := start(t)
+	for _, k := range []struct {
+		name         string
+		writableRoot bool
+		user         engine.User
+	}{
+		{"ro root, user 0", false, engine.User{}},
+		{"ro root, user 1000", false, engine.User{UID: 1000, GID: 1000}},
+		{"rw root, user 0", true, engine.User{}},
+		{"rw root, user 1000", true, engine.User{UID: 1000, GID: 1000}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			workspace := t.TempDir()
+			b := create(t, e, engine.Spec{
+				WritableRoot: k.writableRoot,
+				User:         k.user,
+				Mounts: []mounts.Mount{
+					{Source: workspace, Target: engine.WorkspaceTarget},
+					{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true},
+				},
+			})
+			root := "root=ro"
+			if k.writableRoot {
+				root = "root=rw"
+			}
+			for _, name := range probes(t, program) {
+				t.Run(name, func(t *testing.T) {
+					wantBlocked(t, b, name, append(slices.Clone(bait), root))
+				})
+			}
+			wantNoSetid(t, workspace)
+		})
+	}
+}
+
+func wantBlocked(t *testing.T, b engine.Box, name string, bait []string) {
+	t.Helper()
+	var out strings.Builder
+	r, err := engine.Run(t.Context(), b, engine.Command{
+		Args:   append([]string{probeTarget + "/probe", name}, bait...),
+		Stdout: &out,
+		Stderr: &out,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := strings.TrimSpace(out.String())
+	switch {
+	case r.ExitCode == 2 && allowedUntried(name, bait):
+		t.Skip(result)
+	case r.Verdict != engine.Exited || r.ExitCode != 0 || !strings.HasPrefix(result, "blocked: "):
+		t.Errorf("%s (%s, status %d)", result, r.Verdict, r.ExitCode)
+	default:
+		t.Log(result)
+	}
+}
+
+// allowedUntried are the probes that not every machine or box can try.
+func allowedUntried(name string, bait []string) bool {
+	switch name {
+	case "root-write":
+		return slices.Contains(bait, "root=rw")
+	case "host-address":
+		return hostAddress() == ""
+	case "int80", "x32":
+		return runtime.GOARCH != "amd64"
+	}
+	return false
+}
+
+// wantNoSetid looks at what the probes have left on the host.
+func wantNoSetid(t *testing.T, dir string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err == nil && info.Mode()&(fs.ModeSetuid|fs.ModeSetgid|fs.ModeDevice) != 0 {
+			t.Errorf("%q has mode %v", path, info.Mode())
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProbesCanTell runs the probes that do no harm on the bare host, where root
+// gets through: a probe that is blocked there by a typing error proves nothing.
+func TestProbesCanTell(t *testing.T) {
+	testutil.RequireRoot(t)
+	program, bait := buildProbe(t), setBait(t)
+	// What this kernel may be built without cannot escape.
+	absent := []string{"ENOSYS", "ENOENT", "EAFNOSUPPORT", "ENODEV", "ENXIO"}
+	for _, name := range probes(t, program, "outside") {
+		cmd := exec.CommandContext(t.Context(), program, append([]string{name}, bait...)...)
+		cmd.Dir = t.TempDir()
+		out, err := cmd.Output()
+		result := strings.TrimSpace(string(out))
+		if cmd.ProcessState == nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		_, reason, _ := strings.Cut(result, ": ")
+		isAbsent := slices.ContainsFunc(absent, func(errno string) bool { return strings.Contains(reason, errno) })
+		switch {
+		case strings.HasPrefix(result, "ESCAPED: "):
+		case isAbsent || name == "host-address" && hostAddress() == "":
+			t.Logf("%s: %s", name, result)
+		default:
+			t.Errorf("%s: %s: it should be possible here", name, result)
+		}
+	}
+}
+
+// TestWorkingDirectory: a command does not start in /proc, where the descriptors
+// of its birth are (CVE-2024-21626).
+func TestWorkingDirectory(t *testing.T) {
+	testutil.RequireRoot(t)
+	b := create(t, start(t), engine.Spec{})
+	for _, dir := range []string{"/proc", "/proc/self", "/proc/self/fd/0", "/proc/self/fd/3", "/proc/self/fd/7", "/proc/1/cwd", "/proc/1/root", "/proc/self/cwd"} {
+		r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"pwd"}, Dir: dir})
+		if err == nil {
+			t.Errorf("working directory %q: %+v, want an error", dir, r)
+		}
+	}
+}
+
+// buildProbe returns the path of the program, alone in a directory that every
+// user of a box can reach. Where there is no Go, in the virtual machine, it was
+// built along with the binaries under test.
+func buildProbe(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "probe")
+	if built, err := os.ReadFile(filepath.Join(os.Getenv("BOXD_BIN_DIR"), "attack-probe")); err == nil {
+		if err := os.WriteFile(path, built, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cmd := exec.Command("go", "build", "-o", path, "./probe")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("building the probe: %v\n%s", err, out)
+	}
+	return path
+}
+
+func probes(t *testing.T, program string, which ...string) []string {
+	t.Helper()
+	out, err := exec.Command(program, append([]string{"list"}, which...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Fields(string(out))
+}
+
+func start(t *testing.T) *native.Engine {
+	t.Helper()
+	_, initPath := testutil.BuildBinaries(t)
+	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := e.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return e
+}
+
+func create(t *testing.T, e *native.Engine, spec engine.Spec) engine.Box {
+	t.Helper()
+	b, err := e.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// t.Context has ended when clean-ups run.
+	t.Cleanup(func() {
+		if err := b.Remove(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
