@@ -28,15 +28,17 @@ func (g *Group) WaitEmpty(ctx context.Context) error {
 }
 
 // WaitEmpty returns when no process is in the slot, as [Group.WaitEmpty] does. It
-// has one caller at a time. A slot that is closed meanwhile is no error.
+// works with a closed slot too. A slot that is gone is empty.
 func (s *Slot) WaitEmpty(ctx context.Context) error {
-	if len(s.Stats) <= StatEvents || s.Stats[StatEvents] == nil {
-		return os.ErrClosed
+	if s.group.v2.box == nil {
+		return nil
 	}
-	if err := waitEmpty(ctx, s.Stats[StatEvents]); !errors.Is(err, os.ErrClosed) {
-		return err
+	f, err := openEvents(s.group.v2.box, s.path()+"/cgroup.events")
+	if err != nil {
+		return ignoreGone(err)
 	}
-	return nil
+	defer f.Close()
+	return waitEmpty(ctx, f)
 }
 
 // openEvents opens a cgroup.events file so that the runtime's poller waits for

@@ -18,7 +18,7 @@ import (
 const (
 	HeaderSize = 12
 	MaxBody    = 4 << 20
-	MaxFDs     = 24
+	MaxFDs     = 128 // SCM_MAX_FD of the kernel is 253
 	// maxQueuedFDs bounds descriptors that arrived before their frame was
 	// complete.
 	maxQueuedFDs = 2 * MaxFDs

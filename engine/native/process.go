@@ -97,7 +97,6 @@ func (p *process) start(ctx context.Context) error {
 	if p.slot, err = p.box.slots.take(); err != nil {
 		return err
 	}
-	p.box.slots.refill()
 	if err := p.openStdio(); err != nil {
 		return err
 	}

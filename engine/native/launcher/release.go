@@ -2,28 +2,27 @@ package launcher
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 
 	"github.com/boxd/boxd/cgroups"
-	"github.com/boxd/boxd/engine/native/rpc"
 )
 
 // release removes a slot once nothing runs in it: at once for most, later for
 // one whose background processes were kept, at the latest with the box.
-func (l *Launcher) release(body []byte) {
-	var m rpc.Release
-	if json.Unmarshal(body, &m) != nil {
+func (l *Launcher) release(b *box, name string) {
+	s := b.takeSlot(name)
+	if s == nil {
 		return
 	}
-	b, err := l.lookup(m.ID)
-	if err != nil {
+	// Most slots are empty: then the first try does it.
+	now, cancel := context.WithCancel(b.life)
+	cancel()
+	if s.Remove(now) == nil {
+		b.dropping.Done()
 		return
 	}
-	if s := b.takeSlot(m.Slot); s != nil {
-		b.dropSlot(s)
-	}
+	go b.dropSlot(s)
 }
 
 // takeSlot gives the ownership of a slot to the caller, who ends it with

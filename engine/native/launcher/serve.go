@@ -15,12 +15,11 @@ import (
 // answer carries out one request and replies. Descriptors in a reply are lent to
 // the kernel and closed here.
 func (l *Launcher) answer(frame *wire.Frame) {
-	if frame.Type == rpc.TypeRelease {
-		l.release(frame.Body)
-		return
-	}
 	reply, files, err := l.handle(frame)
 	defer closeAll(files)
+	if frame.ID == 0 {
+		return // told, not asked
+	}
 	answer := rpc.Reply{Body: reply}
 	if err != nil {
 		answer = rpc.Reply{Error: rpc.NewError(err)}
@@ -45,8 +44,8 @@ func (l *Launcher) handle(frame *wire.Frame) (reply any, files []*os.File, err e
 			return nil, nil, err
 		}
 		return nil, nil, l.update(b, m.Change)
-	case rpc.TypeSlot:
-		return l.handleSlot(frame.Body)
+	case rpc.TypeSlots:
+		return l.handleSlots(frame.Body)
 	case rpc.TypeKill:
 		return nil, nil, l.handleKill(frame.Body)
 	case rpc.TypePTY:
@@ -132,23 +131,37 @@ func (l *Launcher) handleRemove(body []byte) error {
 	return b.destroy()
 }
 
-func (l *Launcher) handleSlot(body []byte) (any, []*os.File, error) {
-	var m rpc.Box
+func (l *Launcher) handleSlots(body []byte) (any, []*os.File, error) {
+	var m rpc.Slots
 	b, err := l.find(body, &m, func() string { return m.ID })
 	if err != nil {
 		return nil, nil, err
 	}
-	s, err := b.newSlot()
-	if err != nil {
-		return nil, nil, err
+	if m.Count < 0 || m.Count > rpc.MaxSlots {
+		return nil, nil, fmt.Errorf("%d slots: %w", m.Count, wire.ErrProtocol)
 	}
-	reply := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
-	files := append([]*os.File{s.Dir}, s.Tasks...)
-	for _, f := range s.Stats {
-		reply.Stats = append(reply.Stats, f != nil)
-		if f != nil {
-			files = append(files, f)
+	for _, name := range m.Used {
+		l.release(b, name)
+	}
+	var reply []rpc.Slot
+	var files []*os.File
+	for range m.Count {
+		s, err := b.newSlot()
+		if err != nil {
+			for _, made := range reply {
+				l.release(b, made.Name)
+			}
+			return nil, nil, err
 		}
+		fresh := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
+		files = append(append(files, s.Dir), s.Tasks...)
+		for _, f := range s.Stats {
+			fresh.Stats = append(fresh.Stats, f != nil)
+			if f != nil {
+				files = append(files, f)
+			}
+		}
+		reply = append(reply, fresh)
 	}
 	return reply, files, nil
 }

@@ -6,11 +6,10 @@
 //	  | <- Hello    version, protocol                |
 //	  | -- Create   spec --------------------------> |
 //	  | <- Reply    id, fds: agent, volumes…         |
-//	  | -- Slot     box ---------------------------> |
-//	  | <- Reply    name, fds: dir, tasks…, stats…   |
+//	  | -- Slots    box, count, used --------------> |
+//	  | <- Reply    names, fds: dir, tasks…, stats…  |
 //	  | -- Kill     box, slot, signal -------------> |
 //	  | <- Reply                                     |
-//	  | -- Release  box, slot ---------------------> |   no reply
 //	  | -- PTY, Update, Remove --------------------> |
 //	  | <- Reply                                     |
 //
@@ -29,15 +28,14 @@ const Protocol = 1
 
 // Frame types.
 const (
-	TypeHello   = 64
-	TypeReply   = 65
-	TypeCreate  = 66
-	TypeRemove  = 67
-	TypeUpdate  = 68
-	TypeSlot    = 69
-	TypeKill    = 70
-	TypeRelease = 71
-	TypePTY     = 72
+	TypeHello  = 64
+	TypeReply  = 65
+	TypeCreate = 66
+	TypeRemove = 67
+	TypeUpdate = 68
+	TypeSlots  = 69
+	TypeKill   = 70
+	TypePTY    = 71
 )
 
 // Hello is the first frame of a launcher.
@@ -67,11 +65,23 @@ type Volume struct {
 	Size int64  // bytes
 }
 
-// Box names a box: the body of Remove and Slot.
+// Box names a box: the body of Remove.
 type Box struct{ ID string }
 
-// Slot answers a request for one. Its descriptors: the cgroup directory, Tasks
-// v1 tasks files, then those of Stats that are true, in order.
+// MaxSlots is the largest Count of a Slots request: their descriptors must fit
+// into one frame.
+const MaxSlots = 8
+
+// Slots asks for Count fresh slots, and gives used ones back, each of which is
+// removed as soon as it is empty. With Count 0 there is no reply.
+type Slots struct {
+	ID    string
+	Count int
+	Used  []string
+}
+
+// Slot is one element of the answer to Slots. Its descriptors: the cgroup
+// directory, Tasks v1 tasks files, then those of Stats that are true, in order.
 type Slot struct {
 	Name  string
 	Tasks int
@@ -83,12 +93,6 @@ type Kill struct {
 	ID     string
 	Slot   string
 	Signal int
-}
-
-// Release gives a slot back; it is removed as soon as it is empty.
-type Release struct {
-	ID   string
-	Slot string
 }
 
 // PTY asks for a terminal of the box. Descriptors of the reply: master, slave.
