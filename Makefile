@@ -144,7 +144,8 @@ lint:
 
 .PHONY: bench
 bench: build
-	$(TESTENV) $(GO) test -p 1 -run '^$$' -bench . $(if $(ROOT),-exec '$(ROOT)') $(TESTARGS) $$(.ci/packages bench $(PKGS))
+	@CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=false -ldflags '$(LDFLAGS_boxd)' -o "$(BIN)/.bench" ./test/bench
+	@$(ROOT) $(BIN)/.bench $(TESTARGS)
 
 .PHONY: fuzz
 fuzz:

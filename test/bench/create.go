@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+// coldCreate measures boxes from nothing to their first exit, and their end. The
+// launcher runs already.
+func (b *bench) coldCreate(ctx context.Context) {
+	const what = "create a box, to the first exit"
+	var made, removed series
+	cycle := func() (time.Duration, error) {
+		begin := time.Now()
+		box, err := b.engine.Create(ctx, b.spec())
+		if err != nil {
+			return 0, err
+		}
+		made = append(made, time.Since(begin))
+		if err := execTrue(ctx, box); err != nil {
+			return 0, err
+		}
+		exit := time.Since(begin)
+		err = box.Remove(ctx)
+		removed = append(removed, time.Since(begin)-exit)
+		return exit, err
+	}
+	s, err := alternate(max(b.n/4, 5), timed(bare), cycle)
+	if err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	target := b.host.createTarget()
+	b.table.times(what, s[1], s[0], goal{
+		fmt.Sprintf("≤ %d ms", target), s[1].p50() <= time.Duration(target)*time.Millisecond,
+	})
+	b.table.times("create a box, alone", made[len(made)-len(s[1]):], s[0], goal{})
+	b.table.times("remove a box", removed[len(removed)-len(s[1]):], s[0], goal{})
+}
+
+// liveMount measures mounts that come to and go from a running box.
+func (b *bench) liveMount(ctx context.Context) {
+	const what = "attach a mount to a running box"
+	source := filepath.Join(b.mountDir(), "source")
+	defer os.RemoveAll(filepath.Dir(source))
+	if err := os.MkdirAll(source, 0o755); err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	box, err := b.engine.Create(ctx, b.spec())
+	if err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	defer box.Remove(ctx)
+	m := mounts.Mount{Source: source, Target: "/mnt/bench"}
+	attach := func() error { return box.Update(ctx, engine.Change{Attach: []mounts.Mount{m}}) }
+	detach := func() error { return box.Update(ctx, engine.Change{Detach: []string{m.Target}}) }
+	if err := attach(); err != nil {
+		b.table.skip(what, "not here: "+err.Error())
+		return
+	}
+	if err := detach(); err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	s, err := alternate(b.n/2, timed(bare), timed(attach), timed(detach))
+	if err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	b.table.times(what, s[1], s[0], goal{})
+	b.table.times("detach a mount from a running box", s[2], s[0], goal{})
+}
+
+// mountDir is outside the trees that are never mounted, of which /run is one.
+func (b *bench) mountDir() string { return filepath.Join("/var/tmp", filepath.Base(b.scratch)) }

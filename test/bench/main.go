@@ -1,0 +1,114 @@
+// Command bench measures what boxes cost and prints one table: see
+// docs/benchmarks.md for what each row means.
+//
+// Every figure of time is paired: samples of the bare thing (fork+exec on the
+// host) and of the candidates alternate, so that the noise of the machine hits
+// both alike, and the ratio is that of the two medians. Timings are never tests:
+// a target that was missed does not change the exit status, a row that could not
+// be measured does.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
+)
+
+// bench is one run.
+type bench struct {
+	n        int  // samples of a short row; longer ones take fewer
+	full     bool // the rows that take many boxes
+	degraded bool
+	bin      string // directory of boxd and boxd-init
+	scratch  string // directory for state, bundles and mount sources
+	host     host
+	engine   *native.Engine
+	table    table
+}
+
+func main() {
+	var b bench
+	self, err := os.Executable()
+	flag.IntVar(&b.n, "n", 400, "samples of a short row; longer rows take a fraction")
+	flag.BoolVar(&b.full, "full", false, "also 500 idle boxes at once, and 100 boxes created in parallel")
+	flag.BoolVar(&b.degraded, "allow-degraded", false, "go on where this host cannot enforce the default limits")
+	flag.StringVar(&b.bin, "bin", filepath.Dir(self), "`DIR` of boxd and boxd-init")
+	flag.Parse()
+	if err == nil {
+		err = b.run(context.Background())
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "bench: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func (b *bench) run(ctx context.Context) (err error) {
+	if b.n < 10 {
+		return fmt.Errorf("-n %d: must be at least 10", b.n)
+	}
+	if b.host, err = examine(); err != nil {
+		return err
+	}
+	// Below /run as boxd's own state: PID 1 of a box must be able to reach it.
+	if b.scratch, err = os.MkdirTemp("/run", "boxd-bench-"); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(b.scratch)) }()
+	if err := os.Chmod(b.scratch, 0o711); err != nil {
+		return err
+	}
+	sections := []func(context.Context){
+		b.warmExec, b.throughput, b.coldCreate, b.liveMount, b.processes, b.idleMemory,
+	}
+	if b.full {
+		sections = append(sections, b.manyIdle, b.manyParallel)
+	}
+	for _, measure := range sections {
+		if err := b.section(ctx, measure); err != nil {
+			return err
+		}
+	}
+	b.table.print(os.Stdout, b.host.String())
+	return b.table.err
+}
+
+// section measures with a launcher that has no past.
+func (b *bench) section(ctx context.Context, measure func(context.Context)) (err error) {
+	b.engine, err = native.Start(ctx, native.Options{
+		InitPath: filepath.Join(b.bin, "boxd-init"),
+		StateDir: b.stateDir(),
+	})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.engine.Close()) }()
+	measure(ctx)
+	return nil
+}
+
+func (b *bench) stateDir() string { return filepath.Join(b.scratch, "state") }
+
+// spec is a box with the default limits.
+func (b *bench) spec() engine.Spec { return engine.Spec{AllowDegraded: b.degraded} }
+
+// command is what all rows run.
+const command = "/bin/true"
+
+// execTrue runs the command in a box.
+func execTrue(ctx context.Context, box engine.Box) error {
+	return exitedZero(engine.Run(ctx, box, engine.Command{Args: []string{command}}))
+}
+
+func exitedZero(r engine.Result, err error) error {
+	if err == nil && (r.Verdict != engine.Exited || r.ExitCode != 0) {
+		err = fmt.Errorf("running %q: %s %d", command, r.Verdict, r.ExitCode)
+	}
+	return err
+}

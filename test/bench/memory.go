@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	idleBoxes     = 50
+	manyBoxes     = 500
+	parallelBoxes = 100
+	memoryTarget  = 2 << 20 // bytes per idle box
+)
+
+// idleMemory measures what a box costs that has run one command and waits.
+func (b *bench) idleMemory(ctx context.Context) {
+	const what = "private memory of an idle box"
+	use, _, err := b.idle(ctx, idleBoxes)
+	if err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	g := goal{"≤ 2 MiB", use.total() <= memoryTarget}
+	b.table.text(row{what: fmt.Sprintf("%s, of %d", what, idleBoxes), p50: mebibytes(use.total())}, g)
+	b.table.text(row{what: "… its agent", p50: mebibytes(use.agent)}, goal{})
+	b.table.text(row{what: "… growth of the launcher", p50: mebibytes(use.launcher)}, goal{})
+	b.table.text(row{what: "… growth of the caller", p50: mebibytes(use.caller)}, goal{})
+}
+
+// manyIdle measures many boxes at once.
+func (b *bench) manyIdle(ctx context.Context) {
+	what := fmt.Sprintf("%d idle boxes at once", manyBoxes)
+	use, took, err := b.idle(ctx, manyBoxes)
+	if err != nil {
+		b.table.fail(what, err)
+		return
+	}
+	b.table.text(row{what: what + ", creating all", p50: fmt.Sprintf("%.2f s", took.Seconds())}, goal{"no error", true})
+	b.table.text(row{what: what + ", private memory of each", p50: mebibytes(use.total())}, goal{"≤ 2 MiB", use.total() <= memoryTarget})
+	b.table.text(row{what: what + ", loss of MemAvailable for each", p50: mebibytes(use.system)}, goal{})
+}
+
+// manyParallel creates boxes as fast as they come.
+func (b *bench) manyParallel(ctx context.Context) {
+	what := fmt.Sprintf("%d boxes created in parallel", parallelBoxes)
+	begin := time.Now()
+	boxes, err := b.create(ctx, parallelBoxes, parallelBoxes)
+	took := time.Since(begin)
+	begin = time.Now()
+	removeAll(ctx, boxes)
+	gone := time.Since(begin)
+	if err != nil {
+		b.table.fail(fmt.Sprintf("%s, %d made", what, len(boxes)), err)
+		return
+	}
+	b.table.text(row{what: what, p50: fmt.Sprintf("%.2f s", took.Seconds())}, goal{"no error", true})
+	b.table.text(row{what: what + ", removing them one by one", p50: fmt.Sprintf("%.2f s", gone.Seconds())}, goal{})
+}
+
+// use is bytes per box.
+type use struct{ agent, launcher, caller, system int64 }
+
+func (u use) total() int64 { return u.agent + u.launcher + u.caller }
+
+// idle makes n boxes, has each run a command, and says what one of them takes and
+// how long making them took.
+func (b *bench) idle(ctx context.Context, n int) (u use, took time.Duration, err error) {
+	before, err := measure()
+	if err != nil {
+		return u, 0, err
+	}
+	begin := time.Now()
+	boxes, err := b.create(ctx, n, 2*runtime.NumCPU())
+	took = time.Since(begin)
+	defer removeAll(ctx, boxes)
+	for _, box := range boxes {
+		if err == nil {
+			err = execTrue(ctx, box)
+		}
+	}
+	if err != nil {
+		return u, took, err
+	}
+	after, err := measure()
+	if err != nil {
+		return u, took, err
+	}
+	each := func(before, after int64) int64 { return (after - before) / int64(n) }
+	return use{
+		agent:    each(before.agent, after.agent),
+		launcher: each(before.launcher, after.launcher),
+		caller:   each(before.caller, after.caller),
+		system:   each(after.system, before.system),
+	}, took, nil
+}
+
+// measure reads the private memory of our processes: this one, the launcher,
+// which is its only child, and the agents, which are the launcher's.
+func measure() (u use, err error) {
+	debug.FreeOSMemory() // what this program's own rows have left
+	if u.caller, err = private(os.Getpid()); err != nil {
+		return u, err
+	}
+	for _, launcher := range children(os.Getpid()) {
+		bytes, err := private(launcher)
+		if err != nil {
+			return u, err
+		}
+		u.launcher += bytes
+		for _, agent := range children(launcher) {
+			bytes, err := private(agent)
+			if err != nil {
+				return u, err
+			}
+			u.agent += bytes
+		}
+	}
+	u.system, err = sumFields("/proc/meminfo", "MemAvailable")
+	return u, err
+}
+
+func private(pid int) (int64, error) {
+	return sumFields(fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Private_Clean", "Private_Dirty")
+}
+
+// sumFields adds up lines "name: n kB" of a file and returns bytes.
+func sumFields(path string, names ...string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	var sum int64
+	for s := bufio.NewScanner(f); s.Scan(); {
+		key, value, _ := strings.Cut(s.Text(), ":")
+		for _, name := range names {
+			if key == name {
+				n, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(value), " kB"), 10, 64)
+				if err != nil {
+					return 0, fmt.Errorf("%s: %w", path, err)
+				}
+				sum += n << 10
+			}
+		}
+	}
+	return sum, nil
+}
+
+// children lists the processes whose parent is pid. Those that end meanwhile are
+// left out.
+func children(pid int) []int {
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
+	var list []int
+	for _, path := range paths {
+		stat, err := os.ReadFile(path)
+		if err != nil {
+			continue
+		}
+		// "pid (name) state ppid …"; the name may hold anything.
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
+			child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))
+			list = append(list, child)
+		}
+	}
+	return list
+}
+
+func mebibytes(n int64) string { return fmt.Sprintf("%.2f MiB", float64(n)/(1<<20)) }

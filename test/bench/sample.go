@@ -1,0 +1,52 @@
+package main
+
+import (
+	"slices"
+	"time"
+)
+
+// series is the samples of one thing.
+type series []time.Duration
+
+// quantile returns the sample below which the fraction q of all lies.
+func (s series) quantile(q float64) time.Duration {
+	if len(s) == 0 {
+		return 0
+	}
+	sorted := slices.Sorted(slices.Values(s))
+	return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)]
+}
+
+func (s series) p50() time.Duration { return s.quantile(0.5) }
+func (s series) p90() time.Duration { return s.quantile(0.9) }
+
+// sample takes one figure.
+type sample func() (time.Duration, error)
+
+// timed makes a sample of a function.
+func timed(f func() error) sample {
+	return func() (time.Duration, error) {
+		begin := time.Now()
+		err := f()
+		return time.Since(begin), err
+	}
+}
+
+// alternate takes n samples of each function in turn, after a tenth as many that
+// do not count. It stops at the first failure.
+func alternate(n int, functions ...sample) ([]series, error) {
+	all := make([]series, len(functions))
+	warm := max(n/10, 2)
+	for i := range warm + n {
+		for k, f := range functions {
+			d, err := f()
+			if err != nil {
+				return all, err
+			}
+			if i >= warm {
+				all[k] = append(all[k], d)
+			}
+		}
+	}
+	return all, nil
+}
