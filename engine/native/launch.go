@@ -123,9 +123,13 @@ func memfd(name string) (int, error) {
 	return high, nil
 }
 
+// checkHello refuses a launcher of another build. A program that embeds this
+// package has no stamp (it is not built by our Makefile): there the protocol
+// alone decides.
 func checkHello(h rpc.Hello, path string) error {
+	sameBuild := h.Version == version.Version || version.Version == version.Unstamped
 	switch {
-	case h.Version != version.Version || h.Protocol != rpc.Protocol:
+	case !sameBuild || h.Protocol != rpc.Protocol:
 		return fmt.Errorf("%w: %q is version %s (protocol %d), this is version %s (protocol %d): install both from one build",
 			engine.ErrNoLauncher, path, h.Version, h.Protocol, version.Version, rpc.Protocol)
 	case h.Error != "":
