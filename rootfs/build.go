@@ -69,7 +69,7 @@ func (b *builder) skeleton() (err error) {
 		return err
 	}
 	owner := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
-	owner.mkdir(rootName, 0o755)
+	owner.learnUmask(rootName, 0o755)
 	f := owner.into(rootName)
 	if f.err != nil {
 		return f.err

@@ -17,7 +17,7 @@ import (
 // addEtc makes the /etc that boxes share.
 func (h *Host) addEtc(top *os.File, root string) error {
 	f := &filler{top: top}
-	f.mkdir("etc", 0o755)
+	f.learnUmask("etc", 0o755)
 	etc := f.into("etc")
 	if etc.err != nil {
 		return etc.err

@@ -3,8 +3,6 @@ package rootfs
 import (
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -14,13 +12,35 @@ import (
 type filler struct {
 	top      *os.File
 	uid, gid int // host ids of the owner
-	err      error
+	// kept are the mode bits that the umask is known to leave alone, which saves a
+	// chmod each. It must not change while the filler is in use.
+	kept uint32
+	err  error
+}
+
+// learnUmask finds out about the umask by making the directory path.
+func (f *filler) learnUmask(path string, mode uint32) {
+	f.do(func() error { return linux.MkdirAt(f.top, path, 0o777) })
+	f.do(func() error {
+		st, err := linux.StatAt(f.top, path)
+		f.kept = st.Mode & 0o777
+		return err
+	})
+	f.own(path)
+	f.do(func() error { return linux.ChmodAt(f.top, path, mode) })
 }
 
 func (f *filler) mkdir(path string, mode uint32) {
 	f.do(func() error { return linux.MkdirAt(f.top, path, mode) })
 	f.own(path)
-	f.do(func() error { return linux.ChmodAt(f.top, path, mode) })
+	f.chmod(path, mode)
+}
+
+// chmod sets the mode that something was made with but may not have got.
+func (f *filler) chmod(path string, mode uint32) {
+	if mode&^f.kept != 0 {
+		f.do(func() error { return linux.ChmodAt(f.top, path, mode) })
+	}
 }
 
 func (f *filler) symlink(path, target string) {
@@ -31,7 +51,7 @@ func (f *filler) symlink(path, target string) {
 func (f *filler) mknod(path string, mode uint32, dev uint64) {
 	f.do(func() error { return linux.MknodAt(f.top, path, mode, dev) })
 	f.own(path)
-	f.do(func() error { return linux.ChmodAt(f.top, path, mode&0o7777) })
+	f.chmod(path, mode&0o7777)
 }
 
 func (f *filler) write(path string, mode uint32, content []byte) {
@@ -41,12 +61,11 @@ func (f *filler) write(path string, mode uint32, content []byte) {
 			return err
 		}
 		defer file.Close()
-		if _, err := file.Write(content); err != nil {
-			return err
-		}
-		return linux.Retry(func() error { return unix.Fchmod(int(file.Fd()), mode) })
+		_, err = file.Write(content)
+		return err
 	})
 	f.own(path)
+	f.chmod(path, mode)
 }
 
 // own gives path to the owner. What it made as root belongs to root already.
@@ -66,7 +85,7 @@ func (f *filler) do(step func() error) {
 // into returns a filler for the directory path, which the caller closes with
 // its top.
 func (f *filler) into(path string) *filler {
-	sub := &filler{uid: f.uid, gid: f.gid, err: f.err}
+	sub := &filler{uid: f.uid, gid: f.gid, kept: f.kept, err: f.err}
 	f.do(func() (err error) {
 		sub.top, err = openDir(f.top, path)
 		return err

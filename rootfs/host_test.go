@@ -13,6 +13,9 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -30,14 +33,19 @@ func stateDir(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(dir, 0o711); err != nil {
+	// A tmpfs, as /run is, and one that shows what the tests left.
+	if err := unix.Mount("boxd-test", dir, "tmpfs", 0, "mode=711"); err != nil {
 		t.Fatal(err)
 	}
-	// Not RemoveAll: should a host directory still be mounted there, the tests
-	// must not delete it.
 	t.Cleanup(func() {
-		if err := os.Remove(dir); err != nil {
-			t.Errorf("left behind: %v", err)
+		left, err := os.ReadDir(dir)
+		if len(left) > 0 || err != nil {
+			t.Errorf("left in the state directory: %v, %v", left, err)
+		}
+		// Not RemoveAll: should a directory of the host still be mounted there,
+		// the tests must not delete it.
+		if err := errors.Join(linux.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
+			t.Error(err)
 		}
 	})
 	return dir

@@ -61,7 +61,30 @@ func (b *builder) overlay(t tree) error {
 		return err
 	}
 	defer m.Close()
-	return attach(m, b.box, t.name)
+	if err := attach(m, b.box, t.name); err != nil {
+		return err
+	}
+	// A layer of an overlay is one file system. What the host has mounted within
+	// the tree is shown as it is, read-only.
+	subs, err := submounts(t.root)
+	if err != nil {
+		return err
+	}
+	for _, sub := range subs {
+		if err := b.submount(t, sub); err != nil {
+			return fmt.Errorf("%q, mounted within: %w", sub, err)
+		}
+	}
+	return nil
+}
+
+func (b *builder) submount(t tree, sub string) error {
+	dir, err := openDir(t.root, sub)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return cloneTo(dir, b.box, t.name+"/"+sub, 0)
 }
 
 // lower attaches an id-mapped clone of t beside the box's root, where the box

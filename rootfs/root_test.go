@@ -200,8 +200,12 @@ func TestSkeleton(t *testing.T) {
 
 func TestCloseLeavesNothing(t *testing.T) {
 	dir := stateDir(t)
+	root := "/"
+	if _, small := writableHost(t, dir); small {
+		root = copySystem(t)
+	}
 	before := mounts(t)
-	h, err := OpenHost(filepath.Join(dir, "host"))
+	h, err := openHost(filepath.Join(dir, "host2"), root)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,15 @@
 package rootfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
@@ -27,9 +33,75 @@ func writable(t testing.TB, base int) Options {
 	return o
 }
 
+// writableHost is a template whose /usr can be id-mapped: that of the machine, or
+// a small copy of it in /tmp where the machine's own is, say, an overlay.
+func writableHost(t testing.TB, dir string) (h *Host, small bool) {
+	t.Helper()
+	h = testHost(t, dir)
+	r, err := h.Build(filepath.Join(dir, "try"), writable(t, testBase))
+	if err == nil {
+		r.Close()
+		return h, false
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		t.Fatal(err)
+	}
+	t.Logf("using a copy of the system: %v", err)
+	h, err = openHost(filepath.Join(dir, "copy"), copySystem(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	return h, true
+}
+
+// copySystem copies the programs that the tests use, and their libraries.
+func copySystem(t testing.TB) string {
+	t.Helper()
+	root := t.TempDir()
+	script := `set -e; cd "$1"; mkdir -p usr/bin usr/lib usr/lib64 usr/local/bin usr/share/man/man1 usr/include etc/alternatives
+ln -s usr/bin bin; ln -s usr/lib lib; ln -s usr/lib64 lib64; touch usr/include/x usr/share/man/man1/x etc/alternatives/awk
+cp -L /etc/ld.so.cache etc/
+for p in sh stat touch rm mv mkdir chmod ls ln readlink printf cp head true cat getent mknod mount env id test; do
+	cp -L "$(PATH=/usr/bin:/bin command -v /usr/bin/$p)" usr/bin/$p
+	ldd usr/bin/$p | grep -o '/[^ ]*' | while read -r lib; do mkdir -p "./${lib%/*}"; cp -Ln "$lib" "./$lib"; done
+done`
+	if out, err := exec.Command("sh", "-c", script, "sh", root).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return root
+}
+
+// TestWritableNeedsIDMap is a host whose /usr is on a file system that cannot be
+// id-mapped: here an overlay, as in a container.
+func TestWritableNeedsIDMap(t *testing.T) {
+	dir := stateDir(t)
+	lower := fakeHost(t, nil)
+	m, err := linux.NewMount("overlay", 0, linux.Option{Key: "lowerdir", Value: lower + ":" + t.TempDir()})
+	testutil.RequireFeature(t, "overlayfs", err)
+	defer m.Close()
+	root := t.TempDir()
+	if err := linux.MoveMount(m, nil, root, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer linux.Unmount(root, unix.MNT_DETACH)
+	h, err := openHost(filepath.Join(dir, "host"), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	r, err := h.Build(filepath.Join(dir, "a"), writable(t, testBase))
+	if err == nil {
+		r.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "file system of /") || !strings.Contains(err.Error(), "cannot be id-mapped") {
+		t.Errorf("error %v", err)
+	}
+}
+
 func TestWritableRoot(t *testing.T) {
 	dir := stateDir(t)
-	h := testHost(t, dir)
+	h, _ := writableHost(t, dir)
 	r := testBox(t, h, dir, "a", writable(t, testBase))
 	for _, c := range []struct{ script, want string }{
 		{"stat -c '%U %G %a' / /usr /usr/bin /usr/bin/env /etc/passwd", "root root 755\nroot root 755\nroot root 755\nroot root 755\nroot root 644"},
@@ -63,10 +135,10 @@ func TestWritableRoot(t *testing.T) {
 // TestWritableBudget fills one tree of the root; the size is that of all.
 func TestWritableBudget(t *testing.T) {
 	dir := stateDir(t)
-	h := testHost(t, dir)
+	h, _ := writableHost(t, dir)
 	for i, script := range []string{
 		"! head -c 20M /dev/zero >/usr/x && ! head -c 20K /dev/zero >/etc/y && ! head -c 20K /dev/zero >/y",
-		"! cp -r /usr/bin /usr/bin2 2>/dev/null",
+		"! while cp -r /usr/bin /usr/bin$((n=n+1)) 2>/dev/null; do :; done; ! head -c 17M /dev/zero >/usr/bin1/y",
 		"mkdir /usr/i; cd /usr/i; i=0; while true >$i; do i=$((i+1)); done 2>/dev/null || true",
 	} {
 		r := testBox(t, h, dir, fmt.Sprint("box", i), writable(t, testBase))
@@ -82,7 +154,11 @@ func TestPipInstall(t *testing.T) {
 		testutil.RequireProgram(t, "no pip3 in /usr/bin")
 	}
 	dir := stateDir(t)
-	r := testBox(t, testHost(t, dir), dir, "a", writable(t, testBase))
+	h, small := writableHost(t, dir)
+	if small {
+		t.Skip("the copied system has no pip")
+	}
+	r := testBox(t, h, dir, "a", writable(t, testBase))
 	sh(t, r, testBase, `mkdir ~/p && cd ~/p && printf 'from setuptools import setup\nsetup(name="tiny", version="1", py_modules=["tiny"])' >setup.py && echo 'x = 42' >tiny.py
 /usr/bin/python3 -m pip install --no-index --no-build-isolation --break-system-packages --no-cache-dir . >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
 cd / && /usr/bin/python3 -c 'import tiny; assert tiny.x == 42 and tiny.__file__.startswith("/usr/"), tiny'`)

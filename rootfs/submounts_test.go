@@ -1,0 +1,70 @@
+package rootfs
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+func TestParseSubmounts(t *testing.T) {
+	info := strings.Join([]string{
+		`10 1 8:1 / / rw - ext4 x rw`,
+		`20 10 8:1 /usr /run/host/usr ro - ext4 x rw`,
+		`21 20 8:2 / /run/host/usr/local ro - ext4 y rw`,
+		`22 21 8:3 / /run/host/usr/local/lib ro - ext4 z rw`,
+		`23 20 8:4 / /run/host/usr/a\040b\134c ro - ext4 z rw`,
+	}, "\n")
+	for _, c := range []struct {
+		id   string
+		want []string
+	}{
+		{"20", []string{"local", `a b\c`}},
+		{"21", []string{"lib"}},
+		{"22", nil},
+	} {
+		if got, err := parseSubmounts(info, c.id); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("below %s: %q, %v, want %q", c.id, got, err, c.want)
+		}
+	}
+	for _, bad := range []string{"20 10", info} {
+		if got, err := parseSubmounts(bad, "99"); err == nil {
+			t.Errorf("%q: %q and no error", bad, got)
+		}
+	}
+}
+
+// TestHostWithSubmounts is a host with a file system of its own within /usr.
+func TestHostWithSubmounts(t *testing.T) {
+	dir := stateDir(t)
+	root := copySystem(t)
+	m, err := linux.NewMount("tmpfs", 0, linux.Option{Key: "size", Value: "1m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	local := filepath.Join(root, "usr/local")
+	if err := linux.MoveMount(m, nil, local, 0); err != nil {
+		t.Fatal(err)
+	}
+	defer linux.Unmount(local, unix.MNT_DETACH)
+	if err := os.WriteFile(local+"/x", []byte("submount\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	h, err := openHost(filepath.Join(dir, "host"), root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	for name, o := range map[string]Options{"read-only": options(testBase), "writable": writable(t, testBase)} {
+		r := testBox(t, h, dir, name, o)
+		if got := sh(t, r, testBase, "cat /usr/local/x; touch /usr/local/y 2>/dev/null || echo read-only"); got != "submount\nread-only" {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
