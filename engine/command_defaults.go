@@ -33,6 +33,9 @@ func (c Command) WithDefaults(spec Spec) Command {
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.Args = slices.Clone(c.Args)
 	c.Env = withDefaultEnv(c.Env, userName(user.UID))
+	if c.TTY != nil && !sets(c.Env, "TERM=") {
+		c.Env = append(c.Env, "TERM=xterm")
+	}
 	return c
 }
 
@@ -65,9 +68,14 @@ func withDefaultEnv(env []string, user string) []string {
 	full := slices.Clone(env)
 	for _, kv := range []string{"PATH=" + defaultPATH, "HOME=" + HomeTarget, "USER=" + user, "LANG=" + defaultLANG, "TMPDIR=/tmp"} {
 		prefix := kv[:strings.Index(kv, "=")+1]
-		if !slices.ContainsFunc(env, func(set string) bool { return strings.HasPrefix(set, prefix) }) {
+		if !sets(env, prefix) {
 			full = append(full, kv)
 		}
 	}
 	return full
+}
+
+// sets says whether env has a variable that starts with prefix.
+func sets(env []string, prefix string) bool {
+	return slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, prefix) })
 }

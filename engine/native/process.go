@@ -67,7 +67,7 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 	}
 	p := &process{
 		box:     b,
-		cmd:     withDefaults(cmd, b.spec),
+		cmd:     cmd.WithDefaults(b.spec),
 		started: make(chan *wire.FailedMsg, 1),
 		exited:  make(chan unix.WaitStatus, 1),
 		lost:    make(chan struct{}),

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
 	"golang.org/x/sys/unix"
@@ -42,8 +43,8 @@ func config(spec engine.Spec, id, root string, base int) *configs.Config {
 			// Says that /dev is there, so that libcontainer leaves it alone.
 			{Source: filepath.Join(root, "dev"), Device: "bind", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
 		},
-		MaskPaths:       maskedPaths,
-		ReadonlyPaths:   readonlyPaths,
+		MaskPaths:       rootfs.ProcPaths(rootfs.MaskedProc),
+		ReadonlyPaths:   rootfs.ProcPaths(rootfs.ReadOnlyProc),
 		Hostname:        spec.Hostname,
 		NoNewPrivileges: true,
 		Capabilities: &configs.Capabilities{

@@ -162,7 +162,13 @@ func place(b *box, pid int) error {
 	}
 	defer pidfd.Close()
 	network := make(chan error, 1)
-	go func() { network <- netns.Loopback(pidfd) }()
+	go func() {
+		if err := netns.Loopback(pidfd); err != nil {
+			network <- err
+			return
+		}
+		network <- netns.Verify(pidfd)
+	}()
 	return errors.Join(b.group.AttachInit(pid), <-network)
 }
 
