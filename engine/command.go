@@ -76,11 +76,14 @@ type Result struct {
 }
 
 // Status is the exit status as a shell reports it: the command's own, 128+n
-// after signal n, 124 after a timeout, 137 for a box that was lost.
+// after signal n, 124 after a timeout, 137 for a box that was lost and for output
+// beyond the limit, whether or not the command ended before it was killed.
 func (r Result) Status() int {
 	switch {
 	case r.Verdict == TimedOut:
 		return 124
+	case r.Verdict == OutputLimit:
+		return 128 + int(syscall.SIGKILL)
 	case r.ExitCode >= 0:
 		return r.ExitCode
 	case r.Signal > 0:

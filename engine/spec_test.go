@@ -119,6 +119,8 @@ func TestStatus(t *testing.T) {
 		{Result{Verdict: TimedOut, ExitCode: 0}, 124},
 		{Result{Verdict: OOM, ExitCode: -1, Signal: 9}, 137},
 		{Result{Verdict: BoxLost, ExitCode: -1}, 137},
+		{Result{Verdict: OutputLimit, ExitCode: -1, Signal: 9}, 137},
+		{Result{Verdict: OutputLimit, ExitCode: 0}, 137},
 	} {
 		if got := c.result.Status(); got != c.want {
 			t.Errorf("%+v.Status() = %d, want %d", c.result, got, c.want)
