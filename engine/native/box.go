@@ -106,6 +106,7 @@ func (b *box) register(p *process) error {
 	b.next++
 	p.id = b.next
 	p.alone = len(b.processes) == 0 && !b.kept
+	p.pidsMost = b.limits.PIDs
 	for _, other := range b.processes {
 		other.alone = false
 	}
@@ -136,6 +137,9 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if change.Limits != nil {
+		b.raisePIDsMost(change.Limits.PIDs)
+	}
 	if _, err := b.engine.link.call(rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
 		return fmt.Errorf("updating box %q: %w", b.id, err)
 	}
@@ -145,6 +149,30 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 		b.mu.Unlock()
 	}
 	return nil
+}
+
+// raisePIDsMost notes a limit that running commands may live under from now on.
+func (b *box) raisePIDsMost(limit int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.processes {
+		if limit == engine.Unlimited || p.pidsMost != engine.Unlimited && limit > p.pidsMost {
+			p.pidsMost = limit
+		}
+	}
+}
+
+// pidsPeak corrects the kernel's figure, which counts a fork into the peak before
+// the limit of the box refuses it (pids_try_charge in kernel/cgroup/pids.c): more
+// than the limit there never were.
+func (b *box) pidsPeak(p *process, peak *int64) *int64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if peak == nil || p.pidsMost == engine.Unlimited || *peak <= p.pidsMost {
+		return peak
+	}
+	most := p.pidsMost
+	return &most
 }
 
 func (b *box) currentLimits() engine.Limits {

@@ -37,6 +37,8 @@ type process struct {
 	id   uint32
 	// alone says that no other command overlapped with it; under box.mu.
 	alone bool
+	// pidsMost is the highest pids limit that it has lived under; under box.mu.
+	pidsMost int64
 
 	began     time.Time
 	fullAtRun uint64 // volumes that were full before it ran

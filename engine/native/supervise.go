@@ -119,7 +119,7 @@ func (p *process) measure() {
 	}
 	r := &p.result.Receipt
 	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
-	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, u.PIDsPeak
+	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, p.box.pidsPeak(p, u.PIDsPeak)
 	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
 	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
 	if s := p.io.stdout; s != nil {
