@@ -126,7 +126,7 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 	if err := enable(work, g.enableErr); err != nil {
 		return err
 	}
-	g.sealed, err = readOnlyClone(box)
+	g.sealed, err = g.host.seal(box, g.ID)
 	return err
 }
 

@@ -235,8 +235,10 @@ func TestWaitEmptyIsCanceled(t *testing.T) {
 		timer.Stop()
 		cancel(nil)
 	}
-	go s.Kill()
+	killed := make(chan error)
+	go func() { killed <- s.Kill() }()
 	check(t, stats.WaitEmpty(t.Context()))
+	check(t, <-killed)
 }
 
 func TestOpenGroupAndList(t *testing.T) {

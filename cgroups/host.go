@@ -211,6 +211,22 @@ func (h *Host) ReadOnlyTree() (*os.File, error) {
 	return readOnlyClone(h.v2.dir)
 }
 
+// seal opens the box as the end of the way up: see [Group]. On a legacy host
+// before Linux 6.15 the private mount cannot be cloned; then the whole tree is
+// the end, still read-only, and it has nothing but boxes.
+func (h *Host) seal(box *os.File, id string) (*os.File, error) {
+	sealed, err := readOnlyClone(box)
+	if h.mode != Legacy || !errors.Is(err, unix.EINVAL) {
+		return sealed, err
+	}
+	tree, err := h.ReadOnlyTree()
+	if err != nil {
+		return nil, err
+	}
+	defer tree.Close()
+	return openDir(tree, baseName+"/"+id)
+}
+
 // readOnlyClone returns a detached read-only mount whose root is dir, so that
 // ".." does not lead out of it.
 func readOnlyClone(dir *os.File) (*os.File, error) {

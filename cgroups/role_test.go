@@ -149,7 +149,8 @@ type child struct {
 func newChild(t testing.TB, s *Slot, role string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
-	cmd.Env = append(os.Environ(), "CGROUPS_TEST_ROLE="+role, "GOMAXPROCS=1")
+	cmd.Env = append(os.Environ(), "CGROUPS_TEST_ROLE="+role, "GOMAXPROCS=1",
+		"GORACE=atexit_sleep_ms=0") // a race build else sleeps a second before it ends
 	if s != nil {
 		cmd.Env = append(cmd.Env, fmt.Sprintf("CGROUPS_TEST_TASKS=%d", len(s.Tasks)))
 		cmd.ExtraFiles = s.Tasks
