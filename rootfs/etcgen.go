@@ -2,6 +2,7 @@ package rootfs
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -35,34 +36,31 @@ var accounts = []account{
 	{65535, "boxd", "boxd", "boxd", "/usr/sbin/nologin"},
 }
 
-// accountsFor returns the accounts of a box, with one for the user and the group
-// that its commands run as, if there is none yet.
-func accountsFor(uid, gid int, name string) (users, groups []account) {
-	users = withAccount(accounts, uid, name)
-	groups = withAccount(accounts, gid, name)
-	return users, append(groups, account{id: ttyGID, group: "tty"})
-}
-
-func withAccount(list []account, id int, name string) []account {
-	var out []account
-	for _, a := range list {
-		if a.id == id && name != "" {
-			a.name, a.group = name, name
+// usersFor returns the lines of passwd, with one for uid. A name that is not
+// empty is that of uid, whoever had it before.
+func usersFor(uid int, name string) []account {
+	var users []account
+	for _, a := range accounts {
+		if a.id != uid && (name == "" || a.name != name) {
+			users = append(users, a)
 		}
-		if a.id != id && (a.name == name || a.group == name) {
-			continue // the caller's name wins over ours
-		}
-		out = append(out, a)
-	}
-	for _, a := range out {
-		if a.id == id {
-			return out
+		if a.id == uid && name == "" {
+			name = a.name
 		}
 	}
 	if name == "" {
-		name = fmt.Sprintf("user%d", id)
+		name = fmt.Sprintf("user%d", uid)
 	}
-	return append(out, account{id, name, name, name, "/bin/sh"})
+	return append(users, account{id: uid, name: name, gecos: name, shell: "/bin/sh"})
+}
+
+// groupsFor returns the lines of group, with one for gid.
+func groupsFor(gid int) []account {
+	groups := append(accounts[:len(accounts):len(accounts)], account{id: ttyGID, group: "tty"})
+	if slices.ContainsFunc(groups, func(a account) bool { return a.id == gid }) {
+		return groups
+	}
+	return append(groups, account{id: gid, group: fmt.Sprintf("user%d", gid)})
 }
 
 func passwd(users []account) []byte {
@@ -102,14 +100,13 @@ var perBoxEtc = []string{"hostname", "hosts", "passwd", "group"}
 
 // perBoxFile returns the content of one of perBoxEtc.
 func perBoxFile(name string, o Options) []byte {
-	users, groups := accountsFor(o.UID, o.GID, o.UserName)
 	switch name {
 	case "hostname":
 		return []byte(o.Hostname + "\n")
 	case "hosts":
 		return hosts(o.Hostname)
 	case "passwd":
-		return passwd(users)
+		return passwd(usersFor(o.UID, o.UserName))
 	}
-	return group(groups)
+	return group(groupsFor(o.GID))
 }

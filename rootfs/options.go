@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
 )
@@ -46,6 +47,10 @@ func (o *Options) check() error {
 		return fmt.Errorf("id base %d: must be above 0, the ids of the host itself", o.IDBase)
 	case o.UID < 0 || o.UID >= boxIDs || o.GID < 0 || o.GID >= boxIDs:
 		return fmt.Errorf("user %d:%d: ids in a box are 0 to %d", o.UID, o.GID, boxIDs-1)
+	case !plainName(o.Hostname) || len(o.Hostname) > 64: // HOST_NAME_MAX
+		return fmt.Errorf("hostname %q: must be 1 to 64 letters, digits, '-', '_' and '.'", o.Hostname)
+	case o.UserName != "" && !plainName(o.UserName) || len(o.UserName) > 32: // useradd(8)
+		return fmt.Errorf("user name %q: must be at most 32 letters, digits, '-', '_' and '.'", o.UserName)
 	case o.TmpSize < minSize:
 		return fmt.Errorf("tmp size %d: must be at least %d bytes", o.TmpSize, minSize)
 	case o.Writable && o.UpperSize < minSize:
@@ -54,6 +59,14 @@ func (o *Options) check() error {
 		return errors.New("writable root: needs a user namespace for id-mapped mounts")
 	}
 	return nil
+}
+
+// plainName says that name can stand in passwd and hosts without meaning
+// anything but itself.
+func plainName(name string) bool {
+	return name != "" && strings.IndexFunc(name, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r))
+	}) < 0
 }
 
 // sized returns the options of a tmpfs of size bytes. It gets an inode for each

@@ -256,6 +256,8 @@ func TestBuildFailure(t *testing.T) {
 	}{
 		{"host ids", func(o *Options) { o.IDBase = 0 }, "id base 0"},
 		{"user", func(o *Options) { o.UID = 65536 }, "user 65536:0"},
+		{"hostname", func(o *Options) { o.Hostname = "a\n127.0.0.1 b" }, "hostname \"a\\n"},
+		{"user name", func(o *Options) { o.UserName = "x:y" }, "user name \"x:y\""},
 		{"tmp size", func(o *Options) { o.TmpSize = 1 }, "tmp size 1"},
 		{"upper size", func(o *Options) { o.Writable = true }, "upper size 0"},
 		{"no namespace", func(o *Options) { o.Writable, o.UpperSize = true, 1<<20 }, "user namespace"},
