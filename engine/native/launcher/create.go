@@ -110,11 +110,10 @@ func (l *Launcher) makeRoot(b *box) error {
 // startInit has libcontainer build the namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
 	c := config(b.spec, b.id, b.root.Path(), b.lease.Base)
-	// PID 1 moves to its cgroup while it goes on setting up its root: the move
-	// waits for an RCU grace period, which costs little here.
-	placed := make(chan error, 1)
+	// The network is set up while PID 1 goes on with its root.
+	network := make(chan error, 1)
 	c.Hooks = configs.Hooks{configs.CreateRuntime: {configs.NewFunctionHook(func(s *specs.State) error {
-		go func() { placed <- place(b, s.Pid) }()
+		go func() { network <- setUpNetwork(s.Pid) }()
 		return nil
 	})}}
 	container, err := libcontainer.Create(filepath.Join(b.dir, "libcontainer"), b.id, c)
@@ -128,6 +127,11 @@ func (l *Launcher) startInit(b *box) error {
 	}
 	defer agentEnd.Close()
 	b.control = control
+	home, err := b.group.InitDir()
+	if err != nil {
+		return err
+	}
+	defer home.Close()
 	b.process = &libcontainer.Process{
 		Init:       true,
 		Args:       []string{"/proc/self/exe", "agent"},
@@ -135,7 +139,7 @@ func (l *Launcher) startInit(b *box) error {
 		Cwd:        "/",
 		UID:        agentID,
 		GID:        agentID,
-		ExtraFiles: []*os.File{agentEnd},
+		ExtraFiles: []*os.File{extraControl: agentEnd, extraCgroup: home},
 	}
 	// The thread enters the box's v1 cgroups and its child is born there.
 	err = linux.OnThrowawayThread(func() error {
@@ -151,25 +155,20 @@ func (l *Launcher) startInit(b *box) error {
 	if b.pid, err = b.process.Pid(); err != nil {
 		return err
 	}
-	return <-placed
+	return <-network
 }
 
-// place gives PID 1 its cgroup and its loopback interface, from outside.
-func place(b *box, pid int) error {
+// setUpNetwork gives the box of PID 1 its loopback interface, from outside.
+func setUpNetwork(pid int) error {
 	pidfd, err := linux.PidfdOpen(pid)
 	if err != nil {
 		return err
 	}
 	defer pidfd.Close()
-	network := make(chan error, 1)
-	go func() {
-		if err := netns.Loopback(pidfd); err != nil {
-			network <- err
-			return
-		}
-		network <- netns.Verify(pidfd)
-	}()
-	return errors.Join(b.group.AttachInit(pid), <-network)
+	if err := netns.Loopback(pidfd); err != nil {
+		return err
+	}
+	return netns.Verify(pidfd)
 }
 
 // mapping returns a user namespace with map m, made once per box. The box owns it.

@@ -95,6 +95,9 @@ func open(stateDir string) (l *Launcher, err error) {
 }
 
 func (l *Launcher) openHost(stateDir string) error {
+	if err := becomeSubreaper(); err != nil {
+		return err
+	}
 	// What the host mounts later is seen here, what is mounted here stays here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separating mount namespace: %w", err)

@@ -1,0 +1,27 @@
+package launcher
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -Werror
+*/
+import "C"
+
+import (
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Descriptors that PID 1 is given, counted from 3; birth.c and package agent know
+// the numbers.
+const (
+	extraControl = iota // agent.ControlFD
+	extraCgroup         // BIRTH_CGROUP_FD in birth.c
+)
+
+// becomeSubreaper makes every box's PID 1 a child of this process, see birth.c.
+func becomeSubreaper() error {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return os.NewSyscallError("prctl(PR_SET_CHILD_SUBREAPER)", err)
+	}
+	return nil
+}
