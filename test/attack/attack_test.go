@@ -202,6 +202,9 @@ func start(t *testing.T) *native.Engine {
 func create(t *testing.T, e *native.Engine, spec engine.Spec) engine.Box {
 	t.Helper()
 	b, err := e.Create(t.Context(), spec)
+	if spec.WritableRoot && err != nil && strings.Contains(err.Error(), "cannot be id-mapped") {
+		testutil.RequireFeature(t, "id-mapped root file system", err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -87,7 +88,7 @@ func rootWrite(b bait) outcome {
 	}, "", "/etc", "/usr", "/usr/bin", "/usr/local/bin", "/bin", "/lib", "/var", "/dev", "/proc", "/opt", "/root", "/run", "/mnt")
 }
 
-// mountFlags reads the mount table: optional fields end at "-".
+// mountFlags reads the mount table; proc(5) has its fields.
 func mountFlags(bait) outcome {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
@@ -95,18 +96,32 @@ func mountFlags(bait) outcome {
 	}
 	for line := range strings.Lines(string(table)) {
 		f := strings.Fields(line)
-		target, options := f[4], ","+f[5]+","
-		if !strings.Contains(options, ",nosuid,") {
+		target, options := f[4], strings.Split(f[5], ",")
+		if isMask(target, options) {
+			continue
+		}
+		if !slices.Contains(options, "nosuid") {
 			return escaped("%s is mounted %s", target, f[5])
 		}
-		if !strings.Contains(options, ",nodev,") && target != "/dev" && !strings.HasPrefix(target, "/dev/") && !isHarmless(target) {
+		devices := target == "/dev" || strings.HasPrefix(target, "/dev/")
+		if !devices && !slices.Contains(options, "nodev") {
 			return escaped("%s is mounted %s", target, f[5])
 		}
 	}
-	return blocked("all mounts are nosuid")
+	return blocked("all mounts are nosuid, those outside of /dev are nodev")
 }
 
-// isHarmless is true of a device node of a box: /dev/null masks files in /proc.
+// isMask: something in /proc is hidden below an empty read-only directory or
+// below the null device.
+func isMask(target string, options []string) bool {
+	if !strings.HasPrefix(target, "/proc/") {
+		return false
+	}
+	entries, err := os.ReadDir(target)
+	return isHarmless(target) || err == nil && len(entries) == 0 && slices.Contains(options, "ro")
+}
+
+// isHarmless is true of a device node that a box may have.
 func isHarmless(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR &&
