@@ -40,3 +40,19 @@ func BenchmarkBuild(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkBuildWritable copies /etc, which is most of the difference.
+func BenchmarkBuildWritable(b *testing.B) {
+	dir := stateDir(b)
+	h, _ := writableHost(b, dir)
+	o := writable(b, testBase)
+	for b.Loop() {
+		r, err := h.Build(filepath.Join(dir, "box"), o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
