@@ -62,14 +62,36 @@ func TestProbes(t *testing.T) {
 	}
 }
 
+// TestTerminal tries what only a command with a terminal can: it is the caller's
+// terminal that would be typed into.
+func TestTerminal(t *testing.T) {
+	testutil.RequireRoot(t)
+	program := buildProbe(t)
+	b := create(t, start(t), engine.Spec{
+		Mounts: []mounts.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+	})
+	for _, name := range []string{"tiocsti", "tioclinux", "tiocsetd", "fds", "spy-init"} {
+		t.Run(name, func(t *testing.T) {
+			try(t, b, name, nil, engine.Command{TTY: &engine.WindowSize{Rows: 24, Cols: 80}})
+		})
+	}
+}
+
 func wantBlocked(t *testing.T, b engine.Box, name string, bait []string) {
 	t.Helper()
+	var errors strings.Builder
+	try(t, b, name, bait, engine.Command{Stderr: &errors})
+	if errors.Len() > 0 {
+		t.Errorf("stderr: %s", &errors)
+	}
+}
+
+// try runs a probe as c says and wants it blocked.
+func try(t *testing.T, b engine.Box, name string, bait []string, c engine.Command) {
+	t.Helper()
 	var out strings.Builder
-	r, err := engine.Run(t.Context(), b, engine.Command{
-		Args:   append([]string{probeTarget + "/probe", name}, bait...),
-		Stdout: &out,
-		Stderr: &out,
-	})
+	c.Args, c.Stdout = append([]string{probeTarget + "/probe", name}, bait...), &out
+	r, err := engine.Run(t.Context(), b, c)
 	if err != nil {
 		t.Fatal(err)
 	}

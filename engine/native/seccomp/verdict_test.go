@@ -1,6 +1,8 @@
 package seccomp
 
 import (
+	"runtime"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -191,6 +193,18 @@ func TestNumbers(t *testing.T) {
 		if got := verdictOf(t, arches[c.goarch], c.d); got != c.want {
 			t.Errorf("%s arch %#x number %#x: %v, want %v", c.goarch, c.d.arch, c.d.nr, got, c.want)
 		}
+	}
+}
+
+// TestEncoding reads the bytes as the kernel does.
+func TestEncoding(t *testing.T) {
+	b, err := Compile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := arches[runtime.GOARCH].program()
+	if got := decode(b); !slices.Equal(got, want) || Instructions(b) != len(want) || len(want) > unix.BPF_MAXINSNS {
+		t.Errorf("%d instructions in %d bytes, want %d as assembled", Instructions(b), len(b), len(want))
 	}
 }
 
