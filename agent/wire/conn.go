@@ -207,17 +207,17 @@ func (c *Conn) fill() error {
 			return err
 		}
 	}
+	if errors.Is(err, io.EOF) {
+		if c.end > c.start {
+			return io.ErrUnexpectedEOF
+		}
+		return io.EOF
+	}
 	if err != nil {
 		return err
 	}
 	if flags&unix.MSG_CTRUNC != 0 || len(c.fds) > maxQueuedFDs {
 		return fmt.Errorf("receiving descriptors: too many at once: %w", ErrProtocol)
-	}
-	if n == 0 {
-		if c.end > c.start {
-			return io.ErrUnexpectedEOF
-		}
-		return io.EOF
 	}
 	c.end += n
 	return nil

@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"errors"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// message is what every body offers.
+type message interface {
+	Marshal() []byte
+	Unmarshal([]byte) error
+}
+
+// messages has one of each, with every field set.
+func messages() map[string]message {
+	return map[string]message{
+		"init": &InitMsg{Lifeline: true, Policy: []byte("12345678"), HomeTasks: 3},
+		"spawn": &SpawnMsg{
+			Args: []string{"sh", "-c", ""}, Env: []string{"A=1"}, Dir: "/workspace", MakeDir: true, TTY: true,
+			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024}, {1, 1 << 40}}, Tasks: 2,
+		},
+		"started": &StartedMsg{PID: 17},
+		"failed":  &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
+		"signal":  &SignalMsg{Signal: 15},
+		"exited":  &ExitedMsg{Status: 0x8b},
+	}
+}
+
+func fresh(m message) message {
+	return reflect.New(reflect.TypeOf(m).Elem()).Interface().(message)
+}
+
+func TestRoundTrip(t *testing.T) {
+	for name, m := range messages() {
+		got := fresh(m)
+		if err := got.Unmarshal(m.Marshal()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if !reflect.DeepEqual(got, m) {
+			t.Errorf("%s: got %+v, want %+v", name, got, m)
+		}
+	}
+}
+
+func TestTruncatedAndSpareBytes(t *testing.T) {
+	for name, m := range messages() {
+		body := m.Marshal()
+		for n := range body {
+			if err := fresh(m).Unmarshal(body[:n]); !errors.Is(err, ErrProtocol) {
+				t.Errorf("%s cut to %d bytes: %v", name, n, err)
+			}
+		}
+		if err := fresh(m).Unmarshal(append(body, 0)); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s with a spare byte: %v", name, err)
+		}
+	}
+}
+
+func TestBadSpawn(t *testing.T) {
+	for name, m := range map[string]SpawnMsg{
+		"no arguments":     {Dir: "/"},
+		"uid too high":     {Args: []string{"a"}, UID: 1 << 31},
+		"too many rlimits": {Args: []string{"a"}, Rlimits: make([]Rlimit, MaxRlimits+1)},
+	} {
+		if err := new(SpawnMsg).Unmarshal(m.Marshal()); !errors.Is(err, ErrProtocol) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A count that the body cannot hold must be refused before anything is allocated
+// for it.
+func TestHugeCount(t *testing.T) {
+	body := []byte{0xff, 0xff, 0xff, 0x7f}
+	if n := testing.AllocsPerRun(10, func() { _ = new(SpawnMsg).Unmarshal(body) }); n > 8 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func TestFailedIsPrintable(t *testing.T) {
+	m := FailedMsg{Step: "\x1b[31m\n" + strings.Repeat("x", 500), Errno: 1}
+	var got FailedMsg
+	if err := got.Unmarshal(m.Marshal()); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Step) > 200 || strings.ContainsAny(got.Step, "\x1b\n") {
+		t.Errorf("step %q", got.Step)
+	}
+}
+
+// FuzzMessages feeds every decoder: it may refuse, and what it takes must encode
+// to the same bytes again.
+func FuzzMessages(f *testing.F) {
+	for _, m := range messages() {
+		f.Add(m.Marshal())
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		for name, m := range messages() {
+			got := fresh(m)
+			if got.Unmarshal(body) != nil || name == "failed" { // Failed is cleaned on the way
+				continue
+			}
+			if again := got.Marshal(); string(again) != string(body) {
+				t.Errorf("%s: %x became %x", name, body, again)
+			}
+		}
+	})
+}
