@@ -88,7 +88,7 @@ func start(frame *wire.Frame) (*agent, bool, error) {
 	home := frame.Files[1:]
 	frame.Files = frame.Files[:1] // home tasks stay open
 	r := newReaper()
-	a := &agent{reaper: r, spawners: newSpawners(r, home), listener: listener}
+	a := &agent{reaper: r, spawners: newSpawners(r, home, int(m.Spawners)), listener: listener}
 	if err := harden(m.Policy); err != nil {
 		return nil, false, err
 	}

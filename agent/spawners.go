@@ -8,13 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	// spawnerThreads is how many births can be under way at once: a birth blocks
-	// its thread until the program is loaded.
-	spawnerThreads = 2
-	// maxBirths bounds the births that wait for a thread; more are refused.
-	maxBirths = 1024
-)
+// maxBirths bounds the births that wait for a thread; more are refused.
+const maxBirths = 1024
 
 // birth is a Spawn that was accepted; it owns the frame's descriptors.
 type birth struct {
@@ -24,7 +19,8 @@ type birth struct {
 	frame *wire.Frame
 }
 
-// spawners are the threads from which commands are born. On hosts with cgroup v1
+// spawners are the threads from which commands are born: a birth blocks its
+// thread until the program is loaded. On hosts with cgroup v1
 // controllers they live in the box's cgroups for commands, apart from the rest
 // of the agent: the child of a thread is born in the thread's cgroups.
 type spawners struct {
@@ -33,9 +29,9 @@ type spawners struct {
 	queue  chan birth
 }
 
-func newSpawners(r *reaper, home []*os.File) *spawners {
+func newSpawners(r *reaper, home []*os.File, threads int) *spawners {
 	s := &spawners{reaper: r, home: home, queue: make(chan birth, maxBirths)}
-	for range spawnerThreads {
+	for range threads {
 		go s.thread()
 	}
 	return s

@@ -17,10 +17,11 @@ const (
 	TypeExited  = 7 // agent → client: ExitedMsg
 )
 
-// Bounds of a SpawnMsg beyond those of the frame.
+// Bounds of messages beyond those of the frame.
 const (
-	MaxStrings = 1 << 17 // arguments or variables
-	MaxRlimits = 16
+	MaxSpawners = 16
+	MaxStrings  = 1 << 17 // arguments or variables
+	MaxRlimits  = 16
 )
 
 // InitMsg sets the agent up. Its descriptors: the listening socket, then
@@ -32,6 +33,8 @@ type InitMsg struct {
 	// of struct sock_filter (8 bytes each).
 	Policy    []byte
 	HomeTasks uint32
+	// Spawners is how many threads give birth to commands, 1 … MaxSpawners.
+	Spawners uint32
 }
 
 // SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
@@ -86,6 +89,7 @@ func (m *InitMsg) Marshal() []byte {
 	e.bool(m.Lifeline)
 	e.bytes(m.Policy)
 	e.u32(m.HomeTasks)
+	e.u32(m.Spawners)
 	return e.b
 }
 
@@ -95,6 +99,10 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	m.Lifeline = d.bool()
 	m.Policy = d.bytes()
 	m.HomeTasks = d.u32()
+	m.Spawners = d.u32()
+	if m.Spawners == 0 || m.Spawners > MaxSpawners {
+		d.bad = true
+	}
 	return d.done("init")
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -58,6 +59,7 @@ func (l *Launcher) greetAgent(b *box) error {
 		Lifeline:  true,
 		Policy:    l.policy,
 		HomeTasks: uint32(len(home)),
+		Spawners:  cgroups.SpawnerThreads,
 	}
 	files := append([]*os.File{b.listener}, home...)
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {

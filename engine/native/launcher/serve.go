@@ -214,6 +214,9 @@ func (l *Launcher) handlePTY(body []byte) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if u := m.User; u.UID < 0 || u.UID > engine.MaxID || u.GID < 0 || u.GID > engine.MaxID {
+		return nil, nil, &engine.FieldError{Field: "user", Value: fmt.Sprintf("%d:%d", u.UID, u.GID), Rule: "must be ids of commands in a box"}
+	}
 	master, slave, err := b.root.OpenPTY(m.User.UID, m.User.GID, m.Size.Rows, m.Size.Cols)
 	if err != nil {
 		return nil, nil, err
