@@ -143,10 +143,11 @@ func (b *builder) view() (err error) {
 func (b *builder) system() error {
 	for _, t := range b.host.trees {
 		mount := func() error { return cloneTo(t.root, b.box, t.name, 0) }
-		if b.o.Writable && t.name != "dev" {
-			if t.name == "etc" {
-				continue // a private copy, made by fillEtc
-			}
+		switch {
+		case !b.o.Writable || t.name == "dev":
+		case t.name == "etc":
+			mount = b.overlayEtc
+		default:
 			mount = func() error { return b.overlay(t) }
 		}
 		if err := mount(); err != nil {

@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"errors"
 	"io"
 	"os"
 	"slices"
@@ -62,6 +63,10 @@ func copyDir(src *os.File, dst *filler, name string, st unix.Stat_t) error {
 		return nil
 	}
 	dir, err := openListed(src, name)
+	if errors.Is(err, unix.EXDEV) {
+		dst.mkdir(name, st.Mode&0o755) // what is mounted there is not part of src
+		return dst.err
+	}
 	if err != nil {
 		return err
 	}

@@ -119,7 +119,7 @@ func addEtcEntry(src *os.File, dst *filler, name string) error {
 	if !isPublic(st) {
 		return nil
 	}
-	dir, err := openListed(src, name)
+	dir, err := linux.Openat2(src, name, listed)
 	if err != nil {
 		return err
 	}
@@ -152,8 +152,14 @@ func countEntries(dir *os.File, limit int) int {
 	return count
 }
 
-// openListed opens the directory name of dir for listing; anything else, a
-// symlink too, is an error.
+// listed is how directories are opened for listing; anything else, a symlink
+// too, is an error.
+var listed = unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW}
+
+// openListed opens the directory name of dir for listing. If something is
+// mounted there it fails with EXDEV.
 func openListed(dir *os.File, name string) (*os.File, error) {
-	return linux.Openat2(dir, name, unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW})
+	how := listed
+	how.Resolve = unix.RESOLVE_NO_XDEV
+	return linux.Openat2(dir, name, how)
 }

@@ -4,14 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// fillEtc copies the shared /etc into the box's own tmpfs. It is small, and
-// before Linux 6.3 a tmpfs cannot be id-mapped, which an overlay would need.
+// fillEtc copies the shared /etc into the box's own tmpfs, without the large
+// directories of the host that are bound in it. It is small, and before Linux
+// 6.3 a tmpfs cannot be id-mapped, which an overlay would need.
 func (b *builder) fillEtc(f *filler) error {
 	etc := f.into("etc")
 	if etc.err != nil {
@@ -30,6 +32,27 @@ func (b *builder) fillEtc(f *filler) error {
 		etc.write(name, 0o644, perBoxFile(name, b.o))
 	}
 	return etc.err
+}
+
+// overlayEtc mounts what fillEtc left out.
+func (b *builder) overlayEtc() error {
+	etc := b.host.tree("etc")
+	subs, err := submounts(etc.root)
+	if err != nil {
+		return err
+	}
+	for _, sub := range subs {
+		dir, err := openDir(etc.root, sub)
+		if err != nil {
+			return err
+		}
+		err = b.overlay(tree{"etc/" + sub, dir})
+		dir.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // overlay mounts a writable view of t: the host's files below, as if the box
@@ -105,8 +128,9 @@ func (b *builder) lower(t tree) (*os.File, error) {
 		return nil, err
 	}
 	f := &filler{top: b.top}
-	f.mkdir("lower-"+t.name, 0o700)
-	f.do(func() error { return attach(m, b.top, "lower-"+t.name) })
+	name := layerName("lower", t)
+	f.mkdir(name, 0o700)
+	f.do(func() error { return attach(m, b.top, name) })
 	if f.err != nil {
 		m.Close()
 	}
@@ -117,8 +141,13 @@ func (b *builder) lower(t tree) (*os.File, error) {
 // and mode show as those of /usr and so on.
 func (b *builder) layer(kind string, t tree) (*os.File, error) {
 	f := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
-	name := kind + "-" + t.name
+	name := layerName(kind, t)
 	f.mkdir(name, 0o755)
 	layer := f.into(name)
 	return layer.top, layer.err
+}
+
+// layerName is where a layer of t is, beside the box's root.
+func layerName(kind string, t tree) string {
+	return kind + "-" + strings.ReplaceAll(t.name, "/", "-")
 }
