@@ -16,6 +16,9 @@ import (
 type Facts struct {
 	Version          string // of boxd
 	Release, Machine string // of the kernel, as uname(2) has them
+	// Upstream is the version of kernel.org that a distribution's kernel is made
+	// from, if the distribution says so; its Release does not: "6.1.0-31-amd64".
+	Upstream string
 	UID              int
 
 	// Features maps the name of a kernel feature to what trying it gave: nil if
@@ -88,12 +91,13 @@ func Gather(ctx context.Context, h Host) Facts {
 		InitError: h.InitError,
 	}
 	f.Release, f.Machine, _ = linux.KernelRelease() // uname cannot fail with a valid buffer
+	f.Upstream = upstream(readLine("/proc/version"), readLine("/proc/version_signature"))
 	for name, probe := range probes {
 		f.Features[name] = probe()
 	}
 	for _, name := range sysctls {
-		if value, err := os.ReadFile("/proc/sys/" + name); err == nil {
-			f.Sysctls[name] = strings.TrimSpace(string(value))
+		if value := readLine("/proc/sys/" + name); value != "" {
+			f.Sysctls[name] = value
 		}
 	}
 	f.examineCgroups()
@@ -106,6 +110,15 @@ func Gather(ctx context.Context, h Host) Facts {
 		f.tryBox(ctx, h)
 	}
 	return f
+}
+
+// readLine is the content of a one-line file of procfs, empty if it is not there.
+func readLine(path string) string {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
 }
 
 // errNotRoot: nothing was tried that only root can do.

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -23,6 +24,21 @@ func parseRelease(release string) (kernelVersion, bool) {
 		release = strings.TrimPrefix(release[len(digits):], ".")
 	}
 	return v, true
+}
+
+var debianVersion = regexp.MustCompile(`Debian ([0-9]+\.[0-9]+\.[0-9]+)`)
+
+// upstream finds the version of kernel.org in what distributions add: Debian
+// says "Debian 6.1.170-1" in /proc/version, Ubuntu has a file of its own,
+// /proc/version_signature, with "Ubuntu 6.8.0-31.31-generic 6.8.1".
+func upstream(version, signature string) string {
+	if fields := strings.Fields(signature); len(fields) == 3 && fields[0] == "Ubuntu" {
+		return fields[2]
+	}
+	if m := debianVersion.FindStringSubmatch(version); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 func (v kernelVersion) less(w kernelVersion) bool {

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -54,6 +55,9 @@ func NewReport(f Facts) Report {
 
 func (f Facts) kernel() Check {
 	c := Check{Name: "kernel", Status: OK, Detail: f.Release + " " + f.Machine}
+	if f.Upstream != "" {
+		c.Detail += ", made from " + f.Upstream
+	}
 	v, ok := parseRelease(f.Release)
 	switch {
 	case !ok:
@@ -67,7 +71,7 @@ func (f Facts) kernel() Check {
 // flaws never fails: only the distribution knows what it has corrected.
 func (f Facts) flaws() Check {
 	c := Check{Name: "kernel flaws", Status: OK, Detail: "none known to boxd for this version"}
-	v, ok := parseRelease(f.Release)
+	v, ok := parseRelease(cmp.Or(f.Upstream, f.Release))
 	if !ok {
 		c.Status, c.Detail = Unknown, ""
 		return c

@@ -39,7 +39,7 @@ func healthy(change func(*Facts)) Facts {
 	return f
 }
 
-var no = fmt.Errorf("tried it: %w", errors.ErrUnsupported)
+var errNo = fmt.Errorf("tried it: %w", errors.ErrUnsupported)
 
 func TestReport(t *testing.T) {
 	eperm := os.NewSyscallError("fsopen", unix.EPERM)
@@ -54,9 +54,9 @@ func TestReport(t *testing.T) {
 			f.Box.Error, f.Box.Degraded = fmt.Errorf("swap: %w", engine.ErrUnenforceable), true
 		},
 		"old": func(f *Facts) {
-			f.Release = "5.10.0-33-amd64"
+			f.Release, f.Upstream = "5.10.0-33-amd64", "5.10.226"
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
-				f.Features[feature] = no
+				f.Features[feature] = errNo
 			}
 			f.CgroupMode, f.Enforcement, f.CgroupError = "", nil, errors.New("mounting cgroup2: no such device")
 			f.Box.Error = errors.New("creating box: no such device")
@@ -120,7 +120,7 @@ func TestUserNamespaces(t *testing.T) {
 	}{
 		{"fine", nil, 0, "100", OK, ""},
 		{"none allowed", unix.ENOSPC, 0, "0", Failed, "set sysctl user.max_user_namespaces to 10000 or more"},
-		{"not in the kernel", no, 0, "", Failed, "needs a kernel with CONFIG_USER_NS"},
+		{"not in the kernel", errNo, 0, "", Failed, "needs a kernel with CONFIG_USER_NS"},
 		{"refused to root", unix.EPERM, 0, "100", Failed, "if boxd runs in a container, allow it clone with CLONE_NEWUSER and all ids"},
 		{"refused to others", unix.EPERM, 7, "100", Unknown, ""},
 	} {
