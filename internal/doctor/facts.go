@@ -19,7 +19,7 @@ type Facts struct {
 	// Upstream is the version of kernel.org that a distribution's kernel is made
 	// from, if the distribution says so; its Release does not: "6.1.0-31-amd64".
 	Upstream string
-	UID              int
+	UID      int
 
 	// Features maps the name of a kernel feature to what trying it gave: nil if
 	// it works, errors.ErrUnsupported for a certain no, else an error that
