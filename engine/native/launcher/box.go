@@ -43,11 +43,25 @@ type box struct {
 	mounted map[string]mounts.MountID // by target
 	userNS  map[string]*os.File       // by id map
 	removed bool
+	users   sync.WaitGroup // requests that work on the box
 
 	life     context.Context // ends when destroy begins
 	end      context.CancelFunc
 	dropping sync.WaitGroup // slots on their way out
 }
+
+// enter keeps the parts of the box alive until leave. It is false once they are
+// being taken apart.
+func (b *box) enter() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.removed {
+		b.users.Add(1)
+	}
+	return !b.removed
+}
+
+func (b *box) leave() { b.users.Done() }
 
 // destroy ends the box and removes all that belongs to it. It goes on after a
 // failure, and reports all of them.
@@ -65,6 +79,7 @@ func (b *box) destroy() error {
 	if b.control != nil {
 		b.control.Close()
 	}
+	b.users.Wait()
 	errs = append(errs, b.destroyContainer(ctx), b.destroySlots())
 	if b.group != nil {
 		errs = append(errs, b.group.Remove(ctx))

@@ -15,7 +15,9 @@ import (
 // answer carries out one request and replies. Descriptors in a reply are lent to
 // the kernel and closed here.
 func (l *Launcher) answer(frame *wire.Frame) {
-	reply, files, err := l.handle(frame)
+	r := &request{Frame: frame}
+	defer r.done()
+	reply, files, err := l.handle(r)
 	defer closeAll(files)
 	if frame.ID == 0 {
 		return // told, not asked
@@ -28,47 +30,62 @@ func (l *Launcher) answer(frame *wire.Frame) {
 	if err != nil {
 		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
 	}
-	_ = l.client.Send(rpc.TypeReply, frame.ID, body, files...) // a client that is gone ends serve
+	if err := l.client.Send(rpc.TypeReply, frame.ID, body, files...); err != nil {
+		// A client that is gone ends serve. One that is not must not wait for ever.
+		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
+		_ = l.client.Send(rpc.TypeReply, frame.ID, body)
+	}
 }
 
-func (l *Launcher) handle(frame *wire.Frame) (reply any, files []*os.File, err error) {
-	switch frame.Type {
+// request is a frame of the client's. It keeps the box that it is about, if any,
+// from being taken apart until it has been answered: the descriptors of an answer
+// may be the box's.
+type request struct {
+	*wire.Frame
+	box *box
+}
+
+func (r *request) done() {
+	if r.box != nil {
+		r.box.leave()
+	}
+}
+
+func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
+	switch r.Type {
 	case rpc.TypeCreate:
-		return l.handleCreate(frame.Body)
+		return l.handleCreate(r.Body)
 	case rpc.TypeRemove:
-		return nil, nil, l.handleRemove(frame.Body)
+		return nil, nil, l.handleRemove(r.Body)
 	case rpc.TypeUpdate:
 		var m rpc.Update
-		b, err := l.find(frame.Body, &m, func() string { return m.ID })
+		b, err := l.find(r, &m, func() string { return m.ID })
 		if err != nil {
 			return nil, nil, err
 		}
 		return nil, nil, l.update(b, m.Change)
 	case rpc.TypeSlots:
-		return l.handleSlots(frame.Body)
+		return l.handleSlots(r)
 	case rpc.TypeKill:
-		return nil, nil, l.handleKill(frame.Body)
+		return nil, nil, l.handleKill(r)
 	case rpc.TypePTY:
-		return l.handlePTY(frame.Body)
+		return l.handlePTY(r)
 	}
-	return nil, nil, fmt.Errorf("request of type %d: %w", frame.Type, wire.ErrProtocol)
+	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
 
-// find decodes a request and looks its box up.
-func (l *Launcher) find(body []byte, m any, id func() string) (*box, error) {
-	if err := json.Unmarshal(body, m); err != nil {
+// find decodes a request into m and enters the box that it is about.
+func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
+	if err := json.Unmarshal(r.Body, m); err != nil {
 		return nil, fmt.Errorf("decoding request: %w", err)
 	}
-	return l.lookup(id())
-}
-
-func (l *Launcher) lookup(id string) (*box, error) {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	b := l.boxes[id]
-	if b == nil {
-		return nil, fmt.Errorf("box %q: %w", id, engine.ErrBoxLost)
+	b := l.boxes[id()]
+	l.mu.Unlock()
+	if b == nil || !b.enter() {
+		return nil, fmt.Errorf("box %q: %w", id(), engine.ErrBoxLost)
 	}
+	r.box = b
 	return b, nil
 }
 
@@ -117,23 +134,22 @@ func dup(f *os.File) (*os.File, error) {
 
 func (l *Launcher) handleRemove(body []byte) error {
 	var m rpc.Box
-	b, err := l.find(body, &m, func() string { return m.ID })
-	if err != nil {
-		return nil // removed already
+	if err := json.Unmarshal(body, &m); err != nil {
+		return fmt.Errorf("decoding request: %w", err)
 	}
 	l.mu.Lock()
-	_, ours := l.boxes[b.id]
-	delete(l.boxes, b.id)
+	b := l.boxes[m.ID]
+	delete(l.boxes, m.ID)
 	l.mu.Unlock()
-	if !ours {
-		return nil
+	if b == nil {
+		return nil // removed already
 	}
 	return b.destroy()
 }
 
-func (l *Launcher) handleSlots(body []byte) (any, []*os.File, error) {
+func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 	var m rpc.Slots
-	b, err := l.find(body, &m, func() string { return m.ID })
+	b, err := l.find(r, &m, func() string { return m.ID })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -174,10 +190,6 @@ func (b *box) newSlot() (*cgroups.Slot, error) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.removed {
-		s.Close()
-		return nil, fmt.Errorf("box %q: %w", b.id, engine.ErrBoxLost)
-	}
 	b.slots[s.Name] = s
 	return s, nil
 }
@@ -192,9 +204,9 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 	return s, nil
 }
 
-func (l *Launcher) handleKill(body []byte) error {
+func (l *Launcher) handleKill(r *request) error {
 	var m rpc.Kill
-	b, err := l.find(body, &m, func() string { return m.ID })
+	b, err := l.find(r, &m, func() string { return m.ID })
 	if err != nil {
 		return err
 	}
@@ -208,9 +220,9 @@ func (l *Launcher) handleKill(body []byte) error {
 	return s.Signal(unix.Signal(m.Signal))
 }
 
-func (l *Launcher) handlePTY(body []byte) (any, []*os.File, error) {
+func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
 	var m rpc.PTY
-	b, err := l.find(body, &m, func() string { return m.ID })
+	b, err := l.find(r, &m, func() string { return m.ID })
 	if err != nil {
 		return nil, nil, err
 	}
