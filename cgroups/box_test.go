@@ -10,7 +10,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -143,11 +142,4 @@ func mustBeGone(t testing.TB, h *Host, id string) {
 			t.Errorf("box %s is left on %s", id, on.dir.Name())
 		}
 	}
-}
-
-func readLine(t testing.TB, dir *os.File, name string) string {
-	t.Helper()
-	text, err := linux.ReadFileAt(dir, name, maxFile)
-	check(t, err)
-	return text
 }

@@ -37,14 +37,6 @@ func play(role string, args []string) int {
 		return burn(args[0])
 	case "forks":
 		return forks(args[0])
-	case "forkOnCue":
-		fmt.Println("ready")
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		return forks(args[0])
-	case "hogOnCue":
-		fmt.Println("ready")
-		bufio.NewReader(os.Stdin).ReadString('\n')
-		return hog(args[0])
 	case "daemon":
 		return daemonize(args)
 	default:
@@ -177,13 +169,6 @@ func (c *child) started() {
 	for _, f := range c.childEnds {
 		f.Close()
 	}
-}
-
-// cue lets a role that waits for it go on.
-func (c *child) cue(t testing.TB) {
-	t.Helper()
-	_, err := c.in.WriteString("go\n")
-	check(t, err)
 }
 
 // line reads the next line that the child prints.

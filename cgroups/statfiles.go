@@ -20,8 +20,8 @@ const (
 	StatPIDsPeak            // pids.peak (Linux 6.1)
 	StatPIDsEvents          // pids.events of the slot, where it counts the slot's refused forks
 	StatIO                  // io.stat
-	StatBoxCPU              // cpu.stat of the box's work, where the CPU limit is
-	StatBoxPIDs             // pids.events of the box's work
+	StatBoxCPU              // cpu.stat of the box's work, where StatThrottled is absent
+	StatBoxPIDs             // pids.events of the box's work, where StatPIDsEvents is absent
 	NumStats
 )
 
@@ -29,20 +29,22 @@ const (
 type statFile struct {
 	controller string // "" is cgroup2 itself
 	v2, v1     string
-	box        bool // in work, not in the slot
+	// insteadOf makes it a file of the box's work: opened where the slot's own
+	// file insteadOf is absent. 0 is a file of the slot.
+	insteadOf int
 }
 
 var statFiles = [NumStats]statFile{
-	StatEvents:       {"", "cgroup.events", "", false},
-	StatCPU:          {"", "cpu.stat", "", false},
-	StatThrottled:    {"cpu", "cpu.stat.local", "cpu.stat.local", false},
-	StatMemoryPeak:   {"memory", "memory.peak", "memory.max_usage_in_bytes", false},
-	StatMemoryEvents: {"memory", "memory.events", "memory.oom_control", false},
-	StatPIDsPeak:     {"pids", "pids.peak", "pids.peak", false},
-	StatPIDsEvents:   {"pids", "pids.events", "pids.events", false},
-	StatIO:           {"io", "io.stat", "", false},
-	StatBoxCPU:       {"cpu", "cpu.stat", "cpu.stat", true},
-	StatBoxPIDs:      {"pids", "pids.events", "pids.events", true},
+	StatEvents:       {"", "cgroup.events", "", 0},
+	StatCPU:          {"", "cpu.stat", "", 0},
+	StatThrottled:    {"cpu", "cpu.stat.local", "cpu.stat.local", 0},
+	StatMemoryPeak:   {"memory", "memory.peak", "memory.max_usage_in_bytes", 0},
+	StatMemoryEvents: {"memory", "memory.events", "memory.oom_control", 0},
+	StatPIDsPeak:     {"pids", "pids.peak", "pids.peak", 0},
+	StatPIDsEvents:   {"pids", "pids.events", "pids.events", 0},
+	StatIO:           {"io", "io.stat", "", 0},
+	StatBoxCPU:       {"cpu", "cpu.stat", "cpu.stat", StatThrottled},
+	StatBoxPIDs:      {"pids", "pids.events", "pids.events", StatPIDsEvents},
 }
 
 // openStats opens the files of the slot at path.
@@ -56,18 +58,29 @@ func (g *Group) openStats(path string) ([]*os.File, error) {
 		if name == "" || i == StatPIDsEvents && g.pidsCountedAtLimit(t, path) {
 			continue
 		}
-		if spec.box {
-			name = "work/" + name
-		} else {
-			name = path + "/" + name
+		in := path
+		if spec.insteadOf > 0 {
+			if files[spec.insteadOf] != nil {
+				continue
+			}
+			in = "work"
 		}
-		f, err := linux.OpenAt(t.box, name, unix.O_RDONLY|unix.O_NONBLOCK)
+		f, err := openStat(t.box, in+"/"+name, i)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return files, err
 		}
 		files[i] = f
 	}
 	return files, nil
+}
+
+// openStat opens one file. Only changes of cgroup.events are waited for: the
+// others need no place in the poller.
+func openStat(dir *os.File, name string, i int) (*os.File, error) {
+	if i == StatEvents {
+		return openEvents(dir, name)
+	}
+	return linux.OpenAt(dir, name, unix.O_RDONLY)
 }
 
 // pidsCountedAtLimit says where a refused fork is counted. On v1, on cgroup2

@@ -18,13 +18,14 @@ type Usage struct {
 	ThrottledUsec        *int64 // time the CPU limit made it wait in µs, summed over cores
 	MemoryPeak           *int64 // bytes, page cache included
 	PIDsPeak             *int64 // processes and threads at once
-	OOMKills             *int64 // processes of the command that were killed for memory
+	OOMKills             *int64 // kills for memory: of the whole command on cgroup2, of one process on v1
 	PIDsRefused          *int64 // forks that the pids limit refused
 	// Bytes read from and written to block devices until now. What is still in
 	// the page cache is not in it.
 	IORead, IOWrite *int64
 
-	// What the whole box has seen since [OpenStats], whichever command it was.
+	// What the whole box has seen since [OpenStats], whichever command it was. Nil
+	// where the kernel tells it for each command.
 	BoxThrottledUsec *int64
 	BoxPIDsRefused   *int64
 }
@@ -75,7 +76,7 @@ func (s *SlotStats) Read() (Usage, error) {
 	u.UserUsec, errs[0] = s.number(StatCPU, "user_usec")
 	u.SystemUsec, errs[1] = s.number(StatCPU, "system_usec")
 	u.MemoryPeak, errs[2] = s.number(StatMemoryPeak, "")
-	u.OOMKills, errs[3] = s.number(StatMemoryEvents, "oom_kill")
+	u.OOMKills, errs[3] = s.oomKills()
 	u.PIDsPeak, errs[4] = s.number(StatPIDsPeak, "")
 	errs[5] = s.readIO(&u)
 	errs[6] = s.readThrottled(&u)
@@ -84,6 +85,20 @@ func (s *SlotStats) Read() (Usage, error) {
 		return u, fmt.Errorf("reading the use of a command: %w", err)
 	}
 	return u, nil
+}
+
+// oomKills counts kills, not processes, where the kernel takes whole commands
+// (memory.oom.group): its count of processes, oom_kill, then has the first victim
+// twice (as the victim and as a member, oom_kill_process in mm/oom_kill.c), and
+// everyone again if a second kill meets those that are still dying.
+// oom_group_kill is there since Linux 5.17.
+func (s *SlotStats) oomKills() (*int64, error) {
+	processes, err := s.number(StatMemoryEvents, "oom_kill")
+	commands, err2 := s.number(StatMemoryEvents, "oom_group_kill")
+	if err := errors.Join(err, err2); err != nil || value(processes) == 0 || value(commands) == 0 {
+		return processes, err
+	}
+	return commands, nil
 }
 
 func (s *SlotStats) readThrottled(u *Usage) error {
@@ -98,14 +113,9 @@ func (s *SlotStats) readThrottled(u *Usage) error {
 
 func (s *SlotStats) readRefused(u *Usage) error {
 	own, err := s.number(StatPIDsEvents, "max")
-	u.PIDsRefused = own
-	if own != nil {
-		// The box's file counts the spawner's own refusals here, nothing of use.
-		return err
-	}
 	box, err2 := s.number(StatBoxPIDs, "max")
-	u.BoxPIDsRefused = growth(s.boxRefused, box)
-	if isZero(u.BoxPIDsRefused) {
+	u.PIDsRefused, u.BoxPIDsRefused = own, growth(s.boxRefused, box)
+	if own == nil && isZero(u.BoxPIDsRefused) {
 		u.PIDsRefused = u.BoxPIDsRefused
 	}
 	return errors.Join(err, err2)
@@ -230,3 +240,11 @@ func ignoreEOF(err error) error {
 }
 
 func isZero(n *int64) bool { return n != nil && *n == 0 }
+
+// value is n, or 0 if it is not known.
+func value(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}

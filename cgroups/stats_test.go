@@ -53,7 +53,7 @@ func TestStatsFiles(t *testing.T) {
 		StatCPU:          "usage_usec 30\nuser_usec 10\nsystem_usec 20\nnr_periods 0\n",
 		StatThrottled:    "throttled_usec 7\n",
 		StatMemoryPeak:   "4096\n",
-		StatMemoryEvents: "low 0\nmax 5\noom 2\noom_kill 1\noom_group_kill 1\n",
+		StatMemoryEvents: "low 0\nmax 5\noom 2\noom_kill 5\noom_group_kill 1\n",
 		StatPIDsPeak:     "3\n",
 		StatPIDsEvents:   "max 9\n",
 		StatIO:           "8:0 rbytes=100 wbytes=200 rios=1 wios=2 dbytes=0 dios=0\n8:16 rbytes=1 wbytes=2\n",
@@ -67,8 +67,8 @@ func TestStatsFiles(t *testing.T) {
 		"user": {u.UserUsec, 10}, "system": {u.SystemUsec, 20}, "throttled": {u.ThrottledUsec, 7}, "peak": {u.MemoryPeak, 4096}, "oom": {u.OOMKills, 1},
 		"pids": {u.PIDsPeak, 3}, "refused": {u.PIDsRefused, 9}, "read": {u.IORead, 101}, "written": {u.IOWrite, 202}, "box": {u.BoxPIDsRefused, -1},
 	} {
-		if value(c.got) != c.want {
-			t.Errorf("%s: %d, want %d", name, value(c.got), c.want)
+		if orMinus(c.got) != c.want {
+			t.Errorf("%s: %d, want %d", name, orMinus(c.got), c.want)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestStatsSpellings(t *testing.T) {
 	if err == nil {
 		t.Error("garbage was read as a number")
 	}
-	if value(u.ThrottledUsec) != 7 || value(u.OOMKills) != 2 || value(u.IORead) != 0 {
+	if orMinus(u.ThrottledUsec) != 7 || orMinus(u.OOMKills) != 2 || orMinus(u.IORead) != 0 {
 		t.Errorf("%s", u)
 	}
 }
@@ -95,13 +95,13 @@ func TestRefusalsCountedAtTheLimit(t *testing.T) {
 	s := fakeStats(t, map[int]string{StatBoxPIDs: "max 5\n"})
 	u, err := s.Read()
 	check(t, err)
-	if value(u.PIDsRefused) != 0 {
+	if orMinus(u.PIDsRefused) != 0 {
 		t.Errorf("no fork was refused: %s", u)
 	}
 	rewrite(t, s, StatBoxPIDs, "max 8\n")
 	u, err = s.Read()
 	check(t, err)
-	if u.PIDsRefused != nil || value(u.BoxPIDsRefused) != 3 || value(u.Alone().PIDsRefused) != 3 {
+	if u.PIDsRefused != nil || orMinus(u.BoxPIDsRefused) != 3 || orMinus(u.Alone().PIDsRefused) != 3 {
 		t.Errorf("3 forks of the box were refused: %s", u)
 	}
 }
@@ -111,13 +111,13 @@ func TestThrottlingWithoutLocalFile(t *testing.T) {
 	s := fakeStats(t, map[int]string{StatBoxCPU: "nr_throttled 1\nthrottled_usec 100\n"})
 	u, err := s.Read()
 	check(t, err)
-	if value(u.ThrottledUsec) != 0 {
+	if orMinus(u.ThrottledUsec) != 0 {
 		t.Errorf("the box was not throttled: %s", u)
 	}
 	rewrite(t, s, StatBoxCPU, "nr_throttled 2\nthrottled_usec 150\n")
 	u, err = s.Read()
 	check(t, err)
-	if u.ThrottledUsec != nil || value(u.Alone().ThrottledUsec) != 50 {
+	if u.ThrottledUsec != nil || orMinus(u.Alone().ThrottledUsec) != 50 {
 		t.Errorf("the box was throttled for 50 µs: %s", u)
 	}
 }
