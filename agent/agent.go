@@ -37,9 +37,10 @@ func Main() error {
 	debug.SetGCPercent(50)
 	runtime.GOMAXPROCS(2)
 	// Nothing that a command sends may end the box. It may not even send: the
-	// agent's user is no command's. Second line of defence.
-	// (Not SIGCHLD: ignoring it would reap children before they are counted.)
-	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE,
+	// agent's user is no command's. Second line of defence. Caught and dropped, not
+	// ignored: commands would inherit that (execve(2)), and no ^C, SIGTERM or
+	// SIGPIPE would end them.
+	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGPIPE,
 		unix.SIGALRM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 	control, err := wire.FileConn(os.NewFile(ControlFD, "control"))
 	if err != nil {
