@@ -54,17 +54,29 @@ func (r *reaper) run() error {
 
 func (r *reaper) ended(pid int, status unix.WaitStatus) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	k, ok := r.commands[pid]
 	if ok {
 		delete(r.commands, pid)
 		delete(r.pids, k)
+		report(k, status)
 	} else if r.births > 0 {
 		r.early[pid] = status
 	}
-	r.mu.Unlock()
-	if ok {
-		report(k, status)
+}
+
+// hangUp closes a connection once no report can be on its way to it: its number
+// may belong to another one then.
+func (r *reaper) hangUp(conn *wire.Conn) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for pid, k := range r.commands {
+		if k.conn == conn {
+			delete(r.commands, pid)
+			delete(r.pids, k)
+		}
 	}
+	conn.Close()
 }
 
 // report tells the client. A client that is gone has no use for it.

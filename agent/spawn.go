@@ -8,8 +8,6 @@ package agent
 import "C"
 
 import (
-	"os"
-	"runtime"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -42,8 +40,8 @@ var stepNames = map[C.int]string{
 
 // spawn starts the command of m with the descriptors of a Spawn frame. It must
 // run on a thread that is in the box's v1 cgroups, and blocks until the program
-// runs.
-func spawn(m *wire.SpawnMsg, files []*os.File) (int, *wire.FailedMsg) {
+// runs. The descriptors stay the caller's.
+func spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
 	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
@@ -54,10 +52,10 @@ func spawn(m *wire.SpawnMsg, files []*os.File) (int, *wire.FailedMsg) {
 	s.make_dir = cBool(m.MakeDir)
 	s.tty = cBool(m.TTY)
 	for i := range s.fds {
-		s.fds[i] = C.int(files[i].Fd())
+		s.fds[i] = C.int(fds[i])
 	}
-	s.cgroup = C.int(files[3].Fd())
-	s.tasks, s.ntasks = mem.ints(files[wire.SpawnFDs:])
+	s.cgroup = C.int(fds[3])
+	s.tasks, s.ntasks = mem.ints(fds[wire.SpawnFDs:])
 	s.uid, s.gid = C.uint32_t(m.UID), C.uint32_t(m.GID)
 	if n := len(m.Rlimits); n > 0 {
 		p := mem.alloc(C.size_t(n) * C.sizeof_struct_boxd_rlimit)
@@ -69,7 +67,6 @@ func spawn(m *wire.SpawnMsg, files []*os.File) (int, *wire.FailedMsg) {
 		}
 	}
 	pid := C.boxd_spawn(s)
-	runtime.KeepAlive(files)
 	if pid < 0 {
 		return 0, &wire.FailedMsg{Step: stepNames[s.step], Errno: syscall.Errno(s.err)}
 	}
@@ -121,12 +118,12 @@ func (m *cMemory) string(s string) *C.char {
 }
 
 // ints returns the numbers of descriptors.
-func (m *cMemory) ints(files []*os.File) (*C.int, C.uint32_t) {
-	p := (*C.int)(m.alloc(C.size_t(len(files)+1) * C.sizeof_int))
-	for i, f := range files {
-		unsafe.Slice(p, len(files))[i] = C.int(f.Fd())
+func (m *cMemory) ints(fds []int) (*C.int, C.uint32_t) {
+	p := (*C.int)(m.alloc(C.size_t(len(fds)+1) * C.sizeof_int))
+	for i, fd := range fds {
+		unsafe.Slice(p, len(fds))[i] = C.int(fd)
 	}
-	return p, C.uint32_t(len(files))
+	return p, C.uint32_t(len(fds))
 }
 
 // strings returns a NULL-terminated array.

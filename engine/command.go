@@ -104,6 +104,6 @@ type Receipt struct {
 	Throttled        *time.Duration // time the CPU limit made it wait
 	IOReadBytes      *int64
 	IOWriteBytes     *int64
-	OOMKills         *int64 // processes of this command that were killed for memory
+	OOMKills         *int64 // kills for memory in this command; on cgroup v2 each ends all of it
 	PIDsLimitReached *int64 // forks that were refused
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"syscall"
 
@@ -26,18 +27,28 @@ const (
 
 // Frame is one message with the descriptors that came with it.
 type Frame struct {
-	Type  byte
-	ID    uint32
-	Body  []byte
-	Files []*os.File
+	Type byte
+	ID   uint32
+	Body []byte
+	FDs  []int // owned by whoever received the frame
 }
 
 // Close closes the descriptors of a received frame.
 func (f *Frame) Close() {
-	for _, file := range f.Files {
-		file.Close()
+	for _, fd := range f.FDs {
+		unix.Close(fd)
 	}
-	f.Files = nil
+	f.FDs = nil
+}
+
+// Files turns the descriptors into files, which the caller then owns.
+func (f *Frame) Files() []*os.File {
+	files := make([]*os.File, len(f.FDs))
+	for i, fd := range f.FDs {
+		files[i] = os.NewFile(uintptr(fd), "received")
+	}
+	f.FDs = nil
+	return files
 }
 
 // ErrProtocol is wrapped by every error about a peer that breaks the rules.
@@ -46,7 +57,7 @@ var ErrProtocol = errors.New("protocol violation")
 // Conn sends and receives frames. Send may be called from several goroutines,
 // Receive from one at a time.
 type Conn struct {
-	sock *net.UnixConn
+	sock socket
 
 	sendMu sync.Mutex
 	out    []byte // reused frame buffer
@@ -59,7 +70,9 @@ type Conn struct {
 }
 
 // NewConn takes ownership of sock.
-func NewConn(sock *net.UnixConn) *Conn {
+func NewConn(sock *net.UnixConn) *Conn { return newConn(sock) }
+
+func newConn(sock socket) *Conn {
 	return &Conn{
 		sock: sock,
 		in:   make([]byte, 8<<10),
@@ -88,27 +101,31 @@ func (c *Conn) Close() error { return c.sock.Close() }
 // Send writes one frame. It lends files to the kernel; the caller still owns
 // and closes them.
 func (c *Conn) Send(typ byte, id uint32, body []byte, files ...*os.File) error {
-	if len(body) > MaxBody || len(files) > MaxFDs {
-		return fmt.Errorf("sending frame of %d bytes and %d descriptors: %w", len(body), len(files), ErrProtocol)
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd())
+	}
+	err := c.SendFDs(typ, id, body, fds...)
+	runtime.KeepAlive(files)
+	return err
+}
+
+// SendFDs is Send for plain descriptors.
+func (c *Conn) SendFDs(typ byte, id uint32, body []byte, fds ...int) error {
+	if len(body) > MaxBody || len(fds) > MaxFDs {
+		return fmt.Errorf("sending frame of %d bytes and %d descriptors: %w", len(body), len(fds), ErrProtocol)
 	}
 	var rights []byte
-	if len(files) > 0 {
-		fds := make([]int, len(files))
-		for i, f := range files {
-			fds[i] = int(f.Fd())
-		}
+	if len(fds) > 0 {
 		rights = unix.UnixRights(fds...)
 	}
 	c.sendMu.Lock()
 	defer c.sendMu.Unlock()
-	c.out = appendHeader(c.out[:0], typ, id, len(body), len(files))
+	c.out = appendHeader(c.out[:0], typ, id, len(body), len(fds))
 	c.out = append(c.out, body...)
 	err := c.write(c.out, rights)
 	if cap(c.out) > 64<<10 {
 		c.out = nil
-	}
-	for _, f := range files {
-		_ = f.Fd() // keeps f alive until the kernel has its own reference
 	}
 	return err
 }
@@ -168,9 +185,7 @@ func (c *Conn) parse() (*Frame, error) {
 	}
 	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:])}
 	f.Body = append([]byte(nil), b[HeaderSize:HeaderSize+length]...)
-	for _, fd := range c.fds[:nfds] {
-		f.Files = append(f.Files, os.NewFile(uintptr(fd), "received"))
-	}
+	f.FDs = append(f.FDs, c.fds[:nfds]...)
 	c.fds = append(c.fds[:0], c.fds[nfds:]...)
 	c.start += HeaderSize + length
 	if c.start == c.end {

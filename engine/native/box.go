@@ -30,6 +30,8 @@ type box struct {
 	lost      bool
 	kept      bool // a command was allowed to leave processes behind
 
+	running sync.WaitGroup // commands that are registered, and their last steps
+
 	remove sync.Once
 	err    error
 }
@@ -37,14 +39,12 @@ type box struct {
 // newBox takes ownership of files.
 func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box, error) {
 	if len(files) != 1+len(m.Volumes) {
-		frame := wire.Frame{Files: files}
-		frame.Close()
+		closeAll(files)
 		return nil, fmt.Errorf("%d descriptors for %d volumes: %w", len(files), len(m.Volumes), wire.ErrProtocol)
 	}
 	agent, err := wire.FileConn(files[0])
 	if err != nil {
-		frame := wire.Frame{Files: files[1:]}
-		frame.Close()
+		closeAll(files[1:])
 		return nil, err
 	}
 	b := &box{
@@ -96,7 +96,8 @@ func (b *box) read() {
 	}
 }
 
-// register gives p an id under which the agent's words about it arrive.
+// register gives p an id under which the agent's words about it arrive. It ends
+// with running.Done.
 func (b *box) register(p *process) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -112,6 +113,7 @@ func (b *box) register(p *process) error {
 	}
 	b.kept = b.kept || p.cmd.KeepBackground
 	b.processes[p.id] = p
+	b.running.Add(1)
 	return nil
 }
 
@@ -202,15 +204,7 @@ func (b *box) abandon() { b.remove.Do(b.release) }
 func (b *box) release() {
 	b.agent.Close()
 	<-b.done
-	b.mu.Lock()
-	var running []*process
-	for _, p := range b.processes {
-		running = append(running, p)
-	}
-	b.mu.Unlock()
-	for _, p := range running {
-		<-p.done
-	}
+	b.running.Wait()
 	b.slots.close()
 	for _, v := range b.volumes {
 		v.dir.Close()

@@ -36,6 +36,7 @@ type Engine struct {
 	link     *link
 	launcher *exec.Cmd
 	log      *slog.Logger
+	null     *os.File // /dev/null, for every command that has nothing else
 
 	mu     sync.Mutex
 	boxes  map[*box]struct{}
@@ -57,15 +58,22 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("making launcher socket: %w", err)
 	}
 	defer theirs.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
 	cmd, err := launch(o, theirs)
 	if err != nil {
 		conn.Close()
+		null.Close()
 		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
 	theirs.Close()
-	e := &Engine{launcher: cmd, log: o.Logger, boxes: map[*box]struct{}{}}
+	e := &Engine{launcher: cmd, log: o.Logger, null: null, boxes: map[*box]struct{}{}}
 	if err := e.greet(ctx, conn, o); err != nil {
 		conn.Close()
+		null.Close()
 		return nil, errors.Join(err, ignoreExit(cmd.Wait()))
 	}
 	e.link = newLink(conn)
@@ -167,6 +175,7 @@ func (e *Engine) Close() error {
 	for _, b := range boxes {
 		b.abandon()
 	}
+	e.null.Close()
 	if err != nil {
 		return fmt.Errorf("closing launcher: %w", err)
 	}

@@ -117,7 +117,7 @@ func (l *link) call(typ byte, request, reply any) ([]*os.File, error) {
 		frame.Close()
 		return nil, answer.Error
 	}
-	return frame.Files, nil
+	return frame.Files(), nil
 }
 
 // hello waits for the first frame of a launcher.

@@ -86,7 +86,7 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 			b.slots.release(p.slot)
 		}
 		b.unregister(p)
-		close(p.done)
+		b.running.Done()
 		return nil, err
 	}
 	go p.supervise(ctx)
@@ -121,6 +121,7 @@ func (p *process) awaitStart(ctx context.Context) error {
 	defer timer.Stop()
 	select {
 	case failed := <-p.started:
+		p.box.slots.refill()
 		return p.startError(failed)
 	case <-p.lost:
 		return fmt.Errorf("starting command in box %q: %w", p.box.id, engine.ErrBoxLost)

@@ -44,13 +44,16 @@ func (s *slot) begin() {
 }
 
 func (s *slot) close() {
-	for _, f := range s.birth {
-		f.Close()
-	}
-	for _, f := range s.files {
-		f.Close() // a nil file is fine
-	}
+	closeAll(s.birth)
+	closeAll(s.files)
 	if s.stats != nil {
 		s.stats.Close()
+	}
+}
+
+// closeAll closes files; nil ones are fine.
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
 	}
 }

@@ -11,13 +11,14 @@ import (
 
 // Every command gets a cgroup of its own, and making and removing one costs the
 // launcher about as much as a fork. So it is done ahead of time, away from the
-// command's path, and in batches whose size follows the demand: an idle box has
-// minSpare slots ready, one that runs a command every few milliseconds maxSpare.
+// command's path, and as many as are in demand: an idle box has minSpare slots
+// ready, one that runs many commands at once up to maxSpare.
+//
+// Making a cgroup takes the kernel's cgroup_mutex, and so does a birth into one.
+// So spare slots are made right after a birth, while the command runs.
 const (
 	minSpare = 1
 	maxSpare = 8
-	// busyGap between two refills says that a box is busy.
-	busyGap = 50 * time.Millisecond
 	// idleAfter the last command a box gives back what it no longer needs.
 	idleAfter = time.Second
 )
@@ -28,22 +29,19 @@ type slots struct {
 	box  string
 	wg   sync.WaitGroup // refills under way
 
-	mu       sync.Mutex
-	ready    []*slot
-	used     []string // to be removed with the next request
-	want     int      // spare slots to have
-	filling  bool
-	refilled time.Time
-	idle     *time.Timer
-	closed   bool
+	mu      sync.Mutex
+	ready   []*slot
+	used    []string // to be removed with the next request
+	want    int      // spare slots to have
+	filling bool
+	idle    *time.Timer
+	closed  bool
 }
 
 func newSlots(l *link, box string) *slots {
 	s := &slots{link: l, box: box, want: minSpare}
 	s.idle = time.AfterFunc(idleAfter, s.settle)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refillLocked()
+	s.refill()
 	return s
 }
 
@@ -59,7 +57,6 @@ func (s *slots) take() (*slot, error) {
 	}
 	fresh := s.ready[n-1]
 	s.ready = s.ready[:n-1]
-	s.refillLocked()
 	s.mu.Unlock()
 	return fresh, nil
 }
@@ -70,24 +67,18 @@ func (s *slots) takeNow() (*slot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.refillLocked()
 	return batch[0], nil
 }
 
-// refillLocked makes spare slots in the background once half of them are gone.
-func (s *slots) refillLocked() {
+// refill makes spare slots in the background once half of them are gone.
+func (s *slots) refill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	missing := s.want - len(s.ready)
 	if s.filling || s.closed || missing*2 < s.want {
 		return
 	}
-	now := time.Now()
-	if now.Sub(s.refilled) < busyGap {
-		s.want = min(2*s.want, maxSpare)
-		missing = s.want - len(s.ready)
-	}
-	s.filling, s.refilled = true, now
+	s.filling = true
 	s.wg.Go(func() {
 		// A failure shows when the next command finds no slot and makes its own.
 		batch, _ := s.fetch(missing)
@@ -118,8 +109,7 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 		batch = append(batch, fresh)
 	}
 	if err != nil || len(files) != 0 || len(batch) != n {
-		rest := wire.Frame{Files: files}
-		rest.Close()
+		closeAll(files)
 		for _, fresh := range batch {
 			fresh.close()
 		}

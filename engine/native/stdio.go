@@ -14,6 +14,7 @@ import (
 
 // stdio is the two sides of a command's descriptors 0, 1 and 2.
 type stdio struct {
+	null   *os.File    // the engine's /dev/null
 	child  [3]*os.File // the command's ends, lent to the agent
 	owned  []*os.File  // child ends that are closed after the birth
 	ours   []*os.File  // our ends, closed when the command has ended
@@ -53,12 +54,7 @@ func direct(f *os.File) bool {
 // input sets up descriptor 0.
 func (s *stdio) input(r io.Reader, uid, gid int) error {
 	if r == nil {
-		null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
-		if err != nil {
-			return fmt.Errorf("opening stdin: %w", err)
-		}
-		s.child[0] = null
-		s.owned = append(s.owned, null)
+		s.child[0] = s.null
 		return nil
 	}
 	if f, ok := r.(*os.File); ok && direct(f) {
@@ -98,12 +94,7 @@ func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func(), uid, gid
 		return nil, nil
 	}
 	if w == nil && limit == 0 {
-		null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-		if err != nil {
-			return nil, fmt.Errorf("opening output: %w", err)
-		}
-		s.child[n] = null
-		s.owned = append(s.owned, null)
+		s.child[n] = s.null
 		return nil, nil
 	}
 	read, write, err := pipe(uid, gid, true)

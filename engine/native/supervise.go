@@ -13,7 +13,7 @@ import (
 // supervise follows a running command to its end: exit, timeout, cancellation,
 // output limit or the loss of the box, whichever comes first.
 func (p *process) supervise(ctx context.Context) {
-	defer close(p.done)
+	defer p.box.running.Done()
 	reason, status, exited := p.await(ctx)
 	p.result.Receipt.Wall = time.Since(p.began)
 	background := p.endTree(reason)
@@ -21,8 +21,10 @@ func (p *process) supervise(ctx context.Context) {
 	p.measure()
 	p.judge(reason, status, exited, background)
 	p.io.close()
-	p.box.slots.release(p.slot)
 	p.box.unregister(p)
+	close(p.done)
+	// The rest is not for Wait to wait for.
+	p.box.slots.release(p.slot)
 }
 
 // await returns when the first process has ended, with boxd's own reason for it

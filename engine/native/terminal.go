@@ -23,6 +23,7 @@ func (t *terminal) resize(size engine.WindowSize) error {
 // openStdio makes the command's descriptors.
 func (p *process) openStdio() error {
 	uid, gid := p.hostIDs()
+	p.io.null = p.box.engine.null
 	if p.cmd.TTY != nil {
 		return p.openTerminal()
 	}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"os"
+	"runtime"
+
+	"github.com/boxd/boxd/agent/wire"
+	"golang.org/x/sys/unix"
+)
+
+// thread serves one client after another: a daemon that comes back after a crash
+// connects again. It waits in the kernel, and gives birth to commands itself, so
+// that a request wakes exactly the thread that carries it out.
+//
+// On hosts with cgroup v1 controllers it lives in the box's cgroups for commands,
+// apart from the rest of the agent: the child of a thread is born in the thread's
+// cgroups.
+func (a *agent) thread() {
+	runtime.LockOSThread()
+	if err := enter(a.home[1:]); err != nil {
+		os.Exit(1) // commands must not run outside the limits
+	}
+	for {
+		fd, _, err := unix.Accept4(a.listener, unix.SOCK_CLOEXEC)
+		switch err {
+		case nil:
+			a.serve(wire.BlockingConn(fd))
+		case unix.EINTR, unix.ECONNABORTED:
+		default:
+			os.Exit(1) // a box that nobody can reach is of no use
+		}
+	}
+}
+
+// enter moves the calling thread into the cgroups behind tasks files.
+func enter(tasks []*os.File) error {
+	for _, f := range tasks {
+		for {
+			_, err := unix.Write(int(f.Fd()), []byte("0"))
+			if err == nil {
+				break
+			}
+			if err != unix.EINTR {
+				return os.NewSyscallError("entering cgroup", err)
+			}
+		}
+	}
+	return nil
+}
+
+// serve answers one connection until it ends or breaks a rule.
+func (a *agent) serve(conn *wire.Conn) {
+	defer a.reaper.hangUp(conn)
+	for {
+		frame, err := conn.Receive()
+		if err != nil {
+			return
+		}
+		ok := a.handle(conn, frame)
+		frame.Close()
+		if !ok {
+			return
+		}
+	}
+}
+
+// handle carries out a frame; false means that the peer broke a rule.
+func (a *agent) handle(conn *wire.Conn, frame *wire.Frame) bool {
+	switch frame.Type {
+	case wire.TypeSpawn:
+		var m wire.SpawnMsg
+		if m.Unmarshal(frame.Body) != nil || len(frame.FDs) != wire.SpawnFDs+int(m.Tasks) {
+			return false
+		}
+		a.reaper.birth(key{conn, frame.ID}, func() (int, *wire.FailedMsg) {
+			return spawn(&m, frame.FDs)
+		})
+	case wire.TypeSignal:
+		var m wire.SignalMsg
+		if m.Unmarshal(frame.Body) != nil || len(frame.FDs) != 0 {
+			return false
+		}
+		a.reaper.signal(conn, frame.ID, unix.Signal(m.Signal))
+	default:
+		return false
+	}
+	return true
+}
