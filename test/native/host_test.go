@@ -2,7 +2,11 @@ package native
 
 import (
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // wantHostUntouched looks for what the writable root's test does.
@@ -13,5 +17,44 @@ func wantHostUntouched(t *testing.T) {
 	}
 	if _, err := os.Stat("/usr/bin/env"); err != nil {
 		t.Error("a box removed /usr/bin/env of the host")
+	}
+}
+
+// workDirs are the cgroups of the commands of a box, on cgroup2.
+func workDirs(t testing.TB, b engine.Box) []string {
+	t.Helper()
+	var dirs []string
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		found, err := filepath.Glob(filepath.Join(root, "boxd", b.ID(), "work", "*", "cgroup.procs"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			dirs = append(dirs, filepath.Dir(f))
+		}
+	}
+	return dirs
+}
+
+// commands are the pids, on the host, of what runs in a box besides PID 1. The
+// kernel tells, not the box.
+func commands(t testing.TB, b engine.Box) []string {
+	t.Helper()
+	var pids []string
+	for _, dir := range workDirs(t, b) {
+		content, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs")) // it may be gone meanwhile
+		pids = append(pids, strings.Fields(string(content))...)
+	}
+	return pids
+}
+
+// wantNoCommands: what was killed is gone when its end is reported, not later.
+func wantNoCommands(t testing.TB, b engine.Box) {
+	t.Helper()
+	if pids := commands(t, b); len(pids) > 0 {
+		for _, pid := range pids {
+			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+			t.Errorf("still running in the box: pid %s %q", pid, cmdline)
+		}
 	}
 }

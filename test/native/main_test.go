@@ -20,7 +20,12 @@ func TestMain(m *testing.M) { testutil.Main(m) }
 
 // patience bounds every step that should take milliseconds, so that a hang is a
 // failure with a name. It never decides between right and wrong.
-const patience = 2 * time.Minute
+var patience = func() time.Duration {
+	if os.Getenv("BOXD_TEST_VM") != "" {
+		return 5 * time.Minute
+	}
+	return time.Minute
+}()
 
 // start runs an engine with a state directory of its own, which must be as good
 // as empty when the engine has ended.

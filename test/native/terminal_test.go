@@ -1,0 +1,145 @@
+package native
+
+import (
+	"io"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// openTerminal starts a command at a terminal of 24 by 80; what is written to the
+// returned writer is typed.
+func openTerminal(t *testing.T, b engine.Box, c engine.Command) (engine.Process, *screen, io.WriteCloser) {
+	t.Helper()
+	in, keyboard := io.Pipe()
+	out := newScreen()
+	c.Stdin, c.Stdout, c.TTY = in, out, &engine.WindowSize{Rows: 24, Cols: 80}
+	p := begin(t, b, c)
+	t.Cleanup(func() { keyboard.Close() })
+	return p, out, keyboard
+}
+
+func TestTerminal(t *testing.T) {
+	e := start(t)
+	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
+		b := create(t, e, engine.Spec{User: u})
+		out := newScreen()
+		c := shell(`test -t 0 && test -t 1 && test -t 2 && tty && stty size && echo $TERM && echo direct > /dev/tty && stat -c %u $(tty) && ls /dev/pts; echo err >&2; exit 5`)
+		c.TTY, c.Stdout = &engine.WindowSize{Rows: 31, Cols: 97}, out
+		o := run(t, b, c)
+		want(t, o, engine.Exited, 5)
+		uid := "0"
+		if u.UID != 0 {
+			uid = "1000"
+		}
+		got := strings.ReplaceAll(out.String(), "\r\n", "\n")
+		if got != "/dev/pts/0\n31 97\nxterm\ndirect\n"+uid+"\n0  ptmx\nerr\n" && got != "/dev/pts/0\n31 97\nxterm\ndirect\n"+uid+"\n0\nptmx\nerr\n" {
+			t.Errorf("user %d: %q", u.UID, got)
+		}
+	}
+}
+
+func TestTerminalResize(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	p, out, keyboard := openTerminal(t, b, python(`
+import os, signal
+def show(*_): s = os.get_terminal_size(0); os.write(1, f"size {s.lines}x{s.columns}.".encode())
+signal.signal(signal.SIGWINCH, show)
+show()
+input()
+`))
+	out.await(t, "size 24x80.")
+	for _, s := range []struct {
+		size engine.WindowSize
+		want string
+	}{
+		{engine.WindowSize{Rows: 50, Cols: 132}, "size 50x132."},
+		{engine.WindowSize{Rows: 1, Cols: 1}, "size 1x1."},
+		{engine.WindowSize{Rows: 65535, Cols: 65535}, "size 65535x65535."},
+	} {
+		if err := p.Resize(s.size); err != nil {
+			t.Fatal(err)
+		}
+		out.await(t, s.want)
+	}
+	io.WriteString(keyboard, "\n")
+	if r := wait(t, p); r.ExitCode != 0 {
+		t.Errorf("%+v, %q", r, out)
+	}
+}
+
+// TestTerminalKeys: ^C, ^Z, ^\ and ^D do what they do at any terminal.
+func TestTerminalKeys(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	p, out, keyboard := openTerminal(t, b, shell("echo ready; exec sleep 3600"))
+	out.await(t, "ready")
+	io.WriteString(keyboard, "\x03")
+	if r := wait(t, p); r.Signal != syscall.SIGINT {
+		t.Errorf("^C: %+v", r)
+	}
+
+	p, out, keyboard = openTerminal(t, b, shell("echo ready; exec sleep 3600"))
+	out.await(t, "ready")
+	io.WriteString(keyboard, "\x1c")
+	if r := wait(t, p); r.Signal != syscall.SIGQUIT {
+		t.Errorf("^\\: %+v", r)
+	}
+
+	// The end of the caller's input is ^D.
+	p, out, keyboard = openTerminal(t, b, shell("cat; echo end"))
+	io.WriteString(keyboard, "line\n")
+	out.await(t, "line\r\nline\r\n") // the echo, then cat
+	keyboard.Close()
+	out.await(t, "end")
+	if r := wait(t, p); r.ExitCode != 0 {
+		t.Errorf("^D: %+v", r)
+	}
+}
+
+// TestTerminalJobs: a shell with job control, as a person uses it.
+func TestTerminalJobs(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	p, out, keyboard := openTerminal(t, b, engine.Command{Args: []string{"bash", "--norc", "--noprofile", "-i"}, Env: []string{"PS1=prompt> "}})
+	out.await(t, "prompt> ")
+	for _, line := range []struct{ typed, shown string }{
+		{"echo $((6*7))\n", "42\r\n"},
+		{"cat\n", "cat\r\n"},
+		{"x\n", "x\r\nx\r\n"},
+		{"\x1a", "Stopped"},
+		{"jobs\n", "Stopped"},
+		{"kill %1; wait; echo go''ne\n", "gone\r\n"},
+		{"exit 9\n", "exit"},
+	} {
+		io.WriteString(keyboard, line.typed)
+		out.await(t, line.shown)
+	}
+	if r := wait(t, p); r.ExitCode != 9 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestTerminalHangup: whoever holds the terminal dies with the command.
+func TestTerminalHangup(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	p, out, _ := openTerminal(t, b, shell("trap '' HUP; (trap '' HUP TERM INT; exec sleep 3600) & setsid sleep 3600 & echo ready; exit 3"))
+	out.await(t, "ready")
+	if r := wait(t, p); r.ExitCode != 3 {
+		t.Errorf("%+v", r)
+	}
+	wantNoCommands(t, b)
+}
+
+// TestTerminalLimits: output is bounded and ended as without a terminal.
+func TestTerminalLimits(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	out := newScreen()
+	c := shell("while :; do echo xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx; done")
+	c.TTY, c.Stdout, c.OutputLimit = &engine.WindowSize{Rows: 24, Cols: 80}, out, 50_000
+	o := run(t, b, c)
+	want(t, o, engine.OutputLimit, 137)
+	if n := len(out.String()); n != 50_000 {
+		t.Errorf("%d bytes came", n)
+	}
+}
