@@ -28,6 +28,7 @@ type box struct {
 	processes map[uint32]*process
 	limits    engine.Limits
 	lost      bool
+	ending    bool // the launcher was asked to remove it
 	kept      bool // a command was allowed to leave processes behind
 
 	running sync.WaitGroup // commands that are registered, and their last steps
@@ -187,6 +188,7 @@ func (b *box) currentLimits() engine.Limits {
 // begun is finished by the launcher.
 func (b *box) Remove(context.Context) error {
 	b.remove.Do(func() {
+		b.markEnding()
 		_, err := b.engine.link.call(rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
 		if err != nil {
 			b.err = fmt.Errorf("removing box %q: %w", b.id, err)
@@ -194,6 +196,19 @@ func (b *box) Remove(context.Context) error {
 		b.release()
 	})
 	return b.err
+}
+
+// markEnding: from now on SIGKILL is the doing of whoever removes the box.
+func (b *box) markEnding() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ending = true
+}
+
+func (b *box) isEnding() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ending
 }
 
 // abandon lets go of a box whose launcher has ended.

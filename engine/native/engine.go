@@ -170,6 +170,9 @@ func (e *Engine) Close() error {
 		boxes = append(boxes, b)
 	}
 	e.mu.Unlock()
+	for _, b := range boxes {
+		b.markEnding()
+	}
 	e.link.close()
 	err := e.launcher.Wait()
 	for _, b := range boxes {

@@ -15,6 +15,10 @@ import (
 func (p *process) supervise(ctx context.Context) {
 	defer p.box.running.Done()
 	reason, status, exited := p.await(ctx)
+	if reason == "" && status.Signaled() && status.Signal() == unix.SIGKILL && p.box.isEnding() {
+		// The agent reported it before it was killed itself.
+		reason, exited = engine.BoxLost, false
+	}
 	p.result.Receipt.Wall = time.Since(p.began)
 	background := p.endTree(reason)
 	p.drain()
@@ -111,19 +115,7 @@ func (p *process) drain() {
 
 // measure reads what the command used.
 func (p *process) measure() {
-	u, err := p.slot.stats.Read()
-	if err != nil {
-		p.note(err)
-		return
-	}
-	if p.box.wasAlone(p) {
-		u = u.Alone()
-	}
 	r := &p.result.Receipt
-	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
-	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, p.box.pidsPeak(p, u.PIDsPeak)
-	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
-	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
 	if s := p.io.stdout; s != nil {
 		n := s.bytes.Load()
 		r.StdoutBytes = &n
@@ -132,6 +124,21 @@ func (p *process) measure() {
 		n := s.bytes.Load()
 		r.StderrBytes = &n
 	}
+	u, err := p.slot.stats.Read()
+	if errors.Is(err, unix.ENODEV) {
+		return // the cgroup has been removed with its box
+	}
+	if err != nil {
+		p.note(err)
+		return
+	}
+	if p.box.wasAlone(p) {
+		u = u.Alone()
+	}
+	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
+	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, p.box.pidsPeak(p, u.PIDsPeak)
+	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
+	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
 }
 
 func usec(v *int64) *time.Duration {
