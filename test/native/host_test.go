@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
@@ -57,4 +58,25 @@ func wantNoCommands(t testing.TB, b engine.Box) {
 			t.Errorf("still running in the box: pid %s %q", pid, cmdline)
 		}
 	}
+}
+
+// hostID is the id on the host of the box's user 0.
+func hostID(t testing.TB, b engine.Box) int {
+	t.Helper()
+	p := begin(t, b, engine.Command{Args: []string{"sleep", "3600"}})
+	defer wait(t, p)
+	defer func() {
+		if err := p.Signal(syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}()
+	pids := commands(t, b)
+	if len(pids) != 1 {
+		t.Fatalf("commands in the box: %q, want one", pids)
+	}
+	var st syscall.Stat_t
+	if err := syscall.Stat("/proc/"+pids[0], &st); err != nil {
+		t.Fatal(err)
+	}
+	return int(st.Uid)
 }

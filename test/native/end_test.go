@@ -1,0 +1,228 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// stubborn scripts leave processes that do not want to end.
+var stubborn = []struct{ name, script string }{
+	{"one that ignores SIGTERM", "trap '' TERM INT HUP; echo ready; while :; do sleep 3600; done"},
+	{"a child that ignores SIGTERM", "(trap '' TERM HUP; echo ready; while :; do sleep 3600; done) & wait; sleep 3600"},
+	{"a daemon", "setsid sh -c 'trap \"\" TERM HUP; (echo ready; while :; do sleep 3600; done) & exit 0' & wait; exec sleep 3600"},
+	{"a daemon of a daemon", "setsid sh -c 'setsid sh -c \"trap : TERM; echo ready; while :; do sleep 3600; done\" & exit 0'; exec sleep 3600"},
+	{"one that is stopped", "sleep 3600 & kill -STOP $!; echo ready; kill -STOP $$"},
+	{"one that forks all the time", "echo ready; trap '' TERM; while :; do (sleep 3600 & setsid sleep 3600 &) ; sleep 0.01; done 2>/dev/null"},
+}
+
+// TestTimeout: whatever a command started is gone when its timeout is reported.
+func TestTimeout(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, c := range stubborn {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := shell(c.script)
+			cmd.Timeout, cmd.Grace = 300*time.Millisecond, 100*time.Millisecond
+			o := run(t, b, cmd)
+			want(t, o, engine.TimedOut, 124)
+			if o.Limit != "300ms" {
+				t.Errorf("limit %q", o.Limit)
+			}
+			wantNoCommands(t, b)
+		})
+	}
+}
+
+// TestTimeoutIsGentle: a command has its grace to say goodbye, and its whole tree
+// hears of it.
+func TestTimeoutIsGentle(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	c := shell(`trap 'echo parent; wait; exit 7' TERM
+		setsid sh -c 'trap "echo child; exit" TERM; echo >/tmp/ready; while :; do sleep 0.05; done' & 
+		while :; do sleep 0.05; done`)
+	c.Timeout, c.Grace = time.Second, patience
+	o := run(t, b, c)
+	want(t, o, engine.TimedOut, 124)
+	if o.ExitCode != 7 || !strings.Contains(o.stdout, "parent\n") || !strings.Contains(o.stdout, "child\n") {
+		t.Errorf("%+v, %q: want exit status 7 and the words of both", o.Result, o.stdout)
+	}
+	wantNoCommands(t, b)
+}
+
+// TestTimeoutNotReached: no trace of one that was far off.
+func TestTimeoutNotReached(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	c := shell("exit 4")
+	c.Timeout = time.Hour
+	want(t, run(t, b, c), engine.Exited, 4)
+}
+
+// TestCancel: the caller's context ends a command at once, with all it started.
+func TestCancel(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, c := range stubborn {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out := newScreen()
+			cmd := shell(c.script)
+			cmd.Stdout = out
+			p, err := b.Start(ctx, cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out.await(t, "ready")
+			cancel()
+			if r := wait(t, p); r.Verdict != engine.Canceled || r.Status() != 137 {
+				t.Errorf("%+v", r)
+			}
+			wantNoCommands(t, b)
+		})
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.Start(ctx, shell("true")); !errors.Is(err, context.Canceled) {
+		t.Errorf("start with an ended context: %v", err)
+	}
+}
+
+// TestSignal: a signal goes to the first process, as kill(1) would send it.
+func TestSignal(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1, syscall.SIGKILL} {
+		out := newScreen()
+		c := shell("echo ready; exec sleep 3600")
+		c.Stdout = out
+		p := begin(t, b, c)
+		out.await(t, "ready")
+		if err := p.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		if r := wait(t, p); r.Verdict != engine.Signaled || r.Signal != sig {
+			t.Errorf("%v: %+v", sig, r)
+		}
+	}
+}
+
+// TestSignalOtherUser: the agent may signal the commands of every user.
+func TestSignalOtherUser(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	out := newScreen()
+	c := shell("trap 'exit 5' USR1; echo ready; while :; do sleep 0.05; done")
+	c.Stdout, c.User = out, &engine.User{UID: 1000, GID: 1000}
+	p := begin(t, b, c)
+	out.await(t, "ready")
+	if err := p.Signal(syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	if r := wait(t, p); r.ExitCode != 5 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestBackground: what outlives its command is killed unless it was to be kept.
+func TestBackground(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	const leave = `sleep 3600 & setsid sleep 3600 & (setsid sh -c 'sleep 3600 & exec sleep 3600' &) ; exit 6`
+	o := run(t, b, shell(leave))
+	want(t, o, engine.Exited, 6)
+	wantNoCommands(t, b)
+
+	// They hold the output open, which must not hold up the result.
+	c := shell(leave)
+	c.KeepBackground = true
+	o = run(t, b, c)
+	want(t, o, engine.Exited, 6)
+	if n := len(commands(t, b)); n != 4 {
+		t.Errorf("%d processes were kept, want 4", n)
+	}
+	// A later command does not touch them, whatever becomes of it.
+	c = shell("sleep 3600")
+	c.Timeout, c.Grace = 50*time.Millisecond, time.Millisecond
+	want(t, run(t, b, c), engine.TimedOut, 124)
+	if n := len(commands(t, b)); n != 4 {
+		t.Errorf("%d processes are left after the timeout of another, want 4", n)
+	}
+	// A timeout ends also what was to be kept.
+	c = shell("sleep 3600 & exec sleep 3600")
+	c.KeepBackground, c.Timeout, c.Grace = true, 50*time.Millisecond, time.Millisecond
+	want(t, run(t, b, c), engine.TimedOut, 124)
+	if n := len(commands(t, b)); n != 4 {
+		t.Errorf("%d processes, want the 4 of before", n)
+	}
+	remove(t, b)
+	wantNoCommands(t, b)
+}
+
+// TestConcurrent runs fifty commands at once in one box, each with its own
+// streams and its own end.
+func TestConcurrent(t *testing.T) {
+	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 400}})
+	const n = 50
+	type end struct {
+		i int
+		o outcome
+	}
+	ends := make(chan end, n)
+	errs := make(chan error, n)
+	for i := range n {
+		go func() {
+			var out, stderr strings.Builder
+			r, err := engine.Run(t.Context(), b, engine.Command{
+				Args:   []string{"sh", "-c", `echo $0; cat; echo err $0 >&2; exit $1`, fmt.Sprint(i), fmt.Sprint(i)},
+				Stdin:  strings.NewReader(fmt.Sprintf("in %d\n", i)),
+				Stdout: &out, Stderr: &stderr,
+			})
+			errs <- err
+			ends <- end{i, outcome{r, out.String(), stderr.String()}}
+		}()
+	}
+	for range n {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+		e := <-ends
+		if e.o.ExitCode != e.i || e.o.stdout != fmt.Sprintf("%d\nin %[1]d\n", e.i) || e.o.stderr != fmt.Sprintf("err %d\n", e.i) {
+			t.Errorf("command %d: %+v", e.i, e.o)
+		}
+		// Of its own, whatever the others do: sh and cat.
+		if peak := figure(t, "pids peak", e.o.Receipt.PIDsPeak); peak != 2 {
+			t.Errorf("command %d: pids peak %d, want 2", e.i, peak)
+		}
+	}
+	wantNoCommands(t, b)
+}
+
+// TestAtThePIDsLimit: a command that finds the box full is refused with the
+// reason, and the box is as good as before.
+func TestAtThePIDsLimit(t *testing.T) {
+	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 3}})
+	var running []engine.Process
+	var ends []func()
+	for range 3 {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		p, err := b.Start(ctx, engine.Command{Args: []string{"sleep", "3600"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running, ends = append(running, p), append(ends, cancel)
+	}
+	_, err := tryRun(t, b, shell("true"))
+	if err == nil || !strings.Contains(err.Error(), "pids limit of 3") {
+		t.Errorf("a fourth: %v", err)
+	}
+	ends[0]()
+	wait(t, running[0])
+	want(t, run(t, b, engine.Command{Args: []string{"true"}}), engine.Exited, 0)
+	for i, p := range running[1:] {
+		ends[1+i]()
+		wait(t, p)
+	}
+}
