@@ -25,9 +25,14 @@ func harden(policy []byte) error {
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(policy))),
 	}
 	const tsync = unix.SECCOMP_FILTER_FLAG_TSYNC
-	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, tsync, uintptr(unsafe.Pointer(&prog)))
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, tsync, uintptr(unsafe.Pointer(&prog)))
 	if errno != 0 {
 		return os.NewSyscallError("installing seccomp policy", errno)
+	}
+	// seccomp(2): with TSYNC the id of a thread that could not follow is returned
+	// without an error.
+	if thread != 0 {
+		return fmt.Errorf("installing seccomp policy: thread %d did not follow", thread)
 	}
 	return nil
 }

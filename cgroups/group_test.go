@@ -126,7 +126,11 @@ func TestThreadGoesThereAndBack(t *testing.T) {
 	check(t, b.EnterThread())
 	within, err := os.ReadFile("/proc/thread-self/cgroup")
 	check(t, err)
+	dir, err := b.InitDir()
+	check(t, err)
+	defer dir.Close()
 	c := newChild(t, nil, "sleep")
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
 	serr := c.cmd.Start()
 	check(t, b.LeaveThread())
 	c.started()
@@ -140,7 +144,6 @@ func TestThreadGoesThereAndBack(t *testing.T) {
 		t.Errorf("within:\n%s", within)
 	}
 	c.line(t)
-	check(t, b.AttachInit(c.cmd.Process.Pid))
 	for i, tree := range b.trees() {
 		name := "cgroup.procs"
 		if i == 0 {

@@ -32,12 +32,3 @@ func (g *Group) LeaveThread() error {
 	}
 	return nil
 }
-
-// AttachInit moves process pid into the init leaf on cgroup2. It takes 5 to 10 ms
-// (an RCU grace period), once per box: nothing else here moves a process.
-func (g *Group) AttachInit(pid int) error {
-	if err := linux.WriteFileAt(g.v2.box, "init/cgroup.procs", fmt.Sprint(pid)); err != nil {
-		return fmt.Errorf("attaching PID 1 of box %q: %w", g.ID, err)
-	}
-	return nil
-}

@@ -25,7 +25,9 @@ const removeTime = 30 * time.Second
 type box struct {
 	id   string
 	spec engine.Spec
-	dir  string
+	dir  string // what others must find after a crash
+	// private is for what nobody else needs to see.
+	private string
 
 	lease     *idLease
 	group     *cgroups.Group
@@ -92,6 +94,9 @@ func (b *box) destroy() error {
 	if err := errors.Join(errs...); err != nil {
 		// The directory and the lease stay: the next launcher sweeps again.
 		return fmt.Errorf("removing box %q: %w", b.id, err)
+	}
+	if b.private != "" {
+		errs = append(errs, os.RemoveAll(b.private))
 	}
 	if b.dir != "" {
 		errs = append(errs, os.RemoveAll(b.dir))

@@ -54,6 +54,10 @@ func (l *Launcher) reserve(b *box) error {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
 	}
 	b.dir = dir
+	b.private = filepath.Join(l.instance.private(), b.id)
+	if err := os.Mkdir(b.private, 0o711); err != nil {
+		return fmt.Errorf("reserving box %q: %w", b.id, err)
+	}
 	lease, err := leaseIDs(filepath.Join(l.instance.state, "ids"), l.instance.owner(b.id))
 	if err != nil {
 		return err
@@ -99,7 +103,7 @@ func (l *Launcher) makeRoot(b *box) error {
 		}
 		o.IDMapUserNS = ns
 	}
-	root, err := l.image.Build(filepath.Join(b.dir, "root"), o)
+	root, err := l.image.Build(filepath.Join(b.private, "root"), o)
 	if err != nil {
 		return err
 	}
@@ -116,7 +120,7 @@ func (l *Launcher) startInit(b *box) error {
 		go func() { network <- setUpNetwork(s.Pid) }()
 		return nil
 	})}}
-	container, err := libcontainer.Create(filepath.Join(b.dir, "libcontainer"), b.id, c)
+	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
 		return fmt.Errorf("creating container: %w", err)
 	}

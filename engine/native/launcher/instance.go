@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -20,6 +21,8 @@ import (
 //	ids/<n>          symlink to <instance>/<box>: who has range n
 //	<instance>/lock  locked as long as the launcher lives
 //	<instance>/boxes/<box>/
+//	<instance>/private/    tmpfs in the launcher's mount namespace: roots in the
+//	                       making, libcontainer's state
 //
 // A box's directory exists before its cgroup, its lease and its processes do, so
 // whatever a launcher leaves when it is killed can be found from here.
@@ -111,8 +114,26 @@ func (i *instance) boxes() string { return filepath.Join(i.dir, "boxes") }
 // owner names a box of this instance in a lease.
 func (i *instance) owner(box string) string { return filepath.Base(i.dir) + "/" + box }
 
+func (i *instance) private() string { return filepath.Join(i.dir, "private") }
+
+// mountPrivate gives the launcher a place that is fast, that nobody else sees, and
+// that is gone with it.
+func (i *instance) mountPrivate() error {
+	if err := os.Mkdir(i.private(), 0o711); err != nil {
+		return fmt.Errorf("making private directory: %w", err)
+	}
+	tmpfs, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, linux.Option{Key: "mode", Value: "0711"})
+	if err != nil {
+		return err
+	}
+	defer tmpfs.Close()
+	return linux.MoveMount(tmpfs, nil, i.private(), 0)
+}
+
 // close removes the instance. Its boxes are gone by now.
 func (i *instance) close() error {
+	// Not mounted is fine: the launcher may have failed before.
+	_ = linux.Unmount(i.private(), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 	err := os.RemoveAll(i.dir)
 	if i.lock != nil {
 		i.lock.Close()

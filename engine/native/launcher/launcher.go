@@ -82,13 +82,10 @@ func open(stateDir string) (l *Launcher, err error) {
 		deny:     append([]string{stateDir}, mounts.DefaultDeny...),
 		creating: make(chan struct{}, 2*runtime.NumCPU()),
 	}
-	policy := make(chan error, 1)
-	go func() {
-		var err error
-		l.policy, err = seccomp.Compile()
-		policy <- err
-	}()
-	if err := errors.Join(l.openHost(stateDir), <-policy); err != nil {
+	if l.policy, err = seccomp.Compile(); err != nil {
+		return nil, fmt.Errorf("compiling seccomp policy: %w", err)
+	}
+	if err := l.openHost(stateDir); err != nil {
 		return nil, errors.Join(err, l.close())
 	}
 	return l, nil
@@ -109,7 +106,10 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups); err != nil {
 		return err
 	}
-	if l.image, err = rootfs.OpenHost(filepath.Join(l.instance.dir, "host")); err != nil {
+	if err := l.instance.mountPrivate(); err != nil {
+		return err
+	}
+	if l.image, err = rootfs.OpenHost(filepath.Join(l.instance.private(), "host")); err != nil {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	return l.hideCgroups()
