@@ -1,0 +1,89 @@
+package test
+
+const module = "github.com/boxd/boxd/"
+
+// row says which packages of this module a package may import, besides base,
+// and why no others.
+type row struct {
+	pkg string
+	may []string
+	why string
+}
+
+// base may be imported by everybody: values and helpers without a policy.
+var base = []string{"internal/cleanup", "internal/version"}
+
+// The order of imports, lowest first. A name that ends in "/..." stands for a
+// tree. A package that has no row fails the test: its place has to be decided.
+var rows = []row{
+	{"internal/cleanup", nil, "helper of all, so it depends on none"},
+	{"internal/version", nil, "one variable"},
+	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
+	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
+
+	{"mounts", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
+	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
+	{"cgroups/stats", []string{"internal/linux", "cgroups"}, "apart from cgroups because its library costs every process that links it 2.4 ms and 8 MB"},
+	{"netns", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
+	{"rootfs", []string{"internal/linux", "mounts"}, "image layers come in as values, so a root can be built without an image store"},
+
+	{"agent/wire", []string{"internal/linux"}, "both sides of a trust boundary read this protocol: it must stay small enough to review"},
+	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
+
+	{"engine", []string{"mounts"}, "values that callers hand in: no engine, no kernel"},
+	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
+	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
+		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
+	{"engine/native/launcher", []string{"internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp",
+		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs"},
+		"the privileged server must not depend on the client that it checks"},
+
+	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
+	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
+	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
+	{"cmd/boxd", []string{"internal/cli", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-init", []string{"engine/native/launcher", "agent"}, "an entry point wires, it decides nothing"},
+	{"test/...", []string{"..."}, "tests across packages"},
+	{"test", nil, "looks at the packages from outside"},
+}
+
+// foreign says who may import another module: the packages by, and the tests of
+// those in tests.
+type foreign struct {
+	path      string
+	by, tests []string
+	why       string
+}
+
+// everybody is a pattern for all packages.
+var everybody = []string{"..."}
+
+var foreigns = []foreign{
+	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "mounts", "cgroups", "netns", "rootfs",
+		"agent/...", "engine/native/...", "test/..."}, everybody, "values and policy make no system calls"},
+	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
+	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
+	{"github.com/opencontainers/runtime-spec", []string{"engine/native/launcher"}, nil, "belongs to libcontainer's configuration"},
+	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
+	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
+	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
+	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
+	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
+	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
+}
+
+// never are modules and packages that may not even be linked in indirectly.
+var never = []struct{ pkg, dep, why string }{
+	{"cmd/boxd", "github.com/opencontainers/runc", "it re-executes its own binary for every box: in the big one each start costs 4 to 5 ms more"},
+	{"cmd/boxd", "github.com/seccomp/libseccomp-golang", "boxd is pure Go: it needs no library at run time"},
+	{"cmd/boxd", "runtime/cgo", "boxd is pure Go: it needs no library at run time"},
+	{"cmd/boxd", module + "engine/native/launcher", "what faces people and networks is not what has root"},
+	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
+	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
+	{"engine/native", module + "engine/native/launcher", "the client half is linked into unprivileged programs"},
+	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a box"},
+	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
+	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},
+	{"agent", "net/http", "the agent is in every box: private memory of an idle box is 2 MB at most"},
+}
