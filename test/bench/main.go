@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
@@ -25,6 +27,7 @@ type bench struct {
 	n        int  // samples of a short row; longer ones take fewer
 	full     bool // the rows that take many boxes
 	degraded bool
+	only     string // names of sections, separated by commas; empty is all
 	bin      string // directory of boxd and boxd-init
 	scratch  string // directory for state, bundles and mount sources
 	host     host
@@ -38,6 +41,7 @@ func main() {
 	flag.IntVar(&b.n, "n", 400, "samples of a short row; longer rows take a fraction")
 	flag.BoolVar(&b.full, "full", false, "also 500 idle boxes at once, and 100 boxes created in parallel")
 	flag.BoolVar(&b.degraded, "allow-degraded", false, "go on where this host cannot enforce the default limits")
+	flag.StringVar(&b.only, "only", "", "measure these `SECTIONS` alone: "+strings.Join(sectionNames(), ","))
 	flag.StringVar(&b.bin, "bin", filepath.Dir(self), "`DIR` of boxd and boxd-init")
 	flag.Parse()
 	if err == nil {
@@ -53,6 +57,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.n < 10 {
 		return fmt.Errorf("-n %d: must be at least 10", b.n)
 	}
+	for name := range strings.SplitSeq(b.only, ",") {
+		if b.only != "" && !slices.Contains(sectionNames(), name) {
+			return fmt.Errorf("-only %q: must be one of %s", name, strings.Join(sectionNames(), ", "))
+		}
+	}
 	if b.host, err = examine(); err != nil {
 		return err
 	}
@@ -64,14 +73,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if err := os.Chmod(b.scratch, 0o711); err != nil {
 		return err
 	}
-	sections := []func(context.Context){
-		b.warmExec, b.throughput, b.coldCreate, b.liveMount, b.processes, b.idleMemory,
-	}
-	if b.full {
-		sections = append(sections, b.manyIdle, b.manyParallel)
-	}
-	for _, measure := range sections {
-		if err := b.section(ctx, measure); err != nil {
+	for _, s := range sections {
+		if !b.wants(s) {
+			continue
+		}
+		if err := b.section(ctx, s.measure); err != nil {
 			return err
 		}
 	}
@@ -79,8 +85,40 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return b.table.err
 }
 
+// section is rows that are measured together.
+type section struct {
+	name    string
+	full    bool // only with -full, or by name
+	measure func(*bench, context.Context)
+}
+
+var sections = []section{
+	{"exec", false, (*bench).warmExec},
+	{"rate", false, (*bench).throughput},
+	{"create", false, (*bench).coldCreate},
+	{"mount", false, (*bench).liveMount},
+	{"process", false, (*bench).processes},
+	{"memory", false, (*bench).idleMemory},
+	{"idle", true, (*bench).manyIdle},
+	{"parallel", true, (*bench).manyParallel},
+}
+
+func sectionNames() (names []string) {
+	for _, s := range sections {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+func (b *bench) wants(s section) bool {
+	if b.only == "" {
+		return b.full || !s.full
+	}
+	return slices.Contains(strings.Split(b.only, ","), s.name)
+}
+
 // section measures with a launcher that has no past.
-func (b *bench) section(ctx context.Context, measure func(context.Context)) (err error) {
+func (b *bench) section(ctx context.Context, measure func(*bench, context.Context)) (err error) {
 	b.engine, err = native.Start(ctx, native.Options{
 		InitPath: filepath.Join(b.bin, "boxd-init"),
 		StateDir: b.stateDir(),
@@ -89,7 +127,7 @@ func (b *bench) section(ctx context.Context, measure func(context.Context)) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, b.engine.Close()) }()
-	measure(ctx)
+	measure(b, ctx)
 	return nil
 }
 
