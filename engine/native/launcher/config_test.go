@@ -1,0 +1,91 @@
+package launcher
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/rootfs"
+)
+
+// The configuration that libcontainer gets, whole, so that a change of it is
+// seen. To accept one: BOXD_UPDATE=1 go test ./engine/native/launcher.
+func TestConfigGolden(t *testing.T) {
+	spec := engine.Spec{Hostname: "golden"}.WithDefaults()
+	got, err := json.MarshalIndent(config(spec, "box-1", "/state/root", idBase), "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got = append(got, '\n')
+	path := filepath.Join("testdata", "config.golden.json")
+	if os.Getenv("BOXD_UPDATE") != "" {
+		if err := os.WriteFile(path, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("config differs from %s:\n%s", path, got)
+	}
+}
+
+// Two packages that may not import each other promise the same places and ids.
+func TestSharedConstants(t *testing.T) {
+	if rootfs.HomeDir != engine.HomeTarget {
+		t.Errorf("home is %q in rootfs and %q in engine", rootfs.HomeDir, engine.HomeTarget)
+	}
+	if rootfs.DefaultHostname != engine.DefaultHostname {
+		t.Errorf("hostname is %q in rootfs and %q in engine", rootfs.DefaultHostname, engine.DefaultHostname)
+	}
+	if agentID >= idRange || agentID <= engine.MaxID {
+		t.Errorf("PID 1 has id %d, commands have up to %d of %d", agentID, engine.MaxID, idRange)
+	}
+	if last := idBase + (idRanges+1)*idRange; last > 1<<31 {
+		t.Errorf("id ranges end at %d, above 2^31", last)
+	}
+}
+
+func TestLeases(t *testing.T) {
+	dir := t.TempDir()
+	seen := map[int]bool{}
+	var leases []*idLease
+	for range 50 {
+		l, err := leaseIDs(dir, "run-1/box")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if seen[l.Base] || l.Base < idBase || (l.Base-idBase)%idRange != 0 {
+			t.Fatalf("lease of %d", l.Base)
+		}
+		seen[l.Base] = true
+		leases = append(leases, l)
+	}
+	if err := leases[0].release(); err != nil {
+		t.Error(err)
+	}
+	if err := sweepLeases(dir, "run-2/"); err != nil {
+		t.Error(err)
+	}
+	if n := entries(t, dir); n != 49 {
+		t.Errorf("%d leases after a sweep for somebody else", n)
+	}
+	if err := sweepLeases(dir, "run-1/"); err != nil {
+		t.Error(err)
+	}
+	if n := entries(t, dir); n != 0 {
+		t.Errorf("%d leases after the sweep", n)
+	}
+}
+
+func entries(t *testing.T, dir string) int {
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}

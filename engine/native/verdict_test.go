@@ -1,0 +1,60 @@
+package native
+
+import (
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+func exitStatus(code int) unix.WaitStatus         { return unix.WaitStatus(code << 8) }
+func killedBy(signal unix.Signal) unix.WaitStatus { return unix.WaitStatus(signal) }
+func count(n int64) *int64                        { return &n }
+func receipt(oom, refused *int64) (r engine.Receipt) {
+	r.OOMKills, r.PIDsLimitReached = oom, refused
+	return r
+}
+
+// Which of several reasons becomes the verdict. The kernel's counters speak only
+// for a command that failed.
+func TestJudge(t *testing.T) {
+	limits := engine.Limits{Memory: 64 << 20, PIDs: 16, FileSize: 1 << 20}
+	for _, c := range []struct {
+		name       string
+		reason     engine.Verdict
+		status     unix.WaitStatus
+		exited     bool
+		background bool
+		receipt    engine.Receipt
+		want       engine.Verdict
+		code       int
+		limit      string
+	}{
+		{"success", "", exitStatus(0), true, false, receipt(count(0), count(0)), engine.Exited, 0, ""},
+		{"failure", "", exitStatus(3), true, false, receipt(nil, nil), engine.Exited, 3, ""},
+		{"signal", "", killedBy(unix.SIGSEGV), true, false, receipt(count(0), count(0)), engine.Signaled, -1, ""},
+		{"oom", "", killedBy(unix.SIGKILL), true, false, receipt(count(1), count(0)), engine.OOM, -1, "64 MiB"},
+		{"oom of a child", "", exitStatus(1), true, false, receipt(count(1), count(0)), engine.OOM, 1, "64 MiB"},
+		{"oom that it coped with", "", exitStatus(0), true, false, receipt(count(1), count(0)), engine.Exited, 0, ""},
+		{"kill without oom count", "", killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.Signaled, -1, ""},
+		{"refused forks", "", exitStatus(1), true, false, receipt(count(0), count(9)), engine.PIDsLimit, 1, "16"},
+		{"refused forks that it coped with", "", exitStatus(0), true, false, receipt(count(0), count(9)), engine.Exited, 0, ""},
+		{"bomb whose shell has left", "", exitStatus(0), true, true, receipt(count(0), count(9)), engine.PIDsLimit, 0, "16"},
+		{"memory before pids", "", exitStatus(1), true, false, receipt(count(1), count(1)), engine.OOM, 1, "64 MiB"},
+		{"file size", "", killedBy(unix.SIGXFSZ), true, false, receipt(count(0), count(0)), engine.DiskQuota, -1, "file size 1 MiB"},
+		{"timeout", engine.TimedOut, killedBy(unix.SIGTERM), true, false, receipt(count(1), count(0)), engine.TimedOut, -1, "2s"},
+		{"timeout that it handled", engine.TimedOut, exitStatus(0), true, false, receipt(nil, nil), engine.TimedOut, 0, "2s"},
+		{"flood", engine.OutputLimit, killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.OutputLimit, -1, "1 MiB"},
+		{"canceled", engine.Canceled, 0, false, false, receipt(nil, nil), engine.Canceled, -1, ""},
+		{"lost", engine.BoxLost, 0, false, false, receipt(nil, nil), engine.BoxLost, -1, ""},
+	} {
+		p := &process{box: &box{limits: limits}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
+		p.result.Receipt = c.receipt
+		p.judge(c.reason, c.status, c.exited, c.background)
+		r := p.result
+		if r.Verdict != c.want || r.ExitCode != c.code || r.Limit != c.limit {
+			t.Errorf("%s: %s, code %d, limit %q; want %s, %d, %q", c.name, r.Verdict, r.ExitCode, r.Limit, c.want, c.code, c.limit)
+		}
+	}
+}
