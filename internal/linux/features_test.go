@@ -25,7 +25,7 @@ func TestProbes(t *testing.T) {
 		{"mount_setattr", true, ProbeMountAPI},
 		{"overlayfs", true, func() error { return ProbeFilesystem("overlay") }},
 		{"user namespaces", true, ProbeUserNS},
-		{"id-mapped mounts", true, func() error { return ProbeIDMap("/") }},
+		{"id-mapped root file system", true, func() error { return ProbeIDMap("/usr") }},
 	} {
 		t.Run(p.feature, func(t *testing.T) {
 			if p.root {

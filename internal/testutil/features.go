@@ -13,31 +13,33 @@ import (
 type since struct {
 	major, minor int
 	cgroup       cgroupMode // zero: in every mode
+	onDisk       bool       // only with /usr on a file system that can be id-mapped
 }
 
 // features says where each feature that a test may ask for begins. A name that
 // has no row is expected everywhere. Versions are those of the man pages and of
 // Documentation/admin-guide/cgroup-v2.rst.
 var features = map[string]since{
-	"pidfd":                        {5, 3, 0},
-	"mount API":                    {5, 2, 0},
-	"openat2":                      {5, 6, 0},
-	"clone3 into cgroup":           {5, 7, 0},
-	"close_range":                  {5, 9, 0},
-	"overlayfs in user namespace":  {5, 11, 0},
-	"mount_setattr":                {5, 12, 0},
-	"id-mapped mounts":             {5, 12, 0},
-	"cgroup.kill":                  {5, 14, 0},
-	"id-mapped overlayfs layers":   {5, 19, 0},
-	"memory.peak":                  {5, 19, cgroupV2},
-	"pids.peak":                    {6, 1, cgroupV2},
-	"id-mapped tmpfs":              {6, 3, 0},
-	"tmpfs user xattrs":            {6, 6, 0},
-	"memory.swap.peak":             {6, 5, cgroupV2},
-	"cgroup v2 controllers":        {4, 5, cgroupV2},
-	"memory.oom.group":             {4, 19, cgroupV2},
-	"cgroup v1 controllers":        {2, 6, cgroupV1},
-	"memory.max_usage_in_bytes v1": {2, 6, cgroupV1},
+	"pidfd":                        {major: 5, minor: 3},
+	"mount API":                    {major: 5, minor: 2},
+	"openat2":                      {major: 5, minor: 6},
+	"clone3 into cgroup":           {major: 5, minor: 7},
+	"close_range":                  {major: 5, minor: 9},
+	"overlayfs in user namespace":  {major: 5, minor: 11},
+	"mount_setattr":                {major: 5, minor: 12},
+	"id-mapped mounts":             {major: 5, minor: 12},
+	"id-mapped root file system":   {major: 5, minor: 12, onDisk: true},
+	"cgroup.kill":                  {major: 5, minor: 14},
+	"id-mapped overlayfs layers":   {major: 5, minor: 19},
+	"memory.peak":                  {major: 5, minor: 19, cgroup: cgroupV2},
+	"pids.peak":                    {major: 6, minor: 1, cgroup: cgroupV2},
+	"id-mapped tmpfs":              {major: 6, minor: 3},
+	"tmpfs user xattrs":            {major: 6, minor: 6},
+	"memory.swap.peak":             {major: 6, minor: 5, cgroup: cgroupV2},
+	"cgroup v2 controllers":        {major: 4, minor: 5, cgroup: cgroupV2},
+	"memory.oom.group":             {major: 4, minor: 19, cgroup: cgroupV2},
+	"cgroup v1 controllers":        {major: 2, minor: 6, cgroup: cgroupV1},
+	"memory.max_usage_in_bytes v1": {major: 2, minor: 6, cgroup: cgroupV1},
 }
 
 // cgroupMode is where the memory controller lives.
@@ -56,6 +58,7 @@ func (m cgroupMode) String() string {
 type host struct {
 	major, minor int
 	cgroup       cgroupMode
+	usr          string // type of the file system of /usr if no kernel id-maps it
 }
 
 // expectedAbsent says whether h is too old, or of the wrong kind, for feature
@@ -68,8 +71,21 @@ func expectedAbsent(name string, h host) (why string, absent bool) {
 	if f.cgroup != 0 && f.cgroup != h.cgroup {
 		return fmt.Sprintf("exists on %v, this host has %v", f.cgroup, h.cgroup), true
 	}
+	if f.onDisk && h.usr != "" {
+		return "not on " + h.usr + ", which /usr is on here", true
+	}
 	why = fmt.Sprintf("since Linux %d.%d, this is %d.%d", f.major, f.minor, h.major, h.minor)
 	return why, h.major < f.major || h.major == f.major && h.minor < f.minor
+}
+
+// neverMapped are file systems without FS_ALLOW_IDMAP, by the magic number of
+// statfs(2). virtiofs has FUSE's; from Linux 6.12 on it may be id-mapped, if its
+// server agrees.
+var neverMapped = map[int64]string{
+	0x794c7630: "overlayfs",
+	0x65735546: "FUSE or virtiofs",
+	0x01021997: "9p",
+	0x6969:     "NFS",
 }
 
 // thisHost is the machine that the test runs on.
@@ -83,6 +99,10 @@ var thisHost = sync.OnceValue(func() host {
 	controllers, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if err == nil && strings.Contains(string(controllers), "memory") {
 		h.cgroup = cgroupV2
+	}
+	var fs syscall.Statfs_t
+	if syscall.Statfs("/usr", &fs) == nil {
+		h.usr = neverMapped[int64(fs.Type)]
 	}
 	return h
 })

@@ -69,13 +69,16 @@ func TestExpectedAbsent(t *testing.T) {
 		host   host
 		absent bool
 	}{
-		{"id-mapped tmpfs", host{6, 1, cgroupV2}, true},
-		{"id-mapped tmpfs", host{6, 3, cgroupV2}, false},
-		{"id-mapped tmpfs", host{7, 0, cgroupV2}, false},
-		{"memory.peak", host{6, 18, cgroupV1}, true},
-		{"memory.peak", host{6, 18, cgroupV2}, false},
-		{"cgroup v1 controllers", host{6, 18, cgroupV2}, true},
-		{"pidfd", host{5, 2, cgroupV1}, true},
+		{"id-mapped tmpfs", host{6, 1, cgroupV2, ""}, true},
+		{"id-mapped tmpfs", host{6, 3, cgroupV2, ""}, false},
+		{"id-mapped tmpfs", host{7, 0, cgroupV2, ""}, false},
+		{"memory.peak", host{6, 18, cgroupV1, ""}, true},
+		{"memory.peak", host{6, 18, cgroupV2, ""}, false},
+		{"cgroup v1 controllers", host{6, 18, cgroupV2, ""}, true},
+		{"pidfd", host{5, 2, cgroupV1, ""}, true},
+		{"id-mapped root file system", host{6, 18, cgroupV1, ""}, false},
+		{"id-mapped root file system", host{6, 18, cgroupV1, "overlayfs"}, true},
+		{"id-mapped mounts", host{6, 18, cgroupV1, "overlayfs"}, false},
 	}
 	for _, c := range cases {
 		if why, absent := expectedAbsent(c.name, c.host); absent != c.absent {
