@@ -22,6 +22,9 @@ func (p *process) supervise(ctx context.Context) {
 	p.result.Receipt.Wall = time.Since(p.began)
 	background := p.endTree(reason)
 	p.drain()
+	if reason == "" {
+		reason = p.lateReason()
+	}
 	p.measure()
 	p.judge(reason, status, exited, background)
 	p.io.close()
@@ -100,6 +103,17 @@ func (p *process) endTree(reason engine.Verdict) bool {
 	}
 	p.note(p.slot.stats.WaitEmpty(ctx))
 	return true
+}
+
+// lateReason is a reason that came up when the command had ended by itself: its
+// last output was beyond the limit and has been dropped, which must not go unsaid.
+func (p *process) lateReason() engine.Verdict {
+	select {
+	case v := <-p.stop:
+		return v
+	default:
+		return ""
+	}
 }
 
 // drain waits for the end of the output. Every writer is dead, except in a box
