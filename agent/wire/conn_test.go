@@ -41,11 +41,20 @@ func tempFile(t testing.TB, content string) *os.File {
 
 func TestFramesWithDescriptors(t *testing.T) {
 	a, b := connPair(t)
+	one, two, three := tempFile(t, "one"), tempFile(t, "two"), tempFile(t, "three")
+	sent := make(chan error, 1)
 	go func() {
-		_ = a.Send(TypeSpawn, 1, bytes.Repeat([]byte("x"), 300<<10), tempFile(t, "one"), tempFile(t, "two"))
-		_ = a.Send(TypeSignal, 2, nil)
-		_ = a.Send(TypeSpawn, 3, []byte("y"), tempFile(t, "three"))
+		sent <- errors.Join(
+			a.Send(TypeSpawn, 1, bytes.Repeat([]byte("x"), 300<<10), one, two),
+			a.Send(TypeSignal, 2, nil),
+			a.Send(TypeSpawn, 3, []byte("y"), three))
 	}()
+	t.Cleanup(func() { // before the files are closed
+		a.Close()
+		if err := <-sent; err != nil {
+			t.Error(err)
+		}
+	})
 	for _, want := range []struct {
 		id, size int
 		files    []string

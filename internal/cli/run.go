@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -61,10 +62,8 @@ func (a *App) run(f *runFlags, args []string) error {
 		return out.failed(statusOf(err), err)
 	}
 	out.attach(&r.cmd, f.tty)
-	signals := a.watchSignals()
-	result, err := a.execute(r, f, signals)
-	signals.stop()
-	if sig := signals.received(); sig != 0 && (err != nil || result.Verdict == engine.Canceled) {
+	result, sig, err := a.executeWatched(r, f)
+	if sig != 0 && (err != nil || result.Verdict == engine.Canceled) {
 		if err != nil {
 			return out.failed(128+int(sig), fmt.Errorf("stopped by %s", signalName(sig)))
 		}
@@ -74,6 +73,17 @@ func (a *App) run(f *runFlags, args []string) error {
 		return out.failed(statusOf(err), err)
 	}
 	return out.ended(result, result.Status())
+}
+
+// executeWatched passes signals on meanwhile and returns the first, 0 if none came.
+func (a *App) executeWatched(r request, f *runFlags) (result engine.Result, sig syscall.Signal, err error) {
+	signals := a.watchSignals()
+	defer func() {
+		signals.stop()
+		sig = signals.received()
+	}()
+	result, err = a.execute(r, f, signals)
+	return result, 0, err
 }
 
 // removeTimeout bounds the clean-up: a boxd run that hangs would be worse than

@@ -101,6 +101,7 @@ func TestRealSignal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer self.Release() // its pidfd
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		if err := self.Signal(sig); err != nil {
 			t.Fatal(err)

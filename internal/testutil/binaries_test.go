@@ -1,10 +1,9 @@
 package testutil
 
 import (
-	"bytes"
 	"debug/elf"
-	"os"
 	"os/exec"
+	"strings"
 	"testing"
 )
 
@@ -29,32 +28,22 @@ func TestBinariesAreStatic(t *testing.T) {
 	}
 }
 
-// TestBinariesAreOfOneVersion: the two refuse to work together otherwise.
+// TestBinariesAreOfOneVersion: the two refuse to work together otherwise. Which
+// one it is cannot be said: a commit may have been made since they were built.
 func TestBinariesAreOfOneVersion(t *testing.T) {
 	boxd, boxdInit := BuildBinaries(t)
-	root, err := Root()
+	first, second := output(t, boxd, "version"), output(t, boxdInit, "version")
+	version := strings.TrimSpace(second)
+	if version == "" || version == "dev" || strings.Fields(first)[1] != version {
+		t.Errorf("boxd: %q, boxd-init: %q: want one version, stamped by the Makefile", first, second)
+	}
+}
+
+func output(t *testing.T, program string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(program, args...).Output()
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s %q: %v", program, args, err)
 	}
-	cmd := exec.Command("make", "-s", "--no-print-directory", "-C", root, "print-version")
-	cmd.Env = withoutMake(os.Environ())
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := bytes.TrimSpace(out)
-	if string(version) == "unknown" {
-		t.Log("not a git checkout: there is no version to look for")
-		return
-	}
-	version = bytes.TrimSuffix(version, []byte("-dirty")) // a file may have changed since
-	for _, path := range []string{boxd, boxdInit} {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Contains(data, version) {
-			t.Errorf("%s: is not of version %q: run make build", path, version)
-		}
-	}
+	return string(out)
 }

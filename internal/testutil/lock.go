@@ -4,12 +4,15 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is held by the one privileged test package that runs on this machine.
+// lockFile is held by the one privileged test package that runs on this machine,
+// and says who that is.
 const lockFile = "/run/boxd-test.lock"
 
 // lockPatience bounds the wait for another package, so that one that hangs does
@@ -28,31 +31,58 @@ func lockMachine(report io.Writer) (alone bool, unlock func()) {
 		fmt.Fprintf(report, "locking the machine for tests: %v\n", err)
 		return false, func() {}
 	}
-	if !flock(f, report) {
+	// go test holds back what a package prints until it has ended.
+	if tty, err := os.OpenFile("/dev/tty", os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
+		defer tty.Close()
+		report = io.MultiWriter(report, tty)
+	}
+	if !flock(f, report, lockPatience) {
 		f.Close()
 		return false, func() {}
+	}
+	if f.Truncate(0) == nil {
+		f.WriteAt([]byte(myName()+"\n"), 0)
 	}
 	return true, func() { f.Close() }
 }
 
 // flock waits for the lock in slices: flock(2) has no timeout, and a thread
-// that blocks in it for good could not be joined.
-func flock(f *os.File, report io.Writer) bool {
-	deadline := time.Now().Add(lockPatience)
-	for waited := false; ; waited = true {
+// that blocks in it for good could not be joined. It says for whom it waits.
+func flock(f *os.File, report io.Writer, patience time.Duration) bool {
+	began, said := time.Now(), ""
+	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		waited := time.Since(began).Round(time.Millisecond)
 		switch {
 		case err == nil:
+			if said != "" {
+				fmt.Fprintf(report, "%s: waited %v for other privileged test packages\n", myName(), waited)
+			}
 			return true
 		case err != unix.EWOULDBLOCK && err != unix.EINTR:
-			fmt.Fprintf(report, "locking %q: %v\n", lockFile, err)
+			fmt.Fprintf(report, "locking %q: %v\n", f.Name(), err)
 			return false
-		case time.Now().After(deadline):
-			fmt.Fprintf(report, "locking %q: still held by another test after %v, going on without it\n", lockFile, lockPatience)
+		case waited > patience:
+			fmt.Fprintf(report, "locking %q: still held by %s after %v, going on without it\n", f.Name(), holder(f), patience)
 			return false
-		case !waited:
-			fmt.Fprintf(report, "waiting for another privileged test package (lock %q)\n", lockFile)
+		}
+		if h := holder(f); h != said {
+			fmt.Fprintf(report, "%s: waiting for another privileged test package, %s\n", myName(), h)
+			said = h
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
 }
+
+// holder reads who wrote into the lock file last.
+func holder(f *os.File) string {
+	name := make([]byte, 200)
+	n, _ := f.ReadAt(name, 0)
+	if line, _, ok := strings.Cut(string(name[:n]), "\n"); ok {
+		return line
+	}
+	return "which has not said its name"
+}
+
+// myName is this test binary as people know it: "cgroups.test (pid 42)".
+func myName() string { return fmt.Sprintf("%s (pid %d)", filepath.Base(os.Args[0]), os.Getpid()) }

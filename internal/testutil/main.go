@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"testing"
 	"time"
 )
@@ -31,15 +32,36 @@ const (
 // a process, a descriptor or a mount keeps each alive.
 //
 // As root it holds a lock of the whole machine meanwhile, so that two packages
-// never take the other's boxes for leaks.
+// never take the other's boxes for leaks. A package that makes nothing of the
+// kind uses [MainUnprivileged].
 func Main(m *testing.M, stateDirs ...string) {
 	os.Exit(run(m.Run, os.Stderr, append([]string{DefaultStateDir}, stateDirs...)))
+}
+
+// MainUnprivileged is Main for a package that makes no boxes, mounts or cgroups and
+// whose tests need no root: it looks for descriptors, goroutines and descendants,
+// and locks nothing. Such a package counts as a unit test (.ci/packages), and
+// RequireRoot fails in it.
+func MainUnprivileged(m *testing.M) {
+	unprivileged = true
+	if isFuzzWorker() {
+		os.Exit(m.Run())
+	}
+	os.Exit(runChecked(m.Run, os.Stderr, ownChecks(), true, settleTime))
+}
+
+// unprivileged says that MainUnprivileged runs the tests.
+var unprivileged bool
+
+// ownChecks are those that look at this process only.
+func ownChecks() []check {
+	return slices.DeleteFunc(checks(nil), func(c check) bool { return c.machineWide })
 }
 
 // run is Main without the exit; tests is testing.M.Run.
 func run(tests func() int, report io.Writer, stateDirs []string) int {
 	if isFuzzWorker() {
-		// A child of the fuzzing process, which does the check.
+		// A child of the fuzzing process, which holds the lock and does the check.
 		return tests()
 	}
 	alone, unlock := lockMachine(report)

@@ -10,6 +10,9 @@ import (
 // fails, because a privileged test that is skipped there would vanish unseen.
 func RequireRoot(t testing.TB) {
 	t.Helper()
+	if unprivileged {
+		t.Fatal("a test that needs root, in a package whose TestMain calls testutil.MainUnprivileged: call testutil.Main")
+	}
 	if os.Geteuid() == 0 {
 		return
 	}

@@ -111,6 +111,20 @@ func TestRequireRoot(t *testing.T) {
 	}
 }
 
+// TestRequireRootUnprivileged: such a package is not run as root by make test.
+func TestRequireRootUnprivileged(t *testing.T) {
+	unprivileged = true
+	defer func() { unprivileged = false }()
+	if got := outcome(t, func(tb testing.TB) { RequireRoot(tb) }); !strings.HasPrefix(got, "fatal: ") {
+		t.Errorf("RequireRoot after MainUnprivileged: %q, want a failure", got)
+	}
+	for _, c := range ownChecks() {
+		if c.machineWide {
+			t.Errorf("MainUnprivileged looks at the whole machine: %s", c.kind)
+		}
+	}
+}
+
 func TestParseRelease(t *testing.T) {
 	cases := map[string][2]int{"6.1.0-56-cloud-amd64": {6, 1}, "5.15": {5, 15}, "6.18.44-x": {6, 18}, "": {0, 0}, "x": {0, 0}}
 	for release, want := range cases {
