@@ -97,14 +97,9 @@ print("sum of squares:", sum(n * n for n in range(100_000)))
 endef
 run: export DEMO := $(DEMO_TEXT)
 
-# One after the other whatever -j says: they share the machine's kernel.
 .PHONY: test
 test: setup
-	@$(MAKE) --no-print-directory build
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory test-unit
-	@$(MAKE) --no-print-directory test-root
-	@$(MAKE) --no-print-directory test-vm-short
+	@MAKE="$(MAKE)" .ci/steps build lint test-unit test-root test-vm-short
 
 .PHONY: test-unit
 test-unit:
