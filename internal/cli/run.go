@@ -137,6 +137,7 @@ func (a *App) runIn(ctx context.Context, box engine.Box, cmd engine.Command, f *
 			defer term.restore()
 		}
 	}
+	signals.start()
 	p, err := box.Start(ctx, cmd)
 	if err != nil {
 		return engine.Result{}, f.nameFlag(err)

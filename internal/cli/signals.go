@@ -14,7 +14,7 @@ import (
 // forwarded are the signals by which people and supervisors end a program.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// signalWatch passes signals on to the command. Before there is one, and with
+// signalWatch passes signals on to the command. Before it is started, and with
 // the second signal, ctx is cancelled instead, which kills the command.
 type signalWatch struct {
 	ctx    context.Context
@@ -24,9 +24,10 @@ type signalWatch struct {
 	done   chan struct{}
 	undo   func()
 
-	mu      sync.Mutex
-	process engine.Process // nil until the command runs
-	first   syscall.Signal // 0 until one was received
+	mu       sync.Mutex
+	starting bool           // the command may run already
+	process  engine.Process // nil until it is known to run
+	first    syscall.Signal // 0 until one was received
 }
 
 // watchSignals starts watching; the caller calls stop.
@@ -76,7 +77,11 @@ func (w *signalWatch) handle(sig syscall.Signal) {
 	if !again {
 		w.first = sig
 	}
+	waits := w.starting && process == nil && !again // for forwardTo
 	w.mu.Unlock()
+	if waits {
+		return
+	}
 	if process == nil || again {
 		w.cancel()
 		return
@@ -85,13 +90,22 @@ func (w *signalWatch) handle(sig syscall.Signal) {
 	_ = process.Signal(sig)
 }
 
-// forwardTo names the process that gets the signals from now on. One that came
-// after the last look at ctx is not lost: ctx is cancelled, and the process with
-// it.
+// start says that the command is about to be started: a signal now is for it.
+func (w *signalWatch) start() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.starting = true
+}
+
+// forwardTo names the process that gets the signals from now on, and passes on
+// one that came while it was started.
 func (w *signalWatch) forwardTo(p engine.Process) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.process = p
+	if w.first != 0 {
+		_ = p.Signal(w.first) // an error means that it has ended
+	}
 }
 
 // received is the first signal that came, 0 if none did.
