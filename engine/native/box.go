@@ -108,7 +108,7 @@ func (b *box) register(p *process) error {
 	b.next++
 	p.id = b.next
 	p.alone = len(b.processes) == 0 && !b.kept
-	p.pidsMost = b.limits.PIDs
+	p.most = b.limits
 	for _, other := range b.processes {
 		other.alone = false
 	}
@@ -141,7 +141,7 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 		return err
 	}
 	if change.Limits != nil {
-		b.raisePIDsMost(change.Limits.PIDs)
+		b.raiseMost(*change.Limits)
 	}
 	if _, err := b.engine.link.call(rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
 		return fmt.Errorf("updating box %q: %w", b.id, err)
@@ -154,28 +154,38 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	return nil
 }
 
-// raisePIDsMost notes a limit that running commands may live under from now on.
-func (b *box) raisePIDsMost(limit int64) {
+// raiseMost notes limits that running commands may live under from now on.
+func (b *box) raiseMost(l engine.Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, p := range b.processes {
-		if limit == engine.Unlimited || p.pidsMost != engine.Unlimited && limit > p.pidsMost {
-			p.pidsMost = limit
-		}
+		p.most.Memory = higher(p.most.Memory, l.Memory)
+		p.most.PIDs = higher(p.most.PIDs, l.PIDs)
 	}
 }
 
-// pidsPeak corrects the kernel's figure, which counts a fork into the peak before
-// the limit of the box refuses it (pids_try_charge in kernel/cgroup/pids.c): more
-// than the limit there never were.
-func (b *box) pidsPeak(p *process, peak *int64) *int64 {
+func higher(a, b int64) int64 {
+	if a == engine.Unlimited || b == engine.Unlimited {
+		return engine.Unlimited
+	}
+	return max(a, b)
+}
+
+// peaks corrects the kernel's figures, which count what was asked for into the
+// peak of a cgroup before a limit further up refuses it (pids_try_charge in
+// kernel/cgroup/pids.c, page_counter_try_charge in mm/page_counter.c): more than
+// the limit there never was.
+func (b *box) peaks(p *process, memory, pids *int64) (_, _ *int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if peak == nil || p.pidsMost == engine.Unlimited || *peak <= p.pidsMost {
-		return peak
+	return atMost(memory, p.most.Memory), atMost(pids, p.most.PIDs)
+}
+
+func atMost(figure *int64, limit int64) *int64 {
+	if figure == nil || limit == engine.Unlimited || *figure <= limit {
+		return figure
 	}
-	most := p.pidsMost
-	return &most
+	return &limit
 }
 
 func (b *box) currentLimits() engine.Limits {

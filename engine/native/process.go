@@ -37,8 +37,9 @@ type process struct {
 	id   uint32
 	// alone says that no other command overlapped with it; under box.mu.
 	alone bool
-	// pidsMost is the highest pids limit that it has lived under; under box.mu.
-	pidsMost int64
+	// most are the highest memory and pids limits that it has lived under; under
+	// box.mu.
+	most engine.Limits
 
 	began     time.Time
 	fullAtRun uint64 // volumes that were full before it ran

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -30,7 +31,7 @@ func (p *process) supervise(ctx context.Context) {
 	p.io.close()
 	p.box.unregister(p)
 	close(p.done)
-	// The rest is not for Wait to wait for.
+	runtime.Gosched() // the rest is not for Wait to wait for
 	p.box.slots.release(p.slot)
 }
 
@@ -150,7 +151,7 @@ func (p *process) measure() {
 		u = u.Alone()
 	}
 	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
-	r.MemoryPeak, r.PIDsPeak = u.MemoryPeak, p.box.pidsPeak(p, u.PIDsPeak)
+	r.MemoryPeak, r.PIDsPeak = p.box.peaks(p, u.MemoryPeak, u.PIDsPeak)
 	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
 	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
 }
