@@ -32,7 +32,10 @@ type agent struct {
 func Main() error {
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(50)
-	runtime.GOMAXPROCS(2)
+	// Two threads wait in system calls most of the time, each with a claim to a
+	// processor of the runtime, which its monitor takes away every few
+	// microseconds unless others are idle.
+	runtime.GOMAXPROCS(4)
 	// No signal may end the box. Commands may not even send one: the agent's user
 	// is no command's. The signals are caught and not ignored, because a command
 	// would inherit that.

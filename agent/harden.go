@@ -36,3 +36,28 @@ func harden(policy []byte) error {
 	}
 	return nil
 }
+
+// SECBIT_NOROOT and its lock, linux/securebits.h.
+const noRootForGood = 1<<0 | 1<<1
+
+// renounce takes from the calling thread what its children must not have and it
+// does not need itself: the bounding set, the privileges of user 0, groups. What
+// it keeps, the effective capabilities, the child drops (spawn.c).
+func renounce() error {
+	groups, err := unix.Getgroups()
+	if err != nil || len(groups) != 0 {
+		return fmt.Errorf("checking groups: %v: %w", groups, err)
+	}
+	// CAP_SETPCAP goes last: it is what allows all this.
+	for _, c := range []uintptr{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_SETPCAP} {
+		if c == unix.CAP_SETPCAP {
+			if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRootForGood, 0, 0, 0); err != nil {
+				return os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)
+			}
+		}
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl(PR_CAPBSET_DROP)", err)
+		}
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"os"
 	"runtime"
 
@@ -17,7 +18,7 @@ import (
 // cgroups.
 func (a *agent) thread() {
 	runtime.LockOSThread()
-	if err := enter(a.home[1:]); err != nil {
+	if err := errors.Join(enter(a.home[1:]), renounce()); err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
 	for {

@@ -32,9 +32,6 @@
 #define SYS_close_range 436 /* Linux 5.9 */
 #endif
 
-// SECBIT_NOROOT | SECBIT_NOROOT_LOCKED of linux/securebits.h.
-#define NOROOT_FOR_GOOD 3
-
 #define CHILD_STACK (64 * 1024)
 
 // The kernel's struct clone_args up to cgroup; the header's may be older.
@@ -96,33 +93,21 @@ static void fail(struct boxd_spawn *s, int step)
 		syscall(SYS_exit_group, 127);
 }
 
-// Privileges of the agent that a command must not have, even in its bounding set.
+// The agent's privileges. Its threads have renounced before (harden.go) what a
+// child would inherit beyond its own credentials: bounding set, securebits, groups.
 static void drop_privileges(struct boxd_spawn *s)
 {
-	static const int caps[] = { CAP_SETUID, CAP_SETGID, CAP_KILL };
 	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
 	struct __user_cap_data_struct none[2] = { { 0 } };
-	unsigned i;
 
-	for (i = 0; i < sizeof caps / sizeof *caps; i++)
-		if (syscall(SYS_prctl, PR_CAPBSET_DROP, caps[i], 0, 0, 0) < 0)
-			fail(s, STEP_BOUNDING_SET);
-	// User 0 gets nothing for being user 0, for good.
-	if (syscall(SYS_prctl, PR_SET_SECUREBITS, NOROOT_FOR_GOOD, 0, 0, 0) < 0)
-		fail(s, STEP_SECUREBITS);
-	// CAP_SETPCAP last: it is what allows dropping.
-	if (syscall(SYS_prctl, PR_CAPBSET_DROP, CAP_SETPCAP, 0, 0, 0) < 0)
-		fail(s, STEP_BOUNDING_SET);
 	// The raw calls change this thread only; libc's would signal every thread
 	// of the agent to follow.
-	if (syscall(SYS_setgroups, 0, NULL) < 0)
-		fail(s, STEP_GROUPS);
 	if (syscall(SYS_setresgid, s->gid, s->gid, s->gid) < 0)
 		fail(s, STEP_GID);
 	if (syscall(SYS_setresuid, s->uid, s->uid, s->uid) < 0)
 		fail(s, STEP_UID);
-	if (syscall(SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) < 0 ||
-	    syscall(SYS_capset, &head, none) < 0)
+	// Ambient capabilities go with the permitted ones, capabilities(7).
+	if (syscall(SYS_capset, &head, none) < 0)
 		fail(s, STEP_CAPABILITIES);
 }
 

@@ -99,7 +99,7 @@ func TestBirthFromUserNamespace(t *testing.T) {
 	if got := c.line(t); got != "ready" {
 		t.Fatalf("agent says %q", got)
 	}
-	for _, tree := range g.trees() {
+	for _, tree := range g.slotTrees() {
 		pids, err := readPIDs(tree.box, mine.path()+"/cgroup.procs")
 		if err != nil || len(pids) != 1 || slices.Contains(pids, c.cmd.Process.Pid) {
 			t.Errorf("%s: processes %v, %v, want the command alone", tree.box.Name(), pids, err)

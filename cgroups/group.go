@@ -50,6 +50,19 @@ type tree struct {
 
 func (g *Group) trees() []*tree { return append([]*tree{g.v2}, g.v1...) }
 
+// slotTrees are the trees on which a command has a cgroup of its own. CPU time is
+// not among them on v1: cgroup2 counts it, and the limit is the box's.
+func (g *Group) slotTrees() []*tree { return append([]*tree{g.v2}, g.slotTreesV1()...) }
+
+func (g *Group) slotTreesV1() (trees []*tree) {
+	for _, t := range g.v1 {
+		if t.on.has("memory") || t.on.has("pids") {
+			trees = append(trees, t)
+		}
+	}
+	return trees
+}
+
 // v1Tree returns the tree of a controller that is on v1, else nil.
 func (g *Group) v1Tree(controller string) *tree {
 	for _, t := range g.v1 {

@@ -67,7 +67,7 @@ func (s *Slot) mkdir(undo *cleanup.Stack) error {
 		}
 	}
 	undo.Push(func() error { return s.rmdir() })
-	for _, t := range g.v1 {
+	for _, t := range g.slotTreesV1() {
 		if err := linux.MkdirAt(t.box, s.path(), 0o755); err != nil {
 			return err
 		}
@@ -98,7 +98,7 @@ func (s *Slot) open() (err error) {
 	if s.Dir, err = openDir(g.sealed, s.path()); err != nil {
 		return err
 	}
-	for _, t := range g.v1 {
+	for _, t := range g.slotTreesV1() {
 		f, err := linux.OpenAt(t.box, s.path()+"/tasks", unix.O_WRONLY)
 		if err != nil {
 			return err
@@ -110,24 +110,23 @@ func (s *Slot) open() (err error) {
 }
 
 // HomeTasks opens the v1 tasks files of the place where the agent's spawner
-// threads live, in the order of [Slot.Tasks]; the caller owns them. Each thread
-// writes "0" to each file once, before its first clone, and again whenever it
-// moved.
+// threads live; the caller owns them. Each thread writes "0" to each file once,
+// before its first clone, and again whenever it moved.
 //
 // For pids that place is work: so a fork beyond the limit of the box is refused
 // already to the spawner (a process that moves is not checked against the limit),
 // and PID 1's other threads are not under that limit. The limit is higher by
-// SpawnerThreads. For memory and CPU time it is boxd/<box>: a spawner is a thread
-// of PID 1, which must neither be slowed down nor run out of memory because
-// commands use up theirs.
+// SpawnerThreads. For CPU time it is work too: commands are born there and have no
+// cgroup of their own for it. For memory it is boxd/<box>: a spawner is a thread
+// of PID 1, which must not run out of memory because commands use up theirs.
 func (g *Group) HomeTasks() (_ []*os.File, err error) {
 	var files []*os.File
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
 	for _, t := range g.v1 {
-		name := "tasks"
-		if t.on.has("pids") {
-			name = "work/tasks"
+		name := "work/tasks"
+		if t.on.has("memory") {
+			name = "tasks"
 		}
 		f, err := linux.OpenAt(t.box, name, unix.O_WRONLY)
 		if err != nil {
@@ -186,7 +185,7 @@ func (s *Slot) Remove(ctx context.Context) error {
 
 func (s *Slot) rmdir() error {
 	var errs []error
-	for _, t := range s.group.trees() {
+	for _, t := range s.group.slotTrees() {
 		if t.box == nil {
 			continue // the box was removed, and the slot with it
 		}

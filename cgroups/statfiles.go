@@ -37,7 +37,7 @@ type statFile struct {
 var statFiles = [NumStats]statFile{
 	StatEvents:       {"", "cgroup.events", "", 0},
 	StatCPU:          {"", "cpu.stat", "", 0},
-	StatThrottled:    {"cpu", "cpu.stat.local", "cpu.stat.local", 0},
+	StatThrottled:    {"cpu", "cpu.stat.local", "", 0},
 	StatMemoryPeak:   {"memory", "memory.peak", "memory.max_usage_in_bytes", 0},
 	StatMemoryEvents: {"memory", "memory.events", "memory.oom_control", 0},
 	StatPIDsPeak:     {"pids", "pids.peak", "pids.peak", 0},

@@ -8,6 +8,10 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // Usage is what one command used, its descendants included. A figure that this
@@ -49,6 +53,7 @@ type SlotStats struct {
 	files []*os.File
 	// What the box had seen before, nil where it is not told.
 	boxThrottled, boxRefused *int64
+	texts                    []string // what Read has read so far
 }
 
 // OpenStats takes ownership of files, those of [Slot.Stats]: missing ones at the
@@ -73,6 +78,8 @@ func OpenStats(files []*os.File) *SlotStats {
 func (s *SlotStats) Read() (Usage, error) {
 	var u Usage
 	var errs [8]error
+	s.texts = make([]string, NumStats) // several figures are in one file
+	defer func() { s.texts = nil }()
 	u.UserUsec, errs[0] = s.number(StatCPU, "user_usec")
 	u.SystemUsec, errs[1] = s.number(StatCPU, "system_usec")
 	u.MemoryPeak, errs[2] = s.number(StatMemoryPeak, "")
@@ -185,12 +192,24 @@ func (s *SlotStats) read(file int) (string, error) {
 	if f == nil {
 		return "", nil
 	}
-	var buf [maxFile]byte
-	n, err := f.ReadAt(buf[:], 0)
-	if n > 0 || err == nil {
-		return string(buf[:n]), nil
+	if s.texts != nil && s.texts[file] != "" {
+		return s.texts[file], nil
 	}
-	return "", ignoreEOF(err)
+	var buf [maxFile]byte
+	var n int
+	// Not ReadAt, which asks once more to see the end: one read has it all.
+	err := linux.Retry(func() (err error) {
+		n, err = unix.Pread(int(f.Fd()), buf[:], 0)
+		return err
+	})
+	if err != nil {
+		return "", &os.PathError{Op: "pread", Path: f.Name(), Err: err}
+	}
+	text := string(buf[:n])
+	if s.texts != nil {
+		s.texts[file] = text
+	}
+	return text, nil
 }
 
 // Populated says whether a process is in the slot. Zombies do not count; a slot

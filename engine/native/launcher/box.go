@@ -75,7 +75,9 @@ func (b *box) destroy() error {
 	b.mu.Unlock()
 	b.end()
 	var errs []error
-	if b.group != nil {
+	if b.group != nil && b.reaped == nil {
+		// Where PID 1 can be waited for, its end is that of everything in its pid
+		// namespace, and nothing of the box is outside.
 		errs = append(errs, b.group.Kill())
 	}
 	if b.control != nil {

@@ -18,6 +18,11 @@ const agentID = engine.MaxID + 1
 // and to drop exactly this.
 var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP"}
 
+// agentDebug keeps the agent small: memory that it frees goes back at once, and
+// where the host's transparent_hugepage is "always" its few pages of heap do not
+// become 2 MiB each (measured: 6.6 MB private instead of 1.5).
+const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
+
 // config describes the box to libcontainer. It is a pure function of its
 // arguments (see testdata/config.golden.json).
 //

@@ -139,7 +139,7 @@ func (l *Launcher) startInit(b *box) error {
 	b.process = &libcontainer.Process{
 		Init:       true,
 		Args:       []string{"/proc/self/exe", "agent"},
-		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", "GODEBUG=madvdontneed=1"},
+		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug},
 		Cwd:        "/",
 		UID:        agentID,
 		GID:        agentID,
