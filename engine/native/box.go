@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -39,7 +40,7 @@ type box struct {
 
 // newBox takes ownership of files.
 func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box, error) {
-	if len(files) != 1+len(m.Volumes) {
+	if len(files) < 1+len(m.Volumes) {
 		closeAll(files)
 		return nil, fmt.Errorf("%d descriptors for %d volumes: %w", len(files), len(m.Volumes), wire.ErrProtocol)
 	}
@@ -61,7 +62,14 @@ func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box,
 	for i, v := range m.Volumes {
 		b.volumes = append(b.volumes, volume{Volume: v, dir: files[1+i]})
 	}
-	b.slots = newSlots(e.link, b.id)
+	first, rest, err := newSlot(m.First, files[1+len(m.Volumes):])
+	if err != nil || len(rest) != 0 {
+		closeAll(rest)
+		b.closeVolumes()
+		agent.Close()
+		return nil, errors.Join(err, fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol))
+	}
+	b.slots = newSlots(e.link, b.id, first)
 	go b.read()
 	return b, nil
 }
@@ -231,8 +239,12 @@ func (b *box) release() {
 	<-b.done
 	b.running.Wait()
 	b.slots.close()
+	b.closeVolumes()
+	b.engine.forget(b)
+}
+
+func (b *box) closeVolumes() {
 	for _, v := range b.volumes {
 		v.dir.Close()
 	}
-	b.engine.forget(b)
 }

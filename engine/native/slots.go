@@ -11,13 +11,13 @@ import (
 
 // Every command gets a cgroup of its own, and making and removing one costs the
 // launcher about as much as a fork. So it is done ahead of time, away from the
-// command's path, and as many as are in demand: an idle box has minSpare slots
-// ready, one that runs many commands at once up to maxSpare.
+// command's path, and as many as are in demand: a box comes with one slot, keeps
+// one ready from its second command on, and up to maxSpare if it runs many
+// commands at once.
 //
 // Making a cgroup takes the kernel's cgroup_mutex, and so does a birth into one.
 // So spare slots are made right after a birth, while the command runs.
 const (
-	minSpare = 1
 	maxSpare = 8
 	// idleAfter the last command a box gives back what it no longer needs.
 	idleAfter = time.Second
@@ -38,10 +38,10 @@ type slots struct {
 	closed  bool
 }
 
-func newSlots(l *link, box string) *slots {
-	s := &slots{link: l, box: box, want: minSpare}
+// newSlots takes ownership of first.
+func newSlots(l *link, box string, first *slot) *slots {
+	s := &slots{link: l, box: box, ready: []*slot{first}}
 	s.idle = time.AfterFunc(idleAfter, s.settle)
-	s.refill()
 	return s
 }
 
@@ -51,7 +51,7 @@ func (s *slots) take() (*slot, error) {
 	s.idle.Reset(idleAfter)
 	n := len(s.ready)
 	if n == 0 {
-		s.want = min(2*s.want, maxSpare)
+		s.want = min(max(2*s.want, 1), maxSpare)
 		s.mu.Unlock()
 		return s.takeNow()
 	}
@@ -75,7 +75,7 @@ func (s *slots) refill() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	missing := s.want - len(s.ready)
-	if s.filling || s.closed || missing*2 < s.want {
+	if s.filling || s.closed || missing <= 0 || missing*2 < s.want {
 		return
 	}
 	s.filling = true
@@ -145,7 +145,7 @@ func (s *slots) flush() {
 // settle shrinks the spare slots of a box that has become idle.
 func (s *slots) settle() {
 	s.mu.Lock()
-	s.want = minSpare
+	s.want = min(s.want, 1)
 	for len(s.ready) > s.want {
 		n := len(s.ready) - 1
 		s.ready[n].close()

@@ -100,17 +100,29 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	conn, err := b.connect()
+	created, files, err := b.handOver()
 	if err != nil {
+		closeAll(files)
 		return nil, nil, joinDestroy(err, b)
 	}
-	created := rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base}
-	files := []*os.File{conn}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.boxes[b.id] = b
+	return created, files, nil
+}
+
+// handOver is all that the client gets of a new box.
+func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
+	created = rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base}
+	conn, err := b.connect()
+	if err != nil {
+		return created, nil, err
+	}
+	files = append(files, conn)
 	for _, v := range b.root.Volumes() {
 		dir, err := dup(v.Dir)
 		if err != nil {
-			closeAll(files)
-			return nil, nil, joinDestroy(err, b)
+			return created, files, err
 		}
 		files = append(files, dir)
 		created.Volumes = append(created.Volumes, rpc.Volume{Path: v.Path, Size: v.Size})
@@ -118,10 +130,26 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	for _, d := range b.group.Degraded {
 		created.Degraded = append(created.Degraded, d.Error())
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.boxes[b.id] = b
-	return created, files, nil
+	first, err := b.newSlot()
+	if err != nil {
+		return created, files, err
+	}
+	var slotFiles []*os.File
+	created.First, slotFiles = describe(first)
+	return created, append(files, slotFiles...), nil
+}
+
+// describe says what a slot is to the client, and with which descriptors.
+func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
+	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
+	files := append([]*os.File{s.Dir}, s.Tasks...)
+	for _, f := range s.Stats {
+		m.Stats = append(m.Stats, f != nil)
+		if f != nil {
+			files = append(files, f)
+		}
+	}
+	return m, files
 }
 
 func dup(f *os.File) (*os.File, error) {
@@ -169,14 +197,8 @@ func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 			}
 			return nil, nil, err
 		}
-		fresh := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
-		files = append(append(files, s.Dir), s.Tasks...)
-		for _, f := range s.Stats {
-			fresh.Stats = append(fresh.Stats, f != nil)
-			if f != nil {
-				files = append(files, f)
-			}
-		}
+		fresh, slotFiles := describe(s)
+		files = append(files, slotFiles...)
 		reply = append(reply, fresh)
 	}
 	return reply, files, nil

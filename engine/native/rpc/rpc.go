@@ -49,13 +49,14 @@ type Hello struct {
 // Create asks for a box.
 type Create struct{ Spec engine.Spec }
 
-// Created answers Create. Its descriptors: a connection to the agent, then one
-// per volume, for fstatfs.
+// Created answers Create. Its descriptors: a connection to the agent, one per
+// volume, for fstatfs, then those of the first slot.
 type Created struct {
 	ID       string
 	PID      int
 	HostUID  int // host id of user and group 0 of the box
 	Volumes  []Volume
+	First    Slot
 	Degraded []string // limits that are not enforced although they were asked for
 }
 
