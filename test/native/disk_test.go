@@ -34,16 +34,30 @@ while True:
 		{"upper /tmp", rw, "/tmp", "/tmp 4 MiB"},
 	} {
 		t.Run(c.name+" bytes", func(t *testing.T) {
-			b := create(t, e, c.spec)
+			b, ok := createDisk(t, e, c.spec)
+			if !ok {
+				return
+			}
 			wantFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", bytes, c.dir}}), c.limit)
 			// Full already when the command starts: not this one's doing.
 			want(t, run(t, b, shell("exit 3")), engine.Exited, 3)
 		})
 		t.Run(c.name+" files", func(t *testing.T) {
-			b := create(t, e, c.spec)
+			b, ok := createDisk(t, e, c.spec)
+			if !ok {
+				return
+			}
 			wantFull(t, run(t, b, python(files, c.dir)), c.limit)
 		})
 	}
+}
+
+func createDisk(t *testing.T, e engine.Engine, spec engine.Spec) (engine.Box, bool) {
+	t.Helper()
+	if spec.WritableRoot {
+		return createWritable(t, e, spec)
+	}
+	return create(t, e, spec), true
 }
 
 func wantFull(t *testing.T, o outcome, limit string) {
@@ -64,11 +78,14 @@ func TestTmpSizes(t *testing.T) {
 // TestUpperIsThrownAway: what one box changes, no other ever sees, nor the host.
 func TestUpperIsThrownAway(t *testing.T) {
 	e := start(t)
-	spec := engine.Spec{WritableRoot: true}
-	b := create(t, e, spec)
+	b, ok := createWritable(t, e, engine.Spec{})
+	if !ok {
+		return
+	}
 	wantOutput(t, b, `set -e; echo x > /usr/bin/boxd-test-made; rm /usr/bin/env; echo y >> /etc/profile; mkdir /new /etc/new /opt/new; cat /usr/bin/boxd-test-made; test ! -e /usr/bin/env; echo ok`, "x\nok\n")
 	for range 2 {
-		wantOutput(t, create(t, e, spec), `test ! -e /usr/bin/boxd-test-made && test -x /usr/bin/env && ! grep -qx y /etc/profile && test ! -e /new && test ! -e /etc/new && test ! -e /opt/new && echo ok`, "ok\n")
+		b, _ := createWritable(t, e, engine.Spec{})
+		wantOutput(t, b, `test ! -e /usr/bin/boxd-test-made && test -x /usr/bin/env && ! grep -qx y /etc/profile && test ! -e /new && test ! -e /etc/new && test ! -e /opt/new && echo ok`, "ok\n")
 	}
 	wantHostUntouched(t)
 }

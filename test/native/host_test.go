@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
 )
 
 // wantHostUntouched looks for what the writable root's test does.
@@ -79,4 +80,39 @@ func hostID(t testing.TB, b engine.Box) int {
 		t.Fatal(err)
 	}
 	return int(st.Uid)
+}
+
+// wholeCommandDies says that running out of memory ends all of a command:
+// memory.oom.group, which only cgroup v2 has.
+func wholeCommandDies(t testing.TB, b engine.Box) bool {
+	t.Helper()
+	found, err := filepath.Glob("/sys/fs/cgroup/boxd/" + b.ID() + "/work/*/memory.oom.group")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(found) > 0
+}
+
+// createWritable is create for a box with a writable root. Where the /usr of the
+// machine is an overlay itself, as in the virtual machine, there can be none: then
+// that must be said, and ok is false.
+func createWritable(t testing.TB, e engine.Engine, spec engine.Spec) (b engine.Box, ok bool) {
+	t.Helper()
+	var st unix.Statfs_t
+	if err := unix.Statfs("/usr", &st); err != nil {
+		t.Fatal(err)
+	}
+	spec.WritableRoot = true
+	if st.Type != unix.OVERLAYFS_SUPER_MAGIC {
+		return create(t, e, spec), true
+	}
+	b, err := e.Create(t.Context(), spec)
+	if err == nil {
+		t.Cleanup(func() { remove(t, b) })
+		return b, true // newer kernels can
+	}
+	if !strings.Contains(err.Error(), "cannot be id-mapped") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v: want one line that says why", err)
+	}
+	return nil, false
 }

@@ -43,12 +43,13 @@ func TestTerminal(t *testing.T) {
 
 func TestTerminalResize(t *testing.T) {
 	b := newBox(t, engine.Spec{})
-	p, out, keyboard := openTerminal(t, b, python(`
+	p, out, _ := openTerminal(t, b, python(`
 import os, signal
-def show(*_): s = os.get_terminal_size(0); os.write(1, f"size {s.lines}x{s.columns}.".encode())
-signal.signal(signal.SIGWINCH, show)
-show()
-input()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+while True:
+    s = os.get_terminal_size(0)
+    os.write(1, f"size {s.lines}x{s.columns}.".encode())
+    signal.sigwait([signal.SIGWINCH])
 `))
 	out.await(t, "size 24x80.")
 	for _, s := range []struct {
@@ -64,8 +65,10 @@ input()
 		}
 		out.await(t, s.want)
 	}
-	io.WriteString(keyboard, "\n")
-	if r := wait(t, p); r.ExitCode != 0 {
+	if err := p.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if r := wait(t, p); r.Signal != syscall.SIGTERM {
 		t.Errorf("%+v, %q", r, out)
 	}
 }
@@ -105,7 +108,7 @@ func TestTerminalJobs(t *testing.T) {
 	out.await(t, "prompt> ")
 	for _, line := range []struct{ typed, shown string }{
 		{"echo $((6*7))\n", "42\r\n"},
-		{"cat\n", "cat\r\n"},
+		{"sh -c 'echo u''p; exec cat'\n", "up\r\n"},
 		{"x\n", "x\r\nx\r\n"},
 		{"\x1a", "Stopped"},
 		{"jobs\n", "Stopped"},
