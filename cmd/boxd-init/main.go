@@ -9,6 +9,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/boxd/boxd/agent"
 	"github.com/boxd/boxd/engine/native/launcher"
@@ -16,6 +17,11 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C constructor enters the namespaces of a box
 )
+
+// The main goroutine keeps the main thread to itself: the threads of the launcher
+// and of the agent that change their namespaces, cgroups or privileges are
+// others, and the main thread stands for the process in /proc.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {

@@ -32,6 +32,7 @@ type box struct {
 	lease     *idLease
 	group     *cgroups.Group
 	root      *rootfs.Root
+	network   *os.File // network namespace, until PID 1 is in it
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	pid       int
@@ -141,6 +142,7 @@ func (b *box) destroySlots() error {
 
 func (b *box) closeFiles() {
 	b.listener.Close() // a nil file is fine
+	b.network.Close()
 	_ = b.ns.Close()
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,7 +31,7 @@ const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
 // package cgroups, which knows how to avoid the RCU grace periods, does it all.
 // It installs no seccomp filter either: the agent does, from a program that was
 // compiled once, which saves every box a run of libseccomp.
-func config(spec engine.Spec, id, root string, base int) *configs.Config {
+func config(spec engine.Spec, id, root, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	return &configs.Config{
@@ -40,7 +40,7 @@ func config(spec engine.Spec, id, root string, base int) *configs.Config {
 		GIDMappings: ids,
 		Namespaces: configs.Namespaces{
 			{Type: configs.NEWUSER}, {Type: configs.NEWNS}, {Type: configs.NEWPID},
-			{Type: configs.NEWNET}, {Type: configs.NEWIPC}, {Type: configs.NEWUTS},
+			{Type: configs.NEWNET, Path: network}, {Type: configs.NEWIPC}, {Type: configs.NEWUTS},
 		},
 		RootPropagation: unix.MS_PRIVATE | unix.MS_REC,
 		Mounts: []*configs.Mount{

@@ -13,11 +13,8 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
-	"github.com/boxd/boxd/netns"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/runc/libcontainer"
-	"github.com/opencontainers/runc/libcontainer/configs"
-	"github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // create builds a box in which commands can run. On failure nothing is left.
@@ -38,7 +35,7 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}
 	for _, step := range []func(*box) error{
-		l.reserve, l.makeCgroups, l.makeRoot, l.startInit, l.greetAgent, l.attachMounts, l.verify,
+		l.reserve, l.makeParts, l.startInit, l.greetAgent, l.attachMounts, l.verify,
 	} {
 		if err := step(b); err != nil {
 			return nil, errors.Join(err, b.destroy())
@@ -64,6 +61,18 @@ func (l *Launcher) reserve(b *box) error {
 	}
 	b.lease = lease
 	return nil
+}
+
+// makeParts makes what the init stage will be put together from, all at once.
+func (l *Launcher) makeParts(b *box) error {
+	cgroups, network := make(chan error, 1), make(chan error, 1)
+	go func() { cgroups <- l.makeCgroups(b) }()
+	go func() {
+		var err error
+		b.network, err = l.networks.take()
+		network <- err
+	}()
+	return errors.Join(l.makeRoot(b), <-cgroups, <-network)
 }
 
 func (l *Launcher) makeCgroups(b *box) error {
@@ -113,13 +122,8 @@ func (l *Launcher) makeRoot(b *box) error {
 
 // startInit has libcontainer build the namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
-	c := config(b.spec, b.id, b.root.Path(), b.lease.Base)
-	// The network is set up while PID 1 goes on with its root.
-	network := make(chan error, 1)
-	c.Hooks = configs.Hooks{configs.CreateRuntime: {configs.NewFunctionHook(func(s *specs.State) error {
-		go func() { network <- setUpNetwork(s.Pid) }()
-		return nil
-	})}}
+	defer b.network.Close() // the box holds it from here on
+	c := config(b.spec, b.id, b.root.Path(), fdPath(b.network), b.lease.Base)
 	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
 		return fmt.Errorf("creating container: %w", err)
@@ -156,23 +160,8 @@ func (l *Launcher) startInit(b *box) error {
 		return fmt.Errorf("starting box: %w", err)
 	}
 	b.reap()
-	if b.pid, err = b.process.Pid(); err != nil {
-		return err
-	}
-	return <-network
-}
-
-// setUpNetwork gives the box of PID 1 its loopback interface, from outside.
-func setUpNetwork(pid int) error {
-	pidfd, err := linux.PidfdOpen(pid)
-	if err != nil {
-		return err
-	}
-	defer pidfd.Close()
-	if err := netns.Loopback(pidfd); err != nil {
-		return err
-	}
-	return netns.Verify(pidfd)
+	b.pid, err = b.process.Pid()
+	return err
 }
 
 // mapping returns a user namespace with map m, made once per box. The box owns it.

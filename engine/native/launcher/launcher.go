@@ -36,6 +36,7 @@ type Launcher struct {
 	image    *rootfs.Host
 	deny     []string // trees that are never mounted
 	policy   []byte   // seccomp program of agents
+	networks *networks
 	creating chan struct{}
 
 	mu    sync.Mutex
@@ -67,7 +68,12 @@ func Main(stateDir string) error {
 	if err := errors.Join(jerr, client.Send(rpc.TypeHello, 0, body)); err != nil || h.Error != "" {
 		return errors.Join(err, l.close())
 	}
-	l.serve()
+	served := make(chan struct{})
+	go func() { // not on the main thread, to which a change of goroutines is slow
+		defer close(served)
+		l.serve()
+	}()
+	<-served
 	return l.close()
 }
 
@@ -112,6 +118,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.image, err = rootfs.OpenHost(filepath.Join(l.instance.private(), "host")); err != nil {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
+	l.networks = newNetworks()
 	return l.hideCgroups()
 }
 
@@ -158,6 +165,9 @@ func (l *Launcher) close() error {
 		wg.Go(func() { *err = b.destroy() })
 	}
 	wg.Wait()
+	if l.networks != nil {
+		l.networks.close()
+	}
 	if l.image != nil {
 		errs = append(errs, l.image.Close())
 	}

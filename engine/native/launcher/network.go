@@ -1,0 +1,69 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/netns"
+)
+
+// networks keeps one network namespace ready. Making one takes the kernel about a
+// millisecond, which a box then does not wait for; and made here, it belongs to
+// the host's user namespace, so that nobody in a box has any power over it.
+type networks struct {
+	ready chan made
+}
+
+type made struct {
+	ns  *os.File
+	err error
+}
+
+func newNetworks() *networks {
+	n := &networks{ready: make(chan made, 1)}
+	n.prepare()
+	return n
+}
+
+// prepare makes the next one in the background; exactly one is under way or ready
+// at any time.
+func (n *networks) prepare() {
+	go func() {
+		ns, err := makeNetwork()
+		n.ready <- made{ns, err}
+	}()
+}
+
+// take returns a namespace that nobody else has; the caller owns it. Several
+// callers at once do not wait for each other.
+func (n *networks) take() (*os.File, error) {
+	select {
+	case m := <-n.ready:
+		n.prepare()
+		return m.ns, m.err
+	default:
+		return makeNetwork()
+	}
+}
+
+// close waits for the one under way.
+func (n *networks) close() {
+	m := <-n.ready
+	m.ns.Close() // a nil file is fine
+}
+
+// makeNetwork makes a namespace and proves that nothing leads out of it.
+func makeNetwork() (*os.File, error) {
+	ns, err := netns.New()
+	if err != nil {
+		return nil, err
+	}
+	if err := netns.Verify(ns); err != nil {
+		return nil, errors.Join(err, ns.Close())
+	}
+	return ns, nil
+}
+
+// fdPath names an open file for a child of this process.
+func fdPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }
