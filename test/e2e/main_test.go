@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
@@ -106,6 +107,10 @@ type result struct {
 	stdout, stderr string
 }
 
+func (r result) String() string {
+	return fmt.Sprintf("status %d, stdout %.300q, stderr %.600q", r.status, r.stdout, r.stderr)
+}
+
 func (c *cli) command(args ...string) (*exec.Cmd, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), patience)
 	cmd := exec.CommandContext(ctx, c.boxd, args...)
@@ -134,7 +139,7 @@ func (c *cli) run(args ...string) result {
 func (c *cli) want(r result, args ...string) {
 	c.t.Helper()
 	if got := c.run(append([]string{"run"}, args...)...); got != r {
-		c.t.Errorf("boxd run %.200q: %+.600v, want %+.600v", args, got, r)
+		c.t.Errorf("boxd run %.200q: %v, want %v", args, got, r)
 	}
 }
 
@@ -143,7 +148,7 @@ func (c *cli) wantRefused(status int, got result, parts ...string) {
 	c.t.Helper()
 	line, rest, ended := strings.Cut(got.stderr, "\n")
 	if got.status != status || got.stdout != "" || !ended || rest != "" || !strings.HasPrefix(line, "boxd: ") || len(line) > 500 {
-		c.t.Errorf("%+.900v, want status %d and one line on stderr", got, status)
+		c.t.Errorf("%v, want status %d and one line on stderr", got, status)
 	}
 	for _, part := range parts {
 		if !strings.Contains(line, part) {

@@ -209,6 +209,6 @@ func TestTerminalWithoutOne(t *testing.T) {
 	c.stdin = strings.NewReader("line\n")
 	got := c.run("run", "-it", "--", "sh", "-c", "stty -echo; cat; echo end")
 	if got.status != 0 || !strings.HasSuffix(got.stdout, "line\r\nend\r\n") {
-		t.Errorf("%+v", got)
+		t.Errorf("%v", got)
 	}
 }

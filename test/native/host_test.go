@@ -116,3 +116,14 @@ func createWritable(t testing.TB, e engine.Engine, spec engine.Spec) (b engine.B
 	}
 	return nil, false
 }
+
+// initPIDs is PID 1 of a box, as the host knows it.
+func initPIDs(t testing.TB, b engine.Box) []string {
+	t.Helper()
+	var pids []string
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		content, _ := os.ReadFile(filepath.Join(root, "boxd", b.ID(), "init", "cgroup.procs")) // one of them exists
+		pids = append(pids, strings.Fields(string(content))...)
+	}
+	return pids
+}

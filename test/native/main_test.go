@@ -38,9 +38,7 @@ func startIn(t testing.TB, dir string) *native.Engine {
 	t.Helper()
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	e, err := native.Start(ctx, native.Options{InitPath: initPath, StateDir: dir})
+	e, err := startWith(t, initPath, dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +48,13 @@ func startIn(t testing.TB, dir string) *native.Engine {
 		}
 	})
 	return e
+}
+
+func startWith(t testing.TB, initPath, dir string) (*native.Engine, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return native.Start(ctx, native.Options{InitPath: initPath, StateDir: dir})
 }
 
 // stateDir makes a state directory. PID 1 of a box must be able to pass through,
