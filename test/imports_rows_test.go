@@ -64,7 +64,6 @@ var foreigns = []foreign{
 		"agent/...", "engine/native/...", "test/..."}, everybody, "values and policy make no system calls"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
-	{"github.com/opencontainers/runtime-spec", []string{"engine/native/launcher"}, nil, "belongs to libcontainer's configuration"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
