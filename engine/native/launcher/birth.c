@@ -1,6 +1,6 @@
 // The birth of PID 1 in its cgroup. libcontainer would attach the process that it
 // started, which waits for an RCU grace period of several milliseconds; born in
-// place it waits for nothing (DESIGN: clone3 with CLONE_INTO_CGROUP).
+// place it waits for nothing (clone3 with CLONE_INTO_CGROUP).
 //
 // libcontainer cannot be told to do so. But what it executes first is this very
 // binary, as "init", with the descriptors of libcontainer.Process.ExtraFiles from
@@ -12,14 +12,22 @@
 // child of the launcher: it is the nearest subreaper.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+// There is a second thing to see to. When all is set up, the later PID 1 opens
+// libcontainer's exec fifo for writing, to wait for the launcher to open it for
+// reading. A launcher that was killed just before would leave it waiting for ever.
+// So it brings its own reader along, does not wait, and finds out about its
+// launcher at the agent's connection. The launcher does without the fifo
+// (Container.Start, and not Run).
 #define BIRTH_CGROUP_FD 4
 #define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP, Linux 5.7 */
 #define STAGES 2                   /* children that end before PID 1 is there */
@@ -34,6 +42,17 @@ static int wait_child(pid_t *pid)
 	if (*pid < 0)
 		_exit(1);
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+// open_fifo opens a reader that is inherited up to the agent's execve.
+static void open_fifo(void)
+{
+	const char *fd = getenv("_LIBCONTAINER_FIFOFD");
+	char path[64];
+
+	if (!fd || snprintf(path, sizeof path, "/proc/self/fd/%s", fd) >= (int)sizeof path ||
+	    open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC) < 0)
+		_exit(1);
 }
 
 __attribute__((constructor(101))) static void birth(void)
@@ -52,6 +71,7 @@ __attribute__((constructor(101))) static void birth(void)
 	if (stage0 < 0)
 		_exit(1); // the launcher sees a box that did not start
 	if (stage0 == 0) {
+		open_fifo();
 		// The agent gets this number as a closed descriptor.
 		close(BIRTH_CGROUP_FD);
 		return;
