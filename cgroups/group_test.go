@@ -62,7 +62,9 @@ func legacy(t *testing.T) *Host {
 		// A mount there would change the options of the one in use.
 		mounted = nil
 	}
-	l, err := detect(mounted, map[string]string{})
+	own, err := os.ReadFile("/proc/self/cgroup")
+	check(t, err)
+	l, err := detect(mounted, parseOwnCgroups(string(own)))
 	check(t, err)
 	t.Cleanup(func() { check(t, l.Close()) })
 	if l.Mode() != Legacy || l.Mountpoint("") != "" {

@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime/debug"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -73,6 +75,7 @@ func run(tests func() int, report io.Writer, stateDirs []string) int {
 // test package runs on this machine.
 func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, patience time.Duration) int {
 	startPoller()
+	unignoreSignals()
 	before := takeSnapshot(kinds)
 	code := tests()
 	removeBinaries()
@@ -99,6 +102,18 @@ func isFuzzWorker() bool {
 	}
 	f := flag.Lookup("test.fuzzworker")
 	return f != nil && f.Value.String() == "true"
+}
+
+// unignoreSignals drops the signals that nohup(1) and the background jobs of a
+// shell ignore in a handler instead. Ignored ones would be inherited by the programs
+// under test, which then would not be as their users find them.
+func unignoreSignals() {
+	dropped := make(chan os.Signal, 1)
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(sig) {
+			signal.Notify(dropped, sig)
+		}
+	}
 }
 
 // startPoller makes the runtime open the epoll and event descriptors that it
