@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -248,14 +247,6 @@ func growth(base, now *int64) *int64 {
 	}
 	n := *now - *base
 	return &n
-}
-
-// ignoreEOF: an empty file has no figures.
-func ignoreEOF(err error) error {
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
 }
 
 func isZero(n *int64) bool { return n != nil && *n == 0 }
