@@ -38,9 +38,6 @@ func run(args []string) error {
 		if err := launcher.ForbidUserNamespaces(); err != nil {
 			return err
 		}
-		if err := launcher.DieWithLauncher(); err != nil {
-			return err
-		}
 		libcontainer.Init() // never returns
 	case len(args) == 3 && args[0] == "launcher" && args[1] == "--state-dir":
 		return launcher.Main(args[2])

@@ -149,12 +149,13 @@ func (l *Launcher) startInit(b *box) error {
 		GID:        agentID,
 		ExtraFiles: []*os.File{extraControl: agentEnd, extraCgroup: home},
 	}
-	// The thread enters the box's v1 cgroups and its child is born there.
+	// The thread enters the box's v1 cgroups and its child is born there. Start and
+	// not Run: PID 1 does not wait at the exec fifo, see birth.c.
 	err = linux.OnThrowawayThread(func() error {
 		if err := b.group.EnterThread(); err != nil {
 			return err
 		}
-		return errors.Join(b.container.Run(b.process), b.group.LeaveThread())
+		return errors.Join(b.container.Start(b.process), b.group.LeaveThread())
 	})
 	if err != nil {
 		return fmt.Errorf("starting box: %w", err)
