@@ -154,17 +154,34 @@ func sweep(ctx context.Context, state string, host *cgroups.Host) error {
 	}
 	var errs error
 	for _, dir := range dirs {
-		lock, err := lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB)
+		lock, err := lockExisting(filepath.Join(dir, "lock"))
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue // its launcher lives
 		}
-		if err == nil {
+		// Without a lock file its launcher died before it made one (we hold the
+		// global lock, so nobody is about to), or is removing the directory itself
+		// this very moment; then two do the same, which does no harm.
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			err = sweepInstance(ctx, state, dir, host)
-			lock.Close()
+			lock.Close() // a nil file is fine
 		}
 		errs = errors.Join(errs, err)
 	}
 	return errs
+}
+
+// lockExisting is lockFile for a file that must not be made: a new one would
+// keep its directory from being removed by its owner.
+func lockExisting(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
+	}
+	return f, nil
 }
 
 func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) error {
