@@ -295,8 +295,8 @@ func TestParallel(t *testing.T) {
 			cmd, cancel := c.command("run", "--", "sh", "-c", fmt.Sprintf("echo %d", i))
 			defer cancel()
 			out, err := cmd.CombinedOutput()
-			if err == nil && string(out) != fmt.Sprintln(i) {
-				err = fmt.Errorf("%d: %q", i, out)
+			if err != nil || string(out) != fmt.Sprintln(i) {
+				err = fmt.Errorf("%d: %v, %q", i, err, out)
 			}
 			errs <- err
 		}()
