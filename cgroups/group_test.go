@@ -52,12 +52,9 @@ func TestCommandInSlot(t *testing.T) {
 // legacy is this host as if cgroup2 were not mounted.
 func legacy(t *testing.T) *Host {
 	h := testHost(t)
-	f, err := os.Open("/proc/self/mountinfo")
+	mounted, err := linux.ReadMountInfo()
 	check(t, err)
-	defer f.Close()
-	mounted, err := parseMountinfo(f)
-	check(t, err)
-	mounted = slices.DeleteFunc(mounted, func(m mountPoint) bool { return m.fstype == "cgroup2" })
+	mounted = slices.DeleteFunc(mounted, func(m linux.MountInfo) bool { return m.FSType == "cgroup2" })
 	if h.mode == Unified {
 		// A mount there would change the options of the one in use.
 		mounted = nil

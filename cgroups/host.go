@@ -57,12 +57,7 @@ func (h *hierarchy) has(controller string) bool {
 // mount of it, which nobody else sees and which vanishes with the Host. The
 // caller owns the Host.
 func Detect() (_ *Host, err error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	mounted, err := parseMountinfo(f)
+	mounted, err := linux.ReadMountInfo()
 	if err != nil {
 		return nil, err
 	}
@@ -73,7 +68,7 @@ func Detect() (_ *Host, err error) {
 	return detect(mounted, parseOwnCgroups(string(own)))
 }
 
-func detect(mounted []mountPoint, own map[string]string) (_ *Host, err error) {
+func detect(mounted []linux.MountInfo, own map[string]string) (_ *Host, err error) {
 	h := &Host{}
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
@@ -91,18 +86,18 @@ func detect(mounted []mountPoint, own map[string]string) (_ *Host, err error) {
 }
 
 // addV1 opens the v1 hierarchy of a controller if there is one.
-func (h *Host) addV1(mounted []mountPoint, controller, own string) {
+func (h *Host) addV1(mounted []linux.MountInfo, controller, own string) {
 	for _, m := range mounted {
-		if m.fstype != "cgroup" || !slices.Contains(m.options, controller) {
+		if m.FSType != "cgroup" || !slices.Contains(m.Options, controller) {
 			continue
 		}
-		dir, err := openTree(m.path, unix.CGROUP_SUPER_MAGIC)
+		dir, err := openTree(m.Point, unix.CGROUP_SUPER_MAGIC)
 		if err != nil {
 			continue // mounted over: another line may be reachable
 		}
-		t := &hierarchy{dir: dir, v1: true, home: relativeTo(m.root, own)}
+		t := &hierarchy{dir: dir, v1: true, home: relativeTo(m.Root, own)}
 		for _, c := range controllers {
-			if slices.Contains(m.options, c) {
+			if slices.Contains(m.Options, c) {
 				t.controllers = append(t.controllers, c)
 			}
 		}
@@ -112,22 +107,22 @@ func (h *Host) addV1(mounted []mountPoint, controller, own string) {
 }
 
 // addV2 opens cgroup2, or mounts it privately.
-func (h *Host) addV2(mounted []mountPoint) error {
+func (h *Host) addV2(mounted []linux.MountInfo) error {
 	h.mode = Unified
 	if len(h.v1) > 0 {
 		h.mode = Hybrid
 	}
 	// A mount of the whole tree is better than one of a part.
-	slices.SortStableFunc(mounted, func(a, b mountPoint) int { return len(a.root) - len(b.root) })
+	slices.SortStableFunc(mounted, func(a, b linux.MountInfo) int { return len(a.Root) - len(b.Root) })
 	for _, m := range mounted {
-		if m.fstype != "cgroup2" {
+		if m.FSType != "cgroup2" {
 			continue
 		}
-		dir, err := openTree(m.path, unix.CGROUP2_SUPER_MAGIC)
+		dir, err := openTree(m.Point, unix.CGROUP2_SUPER_MAGIC)
 		if err != nil {
 			continue
 		}
-		h.localPIDs = slices.Contains(m.options, "pids_localevents")
+		h.localPIDs = slices.Contains(m.Options, "pids_localevents")
 		return h.setV2(dir)
 	}
 	h.mode = Legacy

@@ -61,8 +61,8 @@ func checkDenied(p place, name string, deny []string, table mountTable) error {
 			return refuse(fieldSource, name, "%s %q, which is never mounted: use a directory outside of it", how, entry)
 		}
 	}
-	if controlFS[p.fs.fsType] {
-		return refuse(fieldSource, name, "lies on a %s file system, which is never mounted", p.fs.fsType)
+	if controlFS[p.fs.FSType] {
+		return refuse(fieldSource, name, "lies on a %s file system, which is never mounted", p.fs.FSType)
 	}
 	return nil
 }

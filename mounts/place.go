@@ -15,7 +15,7 @@ import (
 type place struct {
 	path  string   // from the root of this process
 	chain []fileID // the file itself, its directory, … up to the root
-	fs    mountEntry
+	fs    linux.MountInfo
 	inFS  string // from the root of the file system, whatever is mounted where
 	st    unix.Statx_t
 }
@@ -39,7 +39,7 @@ func isDir(st unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
 // sameFS says that both lie in one file system, maybe through different mounts.
 // st_dev would not do: each btrfs subvolume has its own.
-func (p place) sameFS(q place) bool { return p.fs.device == q.fs.device }
+func (p place) sameFS(q place) bool { return p.fs.Device == q.fs.Device }
 
 // maxDepth is more directories than any path can name.
 const maxDepth = 4096
@@ -58,13 +58,13 @@ func locate(f *os.File, table mountTable) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	rest, below := cutDir(name, entry.point)
+	rest, below := cutDir(name, entry.Point)
 	// A removed directory has no links, and its name reads "… (deleted)".
 	if !below || st.Nlink == 0 {
 		return place{}, errMoved
 	}
 	chain, err := ancestors(f, st, name)
-	return place{path: name, chain: chain, fs: entry, inFS: path.Join(entry.root, rest), st: st}, err
+	return place{path: name, chain: chain, fs: entry, inFS: path.Join(entry.Root, rest), st: st}, err
 }
 
 var errMoved = errors.New("it was moved or removed meanwhile")

@@ -66,7 +66,7 @@ func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err
 	if errors.Is(err, unix.EPERM) {
 		return refuse(fieldSource, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").because(err)
 	}
-	return refuse(fieldSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", s.place.fs.fsType).because(err)
+	return refuse(fieldSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", s.place.fs.FSType).because(err)
 }
 
 // verify checks the effect, not the return value: a mount without these

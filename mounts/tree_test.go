@@ -35,7 +35,7 @@ func openTree(t testing.TB, path string, o TreeOptions) *os.File {
 	}
 	defer s.Close()
 	tree, err := s.Tree(o)
-	if s.place.fs.fsType == "tmpfs" && errors.Is(err, unix.EINVAL) {
+	if s.place.fs.FSType == "tmpfs" && errors.Is(err, unix.EINVAL) {
 		testutil.RequireFeature(t, "id-mapped tmpfs", err)
 	}
 	if err != nil {
@@ -172,7 +172,7 @@ func checkTreeError(t *testing.T, dir string, o TreeOptions, want string) {
 	tree, err := s.Tree(o)
 	if err == nil {
 		tree.Close()
-		t.Errorf("%s was mapped, want %q", s.place.fs.fsType, want)
+		t.Errorf("%s was mapped, want %q", s.place.fs.FSType, want)
 		return
 	}
 	if !strings.Contains(err.Error(), want) {

@@ -3,7 +3,7 @@ package rootfs
 import (
 	"fmt"
 	"os"
-	"strconv"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,38 +18,23 @@ func submounts(root *os.File) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.ReadFile("/proc/thread-self/mountinfo")
+	all, err := linux.ReadMountInfo()
 	if err != nil {
 		return nil, err
 	}
-	return parseSubmounts(string(info), strconv.FormatUint(st.Mnt_id, 10))
+	return children(all, st.Mnt_id)
 }
 
-// parseSubmounts finds the children of mount id in the text of mountinfo
-// (proc_pid_mountinfo(5): id, parent, device, root, mount point, …).
-func parseSubmounts(info, id string) (subs []string, err error) {
-	top, found := "", false
-	var children []string
-	for line := range strings.Lines(info) {
-		f := strings.Fields(line)
-		if len(f) < 6 {
-			return nil, fmt.Errorf("mountinfo line %q: too short", line)
-		}
-		if f[0] == id {
-			top, found = f[4], true
-		}
-		if f[1] == id {
-			children = append(children, f[4])
-		}
+// children returns where the mounts on mount id are, relative to it.
+func children(all []linux.MountInfo, id uint64) (subs []string, err error) {
+	i := slices.IndexFunc(all, func(m linux.MountInfo) bool { return m.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("mount %d: not in mountinfo", id)
 	}
-	if !found {
-		return nil, fmt.Errorf("mount %s: not in mountinfo", id)
-	}
-	for _, child := range children {
-		subs = append(subs, unescape.Replace(strings.TrimPrefix(child, top+"/")))
+	for _, m := range all {
+		if m.Parent == id {
+			subs = append(subs, strings.TrimPrefix(m.Point, all[i].Point+"/"))
+		}
 	}
 	return subs, nil
 }
-
-// unescape undoes what the kernel does to mount points (seq_path in fs/seq_file.c).
-var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

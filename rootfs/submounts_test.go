@@ -12,30 +12,31 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-func TestParseSubmounts(t *testing.T) {
-	info := strings.Join([]string{
+func TestChildren(t *testing.T) {
+	all, err := linux.ParseMountInfo(strings.NewReader(strings.Join([]string{
 		`10 1 8:1 / / rw - ext4 x rw`,
 		`20 10 8:1 /usr /run/host/usr ro - ext4 x rw`,
 		`21 20 8:2 / /run/host/usr/local ro - ext4 y rw`,
 		`22 21 8:3 / /run/host/usr/local/lib ro - ext4 z rw`,
 		`23 20 8:4 / /run/host/usr/a\040b\134c ro - ext4 z rw`,
-	}, "\n")
+	}, "\n")))
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
-		id   string
+		id   uint64
 		want []string
 	}{
-		{"20", []string{"local", `a b\c`}},
-		{"21", []string{"lib"}},
-		{"22", nil},
+		{20, []string{"local", `a b\c`}},
+		{21, []string{"lib"}},
+		{22, nil},
 	} {
-		if got, err := parseSubmounts(info, c.id); err != nil || !slices.Equal(got, c.want) {
-			t.Errorf("below %s: %q, %v, want %q", c.id, got, err, c.want)
+		if got, err := children(all, c.id); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("below %d: %q, %v, want %q", c.id, got, err, c.want)
 		}
 	}
-	for _, bad := range []string{"20 10", info} {
-		if got, err := parseSubmounts(bad, "99"); err == nil {
-			t.Errorf("%q: %q and no error", bad, got)
-		}
+	if got, err := children(all, 99); err == nil {
+		t.Errorf("below a mount that is not there: %q", got)
 	}
 }
 

@@ -1,0 +1,105 @@
+package linux
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// MountInfo is one line of /proc/<pid>/mountinfo, see proc_pid_mountinfo(5).
+type MountInfo struct {
+	ID      uint64
+	Parent  uint64   // of the mount that it is mounted on
+	Device  string   // major:minor of the file system
+	Root    string   // the directory of that file system which is mounted
+	Point   string   // where, from the root of the process
+	FSType  string   // such as "cgroup2"
+	Options []string // of the super block
+}
+
+// maxMountLine bounds a line of mountinfo. Overlay mounts have long options.
+const maxMountLine = 1 << 20
+
+// ReadMountInfo lists the mounts of the calling thread's mount namespace, which
+// on throw-away threads differs from that of the process, in the kernel's order:
+// a later mount on the same path hides an earlier one.
+func ReadMountInfo() ([]MountInfo, error) {
+	f, err := os.Open("/proc/thread-self/mountinfo")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return ParseMountInfo(f)
+}
+
+// ParseMountInfo reads all lines of a mountinfo file. A line that it does not
+// understand is an error: a mount that is passed over could be the one that
+// matters.
+func ParseMountInfo(r io.Reader) ([]MountInfo, error) {
+	var found []MountInfo
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxMountLine)
+	for lines.Scan() {
+		m, err := parseMountLine(lines.Text())
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, m)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("reading mountinfo: %w", err)
+	}
+	return found, nil
+}
+
+// parseMountLine reads a line such as
+//
+//	36 35 98:0 /sub /mnt/point rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+func parseMountLine(line string) (MountInfo, error) {
+	fields := strings.Split(line, " ")
+	sep := slices.Index(fields, "-")
+	if sep < 6 || len(fields) < sep+3 {
+		return MountInfo{}, fmt.Errorf("mountinfo line %q: unknown form", line)
+	}
+	id, err := strconv.ParseUint(fields[0], 10, 64)
+	parent, perr := strconv.ParseUint(fields[1], 10, 64)
+	if err := errors.Join(err, perr); err != nil {
+		return MountInfo{}, fmt.Errorf("mountinfo line %q: %w", line, err)
+	}
+	m := MountInfo{
+		ID:     id,
+		Parent: parent,
+		Device: fields[2],
+		Root:   unescapeMount(fields[3]),
+		Point:  unescapeMount(fields[4]),
+		FSType: fields[sep+1],
+	}
+	if len(fields) > sep+3 {
+		m.Options = strings.Split(fields[sep+3], ",")
+	}
+	return m, nil
+}
+
+// unescapeMount undoes the kernel's \ooo for space, tab, newline and backslash.
+func unescapeMount(s string) string {
+	if !strings.Contains(s, `\`) {
+		return s
+	}
+	var b strings.Builder
+	for i := 0; i < len(s); i++ {
+		if s[i] == '\\' && i+3 < len(s) {
+			if c, err := strconv.ParseUint(s[i+1:i+4], 8, 8); err == nil {
+				b.WriteByte(byte(c))
+				i += 3
+				continue
+			}
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
+}

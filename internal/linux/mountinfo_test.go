@@ -1,0 +1,63 @@
+package linux
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+)
+
+func TestParseMountInfo(t *testing.T) {
+	for line, want := range map[string]MountInfo{
+		"36 35 98:0 /sub /mnt/p rw,noatime master:1 - ext3 /dev/root rw,errors=continue": {
+			36, 35, "98:0", "/sub", "/mnt/p", "ext3", []string{"rw", "errors=continue"}},
+		"1 0 0:2 / / rw - rootfs none rw": {1, 0, "0:2", "/", "/", "rootfs", []string{"rw"}},
+		`7 1 0:3 /a\040b /c\134d\011\012 rw shared:1 master:2 - tmpfs t rw`: {
+			7, 1, "0:3", "/a b", "/c\\d\t\n", "tmpfs", []string{"rw"}},
+		"8 1 0:3 /gone//deleted /x rw - tmpfs t": {8, 1, "0:3", "/gone//deleted", "/x", "tmpfs", nil},
+		"32 31 0:29 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct": {
+			32, 31, "0:29", "/docker/x", "/sys/fs/cgroup/cpu,cpuacct", "cgroup", []string{"rw", "cpu", "cpuacct"}},
+	} {
+		got, err := ParseMountInfo(strings.NewReader(line + "\n"))
+		if err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], want) {
+			t.Errorf("%q: %+v, %v, want %+v", line, got, err, want)
+		}
+	}
+}
+
+func TestBadMountInfo(t *testing.T) {
+	for _, bad := range []string{
+		"", "x", "36 35 98:0 / / rw", "x 35 98:0 / / rw - t s", "1 x 98:0 / / rw - t s", "36 35 98:0 / - t s",
+		"1 2 0:1 / /p rw -", "1 2 0:1 / /p rw - cgroup", strings.Repeat("x", maxMountLine+1),
+	} {
+		if got, err := ParseMountInfo(strings.NewReader("1 0 0:2 / / rw - rootfs none rw\n" + bad + "\n")); err == nil {
+			t.Errorf("%.40q: %+v and no error", bad, got)
+		}
+	}
+}
+
+func TestUnescapeMount(t *testing.T) {
+	for in, want := range map[string]string{
+		"/plain":        "/plain",
+		`/a\040b\011`:   "/a b\t",
+		`/back\134`:     `/back\`,
+		`/end\04`:       `/end\04`,
+		`/not\999octal`: `/not\999octal`,
+	} {
+		if got := unescapeMount(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestReadMountInfoHasTheRoot(t *testing.T) {
+	mounts, err := ReadMountInfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mounts {
+		if m.Point == "/" && m.FSType != "" && strings.Contains(m.Device, ":") {
+			return
+		}
+	}
+	t.Errorf("no root among %d mounts", len(mounts))
+}
