@@ -41,6 +41,9 @@ func Main() error {
 	// would inherit that.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM,
 		unix.SIGPIPE, unix.SIGALRM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
+	if err := unignoreThreadSignals(); err != nil {
+		return err
+	}
 	control, err := wire.FileConn(os.NewFile(ControlFD, "control"))
 	if err != nil {
 		return err
