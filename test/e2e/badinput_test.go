@@ -130,7 +130,7 @@ func TestNoRoot(t *testing.T) {
 // c use these without naming boxd-init.
 func (c *cli) install(t *testing.T) {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-test-e2e-")
+	dir, err := os.MkdirTemp("", "boxd-test-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}

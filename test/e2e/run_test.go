@@ -313,7 +313,7 @@ func TestParallel(t *testing.T) {
 func TestWorkspaceOwner(t *testing.T) {
 	c := newCLI(t)
 	const owner = 12345
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-test-e2e-")
+	dir, err := os.MkdirTemp("", "boxd-test-e2e-")
 	if err != nil {
 		t.Fatal(err)
 	}

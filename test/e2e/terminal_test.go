@@ -60,7 +60,8 @@ func (c *cli) openPTY(rows, cols uint16, args ...string) *pty {
 	p.cmd = cmd
 	go p.read()
 	c.t.Cleanup(func() {
-		cancel()
+		cancel() // kills it, if it still runs
+		p.wait()
 		p.master.Close()
 		<-p.ended
 	})
@@ -103,7 +104,7 @@ func (p *pty) send(keys string) {
 func (p *pty) await(text string) {
 	p.t.Helper()
 	timeout := time.After(patience)
-	for {
+	for last := false; ; {
 		p.mu.Lock()
 		all := p.text.String()
 		i := strings.Index(all[p.seen:], text)
@@ -114,8 +115,13 @@ func (p *pty) await(text string) {
 		if i >= 0 {
 			return
 		}
+		if last {
+			p.t.Fatalf("%q was not printed; there is %q", text, all)
+		}
 		select {
 		case <-p.wrote:
+		case <-p.ended:
+			last = true // what it printed at the end has not been looked at
 		case <-timeout:
 			p.t.Fatalf("%q was not printed in %v; there is %q", text, patience, all)
 		}

@@ -18,7 +18,7 @@ import (
 // hostDir makes a directory that any user can reach, with an owner.
 func hostDir(t *testing.T, uid, gid int) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-test-native-")
+	dir, err := os.MkdirTemp("", "boxd-test-native-")
 	if err != nil {
 		t.Fatal(err)
 	}
