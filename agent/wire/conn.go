@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -51,6 +52,11 @@ func (f *Frame) Files() []*os.File {
 	return files
 }
 
+// SendTimeout is how long a peer may take none of what it is sent. Then it counts
+// as gone and the connection ends: whoever sends must not hang for ever because the
+// other side was stopped or has been taken over.
+const SendTimeout = 30 * time.Second
+
 // ErrProtocol is wrapped by every error about a peer that breaks the rules.
 var ErrProtocol = errors.New("protocol violation")
 
@@ -67,10 +73,12 @@ type Conn struct {
 	end   int    //
 	fds   []int  // received, not yet given to a frame
 	oob   []byte //
+
+	refuse bool // see RefuseFDs
 }
 
 // NewConn takes ownership of sock.
-func NewConn(sock *net.UnixConn) *Conn { return newConn(sock) }
+func NewConn(sock *net.UnixConn) *Conn { return newConn(polled{sock}) }
 
 func newConn(sock socket) *Conn {
 	return &Conn{
@@ -94,6 +102,12 @@ func FileConn(f *os.File) (*Conn, error) {
 	}
 	return NewConn(sock), nil
 }
+
+// RefuseFDs makes every descriptor that arrives a protocol violation. A peer that
+// has none to give could otherwise have its own end of the connection kept alive
+// by us, in front of a frame that never gets complete, and we would never hear of
+// its end. To be called before the first Receive.
+func (c *Conn) RefuseFDs() { c.refuse = true }
 
 // Close closes the connection; a blocked Receive returns net.ErrClosed.
 func (c *Conn) Close() error { return c.sock.Close() }
@@ -137,13 +151,18 @@ func appendHeader(b []byte, typ byte, id uint32, length, nfds int) []byte {
 }
 
 func (c *Conn) write(b, rights []byte) error {
-	n, _, err := c.sock.WriteMsgUnix(b, rights, nil)
-	for err == nil && n < len(b) {
-		b = b[n:]
-		n, err = c.sock.Write(b)
-	}
-	if err != nil {
-		return fmt.Errorf("sending frame: %w", err)
+	sent := 0
+	for sent < len(b) {
+		n, err := c.sock.send(b[sent:], rights)
+		sent += max(n, 0)
+		if err != nil {
+			// What comes next would not be understood after half a frame.
+			if sent > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
+				c.sock.abort()
+			}
+			return fmt.Errorf("sending frame: %w", err)
+		}
+		rights = nil
 	}
 	return nil
 }
@@ -230,6 +249,9 @@ func (c *Conn) fill() error {
 	}
 	if err != nil {
 		return err
+	}
+	if c.refuse && len(c.fds) > 0 {
+		return fmt.Errorf("receiving descriptors: there should be none: %w", ErrProtocol)
 	}
 	if flags&unix.MSG_CTRUNC != 0 || len(c.fds) > maxQueuedFDs {
 		return fmt.Errorf("receiving descriptors: too many at once: %w", ErrProtocol)

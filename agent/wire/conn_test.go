@@ -108,7 +108,7 @@ func TestBrokenPeers(t *testing.T) {
 		a, b := connPair(t)
 		if len(c.bytes) == 0 {
 			a.Close()
-		} else if _, err := a.sock.Write(c.bytes); err != nil {
+		} else if _, err := a.sock.send(c.bytes, nil); err != nil {
 			t.Fatal(err)
 		}
 		a.Close()
@@ -136,7 +136,7 @@ func TestUnwantedDescriptors(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 10 {
-			if _, _, err := a.sock.WriteMsgUnix([]byte{1}, unix.UnixRights(fds...), nil); err != nil {
+			if _, err := a.sock.send([]byte{1}, unix.UnixRights(fds...)); err != nil {
 				return
 			}
 		}
@@ -180,7 +180,7 @@ func FuzzReceive(f *testing.F) {
 		}
 		a, b := connPair(t)
 		for _, part := range [][]byte{first, second} {
-			if _, err := a.sock.Write(part); err != nil {
+			if _, err := a.sock.send(part, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,23 +3,49 @@ package wire
 import (
 	"io"
 	"net"
+	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// socket is what a Conn needs of a stream socket, as *net.UnixConn offers it.
+// socket is what a Conn needs of a stream socket.
 type socket interface {
 	ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error)
-	WriteMsgUnix(b, oob []byte, addr *net.UnixAddr) (n, oobn int, err error)
-	Write(b []byte) (int, error)
+	// send writes a part of b, and rights with its first byte. A peer that takes
+	// nothing for SendTimeout gives os.ErrDeadlineExceeded.
+	send(b, rights []byte) (n int, err error)
+	// abort ends the connection; a blocked reader returns.
+	abort()
 	Close() error
 }
+
+// polled is a socket that the runtime's poller waits for.
+type polled struct{ *net.UnixConn }
+
+func (s polled) send(b, rights []byte) (n int, err error) {
+	if err := s.SetWriteDeadline(time.Now().Add(SendTimeout)); err != nil {
+		return 0, err
+	}
+	if len(rights) == 0 {
+		return s.Write(b)
+	}
+	n, _, err = s.WriteMsgUnix(b, rights, nil)
+	return n, err
+}
+
+func (s polled) abort() { _ = s.Close() }
 
 // BlockingConn is a Conn on the connected stream socket fd, of which it takes
 // ownership. Receive blocks the calling thread in the kernel instead of parking
 // the goroutine: what arrives wakes just this thread, which saves the way through
 // the runtime's poller. Close does not end a blocked Receive.
-func BlockingConn(fd int) *Conn { return newConn(blocking(fd)) }
+func BlockingConn(fd int) *Conn {
+	timeout := unix.NsecToTimeval(SendTimeout.Nanoseconds())
+	// It fails for what is no socket only, which the first Receive will tell.
+	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
+	return newConn(blocking(fd))
+}
 
 // blocking is a socket without O_NONBLOCK.
 type blocking int
@@ -37,18 +63,20 @@ func (s blocking) ReadMsgUnix(b, oob []byte) (n, oobn, flags int, _ *net.UnixAdd
 	}
 }
 
-func (s blocking) WriteMsgUnix(b, oob []byte, _ *net.UnixAddr) (n, oobn int, err error) {
+func (s blocking) send(b, rights []byte) (n int, err error) {
 	for {
-		n, err = unix.SendmsgN(int(s), b, oob, nil, unix.MSG_NOSIGNAL)
-		if err != unix.EINTR {
-			return n, len(oob), err
+		n, err = unix.SendmsgN(int(s), b, rights, nil, unix.MSG_NOSIGNAL)
+		switch err {
+		case unix.EINTR:
+			continue
+		case unix.EAGAIN:
+			err = os.ErrDeadlineExceeded
 		}
+		return n, err
 	}
 }
 
-func (s blocking) Write(b []byte) (int, error) {
-	n, _, err := s.WriteMsgUnix(b, nil, nil)
-	return n, err
-}
+// abort does not close: a reader may be in the kernel with this number.
+func (s blocking) abort() { _ = unix.Shutdown(int(s), unix.SHUT_RDWR) }
 
 func (s blocking) Close() error { return unix.Close(int(s)) }
