@@ -49,6 +49,7 @@ func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box,
 		closeAll(files[1:])
 		return nil, err
 	}
+	agent.RefuseFDs() // an agent has none to give
 	b := &box{
 		engine:    e,
 		id:        m.ID,
@@ -89,7 +90,6 @@ func (b *box) read() {
 		if err != nil {
 			break
 		}
-		frame.Close() // an agent has no descriptors to give
 		b.mu.Lock()
 		p := b.processes[frame.ID]
 		b.mu.Unlock()

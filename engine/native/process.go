@@ -24,6 +24,10 @@ const (
 	// drainDelay is how long output is read after the end of a command whose
 	// background processes were to be kept: they may hold the pipe for ever.
 	drainDelay = 250 * time.Millisecond
+	// cutDelay is how long after the death of a command its pipes and its terminal
+	// may take to end by themselves. They do at once, unless somebody outside the
+	// command holds the other end.
+	cutDelay = 2 * time.Second
 )
 
 // process is a command that was asked for. One goroutine, supervise, owns its
@@ -125,6 +129,11 @@ func (p *process) awaitStart(ctx context.Context) error {
 		p.box.slots.refill()
 		return p.startError(failed)
 	case <-p.lost:
+		select {
+		case failed := <-p.started: // its last word
+			return p.startError(failed)
+		default:
+		}
 		return fmt.Errorf("starting command in box %q: %w", p.box.id, engine.ErrBoxLost)
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))

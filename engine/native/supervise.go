@@ -22,7 +22,7 @@ func (p *process) supervise(ctx context.Context) {
 	}
 	p.result.Receipt.Wall = time.Since(p.began)
 	background := p.endTree(reason)
-	p.drain()
+	p.drain(reason)
 	if reason == "" {
 		reason = p.lateReason()
 	}
@@ -60,6 +60,11 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 		case status = <-p.exited:
 			return reason, status, true
 		case <-p.lost:
+			select {
+			case status = <-p.exited: // it ended before the box did
+				return reason, status, true
+			default:
+			}
 			return engine.BoxLost, 0, false
 		case v := <-p.stop:
 			killNow(v)
@@ -118,14 +123,31 @@ func (p *process) lateReason() engine.Verdict {
 }
 
 // drain waits for the end of the output. Every writer is dead, except in a box
-// that keeps background processes, where the wait is bounded.
-func (p *process) drain() {
-	if p.cmd.KeepBackground {
-		t := time.AfterFunc(drainDelay, p.io.close)
-		defer t.Stop()
+// that keeps background processes, where the wait is bounded, and in one whose
+// agent hung up or kept the command's descriptors for itself.
+func (p *process) drain(reason engine.Verdict) {
+	if reason == engine.BoxLost {
+		ctx, cancel := context.WithTimeout(context.Background(), cutDelay)
+		defer cancel()
+		_ = p.slot.stats.WaitEmpty(ctx) // what is left then, is left to Remove
 	}
+	delay, end := cutDelay, p.endOutput
+	if p.cmd.KeepBackground {
+		delay, end = drainDelay, p.io.close
+	}
+	t := time.AfterFunc(delay, end)
+	defer t.Stop()
 	p.io.copies.Wait()
 	p.note(p.io.err)
+}
+
+// endOutput ends what should have ended by itself.
+func (p *process) endOutput() {
+	if populated, err := p.slot.stats.Populated(); err != nil || populated {
+		p.io.close()
+		return
+	}
+	p.io.cut()
 }
 
 // measure reads what the command used.

@@ -56,6 +56,7 @@ func Main(stateDir string) error {
 	if err != nil {
 		return err
 	}
+	client.RefuseFDs() // a client has none to give
 	l, err := open(stateDir)
 	if l != nil {
 		l.client = client
@@ -146,7 +147,6 @@ func (l *Launcher) serve() {
 			}
 			return
 		}
-		frame.Close() // clients have no descriptors to give
 		l.requests.Go(func() { l.answer(frame) })
 	}
 }
