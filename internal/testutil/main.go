@@ -24,6 +24,10 @@ const (
 	settleTimeFailed = 2 * time.Second // tests failed already, leaks are likely
 )
 
+// maxReported bounds what is said about leaks: a test of many boxes that goes
+// wrong leaves thousands of things.
+const maxReported = 40
+
 // Main runs the tests of a package and exits: with 1 if they passed but left
 // something behind. It is the last call of a TestMain, after the test binary
 // has played its helper roles.
@@ -84,7 +88,12 @@ func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, p
 	if code != 0 {
 		patience = min(patience, settleTimeFailed)
 	}
-	for _, l := range awaitClean(kinds, before, patience) {
+	leaks := awaitClean(kinds, before, patience)
+	if len(leaks) > maxReported {
+		fmt.Fprintf(report, "leaked: %d things, the first %d of them:\n", len(leaks), maxReported)
+		leaks = leaks[:maxReported]
+	}
+	for _, l := range leaks {
 		if l.machineWide && !alone && os.Getenv("CI") == "" {
 			fmt.Fprintf(report, "possibly leaked, or of another test run: %s\n", l)
 			continue
