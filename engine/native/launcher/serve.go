@@ -139,7 +139,8 @@ func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
 	return created, append(files, slotFiles...), nil
 }
 
-// describe says what a slot is to the client, and with which descriptors.
+// describe says what a slot is to the client, and with which descriptors: they
+// are the caller's from now on, the slot is used by its name only.
 func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
 	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
 	files := append([]*os.File{s.Dir}, s.Tasks...)
@@ -149,6 +150,7 @@ func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
 			files = append(files, f)
 		}
 	}
+	s.Dir, s.Tasks, s.Stats = nil, nil, nil
 	return m, files
 }
 
@@ -192,6 +194,7 @@ func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 	for range m.Count {
 		s, err := b.newSlot()
 		if err != nil {
+			closeAll(files)
 			for _, made := range reply {
 				l.release(b, made.Name)
 			}
