@@ -10,7 +10,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -129,7 +128,7 @@ func (s *stdio) carry(st *stream, src *os.File) {
 }
 
 func (st *stream) copy(file *os.File) error {
-	src := drained{file}
+	src := &drained{file: file}
 	if st.limit == 0 {
 		n, err := io.Copy(st.dst, src)
 		st.bytes.Add(n)
@@ -158,60 +157,13 @@ func copyError(err error) error {
 	return err
 }
 
-// cut ends the streams at what the command has written by now: to be called once
-// nothing of it is left that could write. They would end by themselves if nobody
-// else had the other end; but the agent has seen it, and may have kept it.
+// cut ends the streams at what has been written by now. They would end by
+// themselves if nobody else had the other end; but background processes that are
+// kept may have it, and so may a hostile agent, who has seen it.
 func (s *stdio) cut() {
 	for _, f := range s.ours {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
 	}
-}
-
-// drained reads a pipe or terminal whose read deadline means that no more will be
-// written. What it still holds comes first.
-type drained struct{ f *os.File }
-
-// WriteTo implements io.WriterTo, for the short ways that os.File knows.
-func (d drained) WriteTo(w io.Writer) (int64, error) {
-	n, err := io.Copy(w, d.f)
-	if !errors.Is(err, os.ErrDeadlineExceeded) {
-		return n, err
-	}
-	rest, err := io.Copy(w, remainder(d))
-	return n + rest, err
-}
-
-func (d drained) Read(b []byte) (int, error) {
-	n, err := d.f.Read(b)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return remainder(d).Read(b)
-	}
-	return n, err
-}
-
-// remainder reads what is there and does not wait for more.
-type remainder struct{ f *os.File }
-
-func (r remainder) Read(b []byte) (n int, err error) {
-	raw, err := r.f.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	cerr := raw.Control(func(fd uintptr) {
-		err = linux.Retry(func() error {
-			n, err = unix.Read(int(fd), b)
-			return err
-		})
-	})
-	switch {
-	case cerr != nil:
-		return 0, cerr
-	case n > 0:
-		return n, nil
-	case err == nil || errors.Is(err, unix.EAGAIN):
-		return 0, io.EOF
-	}
-	return 0, err
 }
 
 // closeChild closes the command's ends once it has its own.

@@ -133,7 +133,7 @@ func (p *process) drain(reason engine.Verdict) {
 	}
 	delay, end := cutDelay, p.endOutput
 	if p.cmd.KeepBackground {
-		delay, end = drainDelay, p.io.close
+		delay, end = drainDelay, p.io.cut
 	}
 	t := time.AfterFunc(delay, end)
 	defer t.Stop()
