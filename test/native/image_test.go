@@ -18,7 +18,7 @@ func TestReadOnlyRoot(t *testing.T) {
 		o := run(t, b, shell(`exec 2>/dev/null; for d in / /usr /usr/bin /usr/lib /bin /lib /etc /etc/ssl /dev /dev/pts /proc /proc/sys /sys /run /var /var/log /opt /srv /root /home /mnt /workspace /.box; do
 			test -d $d && { echo x > $d/x || mkdir $d/d || ln -s x $d/l; } && echo $d; done
 			for f in /usr/bin/env /etc/passwd /etc/hosts /etc/ld.so.cache /proc/sys/kernel/hostname; do echo x >> $f && echo $f; done
-			for f in /usr/bin/env /etc/passwd /usr; do rm -r $f; mv $f /tmp; chmod 777 $f && echo $f; done; echo done`))
+			for f in /usr/bin/env /etc/passwd /usr; do rm -f $f || rmdir $f; test -e $f || echo $f; mv -T $f $f.old && echo $f; chmod 777 $f && echo $f; done; echo done`))
 		if o.stdout != "done\n" {
 			t.Errorf("user %d could write: %q", u.UID, o.stdout)
 		}
