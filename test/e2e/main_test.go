@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -138,7 +139,13 @@ func (c *cli) run(args ...string) result {
 // want calls boxd run and compares all of it.
 func (c *cli) want(r result, args ...string) {
 	c.t.Helper()
-	if got := c.run(append([]string{"run"}, args...)...); got != r {
+	got := c.run(append([]string{"run"}, args...)...)
+	if got.status == 128+int(syscall.SIGSEGV) && os.Getenv("BOXD_TEST_VM") != "" {
+		// Programs that run from the virtual machine's shared file system crash now
+		// and then (test/vm/boot), outside of boxes too.
+		got = c.run(append([]string{"run"}, args...)...)
+	}
+	if got != r {
 		c.t.Errorf("boxd run %.200q: %v, want %v", args, got, r)
 	}
 }
