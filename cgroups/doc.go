@@ -1,5 +1,5 @@
 // Package cgroups keeps one cgroup subtree per box: limits in; use, OOM kills and
-// refused forks out; kill and remove. It knows boxes by id only, starts no
+// refused forks out; kill and remove. It knows boxes by a name only, starts no
 // process, and is used by the root process that builds boxes ([Host], [Group],
 // [Slot]) and by whoever reads receipts from descriptors ([SlotStats]).
 //

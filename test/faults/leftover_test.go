@@ -67,9 +67,9 @@ func wantNothingLeft(t testing.TB, state string, ids []string) {
 	}
 	for _, dir := range hierarchies(t) {
 		for _, id := range ids {
-			path := filepath.Join(dir, "boxd", id)
-			if _, err := os.Stat(path); err == nil {
-				t.Errorf("cgroup left: %s", path)
+			left, err := filepath.Glob(filepath.Join(dir, "boxd", "*."+id))
+			if err != nil || len(left) > 0 {
+				t.Errorf("cgroups left: %q, %v", left, err)
 			}
 		}
 	}

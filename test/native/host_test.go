@@ -27,7 +27,7 @@ func workDirs(t testing.TB, b engine.Box) []string {
 	t.Helper()
 	var dirs []string
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		found, err := filepath.Glob(filepath.Join(root, "boxd", b.ID(), "work", "*", "cgroup.procs"))
+		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "work", "*", "cgroup.procs"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -86,7 +86,7 @@ func hostID(t testing.TB, b engine.Box) int {
 // memory.oom.group, which only cgroup v2 has.
 func wholeCommandDies(t testing.TB, b engine.Box) bool {
 	t.Helper()
-	found, err := filepath.Glob("/sys/fs/cgroup/boxd/" + b.ID() + "/work/*/memory.oom.group")
+	found, err := filepath.Glob("/sys/fs/cgroup/boxd/*." + b.ID() + "/work/*/memory.oom.group")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,8 +122,14 @@ func initPIDs(t testing.TB, b engine.Box) []string {
 	t.Helper()
 	var pids []string
 	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
-		content, _ := os.ReadFile(filepath.Join(root, "boxd", b.ID(), "init", "cgroup.procs")) // one of them exists
-		pids = append(pids, strings.Fields(string(content))...)
+		found, err := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "init", "cgroup.procs")) // one of them exists
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range found {
+			content, _ := os.ReadFile(f)
+			pids = append(pids, strings.Fields(string(content))...)
+		}
 	}
 	return pids
 }

@@ -77,7 +77,7 @@ func (l *Launcher) makeParts(b *box) error {
 
 func (l *Launcher) makeCgroups(b *box) error {
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
-	group, err := l.cgroups.Create(b.id, owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
+	group, err := l.cgroups.Create(cgroupName(l.instance.dir, b.id), owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
 	var cannot *cgroups.UnenforceableError
 	if errors.As(err, &cannot) {
 		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)

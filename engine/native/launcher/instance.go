@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -25,8 +26,13 @@ import (
 //	                       making, libcontainer's state
 //
 // A box's directory exists before its cgroup, its lease and its processes do, so
-// whatever a launcher leaves when it is killed can be found from here.
-const instancePrefix = "run-"
+// whatever a launcher leaves when it is killed can be found from here. The cgroup
+// of a box is named after its instance too: other instances, of this or another
+// state directory, may have a box of the same id, which a sweep must not hit.
+const (
+	instancePrefix = "run-"
+	instanceRandom = 12 // characters of 5 bits each after the prefix
+)
 
 // instance is the part of the state directory that this launcher owns.
 type instance struct {
@@ -48,8 +54,8 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host) (*insta
 	if err := sweep(ctx, state, host); err != nil {
 		return nil, fmt.Errorf("removing leftovers: %w", err)
 	}
-	dir, err := os.MkdirTemp(state, instancePrefix)
-	if err != nil {
+	dir := filepath.Join(state, instancePrefix+strings.ToLower(rand.Text()[:instanceRandom]))
+	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making instance directory: %w", err)
 	}
 	i := &instance{state: state, dir: dir}
@@ -113,6 +119,12 @@ func (i *instance) boxes() string { return filepath.Join(i.dir, "boxes") }
 
 // owner names a box of this instance in a lease.
 func (i *instance) owner(box string) string { return filepath.Base(i.dir) + "/" + box }
+
+// cgroupName names the cgroups of a box of the instance that has directory dir.
+// A name has a single dot: ids of boxes have none.
+func cgroupName(dir, box string) string {
+	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "." + box
+}
 
 func (i *instance) private() string { return filepath.Join(i.dir, "private") }
 
@@ -190,7 +202,7 @@ func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) e
 		return err
 	}
 	for _, b := range boxes {
-		if err := sweepCgroups(ctx, host, b.Name()); err != nil {
+		if err := sweepCgroups(ctx, host, cgroupName(dir, b.Name())); err != nil {
 			return fmt.Errorf("box %q: %w", b.Name(), err)
 		}
 	}
@@ -200,10 +212,10 @@ func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) e
 	return os.RemoveAll(dir)
 }
 
-func sweepCgroups(ctx context.Context, host *cgroups.Host, box string) error {
+func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
-	group, err := host.OpenGroup(box)
+	group, err := host.OpenGroup(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
