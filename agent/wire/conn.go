@@ -32,6 +32,9 @@ type Frame struct {
 	ID   uint32
 	Body []byte
 	FDs  []int // owned by whoever received the frame
+	// Truncated says that the frame came with descriptors that this process could
+	// not take, most likely because of RLIMIT_NOFILE. FDs is empty then.
+	Truncated bool
 }
 
 // Close closes the descriptors of a received frame.
@@ -74,7 +77,8 @@ type Conn struct {
 	fds   []int  // received, not yet given to a frame
 	oob   []byte //
 
-	refuse bool // see RefuseFDs
+	refuse    bool // see RefuseFDs
+	truncated bool // descriptors of the next frame that has any were lost
 }
 
 // NewConn takes ownership of sock.
@@ -197,12 +201,17 @@ func (c *Conn) parse() (*Frame, error) {
 		c.reserve(HeaderSize + length)
 		return nil, nil
 	}
+	truncated := nfds > 0 && c.truncated
+	if truncated {
+		c.dropFDs()
+		c.truncated, nfds = false, 0
+	}
 	if nfds > len(c.fds) {
 		have := len(c.fds)
 		c.dropFDs()
 		return nil, fmt.Errorf("receiving frame with %d of %d descriptors: %w", have, nfds, ErrProtocol)
 	}
-	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:])}
+	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:]), Truncated: truncated}
 	f.Body = append([]byte(nil), b[HeaderSize:HeaderSize+length]...)
 	f.FDs = append(f.FDs, c.fds[:nfds]...)
 	c.fds = append(c.fds[:0], c.fds[nfds:]...)
@@ -250,11 +259,18 @@ func (c *Conn) fill() error {
 	if err != nil {
 		return err
 	}
-	if c.refuse && len(c.fds) > 0 {
+	if c.refuse && (len(c.fds) > 0 || flags&unix.MSG_CTRUNC != 0) {
 		return fmt.Errorf("receiving descriptors: there should be none: %w", ErrProtocol)
 	}
-	if flags&unix.MSG_CTRUNC != 0 || len(c.fds) > maxQueuedFDs {
+	if len(c.fds) > maxQueuedFDs {
 		return fmt.Errorf("receiving descriptors: too many at once: %w", ErrProtocol)
+	}
+	if flags&unix.MSG_CTRUNC != 0 {
+		// More than a frame can have, or more than this process may open: the rest is
+		// closed already (unix(7)). The connection itself is in order, and those in
+		// the queue are of the same frame: a read ends behind descriptors.
+		c.dropFDs()
+		c.truncated = true
 	}
 	c.end += n
 	return nil

@@ -114,6 +114,10 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, erro
 	spec = spec.WithDefaults()
 	var created rpc.Created
 	files, err := e.link.call(rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
+	if errors.Is(err, errTruncated) {
+		_, rerr := e.link.call(rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		err = errors.Join(err, rerr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("creating box: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"golang.org/x/sys/unix"
 )
 
 // link sends requests to the launcher and hands out the replies.
@@ -117,8 +118,16 @@ func (l *link) call(typ byte, request, reply any) ([]*os.File, error) {
 		frame.Close()
 		return nil, answer.Error
 	}
+	if frame.Truncated {
+		return nil, errTruncated
+	}
 	return frame.Files(), nil
 }
+
+// errTruncated says that the launcher has done what it was asked for, but that
+// this process could not take the descriptors. reply is filled in, so that the
+// caller can give back what was made.
+var errTruncated = fmt.Errorf("receiving descriptors: %w (RLIMIT_NOFILE)", unix.EMFILE)
 
 // hello waits for the first frame of a launcher.
 func hello(conn *wire.Conn) (rpc.Hello, error) {

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -97,6 +98,9 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 	s.mu.Unlock()
 	var reply []rpc.Slot
 	files, err := s.link.call(rpc.TypeSlots, ask, &reply)
+	if errors.Is(err, errTruncated) {
+		s.giveBack(reply)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("making cgroup of command: %w", err)
 	}
@@ -116,6 +120,15 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 		return nil, fmt.Errorf("making cgroup of command: %d of %d slots: %w", len(batch), n, wire.ErrProtocol)
 	}
 	return batch, nil
+}
+
+// giveBack has slots removed that were made and could not be received.
+func (s *slots) giveBack(made []rpc.Slot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, m := range made {
+		s.used = append(s.used, m.Name)
+	}
 }
 
 // release gives a slot back; the launcher removes it once it is empty. It may
