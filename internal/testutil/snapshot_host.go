@@ -2,6 +2,7 @@ package testutil
 
 import (
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,21 @@ func listCgroups() map[string]string {
 			delete(list, filepath.Join(m.target, "boxd"))
 		}
 	}
+	dropStrangers(list)
 	return list
+}
+
+// dropStrangers takes away what living boxd's of others use. They are looked for
+// after the list was made: so what is new in it is known to be theirs.
+func dropStrangers(list map[string]string) {
+	if len(list) == 0 {
+		return
+	}
+	others := findStrangers(allProcesses())
+	maps.DeleteFunc(list, func(path, _ string) bool {
+		target, _ := os.Readlink(path) // of a lease: the box it is for
+		return others.ownPath(path) || others.ownPath(target)
+	})
 }
 
 func findBoxd(root string, list map[string]string) {
@@ -94,5 +109,6 @@ func listState(dirs []string) map[string]string {
 			delete(list, filepath.Join(dir, lasting))
 		}
 	}
+	dropStrangers(list)
 	return list
 }

@@ -73,8 +73,9 @@ func isDescendant(p process, all map[int]process) bool {
 func listBoxProcesses() map[string]string {
 	list := map[string]string{}
 	all := allProcesses()
+	others := findStrangers(all)
 	for _, p := range all {
-		if p.pid != self.pid && !isDescendant(p, all) && looksLikeBox(p) {
+		if p.pid != self.pid && !isDescendant(p, all) && looksLikeBox(p) && !others.own(p, all) {
 			list[p.key()] = p.String()
 		}
 	}
