@@ -93,8 +93,26 @@ static void fail(struct boxd_spawn *s, int step)
 		syscall(SYS_exit_group, 127);
 }
 
-// The agent's privileges. Its threads have renounced before (harden.go) what a
-// child would inherit beyond its own credentials: bounding set, securebits, groups.
+// Looks at files as the command's user, and is still nobody that another command
+// could signal: a newborn that is stopped would hold up its thread of the agent.
+static void see_as_user(struct boxd_spawn *s)
+{
+	// Both calls return the former id, whether or not they worked.
+	syscall(SYS_setfsgid, s->gid);
+	syscall(SYS_setfsuid, s->uid);
+	if ((uint32_t)syscall(SYS_setfsgid, -1) != s->gid) {
+		errno = EPERM;
+		fail(s, STEP_GID);
+	}
+	if ((uint32_t)syscall(SYS_setfsuid, -1) != s->uid) {
+		errno = EPERM;
+		fail(s, STEP_UID);
+	}
+}
+
+// Becomes the command's user for good. The agent's threads have renounced before
+// (harden.go) what a child would inherit beyond its own credentials: bounding set,
+// securebits, groups.
 static void drop_privileges(struct boxd_spawn *s)
 {
 	struct __user_cap_header_struct head = { _LINUX_CAPABILITY_VERSION_3, 0 };
@@ -186,6 +204,18 @@ static void set_limits(struct boxd_spawn *s)
 	}
 }
 
+// Passes over the places where the program is not, so that few tries are left for
+// exec_program.
+static void skip_missing(struct boxd_spawn *s)
+{
+	struct stat st;
+
+	while (s->paths[0] && s->paths[1] &&
+	       syscall(SYS_newfstatat, AT_FDCWD, s->paths[0], &st, 0) < 0 &&
+	       (errno == ENOENT || errno == ENOTDIR))
+		s->paths++;
+}
+
 static void exec_program(struct boxd_spawn *s)
 {
 	int err = ENOENT;
@@ -229,9 +259,11 @@ static void child(void *arg)
 		fail(s, STEP_CTTY);
 	set_limits(s);
 	set_stdio(s);
-	drop_privileges(s);
 	syscall(SYS_umask, 022);
+	see_as_user(s);
 	enter_dir(s);
+	skip_missing(s);
+	drop_privileges(s);
 	if (syscall(SYS_rt_sigprocmask, SIG_SETMASK, &no_signals, NULL, 8) < 0)
 		fail(s, STEP_SIGMASK);
 	exec_program(s);

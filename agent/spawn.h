@@ -3,8 +3,8 @@
 
 #include <stdint.h>
 
-/* Steps of a birth, in order. The order is the security argument: privileges go
- * before anything that the user named (directory, program) is touched. */
+/* Steps of a birth. What the user named (directory, program) is touched with the
+ * user's own rights only, and the program runs with nothing else. */
 enum boxd_step {
 	STEP_CLONE = 1,
 	STEP_CGROUPS,
@@ -49,7 +49,7 @@ struct boxd_spawn {
 };
 
 /* Starts a command; returns its pid once the program runs, or -1 with step and
- * err set and no child left. Blocks the calling thread until the exec. */
+ * err set and nothing but a zombie left. Blocks the calling thread until the exec. */
 int boxd_spawn(struct boxd_spawn *s);
 
 #endif

@@ -25,7 +25,7 @@ const (
 )
 
 // InitMsg sets the agent up. Its descriptors: the listening socket, then
-// HomeTasks v1 tasks files to which spawner threads return between commands.
+// HomeTasks v1 tasks files that each of its threads that give birth enters once.
 type InitMsg struct {
 	// Lifeline: the agent, and so the box, ends when this connection closes.
 	Lifeline bool
@@ -39,7 +39,7 @@ type InitMsg struct {
 
 // SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
 // directory that the command is born in, then Tasks v1 tasks files that the
-// spawner thread enters before the birth.
+// command enters before anything else.
 type SpawnMsg struct {
 	Args    []string
 	Env     []string
@@ -223,5 +223,4 @@ const (
 	StepChdir = "entering working directory"
 	StepCwd   = "checking working directory"
 	StepExec  = "executing program"
-	StepBusy  = "accepting command"
 )

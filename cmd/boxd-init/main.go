@@ -35,7 +35,7 @@ func run(args []string) error {
 	case len(args) == 1 && args[0] == "agent":
 		return agent.Main()
 	case len(args) == 1 && args[0] == "init":
-		if err := launcher.ForbidUserNamespaces(); err != nil {
+		if err := launcher.ConfineStage(); err != nil {
 			return err
 		}
 		libcontainer.Init() // never returns

@@ -151,7 +151,7 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	if change.Limits != nil {
 		b.raiseMost(*change.Limits)
 	}
-	if _, err := b.engine.link.call(rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
+	if _, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
 		return fmt.Errorf("updating box %q: %w", b.id, err)
 	}
 	if change.Limits != nil {
@@ -204,10 +204,10 @@ func (b *box) currentLimits() engine.Limits {
 
 // Remove implements engine.Box. It does not stop half-way when ctx ends: what is
 // begun is finished by the launcher.
-func (b *box) Remove(context.Context) error {
+func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
-		_, err := b.engine.link.call(rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
+		_, err := b.engine.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
 		if err != nil {
 			b.err = fmt.Errorf("removing box %q: %w", b.id, err)
 		}

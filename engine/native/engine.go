@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
@@ -74,7 +75,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err := e.greet(ctx, conn, o); err != nil {
 		conn.Close()
 		null.Close()
-		return nil, errors.Join(err, ignoreExit(cmd.Wait()))
+		return nil, errors.Join(err, ignoreExit(e.endLauncher(startPatience)))
 	}
 	e.link = newLink(conn)
 	return e, nil
@@ -92,6 +93,20 @@ func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
 		return fmt.Errorf("%w: %q did not answer as a launcher: %w", engine.ErrNoLauncher, o.InitPath, err)
 	}
 	return checkHello(h, o.InitPath)
+}
+
+// How long a launcher may take to end by itself once its client is gone. After
+// that it is killed: its boxes end with it, and the next one removes the rest.
+const (
+	startPatience = time.Second // it has no boxes yet
+	closePatience = time.Minute
+)
+
+// endLauncher waits until the launcher has ended.
+func (e *Engine) endLauncher(patience time.Duration) error {
+	t := time.AfterFunc(patience, func() { _ = e.launcher.Process.Kill() })
+	defer t.Stop()
+	return e.launcher.Wait()
 }
 
 // ignoreExit drops the exit status of a launcher whose failure is known already.
@@ -113,9 +128,9 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, erro
 	}
 	spec = spec.WithDefaults()
 	var created rpc.Created
-	files, err := e.link.call(rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
+	files, err := e.link.call(ctx, rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
 	if errors.Is(err, errTruncated) {
-		_, rerr := e.link.call(rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		_, rerr := e.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
 		err = errors.Join(err, rerr)
 	}
 	if err != nil {
@@ -123,7 +138,7 @@ func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, erro
 	}
 	b, err := newBox(e, spec, created, files)
 	if err != nil {
-		_, rerr := e.link.call(rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		_, rerr := e.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
 		return nil, errors.Join(fmt.Errorf("creating box: %w", err), rerr)
 	}
 	for _, limit := range created.Degraded {
@@ -178,7 +193,7 @@ func (e *Engine) Close() error {
 		b.markEnding()
 	}
 	e.link.close()
-	err := e.launcher.Wait()
+	err := e.endLauncher(closePatience)
 	for _, b := range boxes {
 		b.abandon()
 	}

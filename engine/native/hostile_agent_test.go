@@ -44,7 +44,7 @@ func withImpostor(t *testing.T) (*box, *impostor) {
 	}
 	spec := engine.Spec{}.WithDefaults()
 	var created rpc.Created
-	files, err := e.link.call(rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
+	files, err := e.link.call(t.Context(), rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +200,7 @@ func TestHostileAgentSays(t *testing.T) {
 		}, engine.Exited, 9},
 		"a status that is none": {func(i *impostor, id uint32) {
 			i.say(started(id), exited(id, 0xffffffff))
-		}, engine.Exited, -1},
+		}, engine.BoxLost, -1},
 		"descriptors": {func(i *impostor, id uint32) {
 			i.say(started(id), wire.Frame{Type: wire.TypeExited, ID: id, Body: exited(id, 0).Body, FDs: []int{int(i.sock.Fd())}}, exited(id, 0))
 		}, engine.BoxLost, -1},

@@ -1,10 +1,12 @@
 package native
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
@@ -20,12 +22,17 @@ type link struct {
 	mu      sync.Mutex
 	next    uint32
 	waiting map[uint32]chan *wire.Frame
-	err     error // why no more replies will come
+	given   map[uint32]byte // type of requests whose caller gave up
+	err     error           // why no more replies will come
 }
+
+// requestDeadline bounds every request whose caller sets no shorter one. The
+// launcher needs milliseconds; one that was stopped never answers.
+const requestDeadline = 2 * time.Minute
 
 // newLink takes ownership of conn.
 func newLink(conn *wire.Conn) *link {
-	l := &link{conn: conn, done: make(chan struct{}), waiting: map[uint32]chan *wire.Frame{}}
+	l := &link{conn: conn, done: make(chan struct{}), waiting: map[uint32]chan *wire.Frame{}, given: map[uint32]byte{}}
 	go l.read()
 	return l
 }
@@ -45,15 +52,39 @@ func (l *link) read() {
 			return
 		}
 		l.mu.Lock()
-		ch := l.waiting[frame.ID]
+		ch, typ := l.waiting[frame.ID], l.given[frame.ID]
 		delete(l.waiting, frame.ID)
+		delete(l.given, frame.ID)
 		l.mu.Unlock()
 		if ch == nil || frame.Type != rpc.TypeReply {
-			frame.Close()
+			l.undo(typ, frame)
 			continue
 		}
 		ch <- frame
 	}
+}
+
+// undo takes back what came of a request whose caller gave up.
+func (l *link) undo(typ byte, frame *wire.Frame) {
+	frame.Close()
+	var created rpc.Created
+	answer := rpc.Reply{Body: &created}
+	if typ != rpc.TypeCreate || json.Unmarshal(frame.Body, &answer) != nil || created.ID == "" {
+		return
+	}
+	_ = l.tell(rpc.TypeRemove, rpc.Box{ID: created.ID}) // a launcher that is gone needs no telling
+}
+
+// giveUp says that nobody waits for a reply any more; false if it is there.
+func (l *link) giveUp(id uint32, typ byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.waiting[id]; !ok {
+		return false
+	}
+	delete(l.waiting, id)
+	l.given[id] = typ
+	return true
 }
 
 func (l *link) fail(err error) {
@@ -89,22 +120,34 @@ func (l *link) tell(typ byte, request any) error {
 }
 
 // call sends a request and waits for the reply. reply may be nil. The caller
-// owns the returned files. There is no way to give up early: the launcher bounds
-// every step it takes, and an abandoned reply would leak what it made.
-func (l *link) call(typ byte, request, reply any) ([]*os.File, error) {
+// owns the returned files. When ctx ends first the launcher goes on; what comes of
+// it is taken back.
+func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.File, error) {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return nil, fmt.Errorf("encoding request: %w", err)
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline,
+		fmt.Errorf("%w: no answer in %v", engine.ErrNoLauncher, requestDeadline))
+	defer cancel()
 	id, ch, err := l.register()
 	if err != nil {
 		return nil, err
 	}
 	if err := l.conn.Send(typ, id, body); err != nil {
+		l.giveUp(id, typ)
 		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
-	frame, ok := <-ch
-	if !ok {
+	var frame *wire.Frame
+	select {
+	case frame = <-ch:
+	case <-ctx.Done():
+		if l.giveUp(id, typ) {
+			return nil, context.Cause(ctx)
+		}
+		frame = <-ch
+	}
+	if frame == nil { // closed
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return nil, l.err

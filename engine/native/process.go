@@ -45,6 +45,7 @@ type process struct {
 	// box.mu.
 	most engine.Limits
 
+	fileSize  int64 // limit that it runs under, in bytes; none if not above 0
 	began     time.Time
 	fullAtRun uint64 // volumes that were full before it ran
 

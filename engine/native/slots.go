@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -97,7 +98,7 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 	s.used = nil
 	s.mu.Unlock()
 	var reply []rpc.Slot
-	files, err := s.link.call(rpc.TypeSlots, ask, &reply)
+	files, err := s.link.call(context.Background(), rpc.TypeSlots, ask, &reply)
 	if errors.Is(err, errTruncated) {
 		s.giveBack(reply)
 	}
@@ -171,7 +172,7 @@ func (s *slots) settle() {
 
 // kill signals every process of a slot.
 func (s *slots) kill(used *slot, signal int) error {
-	_, err := s.link.call(rpc.TypeKill, rpc.Kill{ID: s.box, Slot: used.name, Signal: signal}, nil)
+	_, err := s.link.call(context.Background(), rpc.TypeKill, rpc.Kill{ID: s.box, Slot: used.name, Signal: signal}, nil)
 	return err
 }
 

@@ -2,6 +2,7 @@ package native
 
 import (
 	"math"
+	"slices"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
@@ -10,6 +11,8 @@ import (
 
 // spawnMsg is the command as the agent is asked for it.
 func (p *process) spawnMsg() *wire.SpawnMsg {
+	limits := p.box.currentLimits()
+	p.fileSize = limits.FileSize
 	return &wire.SpawnMsg{
 		Args:    p.cmd.Args,
 		Env:     p.cmd.Env,
@@ -18,15 +21,14 @@ func (p *process) spawnMsg() *wire.SpawnMsg {
 		TTY:     p.cmd.TTY != nil,
 		UID:     uint32(p.cmd.User.UID),
 		GID:     uint32(p.cmd.User.GID),
-		Rlimits: rlimits(p.box.currentLimits()),
+		Rlimits: rlimits(limits),
 		Tasks:   uint32(len(p.slot.birth) - 1),
 	}
 }
 
-// rlimits are the per-process limits of a command. There are no core dumps: they
-// would carry a box's memory to wherever core_pattern of the host says.
+// rlimits are the per-process limits of a command.
 func rlimits(l engine.Limits) []wire.Rlimit {
-	r := []wire.Rlimit{{Resource: unix.RLIMIT_CORE, Value: 0}}
+	r := slices.Clone(wire.BoxRlimits)
 	if l.OpenFiles > 0 {
 		r = append(r, wire.Rlimit{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)})
 	}

@@ -135,9 +135,15 @@ func (p *process) drain(reason engine.Verdict) {
 	if p.cmd.KeepBackground {
 		delay, end = drainDelay, p.io.cut
 	}
-	t := time.AfterFunc(delay, end)
-	defer t.Stop()
+	ended := make(chan struct{})
+	t := time.AfterFunc(delay, func() {
+		defer close(ended)
+		end()
+	})
 	p.io.copies.Wait()
+	if !t.Stop() {
+		<-ended
+	}
 	p.note(p.io.err)
 }
 

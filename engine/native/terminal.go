@@ -1,6 +1,7 @@
 package native
 
 import (
+	"context"
 	"fmt"
 	"os"
 
@@ -47,7 +48,7 @@ func (p *process) hostIDs() (uid, gid int) {
 // never names it and cannot hand us something else.
 func (p *process) openTerminal() error {
 	ask := rpc.PTY{ID: p.box.id, User: *p.cmd.User, Size: *p.cmd.TTY}
-	files, err := p.box.engine.link.call(rpc.TypePTY, ask, nil)
+	files, err := p.box.engine.link.call(context.Background(), rpc.TypePTY, ask, nil)
 	if err != nil {
 		return fmt.Errorf("opening terminal: %w", err)
 	}

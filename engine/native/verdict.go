@@ -10,7 +10,8 @@ import (
 
 // judge says why the command ended. boxd's own reasons come first, then the
 // limits that the kernel counted, then the command's own doing. A command that
-// coped with a limit and exited 0 has simply exited.
+// coped with a limit and exited 0 has simply exited, unless it left processes
+// behind that went on running into it. A status that is no end is a lie of PID 1.
 func (p *process) judge(reason engine.Verdict, status unix.WaitStatus, exited, background bool) {
 	r := &p.result
 	r.ExitCode = -1
@@ -19,6 +20,9 @@ func (p *process) judge(reason engine.Verdict, status unix.WaitStatus, exited, b
 	}
 	if exited && status.Signaled() {
 		r.Signal = status.Signal()
+	}
+	if exited && !status.Exited() && !status.Signaled() {
+		reason = engine.BoxLost
 	}
 	failed := r.ExitCode != 0
 	limits := p.box.currentLimits()
@@ -29,8 +33,8 @@ func (p *process) judge(reason engine.Verdict, status unix.WaitStatus, exited, b
 		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(limits.Memory)
 	case (failed || background) && positive(r.Receipt.PIDsLimitReached):
 		r.Verdict, r.Limit = engine.PIDsLimit, fmt.Sprint(limits.PIDs)
-	case r.Signal == unix.SIGXFSZ:
-		r.Verdict, r.Limit = engine.DiskQuota, "file size "+engine.FormatSize(limits.FileSize)
+	case r.Signal == unix.SIGXFSZ && p.fileSize > 0:
+		r.Verdict, r.Limit = engine.DiskQuota, "file size "+engine.FormatSize(p.fileSize)
 	case failed && p.filled() != "":
 		r.Verdict, r.Limit = engine.DiskQuota, p.filled()
 	case r.Signal != 0:

@@ -30,27 +30,30 @@ func TestJudge(t *testing.T) {
 		want       engine.Verdict
 		code       int
 		limit      string
+		fileSize   int64
 	}{
-		{"success", "", exitStatus(0), true, false, receipt(count(0), count(0)), engine.Exited, 0, ""},
-		{"failure", "", exitStatus(3), true, false, receipt(nil, nil), engine.Exited, 3, ""},
-		{"signal", "", killedBy(unix.SIGSEGV), true, false, receipt(count(0), count(0)), engine.Signaled, -1, ""},
-		{"oom", "", killedBy(unix.SIGKILL), true, false, receipt(count(1), count(0)), engine.OOM, -1, "64 MiB"},
-		{"oom of a child", "", exitStatus(1), true, false, receipt(count(1), count(0)), engine.OOM, 1, "64 MiB"},
-		{"oom that it coped with", "", exitStatus(0), true, false, receipt(count(1), count(0)), engine.Exited, 0, ""},
-		{"kill without oom count", "", killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.Signaled, -1, ""},
-		{"refused forks", "", exitStatus(1), true, false, receipt(count(0), count(9)), engine.PIDsLimit, 1, "16"},
-		{"refused forks that it coped with", "", exitStatus(0), true, false, receipt(count(0), count(9)), engine.Exited, 0, ""},
-		{"bomb whose shell has left", "", exitStatus(0), true, true, receipt(count(0), count(9)), engine.PIDsLimit, 0, "16"},
-		{"memory before pids", "", exitStatus(1), true, false, receipt(count(1), count(1)), engine.OOM, 1, "64 MiB"},
-		{"file size", "", killedBy(unix.SIGXFSZ), true, false, receipt(count(0), count(0)), engine.DiskQuota, -1, "file size 1 MiB"},
-		{"timeout", engine.TimedOut, killedBy(unix.SIGTERM), true, false, receipt(count(1), count(0)), engine.TimedOut, -1, "2s"},
-		{"timeout that it handled", engine.TimedOut, exitStatus(0), true, false, receipt(nil, nil), engine.TimedOut, 0, "2s"},
-		{"flood", engine.OutputLimit, killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.OutputLimit, -1, "1 MiB"},
-		{"canceled", engine.Canceled, 0, false, false, receipt(nil, nil), engine.Canceled, -1, ""},
-		{"lost", engine.BoxLost, 0, false, false, receipt(nil, nil), engine.BoxLost, -1, ""},
+		{"success", "", exitStatus(0), true, false, receipt(count(0), count(0)), engine.Exited, 0, "", 0},
+		{"failure", "", exitStatus(3), true, false, receipt(nil, nil), engine.Exited, 3, "", 0},
+		{"signal", "", killedBy(unix.SIGSEGV), true, false, receipt(count(0), count(0)), engine.Signaled, -1, "", 0},
+		{"oom", "", killedBy(unix.SIGKILL), true, false, receipt(count(1), count(0)), engine.OOM, -1, "64 MiB", 0},
+		{"oom of a child", "", exitStatus(1), true, false, receipt(count(1), count(0)), engine.OOM, 1, "64 MiB", 0},
+		{"oom that it coped with", "", exitStatus(0), true, false, receipt(count(1), count(0)), engine.Exited, 0, "", 0},
+		{"kill without oom count", "", killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.Signaled, -1, "", 0},
+		{"refused forks", "", exitStatus(1), true, false, receipt(count(0), count(9)), engine.PIDsLimit, 1, "16", 0},
+		{"refused forks that it coped with", "", exitStatus(0), true, false, receipt(count(0), count(9)), engine.Exited, 0, "", 0},
+		{"bomb whose shell has left", "", exitStatus(0), true, true, receipt(count(0), count(9)), engine.PIDsLimit, 0, "16", 0},
+		{"memory before pids", "", exitStatus(1), true, false, receipt(count(1), count(1)), engine.OOM, 1, "64 MiB", 0},
+		{"file size", "", killedBy(unix.SIGXFSZ), true, false, receipt(count(0), count(0)), engine.DiskQuota, -1, "file size 1 MiB", 1 << 20},
+		{"that signal for no limit", "", killedBy(unix.SIGXFSZ), true, false, receipt(count(0), count(0)), engine.Signaled, -1, "", 0},
+		{"a status that is no end", "", unix.WaitStatus(0x137f), true, false, receipt(nil, nil), engine.BoxLost, -1, "", 0},
+		{"timeout", engine.TimedOut, killedBy(unix.SIGTERM), true, false, receipt(count(1), count(0)), engine.TimedOut, -1, "2s", 0},
+		{"timeout that it handled", engine.TimedOut, exitStatus(0), true, false, receipt(nil, nil), engine.TimedOut, 0, "2s", 0},
+		{"flood", engine.OutputLimit, killedBy(unix.SIGKILL), true, false, receipt(nil, nil), engine.OutputLimit, -1, "1 MiB", 0},
+		{"canceled", engine.Canceled, 0, false, false, receipt(nil, nil), engine.Canceled, -1, "", 0},
+		{"lost", engine.BoxLost, 0, false, false, receipt(nil, nil), engine.BoxLost, -1, "", 0},
 	} {
 		p := &process{box: &box{limits: limits}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
-		p.result.Receipt = c.receipt
+		p.result.Receipt, p.fileSize = c.receipt, c.fileSize
 		p.judge(c.reason, c.status, c.exited, c.background)
 		r := p.result
 		if r.Verdict != c.want || r.ExitCode != c.code || r.Limit != c.limit {

@@ -56,6 +56,35 @@ func NewUserNS(uidMap, gidMap string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "userns"), nil
 }
 
+// NewOwnedUserNS is NewUserNS for a namespace that belongs to the user owner of the
+// calling process's user namespace, and not to the caller. The kernel charges what
+// is used inside to the owner as well (ucounts: inotify instances, POSIX queues,
+// pending signals and timers, locked memory …): with an owner of its own, a
+// namespace cannot use up root's. The calling process needs CAP_SETUID and
+// CAP_SETGID.
+func NewOwnedUserNS(owner int, uidMap, gidMap string) (ns *os.File, err error) {
+	err = OnThrowawayThread(func() error {
+		// The thread keeps its capabilities when it becomes the owner
+		// (SECBIT_NO_SETUID_FIXUP): hosts may reserve user namespaces for
+		// privileged processes.
+		const noSetuidFixup = 1 << 2
+		if err := unix.Prctl(unix.PR_SET_SECUREBITS, noSetuidFixup, 0, 0, 0); err != nil {
+			return os.NewSyscallError("prctl(PR_SET_SECUREBITS)", err)
+		}
+		const keep = ^uintptr(0)
+		// The plain calls: those of package unix change every thread.
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESGID, keep, uintptr(owner), keep); errno != 0 {
+			return os.NewSyscallError("setresgid", errno)
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(owner), keep); errno != 0 {
+			return os.NewSyscallError("setresuid", errno)
+		}
+		ns, err = NewUserNS(uidMap, gidMap)
+		return err
+	})
+	return ns, err
+}
+
 // cloneZombie makes a child in new namespaces that has exited already.
 func cloneZombie(namespaces uint64) (pid int, pidfd *os.File, err error) {
 	// Pinned, because the kernel writes to its address, which Go does not see as

@@ -32,7 +32,8 @@ type box struct {
 	lease     *idLease
 	group     *cgroups.Group
 	root      *rootfs.Root
-	network   *os.File // network namespace, until PID 1 is in it
+	user      *os.File // user namespace, until PID 1 is in it
+	network   *os.File // network namespace, likewise
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	pid       int
@@ -143,6 +144,7 @@ func (b *box) destroySlots() error {
 func (b *box) closeFiles() {
 	b.listener.Close() // a nil file is fine
 	b.network.Close()
+	b.user.Close()
 	_ = b.ns.Close()
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -31,7 +31,7 @@ const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
 // package cgroups, which knows how to avoid the RCU grace periods, does it all.
 // It installs no seccomp filter either: the agent does, from a program that was
 // compiled once, which saves every box a run of libseccomp.
-func config(spec engine.Spec, id, root, network string, base int) *configs.Config {
+func config(spec engine.Spec, id, root, user, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	return &configs.Config{
@@ -39,7 +39,7 @@ func config(spec engine.Spec, id, root, network string, base int) *configs.Confi
 		UIDMappings: ids,
 		GIDMappings: ids,
 		Namespaces: configs.Namespaces{
-			{Type: configs.NEWUSER}, {Type: configs.NEWNS}, {Type: configs.NEWPID},
+			{Type: configs.NEWUSER, Path: user}, {Type: configs.NEWNS}, {Type: configs.NEWPID},
 			{Type: configs.NEWNET, Path: network}, {Type: configs.NEWIPC}, {Type: configs.NEWUTS},
 		},
 		RootPropagation: unix.MS_PRIVATE | unix.MS_REC,
@@ -56,7 +56,6 @@ func config(spec engine.Spec, id, root, network string, base int) *configs.Confi
 			Bounding: agentCaps, Effective: agentCaps, Permitted: agentCaps,
 			Inheritable: agentCaps, Ambient: agentCaps,
 		},
-		Rlimits: []configs.Rlimit{{Type: unix.RLIMIT_CORE}},
 		Cgroups: &cgroups.Cgroup{
 			Name:      id,
 			Rootless:  true,

@@ -30,6 +30,10 @@ func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
 		return nil, nil, fmt.Errorf("making agent socket: %w", err)
 	}
 	listener.SetUnlinkOnClose(false)
+	if err := os.Chmod(addr.Name, 0o600); err != nil {
+		listener.Close()
+		return nil, nil, fmt.Errorf("making agent socket: %w", err)
+	}
 	b.listener, err = listener.File()
 	listener.Close()
 	if err != nil {

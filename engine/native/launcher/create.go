@@ -66,13 +66,26 @@ func (l *Launcher) reserve(b *box) error {
 // makeParts makes what the init stage will be put together from, all at once.
 func (l *Launcher) makeParts(b *box) error {
 	cgroups, network := make(chan error, 1), make(chan error, 1)
-	go func() { cgroups <- l.makeCgroups(b) }()
+	go func() { cgroups <- errors.Join(l.makeCgroups(b), b.makeUserNS()) }()
 	go func() {
 		var err error
 		b.network, err = l.networks.take()
 		network <- err
 	}()
 	return errors.Join(l.makeRoot(b), <-cgroups, <-network)
+}
+
+// makeUserNS makes the user namespace of the box. It belongs to the user of PID 1
+// and not to root, to whom the kernel would charge what all boxes use of inotify,
+// POSIX queues, timers and the like.
+func (b *box) makeUserNS() error {
+	ids := fmt.Sprintf("0 %d %d", b.lease.Base, idRange)
+	ns, err := linux.NewOwnedUserNS(b.lease.Base+agentID, ids, ids)
+	if err != nil {
+		return err
+	}
+	b.user = ns
+	return nil
 }
 
 func (l *Launcher) makeCgroups(b *box) error {
@@ -122,8 +135,9 @@ func (l *Launcher) makeRoot(b *box) error {
 
 // startInit has libcontainer build the namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
-	defer b.network.Close() // the box holds it from here on
-	c := config(b.spec, b.id, b.root.Path(), fdPath(b.network), b.lease.Base)
+	defer b.network.Close() // the box holds them from here on
+	defer b.user.Close()
+	c := config(b.spec, b.id, b.root.Path(), fdPath(b.user), fdPath(b.network), b.lease.Base)
 	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
 		return fmt.Errorf("creating container: %w", err)
@@ -161,8 +175,10 @@ func (l *Launcher) startInit(b *box) error {
 		return fmt.Errorf("starting box: %w", err)
 	}
 	b.reap()
-	b.pid, err = b.process.Pid()
-	return err
+	if b.pid, err = b.process.Pid(); err != nil {
+		return err
+	}
+	return emptyDumps(b.pid)
 }
 
 // mapping returns a user namespace with map m, made once per box. The box owns it.

@@ -48,6 +48,9 @@ type Launcher struct {
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 func Main(stateDir string) error {
+	// What others may read and enter is for the launcher to say, not for whoever
+	// called its client.
+	unix.Umask(0o022)
 	// Its end is the client's, or SIGKILL: signals that reach a whole session or
 	// service must not stop it in the middle of removing boxes.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)

@@ -128,10 +128,12 @@ func coreLimit(bait) outcome {
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &limit); err != nil {
 		return untried(cause(err))
 	}
-	if limit.Cur != 0 || limit.Max != 0 {
+	// 1 is less than any core file and, unlike 0, also stops a core_pattern that is
+	// a pipe (core(5)); 0 where the host's own limit is 0.
+	if limit.Cur > 1 || limit.Max > 1 {
 		return escaped("RLIMIT_CORE is %d, %d", limit.Cur, limit.Max)
 	}
-	return blocked("RLIMIT_CORE is 0, 0")
+	return blocked("RLIMIT_CORE is %d, %d", limit.Cur, limit.Max)
 }
 
 func raiseLimits(bait) outcome {

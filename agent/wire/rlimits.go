@@ -1,0 +1,16 @@
+package wire
+
+import "golang.org/x/sys/unix"
+
+// BoxRlimits are the resource limits of every process of a box, PID 1 included.
+var BoxRlimits = []Rlimit{
+	// No core dumps: one would carry a box's memory to wherever the host's
+	// core_pattern says, and a pattern that is a pipe starts a program as the
+	// host's root. A limit of 0 does not stop that; 1 does, and is too little for
+	// a core file (core(5); do_coredump in fs/coredump.c).
+	{Resource: unix.RLIMIT_CORE, Value: 1},
+	// What the kernel gives out per user; a box is a user of its own.
+	{Resource: unix.RLIMIT_SIGPENDING, Value: 4096},
+	{Resource: unix.RLIMIT_MSGQUEUE, Value: 1 << 20},
+	{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
+}
