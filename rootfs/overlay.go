@@ -55,26 +55,29 @@ func (b *builder) overlayEtc() error {
 	return nil
 }
 
-// overlay mounts a writable view of t: the host's files below, as if the box
-// owned them, and what the box changes on its tmpfs. The overlay works with the
-// credentials of the process that mounts it, so the box needs no privilege.
+// overlay mounts a writable view of t: the host's public files below, as if the
+// box owned them, and what the box changes on its tmpfs. The overlay works with
+// the credentials of the process that mounts it, so the box needs no privilege.
 func (b *builder) overlay(t tree) error {
-	lower, err := b.lower(t)
+	lower, err := b.publicLower(t)
 	if err != nil {
 		return err
 	}
 	defer lower.Close()
-	layers := [2]*os.File{}
-	for i, name := range []string{"upper", "work"} {
-		if layers[i], err = b.layer(name, t); err != nil {
-			return err
-		}
-		defer layers[i].Close()
+	upper, err := b.layer("upper", t)
+	if err != nil {
+		return err
 	}
+	defer upper.Close()
+	work, err := b.layer("work", t)
+	if err != nil {
+		return err
+	}
+	defer work.Close()
 	m, err := linux.NewMount("overlay", attrDefault,
 		linux.Option{Key: "lowerdir", Value: linux.FdPath(lower)},
-		linux.Option{Key: "upperdir", Value: linux.FdPath(layers[0])},
-		linux.Option{Key: "workdir", Value: linux.FdPath(layers[1])},
+		linux.Option{Key: "upperdir", Value: linux.FdPath(upper)},
+		linux.Option{Key: "workdir", Value: linux.FdPath(work)},
 		// Renaming a directory of the host would fail with EXDEV otherwise, and mv
 		// would copy it.
 		linux.Option{Key: "redirect_dir", Value: "on"},
@@ -87,8 +90,12 @@ func (b *builder) overlay(t tree) error {
 	if err := attach(m, b.box, t.name); err != nil {
 		return err
 	}
-	// A layer of an overlay is one file system. What the host has mounted within
-	// the tree is shown as it is, read-only.
+	return b.submounts(t)
+}
+
+// submounts shows what the host has mounted within t as it is, read-only: a layer
+// of an overlay is one file system.
+func (b *builder) submounts(t tree) error {
 	subs, err := submounts(t.root)
 	if err != nil {
 		return err
@@ -113,6 +120,9 @@ func (b *builder) submount(t tree, sub string) error {
 // lower attaches an id-mapped clone of t beside the box's root, where the box
 // cannot see it, and returns its root: before Linux 6.15 a layer of an overlay
 // must be attached.
+//
+// It must not be a layer of the box's overlay: what belongs to root on the host
+// belongs to the box's root here, private files too.
 func (b *builder) lower(t tree) (*os.File, error) {
 	m, err := linux.OpenTree(t.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -127,14 +137,21 @@ func (b *builder) lower(t tree) (*os.File, error) {
 		}
 		return nil, err
 	}
+	return b.beside("lower", t, m)
+}
+
+// beside attaches the mount m, which it takes, beside the box's root and returns
+// it. Nobody but the launcher can search the directory.
+func (b *builder) beside(kind string, t tree, m *os.File) (*os.File, error) {
 	f := &filler{top: b.top}
-	name := layerName("lower", t)
+	name := layerName(kind, t)
 	f.mkdir(name, 0o700)
 	f.do(func() error { return attach(m, b.top, name) })
 	if f.err != nil {
 		m.Close()
+		return nil, f.err
 	}
-	return m, f.err
+	return m, nil
 }
 
 // layer makes the directory of one layer of t, beside the box's root. Its owner
