@@ -36,7 +36,7 @@ FUZZTIME ?= 30s
 # VM_TIMEOUT bounds it, in seconds.
 VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/...
 VM_RUN     ?=
-VM_TIMEOUT ?= 900
+VM_TIMEOUT ?= 1200
 
 .DEFAULT_GOAL := help
 .PHONY: help
