@@ -21,8 +21,10 @@ type Command struct {
 	// User overrides the user of the box.
 	User *User
 	// Stdin is copied to the command; nil is /dev/null. Stdout and Stderr nil
-	// mean discarded. An *os.File is handed to the command as it is, without a
-	// copy and without an output limit.
+	// mean discarded. Pipes, /dev/null and files that are open for reading only are
+	// handed to the command as they are; everything else is copied. If Stdout and
+	// Stderr are the same writer or file, they are one stream to the command, and
+	// are limited and counted as Stdout.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// TTY gives the command a pseudoterminal: Stdin and Stdout are its two

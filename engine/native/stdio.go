@@ -35,30 +35,13 @@ type stream struct {
 	onLimit func() // called once when the limit is passed
 }
 
-// direct says whether a caller's file can be the command's own: regular files,
-// pipes and /dev/null. A terminal would let the command read what its user types
-// to others; a socket would let it receive descriptors.
-func direct(f *os.File) bool {
-	var st unix.Stat_t
-	if f == nil || unix.Fstat(int(f.Fd()), &st) != nil {
-		return false
-	}
-	switch st.Mode & unix.S_IFMT {
-	case unix.S_IFREG, unix.S_IFIFO:
-		return true
-	case unix.S_IFCHR:
-		return st.Rdev == unix.Mkdev(1, 3)
-	}
-	return false
-}
-
 // input sets up descriptor 0.
 func (s *stdio) input(r io.Reader, uid, gid int) error {
 	if r == nil {
 		s.child[0] = s.null
 		return nil
 	}
-	if f, ok := r.(*os.File); ok && direct(f) {
+	if f, ok := r.(*os.File); ok && direct(f, 0) {
 		s.child[0] = f
 		return nil
 	}
@@ -90,7 +73,7 @@ func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 // output sets up descriptor n (1 or 2) for a caller's writer; it returns nil
 // where the bytes do not pass through boxd.
 func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func(), uid, gid int) (*stream, error) {
-	if f, ok := w.(*os.File); ok && limit == 0 && direct(f) {
+	if f, ok := w.(*os.File); ok && limit == 0 && direct(f, n) {
 		s.child[n] = f
 		return nil, nil
 	}

@@ -36,6 +36,10 @@ func (p *process) openStdio() error {
 	if p.io.stdout, err = p.io.output(1, p.cmd.Stdout, p.cmd.OutputLimit, flood, uid, gid); err != nil {
 		return err
 	}
+	if sameOutput(p.cmd.Stdout, p.cmd.Stderr) {
+		p.io.child[2] = p.io.child[1]
+		return nil
+	}
 	p.io.stderr, err = p.io.output(2, p.cmd.Stderr, p.cmd.OutputLimit, flood, uid, gid)
 	return err
 }
