@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"encoding/json"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -68,17 +69,22 @@ func TestLeases(t *testing.T) {
 	if err := leases[0].release(); err != nil {
 		t.Error(err)
 	}
-	if err := sweepLeases(dir, "run-2/"); err != nil {
-		t.Error(err)
-	}
-	if n := entries(t, dir); n != 49 {
-		t.Errorf("%d leases after a sweep for somebody else", n)
-	}
-	if err := sweepLeases(dir, "run-1/"); err != nil {
-		t.Error(err)
-	}
-	if n := entries(t, dir); n != 0 {
-		t.Errorf("%d leases after the sweep", n)
+	for _, c := range []struct {
+		instance string
+		keep     map[string]error
+		left     int
+	}{
+		{"run-2", nil, 49},
+		{"run-", nil, 49},
+		{"run-1", map[string]error{"box": fs.ErrExist}, 49},
+		{"run-1", map[string]error{"box2": fs.ErrExist}, 0},
+	} {
+		if err := sweepLeases(dir, c.instance, c.keep); err != nil {
+			t.Error(err)
+		}
+		if n := entries(t, dir); n != c.left {
+			t.Errorf("%d leases after a sweep for %q but %v, want %d", n, c.instance, c.keep, c.left)
+		}
 	}
 }
 

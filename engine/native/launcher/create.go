@@ -38,7 +38,7 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 		l.reserve, l.makeParts, l.startInit, l.greetAgent, l.attachMounts, l.verify,
 	} {
 		if err := step(b); err != nil {
-			return nil, errors.Join(err, b.destroy())
+			return nil, errors.Join(err, l.discard(b))
 		}
 	}
 	return b, nil

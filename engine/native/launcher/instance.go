@@ -5,11 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/linux"
@@ -21,6 +19,7 @@ import (
 //	lock             held while an instance is made or dead ones are swept
 //	ids/<n>          symlink to <instance>/<box>: who has range n
 //	<instance>/lock  locked as long as the launcher lives
+//	<instance>/stuck       a sweep gave up on a box of it
 //	<instance>/boxes/<box>/
 //	<instance>/private/    tmpfs in the launcher's mount namespace: roots in the
 //	                       making, libcontainer's state
@@ -52,7 +51,8 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host) (*insta
 	}
 	defer global.Close()
 	if err := sweep(ctx, state, host); err != nil {
-		return nil, fmt.Errorf("removing leftovers: %w", err)
+		// The box to be made is not worse for it, and the next launcher tries again.
+		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
 	}
 	dir := filepath.Join(state, instancePrefix+strings.ToLower(rand.Text()[:instanceRandom]))
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -151,96 +151,4 @@ func (i *instance) close() error {
 		i.lock.Close()
 	}
 	return err
-}
-
-// sweepTime bounds the removal of one dead box.
-const sweepTime = 10 * time.Second
-
-// sweep removes everything that instances without a living launcher left: their
-// processes by cgroup.kill, cgroups, leases, directories. Mounts are gone with
-// the processes: they were in private mount namespaces.
-func sweep(ctx context.Context, state string, host *cgroups.Host) error {
-	dirs, err := filepath.Glob(filepath.Join(state, instancePrefix+"*"))
-	if err != nil {
-		return err
-	}
-	var errs error
-	for _, dir := range dirs {
-		lock, err := lockExisting(filepath.Join(dir, "lock"))
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			continue // its launcher lives
-		}
-		// Without a lock file its launcher died before it made one (we hold the
-		// global lock, so nobody is about to), or is removing the directory itself
-		// this very moment; then two do the same, which does no harm.
-		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			err = sweepInstance(ctx, state, dir, host)
-			lock.Close() // a nil file is fine
-		}
-		errs = errors.Join(errs, err)
-	}
-	return errs
-}
-
-// lockExisting is lockFile for a file that must not be made: a new one would
-// keep its directory from being removed by its owner.
-func lockExisting(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return f, nil
-}
-
-func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) error {
-	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, b := range boxes {
-		if err := sweepCgroups(ctx, host, cgroupName(dir, b.Name())); err != nil {
-			return fmt.Errorf("box %q: %w", b.Name(), err)
-		}
-	}
-	if err := sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir)+"/"); err != nil {
-		return err
-	}
-	return os.RemoveAll(dir)
-}
-
-func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
-	ctx, cancel := context.WithTimeout(ctx, sweepTime)
-	defer cancel()
-	group, err := host.OpenGroup(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer group.Close()
-	if err := group.Kill(); err != nil {
-		return err
-	}
-	return group.Remove(ctx)
-}
-
-func sweepLeases(dir, ownerPrefix string) error {
-	leases, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, l := range leases {
-		path := filepath.Join(dir, l.Name())
-		if owner, err := os.Readlink(path); err == nil && strings.HasPrefix(owner, ownerPrefix) {
-			if err := os.Remove(path); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
@@ -41,6 +42,10 @@ type Launcher struct {
 
 	mu    sync.Mutex
 	boxes map[string]*box
+
+	// undead says that a box could not be removed: the record of it must outlive
+	// this launcher.
+	undead atomic.Bool
 
 	requests sync.WaitGroup
 }
@@ -154,32 +159,47 @@ func (l *Launcher) serve() {
 	}
 }
 
+// discard destroys a box that nobody can find any more.
+func (l *Launcher) discard(b *box) error {
+	err := b.destroy()
+	if err != nil {
+		l.undead.Store(true)
+	}
+	return err
+}
+
 // close destroys all boxes and the instance.
 func (l *Launcher) close() error {
 	if l == nil {
 		return nil
 	}
 	l.requests.Wait()
-	var wg sync.WaitGroup
-	errs := make([]error, 0, len(l.boxes))
-	for _, b := range l.boxes {
-		errs = append(errs, nil)
-		err := &errs[len(errs)-1]
-		wg.Go(func() { *err = b.destroy() })
-	}
-	wg.Wait()
+	errs := []error{l.discardAll()}
 	if l.networks != nil {
 		l.networks.close()
 	}
 	if l.image != nil {
 		errs = append(errs, l.image.Close())
 	}
-	err := errors.Join(errs...)
-	if l.instance != nil && err == nil {
-		err = l.instance.close()
+	// Otherwise the next launcher finds there what to remove.
+	if l.instance != nil && !l.undead.Load() {
+		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {
-		err = errors.Join(err, l.cgroups.Close())
+		errs = append(errs, l.cgroups.Close())
 	}
-	return err
+	return errors.Join(errs...)
+}
+
+func (l *Launcher) discardAll() error {
+	var wg sync.WaitGroup
+	errs := make([]error, len(l.boxes))
+	i := 0
+	for _, b := range l.boxes {
+		err := &errs[i]
+		i++
+		wg.Go(func() { *err = l.discard(b) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
 }

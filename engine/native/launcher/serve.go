@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 
@@ -103,7 +104,7 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	created, files, err := b.handOver()
 	if err != nil {
 		closeAll(files)
-		return nil, nil, joinDestroy(err, b)
+		return nil, nil, errors.Join(err, l.discard(b))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +175,7 @@ func (l *Launcher) handleRemove(body []byte) error {
 	if b == nil {
 		return nil // removed already
 	}
-	return b.destroy()
+	return l.discard(b)
 }
 
 func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {

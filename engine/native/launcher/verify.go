@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -58,5 +57,3 @@ func readStatus(pid int) (map[string]string, error) {
 	}
 	return fields, s.Err()
 }
-
-func joinDestroy(err error, b *box) error { return errors.Join(err, b.destroy()) }

@@ -1,0 +1,68 @@
+package launcher
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTestLauncher is a launcher with an instance and nothing of the kernel's.
+func newTestLauncher(t *testing.T) *Launcher {
+	t.Helper()
+	state := t.TempDir()
+	i := &instance{state: state, dir: filepath.Join(state, "run-x")}
+	if err := os.MkdirAll(i.boxes(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	return &Launcher{instance: i, boxes: map[string]*box{}}
+}
+
+func newTestBox(id string) *box {
+	b := &box{id: id}
+	b.life, b.end = context.WithCancel(context.Background())
+	return b
+}
+
+// TestFailedRemovalStaysOnRecord: the next launcher has to find what this one
+// could not remove.
+func TestFailedRemovalStaysOnRecord(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		lease  string // to be released, in the state directory
+		remain bool
+	}{{"good", "lease", false}, {"bad", "missing", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			l := newTestLauncher(t)
+			if err := os.WriteFile(filepath.Join(l.instance.state, "lease"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			b := newTestBox("b")
+			b.lease = &idLease{path: filepath.Join(l.instance.state, c.lease)}
+			l.boxes["b"] = b
+			if err := l.handleRemove([]byte(`{"id":"b"}`)); (err != nil) != c.remain {
+				t.Errorf("removing: %v", err)
+			}
+			if err := l.close(); err != nil {
+				t.Errorf("closing: %v", err)
+			}
+			if _, err := os.Stat(l.instance.dir); (err == nil) != c.remain {
+				t.Errorf("instance directory after close: %v", err)
+			}
+		})
+	}
+}
+
+func TestCgroupName(t *testing.T) {
+	if got := cgroupName("/run/boxd/run-abc", "b1"); got != "abc.b1" {
+		t.Error(got)
+	}
+}
+
+func TestOneLine(t *testing.T) {
+	if got := oneLine(unix.EBUSY); got != "device or resource busy" {
+		t.Error(got)
+	}
+}
