@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -64,11 +63,15 @@ func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box,
 		b.volumes = append(b.volumes, volume{Volume: v, dir: files[1+i]})
 	}
 	first, rest, err := newSlot(m.First, files[1+len(m.Volumes):])
-	if err != nil || len(rest) != 0 {
+	if err == nil && len(rest) != 0 {
+		first.close()
+		err = fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol)
+	}
+	if err != nil {
 		closeAll(rest)
 		b.closeVolumes()
 		agent.Close()
-		return nil, errors.Join(err, fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol))
+		return nil, err
 	}
 	b.slots = newSlots(e.link, b.id, first)
 	go b.read()

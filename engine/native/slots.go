@@ -103,6 +103,9 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 		s.giveBack(reply)
 	}
 	if err != nil {
+		s.mu.Lock()
+		s.used = append(s.used, ask.Used...) // to be told again; releasing twice is no error
+		s.mu.Unlock()
 		return nil, fmt.Errorf("making cgroup of command: %w", err)
 	}
 	var batch []*slot
@@ -160,7 +163,7 @@ func (s *slots) flush() {
 func (s *slots) settle() {
 	s.mu.Lock()
 	s.want = min(s.want, 1)
-	for len(s.ready) > s.want {
+	for len(s.ready) > 1 && !s.closed {
 		n := len(s.ready) - 1
 		s.ready[n].close()
 		s.used = append(s.used, s.ready[n].name)
