@@ -91,7 +91,7 @@ func (h *Host) Create(id string, owner Owner, l Limits) (_ *Group, err error) {
 			return nil, fmt.Errorf("creating cgroup %q: %w", id, err)
 		}
 	}
-	if err := g.setAll(l.normal()); err != nil {
+	if err := g.Set(l); err != nil {
 		return nil, err
 	}
 	undo.Release()
@@ -121,6 +121,16 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 	if err := enable(box, g.enableErr); err != nil {
 		return err
 	}
+	if err := g.fillV2(box); err != nil {
+		return err
+	}
+	g.sealed, err = g.host.seal(box, g.ID)
+	return err
+}
+
+// fillV2 makes what is in boxd/<box> on cgroup2, and gives the agent what it
+// needs to have processes born there.
+func (g *Group) fillV2(box *os.File) error {
 	for _, name := range []string{"init", "work"} {
 		if err := linux.MkdirAt(box, name, 0o755); err != nil {
 			return err
@@ -136,11 +146,7 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 		return err
 	}
 	defer work.Close()
-	if err := enable(work, g.enableErr); err != nil {
-		return err
-	}
-	g.sealed, err = g.host.seal(box, g.ID)
-	return err
+	return enable(work, g.enableErr)
 }
 
 // makeV1 makes the part on one v1 hierarchy. A leftover of the same id is

@@ -73,12 +73,26 @@ func signalTree(dir *os.File, sig unix.Signal) error {
 		for _, pid := range fresh {
 			seen[pid] = true
 		}
-		err = signalMembers(fresh, sig, func() ([]int, error) { return treePIDs(dir, "") })
+		err = signalAll(fresh, sig, func() ([]int, error) { return treePIDs(dir, "") })
 		if err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("signalling %s: new processes appear faster than they get signal %d", dir.Name(), sig)
+}
+
+// maxPidfds is how many pidfds one call of signalAll holds at a time: a box may
+// have more processes than the launcher may have descriptors.
+const maxPidfds = 128
+
+// signalAll is signalMembers for any number of processes.
+func signalAll(pids []int, sig unix.Signal, members func() ([]int, error)) error {
+	for some := range slices.Chunk(pids, maxPidfds) {
+		if err := signalMembers(some, sig, members); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // signalMembers sends sig to those of pids that members still lists after a
@@ -145,7 +159,7 @@ func killStrays(dir *os.File) error {
 	if err != nil || len(pids) == 0 {
 		return err
 	}
-	return signalMembers(pids, unix.SIGKILL, leaders)
+	return signalAll(pids, unix.SIGKILL, leaders)
 }
 
 // strays lists the processes whose first thread is in or below name. On v1

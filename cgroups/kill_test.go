@@ -3,6 +3,7 @@ package cgroups
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"syscall"
 	"testing"
@@ -74,6 +75,30 @@ func TestSignalReachesAll(t *testing.T) {
 	if populated, err := otherStats.Populated(); err != nil || !populated {
 		t.Errorf("the other slot: %v, %v", populated, err)
 	}
+}
+
+// TestSignalNeedsFewDescriptors: a box may have more processes than the launcher
+// may have descriptors.
+func TestSignalNeedsFewDescriptors(t *testing.T) {
+	b := newBox(t, Limits{PIDs: 2 * maxPidfds})
+	s, stats := b.slot(t)
+	c := b.start(t, s, "forks", fmt.Sprint(maxPidfds+50))
+	if got := c.line(t); got != fmt.Sprintf("%d 0", maxPidfds+50) {
+		t.Fatalf("forks: %s", got)
+	}
+	var old unix.Rlimit
+	check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	next, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0) // the lowest that is free
+	check(t, err)
+	check(t, unix.Close(next))
+	few := old
+	few.Cur = uint64(next + maxPidfds + 20)
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &few))
+	err = s.Signal(unix.SIGTERM)
+	check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old))
+	check(t, err)
+	c.wait(t)
+	check(t, stats.WaitEmpty(t.Context()))
 }
 
 func TestWaitEmptyIsCanceled(t *testing.T) {

@@ -212,6 +212,26 @@ func TestSetRaisesAndLowers(t *testing.T) {
 	}
 }
 
+// TestSetAtOnce: two callers change different limits, and both changes last.
+func TestSetAtOnce(t *testing.T) {
+	b := newBox(t, Limits{PIDs: 20, CPUs: 1})
+	for round := range 50 {
+		pids, cpus := Limits{PIDs: int64(30 + round)}, Limits{CPUs: 2 + float64(round)/10}
+		ready, errs := make(chan struct{}), make(chan error)
+		for _, l := range []Limits{pids, cpus} {
+			go func() {
+				<-ready
+				errs <- b.Set(l)
+			}()
+		}
+		close(ready)
+		check(t, errors.Join(<-errs, <-errs))
+		if now := b.Limits(); now.PIDs != pids.PIDs || now.CPUs != cpus.CPUs {
+			t.Fatalf("round %d: %+v in force, want %d processes and %v CPUs", round, now, pids.PIDs, cpus.CPUs)
+		}
+	}
+}
+
 func TestSetIsAllOrNothing(t *testing.T) {
 	b := newBox(t, Limits{Memory: 64 * mib, PIDs: 20, CPUs: 0.5})
 	if err := b.Set(Limits{Memory: 128 * mib, CPUs: 1, PIDs: 1 << 40}); !errors.Is(err, unix.EINVAL) {

@@ -13,7 +13,9 @@ import (
 // below the present number only refuses further forks. A CPU limit takes effect
 // within one period of 100 ms.
 func (g *Group) Set(l Limits) error {
-	return g.setAll(g.Limits().merge(l).normal())
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.setAllLocked(g.limits.merge(l).normal())
 }
 
 // Limits returns the limits in force, Unlimited where there is none.
@@ -23,11 +25,9 @@ func (g *Group) Limits() Limits {
 	return g.limits.normal()
 }
 
-// setAll puts all limits into force, or leaves them as they were. Where a limit
-// is degraded, that is noted.
-func (g *Group) setAll(l Limits) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+// setAllLocked puts all limits into force, or leaves them as they were. Where a
+// limit is degraded, that is noted. The caller holds g.mu.
+func (g *Group) setAllLocked(l Limits) error {
 	old, degraded := g.limits.normal(), g.Degraded
 	for i, name := range controllers {
 		if old.same(name, l) {

@@ -110,8 +110,8 @@ func (s *Slot) open() (err error) {
 }
 
 // HomeTasks opens the v1 tasks files of the place where the agent's spawner
-// threads live; the caller owns them. Each thread writes "0" to each file once,
-// before its first clone, and again whenever it moved.
+// threads live; the caller owns them. Each of them writes "0" to each file once,
+// before its first clone, and never moves again: its children do, see [Slot.Tasks].
 //
 // For pids that place is work: so a fork beyond the limit of the box is refused
 // already to the spawner (a process that moves is not checked against the limit),

@@ -194,21 +194,38 @@ func (s *SlotStats) read(file int) (string, error) {
 	if s.texts != nil && s.texts[file] != "" {
 		return s.texts[file], nil
 	}
-	var buf [maxFile]byte
-	var n int
-	// Not ReadAt, which asks once more to see the end: one read has it all.
-	err := linux.Retry(func() (err error) {
-		n, err = unix.Pread(int(f.Fd()), buf[:], 0)
-		return err
-	})
-	if err != nil {
-		return "", &os.PathError{Op: "pread", Path: f.Name(), Err: err}
-	}
-	text := string(buf[:n])
-	if s.texts != nil {
+	var page [maxFile]byte
+	text, err := readWhole(f, page[:])
+	if err == nil && s.texts != nil {
 		s.texts[file] = text
 	}
-	return text, nil
+	return text, err
+}
+
+// maxStat bounds a statistics file. The longest is io.stat, with about 100 bytes
+// for each block device.
+const maxStat = 1 << 20
+
+// readWhole reads f with one call into buf, or, if it does not fit, into larger
+// ones. Not ReadAt, which asks once more to see the end: a read that leaves room
+// has it all. And not in pieces: the kernel would make up the text anew for each.
+func readWhole(f *os.File, buf []byte) (string, error) {
+	for {
+		var n int
+		err := linux.Retry(func() (err error) {
+			n, err = unix.Pread(int(f.Fd()), buf, 0)
+			return err
+		})
+		switch {
+		case err != nil:
+			return "", &os.PathError{Op: "pread", Path: f.Name(), Err: err}
+		case n < len(buf):
+			return string(buf[:n]), nil
+		case len(buf) >= maxStat:
+			return "", &os.PathError{Op: "pread", Path: f.Name(), Err: unix.EFBIG}
+		}
+		buf = make([]byte, 4*len(buf))
+	}
 }
 
 // Populated says whether a process is in the slot. Zombies do not count; a slot

@@ -1,9 +1,14 @@
 package cgroups
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // fakeStats writes figures to plain files, as kernels have them that are not at
@@ -132,4 +137,24 @@ func TestOpenStatsTakesAnyNumber(t *testing.T) {
 	}
 	check(t, s.Close())
 	check(t, s.Close())
+}
+
+// TestManyDevices: io.stat has a line for each block device, more than a page of
+// them on a large host.
+func TestManyDevices(t *testing.T) {
+	const devices = 300
+	var text strings.Builder
+	for i := range devices {
+		fmt.Fprintf(&text, "8:%d rbytes=100000 wbytes=200000 rios=1 wios=2 dbytes=0 dios=0\n", i)
+	}
+	s := fakeStats(t, map[int]string{StatIO: text.String()})
+	u, err := s.Read()
+	check(t, err)
+	if orMinus(u.IORead) != devices*100000 || orMinus(u.IOWrite) != devices*200000 {
+		t.Errorf("%d read, %d written by %d devices", orMinus(u.IORead), orMinus(u.IOWrite), devices)
+	}
+	endless := fakeStats(t, map[int]string{StatIO: strings.Repeat(text.String(), 100)})
+	if _, err := endless.Read(); !errors.Is(err, unix.EFBIG) {
+		t.Errorf("a file that is too long: %v", err)
+	}
 }

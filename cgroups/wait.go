@@ -54,11 +54,14 @@ func openEvents(dir *os.File, name string) (*os.File, error) {
 // net only: an announcement that is still held back gets lost if the cgroup is
 // removed.
 const (
-	firstLook  = 100 * time.Microsecond
-	lastLook   = 16 * time.Millisecond
-	idleLook   = time.Second
-	neverEmpty = "populated 1"
+	firstLook = 100 * time.Microsecond
+	lastLook  = 16 * time.Millisecond
+	idleLook  = time.Second
 )
+
+// populatedLine is the line of cgroup.events that says that a process is alive in
+// or below the cgroup.
+const populatedLine = "populated 1"
 
 // waitEmpty waits until events says that no process is in the cgroup. It uses
 // the read deadline of events, which must have no other waiter.
@@ -105,5 +108,5 @@ func isPopulated(events *os.File) (bool, error) {
 	if n == 0 && err != nil {
 		return false, ignoreGone(err)
 	}
-	return strings.Contains(string(buf[:n]), neverEmpty), nil
+	return strings.Contains(string(buf[:n]), populatedLine), nil
 }
