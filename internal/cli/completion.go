@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/spf13/cobra"
@@ -17,8 +18,14 @@ func (a *App) newCompletion() *cobra.Command {
   zsh    boxd completion zsh > "${fpath[1]}/_boxd"
   fish   boxd completion fish > ~/.config/fish/completions/boxd.fish
 
-For the running shell only: source <(boxd completion bash)`,
-		Args:                  cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+For the running shell only: source <(boxd completion bash)
+In bash it needs the package bash-completion.`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || !slices.Contains(cmd.ValidArgs, args[0]) {
+				return fmt.Errorf("completion for %q: must be one of bash, zsh and fish", args)
+			}
+			return nil
+		},
 		ValidArgs:             []string{"bash", "zsh", "fish"},
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -159,7 +159,7 @@ func TestOtherCommandLines(t *testing.T) {
 		{"completion bash", 0, "__start_boxd", ""},
 		{"completion zsh", 0, "#compdef boxd", ""},
 		{"completion fish", 0, "complete -c boxd", ""},
-		{"completion tcsh", 125, "", `boxd: invalid argument "tcsh"`},
+		{"completion tcsh", 125, "", `completion for ["tcsh"]: must be one of`},
 		{"__complete run --memory ", 0, "512M\n", ""},
 		{"__complete run --image ", 0, "host", ""},
 		{"__complete run --work", 0, "--workspace", ""},
