@@ -143,6 +143,44 @@ func TestLiveMounts(t *testing.T) {
 	}
 }
 
+// TestNestedLiveMounts: outer mounts come before, and go after, those within, in
+// whatever order a change lists them; no mount hides another.
+func TestNestedLiveMounts(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	mount := func(target string) mounts.Mount {
+		dir := hostDir(t, 0, 0)
+		if err := errors.Join(os.WriteFile(filepath.Join(dir, "name"), []byte(target+"\n"), 0o644), os.Mkdir(filepath.Join(dir, "in"), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		return mounts.Mount{Source: dir, Target: target}
+	}
+	inner, outer := mount("/data/in"), mount("/data")
+	for _, c := range []struct {
+		name string
+		engine.Change
+		rule string // why it is refused; empty: it is not
+		seen string
+	}{
+		{"both, the inner one first", engine.Change{Attach: []mounts.Mount{inner, outer}}, "", "/data\n/data/in\n"},
+		{"the outer one only", engine.Change{Detach: []string{"/data"}}, "within", "/data\n/data/in\n"},
+		{"again at the same target", engine.Change{Attach: []mounts.Mount{mount("/data/in")}}, "already", "/data\n/data/in\n"},
+		{"both, the outer one first", engine.Change{Detach: []string{"/data", "/data/in"}}, "", ""},
+		{"the inner one", engine.Change{Attach: []mounts.Mount{inner}}, "", "/data/in\n"},
+		{"one above", engine.Change{Attach: []mounts.Mount{outer}}, "hide", "/data/in\n"},
+		{"replaced", engine.Change{Detach: []string{"/data/in"}, Attach: []mounts.Mount{outer, inner}}, "", "/data\n/data/in\n"},
+		{"with one that fails", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: "/no/such/dir", Target: "/data/in/x"}}}, "does not exist", ""},
+	} {
+		err := b.Update(t.Context(), c.Change)
+		if (err != nil) != (c.rule != "") || err != nil && !strings.Contains(err.Error(), c.rule) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.rule)
+		}
+		if c.rule != "" && !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("%s: %v is no invalid field", c.name, err)
+		}
+		wantOutput(t, b, "cat /data/name /data/in/name 2>/dev/null; true", c.seen)
+	}
+}
+
 // TestBadMounts: each is refused with one line that names field, value and rule,
 // for a new box and for a running one, and nothing is left of the attempt.
 func TestBadMounts(t *testing.T) {
