@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -212,24 +213,32 @@ func TestSetRaisesAndLowers(t *testing.T) {
 	}
 }
 
-// TestSetAtOnce: two callers change different limits, and both changes last.
+// TestSetAtOnce: callers that change different limits do not undo each other's
+// changes.
 func TestSetAtOnce(t *testing.T) {
 	b := newBox(t, Limits{PIDs: 20, CPUs: 1})
-	for round := range 50 {
-		pids, cpus := Limits{PIDs: int64(30 + round)}, Limits{CPUs: 2 + float64(round)/10}
-		ready, errs := make(chan struct{}), make(chan error)
-		for _, l := range []Limits{pids, cpus} {
-			go func() {
-				<-ready
-				errs <- b.Set(l)
-			}()
-		}
-		close(ready)
-		check(t, errors.Join(<-errs, <-errs))
-		if now := b.Limits(); now.PIDs != pids.PIDs || now.CPUs != cpus.CPUs {
-			t.Fatalf("round %d: %+v in force, want %d processes and %v CPUs", round, now, pids.PIDs, cpus.CPUs)
-		}
+	var all sync.WaitGroup
+	for _, change := range []func(l *Limits, n int){
+		func(l *Limits, n int) { l.PIDs = int64(20 + n) },
+		func(l *Limits, n int) { l.CPUs = 1 + float64(n)/100 },
+		func(l *Limits, n int) { l.Memory = int64(64+n) * mib },
+	} {
+		all.Go(func() {
+			for n := range 300 {
+				var l Limits
+				change(&l, n)
+				if err := b.Set(l); err != nil {
+					t.Error(err)
+				}
+				now := b.Limits()
+				if now != now.merge(l) {
+					t.Errorf("%+v was set, and soon after %+v is in force", l, now)
+					return
+				}
+			}
+		})
 	}
+	all.Wait()
 }
 
 func TestSetIsAllOrNothing(t *testing.T) {
