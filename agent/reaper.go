@@ -118,12 +118,16 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg)) {
 	}
 }
 
-// signal sends sig to a command that still runs. The lock keeps the pid from
-// being reaped, and so from being reused, meanwhile.
+// signal sends sig to a command that still runs: SIGINT and SIGQUIT to its process
+// group, as a terminal would, others to its first process. The lock keeps the pid
+// from being reaped, and so from being reused, meanwhile.
 func (r *reaper) signal(conn *wire.Conn, id uint32, sig unix.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if pid, ok := r.pids[key{conn, id}]; ok {
+		if sig == unix.SIGINT || sig == unix.SIGQUIT {
+			pid = -pid // a command leads its session, and so a group
+		}
 		_ = unix.Kill(pid, sig)
 	}
 }

@@ -35,7 +35,8 @@ type Process interface {
 	// Wait returns when the command, its output and (unless they were to be
 	// kept) its background processes have ended.
 	Wait() (Result, error)
-	// Signal sends sig to the command's first process.
+	// Signal sends sig to the command's first process; SIGINT and SIGQUIT, as a
+	// terminal would, to its whole process group.
 	Signal(sig syscall.Signal) error
 	// Resize changes the size of its terminal.
 	Resize(size WindowSize) error

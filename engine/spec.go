@@ -16,7 +16,7 @@ const (
 	DefaultCPUs      = 1.0
 	DefaultOpenFiles = 1024
 	DefaultTmpSize   = 64 << 20  // bytes, for /tmp, the home directory and /dev/shm each
-	DefaultUpperSize = 512 << 20 // bytes, for the writable layer of a --rw-rootfs box
+	DefaultUpperSize = 256 << 20 // bytes, for the writable layer; it counts as memory, so less than that
 )
 
 // Bounds of the limits. MinMemory is what the smallest dynamic program needs to

@@ -125,14 +125,14 @@ func (c Command) validateStreams() error {
 		return &FieldError{"stderr", "with a terminal", "must be nil: a terminal has one output, Stdout"}
 	}
 	if c.OutputLimit < 0 || c.OutputLimit > maxOutput {
-		return &FieldError{"output_limit", sizeValue(c.OutputLimit), "must be at most " + FormatSize(maxOutput) + ", or 0 for none"}
+		return &FieldError{"output_limit", sizeValue(c.OutputLimit), "must be at most " + FormatSize(maxOutput)}
 	}
 	return nil
 }
 
 func (c Command) validateTimes() error {
 	if c.Timeout < 0 || c.Timeout > maxTimeout {
-		return &FieldError{"timeout", c.Timeout.String(), "must be at most " + maxTimeout.String() + ", or 0 for none"}
+		return &FieldError{"timeout", c.Timeout.String(), "must be at most " + maxTimeout.String()}
 	}
 	if c.Grace < 0 || c.Grace > maxGrace {
 		return &FieldError{"grace", c.Grace.String(), fmt.Sprintf("must be at most %s, or 0 for %s", maxGrace, DefaultGrace)}

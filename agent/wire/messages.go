@@ -75,7 +75,8 @@ func (m *FailedMsg) Error() string { return m.Step + ": " + m.Errno.Error() }
 // Unwrap gives errors.Is the errno.
 func (m *FailedMsg) Unwrap() error { return m.Errno }
 
-// SignalMsg sends a signal to the command's first process.
+// SignalMsg sends a signal to the command's first process; SIGINT and SIGQUIT, which
+// a terminal sends, to that process's group.
 type SignalMsg struct{ Signal uint32 }
 
 // ExitedMsg is how the command's first process ended.

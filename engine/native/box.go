@@ -205,12 +205,12 @@ func (b *box) currentLimits() engine.Limits {
 	return b.limits
 }
 
-// Remove implements engine.Box. It does not stop half-way when ctx ends: what is
-// begun is finished by the launcher.
+// Remove implements engine.Box. When ctx ends it returns; what is begun is finished
+// by the launcher.
 func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
-		_, err := b.engine.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
+		_, err := b.engine.link.call(ctx, rpc.TypeRemove, rpc.Box{ID: b.id}, nil)
 		if err != nil {
 			b.err = fmt.Errorf("removing box %q: %w", b.id, err)
 		}

@@ -99,7 +99,8 @@ func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
 // that it is killed: its boxes end with it, and the next one removes the rest.
 const (
 	startPatience = time.Second // it has no boxes yet
-	closePatience = time.Minute
+	closePatience = 15 * time.Second
+	boxPatience   = 200 * time.Millisecond // more for each of its boxes
 )
 
 // endLauncher waits until the launcher has ended.
@@ -193,7 +194,7 @@ func (e *Engine) Close() error {
 		b.markEnding()
 	}
 	e.link.close()
-	err := e.endLauncher(closePatience)
+	err := e.endLauncher(closePatience + time.Duration(len(boxes))*boxPatience)
 	for _, b := range boxes {
 		b.abandon()
 	}

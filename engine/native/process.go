@@ -155,7 +155,7 @@ func (p *process) startError(failed *wire.FailedMsg) error {
 	case failed.Step == wire.StepExec:
 		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
-		return fmt.Errorf("entering %q: %w (create it first, or ask for it to be made)", p.cmd.Dir, engine.ErrNoDir)
+		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", p.cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
 		return fmt.Errorf("%s %q: %w", failed.Step, p.cmd.Dir, failed.Errno)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:

@@ -20,6 +20,7 @@ type runFlags struct {
 	timeout, grace       time.Duration
 	outputLimit          int64 // -1: unlimited was asked for
 	env, envFiles        []string
+	given                *pflag.FlagSet // the flags as parsed
 	workdir, workspace   string
 	mkdir                bool
 	mounts               []mounts.Mount
@@ -33,6 +34,7 @@ type runFlags struct {
 
 // register declares the flags in the order in which help shows them.
 func (f *runFlags) register(fs *pflag.FlagSet) {
+	f.given = fs
 	fs.SortFlags = false
 	fs.SetInterspersed(false) // what follows CMD belongs to CMD
 
@@ -53,7 +55,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	fs.BoolVar(&f.rwRootfs, "rw-rootfs", false, "make the root writable; changes vanish with the box")
-	fs.Var(sizeValue(&f.upperSize, "512M", false), "upper-size", "room for changes to the root, with --rw-rootfs: `SIZE`")
+	fs.Var(sizeValue(&f.upperSize, "256M", false), "upper-size", "room for changes to the root, with --rw-rootfs: `SIZE`")
 	fs.Var(sizeValue(&f.tmpSize, "64M", false), "tmp-size", "room in /tmp, the home directory and /dev/shm, each: `SIZE`")
 	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "end a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
 

@@ -42,6 +42,9 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
+	if err := f.refuseEmpty(); err != nil {
+		return err
+	}
 	switch {
 	case len(args) == 0:
 		return errors.New(`no command given: boxd run [flags] -- CMD [ARG...]; see "boxd run --help"`)
@@ -51,6 +54,17 @@ func (f *runFlags) check(args []string) error {
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
 	case f.upperSize != 0 && !f.rwRootfs:
 		return &engine.FieldError{Field: "--upper-size", Value: engine.FormatSize(f.upperSize), Rule: "needs --rw-rootfs"}
+	}
+	return nil
+}
+
+// refuseEmpty says no to an empty value that was given: an unset variable of a
+// script must not turn into a default.
+func (f *runFlags) refuseEmpty() error {
+	for _, name := range []string{"image", "workspace", "workdir", "hostname", "init", "state-dir"} {
+		if flag := f.given.Lookup(name); flag != nil && flag.Changed && flag.Value.String() == "" {
+			return &engine.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
+		}
 	}
 	return nil
 }

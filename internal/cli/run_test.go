@@ -112,6 +112,7 @@ func TestRunBadInput(t *testing.T) {
 		{[]string{"--user", "1:2:3", "--", "x"}, `--user "1:2:3": must be`},
 		{[]string{"-w", "rel", "--", "x"}, `--workdir "rel": must be an absolute path`},
 		{[]string{"-w", "/proc/self/cwd", "--", "x"}, `--workdir "/proc/self/cwd": must not be below /proc`},
+		{[]string{"--workspace", "", "--", "x"}, `--workspace "": must not be empty; leave the flag out for the default`},
 		{[]string{"--workspace", "rel", "--", "x"}, `--workspace source "rel": must be an absolute path`},
 		{[]string{"-v", "rel:/a", "--", "x"}, `--mount source "rel": must be an absolute path`},
 		{[]string{"-v", "/srv", "--", "x"}, `--mount "/srv": must be`},

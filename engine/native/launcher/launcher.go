@@ -74,7 +74,11 @@ func Main(stateDir string) error {
 		h.Error = err.Error()
 	}
 	body, jerr := json.Marshal(h)
-	if err := errors.Join(jerr, client.Send(rpc.TypeHello, 0, body)); err != nil || h.Error != "" {
+	err = errors.Join(jerr, client.Send(rpc.TypeHello, 0, body))
+	if errors.Is(err, unix.EPIPE) {
+		return l.close() // the client has given up already
+	}
+	if err != nil || h.Error != "" {
 		return errors.Join(err, l.close())
 	}
 	served := make(chan struct{})
