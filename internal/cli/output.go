@@ -48,7 +48,7 @@ func (o *output) ended(result engine.Result, status int) error {
 	if line := verdictLine(result); line != "" {
 		o.app.say("%s", line)
 	} else if n := result.Receipt.OOMKills; n != nil && *n > 0 {
-		o.app.say("memory limit reached: %d kills", *n) // although the command coped with it
+		o.app.say("memory limit reached, kills: %d", *n) // although the command coped with it
 	}
 	if o.receipt {
 		writeReceipt(o.app.Stderr, result.Receipt)
