@@ -37,6 +37,7 @@ type box struct {
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	pid       int
+	pidfd     *os.File      // of PID 1, opened before it could be waited for
 	control   *wire.Conn    // the agent's first connection; closing it ends the agent
 	listener  *os.File      // where the agent takes further ones
 	ns        mounts.NS     //
@@ -76,17 +77,37 @@ func (b *box) destroy() error {
 	b.removed = true
 	b.mu.Unlock()
 	b.end()
-	var errs []error
-	if b.group != nil && b.reaped == nil {
-		// Where PID 1 can be waited for, its end is that of everything in its pid
-		// namespace, and nothing of the box is outside.
-		errs = append(errs, b.group.Kill())
+	err := b.kill() // first: what follows may wait for others
+	b.users.Wait()
+	if err := errors.Join(err, b.destroyParts(ctx)); err != nil {
+		// The directory and the lease stay: the next launcher sweeps again.
+		return fmt.Errorf("removing box %q: %w", b.id, err)
+	}
+	return b.forget()
+}
+
+// kill sends SIGKILL to all processes of the box. Where PID 1 can be waited for,
+// its end is that of everything in its pid namespace, and nothing of the box is
+// outside.
+func (b *box) kill() (err error) {
+	switch {
+	case b.reaped != nil:
+		err = b.process.Signal(unix.SIGKILL)
+		if errors.Is(err, os.ErrProcessDone) {
+			err = nil
+		}
+	case b.group != nil:
+		err = b.group.Kill()
 	}
 	if b.control != nil {
 		b.control.Close()
 	}
-	b.users.Wait()
-	errs = append(errs, b.destroyContainer(ctx), b.destroySlots())
+	return err
+}
+
+// destroyParts waits for the end of the box and takes apart what it was made of.
+func (b *box) destroyParts(ctx context.Context) error {
+	errs := []error{b.destroyContainer(ctx), b.destroySlots()}
 	if b.group != nil {
 		errs = append(errs, b.group.Remove(ctx))
 		b.group.Close()
@@ -95,15 +116,16 @@ func (b *box) destroy() error {
 		errs = append(errs, b.root.Close())
 	}
 	b.closeFiles()
-	if err := errors.Join(errs...); err != nil {
-		// The directory and the lease stay: the next launcher sweeps again.
-		return fmt.Errorf("removing box %q: %w", b.id, err)
-	}
-	if b.private != "" {
-		errs = append(errs, os.RemoveAll(b.private))
-	}
-	if b.dir != "" {
-		errs = append(errs, os.RemoveAll(b.dir))
+	return errors.Join(errs...)
+}
+
+// forget removes the record of a box that is gone.
+func (b *box) forget() error {
+	var errs []error
+	for _, dir := range []string{b.private, b.dir} {
+		if dir != "" {
+			errs = append(errs, os.RemoveAll(dir))
+		}
 	}
 	if b.lease != nil {
 		errs = append(errs, b.lease.release())
@@ -111,16 +133,12 @@ func (b *box) destroy() error {
 	return errors.Join(errs...)
 }
 
-// destroyContainer kills PID 1, and with it every process of its pid namespace,
-// and waits until it has been reaped.
+// destroyContainer waits until PID 1, which was killed, has been reaped.
 func (b *box) destroyContainer(ctx context.Context) error {
 	if b.container == nil {
 		return nil
 	}
 	if b.reaped != nil {
-		if err := b.process.Signal(unix.SIGKILL); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			return fmt.Errorf("killing PID 1: %w", err)
-		}
 		select {
 		case <-b.reaped:
 		case <-ctx.Done():
@@ -145,6 +163,7 @@ func (b *box) closeFiles() {
 	b.listener.Close() // a nil file is fine
 	b.network.Close()
 	b.user.Close()
+	b.pidfd.Close()
 	_ = b.ns.Close()
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -89,6 +89,9 @@ func (l *Launcher) greetAgent(b *box) error {
 	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
 		return err
 	}
+	if err := b.stillThere(); err != nil {
+		return err
+	}
 	return b.root.Hide()
 }
 

@@ -174,8 +174,11 @@ func (l *Launcher) startInit(b *box) error {
 	if err != nil {
 		return fmt.Errorf("starting box: %w", err)
 	}
-	b.reap()
-	if b.pid, err = b.process.Pid(); err != nil {
+	if b.pid, err = b.process.Pid(); err == nil {
+		b.pidfd, err = linux.PidfdOpen(b.pid)
+	}
+	b.reap() // from here on the number may become another's
+	if err != nil {
 		return err
 	}
 	return emptyDumps(b.pid)

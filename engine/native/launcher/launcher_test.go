@@ -2,10 +2,13 @@ package launcher
 
 import (
 	"context"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -58,6 +61,27 @@ func TestFailedRemovalStaysOnRecord(t *testing.T) {
 func TestCgroupName(t *testing.T) {
 	if got := cgroupName("/run/boxd/run-abc", "b1"); got != "abc.b1" {
 		t.Error(got)
+	}
+}
+
+// TestStillThere: a zombie keeps its number, what was waited for does not.
+func TestStillThere(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := linux.PidfdOpen(cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pidfd.Close()
+	b := &box{pidfd: pidfd}
+	if err := errors.Join(b.stillThere(), cmd.Process.Kill(), b.stillThere()); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
+	if b.stillThere() == nil {
+		t.Error("a process that was waited for is still there")
 	}
 }
 

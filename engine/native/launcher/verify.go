@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // verify reads back from the host's /proc that PID 1 is confined as it was asked
@@ -18,29 +20,36 @@ func (l *Launcher) verify(b *box) error {
 	uid := fmt.Sprint(b.lease.Base + agentID)
 	all := strings.Join([]string{uid, uid, uid, uid}, "\t")
 	for _, want := range []struct{ key, value string }{
-		{"Uid", all}, {"Gid", all},
+		{"Uid", all}, {"Gid", all}, {"Groups", ""},
 		{"NoNewPrivs", "1"},
 		{"Seccomp", "2"},
-		{"CapEff", capMask},
+		// The first thread, which /proc shows, is the main goroutine's alone: none of
+		// those that give birth to commands and renounce more.
+		{"CapInh", capMask}, {"CapPrm", capMask}, {"CapEff", capMask}, {"CapBnd", capMask}, {"CapAmb", capMask},
 	} {
-		if got := status[want.key]; got != want.value {
+		if got, ok := status[want.key]; got != want.value || !ok {
 			return fmt.Errorf("verifying box: %s of PID 1 is %q, not %q", want.key, got, want.value)
 		}
 	}
-	// Or nothing at all: /proc shows the first thread, which may be one that gives
-	// birth to commands and has renounced what is left.
-	if got := status["CapBnd"]; got != capMask && got != noCaps {
-		return fmt.Errorf("verifying box: CapBnd of PID 1 is %q, not %q", got, capMask)
+	if err := b.stillThere(); err != nil {
+		return fmt.Errorf("verifying box: %w", err)
+	}
+	return nil
+}
+
+// stillThere says that b.pid has been the number of the box's PID 1 all the time.
+// It is called after something was done by that number: pidfd_send_signal(2) knows
+// a process until it has been waited for, and so long no other gets its number.
+func (b *box) stillThere() error {
+	if err := linux.PidfdSignal(b.pidfd, 0); err != nil {
+		return fmt.Errorf("PID 1 has ended: %w", err)
 	}
 	return nil
 }
 
 // capMask is agentCaps as in /proc/<pid>/status: bits 5 (KILL), 6 (SETGID),
 // 7 (SETUID) and 8 (SETPCAP) of capabilities(7).
-const (
-	capMask = "00000000000001e0"
-	noCaps  = "0000000000000000"
-)
+const capMask = "00000000000001e0"
 
 func readStatus(pid int) (map[string]string, error) {
 	f, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
