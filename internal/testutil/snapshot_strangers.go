@@ -3,6 +3,7 @@ package testutil
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -14,7 +15,7 @@ import (
 type strangers struct {
 	launchers map[int]bool
 	instances []string // state directories of one launcher each
-	boxes     []string // names of their cgroups
+	boxes     []string // names of the cgroups of their boxes
 }
 
 func findStrangers(all map[int]process) strangers {
@@ -76,21 +77,12 @@ func (s strangers) own(p process, all map[int]process) bool {
 	return false
 }
 
-// ownPath says whether a cgroup, a file of state or the target of a link in it
-// belongs to a stranger.
+// ownPath says whether a cgroup, a file of state or the target of a lease
+// ("<instance>/<box>") belongs to a stranger: by a part of it that names a
+// stranger's box or instance. Both names are random.
 func (s strangers) ownPath(path string) bool {
-	parts := strings.Split(path, "/")
-	for _, box := range s.boxes {
-		for _, part := range parts {
-			if box != "" && part == box {
-				return true
-			}
-		}
-	}
-	for _, dir := range s.instances {
-		if dir != "" && (path == dir || strings.HasPrefix(path, dir+"/")) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(strings.Split(path, "/"), func(part string) bool {
+		isInstance := func(dir string) bool { return dir != "" && part == filepath.Base(dir) }
+		return part != "" && (slices.Contains(s.boxes, part) || slices.ContainsFunc(s.instances, isInstance))
+	})
 }

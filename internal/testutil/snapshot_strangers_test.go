@@ -46,7 +46,7 @@ func TestStrangers(t *testing.T) {
 }
 
 func TestStrangersOwn(t *testing.T) {
-	s := strangers{launchers: map[int]bool{7: true}, instances: []string{"/run/boxd/run-1", ""}, boxes: []string{"box-a", ""}}
+	s := strangers{launchers: map[int]bool{7: true}, instances: []string{"/run/boxd/run-1", ""}, boxes: []string{"run-1.box-a", ""}}
 	all := map[int]process{7: {pid: 7, ppid: 3}, 8: {pid: 8, ppid: 7}, 9: {pid: 9, ppid: 8}, 3: {pid: 3, ppid: 1}}
 	for pid, want := range map[int]bool{7: true, 8: true, 9: true, 3: false} {
 		if got := s.own(all[pid], all); got != want {
@@ -54,13 +54,13 @@ func TestStrangersOwn(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]bool{
-		"/sys/fs/cgroup/pids/boxd/box-a/work/1": true,
-		"/sys/fs/cgroup/pids/boxd/box-b":        false,
-		"/sys/fs/cgroup/pids/boxd":              false,
-		"/run/boxd/run-1/lock":                  true,
-		"/run/boxd/run-12":                      false,
-		"run-1/box-a":                           true, // a lease
-		"":                                      false,
+		"/sys/fs/cgroup/pids/boxd/run-1.box-a/work/1": true,
+		"/sys/fs/cgroup/pids/boxd/run-2.box-a":        false,
+		"/sys/fs/cgroup/pids/boxd":                    false,
+		"/run/boxd/run-1/lock":                        true,
+		"/run/boxd/run-12":                            false,
+		"run-1/box-a":                                 true, // a lease
+		"":                                            false,
 	} {
 		if got := s.ownPath(path); got != want {
 			t.Errorf("ownPath(%q) = %v, want %v", path, got, want)
