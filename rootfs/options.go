@@ -6,13 +6,15 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/boxd/boxd/internal/linux"
 )
 
 // Options of the root of one box.
 type Options struct {
-	// Hostname in /etc/hostname and /etc/hosts. Empty: DefaultHostname.
+	// Hostname in /etc/hostname and /etc/hosts. Empty: DefaultHostname. Whether it
+	// is a good one is the caller's to check; here it must be one word.
 	Hostname string
 	// IDBase is the host id that the box's user and group id 0 are mapped to;
 	// the box has the 65,536 ids from there on.
@@ -47,10 +49,10 @@ func (o *Options) check() error {
 		return fmt.Errorf("id base %d: must be above 0, the ids of the host itself", o.IDBase)
 	case o.UID < 0 || o.UID >= boxIDs || o.GID < 0 || o.GID >= boxIDs:
 		return fmt.Errorf("user %d:%d: ids in a box are 0 to %d", o.UID, o.GID, boxIDs-1)
-	case !plainName(o.Hostname) || len(o.Hostname) > 64: // HOST_NAME_MAX
-		return fmt.Errorf("hostname %q: must be 1 to 64 letters, digits, '-', '_' and '.'", o.Hostname)
-	case o.UserName != "" && !plainName(o.UserName) || len(o.UserName) > 32: // useradd(8)
-		return fmt.Errorf("user name %q: must be at most 32 letters, digits, '-', '_' and '.'", o.UserName)
+	case !oneWord(o.Hostname):
+		return fmt.Errorf("hostname %q: must be one word without '#' and ':', or /etc/hosts would mean something else", o.Hostname)
+	case !oneWord(o.UserName):
+		return fmt.Errorf("user name %q: must be one word without '#' and ':', or /etc/passwd would mean something else", o.UserName)
 	case o.TmpSize < minSize:
 		return fmt.Errorf("tmp size %d: must be at least %d bytes", o.TmpSize, minSize)
 	case o.Writable && o.UpperSize < minSize:
@@ -61,12 +63,12 @@ func (o *Options) check() error {
 	return nil
 }
 
-// plainName says that name can stand in passwd and hosts without meaning
-// anything but itself.
-func plainName(name string) bool {
-	return name != "" && strings.IndexFunc(name, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r))
-	}) < 0
+// oneWord says that name can be a field of hosts(5) and passwd(5) without ending
+// it or beginning a comment.
+func oneWord(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return r == '#' || r == ':' || unicode.IsSpace(r) || unicode.IsControl(r)
+	})
 }
 
 // sized returns the options of a tmpfs of size bytes. It gets an inode for each

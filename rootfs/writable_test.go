@@ -144,8 +144,8 @@ func TestWritableBudget(t *testing.T) {
 	} {
 		r := testBox(t, h, dir, fmt.Sprint("box", i), writable(t, testBase))
 		sh(t, r, testBase, script)
-		if path, size, full := r.Full(); path != "/" || size != 16<<20 || !full {
-			t.Errorf("%s: Full() = %q, %d, %v", script, path, size, full)
+		if path, size := full(t, r); path != "/" || size != 16<<20 {
+			t.Errorf("%s: full is %q of %d bytes", script, path, size)
 		}
 	}
 }
