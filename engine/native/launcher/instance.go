@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/linux"
@@ -45,7 +46,7 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host) (*insta
 	if err := makeStateDir(state); err != nil {
 		return nil, err
 	}
-	global, err := lockFile(filepath.Join(state, "lock"), unix.LOCK_EX)
+	global, err := lockPatiently(filepath.Join(state, "lock"), lockTime)
 	if err != nil {
 		return nil, fmt.Errorf("locking state directory: %w", err)
 	}
@@ -113,6 +114,26 @@ func lockFile(path string, how int) (*os.File, error) {
 		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
 	}
 	return f, nil
+}
+
+// lockTime bounds the wait for others that start: each holds the lock for as long
+// as it sweeps.
+const lockTime = 30 * time.Second
+
+// lockPatiently waits for a lock, at most for limit. It asks again and again: a
+// flock(2) that waits could not be given up.
+func lockPatiently(path string, limit time.Duration) (*os.File, error) {
+	end := time.Now().Add(limit)
+	for pause := time.Millisecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		f, err := lockFile(path, unix.LOCK_EX|unix.LOCK_NB)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return f, err
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("%q is still held by another launcher after %v: end the one that hangs (fuser -v %s), or choose another state directory", path, limit, path)
+		}
+		time.Sleep(pause)
+	}
 }
 
 func (i *instance) boxes() string { return filepath.Join(i.dir, "boxes") }

@@ -39,6 +39,7 @@ type Launcher struct {
 	policy   []byte   // seccomp program of agents
 	networks *networks
 	creating chan struct{}
+	budget   *budget // of requests
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -99,6 +100,7 @@ func open(stateDir string) (l *Launcher, err error) {
 	l = &Launcher{
 		boxes:    map[string]*box{},
 		deny:     append([]string{stateDir}, mounts.DefaultDeny...),
+		budget:   newBudget(),
 		creating: make(chan struct{}, 2*runtime.NumCPU()),
 	}
 	if l.policy, err = seccomp.Compile(); err != nil {
@@ -159,7 +161,12 @@ func (l *Launcher) serve() {
 			}
 			return
 		}
-		l.requests.Go(func() { l.answer(frame) })
+		cost := requestCost + len(frame.Body)
+		l.budget.take(cost) // the client waits, and at most one frame more is in memory
+		l.requests.Go(func() {
+			defer l.budget.give(cost)
+			l.answer(frame)
+		})
 	}
 }
 

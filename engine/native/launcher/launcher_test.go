@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
@@ -83,6 +85,25 @@ func TestStillThere(t *testing.T) {
 	if b.stillThere() == nil {
 		t.Error("a process that was waited for is still there")
 	}
+}
+
+// TestLockPatiently: a launcher that hangs with the lock is named, not waited for
+// without end.
+func TestLockPatiently(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	held, err := lockPatiently(path, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockPatiently(path, 0); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("taking a lock that is held: %v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { held.Close() })
+	f, err := lockPatiently(path, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
 }
 
 func TestOneLine(t *testing.T) {
