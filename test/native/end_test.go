@@ -44,9 +44,9 @@ func TestTimeout(t *testing.T) {
 func TestTimeoutIsGentle(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	c := shell(`trap 'echo parent; wait; exit 7' TERM
-		setsid sh -c 'trap "echo child; exit" TERM; echo >/tmp/ready; while :; do sleep 0.05; done' & 
+		setsid sh -c 'trap "echo child; exit" TERM; while :; do sleep 0.05; done' & 
 		while :; do sleep 0.05; done`)
-	c.Timeout, c.Grace = time.Second, patience
+	c.Timeout, c.Grace = patience/30, patience // both traps must be set by then
 	o := run(t, b, c)
 	want(t, o, engine.TimedOut, 124)
 	if o.ExitCode != 7 || !strings.Contains(o.stdout, "parent\n") || !strings.Contains(o.stdout, "child\n") {

@@ -183,7 +183,7 @@ func TestCPULimit(t *testing.T) {
 		if used > most {
 			t.Errorf("%g CPUs: used %v in %v, want at most %v", cpus, used, o.Receipt.Wall, most)
 		}
-		if throttled := figure(t, "throttled time", o.Receipt.Throttled); throttled <= 0 {
+		if throttled := figure(t, "throttled time", o.Receipt.Throttled); throttled <= 0 && used > most*3/4 { // a loaded host may not give it so much
 			t.Errorf("%g CPUs: throttled for %v, want some time", cpus, throttled)
 		}
 	}
