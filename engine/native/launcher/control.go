@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -24,7 +23,12 @@ const socketName = "agent.sock"
 
 // openControl makes the agent's first connection and its listening socket.
 func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
-	addr := &net.UnixAddr{Name: filepath.Join(b.dir, socketName), Net: "unix"}
+	dir, name, err := b.socketAddress()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer dir.Close()
+	addr := &net.UnixAddr{Name: name, Net: "unix"}
 	listener, err := net.ListenUnix("unix", addr)
 	if err != nil {
 		return nil, nil, fmt.Errorf("making agent socket: %w", err)
@@ -50,6 +54,16 @@ func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
 		return nil, nil, err
 	}
 	return conn, theirs, nil
+}
+
+// socketAddress names the agent's socket by a descriptor of its directory, which is
+// the caller's: a path may be longer than the 107 bytes of an address (unix(7)).
+func (b *box) socketAddress() (dir *os.File, name string, err error) {
+	dir, err = linux.Openat2(nil, b.dir, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
+	if err != nil {
+		return nil, "", fmt.Errorf("opening directory of box: %w", err)
+	}
+	return dir, linux.FdPath(dir) + "/" + socketName, nil
 }
 
 // greetAgent sets the agent up and waits until it has hardened itself.
@@ -102,7 +116,13 @@ func (b *box) connect() (*os.File, error) {
 		return nil, os.NewSyscallError("socket", err)
 	}
 	f := os.NewFile(uintptr(fd), "agent")
-	addr := &unix.SockaddrUnix{Name: filepath.Join(b.dir, socketName)}
+	dir, name, err := b.socketAddress()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	defer dir.Close()
+	addr := &unix.SockaddrUnix{Name: name}
 	if err := linux.Retry(func() error { return unix.Connect(fd, addr) }); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("connecting to agent: %w", err)

@@ -123,6 +123,7 @@ func (l *Launcher) makeRoot(b *box) error {
 		if err != nil {
 			return err
 		}
+		defer ns.Close()
 		o.IDMapUserNS = ns
 	}
 	root, err := l.image.Build(filepath.Join(b.private, "root"), o)
@@ -154,15 +155,7 @@ func (l *Launcher) startInit(b *box) error {
 		return err
 	}
 	defer home.Close()
-	b.process = &libcontainer.Process{
-		Init:       true,
-		Args:       []string{"/proc/self/exe", "agent"},
-		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug},
-		Cwd:        "/",
-		UID:        agentID,
-		GID:        agentID,
-		ExtraFiles: []*os.File{extraControl: agentEnd, extraCgroup: home},
-	}
+	b.process = agentProcess(agentEnd, home)
 	// The thread enters the box's v1 cgroups and its child is born there. Start and
 	// not Run: PID 1 does not wait at the exec fifo, see birth.c.
 	err = linux.OnThrowawayThread(func() error {
@@ -184,17 +177,38 @@ func (l *Launcher) startInit(b *box) error {
 	return emptyDumps(b.pid)
 }
 
-// mapping returns a user namespace with map m, made once per box. The box owns it.
+// agentProcess is PID 1. The files stay the caller's.
+func agentProcess(control, cgroup *os.File) *libcontainer.Process {
+	return &libcontainer.Process{
+		Init:       true,
+		Args:       []string{"/proc/self/exe", "agent"},
+		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug},
+		Cwd:        "/",
+		UID:        agentID,
+		GID:        agentID,
+		ExtraFiles: []*os.File{extraControl: control, extraCgroup: cgroup},
+	}
+}
+
+// maxMappings is how many user namespaces a box keeps for its mounts to come: most
+// have one, that of the workspace's owner.
+const maxMappings = 8
+
+// mapping returns a user namespace with map m. The caller owns it; a mount that was
+// made with it does not need it any more.
 func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f, ok := b.userNS[m.String()]; ok {
-		return f, nil
+		return dup(f)
 	}
 	f, err := mounts.UserNS(m)
 	if err != nil {
 		return nil, fmt.Errorf("making id map: %w", err)
 	}
+	if len(b.userNS) >= maxMappings {
+		return f, nil
+	}
 	b.userNS[m.String()] = f
-	return f, nil
+	return dup(f)
 }

@@ -83,6 +83,7 @@ func (l *Launcher) mount(b *box, m mounts.Mount) (mounts.MountID, error) {
 	if err != nil {
 		return 0, err
 	}
+	defer ns.Close()
 	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: m.ReadOnly, Map: owner, UserNS: ns})
 	if err != nil {
 		return 0, fieldError(err)
