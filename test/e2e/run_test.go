@@ -38,7 +38,6 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"--", "/etc/passwd"}, result{126, "", `boxd: executing "/etc/passwd": program not executable: permission denied` + "\n"}},
 		{[]string{"--", "/tmp"}, result{126, "", `boxd: executing "/tmp": program not executable: permission denied` + "\n"}},
 		{[]string{"--", "nosuchprogram"}, result{127, "", `boxd: executing "nosuchprogram": program not found` + "\n"}},
-		{[]string{"--workdir", "/no/dir", "--", "true"}, result{125, "", `boxd: entering "/no/dir": working directory does not exist (create it first, or ask for it to be made)` + "\n"}},
 		{[]string{"--output-limit", "10", "--", "sh", "-c", "printf 0123456789"}, result{0, "0123456789", ""}},
 		{[]string{"--output-limit", "10", "--", "printf", "0123456789x"}, result{137, "0123456789", "verdict: output-limit (limit 10 B)\n"}},
 		{[]string{"--output-limit", "64k", "--", "cat", "/dev/zero"}, result{137, strings.Repeat("\x00", 65536), "verdict: output-limit (limit 64 KiB)\n"}},
@@ -50,6 +49,12 @@ func TestExitStatus(t *testing.T) {
 			c.want(r.want, r.args...)
 		}
 	}
+}
+
+// TestNoDir: a missing working directory is not made unasked.
+func TestNoDir(t *testing.T) {
+	c := newCLI(t)
+	c.wantRefused(125, c.run("run", "--workdir", "/no/dir", "--", "true"), `"/no/dir"`, "does not exist")
 }
 
 // canDo says whether the machine can do what args ask for: a writable root needs
