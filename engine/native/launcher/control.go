@@ -83,20 +83,8 @@ func (l *Launcher) greetAgent(b *box) error {
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {
 		return fmt.Errorf("setting up agent: %w", err)
 	}
-	timer := time.AfterFunc(agentDeadline, func() { b.control.Close() })
-	defer timer.Stop()
-	frame, err := b.control.Receive()
-	if err != nil {
+	if err := awaitReady(b.control); err != nil {
 		return fmt.Errorf("setting up agent: %w", err)
-	}
-	frame.Close()
-	var failed wire.FailedMsg
-	switch {
-	case frame.Type == wire.TypeReady:
-	case failed.Unmarshal(frame.Body) == nil:
-		return fmt.Errorf("setting up agent: %w", &failed)
-	default:
-		return fmt.Errorf("setting up agent: type %d: %w", frame.Type, wire.ErrProtocol)
 	}
 	b.listener.Close()
 	b.listener = nil
@@ -107,6 +95,25 @@ func (l *Launcher) greetAgent(b *box) error {
 		return err
 	}
 	return b.root.Hide()
+}
+
+// awaitReady receives the agent's answer to Init.
+func awaitReady(control *wire.Conn) error {
+	timer := time.AfterFunc(agentDeadline, func() { control.Close() })
+	defer timer.Stop()
+	frame, err := control.Receive()
+	if err != nil {
+		return err
+	}
+	frame.Close()
+	var failed wire.FailedMsg
+	switch {
+	case frame.Type == wire.TypeReady:
+		return nil
+	case failed.Unmarshal(frame.Body) == nil:
+		return &failed
+	}
+	return fmt.Errorf("type %d: %w", frame.Type, wire.ErrProtocol)
 }
 
 // connect opens a further connection to the agent for a client.

@@ -156,9 +156,14 @@ func (l *Launcher) startInit(b *box) error {
 	}
 	defer home.Close()
 	b.process = agentProcess(agentEnd, home)
-	// The thread enters the box's v1 cgroups and its child is born there. Start and
-	// not Run: PID 1 does not wait at the exec fifo, see birth.c.
-	err = linux.OnThrowawayThread(func() error {
+	return b.start()
+}
+
+// start gives birth to PID 1. The thread enters the box's v1 cgroups and its child
+// is born there. Start and not Run: PID 1 does not wait at the exec fifo, see
+// birth.c.
+func (b *box) start() error {
+	err := linux.OnThrowawayThread(func() error {
 		if err := b.group.EnterThread(); err != nil {
 			return err
 		}

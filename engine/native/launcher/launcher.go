@@ -70,17 +70,12 @@ func Main(stateDir string) error {
 	if l != nil {
 		l.client = client
 	}
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
-	if err != nil {
-		h.Error = err.Error()
-	}
-	body, jerr := json.Marshal(h)
-	err = errors.Join(jerr, client.Send(rpc.TypeHello, 0, body))
-	if errors.Is(err, unix.EPIPE) {
+	herr := hello(client, err)
+	switch {
+	case errors.Is(herr, unix.EPIPE):
 		return l.close() // the client has given up already
-	}
-	if err != nil || h.Error != "" {
-		return errors.Join(err, l.close())
+	case herr != nil || err != nil:
+		return errors.Join(herr, l.close())
 	}
 	served := make(chan struct{})
 	go func() { // not on the main thread, to which a change of goroutines is slow
@@ -89,6 +84,16 @@ func Main(stateDir string) error {
 	}()
 	<-served
 	return l.close()
+}
+
+// hello tells the client who serves it, or why nobody does.
+func hello(client *wire.Conn, reason error) error {
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
+	if reason != nil {
+		h.Error = reason.Error()
+	}
+	body, err := json.Marshal(h)
+	return errors.Join(err, client.Send(rpc.TypeHello, 0, body))
 }
 
 // open does everything that does not depend on a box.
