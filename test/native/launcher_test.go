@@ -4,11 +4,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
+	"golang.org/x/sys/unix"
 )
 
 // TestLongStateDir: a state directory may be deeper than the address of a socket
@@ -40,6 +42,29 @@ func TestMountsOfManyOwners(t *testing.T) {
 	}
 	if n := openFiles(t, launcher); n > before+kept {
 		t.Errorf("the launcher has %d open files after mounts of %d owners, had %d before", n, owners, before)
+	}
+}
+
+// TestNoWayIntoRoot: what the caller is given to watch a writable root does not lead
+// into it.
+func TestNoWayIntoRoot(t *testing.T) {
+	e := start(t)
+	if _, ok := createWritable(t, e, engine.Spec{}); !ok {
+		return
+	}
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range list {
+		fd, err := strconv.Atoi(f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var st unix.Stat_t
+		if unix.Fstatat(fd, "etc/hostname", &st, 0) == nil {
+			t.Errorf("descriptor %d leads into the root of the box", fd)
+		}
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/rootfs"
 	"golang.org/x/sys/unix"
 )
 
@@ -121,7 +123,7 @@ func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
 	}
 	files = append(files, conn)
 	for _, v := range b.root.Volumes() {
-		dir, err := dup(v.Dir)
+		dir, err := watched(v)
 		if err != nil {
 			return created, files, err
 		}
@@ -138,6 +140,18 @@ func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
 	var slotFiles []*os.File
 	created.First, slotFiles = describe(first)
 	return created, append(files, slotFiles...), nil
+}
+
+// watched returns a descriptor that shows how full v is. That of a writable root is
+// one of a file in it: the root's own leads to where the launcher makes mount points.
+func watched(v rootfs.Volume) (*os.File, error) {
+	if v.Path != "/" {
+		return dup(v.Dir)
+	}
+	return linux.Openat2(v.Dir, "etc/hostname", unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
 }
 
 // describe says what a slot is to the client, and with which descriptors: they
