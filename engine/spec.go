@@ -48,8 +48,8 @@ const MaxID = 65534
 // Spec describes a box before it exists. It is a pure value that can be
 // serialised; [Spec.Validate] checks it without touching the kernel.
 type Spec struct {
-	// ID names the box: 1 to 64 of a-z, 0-9 and "-", starting with a letter or
-	// digit. Empty: a random one.
+	// ID names the box, once among the boxes of an engine: 1 to 64 of a-z, 0-9 and
+	// "-", starting with a letter or digit. Empty: a random one.
 	ID string `json:"id,omitempty"`
 	// Image is the root file system. Empty or "host": the host's system
 	// directories, read-only.
