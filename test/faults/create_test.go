@@ -21,7 +21,7 @@ func TestKillCreation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			binaries(t)
 			state := newState(t)
-			n, count := seed(t), max(cycles(t)/2, 10)
+			n, count := seed(t), cycles(t, 0.5)
 			for i := range count {
 				// One kill somewhere in each slice of the time.
 				rng := rand.New(rand.NewPCG(n, uint64(i)))

@@ -5,5 +5,5 @@
 //
 // A kill test prints its seed. BOXD_FAULTS_SEED=n replays one, and
 // BOXD_FAULTS_CYCLES=n sets how many cycles TestKill has (default 200, with -short
-// 20); the tests of single phases have half as many.
+// 8); the tests of single phases have half as many.
 package faults

@@ -33,6 +33,24 @@ func runShell(t *testing.T, state, before string) (status int, said string) {
 	return cmd.ProcessState.ExitCode(), stderr.String()
 }
 
+// more is the next amount of a resource to try: with -short, in the emulated
+// machine, in large steps.
+func more(n, step int) int {
+	if testing.Short() {
+		step = n/2 + 1
+	}
+	return n + step
+}
+
+// rounds is how often it has to work before the amount is enough.
+func rounds(t *testing.T) int {
+	t.Helper()
+	if testing.Short() {
+		return 1
+	}
+	return 3
+}
+
 // wantOneLine: it works, or it says in one line why not.
 func wantOneLine(t *testing.T, name string, status int, said string) {
 	t.Helper()
@@ -47,7 +65,7 @@ func TestFewDescriptors(t *testing.T) {
 	binaries(t)
 	state := newState(t)
 	worked := 0
-	for limit := 8; worked < 3 && limit < 1000; limit += 2 + limit/16 {
+	for limit := 8; worked < rounds(t) && limit < 1000; limit = more(limit, 2+limit/16) {
 		status, said := runShell(t, state, fmt.Sprintf("ulimit -n %d", limit))
 		if limit < 16 && strings.Contains(said, "runtime") {
 			continue // too few for the Go runtime itself
@@ -77,7 +95,7 @@ func TestFullState(t *testing.T) {
 	for name, option := range map[string]string{"inodes": "nr_inodes=%d", "blocks": "nr_blocks=%d"} {
 		t.Run(name, func(t *testing.T) {
 			worked := 0
-			for n := 1; worked < 3 && n < 200; n++ {
+			for n := 1; worked < rounds(t) && n < 200; n = more(n, 1) {
 				script := fmt.Sprintf(`mount -t tmpfs -o mode=711,`+option+` state %[2]s || exit 7
 					%[3]s run --init %[4]s --state-dir %[2]s -- sh -c 'exit 7'; status=$?
 					find %[2]s -mindepth 1 ! -path '*/lock' ! -path '*/ids' >&2

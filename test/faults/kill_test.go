@@ -19,15 +19,18 @@ const quitWithStacks = unix.SIGQUIT
 
 func newTimer(testing.TB) <-chan time.Time { return time.After(patience) }
 
-// cycles is how often a kill test is repeated.
-func cycles(t testing.TB) int {
-	if n, err := strconv.Atoi(os.Getenv("BOXD_FAULTS_CYCLES")); err == nil && n > 0 {
-		return n
+// cycles is how often a kill test is repeated: share is which part of all it has.
+func cycles(t testing.TB, share float64) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv("BOXD_FAULTS_CYCLES"))
+	switch {
+	case err == nil && n > 0:
+	case testing.Short():
+		n = 6
+	default:
+		n = 200
 	}
-	if testing.Short() {
-		return 20
-	}
-	return 200
+	return max(int(float64(n)*share), 1)
 }
 
 // seed returns the seed of a test and prints it.
@@ -113,7 +116,7 @@ func TestKill(t *testing.T) {
 	whole := undisturbed(t, state)
 	n := seed(t)
 	hits := 0
-	for i := range cycles(t) {
+	for i := range cycles(t, 1) {
 		rng := rand.New(rand.NewPCG(n, uint64(i)))
 		f := newFault(rng, whole)
 		name := fmt.Sprintf("cycle %d, %v", i, f)

@@ -24,7 +24,7 @@ func TestKillRun(t *testing.T) {
 		whole = min(whole, time.Since(began))
 	}
 	n, hits := seed(t), 0
-	for i := range max(cycles(t)/2, 10) {
+	for i := range cycles(t, 0.5) {
 		rng := rand.New(rand.NewPCG(n, uint64(i)))
 		f := newFault(rng, whole)
 		name := fmt.Sprintf("cycle %d, %v", i, f)

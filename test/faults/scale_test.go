@@ -48,7 +48,7 @@ func TestIdleBoxes(t *testing.T) {
 	binaries(t)
 	n := 500
 	if testing.Short() {
-		n = 25 // an emulated machine is some 30 times slower
+		n = 15 // an emulated machine is some 30 times slower
 	}
 	state := newState(t)
 	before := ownMemory(t, os.Getpid())
