@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/boxd/boxd/cgroups"
 )
@@ -50,4 +51,23 @@ func (b *box) dropSlot(s *cgroups.Slot) {
 	if err := s.Remove(ctx); err != nil && b.life.Err() == nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: box %q: removing cgroup of command: %v\n", b.id, err)
 	}
+}
+
+// reapTime bounds the wait for the dead of a killed command. PID 1 needs
+// milliseconds for all that a pids limit allows; one that was stopped or taken over
+// would never be done.
+const reapTime = 2 * time.Second
+
+// killSlot kills a command and returns when its dead do not count any more: the
+// next command of the box must not be refused a fork because of them.
+func (b *box) killSlot(s *cgroups.Slot) error {
+	if err := s.Kill(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(b.life, reapTime)
+	defer cancel()
+	if err := s.WaitReaped(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
 }

@@ -255,7 +255,7 @@ func (l *Launcher) handleKill(r *request) error {
 		return err
 	}
 	if m.Signal == int(unix.SIGKILL) {
-		return s.Kill()
+		return b.killSlot(s)
 	}
 	return s.Signal(unix.Signal(m.Signal))
 }
