@@ -58,13 +58,18 @@ func Main() error {
 		_ = control.Send(wire.TypeFailed, frame.ID, failed.Marshal())
 		return err
 	}
+	// The limits are counted with all threads where they belong.
+	placed := make(chan struct{})
+	for range a.threads {
+		go a.thread(placed)
+	}
+	for range a.threads {
+		<-placed
+	}
 	if err := control.Send(wire.TypeReady, frame.ID, nil); err != nil {
 		return err
 	}
 	go a.watch(control)
-	for range a.threads {
-		go a.thread()
-	}
 	return a.reaper.run()
 }
 

@@ -16,11 +16,12 @@ import (
 // On hosts with cgroup v1 controllers it lives in the box's cgroups for commands,
 // apart from the rest of the agent: the child of a thread is born in the thread's
 // cgroups.
-func (a *agent) thread() {
+func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
 	if err := errors.Join(enter(a.home[1:]), renounce()); err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
+	placed <- struct{}{}
 	for {
 		fd, _, err := unix.Accept4(a.listener, unix.SOCK_CLOEXEC)
 		switch err {
