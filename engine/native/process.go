@@ -160,6 +160,9 @@ func (p *process) startError(failed *wire.FailedMsg) error {
 		return fmt.Errorf("%s %q: %w", failed.Step, p.cmd.Dir, failed.Errno)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:
 		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, p.box.currentLimits().PIDs)
+	case failed.Errno == syscall.ENOMEM:
+		return fmt.Errorf("executing %q: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
+			program, failed.Errno, engine.FormatSize(p.box.currentLimits().Memory))
 	}
 	return fmt.Errorf("executing %q: %w", program, failed)
 }
