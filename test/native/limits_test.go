@@ -57,7 +57,14 @@ func TestMemoryLimit(t *testing.T) {
 			if peak := figure(t, "memory peak", o.Receipt.MemoryPeak); peak > limit || peak < limit*3/4 {
 				t.Errorf("memory peak %d, want almost the limit of %d", peak, limit)
 			}
-			// The box, and PID 1 of it, are as good as before.
+			// The box, and PID 1 of it, are as good as before, but for files that fill
+			// its memory: then a command may not even be born.
+			o, err := tryRun(t, b, shell("echo alive"))
+			if err != nil && !strings.Contains(err.Error(), "memory limit of 48 MiB") ||
+				err == nil && o.stdout != "alive\n" && o.Verdict != engine.OOM {
+				t.Errorf("the next command: %+v, %v", o, err)
+			}
+			update(t, b, engine.Limits{Memory: 2 * limit})
 			wantOutput(t, b, "echo alive", "alive\n")
 		})
 	}
