@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type impostor struct {
 	t    *testing.T
 	sock *os.File
 	conn *wire.Conn
+	acts sync.WaitGroup
 }
 
 // withImpostor returns a box whose launcher and cgroups are real and whose agent
@@ -54,14 +56,16 @@ func withImpostor(t *testing.T) (*box, *impostor) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := &impostor{t, sock, conn}
+	i := &impostor{t: t, sock: sock, conn: conn}
 	t.Cleanup(func() {
-		i.hangUp()
+		i.conn.Close()
 		within(t, "removing the box", func() {
 			if err := b.Remove(context.Background()); err != nil {
 				t.Error(err)
 			}
+			i.acts.Wait()
 		})
+		i.sock.Close()
 	})
 	return b, i
 }
@@ -230,11 +234,11 @@ func TestHostileAgentSays(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b, i := withImpostor(t)
-			go func() {
+			i.acts.Go(func() {
 				f := i.spawn()
 				f.Close()
 				c.says(i, f.ID)
-			}()
+			})
 			within(t, "running a command", func() {
 				p, err := b.Start(t.Context(), engine.Command{Args: []string{"x"}, Stdout: io.Discard, Stderr: io.Discard})
 				// A violation can arrive with what was said before it.
@@ -273,7 +277,7 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 			var out strings.Builder
 			const text = "the last words\n"
 			kept := make(chan *wire.Frame, 1)
-			go func() {
+			i.acts.Go(func() {
 				f := i.spawn()
 				kept <- f
 				i.say(started(f.ID))
@@ -283,7 +287,7 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 				} else {
 					i.hangUp()
 				}
-			}()
+			})
 			within(t, "waiting for a command", func() {
 				if r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"x"}, Stdout: &out}); err != nil {
 					t.Errorf("%+v, %v", r, err)
