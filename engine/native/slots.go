@@ -21,6 +21,8 @@ import (
 // So spare slots are made right after a birth, while the command runs.
 const (
 	maxSpare = 8
+	// busyGap between two refills says that a box runs one command after another.
+	busyGap = 50 * time.Millisecond
 	// idleAfter the last command a box gives back what it no longer needs.
 	idleAfter = time.Second
 )
@@ -31,13 +33,14 @@ type slots struct {
 	box  string
 	wg   sync.WaitGroup // refills under way
 
-	mu      sync.Mutex
-	ready   []*slot
-	used    []string // to be removed with the next request
-	want    int      // spare slots to have
-	filling bool
-	idle    *time.Timer
-	closed  bool
+	mu       sync.Mutex
+	ready    []*slot
+	used     []string // to be removed with the next request
+	want     int      // spare slots to have
+	filling  bool
+	refilled time.Time // when the last refill began
+	idle     *time.Timer
+	closed   bool
 }
 
 // newSlots takes ownership of first.
@@ -80,7 +83,12 @@ func (s *slots) refill() {
 	if s.filling || s.closed || missing <= 0 || missing*2 < s.want {
 		return
 	}
-	s.filling = true
+	if now := time.Now(); now.Sub(s.refilled) < busyGap {
+		// One larger batch disturbs one command, several small ones all of them.
+		s.want = min(2*s.want, maxSpare)
+		missing = s.want - len(s.ready)
+	}
+	s.filling, s.refilled = true, time.Now()
 	s.wg.Go(func() {
 		// A failure shows when the next command finds no slot and makes its own.
 		batch, _ := s.fetch(missing)
