@@ -22,7 +22,7 @@ const memoryLimit = 8 << 20
 // agent is the state of PID 1.
 type agent struct {
 	reaper   *reaper
-	listener int        // listening socket, blocking
+	listener *os.File   // listening socket, blocking
 	home     []*os.File // v1 tasks files of the threads that give birth
 	threads  int        // how many there are
 	lifeline bool       // the box ends with the launcher's connection
@@ -95,8 +95,8 @@ func start(frame *wire.Frame) (*agent, error) {
 	files := frame.Files()
 	return &agent{
 		reaper:   newReaper(),
-		listener: int(files[0].Fd()),
-		home:     files,
+		listener: files[0],
+		home:     files[1:],
 		threads:  int(m.Spawners),
 		lifeline: m.Lifeline,
 	}, nil

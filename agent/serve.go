@@ -18,12 +18,12 @@ import (
 // cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
-	if err := errors.Join(enter(a.home[1:]), renounce()); err != nil {
+	if err := errors.Join(enter(a.home), renounce()); err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
 	placed <- struct{}{}
 	for {
-		fd, _, err := unix.Accept4(a.listener, unix.SOCK_CLOEXEC)
+		fd, _, err := unix.Accept4(int(a.listener.Fd()), unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
 			a.serve(wire.BlockingConn(fd))

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -105,6 +106,21 @@ func FileConn(f *os.File) (*Conn, error) {
 		return nil, fmt.Errorf("wrapping socket: %T is not a Unix socket", c)
 	}
 	return NewConn(sock), nil
+}
+
+// Pair returns one end of a new socket as a Conn and the other as a file for a
+// child. The caller owns both.
+func Pair() (*Conn, *os.File, error) {
+	ours, theirs, err := linux.SocketPair()
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := FileConn(ours)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return conn, theirs, nil
 }
 
 // RefuseFDs makes every descriptor that arrives a protocol violation. A peer that

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // box is a live box of a launcher. It owns the connection to the agent and the
@@ -40,12 +41,12 @@ type box struct {
 // newBox takes ownership of files.
 func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box, error) {
 	if len(files) < 1+len(m.Volumes) {
-		closeAll(files)
+		linux.CloseAll(files)
 		return nil, fmt.Errorf("%d descriptors for %d volumes: %w", len(files), len(m.Volumes), wire.ErrProtocol)
 	}
 	agent, err := wire.FileConn(files[0])
 	if err != nil {
-		closeAll(files[1:])
+		linux.CloseAll(files[1:])
 		return nil, err
 	}
 	agent.RefuseFDs() // an agent has none to give
@@ -68,7 +69,7 @@ func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box,
 		err = fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol)
 	}
 	if err != nil {
-		closeAll(rest)
+		linux.CloseAll(rest)
 		b.closeVolumes()
 		agent.Close()
 		return nil, err

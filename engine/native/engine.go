@@ -54,7 +54,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	conn, theirs, err := socketPair()
+	conn, theirs, err := wire.Pair()
 	if err != nil {
 		return nil, fmt.Errorf("making launcher socket: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
@@ -40,7 +41,7 @@ func newClient(t *testing.T) *client {
 	if err := os.Chmod(state, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	ours, theirs, err := pair()
+	ours, theirs, err := linux.SocketPair()
 	if err != nil {
 		t.Fatal(err)
 	}

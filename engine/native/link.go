@@ -185,17 +185,3 @@ func hello(conn *wire.Conn) (rpc.Hello, error) {
 	}
 	return h, json.Unmarshal(frame.Body, &h)
 }
-
-// socketPair returns our end as a connection and the other as a file for a child.
-func socketPair() (*wire.Conn, *os.File, error) {
-	ours, theirs, err := pair()
-	if err != nil {
-		return nil, nil, err
-	}
-	conn, err := wire.FileConn(ours)
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return conn, theirs, nil
-}

@@ -7,6 +7,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // slot is the cgroup of one command, held by descriptors only.
@@ -44,16 +45,9 @@ func (s *slot) begin() {
 }
 
 func (s *slot) close() {
-	closeAll(s.birth)
-	closeAll(s.files)
+	linux.CloseAll(s.birth)
+	linux.CloseAll(s.files)
 	if s.stats != nil {
 		s.stats.Close()
-	}
-}
-
-// closeAll closes files; nil ones are fine.
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		f.Close()
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // Every command gets a cgroup of its own, and making and removing one costs the
@@ -125,7 +126,7 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 		batch = append(batch, fresh)
 	}
 	if err != nil || len(files) != 0 || len(batch) != n {
-		closeAll(files)
+		linux.CloseAll(files)
 		for _, fresh := range batch {
 			fresh.close()
 		}

@@ -107,3 +107,30 @@ func Fchownat(dir *os.File, name string, uid, gid int) error {
 	}
 	return nil
 }
+
+// Dup returns another descriptor of f's open file description, with a number of
+// at least lowest. The caller owns it.
+func Dup(f *os.File, lowest int) (*os.File, error) {
+	fd, err := retryFd(func() (int, error) { return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, lowest) })
+	runtime.KeepAlive(f)
+	if err != nil {
+		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// CloseAll closes files; nil ones are fine.
+func CloseAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+// SocketPair returns the two ends of a Unix stream socket, owned by the caller.
+func SocketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "socket"), os.NewFile(uintptr(fds[1]), "socket"), nil
+}

@@ -43,17 +43,7 @@ func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("making agent socket: %w", err)
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
-	}
-	theirs := os.NewFile(uintptr(fds[1]), "agent control")
-	conn, err := wire.FileConn(os.NewFile(uintptr(fds[0]), "launcher control"))
-	if err != nil {
-		theirs.Close()
-		return nil, nil, err
-	}
-	return conn, theirs, nil
+	return wire.Pair()
 }
 
 // socketAddress names the agent's socket by a descriptor of its directory, which is
@@ -72,7 +62,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	if err != nil {
 		return err
 	}
-	defer closeAll(home)
+	defer linux.CloseAll(home)
 	m := wire.InitMsg{
 		Lifeline:  true,
 		Policy:    l.policy,
@@ -135,10 +125,4 @@ func (b *box) connect() (*os.File, error) {
 		return nil, fmt.Errorf("connecting to agent: %w", err)
 	}
 	return f, nil
-}
-
-func closeAll(files []*os.File) {
-	for _, f := range files {
-		f.Close()
-	}
 }

@@ -205,7 +205,7 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f, ok := b.userNS[m.String()]; ok {
-		return dup(f)
+		return linux.Dup(f, 0)
 	}
 	f, err := mounts.UserNS(m)
 	if err != nil {
@@ -215,5 +215,5 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 		return f, nil
 	}
 	b.userNS[m.String()] = f
-	return dup(f)
+	return linux.Dup(f, 0)
 }

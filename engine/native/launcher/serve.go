@@ -21,7 +21,7 @@ func (l *Launcher) answer(frame *wire.Frame) {
 	r := &request{Frame: frame}
 	defer r.done()
 	reply, files, err := l.handle(r)
-	defer closeAll(files)
+	defer linux.CloseAll(files)
 	if frame.ID == 0 {
 		return // told, not asked
 	}
@@ -105,7 +105,7 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	}
 	created, files, err := b.handOver()
 	if err != nil {
-		closeAll(files)
+		linux.CloseAll(files)
 		return nil, nil, errors.Join(err, l.discard(b))
 	}
 	l.mu.Lock()
@@ -146,7 +146,7 @@ func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
 // one of a file in it: the root's own leads to where the launcher makes mount points.
 func watched(v rootfs.Volume) (*os.File, error) {
 	if v.Path != "/" {
-		return dup(v.Dir)
+		return linux.Dup(v.Dir, 0)
 	}
 	return linux.Openat2(v.Dir, "etc/hostname", unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
@@ -167,14 +167,6 @@ func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
 	}
 	s.Dir, s.Tasks, s.Stats = nil, nil, nil
 	return m, files
-}
-
-func dup(f *os.File) (*os.File, error) {
-	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
-	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
 func (l *Launcher) handleRemove(body []byte) error {
@@ -209,7 +201,7 @@ func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 	for range m.Count {
 		s, err := b.newSlot()
 		if err != nil {
-			closeAll(files)
+			linux.CloseAll(files)
 			for _, made := range reply {
 				l.release(b, made.Name)
 			}
