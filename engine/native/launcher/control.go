@@ -78,6 +78,10 @@ func (l *Launcher) greetAgent(b *box) error {
 	}
 	b.listener.Close()
 	b.listener = nil
+	// Not before the agent runs: an execve under way has copied the filter already.
+	if err := emptyDumps(b.pid); err != nil {
+		return err
+	}
 	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
 		return err
 	}

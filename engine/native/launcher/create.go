@@ -176,10 +176,7 @@ func (b *box) start() error {
 		b.pidfd, err = linux.PidfdOpen(b.pid)
 	}
 	b.reap() // from here on the number may become another's
-	if err != nil {
-		return err
-	}
-	return emptyDumps(b.pid)
+	return err
 }
 
 // agentProcess is PID 1. The files stay the caller's.
