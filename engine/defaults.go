@@ -2,6 +2,7 @@ package engine
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -22,6 +23,7 @@ func (s Spec) WithDefaults() Spec {
 		s.UpperSize = cmp.Or(s.UpperSize, DefaultUpperSize)
 	}
 	s.Mounts = slices.Clone(s.Mounts)
+	s.Labels = maps.Clone(s.Labels)
 	s.Limits = s.Limits.WithDefaults()
 	return s
 }

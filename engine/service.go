@@ -11,8 +11,9 @@ import (
 type Service interface {
 	// Create builds a box, as [Engine.Create] does.
 	Create(ctx context.Context, spec Spec) (LiveBox, error)
-	// Adopt takes over a box that an earlier process made with spec. Commands that
-	// the earlier process left running are killed, managed processes are not.
+	// Adopt takes over a box that an earlier process made with spec; with a spec of
+	// which only the ID, or nothing, is set, that which the engine kept is used. Commands
+	// that the earlier process left running are killed, managed processes are not.
 	// ErrBoxLost: there is no such box any more.
 	Adopt(ctx context.Context, id string, spec Spec) (LiveBox, error)
 	// Boxes lists the ids of all boxes that exist, adopted or not.
@@ -26,6 +27,8 @@ type Service interface {
 // LiveBox is a box of a Service.
 type LiveBox interface {
 	Box
+	// Spec is what the box was made of, with the changes that were made to it since.
+	Spec() Spec
 	// Launch starts a managed process and returns once its program runs.
 	Launch(ctx context.Context, m Managed) (ManagedProcess, error)
 	// Managed lists the managed processes that have not been forgotten, running or

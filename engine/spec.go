@@ -75,6 +75,10 @@ type Spec struct {
 	// AllowDegraded accepts a host that cannot enforce a limit that was asked
 	// for. Without it that is ErrUnenforceable.
 	AllowDegraded bool `json:"allow_degraded,omitempty"`
+	// Labels are the caller's own notes. A [Service] keeps them with the box, so
+	// that whoever adopts it can tell whose it is. They mean nothing to an engine and
+	// are not shown to the box.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // Limits bound what all commands of a box use together. Zero means the default,
