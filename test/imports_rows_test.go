@@ -39,6 +39,10 @@ var rows = []row{
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs"},
 		"the privileged server must not depend on the client that it checks"},
 
+	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
+	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
+	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
+
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
@@ -69,6 +73,7 @@ var foreigns = []foreign{
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
+	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
 	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
 }
 

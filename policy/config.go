@@ -1,0 +1,48 @@
+package policy
+
+// Config is the part of the daemon's configuration that is policy. Its keys are
+// documented in docs/config.md.
+type Config struct {
+	AllowedMountRoots []string                 `yaml:"allowed_mount_roots"`
+	Tenants           map[string]Tenant        `yaml:"tenants"`
+	TenantDefaults    Quotas                   `yaml:"tenant_defaults"`
+	Limits            Quotas                   `yaml:"limits"`
+	Profiles          map[string]ProfileConfig `yaml:"profiles"`
+	DefaultProfile    string                   `yaml:"default_profile"`
+
+	// NetworkAvailable says that the engine can give a box a network. While it is
+	// false, every request for one is refused.
+	NetworkAvailable bool `yaml:"-"`
+	// OwnDirs are directories of the daemon, which no mount may touch.
+	OwnDirs []string `yaml:"-"`
+}
+
+// Tenant is what one tenant may have.
+type Tenant struct {
+	Quotas Quotas `yaml:"quotas"`
+	// AllowedMountRoots replace the global ones; an empty list is no mount at all,
+	// a missing one the global ones.
+	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
+	// Profiles that the tenant may use; none: all of them.
+	Profiles []string `yaml:"profiles"`
+}
+
+// Quotas bound what is in use at once. 0 is the default, -1 ([engine.Unlimited])
+// is none.
+type Quotas struct {
+	Sessions       int64   `yaml:"sessions" json:"sessions"`
+	Processes      int64   `yaml:"processes" json:"processes"`             // managed ones
+	Execs          int64   `yaml:"execs" json:"execs"`                     // running at once
+	Memory         Size    `yaml:"memory" json:"memory"`                   // sum of the limits of live boxes, bytes
+	CPUs           float64 `yaml:"cpus" json:"cpus"`                       // sum of the limits of live boxes
+	WorkspaceBytes Size    `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
+}
+
+// ProfileConfig changes a built-in profile or makes a new one. Missing fields are
+// those of the profile that it extends.
+type ProfileConfig struct{}
+
+// Profile is a named set of defaults, caps and locked fields.
+type Profile struct {
+	Name string `json:"name"`
+}

@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Request is what a client asks for. Nil and empty fields are filled in from the
+// profile.
+type Request struct {
+	Profile string `json:"profile,omitempty"`
+	Image   string `json:"image,omitempty"`
+	Network *bool  `json:"network,omitempty"`
+	// CPUs is cores' worth of time, Memory bytes of RAM, PIDs processes and threads.
+	CPUs         *float64 `json:"cpus,omitempty"`
+	Memory       *Size    `json:"memory,omitempty"`
+	PIDs         *int64   `json:"pids,omitempty"`
+	WritableRoot *bool    `json:"writable_root,omitempty"`
+	// WorkspaceMode is "rw", "ro" or "none".
+	WorkspaceMode *string `json:"workspace_mode,omitempty"`
+	// Workspace is a directory of the host; empty: one that boxd keeps.
+	Workspace string            `json:"workspace,omitempty"`
+	Mounts    []Mount           `json:"mounts,omitempty"`
+	User      *engine.User      `json:"user,omitempty"`
+	Env       map[string]string `json:"env,omitempty"`
+	// IdleTTL is the time without use after which the session ends, MaxLifetime the
+	// time after which it ends in any case; 0 in MaxLifetime is never.
+	IdleTTL     *Duration `json:"idle_ttl,omitempty"`
+	MaxLifetime *Duration `json:"max_lifetime,omitempty"`
+	// Persistent exempts the session from IdleTTL.
+	Persistent *bool `json:"persistent,omitempty"`
+	// Timeout of one command that names none.
+	Timeout   *Duration `json:"timeout,omitempty"`
+	TmpSize   *Size     `json:"tmp_size,omitempty"`
+	UpperSize *Size     `json:"upper_size,omitempty"`
+	Hostname  string    `json:"hostname,omitempty"`
+	// Scope is a template of the session's id, such as
+	// "{launcher_type}_{launcher_id}"; Variables are its values. See [ScopeID].
+	Scope     string            `json:"scope,omitempty"`
+	Variables map[string]string `json:"variables,omitempty"`
+}
+
+// Mount asks for a directory or file of the host at Target in the box.
+type Mount struct {
+	Source   string `json:"source"`
+	Target   string `json:"target"`
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// Modes of a workspace.
+const (
+	WorkspaceRW   = "rw"
+	WorkspaceRO   = "ro"
+	WorkspaceNone = "none"
+)
+
+// Resolved is a request that was allowed, with nothing left open.
+type Resolved struct {
+	Profile string `json:"profile"`
+	// Spec has every mount of the request, the workspace only if it is a host path
+	// (the first one then). A workspace of boxd's own is added by the session, with
+	// [WorkspaceMount].
+	Spec          engine.Spec   `json:"spec"`
+	Network       bool          `json:"network"`
+	WorkspaceMode string        `json:"workspace_mode"`      // never empty
+	Workspace     string        `json:"workspace,omitempty"` // host path; empty: one of boxd's own
+	Env           []string      `json:"env,omitempty"`       // KEY=VALUE, sorted
+	IdleTTL       time.Duration `json:"idle_ttl"`            // above 0; without meaning if Persistent
+	MaxLifetime   time.Duration `json:"max_lifetime"`        // 0: for ever
+	Persistent    bool          `json:"persistent"`
+	Timeout       time.Duration `json:"timeout"`     // of a command that names none
+	TimeoutCap    time.Duration `json:"timeout_cap"` // of any command
+	// Overridden are the fields of the request whose value was replaced because the
+	// profile locks them, sorted.
+	Overridden []string `json:"overridden,omitempty"`
+	// Decisions are what was decided on the way, for the audit log.
+	Decisions []Decision `json:"-"`
+}
