@@ -22,6 +22,7 @@ const memoryLimit = 8 << 20
 // agent is the state of PID 1.
 type agent struct {
 	reaper   *reaper
+	self     *os.File   // the binary that runs here, O_PATH
 	listener *os.File   // listening socket, blocking
 	home     []*os.File // v1 tasks files of the threads that give birth
 	threads  int        // how many there are
@@ -89,12 +90,18 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err := unix.SetNonblock(frame.FDs[0], false); err != nil {
 		return nil, os.NewSyscallError("taking listening socket", err)
 	}
+	// A path would be looked up again at each use, by a child that may not look here.
+	self, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
+	if err != nil {
+		return nil, err
+	}
 	if err := harden(m.Policy); err != nil {
 		return nil, err
 	}
 	files := frame.Files()
 	return &agent{
 		reaper:   newReaper(),
+		self:     self,
 		listener: files[0],
 		home:     files[1:],
 		threads:  int(m.Spawners),

@@ -75,7 +75,7 @@ func (a *agent) handle(conn *wire.Conn, frame *wire.Frame) bool {
 			return false
 		}
 		a.reaper.birth(key{conn, frame.ID}, func() (int, *wire.FailedMsg) {
-			return spawn(&m, frame.FDs)
+			return spawn(&m, a.self, frame.FDs)
 		})
 	case wire.TypeSignal:
 		var m wire.SignalMsg

@@ -33,6 +33,7 @@
 #endif
 
 #define CHILD_STACK (64 * 1024)
+#define SELF_FD 3 /* where a child has the agent's binary between stdio and exec */
 
 // The kernel's struct clone_args up to cgroup; the header's may be older.
 struct clone_args_v2 {
@@ -175,6 +176,7 @@ static void enter_dir(struct boxd_spawn *s)
 
 static void set_stdio(struct boxd_spawn *s)
 {
+	unsigned int first = 3;
 	int i;
 
 	// The descriptors are all above 2: the agent keeps 0, 1 and 2 open on
@@ -182,7 +184,14 @@ static void set_stdio(struct boxd_spawn *s)
 	for (i = 0; i < 3; i++)
 		if (syscall(SYS_dup3, s->fds[i], i, 0) < 0)
 			fail(s, STEP_STDIO);
-	if (syscall(SYS_close_range, 3, ~0U, 0) < 0)
+	// The agent's own binary, if that is the program, goes to descriptor 3, and the
+	// exec closes it.
+	if (s->self >= 0) {
+		if (s->self != SELF_FD && syscall(SYS_dup3, s->self, SELF_FD, O_CLOEXEC) < 0)
+			fail(s, STEP_STDIO);
+		first = SELF_FD + 1;
+	}
+	if (syscall(SYS_close_range, first, ~0U, 0) < 0)
 		fail(s, STEP_CLOSE_RANGE);
 }
 
@@ -210,7 +219,7 @@ static void skip_missing(struct boxd_spawn *s)
 {
 	struct stat st;
 
-	while (s->paths[0] && s->paths[1] &&
+	while (s->self < 0 && s->paths[0] && s->paths[1] &&
 	       syscall(SYS_newfstatat, AT_FDCWD, s->paths[0], &st, 0) < 0 &&
 	       (errno == ENOENT || errno == ENOTDIR))
 		s->paths++;
@@ -221,6 +230,10 @@ static void exec_program(struct boxd_spawn *s)
 	int err = ENOENT;
 	char **path;
 
+	if (s->self >= 0) {
+		syscall(SYS_execveat, SELF_FD, "", s->argv, s->envp, AT_EMPTY_PATH);
+		fail(s, STEP_EXEC);
+	}
 	// As execvp(3): go on after "not found", remember "not permitted".
 	for (path = s->paths; *path; path++) {
 		syscall(SYS_execve, *path, s->argv, s->envp);

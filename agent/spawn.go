@@ -8,6 +8,7 @@ package agent
 import "C"
 
 import (
+	"os"
 	"strings"
 	"syscall"
 	"unsafe"
@@ -37,12 +38,17 @@ var stepNames = map[C.int]string{
 
 // spawn starts the command of m with the descriptors of a Spawn frame. It must
 // run on a thread that is in the box's v1 cgroups, and blocks until the program
-// runs. The descriptors stay the caller's.
-func spawn(m *wire.SpawnMsg, fds []int) (int, *wire.FailedMsg) {
+// runs. self is the agent's own binary. The descriptors stay the caller's.
+func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
 	s := (*C.struct_boxd_spawn)(mem.alloc(C.sizeof_struct_boxd_spawn))
-	s.paths = mem.strings(searchPaths(m.Args[0], m.Env))
+	s.self = -1
+	if m.Self {
+		s.self = C.int(self.Fd())
+	} else {
+		s.paths = mem.strings(searchPaths(m.Args[0], m.Env))
+	}
 	s.argv = mem.strings(m.Args)
 	s.envp = mem.strings(m.Env)
 	s.dir = mem.string(m.Dir)

@@ -31,6 +31,7 @@ struct boxd_rlimit {
 struct boxd_spawn {
 	/* in; lent for the call */
 	char **paths;                 /* programs to try in order, NULL at the end */
+	int self;                     /* instead of paths: the program as a descriptor, or -1 */
 	char **argv;
 	char **envp;
 	char *dir;                    /* working directory, absolute */

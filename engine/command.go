@@ -11,6 +11,10 @@ type Command struct {
 	// Args is the program and its arguments; never run through a shell.
 	// A program without "/" is looked up in the PATH of Env.
 	Args []string
+	// Builtin runs a part of boxd itself in place of a program of the box, as the
+	// command's user and within all of its limits; Args are then its arguments, and
+	// Env must be empty. The one there is: [BuiltinFiles].
+	Builtin string
 	// Env is the environment as KEY=VALUE. PATH, HOME, USER, LANG and TMPDIR get
 	// defaults when they are missing; nothing is inherited from the caller.
 	Env []string
@@ -41,6 +45,10 @@ type Command struct {
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
 }
+
+// BuiltinFiles reads and writes files of the box; package files knows its
+// arguments and what it answers.
+const BuiltinFiles = "files"
 
 // DefaultGrace is the time between SIGTERM and SIGKILL at a timeout.
 const DefaultGrace = 2 * time.Second

@@ -35,6 +35,7 @@ const (
 func (c Command) Validate() error {
 	return first(
 		c.validateArgs,
+		c.validateBuiltin,
 		c.validateEnv,
 		c.validateArgsSize,
 		c.validateDir,
@@ -52,6 +53,20 @@ func (c Command) validateArgs() error {
 		if err := validateArg(fmt.Sprintf("args[%d]", i), arg, arg); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func (c Command) validateBuiltin() error {
+	switch {
+	case c.Builtin == "":
+		return nil
+	case c.Builtin != BuiltinFiles:
+		return &FieldError{"builtin", Quote(c.Builtin), fmt.Sprintf("unknown; the one there is: %q", BuiltinFiles)}
+	case len(c.Env) > 0:
+		return &FieldError{"env", fmt.Sprintf("%d variables", len(c.Env)), "must be empty for a builtin"}
+	case c.TTY != nil:
+		return &FieldError{"tty", "with a builtin", "must be nil: a builtin has pipes"}
 	}
 	return nil
 }

@@ -30,7 +30,10 @@ var rows = []row{
 	{"agent/wire", []string{"internal/linux"}, "both sides of a trust boundary read this protocol: it must stay small enough to review"},
 	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
 
+	{"agent/files", nil, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
+
 	{"engine", []string{"mounts"}, "values that callers hand in: no engine, no kernel"},
+	{"files", []string{"engine"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
@@ -47,7 +50,7 @@ var rows = []row{
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
 	{"cmd/boxd", []string{"internal/cli", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
-	{"cmd/boxd-init", []string{"engine/native/launcher", "agent"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", nil, "looks at the packages from outside"},
 }

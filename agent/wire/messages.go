@@ -46,6 +46,7 @@ type SpawnMsg struct {
 	Dir     string
 	MakeDir bool
 	TTY     bool // stdin is a terminal that becomes the controlling one
+	Self    bool // the program is the agent's own binary, and Args[0] only its name
 	UID     uint32
 	GID     uint32
 	Rlimits []Rlimit
@@ -115,6 +116,7 @@ func (m *SpawnMsg) Marshal() []byte {
 	e.bytes([]byte(m.Dir))
 	e.bool(m.MakeDir)
 	e.bool(m.TTY)
+	e.bool(m.Self)
 	e.u32(m.UID)
 	e.u32(m.GID)
 	e.u32(uint32(len(m.Rlimits)))
@@ -134,6 +136,7 @@ func (m *SpawnMsg) Unmarshal(b []byte) error {
 	m.Dir = string(d.bytes())
 	m.MakeDir = d.bool()
 	m.TTY = d.bool()
+	m.Self = d.bool()
 	m.UID = d.u32()
 	m.GID = d.u32()
 	n := d.u32()

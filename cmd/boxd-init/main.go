@@ -4,6 +4,7 @@
 //	launcher   builds boxes for one client, as root
 //	init       libcontainer's own stage, which it executes by itself
 //	agent      PID 1 of a box
+//	files      a file operation in a box, as one of its commands
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"runtime"
 
 	"github.com/boxd/boxd/agent"
+	"github.com/boxd/boxd/agent/files"
 	"github.com/boxd/boxd/engine/native/launcher"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/opencontainers/runc/libcontainer"
@@ -34,6 +36,8 @@ func run(args []string) error {
 	switch {
 	case len(args) == 1 && args[0] == "agent":
 		return agent.Main()
+	case len(args) > 0 && args[0] == "files":
+		os.Exit(files.Main(args[1:]))
 	case len(args) == 1 && args[0] == "init":
 		if err := launcher.ConfineStage(); err != nil {
 			return err

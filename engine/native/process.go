@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -148,7 +149,7 @@ func (p *process) startError(failed *wire.FailedMsg) error {
 	if failed == nil {
 		return nil
 	}
-	program := p.cmd.Args[0]
+	program := cmp.Or(p.cmd.Builtin, p.cmd.Args[0])
 	switch {
 	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
 		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)

@@ -13,8 +13,13 @@ import (
 func (p *process) spawnMsg() *wire.SpawnMsg {
 	limits := p.box.currentLimits()
 	p.fileSize = limits.FileSize
+	args := p.cmd.Args
+	if p.cmd.Builtin != "" {
+		args = append([]string{builtinName, p.cmd.Builtin}, args...)
+	}
 	return &wire.SpawnMsg{
-		Args:    p.cmd.Args,
+		Args:    args,
+		Self:    p.cmd.Builtin != "",
 		Env:     p.cmd.Env,
 		Dir:     p.cmd.Dir,
 		MakeDir: p.cmd.MakeDir,
@@ -25,6 +30,9 @@ func (p *process) spawnMsg() *wire.SpawnMsg {
 		Tasks:   uint32(len(p.slot.birth) - 1),
 	}
 }
+
+// builtinName is what a builtin is called in the box's list of processes.
+const builtinName = "boxd-init"
 
 // rlimits are the per-process limits of a command.
 func rlimits(l engine.Limits) []wire.Rlimit {
