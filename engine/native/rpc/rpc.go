@@ -28,14 +28,15 @@ const Protocol = 1
 
 // Frame types.
 const (
-	TypeHello  = 64
-	TypeReply  = 65
-	TypeCreate = 66
-	TypeRemove = 67
-	TypeUpdate = 68
-	TypeSlots  = 69
-	TypeKill   = 70
-	TypePTY    = 71
+	TypeHello   = 64
+	TypeReply   = 65
+	TypeCreate  = 66
+	TypeRemove  = 67
+	TypeUpdate  = 68
+	TypeSlots   = 69
+	TypeKill    = 70
+	TypePTY     = 71
+	TypeConnect = 72
 )
 
 // Hello is the first frame of a launcher.
@@ -95,6 +96,10 @@ type Kill struct {
 	Slot   string
 	Signal int
 }
+
+// Connect asks for a further connection to the agent of a box, the one
+// descriptor of the reply.
+type Connect struct{ ID string }
 
 // PTY asks for a terminal of the box. Descriptors of the reply: master, slave.
 type PTY struct {
