@@ -46,6 +46,8 @@ var rows = []row{
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
+	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
+
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
@@ -77,6 +79,7 @@ var foreigns = []foreign{
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
+	{"github.com/gorilla/websocket", []string{"relay"}, nil, "a WebSocket is a detail of the relay"},
 	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
 }
 
