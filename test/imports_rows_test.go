@@ -44,6 +44,8 @@ var rows = []row{
 
 	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
+	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
+	{"session", []string{"engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel; the edges are above it"},
 	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
@@ -70,13 +72,14 @@ var everybody = []string{"..."}
 
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "mounts", "cgroups", "netns", "rootfs",
-		"agent/...", "engine/native/...", "test/..."}, everybody, "values and policy make no system calls"},
+		"agent/...", "engine/native/...", "session/workspace", "test/..."}, everybody, "values and policy make no system calls"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
+	{"go.etcd.io/bbolt", []string{"session"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
 	{"github.com/gorilla/websocket", []string{"relay"}, nil, "a WebSocket is a detail of the relay"},

@@ -1,0 +1,52 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Conditions that callers tell apart with errors.Is; those of packages policy and
+// engine come through as they are.
+var (
+	// ErrNotFound: no such session or process.
+	ErrNotFound = errors.New("not found")
+	// ErrConflict: a live session differs from what was asked. See [ConflictError].
+	ErrConflict = errors.New("conflicts with the live session")
+	// ErrExists: a managed process of this id runs already.
+	ErrExists = errors.New("exists already")
+	// ErrState: not possible in this state, such as a session removed while it was
+	// being created.
+	ErrState = errors.New("not possible in this state")
+	// ErrClosed: the manager is closed or closing.
+	ErrClosed = errors.New("sessions are closed")
+	// ErrLocked: another daemon holds the state directory.
+	ErrLocked = errors.New("state directory is in use")
+	// ErrStorage: the database could not be written; nothing was changed.
+	ErrStorage = errors.New("session database")
+)
+
+// ConflictError says in which fields a live session differs from what was asked.
+// It matches ErrConflict.
+type ConflictError struct {
+	Key    Key
+	Fields []Conflict // sorted by Field
+}
+
+// Conflict is one field in which a session differs.
+type Conflict struct {
+	Field string `json:"field"` // name in [policy.Request], such as "memory"
+	Have  string `json:"have"`
+	Asked string `json:"asked"`
+}
+
+func (e *ConflictError) Error() string {
+	parts := make([]string, len(e.Fields))
+	for i, f := range e.Fields {
+		parts[i] = fmt.Sprintf("%s is %s, not %s", f.Field, f.Have, f.Asked)
+	}
+	return fmt.Sprintf("session %q: %s: remove it first, or ask for what it has", e.Key.ID, strings.Join(parts, ", "))
+}
+
+// Is makes every ConflictError an ErrConflict.
+func (e *ConflictError) Is(target error) bool { return target == ErrConflict }

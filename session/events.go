@@ -1,0 +1,62 @@
+package session
+
+import "time"
+
+// EventType says what happened.
+type EventType string
+
+// The types of events.
+const (
+	EventCreated        EventType = "created"
+	EventRecreated      EventType = "recreated"
+	EventAdopted        EventType = "adopted"
+	EventState          EventType = "state" // Details: state, reason
+	EventExecStarted    EventType = "exec-started"
+	EventExecEnded      EventType = "exec-ended" // Details: verdict, exit_code
+	EventProcessStarted EventType = "process-started"
+	EventProcessExited  EventType = "process-exited"
+	EventProcessStopped EventType = "process-stopped"
+	EventOOM            EventType = "oom"        // Details: count
+	EventPIDsLimit      EventType = "pids-limit" // Details: count
+	EventAttached       EventType = "mount-attached"
+	EventDetached       EventType = "mount-detached"
+	EventExpired        EventType = "expired"
+	EventRemoved        EventType = "removed"
+	EventError          EventType = "error"
+	// EventMissed tells one subscriber that events were dropped because it was too
+	// slow, or are not kept any more. Details: count, 0 if it is not known.
+	EventMissed EventType = "missed"
+)
+
+// Event is one thing that happened. Details must not be changed.
+type Event struct {
+	// Seq only grows, over restarts too. That of EventMissed is the last one missed.
+	Seq     uint64         `json:"seq"`
+	Time    time.Time      `json:"time"`
+	Type    EventType      `json:"type"`
+	Tenant  string         `json:"tenant,omitempty"`
+	Session string         `json:"session,omitempty"`
+	Box     string         `json:"box,omitempty"`
+	Process string         `json:"process,omitempty"`
+	Request string         `json:"request,omitempty"`
+	Details map[string]any `json:"details,omitempty"`
+}
+
+// Subscription receives events. Close it.
+type Subscription struct {
+	// C is closed by Close and when the manager closes.
+	C <-chan Event
+}
+
+// Close ends the subscription. It may be called more than once.
+func (s *Subscription) Close() {}
+
+// ErrorRecord is one thing that went wrong and that nobody was told directly, or
+// that an operator should see.
+type ErrorRecord struct {
+	Time    time.Time `json:"time"`
+	Tenant  string    `json:"tenant,omitempty"`
+	Session string    `json:"session,omitempty"`
+	Process string    `json:"process,omitempty"`
+	Message string    `json:"message"`
+}

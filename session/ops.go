@@ -1,0 +1,87 @@
+package session
+
+import (
+	"io"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// Update changes a live session. Nil and empty fields leave things as they are.
+type Update struct {
+	// Attach adds mounts, Detach takes away mounts by target, which is done first.
+	Attach []policy.Mount `json:"attach,omitempty"`
+	Detach []string       `json:"detach,omitempty"`
+	// Network can only be switched off.
+	Network     *bool            `json:"network,omitempty"`
+	IdleTTL     *policy.Duration `json:"idle_ttl,omitempty"`
+	MaxLifetime *policy.Duration `json:"max_lifetime,omitempty"` // counted from the creation
+	Persistent  *bool            `json:"persistent,omitempty"`
+	CPUs        *float64         `json:"cpus,omitempty"`
+	Memory      *policy.Size     `json:"memory,omitempty"`
+	PIDs        *int64           `json:"pids,omitempty"`
+}
+
+// Exec is one command.
+type Exec struct {
+	Args []string
+	// Env is added to that of the session and wins over it, as KEY=VALUE.
+	Env     []string
+	Dir     string
+	MakeDir bool
+	User    *engine.User
+	// Stdin is copied to the command; nil is /dev/null.
+	Stdin io.Reader
+	// Stdout and Stderr get the output as it comes; nil: it is captured in the
+	// result.
+	Stdout, Stderr io.Writer
+	TTY            *engine.WindowSize
+	// Timeout; 0 is the default of the session. It is cut to the cap of the profile.
+	Timeout time.Duration
+	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is engine.DefaultGrace
+	// OutputLimit per stream in bytes; 0, or more than the manager's, is that of the
+	// manager.
+	OutputLimit int64
+	// KeepBackground leaves processes running that outlive the command.
+	KeepBackground bool
+	// Started, if not nil, is called once when the program runs, with its handle for
+	// signals and window sizes; it must not call Wait.
+	Started func(engine.Process)
+}
+
+// ExecResult is how a command ended.
+type ExecResult struct {
+	engine.Result
+	// Stdout and Stderr are what was captured; the flags say that there was more.
+	Stdout, Stderr                   []byte
+	StdoutTruncated, StderrTruncated bool
+	// Timeout is the one that counted.
+	Timeout time.Duration
+	// Session is the session that it ran in, after it. Created and Recreated say
+	// what this call did to it.
+	Session View
+}
+
+// ProcessSpec is a managed process to start.
+type ProcessSpec struct {
+	// ID names it in its session; that of a process that has ended can be used again.
+	ID      string             `json:"id"`
+	Args    []string           `json:"args"`
+	Env     []string           `json:"env,omitempty"` // added to that of the session
+	Dir     string             `json:"dir,omitempty"`
+	MakeDir bool               `json:"make_dir,omitempty"`
+	User    *engine.User       `json:"user,omitempty"`
+	TTY     *engine.WindowSize `json:"tty,omitempty"`
+	// History is the size of each output ring in bytes; 0 is Options.History.
+	History int64 `json:"history,omitempty"`
+	// DropOldest overwrites the oldest output when a ring is full; else the process
+	// waits for a reader.
+	DropOldest bool `json:"drop_oldest,omitempty"`
+}
+
+// StopOptions say how to stop a managed process.
+type StopOptions struct {
+	// Grace between SIGTERM and SIGKILL; 0 is that of the manager.
+	Grace time.Duration
+}

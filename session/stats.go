@@ -1,0 +1,23 @@
+package session
+
+import "github.com/boxd/boxd/engine"
+
+// Stats are counts since Open, except States, ExecsRunning, ProcessesRunning and
+// Subscribers, which are of now.
+type Stats struct {
+	States           map[State]int
+	ExecsRunning     int
+	ProcessesRunning int
+	Subscribers      int
+	Created          uint64 // sessions made
+	Reused           uint64 // uses of a session that was there
+	Recreated        uint64 // boxes built for lost ones
+	Adopted          uint64 // boxes taken over at Open
+	Discarded        uint64 // boxes without an owner that were removed at Open
+	Expired          uint64 // sessions that ended by their TTL or lifetime
+	Removed          uint64 // sessions that ended by request
+	BoxesLost        uint64
+	ProcessesStarted uint64
+	EventsMissed     uint64 // by slow subscribers
+	Verdicts         map[engine.Verdict]uint64
+}

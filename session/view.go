@@ -1,0 +1,94 @@
+package session
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// State of a session.
+type State string
+
+// The states. Failed: PID 1 of the box is gone; the next use builds a new box on
+// the same workspace. Stopped: there is no box, but a next use makes one.
+const (
+	Creating State = "creating"
+	Running  State = "running"
+	Stopping State = "stopping"
+	Stopped  State = "stopped"
+	Failed   State = "failed"
+)
+
+// View is a session at one moment. It shares no memory with the session.
+type View struct {
+	Key
+	State State `json:"state"`
+	// Reason says why it is failed or stopping, one line.
+	Reason string `json:"reason,omitempty"`
+	// Created and Recreated say what this very call did: made the session, or built
+	// a new box for it because the old one was lost.
+	Created   bool `json:"created,omitempty"`
+	Recreated bool `json:"recreated,omitempty"`
+	// Generation counts the boxes of the session, from 1.
+	Generation int    `json:"generation"`
+	Box        string `json:"box,omitempty"` // id; empty without a box
+	// Resolved is what the session has. Resolved.Spec is that of the box, live changes
+	// included; its Labels are left out.
+	Resolved policy.Resolved `json:"resolved"`
+	// Execs and Processes count what runs now.
+	Execs     int       `json:"execs"`
+	Processes int       `json:"processes"`
+	CreatedAt time.Time `json:"created_at"`
+	LastUsed  time.Time `json:"last_used"`
+	// ExpiresAt is when it ends if it is not used until then; zero: never, or not
+	// while something runs in it.
+	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	// WorkspaceBytes is what the workspace was measured at last; 0 if it never was.
+	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
+}
+
+// ProcessState is the state of a managed process.
+type ProcessState string
+
+// The states. Failed: the box was lost, so there is no exit code.
+const (
+	ProcessStarting ProcessState = "starting"
+	ProcessRunning  ProcessState = "running"
+	ProcessStopping ProcessState = "stopping"
+	ProcessExited   ProcessState = "exited"
+	ProcessStopped  ProcessState = "stopped"
+	ProcessFailed   ProcessState = "failed"
+)
+
+// Ended reports whether s is final.
+func (s ProcessState) Ended() bool {
+	return s == ProcessExited || s == ProcessStopped || s == ProcessFailed
+}
+
+// ProcessView is a managed process at one moment.
+type ProcessView struct {
+	Session Key          `json:"-"`
+	ID      string       `json:"id"`
+	State   ProcessState `json:"state"`
+	// PID is that in the box; 0 before and after it runs.
+	PID     int      `json:"pid,omitempty"`
+	Args    []string `json:"args"`
+	TTY     bool     `json:"tty"`
+	History int64    `json:"history"` // bytes per stream
+	// DropOldest: see [ProcessSpec].
+	DropOldest bool `json:"drop_oldest,omitempty"`
+	// ExitCode is nil unless it exited by itself; Signal is 0 unless one ended it.
+	ExitCode *int           `json:"exit_code,omitempty"`
+	Signal   syscall.Signal `json:"signal,omitempty"`
+	Verdict  engine.Verdict `json:"verdict,omitempty"` // empty while it runs
+	Limit    string         `json:"limit,omitempty"`
+	// Restarts is always 0: nothing is started again by itself.
+	Restarts  int       `json:"restarts"`
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+	// Box and Key are the box it runs in and its name there.
+	Box string `json:"box"`
+	Key string `json:"key"`
+}
