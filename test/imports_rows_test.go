@@ -51,6 +51,8 @@ var rows = []row{
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
+	{"internal/daemon", []string{"internal/linux", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
+		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
 	{"cmd/boxd", []string{"internal/cli", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
@@ -71,7 +73,7 @@ type foreign struct {
 var everybody = []string{"..."}
 
 var foreigns = []foreign{
-	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "mounts", "cgroups", "netns", "rootfs",
+	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs",
 		"agent/...", "engine/native/...", "session/workspace", "test/..."}, everybody, "values and policy make no system calls"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
@@ -83,6 +85,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
 	{"github.com/gorilla/websocket", []string{"relay"}, nil, "a WebSocket is a detail of the relay"},
+	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
 }
 

@@ -1,0 +1,112 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// dirs are the two directories of a daemon.
+type dirs struct {
+	state   string // database, audit log, workspaces: the daemon's
+	runtime string // of the launcher: root's
+}
+
+// nested says that the launcher's directory lies in the daemon's.
+func (d dirs) nested() bool {
+	rel, err := filepath.Rel(d.state, d.runtime)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// prepare makes both directories, as root, for a daemon that runs as a.
+func (d dirs) prepare(a account) error {
+	owner, mode := a.uid, fs.FileMode(0o700)
+	if d.nested() {
+		// The daemon may not put another directory in the place of the launcher's: it
+		// writes as a member of the group, and the sticky bit protects what is not its.
+		owner, mode = 0, 0o771|fs.ModeSticky
+	}
+	if err := makeDir(d.state, owner, a.gid, mode, a.uid); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if err := makeDir(d.runtime, 0, 0, 0o711, 0); err != nil {
+		return fmt.Errorf("runtime directory: %w", err)
+	}
+	return nil
+}
+
+// makeDir makes path with its parents and gives it to uid and gid. One that
+// exists may belong to root, uid or former, but to no stranger.
+func makeDir(path string, uid, gid int, mode fs.FileMode, former int) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := linux.Fstat(f)
+	if err != nil {
+		return err
+	}
+	if owner := int(st.Uid); owner != 0 && owner != uid && owner != former {
+		return fmt.Errorf("%q belongs to user %d: must belong to root or user %d; chown it or name another", path, owner, uid)
+	}
+	if err := f.Chown(uid, gid); err != nil {
+		return err
+	}
+	return f.Chmod(mode)
+}
+
+// makeOwnState makes the state directory of a daemon that was not started as root.
+func makeOwnState(path string) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
+		return fmt.Errorf("state directory: user %d in %w", os.Getuid(), &fs.PathError{Op: "access", Path: path, Err: err})
+	}
+	return nil
+}
+
+// asUser calls fn with the file system rights of a, and nothing more: what lies
+// in a directory of the daemon's may be a trap for root.
+func asUser(a account, fn func() error) error {
+	if os.Geteuid() != 0 {
+		return fn()
+	}
+	return linux.OnThrowawayThread(func() error {
+		// Raw calls: those of package syscall would change all threads.
+		groups := [1]uint32{uint32(a.gid)}
+		if err := rawSetgroups(groups[:]); err != nil {
+			return err
+		}
+		if err := unix.Setfsgid(a.gid); err != nil {
+			return os.NewSyscallError("setfsgid", err)
+		}
+		if err := unix.Setfsuid(a.uid); err != nil {
+			return os.NewSyscallError("setfsuid", err)
+		}
+		// setfsuid(2) reports no error: ask again what it is.
+		if uid, err := unix.SetfsuidRetUid(-1); err != nil || uid != a.uid {
+			return errors.Join(fmt.Errorf("setfsuid: still user %d", uid), err)
+		}
+		return fn()
+	})
+}
+
+// isGone says that err is the answer of a socket or process that ended.
+func isGone(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
+}

@@ -1,0 +1,123 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// maxSocketPath is what fits into sockaddr_un with its final zero, unix(7).
+const maxSocketPath = 107
+
+// listenUnix opens the socket at path for the group gid (-1: that of this process)
+// with mode. A socket that nobody listens on any more is replaced.
+func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, error) {
+	if len(path) > maxSocketPath {
+		return nil, &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	// Nobody may connect before owner and mode are right.
+	umask := unix.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	unix.Umask(umask)
+	if err != nil {
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	if err := shareSocket(path, gid, mode); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("socket: %w", err)
+	}
+	return l, nil
+}
+
+// shareSocket sets group and mode of the socket at path, and of nothing else that
+// somebody may have put in its place.
+func shareSocket(path string, gid int, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, unix.O_PATH|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := linux.Fstat(f)
+	if err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
+		return fmt.Errorf("%q was replaced by something else", path)
+	}
+	if gid >= 0 {
+		if err := linux.Fchownat(f, "", -1, gid); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(linux.FdPath(f), mode)
+}
+
+// removeStale removes the socket that a dead daemon left at path. One that answers
+// is refused, and so is anything that is no socket.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
+	}
+	conn, err := net.DialTimeout("unix", path, time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	if err == nil || !isGone(err) {
+		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("stale socket: %w", err)
+	}
+	return nil
+}
+
+// listenTCP opens a TCP address. Without authentication it must be of the loopback
+// interface.
+func listenTCP(addr string, authenticated bool) (*net.TCPListener, error) {
+	if addr != "" && !strings.Contains(addr, ":") {
+		return nil, &engine.FieldError{Field: "listen", Value: engine.Quote(addr), Rule: "must be HOST:PORT"}
+	}
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen %q: %w", addr, err)
+	}
+	if err := checkTCP(at, authenticated); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenTCP("tcp", at)
+	if err != nil {
+		return nil, fmt.Errorf("listen %q: %w", addr, err)
+	}
+	return l, nil
+}
+
+// checkTCP refuses an address that others can reach where nobody is asked who he is.
+func checkTCP(at *net.TCPAddr, authenticated bool) error {
+	if authenticated || at.IP.IsLoopback() {
+		return nil
+	}
+	return &engine.FieldError{Field: "listen", Value: engine.Quote(at.String()),
+		Rule: "must be a loopback address such as 127.0.0.1:8420, or clients must be known: set tokens_file, or tls.client_ca with tls.cert and tls.key"}
+}

@@ -1,0 +1,93 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"slices"
+)
+
+// idKeys are in every line of the log, empty where a line is about none.
+var idKeys = []string{"tenant", "session", "box", "process", "request"}
+
+// NewLogger returns a logger whose lines have the ids of tenant, session, box,
+// process and request, whether or not they were given, in a fixed order. format is
+// "json" or "text"; level may be changed while the logger is used.
+func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(&idHandler{next: slog.NewJSONHandler(w, options)})
+	}
+	return slog.New(&idHandler{next: slog.NewTextHandler(w, options)})
+}
+
+// idHandler holds back the ids among the attributes until the line is written.
+type idHandler struct {
+	next slog.Handler
+	ids  [5]string // in the order of idKeys
+	// grouped: attributes are in a group from here on, and none of them is an id.
+	grouped bool
+}
+
+func (h *idHandler) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.next.Enabled(ctx, level)
+}
+
+func (h *idHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	derived := *h
+	derived.next = h.next.WithAttrs(derived.take(attrs))
+	return &derived
+}
+
+func (h *idHandler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	derived := *h
+	// What is in front of the group must be written now.
+	derived.next = h.next.WithAttrs(h.attrs()).WithGroup(name)
+	derived.grouped = true
+	return &derived
+}
+
+func (h *idHandler) Handle(ctx context.Context, r slog.Record) error {
+	if h.grouped {
+		return h.next.Handle(ctx, r)
+	}
+	line := *h
+	given := make([]slog.Attr, 0, r.NumAttrs())
+	r.Attrs(func(a slog.Attr) bool {
+		given = append(given, a)
+		return true
+	})
+	rest := line.take(given)
+	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
+	out.AddAttrs(line.attrs()...)
+	out.AddAttrs(rest...)
+	return h.next.Handle(ctx, out)
+}
+
+// take remembers the ids among attrs and returns the others.
+func (h *idHandler) take(attrs []slog.Attr) []slog.Attr {
+	if h.grouped {
+		return attrs
+	}
+	var rest []slog.Attr
+	for _, a := range attrs {
+		if i := slices.Index(idKeys, a.Key); i >= 0 {
+			h.ids[i] = a.Value.Resolve().String()
+		} else {
+			rest = append(rest, a)
+		}
+	}
+	return rest
+}
+
+// attrs are the ids as attributes.
+func (h *idHandler) attrs() []slog.Attr {
+	attrs := make([]slog.Attr, len(idKeys))
+	for i, key := range idKeys {
+		attrs[i] = slog.String(key, h.ids[i])
+	}
+	return attrs
+}

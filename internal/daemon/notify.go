@@ -1,0 +1,51 @@
+package daemon
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// notify tells the service manager about our state, sd_notify(3). Without one it
+// does nothing.
+func notify(logger *slog.Logger, state string) {
+	if _, err := daemon.SdNotify(false, state); err != nil {
+		logger.Warn("telling the service manager", "state", state, "error", err)
+	}
+}
+
+// notifyReloading says that the configuration is being read again; READY=1 follows.
+func notifyReloading(logger *slog.Logger) {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		logger.Warn("reading the clock", "error", err)
+		return
+	}
+	notify(logger, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
+}
+
+// keepWatchdog feeds the service manager's watchdog twice in its interval until
+// quit is closed, as long as alive returns. It returns at once if there is none.
+func keepWatchdog(logger *slog.Logger, alive func(), quit <-chan struct{}) {
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		logger.Warn("no watchdog", "error", err)
+	}
+	if err != nil || interval <= 0 {
+		return
+	}
+	ticker := time.NewTicker(interval / 2)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			alive() // one that hangs is what the watchdog is for
+			notify(logger, daemon.SdNotifyWatchdog)
+		case <-quit:
+			return
+		}
+	}
+}
