@@ -1,0 +1,82 @@
+package apitypes
+
+import "github.com/boxd/boxd/engine"
+
+// ExecRequest is one command.
+type ExecRequest struct {
+	Argv           []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`
+	Shell          string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
+	Env            map[string]string `json:"env,omitempty" doc:"Added to the environment of the session."`
+	Cwd            string            `json:"cwd,omitempty" doc:"Working directory; empty: /workspace."`
+	Mkdir          bool              `json:"mkdir,omitempty" doc:"Make a missing working directory."`
+	Stdin          string            `json:"stdin,omitempty" doc:"Standard input as UTF-8 text; empty: /dev/null."`
+	StdinBase64    []byte            `json:"stdin_base64,omitempty" doc:"Standard input in base64, instead of stdin."`
+	Timeout        Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as \"1m\"; 0: the session's. Clamped to the profile's cap."`
+	Grace          Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
+	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes of stdout and of stderr that a JSON answer carries, or that a stream may have; 0: the server's."`
+	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
+	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
+	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
+}
+
+// ExecResult is how a command ended. A command that fails is not an error of the API.
+type ExecResult struct {
+	ExitCode        *int     `json:"exit_code" nullable:"true" doc:"0 to 255; null if the command did not exit by itself."`
+	Signal          string   `json:"signal,omitempty" doc:"Signal that ended it, such as SIGKILL."`
+	Status          int      `json:"status" doc:"Exit status as a shell reports it: 128+n after signal n, 124 after a timeout, 137 for a lost box or too much output."`
+	Verdict         string   `json:"verdict" doc:"exited, signaled, timeout, oom, pids-limit, disk-quota, output-limit, canceled or box-lost."`
+	Limit           string   `json:"limit,omitempty" doc:"The limit behind the verdict, such as \"64 MiB\"."`
+	Stdout          string   `json:"stdout,omitempty" doc:"Standard output, if it is UTF-8."`
+	StdoutBase64    []byte   `json:"stdout_base64,omitempty" doc:"Standard output in base64, if it is not UTF-8."`
+	Stderr          string   `json:"stderr,omitempty"`
+	StderrBase64    []byte   `json:"stderr_base64,omitempty"`
+	StdoutTruncated bool     `json:"stdout_truncated,omitempty" doc:"There was more than is here."`
+	StderrTruncated bool     `json:"stderr_truncated,omitempty"`
+	Receipt         Receipt  `json:"receipt"`
+	Duration        Duration `json:"duration" doc:"Seconds the request took in the daemon."`
+	Created         bool     `json:"created,omitempty" doc:"This request made the session."`
+	Recreated       bool     `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
+}
+
+// Out is the standard output, whichever way it was sent.
+func (r *ExecResult) Out() []byte { return either(r.Stdout, r.StdoutBase64) }
+
+// Err is the standard error, whichever way it was sent.
+func (r *ExecResult) Err() []byte { return either(r.Stderr, r.StderrBase64) }
+
+func either(text string, raw []byte) []byte {
+	if len(raw) > 0 {
+		return raw
+	}
+	return []byte(text)
+}
+
+// Receipt is what a command used, its descendants included. A figure that this host
+// cannot measure is absent.
+type Receipt struct {
+	Wall             Duration  `json:"wall" doc:"Seconds."`
+	User             *Duration `json:"user,omitempty" doc:"Seconds of processor time in user mode."`
+	System           *Duration `json:"system,omitempty"`
+	MemoryPeak       *int64    `json:"memory_peak,omitempty" doc:"Bytes, page cache included."`
+	PIDsPeak         *int64    `json:"pids_peak,omitempty"`
+	StdoutBytes      *int64    `json:"stdout_bytes,omitempty"`
+	StderrBytes      *int64    `json:"stderr_bytes,omitempty"`
+	Throttled        *Duration `json:"throttled,omitempty" doc:"Seconds that the CPU limit made it wait."`
+	IOReadBytes      *int64    `json:"io_read_bytes,omitempty"`
+	IOWriteBytes     *int64    `json:"io_write_bytes,omitempty"`
+	OOMKills         *int64    `json:"oom_kills,omitempty"`
+	PIDsLimitReached *int64    `json:"pids_limit_reached,omitempty" doc:"Forks that were refused."`
+}
+
+// ExecEvent is one line of a streamed exec: a piece of output, or the end.
+type ExecEvent struct {
+	Stream     string      `json:"stream,omitempty" doc:"stdout or stderr."`
+	Offset     int64       `json:"offset" doc:"Of the first byte, from the start of the stream."`
+	Data       string      `json:"data,omitempty" doc:"The piece, if it is UTF-8."`
+	DataBase64 []byte      `json:"data_base64,omitempty" doc:"The piece in base64, if it is not UTF-8."`
+	Result     *ExecResult `json:"result,omitempty" doc:"How it ended; the last line."`
+	Error      *Problem    `json:"error,omitempty" doc:"Why there is no result; the last line."`
+}
+
+// Bytes is the piece of output, whichever way it was sent.
+func (e *ExecEvent) Bytes() []byte { return either(e.Data, e.DataBase64) }

@@ -1,0 +1,28 @@
+package apitypes
+
+import "time"
+
+// FileInfo describes a file in a box.
+type FileInfo struct {
+	Name    string    `json:"name"`
+	Path    string    `json:"path"`
+	Size    int64     `json:"size"`
+	Mode    string    `json:"mode" doc:"Permission bits in octal, such as 0644."`
+	Type    string    `json:"type" doc:"file, dir, symlink, fifo, socket or device."`
+	ModTime time.Time `json:"mod_time"`
+	UID     int       `json:"uid"`
+	GID     int       `json:"gid"`
+	Target  string    `json:"target,omitempty" doc:"What a symlink points to."`
+}
+
+// FileList is the entries of a directory.
+type FileList struct {
+	Files     []FileInfo `json:"files"`
+	Truncated bool       `json:"truncated,omitempty" doc:"There are more than are here."`
+}
+
+// MkdirRequest makes a directory.
+type MkdirRequest struct {
+	Path    string `json:"path"`
+	Parents bool   `json:"parents,omitempty" doc:"Make missing parents, and do not mind if it exists."`
+}

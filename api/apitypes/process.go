@@ -1,0 +1,70 @@
+package apitypes
+
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// ProcessRequest starts a managed process.
+type ProcessRequest struct {
+	ID         string            `json:"id" doc:"Id of the process, once in its session."`
+	Argv       []string          `json:"argv,omitempty" doc:"Program and arguments. Either this or shell."`
+	Shell      string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
+	Env        map[string]string `json:"env,omitempty"`
+	Cwd        string            `json:"cwd,omitempty" doc:"Working directory; empty: /workspace."`
+	Mkdir      bool              `json:"mkdir,omitempty"`
+	User       *engine.User      `json:"user,omitempty"`
+	TTY        *WindowSize       `json:"tty,omitempty" doc:"Give it a terminal of this size."`
+	History    Size              `json:"history,omitempty" doc:"Bytes of each output stream that are kept; 0: 1 MiB."`
+	DropOldest bool              `json:"drop_oldest,omitempty" doc:"Drop output that nobody read instead of making the process wait."`
+	Session    *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there."`
+}
+
+// WindowSize of a terminal in characters.
+type WindowSize struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Process is a managed process as it is now.
+type Process struct {
+	ID        string     `json:"id"`
+	Session   string     `json:"session"`
+	State     string     `json:"state" doc:"starting, running, exited, failed, stopping or stopped."`
+	Reason    string     `json:"reason,omitempty" doc:"Why it failed."`
+	PID       int        `json:"pid,omitempty" doc:"Process id in the box."`
+	Argv      []string   `json:"argv"`
+	Cwd       string     `json:"cwd,omitempty"`
+	TTY       bool       `json:"tty"`
+	StartedAt time.Time  `json:"started_at"`
+	EndedAt   *time.Time `json:"ended_at,omitempty"`
+	ExitCode  *int       `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`
+	Signal    string     `json:"signal,omitempty"`
+	Verdict   string     `json:"verdict,omitempty"`
+	Limit     string     `json:"limit,omitempty"`
+	Stdout    *Stream    `json:"stdout,omitempty"`
+	Stderr    *Stream    `json:"stderr,omitempty"`
+}
+
+// Stream says which part of an output stream is kept.
+type Stream struct {
+	Oldest int64 `json:"oldest" doc:"Offset of the oldest byte that is kept."`
+	End    int64 `json:"end" doc:"Offset behind the newest."`
+}
+
+// ProcessList is the managed processes of a session.
+type ProcessList struct {
+	Processes []Process `json:"processes"`
+}
+
+// StopRequest ends a managed process: stdin is closed, then SIGTERM, then all of it
+// is killed.
+type StopRequest struct {
+	Grace *Duration `json:"grace,omitempty" doc:"Seconds between SIGTERM and the kill; absent: the server's."`
+}
+
+// SignalRequest sends a signal to a managed process.
+type SignalRequest struct {
+	Signal string `json:"signal" doc:"Name or number: SIGHUP, HUP or 1."`
+}

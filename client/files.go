@@ -1,0 +1,92 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/url"
+	"strconv"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+func filesPath(session string, more ...string) []string {
+	return append([]string{"sessions", session, "files"}, more...)
+}
+
+// ReadFile reads a file in the box from offset on, up to limit bytes; limit 0 is
+// all of it. The caller closes what is returned.
+func (c *Client) ReadFile(ctx context.Context, session, path string, offset, limit int64) (io.ReadCloser, apitypes.FileInfo, error) {
+	var info apitypes.FileInfo
+	q := url.Values{"path": {path}}
+	if offset != 0 {
+		q.Set("offset", strconv.FormatInt(offset, 10))
+	}
+	if limit != 0 {
+		q.Set("limit", strconv.FormatInt(limit, 10))
+	}
+	resp, err := c.send(ctx, call{method: "GET", path: filesPath(session, "content"), query: q})
+	if err != nil {
+		return nil, info, err
+	}
+	if h := resp.Header.Get("X-Boxd-File"); h != "" {
+		if err := json.Unmarshal([]byte(h), &info); err != nil {
+			resp.Body.Close()
+			return nil, info, err
+		}
+	}
+	return resp.Body, info, nil
+}
+
+// WriteOptions say how a file is written.
+type WriteOptions struct {
+	Mode    string // permission bits in octal of a new file; empty: 0644
+	Append  bool
+	Parents bool // make missing directories
+}
+
+// WriteFile writes what r gives to a file in the box.
+func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reader, o WriteOptions) (apitypes.FileInfo, error) {
+	var info apitypes.FileInfo
+	q := url.Values{"path": {path}}
+	if o.Mode != "" {
+		q.Set("mode", o.Mode)
+	}
+	if o.Append {
+		q.Set("append", "1")
+	}
+	if o.Parents {
+		q.Set("parents", "1")
+	}
+	err := c.do(ctx, call{method: "PUT", path: filesPath(session, "content"), query: q, raw: r}, &info)
+	return info, err
+}
+
+// ListFiles lists a directory in the box.
+func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.FileList, error) {
+	var l apitypes.FileList
+	err := c.do(ctx, call{method: "GET", path: filesPath(session), query: url.Values{"path": {path}}}, &l)
+	return l, err
+}
+
+// StatFile describes a file in the box; a symlink is described, not followed.
+func (c *Client) StatFile(ctx context.Context, session, path string) (apitypes.FileInfo, error) {
+	var info apitypes.FileInfo
+	err := c.do(ctx, call{method: "GET", path: filesPath(session, "stat"), query: url.Values{"path": {path}}}, &info)
+	return info, err
+}
+
+// RemoveFile removes a file or directory in the box.
+func (c *Client) RemoveFile(ctx context.Context, session, path string, recursive bool) error {
+	q := url.Values{"path": {path}}
+	if recursive {
+		q.Set("recursive", "1")
+	}
+	return c.do(ctx, call{method: "DELETE", path: filesPath(session, "content"), query: q}, nil)
+}
+
+// Mkdir makes a directory in the box.
+func (c *Client) Mkdir(ctx context.Context, session, path string, parents bool) error {
+	r := apitypes.MkdirRequest{Path: path, Parents: parents}
+	return c.do(ctx, call{method: "POST", path: filesPath(session, "mkdir"), body: r}, nil)
+}

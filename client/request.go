@@ -1,0 +1,110 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// call is one request.
+type call struct {
+	method string
+	path   []string // segments below /v1, not escaped
+	query  url.Values
+	body   any // written as JSON unless nil
+	raw    io.Reader
+	accept string
+}
+
+// do sends the request and reads the answer into out, unless that is nil.
+func (c *Client) do(ctx context.Context, q call, out any) error {
+	resp, err := c.send(ctx, q)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if out == nil {
+		_, err = io.Copy(io.Discard, resp.Body)
+		return err
+	}
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return fmt.Errorf("reading the answer to %s %s: %w", q.method, strings.Join(q.path, "/"), err)
+	}
+	if err := json.Unmarshal(body, out); err != nil {
+		return fmt.Errorf("answer to %s %s: %w", q.method, strings.Join(q.path, "/"), err)
+	}
+	return nil
+}
+
+// send returns the answer if it is a success; the caller closes its body.
+func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
+	address, err := c.url(q.path, q.query)
+	if err != nil {
+		return nil, err
+	}
+	body := q.raw
+	if q.body != nil {
+		b, err := json.Marshal(q.body)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, q.method, address, body)
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range c.header {
+		req.Header[k] = v
+	}
+	if q.body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if q.accept != "" {
+		req.Header.Set("Accept", q.accept)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.explain(err)
+	}
+	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+		return nil, problem(resp)
+	}
+	return resp, nil
+}
+
+// explain takes the made-up URL of a Unix socket out of err.
+func (c *Client) explain(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return fmt.Errorf("asking boxd: %w", u.Err)
+	}
+	return err
+}
+
+// url is the address below /v1. A segment that a server would take for something
+// else is refused here, so that a request never ends at another resource.
+func (c *Client) url(path []string, query url.Values) (string, error) {
+	var b strings.Builder
+	b.WriteString(c.base)
+	b.WriteString("/v1")
+	for _, s := range path {
+		if s == "" || s == "." || s == ".." {
+			return "", fmt.Errorf("id %q: must not be empty, %q or %q", s, ".", "..")
+		}
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(s))
+	}
+	if len(query) > 0 {
+		b.WriteByte('?')
+		b.WriteString(query.Encode())
+	}
+	return b.String(), nil
+}

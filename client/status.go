@@ -1,0 +1,120 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+// Status says whether the service can serve, and what it holds.
+func (c *Client) Status(ctx context.Context) (apitypes.Status, error) {
+	var s apitypes.Status
+	err := c.do(ctx, call{method: "GET", path: []string{"status"}}, &s)
+	return s, err
+}
+
+// Errors lists what went wrong in the daemon lately, newest last.
+func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
+	var l apitypes.ErrorList
+	err := c.do(ctx, call{method: "GET", path: []string{"errors"}}, &l)
+	return l.Errors, err
+}
+
+// Profiles lists the profiles.
+func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
+	var l apitypes.ProfileList
+	err := c.do(ctx, call{method: "GET", path: []string{"profiles"}}, &l)
+	return l.Profiles, err
+}
+
+// Events is a stream of events. Close it.
+type Events struct {
+	body io.ReadCloser
+	r    *bufio.Scanner
+	// LastID is the id of the last event that Next returned, "" before the first.
+	// Handing it to Client.Events goes on behind it.
+	LastID string
+}
+
+// maxEvent bounds a line of the event stream.
+const maxEvent = 1 << 20
+
+// Events subscribes to what happens to sessions and processes, from now on, or
+// behind the event lastID if that is not empty.
+func (c *Client) Events(ctx context.Context, lastID string) (*Events, error) {
+	q := call{method: "GET", path: []string{"events"}, accept: "text/event-stream"}
+	if lastID != "" {
+		q.query = map[string][]string{"last_event_id": {lastID}}
+	}
+	resp, err := c.send(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	e := &Events{body: resp.Body, r: bufio.NewScanner(resp.Body), LastID: lastID}
+	e.r.Buffer(nil, maxEvent)
+	return e, nil
+}
+
+// MissedError says that events were lost before the next one: the subscriber was
+// too slow, or asked for ones that are not kept any more. The stream goes on.
+type MissedError struct{ Missed uint64 }
+
+func (e *MissedError) Error() string {
+	if e.Missed == 0 {
+		return "events were missed"
+	}
+	return strconv.FormatUint(e.Missed, 10) + " events were missed"
+}
+
+// Next waits for the next event. After a [*MissedError] it can be called again;
+// io.EOF says that the daemon has ended the stream.
+func (e *Events) Next() (apitypes.Event, error) {
+	var id, kind, data string
+	for e.r.Scan() {
+		line := e.r.Text()
+		if line == "" && data != "" {
+			return e.event(id, kind, data)
+		}
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		switch name {
+		case "id":
+			id = value
+		case "event":
+			kind = value
+		case "data":
+			data += value
+		}
+	}
+	if err := e.r.Err(); err != nil {
+		return apitypes.Event{}, fmt.Errorf("events: %w", err)
+	}
+	return apitypes.Event{}, io.EOF
+}
+
+func (e *Events) event(id, kind, data string) (apitypes.Event, error) {
+	var event apitypes.Event
+	if kind == "missed" {
+		var m apitypes.Missed
+		if err := json.Unmarshal([]byte(data), &m); err != nil {
+			return event, fmt.Errorf("events: %w", err)
+		}
+		return event, &MissedError{m.Missed}
+	}
+	if err := json.Unmarshal([]byte(data), &event); err != nil {
+		return event, fmt.Errorf("events: %w", err)
+	}
+	if id != "" {
+		e.LastID = id
+	}
+	return event, nil
+}
+
+// Close ends the subscription.
+func (e *Events) Close() error { return e.body.Close() }
