@@ -45,13 +45,18 @@ type Hello struct {
 	Protocol int
 	// Error says why the launcher cannot serve; empty if it can.
 	Error string
+	// Busy: another client is connected. Error says so too.
+	Busy bool `json:",omitempty"`
+	// PID of a service, and the host user that may connect besides root.
+	PID       int `json:",omitempty"`
+	ClientUID int `json:",omitempty"`
 }
 
 // Create asks for a box.
 type Create struct{ Spec engine.Spec }
 
-// Created answers Create. Its descriptors: a connection to the agent, one per
-// volume, for fstatfs, then those of the first slot.
+// Created answers Create. Its descriptors: a connection to the agent, a pidfd of
+// PID 1, one per volume, for fstatfs, then those of the first slot, if it has a name.
 type Created struct {
 	ID       string
 	PID      int
@@ -75,11 +80,14 @@ type Box struct{ ID string }
 const MaxSlots = 8
 
 // Slots asks for Count fresh slots, and gives used ones back, each of which is
-// removed as soon as it is empty. With Count 0 there is no reply.
+// removed as soon as it is empty. A frame with id 0 has no reply.
 type Slots struct {
 	ID    string
 	Count int
 	Used  []string
+	// Background are those of Used in which processes may live on: an adoption
+	// leaves them alone.
+	Background []string `json:",omitempty"`
 }
 
 // Slot is one element of the answer to Slots. Its descriptors: the cgroup
@@ -112,6 +120,9 @@ type PTY struct {
 type Update struct {
 	ID     string
 	Change engine.Change
+	// Again: the launcher was lost while it may have been at this very change. What
+	// is done already is left out.
+	Again bool `json:",omitempty"`
 }
 
 // Reply carries a failure or the result of a request in Body.

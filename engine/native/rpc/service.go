@@ -1,0 +1,70 @@
+package rpc
+
+import "github.com/boxd/boxd/engine"
+
+// What a launcher that runs as a service (boxd-init launcher --service)
+// understands besides. It speaks first too, on every connection:
+//
+//	client                                       launcher
+//	  | <- Hello    version, protocol, pid           |   or Error, and the end
+//	  | -- List ---------------------------------> |
+//	  | <- Reply    ids                              |
+//	  | -- Adopt    box ---------------------------> |
+//	  | <- Reply    as of Create, managed slots      |
+//	  | -- Open     box, slots --------------------> |
+//	  | <- Reply    as of Slots                      |
+//	  | -- Keep     box, slot, key ----------------> |
+//	  | <- Reply                                     |
+//	  | -- Connect, Usage, Ping, Stop -------------> |
+//	  | <- Reply                                     |
+//	  | <- Event    box, kind, count                 |   any time
+const (
+	TypeAdopt = 73
+	TypeList  = 74
+	TypeStop  = 75
+	TypeEvent = 76
+	TypePing  = 77
+	TypeUsage = 78
+	TypeKeep  = 79
+	TypeOpen  = 80
+)
+
+// Adopted answers Adopt. Slots that nobody marked with Keep have been killed and
+// are gone. Its descriptors are those of Created, without a first slot.
+type Adopted struct {
+	Created
+	Spec engine.Spec // in force, with what was changed since
+	// Managed are the slots of managed processes by name, with their keys: those
+	// that Keep was called for and that were not given back.
+	Managed map[string]string
+}
+
+// List answers List: every box of the service, those in the making included.
+type List struct{ IDs []string }
+
+// Keep marks a slot as that of the managed process Key, before anything runs in
+// it: Adopt leaves it alone until it is given back.
+type Keep struct {
+	ID   string
+	Slot string
+	Key  string
+}
+
+// Open asks for the descriptors of slots that exist, at most MaxSlots. One that does
+// not exist is left out of the reply, which is that of Slots.
+type Open struct {
+	ID    string
+	Slots []string
+}
+
+// Stop ends the launcher once it has answered. With RemoveBoxes the boxes are
+// removed first; else they stay, and the next launcher adopts them.
+type Stop struct{ RemoveBoxes bool }
+
+// Event is a limit that the commands of a box ran into: Count times since the box
+// was made, or, where the kernel does not keep count, since the launcher runs.
+type Event struct {
+	Box   string
+	Kind  engine.EventKind
+	Count int64
+}
