@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"io"
 	"net/url"
 	"strconv"
@@ -15,9 +14,9 @@ func filesPath(session string, more ...string) []string {
 }
 
 // ReadFile reads a file in the box from offset on, up to limit bytes; limit 0 is
-// all of it. The caller closes what is returned.
-func (c *Client) ReadFile(ctx context.Context, session, path string, offset, limit int64) (io.ReadCloser, apitypes.FileInfo, error) {
-	var info apitypes.FileInfo
+// all of it. The caller closes what is returned; reading it fails if the daemon
+// could not read to the end.
+func (c *Client) ReadFile(ctx context.Context, session, path string, offset, limit int64) (io.ReadCloser, error) {
 	q := url.Values{"path": {path}}
 	if offset != 0 {
 		q.Set("offset", strconv.FormatInt(offset, 10))
@@ -27,15 +26,9 @@ func (c *Client) ReadFile(ctx context.Context, session, path string, offset, lim
 	}
 	resp, err := c.send(ctx, call{method: "GET", path: filesPath(session, "content"), query: q})
 	if err != nil {
-		return nil, info, err
+		return nil, err
 	}
-	if h := resp.Header.Get("X-Boxd-File"); h != "" {
-		if err := json.Unmarshal([]byte(h), &info); err != nil {
-			resp.Body.Close()
-			return nil, info, err
-		}
-	}
-	return resp.Body, info, nil
+	return resp.Body, nil
 }
 
 // WriteOptions say how a file is written.
@@ -69,7 +62,7 @@ func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.
 	return l, err
 }
 
-// StatFile describes a file in the box; a symlink is described, not followed.
+// StatFile describes what path leads to; for a symlink, Target is set.
 func (c *Client) StatFile(ctx context.Context, session, path string) (apitypes.FileInfo, error) {
 	var info apitypes.FileInfo
 	err := c.do(ctx, call{method: "GET", path: filesPath(session, "stat"), query: url.Values{"path": {path}}}, &info)

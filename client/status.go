@@ -19,7 +19,7 @@ func (c *Client) Status(ctx context.Context) (apitypes.Status, error) {
 	return s, err
 }
 
-// Errors lists what went wrong in the daemon lately, newest last.
+// Errors lists what went wrong in the daemon lately, newest first.
 func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
 	var l apitypes.ErrorList
 	err := c.do(ctx, call{method: "GET", path: []string{"errors"}}, &l)

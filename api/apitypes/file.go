@@ -17,7 +17,7 @@ type FileInfo struct {
 
 // FileList is the entries of a directory.
 type FileList struct {
-	Files     []FileInfo `json:"files"`
+	Files     []FileInfo `json:"files" nullable:"false"`
 	Truncated bool       `json:"truncated,omitempty" doc:"There are more than are here."`
 }
 

@@ -2,16 +2,24 @@ package apitypes
 
 // Problem is an error in the form of RFC 9457.
 type Problem struct {
-	Type     string   `json:"type" doc:"URI reference of the kind of error: where docs/api.md explains it."`
-	Title    string   `json:"title" doc:"The kind of error in words."`
-	Status   int      `json:"status" doc:"HTTP status."`
-	Detail   string   `json:"detail,omitempty" doc:"What is wrong this time and what to do."`
-	Instance string   `json:"instance,omitempty" doc:"Id of the request; it is in the daemon's log lines."`
-	Code     string   `json:"code" doc:"The kind of error as one stable word."`
-	Field    string   `json:"field,omitempty" doc:"The field of the request that is wrong."`
-	Fields   []string `json:"fields,omitempty" doc:"Fields in which a live session differs from the request."`
-	Limit    string   `json:"limit,omitempty" doc:"Name of the quota that is used up."`
-	Value    *float64 `json:"value,omitempty" doc:"Value of that quota."`
-	InUse    *float64 `json:"in_use,omitempty" doc:"How much of it is in use."`
-	Asked    *float64 `json:"asked,omitempty" doc:"How much was asked for."`
+	Type      string     `json:"type" doc:"URI reference of the kind of error: where docs/api.md explains it."`
+	Title     string     `json:"title" doc:"The kind of error in words."`
+	Status    int        `json:"status" doc:"HTTP status."`
+	Detail    string     `json:"detail,omitempty" doc:"What is wrong this time and what to do."`
+	Instance  string     `json:"instance,omitempty" doc:"Id of the request; it is in the daemon's log lines."`
+	Code      string     `json:"code" doc:"The kind of error as one stable word."`
+	Field     string     `json:"field,omitempty" doc:"The field of the request that is wrong."`
+	Conflicts []Conflict `json:"conflicts,omitempty" doc:"Fields in which the live session differs from the request."`
+	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus or workspace_bytes."`
+	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global."`
+	Value     *float64   `json:"value,omitempty" doc:"Value of that quota."`
+	InUse     *float64   `json:"in_use,omitempty" doc:"How much of it is in use."`
+	Asked     *float64   `json:"asked,omitempty" doc:"How much was asked for."`
+}
+
+// Conflict is one field in which a live session differs from what was asked.
+type Conflict struct {
+	Field string `json:"field"`
+	Have  string `json:"have"`
+	Asked string `json:"asked"`
 }

@@ -29,22 +29,23 @@ type WindowSize struct {
 
 // Process is a managed process as it is now.
 type Process struct {
-	ID        string     `json:"id"`
-	Session   string     `json:"session"`
-	State     string     `json:"state" doc:"starting, running, exited, failed, stopping or stopped."`
-	Reason    string     `json:"reason,omitempty" doc:"Why it failed."`
-	PID       int        `json:"pid,omitempty" doc:"Process id in the box."`
-	Argv      []string   `json:"argv"`
-	Cwd       string     `json:"cwd,omitempty"`
-	TTY       bool       `json:"tty"`
-	StartedAt time.Time  `json:"started_at"`
-	EndedAt   *time.Time `json:"ended_at,omitempty"`
-	ExitCode  *int       `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`
-	Signal    string     `json:"signal,omitempty"`
-	Verdict   string     `json:"verdict,omitempty"`
-	Limit     string     `json:"limit,omitempty"`
-	Stdout    *Stream    `json:"stdout,omitempty"`
-	Stderr    *Stream    `json:"stderr,omitempty"`
+	ID         string     `json:"id"`
+	Session    string     `json:"session"`
+	State      string     `json:"state" doc:"starting, running, exited, stopping, stopped, or failed: its box was lost, so there is no exit code."`
+	PID        int        `json:"pid,omitempty" doc:"Process id in the box."`
+	Argv       []string   `json:"argv" nullable:"false"`
+	TTY        bool       `json:"tty"`
+	Box        string     `json:"box,omitempty" doc:"Id of the box it runs in."`
+	History    Size       `json:"history" doc:"Bytes of each output stream that are kept."`
+	DropOldest bool       `json:"drop_oldest,omitempty"`
+	StartedAt  time.Time  `json:"started_at"`
+	EndedAt    *time.Time `json:"ended_at,omitempty"`
+	ExitCode   *int       `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`
+	Signal     string     `json:"signal,omitempty"`
+	Verdict    string     `json:"verdict,omitempty"`
+	Limit      string     `json:"limit,omitempty"`
+	Stdout     *Stream    `json:"stdout,omitempty"`
+	Stderr     *Stream    `json:"stderr,omitempty"`
 }
 
 // Stream says which part of an output stream is kept.
@@ -55,7 +56,7 @@ type Stream struct {
 
 // ProcessList is the managed processes of a session.
 type ProcessList struct {
-	Processes []Process `json:"processes"`
+	Processes []Process `json:"processes" nullable:"false"`
 }
 
 // StopRequest ends a managed process: stdin is closed, then SIGTERM, then all of it

@@ -24,17 +24,17 @@ type Health struct {
 
 // AuditHead is where the audit log's hash chain stands.
 type AuditHead struct {
-	Sequence int64  `json:"sequence"`
-	Hash     string `json:"hash"`
-	OK       bool   `json:"ok"`
-	Reason   string `json:"reason,omitempty" doc:"Why entries cannot be written."`
+	Seq    uint64 `json:"seq"`
+	Hash   string `json:"hash"`
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty" doc:"Why entries cannot be written."`
 }
 
 // QuotaUse is one limit of a tenant, or of all tenants together.
 type QuotaUse struct {
 	Name  string  `json:"name" doc:"sessions, processes, execs, memory, cpus or workspace_bytes."`
 	Scope string  `json:"scope" doc:"tenant or global."`
-	Limit float64 `json:"limit" doc:"0: none."`
+	Limit float64 `json:"limit" doc:"-1: none."`
 	InUse float64 `json:"in_use"`
 }
 
@@ -43,45 +43,70 @@ type ErrorRecord struct {
 	Time    time.Time `json:"time"`
 	Tenant  string    `json:"tenant,omitempty"`
 	Session string    `json:"session,omitempty"`
-	Box     string    `json:"box,omitempty"`
 	Process string    `json:"process,omitempty"`
-	Request string    `json:"request,omitempty"`
-	What    string    `json:"what" doc:"What was being done."`
-	Error   string    `json:"error"`
+	Message string    `json:"message"`
 }
 
-// ErrorList is the last errors, newest last.
+// ErrorList is the last errors, newest first.
 type ErrorList struct {
-	Errors []ErrorRecord `json:"errors"`
+	Errors []ErrorRecord `json:"errors" nullable:"false"`
 }
 
 // Event is something that happened to a session or a process.
 type Event struct {
-	ID      uint64         `json:"id" doc:"Grows by one with each event of the daemon; starts anew with it."`
+	ID      uint64         `json:"id" doc:"Only grows, over restarts of the daemon too."`
 	Time    time.Time      `json:"time"`
 	Type    string         `json:"type"`
-	Tenant  string         `json:"tenant"`
+	Tenant  string         `json:"tenant,omitempty"`
 	Session string         `json:"session,omitempty"`
 	Box     string         `json:"box,omitempty"`
 	Process string         `json:"process,omitempty"`
-	State   string         `json:"state,omitempty"`
-	Reason  string         `json:"reason,omitempty"`
+	Request string         `json:"request,omitempty" doc:"Id of the request that caused it."`
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// Missed says how many events a subscriber did not get.
+// Missed says that a subscriber did not get some events.
 type Missed struct {
-	Missed uint64 `json:"missed" doc:"Number of events; 0: unknown, the daemon has been started again."`
+	Missed uint64 `json:"missed" doc:"How many; 0 if that is not known."`
 }
 
 // Profile is a set of defaults, caps and locked fields.
 type Profile struct {
-	Name     string         `json:"name"`
-	Defaults map[string]any `json:"defaults" doc:"What a request that leaves a field out gets."`
-	Locked   []string       `json:"locked,omitempty" doc:"Fields that a request cannot change."`
+	Name            string      `json:"name"`
+	Network         bool        `json:"network"`
+	CPUs            float64     `json:"cpus"`
+	Memory          Size        `json:"memory" doc:"Bytes."`
+	PIDs            int64       `json:"pids"`
+	OpenFiles       int64       `json:"open_files"`
+	FileSize        Size        `json:"file_size" doc:"Bytes; -1: unlimited."`
+	WritableRoot    bool        `json:"writable_root"`
+	TmpSize         Size        `json:"tmp_size"`
+	UpperSize       Size        `json:"upper_size"`
+	WorkspaceMode   string      `json:"workspace_mode"`
+	MountMode       string      `json:"mount_mode" doc:"The most that extra mounts get: rw, ro or none."`
+	Timeout         Duration    `json:"timeout" doc:"Seconds."`
+	IdleTTL         Duration    `json:"idle_ttl" doc:"Seconds."`
+	MaxLifetime     Duration    `json:"max_lifetime" doc:"Seconds; 0: none."`
+	Persistent      bool        `json:"persistent"`
+	AllowNetwork    bool        `json:"allow_network"`
+	AllowPersistent bool        `json:"allow_persistent"`
+	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for."`
+	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
 }
 
-// ProfileList is all profiles.
+// ProfileCaps are the most that a request may ask for; -1 is no cap.
+type ProfileCaps struct {
+	CPUs        float64  `json:"cpus"`
+	Memory      Size     `json:"memory"`
+	PIDs        int64    `json:"pids"`
+	TmpSize     Size     `json:"tmp_size"`
+	UpperSize   Size     `json:"upper_size"`
+	Timeout     Duration `json:"timeout"`
+	IdleTTL     Duration `json:"idle_ttl"`
+	MaxLifetime Duration `json:"max_lifetime"`
+}
+
+// ProfileList is all profiles, sorted by name.
 type ProfileList struct {
-	Profiles []Profile `json:"profiles"`
+	Profiles []Profile `json:"profiles" nullable:"false"`
 }

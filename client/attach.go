@@ -1,0 +1,52 @@
+package client
+
+import (
+	"context"
+	"strings"
+
+	"github.com/boxd/boxd/relay"
+)
+
+// AttachOptions say how to attach to a managed process.
+type AttachOptions struct {
+	// Write asks to be the writer; TakeOver to become it in place of another.
+	Write, TakeOver bool
+	// Since says where the streams begin; the zero value is the oldest bytes kept.
+	Since relay.Since
+	// ClientID names the client across its connections; see [relay.DialOptions].
+	ClientID string
+	// Lost, if not nil, is told of each lost connection and each attempt in vain.
+	Lost func(err error)
+}
+
+// Attach connects to the relay of a managed process. It connects again by itself,
+// without losing or repeating a byte, until ctx ends.
+func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions) (*relay.Attachment, error) {
+	d, err := c.dialOptions(session, id, o)
+	if err != nil {
+		return nil, err
+	}
+	return relay.Attach(ctx, relay.AttachOptions{DialOptions: d, Lost: o.Lost})
+}
+
+// AttachOnce connects to the relay of a managed process, once.
+func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOptions) (*relay.Client, error) {
+	d, err := c.dialOptions(session, id, o)
+	if err != nil {
+		return nil, err
+	}
+	return relay.Dial(ctx, d)
+}
+
+func (c *Client) dialOptions(session, id string, o AttachOptions) (relay.DialOptions, error) {
+	address, err := c.url(processPath(session, id, "relay"), nil)
+	return relay.DialOptions{
+		URL:      "ws" + strings.TrimPrefix(address, "http"),
+		NetDial:  c.dial,
+		Header:   c.header.Clone(),
+		Write:    o.Write,
+		TakeOver: o.TakeOver,
+		Since:    o.Since,
+		ClientID: o.ClientID,
+	}, err
+}
