@@ -51,12 +51,16 @@ var rows = []row{
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
+	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
+	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "api/apitypes"}, "the HTTP edge: who asks, what shape; it decides nothing about boxes"},
+	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
 	{"internal/daemon", []string{"internal/linux", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts"}, "commands know the interfaces of engine, not an engine"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
 	{"cmd/boxd", []string{"internal/cli", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
+	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", nil, "looks at the packages from outside"},
 }
@@ -86,6 +90,8 @@ var foreigns = []foreign{
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
 	{"github.com/gorilla/websocket", []string{"relay"}, nil, "a WebSocket is a detail of the relay"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
+	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
+	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},
 	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
 }
 
