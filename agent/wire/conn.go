@@ -61,6 +61,9 @@ func (f *Frame) Files() []*os.File {
 // other side was stopped or has been taken over.
 const SendTimeout = 30 * time.Second
 
+// FrameTimeout is how long a frame may take from its first byte to its last.
+const FrameTimeout = 30 * time.Second
+
 // ErrProtocol is wrapped by every error about a peer that breaks the rules.
 var ErrProtocol = errors.New("protocol violation")
 
@@ -78,8 +81,10 @@ type Conn struct {
 	fds   []int  // received, not yet given to a frame
 	oob   []byte //
 
-	refuse    bool // see RefuseFDs
-	truncated bool // descriptors of the next frame that has any were lost
+	begun     time.Time // when the wait for the rest of a frame began; zero without one
+	limited   bool      // reads end with that frame's time
+	refuse    bool      // see RefuseFDs
+	truncated bool      // descriptors of the next frame that has any were lost
 }
 
 // NewConn takes ownership of sock.
@@ -231,6 +236,7 @@ func (c *Conn) parse() (*Frame, error) {
 	f.Body = append([]byte(nil), b[HeaderSize:HeaderSize+length]...)
 	f.FDs = append(f.FDs, c.fds[:nfds]...)
 	c.fds = append(c.fds[:0], c.fds[nfds:]...)
+	c.begun = time.Time{}
 	c.start += HeaderSize + length
 	if c.start == c.end {
 		c.start, c.end = 0, 0
@@ -259,6 +265,9 @@ func (c *Conn) reserve(n int) {
 func (c *Conn) fill() error {
 	if c.end == len(c.in) {
 		c.reserve(c.end - c.start + HeaderSize + 1)
+	}
+	if err := c.limitFrame(); err != nil {
+		return err
 	}
 	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], c.oob)
 	if oobn > 0 {
@@ -290,6 +299,23 @@ func (c *Conn) fill() error {
 	}
 	c.end += n
 	return nil
+}
+
+// limitFrame bounds the wait for the rest of a frame, and lifts the bound between
+// two frames.
+func (c *Conn) limitFrame() error {
+	pending := c.end > c.start
+	switch {
+	case !pending && !c.limited:
+		return nil
+	case !pending:
+		c.limited = false
+		return c.sock.limitRead(time.Time{})
+	case c.begun.IsZero():
+		c.begun = time.Now()
+	}
+	c.limited = true
+	return c.sock.limitRead(c.begun.Add(FrameTimeout))
 }
 
 func (c *Conn) takeRights(oob []byte) error {

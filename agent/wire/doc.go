@@ -17,6 +17,33 @@
 //	  | -- Init, fds: listener, home tasks ---> |
 //	  | <- Ready ------------------------------ |   or Failed
 //
+// Managed processes keep their stdio in the agent, so that they outlive every
+// client. They have a connection of their own, of the same kind; the ids of
+// requests are chosen by the client, and those of everything about a process are
+// the number that the agent gave it:
+//
+//	client                                   agent
+//	  | -- Launch  id, fds: cgroup, pty ------> |
+//	  | <- Managed id, number, fds: rings ----- |   or Failed
+//	  | -- List    id ------------------------> |
+//	  | <- Managed id, once for each ---------- |
+//	  | <- Listed  id ------------------------- |
+//	  | -- Watch   number, stream, offset ----> |   any time; a new one replaces the old
+//	  | <- Head    number, stream, head ------- |   once, when head > offset or at the end
+//	  | -- Release number, stream, offset ----> |
+//	  | -- Input, CloseInput  number ---------> |
+//	  | <- Accepted number, offset ------------ |
+//	  | -- ManagedSignal, Resize  number -----> |
+//	  | <- Ended   number, status ------------- |   to whoever launched or listed last
+//	  | -- Forget  id, number ----------------> |   once it has ended
+//	  | <- Forgotten id ----------------------- |   or Failed
+//
+// Output never travels in frames: each stream is a ring in a sealed memfd, which
+// the agent fills and the client reads, see [RingHeader]. Ended is sent when the
+// process was reaped and its streams are at their end. Whoever still holds them
+// then, a process in the background, has EndDelay to let go; after that they end
+// with what is in the pipe at that moment.
+//
 // A frame is a header of 12 bytes, all integers little endian, and a body:
 //
 //	offset  size
@@ -30,5 +57,5 @@
 // never arrive after the frame that they belong to.
 //
 // Both sides treat the other as hostile: a frame that breaks a bound ends the
-// connection. After the first user command the agent is not to be believed.
+// connection, and so does one that stays incomplete for FrameTimeout. After the first user command the agent is not to be believed.
 package wire

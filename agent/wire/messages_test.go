@@ -26,6 +26,22 @@ func messages() map[string]message {
 		"failed":  &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
 		"signal":  &SignalMsg{Signal: 15},
 		"exited":  &ExitedMsg{Status: 0x8b},
+
+		"launch": &LaunchMsg{Key: "k-1", Slot: "work/3", Ring: 1 << 20, DropOldest: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}, TTY: true}},
+		"forget": &ForgetMsg{Number: 9},
+		"managed": &ManagedMsg{
+			Number: 3, Key: "k", Slot: "s", PID: 7, TTY: true, DropOldest: true, Ring: MinRing, Age: 1 << 40,
+			Accepted: 100, Queued: 200, Input: InputBroken, Released: [2]uint64{1, 2}, Ended: true, Status: 256, Heads: [2]uint64{3, 4},
+		},
+		"listed":      &ListedMsg{Count: MaxManaged},
+		"watch":       &WatchMsg{Stream: Stderr, Offset: 1 << 50},
+		"head":        &HeadMsg{Stream: Stderr, Head: 5, Ended: true},
+		"release":     &ReleaseMsg{Stream: Stderr, Offset: 6},
+		"input":       &InputMsg{Offset: 7, Data: []byte("abc")},
+		"close input": &CloseInputMsg{Offset: 8},
+		"accepted":    &AcceptedMsg{Offset: 9, State: InputClosed},
+		"ended":       &EndedMsg{Status: 9, Wall: 10, Heads: [2]uint64{11, 12}},
+		"resize":      &ResizeMsg{Rows: 24, Cols: 80},
 	}
 }
 

@@ -15,6 +15,8 @@ type socket interface {
 	// send writes a part of b, and rights with its first byte. A peer that takes
 	// nothing for SendTimeout gives os.ErrDeadlineExceeded.
 	send(b, rights []byte) (n int, err error)
+	// limitRead has reads fail with os.ErrDeadlineExceeded after end; zero is never.
+	limitRead(end time.Time) error
 	// abort ends the connection; a blocked reader returns.
 	abort()
 	Close() error
@@ -33,6 +35,8 @@ func (s polled) send(b, rights []byte) (n int, err error) {
 	n, _, err = s.WriteMsgUnix(b, rights, nil)
 	return n, err
 }
+
+func (s polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
 
 func (s polled) abort() { _ = s.Close() }
 
@@ -56,7 +60,10 @@ func (s blocking) ReadMsgUnix(b, oob []byte) (n, oobn, flags int, _ *net.UnixAdd
 		if err == unix.EINTR {
 			continue
 		}
-		if err == nil && n == 0 {
+		switch {
+		case err == unix.EAGAIN:
+			err = os.ErrDeadlineExceeded
+		case err == nil && n == 0:
 			err = io.EOF
 		}
 		return n, oobn, flags, nil, err
@@ -74,6 +81,16 @@ func (s blocking) send(b, rights []byte) (n int, err error) {
 		}
 		return n, err
 	}
+}
+
+// limitRead is about each single read, so it is set anew before the next.
+func (s blocking) limitRead(end time.Time) error {
+	var wait time.Duration // zero is for ever
+	if !end.IsZero() {
+		wait = max(time.Until(end), time.Millisecond)
+	}
+	timeout := unix.NsecToTimeval(wait.Nanoseconds())
+	return os.NewSyscallError("setsockopt(SO_RCVTIMEO)", unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 }
 
 // abort does not close: a reader may be in the kernel with this number.

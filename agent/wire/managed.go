@@ -1,0 +1,461 @@
+package wire
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"math/bits"
+	"time"
+)
+
+// Frame types of the conversation about managed processes.
+const (
+	TypeLaunch        = 16 // client → agent: LaunchMsg
+	TypeList          = 17 // client → agent: empty
+	TypeForget        = 18 // client → agent: ForgetMsg
+	TypeManaged       = 19 // agent → client: ManagedMsg
+	TypeListed        = 20 // agent → client: ListedMsg
+	TypeForgotten     = 21 // agent → client: empty
+	TypeWatch         = 22 // client → agent: WatchMsg
+	TypeHead          = 23 // agent → client: HeadMsg
+	TypeRelease       = 24 // client → agent: ReleaseMsg
+	TypeInput         = 25 // client → agent: InputMsg
+	TypeCloseInput    = 26 // client → agent: CloseInputMsg
+	TypeAccepted      = 27 // agent → client: AcceptedMsg
+	TypeEnded         = 28 // agent → client: EndedMsg
+	TypeManagedSignal = 29 // client → agent: SignalMsg
+	TypeResize        = 30 // client → agent: ResizeMsg
+)
+
+// Bounds of managed processes.
+const (
+	MaxManaged = 64 // of a box that have not been forgotten
+	MaxKey     = 64 // bytes
+	MaxSlot    = 255
+	// MinRing and MaxRing bound the size of one ring in bytes, MaxRings that of all
+	// rings of a box: cgroups leaves room for them beside the limit of the box.
+	MinRing  = 8 << 10
+	MaxRing  = 64 << 20
+	MaxRings = 128 << 20
+	// InputWindow in bytes is how much input may be on its way to a process.
+	InputWindow = 64 << 10
+	// maxOffset of a stream: what no process writes in its life.
+	maxOffset = math.MaxInt64 / 2
+	// OldKeys is how many keys of forgotten processes an agent still refuses.
+	OldKeys = 4096
+	// EndDelay is how long the outputs of a process that was reaped may take to
+	// end by themselves.
+	EndDelay = 2 * time.Second
+)
+
+// Steps of a launch that a FailedMsg names, besides those of a birth.
+const (
+	StepKey   = "checking key"
+	StepTable = "keeping managed process"
+	StepRing  = "making output ring"
+	StepFind  = "finding managed process"
+)
+
+// Streams of a managed process. With a terminal there is Stdout only.
+const (
+	Stdout = 0
+	Stderr = 1
+)
+
+// LaunchMsg starts a managed process. Its descriptors: the cgroup directory,
+// Spawn.Tasks v1 tasks files, and with Spawn.TTY master and slave of a terminal.
+type LaunchMsg struct {
+	Key        string
+	Slot       string // the client's name for the cgroup; given back by List
+	Ring       uint64 // bytes of each output, a power of two
+	DropOldest bool
+	Spawn      SpawnMsg
+}
+
+// LaunchFDs is the number of descriptors of m.
+func (m *LaunchMsg) LaunchFDs() int {
+	if m.Spawn.TTY {
+		return 1 + int(m.Spawn.Tasks) + 2
+	}
+	return 1 + int(m.Spawn.Tasks)
+}
+
+// ForgetMsg has a process that has ended forgotten, with its rings.
+type ForgetMsg struct{ Number uint32 }
+
+// ManagedMsg is a managed process as it is now. Its descriptors: the ring of each
+// stream.
+type ManagedMsg struct {
+	Number     uint32 // the id of all frames about it
+	Key        string
+	Slot       string
+	PID        uint32
+	TTY        bool
+	DropOldest bool
+	Ring       uint64
+	Age        uint64 // ns that it has run
+	Accepted   uint64 // bytes of stdin that it was given
+	Queued     uint64 // and what the agent has taken beyond
+	Input      uint32 // InputOpen …
+	Released   [2]uint64
+	Ended      bool
+	Status     uint32    // as of wait4(2), if Ended
+	Heads      [2]uint64 // of the streams, if Ended
+}
+
+// Streams is the number of outputs.
+func (m *ManagedMsg) Streams() int {
+	if m.TTY {
+		return 1
+	}
+	return 2
+}
+
+// ListedMsg follows the Managed frames that answer a List.
+type ListedMsg struct{ Count uint32 }
+
+// WatchMsg asks for a Head as soon as there is something behind Offset or the
+// stream has ended. It replaces an earlier one of the stream.
+type WatchMsg struct {
+	Stream uint32
+	Offset uint64
+}
+
+// HeadMsg answers a Watch.
+type HeadMsg struct {
+	Stream uint32
+	Head   uint64
+	Ended  bool
+}
+
+// ReleaseMsg allows what lies below Offset to be overwritten.
+type ReleaseMsg struct {
+	Stream uint32
+	Offset uint64
+}
+
+// InputMsg is input from Offset on. What was taken before is skipped.
+type InputMsg struct {
+	Offset uint64
+	Data   []byte
+}
+
+// CloseInputMsg ends the input at Offset, which is where the last Input ended.
+type CloseInputMsg struct{ Offset uint64 }
+
+// States of the input of a managed process.
+const (
+	InputOpen   = 0
+	InputClosed = 1
+	InputBroken = 2 // nobody reads it any more
+)
+
+// AcceptedMsg says how far the process was given its input.
+type AcceptedMsg struct {
+	Offset uint64
+	State  uint32
+}
+
+// EndedMsg says that the process was reaped and its outputs have ended.
+type EndedMsg struct {
+	Status uint32 // as of wait4(2)
+	Wall   uint64 // ns that it ran
+	Heads  [2]uint64
+}
+
+// ResizeMsg is the new size of a terminal in characters.
+type ResizeMsg struct{ Rows, Cols uint16 }
+
+// Marshal returns the body of a Launch frame.
+func (m *LaunchMsg) Marshal() []byte {
+	var e encoder
+	e.bytes([]byte(m.Key))
+	e.bytes([]byte(m.Slot))
+	e.u64(m.Ring)
+	e.bool(m.DropOldest)
+	e.b = append(e.b, m.Spawn.Marshal()...)
+	return e.b
+}
+
+// Unmarshal parses the body of a Launch frame.
+func (m *LaunchMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Key, m.Slot = d.key(), d.short(MaxSlot)
+	m.Ring = d.ring()
+	m.DropOldest = d.bool()
+	if d.bad {
+		return d.done("launch")
+	}
+	return m.Spawn.Unmarshal(d.b)
+}
+
+// ValidKey says whether key can name a managed process.
+func ValidKey(key string) bool {
+	if key == "" || len(key) > MaxKey {
+		return false
+	}
+	for _, c := range []byte(key) {
+		if c != '-' && (c < '0' || c > '9') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
+}
+
+func (d *decoder) key() string {
+	key := string(d.bytes())
+	if !ValidKey(key) {
+		d.bad = true
+	}
+	return key
+}
+
+// short is a string of printable characters.
+func (d *decoder) short(most int) string {
+	b := d.bytes()
+	if len(b) > most || printable(b) != string(b) {
+		d.bad = true
+	}
+	return string(b)
+}
+
+func (d *decoder) ring() uint64 {
+	v := d.u64()
+	if v < MinRing || v > MaxRing || bits.OnesCount64(v) != 1 {
+		d.bad = true
+	}
+	return v
+}
+
+func (d *decoder) offset() uint64 {
+	v := d.u64()
+	if v > maxOffset {
+		d.bad = true
+	}
+	return v
+}
+
+func (d *decoder) stream() uint32 { return d.upTo(Stderr) }
+
+func (d *decoder) upTo(most uint32) uint32 {
+	v := d.u32()
+	if v > most {
+		d.bad = true
+	}
+	return v
+}
+
+// Marshal returns the body of a Forget frame.
+func (m *ForgetMsg) Marshal() []byte { return (&encoder{}).u32(m.Number).b }
+
+// Unmarshal parses the body of a Forget frame.
+func (m *ForgetMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Number = d.u32()
+	return d.done("forget")
+}
+
+// Marshal returns the body of a Managed frame.
+func (m *ManagedMsg) Marshal() []byte {
+	var e encoder
+	e.u32(m.Number)
+	e.bytes([]byte(m.Key))
+	e.bytes([]byte(m.Slot))
+	e.u32(m.PID)
+	e.bool(m.TTY)
+	e.bool(m.DropOldest)
+	e.u64(m.Ring)
+	e.u64(m.Age)
+	e.u64(m.Accepted)
+	e.u64(m.Queued)
+	e.u32(m.Input)
+	e.u64(m.Released[0])
+	e.u64(m.Released[1])
+	e.bool(m.Ended)
+	e.u32(m.Status)
+	e.u64(m.Heads[0])
+	e.u64(m.Heads[1])
+	return e.b
+}
+
+// Unmarshal parses the body of a Managed frame.
+func (m *ManagedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Number = d.u32()
+	m.Key, m.Slot = d.key(), d.short(MaxSlot)
+	m.PID = d.upTo(math.MaxInt32)
+	m.TTY, m.DropOldest = d.bool(), d.bool()
+	m.Ring = d.ring()
+	m.Age = d.offset()
+	m.Accepted, m.Queued = d.offset(), d.offset()
+	m.Input = d.upTo(InputBroken)
+	m.Released = [2]uint64{d.offset(), d.offset()}
+	m.Ended = d.bool()
+	m.Status = d.u32()
+	m.Heads = [2]uint64{d.offset(), d.offset()}
+	if m.Queued < m.Accepted || m.Queued-m.Accepted > InputWindow {
+		d.bad = true
+	}
+	return d.done("managed")
+}
+
+// Marshal returns the body of a Listed frame.
+func (m *ListedMsg) Marshal() []byte { return (&encoder{}).u32(m.Count).b }
+
+// Unmarshal parses the body of a Listed frame.
+func (m *ListedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Count = d.upTo(MaxManaged)
+	return d.done("listed")
+}
+
+func marshalOffset(stream uint32, offset uint64) *encoder {
+	e := new(encoder).u32(stream)
+	e.u64(offset)
+	return e
+}
+
+// Marshal returns the body of a Watch frame.
+func (m *WatchMsg) Marshal() []byte { return marshalOffset(m.Stream, m.Offset).b }
+
+// Unmarshal parses the body of a Watch frame.
+func (m *WatchMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Stream, m.Offset = d.stream(), d.offset()
+	return d.done("watch")
+}
+
+// Marshal returns the body of a Head frame.
+func (m *HeadMsg) Marshal() []byte {
+	e := marshalOffset(m.Stream, m.Head)
+	e.bool(m.Ended)
+	return e.b
+}
+
+// Unmarshal parses the body of a Head frame.
+func (m *HeadMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Stream, m.Head, m.Ended = d.stream(), d.offset(), d.bool()
+	return d.done("head")
+}
+
+// Marshal returns the body of a Release frame.
+func (m *ReleaseMsg) Marshal() []byte { return marshalOffset(m.Stream, m.Offset).b }
+
+// Unmarshal parses the body of a Release frame.
+func (m *ReleaseMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Stream, m.Offset = d.stream(), d.offset()
+	return d.done("release")
+}
+
+// Marshal returns the body of an Input frame.
+func (m *InputMsg) Marshal() []byte {
+	var e encoder
+	e.u64(m.Offset)
+	e.bytes(m.Data)
+	return e.b
+}
+
+// Unmarshal parses the body of an Input frame. Data is a part of b.
+func (m *InputMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Offset, m.Data = d.offset(), d.bytes()
+	if len(m.Data) > InputWindow {
+		d.bad = true
+	}
+	return d.done("input")
+}
+
+// Marshal returns the body of a CloseInput frame.
+func (m *CloseInputMsg) Marshal() []byte {
+	var e encoder
+	e.u64(m.Offset)
+	return e.b
+}
+
+// Unmarshal parses the body of a CloseInput frame.
+func (m *CloseInputMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Offset = d.offset()
+	return d.done("close input")
+}
+
+// Marshal returns the body of an Accepted frame.
+func (m *AcceptedMsg) Marshal() []byte {
+	var e encoder
+	e.u64(m.Offset)
+	return e.u32(m.State).b
+}
+
+// Unmarshal parses the body of an Accepted frame.
+func (m *AcceptedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Offset, m.State = d.offset(), d.upTo(InputBroken)
+	return d.done("accepted")
+}
+
+// Marshal returns the body of an Ended frame.
+func (m *EndedMsg) Marshal() []byte {
+	e := new(encoder).u32(m.Status)
+	e.u64(m.Wall)
+	e.u64(m.Heads[0])
+	e.u64(m.Heads[1])
+	return e.b
+}
+
+// Unmarshal parses the body of an Ended frame.
+func (m *EndedMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Status, m.Wall = d.u32(), d.offset()
+	m.Heads = [2]uint64{d.offset(), d.offset()}
+	return d.done("ended")
+}
+
+// Marshal returns the body of a Resize frame.
+func (m *ResizeMsg) Marshal() []byte {
+	return new(encoder).u32(uint32(m.Rows)).u32(uint32(m.Cols)).b
+}
+
+// Unmarshal parses the body of a Resize frame.
+func (m *ResizeMsg) Unmarshal(b []byte) error {
+	d := decoder{b: b}
+	m.Rows, m.Cols = uint16(d.upTo(math.MaxUint16)), uint16(d.upTo(math.MaxUint16))
+	return d.done("resize")
+}
+
+// RingHeader is the size in bytes of what precedes the ring in its file: four
+// words of 64 bits, little endian, each a multiple of 8 bytes from the start.
+//
+//	 0  floor: the offset of the oldest byte that is whole. It is raised before
+//	    the bytes below it are overwritten.
+//	 8  its complement
+//	16  head: the offset behind the newest byte. It is raised when the bytes below
+//	    it are in the ring.
+//	24  its complement
+//
+// The byte of offset n lies at RingHeader + n modulo the size of the ring. A
+// reader takes the bytes first and then the floor again: what lies below it may
+// not be what was there. The complements show a word that was read while it was
+// written.
+const (
+	RingHeader      = 4096
+	RingHeaderWords = 32
+)
+
+// RingBounds reads the first RingHeaderWords bytes of a ring file. ok is false if
+// they were written meanwhile: read them again.
+func RingBounds(b []byte) (floor, head uint64, ok bool) {
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
+	floor, head = word(0), word(2)
+	return floor, head, word(1) == ^floor && word(3) == ^head
+}
+
+// CheckRing says what is wrong about the bounds of a ring of size bytes, which
+// only grow: they were lastFloor and lastHead before.
+func CheckRing(size, lastFloor, lastHead, floor, head uint64) error {
+	if floor > head || head-floor > size || head > maxOffset || floor < lastFloor || head < lastHead {
+		return fmt.Errorf("ring of %d bytes has bounds %d to %d after %d to %d: %w", size, floor, head, lastFloor, lastHead, ErrProtocol)
+	}
+	return nil
+}
