@@ -10,4 +10,7 @@ type Mount struct {
 	Target string `json:"target"`
 	// ReadOnly forbids writes through this mount.
 	ReadOnly bool `json:"read_only,omitempty"`
+	// Within is a directory of the host beneath which the source must resolve,
+	// symlinks included. Empty: anywhere that Open allows.
+	Within string `json:"within,omitempty"`
 }

@@ -8,7 +8,11 @@ type Config struct {
 	TenantDefaults    Quotas                   `yaml:"tenant_defaults"`
 	Limits            Quotas                   `yaml:"limits"`
 	Profiles          map[string]ProfileConfig `yaml:"profiles"`
-	DefaultProfile    string                   `yaml:"default_profile"`
+	DefaultProfile    string                   `yaml:"default_profile"` // empty: "default"
+	AllowDegraded     bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
+
+	// IdleTTL of profiles that set none; 0 is DefaultIdleTTL.
+	IdleTTL Duration `yaml:"-"`
 
 	// NetworkAvailable says that the engine can give a box a network. While it is
 	// false, every request for one is refused.
@@ -36,13 +40,4 @@ type Quotas struct {
 	Memory         Size    `yaml:"memory" json:"memory"`                   // sum of the limits of live boxes, bytes
 	CPUs           float64 `yaml:"cpus" json:"cpus"`                       // sum of the limits of live boxes
 	WorkspaceBytes Size    `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
-}
-
-// ProfileConfig changes a built-in profile or makes a new one. Missing fields are
-// those of the profile that it extends.
-type ProfileConfig struct{}
-
-// Profile is a named set of defaults, caps and locked fields.
-type Profile struct {
-	Name string `json:"name"`
 }

@@ -6,24 +6,60 @@ import (
 	"github.com/boxd/boxd/mounts"
 )
 
+// Actions of a [Decision].
+const (
+	ActionResolve    = "resolve"
+	ActionExec       = "exec"
+	ActionMount      = "mount"
+	ActionIdleExempt = "idle-exempt"
+)
+
 // Decision is one answer of the policy, for the audit log.
 type Decision struct {
-	Action  string         // "resolve", "exec", "mount", "idle-exempt" or "network"
+	Action  string         // one of the actions above
 	Allowed bool           // whether it may be done
 	Rule    string         // the rule behind it, one line
 	Details map[string]any // values that it was decided on
 }
 
-// MayExec decides about one command or managed process in a session of r. The
-// timeout is what [Policy.Timeout] makes of asked.
-func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision { return Decision{} }
+func resolveDecision(profile Profile, overridden []string) Decision {
+	d := Decision{Action: ActionResolve, Allowed: true, Rule: "profile " + profile.Name, Details: map[string]any{"profile": profile.Name}}
+	if len(overridden) > 0 {
+		d.Details["overridden"] = overridden
+	}
+	return d
+}
 
-// MayMount decides about one mount of a live session of tenant and returns it with
-// the root that it must stay in.
-func (p *Policy) MayMount(tenant string, m Mount) (mounts.Mount, Decision, error) {
-	return mounts.Mount{}, Decision{}, ErrDenied
+// MayExec decides about one command in a session of r that asks for a timeout; 0
+// is the default. The timeout that it gets is what [Policy.Timeout] says.
+func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
+	timeout := p.Timeout(r, asked)
+	d := Decision{Action: ActionExec, Allowed: true, Rule: "profile " + r.Profile, Details: map[string]any{"timeout": timeout.String()}}
+	if asked > timeout {
+		d.Rule += ": timeout cut to the cap"
+		d.Details["asked"] = asked.String()
+	}
+	return d
+}
+
+// MayMount decides about one more mount of a live session of r, which belongs to
+// tenant, and returns it with the root that it must stay in. The Decision is filled
+// in also with an error, which is one that [Policy.Resolve] returns.
+func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (mounts.Mount, Decision, error) {
+	return p.decideMount(tenant, r.MountMode, "mount", m)
 }
 
 // MayStayIdle decides whether a session of r is exempt from its idle TTL while
 // running of its managed processes run.
-func (p *Policy) MayStayIdle(r Resolved, running int) Decision { return Decision{} }
+func (p *Policy) MayStayIdle(r Resolved, running int) Decision {
+	d := Decision{Action: ActionIdleExempt, Allowed: true, Details: map[string]any{"running": running, "idle_ttl": r.IdleTTL.String()}}
+	switch {
+	case r.Persistent:
+		d.Rule = "persistent session"
+	case running > 0:
+		d.Rule = "a managed process is running"
+	default:
+		d.Allowed, d.Rule = false, "idle TTL of profile "+r.Profile
+	}
+	return d
+}

@@ -1,6 +1,9 @@
 package policy
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // Conditions that callers tell apart with errors.Is.
 var (
@@ -10,3 +13,15 @@ var (
 	// [QuotaError].
 	ErrQuota = errors.New("quota exceeded")
 )
+
+// DeniedError is a request that the policy forbids. It matches ErrDenied.
+type DeniedError struct {
+	Field string // of the request
+	Value string // quoted or formatted for people
+	Rule  string // what forbids it, and what to do
+}
+
+func (e *DeniedError) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Rule) }
+
+// Is makes every DeniedError an ErrDenied.
+func (e *DeniedError) Is(target error) bool { return target == ErrDenied }

@@ -1,12 +1,51 @@
 package policy
 
+import (
+	"fmt"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+)
+
+const (
+	alnum = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+	sessionIDLen = 128
+	sessionIDSet = alnum + "._:@-"
+
+	tenantLen = 64
+	tenantSet = alnum + "._-"
+
+	profileNameLen = 64
+	profileNameSet = alnum + "_-"
+)
+
 // ValidateSessionID checks a session's id: 1 to 128 of A-Z, a-z, 0-9 and "._:@-",
 // not starting with ".", without "..". Ids are compared exactly, case matters.
-func ValidateSessionID(id string) error { return nil }
+func ValidateSessionID(id string) error {
+	return validateName("session", id, sessionIDLen, sessionIDSet, `A-Z, a-z, 0-9 and "._:@-"`)
+}
 
 // ValidateProcessID checks the id of a managed process, by the rules of a session's.
-func ValidateProcessID(id string) error { return nil }
+func ValidateProcessID(id string) error {
+	return validateName("process", id, sessionIDLen, sessionIDSet, `A-Z, a-z, 0-9 and "._:@-"`)
+}
 
-// ValidateTenant checks the name of a tenant: 1 to 64 of a-z, A-Z, 0-9 and "._-",
+// ValidateTenant checks the name of a tenant: 1 to 64 of A-Z, a-z, 0-9 and "._-",
 // not starting with ".", without "..".
-func ValidateTenant(name string) error { return nil }
+func ValidateTenant(name string) error {
+	return validateName("tenant", name, tenantLen, tenantSet, `A-Z, a-z, 0-9 and "._-"`)
+}
+
+func validateName(field, s string, longest int, set, setText string) error {
+	if validName(s, longest, set) {
+		return nil
+	}
+	return &engine.FieldError{Field: field, Value: engine.Quote(s),
+		Rule: fmt.Sprintf(`must be 1 to %d of %s, not starting with "." and without ".."`, longest, setText)}
+}
+
+func validName(s string, longest int, set string) bool {
+	return s != "" && len(s) <= longest && strings.Trim(s, set) == "" && // any other byte would be left standing
+		s[0] != '.' && !strings.Contains(s, "..")
+}

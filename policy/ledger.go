@@ -1,30 +1,182 @@
 package policy
 
-// Use is what is in use, or asked for. CPUs are counted in millionths, rounded up.
+import (
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Use is what is in use, or asked for. CPUs count in millionths.
 type Use struct {
-	Sessions, Processes, Execs int
-	Memory                     int64 // bytes; [engine.Unlimited] is without a limit
-	CPUs                       float64
-	WorkspaceBytes             int64
+	Sessions       int     `json:"sessions"`
+	Processes      int     `json:"processes"`
+	Execs          int     `json:"execs"`
+	Memory         int64   `json:"memory"` // bytes; engine.Unlimited: a box without a limit
+	CPUs           float64 `json:"cpus"`   // engine.Unlimited: a box without a limit
+	WorkspaceBytes int64   `json:"workspace_bytes"`
+}
+
+// amounts returns u, whose fields must not be negative except where they can be
+// Unlimited.
+func (u Use) amounts() (amounts, error) {
+	if !(u.CPUs == engine.Unlimited || (u.CPUs >= 0 && u.CPUs <= maxCPUs)) {
+		return amounts{}, &engine.FieldError{Field: "cpus", Value: fmt.Sprint(u.CPUs), Rule: "cannot be counted"}
+	}
+	a := amounts{int64(u.Sessions), int64(u.Processes), int64(u.Execs), u.Memory, toMicro(u.CPUs), u.WorkspaceBytes}
+	for i, n := range a {
+		canBeUnlimited := resources[i].name == "memory" || resources[i].name == "cpus"
+		if n < 0 && !(n == engine.Unlimited && canBeUnlimited) {
+			return amounts{}, &engine.FieldError{Field: resources[i].name, Value: fmt.Sprint(n), Rule: "cannot be counted"}
+		}
+	}
+	return a, nil
+}
+
+func (a amounts) use() Use {
+	return Use{int(a[0]), int(a[1]), int(a[2]), a[3], float64(a[4]) / microCPUs, a[5]}
+}
+
+// add adds what b counts, times sign. Unlimited counts nothing: it can only be had
+// where there is no limit.
+func (a *amounts) add(b amounts, sign int64) {
+	for i, n := range b {
+		a[i] += sign * max(n, 0)
+	}
 }
 
 // Ledger counts what tenants use. It is safe for concurrent use.
-type Ledger struct{}
+type Ledger struct {
+	policy *Policy
+
+	mu      sync.Mutex
+	tenants map[string]*amounts // no entry: nothing in use
+	all     amounts
+}
 
 // NewLedger returns an empty ledger with the quotas of p.
-func (p *Policy) NewLedger() *Ledger { return &Ledger{} }
+func (p *Policy) NewLedger() *Ledger {
+	return &Ledger{policy: p, tenants: make(map[string]*amounts)}
+}
 
 // Reserve counts u for tenant, all of it or nothing. A refusal is a *[QuotaError].
 // release gives u back; calling it again does nothing.
-func (l *Ledger) Reserve(tenant string, u Use) (release func(), err error) { return func() {}, nil }
+func (l *Ledger) Reserve(tenant string, u Use) (release func(), err error) {
+	a, err := u.amounts()
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.checkLocked(tenant, a); err != nil {
+		return nil, err
+	}
+	return l.countLocked(tenant, a), nil
+}
 
-// Adopt counts u without asking: for what exists already, such as sessions that
-// are found again after a restart.
-func (l *Ledger) Adopt(tenant string, u Use) (release func()) { return func() {} }
+// Adopt counts u without asking: for what exists already, such as sessions that are
+// found again after a restart, or a workspace that has grown. It panics on an amount
+// that cannot be counted.
+func (l *Ledger) Adopt(tenant string, u Use) (release func()) {
+	a, err := u.amounts()
+	if err != nil {
+		panic(err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.countLocked(tenant, a)
+}
+
+// Over is a *[QuotaError] if tenant, or all tenants together, use more than they
+// may, as can happen after Adopt.
+func (l *Ledger) Over(tenant string) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	mine := l.inUseLocked(tenant)
+	for i := range resources {
+		if limit := l.policy.rules(tenant).quotas.amounts()[i]; limit >= 0 && mine[i] > limit {
+			return newQuotaError(tenant, i, limit, mine[i], 0)
+		}
+		if limit := l.policy.limits.amounts()[i]; limit >= 0 && l.all[i] > limit {
+			return newQuotaError("", i, limit, l.all[i], 0)
+		}
+	}
+	return nil
+}
+
+// checkLocked decides whether a fits in the quotas of tenant and the global caps.
+func (l *Ledger) checkLocked(tenant string, a amounts) error {
+	mine, quotas, caps := l.inUseLocked(tenant), l.policy.rules(tenant).quotas.amounts(), l.policy.limits.amounts()
+	for i, asked := range a {
+		if !fits(asked, mine[i], quotas[i]) {
+			return newQuotaError(tenant, i, quotas[i], mine[i], asked)
+		}
+		if !fits(asked, l.all[i], caps[i]) {
+			return newQuotaError("", i, caps[i], l.all[i], asked)
+		}
+	}
+	return nil
+}
+
+// fits is written so that nothing overflows. What asks for nothing always fits, even
+// where more is in use than allowed.
+func fits(asked, inUse, limit int64) bool {
+	switch {
+	case asked == 0:
+		return true
+	case limit < 0:
+		return asked < 0 || asked <= math.MaxInt64-inUse
+	}
+	return asked > 0 && asked <= limit-inUse
+}
+
+// countLocked counts a and returns what takes it back.
+func (l *Ledger) countLocked(tenant string, a amounts) (release func()) {
+	mine := l.tenants[tenant]
+	if mine == nil {
+		mine = new(amounts)
+		l.tenants[tenant] = mine
+	}
+	mine.add(a, 1)
+	l.all.add(a, 1)
+	released := false // guarded by l.mu
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if released {
+			return
+		}
+		released = true
+		l.all.add(a, -1)
+		if mine.add(a, -1); *mine == (amounts{}) && l.tenants[tenant] == mine {
+			delete(l.tenants, tenant)
+		}
+	}
+}
+
+func (l *Ledger) inUseLocked(tenant string) amounts {
+	if mine := l.tenants[tenant]; mine != nil {
+		return *mine
+	}
+	return amounts{}
+}
 
 // InUse is what tenant uses now; "" is all tenants together.
-func (l *Ledger) InUse(tenant string) Use { return Use{} }
+func (l *Ledger) InUse(tenant string) Use {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if tenant == "" {
+		return l.all.use()
+	}
+	return l.inUseLocked(tenant).use()
+}
 
 // Limits are the quotas of tenant, with defaults filled in; "" gives the global
 // caps.
-func (l *Ledger) Limits(tenant string) Quotas { return Quotas{} }
+func (l *Ledger) Limits(tenant string) Quotas {
+	if tenant == "" {
+		return l.policy.limits
+	}
+	return l.policy.rules(tenant).quotas
+}

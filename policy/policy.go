@@ -1,26 +1,126 @@
 package policy
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // Policy is immutable and safe for concurrent use.
 type Policy struct {
-	config Config
+	config   Config
+	profiles map[string]Profile
+	tenants  map[string]tenantRules
+	fallback tenantRules // of tenants that the configuration does not name
+	limits   Quotas      // global, defaults filled in
+}
+
+// tenantRules are what one tenant may have, with nothing left open.
+type tenantRules struct {
+	quotas   Quotas
+	roots    []string
+	profiles []string // nil: all
 }
 
 // New checks c and returns its policy. Errors are *[engine.FieldError] with the
 // key of the config file as Field.
-func New(c Config) (*Policy, error) { return &Policy{config: c}, nil }
+func New(c Config) (*Policy, error) {
+	idleTTL := cmp.Or(c.IdleTTL, Duration(DefaultIdleTTL))
+	profiles, err := buildProfiles(c.Profiles, idleTTL)
+	if err != nil {
+		return nil, err
+	}
+	c.DefaultProfile = cmp.Or(c.DefaultProfile, DefaultProfile)
+	p := &Policy{config: c, profiles: profiles, tenants: make(map[string]tenantRules, len(c.Tenants))}
+	if err := p.checkProfile("default_profile", c.DefaultProfile); err != nil {
+		return nil, err
+	}
+	if err := checkRoots("allowed_mount_roots", c.AllowedMountRoots, c.OwnDirs); err != nil {
+		return nil, err
+	}
+	if p.limits, err = c.Limits.resolve("limits", DefaultLimits); err != nil {
+		return nil, err
+	}
+	p.fallback = tenantRules{roots: slices.Clone(c.AllowedMountRoots)}
+	if p.fallback.quotas, err = c.TenantDefaults.resolve("tenant_defaults", DefaultQuotas); err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Tenants)) {
+		if p.tenants[name], err = p.tenantRules(name, c.Tenants[name]); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
 
-// Resolve fills in r from its profile and decides whether tenant may have it.
-// A value that breaks a rule is an *[engine.FieldError]; what the policy forbids
-// matches [ErrDenied].
-func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) { return Resolved{}, ErrDenied }
+func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
+	if err := ValidateTenant(name); err != nil {
+		return tenantRules{}, inField("tenants", err)
+	}
+	field := "tenants." + name
+	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles)}
+	for i, profile := range t.Profiles {
+		if err := p.checkProfile(fmt.Sprintf("%s.profiles[%d]", field, i), profile); err != nil {
+			return tenantRules{}, err
+		}
+	}
+	if t.AllowedMountRoots != nil {
+		rules.roots = slices.Clone(*t.AllowedMountRoots)
+		if err := checkRoots(field+".allowed_mount_roots", rules.roots, p.config.OwnDirs); err != nil {
+			return tenantRules{}, err
+		}
+	}
+	var err error
+	rules.quotas, err = t.Quotas.resolve(field+".quotas", p.fallback.quotas)
+	return rules, err
+}
+
+// rules are those of tenant.
+func (p *Policy) rules(tenant string) tenantRules {
+	if r, ok := p.tenants[tenant]; ok {
+		return r
+	}
+	return p.fallback
+}
+
+func (p *Policy) checkProfile(field, name string) error {
+	if _, ok := p.profiles[name]; ok {
+		return nil
+	}
+	return &engine.FieldError{Field: field, Value: engine.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
+}
+
+func (p *Policy) profileNames() string {
+	return strings.Join(slices.Sorted(maps.Keys(p.profiles)), ", ")
+}
+
+// Profiles lists all profiles, sorted by name. The caller owns the list.
+func (p *Policy) Profiles() []Profile {
+	all := make([]Profile, 0, len(p.profiles))
+	for _, name := range slices.Sorted(maps.Keys(p.profiles)) {
+		all = append(all, p.profiles[name].clone())
+	}
+	return all
+}
 
 // Timeout of one command in a session of r: asked, or the default of r if that is
 // 0 or less, but never above the cap.
-func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration { return r.Timeout }
+func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
+	if asked <= 0 {
+		asked = r.Timeout
+	}
+	return clampTimeout(asked, r.TimeoutCap)
+}
 
-// Profiles lists all profiles, sorted by name.
-func (p *Policy) Profiles() []Profile { return nil }
+// clampTimeout cuts d to limit; a limit of 0 or less is none.
+func clampTimeout(d, limit time.Duration) time.Duration {
+	if limit > 0 {
+		d = min(d, limit)
+	}
+	return min(d, maxTime)
+}

@@ -60,7 +60,7 @@ type Resolved struct {
 	Profile string `json:"profile"`
 	// Spec has every mount of the request, the workspace only if it is a host path
 	// (the first one then). A workspace of boxd's own is added by the session, with
-	// [WorkspaceMount].
+	// [Resolved.WorkspaceMount].
 	Spec          engine.Spec   `json:"spec"`
 	Network       bool          `json:"network"`
 	WorkspaceMode string        `json:"workspace_mode"`      // never empty
@@ -71,6 +71,8 @@ type Resolved struct {
 	Persistent    bool          `json:"persistent"`
 	Timeout       time.Duration `json:"timeout"`     // of a command that names none
 	TimeoutCap    time.Duration `json:"timeout_cap"` // of any command
+	// MountMode is the most that mounts attached later get: "rw", "ro" or "none".
+	MountMode string `json:"mount_mode"`
 	// Overridden are the fields of the request whose value was replaced because the
 	// profile locks them, sorted.
 	Overridden []string `json:"overridden,omitempty"`

@@ -1,0 +1,187 @@
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+// checkRoots refuses roots that a mount of the host could be dangerous below: those
+// of [mounts.DefaultDeny] and boxd's own directories, what lies in them and what
+// contains them. A root is as good as its parents: whoever can write in them, or
+// a box with a mount of them, can move it elsewhere.
+func checkRoots(field string, roots, own []string) error {
+	for i, root := range roots {
+		field := fmt.Sprintf("%s[%d]", field, i)
+		if err := (mounts.Mount{Source: root, Target: engine.WorkspaceTarget}).Validate(); err != nil {
+			var bad *mounts.Error
+			if errors.As(err, &bad) {
+				return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
+			}
+			return err
+		}
+		if clean := path.Clean(root); clean != root {
+			return &engine.FieldError{Field: field, Value: engine.Quote(root), Rule: fmt.Sprintf("must be written as %q", clean)}
+		}
+		if how := touches(root, slices.Concat(mounts.DefaultDeny, own)); how != "" {
+			return &engine.FieldError{Field: field, Value: engine.Quote(root), Rule: how + ", which is never mounted: use a directory apart from it"}
+		}
+	}
+	return nil
+}
+
+// touches says how dir relates to one of denied, as the verb of a sentence; empty
+// if it does not. Below "/" is everything, so that counts not.
+func touches(dir string, denied []string) string {
+	for _, d := range denied {
+		switch {
+		case d == "":
+		case dir == d:
+			return fmt.Sprintf("is %q", d)
+		case d != "/" && isBelow(dir, d):
+			return fmt.Sprintf("lies in %q", d)
+		case isBelow(d, dir):
+			return fmt.Sprintf("contains %q", d)
+		}
+	}
+	return ""
+}
+
+// isBelow says whether the cleaned path p is dir or lies below it.
+func isBelow(p, dir string) bool {
+	rest, ok := strings.CutPrefix(p, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}
+
+// resolveMounts decides about the workspace of r, if it is a host path, and its
+// mounts.
+func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode string) ([]mounts.Mount, []Decision, error) {
+	var list []mounts.Mount
+	var decisions []Decision
+	if r.Workspace != "" {
+		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode)
+		if err != nil {
+			return nil, nil, err
+		}
+		list, decisions = append(list, m), append(decisions, d)
+	}
+	for i, asked := range r.Mounts {
+		m, d, err := p.decideMount(tenant, profile.MountMode, fmt.Sprintf("mounts[%d]", i), asked)
+		if err != nil {
+			return nil, nil, err
+		}
+		list, decisions = append(list, m), append(decisions, d)
+	}
+	return list, decisions, nil
+}
+
+func (p *Policy) decideWorkspace(tenant, source, mode string) (mounts.Mount, Decision, error) {
+	if mode == WorkspaceNone {
+		return mounts.Mount{}, Decision{}, &engine.FieldError{Field: "workspace", Value: engine.Quote(source),
+			Rule: `must be empty, because workspace_mode is "none"`}
+	}
+	m := mounts.Mount{Source: source, Target: engine.WorkspaceTarget, ReadOnly: mode == WorkspaceRO}
+	d, err := p.allowSource(tenant, "workspace", &m)
+	return m, d, err
+}
+
+// decideMount decides about a mount that is not the workspace; field is its name in
+// errors, mode the most that the profile allows.
+func (p *Policy) decideMount(tenant, mode, field string, asked Mount) (mounts.Mount, Decision, error) {
+	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW}
+	if mode == WorkspaceNone {
+		err := &DeniedError{Field: field, Value: engine.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
+		return mounts.Mount{}, mountDecision(m, err), err
+	}
+	// The workspace has a mode of its own, which a mount in its place would evade.
+	if asked.Target == engine.WorkspaceTarget {
+		err := &engine.FieldError{Field: field + ".target", Value: engine.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
+		return mounts.Mount{}, mountDecision(m, err), err
+	}
+	d, err := p.allowSource(tenant, field, &m)
+	if err != nil {
+		return mounts.Mount{}, d, err
+	}
+	if m.ReadOnly && !asked.ReadOnly {
+		d.Rule += "; read-only by the profile's mount_mode"
+	}
+	return m, d, nil
+}
+
+// allowSource decides whether tenant may mount m at all and sets the root that it
+// must stay in.
+func (p *Policy) allowSource(tenant, field string, m *mounts.Mount) (Decision, error) {
+	if err := p.checkSource(tenant, field, m); err != nil {
+		return mountDecision(*m, err), err
+	}
+	return mountDecision(*m, nil), nil
+}
+
+func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
+	if err := m.Validate(); err != nil {
+		return mountError(field, err)
+	}
+	if slices.Contains(strings.Split(m.Source, "/"), "..") {
+		return &engine.FieldError{Field: sourceField(field), Value: engine.Quote(m.Source), Rule: `must not contain ".."`}
+	}
+	m.Source = path.Clean(m.Source)
+	roots := p.rules(tenant).roots
+	m.Within = rootOf(m.Source, roots)
+	switch {
+	case m.Within != "":
+		return nil
+	case len(roots) == 0:
+		return &DeniedError{Field: sourceField(field), Value: engine.Quote(m.Source),
+			Rule: "no directory of the host may be mounted: allow one with allowed_mount_roots or --allow-mount-root"}
+	}
+	return &DeniedError{Field: sourceField(field), Value: engine.Quote(m.Source), Rule: fmt.Sprintf("must be in one of the allowed mount roots %q", roots)}
+}
+
+// rootOf is the longest of roots that source is or lies in; empty if there is none.
+func rootOf(source string, roots []string) string {
+	best := ""
+	for _, root := range roots {
+		if isBelow(source, root) && len(root) > len(best) {
+			best = root
+		}
+	}
+	return best
+}
+
+// sourceField is the request's field that holds the source: "workspace" is one by
+// itself.
+func sourceField(field string) string {
+	if field == "workspace" {
+		return field
+	}
+	return field + ".source"
+}
+
+// mountError is err, an error of the mounts package, as a FieldError of field.
+func mountError(field string, err error) error {
+	var bad *mounts.Error
+	if !errors.As(err, &bad) {
+		return fmt.Errorf("%s: %w", field, err)
+	}
+	if part, ok := strings.CutPrefix(bad.Field, "mount "); ok && field != "workspace" {
+		field += "." + part
+	}
+	return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
+}
+
+func mountDecision(m mounts.Mount, err error) Decision {
+	d := Decision{Action: ActionMount, Allowed: err == nil, Details: map[string]any{
+		"source": m.Source, "target": m.Target, "read_only": m.ReadOnly,
+	}}
+	if err != nil {
+		d.Rule = err.Error()
+		return d
+	}
+	d.Rule = "allowed mount root " + m.Within
+	return d
+}

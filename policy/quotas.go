@@ -1,0 +1,91 @@
+package policy
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// DefaultQuotas are what a tenant may use, and DefaultLimits what all of them may
+// use together, unless the configuration says otherwise: far more than a host is
+// likely to carry, so that they stop a runaway client and not a busy one.
+var (
+	DefaultQuotas = Quotas{Sessions: 1024, Processes: 1024, Execs: 256, Memory: 512 << 30, CPUs: 1024, WorkspaceBytes: 64 << 30}
+	DefaultLimits = Quotas{Sessions: 4096, Processes: 4096, Execs: 1024, Memory: 2 << 40, CPUs: 4096, WorkspaceBytes: 256 << 30}
+)
+
+// resolve fills in zeroes of q from d and checks the rest; field is its key.
+func (q Quotas) resolve(field string, d Quotas) (Quotas, error) {
+	q = Quotas{
+		Sessions:       cmp.Or(q.Sessions, d.Sessions),
+		Processes:      cmp.Or(q.Processes, d.Processes),
+		Execs:          cmp.Or(q.Execs, d.Execs),
+		Memory:         cmp.Or(q.Memory, d.Memory),
+		CPUs:           cmp.Or(q.CPUs, d.CPUs),
+		WorkspaceBytes: cmp.Or(q.WorkspaceBytes, d.WorkspaceBytes),
+	}
+	if q.CPUs != engine.Unlimited && !(q.CPUs > 0 && q.CPUs <= maxCPUs) {
+		return Quotas{}, badQuota(field+".cpus", fmt.Sprint(q.CPUs))
+	}
+	for i, n := range q.amounts() {
+		if n < 1 && n != engine.Unlimited {
+			return Quotas{}, badQuota(field+"."+resources[i].name, fmt.Sprint(n))
+		}
+	}
+	return q, nil
+}
+
+func badQuota(field, value string) error {
+	return &engine.FieldError{Field: field, Value: value, Rule: "must be above 0, 0 for the default, or -1 for no limit"}
+}
+
+// amounts are a count of each of the resources, in their units.
+type amounts [len(resources)]int64
+
+// resources are what is counted, in the order of amounts.
+var resources = [...]struct {
+	name   string // key in the configuration
+	format func(int64) string
+	advice string
+}{
+	{"sessions", plain, "remove a session"},
+	{"processes", plain, "stop a managed process"},
+	{"execs", plain, "wait for a command to end"},
+	{"memory", engine.FormatSize, "ask for less, or remove a session"},
+	{"cpus", formatCPUs, "ask for fewer, or remove a session"},
+	{"workspace_bytes", engine.FormatSize, "delete files in workspaces, or sessions"},
+}
+
+func plain(n int64) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(n)
+}
+
+const (
+	microCPUs = 1e6
+	// maxCPUs keeps a sum of them within an int64 of millionths.
+	maxCPUs = 1e9
+)
+
+func formatCPUs(n int64) string {
+	if n < 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(float64(n) / microCPUs)
+}
+
+func (q Quotas) amounts() amounts {
+	return amounts{q.Sessions, q.Processes, q.Execs, int64(q.Memory), toMicro(q.CPUs), int64(q.WorkspaceBytes)}
+}
+
+// toMicro is f, a number of CPUs or Unlimited, in millionths: sums of integers give
+// back exactly what was taken.
+func toMicro(f float64) int64 {
+	if f < 0 {
+		return engine.Unlimited
+	}
+	return int64(f*microCPUs + 0.5)
+}
