@@ -53,6 +53,7 @@ help:
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
 	@echo 'make bench       print the benchmark table'
 	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
+	@echo 'make install     install programs and systemd units below DESTDIR=$(DESTDIR)/'
 	@echo 'make clean       remove what was built'
 	@echo
 	@echo "PKGS, RUN and TESTARGS narrow the tests:  make test-root PKGS=./cgroups RUN=Freeze TESTARGS=-v"
@@ -149,6 +150,20 @@ fuzz:
 		echo "fuzz: $$package $$target"; \
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
+
+# What packages hold. Users and directories are made by sysusers and tmpfiles, the
+# units started by the administrator: see docs/operations.md.
+DESTDIR ?=
+PREFIX  ?= /usr
+UNITDIR ?= $(PREFIX)/lib/systemd/system
+.PHONY: install
+install: build
+	install -D -m 0755 "$(BIN)/boxd" "$(DESTDIR)$(PREFIX)/bin/boxd"
+	install -D -m 0755 "$(BIN)/boxd-init" "$(DESTDIR)$(PREFIX)/libexec/boxd/boxd-init"
+	install -D -m 0644 -t "$(DESTDIR)$(UNITDIR)" packaging/systemd/*
+	@sed -i 's,^ExecStart=/usr/,ExecStart=$(PREFIX)/,' "$(DESTDIR)$(UNITDIR)"/boxd.service "$(DESTDIR)$(UNITDIR)"/boxd-launcher.service
+	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
+	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
 
 .PHONY: clean
 clean:

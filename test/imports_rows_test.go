@@ -30,10 +30,11 @@ var rows = []row{
 	{"agent/wire", []string{"internal/linux"}, "both sides of a trust boundary read this protocol: it must stay small enough to review"},
 	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
 
-	{"agent/files", nil, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
+	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
+	{"agent/files", []string{"internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
 	{"engine", []string{"mounts"}, "values that callers hand in: no engine, no kernel"},
-	{"files", []string{"engine"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
+	{"files", []string{"engine", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},

@@ -1,0 +1,83 @@
+package packaging
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
+
+// units copies the units to a directory of the test, with programs that exist in
+// the place of ours, and returns their paths.
+func units(t *testing.T) []string {
+	t.Helper()
+	sources, err := filepath.Glob("systemd/*")
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("%q, %v", sources, err)
+	}
+	programs := regexp.MustCompile(`(?m)^(ExecStart=)/usr/(bin/boxd|libexec/boxd/boxd-init)\b`)
+	dir := t.TempDir()
+	var copies []string
+	for _, source := range sources {
+		text, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(dir, filepath.Base(source))
+		if err := os.WriteFile(path, programs.ReplaceAll(text, []byte("${1}/bin/true")), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		copies = append(copies, path)
+	}
+	return copies
+}
+
+func TestSystemdVerify(t *testing.T) {
+	analyze := testutil.RequireProgram(t, "systemd-analyze")
+	out, err := exec.CommandContext(t.Context(), analyze, append([]string{"verify", "--man=no"}, units(t)...)...).CombinedOutput()
+	if err != nil || len(out) > 0 {
+		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
+	}
+}
+
+// The daemon's sandbox may become tighter, not looser.
+func TestSystemdSecurity(t *testing.T) {
+	analyze := testutil.RequireProgram(t, "systemd-analyze")
+	for _, unit := range units(t) {
+		if filepath.Base(unit) != "boxd.service" {
+			continue
+		}
+		// Exposure is counted in tenths here: 20 is 2.0 of 10.
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", unit).CombinedOutput()
+		if err != nil {
+			t.Errorf("systemd-analyze security: %v\n%.3000s", err, out)
+		}
+	}
+}
+
+// What the units take for granted of each other.
+func TestUnitsAgree(t *testing.T) {
+	for file, lines := range map[string][]string{
+		"systemd/boxd.service":          {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
+		"systemd/boxd.socket":           {"ListenStream=/run/boxd/boxd.sock", "SocketMode=0660", "SocketGroup=boxd"},
+		"systemd/boxd-launcher.service": {"Delegate=yes", "KillMode=process", "Restart=always"},
+		"sysusers.d/boxd.conf":          {`u boxd - "boxd daemon" /var/lib/boxd /usr/sbin/nologin`},
+		"tmpfiles.d/boxd.conf":          {"d /run/boxd 0711 root root -"},
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range lines {
+			if !strings.Contains("\n"+string(text), "\n"+line+"\n") {
+				t.Errorf("%s: no line %q", file, line)
+			}
+		}
+	}
+}
