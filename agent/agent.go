@@ -22,6 +22,7 @@ const memoryLimit = 8 << 20
 // agent is the state of PID 1.
 type agent struct {
 	reaper   *reaper
+	managed  *table
 	self     *os.File   // the binary that runs here, O_PATH
 	listener *os.File   // listening socket, blocking
 	home     []*os.File // v1 tasks files of the threads that give birth
@@ -99,8 +100,10 @@ func start(frame *wire.Frame) (*agent, error) {
 		return nil, err
 	}
 	files := frame.Files()
+	managed := new(table)
 	return &agent{
-		reaper:   newReaper(),
+		reaper:   newReaper(managed.exited),
+		managed:  managed,
 		self:     self,
 		listener: files[0],
 		home:     files[1:],

@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// key names a command: ids are the client's, so they count per connection.
+// key names a command: ids are the client's, so they count per connection. One
+// without a connection is the number of a managed process, which outlives those.
 type key struct {
 	conn *wire.Conn
 	id   uint32
@@ -18,6 +19,8 @@ type key struct {
 // ends, the adopted orphans included, and reports those that are commands.
 type reaper struct {
 	born chan struct{} // signalled after every birth: there is a child to wait for
+	// managed takes the status of a managed process. It must not wait.
+	managed func(number uint32, status unix.WaitStatus)
 
 	mu       sync.Mutex
 	commands map[int]key // by pid
@@ -26,8 +29,9 @@ type reaper struct {
 	early    map[int]unix.WaitStatus // ended while births > 0, nobody's so far
 }
 
-func newReaper() *reaper {
+func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
 	return &reaper{
+		managed:  managed,
 		born:     make(chan struct{}, 1),
 		commands: map[int]key{},
 		pids:     map[key]int{},
@@ -59,14 +63,16 @@ func (r *reaper) ended(pid int, status unix.WaitStatus) {
 	if ok {
 		delete(r.commands, pid)
 		delete(r.pids, k)
-		report(k, status)
+		r.report(k, status)
 	} else if r.births > 0 {
 		r.early[pid] = status
 	}
 }
 
 // hangUp closes a connection once no report can be on its way to it: its number
-// may belong to another one then.
+// may belong to another one then. What runs on its behalf is killed, with its
+// process group: nobody will ever hear of its end. The rest of its descendants is
+// left to the launcher, who knows their cgroup.
 func (r *reaper) hangUp(conn *wire.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -74,30 +80,30 @@ func (r *reaper) hangUp(conn *wire.Conn) {
 		if k.conn == conn {
 			delete(r.commands, pid)
 			delete(r.pids, k)
+			_ = unix.Kill(-pid, unix.SIGKILL) // a command leads its session, and so a group
 		}
 	}
 	conn.Close()
 }
 
 // report tells the client. A client that is gone has no use for it.
-func report(k key, status unix.WaitStatus) {
+func (r *reaper) report(k key, status unix.WaitStatus) {
+	if k.conn == nil {
+		r.managed(k.id, status)
+		return
+	}
 	m := wire.ExitedMsg{Status: uint32(status)}
 	_ = k.conn.Send(wire.TypeExited, k.id, m.Marshal())
 }
 
-// birth runs spawn and, if it gave a pid, has the client told of its start
-// before anything can be told of its end.
-func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg)) {
+// birth runs spawn and has told hear what came of it before anything can be heard
+// of its end.
+func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid int, failed *wire.FailedMsg)) {
 	r.mu.Lock()
 	r.births++
 	r.mu.Unlock()
 	pid, failed := spawn()
-	if failed != nil {
-		_ = k.conn.Send(wire.TypeFailed, k.id, failed.Marshal())
-	} else {
-		m := wire.StartedMsg{PID: uint32(pid)}
-		_ = k.conn.Send(wire.TypeStarted, k.id, m.Marshal())
-	}
+	told(pid, failed)
 	r.mu.Lock()
 	status, ended := r.early[pid]
 	if failed == nil && !ended {
@@ -110,7 +116,7 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg)) {
 	}
 	r.mu.Unlock()
 	if failed == nil && ended {
-		report(k, status)
+		r.report(k, status)
 	}
 	select {
 	case r.born <- struct{}{}:
@@ -118,13 +124,23 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg)) {
 	}
 }
 
+// tell tells the client of a command what came of its birth.
+func tell(k key, pid int, failed *wire.FailedMsg) {
+	if failed != nil {
+		_ = k.conn.Send(wire.TypeFailed, k.id, failed.Marshal())
+		return
+	}
+	m := wire.StartedMsg{PID: uint32(pid)}
+	_ = k.conn.Send(wire.TypeStarted, k.id, m.Marshal())
+}
+
 // signal sends sig to a command that still runs: SIGINT and SIGQUIT to its process
 // group, as a terminal would, others to its first process. The lock keeps the pid
 // from being reaped, and so from being reused, meanwhile.
-func (r *reaper) signal(conn *wire.Conn, id uint32, sig unix.Signal) {
+func (r *reaper) signal(k key, sig unix.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pid, ok := r.pids[key{conn, id}]; ok {
+	if pid, ok := r.pids[k]; ok {
 		if sig == unix.SIGINT || sig == unix.SIGQUIT {
 			pid = -pid // a command leads its session, and so a group
 		}

@@ -52,13 +52,15 @@ func enter(tasks []*os.File) error {
 
 // serve answers one connection until it ends or breaks a rule.
 func (a *agent) serve(conn *wire.Conn) {
+	c := &client{conn: conn}
 	defer a.reaper.hangUp(conn)
+	defer c.leave()
 	for {
 		frame, err := conn.Receive()
 		if err != nil {
 			return
 		}
-		ok := a.handle(conn, frame)
+		ok := a.handle(c, frame)
 		frame.Close()
 		if !ok {
 			return
@@ -67,24 +69,27 @@ func (a *agent) serve(conn *wire.Conn) {
 }
 
 // handle carries out a frame; false means that the peer broke a rule.
-func (a *agent) handle(conn *wire.Conn, frame *wire.Frame) bool {
+func (a *agent) handle(c *client, frame *wire.Frame) bool {
 	switch frame.Type {
 	case wire.TypeSpawn:
 		var m wire.SpawnMsg
 		if m.Unmarshal(frame.Body) != nil || len(frame.FDs) != wire.SpawnFDs+int(m.Tasks) {
 			return false
 		}
-		a.reaper.birth(key{conn, frame.ID}, func() (int, *wire.FailedMsg) {
+		k := key{c.conn, frame.ID}
+		a.reaper.birth(k, func() (int, *wire.FailedMsg) {
 			return spawn(&m, a.self, frame.FDs)
-		})
+		}, func(pid int, failed *wire.FailedMsg) { tell(k, pid, failed) })
 	case wire.TypeSignal:
 		var m wire.SignalMsg
 		if m.Unmarshal(frame.Body) != nil || len(frame.FDs) != 0 {
 			return false
 		}
-		a.reaper.signal(conn, frame.ID, unix.Signal(m.Signal))
+		a.reaper.signal(key{c.conn, frame.ID}, unix.Signal(m.Signal))
+	case wire.TypeLaunch, wire.TypeList, wire.TypeForget:
+		return a.handleRequest(c, frame)
 	default:
-		return false
+		return a.handleManaged(c, frame)
 	}
 	return true
 }

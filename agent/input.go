@@ -1,0 +1,199 @@
+package agent
+
+import (
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/boxd/boxd/agent/wire"
+	"golang.org/x/sys/unix"
+)
+
+// input is the way to a managed process's stdin: a pipe or a terminal, and a
+// queue of at most wire.InputWindow bytes in front of it.
+type input struct {
+	number uint32 // of the process
+	tty    bool
+
+	mu       sync.Mutex
+	file     *os.File // nil once closed
+	raw      syscall.RawConn
+	client   *client // who is told; the last that sent something
+	queue    []byte
+	accepted uint64 // bytes that the pipe took
+	closing  bool   // no more is to come
+	state    uint32 // wire.InputOpen …
+	draining bool   // a goroutine empties the queue
+}
+
+// newInput takes ownership of file, which is in non-blocking mode. A terminal's is
+// only lent: its output is the same file.
+func newInput(file *os.File, tty bool) (*input, error) {
+	raw, err := file.SyscallConn()
+	return &input{tty: tty, file: file, raw: raw}, err
+}
+
+// add takes data, whose first byte has offset off. False means that the client
+// broke a rule: it left a gap, sent too much, or something after the end.
+func (in *input) add(c *client, off uint64, data []byte) bool {
+	in.mu.Lock()
+	in.client = c
+	ok := in.state != wire.InputOpen || in.takeLocked(off, data)
+	in.mu.Unlock()
+	in.tell()
+	return ok
+}
+
+func (in *input) takeLocked(off uint64, data []byte) bool {
+	queued := in.accepted + uint64(len(in.queue))
+	if off > queued {
+		return false
+	}
+	data = data[min(queued-off, uint64(len(data))):] // what came before came twice
+	if len(in.queue)+len(data) > wire.InputWindow || in.closing && len(data) > 0 {
+		return false
+	}
+	in.writeLocked(data)
+	return true
+}
+
+// writeLocked gives data to the process at once, as far as it takes it.
+func (in *input) writeLocked(data []byte) {
+	if !in.draining && len(data) > 0 {
+		n := 0
+		var err error
+		cerr := in.raw.Control(func(fd uintptr) { n, err = write(int(fd), data) })
+		in.wroteLocked(n, err, cerr)
+		data = data[n:]
+	}
+	if in.state != wire.InputOpen || len(data) == 0 {
+		return
+	}
+	in.queue = append(in.queue, data...)
+	if !in.draining {
+		in.draining = true
+		go in.drain()
+	}
+}
+
+// write is write(2) that returns 0 instead of -1.
+func write(fd int, b []byte) (int, error) {
+	for {
+		n, err := unix.Write(fd, b)
+		if err != unix.EINTR {
+			return max(n, 0), err
+		}
+	}
+}
+
+// wroteLocked notes what came of a write.
+func (in *input) wroteLocked(n int, errs ...error) {
+	in.accepted += uint64(n)
+	for _, err := range errs {
+		if err != nil && err != unix.EAGAIN {
+			in.state, in.queue = wire.InputBroken, nil
+			in.closeLocked()
+		}
+	}
+}
+
+// drain empties the queue.
+func (in *input) drain() {
+	for {
+		in.mu.Lock()
+		if len(in.queue) == 0 {
+			in.queue, in.draining = nil, false
+			in.finishLocked()
+			in.mu.Unlock()
+			in.tell()
+			return
+		}
+		chunk, raw := in.queue, in.raw
+		in.mu.Unlock()
+		n := 0
+		var err error
+		cerr := raw.Write(func(fd uintptr) bool {
+			n, err = write(int(fd), chunk)
+			return err != unix.EAGAIN
+		})
+		in.mu.Lock()
+		in.wroteLocked(n, err, cerr)
+		if in.state == wire.InputOpen {
+			in.queue = in.queue[n:]
+		}
+		in.mu.Unlock()
+		in.tell()
+	}
+}
+
+// end ends the input behind offset off, which must be where it is.
+func (in *input) end(c *client, off uint64) bool {
+	in.mu.Lock()
+	in.client = c
+	ok := in.state != wire.InputOpen || off == in.accepted+uint64(len(in.queue))
+	if ok {
+		in.closing = true
+		in.finishLocked()
+	}
+	in.mu.Unlock()
+	in.tell()
+	return ok
+}
+
+// finishLocked closes what is to be closed once the queue is empty.
+func (in *input) finishLocked() {
+	if !in.closing || in.draining || in.state != wire.InputOpen {
+		return
+	}
+	in.state = wire.InputClosed
+	if in.tty {
+		_ = in.raw.Control(func(fd uintptr) { _, _ = write(int(fd), []byte{endOfFile(int(fd))}) })
+	}
+	in.closeLocked()
+}
+
+// endOfFile is the character that ends the input of a terminal, ^D if it has none
+// (termios(3)).
+func endOfFile(fd int) byte {
+	const ctrlD = 4
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil || t.Cc[unix.VEOF] == 0 {
+		return ctrlD
+	}
+	return t.Cc[unix.VEOF]
+}
+
+// abandon is the end of a process that is gone.
+func (in *input) abandon() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.state == wire.InputOpen {
+		in.state, in.queue = wire.InputBroken, nil
+	}
+	in.closeLocked()
+}
+
+func (in *input) closeLocked() {
+	if in.file != nil && !in.tty {
+		in.file.Close()
+	}
+	in.file = nil
+}
+
+// tell says how far the input is.
+func (in *input) tell() {
+	in.mu.Lock()
+	c := in.client
+	m := wire.AcceptedMsg{Offset: in.accepted, State: in.state}
+	in.mu.Unlock()
+	if c != nil {
+		c.send(wire.TypeAccepted, in.number, m.Marshal())
+	}
+}
+
+// progress fills in what List says about the input.
+func (in *input) progress(m *wire.ManagedMsg) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	m.Accepted, m.Queued, m.Input = in.accepted, in.accepted+uint64(len(in.queue)), in.state
+}

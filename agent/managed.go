@@ -1,0 +1,252 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"golang.org/x/sys/unix"
+)
+
+// past is a deadline that has been.
+var past = time.Unix(1, 0)
+
+// managed is a managed process. It is in the table from before its birth until it
+// is forgotten.
+type managed struct {
+	number  uint32
+	key     string
+	slot    string
+	ring    uint64 // bytes of each output's
+	drop    bool
+	tty     *os.File // the terminal's master
+	in      *input
+	outputs []*output
+	exited  chan unix.WaitStatus // one value
+
+	// Under the table's lock.
+	pid    int // 0 before its birth
+	began  time.Time
+	ended  bool
+	wall   time.Duration
+	status unix.WaitStatus
+}
+
+// newManaged makes the stdio of a process. child are the ends that it gets: the
+// caller closes them. pty is master and slave of its terminal, if it has one, which
+// are the caller's and stay so.
+func newManaged(m *wire.LaunchMsg, pty []int) (p *managed, child [3]int, err error) {
+	p = &managed{key: m.Key, slot: m.Slot, ring: m.Ring, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
+	child = [3]int{-1, -1, -1}
+	if m.Spawn.TTY {
+		err = p.openTerminal(m, pty, &child)
+	} else {
+		err = p.openPipes(m, &child)
+	}
+	if err != nil {
+		closeFDs(child[:])
+		p.close()
+		return nil, child, err
+	}
+	return p, child, nil
+}
+
+func (p *managed) openTerminal(m *wire.LaunchMsg, pty []int, child *[3]int) error {
+	master, err := unix.FcntlInt(uintptr(pty[0]), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	if err := unix.SetNonblock(master, true); err != nil {
+		unix.Close(master)
+		return err
+	}
+	p.tty = os.NewFile(uintptr(master), "terminal")
+	for i := range child {
+		if child[i], err = unix.FcntlInt(uintptr(pty[1]), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+			return err
+		}
+	}
+	if p.in, err = newInput(p.tty, true); err != nil {
+		return err
+	}
+	return p.addOutput(m, p.tty, ttyBuffer)
+}
+
+func (p *managed) openPipes(m *wire.LaunchMsg, child *[3]int) error {
+	read, write, err := pipe()
+	if err != nil {
+		return err
+	}
+	child[0] = read
+	file, err := nonblocking(write)
+	if err != nil {
+		return err
+	}
+	if p.in, err = newInput(file, false); err != nil {
+		return err
+	}
+	for i := range 2 {
+		read, write, err := pipe()
+		if err != nil {
+			return err
+		}
+		child[1+i] = write
+		capacity := enlarge(read)
+		src, err := nonblocking(read)
+		if err != nil {
+			return err
+		}
+		if err := p.addOutput(m, src, capacity); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pipe makes a pipe that everybody can open through /dev/stdin, /dev/stdout and
+// /dev/stderr who holds it: it belongs to PID 1's user, not to the command's.
+func pipe() (read, write int, err error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return -1, -1, err
+	}
+	if err := unix.Fchmod(fds[0], 0o666); err != nil {
+		closeFDs(fds[:])
+		return -1, -1, err
+	}
+	return fds[0], fds[1], nil
+}
+
+// nonblocking takes ownership of fd.
+func nonblocking(fd int) (*os.File, error) {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "pipe"), nil
+}
+
+// enlarge makes a pipe as large as the kernel allows, and returns its size.
+func enlarge(fd int) uint64 {
+	for size := maxPipe; size > os.Getpagesize(); size /= 2 {
+		if n, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size); err == nil {
+			return uint64(n)
+		}
+	}
+	if n, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil {
+		return uint64(n)
+	}
+	return uint64(os.Getpagesize())
+}
+
+func closeFDs(fds []int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+}
+
+func (p *managed) addOutput(m *wire.LaunchMsg, src *os.File, capacity uint64) error {
+	o, err := newOutput(uint32(len(p.outputs)), m, src, capacity)
+	if err != nil {
+		if !m.Spawn.TTY {
+			src.Close()
+		}
+		return err
+	}
+	p.outputs = append(p.outputs, o)
+	return nil
+}
+
+// run follows the process to its end.
+func (p *managed) run(t *table) {
+	for _, o := range p.outputs {
+		go o.pump()
+	}
+	status := <-p.exited
+	wall := time.Since(p.began)
+	for _, o := range p.outputs {
+		if o.hungUp() {
+			o.cut()
+		}
+	}
+	cut := time.AfterFunc(wire.EndDelay, func() {
+		for _, o := range p.outputs {
+			o.cut()
+		}
+	})
+	for _, o := range p.outputs {
+		<-o.done
+	}
+	cut.Stop()
+	p.closeStdio()
+	t.ended(p, status, wall)
+}
+
+// closeStdio lets go of our ends: who still writes to one gets SIGPIPE.
+func (p *managed) closeStdio() {
+	if p.in != nil {
+		p.in.abandon()
+	}
+	for _, o := range p.outputs {
+		o.src.Close()
+	}
+	if p.tty != nil {
+		p.tty.Close()
+	}
+}
+
+// close gives everything back. Nothing runs any more.
+func (p *managed) close() {
+	p.closeStdio()
+	for _, o := range p.outputs {
+		o.ring.close()
+	}
+}
+
+func (p *managed) resize(rows, cols uint16) {
+	if p.tty == nil {
+		return
+	}
+	raw, err := p.tty.SyscallConn()
+	if err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			_ = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols})
+		})
+	}
+}
+
+// describeLocked is the process as it is now, with its rings.
+func (p *managed) describeLocked() (wire.ManagedMsg, []int) {
+	m := wire.ManagedMsg{
+		Number: p.number, Key: p.key, Slot: p.slot, PID: uint32(p.pid),
+		TTY: p.tty != nil, DropOldest: p.drop, Ring: p.ring,
+		Age: uint64(time.Since(p.began)), Ended: p.ended, Status: uint32(p.status),
+	}
+	if p.ended {
+		m.Age = uint64(p.wall)
+	}
+	p.in.progress(&m)
+	var rings []int
+	for i, o := range p.outputs {
+		head, released := o.state()
+		m.Released[i] = released
+		if p.ended {
+			m.Heads[i] = head
+		}
+		rings = append(rings, o.ring.fd)
+	}
+	return m, rings
+}
+
+// failed says which step of a launch failed.
+func failed(step string, err error) *wire.FailedMsg {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		errno = unix.EIO
+	}
+	return &wire.FailedMsg{Step: step, Errno: errno}
+}
