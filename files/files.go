@@ -1,11 +1,18 @@
 package files
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
+	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -76,40 +83,132 @@ type WriteOptions struct {
 }
 
 // Read copies at most limit bytes of the regular file at path, from offset on, to w.
-// A limit of 0 is DefaultSize. Info.Size is the size of the whole file.
+// A limit of 0 is DefaultSize. Info.Size is the size of the whole file; files of
+// /proc have none and content all the same.
 func Read(ctx context.Context, box engine.Box, o Options, path string, offset, limit int64, w io.Writer) (Info, error) {
-	return Info{}, errors.ErrUnsupported
+	limit = cmp.Or(limit, DefaultSize)
+	if err := errors.Join(notNegative("offset", offset), notNegative("limit", limit)); err != nil {
+		return Info{}, err
+	}
+	r := request{
+		verb: "reading", path: path, out: &bounded{w: w, left: limit},
+		args: []string{"read", path, strconv.FormatInt(offset, 10), strconv.FormatInt(limit, 10)},
+	}
+	reply, err := r.run(ctx, box, o)
+	if err != nil {
+		return Info{}, err
+	}
+	return r.info(reply)
 }
 
-// Write makes r the content of the regular file at path. The file is replaced at
-// once and as a whole, or not at all, and becomes the user's; but Append adds to the
-// file that is there. When Write fails before r has ended, a Read of r may still be
+// Write makes content that of the regular file at path. The file is replaced at once
+// and as a whole, or not at all, and becomes the user's; but Append adds to the file
+// that is there. When Write fails before content has ended, a Read of it may still be
 // under way afterwards, and its result is dropped.
-func Write(ctx context.Context, box engine.Box, o Options, path string, r io.Reader, w WriteOptions) (Info, error) {
-	return Info{}, errors.ErrUnsupported
+func Write(ctx context.Context, box engine.Box, o Options, path string, content io.Reader, w WriteOptions) (Info, error) {
+	most := cmp.Or(w.MaxBytes, DefaultSize)
+	if err := notNegative("max_bytes", most); err != nil {
+		return Info{}, err
+	}
+	if w.Mode > 0o777 {
+		return Info{}, &engine.FieldError{Field: "mode", Value: fmt.Sprintf("0%o", w.Mode), Rule: "must be permission bits, at most 0777"}
+	}
+	how := "replace"
+	if w.Append {
+		how = "append"
+	}
+	in := &source{r: content, left: most}
+	r := request{
+		verb: "writing", path: path, in: in,
+		args: []string{"write", path, fmt.Sprintf("%o", w.Mode), how, flag(w.MakeParents, "parents")},
+	}
+	reply, err := r.run(ctx, box, o)
+	switch failed := in.failure(); {
+	case errors.Is(failed, ErrTooLarge):
+		return Info{}, fmt.Errorf("writing %s: %w: the content has more than %s", engine.Quote(path), ErrTooLarge, engine.FormatSize(most))
+	case failed != nil:
+		return Info{}, fmt.Errorf("writing %s: reading the content: %w", engine.Quote(path), failed)
+	case err != nil:
+		return Info{}, err
+	}
+	return r.info(reply)
 }
 
 // List describes the files in the directory at path, sorted by name: the first most
 // of them, and whether there are more. 0 is DefaultEntries, above MaxEntries is
-// refused.
+// refused. Symlinks are described, not followed.
 func List(ctx context.Context, box engine.Box, o Options, path string, most int) (list []Info, truncated bool, err error) {
-	return nil, false, errors.ErrUnsupported
+	most = cmp.Or(most, DefaultEntries)
+	if most < 0 || most > MaxEntries {
+		return nil, false, &engine.FieldError{Field: "max", Value: strconv.Itoa(most), Rule: fmt.Sprintf("must be 0 to %d", MaxEntries)}
+	}
+	var out bytes.Buffer
+	r := request{
+		verb: "listing", path: path, out: &bounded{w: &out, left: maxListing},
+		args: []string{"list", path, strconv.Itoa(most)},
+	}
+	reply, err := r.run(ctx, box, o)
+	if err != nil {
+		return nil, false, err
+	}
+	found, err := proto.ParseList(out.Bytes(), most)
+	if err != nil {
+		return nil, false, r.disturbed(err)
+	}
+	for _, f := range found {
+		name := string(f.Name)
+		i, err := describe(f, name, strings.TrimSuffix(path, "/")+"/"+name)
+		if err == nil && !isName(name) {
+			err = fmt.Errorf("name %s: %w", engine.Quote(name), proto.ErrProtocol)
+		}
+		if err != nil {
+			return nil, false, r.disturbed(err)
+		}
+		list = append(list, i)
+	}
+	slices.SortFunc(list, func(a, b Info) int { return strings.Compare(a.Name, b.Name) })
+	return list, reply.Truncated, nil
 }
 
 // Stat describes what path leads to. For a symlink, Target is set, and a symlink that
 // leads nowhere is described itself.
 func Stat(ctx context.Context, box engine.Box, o Options, path string) (Info, error) {
-	return Info{}, errors.ErrUnsupported
+	r := request{verb: "describing", path: path, args: []string{"stat", path}}
+	reply, err := r.run(ctx, box, o)
+	if err != nil {
+		return Info{}, err
+	}
+	return r.info(reply)
 }
 
 // Remove removes a file, a symlink (not what it leads to) or an empty directory; with
-// recursive, a directory with all that is in it, mounts in it excepted.
+// recursive, a directory with all that is in it. It stops at the first thing that
+// cannot be removed, which a mount in the directory is.
 func Remove(ctx context.Context, box engine.Box, o Options, path string, recursive bool) error {
-	return errors.ErrUnsupported
+	r := request{verb: "removing", path: path, args: []string{"remove", path, flag(recursive, "recursive")}}
+	_, err := r.run(ctx, box, o)
+	return err
 }
 
 // Mkdir makes a directory with mode 0755. With parents it makes those above as well,
 // and a directory that exists is no error.
 func Mkdir(ctx context.Context, box engine.Box, o Options, path string, parents bool) error {
-	return errors.ErrUnsupported
+	r := request{verb: "making", path: path, args: []string{"mkdir", path, flag(parents, "parents")}}
+	_, err := r.run(ctx, box, o)
+	return err
+}
+
+// flag is an argument that says yes by its name.
+func flag(yes bool, name string) string {
+	if yes {
+		return name
+	}
+	return "-"
+}
+
+func notNegative(field string, n int64) error {
+	if n < 0 {
+		return &engine.FieldError{Field: field, Value: strconv.FormatInt(n, 10), Rule: "must not be negative"}
+	}
+	return nil
 }

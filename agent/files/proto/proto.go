@@ -1,0 +1,148 @@
+// Package proto is what the two halves of a file operation say to each other. It
+// holds no operation and no policy.
+//
+// The operation and its path are arguments:
+//
+//	read   PATH OFFSET LIMIT
+//	write  PATH MODE append|replace parents|-
+//	list   PATH MOST
+//	stat   PATH
+//	remove PATH recursive|-
+//	mkdir  PATH parents|-
+//
+// Numbers are decimal, MODE octal with 0 for "as it is". On stdin comes the content
+// for write, in chunks: a length of 4 bytes, big endian, and so many bytes, at most
+// MaxChunk. A length of 0 ends it; without that the content is not whole.
+//
+// On stdout go the bytes that were read, or one Info as a line of JSON for each file
+// of a directory. On stderr goes one line of JSON when all is done: a Reply.
+package proto
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+)
+
+// Bounds of the conversation, in bytes.
+const (
+	MaxChunk = 64 << 10
+	// MaxInfo is the longest line about one file: a name and a link of the longest
+	// kind, in base64, and numbers.
+	MaxInfo  = 8 << 10
+	MaxReply = 2 * MaxInfo
+)
+
+// ChunkHeader is the length of the length before a chunk.
+const ChunkHeader = 4
+
+// Info describes a file. Names are bytes, which JSON has as base64: they need not be
+// text.
+type Info struct {
+	Name   []byte `json:"name,omitempty"` // in a directory that is listed
+	Size   int64  `json:"size"`
+	Mode   uint32 `json:"mode"` // with the type, as of stat(2)
+	Sec    int64  `json:"sec"`  // last change of the content
+	Nsec   int64  `json:"nsec"`
+	UID    uint32 `json:"uid"`
+	GID    uint32 `json:"gid"`
+	Target []byte `json:"target,omitempty"` // of a symlink
+}
+
+// Failure says which step did not work and why.
+type Failure struct {
+	Step string `json:"step,omitempty"` // empty for the operation itself
+	// Path is what the step was about, if that is not the path that was asked for.
+	Path  []byte        `json:"path,omitempty"`
+	Errno syscall.Errno `json:"errno"`
+	// Type is S_IFMT of what should have been a regular file, or 0.
+	Type uint32 `json:"type,omitempty"`
+}
+
+// Reply is how the operation ended.
+type Reply struct {
+	Failure   *Failure `json:"failure,omitempty"`
+	Info      *Info    `json:"info,omitempty"`
+	Truncated bool     `json:"truncated,omitempty"` // there are more files than were listed
+}
+
+// ErrProtocol: what came is not what this package describes.
+var ErrProtocol = errors.New("protocol error")
+
+// ParseReply reads what came on stderr, of which b is all.
+func ParseReply(b []byte) (Reply, error) {
+	var r Reply
+	if len(b) > MaxReply {
+		return Reply{}, fmt.Errorf("reply of %d bytes: %w", len(b), ErrProtocol)
+	}
+	if err := json.Unmarshal(b, &r); err != nil {
+		return Reply{}, fmt.Errorf("parsing reply: %w: %w", ErrProtocol, err)
+	}
+	if r.Failure != nil && (r.Failure.Errno == 0 || r.Failure.Errno > maxErrno) {
+		return Reply{}, fmt.Errorf("error number %d: %w", r.Failure.Errno, ErrProtocol)
+	}
+	return r, nil
+}
+
+// maxErrno is MAX_ERRNO of the kernel's include/linux/err.h.
+const maxErrno = 4095
+
+// ParseList reads what list wrote to stdout, of which b is all: at most most files.
+func ParseList(b []byte, most int) ([]Info, error) {
+	var list []Info
+	for len(b) > 0 {
+		line, rest, ok := cutLine(b)
+		if !ok || len(list) == most {
+			return nil, fmt.Errorf("listing of more than %d lines of %d bytes: %w", most, MaxInfo, ErrProtocol)
+		}
+		var i Info
+		if err := json.Unmarshal(line, &i); err != nil {
+			return nil, fmt.Errorf("parsing listing: %w: %w", ErrProtocol, err)
+		}
+		list, b = append(list, i), rest
+	}
+	return list, nil
+}
+
+func cutLine(b []byte) (line, rest []byte, ok bool) {
+	for i, c := range b[:min(len(b), MaxInfo)] {
+		if c == '\n' {
+			return b[:i], b[i+1:], true
+		}
+	}
+	return nil, nil, false
+}
+
+// ReadChunk reads a chunk into buf, which holds MaxChunk bytes. io.EOF is the end of
+// whole content, io.ErrUnexpectedEOF that of content that is not.
+func ReadChunk(r io.Reader, buf []byte) ([]byte, error) {
+	var head [ChunkHeader]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, notWhole(err)
+	}
+	n := uint32(head[0])<<24 | uint32(head[1])<<16 | uint32(head[2])<<8 | uint32(head[3])
+	switch {
+	case n == 0:
+		return nil, io.EOF
+	case n > MaxChunk:
+		return nil, fmt.Errorf("chunk of %d bytes: %w", n, ErrProtocol)
+	}
+	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+		return nil, notWhole(err)
+	}
+	return buf[:n], nil
+}
+
+func notWhole(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// PutHeader writes the header of a chunk of n bytes to b.
+func PutHeader(b []byte, n int) {
+	b[0], b[1], b[2], b[3] = byte(n>>24), byte(n>>16), byte(n>>8), byte(n)
+}

@@ -1,0 +1,217 @@
+package files
+
+import (
+	"errors"
+	"io"
+	"os"
+
+	"github.com/boxd/boxd/agent/files/proto"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// remove removes a name, never what a symlink leads to.
+func (o *operation) remove() (proto.Reply, error) {
+	dir, name, err := openParent(o.path)
+	if err != nil {
+		return proto.Reply{}, err
+	}
+	defer dir.Close()
+	err = unlink(dir, name)
+	if !errors.Is(err, unix.ENOTEMPTY) || !o.flag(0, "recursive") {
+		return proto.Reply{}, err
+	}
+	for range retries {
+		if err := removeTree(dir, name); err != nil {
+			return proto.Reply{}, err
+		}
+		// Something else may have taken the place of the directory.
+		switch err := unlink(dir, name); {
+		case err == nil || errors.Is(err, unix.ENOENT):
+			return proto.Reply{}, nil
+		case !errors.Is(err, unix.ENOTEMPTY):
+			return proto.Reply{}, err
+		}
+	}
+	return proto.Reply{}, unix.EBUSY
+}
+
+// retries is how often something is tried again that others interfere with.
+const retries = 100
+
+// unlink removes a file or an empty directory.
+func unlink(dir *os.File, name string) error {
+	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	if err != unix.EISDIR {
+		return err
+	}
+	err = linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR) })
+	if err == unix.EEXIST { // rmdir(2): some file systems call it so
+		err = unix.ENOTEMPTY
+	}
+	return err
+}
+
+// identity tells one directory from another.
+type identity struct{ dev, ino uint64 }
+
+// level is a directory that has been entered: its name, and which directory it was
+// found in.
+type level struct {
+	name  string
+	above identity
+}
+
+// walk is a directory tree that is being removed. It holds one descriptor, however
+// deep it is, and finds its way back by "..", where it must come out where it went
+// in: others may move and replace things meanwhile.
+type walk struct {
+	dir    *os.File
+	mount  uint64 // the mount that it keeps to
+	levels []level
+}
+
+// removeTree removes the directory name with all that is in it. It does not leave
+// the file system: what is mounted in the tree stays, and so does the path to it.
+func removeTree(parent *os.File, name string) error {
+	dir, err := linux.Dup(parent, 0)
+	if err != nil {
+		return err
+	}
+	w := &walk{dir: dir}
+	defer func() { w.dir.Close() }()
+	if w.mount, err = mountOf(dir); err != nil {
+		return err
+	}
+	if err := w.enter(name); err != nil {
+		return ignoreGone(err)
+	}
+	for len(w.levels) > 0 {
+		full, err := w.clear()
+		switch {
+		case err != nil:
+			return err
+		case full == "":
+			err = w.leave()
+		default:
+			err = ignoreGone(w.enter(full))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// enter goes down into name, which is a directory and no symlink to one.
+func (w *walk) enter(name string) error {
+	above, err := identityOf(w.dir)
+	if err != nil {
+		return err
+	}
+	dir, err := linux.OpenAt(w.dir, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return w.failed("opening", name, err)
+	}
+	if mount, err := mountOf(dir); err != nil || mount != w.mount {
+		dir.Close()
+		return w.failed("removing", name, errors.Join(err, unix.EBUSY))
+	}
+	w.dir.Close()
+	w.dir = dir
+	w.levels = append(w.levels, level{name, above})
+	return nil
+}
+
+// leave goes up and removes the directory that it comes from, unless it has been
+// filled again.
+func (w *walk) leave() error {
+	last := w.levels[len(w.levels)-1]
+	up, err := linux.OpenAt(w.dir, "..", unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil && len(w.levels) == 1 {
+		// The directory above may be one that can be searched but not read.
+		up, err = linux.OpenAt(w.dir, "..", unix.O_PATH|unix.O_DIRECTORY)
+	}
+	if err != nil {
+		return w.failed("opening", "..", err)
+	}
+	w.dir.Close()
+	w.dir = up
+	w.levels = w.levels[:len(w.levels)-1]
+	if id, err := identityOf(up); err != nil || id != last.above {
+		return w.failed("removing", last.name, errors.Join(err, unix.ESTALE)) // it was moved
+	}
+	err = unlink(up, last.name)
+	if errors.Is(err, unix.ENOTEMPTY) {
+		return ignoreGone(w.enter(last.name))
+	}
+	return ignoreGone(w.failed("removing", last.name, err))
+}
+
+// clear removes what can be removed in the directory at once. It returns the name
+// of a directory in it that is not empty, or "" if there is nothing left.
+func (w *walk) clear() (string, error) {
+	for {
+		// From the start: what was there has been removed.
+		if _, err := w.dir.Seek(0, io.SeekStart); err != nil {
+			return "", err
+		}
+		names, err := w.dir.Readdirnames(1024)
+		if errors.Is(err, io.EOF) {
+			return "", nil
+		}
+		if err != nil {
+			return "", w.failed("reading", "", err)
+		}
+		for _, name := range names {
+			err := unlink(w.dir, name)
+			if errors.Is(err, unix.ENOTEMPTY) {
+				return name, nil
+			}
+			if err := ignoreGone(w.failed("removing", name, err)); err != nil {
+				return "", err
+			}
+		}
+	}
+}
+
+// failed says where in the tree err came up; nil stays nil.
+func (w *walk) failed(step, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	p := ""
+	for _, l := range w.levels {
+		p += l.name + "/"
+	}
+	return &stepError{step, shorten(p + name), err}
+}
+
+// shorten keeps the end of a path that would not fit in a reply.
+func shorten(p string) string {
+	const most = 1024
+	if len(p) > most {
+		return "…" + p[len(p)-most:]
+	}
+	return p
+}
+
+// ignoreGone drops the error about a name that others have removed, or replaced by
+// something that the next look at the directory will find.
+func ignoreGone(err error) error {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
+		return nil
+	}
+	return err
+}
+
+func identityOf(f *os.File) (identity, error) {
+	st, err := linux.Fstat(f)
+	return identity{uint64(st.Dev), st.Ino}, err
+}
+
+// mountOf tells mounts apart, those of one file system too.
+func mountOf(f *os.File) (uint64, error) {
+	st, err := linux.Statx(f, unix.STATX_MNT_ID)
+	return st.Mnt_id, err
+}

@@ -1,0 +1,277 @@
+package files
+
+import (
+	"crypto/rand"
+	"errors"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/boxd/boxd/agent/files/proto"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// newMode is the mode of a new file if none is asked for.
+const newMode = 0o644
+
+// write replaces a file, or adds to it.
+func (o *operation) write() (proto.Reply, error) {
+	mode, err := o.number(0, 8)
+	if err != nil {
+		return proto.Reply{}, err
+	}
+	if strings.HasSuffix(o.path, "/") {
+		return proto.Reply{}, unix.EISDIR
+	}
+	if o.flag(2, "parents") {
+		dir, _, err := split(o.path)
+		if err != nil {
+			return proto.Reply{}, err
+		}
+		if err := makeAll(dir); err != nil {
+			return proto.Reply{}, err
+		}
+	}
+	t, err := findTarget(o.path)
+	if err != nil {
+		return proto.Reply{}, err
+	}
+	defer t.close()
+	put := t.replace
+	if o.flag(1, "append") {
+		put = t.append
+	}
+	st, err := put(o.stdin, uint32(mode))
+	if err != nil {
+		return proto.Reply{}, err
+	}
+	return proto.Reply{Info: info(st)}, nil
+}
+
+// target is where a file is to be written: where the symlinks of its path lead.
+type target struct {
+	dir   *os.File // O_PATH
+	name  string
+	found *os.File // what is there, O_PATH; nil if nothing is
+	mode  uint32   // of found
+}
+
+func (t *target) close() {
+	t.dir.Close()
+	if t.found != nil {
+		t.found.Close()
+	}
+}
+
+// maxLinks is MAXSYMLINKS of the kernel's include/linux/namei.h.
+const maxLinks = 40
+
+// findTarget follows the symlinks of p to a regular file, or to where one would be.
+func findTarget(p string) (*target, error) {
+	dir, name, err := openParent(p)
+	if err != nil {
+		return nil, err
+	}
+	for range maxLinks {
+		t := &target{dir: dir, name: name}
+		t.found, err = linux.OpenAt(dir, name, unix.O_PATH|unix.O_NOFOLLOW)
+		if errors.Is(err, unix.ENOENT) {
+			return t, nil
+		}
+		var st unix.Stat_t
+		if err == nil {
+			st, err = linux.Fstat(t.found)
+		}
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFREG {
+			t.mode = st.Mode & 0o777
+			return t, nil
+		}
+		if err == nil && st.Mode&unix.S_IFMT != unix.S_IFLNK {
+			err = typeError{st.Mode}
+		}
+		if err == nil {
+			dir, name, err = followLink(dir, t.found)
+		}
+		t.close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	dir.Close()
+	return nil, unix.ELOOP
+}
+
+// followLink returns the directory and the name that a symlink in dir leads to.
+func followLink(dir, link *os.File) (*os.File, string, error) {
+	text, err := linux.ReadlinkAt(link, "")
+	if err != nil {
+		return nil, "", err
+	}
+	above, name, err := split(text)
+	if err != nil {
+		return nil, "", unix.EISDIR // it ends in "/", "." or ".."
+	}
+	if strings.HasPrefix(above, "/") {
+		f, err := openPath(above, unix.O_DIRECTORY)
+		return f, name, err
+	}
+	f, err := linux.OpenAt(dir, above, unix.O_PATH|unix.O_DIRECTORY)
+	return f, name, err
+}
+
+// replace writes a new file and puts it in the target's place as a whole.
+func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err error) {
+	f, name, err := t.temporary()
+	if err != nil {
+		return st, err
+	}
+	defer f.Close()
+	defer func() {
+		if err != nil && name != "" {
+			_ = unlink(t.dir, name)
+		}
+	}()
+	if _, err := copyContent(f, content); err != nil {
+		return st, err
+	}
+	if mode == 0 {
+		mode = newMode
+		if t.found != nil {
+			mode = t.mode
+		}
+	}
+	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) }); err != nil {
+		return st, err
+	}
+	if name == "" {
+		if name, err = t.link(f); err != nil {
+			return st, err
+		}
+	}
+	err = linux.Retry(func() error { return unix.Renameat(int(t.dir.Fd()), name, int(t.dir.Fd()), t.name) })
+	if err != nil {
+		return st, err
+	}
+	return linux.Fstat(f)
+}
+
+// temporary makes a file beside the target: one without a name, of which nothing is
+// left whatever happens, or with one where the file system has no such files.
+func (t *target) temporary() (f *os.File, name string, err error) {
+	f, err = linux.OpenAt(t.dir, ".", unix.O_TMPFILE|unix.O_WRONLY)
+	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.ENOENT) {
+		return f, "", err
+	}
+	name = temporaryName()
+	f, err = linux.CreateAt(t.dir, name, 0o600)
+	return f, name, err
+}
+
+// link gives a file without a name one of its own.
+func (t *target) link(f *os.File) (string, error) {
+	name := temporaryName()
+	err := linux.Retry(func() error {
+		return unix.Linkat(unix.AT_FDCWD, linux.FdPath(f), int(t.dir.Fd()), name, unix.AT_SYMLINK_FOLLOW)
+	})
+	return name, err
+}
+
+func temporaryName() string { return ".boxd-" + rand.Text() }
+
+// append adds to the target. If that fails, what was added is taken away again,
+// unless somebody else has added something meanwhile.
+func (t *target) append(content io.Reader, mode uint32) (st unix.Stat_t, err error) {
+	f, start, err := t.openAppend(mode)
+	if err != nil {
+		return st, err
+	}
+	defer f.Close()
+	n, err := copyContent(f, content)
+	if err != nil {
+		if now, e := linux.Fstat(f); e == nil && now.Size == start+n {
+			_ = linux.Retry(func() error { return unix.Ftruncate(int(f.Fd()), start) })
+		}
+		if t.found == nil {
+			_ = unlink(t.dir, t.name)
+		}
+		return st, err
+	}
+	return linux.Fstat(f)
+}
+
+// openAppend opens the target, or makes it, and says how long it is.
+func (t *target) openAppend(mode uint32) (*os.File, int64, error) {
+	if t.found != nil {
+		f, st, err := reopen(t.found, unix.O_WRONLY|unix.O_APPEND)
+		return f, st.Size, err
+	}
+	f, err := linux.CreateAt(t.dir, t.name, 0o600)
+	if err != nil {
+		return nil, 0, err
+	}
+	if mode == 0 {
+		mode = newMode
+	}
+	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) }); err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, 0, nil
+}
+
+// copyContent writes content, which comes in chunks, and says how much was written.
+// Content that is not whole is an error.
+func copyContent(f *os.File, content io.Reader) (int64, error) {
+	buf, total := make([]byte, proto.MaxChunk), int64(0)
+	for {
+		chunk, err := proto.ReadChunk(content, buf)
+		if errors.Is(err, io.EOF) {
+			return total, nil
+		}
+		if err != nil {
+			return total, errors.Join(err, unix.ECANCELED)
+		}
+		n, err := f.Write(chunk)
+		total += int64(n)
+		if err != nil {
+			return total, err
+		}
+	}
+}
+
+// mkdir makes a directory, and with "parents" those above.
+func (o *operation) mkdir() (proto.Reply, error) {
+	if o.flag(0, "parents") {
+		return proto.Reply{}, makeAll(o.path)
+	}
+	return proto.Reply{}, makeDir(o.path)
+}
+
+func makeDir(p string) error {
+	return linux.Retry(func() error { return unix.Mkdir(p, 0o755) })
+}
+
+// makeAll makes p and what is missing above it. p may be there already.
+func makeAll(p string) error {
+	err := makeDir(p)
+	if err == unix.ENOENT {
+		dir, _, e := split(p)
+		if e != nil || dir == "." {
+			return err
+		}
+		if e := makeAll(dir); e != nil {
+			return e
+		}
+		err = makeDir(p)
+	}
+	if err != unix.EEXIST {
+		return err
+	}
+	// A file, or a symlink that leads nowhere, is in the way.
+	f, e := openPath(p, unix.O_DIRECTORY)
+	if e != nil {
+		return err
+	}
+	return f.Close()
+}

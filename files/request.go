@@ -1,0 +1,129 @@
+package files
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/agent/files/proto"
+	"github.com/boxd/boxd/engine"
+)
+
+// grace is what an operation gets between SIGTERM and SIGKILL: it has nothing to
+// tidy up.
+const grace = 100 * time.Millisecond
+
+// request is one operation on the way.
+type request struct {
+	verb string // for errors, such as "reading"
+	path string
+	args []string
+	in   io.Reader // nil is nothing
+	out  io.Writer // bounded; nil where nothing is to come
+}
+
+// run has the box carry out the operation.
+func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Reply, error) {
+	if err := checkPath(r.path); err != nil {
+		return proto.Reply{}, err
+	}
+	timeout := cmp.Or(o.Timeout, DefaultTimeout)
+	var answer bytes.Buffer
+	if r.out == nil {
+		r.out = &bounded{w: io.Discard}
+	}
+	cmd := engine.Command{
+		Builtin: engine.BuiltinFiles,
+		Args:    r.args,
+		User:    o.User,
+		Stdin:   r.in,
+		Stdout:  r.out,
+		Stderr:  &bounded{w: &answer, left: proto.MaxReply},
+		Timeout: timeout,
+		Grace:   grace,
+	}
+	if strings.HasPrefix(r.path, "/") {
+		cmd.Dir = "/" // the usual directory may be gone
+	}
+	result, err := engine.Run(ctx, box, cmd)
+	if err != nil {
+		return proto.Reply{}, r.failed(err)
+	}
+	return r.judge(ctx, result, answer.Bytes(), timeout)
+}
+
+// judge makes an answer, or the lack of one, a reply or an error.
+func (r *request) judge(ctx context.Context, result engine.Result, answer []byte, timeout time.Duration) (proto.Reply, error) {
+	switch result.Verdict {
+	case engine.TimedOut:
+		return proto.Reply{}, r.failed(fmt.Errorf("%w after %v", ErrTimeout, timeout))
+	case engine.Canceled:
+		return proto.Reply{}, r.failed(cmp.Or(context.Cause(ctx), context.Canceled))
+	case engine.BoxLost:
+		return proto.Reply{}, r.failed(engine.ErrBoxLost)
+	}
+	reply, err := proto.ParseReply(answer)
+	switch {
+	case err == nil && reply.Failure != nil:
+		return proto.Reply{}, r.explain(reply.Failure, result)
+	case err == nil && result.ExitCode == 0:
+		return reply, nil
+	case result.Verdict == engine.OOM:
+		return proto.Reply{}, r.failed(fmt.Errorf("%w: the box is at its memory limit of %s", syscall.ENOMEM, result.Limit))
+	case result.Verdict == engine.PIDsLimit || strings.HasPrefix(string(answer), noThread):
+		return proto.Reply{}, r.failed(fmt.Errorf("%w: the box is at its pids limit", syscall.EAGAIN))
+	case err == nil:
+		err = errors.New("it failed without saying why")
+	}
+	return proto.Reply{}, r.disturbed(fmt.Errorf("%w (%s)", err, ending(result)))
+}
+
+// noThread is how the Go runtime dies where it may not make another thread.
+const noThread = "runtime: failed to create new OS thread"
+
+// ending says how a command ended, for people.
+func ending(r engine.Result) string {
+	if r.Signal != 0 {
+		return fmt.Sprintf("%s by %v", r.Verdict, r.Signal)
+	}
+	return fmt.Sprintf("%s, status %d", r.Verdict, r.ExitCode)
+}
+
+// explain makes an error of what the kernel said in the box.
+func (r *request) explain(f *proto.Failure, result engine.Result) error {
+	if f.Type != 0 {
+		return r.failed(fmt.Errorf("%w but a %s: %w", ErrNotRegular, typeName(f.Type), f.Errno))
+	}
+	if f.Step != "" {
+		return r.failed(fmt.Errorf("%s %s: %w", printable(f.Step), engine.Quote(string(f.Path)), f.Errno))
+	}
+	if result.Limit != "" && (f.Errno == syscall.ENOSPC || f.Errno == syscall.EFBIG) {
+		return r.failed(fmt.Errorf("%w: limit %s", f.Errno, result.Limit))
+	}
+	return r.failed(f.Errno)
+}
+
+func (r *request) failed(err error) error {
+	return fmt.Errorf("%s %s: %w", r.verb, engine.Quote(r.path), err)
+}
+
+// disturbed is an answer that is none.
+func (r *request) disturbed(err error) error { return r.failed(fmt.Errorf("%w: %w", ErrProtocol, err)) }
+
+// info is the Info of a reply that must have one.
+func (r *request) info(reply proto.Reply) (Info, error) {
+	if reply.Info == nil {
+		return Info{}, r.disturbed(errors.New("it describes no file"))
+	}
+	i, err := describe(*reply.Info, baseName(r.path), r.path)
+	if err != nil {
+		return Info{}, r.disturbed(err)
+	}
+	return i, nil
+}
