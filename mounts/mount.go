@@ -10,7 +10,9 @@ type Mount struct {
 	Target string `json:"target"`
 	// ReadOnly forbids writes through this mount.
 	ReadOnly bool `json:"read_only,omitempty"`
-	// Within is a directory of the host beneath which the source must resolve,
-	// symlinks included. Empty: anywhere that Open allows.
+	// Within is a directory of the host, as a cleaned absolute path, that the source
+	// must be or lie beneath, as it is written and as it resolves: a ".." or a symlink
+	// that leads out is refused, and so is an absolute symlink wherever it leads.
+	// Empty: anywhere that [Open] allows.
 	Within string `json:"within,omitempty"`
 }

@@ -11,16 +11,16 @@ func TestParse(t *testing.T) {
 		in   string
 		want Mount
 	}{
-		{"/srv/data:/data", Mount{"/srv/data", "/data", false}},
-		{"/srv/data:/data:rw", Mount{"/srv/data", "/data", false}},
-		{"/srv/data:/data:ro", Mount{"/srv/data", "/data", true}},
-		{"/srv/data/:/data/", Mount{"/srv/data/", "/data", false}},
-		{"/a//b:/c//./d", Mount{"/a//b", "/c/d", false}},
-		{"/a/../b:/b", Mount{"/a/../b", "/b", false}}, // the kernel resolves the source
-		{"/a b/ü:/c d", Mount{"/a b/ü", "/c d", false}},
-		{"/f:/etc/app.conf:ro", Mount{"/f", "/etc/app.conf", true}},
-		{"/a:/..b", Mount{"/a", "/..b", false}},
-		{"/a:/process", Mount{"/a", "/process", false}},
+		{"/srv/data:/data", Mount{Source: "/srv/data", Target: "/data"}},
+		{"/srv/data:/data:rw", Mount{Source: "/srv/data", Target: "/data"}},
+		{"/srv/data:/data:ro", Mount{Source: "/srv/data", Target: "/data", ReadOnly: true}},
+		{"/srv/data/:/data/", Mount{Source: "/srv/data/", Target: "/data"}},
+		{"/a//b:/c//./d", Mount{Source: "/a//b", Target: "/c/d"}},
+		{"/a/../b:/b", Mount{Source: "/a/../b", Target: "/b"}}, // the kernel resolves the source
+		{"/a b/ü:/c d", Mount{Source: "/a b/ü", Target: "/c d"}},
+		{"/f:/etc/app.conf:ro", Mount{Source: "/f", Target: "/etc/app.conf", ReadOnly: true}},
+		{"/a:/..b", Mount{Source: "/a", Target: "/..b"}},
+		{"/a:/process", Mount{Source: "/a", Target: "/process"}},
 	} {
 		if got, err := Parse(c.in); err != nil || got != c.want {
 			t.Errorf("Parse(%q) = %+v, %v, want %+v", c.in, got, err, c.want)

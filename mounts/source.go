@@ -22,13 +22,31 @@ type Source struct {
 // Open resolves the source of m, following symlinks but not the magic links of
 // /proc, and decides on what it found: a directory or a regular file that is
 // outside of every tree in deny (see [DefaultDeny] for the rules). The caller
-// closes the Source. Errors are of type [*Error] if m breaks a rule.
+// closes the Source. With m.Within it does not leave that directory on the way,
+// whatever others do to the path meanwhile. Errors are of type [*Error] if m breaks a rule.
 //
 // Hard links cannot be told from the file: that a user cannot link files of
 // others is up to the host's fs.protected_hardlinks.
 func Open(m Mount, deny []string) (*Source, error) {
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return nil, err
+	}
+	f, err := resolve(m)
+	if err != nil {
+		return nil, err
+	}
+	s, err := newSource(f, m.Source, deny)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// resolve returns an O_PATH descriptor of what m.Source leads to.
+func resolve(m Mount) (*os.File, error) {
+	if m.Within != "" {
+		return resolveWithin(m)
 	}
 	f, err := linux.Openat2(nil, m.Source, unix.OpenHow{
 		Flags:   unix.O_PATH,
@@ -37,12 +55,7 @@ func Open(m Mount, deny []string) (*Source, error) {
 	if err != nil {
 		return nil, explainOpen(m.Source, err)
 	}
-	s, err := newSource(f, m.Source, deny)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return s, nil
+	return f, nil
 }
 
 // newSource checks f, which name led to.

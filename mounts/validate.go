@@ -24,6 +24,11 @@ func (m Mount) Validate() error {
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return err
 	}
+	if m.Within != "" {
+		if _, err := m.beneath(); err != nil {
+			return err
+		}
+	}
 	return checkTarget(m.Target)
 }
 

@@ -66,10 +66,10 @@ func TestValidateAll(t *testing.T) {
 		want string
 	}{
 		{"none", nil, ""},
-		{"one source twice", []Mount{{"/a", "/b", false}, {"/a", "/c", true}}, ""},
-		{"nested", []Mount{{"/a", "/b", false}, {"/c", "/b/c", false}}, ""},
-		{"target twice", []Mount{{"/a", "/b", false}, {"/c", "/b", true}}, `mount target "/b": is used by two mounts, each needs its own`},
-		{"invalid", []Mount{{"/a", "/b", false}, {"c", "/c", true}}, `mount source "c": must be an absolute path`},
+		{"one source twice", []Mount{{Source: "/a", Target: "/b"}, {Source: "/a", Target: "/c", ReadOnly: true}}, ""},
+		{"nested", []Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/b/c"}}, ""},
+		{"target twice", []Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/b", ReadOnly: true}}, `mount target "/b": is used by two mounts, each needs its own`},
+		{"invalid", []Mount{{Source: "/a", Target: "/b"}, {Source: "c", Target: "/c", ReadOnly: true}}, `mount source "c": must be an absolute path`},
 		{"as many as possible", many(MaxMounts), ""},
 		{"too many", many(MaxMounts + 1), `mounts 65: must be at most 64`},
 	} {
