@@ -1,72 +1,200 @@
 package audit
 
-import "time"
-
-// Decisions of an [Entry].
-const (
-	Allow  = "allow"
-	Deny   = "deny"
-	Done   = "done"
-	Failed = "failed"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
 )
-
-// Entry is one line of the log. Time is filled in by Append if it is zero.
-type Entry struct {
-	Time     time.Time      `json:"time"`
-	Tenant   string         `json:"tenant,omitempty"`
-	Actor    string         `json:"actor,omitempty"`
-	Request  string         `json:"request,omitempty"`
-	Action   string         `json:"action"`
-	Session  string         `json:"session,omitempty"`
-	Box      string         `json:"box,omitempty"`
-	Process  string         `json:"process,omitempty"`
-	Decision string         `json:"decision,omitempty"`
-	Reason   string         `json:"reason,omitempty"`
-	Details  map[string]any `json:"details,omitempty"`
-}
 
 // Options of a [Log].
 type Options struct {
 	MaxBytes int64 // size at which a file is rotated; 0: DefaultMaxBytes
 	Keep     int   // rotated files that are kept; 0: DefaultKeep
+	Sync     bool  // sync each entry to disk before Append returns
 }
 
-// Defaults of [Options].
+// Defaults of [Options], and the least that makes sense for MaxBytes.
 const (
 	DefaultMaxBytes = 64 << 20
 	DefaultKeep     = 10
+	MinBytes        = 4 << 10
 )
 
-// Head names the last entry, so that it can be kept elsewhere.
-type Head struct {
-	Seq  uint64 `json:"seq"`
-	Hash string `json:"hash"`
-}
+// ErrClosed: the log was closed.
+var ErrClosed = errors.New("audit log is closed")
 
 // Log is an open log. It is safe for concurrent use.
-type Log struct{}
+type Log struct {
+	path    string
+	options Options
 
-// Open opens or creates the log at path, with mode 0600.
-func Open(path string, o Options) (*Log, error) { return &Log{}, nil }
-
-// Append writes e. After an error the entry counts as not written.
-func (l *Log) Append(e Entry) error { return nil }
-
-// Head is the last entry that was written.
-func (l *Log) Head() Head { return Head{} }
-
-// Healthy is nil if the last Append succeeded, else its error.
-func (l *Log) Healthy() error { return nil }
-
-// Close syncs and closes the file.
-func (l *Log) Close() error { return nil }
-
-// Report is what [Verify] found in a log that is whole.
-type Report struct {
-	Files   int    `json:"files"`
-	Entries uint64 `json:"entries"`
-	Head    Head   `json:"head"`
+	mu     sync.Mutex
+	file   logFile // nil: a rotation failed half-way; the next Append goes on with it
+	size   int64   // of file up to the end of the last line
+	number int     // of file
+	oldest int     // lowest number that is kept; only grows
+	head   Head
+	dirty  bool  // there may be part of a line behind size
+	err    error // of the last Append
+	closed bool
 }
 
-// Verify checks the log at path with its rotated files.
-func Verify(path string) (Report, error) { return Report{}, nil }
+// logFile is an *os.File; tests put one in its place that fails.
+type logFile interface {
+	Write(p []byte) (int, error)
+	Truncate(size int64) error
+	Sync() error
+	Close() error
+}
+
+// Open opens or creates the log at path, with mode 0600, and goes on with its chain.
+// What a crash has left of a line is recorded as torn. The file is locked: a second
+// Open fails as long as the log is open.
+func Open(path string, o Options) (*Log, error) {
+	o.MaxBytes, o.Keep = cmp.Or(o.MaxBytes, DefaultMaxBytes), cmp.Or(o.Keep, DefaultKeep)
+	if o.MaxBytes < MinBytes || o.Keep < 1 {
+		return nil, fmt.Errorf("audit log %q: files of %d bytes, %d kept: must be at least %d and 1", path, o.MaxBytes, o.Keep, MinBytes)
+	}
+	l := &Log{path: path, options: o, head: Head{Hash: noHash}}
+	if err := l.resume(); err != nil {
+		if l.file != nil {
+			l.file.Close()
+		}
+		return nil, fmt.Errorf("audit log %q: %w", path, err)
+	}
+	return l, nil
+}
+
+// Append writes e. After an error the entry counts as not written, and the next
+// Append tries anew: there may be room on the disk again.
+func (l *Log) Append(e Entry) error {
+	if e.Time.IsZero() {
+		e.Time = time.Now()
+	}
+	e.Time = e.Time.UTC()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	err := l.appendLocked(e)
+	if !errors.Is(err, ErrEntry) { // which says nothing about the disk
+		l.err = err
+	}
+	return err
+}
+
+// appendLocked writes e, in a new file if this one is full.
+func (l *Log) appendLocked(e Entry) error {
+	line, hash, err := encode(l.next(e))
+	if err != nil {
+		return err
+	}
+	full := l.size > 0 && l.size+int64(len(line)) > l.options.MaxBytes
+	if l.file == nil || full {
+		if err := l.rotateLocked(); err != nil {
+			return fmt.Errorf("audit log %q: rotating: %w", l.path, err)
+		}
+		// The anchor took the number, so the line is another one now.
+		if line, hash, err = encode(l.next(e)); err != nil {
+			return err
+		}
+	}
+	if err := l.writeLocked(line, Head{Seq: l.head.Seq + 1, Hash: hash}); err != nil {
+		return fmt.Errorf("audit log %q: %w", l.path, err)
+	}
+	return nil
+}
+
+// next is the record of e behind the head.
+func (l *Log) next(e Entry) record {
+	return record{Seq: l.head.Seq + 1, Entry: e, Prev: l.head.Hash}
+}
+
+// writeLocked writes line in one go and makes it the head. Nothing of a line that
+// could not be written whole is left in the file.
+func (l *Log) writeLocked(line []byte, head Head) error {
+	if err := l.takeBackLocked(); err != nil {
+		return err
+	}
+	_, err := l.file.Write(line)
+	if err == nil && l.options.Sync {
+		err = l.file.Sync()
+	}
+	if err != nil {
+		l.dirty = l.file.Truncate(l.size) != nil
+		return err
+	}
+	l.size += int64(len(line))
+	l.head = head
+	return nil
+}
+
+// takeBackLocked cuts off what was written of a line when the disk was full.
+func (l *Log) takeBackLocked() error {
+	if !l.dirty {
+		return nil
+	}
+	if err := l.file.Truncate(l.size); err != nil {
+		return fmt.Errorf("taking back part of a line: %w", err)
+	}
+	l.dirty = false
+	return nil
+}
+
+// writeRecordLocked writes a line of the log's own, with before in front of it.
+func (l *Log) writeRecordLocked(before []byte, r record) error {
+	r.Seq, r.Prev, r.Time = l.head.Seq+1, l.head.Hash, time.Now().UTC()
+	line, hash, err := encode(r)
+	if err != nil {
+		return err
+	}
+	return l.writeLocked(append(before, line...), Head{Seq: r.Seq, Hash: hash})
+}
+
+// Head is the last line that was written. Kept elsewhere it proves later that
+// nothing before it has changed; see [VerifyHead].
+func (l *Log) Head() Head {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.head
+}
+
+// Healthy is nil if the last Append could write, else its error.
+func (l *Log) Healthy() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	return l.err
+}
+
+// Sync writes to disk what the kernel still holds.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || l.file == nil {
+		return nil
+	}
+	return l.file.Sync()
+}
+
+// Close syncs and closes the file. Closing a closed log is no error.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil
+	}
+	l.closed = true
+	if l.file == nil {
+		return nil
+	}
+	return errors.Join(l.file.Sync(), l.file.Close())
+}
+
+var _ logFile = (*os.File)(nil)

@@ -1,0 +1,127 @@
+package audit
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+)
+
+// ErrBroken: a log is not what was written. See [BrokenError].
+var ErrBroken = errors.New("audit log is broken")
+
+// BrokenError says where a chain breaks first. It matches ErrBroken.
+type BrokenError struct {
+	File string
+	Line int    // from 1; 0: the file as a whole
+	What string // what is wrong
+}
+
+func (e *BrokenError) Error() string {
+	if e.Line == 0 {
+		return fmt.Sprintf("%s: %s", e.File, e.What)
+	}
+	return fmt.Sprintf("%s:%d: %s", e.File, e.Line, e.What)
+}
+
+// Is makes every BrokenError an ErrBroken.
+func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
+
+// Report is what [Verify] found in a log that is whole.
+type Report struct {
+	Files   int    `json:"files"`
+	First   uint64 `json:"first"`   // lowest number there is; above 1 if older files were deleted
+	Entries uint64 `json:"entries"` // lines that are entries
+	Head    Head   `json:"head"`
+	Torn    []Torn `json:"torn,omitempty"` // what crashes left
+	// Unfinished counts bytes behind the last line: what a crash left since the log
+	// was opened last, or a line that is being written.
+	Unfinished int64 `json:"unfinished,omitempty"`
+}
+
+// Torn is part of a line, left by a crash, which was noted at the next start.
+type Torn struct {
+	File  string `json:"file"`
+	Line  int    `json:"line"`
+	Bytes int64  `json:"bytes"`
+}
+
+// Verify checks the log at path with its rotated files, also while it is being
+// written. The first thing wrong is a *[BrokenError].
+func Verify(path string) (Report, error) { return VerifyHead(path, Head{}) }
+
+// VerifyHead is Verify, and says whether the line that known names is still there:
+// with the Head of a moment no line from before can be missing. Its zero value asks
+// for nothing.
+func VerifyHead(path string, known Head) (Report, error) {
+	files, list, err := openAll(path)
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	v := verifier{known: known, number: 1, report: Report{Files: len(files), Head: Head{Hash: noHash}}}
+	if len(list) > 0 {
+		v.number = list[0]
+	}
+	v.oldest = v.number
+	for i, f := range files {
+		if i < len(list) && list[i] != v.number {
+			return v.report, &BrokenError{File: path, What: fmt.Sprintf("file %q is missing", rotated(path, v.number))}
+		}
+		v.file, v.line = f.Name(), 0
+		if err := v.readFile(f); err != nil {
+			return v.report, err
+		}
+		if i < len(files)-1 && v.report.Unfinished > 0 {
+			return v.report, &BrokenError{File: v.file, Line: v.line, What: "the file ends within a line"}
+		}
+		v.number++
+	}
+	return v.report, v.finish(path)
+}
+
+// openAll opens all files of the log, oldest first, and the numbers of those that
+// have one. It tries again if a rotation came between.
+func openAll(path string) (files []*os.File, list []int, err error) {
+	for range 10 {
+		if list, err = numbers(path); err != nil {
+			return nil, nil, err
+		}
+		if files, err = openList(path, list); err == nil {
+			if again, err := numbers(path); err == nil && slices.Equal(list, again) {
+				return files, list, nil
+			}
+			for _, f := range files {
+				f.Close()
+			}
+			err = errors.New("files were rotated all the time")
+		}
+	}
+	return nil, nil, fmt.Errorf("opening audit log %q: %w", path, err)
+}
+
+func openList(path string, list []int) ([]*os.File, error) {
+	var files []*os.File
+	names := make([]string, 0, len(list)+1)
+	for _, n := range list {
+		names = append(names, rotated(path, n))
+	}
+	for _, name := range append(names, path) {
+		f, err := os.Open(name)
+		if errors.Is(err, os.ErrNotExist) && name == path && len(list) > 0 {
+			continue // a crash in the middle of a rotation
+		}
+		if err != nil {
+			for _, f := range files {
+				f.Close()
+			}
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
