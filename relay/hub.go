@@ -3,9 +3,9 @@ package relay
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -15,9 +15,9 @@ type Options struct {
 	// Window is how many bytes of a stream a client with flow control may have
 	// been sent without having acknowledged them: default 1 MiB, at most 4 MiB. It
 	// should not be above the size of the ring, or a client that acknowledges
-	// seldom could leave the process waiting.
+	// seldom leaves the process waiting.
 	Window int64
-	// StdinWindow is how many bytes of stdin wait for the process: 256 KiB.
+	// StdinWindow is how many bytes of stdin wait for the process: default 256 KiB.
 	StdinWindow int
 	// MaxConns is how many connections there may be at once: 64.
 	MaxConns int
@@ -26,12 +26,43 @@ type Options struct {
 	Ping, Dead time.Duration
 	// Stall is how long a peer may take nothing of what is written to it: 30 s.
 	Stall time.Duration
-	// Linger is how long a closed connection is waited for: 5 s.
+	// Linger is how long the peer's answer to a close is waited for: 5 s.
 	Linger time.Duration
+	// Refuse answers a request that is not upgraded; nil is http.Error.
+	Refuse func(w http.ResponseWriter, r *http.Request, status int, text string)
 	// Counters, if not nil, counts; many hubs may share one.
 	Counters *Counters
 	// Logger is told of connections at level debug; nil means nobody is.
 	Logger *slog.Logger
+}
+
+// maxWindow bounds what a client has to be ready to hold.
+const maxWindow = 4 << 20
+
+func (o *Options) setDefaults() {
+	o.Window = min(orDefault(o.Window, 1<<20), maxWindow)
+	o.StdinWindow = orDefault(o.StdinWindow, 256<<10)
+	o.MaxConns = orDefault(o.MaxConns, 64)
+	o.Ping = orDefault(o.Ping, 20*time.Second)
+	o.Dead = orDefault(o.Dead, 60*time.Second)
+	o.Stall = orDefault(o.Stall, 30*time.Second)
+	o.Linger = orDefault(o.Linger, 5*time.Second)
+	if o.Refuse == nil {
+		o.Refuse = func(w http.ResponseWriter, _ *http.Request, status int, text string) { http.Error(w, text, status) }
+	}
+	if o.Counters == nil {
+		o.Counters = new(Counters)
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func orDefault[T int | int64 | time.Duration](v, def T) T {
+	if v <= 0 {
+		return def
+	}
+	return v
 }
 
 // Counters count what all hubs that share them do.
@@ -57,18 +88,11 @@ const (
 	Stderr Stream = 2
 )
 
-// LogOptions say which part of an output Logs writes.
-type LogOptions struct {
-	Stream Stream // zero is Stdout
-	// Offset is where to begin; a negative one counts from the end.
-	Offset int64
-	// Follow waits for more until the stream ends.
-	Follow bool
-	// Limit bounds the bytes written; zero is no limit.
-	Limit int64
-	// Start, if not nil, is called before the first write with the offset of the
-	// first byte and how many bytes between Offset and it are gone.
-	Start func(first, gone int64)
+func (s Stream) String() string {
+	if s == Stderr {
+		return "stderr"
+	}
+	return "stdout"
 }
 
 // Errors of a Hub.
@@ -77,28 +101,137 @@ var (
 	ErrClosed = errors.New("relay is closing")
 	// ErrNoStream is that of a stream that the process does not have.
 	ErrNoStream = errors.New("no such stream")
+	// ErrRange is that of an offset above the end of a stream.
+	ErrRange = errors.New("offset above the end")
 )
 
 // Hub is the relay of one process: it knows who is attached and who may write. It
 // is safe for concurrent use.
-type Hub struct{}
+type Hub struct {
+	src Source
+	o   Options
+
+	ctx     context.Context // ends with Close, because of restarting
+	cancel  context.CancelCauseFunc
+	removed chan struct{} // closed by Remove
+	wg      sync.WaitGroup
+
+	mu     sync.Mutex
+	closed bool // by Close or Remove: nobody is let in any more
+	gone   bool // by Remove
+	conns  int
+	writer *conn
+	last   string // client of the latest writer
+	wrote  bool   // there has been a writer
+}
 
 // NewHub returns the relay of src. The caller closes it.
-func NewHub(src Source, o Options) *Hub { return &Hub{} }
-
-// Serve upgrades the request to a WebSocket and relays until the process has
-// ended, the peer is gone, or the hub is closed. A request that it refuses is
-// answered with a status and a line of text.
-func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, g Grant) {}
-
-// Logs writes a part of an output to w as plain bytes, flushing if w can be
-// flushed. It returns a *GapError if bytes were lost while it was writing.
-func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error { return nil }
+func NewHub(src Source, o Options) *Hub {
+	o.setDefaults()
+	h := &Hub{src: src, o: o, removed: make(chan struct{})}
+	h.ctx, h.cancel = context.WithCancelCause(context.Background())
+	return h
+}
 
 // Close ends all connections, telling clients to come again (close code 1012),
 // and waits for them. It may be called more than once.
-func (h *Hub) Close() {}
+func (h *Hub) Close() {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.cancel(closeRestart)
+	h.wg.Wait()
+}
 
 // Remove ends all connections with an exit frame, because the process is
 // forgotten, and waits for them.
-func (h *Hub) Remove() {}
+func (h *Hub) Remove() {
+	h.mu.Lock()
+	if !h.gone {
+		h.closed, h.gone = true, true
+		close(h.removed)
+	}
+	h.mu.Unlock()
+	h.wg.Wait()
+	h.cancel(closeRestart)
+}
+
+// enter counts a user of the hub, who calls leave.
+func (h *Hub) enter(conns int) *refusal {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.gone:
+		return refuse(410, "the process has been removed")
+	case h.closed:
+		return refuse(503, "the daemon is stopping: come again")
+	case h.conns+conns > h.o.MaxConns:
+		return refuse(429, "%d connections to this process: the limit is %d", h.conns, h.o.MaxConns)
+	}
+	h.conns += conns
+	h.wg.Add(1)
+	return nil
+}
+
+func (h *Hub) leave(conns int) {
+	h.mu.Lock()
+	h.conns -= conns
+	h.mu.Unlock()
+	h.wg.Done()
+}
+
+// mayClaim says why c cannot become the writer, if so.
+func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.mayClaimLocked(c, g)
+}
+
+func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {
+	switch w := h.writer; {
+	case w == nil || c.req.client != "" && w.req.client == c.req.client:
+		return nil
+	case !c.req.takeOver:
+		return refuse(409, "there is a writer already: take over, or observe")
+	case !g.TakeOver:
+		return refuse(403, "takeover: this caller may not")
+	}
+	return nil
+}
+
+// claim makes c the writer, unless that was refused meanwhile. Who was it before
+// is told. It returns once nobody else can write to stdin.
+func (h *Hub) claim(c *conn, g Grant) *refusal {
+	h.mu.Lock()
+	if r := h.mayClaimLocked(c, g); r != nil {
+		h.mu.Unlock()
+		return r
+	}
+	before := h.writer
+	h.writer = c
+	c.interrupted = h.wrote && (c.req.client == "" || c.req.client != h.last)
+	h.last, h.wrote = c.req.client, true
+	c.writer.Store(true)
+	if before != nil {
+		before.demote()
+		if c.interrupted {
+			h.o.Counters.Takeovers.Add(1)
+		} else {
+			before.end(closeReplaced)
+		}
+	}
+	h.mu.Unlock()
+	if before != nil {
+		<-before.quiet
+	}
+	return nil
+}
+
+// dismiss forgets c. Nothing of it writes to stdin any more.
+func (h *Hub) dismiss(c *conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.writer == c {
+		h.writer = nil
+	}
+}

@@ -51,7 +51,8 @@ const VerdictLost = "box-lost"
 // Source is a process as the relay sees it. Functions that it calls must return in
 // bounded time; they are called by many goroutines at once.
 type Source struct {
-	// Stdin is nil if the process has none; Stderr is nil if it is part of Stdout.
+	// Stdin is nil if the process has none; Stderr is nil if it is part of Stdout,
+	// which is never nil.
 	Stdin          Input
 	Stdout, Stderr Output
 	// TTY says that the process has a terminal.

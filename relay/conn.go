@@ -1,0 +1,348 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// conn is one attached client. Its goroutines are the one of the request, which
+// reads frames (read); one that pings and ends the connection (mind); one for each
+// output stream (pump); and, for a writer, one for stdin (feed). All end with ctx.
+type conn struct {
+	hub         *Hub
+	req         request
+	interrupted bool // another client has been the writer since this one was
+
+	ctx    context.Context // its cause is a *closing
+	cancel context.CancelCauseFunc
+	// live ends with ctx, and when no more output will come.
+	live     context.Context
+	stopLive context.CancelFunc
+
+	ws  *websocket.Conn
+	net *progressConn
+	wg  sync.WaitGroup
+
+	writer   atomic.Bool
+	demoted  chan struct{} // has an element when the client must be told
+	readDone chan struct{} // closed when nothing is read any more
+
+	stdout, stderr *outStream    // stderr may be nil
+	pumping        atomic.Int32  // output streams that have not ended
+	drained        chan struct{} // closed when all have
+
+	stdin stdinQueue
+	// quiet is closed when nothing of this connection can write to stdin any more.
+	quiet chan struct{}
+	hush  func()
+
+	touched atomic.Int64 // when Source.Touch was called, in Unix nanoseconds
+
+	wmu  sync.Mutex // serialises messages
+	last bool       // the exit was sent, and nothing may follow
+}
+
+func newConn(h *Hub, req request) *conn {
+	c := &conn{
+		hub: h, req: req,
+		demoted:  make(chan struct{}, 1),
+		readDone: make(chan struct{}),
+		drained:  make(chan struct{}),
+		quiet:    make(chan struct{}),
+	}
+	c.hush = sync.OnceFunc(func() { close(c.quiet) })
+	c.ctx, c.cancel = context.WithCancelCause(h.ctx)
+	c.live, c.stopLive = context.WithCancel(c.ctx)
+	c.stdin.init(c.ctx)
+	c.stdout = newOutStream(Stdout, h.src.Stdout, &h.o.Counters.StdoutBytes)
+	if h.src.Stderr != nil {
+		c.stderr = newOutStream(Stderr, h.src.Stderr, &h.o.Counters.StderrBytes)
+	}
+	return c
+}
+
+func (c *conn) streams() []*outStream {
+	if c.stderr == nil {
+		return []*outStream{c.stdout}
+	}
+	return []*outStream{c.stdout, c.stderr}
+}
+
+// end makes the connection end. The first reason counts. It does not wait.
+func (c *conn) end(why *closing) { c.cancel(why) }
+
+// demote makes c an observer. The hub's lock is held.
+func (c *conn) demote() {
+	c.writer.Store(false)
+	c.stdin.cancel()
+	select {
+	case c.demoted <- struct{}{}:
+	default:
+	}
+}
+
+// start says hello and begins everything but reading.
+func (c *conn) start() {
+	streams := c.streams()
+	c.pumping.Store(int32(len(streams)))
+	context.AfterFunc(c.ctx, c.net.hurry)
+	c.wg.Go(c.mind)
+	if c.ctx.Err() == nil {
+		c.send(appendHello(nil, c.hello()))
+	}
+	for _, s := range streams {
+		c.wg.Go(func() { c.pump(s) })
+	}
+	if c.writer.Load() && c.hub.src.Stdin != nil {
+		c.wg.Go(c.feed)
+	} else {
+		c.hush()
+	}
+}
+
+func (c *conn) hello() Hello {
+	src, o := &c.hub.src, &c.hub.o
+	h := Hello{
+		Writer: c.writer.Load(), TTY: src.TTY, HasStdin: src.Stdin != nil, HasStderr: src.Stderr != nil,
+		Interrupted: c.interrupted,
+		StdinWindow: int64(o.StdinWindow), Stdout: c.stdout.first,
+	}
+	if c.req.flow {
+		h.Window = o.Window
+	}
+	if src.Stdin != nil {
+		h.StdinAccepted = src.Stdin.Accepted()
+		c.stdin.begin(h.StdinAccepted)
+	}
+	if c.stderr != nil {
+		h.Stderr = c.stderr.first
+	}
+	if h.Writer {
+		for _, s := range c.streams() {
+			s.out.Release(s.first.Start)
+		}
+	}
+	return h
+}
+
+// send writes one message. A failure ends the connection.
+func (c *conn) send(msg []byte) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	c.sendLocked(msg)
+}
+
+// sendExit writes the last message.
+func (c *conn) sendExit() {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	c.sendLocked(appendExit(nil, c.exit()))
+	c.last = true
+}
+
+func (c *conn) sendLocked(msg []byte) {
+	if c.last {
+		return
+	}
+	if err := c.ws.WriteMessage(websocket.BinaryMessage, msg); err != nil {
+		c.end(closeLost)
+	}
+}
+
+// mind pings, tells of a demotion, and ends the connection: with an exit when
+// everything has been sent, and with a close frame in any case.
+func (c *conn) mind() {
+	defer c.net.Close()
+	defer c.stopLive()
+	ping := time.NewTicker(c.hub.o.Ping)
+	defer ping.Stop()
+	over, removed, drained := c.hub.src.Done, c.hub.removed, c.drained
+	for c.ctx.Err() == nil {
+		select {
+		case <-c.ctx.Done():
+		case <-ping.C:
+			// A ping that finds no room is no sign of death: then there is data under
+			// way, whose progress is watched.
+			c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second))
+		case <-c.demoted:
+			c.send([]byte{typeWriter, 0})
+		case <-over:
+			over = nil
+			c.stopLive()
+		case <-removed:
+			removed = nil
+			c.stopLive()
+		case <-drained:
+			drained = nil
+		}
+		if drained == nil && (over == nil || removed == nil) && c.ctx.Err() == nil {
+			c.sendExit()
+			c.end(closeExited)
+		}
+	}
+	c.finish()
+}
+
+// exit is how the process ended; nothing is known of one that was removed before.
+func (c *conn) exit() exitFrame {
+	f := exitFrame{Exit: Exit{Code: -1, Verdict: VerdictLost}, stdout: c.stdout.sentTo()}
+	if c.stderr != nil {
+		f.stderr = c.stderr.sentTo()
+	}
+	select {
+	case <-c.hub.src.Done:
+		f.Exit = c.hub.src.Exit()
+	default:
+	}
+	return f
+}
+
+// finish says why, and waits a little for the answer: closing a socket with unread
+// bytes in it would destroy what the peer has not read yet.
+func (c *conn) finish() {
+	why := closeLost
+	errors.As(context.Cause(c.ctx), &why)
+	if why == closeLost {
+		return
+	}
+	err := c.ws.WriteControl(websocket.CloseMessage, why.message(), time.Now().Add(time.Second))
+	if err != nil && !errors.Is(err, websocket.ErrCloseSent) {
+		return
+	}
+	t := time.NewTimer(c.hub.o.Linger)
+	defer t.Stop()
+	select {
+	case <-c.readDone:
+	case <-t.C:
+	}
+}
+
+// read handles what the client sends until the connection ends.
+func (c *conn) read() {
+	defer close(c.readDone)
+	c.ws.SetReadLimit(maxToServer)
+	alive := func() { c.ws.SetReadDeadline(time.Now().Add(c.hub.o.Dead)) }
+	c.ws.SetPongHandler(func(string) error { alive(); return nil })
+	buf := make([]byte, 512)
+	for {
+		alive()
+		kind, r, err := c.ws.NextReader()
+		var msg []byte
+		if err == nil {
+			msg, buf, err = readMessage(r, buf, maxToServer)
+		}
+		if err != nil {
+			c.readFailed(err)
+			return
+		}
+		if c.ctx.Err() != nil {
+			continue // waiting for the peer to close
+		}
+		if kind != websocket.BinaryMessage {
+			c.end(closeText)
+		} else if why := c.handle(msg); why != nil {
+			c.end(why)
+		}
+	}
+}
+
+// readFailed ends the connection because of what reading gave. What the peer goes
+// on sending after a violation is thrown away, see finish.
+func (c *conn) readFailed(err error) {
+	var peer *websocket.CloseError
+	switch {
+	case errors.As(err, &peer):
+		c.end(closeLost)
+		return
+	case errors.Is(err, websocket.ErrReadLimit):
+		c.end(closeBig)
+	case isNetError(err):
+		c.end(closeLost)
+		return
+	default:
+		c.end(closeBroken(err))
+	}
+	io.Copy(io.Discard, c.net.Conn)
+}
+
+// readMessage reads a message into buf, which it makes larger up to most bytes.
+// The message is part of the buffer that it returns.
+func readMessage(r io.Reader, buf []byte, most int) (msg, grown []byte, err error) {
+	n := 0
+	for {
+		if n == len(buf) {
+			if n > most {
+				return nil, buf, malformed("message above %d bytes", most)
+			}
+			// One byte more than a message may have, so that its end is seen.
+			buf = append(buf, make([]byte, min(max(4*n, 512), most+1)-n)...)
+		}
+		m, err := r.Read(buf[n:])
+		n += m
+		if err == io.EOF {
+			return buf[:n], buf, nil
+		}
+		if err != nil {
+			return nil, buf, err
+		}
+	}
+}
+
+// handle does what one message asks for.
+func (c *conn) handle(msg []byte) *closing {
+	frame, err := parseClient(msg)
+	if err != nil {
+		return closeBroken(err)
+	}
+	c.touch()
+	if f, ok := frame.(ackFrame); ok {
+		return c.acknowledge(f)
+	}
+	if !c.req.write {
+		return closeObserver
+	}
+	switch f := frame.(type) {
+	case stdinFrame:
+		return c.takeStdin(f)
+	case closeStdinFrame:
+		return c.takeClose(f)
+	}
+	if !c.writer.Load() {
+		return nil // taken over; the client may not know yet
+	}
+	switch f := frame.(type) {
+	case resizeFrame:
+		err = errors.ErrUnsupported
+		if c.hub.src.Resize != nil {
+			err = c.hub.src.Resize(f.rows, f.cols)
+		}
+	case signalFrame:
+		err = errors.ErrUnsupported
+		if c.hub.src.Signal != nil {
+			err = c.hub.src.Signal(syscall.Signal(f.number))
+		}
+	}
+	if err != nil {
+		text := err.Error()
+		c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
+	}
+	return nil
+}
+
+// touch tells the source that there is traffic, once a second.
+func (c *conn) touch() {
+	if c.hub.src.Touch == nil {
+		return
+	}
+	now, last := time.Now().UnixNano(), c.touched.Load()
+	if now-last >= int64(time.Second) && c.touched.CompareAndSwap(last, now) {
+		c.hub.src.Touch()
+	}
+}

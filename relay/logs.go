@@ -1,0 +1,169 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// LogOptions say which part of an output Logs writes.
+type LogOptions struct {
+	Stream Stream // zero is Stdout
+	// Offset is where to begin; a negative one counts from the end.
+	Offset int64
+	// Follow waits for more until the stream ends.
+	Follow bool
+	// Limit bounds the bytes written; zero is no limit.
+	Limit int64
+	// Start, if not nil, is called before the first write with the offset of the
+	// first byte and how many bytes between Offset and it are gone.
+	Start func(first, gone int64)
+}
+
+// GapError says that bytes of a stream were lost while they were being written.
+type GapError struct{ Gap }
+
+func (e *GapError) Error() string {
+	return fmt.Sprintf("%v: bytes %d to %d are gone: the reader was too slow", e.Stream, e.From, e.To)
+}
+
+// Logs writes a part of an output to w as plain bytes, flushing if w is an
+// http.Flusher. Output that comes after the call is only written with Follow. It
+// never releases, and it does not count as traffic. Errors: ErrNoStream; ErrRange; ErrClosed;
+// *GapError; that of ctx; that of w.
+func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
+	out := h.src.Stdout
+	if o.Stream == Stderr {
+		out = h.src.Stderr
+	}
+	if out == nil || o.Stream > Stderr {
+		return ErrNoStream
+	}
+	if ref := h.enter(0); ref != nil {
+		return fmt.Errorf("%w: %s", ErrClosed, ref.text)
+	}
+	defer h.leave(0)
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(h.ctx, func() { cancel(ErrClosed) })()
+
+	oldest, end := out.Bounds()
+	first := o.Offset
+	if first < 0 {
+		first = max(end+first, 0)
+	}
+	if first > end {
+		return fmt.Errorf("%w: %v ends at %d, which is below %d", ErrRange, max(o.Stream, Stdout), end, first)
+	}
+	l := logWriter{hub: h, out: out, stream: max(o.Stream, Stdout), w: w, limit: o.Limit, off: max(first, oldest)}
+	if o.Start != nil {
+		o.Start(l.off, l.off-first)
+	}
+	if o.Follow {
+		return l.follow(ctx)
+	}
+	return l.upTo(ctx, end)
+}
+
+// logWriter writes a stream from off on.
+type logWriter struct {
+	hub    *Hub
+	out    Output
+	stream Stream
+	w      io.Writer
+	off    int64
+	limit  int64 // zero is none
+	wrote  int64
+	buf    []byte
+}
+
+var errLimit = errors.New("limit reached")
+
+// follow writes until the stream or the process has ended.
+func (l *logWriter) follow(ctx context.Context) error {
+	live, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-l.hub.src.Done:
+		case <-l.hub.removed:
+		case <-live.Done():
+		}
+		stop()
+	}()
+	defer func() { stop(); <-ended }()
+	var err error
+	for err == nil {
+		err = l.once(live, MaxData)
+	}
+	if live.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		// The process has ended: no more comes than there is.
+		_, end := l.out.Bounds()
+		return l.upTo(ctx, end)
+	}
+	return finished(ctx, err)
+}
+
+// upTo writes what there is below end.
+func (l *logWriter) upTo(ctx context.Context, end int64) error {
+	for l.off < end {
+		if err := l.once(ctx, end-l.off); err != nil {
+			return finished(ctx, err)
+		}
+	}
+	return nil
+}
+
+func finished(ctx context.Context, err error) error {
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, errLimit):
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// once writes the next bytes, at most most.
+func (l *logWriter) once(ctx context.Context, most int64) error {
+	if l.limit > 0 {
+		most = min(most, l.limit-l.wrote)
+	}
+	if most <= 0 {
+		return errLimit
+	}
+	if l.buf == nil {
+		l.buf = make([]byte, 64<<10)
+	}
+	n, at, err := l.out.ReadAt(ctx, l.buf[:min(most, int64(len(l.buf)))], l.off)
+	if n == 0 && err != nil {
+		return err
+	}
+	if n <= 0 || n > len(l.buf) || at < l.off {
+		return errors.New("stream gave nonsense")
+	}
+	if at > l.off {
+		return &GapError{Gap{l.stream, l.off, at}}
+	}
+	l.off, l.wrote = l.off+int64(n), l.wrote+int64(n)
+	return errors.Join(l.write(l.buf[:n]), err)
+}
+
+// write bounds how long a reader may take nothing, if w is that of a request.
+func (l *logWriter) write(p []byte) error {
+	if rw, ok := l.w.(http.ResponseWriter); ok {
+		http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(l.hub.o.Stall))
+	}
+	if _, err := l.w.Write(p); err != nil {
+		return err
+	}
+	if f, ok := l.w.(http.Flusher); ok {
+		f.Flush()
+	}
+	return nil
+}

@@ -1,0 +1,211 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// smallRead is the size of the buffer that an idle stream holds; a stream that
+// fills it borrows one that holds a whole Data frame.
+const smallRead = 4 << 10
+
+var largeBuffers = sync.Pool{New: func() any { return new([maxToClient]byte) }}
+
+// outStream is an output stream as one client gets it.
+type outStream struct {
+	name  Stream
+	out   Output
+	bytes *atomic.Int64 // counter
+	first Bounds
+	wake  chan struct{} // has an element when acked has changed
+
+	mu    sync.Mutex
+	sent  int64 // offset behind what was sent, gaps included
+	acked int64
+}
+
+func newOutStream(name Stream, out Output, bytes *atomic.Int64) *outStream {
+	return &outStream{name: name, out: out, bytes: bytes, wake: make(chan struct{}, 1)}
+}
+
+func (s *outStream) sentTo() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent
+}
+
+func (s *outStream) advance(to int64) {
+	s.mu.Lock()
+	s.sent = to
+	s.mu.Unlock()
+}
+
+// room is how much may be sent now, given window.
+func (s *outStream) room(window int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return window - (s.sent - s.acked)
+}
+
+// acknowledge notes that the client has consumed the stream up to f.offset.
+func (c *conn) acknowledge(f ackFrame) *closing {
+	s := c.stdout
+	if f.stream == Stderr {
+		s = c.stderr
+	}
+	if s == nil {
+		return closeBroken(malformed("Ack of %v, which this process does not have", f.stream))
+	}
+	s.mu.Lock()
+	sent, acked := s.sent, s.acked
+	ok := f.offset >= acked && f.offset <= sent
+	if ok {
+		s.acked = f.offset
+	}
+	s.mu.Unlock()
+	if !ok {
+		return closeBroken(malformed("Ack of %v at %d: want %d to %d", f.stream, f.offset, acked, sent))
+	}
+	if c.writer.Load() {
+		s.out.Release(f.offset)
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// waitRoom waits until something may be sent and says how much, at most MaxData.
+// It is zero if the connection ends or the process is removed.
+func (c *conn) waitRoom(s *outStream) int {
+	if !c.req.flow {
+		return MaxData
+	}
+	for {
+		if room := s.room(c.hub.o.Window); room > 0 {
+			return int(min(room, MaxData))
+		}
+		select {
+		case <-s.wake:
+		case <-c.hub.removed:
+			return 0
+		case <-c.ctx.Done():
+			return 0
+		}
+	}
+}
+
+// pump sends a stream until its end.
+func (c *conn) pump(s *outStream) {
+	err := c.relay(s)
+	if err != nil && c.ctx.Err() == nil {
+		if !c.over(5 * time.Second) {
+			c.end(closeFailed("reading %v: %v", s.name, err))
+			return
+		}
+		// The process is gone with what was not read yet: say so, and how it ended.
+		if _, end := s.out.Bounds(); end > s.sentTo() {
+			c.skip(s, end)
+		}
+	}
+	if c.ctx.Err() == nil && c.pumping.Add(-1) == 0 {
+		close(c.drained)
+	}
+}
+
+// over waits until the process has ended or was removed.
+func (c *conn) over(atMost time.Duration) bool {
+	t := time.NewTimer(atMost)
+	defer t.Stop()
+	select {
+	case <-c.live.Done():
+		return c.ctx.Err() == nil
+	case <-t.C:
+		return false
+	}
+}
+
+// relay sends a stream until its end, which is nil, or an error.
+func (c *conn) relay(s *outStream) error {
+	small := make([]byte, dataHeader+smallRead)
+	ctx, large := c.live, false
+	if oldest, _ := s.out.Bounds(); s.sentTo() < oldest {
+		c.skip(s, oldest) // there may be no byte to read that would show it
+	}
+	for {
+		// After the end of the process no more output comes, and whatever ReadAt
+		// would wait for is no concern of ours.
+		ended := ctx == c.ctx
+		if ended {
+			if _, end := s.out.Bounds(); s.sentTo() >= end {
+				return nil
+			}
+		}
+		room := c.waitRoom(s)
+		if room == 0 || isClosed(c.hub.removed) {
+			return errRemoved
+		}
+		n, full, err := c.relayOnce(ctx, s, small, large, room)
+		large = full || large && n > smallRead
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil && !ended && c.live.Err() != nil && c.ctx.Err() == nil:
+			ctx = c.ctx
+		case err != nil:
+			return err
+		}
+	}
+}
+
+var errRemoved = errors.New("the process was removed")
+
+// relayOnce reads once and sends what it read. full says that there is likely
+// more.
+func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bool, room int) (n int, full bool, err error) {
+	if large {
+		b := largeBuffers.Get().(*[maxToClient]byte)
+		defer largeBuffers.Put(b)
+		buf = b[:]
+	}
+	p := buf[dataHeader:min(len(buf), dataHeader+room)]
+	off := s.sentTo()
+	n, at, err := s.out.ReadAt(ctx, p, off)
+	if n == 0 && err != nil {
+		return 0, false, err
+	}
+	if n <= 0 || n > len(p) || at < off {
+		return 0, false, errors.New("stream gave nonsense")
+	}
+	if at > off {
+		c.skip(s, at)
+	}
+	putData(buf, s.name, at)
+	s.advance(at + int64(n))
+	c.send(buf[:dataHeader+n])
+	s.bytes.Add(int64(n))
+	c.touch()
+	return n, n == len(p), err
+}
+
+// skip tells the client that everything up to to is gone.
+func (c *conn) skip(s *outStream, to int64) {
+	from := s.sentTo()
+	s.advance(to)
+	c.hub.o.Counters.LostBytes.Add(to - from)
+	c.send(appendGap(nil, Gap{Stream: s.name, From: from, To: to}))
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

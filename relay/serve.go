@@ -1,0 +1,180 @@
+package relay
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// closing is why a connection ends, as its close frame says it.
+type closing struct {
+	code int
+	text string
+}
+
+func (c *closing) Error() string { return fmt.Sprintf("close %d: %s", c.code, c.text) }
+
+var (
+	closeExited   = &closing{websocket.CloseNormalClosure, ""}
+	closeRestart  = &closing{websocket.CloseServiceRestart, "the daemon is stopping: come again"}
+	closeReplaced = &closing{codeReplaced, "replaced by a newer connection of this client"}
+	closeText     = &closing{websocket.CloseUnsupportedData, "text message: want binary ones"}
+	closeBig      = &closing{websocket.CloseMessageTooBig, fmt.Sprintf("message above %d bytes", maxToServer)}
+	closeObserver = &closing{websocket.ClosePolicyViolation, "an observer does not write"}
+	closeLost     = &closing{websocket.CloseNoStatusReceived, "the peer is gone"}
+)
+
+// Close codes of our own.
+const (
+	codeReplaced = 4001
+	codeConflict = 4009
+)
+
+// closeBroken says that the peer broke a rule of the protocol.
+func closeBroken(err error) *closing { return &closing{websocket.CloseProtocolError, err.Error()} }
+
+// closeFailed says that a stream does not work.
+func closeFailed(format string, args ...any) *closing {
+	return &closing{websocket.CloseInternalServerErr, fmt.Sprintf(format, args...)}
+}
+
+// message is the body of the close frame, at most 125 bytes (RFC 6455, 5.5).
+func (c *closing) message() []byte {
+	return websocket.FormatCloseMessage(c.code, c.text[:min(len(c.text), 123)])
+}
+
+// refusal is why a request is not upgraded.
+type refusal struct {
+	status int
+	text   string
+}
+
+func refuse(status int, format string, args ...any) *refusal {
+	return &refusal{status, fmt.Sprintf(format, args...)}
+}
+
+// Serve upgrades the request to a WebSocket and relays until the process has
+// ended, the peer is gone, or the hub is closed. A request that it refuses is
+// answered with a status and a line of text.
+func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, g Grant) {
+	if ref := h.serve(w, r, g); ref != nil {
+		h.o.Counters.Refused.Add(1)
+		h.o.Refuse(w, r, ref.status, ref.text)
+	}
+}
+
+func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
+	req, err := parseRequest(r.URL.RawQuery)
+	if err != nil {
+		return refuse(http.StatusBadRequest, "%v", err)
+	}
+	if !websocket.IsWebSocketUpgrade(r) {
+		return refuse(http.StatusBadRequest, "the relay is a WebSocket: ask for an upgrade")
+	}
+	if req.write && !g.Write {
+		return refuse(http.StatusForbidden, "mode: this caller may only observe")
+	}
+	if ref := h.enter(1); ref != nil {
+		return ref
+	}
+	defer h.leave(1)
+	c := newConn(h, req)
+	defer c.cancel(closeLost)
+	if ref := c.locate(); ref != nil {
+		return ref
+	}
+	if req.write {
+		if ref := h.mayClaim(c, g); ref != nil {
+			return ref
+		}
+	}
+	if !c.upgrade(w, r) {
+		return nil // the upgrader has answered
+	}
+	c.serve(g)
+	return nil
+}
+
+// upgrade answers the request, with the WebSocket or with an error. There is no
+// CheckOrigin: the default lets in requests without Origin, which browsers cannot
+// make, and those of the same host.
+func (c *conn) upgrade(w http.ResponseWriter, r *http.Request) bool {
+	upgrader := websocket.Upgrader{
+		HandshakeTimeout: 10 * time.Second,
+		Error: func(w http.ResponseWriter, r *http.Request, status int, reason error) {
+			c.hub.o.Refuse(w, r, status, reason.Error())
+		},
+	}
+	ws, err := upgrader.Upgrade(&hijacker{w, c}, r, nil)
+	if err != nil {
+		c.hub.o.Counters.Refused.Add(1)
+		return false
+	}
+	c.ws = ws
+	return true
+}
+
+// hijacker gives the upgrader a connection whose writes are bounded by progress.
+type hijacker struct {
+	http.ResponseWriter
+	c *conn
+}
+
+func (j *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	nc, rw, err := http.NewResponseController(j.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	j.c.net = newProgressConn(nc, j.c.hub.o.Stall)
+	// The upgrader writes to the connection itself: what rw writes with is only
+	// reused as a buffer.
+	return j.c.net, rw, nil
+}
+
+// locate finds where the streams begin for this client.
+func (c *conn) locate() *refusal {
+	for _, s := range c.streams() {
+		p := c.req.since.Stdout
+		if s.name == Stderr {
+			p = c.req.since.Stderr
+		}
+		oldest, end := s.out.Bounds()
+		s.first = Bounds{Oldest: oldest, End: end, Start: p.Offset}
+		switch {
+		case p.Kind == Oldest:
+			s.first.Start = oldest
+		case p.Kind == End:
+			s.first.Start = end
+		case p.Offset > end:
+			return refuse(http.StatusRequestedRangeNotSatisfiable,
+				"since: %v ends at %d, which is below %d: this is not the process that the offset is from", s.name, end, p.Offset)
+		}
+		s.acked, s.sent = s.first.Start, s.first.Start
+	}
+	return nil
+}
+
+// serve relays until the connection ends, and joins all that it started.
+func (c *conn) serve(g Grant) {
+	h := c.hub
+	h.o.Counters.Attached.Add(1)
+	h.o.Counters.Connections.Add(1)
+	defer h.o.Counters.Connections.Add(-1)
+	defer h.dismiss(c)
+	defer c.hush()
+	if c.req.write {
+		if ref := h.claim(c, g); ref != nil {
+			c.end(&closing{codeConflict, ref.text})
+		}
+	}
+	h.o.Logger.Debug("relay attached", "writer", c.writer.Load(), "since", c.req.since.String())
+	c.start()
+	c.read()
+	c.wg.Wait()
+	h.o.Logger.Debug("relay detached", "reason", context.Cause(c.ctx))
+}
