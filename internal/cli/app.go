@@ -27,6 +27,8 @@ type App struct {
 	NewEngine func(ctx context.Context, options EngineOptions) (engine.Engine, error)
 	// Examine gathers what the doctor reports.
 	Examine Examine
+	// Serve runs the daemon until it is stopped.
+	Serve func(options ServeOptions) error
 	// Signals are those sent to this process. Nil: the real ones.
 	Signals <-chan os.Signal
 }
@@ -99,7 +101,8 @@ func (a *App) newRoot() *cobra.Command {
 		Use:   "boxd",
 		Short: "Run untrusted code in hardened Linux boxes, without a container daemon",
 		Long: `boxd builds boxes: Linux namespaces, cgroup limits, a read-only root file
-system, a seccomp filter and a network of their own, and runs commands in them.`,
+system, a seccomp filter and a network of their own, and runs commands in them: one
+box for one command (boxd run), or named sessions that a daemon keeps (boxd serve).`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
@@ -109,7 +112,17 @@ system, a seccomp filter and a network of their own, and runs commands in them.`
 	root.SetErr(a.Stderr)
 	root.SetFlagErrorFunc(flagError)
 	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help"})
-	root.AddCommand(a.newRun(), a.newDoctor(), a.newVersion(), a.newCompletion())
+	root.AddGroup(&cobra.Group{ID: "alone", Title: "Without a daemon:"}, &cobra.Group{ID: "daemon", Title: "The daemon and its sessions:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, cmd := range commands {
+			cmd.GroupID = group
+			root.AddCommand(cmd)
+		}
+	}
+	add("alone", a.newRun(), a.newDoctor())
+	add("daemon", a.newServe(), a.newExec(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newPs(), a.newCopy(),
+		a.newSessions(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit())
+	root.AddCommand(a.newVersion(), a.newCompletion())
 	return root
 }
 

@@ -1,0 +1,170 @@
+package cli
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/engine"
+	"github.com/spf13/cobra"
+)
+
+// ServeOptions is what boxd serve was asked for.
+type ServeOptions struct {
+	Config config.Config
+	// Reload reads file, environment and flags again.
+	Reload func() (config.Config, error)
+	// InitPath is boxd-init, or why there is none: only who starts the launcher
+	// needs it.
+	InitPath  string
+	InitError error
+	// StopSessions ends all sessions when the daemon is stopped.
+	StopSessions bool
+}
+
+type serveFlags struct {
+	file                   string
+	stateDir, runtimeDir   string
+	socket, group, listen  string
+	tokens, user, initPath string
+	logFormat, logLevel    string
+	allowMountRoots        []string
+	stopSessions           bool
+}
+
+func (a *App) newServe() *cobra.Command {
+	var f serveFlags
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Run the daemon: sessions and managed processes over HTTP",
+		Long: `Run the daemon: sessions and managed processes, over HTTP on a Unix socket and, if
+asked, on TCP. docs/config.md describes the configuration file; the environment goes
+before the file, and flags before both.
+
+Started as root it makes its directories, starts the launcher of boxes and then gives
+up root for good: it serves as --user. Started by anybody else it needs a launcher
+that runs already; systemd starts one by boxd-launcher.service.
+
+A --state-dir that is not the default has runtime directory and socket in it, unless
+they are named. SIGTERM and SIGINT stop the daemon; sessions and their processes go
+on, and the next daemon takes them over. SIGHUP reads tokens and log level again.`,
+		Example: `  boxd serve
+  boxd serve --state-dir /srv/boxd --allow-mount-root /srv/jobs
+  boxd serve --listen 127.0.0.1:8420 --tokens-file /etc/boxd/tokens`,
+		Args: exactly(),
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
+
+		DisableFlagsInUseLine: true,
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (f *serveFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&f.file, "config", "", "configuration `FILE` (default: $BOXD_CONFIG, or none)")
+	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` for database, audit log and workspaces (default /var/lib/boxd)")
+	fs.StringVar(&f.runtimeDir, "runtime-dir", "", "`DIR` of the launcher (default "+defaultStateDir+")")
+	fs.StringVar(&f.socket, "socket", "", "`PATH` of the socket for local clients (default "+defaultSocket+")")
+	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: that of --user)")
+	fs.StringVar(&f.listen, "listen", "", "TCP `ADDR` to listen on as well; without tokens or client certificates only a loopback one")
+	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
+	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
+	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or nobody where that does not exist)")
+	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
+	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
+	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
+	fs.StringVar(&f.logLevel, "log-level", "", "`LEVEL` of the log: debug, info, warn or error (default info)")
+	for _, flag := range []string{"config", "socket", "tokens-file", "init"} {
+		must(cmd.MarkFlagFilename(flag))
+	}
+	for _, flag := range []string{"state-dir", "runtime-dir", "allow-mount-root"} {
+		must(cmd.MarkFlagDirname(flag))
+	}
+	must(cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp)))
+	for _, flag := range []string{"listen", "socket-group", "user"} {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+}
+
+func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
+	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
+	c, err := load()
+	if err != nil {
+		return err
+	}
+	o := ServeOptions{Config: c, Reload: load, StopSessions: f.stopSessions}
+	o.InitPath, o.InitError = a.initPath(c.InitPath)
+	return a.Serve(o)
+}
+
+// loadConfig puts the flags on top of environment and file, and checks all of it.
+func (a *App) loadConfig(cmd *cobra.Command, f *serveFlags) (config.Config, error) {
+	if err := f.refuseEmpty(cmd); err != nil {
+		return config.Config{}, err
+	}
+	c, err := config.Load(a.env(f.file, "BOXD_CONFIG"), a.LookupEnv)
+	if err != nil {
+		return c, err
+	}
+	if err := f.apply(cmd, &c); err != nil {
+		return c, err
+	}
+	return c, c.Validate()
+}
+
+// refuseEmpty says no to an empty value that was given, but for --listen, which it
+// turns off.
+func (f *serveFlags) refuseEmpty(cmd *cobra.Command) error {
+	for _, name := range []string{"config", "state-dir", "runtime-dir", "socket", "socket-group", "tokens-file", "user", "init", "log-format", "log-level"} {
+		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
+			return &engine.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
+		}
+	}
+	return nil
+}
+
+func (f *serveFlags) apply(cmd *cobra.Command, c *config.Config) error {
+	paths := []struct {
+		flag, value string
+		dst         *string
+	}{
+		{"state-dir", f.stateDir, &c.StateDir},
+		{"runtime-dir", f.runtimeDir, &c.RuntimeDir},
+		{"socket", f.socket, &c.Socket.Path},
+		{"tokens-file", f.tokens, &c.TokensFile},
+		{"init", f.initPath, &c.InitPath},
+	}
+	for _, p := range paths {
+		if p.value == "" {
+			continue
+		}
+		abs, err := filepath.Abs(p.value)
+		if err != nil {
+			return fmt.Errorf("--%s: %w", p.flag, err)
+		}
+		*p.dst = abs
+	}
+	texts := []struct {
+		flag, value string
+		dst         *string
+	}{
+		{"listen", f.listen, &c.Listen}, {"socket-group", f.group, &c.Socket.Group}, {"user", f.user, &c.User},
+		{"log-format", f.logFormat, &c.Log.Format}, {"log-level", f.logLevel, &c.Log.Level},
+	}
+	for _, t := range texts {
+		if cmd.Flags().Changed(t.flag) {
+			*t.dst = t.value
+		}
+	}
+	for _, root := range f.allowMountRoots {
+		abs, err := filepath.Abs(root)
+		if err != nil {
+			return fmt.Errorf("--allow-mount-root: %w", err)
+		}
+		c.Policy.AllowedMountRoots = append(c.Policy.AllowedMountRoots, abs)
+	}
+	return nil
+}

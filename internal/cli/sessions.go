@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *App) newSessions() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "sessions",
+		Short: "List, show and remove sessions of the daemon",
+		Long: `List, show and remove sessions of the daemon.
+
+A session is a named box with a workspace. boxd exec and boxd start make it.`,
+	}
+	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsRemove())
+	return cmd
+}
+
+func (a *App) newSessionsList() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Aliases: []string{"list"},
+		Short:   "List sessions",
+		Args:    exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				list, err := c.Sessions(ctx)
+				if err != nil {
+					return err
+				}
+				if f.json {
+					return writeJSON(a.Stdout, apitypes.SessionList{Sessions: orEmpty(list)})
+				}
+				return writeSessions(a.Stdout, list, time.Now())
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+// orEmpty keeps an empty list from becoming null in JSON.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func writeSessions(w io.Writer, list []apitypes.Session, now time.Time) error {
+	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN")
+	for _, s := range list {
+		ends := ""
+		if s.ExpiresAt != nil {
+			ends = short(s.ExpiresAt.Sub(now))
+		}
+		t.row(s.ID, s.Tenant, s.State, s.Profile, fmt.Sprint(s.Processes), fmt.Sprint(s.Execs), ago(now, s.CreatedAt), ago(now, s.LastUsedAt), ends)
+	}
+	return t.flush()
+}
+
+func (a *App) newSessionsShow() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "show SESSION [flags]",
+		Short: "Show one session",
+		Long:  "Show one session. To look at it does not count as use.",
+		Args:  exactly("SESSION"),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				s, err := c.Session(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if f.json {
+					return writeJSON(a.Stdout, s)
+				}
+				return writeSession(a.Stdout, s)
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, completeSession),
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func writeSession(w io.Writer, s apitypes.Session) error {
+	count := func(n int64) string { return fmt.Sprint(n) }
+	t := newTable(w, "session", s.ID)
+	t.row("tenant", s.Tenant)
+	t.row("state", s.State+reason(s.Reason))
+	t.row("box", s.Box)
+	t.row("profile", s.Profile)
+	t.row("image", s.Image)
+	t.row("memory", limitText(int64(s.Memory), engine.FormatSize))
+	t.row("cpus", cpusText(s.CPUs))
+	t.row("pids", limitText(s.PIDs, count))
+	t.row("network", onOff(s.Network))
+	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.Writable])
+	t.row("workspace", strings.TrimSpace(s.WorkMode+" "+s.Workspace))
+	for _, m := range s.Mounts {
+		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
+	}
+	t.row("timeout", s.Timeout.D().String()+", at most "+s.TimeoutCap.D().String())
+	t.row("idle ttl", map[bool]string{true: "none, persistent", false: s.IdleTTL.D().String()}[s.Persistent])
+	if s.MaxLifetime > 0 {
+		t.row("lifetime", s.MaxLifetime.D().String())
+	}
+	t.row("created", s.CreatedAt.Local().Format(time.DateTime))
+	t.row("last used", s.LastUsedAt.Local().Format(time.DateTime))
+	if s.ExpiresAt != nil {
+		t.row("ends", s.ExpiresAt.Local().Format(time.DateTime))
+	}
+	t.row("running", fmt.Sprintf("%d commands, %d processes", s.Execs, s.Processes))
+	return t.flush()
+}
+
+func reason(text string) string {
+	if text == "" {
+		return ""
+	}
+	return ": " + text
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+func cpusText(n float64) string {
+	if n == engine.Unlimited {
+		return unlimited
+	}
+	return fmt.Sprint(n)
+}
+
+func (a *App) newSessionsRemove() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:     "rm SESSION... [flags]",
+		Aliases: []string{"remove"},
+		Short:   "End sessions with all that runs in them",
+		Long: `End sessions with all that runs in them. A workspace that boxd keeps is removed; a
+directory of the host that was mounted in its place stays as it is.`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				for _, id := range args {
+					if err := c.Remove(ctx, id); err != nil {
+						return fmt.Errorf("session %q: %w", id, err)
+					}
+					if f.json {
+						if err := writeJSON(a.Stdout, map[string]string{"removed": id}); err != nil {
+							return err
+						}
+					}
+				}
+				return nil
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, completeSession),
+	}
+	f.register(cmd)
+	return cmd
+}

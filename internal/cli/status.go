@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+	"github.com/spf13/cobra"
+)
+
+func (a *App) newStatus() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "status [flags]",
+		Short: "Say whether the daemon can serve, and what it holds",
+		Long: `Say whether the daemon can serve, and what it holds.
+
+Exit status: 0 if daemon and engine can serve, 1 if not, 125 if the daemon cannot
+be asked.`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				s, err := c.Status(ctx)
+				if err != nil {
+					return err
+				}
+				if f.json {
+					err = writeJSON(a.Stdout, s)
+				} else {
+					err = writeStatus(a.Stdout, s)
+				}
+				if err == nil && !s.Available {
+					err = &statusError{status: statusUnwell}
+				}
+				return err
+			})
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func writeStatus(w io.Writer, s apitypes.Status) error {
+	state := "yes"
+	if !s.Available {
+		state = "no" + reason(s.Reason)
+	}
+	t := newTable(w, "available", state)
+	t.row("version", s.Version)
+	t.row("uptime", short(s.Uptime.D()))
+	for _, name := range slices.Sorted(maps.Keys(s.Sessions)) {
+		t.row("sessions "+name, fmt.Sprint(s.Sessions[name]))
+	}
+	t.row("processes", fmt.Sprint(s.Processes))
+	t.row("commands", fmt.Sprint(s.Execs))
+	if s.Audit != nil {
+		t.row("audit", auditText(s.Audit))
+	}
+	for _, q := range s.Quota {
+		t.row("quota "+q.Scope+" "+q.Name, quotaText(q))
+	}
+	return t.flush()
+}
+
+func auditText(h *apitypes.AuditHead) string {
+	if !h.OK {
+		return "cannot be written" + reason(h.Reason)
+	}
+	return fmt.Sprintf("%d entries, %.12s", h.Seq, h.Hash)
+}
+
+func quotaText(q apitypes.QuotaUse) string {
+	format := func(n float64) string { return fmt.Sprint(n) }
+	if q.Name == "memory" || q.Name == "workspace_bytes" {
+		format = func(n float64) string { return engine.FormatSize(int64(n)) }
+	}
+	if q.Limit < 0 {
+		return format(q.InUse) + ", no limit"
+	}
+	return format(q.InUse) + " of " + format(q.Limit)
+}
+
+func (a *App) newEvents() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "events [flags]",
+		Short: "Print what happens to sessions and processes, as it happens",
+		Long: `Print what happens to sessions and processes, as it happens, until it is
+interrupted or the daemon ends. --json prints one object a line.`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, f.json) })
+		},
+	}
+	f.register(cmd)
+	return cmd
+}
+
+func (a *App) events(ctx context.Context, c *client.Client, asJSON bool) error {
+	stream, err := c.Events(ctx, "")
+	if err != nil {
+		return err
+	}
+	defer stream.Close()
+	for {
+		e, err := stream.Next()
+		if missed, ok := errors.AsType[*client.MissedError](err); ok {
+			a.say("boxd: %s", missed)
+			continue
+		}
+		switch {
+		case err == io.EOF:
+			err = errors.New("the daemon has ended the stream of events")
+		case err != nil:
+		case asJSON:
+			err = writeJSON(a.Stdout, e)
+		default:
+			_, err = fmt.Fprintln(a.Stdout, eventLine(e))
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// eventLine is an event for people.
+func eventLine(e apitypes.Event) string {
+	line := e.Time.Local().Format(time.TimeOnly) + " " + e.Type
+	for _, part := range []struct{ name, value string }{
+		{"tenant", e.Tenant}, {"session", e.Session}, {"process", e.Process}, {"box", e.Box},
+	} {
+		if part.value != "" {
+			line += " " + part.name + "=" + printable(part.value)
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(e.Details)) {
+		line += " " + key + "=" + printable(fmt.Sprint(e.Details[key]))
+	}
+	return line
+}

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+	"github.com/spf13/cobra"
+)
+
+// defaultInterval is how often boxd top looks.
+const defaultInterval = 2 * time.Second
+
+func (a *App) newTop() *cobra.Command {
+	var f remoteFlags
+	var once bool
+	interval := defaultInterval
+	cmd := &cobra.Command{
+		Use:   "top [flags]",
+		Short: "Show what each session uses, live",
+		Long: `Show what each session uses, live, until it is interrupted. To look at sessions
+does not count as use of them. What this host cannot measure is shown as "-".
+
+--once prints the figures of this moment and ends; processor time is then since the
+box was made. --json prints one object a line, for each look.`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.top(ctx, c, once, interval, f.json) })
+		},
+	}
+	cmd.Flags().BoolVar(&once, "once", false, "look once")
+	cmd.Flags().Var(durationValue(&interval, defaultInterval.String()), "interval", "time between two looks: `DURATION`")
+	f.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "10s"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// sessionUse is what a session used at a moment.
+type sessionUse struct {
+	Session string         `json:"session"`
+	Tenant  string         `json:"tenant"`
+	State   string         `json:"state"`
+	Limits  limitsDoc      `json:"limits"`
+	Usage   apitypes.Usage `json:"usage"`
+	Percent *float64       `json:"cpu_percent,omitempty"` // of one processor, since the look before
+	procs   int
+}
+
+type limitsDoc struct {
+	Memory apitypes.Size `json:"memory"`
+	PIDs   int64         `json:"pids"`
+	CPUs   float64       `json:"cpus"`
+}
+
+// look is one look at all sessions.
+type look struct {
+	Time     time.Time    `json:"time"`
+	Sessions []sessionUse `json:"sessions"`
+}
+
+func (a *App) top(ctx context.Context, c *client.Client, once bool, interval time.Duration, asJSON bool) error {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	var before look
+	for {
+		now, err := lookAt(ctx, c, before)
+		if err != nil {
+			return err
+		}
+		switch {
+		case asJSON:
+			err = writeJSON(a.Stdout, now)
+		default:
+			if !once && asTerminal(a.Stdout) != nil {
+				fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") // home, clear: ECMA-48
+			}
+			err = writeLook(a.Stdout, now)
+		}
+		if err != nil || once {
+			return err
+		}
+		before = now
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func lookAt(ctx context.Context, c *client.Client, before look) (look, error) {
+	now := look{Time: time.Now(), Sessions: []sessionUse{}}
+	sessions, err := c.Sessions(ctx)
+	if err != nil {
+		return now, err
+	}
+	for _, s := range sessions {
+		use := sessionUse{Session: s.ID, Tenant: s.Tenant, State: s.State, Limits: limitsDoc{s.Memory, s.PIDs, s.CPUs}, procs: s.Processes + s.Execs}
+		// One that has no box now uses nothing; that is not an error of top.
+		if u, err := c.Usage(ctx, s.ID); err == nil {
+			use.Usage = u
+		} else if ctx.Err() != nil {
+			return now, ctx.Err()
+		}
+		use.Percent = percent(before, now.Time, use)
+		now.Sessions = append(now.Sessions, use)
+	}
+	return now, nil
+}
+
+// percent is the processor time of use since the look before, nil if there is
+// nothing to compare with.
+func percent(before look, at time.Time, use sessionUse) *float64 {
+	for _, old := range before.Sessions {
+		if old.Session != use.Session || old.Tenant != use.Tenant || old.Usage.CPU == nil || use.Usage.CPU == nil {
+			continue
+		}
+		spent, passed := use.Usage.CPU.D()-old.Usage.CPU.D(), at.Sub(before.Time)
+		if spent < 0 || passed <= 0 {
+			return nil // another box
+		}
+		p := 100 * spent.Seconds() / passed.Seconds()
+		return &p
+	}
+	return nil
+}
+
+func writeLook(w io.Writer, l look) error {
+	t := newTable(w, "SESSION", "STATE", "CPU", "CPU TIME", "MEMORY", "OF", "PIDS", "OF", "RUNNING")
+	for _, s := range l.Sessions {
+		cpu, spent, memory, pids := "", "", "", ""
+		if s.Percent != nil {
+			cpu = fmt.Sprintf("%.1f%%", *s.Percent)
+		}
+		if s.Usage.CPU != nil {
+			spent = s.Usage.CPU.D().Round(time.Millisecond).String()
+		}
+		if s.Usage.Memory != nil {
+			memory = engine.FormatSize(*s.Usage.Memory)
+		}
+		if s.Usage.PIDs != nil {
+			pids = fmt.Sprint(*s.Usage.PIDs)
+		}
+		t.row(s.Session, s.State, cpu, spent, memory, engine.FormatSize(int64(s.Limits.Memory)), pids, limitText(s.Limits.PIDs, func(n int64) string { return fmt.Sprint(n) }), fmt.Sprint(s.procs))
+	}
+	return t.flush()
+}

@@ -1,0 +1,180 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/session"
+)
+
+// Options of [Run].
+type Options struct {
+	// Config was validated.
+	Config config.Config
+	// Reload reads the configuration again; it is called at SIGHUP.
+	Reload  func() (config.Config, error)
+	Version string
+	// InitPath is boxd-init, or InitError why there is none. Only a daemon that
+	// starts the launcher needs it.
+	InitPath  string
+	InitError error
+	// StopSessions ends all sessions, and the launcher service, when the daemon is
+	// stopped.
+	StopSessions bool
+	// Log gets the log.
+	Log io.Writer
+}
+
+// statusPanicked is the exit status of a daemon that panicked, as Go has it.
+const statusPanicked = 2
+
+// daemon is what Run puts together. Its fields are set in this order.
+type daemon struct {
+	Options
+	level   *slog.LevelVar
+	log     *slog.Logger
+	root    bool // it was started as root
+	account account
+	dirs    dirs
+
+	lock    *os.File
+	auth    api.Auth
+	doors   []door
+	service *native.Service
+	// ownLauncher: this daemon started the launcher service, or found one that an
+	// earlier daemon had started.
+	ownLauncher bool
+
+	audit    *audit.Log
+	sessions *session.Manager
+	server   *api.Server
+}
+
+// Run is the daemon: it returns after SIGTERM or SIGINT once all is closed, or
+// with the reason why it cannot serve.
+func Run(o Options) (err error) {
+	d := &daemon{Options: o, level: new(slog.LevelVar), root: os.Geteuid() == 0}
+	d.dirs = dirs{state: o.Config.StateDir, runtime: o.Config.RuntimeDir}
+	if err := d.level.UnmarshalText([]byte(o.Config.Log.Level)); err != nil {
+		return fmt.Errorf("log level: %w", err)
+	}
+	d.log = NewLogger(o.Log, o.Config.Log.Format, d.level)
+	defer func() {
+		if p := recover(); p != nil {
+			d.log.Error("the daemon panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+			os.Exit(statusPanicked)
+		}
+	}()
+	signals := watchSignals()
+	defer signals.stop()
+	defer func() { err = errors.Join(err, d.close()) }()
+	if err := d.open(signals.ctx); err != nil {
+		return err
+	}
+	return d.serve(signals)
+}
+
+// open gets everything ready. With an error it is close that takes it apart.
+func (d *daemon) open(ctx context.Context) error {
+	if err := d.openAsStarted(ctx); err != nil {
+		return err
+	}
+	return d.openUnprivileged(ctx)
+}
+
+// openAsStarted does what may need root, and nothing that clients have a say in.
+func (d *daemon) openAsStarted(ctx context.Context) (err error) {
+	if err := d.findAccount(); err != nil {
+		return err
+	}
+	if d.root {
+		err = d.dirs.prepare(d.account)
+	} else {
+		err = makeOwnState(d.dirs.state)
+	}
+	if err != nil {
+		return err
+	}
+	if d.lock, err = lockState(d.dirs.state, d.account); err != nil {
+		return err
+	}
+	if err := d.openDoors(); err != nil {
+		return err
+	}
+	files, err := raiseFiles()
+	if err != nil {
+		d.log.Warn("limit of open files", "error", err)
+	}
+	d.log.Debug("limit of open files", "files", files)
+	if !d.root {
+		return nil
+	}
+	return d.startLauncher(ctx)
+}
+
+// findAccount says as whom to serve.
+func (d *daemon) findAccount() (err error) {
+	if d.root {
+		d.account, err = lookupAccount(d.Config.User)
+		return err
+	}
+	d.account = account{uid: os.Getuid(), gid: os.Getgid()}
+	if d.Config.User == "" {
+		return nil
+	}
+	if wanted, err := lookupAccount(d.Config.User); err != nil || wanted.uid != d.account.uid {
+		return errors.Join(err, fmt.Errorf("user %q: only root can become another user, and this is user %d", d.Config.User, d.account.uid))
+	}
+	return nil
+}
+
+// startLauncher starts the launcher service, unless one runs already.
+func (d *daemon) startLauncher(ctx context.Context) error {
+	if d.InitError != nil {
+		return d.InitError
+	}
+	ctx, cancel := context.WithTimeout(ctx, launcherPatience)
+	defer cancel()
+	_, err := native.StartLauncher(ctx, native.LauncherOptions{
+		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid, Logger: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("starting the launcher service: %w", err)
+	}
+	d.ownLauncher = true
+	return nil
+}
+
+// launcherPatience bounds the wait for a launcher that adopts its boxes first.
+const launcherPatience = 60 * time.Second
+
+// dropRoot leaves no way back to root, and checks that.
+func (d *daemon) dropRoot() error {
+	if d.root {
+		if err := become(d.account); err != nil {
+			return fmt.Errorf("becoming user %d: %w", d.account.uid, err)
+		}
+	}
+	if err := renounce(); err != nil {
+		return fmt.Errorf("giving up privileges: %w", err)
+	}
+	if err := verify(os.Getuid(), os.Getgid()); err != nil {
+		return fmt.Errorf("privileges are not gone: %w", err)
+	}
+	if d.account.fallback {
+		d.log.Warn("there is no user "+DefaultUser+": serving as nobody, which is for development only", "uid", d.account.uid, "gid", d.account.gid)
+	} else {
+		d.log.Info("privileges are given up", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid())
+	}
+	return nil
+}

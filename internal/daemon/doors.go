@@ -1,0 +1,126 @@
+package daemon
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/engine"
+)
+
+// door is a listener, with TLS if that is configured and it is a TCP one.
+type door struct {
+	net.Listener
+	tls *tls.Config
+}
+
+// local is who asks through a loopback address where nobody has to say who he is.
+var local = api.Identity{Tenant: api.DefaultTenant, Actor: "loopback", Role: api.Admin}
+
+// openDoors loads what clients are known by, and opens the listeners: those of the
+// service manager, or else the socket of the configuration, and its TCP address.
+func (d *daemon) openDoors() error {
+	c := &d.Config
+	config, err := loadTLS(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
+	if err != nil {
+		return err
+	}
+	if c.TokensFile != "" {
+		if d.auth.Tokens, err = api.LoadTokens(c.TokensFile); err != nil {
+			return err
+		}
+	}
+	d.auth.ClientCerts = c.TLS.ClientCA != ""
+	authenticated := d.auth.Tokens != nil || d.auth.ClientCerts
+	if !authenticated {
+		d.auth.Anonymous = &local
+	}
+	listeners, err := activated(authenticated)
+	if err != nil {
+		return err
+	}
+	d.admit(listeners, config)
+	gid, err := d.socketGroup()
+	if err != nil {
+		return err
+	}
+	if len(listeners) == 0 {
+		mode, err := strconv.ParseUint(c.Socket.Mode, 8, 9)
+		if err != nil {
+			return &engine.FieldError{Field: "socket.mode", Value: engine.Quote(c.Socket.Mode), Rule: "must be permission bits in octal, such as 0660"}
+		}
+		l, err := listenUnix(c.Socket.Path, gid, fs.FileMode(mode))
+		if err != nil {
+			return err
+		}
+		d.admit([]net.Listener{l}, nil)
+	}
+	if c.Listen != "" {
+		l, err := listenTCP(c.Listen, authenticated)
+		if err != nil {
+			return err
+		}
+		d.admit([]net.Listener{l}, config)
+	}
+	return nil
+}
+
+// admit takes over listeners.
+func (d *daemon) admit(listeners []net.Listener, config *tls.Config) {
+	for _, l := range listeners {
+		one := door{Listener: l}
+		if _, ok := l.Addr().(*net.TCPAddr); ok {
+			one.tls = config
+		}
+		d.doors = append(d.doors, one)
+	}
+}
+
+// socketGroup is the group that may use the socket; it is told to auth as well.
+func (d *daemon) socketGroup() (int, error) {
+	gid := d.account.gid
+	if name := d.Config.Socket.Group; name != "" {
+		var err error
+		if gid, err = lookupGroup(name); err != nil {
+			return 0, err
+		}
+	}
+	d.auth.Groups = []int{gid}
+	if !d.root && gid == d.account.gid {
+		return -1, nil // it is that of new files already
+	}
+	return gid, nil
+}
+
+// loadTLS is nil without a certificate.
+func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
+	switch {
+	case cert == "" && key == "" && clientCA == "":
+		return nil, nil
+	case cert == "" || key == "":
+		return nil, &engine.FieldError{Field: "tls", Value: engine.Quote(cert + key + clientCA), Rule: "needs both cert and key"}
+	}
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return nil, fmt.Errorf("tls: %w", err)
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	if clientCA == "" {
+		return config, nil
+	}
+	pem, err := os.ReadFile(clientCA)
+	if err != nil {
+		return nil, fmt.Errorf("tls.client_ca: %w", err)
+	}
+	config.ClientCAs = x509.NewCertPool()
+	if !config.ClientCAs.AppendCertsFromPEM(pem) {
+		return nil, &engine.FieldError{Field: "tls.client_ca", Value: engine.Quote(clientCA), Rule: "must hold certificates in PEM form"}
+	}
+	config.ClientAuth = tls.RequireAndVerifyClientCert
+	return config, nil
+}
