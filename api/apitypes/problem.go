@@ -2,7 +2,7 @@ package apitypes
 
 // Problem is an error in the form of RFC 9457.
 type Problem struct {
-	Type      string     `json:"type" doc:"URI reference of the kind of error: where docs/api.md explains it."`
+	Type      string     `json:"type" doc:"urn:boxd:problem: and the code."`
 	Title     string     `json:"title" doc:"The kind of error in words."`
 	Status    int        `json:"status" doc:"HTTP status."`
 	Detail    string     `json:"detail,omitempty" doc:"What is wrong this time and what to do."`
@@ -12,9 +12,9 @@ type Problem struct {
 	Conflicts []Conflict `json:"conflicts,omitempty" doc:"Fields in which the live session differs from the request."`
 	Limit     string     `json:"limit,omitempty" doc:"Name of the quota that is used up: sessions, processes, execs, memory, cpus or workspace_bytes."`
 	Scope     string     `json:"scope,omitempty" doc:"Whose quota: tenant or global."`
-	Value     *float64   `json:"value,omitempty" doc:"Value of that quota."`
-	InUse     *float64   `json:"in_use,omitempty" doc:"How much of it is in use."`
-	Asked     *float64   `json:"asked,omitempty" doc:"How much was asked for."`
+	Value     string     `json:"value,omitempty" doc:"Value of that quota, in its unit."`
+	InUse     string     `json:"in_use,omitempty" doc:"How much of it is in use."`
+	Asked     string     `json:"asked,omitempty" doc:"How much was asked for."`
 }
 
 // Conflict is one field in which a live session differs from what was asked.

@@ -1,0 +1,126 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Auth says who may ask. The zero value admits root and the daemon's own user
+// through Unix sockets, and nobody through TCP.
+type Auth struct {
+	// Groups are the groups whose members are administrators through a Unix socket,
+	// besides root and the user that this process runs as.
+	Groups []int
+	// Tokens are accepted on every listener; nil: none are.
+	Tokens *Tokens
+	// ClientCerts accepts a client certificate that the TLS listener has verified:
+	// its common name is the tenant, its organizational unit the role.
+	ClientCerts bool
+	// Anonymous is who asks through TCP without any of these; nil: nobody may. Only
+	// for listeners on loopback: whoever opens them has to see to that.
+	Anonymous *Identity
+}
+
+var (
+	errUnauthenticated = errors.New("who asks is not known: send a bearer token, use a client certificate, or the daemon's Unix socket")
+	errBadToken        = errors.New("bearer token is not known")
+	errStranger        = errors.New("this user may not use the daemon: root, the daemon's user and its group may")
+	errBrowser         = errors.New("a request from a web page or for another host is not accepted without credentials")
+)
+
+// connKey is the key of *connInfo in the context of a connection.
+type connKey struct{}
+
+// connInfo is what is known of a connection.
+type connInfo struct {
+	unix bool
+	peer linux.Peer
+	err  error // why the peer is not known
+}
+
+// connContext looks at who has connected, once for each connection.
+func connContext(ctx context.Context, c net.Conn) context.Context {
+	info := &connInfo{}
+	if u, ok := c.(*net.UnixConn); ok {
+		info.unix = true
+		info.peer, info.err = linux.PeerOf(u)
+	}
+	return context.WithValue(ctx, connKey{}, info)
+}
+
+// identify says who sent r.
+func (a *Auth) identify(r *http.Request) (Identity, error) {
+	info, _ := r.Context().Value(connKey{}).(*connInfo)
+	switch header := r.Header.Get("Authorization"); {
+	case header != "":
+		return a.byToken(header)
+	case info != nil && info.unix:
+		return a.byPeer(info)
+	case a.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
+		return byCertificate(r)
+	case a.Anonymous != nil:
+		return *a.Anonymous, fromBrowser(r)
+	}
+	return Identity{}, errUnauthenticated
+}
+
+func (a *Auth) byToken(header string) (Identity, error) {
+	scheme, token, _ := strings.Cut(header, " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return Identity{}, errUnauthenticated
+	}
+	if id, ok := a.Tokens.lookup(strings.TrimSpace(token)); ok {
+		return id, nil
+	}
+	return Identity{}, errBadToken
+}
+
+func (a *Auth) byPeer(info *connInfo) (Identity, error) {
+	if info.err != nil {
+		return Identity{}, errors.Join(errUnauthenticated, info.err)
+	}
+	p := info.peer
+	member := slices.ContainsFunc(a.Groups, func(gid int) bool {
+		return gid == p.GID || slices.Contains(p.Groups, gid)
+	})
+	if p.UID != 0 && p.UID != os.Getuid() && !member {
+		return Identity{}, errStranger
+	}
+	return Identity{Tenant: DefaultTenant, Actor: "uid:" + strconv.Itoa(p.UID), Role: Admin}, nil
+}
+
+func byCertificate(r *http.Request) (Identity, error) {
+	subject := r.TLS.VerifiedChains[0][0].Subject
+	if len(subject.OrganizationalUnit) != 1 {
+		return Identity{}, errors.Join(errUnauthenticated, errors.New("client certificate: must have one organizational unit, the role"))
+	}
+	id, err := newIdentity(subject.CommonName, subject.OrganizationalUnit[0], "cert:"+subject.CommonName)
+	if err != nil {
+		return Identity{}, errors.Join(errUnauthenticated, err)
+	}
+	return id, nil
+}
+
+// fromBrowser refuses what a web page on this machine could make a browser send to
+// an open port on loopback: requests with an origin, and requests whose host is a
+// name that was made to point here.
+func fromBrowser(r *http.Request) error {
+	host, _, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		host = r.Host
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	local := strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
+	if !local || r.Header.Get("Origin") != "" {
+		return errBrowser
+	}
+	return nil
+}

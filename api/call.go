@@ -1,0 +1,142 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// TenantHeader names the tenant that is meant, for callers who may choose.
+const TenantHeader = "X-Boxd-Tenant"
+
+// call is one request on its way.
+type call struct {
+	s      *Server
+	w      *response
+	r      *http.Request
+	id     string // of the request
+	who    Identity
+	tenant string // whose things are meant; AllTenants for all
+	route  *route
+	values url.Values // of the query
+	// vanished: the client did not wait for the answer.
+	vanished bool
+}
+
+// caller is who asks, as package session wants to know it.
+func (c *call) caller() session.Caller {
+	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Role: c.who.Role.String(), Request: c.id}
+}
+
+// chooseTenant says whose things the request is about.
+func chooseTenant(who Identity, header string) (string, error) {
+	switch {
+	case header == "" && who.Tenant == AllTenants && who.Role == Admin:
+		return DefaultTenant, nil
+	case header == "" || header == who.Tenant:
+		return who.Tenant, nil
+	case !who.all():
+		return "", refuse(codeForbidden, TenantHeader, "%s: only administrators choose a tenant", TenantHeader)
+	case header == AllTenants:
+		return AllTenants, nil
+	}
+	if err := policy.ValidateTenant(header); err != nil {
+		return "", &refusal{code: codeInvalid, field: TenantHeader, detail: TenantHeader + ": " + err.Error(), err: err}
+	}
+	return header, nil
+}
+
+// oneTenant is the tenant, where it must be one.
+func (c *call) oneTenant() (string, error) {
+	if c.tenant == AllTenants {
+		return "", refuse(codeInvalid, TenantHeader, "%s: must name one tenant for this", TenantHeader)
+	}
+	return c.tenant, nil
+}
+
+// listTenant is the tenant as the lists of package session want it: "" is all.
+func (c *call) listTenant() string {
+	if c.tenant == AllTenants {
+		return ""
+	}
+	return c.tenant
+}
+
+// key is the session that the path names.
+func (c *call) key() (session.Key, error) {
+	tenant, err := c.oneTenant()
+	if err != nil {
+		return session.Key{}, err
+	}
+	id := c.r.PathValue("id")
+	if err := policy.ValidateSessionID(id); err != nil {
+		return session.Key{}, err
+	}
+	return session.Key{Tenant: tenant, ID: id}, nil
+}
+
+// process is the managed process that the path names.
+func (c *call) process() (*session.Process, error) {
+	key, err := c.key()
+	if err != nil {
+		return nil, err
+	}
+	pid := c.r.PathValue("pid")
+	if err := policy.ValidateProcessID(pid); err != nil {
+		return nil, err
+	}
+	return c.s.opt.Sessions.Process(key, pid)
+}
+
+// reply answers with v as JSON.
+func (c *call) reply(status int, v any) error {
+	body, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	h := c.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	c.w.WriteHeader(status)
+	c.w.Write(body) // an error is the client's, who is gone
+	return nil
+}
+
+// empty answers that it is done.
+func (c *call) empty() error {
+	c.w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+// queryInt is a parameter of the query that is a number, lowest or above.
+func (c *call) queryInt(name string, lowest int64) (int64, error) {
+	text := c.query(name)
+	if text == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < lowest {
+		return 0, &engine.FieldError{Field: name, Value: engine.Quote(text), Rule: "must be a whole number, at least " + strconv.FormatInt(lowest, 10)}
+	}
+	return n, nil
+}
+
+// queryBool is a parameter of the query that is a switch.
+func (c *call) queryBool(name string) (bool, error) {
+	switch text := c.query(name); text {
+	case "", "0", "false":
+		return false, nil
+	case "1", "true":
+		return true, nil
+	default:
+		return false, &engine.FieldError{Field: name, Value: engine.Quote(text), Rule: "must be 1 or 0"}
+	}
+}
+
+// query is a parameter of the query.
+func (c *call) query(name string) string { return c.values.Get(name) }

@@ -1,0 +1,125 @@
+package api
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// requestOf is s as package policy wants to know it.
+func requestOf(s *apitypes.SessionSpec) policy.Request {
+	return policy.Request{
+		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*policy.Size)(s.Memory), PIDs: s.PIDs,
+		WritableRoot: s.WritableRoot, WorkspaceMode: s.WorkspaceMode, Workspace: s.Workspace, Mounts: mountsOf(s.Mounts),
+		User: s.User, Env: s.Env, IdleTTL: (*policy.Duration)(s.IdleTTL), MaxLifetime: (*policy.Duration)(s.MaxLifetime),
+		Persistent: s.Persistent, Timeout: (*policy.Duration)(s.Timeout), TmpSize: (*policy.Size)(s.TmpSize),
+		UpperSize: (*policy.Size)(s.UpperSize), Hostname: s.Hostname,
+	}
+}
+
+// optionalRequest is requestOf(s), or nil if s is: the session must exist then.
+func optionalRequest(s *apitypes.SessionSpec) *policy.Request {
+	if s == nil {
+		return nil
+	}
+	r := requestOf(s)
+	return &r
+}
+
+// mountsOf keeps the difference between none and not said.
+func mountsOf(list []apitypes.Mount) []policy.Mount {
+	if list == nil {
+		return nil
+	}
+	all := make([]policy.Mount, len(list))
+	for i, m := range list {
+		all[i] = policy.Mount(m)
+	}
+	return all
+}
+
+func updateOf(u *apitypes.SessionUpdate) session.Update {
+	return session.Update{
+		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*policy.Duration)(u.IdleTTL),
+		MaxLifetime: (*policy.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
+		Memory: (*policy.Size)(u.Memory), PIDs: u.PIDs,
+	}
+}
+
+func sessionOf(v *session.View) apitypes.Session {
+	r, spec := &v.Resolved, &v.Resolved.Spec
+	s := apitypes.Session{
+		ID: v.ID, Tenant: v.Tenant, State: string(v.State), Reason: v.Reason, Box: v.Box, Generation: v.Generation,
+		Profile: r.Profile, Image: spec.Image, Network: r.Network, CPUs: spec.Limits.CPUs, Memory: apitypes.Size(spec.Limits.Memory),
+		PIDs: spec.Limits.PIDs, Writable: spec.WritableRoot, WorkMode: r.WorkspaceMode, Workspace: r.Workspace,
+		TmpSize: apitypes.Size(spec.TmpSize), Hostname: spec.Hostname, User: spec.User, Env: r.Env,
+		Persistent: r.Persistent, IdleTTL: apitypes.Duration(r.IdleTTL), MaxLifetime: apitypes.Duration(r.MaxLifetime),
+		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
+		WorkBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
+		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
+	}
+	for _, m := range spec.Mounts {
+		// Where boxd keeps its own workspaces is nobody's business.
+		if m.Target != engine.WorkspaceTarget {
+			s.Mounts = append(s.Mounts, apitypes.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		}
+	}
+	return s
+}
+
+func processOf(v *session.ProcessView) apitypes.Process {
+	return apitypes.Process{
+		ID: v.ID, Session: v.Session.ID, State: string(v.State), PID: v.PID, Argv: v.Args, TTY: v.TTY, Box: v.Box,
+		History: apitypes.Size(v.History), DropOldest: v.DropOldest, StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
+		ExitCode: v.ExitCode, Signal: linux.SignalName(v.Signal), Verdict: string(v.Verdict), Limit: v.Limit,
+	}
+}
+
+func receiptOf(r *engine.Receipt) apitypes.Receipt {
+	return apitypes.Receipt{
+		Wall: apitypes.Duration(r.Wall), User: durationPtr(r.User), System: durationPtr(r.System), MemoryPeak: r.MemoryPeak,
+		PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes, Throttled: durationPtr(r.Throttled),
+		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
+	}
+}
+
+func durationPtr(d *time.Duration) *apitypes.Duration { return (*apitypes.Duration)(d) }
+
+func timePtr(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// envOf is env as KEY=VALUE, sorted.
+func envOf(env map[string]string) ([]string, error) {
+	list := make([]string, 0, len(env))
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") {
+			return nil, &engine.FieldError{Field: "env", Value: engine.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
+		}
+		list = append(list, k+"="+v)
+	}
+	slices.Sort(list)
+	return list, nil
+}
+
+// argsOf is what is to be run: argv, or a line for the shell.
+func argsOf(argv []string, shell string) ([]string, error) {
+	switch {
+	case len(argv) > 0 && shell != "":
+		return nil, &engine.FieldError{Field: "shell", Value: engine.Quote(shell), Rule: "must be absent if argv is given"}
+	case shell != "":
+		return []string{"/bin/sh", "-c", shell}, nil
+	case len(argv) == 0:
+		return nil, &engine.FieldError{Field: "argv", Value: "[]", Rule: "must name a program, or shell must be given"}
+	}
+	return argv, nil
+}

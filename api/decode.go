@@ -1,0 +1,147 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// bodyTimeout is how long the body of a JSON request may take to arrive.
+const bodyTimeout = 30 * time.Second
+
+// maxPooled is the largest buffer that is kept for the next request.
+const maxPooled = 64 << 10
+
+var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
+// decode reads the JSON body of the request into v, a pointer to a struct.
+func (c *call) decode(v any) error {
+	if err := c.checkContentType(); err != nil {
+		return err
+	}
+	buf := buffers.Get().(*bytes.Buffer)
+	defer func() {
+		if buf.Cap() <= maxPooled {
+			buf.Reset()
+			buffers.Put(buf)
+		}
+	}()
+	if err := c.readBody(buf); err != nil {
+		return err
+	}
+	return decodeJSON(buf.Bytes(), v)
+}
+
+// checkContentType insists on JSON: with another type a web page could send a
+// request without asking first.
+func (c *call) checkContentType() error {
+	header := c.r.Header.Get("Content-Type")
+	if header == "application/json" { // nearly always
+		return nil
+	}
+	if kind, _, err := mime.ParseMediaType(header); err == nil && kind == "application/json" {
+		return nil
+	}
+	return refuse(codeMediaType, "", "Content-Type %s: must be application/json", engine.Quote(header))
+}
+
+// readBody reads the whole body. The deadline is lifted afterwards: it would end
+// the request otherwise, however long that may take.
+func (c *call) readBody(buf *bytes.Buffer) error {
+	limit := c.s.opt.MaxBody
+	if c.r.ContentLength > limit {
+		return tooLarge(limit)
+	}
+	conn := http.NewResponseController(c.w)
+	conn.SetReadDeadline(time.Now().Add(bodyTimeout))
+	defer conn.SetReadDeadline(time.Time{})
+	_, err := buf.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, limit))
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large):
+		return tooLarge(limit)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return refuse(codeBodyTimeout, "", "the body did not arrive within %s", bodyTimeout)
+	case err != nil:
+		return refuse(codeMalformed, "", "reading the body: %s", err)
+	}
+	return nil
+}
+
+func tooLarge(limit int64) error {
+	return refuse(codeTooLarge, "", "the body must have at most %s", engine.FormatSize(limit))
+}
+
+// decodeJSON reads exactly one object and refuses fields that v does not have.
+func decodeJSON(b []byte, v any) error {
+	if !utf8.Valid(b) {
+		// encoding/json would put U+FFFD in its place and run another command than was
+		// asked for.
+		return refuse(codeMalformed, "", "the body must be UTF-8: send other bytes as base64")
+	}
+	if trimmed := bytes.TrimLeft(b, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
+		return refuse(codeMalformed, "", "the body must be a JSON object")
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return explainJSON(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return refuse(codeMalformed, "", "the body must be one JSON object, with nothing behind it")
+	}
+	return nil
+}
+
+// explainJSON says an error of encoding/json in terms of the request.
+func explainJSON(err error) error {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	var field *engine.FieldError
+	switch {
+	case errors.As(err, &syntax):
+		return refuse(codeMalformed, "", "not JSON at byte %d: %s", syntax.Offset, syntax)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return refuse(codeMalformed, "", "not JSON: it ends too early")
+	case errors.As(err, &kind):
+		return refuse(codeWrongType, kind.Field, "%s: must be %s, not a %s", fieldName(kind.Field), typeName(kind), kind.Value)
+	case errors.As(err, &field):
+		return err
+	}
+	// encoding/json has no type for this one.
+	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+		return refuse(codeUnknownField, strings.Trim(name, `"`), "field %s is not known here", name)
+	}
+	// Base64, for one.
+	return refuse(codeWrongType, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
+}
+
+func fieldName(name string) string {
+	if name == "" {
+		return "the body"
+	}
+	return name
+}
+
+// typeName is what JSON calls the type that was wanted.
+func typeName(e *json.UnmarshalTypeError) string {
+	switch kind := e.Type.Kind().String(); {
+	case kind == "string", kind == "map", kind == "struct", kind == "slice", kind == "bool":
+		return map[string]string{"string": "a string", "map": "an object", "struct": "an object", "slice": "a list", "bool": "true or false"}[kind]
+	case strings.HasPrefix(kind, "uint"):
+		return "a whole number that is not negative and fits"
+	case strings.HasPrefix(kind, "int"):
+		return "a whole number that fits"
+	}
+	return "a number"
+}

@@ -1,0 +1,114 @@
+package api
+
+import (
+	"bytes"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/session"
+)
+
+// exec runs one command. That its client is gone ends the context of the request,
+// and with it the command.
+func (c *call) exec() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	var q apitypes.ExecRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	e, err := execOf(&q)
+	if err != nil {
+		return err
+	}
+	if accepts(c.r, ndjson) {
+		return c.execStream(key, &q, e)
+	}
+	start := time.Now()
+	res, err := c.s.opt.Sessions.Exec(c.r.Context(), c.caller(), key, optionalRequest(q.Session), e)
+	if err != nil {
+		return err
+	}
+	result := resultOf(&res, time.Since(start))
+	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
+	result.Stderr, result.StderrBase64 = textOrBytes(res.Stderr)
+	result.StdoutTruncated, result.StderrTruncated = res.StdoutTruncated, res.StderrTruncated
+	return c.reply(http.StatusOK, &result)
+}
+
+// execOf is q as package session wants to know it.
+func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
+	args, err := argsOf(q.Argv, q.Shell)
+	if err != nil {
+		return session.Exec{}, err
+	}
+	env, err := envOf(q.Env)
+	if err != nil {
+		return session.Exec{}, err
+	}
+	stdin, err := stdinOf(q)
+	if err != nil {
+		return session.Exec{}, err
+	}
+	if q.OutputLimit < 0 {
+		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: engine.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
+	}
+	return session.Exec{
+		Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
+		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit), KeepBackground: q.KeepBackground,
+	}, nil
+}
+
+func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
+	switch {
+	case q.Stdin != "" && len(q.StdinBase64) > 0:
+		return nil, &engine.FieldError{Field: "stdin_base64", Value: engine.Quote(string(q.StdinBase64)), Rule: "must be absent if stdin is given"}
+	case q.Stdin != "":
+		return strings.NewReader(q.Stdin), nil
+	case len(q.StdinBase64) > 0:
+		return bytes.NewReader(q.StdinBase64), nil
+	}
+	return nil, nil
+}
+
+// resultOf is how a command ended, without its output.
+func resultOf(res *session.ExecResult, took time.Duration) apitypes.ExecResult {
+	r := apitypes.ExecResult{
+		Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
+		Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
+		Created: res.Session.Created, Recreated: res.Session.Recreated,
+	}
+	if res.ExitCode >= 0 {
+		r.ExitCode = &res.ExitCode
+	}
+	return r
+}
+
+// textOrBytes is b as text if it is that, else as bytes, which JSON has in base64.
+func textOrBytes(b []byte) (string, []byte) {
+	if utf8.Valid(b) {
+		return string(b), nil
+	}
+	return "", b
+}
+
+// accepts says that the client asked for this type of answer by name.
+func accepts(r *http.Request, kind string) bool {
+	for _, header := range r.Header["Accept"] {
+		for part := range strings.SplitSeq(header, ",") {
+			name, _, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(name), kind) {
+				return true
+			}
+		}
+	}
+	return false
+}

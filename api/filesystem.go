@@ -1,0 +1,204 @@
+package api
+
+import (
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/files"
+)
+
+// inBox calls fn with the session's box and the path of the query. The session
+// counts as used meanwhile.
+func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error) error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if path == "" {
+		return &engine.FieldError{Field: "path", Value: `""`, Rule: "must not be empty"}
+	}
+	box, release, err := c.s.opt.Sessions.Box(c.r.Context(), c.caller(), key, nil)
+	if err != nil {
+		return err
+	}
+	defer release()
+	return fn(box, path)
+}
+
+// metaOptions are those of an operation that moves no content.
+func metaOptions() files.Options { return files.Options{} }
+
+// contentTimeout bounds how long content may take to be moved; a client that takes
+// or gives nothing is cut much earlier.
+const contentTimeout = time.Hour
+
+func (c *call) statFile() error {
+	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+		info, err := files.Stat(c.r.Context(), box, metaOptions(), path)
+		if err != nil {
+			return err
+		}
+		return c.reply(http.StatusOK, apitypes.FileInfo(info))
+	})
+}
+
+func (c *call) listFiles() error {
+	limit, err := c.queryInt("limit", 0)
+	if err != nil {
+		return err
+	}
+	if limit > files.MaxEntries {
+		return &engine.FieldError{Field: "limit", Value: strconv.FormatInt(limit, 10), Rule: "must be at most " + strconv.Itoa(files.MaxEntries)}
+	}
+	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+		infos, truncated, err := files.List(c.r.Context(), box, metaOptions(), path, int(limit))
+		if err != nil {
+			return err
+		}
+		list := apitypes.FileList{Files: make([]apitypes.FileInfo, len(infos)), Truncated: truncated}
+		for i, info := range infos {
+			list.Files[i] = apitypes.FileInfo(info)
+		}
+		return c.reply(http.StatusOK, list)
+	})
+}
+
+func (c *call) readFile() error {
+	offset, err := c.queryInt("offset", 0)
+	if err != nil {
+		return err
+	}
+	limit, err := c.queryInt("limit", 0)
+	if err != nil {
+		return err
+	}
+	most := c.s.opt.MaxFile
+	if limit > 0 {
+		most = min(most, limit)
+	}
+	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+		out := &lazyWriter{c: c}
+		count := &counter{Writer: out}
+		info, err := files.Read(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, offset, most, count)
+		if err != nil {
+			return err
+		}
+		// Without this a client would take a part of a file for the whole.
+		if most != limit && info.Size > offset+count.n {
+			return refuse(codeFileTooLarge, "", "file %s of %s: at most %s are sent: ask for a part with offset and limit",
+				engine.Quote(path), engine.FormatSize(info.Size), engine.FormatSize(most))
+		}
+		out.begin()
+		return nil
+	})
+}
+
+type counter struct {
+	io.Writer
+	n int64
+}
+
+func (w *counter) Write(p []byte) (int, error) {
+	n, err := w.Writer.Write(p)
+	w.n += int64(n)
+	return n, err
+}
+
+func (c *call) writeFile() error {
+	o, err := c.writeOptions()
+	if err != nil {
+		return err
+	}
+	if c.r.ContentLength > o.MaxBytes {
+		return tooLarge(o.MaxBytes)
+	}
+	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
+	defer body.close()
+	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+		info, err := files.Write(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
+		if err != nil {
+			return err
+		}
+		return c.reply(http.StatusOK, apitypes.FileInfo(info))
+	})
+}
+
+func (c *call) writeOptions() (o files.WriteOptions, err error) {
+	o.MaxBytes = c.s.opt.MaxFile
+	if mode := c.query("mode"); mode != "" {
+		n, err := strconv.ParseUint(mode, 8, 32)
+		if err != nil || n == 0 || n > 0o777 {
+			return o, &engine.FieldError{Field: "mode", Value: engine.Quote(mode), Rule: "must be permission bits in octal, such as 0644"}
+		}
+		o.Mode = uint32(n)
+	}
+	if o.Append, err = c.queryBool("append"); err != nil {
+		return o, err
+	}
+	o.MakeParents, err = c.queryBool("parents")
+	return o, err
+}
+
+// bodyReader cuts a client that sends nothing for a while. A read may still be
+// under way when the request is over, and must not leave a deadline behind.
+type bodyReader struct {
+	conn *http.ResponseController
+	r    io.Reader
+
+	mu     sync.Mutex
+	closed bool
+}
+
+func (b *bodyReader) Read(p []byte) (int, error) {
+	if !b.extend() {
+		return 0, io.ErrClosedPipe
+	}
+	return b.r.Read(p)
+}
+
+func (b *bodyReader) extend() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.closed {
+		b.conn.SetReadDeadline(time.Now().Add(stall))
+	}
+	return !b.closed
+}
+
+func (b *bodyReader) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	b.conn.SetReadDeadline(time.Time{})
+}
+
+func (c *call) removeFile() error {
+	recursive, err := c.queryBool("recursive")
+	if err != nil {
+		return err
+	}
+	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+		if err := files.Remove(c.r.Context(), box, metaOptions(), path, recursive); err != nil {
+			return err
+		}
+		return c.empty()
+	})
+}
+
+func (c *call) mkdir() error {
+	var q apitypes.MkdirRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	return c.inBox(q.Path, func(box engine.LiveBox, path string) error {
+		if err := files.Mkdir(c.r.Context(), box, metaOptions(), path, q.Parents); err != nil {
+			return err
+		}
+		return c.empty()
+	})
+}

@@ -1,0 +1,149 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/boxd/boxd/relay"
+	"github.com/boxd/boxd/session"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Metrics are what Prometheus collects of the daemon. One belongs to one Server.
+type Metrics struct {
+	registry      *prometheus.Registry
+	execSeconds   prometheus.Histogram
+	requests      *prometheus.CounterVec
+	quotaRefusals *prometheus.CounterVec
+	relay         relay.Counters
+	handler       http.Handler
+}
+
+// execBuckets reach from a command that does nothing to the longest timeout.
+var execBuckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+
+// NewMetrics returns metrics in a registry of their own.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		registry: prometheus.NewRegistry(),
+		execSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "boxd_exec_duration_seconds", Help: "Time from the call of an exec to its result.", Buckets: execBuckets}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "boxd_http_requests_total", Help: "Requests by route and status; 499: the client did not wait."}, []string{"route", "status"}),
+		quotaRefusals: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "boxd_quota_refusals_total", Help: "Requests refused because a quota is used up."}, []string{"quota", "scope"}),
+	}
+	m.registry.MustRegister(m.execSeconds, m.requests, m.quotaRefusals,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
+	return m
+}
+
+// ObserveExec counts one command; it is for session.Options.Observe.
+func (m *Metrics) ObserveExec(o session.ExecObservation) { m.execSeconds.Observe(o.Duration.Seconds()) }
+
+func (m *Metrics) request(route string, status int) {
+	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
+}
+
+// bind adds the figures that are asked for when they are collected.
+func (m *Metrics) bind(s *Server) { m.registry.MustRegister(&collector{s}) }
+
+func (c *call) metrics() error {
+	c.s.metrics.handler.ServeHTTP(c.w, c.r)
+	return nil
+}
+
+// collector reads the counters of the parts.
+type collector struct{ s *Server }
+
+func describe(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("boxd_"+name, help, labels, nil)
+}
+
+var (
+	descSessions   = describe("sessions", "Sessions by state.", "state")
+	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
+	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
+)
+
+// figure is one number of the daemon.
+type figure struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*readings) float64
+}
+
+// readings are all counters at the time of a collection.
+type readings struct {
+	stats   session.Stats
+	relay   *relay.Counters
+	healthy bool
+	audit   bool
+}
+
+var figures = []figure{
+	{describe("sessions_created_total", "Sessions made."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Created) }},
+	{describe("sessions_reused_total", "Uses of a session that was there."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Reused) }},
+	{describe("sessions_reaped_total", "Sessions ended by their TTL or lifetime."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Expired) }},
+	{describe("sessions_removed_total", "Sessions ended by request."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Removed) }},
+	{describe("boxes_recreated_total", "Boxes built for lost ones."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Recreated) }},
+	{describe("boxes_lost_total", "Boxes whose first process was gone."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.BoxesLost) }},
+	{describe("boxes_adopted_total", "Boxes taken over at the start."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Adopted) }},
+	{describe("boxes_discarded_total", "Boxes without an owner removed at the start."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.Discarded) }},
+	{describe("execs_running", "Commands that run."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.ExecsRunning) }},
+	{describe("processes_running", "Managed processes that run."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.ProcessesRunning) }},
+	{describe("processes_started_total", "Managed processes started."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.ProcessesStarted) }},
+	{describe("event_subscribers", "Subscribers of events."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.stats.Subscribers) }},
+	{describe("events_missed_total", "Events that slow subscribers did not get."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.stats.EventsMissed) }},
+	{describe("relay_connections", "Relay connections that are open."), prometheus.GaugeValue, func(r *readings) float64 { return float64(r.relay.Connections.Load()) }},
+	{describe("relay_attached_total", "Relay connections made."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.Attached.Load()) }},
+	{describe("relay_refused_total", "Relay connections refused."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.Refused.Load()) }},
+	{describe("relay_lost_bytes_total", "Bytes that relay clients were told are gone."), prometheus.CounterValue, func(r *readings) float64 { return float64(r.relay.LostBytes.Load()) }},
+	{describe("launcher_up", "1 if the engine could make a box now."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.healthy) }},
+	{describe("audit_up", "1 if the audit log can be written."), prometheus.GaugeValue, func(r *readings) float64 { return gauge(r.audit) }},
+}
+
+func gauge(ok bool) float64 {
+	if ok {
+		return 1
+	}
+	return 0
+}
+
+// Describe implements prometheus.Collector.
+func (c *collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, f := range figures {
+		ch <- f.desc
+	}
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c *collector) Collect(ch chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(c.s.base, time.Second)
+	defer cancel()
+	r := &readings{
+		stats: c.s.opt.Sessions.Stats(), relay: &c.s.metrics.relay,
+		healthy: c.s.engineHealth(ctx) == nil,
+		audit:   c.s.opt.Audit == nil || c.s.opt.Audit.Healthy() == nil,
+	}
+	for _, f := range figures {
+		ch <- prometheus.MustNewConstMetric(f.desc, f.kind, f.value(r))
+	}
+	for _, state := range []session.State{session.Creating, session.Running, session.Stopping, session.Stopped, session.Failed} {
+		ch <- prometheus.MustNewConstMetric(descSessions, prometheus.GaugeValue, float64(r.stats.States[state]), string(state))
+	}
+	for verdict, n := range r.stats.Verdicts {
+		ch <- prometheus.MustNewConstMetric(descVerdicts, prometheus.CounterValue, float64(n), string(verdict))
+	}
+	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
+		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)
+	}
+}

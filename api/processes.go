@@ -1,0 +1,152 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/session"
+)
+
+func (c *call) listProcesses() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	views, err := c.s.opt.Sessions.Processes(key)
+	if err != nil {
+		return err
+	}
+	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
+	for i := range views {
+		list.Processes[i] = processOf(&views[i])
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func (c *call) startProcess() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	var q apitypes.ProcessRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	spec, err := processSpecOf(&q)
+	if err != nil {
+		return err
+	}
+	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), spec)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusCreated, processOf(&v))
+}
+
+func processSpecOf(q *apitypes.ProcessRequest) (session.ProcessSpec, error) {
+	args, err := argsOf(q.Argv, q.Shell)
+	if err != nil {
+		return session.ProcessSpec{}, err
+	}
+	env, err := envOf(q.Env)
+	return session.ProcessSpec{
+		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
+		History: int64(q.History), DropOldest: q.DropOldest,
+	}, err
+}
+
+func (c *call) getProcess() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	return c.replyProcess(p)
+}
+
+// replyProcess answers with the process and which part of its output is kept.
+func (c *call) replyProcess(p *session.Process) error {
+	v := p.View()
+	answer := processOf(&v)
+	if live := p.Live(); live != nil {
+		io := live.Stdio()
+		answer.Stdout, answer.Stderr = streamOf(io.Stdout), streamOf(io.Stderr)
+	}
+	return c.reply(http.StatusOK, answer)
+}
+
+func streamOf(o engine.Output) *apitypes.Stream {
+	if o == nil {
+		return nil
+	}
+	oldest, end := o.Bounds()
+	return &apitypes.Stream{Oldest: oldest, End: end}
+}
+
+func (c *call) removeProcess() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	if err := p.Remove(c.r.Context(), c.caller()); err != nil {
+		return err
+	}
+	return c.empty()
+}
+
+func (c *call) stopProcess() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	var q apitypes.StopRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	var o session.StopOptions
+	if q.Grace != nil {
+		o.Grace = q.Grace.D()
+	}
+	if err := p.Stop(c.r.Context(), c.caller(), o); err != nil {
+		return err
+	}
+	return c.replyProcess(p)
+}
+
+func (c *call) signalProcess() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	var q apitypes.SignalRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	sig, ok := linux.ParseSignal(q.Signal)
+	if !ok {
+		return &engine.FieldError{Field: "signal", Value: engine.Quote(q.Signal), Rule: "must be the name of a signal, or 1 to 64"}
+	}
+	live, err := running(p)
+	if err != nil {
+		return err
+	}
+	if err := live.Control().Signal(sig); err != nil {
+		return err
+	}
+	p.Touch()
+	return c.empty()
+}
+
+// running is the engine's process of p, if there is something to act on.
+func running(p *session.Process) (engine.ManagedProcess, error) {
+	v := p.View()
+	live := p.Live()
+	switch {
+	case v.State.Ended():
+		return nil, refuse(codeEnded, "", "process %s: has ended", engine.Quote(v.ID))
+	case live == nil:
+		return nil, refuse(codeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+	}
+	return live, nil
+}

@@ -1,0 +1,208 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/relay"
+	"github.com/boxd/boxd/session"
+)
+
+// hubTable has the relay of each managed process that somebody attached to. A hub
+// lives until its process is forgotten or replaced, or the table is closed.
+type hubTable struct {
+	opt relay.Options
+
+	mu     sync.Mutex
+	hubs   map[*session.Process]*relay.Hub
+	closed bool
+	done   chan struct{} // closed with the table
+	wg     sync.WaitGroup
+}
+
+func newHubTable(o relay.Options) *hubTable {
+	return &hubTable{opt: o, hubs: map[*session.Process]*relay.Hub{}, done: make(chan struct{})}
+}
+
+// get returns the hub of p.
+func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
+	live, v := p.Live(), p.View()
+	if live == nil {
+		if v.State.Ended() {
+			return nil, refuse(codeOutputGone, "", "process %s: its output was lost with its box", engine.Quote(v.ID))
+		}
+		return nil, refuse(codeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return nil, relay.ErrClosed
+	}
+	hub := t.hubs[p]
+	if hub == nil {
+		o := t.opt
+		// Above the ring's size a client that acknowledges late would stop the process.
+		o.Window = min(cmp.Or(o.Window, v.History), v.History)
+		hub = relay.NewHub(sourceOf(p, live, v.TTY), o)
+		t.hubs[p] = hub
+		t.wg.Go(func() { t.watch(p, hub) })
+	}
+	return hub, nil
+}
+
+// watch drops the hub of a process that is gone.
+func (t *hubTable) watch(p *session.Process, hub *relay.Hub) {
+	select {
+	case <-p.Gone():
+		hub.Remove()
+	case <-t.done:
+		hub.Close()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.hubs, p)
+}
+
+// close ends all relays with the word to come again, and waits for them.
+func (t *hubTable) close() {
+	t.mu.Lock()
+	if !t.closed {
+		t.closed = true
+		close(t.done)
+	}
+	t.mu.Unlock()
+	t.wg.Wait()
+}
+
+// sourceOf is a managed process as package relay sees it. Its end counts once it is
+// recorded: an exit that was told must not be lost with the daemon.
+func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.Source {
+	stdio := live.Stdio()
+	src := relay.Source{
+		Stdin: stdio.Stdin, Stdout: stdio.Stdout, TTY: tty, Done: p.Done(),
+		Exit: func() relay.Exit {
+			r := p.Result()
+			return relay.Exit{Code: r.ExitCode, Signal: int(r.Signal), Verdict: string(r.Verdict), Limit: r.Limit}
+		},
+		Signal: func(sig syscall.Signal) error { return live.Control().Signal(sig) },
+		Touch:  p.Touch,
+	}
+	if stdio.Stderr != nil {
+		src.Stderr = stdio.Stderr
+	}
+	if tty {
+		src.Resize = func(rows, cols uint16) error {
+			return live.Control().Resize(engine.WindowSize{Rows: rows, Cols: cols})
+		}
+	}
+	return src
+}
+
+// relay attaches a client to a managed process until one of them ends.
+func (c *call) relay() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	hub, err := c.s.hubs.get(p)
+	if err != nil {
+		return err
+	}
+	select {
+	case c.s.relays <- struct{}{}:
+		defer func() { <-c.s.relays }()
+	default:
+		return refuse(codeConnections, "", "%d relays are open: close some", cap(c.s.relays))
+	}
+	may := c.who.Role >= Operator
+	hub.Serve(c.w, c.r, relay.Grant{Write: may, TakeOver: may})
+	return nil
+}
+
+// logs sends a part of an output of a managed process.
+func (c *call) logs() error {
+	p, err := c.process()
+	if err != nil {
+		return err
+	}
+	o, err := c.logOptions()
+	if err != nil {
+		return err
+	}
+	hub, err := c.s.hubs.get(p)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := c.untilStopped()
+	defer cancel()
+	out := &lazyWriter{c: c}
+	o.Start = func(first, gone int64) {
+		c.w.Header().Set(OffsetHeader, strconv.FormatInt(first, 10))
+		c.w.Header().Set(GapHeader, strconv.FormatInt(gone, 10))
+		out.begin()
+		c.w.Flush()
+	}
+	if err := hub.Logs(ctx, out, o); err != nil {
+		return err
+	}
+	out.begin()
+	return nil
+}
+
+// Headers of logs: where the first byte is in the stream, and how many of the bytes
+// that were asked for are gone.
+const (
+	OffsetHeader = "X-Boxd-Offset"
+	GapHeader    = "X-Boxd-Gap"
+)
+
+func (c *call) logOptions() (o relay.LogOptions, err error) {
+	switch stream := c.query("stream"); stream {
+	case "", "stdout":
+		o.Stream = relay.Stdout
+	case "stderr":
+		o.Stream = relay.Stderr
+	default:
+		return o, &engine.FieldError{Field: "stream", Value: engine.Quote(stream), Rule: "must be stdout or stderr"}
+	}
+	var errs [3]error
+	o.Offset, errs[0] = c.queryInt("offset", -1<<62)
+	o.Limit, errs[1] = c.queryInt("limit", 0)
+	o.Follow, errs[2] = c.queryBool("follow")
+	return o, errors.Join(errs[:]...)
+}
+
+// untilStopped is the context of the request, which ends also when streams without
+// an end are to be ended.
+func (c *call) untilStopped() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(c.r.Context())
+	stop := context.AfterFunc(c.s.streams, func() { cancel(relay.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// lazyWriter sends the header of an answer of plain bytes with the first of them,
+// so that an error before that can still be an answer of its own.
+type lazyWriter struct{ c *call }
+
+var _ io.Writer = (*lazyWriter)(nil)
+
+func (w *lazyWriter) begin() {
+	if !w.c.w.started() {
+		w.c.w.Header().Set("Content-Type", octets)
+		w.c.w.WriteHeader(http.StatusOK)
+	}
+}
+
+func (w *lazyWriter) Write(p []byte) (int, error) {
+	w.begin()
+	return w.c.w.Write(p)
+}
+
+func (w *lazyWriter) Flush() { w.c.w.Flush() }

@@ -1,0 +1,125 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+// route is one thing that can be asked.
+type route struct {
+	method, path string
+	name         string // operation id and label of metrics
+	summary      string
+	role         Role // the least that may ask
+	open         bool // anybody may ask
+	everyTenant  bool // only those who may see all tenants
+	query        []param
+	body         any    // zero value of the type of the JSON body; nil: none
+	rawBody      string // content type of a body that is not JSON
+	status       int
+	reply        any    // zero value of the type of the JSON answer; nil: see replyType
+	replyType    string // content type of an answer that is not JSON, or not only
+	handler      func(*call) error
+}
+
+// param is a parameter of the query.
+type param struct {
+	name, kind, doc string // kind is the JSON type
+	required        bool
+}
+
+var (
+	pathParam   = param{"path", "string", "Path in the box, absolute or relative to the workspace.", true}
+	offsetParam = param{"offset", "integer", "Offset of the first byte.", false}
+	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false}
+)
+
+const (
+	octets    = "application/octet-stream"
+	plainText = "text/plain; charset=utf-8"
+	ndjson    = "application/x-ndjson"
+	sse       = "text/event-stream"
+
+	sessionsPath  = "/v1/sessions"
+	sessionPath   = sessionsPath + "/{id}"
+	processesPath = sessionPath + "/processes"
+	processPath   = processesPath + "/{pid}"
+	filesPath     = sessionPath + "/files"
+)
+
+// routes is all that can be asked, in the order of the documents. Reading needs a
+// viewer, changing an operator: a test holds the whole matrix.
+var routes = []route{
+	{method: "GET", path: "/healthz", name: "healthz", summary: "Whether the daemon answers", open: true,
+		status: http.StatusOK, replyType: plainText, handler: (*call).healthz},
+	{method: "GET", path: "/readyz", name: "readyz", summary: "Whether daemon and engine can serve", role: Viewer,
+		status: http.StatusOK, replyType: plainText, handler: (*call).readyz},
+	{method: "GET", path: "/metrics", name: "metrics", summary: "Metrics for Prometheus", role: Viewer, everyTenant: true,
+		status: http.StatusOK, replyType: plainText, handler: (*call).metrics},
+	{method: "GET", path: "/v1/openapi.json", name: "openapi", summary: "This document", role: Viewer,
+		status: http.StatusOK, replyType: "application/json", handler: (*call).document},
+	{method: "GET", path: "/v1/status", name: "status", summary: "Whether the service can serve, and what it holds", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Status{}, handler: (*call).status},
+	{method: "GET", path: "/v1/errors", name: "errors", summary: "The last errors, newest first", role: Viewer,
+		status: http.StatusOK, reply: apitypes.ErrorList{}, handler: (*call).errors},
+	{method: "GET", path: "/v1/events", name: "events", summary: "What happens, as server-sent events", role: Viewer,
+		query:  []param{{"last_event_id", "integer", "Go on behind this event; as the header Last-Event-ID.", false}},
+		status: http.StatusOK, reply: apitypes.Event{}, replyType: sse, handler: (*call).events},
+	{method: "GET", path: "/v1/profiles", name: "profiles", summary: "The profiles", role: Viewer,
+		status: http.StatusOK, reply: apitypes.ProfileList{}, handler: (*call).profiles},
+
+	{method: "GET", path: sessionsPath, name: "list-sessions", summary: "The sessions of the tenant", role: Viewer,
+		status: http.StatusOK, reply: apitypes.SessionList{}, handler: (*call).listSessions},
+	{method: "POST", path: sessionsPath, name: "ensure-session", summary: "Get a session, and make it if it is not there", role: Operator,
+		body: apitypes.SessionRequest{}, status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).ensureSession},
+	{method: "GET", path: sessionPath, name: "get-session", summary: "A session; looking is not use", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).getSession},
+	{method: "PATCH", path: sessionPath, name: "update-session", summary: "Change mounts, network, TTL and limits of a live session", role: Operator,
+		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).updateSession},
+	{method: "DELETE", path: sessionPath, name: "remove-session", summary: "End a session with all that runs in it", role: Operator,
+		status: http.StatusNoContent, handler: (*call).removeSession},
+	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Usage{}, handler: (*call).usage},
+	{method: "GET", path: sessionPath + "/ports", name: "ports", summary: "What listens in the session's box", role: Viewer,
+		status: http.StatusOK, reply: apitypes.PortList{}, handler: (*call).ports},
+
+	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
+		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, handler: (*call).exec},
+
+	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer,
+		status: http.StatusOK, reply: apitypes.ProcessList{}, handler: (*call).listProcesses},
+	{method: "POST", path: processesPath, name: "start-process", summary: "Start a managed process", role: Operator,
+		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, handler: (*call).startProcess},
+	{method: "GET", path: processPath, name: "get-process", summary: "A managed process", role: Viewer,
+		status: http.StatusOK, reply: apitypes.Process{}, handler: (*call).getProcess},
+	{method: "DELETE", path: processPath, name: "remove-process", summary: "End a managed process and forget its output", role: Operator,
+		status: http.StatusNoContent, handler: (*call).removeProcess},
+	{method: "POST", path: processPath + "/stop", name: "stop-process", summary: "End a managed process and keep its output", role: Operator,
+		body: apitypes.StopRequest{}, status: http.StatusOK, reply: apitypes.Process{}, handler: (*call).stopProcess},
+	{method: "POST", path: processPath + "/signal", name: "signal-process", summary: "Send a signal to a managed process", role: Operator,
+		body: apitypes.SignalRequest{}, status: http.StatusNoContent, handler: (*call).signalProcess},
+	{method: "GET", path: processPath + "/relay", name: "relay", summary: "Attach to a managed process by WebSocket; docs/relay.md has the protocol. A viewer only watches", role: Viewer,
+		query: []param{{"since", "string", "Where the streams begin; see docs/relay.md.", false}, {"write", "string", "Ask to be the writer.", false},
+			{"take_over", "string", "Become the writer in place of another.", false}, {"client", "string", "Id of the client across its connections.", false}},
+		status: http.StatusSwitchingProtocols, handler: (*call).relay},
+	{method: "GET", path: processPath + "/logs", name: "logs", summary: "Output of a managed process as plain bytes", role: Viewer,
+		query: []param{{"stream", "string", "stdout (the default) or stderr.", false}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false},
+			{"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
+		status: http.StatusOK, replyType: octets, handler: (*call).logs},
+
+	{method: "GET", path: filesPath, name: "list-files", summary: "The entries of a directory in the box", role: Viewer,
+		query: []param{pathParam, {"limit", "integer", "Entries at most; 0: 1000.", false}}, status: http.StatusOK, reply: apitypes.FileList{}, handler: (*call).listFiles},
+	{method: "GET", path: filesPath + "/stat", name: "stat-file", summary: "What is at a path in the box", role: Viewer,
+		query: []param{pathParam}, status: http.StatusOK, reply: apitypes.FileInfo{}, handler: (*call).statFile},
+	{method: "GET", path: filesPath + "/content", name: "read-file", summary: "The content of a file in the box", role: Viewer,
+		query: []param{pathParam, offsetParam, limitParam}, status: http.StatusOK, replyType: octets, handler: (*call).readFile},
+	{method: "PUT", path: filesPath + "/content", name: "write-file", summary: "Replace a file in the box, or add to it", role: Operator,
+		query: []param{pathParam, {"mode", "string", "Permission bits in octal.", false}, {"append", "boolean", "Add to the file.", false},
+			{"parents", "boolean", "Make missing directories.", false}},
+		rawBody: octets, status: http.StatusOK, reply: apitypes.FileInfo{}, handler: (*call).writeFile},
+	{method: "DELETE", path: filesPath + "/content", name: "remove-file", summary: "Remove a file or directory in the box", role: Operator,
+		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false}}, status: http.StatusNoContent, handler: (*call).removeFile},
+	{method: "POST", path: filesPath + "/mkdir", name: "mkdir", summary: "Make a directory in the box", role: Operator,
+		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, handler: (*call).mkdir},
+}

@@ -1,0 +1,119 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/session"
+)
+
+func (c *call) listSessions() error {
+	views := c.s.opt.Sessions.List(c.listTenant())
+	list := apitypes.SessionList{Sessions: make([]apitypes.Session, len(views))}
+	for i := range views {
+		list.Sessions[i] = sessionOf(&views[i])
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func (c *call) ensureSession() error {
+	var q apitypes.SessionRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	tenant, err := c.oneTenant()
+	if err != nil {
+		return err
+	}
+	if (q.ID == "") == (q.Scope == "") {
+		return &engine.FieldError{Field: "id", Value: engine.Quote(q.ID), Rule: "either id or scope must be given"}
+	}
+	r := requestOf(&q.SessionSpec)
+	r.Scope, r.Variables = q.Scope, q.Variables
+	v, err := c.s.opt.Sessions.Ensure(c.r.Context(), c.caller(), session.Key{Tenant: tenant, ID: q.ID}, r)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, sessionOf(&v))
+}
+
+func (c *call) getSession() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	v, err := c.s.opt.Sessions.Get(key)
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, sessionOf(&v))
+}
+
+func (c *call) updateSession() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	var q apitypes.SessionUpdate
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	v, err := c.s.opt.Sessions.Update(c.r.Context(), c.caller(), key, updateOf(&q))
+	if err != nil {
+		return err
+	}
+	return c.reply(http.StatusOK, sessionOf(&v))
+}
+
+func (c *call) removeSession() error {
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if err := c.s.opt.Sessions.Remove(c.r.Context(), c.caller(), key); err != nil {
+		return err
+	}
+	return c.empty()
+}
+
+// peek is the session's box, without using the session; nil if it has none now.
+func (c *call) peek() (engine.LiveBox, error) {
+	key, err := c.key()
+	if err != nil {
+		return nil, err
+	}
+	return c.s.opt.Sessions.Peek(key)
+}
+
+func (c *call) usage() error {
+	box, err := c.peek()
+	if err != nil {
+		return err
+	}
+	var u engine.Usage
+	if box != nil {
+		if u, err = box.Usage(); err != nil {
+			return err
+		}
+	}
+	return c.reply(http.StatusOK, apitypes.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: durationPtr(u.CPU), Throttled: durationPtr(u.Throttled)})
+}
+
+func (c *call) ports() error {
+	box, err := c.peek()
+	if err != nil {
+		return err
+	}
+	list := apitypes.PortList{Ports: []apitypes.Port{}}
+	if box != nil {
+		ports, err := box.Ports()
+		if err != nil {
+			return err
+		}
+		for _, p := range ports {
+			list.Ports = append(list.Ports, apitypes.Port(p))
+		}
+	}
+	return c.reply(http.StatusOK, list)
+}

@@ -1,0 +1,170 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// healthTimeout bounds how long the engine may take to say how it is.
+const healthTimeout = 2 * time.Second
+
+// available is nil if the daemon and its engine can serve.
+func (s *Server) available(ctx context.Context) error {
+	if s.streams.Err() != nil {
+		return fmt.Errorf("daemon: is being stopped")
+	}
+	if s.opt.Ready != nil {
+		if err := s.opt.Ready(); err != nil {
+			return fmt.Errorf("daemon: %w", err)
+		}
+	}
+	if s.opt.Audit != nil {
+		if err := s.opt.Audit.Healthy(); err != nil {
+			return fmt.Errorf("audit log: %w", err)
+		}
+	}
+	if err := s.engineHealth(ctx); err != nil {
+		return fmt.Errorf("engine: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) engineHealth(ctx context.Context) error {
+	if s.opt.Health == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	return s.opt.Health(ctx)
+}
+
+func (c *call) healthz() error {
+	c.w.Header().Set("Content-Type", plainText)
+	_, err := io.WriteString(c.w, "ok\n")
+	return err
+}
+
+func (c *call) readyz() error {
+	if err := c.s.available(c.r.Context()); err != nil {
+		return &refusal{code: codeUnavailable, detail: err.Error(), err: err}
+	}
+	return c.healthz()
+}
+
+func (c *call) status() error {
+	s := apitypes.Status{Version: c.s.opt.Version, Uptime: apitypes.Duration(time.Since(c.s.started)), Engine: apitypes.Health{OK: true}}
+	err := c.s.available(c.r.Context())
+	if s.Available = err == nil; err != nil {
+		s.Reason = err.Error()
+	}
+	if err := c.s.engineHealth(c.r.Context()); err != nil {
+		s.Engine = apitypes.Health{Reason: err.Error()}
+	}
+	c.count(&s)
+	use, limits := c.s.opt.Sessions.Quota(c.listTenant())
+	s.Quota = quotaOf(use, limits, c.listTenant())
+	if c.who.all() {
+		s.Audit = c.s.auditHead()
+	}
+	return c.reply(http.StatusOK, s)
+}
+
+// count fills in how much there is, for those who may know.
+func (c *call) count(s *apitypes.Status) {
+	s.Sessions = map[string]int{}
+	if c.tenant == AllTenants {
+		stats := c.s.opt.Sessions.Stats()
+		for state, n := range stats.States {
+			s.Sessions[string(state)] = n
+		}
+		s.Processes, s.Execs = stats.ProcessesRunning, stats.ExecsRunning
+		return
+	}
+	for _, v := range c.s.opt.Sessions.List(c.tenant) {
+		s.Sessions[string(v.State)]++
+		s.Processes += v.Processes
+		s.Execs += v.Execs
+	}
+}
+
+func quotaOf(u policy.Use, q policy.Quotas, tenant string) []apitypes.QuotaUse {
+	scope := "tenant"
+	if tenant == "" {
+		scope = "global"
+	}
+	list := []apitypes.QuotaUse{
+		{Name: "sessions", Limit: float64(q.Sessions), InUse: float64(u.Sessions)},
+		{Name: "processes", Limit: float64(q.Processes), InUse: float64(u.Processes)},
+		{Name: "execs", Limit: float64(q.Execs), InUse: float64(u.Execs)},
+		{Name: "memory", Limit: float64(q.Memory), InUse: float64(u.Memory)},
+		{Name: "cpus", Limit: q.CPUs, InUse: u.CPUs},
+		{Name: "workspace_bytes", Limit: float64(q.WorkspaceBytes), InUse: float64(u.WorkspaceBytes)},
+	}
+	for i := range list {
+		list[i].Scope = scope
+	}
+	return list
+}
+
+func (s *Server) auditHead() *apitypes.AuditHead {
+	if s.opt.Audit == nil {
+		return nil
+	}
+	head := s.opt.Audit.Head()
+	h := &apitypes.AuditHead{Seq: head.Seq, Hash: head.Hash, OK: true}
+	if err := s.opt.Audit.Healthy(); err != nil {
+		h.OK, h.Reason = false, err.Error()
+	}
+	return h
+}
+
+// errors lists what went wrong; what belongs to no tenant is for those who may see
+// all.
+func (c *call) errors() error {
+	list := apitypes.ErrorList{Errors: []apitypes.ErrorRecord{}}
+	for _, e := range c.s.opt.Sessions.Errors() {
+		if c.tenant == AllTenants || e.Tenant == c.tenant || (e.Tenant == "" && c.who.all()) {
+			list.Errors = append(list.Errors, apitypes.ErrorRecord(e))
+		}
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func (c *call) profiles() error {
+	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
+	for _, p := range c.s.opt.Sessions.Profiles() {
+		list.Profiles = append(list.Profiles, profileOf(&p))
+	}
+	return c.reply(http.StatusOK, list)
+}
+
+func profileOf(p *policy.Profile) apitypes.Profile {
+	return apitypes.Profile{
+		Name: p.Name, Network: p.Network, CPUs: p.CPUs, Memory: apitypes.Size(p.Memory), PIDs: p.PIDs, OpenFiles: p.OpenFiles,
+		FileSize: apitypes.Size(p.FileSize), WritableRoot: p.WritableRoot, TmpSize: apitypes.Size(p.TmpSize),
+		UpperSize: apitypes.Size(p.UpperSize), WorkspaceMode: p.WorkspaceMode, MountMode: p.MountMode,
+		Timeout: seconds(p.Timeout), IdleTTL: seconds(p.IdleTTL), MaxLifetime: seconds(p.MaxLifetime),
+		Persistent: p.Persistent, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
+		Locked: append([]string{}, p.Locked...),
+		Caps: apitypes.ProfileCaps{
+			CPUs: p.Caps.CPUs, Memory: apitypes.Size(p.Caps.Memory), PIDs: p.Caps.PIDs, TmpSize: apitypes.Size(p.Caps.TmpSize),
+			UpperSize: apitypes.Size(p.Caps.UpperSize), Timeout: seconds(p.Caps.Timeout), IdleTTL: seconds(p.Caps.IdleTTL),
+			MaxLifetime: seconds(p.Caps.MaxLifetime),
+		},
+	}
+}
+
+// seconds writes a time without an end as -1 second, as a limit without one is -1.
+func seconds(d policy.Duration) apitypes.Duration {
+	if d < 0 {
+		return apitypes.Duration(engine.Unlimited * time.Second)
+	}
+	return apitypes.Duration(d)
+}
