@@ -2,6 +2,9 @@ package attack
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -10,9 +13,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 )
@@ -77,12 +82,81 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// TestBuiltin tries to get at a file operation under way, which is a process of the
+// command's own user. It holds nothing that the user has not, but its program is that
+// of the launcher, and it must do what it was asked for.
+func TestBuiltin(t *testing.T) {
+	testutil.RequireRoot(t)
+	program := buildProbe(t)
+	e := start(t)
+	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
+		b := create(t, e, engine.Spec{
+			User:   user,
+			Mounts: []mounts.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+		})
+		end, written := startWrite(t, b)
+		for _, name := range probes(t, program, "builtin") {
+			t.Run(fmt.Sprintf("user %d/%s", user.UID, name), func(t *testing.T) { wantBlocked(t, b, name, nil) })
+		}
+		end.Close()
+		if err := <-written; err != nil {
+			t.Errorf("user %d: %v", user.UID, err)
+		}
+	}
+}
+
+// startWrite begins to write a file. The operation runs, and waits for more content
+// until it is closed; its error is sent to written.
+func startWrite(t *testing.T, b engine.Box) (end io.Closer, written <-chan error) {
+	t.Helper()
+	r, w := io.Pipe()
+	done := make(chan error, 1)
+	go func() {
+		_, err := files.Write(context.Background(), b, files.Options{Timeout: time.Minute}, "file", r, files.WriteOptions{})
+		done <- err
+	}()
+	t.Cleanup(func() { w.Close() })
+	// More than the pipe holds: somebody reads.
+	if _, err := w.Write(make([]byte, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	return w, done
+}
+
+// TestBuiltinKilled: the user may signal what runs as the user. The caller then gets
+// an error, and no half of a file.
+func TestBuiltinKilled(t *testing.T) {
+	testutil.RequireRoot(t)
+	b := create(t, start(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+	for _, signal := range []string{"KILL", "TERM", "SEGV", "QUIT", "HUP", "PIPE"} {
+		end, written := startWrite(t, b)
+		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-init files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
+		if r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"sh", "-c", script}}); err != nil || r.ExitCode != 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		if signal == "PIPE" { // what is no pipe's does not end a Go program
+			end.Close()
+			if err := <-written; err != nil {
+				t.Errorf("%s: %v", signal, err)
+			}
+			continue
+		}
+		if err := <-written; !errors.Is(err, files.ErrProtocol) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line of ErrProtocol", signal, err)
+		}
+		end.Close()
+		if list, _, err := files.List(t.Context(), b, files.Options{}, "/home/box", 0); err != nil || len(list) != 0 {
+			t.Errorf("%s: left %+v, %v", signal, list, err)
+		}
+	}
+}
+
 func wantBlocked(t *testing.T, b engine.Box, name string, bait []string) {
 	t.Helper()
-	var errors strings.Builder
-	try(t, b, name, bait, engine.Command{Stderr: &errors})
-	if errors.Len() > 0 {
-		t.Errorf("stderr: %s", &errors)
+	var stderr strings.Builder
+	try(t, b, name, bait, engine.Command{Stderr: &stderr})
+	if stderr.Len() > 0 {
+		t.Errorf("stderr: %s", &stderr)
 	}
 }
 

@@ -9,6 +9,7 @@
 //
 //	probe list [outside]    names, one a line; outside: those that do no harm on a
 //	                        bare host, where they must escape for root
+//	probe list KIND         those that need a process beside them: see companions
 //	probe NAME [KEY=VALUE]… one probe. Values say what the host has set up as bait,
 //	                        see the fields of bait
 package main
@@ -50,18 +51,24 @@ const (
 var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespaceProbes,
 	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes}
 
+// companions are probes that need a process beside them in the box, which the test
+// starts, by what kind of process that is.
+var companions = map[string][]probe{
+	"builtin": builtinProbes,
+}
+
 func main() {
 	// Some attacks change or ask for the state of a thread.
 	runtime.LockOSThread()
 	if len(os.Args) < 2 {
-		fmt.Fprintln(os.Stderr, "usage: probe list [outside] | probe NAME [KEY=VALUE]…")
+		fmt.Fprintln(os.Stderr, "usage: probe list [outside|KIND] | probe NAME [KEY=VALUE]…")
 		os.Exit(2)
 	}
 	if name, ok := strings.CutPrefix(os.Args[1], "child:"); ok {
 		playChild(name)
 	}
 	if os.Args[1] == "list" {
-		list(slices.Contains(os.Args[2:], "outside"))
+		list(strings.Join(os.Args[2:], " "))
 		return
 	}
 	o := run(os.Args[1], parseBait(os.Args[2:]))
@@ -69,16 +76,24 @@ func main() {
 	os.Exit(int(o.kind))
 }
 
-func list(outside bool) {
-	for _, p := range slices.Concat(tables...) {
-		if !outside || p.outside {
+func list(kind string) {
+	probes, needs := companions[kind]
+	if !needs {
+		probes = slices.Concat(tables...)
+	}
+	for _, p := range probes {
+		if kind != "outside" || p.outside {
 			fmt.Println(p.name)
 		}
 	}
 }
 
 func run(name string, b bait) outcome {
-	for _, p := range slices.Concat(tables...) {
+	all := slices.Concat(tables...)
+	for _, probes := range companions {
+		all = append(all, probes...)
+	}
+	for _, p := range all {
 		if p.name == name {
 			return p.try(b)
 		}

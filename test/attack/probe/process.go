@@ -16,13 +16,13 @@ var processProbes = []probe{
 	{"fds", "a leaked descriptor of the host is a way out (CVE-2024-21626)", descriptors, false},
 	{"cwd", "a working directory outside of the root is one too (CVE-2024-21626)", workingDirectory, false},
 	{"kill-init", "PID 1 ends or stops by a command's hand", killInit, false},
-	{"ptrace-init", "code runs as PID 1", ptraceInit, false},
+	{"ptrace-init", "code runs as PID 1", func(bait) outcome { return ptrace(1) }, false},
 	{"mem-init", "the memory of PID 1 is read or written", opening(unix.O_RDWR, "/proc/1/mem"), false},
-	{"vm-init", "the memory of PID 1 is read", vmInit, false},
-	{"getfd-init", "descriptors of PID 1 are copied", getfdInit, false},
+	{"vm-init", "the memory of PID 1 is read", func(bait) outcome { return vm(1) }, false},
+	{"getfd-init", "descriptors of PID 1 are copied", func(bait) outcome { return getfd(1) }, false},
 	{"spy-init", "PID 1 is dumpable: what it holds can be seen", opening(unix.O_RDONLY,
 		"/proc/1/environ", "/proc/1/maps", "/proc/1/auxv", "/proc/1/stack", "/proc/1/fd", "/proc/1/map_files", "/proc/1/io"), true},
-	{"exe-init", "the launcher's program is overwritten or copied (CVE-2019-5736)", exeInit, false},
+	{"exe-init", "the launcher's program is overwritten or copied (CVE-2019-5736)", func(bait) outcome { return exe(1) }, false},
 	{"other-pids", "processes of the host or another box are visible", otherPIDs, true},
 	{"session", "a shared session means a shared terminal (CVE-2017-5226)", session, false},
 }
@@ -74,13 +74,13 @@ func killInit(bait) outcome {
 	}, signals...)
 }
 
-func ptraceInit(bait) outcome {
+func ptrace(pid int) outcome {
 	return all(
-		call("PTRACE_ATTACH", unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1),
-		call("PTRACE_SEIZE", unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1))
+		call("PTRACE_ATTACH", unix.SYS_PTRACE, unix.PTRACE_ATTACH, uintptr(pid)),
+		call("PTRACE_SEIZE", unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid)))
 }
 
-func vmInit(bait) outcome {
+func vm(pid int) outcome {
 	var buf [8]byte
 	local := []unix.Iovec{{Base: &buf[0], Len: 8}}
 	// An address that is mapped in no process tells EFAULT from EPERM.
@@ -89,7 +89,7 @@ func vmInit(bait) outcome {
 		if write {
 			fn = unix.ProcessVMWritev
 		}
-		_, err := fn(1, local, []unix.RemoteIovec{{Base: 1, Len: 8}}, 0)
+		_, err := fn(pid, local, []unix.RemoteIovec{{Base: 1, Len: 8}}, 0)
 		if err != unix.EPERM && err != unix.ESRCH {
 			return escaped("process_vm: %v instead of EPERM", err)
 		}
@@ -98,25 +98,31 @@ func vmInit(bait) outcome {
 	return blocked("EPERM")
 }
 
-func getfdInit(bait) outcome {
-	fd, err := unix.PidfdOpen(1, 0)
+func getfd(pid int) outcome {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return failing("pidfd_open", err)
 	}
 	defer unix.Close(fd)
-	return call("pidfd_getfd", unix.SYS_PIDFD_GETFD, uintptr(fd), 0)()
+	return each(func(number int) outcome {
+		return call("pidfd_getfd", unix.SYS_PIDFD_GETFD, uintptr(fd), uintptr(number))()
+	}, 0, 1, 2, 3)
 }
 
-func exeInit(bait) outcome {
+func exe(pid int) outcome {
+	path := procPath(pid, "exe")
 	return all(
-		func() outcome { return openOne("/proc/1/exe", unix.O_WRONLY) },
-		func() outcome { return openOne("/proc/1/exe", unix.O_RDONLY) },
+		func() outcome { return openOne(path, unix.O_WRONLY) },
+		func() outcome { return openOne(path, unix.O_RDONLY) },
+		func() outcome { return openOne(path, unix.O_PATH) },
 		func() outcome {
 			// Its own program is the bind mount or file that the caller gave.
-			_, err := os.Readlink("/proc/1/exe")
-			return failing("reading the link /proc/1/exe", err)
+			_, err := os.Readlink(path)
+			return failing("reading the link "+path, err)
 		})
 }
+
+func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
 
 // otherPIDs wants PID 1 and itself only.
 func otherPIDs(bait) outcome {
