@@ -18,7 +18,6 @@ var past = time.Unix(1, 0)
 type managed struct {
 	number  uint32
 	key     string
-	slot    string
 	ring    uint64 // bytes of each output's
 	drop    bool
 	tty     *os.File // the terminal's master
@@ -38,7 +37,7 @@ type managed struct {
 // caller closes them. pty is master and slave of its terminal, if it has one, which
 // are the caller's and stay so.
 func newManaged(m *wire.LaunchMsg, pty []int) (p *managed, child [3]int, err error) {
-	p = &managed{key: m.Key, slot: m.Slot, ring: m.Ring, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
+	p = &managed{key: m.Key, ring: m.Ring, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
 	child = [3]int{-1, -1, -1}
 	if m.Spawn.TTY {
 		err = p.openTerminal(m, pty, &child)
@@ -222,7 +221,7 @@ func (p *managed) resize(rows, cols uint16) {
 // describeLocked is the process as it is now, with its rings.
 func (p *managed) describeLocked() (wire.ManagedMsg, []int) {
 	m := wire.ManagedMsg{
-		Number: p.number, Key: p.key, Slot: p.slot, PID: uint32(p.pid),
+		Number: p.number, Key: p.key, PID: uint32(p.pid),
 		TTY: p.tty != nil, DropOldest: p.drop, Ring: p.ring,
 		Age: uint64(time.Since(p.began)), Ended: p.ended, Status: uint32(p.status),
 	}

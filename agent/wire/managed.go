@@ -31,7 +31,6 @@ const (
 const (
 	MaxManaged = 64 // of a box that have not been forgotten
 	MaxKey     = 64 // bytes
-	MaxSlot    = 255
 	// MinRing and MaxRing bound the size of one ring in bytes, MaxRings that of all
 	// rings of a box: cgroups leaves room for them beside the limit of the box.
 	MinRing  = 8 << 10
@@ -66,7 +65,6 @@ const (
 // Spawn.Tasks v1 tasks files, and with Spawn.TTY master and slave of a terminal.
 type LaunchMsg struct {
 	Key        string
-	Slot       string // the client's name for the cgroup; given back by List
 	Ring       uint64 // bytes of each output, a power of two
 	DropOldest bool
 	Spawn      SpawnMsg
@@ -88,7 +86,6 @@ type ForgetMsg struct{ Number uint32 }
 type ManagedMsg struct {
 	Number     uint32 // the id of all frames about it
 	Key        string
-	Slot       string
 	PID        uint32
 	TTY        bool
 	DropOldest bool
@@ -170,7 +167,6 @@ type ResizeMsg struct{ Rows, Cols uint16 }
 func (m *LaunchMsg) Marshal() []byte {
 	var e encoder
 	e.bytes([]byte(m.Key))
-	e.bytes([]byte(m.Slot))
 	e.u64(m.Ring)
 	e.bool(m.DropOldest)
 	e.b = append(e.b, m.Spawn.Marshal()...)
@@ -180,7 +176,7 @@ func (m *LaunchMsg) Marshal() []byte {
 // Unmarshal parses the body of a Launch frame.
 func (m *LaunchMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
-	m.Key, m.Slot = d.key(), d.short(MaxSlot)
+	m.Key = d.key()
 	m.Ring = d.ring()
 	m.DropOldest = d.bool()
 	if d.bad {
@@ -208,15 +204,6 @@ func (d *decoder) key() string {
 		d.bad = true
 	}
 	return key
-}
-
-// short is a string of printable characters.
-func (d *decoder) short(most int) string {
-	b := d.bytes()
-	if len(b) > most || printable(b) != string(b) {
-		d.bad = true
-	}
-	return string(b)
 }
 
 func (d *decoder) ring() uint64 {
@@ -260,7 +247,6 @@ func (m *ManagedMsg) Marshal() []byte {
 	var e encoder
 	e.u32(m.Number)
 	e.bytes([]byte(m.Key))
-	e.bytes([]byte(m.Slot))
 	e.u32(m.PID)
 	e.bool(m.TTY)
 	e.bool(m.DropOldest)
@@ -282,7 +268,7 @@ func (m *ManagedMsg) Marshal() []byte {
 func (m *ManagedMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Number = d.u32()
-	m.Key, m.Slot = d.key(), d.short(MaxSlot)
+	m.Key = d.key()
 	m.PID = d.upTo(math.MaxInt32)
 	m.TTY, m.DropOldest = d.bool(), d.bool()
 	m.Ring = d.ring()
