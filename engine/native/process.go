@@ -34,21 +34,11 @@ const (
 // process is a command that was asked for. One goroutine, supervise, owns its
 // end; everyone else waits for done.
 type process struct {
-	box  *box
-	cmd  engine.Command
-	slot *slot
-	io   stdio
-	tty  *terminal
-	id   uint32
-	// alone says that no other command overlapped with it; under box.mu.
-	alone bool
-	// most are the highest memory and pids limits that it has lived under; under
-	// box.mu.
-	most engine.Limits
-
-	fileSize  int64 // limit that it runs under, in bytes; none if not above 0
-	began     time.Time
-	fullAtRun uint64 // volumes that were full before it ran
+	account
+	cmd engine.Command
+	io  stdio
+	tty *terminal
+	id  uint32
 
 	started chan *wire.FailedMsg // one value: nil for a birth
 	exited  chan unix.WaitStatus // at most one value
@@ -59,9 +49,6 @@ type process struct {
 	// Only the reader of the agent's frames touches these.
 	sawStart, sawExit bool
 	lostOnce          sync.Once
-
-	result engine.Result
-	err    error
 }
 
 var _ engine.Process = (*process)(nil)
@@ -75,7 +62,7 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 		return nil, err
 	}
 	p := &process{
-		box:     b,
+		account: account{box: b},
 		cmd:     cmd.WithDefaults(b.spec),
 		started: make(chan *wire.FailedMsg, 1),
 		exited:  make(chan unix.WaitStatus, 1),
@@ -111,7 +98,7 @@ func (p *process) start(ctx context.Context) error {
 	}
 	p.fullAtRun = fullVolumes(p.box.volumes)
 	p.slot.begin()
-	m := p.spawnMsg()
+	m := p.spawnMsg(&p.cmd)
 	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, p.slot.birth...)
 	p.began = time.Now()
 	if err := p.box.agent.Send(wire.TypeSpawn, p.id, m.Marshal(), files...); err != nil {
@@ -129,11 +116,11 @@ func (p *process) awaitStart(ctx context.Context) error {
 	select {
 	case failed := <-p.started:
 		p.box.slots.refill()
-		return p.startError(failed)
+		return p.box.startError(&p.cmd, failed)
 	case <-p.lost:
 		select {
 		case failed := <-p.started: // its last word
-			return p.startError(failed)
+			return p.box.startError(&p.cmd, failed)
 		default:
 		}
 		return fmt.Errorf("starting command in box %q: %w", p.box.id, engine.ErrBoxLost)
@@ -145,25 +132,25 @@ func (p *process) awaitStart(ctx context.Context) error {
 }
 
 // startError turns the agent's words into an error that callers can tell apart.
-func (p *process) startError(failed *wire.FailedMsg) error {
+func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	if failed == nil {
 		return nil
 	}
-	program := cmp.Or(p.cmd.Builtin, p.cmd.Args[0])
+	program := cmp.Or(cmd.Builtin, cmd.Args[0])
 	switch {
 	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
 		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)
 	case failed.Step == wire.StepExec:
 		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
-		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", p.cmd.Dir, engine.ErrNoDir)
+		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
-		return fmt.Errorf("%s %q: %w", failed.Step, p.cmd.Dir, failed.Errno)
+		return fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:
-		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, p.box.currentLimits().PIDs)
+		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, b.currentLimits().PIDs)
 	case failed.Errno == syscall.ENOMEM:
 		return fmt.Errorf("executing %q: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
-			program, failed.Errno, engine.FormatSize(p.box.currentLimits().Memory))
+			program, failed.Errno, engine.FormatSize(b.currentLimits().Memory))
 	}
 	return fmt.Errorf("executing %q: %w", program, failed)
 }

@@ -9,25 +9,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawnMsg is the command as the agent is asked for it.
-func (p *process) spawnMsg() *wire.SpawnMsg {
-	limits := p.box.currentLimits()
-	p.fileSize = limits.FileSize
-	args := p.cmd.Args
-	if p.cmd.Builtin != "" {
-		args = append([]string{builtinName, p.cmd.Builtin}, args...)
+// spawnMsg is cmd as the agent is asked for it.
+func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
+	limits := a.box.currentLimits()
+	a.fileSize = limits.FileSize
+	args := cmd.Args
+	if cmd.Builtin != "" {
+		args = append([]string{builtinName, cmd.Builtin}, args...)
 	}
 	return &wire.SpawnMsg{
 		Args:    args,
-		Self:    p.cmd.Builtin != "",
-		Env:     p.cmd.Env,
-		Dir:     p.cmd.Dir,
-		MakeDir: p.cmd.MakeDir,
-		TTY:     p.cmd.TTY != nil,
-		UID:     uint32(p.cmd.User.UID),
-		GID:     uint32(p.cmd.User.GID),
+		Self:    cmd.Builtin != "",
+		Env:     cmd.Env,
+		Dir:     cmd.Dir,
+		MakeDir: cmd.MakeDir,
+		TTY:     cmd.TTY != nil,
+		UID:     uint32(cmd.User.UID),
+		GID:     uint32(cmd.User.GID),
 		Rlimits: rlimits(limits),
-		Tasks:   uint32(len(p.slot.birth) - 1),
+		Tasks:   uint32(len(a.slot.birth) - 1),
 	}
 }
 

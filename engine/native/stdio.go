@@ -36,7 +36,7 @@ type stream struct {
 }
 
 // input sets up descriptor 0.
-func (s *stdio) input(r io.Reader, uid, gid int) error {
+func (s *stdio) input(r io.Reader) error {
 	if r == nil {
 		s.child[0] = s.null
 		return nil
@@ -45,7 +45,7 @@ func (s *stdio) input(r io.Reader, uid, gid int) error {
 		s.child[0] = f
 		return nil
 	}
-	read, write, err := pipe(uid, gid, false)
+	read, write, err := pipe(false)
 	if err != nil {
 		return fmt.Errorf("making stdin: %w", err)
 	}
@@ -72,7 +72,7 @@ func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 
 // output sets up descriptor n (1 or 2) for a caller's writer; it returns nil
 // where the bytes do not pass through boxd.
-func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func(), uid, gid int) (*stream, error) {
+func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func()) (*stream, error) {
 	if f, ok := w.(*os.File); ok && limit == 0 && direct(f, n) {
 		s.child[n] = f
 		return nil, nil
@@ -81,7 +81,7 @@ func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func(), uid, gid
 		s.child[n] = s.null
 		return nil, nil
 	}
-	read, write, err := pipe(uid, gid, true)
+	read, write, err := pipe(true)
 	if err != nil {
 		return nil, fmt.Errorf("making output pipe: %w", err)
 	}
@@ -165,10 +165,10 @@ func (s *stdio) close() {
 	}
 }
 
-// pipe makes a pipe of which the command gets the blocking end. It belongs to
-// the command's user, so that /dev/stdin, /dev/stdout and /dev/stderr can be
-// opened in the box.
-func pipe(uid, gid int, childWrites bool) (read, write *os.File, err error) {
+// pipe makes a pipe of which the command gets the blocking end. It belongs to this
+// process's user, who need not be able to give it to the command's: the mode lets
+// everybody open it who has it, as /dev/stdin, /dev/stdout and /dev/stderr.
+func pipe(childWrites bool) (read, write *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
 		return nil, nil, os.NewSyscallError("pipe2", err)
@@ -177,7 +177,7 @@ func pipe(uid, gid int, childWrites bool) (read, write *os.File, err error) {
 	if childWrites {
 		ours = fds[0]
 	}
-	err = errors.Join(unix.SetNonblock(ours, true), unix.Fchown(ours, uid, gid))
+	err = errors.Join(unix.SetNonblock(ours, true), unix.Fchmod(ours, 0o666))
 	read, write = os.NewFile(uintptr(fds[0]), "pipe"), os.NewFile(uintptr(fds[1]), "pipe")
 	if err != nil {
 		read.Close()

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -99,6 +98,7 @@ func (p *process) endTree(reason engine.Verdict) bool {
 		p.note(err)
 	}
 	if !populated || p.cmd.KeepBackground && reason == "" {
+		p.slot.background = populated
 		return populated
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), emptyDeadline)
@@ -167,30 +167,5 @@ func (p *process) measure() {
 		n := s.bytes.Load()
 		r.StderrBytes = &n
 	}
-	u, err := p.slot.stats.Read()
-	if errors.Is(err, unix.ENODEV) {
-		return // the cgroup has been removed with its box
-	}
-	if err != nil {
-		p.note(err)
-		return
-	}
-	if p.box.wasAlone(p) {
-		u = u.Alone()
-	}
-	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
-	r.MemoryPeak, r.PIDsPeak = p.box.peaks(p, u.MemoryPeak, u.PIDsPeak)
-	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
-	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
+	p.readUse()
 }
-
-func usec(v *int64) *time.Duration {
-	if v == nil {
-		return nil
-	}
-	d := time.Duration(*v) * time.Microsecond
-	return &d
-}
-
-// note keeps a failure of boxd's own for Wait.
-func (p *process) note(err error) { p.err = errors.Join(p.err, err) }

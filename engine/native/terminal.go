@@ -6,7 +6,6 @@ import (
 	"os"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native/rpc"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,41 +22,32 @@ func (t *terminal) resize(size engine.WindowSize) error {
 
 // openStdio makes the command's descriptors.
 func (p *process) openStdio() error {
-	uid, gid := p.hostIDs()
 	p.io.null = p.box.engine.null
 	if p.cmd.TTY != nil {
 		return p.openTerminal()
 	}
-	if err := p.io.input(p.cmd.Stdin, uid, gid); err != nil {
+	if err := p.io.input(p.cmd.Stdin); err != nil {
 		return err
 	}
 	flood := func() { p.end(engine.OutputLimit) }
 	var err error
-	if p.io.stdout, err = p.io.output(1, p.cmd.Stdout, p.cmd.OutputLimit, flood, uid, gid); err != nil {
+	if p.io.stdout, err = p.io.output(1, p.cmd.Stdout, p.cmd.OutputLimit, flood); err != nil {
 		return err
 	}
 	if sameOutput(p.cmd.Stdout, p.cmd.Stderr) {
 		p.io.child[2] = p.io.child[1]
 		return nil
 	}
-	p.io.stderr, err = p.io.output(2, p.cmd.Stderr, p.cmd.OutputLimit, flood, uid, gid)
+	p.io.stderr, err = p.io.output(2, p.cmd.Stderr, p.cmd.OutputLimit, flood)
 	return err
-}
-
-func (p *process) hostIDs() (uid, gid int) {
-	return p.box.hostUID + p.cmd.User.UID, p.box.hostUID + p.cmd.User.GID
 }
 
 // openTerminal has the launcher open a terminal of the box's own devpts: the box
 // never names it and cannot hand us something else.
 func (p *process) openTerminal() error {
-	ask := rpc.PTY{ID: p.box.id, User: *p.cmd.User, Size: *p.cmd.TTY}
-	files, err := p.box.engine.link.call(context.Background(), rpc.TypePTY, ask, nil)
+	files, err := p.box.openPTY(context.Background(), &p.cmd)
 	if err != nil {
-		return fmt.Errorf("opening terminal: %w", err)
-	}
-	if len(files) != 2 {
-		return fmt.Errorf("opening terminal: %d descriptors", len(files))
+		return err
 	}
 	master, err := pollable(files[0])
 	if err != nil {

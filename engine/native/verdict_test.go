@@ -52,7 +52,7 @@ func TestJudge(t *testing.T) {
 		{"canceled", engine.Canceled, 0, false, false, receipt(nil, nil), engine.Canceled, -1, "", 0},
 		{"lost", engine.BoxLost, 0, false, false, receipt(nil, nil), engine.BoxLost, -1, "", 0},
 	} {
-		p := &process{box: &box{limits: limits}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
+		p := &process{account: account{box: &box{limits: limits}}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
 		p.result.Receipt, p.fileSize = c.receipt, c.fileSize
 		p.judge(c.reason, c.status, c.exited, c.background)
 		r := p.result

@@ -1,0 +1,123 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+// account is what is known of one command from the kernel and the launcher,
+// whatever its agent says.
+type account struct {
+	box  *box
+	slot *slot
+	// alone says that no other command overlapped with it; under box.mu.
+	alone bool
+	// most are the highest memory and pids limits that it has lived under; under
+	// box.mu.
+	most engine.Limits
+
+	fileSize  int64 // limit that it runs under, in bytes; none if not above 0
+	began     time.Time
+	fullAtRun uint64 // volumes that were full before it ran
+
+	result engine.Result
+	err    error
+}
+
+// note keeps a failure of boxd's own.
+func (a *account) note(err error) { a.err = errors.Join(a.err, err) }
+
+// readUse reads what the command used.
+func (a *account) readUse() {
+	u, err := a.slot.stats.Read()
+	if errors.Is(err, unix.ENODEV) {
+		return // the cgroup has been removed with its box
+	}
+	if err != nil {
+		a.note(err)
+		return
+	}
+	if a.box.wasAlone(a) {
+		u = u.Alone()
+	}
+	r := &a.result.Receipt
+	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
+	r.MemoryPeak, r.PIDsPeak = a.box.peaks(a, u.MemoryPeak, u.PIDsPeak)
+	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
+	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
+}
+
+func usec(v *int64) *time.Duration {
+	if v == nil {
+		return nil
+	}
+	d := time.Duration(*v) * time.Microsecond
+	return &d
+}
+
+// ending is how a command ended, as far as it is not counted by the kernel.
+type ending struct {
+	reason     engine.Verdict // boxd's own, "" if it ended by itself
+	limit      string         // behind reason
+	status     unix.WaitStatus
+	exited     bool // status is its
+	background bool // it left processes behind
+}
+
+// conclude says why the command ended. boxd's own reasons come first, then the
+// limits that the kernel counted, then the command's own doing. A command that
+// coped with a limit and exited 0 has simply exited, unless it left processes
+// behind that went on running into it. A status that is no end is a lie of PID 1.
+func (a *account) conclude(e ending) {
+	r := &a.result
+	r.ExitCode = -1
+	if e.exited && e.status.Exited() {
+		r.ExitCode = e.status.ExitStatus()
+	}
+	if e.exited && e.status.Signaled() {
+		r.Signal = e.status.Signal()
+	}
+	if e.exited && !isEnd(e.status) {
+		e.reason = engine.BoxLost
+	}
+	failed := r.ExitCode != 0
+	limits := a.box.currentLimits()
+	switch {
+	case e.reason != "":
+		r.Verdict, r.Limit = e.reason, e.limit
+	case failed && positive(r.Receipt.OOMKills):
+		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(limits.Memory)
+	case (failed || e.background) && positive(r.Receipt.PIDsLimitReached):
+		r.Verdict, r.Limit = engine.PIDsLimit, fmt.Sprint(limits.PIDs)
+	case r.Signal == unix.SIGXFSZ && a.fileSize > 0:
+		r.Verdict, r.Limit = engine.DiskQuota, "file size "+engine.FormatSize(a.fileSize)
+	case failed && a.filled() != "":
+		r.Verdict, r.Limit = engine.DiskQuota, a.filled()
+	case r.Signal != 0:
+		r.Verdict = engine.Signaled
+	default:
+		r.Verdict = engine.Exited
+	}
+}
+
+// isEnd says whether a status is that of a process that has ended.
+func isEnd(s unix.WaitStatus) bool { return s.Exited() || s.Signaled() }
+
+func positive(v *int64) bool { return v != nil && *v > 0 }
+
+// filled names the volumes that became full while the command ran.
+func (a *account) filled() string {
+	now := fullVolumes(a.box.volumes) &^ a.fullAtRun
+	var names []string
+	for i, v := range a.box.volumes {
+		if now&(1<<i) != 0 {
+			names = append(names, v.Path+" "+engine.FormatSize(v.Size))
+		}
+	}
+	return strings.Join(names, ", ")
+}

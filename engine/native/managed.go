@@ -1,0 +1,289 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math/bits"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// Launch implements engine.LiveBox. Once the agent was asked, ctx does not count any
+// more: a birth takes microseconds.
+func (b *box) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProcess, error) {
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	link, err := b.managedConnection(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("starting process %q: %w", m.Key, err)
+	}
+	p := newManaged(b, m.Key)
+	if err := p.launch(ctx, link, m); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// launch has the process born; on return it runs.
+func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Managed) error {
+	b := p.box
+	cmd := m.Command().WithDefaults(b.spec)
+	pty, err := b.openPTY(ctx, &cmd)
+	if err != nil {
+		return err
+	}
+	defer linux.CloseAll(pty)
+	if p.slot, err = b.slots.take(); err != nil {
+		return err
+	}
+	if b.engine.service {
+		err = b.slots.keep(p.slot, p.key)
+	}
+	if err != nil {
+		b.slots.release(p.slot)
+		return err
+	}
+	b.account(&p.account)
+	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, Spawn: *p.spawnMsg(&cmd)}
+	p.fullAtRun = fullVolumes(b.volumes)
+	p.slot.begin()
+	p.began = time.Now()
+	close(p.known)
+	files := slices.Concat(p.slot.birth, pty)
+	err = link.ask(&question{typ: wire.TypeLaunch, launch: p}, p.wanted.Marshal(), files...)
+	if err != nil {
+		b.unaccount(&p.account)
+		return errors.Join(p.launchError(&cmd, err), p.giveUp(err))
+	}
+	b.slots.refill()
+	return nil
+}
+
+// giveUp ends what may have come of a launch that failed with err.
+func (p *managed) giveUp(err error) error {
+	if errors.Is(err, engine.ErrBoxLost) || errors.Is(err, os.ErrClosed) {
+		p.slot.close()
+		return nil
+	}
+	if errors.Is(err, errTruncated) {
+		err = p.box.slots.kill(p.slot, int(unix.SIGKILL))
+	} else {
+		err = nil
+	}
+	p.box.slots.release(p.slot)
+	return err
+}
+
+// launchError turns the agent's words into an error that callers can tell apart.
+func (p *managed) launchError(cmd *engine.Command, err error) error {
+	failed, ok := errors.AsType[*wire.FailedMsg](err)
+	switch {
+	case !ok:
+		return fmt.Errorf("starting process %q: %w", p.key, err)
+	case failed.Step == wire.StepKey:
+		return &engine.FieldError{Field: "key", Value: engine.Quote(p.key), Rule: "must be new in the box: there is or was a process of that name"}
+	case failed.Step == wire.StepTable:
+		return fmt.Errorf("starting process %q: the box has %d managed processes: forget some first", p.key, wire.MaxManaged)
+	case failed.Step == wire.StepRing && failed.Errno == unix.ENOSPC:
+		return fmt.Errorf("starting process %q: the histories of all processes of a box are %s at most: choose a smaller one, or forget processes first",
+			p.key, engine.FormatSize(wire.MaxRings))
+	}
+	return p.box.startError(cmd, failed)
+}
+
+// ringSize is the size of a ring for the history of m.
+func ringSize(m engine.Managed) uint64 {
+	history := uint64(cmp.Or(m.History, engine.DefaultHistory))
+	return max(wire.MinRing, uint64(1)<<bits.Len64(history-1))
+}
+
+// openPTY has the launcher open master and slave of a terminal, if cmd wants one.
+func (b *box) openPTY(ctx context.Context, cmd *engine.Command) ([]*os.File, error) {
+	if cmd.TTY == nil {
+		return nil, nil
+	}
+	ask := rpc.PTY{ID: b.id, User: *cmd.User, Size: *cmd.TTY}
+	files, err := b.engine.link.call(ctx, rpc.TypePTY, ask, nil)
+	if err != nil {
+		return nil, fmt.Errorf("opening terminal: %w", err)
+	}
+	if len(files) != 2 {
+		linux.CloseAll(files)
+		return nil, fmt.Errorf("opening terminal: %d descriptors: %w", len(files), wire.ErrProtocol)
+	}
+	return files, nil
+}
+
+// account has the box take a into account: commands that run beside it are not
+// alone.
+func (b *box) account(a *account) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, p := range b.processes {
+		p.alone = false
+	}
+	if b.launched == nil {
+		b.launched = map[*account]struct{}{}
+	}
+	b.launched[a] = struct{}{}
+	a.most = b.limits
+}
+
+func (b *box) unaccount(a *account) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.launched, a)
+}
+
+// Managed implements engine.LiveBox. The order is that of their starts.
+func (b *box) Managed() []engine.ManagedProcess {
+	b.mu.Lock()
+	link := b.managed
+	b.mu.Unlock()
+	if link == nil {
+		return nil
+	}
+	var list []engine.ManagedProcess
+	for _, p := range link.all() {
+		list = append(list, p)
+	}
+	return list
+}
+
+// all lists the processes in the order of their starts.
+func (l *managedLink) all() []*managed {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var list []*managed
+	for _, p := range l.processes {
+		list = append(list, p)
+	}
+	slices.SortFunc(list, func(p, q *managed) int { return cmp.Compare(p.number, q.number) })
+	return list
+}
+
+// managedConnection returns the connection for managed processes, which is made
+// when the first one is launched.
+func (b *box) managedConnection(ctx context.Context) (*managedLink, error) {
+	b.opening.Lock()
+	defer b.opening.Unlock()
+	b.mu.Lock()
+	link, lost := b.managed, b.lost
+	b.mu.Unlock()
+	switch {
+	case lost:
+		return nil, fmt.Errorf("box %q: %w", b.id, engine.ErrBoxLost)
+	case link != nil:
+		return link, nil
+	}
+	files, err := b.engine.link.call(ctx, rpc.TypeConnect, rpc.Connect{ID: b.id}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if len(files) != 1 {
+		linux.CloseAll(files)
+		return nil, fmt.Errorf("connecting to agent: %d descriptors: %w", len(files), wire.ErrProtocol)
+	}
+	conn, err := wire.FileConn(files[0])
+	if err != nil {
+		return nil, err
+	}
+	link = newManagedLink(b, conn)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.managed = link
+	return link, nil
+}
+
+// openManaged finds the managed processes that an earlier client of the box left,
+// by the marks of their slots.
+func (b *box) openManaged(ctx context.Context) error {
+	if len(b.managedSlots) == 0 {
+		return nil
+	}
+	link, err := b.managedConnection(ctx)
+	if err != nil {
+		return err
+	}
+	list := &question{typ: wire.TypeList}
+	if err := link.ask(list, nil); err != nil {
+		return fmt.Errorf("listing managed processes: %w", err)
+	}
+	slots := map[string]string{}
+	for name, key := range b.managedSlots {
+		slots[key] = name
+	}
+	for _, p := range list.listed {
+		if err := p.adopt(slots[p.key]); err != nil {
+			return fmt.Errorf("adopting process %q: %w", p.key, err)
+		}
+		delete(slots, p.key)
+	}
+	for _, name := range slots { // of launches that came to nothing, and of forgotten ones
+		s := &slot{name: name}
+		if err := b.slots.kill(s, int(unix.SIGKILL)); err != nil {
+			return err
+		}
+		b.slots.release(s)
+	}
+	return nil
+}
+
+// adopt completes what is known of a process that an earlier client launched.
+func (p *managed) adopt(slot string) (err error) {
+	if slot == "" {
+		return fmt.Errorf("it has no cgroup: %w", wire.ErrProtocol)
+	}
+	if p.slot, err = p.box.slots.open(slot); err != nil {
+		return err
+	}
+	p.slot.begin()
+	p.began = p.attached.Add(-p.age)
+	p.fullAtRun = fullVolumes(p.box.volumes)
+	p.box.account(&p.account)
+	p.fileSize = p.box.currentLimits().FileSize
+	close(p.known)
+	return nil
+}
+
+// closeManaged lets go of the managed processes of a box that is gone, or that this
+// process lets go of.
+func (b *box) closeManaged() {
+	b.opening.Lock()
+	defer b.opening.Unlock()
+	b.mu.Lock()
+	link := b.managed
+	b.mu.Unlock()
+	if link == nil {
+		return
+	}
+	link.conn.Close()
+	<-link.done
+	for _, p := range link.all() {
+		select {
+		case <-p.known:
+		default: // its adoption failed
+			p.slot = new(slot)
+			p.slot.begin()
+			close(p.known)
+		}
+	}
+	link.wg.Wait()
+	for _, p := range link.all() {
+		p.mu.Lock()
+		if !p.forgotten {
+			p.forgetLocked()
+		}
+		p.mu.Unlock()
+	}
+}

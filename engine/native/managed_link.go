@@ -1,0 +1,243 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// answerDeadline bounds every request to an agent but those that wait for a
+// process. One that does not answer was stopped or taken over: its box is lost.
+const answerDeadline = 30 * time.Second
+
+// managedLink is the connection to an agent for managed processes, and what the
+// agent has said about them. Whatever breaks a rule ends it, and the box counts as
+// lost.
+type managedLink struct {
+	box  *box
+	conn *wire.Conn
+	done chan struct{} // closed when the reader has ended and everybody knows
+	wg   sync.WaitGroup
+
+	mu        sync.Mutex
+	next      uint32
+	asked     map[uint32]*question
+	processes map[uint32]*managed
+	err       error // why there will be no more answers
+}
+
+// question is a request that waits for its answer.
+type question struct {
+	typ    byte
+	launch *managed   // what shall be launched
+	listed []*managed // what a List was told so far
+	reply  chan error // one value
+}
+
+// newManagedLink takes ownership of conn.
+func newManagedLink(b *box, conn *wire.Conn) *managedLink {
+	l := &managedLink{
+		box: b, conn: conn, done: make(chan struct{}),
+		asked: map[uint32]*question{}, processes: map[uint32]*managed{},
+	}
+	go l.run()
+	go func() {
+		select {
+		case <-b.done:
+		case <-l.done:
+		}
+		conn.Close()
+	}()
+	return l
+}
+
+// run takes what the agent says until it says something wrong or nothing more.
+func (l *managedLink) run() {
+	defer close(l.done)
+	for {
+		frame, err := l.conn.Receive()
+		if err == nil {
+			err = l.take(frame)
+			frame.Close()
+		}
+		if err != nil {
+			l.fail(err)
+			return
+		}
+	}
+}
+
+// fail ends everything that waits.
+func (l *managedLink) fail(err error) {
+	l.conn.Close()
+	letGo := l.box.engine.service && l.box.engine.closedError() != nil
+	if letGo {
+		err = os.ErrClosed
+	} else {
+		err = fmt.Errorf("box %q: %w: %w", l.box.id, engine.ErrBoxLost, err)
+		l.box.agent.Close()
+	}
+	l.mu.Lock()
+	l.err = err
+	for _, q := range l.asked {
+		q.reply <- err
+	}
+	clear(l.asked)
+	l.mu.Unlock()
+	for _, p := range l.all() {
+		p.lose(err, letGo)
+	}
+}
+
+// ask sends a request and waits for its answer.
+func (l *managedLink) ask(q *question, body []byte, files ...*os.File) error {
+	q.reply = make(chan error, 1)
+	l.mu.Lock()
+	if l.err != nil {
+		defer l.mu.Unlock()
+		return l.err
+	}
+	l.next++
+	id := l.next
+	l.asked[id] = q
+	l.mu.Unlock()
+	if l.conn.Send(q.typ, id, body, files...) != nil {
+		l.conn.Close() // then the reader answers
+	}
+	t := time.AfterFunc(answerDeadline, func() { l.conn.Close() })
+	defer t.Stop()
+	return <-q.reply
+}
+
+// tell sends a frame that has no answer, or none that is waited for here. A
+// connection that is lost is the reader's to find.
+func (l *managedLink) tell(typ byte, number uint32, body []byte) {
+	_ = l.conn.Send(typ, number, body)
+}
+
+// take carries out a frame of the agent's.
+func (l *managedLink) take(frame *wire.Frame) error {
+	if len(frame.FDs) > 0 && frame.Type != wire.TypeManaged {
+		return fmt.Errorf("frame of type %d with descriptors: %w", frame.Type, wire.ErrProtocol)
+	}
+	switch frame.Type {
+	case wire.TypeHead, wire.TypeAccepted, wire.TypeEnded:
+		l.mu.Lock()
+		p := l.processes[frame.ID]
+		l.mu.Unlock()
+		if p == nil {
+			return nil // it was forgotten meanwhile
+		}
+		return p.event(frame)
+	case wire.TypeManaged:
+		return l.takeManaged(frame)
+	}
+	l.mu.Lock()
+	q := l.asked[frame.ID]
+	delete(l.asked, frame.ID)
+	l.mu.Unlock()
+	if q == nil {
+		return fmt.Errorf("answer of type %d to nothing: %w", frame.Type, wire.ErrProtocol)
+	}
+	err := q.answer(frame)
+	if errors.Is(err, wire.ErrProtocol) {
+		q.reply <- err
+		return err
+	}
+	q.reply <- err
+	return nil
+}
+
+// answer is what frame says to q; wire.ErrProtocol if it cannot be an answer.
+func (q *question) answer(frame *wire.Frame) error {
+	switch frame.Type {
+	case wire.TypeFailed:
+		failed := new(wire.FailedMsg)
+		if err := failed.Unmarshal(frame.Body); err != nil {
+			return err
+		}
+		return failed
+	case wire.TypeForgotten:
+		if q.typ == wire.TypeForget && len(frame.Body) == 0 {
+			return nil
+		}
+	case wire.TypeListed:
+		var m wire.ListedMsg
+		if err := m.Unmarshal(frame.Body); err != nil {
+			return err
+		}
+		if q.typ == wire.TypeList && int(m.Count) == len(q.listed) {
+			return nil
+		}
+	}
+	return fmt.Errorf("frame of type %d as an answer to one of type %d: %w", frame.Type, q.typ, wire.ErrProtocol)
+}
+
+// takeManaged takes the description of a process, which is part of the answer to
+// a List or all of that to a Launch.
+func (l *managedLink) takeManaged(frame *wire.Frame) error {
+	var m wire.ManagedMsg
+	if err := m.Unmarshal(frame.Body); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	q := l.asked[frame.ID]
+	if q == nil || q.typ == wire.TypeList && len(q.listed) == wire.MaxManaged || q.typ == wire.TypeForget {
+		return fmt.Errorf("managed process that nobody asked for: %w", wire.ErrProtocol)
+	}
+	if frame.Truncated {
+		delete(l.asked, frame.ID)
+		q.reply <- errTruncated
+		return nil
+	}
+	if l.processes[m.Number] != nil {
+		return fmt.Errorf("managed process %d twice: %w", m.Number, wire.ErrProtocol)
+	}
+	p := q.launch
+	if p == nil {
+		p = newManaged(l.box, m.Key)
+	}
+	if err := p.attach(l, &m, frame); err != nil {
+		return err
+	}
+	l.processes[m.Number] = p
+	if q.typ == wire.TypeList {
+		q.listed = append(q.listed, p)
+		return nil
+	}
+	delete(l.asked, frame.ID)
+	q.reply <- nil
+	return nil
+}
+
+// attach takes over what the agent says of p at first, with its rings.
+func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) error {
+	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
+		return fmt.Errorf("managed process %q is not what was asked for: %w", m.Key, wire.ErrProtocol)
+	}
+	if len(frame.FDs) != m.Streams() {
+		return fmt.Errorf("managed process with %d rings: %w", len(frame.FDs), wire.ErrProtocol)
+	}
+	files := frame.Files()
+	for i, file := range files {
+		if err := checkRing(file, int64(m.Ring)); err != nil {
+			linux.CloseAll(files)
+			return err
+		}
+		p.outputs = append(p.outputs, newOutput(l, m, i, file))
+	}
+	p.link, p.number, p.pid, p.tty = l, m.Number, int(m.PID), m.TTY
+	p.age, p.attached = time.Duration(m.Age), time.Now()
+	p.input = newInput(l, m)
+	if m.Ended {
+		return p.end(&wire.EndedMsg{Status: m.Status, Wall: m.Age, Heads: m.Heads})
+	}
+	return nil
+}

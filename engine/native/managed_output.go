@@ -1,0 +1,242 @@
+package native
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"github.com/boxd/boxd/agent/wire"
+	"golang.org/x/sys/unix"
+)
+
+// output is one output of a managed process: the ring that its agent fills. The
+// ring is read with pread(2) and never mapped: a memfd whose owner punches holes
+// into it, or has no memory left for it, would raise SIGBUS.
+type output struct {
+	link   *managedLink
+	number uint32
+	stream uint32
+	file   *os.File
+	size   int64
+	drop   bool
+
+	mu       sync.Mutex
+	floor    int64
+	head     int64
+	final    bool          // floor and head are
+	err      error         // why nothing can be read any more
+	released int64         // by the reader
+	sent     int64         // what the agent was told of it
+	watching int64         // offset that the agent watches, -1 without
+	changed  chan struct{} // closed at the next change
+}
+
+// ringTries is how often the bounds of a ring may be caught in the writing.
+const ringTries = 1000
+
+func newOutput(l *managedLink, m *wire.ManagedMsg, stream int, file *os.File) *output {
+	return &output{
+		link: l, number: m.Number, stream: uint32(stream), file: file, size: int64(m.Ring), drop: m.DropOldest,
+		watching: -1, changed: make(chan struct{}),
+		released: int64(m.Released[stream]), sent: int64(m.Released[stream]),
+	}
+}
+
+// checkRing makes sure that a file is what its agent has to give: memory that
+// nobody can make shorter.
+func checkRing(file *os.File, size int64) error {
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return os.NewSyscallError("fstat", err)
+	}
+	// Files on disk and what only looks like a file have no seals: fcntl(2).
+	has, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
+	if err != nil || has&seals != seals || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != wire.RingHeader+size {
+		return fmt.Errorf("ring of mode %#o, size %d, seals %#x: %w", st.Mode, st.Size, has, wire.ErrProtocol)
+	}
+	return nil
+}
+
+// Bounds implements engine.Output.
+func (o *output) Bounds() (oldest, end int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refreshLocked()
+	return o.floor, o.head
+}
+
+// refreshLocked reads how far the ring is. What an agent that writes nonsense there
+// has written before is all there will be; its connection ends.
+func (o *output) refreshLocked() {
+	if o.final {
+		return
+	}
+	floor, head, err := o.readBounds()
+	if err != nil {
+		o.final = true
+		o.changedLocked()
+		o.link.conn.Close()
+		return
+	}
+	o.floor, o.head = int64(floor), int64(head)
+}
+
+func (o *output) readBounds() (floor, head uint64, err error) {
+	var words [wire.RingHeaderWords]byte
+	for range ringTries {
+		if _, err := o.file.ReadAt(words[:], 0); err != nil {
+			return 0, 0, err
+		}
+		if floor, head, ok := wire.RingBounds(words[:]); ok {
+			return floor, head, wire.CheckRing(uint64(o.size), uint64(o.floor), uint64(o.head), floor, head)
+		}
+	}
+	return 0, 0, fmt.Errorf("ring whose bounds are never whole: %w", wire.ErrProtocol)
+}
+
+func (o *output) changedLocked() {
+	close(o.changed)
+	o.changed = make(chan struct{})
+}
+
+// grown takes the word of the agent that there is more, or that the stream has
+// ended at head.
+func (o *output) grown(head uint64, ended bool) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refreshLocked()
+	if uint64(o.head) < head || ended && uint64(o.head) != head {
+		return fmt.Errorf("output that is said to reach %d reaches %d: %w", head, o.head, wire.ErrProtocol)
+	}
+	o.final = o.final || ended
+	o.watching = -1
+	o.changedLocked()
+	return nil
+}
+
+// stop ends the stream at what is in the ring now. With an error nothing can be
+// read any more.
+func (o *output) stop(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refreshLocked()
+	o.final, o.err = true, err
+	o.changedLocked()
+}
+
+// ReadAt implements engine.Output.
+func (o *output) ReadAt(ctx context.Context, p []byte, off int64) (n int, at int64, err error) {
+	if off < 0 {
+		return 0, off, fmt.Errorf("reading output at offset %d: %w", off, os.ErrInvalid)
+	}
+	for {
+		n, at, changed, err := o.tryRead(p, off)
+		if n > 0 || err != nil || len(p) == 0 {
+			return n, at, err
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return 0, off, context.Cause(ctx)
+		}
+	}
+}
+
+// tryRead reads what there is. With nothing it returns a channel that is closed when
+// there may be something.
+func (o *output) tryRead(p []byte, off int64) (n int, at int64, changed <-chan struct{}, err error) {
+	for {
+		o.mu.Lock()
+		o.refreshLocked()
+		head, err := o.head, o.err
+		if at = max(off, o.floor); head <= at || err != nil {
+			changed, watch, err := o.waitLocked()
+			o.mu.Unlock()
+			o.tell(watch)
+			return 0, off, changed, err
+		}
+		o.mu.Unlock()
+		if n, err = o.copyOut(p[:min(int64(len(p)), head-at)], at); err != nil || n == 0 {
+			return 0, at, nil, err
+		}
+		if gone := o.overtaken(at); gone < int64(n) {
+			return copy(p, p[gone:n]), at + gone, nil, nil
+		}
+	}
+}
+
+// waitLocked returns what to wait for and, if the agent does not know of it yet, the
+// frame to send it once o is unlocked; or why there will not be more.
+func (o *output) waitLocked() (<-chan struct{}, *wire.WatchMsg, error) {
+	switch {
+	case o.err != nil:
+		return nil, nil, o.err
+	case o.final:
+		return nil, nil, io.EOF
+	case o.watching == o.head:
+		return o.changed, nil, nil
+	}
+	o.watching = o.head
+	return o.changed, &wire.WatchMsg{Stream: o.stream, Offset: uint64(o.head)}, nil
+}
+
+// tell sends a Watch. Nobody may hold o's lock meanwhile: the reader of the agent's
+// frames takes it, and an agent that is not read may not read either. A Watch that
+// overtakes another one is answered at once, and asked for again.
+func (o *output) tell(m *wire.WatchMsg) {
+	if m != nil {
+		o.link.tell(wire.TypeWatch, o.number, m.Marshal())
+	}
+}
+
+// copyOut reads from the ring what was at offset at.
+func (o *output) copyOut(p []byte, at int64) (int, error) {
+	start := at % o.size
+	first := p[:min(int64(len(p)), o.size-start)]
+	n, err := o.file.ReadAt(first, wire.RingHeader+start)
+	if err != nil || n == len(p) {
+		return n, err
+	}
+	m, err := o.file.ReadAt(p[n:], wire.RingHeader)
+	return n + m, err
+}
+
+// overtaken is how many bytes from offset at on may have been overwritten.
+func (o *output) overtaken(at int64) int64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refreshLocked()
+	return max(o.floor-at, 0)
+}
+
+// Release implements engine.Output. The agent is told of larger parts only: less
+// than that never keeps the process from writing.
+func (o *output) Release(off int64) {
+	if m := o.release(off); m != nil {
+		o.link.tell(wire.TypeRelease, o.number, m.Marshal())
+	}
+}
+
+// release returns what is to be said of a Release, if anything.
+func (o *output) release(off int64) *wire.ReleaseMsg {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if off > o.head {
+		o.refreshLocked()
+	}
+	o.released = max(o.released, min(off, o.head))
+	if o.drop || o.released-o.sent < o.size/8 {
+		return nil
+	}
+	o.sent = o.released
+	return &wire.ReleaseMsg{Stream: o.stream, Offset: uint64(o.sent)}
+}
+
+// close ends all use of the ring.
+func (o *output) close() {
+	o.stop(os.ErrClosed)
+	o.file.Close()
+}

@@ -1,0 +1,267 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"golang.org/x/sys/unix"
+)
+
+// managed is a managed process: the client's half. What it was given for stdio is
+// kept by its agent.
+type managed struct {
+	account
+	key    string
+	wanted *wire.LaunchMsg // what was asked for; nil after an adoption
+	known  chan struct{}   // closed when account is complete
+	done   chan struct{}   // closed when result is final
+
+	// As the agent described it; set before anybody else sees the process.
+	link     *managedLink
+	number   uint32
+	pid      int
+	tty      bool
+	age      time.Duration // at attached
+	attached time.Time
+	input    *input
+	outputs  []*output
+
+	// Only the reader of the agent's frames touches it.
+	sawEnd bool
+
+	isLost atomic.Bool // nothing can be asked of the agent
+
+	mu        sync.Mutex // held during Forget
+	forgotten bool
+}
+
+var _ engine.ManagedProcess = (*managed)(nil)
+
+func newManaged(b *box, key string) *managed {
+	return &managed{account: account{box: b}, key: key, known: make(chan struct{}), done: make(chan struct{})}
+}
+
+// event takes a frame of the agent.
+func (p *managed) event(frame *wire.Frame) error {
+	switch frame.Type {
+	case wire.TypeHead:
+		var m wire.HeadMsg
+		if err := m.Unmarshal(frame.Body); err != nil {
+			return err
+		}
+		if int(m.Stream) >= len(p.outputs) {
+			return fmt.Errorf("stream %d of a terminal: %w", m.Stream, wire.ErrProtocol)
+		}
+		return p.outputs[m.Stream].grown(m.Head, m.Ended)
+	case wire.TypeAccepted:
+		var m wire.AcceptedMsg
+		if err := m.Unmarshal(frame.Body); err != nil {
+			return err
+		}
+		p.input.progress(&m)
+		return nil
+	}
+	var m wire.EndedMsg
+	if err := m.Unmarshal(frame.Body); err != nil {
+		return err
+	}
+	return p.end(&m)
+}
+
+// end takes the word of the agent that the process has ended. It may be said once
+// more after an adoption.
+func (p *managed) end(m *wire.EndedMsg) error {
+	if p.sawEnd {
+		return nil
+	}
+	for i, o := range p.outputs {
+		if err := o.grown(m.Heads[i], true); err != nil {
+			return err
+		}
+	}
+	p.sawEnd = true
+	p.input.stop(nil)
+	p.link.wg.Go(func() { p.finish(unix.WaitStatus(m.Status), time.Duration(m.Wall)) })
+	return nil
+}
+
+// finish says how the process ended.
+func (p *managed) finish(status unix.WaitStatus, wall time.Duration) {
+	<-p.known
+	defer close(p.done)
+	r := &p.result
+	r.Receipt.Wall = wall
+	for i, o := range p.outputs {
+		_, n := o.Bounds()
+		if i == wire.Stdout {
+			r.Receipt.StdoutBytes = &n
+		} else {
+			r.Receipt.StderrBytes = &n
+		}
+	}
+	if p.box.isEnding() && status.Signaled() && status.Signal() == unix.SIGKILL {
+		// The agent reported it before it was killed itself.
+		p.conclude(ending{reason: engine.BoxLost})
+		return
+	}
+	p.readUse()
+	background, err := p.slot.stats.Populated()
+	p.note(err)
+	p.conclude(ending{status: status, exited: true, background: background})
+}
+
+// lose is the end of the connection to the agent, because the box is lost or because
+// this process lets go of it.
+func (p *managed) lose(err error, letGo bool) {
+	p.isLost.Store(true)
+	if letGo {
+		for _, o := range p.outputs {
+			o.stop(err)
+		}
+		p.input.stop(err)
+		return
+	}
+	for _, o := range p.outputs {
+		o.stop(nil)
+	}
+	p.input.stop(err)
+	if p.sawEnd {
+		return
+	}
+	p.sawEnd = true
+	p.link.wg.Go(func() {
+		<-p.known
+		p.result.Receipt.Wall = time.Since(p.began)
+		p.conclude(ending{reason: engine.BoxLost})
+		close(p.done)
+	})
+}
+
+// Key implements engine.ManagedProcess.
+func (p *managed) Key() string { return p.key }
+
+// Stdio implements engine.ManagedProcess.
+func (p *managed) Stdio() engine.Stdio {
+	s := engine.Stdio{Stdin: p.input, Stdout: p.outputs[wire.Stdout]}
+	if !p.tty {
+		s.Stderr = p.outputs[wire.Stderr]
+	}
+	return s
+}
+
+// Control implements engine.ManagedProcess.
+func (p *managed) Control() engine.ProcessControl { return control{p} }
+
+// Done implements engine.ManagedProcess.
+func (p *managed) Done() <-chan struct{} { return p.done }
+
+// Result implements engine.ManagedProcess.
+func (p *managed) Result() engine.Result {
+	<-p.done
+	return p.result
+}
+
+// Forget implements engine.ManagedProcess.
+func (p *managed) Forget(ctx context.Context) error {
+	select {
+	case <-p.done:
+	default:
+		return fmt.Errorf("forgetting process %q: it has not ended", p.key)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.forgotten {
+		return nil
+	}
+	if !p.isLost.Load() {
+		if err := p.giveBack(ctx); err != nil {
+			return fmt.Errorf("forgetting process %q: %w", p.key, err)
+		}
+	}
+	p.forgetLocked()
+	return nil
+}
+
+// giveBack has launcher and agent give up what they keep of the process.
+func (p *managed) giveBack(ctx context.Context) error {
+	if populated, err := p.slot.stats.Populated(); err == nil && populated {
+		if err := p.box.slots.kill(p.slot, int(unix.SIGKILL)); err != nil {
+			return err
+		}
+		if err := p.slot.stats.WaitEmpty(ctx); err != nil {
+			return err
+		}
+	}
+	m := wire.ForgetMsg{Number: p.number}
+	err := p.link.ask(&question{typ: wire.TypeForget}, m.Marshal())
+	if err != nil && !errors.Is(err, syscall.ESRCH) && !errors.Is(err, engine.ErrBoxLost) {
+		return err
+	}
+	return nil
+}
+
+// forgetLocked lets go of what this process holds. The slot of a box that is lost
+// is gone; that of one that this process lets go of is still in use.
+func (p *managed) forgetLocked() {
+	p.forgotten = true
+	for _, o := range p.outputs {
+		o.close()
+	}
+	if p.isLost.Load() {
+		p.slot.close()
+	} else {
+		p.box.slots.release(p.slot)
+	}
+	p.link.mu.Lock()
+	delete(p.link.processes, p.number)
+	p.link.mu.Unlock()
+	p.box.mu.Lock()
+	delete(p.box.launched, &p.account)
+	p.box.mu.Unlock()
+}
+
+// control is the engine.ProcessControl of a managed process.
+type control struct{ *managed }
+
+// PID implements engine.ProcessControl.
+func (c control) PID() int { return c.pid }
+
+// Signal implements engine.ProcessControl. A process that has ended is not
+// signalled.
+func (c control) Signal(sig syscall.Signal) error {
+	m := wire.SignalMsg{Signal: uint32(sig)}
+	return c.link.conn.Send(wire.TypeManagedSignal, c.number, m.Marshal())
+}
+
+// Resize implements engine.ProcessControl.
+func (c control) Resize(size engine.WindowSize) error {
+	if !c.tty {
+		return errors.New("resizing: the process has no terminal")
+	}
+	m := wire.ResizeMsg{Rows: size.Rows, Cols: size.Cols}
+	return c.link.conn.Send(wire.TypeResize, c.number, m.Marshal())
+}
+
+// Kill implements engine.ProcessControl.
+func (c control) Kill(ctx context.Context) error { return c.Terminate(ctx, unix.SIGKILL) }
+
+// Terminate implements engine.ProcessControl.
+func (c control) Terminate(ctx context.Context, sig syscall.Signal) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	forgotten := c.forgotten
+	c.mu.Unlock()
+	if forgotten || c.isLost.Load() {
+		return nil // nothing of it is left, or it is the box that ends
+	}
+	return c.box.slots.kill(c.slot, int(sig))
+}

@@ -1,0 +1,35 @@
+package engine
+
+import "fmt"
+
+// maxKey is the length of the longest Key.
+const maxKey = 64
+
+// Command returns what m shares with a Command.
+func (m Managed) Command() Command {
+	return Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, User: m.User, TTY: m.TTY}
+}
+
+// Validate checks m without touching the kernel. The first rule that is broken is
+// returned as a *[FieldError].
+func (m Managed) Validate() error {
+	return first(m.validateKey, m.Command().Validate, m.validateHistory)
+}
+
+func (m Managed) validateKey() error {
+	ok := m.Key != "" && len(m.Key) <= maxKey
+	for _, c := range []byte(m.Key) {
+		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z')
+	}
+	if !ok {
+		return &FieldError{"key", Quote(m.Key), fmt.Sprintf("must be 1 to %d of a-z, 0-9 and \"-\"", maxKey)}
+	}
+	return nil
+}
+
+func (m Managed) validateHistory() error {
+	if m.History != 0 && (m.History < MinHistory || m.History > MaxHistory) {
+		return &FieldError{"history", sizeValue(m.History), fmt.Sprintf("must be %s to %s", FormatSize(MinHistory), FormatSize(MaxHistory))}
+	}
+	return nil
+}
