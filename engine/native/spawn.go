@@ -13,14 +13,14 @@ import (
 func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 	limits := a.box.currentLimits()
 	a.fileSize = limits.FileSize
-	args := cmd.Args
+	args, env := cmd.Args, cmd.Env
 	if cmd.Builtin != "" {
-		args = append([]string{builtinName, cmd.Builtin}, args...)
+		args, env = append([]string{builtinName, cmd.Builtin}, args...), builtinEnv
 	}
 	return &wire.SpawnMsg{
 		Args:    args,
 		Self:    cmd.Builtin != "",
-		Env:     cmd.Env,
+		Env:     env,
 		Dir:     cmd.Dir,
 		MakeDir: cmd.MakeDir,
 		TTY:     cmd.TTY != nil,
@@ -33,6 +33,10 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 
 // builtinName is what a builtin is called in the box's list of processes.
 const builtinName = "boxd-init"
+
+// builtinEnv keeps a builtin, which is a Go program, to few threads: each counts
+// against the box's pids limit, and the collector alone would make two more.
+var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB"}
 
 // rlimits are the per-process limits of a command.
 func rlimits(l engine.Limits) []wire.Rlimit {
