@@ -3,24 +3,28 @@ package config
 import (
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 )
 
 // Config is every key of the configuration file. docs/config.md describes them.
+//
+// The tag yaml is the name of a key, env that of its variable behind "BOXD_" where
+// it is not the path of the key in upper case.
 type Config struct {
 	StateDir   string   `yaml:"state_dir"`
-	RuntimeDir string   `yaml:"runtime_dir"`
+	RuntimeDir string   `yaml:"runtime_dir"` // empty: follows from StateDir
 	Socket     Socket   `yaml:"socket"`
 	Listen     string   `yaml:"listen"` // TCP address; empty: none
 	TLS        TLS      `yaml:"tls"`
 	TokensFile string   `yaml:"tokens_file"`
-	User       string   `yaml:"user"`
-	InitPath   string   `yaml:"init_path"`
+	User       string   `yaml:"user"` // empty: boxd, or nobody where that does not exist
+	InitPath   string   `yaml:"init_path" env:"INIT"`
 	Log        Log      `yaml:"log"`
 	Audit      Audit    `yaml:"audit"`
 	Sessions   Sessions `yaml:"sessions"`
-	Relay      Relay    `yaml:"relay"`
 	Exec       Exec     `yaml:"exec"`
+	Relay      Relay    `yaml:"relay"`
 	HTTP       HTTP     `yaml:"http"`
 
 	Policy policy.Config `yaml:",inline"`
@@ -28,9 +32,9 @@ type Config struct {
 
 // Socket is where local clients connect.
 type Socket struct {
-	Path  string `yaml:"path"`
+	Path  string `yaml:"path" env:"SOCKET"` // empty: follows from StateDir
 	Group string `yaml:"group"`
-	Mode  string `yaml:"mode"` // octal
+	Mode  string `yaml:"mode"` // octal; see [Socket.FileMode]
 }
 
 // TLS of the TCP listener. With ClientCA clients must show a certificate.
@@ -48,41 +52,65 @@ type Log struct {
 
 // Audit log.
 type Audit struct {
-	File    string      `yaml:"file"`
+	File    string      `yaml:"file"` // empty: audit.log in StateDir
 	MaxSize policy.Size `yaml:"max_size"`
 	Keep    int         `yaml:"keep"`
+	Sync    bool        `yaml:"sync"`
 }
 
-// Sessions that name no time of their own.
+// Sessions are defaults for sessions of every profile.
 type Sessions struct {
-	IdleTTL policy.Duration `yaml:"idle_ttl"`
-}
-
-// Relay of the stdio of managed processes.
-type Relay struct {
-	History policy.Size `yaml:"history"` // per stream
+	IdleTTL   policy.Duration `yaml:"idle_ttl"`   // of profiles that set none
+	KeepEnded int             `yaml:"keep_ended"` // managed processes that have ended, per session
+	StopGrace policy.Duration `yaml:"stop_grace"` // between SIGTERM and SIGKILL
 }
 
 // Exec bounds the output of one command.
 type Exec struct {
-	OutputLimit policy.Size `yaml:"output_limit"` // beyond it the command is killed
-	MaxOutput   policy.Size `yaml:"max_output"`   // of each stream in a JSON answer; the rest is cut off
+	OutputLimit  policy.Size `yaml:"output_limit"`  // beyond it the command is killed; -1: none
+	CaptureLimit policy.Size `yaml:"capture_limit"` // of each stream in a JSON answer
 }
 
-// HTTP bounds requests.
+// Relay of the stdio of managed processes.
+type Relay struct {
+	History    policy.Size `yaml:"history"`     // per stream
+	MaxClients int         `yaml:"max_clients"` // of all processes together
+}
+
+// HTTP bounds requests and connections.
 type HTTP struct {
-	MaxBody        policy.Size     `yaml:"max_body"`
+	MaxBody        policy.Size     `yaml:"max_body"` // of JSON
+	MaxFile        policy.Size     `yaml:"max_file"` // of a file, read or written
+	MaxConnections int             `yaml:"max_connections"`
 	HeaderTimeout  policy.Duration `yaml:"header_timeout"`
 	IdleTimeout    policy.Duration `yaml:"idle_timeout"`
-	MaxConnections int             `yaml:"max_connections"`
 }
 
+// Directories and files of a daemon that was told nothing.
+const (
+	DefaultStateDir   = "/var/lib/boxd"
+	DefaultRuntimeDir = "/run/boxd"
+	socketName        = "boxd.sock"
+	auditName         = "audit.log"
+)
+
 // Default is the configuration without a file.
-func Default() Config { return Config{Sessions: Sessions{IdleTTL: policy.Duration(300 * time.Second)}} }
-
-// Load reads the file at path ("": none) on top of the defaults and the environment
-// on top of that. It does not validate: flags come next. See [Config.Validate].
-func Load(path string, env func(string) (string, bool)) (Config, error) { return Default(), nil }
-
-// Validate fills in what follows from other keys and checks everything.
-func (c *Config) Validate() error { return nil }
+func Default() Config {
+	seconds := func(n int) policy.Duration { return policy.Duration(time.Duration(n) * time.Second) }
+	return Config{
+		StateDir: DefaultStateDir,
+		Socket:   Socket{Mode: "0660"},
+		Log:      Log{Format: "text", Level: "info"},
+		Audit:    Audit{MaxSize: 64 << 20, Keep: 10},
+		Sessions: Sessions{IdleTTL: seconds(300), KeepEnded: 16, StopGrace: seconds(5)},
+		Exec:     Exec{OutputLimit: 16 << 20, CaptureLimit: 1 << 20},
+		Relay:    Relay{History: engine.DefaultHistory, MaxClients: 4096},
+		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxConnections: 4096,
+			HeaderTimeout: seconds(5), IdleTimeout: seconds(120)},
+		Policy: policy.Config{
+			TenantDefaults: policy.DefaultQuotas,
+			Limits:         policy.DefaultLimits,
+			DefaultProfile: policy.DefaultProfile,
+		},
+	}
+}

@@ -17,7 +17,7 @@ type Config struct {
 	// NetworkAvailable says that the engine can give a box a network. While it is
 	// false, every request for one is refused.
 	NetworkAvailable bool `yaml:"-"`
-	// OwnDirs are directories of the daemon, which no mount may touch.
+	// OwnDirs are directories and files of the daemon, which no mount may touch.
 	OwnDirs []string `yaml:"-"`
 }
 

@@ -1,0 +1,150 @@
+package config
+
+import (
+	"encoding"
+	"fmt"
+	"reflect"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// key is one key of the file that has a value of its own.
+type key struct {
+	path  string // such as "tls.cert" or "tenants.NAME.quotas.cpus"
+	env   string // variable; empty for keys in lists of names
+	index []int  // of the field in Config; nil in lists of names
+	typ   reflect.Type
+}
+
+// keys lists all keys, in the order of the fields.
+func keys() []key { return keysOf(reflect.TypeFor[Config](), "", "", []int{}) }
+
+// keysOf lists the keys of t below the key prefix; env is the variable's name so
+// far and index the field's, nil in lists of names.
+func keysOf(t reflect.Type, prefix, env string, index []int) []key {
+	var all []key
+	for f := range fields(t) {
+		path, name, at := f.name, envName(f), index
+		if prefix != "" {
+			path = prefix + "." + path
+		}
+		if env != "" && f.env == "" {
+			name = env + "_" + name
+		}
+		if index != nil {
+			at = append(append([]int{}, index...), f.index...)
+		}
+		switch target := indirect(f.typ); {
+		case isScalar(target) || target.Kind() == reflect.Slice:
+			k := key{path: path, index: at, typ: f.typ}
+			if index != nil {
+				k.env = EnvPrefix + name
+			}
+			all = append(all, k)
+		case target.Kind() == reflect.Map:
+			all = append(all, keysOf(target.Elem(), path+".NAME", "", nil)...)
+		default:
+			all = append(all, keysOf(target, path, name, at)...)
+		}
+	}
+	return all
+}
+
+// field is a field of a struct that is a key.
+type field struct {
+	name, env string
+	index     []int
+	typ       reflect.Type
+}
+
+func envName(f field) string {
+	if f.env != "" {
+		return f.env
+	}
+	return strings.ToUpper(f.name)
+}
+
+// fields yields the keys of t, those of an inline field as its own.
+func fields(t reflect.Type) func(yield func(field) bool) {
+	return func(yield func(field) bool) {
+		for i := range t.NumField() {
+			f := t.Field(i)
+			name := f.Tag.Get("yaml")
+			if name == ",inline" {
+				for inner := range fields(f.Type) {
+					inner.index = append([]int{i}, inner.index...)
+					if !yield(inner) {
+						return
+					}
+				}
+				continue
+			}
+			if name != "-" && name != "" && !yield(field{name: name, env: f.Tag.Get("env"), index: []int{i}, typ: f.Type}) {
+				return
+			}
+		}
+	}
+}
+
+func indirect(t reflect.Type) reflect.Type {
+	if t.Kind() == reflect.Pointer {
+		return t.Elem()
+	}
+	return t
+}
+
+// isScalar says whether a value of t is written as one word.
+func isScalar(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Struct, reflect.Map, reflect.Slice:
+		return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+	}
+	return true
+}
+
+// setScalar sets dst, a scalar or a pointer to one, to what text says.
+func setScalar(dst reflect.Value, text string) error {
+	if dst.Kind() == reflect.Pointer {
+		fresh := reflect.New(dst.Type().Elem())
+		if err := setScalar(fresh.Elem(), text); err != nil {
+			return err
+		}
+		dst.Set(fresh)
+		return nil
+	}
+	if u, ok := dst.Addr().Interface().(encoding.TextUnmarshaler); ok {
+		return u.UnmarshalText([]byte(text))
+	}
+	bad := func(rule string) error { return fmt.Errorf("%s: %s", engine.Quote(text), rule) }
+	switch dst.Kind() {
+	case reflect.String:
+		dst.SetString(text)
+	case reflect.Bool:
+		if text != "true" && text != "false" {
+			return bad("must be true or false")
+		}
+		dst.SetBool(text == "true")
+	case reflect.Int, reflect.Int64:
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return bad("must be a whole number")
+		}
+		dst.SetInt(n)
+	case reflect.Float64:
+		// -1 is unlimited; anything else is for ParseCPUs.
+		if text == "-1" {
+			dst.SetFloat(engine.Unlimited)
+			return nil
+		}
+		f, err := engine.ParseCPUs(text)
+		if err != nil {
+			return bad("must be a decimal number")
+		}
+		dst.SetFloat(f)
+	default:
+		panic("config: no way to set a " + dst.Type().String())
+	}
+	return nil
+}

@@ -1,0 +1,80 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"strings"
+	"syscall"
+)
+
+// maxFile bounds a configuration file in bytes.
+const maxFile = 1 << 20
+
+// Load reads the file at path ("": none) on top of the defaults and the environment
+// on top of that. It checks keys and the form of values; the rest is for
+// [Config.Validate], after flags were put on top. An error in the file names line and
+// column.
+func Load(path string, env func(string) (string, bool)) (Config, error) {
+	c := Default()
+	if path != "" {
+		b, err := readFile(path)
+		if err != nil {
+			return Config{}, fmt.Errorf("configuration: %w", err)
+		}
+		if err := parse(path, b, &c); err != nil {
+			return Config{}, err
+		}
+	}
+	if env != nil {
+		if err := fromEnv(env, &c); err != nil {
+			return Config{}, err
+		}
+	}
+	return c, nil
+}
+
+// readFile reads a regular file; O_NONBLOCK keeps a FIFO from blocking.
+func readFile(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return nil, errors.Join(err, fmt.Errorf("%q is not a regular file", path))
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(b) > maxFile {
+		err = fmt.Errorf("%q is longer than %d bytes", path, maxFile)
+	}
+	return b, err
+}
+
+// EnvPrefix starts the names of all variables.
+const EnvPrefix = "BOXD_"
+
+// fromEnv sets each key whose variable is set and not empty.
+func fromEnv(env func(string) (string, bool), c *Config) error {
+	v := reflect.ValueOf(c).Elem()
+	for _, k := range keys() {
+		if k.env == "" {
+			continue
+		}
+		text, ok := env(k.env)
+		if !ok || text == "" {
+			continue
+		}
+		dst := v.FieldByIndex(k.index)
+		if dst.Kind() == reflect.Slice {
+			dst.Set(reflect.ValueOf(strings.Split(text, ":")))
+			continue
+		}
+		if err := setScalar(dst, text); err != nil {
+			return fmt.Errorf("environment: %s (key %s): %w", k.env, k.path, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+package config
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/policy"
+)
+
+// Validate fills in what follows from other keys and checks everything. The first
+// rule that is broken is a *[engine.FieldError] with the key as Field. Doing it twice
+// changes nothing.
+func (c *Config) Validate() error {
+	for _, check := range []func() error{
+		c.derive, c.validateSocket, c.validateListen, c.validateWords, c.validateNumbers, c.validatePolicy,
+	} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// derive fills in the paths that follow from the state directory: one that is not
+// the default keeps everything in itself, so that a second daemon meets the first one
+// nowhere.
+func (c *Config) derive() error {
+	c.StateDir = cmp.Or(c.StateDir, DefaultStateDir)
+	runtimeDir, socketDir := DefaultRuntimeDir, DefaultRuntimeDir
+	if c.StateDir != DefaultStateDir {
+		runtimeDir, socketDir = path.Join(c.StateDir, "run"), c.StateDir
+	}
+	c.RuntimeDir = cmp.Or(c.RuntimeDir, runtimeDir)
+	c.Socket.Path = cmp.Or(c.Socket.Path, path.Join(socketDir, socketName))
+	c.Audit.File = cmp.Or(c.Audit.File, path.Join(c.StateDir, auditName))
+	for _, p := range []struct {
+		field, value string
+		optional     bool
+	}{
+		{"state_dir", c.StateDir, false},
+		{"runtime_dir", c.RuntimeDir, false},
+		{"socket.path", c.Socket.Path, false},
+		{"audit.file", c.Audit.File, false},
+		{"tls.cert", c.TLS.Cert, true},
+		{"tls.key", c.TLS.Key, true},
+		{"tls.client_ca", c.TLS.ClientCA, true},
+		{"tokens_file", c.TokensFile, true},
+		{"init_path", c.InitPath, true},
+	} {
+		if p.value == "" && p.optional {
+			continue
+		}
+		if err := validatePath(p.field, p.value); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func validatePath(field, p string) error {
+	isControl := func(r rune) bool { return r < 0x20 || r == 0x7f }
+	switch {
+	case !path.IsAbs(p):
+		return refuse(field, engine.Quote(p), "must be an absolute path")
+	case strings.ContainsFunc(p, isControl):
+		return refuse(field, engine.Quote(p), "must not contain control characters")
+	case path.Clean(p) != p:
+		return refuse(field, engine.Quote(p), fmt.Sprintf("must be written as %q", path.Clean(p)))
+	case p == "/":
+		return refuse(field, engine.Quote(p), "must not be the root directory")
+	}
+	return nil
+}
+
+func refuse(field, value, rule string) error {
+	return &engine.FieldError{Field: field, Value: value, Rule: rule}
+}
+
+// maxSocketPath is what fits in sun_path of <linux/un.h> with its NUL.
+const maxSocketPath = 107
+
+func (c *Config) validateSocket() error {
+	if len(c.Socket.Path) > maxSocketPath {
+		return refuse("socket.path", engine.Quote(c.Socket.Path), fmt.Sprintf("must be at most %d bytes long: that is what a Unix socket's address holds", maxSocketPath))
+	}
+	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
+	if err != nil || mode > 0o777 {
+		return refuse("socket.mode", engine.Quote(c.Socket.Mode), "must be an octal mode such as 0660")
+	}
+	if mode&0o002 != 0 {
+		return refuse("socket.mode", engine.Quote(c.Socket.Mode), "must not let everybody write, which is to connect: name a group with socket.group")
+	}
+	return nil
+}
+
+// FileMode is Mode as a number. It is 0 before Validate has accepted it.
+func (s Socket) FileMode() fs.FileMode {
+	mode, err := strconv.ParseUint(s.Mode, 8, 32)
+	if err != nil {
+		return 0
+	}
+	return fs.FileMode(mode).Perm()
+}
+
+// validateListen refuses an address at which strangers could do what they like.
+func (c *Config) validateListen() error {
+	t := c.TLS
+	switch {
+	case (t.Cert == "") != (t.Key == ""):
+		return refuse("tls", engine.Quote(t.Cert+t.Key), "needs both cert and key")
+	case t.ClientCA != "" && t.Cert == "":
+		return refuse("tls.client_ca", engine.Quote(t.ClientCA), "needs tls.cert and tls.key")
+	case c.Listen == "" && t.Cert != "":
+		return refuse("tls.cert", engine.Quote(t.Cert), "has no use without listen")
+	case c.Listen == "":
+		return nil
+	}
+	host, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return refuse("listen", engine.Quote(c.Listen), "must be HOST:PORT, such as 127.0.0.1:8420 or [::1]:8420")
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+		return refuse("listen", engine.Quote(c.Listen), "must end in a port of 0 to 65535")
+	}
+	if !isLoopback(host) && c.TokensFile == "" && t.ClientCA == "" {
+		return refuse("listen", engine.Quote(c.Listen), "is open to other hosts, which needs authentication: "+
+			"set tokens_file or tls.client_ca, or listen on 127.0.0.1 or [::1]")
+	}
+	return nil
+}
+
+// isLoopback believes addresses and the one name that RFC 6761 section 6.3 reserves:
+// any other could be made to mean something else.
+func isLoopback(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "localhost" || (ip != nil && ip.IsLoopback())
+}
+
+var nameSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
+
+func (c *Config) validateWords() error {
+	switch {
+	case c.User != "" && !nameSyntax.MatchString(c.User):
+		return refuse("user", engine.Quote(c.User), "must be the name or number of a user")
+	case c.Socket.Group != "" && !nameSyntax.MatchString(c.Socket.Group):
+		return refuse("socket.group", engine.Quote(c.Socket.Group), "must be the name or number of a group")
+	case c.Log.Format != "text" && c.Log.Format != "json":
+		return refuse("log.format", engine.Quote(c.Log.Format), `must be "text" or "json"`)
+	}
+	switch c.Log.Level {
+	case "debug", "info", "warn", "error":
+		return nil
+	}
+	return refuse("log.level", engine.Quote(c.Log.Level), `must be "debug", "info", "warn" or "error"`)
+}
+
+func (c *Config) validateNumbers() error {
+	size := func(field string, n policy.Size, least, most int64) error {
+		if int64(n) >= least && int64(n) <= most {
+			return nil
+		}
+		return refuse(field, engine.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", engine.FormatSize(least), engine.FormatSize(most)))
+	}
+	count := func(field string, n, least, most int) error {
+		if n >= least && n <= most {
+			return nil
+		}
+		return refuse(field, fmt.Sprint(n), fmt.Sprintf("must be %d to %d", least, most))
+	}
+	length := func(field string, d policy.Duration, least, most time.Duration) error {
+		if t := time.Duration(d); t >= least && t <= most {
+			return nil
+		}
+		return refuse(field, d.String(), fmt.Sprintf("must be %s to %s", least, most))
+	}
+	outputLimit := c.Exec.OutputLimit
+	if outputLimit == engine.Unlimited {
+		outputLimit = 1
+	}
+	const day = 24 * time.Hour
+	return cmp.Or(
+		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
+		count("audit.keep", c.Audit.Keep, 1, 10000),
+		length("sessions.idle_ttl", c.Sessions.IdleTTL, policy.MinIdleTTL, 366*day),
+		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
+		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
+		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
+		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
+		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),
+		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),
+		size("http.max_body", c.HTTP.MaxBody, 4<<10, 64<<20),
+		size("http.max_file", c.HTTP.MaxFile, 1, 1<<40),
+		count("http.max_connections", c.HTTP.MaxConnections, 16, 1<<20),
+		length("http.header_timeout", c.HTTP.HeaderTimeout, 100*time.Millisecond, 5*time.Minute),
+		length("http.idle_timeout", c.HTTP.IdleTimeout, time.Second, day),
+	)
+}
+
+// validatePolicy lets package policy judge its part.
+func (c *Config) validatePolicy() error {
+	c.Policy.IdleTTL = c.Sessions.IdleTTL
+	c.Policy.OwnDirs = nil
+	for _, p := range []string{c.StateDir, c.RuntimeDir, c.Socket.Path, c.Audit.File, c.TokensFile, c.TLS.Key} {
+		if p != "" {
+			c.Policy.OwnDirs = append(c.Policy.OwnDirs, p)
+		}
+	}
+	if _, err := policy.New(c.Policy); err != nil {
+		return err
+	}
+	return c.openRoots()
+}
+
+// openRoots looks where the allowed mount roots really are: a link to /etc is /etc.
+// A root that does not exist yet, or that this process may not see, is left to the
+// launcher, which looks at every mount that is made.
+func (c *Config) openRoots() error {
+	check := func(field string, roots []string) error {
+		for i, root := range roots {
+			s, err := mounts.Open(mounts.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
+			var bad *mounts.Error
+			if errors.As(err, &bad) && bad.Err == nil {
+				return refuse(fmt.Sprintf("%s[%d]", field, i), bad.Value, bad.Rule)
+			}
+			if err == nil {
+				s.Close()
+			}
+		}
+		return nil
+	}
+	if err := check("allowed_mount_roots", c.Policy.AllowedMountRoots); err != nil {
+		return err
+	}
+	for name, t := range c.Policy.Tenants {
+		if t.AllowedMountRoots == nil {
+			continue
+		}
+		if err := check("tenants."+name+".allowed_mount_roots", *t.AllowedMountRoots); err != nil {
+			return err
+		}
+	}
+	return nil
+}
