@@ -2,10 +2,12 @@ package api
 
 import (
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"strconv"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -41,12 +43,12 @@ func chooseTenant(who Identity, header string) (string, error) {
 	case header == "" || header == who.Tenant:
 		return who.Tenant, nil
 	case !who.all():
-		return "", refuse(codeForbidden, TenantHeader, "%s: only administrators choose a tenant", TenantHeader)
+		return "", refuse(apitypes.CodeForbidden, TenantHeader, "%s: only administrators choose a tenant", TenantHeader)
 	case header == AllTenants:
 		return AllTenants, nil
 	}
 	if err := policy.ValidateTenant(header); err != nil {
-		return "", &refusal{code: codeInvalid, field: TenantHeader, detail: TenantHeader + ": " + err.Error(), err: err}
+		return "", &refusal{code: apitypes.CodeInvalid, field: TenantHeader, detail: TenantHeader + ": " + err.Error(), err: err}
 	}
 	return header, nil
 }
@@ -54,7 +56,7 @@ func chooseTenant(who Identity, header string) (string, error) {
 // oneTenant is the tenant, where it must be one.
 func (c *call) oneTenant() (string, error) {
 	if c.tenant == AllTenants {
-		return "", refuse(codeInvalid, TenantHeader, "%s: must name one tenant for this", TenantHeader)
+		return "", refuse(apitypes.CodeInvalid, TenantHeader, "%s: must name one tenant for this", TenantHeader)
 	}
 	return c.tenant, nil
 }
@@ -90,7 +92,22 @@ func (c *call) process() (*session.Process, error) {
 	if err := policy.ValidateProcessID(pid); err != nil {
 		return nil, err
 	}
-	return c.s.opt.Sessions.Process(key, pid)
+	p, err := c.s.opt.Sessions.Process(key, pid)
+	if errors.Is(err, session.ErrNotFound) {
+		if _, err := c.s.opt.Sessions.Get(key); err != nil {
+			return nil, noSession(err)
+		}
+		return nil, &refusal{code: apitypes.CodeProcessNotFound, detail: err.Error(), err: err}
+	}
+	return p, err
+}
+
+// noSession is err; a "not found" in it is about the session.
+func noSession(err error) error {
+	if errors.Is(err, session.ErrNotFound) {
+		return &refusal{code: apitypes.CodeSessionNotFound, detail: err.Error(), err: err}
+	}
+	return err
 }
 
 // reply answers with v as JSON.

@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -52,7 +53,7 @@ func (c *call) checkContentType() error {
 	if kind, _, err := mime.ParseMediaType(header); err == nil && kind == "application/json" {
 		return nil
 	}
-	return refuse(codeMediaType, "", "Content-Type %s: must be application/json", engine.Quote(header))
+	return refuse(apitypes.CodeMediaType, "", "Content-Type %s: must be application/json", engine.Quote(header))
 }
 
 // readBody reads the whole body. The deadline is lifted afterwards: it would end
@@ -71,15 +72,15 @@ func (c *call) readBody(buf *bytes.Buffer) error {
 	case errors.As(err, &large):
 		return tooLarge(limit)
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		return refuse(codeBodyTimeout, "", "the body did not arrive within %s", bodyTimeout)
+		return refuse(apitypes.CodeBodyTimeout, "", "the body did not arrive within %s", bodyTimeout)
 	case err != nil:
-		return refuse(codeMalformed, "", "reading the body: %s", err)
+		return refuse(apitypes.CodeMalformed, "", "reading the body: %s", err)
 	}
 	return nil
 }
 
 func tooLarge(limit int64) error {
-	return refuse(codeTooLarge, "", "the body must have at most %s", engine.FormatSize(limit))
+	return refuse(apitypes.CodeBodyTooLarge, "", "the body must have at most %s", engine.FormatSize(limit))
 }
 
 // decodeJSON reads exactly one object and refuses fields that v does not have.
@@ -87,10 +88,10 @@ func decodeJSON(b []byte, v any) error {
 	if !utf8.Valid(b) {
 		// encoding/json would put U+FFFD in its place and run another command than was
 		// asked for.
-		return refuse(codeMalformed, "", "the body must be UTF-8: send other bytes as base64")
+		return refuse(apitypes.CodeMalformed, "", "the body must be UTF-8: send other bytes as base64")
 	}
 	if trimmed := bytes.TrimLeft(b, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
-		return refuse(codeMalformed, "", "the body must be a JSON object")
+		return refuse(apitypes.CodeMalformed, "", "the body must be a JSON object")
 	}
 	dec := json.NewDecoder(bytes.NewReader(b))
 	dec.DisallowUnknownFields()
@@ -98,7 +99,7 @@ func decodeJSON(b []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return refuse(codeMalformed, "", "the body must be one JSON object, with nothing behind it")
+		return refuse(apitypes.CodeMalformed, "", "the body must be one JSON object, with nothing behind it")
 	}
 	return nil
 }
@@ -110,20 +111,20 @@ func explainJSON(err error) error {
 	var field *engine.FieldError
 	switch {
 	case errors.As(err, &syntax):
-		return refuse(codeMalformed, "", "not JSON at byte %d: %s", syntax.Offset, syntax)
+		return refuse(apitypes.CodeMalformed, "", "not JSON at byte %d: %s", syntax.Offset, syntax)
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return refuse(codeMalformed, "", "not JSON: it ends too early")
+		return refuse(apitypes.CodeMalformed, "", "not JSON: it ends too early")
 	case errors.As(err, &kind):
-		return refuse(codeWrongType, kind.Field, "%s: must be %s, not a %s", fieldName(kind.Field), typeName(kind), kind.Value)
+		return refuse(apitypes.CodeWrongType, kind.Field, "%s: must be %s, not a %s", fieldName(kind.Field), typeName(kind), kind.Value)
 	case errors.As(err, &field):
 		return err
 	}
 	// encoding/json has no type for this one.
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return refuse(codeUnknownField, strings.Trim(name, `"`), "field %s is not known here", name)
+		return refuse(apitypes.CodeUnknownField, strings.Trim(name, `"`), "field %s is not known here", name)
 	}
 	// Base64, for one.
-	return refuse(codeWrongType, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
+	return refuse(apitypes.CodeWrongType, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
 func fieldName(name string) string {

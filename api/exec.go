@@ -35,7 +35,7 @@ func (c *call) exec() error {
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(c.r.Context(), c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -24,10 +25,14 @@ func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error
 	}
 	box, release, err := c.s.opt.Sessions.Box(c.r.Context(), c.caller(), key, nil)
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	defer release()
-	return fn(box, path)
+	err = fn(box, path)
+	if k := match(fileKinds, err); k != nil {
+		return &refusal{code: k.code, detail: err.Error(), err: err}
+	}
+	return err
 }
 
 // metaOptions are those of an operation that moves no content.
@@ -43,7 +48,7 @@ func (c *call) statFile() error {
 		if err != nil {
 			return err
 		}
-		return c.reply(http.StatusOK, apitypes.FileInfo(info))
+		return c.reply(http.StatusOK, fileInfoOf(info))
 	})
 }
 
@@ -62,7 +67,7 @@ func (c *call) listFiles() error {
 		}
 		list := apitypes.FileList{Files: make([]apitypes.FileInfo, len(infos)), Truncated: truncated}
 		for i, info := range infos {
-			list.Files[i] = apitypes.FileInfo(info)
+			list.Files[i] = fileInfoOf(info)
 		}
 		return c.reply(http.StatusOK, list)
 	})
@@ -90,12 +95,22 @@ func (c *call) readFile() error {
 		}
 		// Without this a client would take a part of a file for the whole.
 		if most != limit && info.Size > offset+count.n {
-			return refuse(codeFileTooLarge, "", "file %s of %s: at most %s are sent: ask for a part with offset and limit",
+			return refuse(apitypes.CodeFileTooLarge, "", "file %s of %s: at most %s are sent: ask for a part with offset and limit",
 				engine.Quote(path), engine.FormatSize(info.Size), engine.FormatSize(most))
 		}
 		out.begin()
 		return nil
 	})
+}
+
+// fileInfoOf keeps bytes that are no text as they are, so that a client can name the
+// file.
+func fileInfoOf(i files.Info) apitypes.FileInfo {
+	f := apitypes.FileInfo{Name: i.Name, Path: i.Path, Size: i.Size, Mode: i.Mode, Type: i.Type, ModTime: i.ModTime, UID: i.UID, GID: i.GID, Target: i.Target}
+	if !utf8.ValidString(i.Name) || !utf8.ValidString(i.Path) {
+		f.RawName, f.RawPath = []byte(i.Name), []byte(i.Path)
+	}
+	return f
 }
 
 type counter struct {
@@ -124,7 +139,7 @@ func (c *call) writeFile() error {
 		if err != nil {
 			return err
 		}
-		return c.reply(http.StatusOK, apitypes.FileInfo(info))
+		return c.reply(http.StatusOK, fileInfoOf(info))
 	})
 }
 

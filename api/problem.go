@@ -14,8 +14,8 @@ import (
 
 // refusal is an error that begins in this package.
 type refusal struct {
-	code
-	field  string
+	code   string // one of apitypes
+	field  string // of the request; may be empty
 	detail string
 	err    error // may be nil
 }
@@ -24,25 +24,26 @@ func (e *refusal) Error() string { return e.detail }
 
 func (e *refusal) Unwrap() error { return e.err }
 
-// refuse makes a refusal of kind c.
-func refuse(c code, field, detail string, args ...any) error {
-	return &refusal{code: c, field: field, detail: fmt.Sprintf(detail, args...)}
+// refuse makes a refusal with a code of apitypes.
+func refuse(code, field, detail string, args ...any) error {
+	return &refusal{code: code, field: field, detail: fmt.Sprintf(detail, args...)}
 }
 
 // problemOf says err in the form of RFC 9457. What an unexpected error says is for
 // the log, not for the client.
 func problemOf(err error, request string) apitypes.Problem {
-	c := codeOf(err)
-	p := apitypes.Problem{Detail: err.Error()}
-	var own *refusal
-	if errors.As(err, &own) {
-		c, p.Field = own.code, own.field
+	k := kindOf(err)
+	p := apitypes.Problem{
+		Type: "urn:boxd:problem:" + k.code, Title: k.title, Status: k.status, Code: k.code,
+		Detail: err.Error(), Instance: request,
 	}
-	addDetails(&p, err)
-	if c == codeInternal {
+	if k.code == apitypes.CodeInternal {
 		p.Detail = "unexpected error: the daemon's log has it, with the id of the request"
 	}
-	p.Type, p.Title, p.Status, p.Code, p.Instance = "urn:boxd:problem:"+c.word, c.title, c.status, c.word, request
+	if own := new(refusal); errors.As(err, &own) {
+		p.Field = own.field
+	}
+	addDetails(&p, err)
 	return p
 }
 

@@ -16,7 +16,7 @@ func (c *call) listProcesses() error {
 	}
 	views, err := c.s.opt.Sessions.Processes(key)
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
 	for i := range views {
@@ -40,7 +40,7 @@ func (c *call) startProcess() error {
 	}
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), spec)
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	return c.reply(http.StatusCreated, processOf(&v))
 }
@@ -144,9 +144,9 @@ func running(p *session.Process) (engine.ManagedProcess, error) {
 	live := p.Live()
 	switch {
 	case v.State.Ended():
-		return nil, refuse(codeEnded, "", "process %s: has ended", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeProcessEnded, "", "process %s: has ended", engine.Quote(v.ID))
 	case live == nil:
-		return nil, refuse(codeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
 	}
 	return live, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
@@ -36,9 +37,9 @@ func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 	live, v := p.Live(), p.View()
 	if live == nil {
 		if v.State.Ended() {
-			return nil, refuse(codeOutputGone, "", "process %s: its output was lost with its box", engine.Quote(v.ID))
+			return nil, refuse(apitypes.CodeOutputGone, "", "process %s: its output was lost with its box", engine.Quote(v.ID))
 		}
-		return nil, refuse(codeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,7 +120,7 @@ func (c *call) relay() error {
 	case c.s.relays <- struct{}{}:
 		defer func() { <-c.s.relays }()
 	default:
-		return refuse(codeConnections, "", "%d relays are open: close some", cap(c.s.relays))
+		return refuse(apitypes.CodeTooManyConnections, "", "%d relays are open: close some", cap(c.s.relays))
 	}
 	may := c.who.Role >= Operator
 	hub.Serve(c.w, c.r, relay.Grant{Write: may, TakeOver: may})

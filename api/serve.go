@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -79,20 +80,20 @@ func (c *call) serve() error {
 // admit finds out who asks, and whether that role may.
 func (c *call) admit() (err error) {
 	if c.who, err = c.s.opt.Auth.identify(c.r); err != nil {
-		kind := codeUnauth
+		code := apitypes.CodeUnauthenticated
 		if errors.Is(err, errStranger) || errors.Is(err, errBrowser) {
-			kind = codeForbidden
+			code = apitypes.CodeForbidden
 		}
-		return &refusal{code: kind, detail: err.Error(), err: err}
+		return &refusal{code: code, detail: err.Error(), err: err}
 	}
 	if c.tenant, err = chooseTenant(c.who, c.r.Header.Get(TenantHeader)); err != nil || c.route == nil {
 		return err
 	}
 	if c.who.Role < c.route.role {
-		return refuse(codeForbidden, "", "role %s may not do this: %s may", c.who.Role, c.route.role)
+		return refuse(apitypes.CodeForbidden, "", "role %s may not do this: %s may", c.who.Role, c.route.role)
 	}
 	if c.route.everyTenant && !c.who.all() {
-		return refuse(codeForbidden, "", "this is about all tenants: only administrators and the tenant %q may see it", AllTenants)
+		return refuse(apitypes.CodeForbidden, "", "this is about all tenants: only administrators and the tenant %q may see it", AllTenants)
 	}
 	return nil
 }
@@ -110,17 +111,17 @@ func (c *call) noRoute(mux *http.ServeMux) error {
 		}
 	}
 	if allowed == nil {
-		return refuse(codeNoRoute, "", "no such path: /v1/openapi.json describes those that there are")
+		return refuse(apitypes.CodeNoRoute, "", "no such path: /v1/openapi.json describes those that there are")
 	}
 	c.w.Header().Set("Allow", strings.Join(allowed, ", "))
-	return refuse(codeMethod, "", "method %s: must be one of %s", engine.Quote(c.r.Method), strings.Join(allowed, ", "))
+	return refuse(apitypes.CodeMethod, "", "method %s: must be one of %s", engine.Quote(c.r.Method), strings.Join(allowed, ", "))
 }
 
 // checkURL refuses paths that a multiplexer would send to another place, such as
 // those with "..": the place was not what the client named.
 func checkURL(u *url.URL) error {
 	if u.Path != path.Clean(u.Path) || !strings.HasPrefix(u.Path, "/") {
-		return refuse(codeBadPath, "", "the path must have no empty, \".\" or \"..\" part, and no slash at its end")
+		return refuse(apitypes.CodeBadPath, "", "the path must have no empty, \".\" or \"..\" part, and no slash at its end")
 	}
 	return nil
 }
@@ -132,11 +133,11 @@ func (c *call) checkQuery() error {
 	}
 	values, err := url.ParseQuery(c.r.URL.RawQuery)
 	if err != nil {
-		return refuse(codeBadPath, "", "query: %s", err)
+		return refuse(apitypes.CodeBadPath, "", "query: %s", err)
 	}
 	for name := range values {
 		if !slices.ContainsFunc(c.route.query, func(p param) bool { return p.name == name }) {
-			return refuse(codeUnknownField, name, "query parameter %s is not known here", engine.Quote(name))
+			return refuse(apitypes.CodeUnknownField, name, "query parameter %s is not known here", engine.Quote(name))
 		}
 	}
 	c.values = values
@@ -153,7 +154,7 @@ func (c *call) fail(err error) {
 	if p.Status >= 500 {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
 	}
-	if p.Code == codeQuota.word {
+	if p.Code == apitypes.CodeQuota {
 		c.s.metrics.quotaRefusals.WithLabelValues(p.Limit, p.Scope).Inc()
 	}
 	if c.w.started() {

@@ -45,7 +45,7 @@ func (c *call) getSession() error {
 	}
 	v, err := c.s.opt.Sessions.Get(key)
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	return c.reply(http.StatusOK, sessionOf(&v))
 }
@@ -61,7 +61,7 @@ func (c *call) updateSession() error {
 	}
 	v, err := c.s.opt.Sessions.Update(c.r.Context(), c.caller(), key, updateOf(&q))
 	if err != nil {
-		return err
+		return noSession(err)
 	}
 	return c.reply(http.StatusOK, sessionOf(&v))
 }
@@ -72,7 +72,7 @@ func (c *call) removeSession() error {
 		return err
 	}
 	if err := c.s.opt.Sessions.Remove(c.r.Context(), c.caller(), key); err != nil {
-		return err
+		return noSession(err)
 	}
 	return c.empty()
 }
@@ -83,7 +83,8 @@ func (c *call) peek() (engine.LiveBox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.s.opt.Sessions.Peek(key)
+	box, err := c.s.opt.Sessions.Peek(key)
+	return box, noSession(err)
 }
 
 func (c *call) usage() error {

@@ -53,7 +53,7 @@ func (c *call) healthz() error {
 
 func (c *call) readyz() error {
 	if err := c.s.available(c.r.Context()); err != nil {
-		return &refusal{code: codeUnavailable, detail: err.Error(), err: err}
+		return &refusal{code: apitypes.CodeUnavailable, detail: err.Error(), err: err}
 	}
 	return c.healthz()
 }

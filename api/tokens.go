@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -19,9 +20,10 @@ const minToken = 20
 // maxTokenFile bounds the file; a line has some hundred bytes.
 const maxTokenFile = 1 << 20
 
-// Tokens are bearer tokens and whom they stand for. Only digests are kept.
+// Tokens are bearer tokens and whom they stand for. Only digests are kept. It is safe
+// for concurrent use.
 type Tokens struct {
-	entries []tokenEntry
+	entries atomic.Pointer[[]tokenEntry]
 }
 
 type tokenEntry struct {
@@ -33,29 +35,49 @@ type tokenEntry struct {
 // blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*"
 // stands for all. The file must not be open to others.
 func LoadTokens(path string) (*Tokens, error) {
+	t := &Tokens{}
+	if err := t.Reload(path); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Reload reads the file again. On an error nothing changes.
+func (t *Tokens) Reload(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("tokens: %w", err)
+		return fmt.Errorf("tokens: %w", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return nil, fmt.Errorf("tokens: %w", err)
+		return fmt.Errorf("tokens: %w", err)
 	}
 	if st.Mode().Perm()&0o007 != 0 {
-		return nil, &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
+		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
 	}
-	t, err := ParseTokens(io.LimitReader(f, maxTokenFile))
+	entries, err := parseTokens(io.LimitReader(f, maxTokenFile))
 	if err != nil {
-		return nil, fmt.Errorf("tokens file %q: %w", path, err)
+		return fmt.Errorf("tokens file %q: %w", path, err)
 	}
-	return t, nil
+	t.entries.Store(&entries)
+	return nil
 }
 
 // ParseTokens reads what LoadTokens reads from a file. Errors name the line, and
 // never a token.
 func ParseTokens(r io.Reader) (*Tokens, error) {
+	entries, err := parseTokens(r)
+	if err != nil {
+		return nil, err
+	}
 	t := &Tokens{}
+	t.entries.Store(&entries)
+	return t, nil
+}
+
+func parseTokens(r io.Reader) ([]tokenEntry, error) {
+	var entries []tokenEntry
 	lines := bufio.NewScanner(r)
 	for n := 1; lines.Scan(); n++ {
 		text, _, _ := strings.Cut(lines.Text(), "#")
@@ -63,25 +85,27 @@ func ParseTokens(r io.Reader) (*Tokens, error) {
 		if len(fields) == 0 {
 			continue
 		}
-		if err := t.add(fields, n); err != nil {
+		e, err := newToken(fields, n, entries)
+		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
+		entries = append(entries, e)
 	}
 	if err := lines.Err(); err != nil {
 		return nil, err
 	}
-	if len(t.entries) == 0 {
+	if len(entries) == 0 {
 		return nil, errors.New("no token in it: add a line \"token tenant role\"")
 	}
-	return t, nil
+	return entries, nil
 }
 
-func (t *Tokens) add(fields []string, line int) error {
+func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error) {
 	if len(fields) < 3 || len(fields) > 4 {
-		return fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name", len(fields))
+		return tokenEntry{}, fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name", len(fields))
 	}
 	if len(fields[0]) < minToken {
-		return fmt.Errorf("token of %d characters: must have at least %d, such as those of \"openssl rand -base64 32\"", len(fields[0]), minToken)
+		return tokenEntry{}, fmt.Errorf("token of %d characters: must have at least %d, such as those of \"openssl rand -base64 32\"", len(fields[0]), minToken)
 	}
 	name := fmt.Sprintf("line-%d", line)
 	if len(fields) == 4 {
@@ -89,16 +113,15 @@ func (t *Tokens) add(fields []string, line int) error {
 	}
 	id, err := newIdentity(fields[1], fields[2], "token:"+name)
 	if err != nil {
-		return err
+		return tokenEntry{}, err
 	}
 	e := tokenEntry{sha256.Sum256([]byte(fields[0])), id}
-	for _, other := range t.entries {
+	for _, other := range others {
 		if other.digest == e.digest {
-			return fmt.Errorf("token is that of %s already: each must stand for one", other.id.Actor)
+			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one", other.id.Actor)
 		}
 	}
-	t.entries = append(t.entries, e)
-	return nil
+	return e, nil
 }
 
 // lookup compares with every entry, whichever matches, so that the time it takes
@@ -107,13 +130,14 @@ func (t *Tokens) lookup(token string) (id Identity, ok bool) {
 	if t == nil {
 		return Identity{}, false
 	}
+	entries := *t.entries.Load()
 	digest := sha256.Sum256([]byte(token))
 	found := -1
-	for i := range t.entries {
-		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], t.entries[i].digest[:]), i, found)
+	for i := range entries {
+		found = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(digest[:], entries[i].digest[:]), i, found)
 	}
 	if found < 0 {
 		return Identity{}, false
 	}
-	return t.entries[found].id, true
+	return entries[found].id, true
 }

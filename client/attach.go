@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/relay"
 )
@@ -15,6 +16,8 @@ type AttachOptions struct {
 	Since relay.Since
 	// ClientID names the client across its connections; see [relay.DialOptions].
 	ClientID string
+	// GiveUp is how long to try to get a new connection; zero is for ever.
+	GiveUp time.Duration
 	// Lost, if not nil, is told of each lost connection and each attempt in vain.
 	Lost func(err error)
 }
@@ -26,7 +29,7 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 	if err != nil {
 		return nil, err
 	}
-	return relay.Attach(ctx, relay.AttachOptions{DialOptions: d, Lost: o.Lost})
+	return relay.Attach(ctx, relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Lost: o.Lost})
 }
 
 // AttachOnce connects to the relay of a managed process, once.

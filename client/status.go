@@ -100,6 +100,9 @@ func (e *Events) Next() (apitypes.Event, error) {
 
 func (e *Events) event(id, kind, data string) (apitypes.Event, error) {
 	var event apitypes.Event
+	if id != "" {
+		e.LastID = id
+	}
 	if kind == "missed" {
 		var m apitypes.Missed
 		if err := json.Unmarshal([]byte(data), &m); err != nil {
@@ -109,9 +112,6 @@ func (e *Events) event(id, kind, data string) (apitypes.Event, error) {
 	}
 	if err := json.Unmarshal([]byte(data), &event); err != nil {
 		return event, fmt.Errorf("events: %w", err)
-	}
-	if id != "" {
-		e.LastID = id
 	}
 	return event, nil
 }

@@ -13,7 +13,7 @@ type ExecRequest struct {
 	StdinBase64    []byte            `json:"stdin_base64,omitempty" doc:"Standard input in base64, instead of stdin."`
 	Timeout        Duration          `json:"timeout,omitempty" doc:"Seconds, or a string such as \"1m\"; 0: the session's. Clamped to the profile's cap."`
 	Grace          Duration          `json:"grace,omitempty" doc:"Seconds between SIGTERM and SIGKILL; 0: 2."`
-	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes of stdout and of stderr that a JSON answer carries, or that a stream may have; 0: the server's."`
+	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's."`
 	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`

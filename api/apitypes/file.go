@@ -13,6 +13,8 @@ type FileInfo struct {
 	UID     int       `json:"uid"`
 	GID     int       `json:"gid"`
 	Target  string    `json:"target,omitempty" doc:"What a symlink points to."`
+	RawName []byte    `json:"name_base64,omitempty" doc:"The name, if it is not UTF-8."`
+	RawPath []byte    `json:"path_base64,omitempty" doc:"The path, if it is not UTF-8."`
 }
 
 // FileList is the entries of a directory.
