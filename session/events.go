@@ -46,10 +46,19 @@ type Event struct {
 type Subscription struct {
 	// C is closed by Close and when the manager closes.
 	C <-chan Event
+
+	broker *broker
+	ch     chan Event
+	tenant string
+	missed uint64 // since the last that was sent; guarded by broker.mu
 }
 
 // Close ends the subscription. It may be called more than once.
-func (s *Subscription) Close() {}
+func (s *Subscription) Close() {
+	s.broker.mu.Lock()
+	defer s.broker.mu.Unlock()
+	s.broker.endLocked(s)
+}
 
 // ErrorRecord is one thing that went wrong and that nobody was told directly, or
 // that an operator should see.

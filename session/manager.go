@@ -2,91 +2,197 @@ package session
 
 import (
 	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/workspace"
 )
 
 // Manager holds all sessions. It is safe for concurrent use.
-type Manager struct{}
+type Manager struct {
+	options    Options
+	engine     engine.Service
+	policy     *policy.Policy
+	ledger     *policy.Ledger
+	log        *slog.Logger
+	store      *store
+	workspaces *workspace.Store
+	lock       *os.File
+	opened     time.Time // its monotonic clock is that of all TTLs
+	events     *broker
+	errors     errorLog
+	counters   counters
 
-// Open takes the state directory (ErrLocked if another daemon has it), and goes on
-// where the last manager ended: boxes and managed processes are taken over, what
-// has no owner is removed.
-func Open(ctx context.Context, o Options) (*Manager, error) { return &Manager{}, nil }
+	ctx    context.Context // ends when the manager closes
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // every goroutine and every call under way
 
-// Ensure returns the session key, making it or a new box for it if need be. A live
-// one that differs in a field that r sets is a *[ConflictError]; mounts are changed
-// live, if r.Mounts is not nil. An empty key.ID with r.Scope is the id of that scope.
-func (m *Manager) Ensure(ctx context.Context, c Caller, key Key, r policy.Request) (View, error) {
-	return View{}, ErrNotFound
+	mu        sync.Mutex
+	sessions  map[Key]*session
+	deadlines deadlines
+	closing   bool // nothing new is begun
+	joined    bool // nothing is added to wg any more
+
+	wake chan struct{} // the first deadline has changed
+	done chan struct{} // Close has ended
+}
+
+// now is the monotonic time since Open, which a stepped clock does not change.
+func (m *Manager) now() time.Duration { return time.Since(m.opened) }
+
+// lookup finds the session key and counts a call in m.wg, which the caller gives back
+// with m.wg.Done. With create a missing one is made: fresh, and with its op held.
+func (m *Manager) lookup(key Key, create bool) (s *session, fresh bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closing {
+		return nil, false, ErrClosed
+	}
+	s = m.sessions[key]
+	if s == nil && !create {
+		return nil, false, notFound(key)
+	}
+	if s == nil {
+		s, fresh = newSession(m, key), true
+		s.op <- struct{}{}
+		m.sessions[key] = s
+	}
+	m.wg.Add(1)
+	return s, fresh, nil
+}
+
+// find returns the session key for looking at it.
+func (m *Manager) find(key Key) (*session, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.sessions[key]; s != nil {
+		return s, nil
+	}
+	return nil, notFound(key)
+}
+
+// all returns the sessions of tenant, or of all with "", sorted.
+func (m *Manager) all(tenant string) []*session {
+	m.mu.Lock()
+	list := make([]*session, 0, len(m.sessions))
+	for key, s := range m.sessions {
+		if tenant == "" || key.Tenant == tenant {
+			list = append(list, s)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(list, func(a, b *session) int {
+		if c := strings.Compare(a.key.Tenant, b.key.Tenant); c != 0 {
+			return c
+		}
+		return strings.Compare(a.key.ID, b.key.ID)
+	})
+	return list
+}
+
+// forget takes s out of the registry. Its op is held.
+func (m *Manager) forget(s *session, cause error) {
+	m.mu.Lock()
+	if m.sessions[s.key] == s {
+		delete(m.sessions, s.key)
+	}
+	m.deadlines.drop(s)
+	m.mu.Unlock()
+
+	s.mu.Lock()
+	s.gone, s.goneErr = true, cause
+	s.mu.Unlock()
+	s.cancel()
+	close(s.removed)
+}
+
+// spawn runs fn in a goroutine that Close waits for; fn must end soon after m.ctx.
+// It is false, and fn not run, once Close waits.
+func (m *Manager) spawn(fn func()) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.joined {
+		return false
+	}
+	m.wg.Go(fn)
+	return true
+}
+
+// retry calls fn until it succeeds or m.ctx ends, with growing pauses.
+func (m *Manager) retry(fn func(ctx context.Context) error) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		if fn(m.ctx) == nil {
+			return
+		}
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// discardLater removes a box that may exist and that nobody holds.
+func (m *Manager) discardLater(id string) {
+	m.spawn(func() {
+		m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })
+	})
 }
 
 // Get returns a session. It does not count as use.
-func (m *Manager) Get(key Key) (View, error) { return View{}, ErrNotFound }
+func (m *Manager) Get(key Key) (View, error) {
+	s, err := m.find(key)
+	if err != nil {
+		return View{}, err
+	}
+	return s.view(), nil
+}
 
 // List returns the sessions of tenant, or of all tenants with "", sorted by key. It
 // does not count as use.
-func (m *Manager) List(tenant string) []View { return nil }
-
-// Update changes a live session. If something fails, nothing was changed.
-func (m *Manager) Update(ctx context.Context, c Caller, key Key, u Update) (View, error) {
-	return View{}, ErrNotFound
-}
-
-// Remove ends a session: what runs in it is killed, its box and the workspace that
-// boxd keeps for it are removed. If ctx ends before that, it goes on by itself.
-func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error { return ErrNotFound }
-
-// Exec runs a command in session key and waits for it. r says what session is
-// wanted, as in Ensure; with nil it must exist. Cancelling ctx kills the command.
-func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
-	return ExecResult{}, ErrNotFound
-}
-
-// Start starts a managed process in session key and returns once it runs. r is as
-// in Exec.
-func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Request, p ProcessSpec) (ProcessView, error) {
-	return ProcessView{}, ErrNotFound
-}
-
-// Process returns a managed process, running or ended.
-func (m *Manager) Process(key Key, id string) (*Process, error) { return nil, ErrNotFound }
-
-// Processes lists the managed processes of a session, sorted by id. It does not
-// count as use.
-func (m *Manager) Processes(key Key) ([]ProcessView, error) { return nil, ErrNotFound }
-
-// Box returns the box of session key, for files, ports and usage; r is as in Exec.
-// The session counts as used until release is called, which must be done.
-func (m *Manager) Box(ctx context.Context, c Caller, key Key, r *policy.Request) (box engine.LiveBox, release func(), err error) {
-	return nil, nil, ErrNotFound
+func (m *Manager) List(tenant string) []View {
+	list := m.all(tenant)
+	views := make([]View, len(list))
+	for i, s := range list {
+		views[i] = s.view()
+	}
+	return views
 }
 
 // Peek returns the box of session key without counting as use, for status; nil if it
 // has none at the moment.
-func (m *Manager) Peek(key Key) (engine.LiveBox, error) { return nil, ErrNotFound }
-
-// Subscribe returns the events of tenant, or of all with "", from now on; with since
-// above 0 those after it first, as far as they are kept.
-func (m *Manager) Subscribe(tenant string, since uint64) *Subscription { return &Subscription{} }
-
-// Stats returns the counters.
-func (m *Manager) Stats() Stats { return Stats{} }
-
-// Errors returns the last 100 errors, newest first.
-func (m *Manager) Errors() []ErrorRecord { return nil }
+func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
+	s, err := m.find(key)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != Running {
+		return nil, nil
+	}
+	return s.box, nil
+}
 
 // Profiles lists the profiles of the policy.
-func (m *Manager) Profiles() []policy.Profile { return nil }
+func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }
 
 // Quota returns what tenant uses and may use; "" is all tenants together.
 func (m *Manager) Quota(tenant string) (policy.Use, policy.Quotas) {
-	return policy.Use{}, policy.Quotas{}
+	return m.ledger.InUse(tenant), m.ledger.Limits(tenant)
 }
 
-// Close lets go of all sessions, which live on; with stop they are ended first,
-// persistent ones as well, as far as ctx allows: their records stay and their
-// workspaces too, so that a next use makes a new box. Running commands are
-// canceled. It waits for all that was started. Closing again does nothing.
-func (m *Manager) Close(ctx context.Context, stop bool) error { return nil }
+// Subscribe returns the events of tenant, or of all with "", from now on; with since
+// above 0 those after it first, as far as they are kept.
+func (m *Manager) Subscribe(tenant string, since uint64) *Subscription {
+	return m.events.subscribe(tenant, since)
+}
+
+// Errors returns the last 100 errors, newest first.
+func (m *Manager) Errors() []ErrorRecord { return m.errors.newest() }

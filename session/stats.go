@@ -1,6 +1,10 @@
 package session
 
-import "github.com/boxd/boxd/engine"
+import (
+	"maps"
+
+	"github.com/boxd/boxd/engine"
+)
 
 // Stats are counts since Open, except States, ExecsRunning, ProcessesRunning and
 // Subscribers, which are of now.
@@ -20,4 +24,28 @@ type Stats struct {
 	ProcessesStarted uint64
 	EventsMissed     uint64 // by slow subscribers
 	Verdicts         map[engine.Verdict]uint64
+}
+
+// Stats returns the counters.
+func (m *Manager) Stats() Stats {
+	c := &m.counters
+	st := Stats{
+		States:  map[State]int{},
+		Created: c.created.Load(), Reused: c.reused.Load(), Recreated: c.recreated.Load(),
+		Adopted: c.adopted.Load(), Discarded: c.discarded.Load(),
+		Expired: c.expired.Load(), Removed: c.removed.Load(), BoxesLost: c.lost.Load(),
+		ProcessesStarted: c.started.Load(),
+	}
+	st.Subscribers, st.EventsMissed = m.events.stats()
+	c.mu.Lock()
+	st.Verdicts = maps.Clone(c.verdicts)
+	c.mu.Unlock()
+	for _, s := range m.all("") {
+		s.mu.Lock()
+		st.States[s.state]++
+		st.ExecsRunning += s.execs
+		st.ProcessesRunning += s.running
+		s.mu.Unlock()
+	}
+	return st
 }

@@ -1,0 +1,147 @@
+package session
+
+import (
+	"maps"
+	"sync"
+	"time"
+)
+
+const (
+	// keepEvents is how many events are kept for those who come back.
+	keepEvents = 1024
+	// eventQueue is how many events a subscriber may be behind.
+	eventQueue = 256
+	// epochShift leaves 2^32 events to one opening of the database, and 2^21 openings
+	// below 2^53, up to where a number in JSON is exact everywhere.
+	epochShift = 32
+)
+
+// broker hands events to subscribers without ever waiting for one.
+type broker struct {
+	mu     sync.Mutex
+	last   uint64  // sequence number
+	first  uint64  // below the first one of this broker
+	kept   []Event // a ring once it is full; next is the oldest then
+	next   int
+	subs   map[*Subscription]struct{}
+	missed uint64
+	closed bool
+}
+
+// newBroker numbers events from above what any earlier epoch used.
+func newBroker(epoch uint64) *broker {
+	return &broker{last: epoch << epochShift, first: epoch << epochShift, subs: map[*Subscription]struct{}{}}
+}
+
+// publish fills in Seq and Time.
+func (b *broker) publish(e Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return
+	}
+	b.last++
+	e.Seq, e.Time = b.last, time.Now().Round(0)
+	if len(b.kept) < keepEvents {
+		b.kept = append(b.kept, e)
+	} else {
+		b.kept[b.next] = e
+		b.next = (b.next + 1) % keepEvents
+	}
+	for s := range b.subs {
+		if s.wants(e) {
+			b.sendLocked(s, e)
+		}
+	}
+}
+
+func (s *Subscription) wants(e Event) bool { return s.tenant == "" || s.tenant == e.Tenant }
+
+// sendLocked hands e to s, after what it has missed. Both fit or neither does: only
+// this end puts something in, so a place that was free stays free.
+func (b *broker) sendLocked(s *Subscription, e Event) {
+	need := 1
+	if s.missed > 0 {
+		need = 2
+	}
+	if cap(s.ch)-len(s.ch) < need {
+		s.missed++
+		b.missed++
+		return
+	}
+	if s.missed > 0 {
+		s.ch <- missedEvent(e.Seq-1, s.missed)
+		s.missed = 0
+	}
+	s.ch <- e
+}
+
+func missedEvent(seq, count uint64) Event {
+	return Event{Seq: seq, Time: time.Now().Round(0), Type: EventMissed, Details: map[string]any{"count": count}}
+}
+
+func (b *broker) subscribe(tenant string, since uint64) *Subscription {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var replay []Event
+	if since > 0 {
+		replay = b.sinceLocked(tenant, since)
+	}
+	ch := make(chan Event, eventQueue+len(replay))
+	s := &Subscription{C: ch, broker: b, ch: ch, tenant: tenant}
+	for _, e := range replay {
+		ch <- e
+	}
+	if b.closed {
+		close(ch)
+		return s
+	}
+	b.subs[s] = struct{}{}
+	return s
+}
+
+// sinceLocked returns what is kept after the event since, and in front of it what
+// is not kept any more: how much is known within one epoch and without a tenant.
+func (b *broker) sinceLocked(tenant string, since uint64) []Event {
+	all := append(append([]Event{}, b.kept[b.next:]...), b.kept[:b.next]...)
+	oldest := b.last + 1
+	if len(all) > 0 {
+		oldest = all[0].Seq
+	}
+	var list []Event
+	if since+1 < oldest {
+		count := uint64(0)
+		if since >= b.first && tenant == "" {
+			count = oldest - since - 1
+		}
+		list = append(list, missedEvent(oldest-1, count))
+	}
+	for _, e := range all {
+		if e.Seq > since && (tenant == "" || tenant == e.Tenant) {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+func (b *broker) endLocked(s *Subscription) {
+	if _, ok := b.subs[s]; ok {
+		delete(b.subs, s)
+		close(s.ch)
+	}
+}
+
+func (b *broker) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	for s := range maps.Clone(b.subs) {
+		b.endLocked(s)
+	}
+}
+
+func (b *broker) stats() (subscribers int, missed uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.subs), b.missed
+}

@@ -1,0 +1,205 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// Exec runs a command in session key and waits for it. r says what session is
+// wanted, as in Ensure; with nil it must exist. Cancelling ctx kills the command.
+//
+// A box that turns out to be lost before the program runs is replaced, and the
+// command is started in the new one. One that is lost later is a result with the
+// verdict engine.BoxLost: what the command has done by then is not known, so it is
+// not repeated.
+func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
+	began := time.Now()
+	key, a, err := m.resolve(c, key, r)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	u, err := m.acquire(ctx, c, key, a)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer func() { u.release() }() // u may become another
+	run, err := m.admit(ctx, c, u, e)
+	if err != nil {
+		return ExecResult{}, err
+	}
+	defer run.release()
+	ctx, stop := u.s.context(ctx)
+	defer stop()
+
+	p, err := u.box.Start(ctx, run.cmd)
+	if errors.Is(err, engine.ErrBoxLost) {
+		var again *use
+		if again, err = m.again(ctx, c, u, a); err == nil {
+			u.release()
+			u = again
+			p, err = u.box.Start(ctx, run.cmd)
+		}
+	}
+	if err != nil {
+		return ExecResult{}, m.fail(c, key, "exec", fmt.Errorf("starting %s: %w", engine.Quote(run.cmd.Args[0]), causeOf(ctx, err)))
+	}
+	u.s.publish(EventExecStarted, c, map[string]any{"program": run.cmd.Args[0]})
+	if e.Started != nil {
+		e.Started(p)
+	}
+	res, err := p.Wait()
+	return m.finish(c, u, run, res, err, time.Since(began))
+}
+
+// lostTimeout bounds the time between the engine's word that a box is lost and the
+// news of the end of its PID 1.
+const lostTimeout = 2 * time.Second
+
+// again gets a hold on the box that replaces the one of u, which is lost.
+func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, error) {
+	select {
+	case <-u.box.Done():
+	case <-ctx.Done():
+	case <-time.After(lostTimeout): // then it is not lost, or nobody knows
+	}
+	u.s.lost(u.box)
+	next, err := m.acquire(ctx, c, u.s.key, a)
+	if err != nil {
+		return nil, err
+	}
+	next.created = next.created || u.created
+	return next, nil
+}
+
+// run is a command that may run.
+type run struct {
+	cmd            engine.Command
+	stdout, stderr *capture // nil where the caller takes the output
+	release        func()
+}
+
+// admit decides whether a command may run, and counts it.
+func (m *Manager) admit(ctx context.Context, c Caller, u *use, e Exec) (*run, error) {
+	s := u.s
+	s.mu.Lock()
+	resolved := s.resolved
+	s.mu.Unlock()
+	r := &run{cmd: m.command(resolved, e)}
+	r.stdout, r.stderr = m.captures(&r.cmd)
+	if err := r.cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if err := s.checkWorkspace(ctx); err != nil {
+		m.deny(c, s.key, "exec", err)
+		return nil, err
+	}
+	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{Execs: 1})
+	if err != nil {
+		m.deny(c, s.key, "exec", err)
+		return nil, err
+	}
+	d := m.policy.MayExec(resolved, e.Timeout)
+	entry := audit.Entry{Action: d.Action, Decision: audit.Allow, Reason: d.Rule, Details: execDetails(d.Details, r.cmd.Args)}
+	if !d.Allowed {
+		entry.Decision = audit.Deny
+	}
+	if err := m.audit(c, s.key, entry); err != nil {
+		release()
+		return nil, err
+	}
+	if !d.Allowed {
+		release()
+		return nil, fmt.Errorf("exec: %s: %w", d.Rule, policy.ErrDenied)
+	}
+	s.addExecs(1)
+	r.release = func() {
+		s.addExecs(-1)
+		release()
+	}
+	return r, nil
+}
+
+func (s *session) addExecs(n int) {
+	s.mu.Lock()
+	s.execs += n
+	s.mu.Unlock()
+}
+
+// maxAuditArgs bounds in bytes what the audit log keeps of a command line.
+const maxAuditArgs = 1024
+
+func execDetails(details map[string]any, args []string) map[string]any {
+	out := map[string]any{}
+	for k, v := range details {
+		out[k] = v
+	}
+	room := maxAuditArgs
+	var shown []string
+	for _, arg := range args {
+		if len(arg) > room {
+			shown = append(shown, strings.ToValidUTF8(arg[:room], "")+"…")
+			break
+		}
+		room -= len(arg)
+		shown = append(shown, arg)
+	}
+	out["args"] = shown
+	return out
+}
+
+// command is e with what the session and the policy say.
+func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
+	return engine.Command{
+		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: e.Dir, MakeDir: e.MakeDir, User: e.User,
+		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
+		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace,
+		OutputLimit: m.outputLimit(e.OutputLimit), KeepBackground: e.KeepBackground,
+	}
+}
+
+func (m *Manager) outputLimit(asked int64) int64 {
+	limit := max(0, m.options.OutputLimit) // 0 is none to the engine
+	if asked != 0 && (limit == 0 || asked < limit) {
+		return asked // a negative one is refused by Validate
+	}
+	return limit
+}
+
+// mergeEnv returns base with the variables of more added or put in their place.
+func mergeEnv(base, more []string) []string {
+	env := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return slices.ContainsFunc(more, func(other string) bool { return strings.HasPrefix(other, name+"=") })
+	})
+	return append(env, more...)
+}
+
+// finish tells everybody how a command ended.
+func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error, took time.Duration) (ExecResult, error) {
+	s := u.s
+	if err != nil {
+		return ExecResult{}, m.fail(c, s.key, "exec", fmt.Errorf("waiting for %s: %w", engine.Quote(r.cmd.Args[0]), err))
+	}
+	if res.Verdict == engine.BoxLost {
+		s.lost(u.box) // so that the view below tells
+	}
+	m.counters.verdict(res.Verdict)
+	if m.options.Observe != nil {
+		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
+	}
+	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
+	s.publish(EventExecEnded, c, details)
+	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
+	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}
+	out.Stdout, out.StdoutTruncated = r.stdout.result()
+	out.Stderr, out.StderrTruncated = r.stderr.result()
+	return out, nil
+}

@@ -1,0 +1,167 @@
+package session
+
+import (
+	"container/heap"
+	"time"
+)
+
+// deadline is when to look at a session again: at the latest when it could expire.
+type deadline struct {
+	at    time.Duration // of Manager.now
+	s     *session
+	index int
+}
+
+// deadlines is a heap, the first one on top. Uses only move a session's own deadline
+// later, which the heap learns when it is due; so a use costs nothing here.
+type deadlines []*deadline
+
+func (d deadlines) Len() int           { return len(d) }
+func (d deadlines) Less(i, j int) bool { return d[i].at < d[j].at }
+func (d deadlines) Swap(i, j int) {
+	d[i], d[j] = d[j], d[i]
+	d[i].index, d[j].index = i, j
+}
+
+// Push is for package heap.
+func (d *deadlines) Push(x any) {
+	e := x.(*deadline)
+	e.index = len(*d)
+	*d = append(*d, e)
+}
+
+// Pop is for package heap.
+func (d *deadlines) Pop() any {
+	last := len(*d) - 1
+	e := (*d)[last]
+	(*d)[last] = nil
+	*d = (*d)[:last]
+	return e
+}
+
+// put makes sure that s is looked at by at.
+func (d *deadlines) put(s *session, at time.Duration) {
+	switch {
+	case s.at == nil:
+		s.at = &deadline{at: at, s: s}
+		heap.Push(d, s.at)
+	case at < s.at.at:
+		s.at.at = at
+		heap.Fix(d, s.at.index)
+	}
+	s.armed.Store(true)
+}
+
+func (d *deadlines) drop(s *session) {
+	if s.at != nil {
+		heap.Remove(d, s.at.index)
+		s.at = nil
+	}
+	s.armed.Store(false)
+}
+
+// deadlineLocked is when the session ends if it is not used any more; false: never,
+// as things are. s.mu is held.
+func (s *session) deadlineLocked() (time.Duration, bool) {
+	if s.removing || s.gone || s.state == Creating {
+		return 0, false
+	}
+	busy := s.resolved.Persistent || s.uses > 0 || (s.running > 0 && s.exempt)
+	idle := time.Duration(s.lastUsed.Load()) + s.resolved.IdleTTL
+	switch {
+	case busy && s.lifeEnd == 0:
+		return 0, false
+	case busy:
+		return s.lifeEnd, true
+	case s.lifeEnd == 0:
+		return idle, true
+	}
+	return min(idle, s.lifeEnd), true
+}
+
+// arm puts the session's deadline into the heap, unless there is one that is due
+// before. The caller has changed what the deadline depends on and holds no lock.
+//
+// It cannot be forgotten: the timer clears armed before it looks at the session, so
+// either it sees the change, or the one who made it sees that armed is false.
+func (s *session) arm() {
+	s.mu.Lock()
+	at, ok := s.deadlineLocked()
+	s.mu.Unlock()
+	if !ok {
+		return
+	}
+	m := s.m
+	m.mu.Lock()
+	if m.sessions[s.key] == s {
+		m.deadlines.put(s, at)
+	}
+	first := len(m.deadlines) > 0 && m.deadlines[0].s == s
+	m.mu.Unlock()
+	if first {
+		select {
+		case m.wake <- struct{}{}:
+		default: // it will look
+		}
+	}
+}
+
+// expire runs until the manager closes.
+func (m *Manager) expire() {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-timer.C:
+		case <-m.wake:
+		}
+		due, next := m.due()
+		for _, s := range due {
+			s.expireIfDue()
+		}
+		timer.Reset(next)
+	}
+}
+
+// due takes the sessions whose deadline has come out of the heap, and says how long
+// the next one is off.
+func (m *Manager) due() (list []*session, next time.Duration) {
+	now := m.now()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for len(m.deadlines) > 0 && m.deadlines[0].at <= now {
+		s := m.deadlines[0].s
+		m.deadlines.drop(s)
+		list = append(list, s)
+	}
+	if len(m.deadlines) == 0 {
+		return list, time.Hour
+	}
+	return list, m.deadlines[0].at - now
+}
+
+// expireIfDue begins the removal of a session that was not used for too long or has
+// lived too long; another one goes back into the heap.
+func (s *session) expireIfDue() {
+	now := s.m.now()
+	s.mu.Lock()
+	at, ok := s.deadlineLocked()
+	if !ok || at > now {
+		s.mu.Unlock()
+		if ok {
+			s.arm()
+		}
+		return
+	}
+	reason := "idle for " + s.resolved.IdleTTL.String()
+	if s.lifeEnd > 0 && s.lifeEnd <= now {
+		reason = "lifetime of " + s.resolved.MaxLifetime.String() + " is over"
+	}
+	begun := s.markRemovalLocked(reason)
+	s.mu.Unlock()
+	if begun {
+		s.m.spawn(func() { s.teardown(removal{expired: true, reason: reason, caller: system}) })
+	}
+}

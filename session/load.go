@@ -1,0 +1,157 @@
+package session
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// loaded is what a database held.
+type loaded struct {
+	sessions  []sessionRecord
+	processes []processRecord
+	epoch     uint64 // of this opening, from 1
+	// fresh: there was no database, or it was kept aside; boxes are searched for then.
+	fresh bool
+	// damage is why a database was kept aside, at path aside.
+	damage error
+	aside  string
+}
+
+// errForeign is a database of another version.
+var errForeign = errors.New("unknown version")
+
+// openStore opens the database at path. One that cannot be read is kept aside
+// under another name, and what could be read of it is written into a new one.
+func openStore(path string) (*store, loaded, error) {
+	_, statErr := os.Stat(path)
+	db, got, err := openDB(path)
+	if err != nil && !damaged(err) {
+		return nil, got, fmt.Errorf("session database %s: %w", path, err)
+	}
+	if err != nil {
+		got.damage, got.aside = err, path+".corrupt-"+time.Now().UTC().Format("20060102T150405.000000000")
+		if err := os.Rename(path, got.aside); err != nil {
+			return nil, got, fmt.Errorf("keeping a damaged session database aside (%w): %w", got.damage, err)
+		}
+		if db, err = salvage(path, &got); err != nil {
+			return nil, got, fmt.Errorf("session database %s: %w", path, err)
+		}
+	}
+	got.fresh = got.aside != "" || errors.Is(statErr, fs.ErrNotExist)
+	return newStore(db), got, nil
+}
+
+// damaged tells a database that is no use from one that cannot be got at.
+func damaged(err error) bool {
+	var path *fs.PathError
+	return !errors.As(err, &path) && !errors.Is(err, bolterrors.ErrTimeout)
+}
+
+// salvage makes a new database of what was read from a damaged one.
+func salvage(path string, got *loaded) (*bbolt.DB, error) {
+	db, fresh, err := openDB(path)
+	if err != nil {
+		return nil, err
+	}
+	got.epoch = max(fresh.epoch, got.epoch+1)
+	err = db.Update(func(tx *bbolt.Tx) error {
+		changes := []change{{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, got.epoch)}}
+		for i := range got.sessions {
+			changes = append(changes, got.sessions[i].put())
+		}
+		for i := range got.processes {
+			changes = append(changes, got.processes[i].put())
+		}
+		return apply(tx, changes)
+	})
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// openDB opens or makes the database and reads all of it. On failure got has what
+// was readable.
+func openDB(path string) (db *bbolt.DB, got loaded, err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("damaged: %v", r)
+		}
+		if err != nil && db != nil {
+			db.Close() // best effort: it was read only
+			db = nil
+		}
+	}()
+	db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout})
+	if err != nil {
+		return nil, got, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		if err := beginEpoch(tx, &got); err != nil {
+			return err
+		}
+		return readAll(tx, &got)
+	})
+	return db, got, err
+}
+
+// beginEpoch checks the version, makes what is missing in a new database, and
+// counts this opening.
+func beginEpoch(tx *bbolt.Tx, got *loaded) error {
+	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
+	}
+	meta := tx.Bucket(metaBucket)
+	switch v := meta.Get(versionKey); {
+	case v == nil:
+		if err := meta.Put(versionKey, []byte{recordVersion}); err != nil {
+			return err
+		}
+	case len(v) != 1 || v[0] != recordVersion:
+		return fmt.Errorf("%w %x, this program knows %d", errForeign, v, recordVersion)
+	}
+	if v := meta.Get(epochKey); len(v) == 8 {
+		got.epoch = binary.BigEndian.Uint64(v)
+	}
+	got.epoch++
+	return meta.Put(epochKey, binary.BigEndian.AppendUint64(nil, got.epoch))
+}
+
+// readAll reads every record that can be read, and returns what was wrong with the
+// others.
+func readAll(tx *bbolt.Tx, got *loaded) error {
+	var errs []error
+	_ = tx.Bucket(sessionsBucket).ForEach(func(k, v []byte) error { // the function returns no error
+		r, err := decodeSession(k, v)
+		if err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		got.sessions = append(got.sessions, r)
+		return nil
+	})
+	_ = tx.Bucket(processBucket).ForEach(func(k, v []byte) error { // as above
+		r, err := decodeProcess(k, v)
+		if err != nil {
+			errs = append(errs, err)
+			return nil
+		}
+		got.processes = append(got.processes, r)
+		return nil
+	})
+	if len(errs) > 0 {
+		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
+	}
+	return nil
+}

@@ -1,0 +1,51 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// lockState takes the lock file of a state directory, which says who has it. The
+// lock ends with the file, so with the process.
+func lockState(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("lock file: %w", err)
+	}
+	err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		defer f.Close()
+		return nil, fmt.Errorf("lock file %s: %w by %s: stop it first, or choose another state directory", path, ErrLocked, holder(f))
+	}
+	if err == nil {
+		err = writeHolder(f)
+	}
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock file %s: %w", path, err)
+	}
+	return f, nil
+}
+
+func writeHolder(f *os.File) error {
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	return err
+}
+
+// holder names the process that has the lock file f.
+func holder(f *os.File) string {
+	b, _ := io.ReadAll(io.LimitReader(f, 32)) // an unreadable file says the same as an empty one
+	pid := strings.TrimSpace(string(b))
+	if _, err := strconv.Atoi(pid); err != nil {
+		return "another process"
+	}
+	return "process " + pid
+}

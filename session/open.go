@@ -1,0 +1,128 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/session/workspace"
+)
+
+// lockName is the lock file, beside the database.
+const lockName = "daemon.lock"
+
+// Open takes the state directory (ErrLocked if another daemon has it), and goes on
+// where the last manager ended: boxes and managed processes are taken over, what
+// has no owner is removed. If the database is damaged it is kept aside under another
+// name, and sessions are found again by what is noted on their boxes.
+//
+// The idle time of every session starts anew. ctx bounds only Open itself.
+func Open(ctx context.Context, o Options) (_ *Manager, err error) {
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	if err := os.MkdirAll(filepath.Dir(o.DB), 0o700); err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	lock, err := lockState(filepath.Join(filepath.Dir(o.DB), lockName))
+	if err != nil {
+		return nil, err
+	}
+	undo.Push(lock.Close)
+	spaces, err := workspace.Open(o.Workspaces)
+	if err != nil {
+		return nil, err
+	}
+	undo.Push(spaces.Close)
+	st, got, err := openStore(o.DB)
+	if err != nil {
+		return nil, err
+	}
+	m := newManager(o, st, got.epoch)
+	m.workspaces, m.lock = spaces, lock
+	undo.Push(func() error { m.join(); return st.close() })
+	if err := m.recover(ctx, got); err != nil {
+		return nil, err
+	}
+	undo.Release()
+	m.spawn(m.expire)
+	m.spawn(m.sweepTrash)
+	return m, nil
+}
+
+func newManager(o Options, st *store, epoch uint64) *Manager {
+	o.OutputLimit = cmp.Or(o.OutputLimit, DefaultOutputLimit)
+	o.CaptureLimit = cmp.Or(o.CaptureLimit, DefaultCaptureLimit)
+	o.History = cmp.Or(o.History, engine.DefaultHistory)
+	o.KeepEnded = cmp.Or(o.KeepEnded, DefaultKeepEnded)
+	o.StopGrace = cmp.Or(o.StopGrace, DefaultStopGrace)
+	m := &Manager{
+		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(),
+		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
+		events: newBroker(epoch), sessions: map[Key]*session{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	m.ctx, m.cancel = context.WithCancel(context.Background())
+	return m
+}
+
+// sweepTrash deletes what is left of workspaces that could not be deleted before.
+func (m *Manager) sweepTrash() {
+	if err := m.workspaces.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+		m.report(Key{}, "", err.Error())
+	}
+}
+
+// join ends all goroutines and calls and waits for them.
+func (m *Manager) join() {
+	m.cancel()
+	m.mu.Lock()
+	m.closing, m.joined = true, true
+	m.mu.Unlock()
+	m.wg.Wait()
+}
+
+// Close lets go of all sessions, which live on; commands that run are canceled. With
+// stop the sessions are ended first, as far as ctx allows: persistent ones keep their
+// workspace, and a next use makes a new box; the others are removed. It waits for all
+// that was started. Closing again waits for the first Close.
+func (m *Manager) Close(ctx context.Context, stop bool) error {
+	m.mu.Lock()
+	first := !m.closing
+	m.closing = true
+	m.mu.Unlock()
+	if !first {
+		<-m.done
+		return nil
+	}
+	defer close(m.done)
+	var err error
+	if stop {
+		err = m.stopAll(ctx)
+	}
+	m.join()
+	m.events.close()
+	return errors.Join(err, m.noteLifetimes(), m.store.close(), m.workspaces.Close(), m.lock.Close())
+}
+
+// noteLifetimes writes down what is left of the lifetimes.
+func (m *Manager) noteLifetimes() error {
+	var changes []change
+	for _, s := range m.all("") {
+		s.mu.Lock()
+		if s.lifeEnd > 0 && s.state != Creating {
+			changes = append(changes, s.recordLocked().put())
+		}
+		s.mu.Unlock()
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return m.store.write(changes...)
+}

@@ -1,0 +1,147 @@
+package session
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// recordVersion is that of all records. A database of another version is kept
+// aside, as one that is damaged.
+const recordVersion = 1
+
+// sessionRecord is what is kept of a session.
+type sessionRecord struct {
+	Tenant     string          `json:"tenant"`
+	ID         string          `json:"id"`
+	State      State           `json:"state"`
+	Reason     string          `json:"reason,omitempty"`
+	Generation int             `json:"generation"`
+	Box        string          `json:"box"` // id of the box of this generation
+	Request    policy.Request  `json:"request"`
+	Resolved   policy.Resolved `json:"resolved"`
+	CreatedAt  time.Time       `json:"created_at"`
+	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what
+	// a clock that was set back can add.
+	LifeLeft time.Duration `json:"life_left,omitempty"`
+}
+
+// processRecord is what is kept of a managed process.
+type processRecord struct {
+	Tenant     string         `json:"tenant"`
+	Session    string         `json:"session"`
+	ID         string         `json:"id"`
+	Key        string         `json:"key"` // its name in the box
+	Box        string         `json:"box"`
+	State      ProcessState   `json:"state"`
+	PID        int            `json:"pid,omitempty"`
+	Args       []string       `json:"args,omitempty"`
+	TTY        bool           `json:"tty,omitempty"`
+	History    int64          `json:"history,omitempty"`
+	DropOldest bool           `json:"drop_oldest,omitempty"`
+	StartedAt  time.Time      `json:"started_at"`
+	EndedAt    time.Time      `json:"ended_at,omitzero"`
+	Result     *engine.Result `json:"result,omitempty"`
+}
+
+func (r *sessionRecord) key() Key { return Key{r.Tenant, r.ID} }
+func (r *processRecord) key() Key { return Key{r.Tenant, r.Session} }
+
+func sessionKey(k Key) []byte            { return []byte(k.Tenant + "\x00" + k.ID) }
+func processKey(k Key, id string) []byte { return []byte(k.Tenant + "\x00" + k.ID + "\x00" + id) }
+
+func (r *sessionRecord) put() change {
+	return change{sessionsBucket, sessionKey(r.key()), encode(r)}
+}
+
+func (r *processRecord) put() change {
+	return change{processBucket, processKey(r.key(), r.ID), encode(r)}
+}
+
+// encode writes a record: the CRC-32 (IEEE) of the rest, big-endian, and JSON.
+// bbolt has no checksums for its data pages.
+func encode(record any) []byte {
+	body, err := json.Marshal(record)
+	if err != nil {
+		panic(fmt.Sprintf("session record: %v", err)) // values of plain types: cannot fail
+	}
+	return append(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(body)), body...)
+}
+
+func decode(value []byte, record any) error {
+	if len(value) < 4 {
+		return fmt.Errorf("%d bytes: too short", len(value))
+	}
+	sum, body := binary.BigEndian.Uint32(value), value[4:]
+	if crc32.ChecksumIEEE(body) != sum {
+		return fmt.Errorf("wrong checksum")
+	}
+	return json.Unmarshal(body, record)
+}
+
+// decodeSession reads a record and checks all that is used without another look.
+func decodeSession(key, value []byte) (r sessionRecord, err error) {
+	if err := decode(value, &r); err != nil {
+		return r, fmt.Errorf("session record %q: %w", key, err)
+	}
+	switch {
+	case string(sessionKey(r.key())) != string(key):
+		err = fmt.Errorf("is about another session")
+	case !slices.Contains([]State{Creating, Running, Stopping, Stopped, Failed}, r.State):
+		err = fmt.Errorf("unknown state %q", r.State)
+	case r.Generation < 1:
+		err = fmt.Errorf("generation %d", r.Generation)
+	default:
+		err = r.validate()
+	}
+	if err != nil {
+		return r, fmt.Errorf("session record %q: %w", key, err)
+	}
+	return r, nil
+}
+
+func (r *sessionRecord) validate() error {
+	if err := r.key().validate(); err != nil {
+		return err
+	}
+	if err := validateBoxID(r.Box); err != nil {
+		return err
+	}
+	return r.Resolved.Spec.Validate()
+}
+
+func validateBoxID(id string) error {
+	if id == "" {
+		return fmt.Errorf("no box id")
+	}
+	return engine.Spec{ID: id}.Validate()
+}
+
+func decodeProcess(key, value []byte) (r processRecord, err error) {
+	if err := decode(value, &r); err != nil {
+		return r, fmt.Errorf("process record %q: %w", key, err)
+	}
+	states := []ProcessState{ProcessStarting, ProcessRunning, ProcessStopping, ProcessExited, ProcessStopped, ProcessFailed}
+	switch {
+	case string(processKey(r.key(), r.ID)) != string(key):
+		err = fmt.Errorf("is about another process")
+	case !slices.Contains(states, r.State):
+		err = fmt.Errorf("unknown state %q", r.State)
+	case r.State.Ended() && r.Result == nil:
+		err = fmt.Errorf("has ended without a result")
+	case r.Key == "":
+		err = fmt.Errorf("no key")
+	default:
+		err = policy.ValidateProcessID(r.ID)
+	}
+	if err != nil {
+		return r, fmt.Errorf("process record %q: %w", key, err)
+	}
+	return r, nil
+}

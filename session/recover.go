@@ -1,0 +1,290 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// recovery is what is found at Open.
+type recovery struct {
+	m     *Manager
+	boxes map[string]bool // ids of those that exist
+
+	mu    sync.Mutex
+	found map[Key]found // sessions without a record, by their boxes
+}
+
+// found is a box that says whose it is.
+type found struct {
+	record sessionRecord
+	box    engine.LiveBox
+}
+
+// recover takes over what the last manager left.
+func (m *Manager) recover(ctx context.Context, got loaded) error {
+	ids, err := m.engine.Boxes(ctx)
+	if err != nil {
+		return fmt.Errorf("listing boxes: %w", err)
+	}
+	r := &recovery{m: m, boxes: map[string]bool{}, found: map[Key]found{}}
+	for _, id := range ids {
+		r.boxes[id] = true
+	}
+	if got.damage != nil {
+		m.report(Key{}, "", fmt.Sprintf("session database was damaged (%v): kept as %s, sessions are searched for by their boxes", got.damage, got.aside))
+	}
+	processes := map[Key][]processRecord{}
+	for _, p := range got.processes {
+		processes[p.key()] = append(processes[p.key()], p)
+	}
+	owned := map[string]bool{}
+	for _, s := range got.sessions {
+		owned[s.Box] = true
+	}
+	err = each(got.sessions, func(s sessionRecord) error {
+		return r.session(ctx, s, processes[s.key()])
+	})
+	if err != nil {
+		return err
+	}
+	strays := slices.DeleteFunc(ids, func(id string) bool { return owned[id] })
+	err = each(strays, func(id string) error { return r.stray(ctx, id, got.fresh) })
+	if err != nil {
+		return err
+	}
+	for _, f := range r.found {
+		if err := r.claimFound(f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restore makes the session of a record, without its box, and adds it to the registry.
+func (r *recovery) restore(rec sessionRecord) *session {
+	s := newSession(r.m, rec.key())
+	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
+	s.request, s.resolved, s.createdAt = rec.Request, rec.Resolved, rec.CreatedAt
+	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved.Spec)))
+	// A clock that was set back makes the session look younger than it is: what was
+	// left when the record was written bounds that. bornAt is where the age starts if
+	// a lifetime is set later.
+	age := max(0, time.Since(rec.CreatedAt))
+	s.bornAt = r.m.now() - age
+	left := rec.Resolved.MaxLifetime - age
+	if rec.LifeLeft > 0 {
+		left = min(left, rec.LifeLeft)
+	}
+	s.setLifeLocked(left) // nobody else knows s yet
+	r.m.mu.Lock()
+	r.m.sessions[s.key] = s
+	r.m.mu.Unlock()
+	return s
+}
+
+// countable keeps a damaged figure from what cannot count it.
+func countable(u policy.Use) policy.Use {
+	if u.Memory < 0 {
+		u.Memory = engine.Unlimited
+	}
+	if u.CPUs != u.CPUs || u.CPUs < 0 {
+		u.CPUs = engine.Unlimited
+	}
+	return u
+}
+
+// session goes on with the session of a record. An error is one of the engine, which
+// means that Open has to be tried again.
+func (r *recovery) session(ctx context.Context, rec sessionRecord, processes []processRecord) error {
+	m := r.m
+	if rec.State == Creating && rec.Generation == 1 {
+		return r.giveUp(ctx, rec) // nobody has seen it
+	}
+	s := r.restore(rec)
+	for _, p := range processes {
+		s.processes[p.ID] = restoreProcess(s, p)
+	}
+	exists := r.boxes[rec.Box]
+	var box engine.LiveBox
+	var err error
+	switch {
+	case rec.State == Stopping:
+		return r.goOnRemoving(s)
+	case rec.State == Running && exists:
+		if box, err = r.adopt(ctx, s); err != nil {
+			return err
+		}
+	case rec.State == Running:
+		s.fail("its box is gone, as after a restart of the host")
+	case rec.State == Creating:
+		s.fail("building a new box was interrupted")
+	}
+	if box == nil {
+		if exists {
+			m.discardLater(rec.Box)
+		}
+		return r.settle(s, nil)
+	}
+	return r.settle(s, box)
+}
+
+// fail is for a session that nobody else uses yet.
+func (s *session) fail(reason string) { s.state, s.reason = Failed, reason }
+
+// giveUp removes what there is of a session that was never seen.
+func (r *recovery) giveUp(ctx context.Context, rec sessionRecord) error {
+	if r.boxes[rec.Box] {
+		if err := r.m.engine.Discard(ctx, rec.Box); err != nil {
+			return fmt.Errorf("removing the half-made box of session %q: %w", rec.ID, err)
+		}
+		r.m.counters.discarded.Add(1)
+	}
+	if rec.Resolved.Workspace == "" {
+		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
+	}
+	return r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil})
+}
+
+// goOnRemoving goes on with the removal of a session in the background.
+func (r *recovery) goOnRemoving(s *session) error {
+	s.removing = true
+	s.cancel()
+	for _, p := range s.processes {
+		if !p.record.State.Ended() { // it goes with its box
+			p.record.State, p.record.Result = ProcessFailed, &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+			close(p.up)
+			close(p.done)
+		}
+	}
+	reason := s.reason
+	r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
+	return nil
+}
+
+// adopt takes over the box of s; nil if that is not possible, s has failed then.
+func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error) {
+	box, err := r.m.engine.Adopt(ctx, s.boxID, engine.Spec{})
+	switch {
+	case err == nil:
+		s.correct(box.Spec())
+		return box, nil
+	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
+		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
+	case errors.Is(err, engine.ErrBoxLost):
+		s.fail("PID 1 of box " + s.boxID + " is gone")
+	default:
+		s.fail("taking over its box: " + err.Error())
+		r.m.report(s.key, "", s.reason)
+	}
+	return nil, nil
+}
+
+// correct believes the box about what can change while it lives: the last manager may
+// have ended between a change and its record.
+func (s *session) correct(spec engine.Spec) {
+	if spec.ID != s.boxID {
+		return // an engine that does not tell
+	}
+	s.resolved.Spec.Mounts, s.resolved.Spec.Limits = spec.Mounts, spec.Limits
+	s.release()
+	s.release = s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(spec)))
+}
+
+// settle brings the records of s and its processes up to date, and lets it go on.
+func (r *recovery) settle(s *session, box engine.LiveBox) error {
+	m := r.m
+	begin, changes := s.settleProcesses(box)
+	changes = append(changes, s.recordLocked().put())
+	if err := m.store.write(changes...); err != nil {
+		return err
+	}
+	if box != nil {
+		s.mu.Lock()
+		s.box = box
+		s.mu.Unlock()
+		m.counters.adopted.Add(1)
+		s.publish(EventAdopted, system, map[string]any{"generation": s.generation})
+		m.spawn(func() { s.watch(box) })
+	}
+	for _, fn := range begin {
+		m.spawn(fn)
+	}
+	s.arm()
+	return nil
+}
+
+// stray removes a box that no record knows. If the records are lost it is asked
+// whose it is.
+func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
+	if lost {
+		box, err := r.m.engine.Adopt(ctx, id, engine.Spec{})
+		switch {
+		case err == nil && r.note(box):
+			return nil
+		case err == nil:
+			r.m.counters.discarded.Add(1)
+			r.m.spawn(func() { r.m.retry(box.Remove) })
+			return nil
+		case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
+			return fmt.Errorf("taking over box %q: %w", id, err)
+		}
+	}
+	r.m.log.Info("removing a box without an owner", "box", id)
+	r.m.counters.discarded.Add(1)
+	r.m.discardLater(id)
+	return nil
+}
+
+// note keeps a box whose note says that it is the newest one of a session that has
+// no record, and reports whether it did.
+func (r *recovery) note(box engine.LiveBox) bool {
+	var rec sessionRecord
+	spec := box.Spec()
+	if json.Unmarshal([]byte(spec.Labels[label]), &rec) != nil {
+		return false
+	}
+	rec.State, rec.Box, rec.Resolved.Spec = Running, box.ID(), spec
+	if rec.Generation < 1 || rec.validate() != nil {
+		return false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.m.mu.Lock()
+	taken := r.m.sessions[rec.key()] != nil
+	r.m.mu.Unlock()
+	other, double := r.found[rec.key()]
+	if taken || (double && other.record.Generation >= rec.Generation) {
+		return false
+	}
+	if double {
+		r.m.spawn(func() { r.m.retry(other.box.Remove) })
+	}
+	r.found[rec.key()] = found{rec, box}
+	return true
+}
+
+// claimFound makes a session of a box that has told whose it is.
+func (r *recovery) claimFound(f found) error {
+	s := r.restore(f.record)
+	for _, live := range f.box.Managed() {
+		id := processID(live.Key())
+		if s.processes[id] != nil {
+			id = live.Key()
+		}
+		p := restoreProcess(s, processRecord{
+			Tenant: s.key.Tenant, Session: s.key.ID, ID: id, Key: live.Key(), Box: f.box.ID(), State: ProcessRunning,
+			TTY: live.Stdio().Stderr == nil, StartedAt: time.Now().Round(0),
+		})
+		s.processes[id] = p
+	}
+	r.m.report(s.key, "", "session was found again by its box "+f.box.ID())
+	return r.settle(s, f.box)
+}

@@ -1,0 +1,79 @@
+package session
+
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// restoreProcess makes the process of a record, without its streams.
+func restoreProcess(s *session, r processRecord) *Process {
+	p := newProcess(s, r)
+	p.stopped = r.State == ProcessStopping || r.State == ProcessStopped
+	if r.State.Ended() {
+		close(p.up)
+		close(p.done)
+	}
+	return p
+}
+
+// settleProcesses matches the records of processes with what is in the box, nil being
+// none. It returns what has to be begun and written. Nobody else uses s yet.
+func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes []change) {
+	live := map[string]engine.ManagedProcess{}
+	if box != nil {
+		for _, l := range box.Managed() {
+			live[l.Key()] = l
+		}
+	}
+	running := 0
+	for id, p := range s.processes {
+		l := live[p.record.Key]
+		delete(live, p.record.Key)
+		switch ended := p.record.State.Ended(); {
+		case ended:
+			p.live = l // its output can still be read
+		case l != nil:
+			running++
+			begin = append(begin, p.resume(l)...)
+			changes = append(changes, p.record.put())
+		case p.record.State == ProcessStarting: // nobody has seen it
+			delete(s.processes, id)
+			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
+		default:
+			changes = append(changes, p.vanish())
+		}
+	}
+	s.running = running
+	s.exempt = running > 0 && s.m.policy.MayStayIdle(s.resolved, running).Allowed
+	for _, l := range live {
+		s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
+		s.m.end(l)
+	}
+	return begin, changes
+}
+
+// resume goes on with a process that its box still has, running or ended.
+func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
+	s := p.s
+	p.live = l
+	close(p.up)
+	p.record.PID = l.Control().PID()
+	p.record.State = ProcessRunning
+	if p.stopped {
+		p.record.State = ProcessStopping
+		begin = append(begin, func() { p.terminate(s.m.options.StopGrace) })
+	}
+	release := s.m.ledger.Adopt(s.key.Tenant, policy.Use{Processes: 1})
+	return append(begin, func() { p.watch(release) })
+}
+
+// vanish marks a process whose box is gone as failed: how it ended nobody knows.
+func (p *Process) vanish() change {
+	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
+	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+	close(p.up)
+	close(p.done)
+	return p.record.put()
+}

@@ -1,0 +1,163 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/policy"
+)
+
+// removal is why and for whom a session is removed.
+type removal struct {
+	caller  Caller
+	reason  string
+	expired bool
+}
+
+// Remove ends a session: what runs in it is killed, its box and the workspace that
+// boxd keeps for it are removed. If ctx ends before that, it goes on by itself, as it
+// does after an error.
+//
+// A session that is being created is given up (its creator gets ErrState); commands
+// that run get the verdict canceled or box-lost.
+func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
+	if err := key.validate(); err != nil {
+		return err
+	}
+	s, _, err := m.lookup(key, false)
+	if err != nil {
+		return err
+	}
+	defer m.wg.Done()
+	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow}); err != nil {
+		return err
+	}
+	const reason = "removed by request"
+	s.mu.Lock()
+	begun := s.markRemovalLocked(reason)
+	s.mu.Unlock()
+	if begun {
+		m.spawn(func() { s.teardown(removal{caller: c, reason: reason}) })
+	}
+	select {
+	case <-s.removed:
+		return nil
+	case <-s.stumbled:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return fmt.Errorf("removing session %q (it is tried again): %w", key.ID, s.removeErr)
+	case <-ctx.Done():
+		return fmt.Errorf("removing session %q (it goes on): %w", key.ID, context.Cause(ctx))
+	case <-m.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// markRemovalLocked makes sure that nothing is begun in the session any more, and
+// reports whether the caller has to tear it down. s.mu is held.
+func (s *session) markRemovalLocked(reason string) bool {
+	if s.removing || s.gone {
+		return false
+	}
+	s.removing, s.state, s.reason = true, Stopping, reason
+	s.cancel()
+	return true
+}
+
+// teardown removes the session, trying again until that succeeds or the manager
+// closes; the next one goes on then.
+func (s *session) teardown(r removal) {
+	s.publish(EventState, r.caller, map[string]any{"state": Stopping, "reason": r.reason})
+	first := true
+	s.m.retry(func(ctx context.Context) error {
+		if err := s.begin(ctx); err != nil {
+			return nil // closing
+		}
+		defer s.end()
+		err := s.tryRemove(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		s.mu.Lock()
+		s.removeErr = err
+		s.mu.Unlock()
+		if first {
+			first = false
+			close(s.stumbled)
+			s.m.report(s.key, "", "removing: "+err.Error())
+		}
+		return err
+	})
+	s.mu.Lock()
+	gone := s.gone && s.goneErr == nil
+	s.mu.Unlock()
+	if gone {
+		s.removedBy(r)
+	}
+}
+
+func (s *session) removedBy(r removal) {
+	kind, counter := EventRemoved, &s.m.counters.removed
+	if r.expired {
+		kind, counter = EventExpired, &s.m.counters.expired
+	}
+	counter.Add(1)
+	s.publish(kind, r.caller, map[string]any{"reason": r.reason})
+	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason}) // done
+}
+
+// tryRemove removes what there is of the session. The op is held. The record goes
+// last, so that whatever is left is known to a successor.
+func (s *session) tryRemove(ctx context.Context) error {
+	s.mu.Lock()
+	if s.gone { // its creation was given up
+		s.mu.Unlock()
+		return nil
+	}
+	s.state = Stopping
+	noted := s.m.store.enqueue(s.recordLocked().put())
+	own := s.resolved.Workspace == "" && s.resolved.WorkspaceMode != policy.WorkspaceNone
+	s.mu.Unlock()
+	if err := noted.wait(); err != nil {
+		return err
+	}
+	step, cancel := context.WithTimeout(ctx, removeTimeout)
+	defer cancel()
+	if err := s.clearBox(step); err != nil {
+		return err
+	}
+	if own {
+		s.deleteWorkspace(ctx)
+	}
+	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
+	s.mu.Lock()
+	list := s.processesLocked()
+	s.mu.Unlock()
+	for _, p := range list {
+		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
+	}
+	if err := s.m.store.write(changes...); err != nil {
+		return err
+	}
+	for _, p := range list {
+		p.drop(ctx)
+	}
+	s.releaseQuota()
+	s.m.forget(s, nil)
+	return nil
+}
+
+// removeTimeout bounds one attempt to take a box apart.
+const removeTimeout = 30 * time.Second
+
+// deleteWorkspace deletes the workspace of boxd's own. Its place is free even if
+// something in it cannot be deleted: that waits in the trash.
+func (s *session) deleteWorkspace(ctx context.Context) {
+	err := s.m.workspaces.Delete(ctx, s.key.Tenant, s.key.ID)
+	if err != nil && !errors.Is(err, context.Canceled) {
+		s.m.report(s.key, "", err.Error())
+	}
+}

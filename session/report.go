@@ -1,0 +1,126 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// system is the caller of what the manager does by itself.
+var system = Caller{Actor: "boxd"}
+
+// audit writes an entry about session key.
+func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
+	if m.options.Audit == nil {
+		return nil
+	}
+	e.Tenant, e.Session = key.Tenant, key.ID
+	e.Actor, e.Request = c.Actor, c.Request
+	if err := m.options.Audit.Append(e); err != nil {
+		m.report(key, e.Process, "audit log: "+err.Error())
+		return fmt.Errorf("audit log: %w", err)
+	}
+	return nil
+}
+
+// auditDecisions writes down what the policy decided, before it is done.
+func (m *Manager) auditDecisions(c Caller, key Key, list []policy.Decision) error {
+	for _, d := range list {
+		if err := m.auditDecision(c, key, d, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Manager) auditDecision(c Caller, key Key, d policy.Decision, process string) error {
+	e := audit.Entry{Action: d.Action, Process: process, Decision: audit.Allow, Reason: d.Rule, Details: d.Details}
+	if !d.Allowed {
+		e.Decision = audit.Deny
+	}
+	return m.audit(c, key, e)
+}
+
+// fail notes that an action did not succeed, and returns err. What is the caller's own
+// doing (a lost race, a wrong request, a canceled one) is not an error of the daemon.
+func (m *Manager) fail(c Caller, key Key, action string, err error) error {
+	if errors.Is(err, errAgain) || errors.Is(err, errRemoved) {
+		return err
+	}
+	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reported there
+	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
+		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, ErrState, ErrClosed} {
+		if errors.Is(err, own) {
+			return err
+		}
+	}
+	m.report(key, "", action+": "+err.Error())
+	return err
+}
+
+// report tells operators what went wrong: log, list of errors, event.
+func (m *Manager) report(key Key, process, message string) {
+	m.log.LogAttrs(context.Background(), slog.LevelWarn, message,
+		slog.String("tenant", key.Tenant), slog.String("session", key.ID), slog.String("process", process))
+	m.errors.add(ErrorRecord{Time: time.Now().Round(0), Tenant: key.Tenant, Session: key.ID, Process: process, Message: message})
+	m.events.publish(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process,
+		Details: map[string]any{"message": message}})
+}
+
+// publish tells subscribers about the session. It may be called with s.mu held.
+func (s *session) publish(t EventType, c Caller, details map[string]any) {
+	s.m.events.publish(Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Request: c.Request, Details: details})
+}
+
+// keepErrors is how many errors are kept.
+const keepErrors = 100
+
+// errorLog keeps the last errors.
+type errorLog struct {
+	mu   sync.Mutex
+	list []ErrorRecord // oldest first
+}
+
+func (l *errorLog) add(r ErrorRecord) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.list) == keepErrors {
+		l.list = append(l.list[:0], l.list[1:]...)
+	}
+	l.list = append(l.list, r)
+}
+
+func (l *errorLog) newest() []ErrorRecord {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	out := make([]ErrorRecord, len(l.list))
+	for i, r := range l.list {
+		out[len(out)-1-i] = r
+	}
+	return out
+}
+
+// counters are those of [Stats].
+type counters struct {
+	created, reused, recreated, adopted, discarded, expired, removed, lost, started atomic.Uint64
+
+	mu       sync.Mutex
+	verdicts map[engine.Verdict]uint64
+}
+
+func (c *counters) verdict(v engine.Verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.verdicts == nil {
+		c.verdicts = map[engine.Verdict]uint64{}
+	}
+	c.verdicts[v]++
+}

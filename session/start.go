@@ -1,0 +1,253 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// Start starts a managed process in session key and returns once it runs. r is as
+// in Exec. An id that runs already is ErrExists; one that has ended is used again, and
+// the old output is given up once the new process runs.
+func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Request, spec ProcessSpec) (ProcessView, error) {
+	if err := m.checkSpec(&spec); err != nil {
+		return ProcessView{}, err
+	}
+	key, a, err := m.resolve(c, key, r)
+	if err != nil {
+		return ProcessView{}, err
+	}
+	u, err := m.acquire(ctx, c, key, a)
+	if err != nil {
+		return ProcessView{}, err
+	}
+	defer func() { u.release() }() // u may become another
+	p, err := m.start(ctx, c, u, spec)
+	if errors.Is(err, engine.ErrBoxLost) {
+		var again *use
+		if again, err = m.again(ctx, c, u, a); err == nil {
+			u.release()
+			u = again
+			p, err = m.start(ctx, c, u, spec)
+		}
+	}
+	if err != nil {
+		return ProcessView{}, err
+	}
+	return p.View(), nil
+}
+
+// checkSpec fills in and checks what does not depend on the session.
+func (m *Manager) checkSpec(spec *ProcessSpec) error {
+	if err := policy.ValidateProcessID(spec.ID); err != nil {
+		return err
+	}
+	if spec.History == 0 {
+		spec.History = m.options.History
+	}
+	return managed(*spec, "k", nil).Validate()
+}
+
+// managed is spec for the engine.
+func managed(spec ProcessSpec, key string, env []string) engine.Managed {
+	return engine.Managed{
+		Key: key, Args: spec.Args, Env: mergeEnv(env, spec.Env), Dir: spec.Dir, MakeDir: spec.MakeDir,
+		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest,
+	}
+}
+
+// start starts a process in the box of u. ErrBoxLost: there is no such box any more,
+// and nothing was started.
+func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec) (*Process, error) {
+	s := u.s
+	ctx, stop := s.context(ctx)
+	defer stop()
+	if err := s.checkWorkspace(ctx); err != nil {
+		m.deny(c, s.key, "start", err)
+		return nil, err
+	}
+	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{Processes: 1})
+	if err != nil {
+		m.deny(c, s.key, "start", err)
+		return nil, err
+	}
+	p, old, err := s.claim(u.box, spec)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	if err = m.launch(ctx, c, u, p, spec); err != nil {
+		release()
+		err = errors.Join(err, p.abandon(old))
+		return nil, m.fail(c, s.key, "start", err)
+	}
+	if old != nil {
+		old.drop(ctx)
+	}
+	if !m.spawn(func() { p.watch(release) }) {
+		release() // closing: the process goes on, and the successor sees it
+	}
+	s.touch()
+	m.counters.started.Add(1)
+	view := p.View()
+	m.events.publish(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
+		Process: p.id, Request: c.Request, Details: map[string]any{"pid": view.PID}})
+	return p, nil
+}
+
+// claim takes the id for a new process and records it. old had the id and has ended.
+func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
+	p = newProcess(s, processRecord{
+		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
+		State: ProcessStarting, Args: spec.Args, TTY: spec.TTY != nil, History: spec.History,
+		DropOldest: spec.DropOldest, StartedAt: time.Now().Round(0),
+	})
+	s.mu.Lock()
+	old = s.processes[spec.ID]
+	switch {
+	case s.removing || s.box != box || s.state != Running:
+		s.mu.Unlock()
+		return nil, nil, fmt.Errorf("starting process %q: %w", spec.ID, engine.ErrBoxLost)
+	case old != nil && !old.record.State.Ended():
+		state := old.record.State
+		s.mu.Unlock()
+		return nil, nil, fmt.Errorf("process %q is %s, stop it first: %w", spec.ID, state, ErrExists)
+	}
+	s.processes[spec.ID] = p
+	noted := s.m.store.enqueue(p.record.put())
+	s.mu.Unlock()
+	if err := noted.wait(); err != nil {
+		return nil, nil, errors.Join(err, p.abandon(old))
+	}
+	return p, old, nil
+}
+
+// abandon gives the id back to old, or to nobody, because p has not been started.
+func (p *Process) abandon(old *Process) error {
+	s := p.s
+	s.mu.Lock()
+	var noted *pending
+	if old != nil {
+		s.processes[p.id] = old
+		noted = s.m.store.enqueue(old.record.put())
+	} else {
+		delete(s.processes, p.id)
+		noted = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
+	}
+	p.record.State = ProcessFailed
+	p.dropped = true
+	s.mu.Unlock()
+	close(p.up)
+	err := noted.wait() // before done, because the session's record goes after that
+	close(p.done)
+	close(p.gone)
+	return err
+}
+
+// launch runs the program of p and records that. On failure nothing runs.
+func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
+	s := u.s
+	s.mu.Lock()
+	resolved, running, key := s.resolved, s.running, p.record.Key
+	s.mu.Unlock()
+	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
+	if err := m.audit(c, s.key, entry); err != nil {
+		return err
+	}
+	exempt := m.policy.MayStayIdle(resolved, running+1)
+	if err := m.auditDecision(c, s.key, exempt, p.id); err != nil {
+		return err
+	}
+	live, err := u.box.Launch(ctx, managed(spec, key, resolved.Env))
+	if err != nil {
+		m.killStray(u.box, key)
+		return fmt.Errorf("starting %s: %w", engine.Quote(spec.Args[0]), causeOf(ctx, err))
+	}
+	if err := p.run(live, exempt.Allowed); err != nil {
+		m.end(live)
+		return err
+	}
+	return nil
+}
+
+// run marks p as running, once that is recorded.
+func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
+	s := p.s
+	s.mu.Lock()
+	r := p.record
+	r.State, r.PID = ProcessRunning, live.Control().PID()
+	noted := s.m.store.enqueue(r.put())
+	s.mu.Unlock()
+	if err := noted.wait(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.stopped {
+		r.State = ProcessStopping
+	}
+	p.record, p.live = r, live
+	s.running++
+	s.exempt = exempt
+	close(p.up)
+	return nil
+}
+
+// killStray ends a process that may run although its start was not confirmed.
+func (m *Manager) killStray(box engine.LiveBox, key string) {
+	for _, live := range box.Managed() {
+		if live.Key() == key {
+			m.end(live)
+		}
+	}
+}
+
+// end kills and forgets a process that nobody knows.
+func (m *Manager) end(live engine.ManagedProcess) {
+	m.spawn(func() {
+		m.retry(func(ctx context.Context) error {
+			if isDone(live.Done()) {
+				err := live.Forget(ctx)
+				if errors.Is(err, engine.ErrBoxLost) {
+					return nil
+				}
+				return err
+			}
+			if err := live.Control().Kill(ctx); err != nil {
+				return err
+			}
+			select {
+			case <-live.Done():
+			case <-ctx.Done():
+				return nil
+			}
+			_ = live.Forget(ctx) // an unknown process is forgotten at the next opening
+			return nil
+		})
+	})
+}
+
+// newProcessKey draws a name for the box. It ends in id, if that is possible, so that a
+// process is found again by a person, and if the database is lost.
+func newProcessKey(id string) string {
+	key := strings.ToLower(rand.Text()[:16])
+	if len(id) > 64-len(key)-1 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return key
+	}
+	return key + "-" + id
+}
+
+// processID is the id that newProcessKey was given, or the key itself.
+func processID(key string) string {
+	if _, id, found := strings.Cut(key, "-"); found && policy.ValidateProcessID(id) == nil {
+		return id
+	}
+	return key
+}

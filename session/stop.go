@@ -1,0 +1,116 @@
+package session
+
+import (
+	"context"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+)
+
+// closeTimeout bounds how long the stop of a process waits for its stdin to be closed,
+// which takes until what was written before is read.
+const closeTimeout = time.Second
+
+// Stop closes stdin, sends SIGTERM to the whole tree and kills it after a grace;
+// it returns when the process has ended. If ctx ends before that, it goes on by
+// itself. One that has ended is no error.
+func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
+	s := p.s
+	if o.Grace <= 0 {
+		o.Grace = s.m.options.StopGrace
+	}
+	if err := s.m.audit(c, s.key, audit.Entry{Action: "stop", Process: p.id, Decision: audit.Allow,
+		Details: map[string]any{"grace": o.Grace.String()}}); err != nil {
+		return err
+	}
+	first, err := p.markStopped()
+	if err != nil {
+		return err
+	}
+	if first && !s.m.spawn(func() { p.terminate(o.Grace) }) {
+		return ErrClosed
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stopping process %q (it goes on): %w", p.id, context.Cause(ctx))
+	case <-s.m.ctx.Done():
+		return ErrClosed
+	}
+}
+
+// markStopped records that p is to be stopped, and reports whether the caller is the
+// first to want that.
+func (p *Process) markStopped() (first bool, err error) {
+	s := p.s
+	s.mu.Lock()
+	if p.stopped || p.ending || p.record.State.Ended() {
+		s.mu.Unlock()
+		return false, nil
+	}
+	old := p.record.State
+	p.stopped = true
+	r := p.record
+	if old == ProcessRunning {
+		r.State = ProcessStopping
+		p.record.State = ProcessStopping
+	}
+	noted := s.m.store.enqueue(r.put())
+	s.mu.Unlock()
+	if err := noted.wait(); err != nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if !p.ending && p.record.State == ProcessStopping {
+			p.record.State = ProcessRunning
+		}
+		p.stopped = false
+		return false, err
+	}
+	return true, nil
+}
+
+// terminate ends p.
+func (p *Process) terminate(grace time.Duration) {
+	ctx := p.s.m.ctx
+	select {
+	case <-p.up:
+	case <-ctx.Done():
+		return
+	}
+	live := p.Live()
+	if live == nil {
+		return
+	}
+	if stdin := live.Stdio().Stdin; stdin != nil {
+		closing, cancel := context.WithTimeout(ctx, closeTimeout)
+		_ = stdin.Close(closing) // what follows ends it anyway
+		cancel()
+	}
+	_ = live.Control().Terminate(ctx, syscall.SIGTERM) // as above
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-live.Done():
+		return
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+	}
+	p.s.m.retry(func(ctx context.Context) error {
+		if isDone(live.Done()) {
+			return nil
+		}
+		return live.Control().Kill(ctx)
+	})
+}
+
+// Remove stops the process if it runs, and forgets it with its output.
+func (p *Process) Remove(ctx context.Context, c Caller) error {
+	if err := p.Stop(ctx, c, StopOptions{}); err != nil {
+		return err
+	}
+	return p.forget(ctx)
+}

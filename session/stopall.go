@@ -1,0 +1,96 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+)
+
+// parallel is how many sessions are taken over or ended at once.
+const parallel = 8
+
+// each calls fn for every element, some at a time, and joins the errors.
+func each[T any](list []T, fn func(T) error) error {
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		errs []error
+	)
+	slots := make(chan struct{}, parallel)
+	for _, e := range list {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if err := fn(e); err != nil {
+				mu.Lock()
+				errs = append(errs, err)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// stopAll ends all sessions, as long as ctx allows. Nothing new is begun any more.
+func (m *Manager) stopAll(ctx context.Context) error {
+	stop := context.AfterFunc(ctx, m.cancel) // ends what waits
+	defer stop()
+	return each(m.all(""), func(s *session) error {
+		if err := s.shutDown(); err != nil {
+			return fmt.Errorf("stopping session %q: %w", s.key.ID, err)
+		}
+		return nil
+	})
+}
+
+// shutDown ends the session for the end of the daemon.
+func (s *session) shutDown() error {
+	s.mu.Lock()
+	persistent, removing := s.resolved.Persistent, s.removing
+	s.mu.Unlock()
+	if persistent && !removing {
+		return s.halt()
+	}
+	const reason = "the daemon stops"
+	s.mu.Lock()
+	begun := s.markRemovalLocked(reason)
+	s.mu.Unlock()
+	if begun {
+		s.teardown(removal{caller: system, reason: reason})
+	}
+	select {
+	case <-s.removed:
+		return nil
+	case <-s.m.ctx.Done():
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return errors.Join(ErrClosed, s.removeErr)
+	}
+}
+
+// halt ends the box and keeps the session.
+func (s *session) halt() error {
+	s.cancel() // what runs in it
+	if err := s.begin(s.m.ctx); err != nil {
+		return err
+	}
+	defer s.end()
+	s.mu.Lock()
+	if s.gone {
+		s.mu.Unlock()
+		return nil
+	}
+	s.state, s.reason = Stopping, "the daemon stops"
+	s.mu.Unlock()
+	err := s.clearBox(s.m.ctx)
+	s.mu.Lock()
+	s.state = Stopped
+	if err != nil {
+		s.state, s.reason = Failed, "stopping its box: "+err.Error()
+	}
+	noted := s.m.store.enqueue(s.recordLocked().put())
+	s.mu.Unlock()
+	return errors.Join(err, noted.wait())
+}

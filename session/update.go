@@ -1,0 +1,225 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/policy"
+)
+
+// Update changes a live session. If something fails, nothing was changed.
+func (m *Manager) Update(ctx context.Context, c Caller, key Key, u Update) (View, error) {
+	if err := key.validate(); err != nil {
+		return View{}, err
+	}
+	for {
+		hold, err := m.acquire(ctx, c, key, nil)
+		if err != nil {
+			return View{}, err
+		}
+		err = hold.s.update(ctx, c, u)
+		view := hold.view()
+		hold.release()
+		hold.s.arm() // the deadline may be sooner now
+		if errors.Is(err, errAgain) {
+			continue
+		}
+		if err != nil {
+			return View{}, err
+		}
+		return view, nil
+	}
+}
+
+// update decides about u and does it.
+func (s *session) update(ctx context.Context, c Caller, u Update) error {
+	ctx, stop := s.context(ctx)
+	defer stop()
+	if err := s.begin(ctx); err != nil {
+		return err
+	}
+	defer s.end()
+	s.mu.Lock()
+	have, request, alive, removing := s.resolved, s.request, s.aliveLocked(), s.removing
+	s.mu.Unlock()
+	switch {
+	case removing:
+		return fmt.Errorf("session %q is being removed: %w", s.key.ID, ErrState)
+	case !alive:
+		return errAgain
+	}
+	diff, decisions, err := s.decideMounts(have, u)
+	if err != nil {
+		_ = s.m.auditDecisions(c, s.key, decisions) // the refusal stands
+		return err
+	}
+	want, err := s.decideFields(have, request, u)
+	if err != nil {
+		s.m.deny(c, s.key, "update", err)
+		return err
+	}
+	if want.Persistent && !have.Persistent {
+		decisions = append(decisions, s.m.policy.MayStayIdle(want, 0))
+	}
+	if err := s.m.auditDecisions(c, s.key, decisions); err != nil {
+		return err
+	}
+	if err := s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Allow}); err != nil {
+		return err
+	}
+	return s.alter(ctx, c, have, want, diff)
+}
+
+// decideMounts says what becomes of the mounts.
+func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, decisions []policy.Decision, err error) {
+	extra := extraMounts(have)
+	for i, target := range u.Detach {
+		at := slices.IndexFunc(extra, func(m mounts.Mount) bool { return m.Target == target })
+		if at < 0 {
+			return d, nil, &engine.FieldError{Field: fmt.Sprintf("detach[%d]", i), Value: engine.Quote(target),
+				Rule: "must be the target of a mount of this session, other than its workspace"}
+		}
+		d.detach = append(d.detach, extra[at])
+		extra = slices.Delete(extra, at, at+1)
+	}
+	for _, asked := range u.Attach {
+		m, decision, err := s.m.policy.MayMount(s.key.Tenant, have, asked)
+		decisions = append(decisions, decision)
+		if err != nil {
+			return d, decisions, err
+		}
+		d.attach = append(d.attach, m)
+	}
+	if len(d.attach) > 0 {
+		err = engine.Spec{Mounts: d.apply(have).Spec.Mounts}.Validate()
+	}
+	return d, decisions, err
+}
+
+// decideFields says what the session has after u, its mounts apart. What a client
+// could not have asked for at the creation it cannot get later.
+func (s *session) decideFields(have policy.Resolved, request policy.Request, u Update) (policy.Resolved, error) {
+	r := policy.Request{Profile: have.Profile, Network: &have.Network, WritableRoot: request.WritableRoot,
+		IdleTTL: u.IdleTTL, MaxLifetime: u.MaxLifetime, Persistent: u.Persistent, CPUs: u.CPUs, Memory: u.Memory, PIDs: u.PIDs}
+	want := have
+	if u.Network != nil {
+		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
+			return want, err
+		}
+		want.Network = *u.Network
+		r.Network = u.Network
+	}
+	got, err := s.m.policy.Resolve(s.key.Tenant, r)
+	if err != nil {
+		return want, err
+	}
+	set := func(field string, given bool, to func()) {
+		if !given || err != nil {
+			return
+		}
+		if slices.Contains(got.Overridden, field) {
+			err = fmt.Errorf("%s: is locked by profile %q: %w", field, have.Profile, policy.ErrDenied)
+			return
+		}
+		to()
+	}
+	set("idle_ttl", u.IdleTTL != nil, func() { want.IdleTTL = got.IdleTTL })
+	set("max_lifetime", u.MaxLifetime != nil, func() { want.MaxLifetime = got.MaxLifetime })
+	set("persistent", u.Persistent != nil, func() { want.Persistent = got.Persistent })
+	set("cpus", u.CPUs != nil, func() { want.Spec.Limits.CPUs = got.Spec.Limits.CPUs })
+	set("memory", u.Memory != nil, func() { want.Spec.Limits.Memory = got.Spec.Limits.Memory })
+	set("pids", u.PIDs != nil, func() { want.Spec.Limits.PIDs = got.Spec.Limits.PIDs })
+	return want, err
+}
+
+// alter makes want, and the mounts of diff, what the session has. The op is held.
+func (s *session) alter(ctx context.Context, c Caller, have, want policy.Resolved, diff mountDiff) error {
+	settle, err := s.reserve(have, want)
+	if err != nil {
+		s.m.deny(c, s.key, "update", err)
+		return err
+	}
+	change, undo := diff.change(), diff.reverse().change()
+	if limits, before := boxLimits(want), boxLimits(have); limits != before {
+		change.Limits, undo.Limits = &limits, &before
+	}
+	err = s.change(ctx, change, undo, func(policy.Resolved) policy.Resolved {
+		s.adjustLifeLocked(want)
+		return diff.apply(want)
+	})
+	settle(err == nil)
+	if err != nil {
+		return s.m.fail(c, s.key, "update", err)
+	}
+	s.tellMounts(c, diff)
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: changed(have, want)}) // done
+	return nil
+}
+
+// boxLimits are the limits that can be changed while a box runs.
+func boxLimits(r policy.Resolved) engine.Limits {
+	l := r.Spec.Limits
+	return engine.Limits{Memory: l.Memory, CPUs: l.CPUs, PIDs: l.PIDs}
+}
+
+// adjustLifeLocked counts a changed lifetime from the creation of the session.
+func (s *session) adjustLifeLocked(want policy.Resolved) {
+	switch {
+	case want.MaxLifetime == s.resolved.MaxLifetime:
+	case want.MaxLifetime == 0:
+		s.lifeEnd = 0
+	case s.lifeEnd > 0:
+		s.lifeEnd = max(1, s.lifeEnd+want.MaxLifetime-s.resolved.MaxLifetime)
+	default:
+		s.lifeEnd = max(1, s.bornAt+want.MaxLifetime)
+	}
+}
+
+// reserve counts what want needs more than have; settle says whether it is had now.
+func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), err error) {
+	more := policy.Use{Memory: max(0, want.Spec.Limits.Memory-have.Spec.Limits.Memory), CPUs: max(0, want.Spec.Limits.CPUs-have.Spec.Limits.CPUs)}
+	if want.Spec.Limits.Memory < 0 && have.Spec.Limits.Memory >= 0 {
+		more.Memory = engine.Unlimited
+	}
+	if want.Spec.Limits.CPUs < 0 && have.Spec.Limits.CPUs >= 0 {
+		more.CPUs = engine.Unlimited
+	}
+	release, err := s.m.ledger.Reserve(s.key.Tenant, more)
+	if err != nil {
+		return nil, err
+	}
+	return func(done bool) {
+		if done {
+			counted := s.m.ledger.Adopt(s.key.Tenant, boxUse(want.Spec))
+			s.mu.Lock()
+			old := s.release
+			s.release = counted
+			s.mu.Unlock()
+			old()
+		}
+		release()
+	}, nil
+}
+
+// changed names the fields that differ, for the audit log.
+func changed(have, want policy.Resolved) string {
+	var list []string
+	for name, differs := range map[string]bool{
+		"network": have.Network != want.Network, "idle_ttl": have.IdleTTL != want.IdleTTL,
+		"max_lifetime": have.MaxLifetime != want.MaxLifetime, "persistent": have.Persistent != want.Persistent,
+		"cpus": have.Spec.Limits.CPUs != want.Spec.Limits.CPUs, "memory": have.Spec.Limits.Memory != want.Spec.Limits.Memory,
+		"pids": have.Spec.Limits.PIDs != want.Spec.Limits.PIDs,
+	} {
+		if differs {
+			list = append(list, name)
+		}
+	}
+	slices.Sort(list)
+	return strings.Join(list, ", ")
+}

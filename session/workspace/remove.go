@@ -1,0 +1,193 @@
+package workspace
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Delete deletes the workspace id of tenant with all that is in it. At once its place
+// is free for a new one; if the rest fails, or ctx ends, what is left waits in the
+// trash for [Store.Sweep]. One that does not exist is no error. No box may have it
+// mounted any more.
+func (s *Store) Delete(ctx context.Context, tenant, id string) error {
+	parent, err := openDir(s.root, encode(tenant))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("deleting workspace: %w", err)
+	}
+	defer parent.Close()
+	name, err := s.discard(parent, encode(id))
+	if err != nil {
+		return fmt.Errorf("deleting workspace: %w", err)
+	}
+	// The tenant's directory goes with its last workspace; others keep it.
+	_ = linux.RmdirAt(s.root, encode(tenant))
+	if name == "" {
+		return nil
+	}
+	return s.empty(ctx, name)
+}
+
+// Sweep deletes what is in the trash.
+func (s *Store) Sweep(ctx context.Context) error {
+	return s.empty(ctx, "")
+}
+
+// discard moves name beneath dir into the trash and returns its name there; empty
+// if there is none.
+func (s *Store) discard(dir *os.File, name string) (string, error) {
+	to := strings.ToLower(rand.Text())
+	err := linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(s.trash.Fd()), to) })
+	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
+		if err := unlock(dir, name); err != nil {
+			return "", err
+		}
+		err = linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(s.trash.Fd()), to) })
+	}
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", &os.PathError{Op: "rename", Path: dir.Name() + "/" + name, Err: err}
+	}
+	return to, nil
+}
+
+// empty deletes name in the trash, or with "" all of it. Directories that are too
+// deep to be entered are moved up into the trash on the way, so it looks there until
+// nothing is left of its own doing.
+func (s *Store) empty(ctx context.Context, name string) error {
+	work := []string{name}
+	if name == "" {
+		names, err := s.inTrash()
+		if err != nil {
+			return err
+		}
+		work = names
+	}
+	var errs []error
+	for len(work) > 0 {
+		r := removal{ctx: ctx, store: s}
+		if err := r.remove(s.trash, work[0], 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("emptying the trash: %w", err))
+		}
+		work = append(work[1:], r.moved...)
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, ctx.Err())...)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Store) inTrash() ([]string, error) {
+	dir, err := openDir(s.root, trashName) // a position of its own
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	return dir.Readdirnames(-1)
+}
+
+// removal deletes one tree.
+type removal struct {
+	ctx   context.Context
+	store *Store
+	moved []string // in the trash, out of this tree
+}
+
+// remove deletes name beneath dir. It holds one descriptor per level, of which there
+// are at most maxDepth.
+func (r *removal) remove(dir *os.File, name string, depth int) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	if err != unix.EISDIR {
+		return pathError("unlink", dir, name, err)
+	}
+	if linux.RmdirAt(dir, name) == nil {
+		return nil
+	}
+	if depth >= maxDepth {
+		moved, err := r.store.discard(dir, name)
+		if moved != "" {
+			r.moved = append(r.moved, moved)
+		}
+		return err
+	}
+	if err := r.removeContents(dir, name, depth); err != nil {
+		return err
+	}
+	return linux.RmdirAt(dir, name)
+}
+
+// removeContents deletes what is in the directory name beneath dir, whatever its
+// mode is.
+func (r *removal) removeContents(dir *os.File, name string, depth int) error {
+	if err := unlock(dir, name); err != nil {
+		return err
+	}
+	d, err := openDir(dir, name)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	var errs []error
+	for {
+		names, err := d.Readdirnames(256)
+		for _, n := range names {
+			if err := r.remove(d, n, depth+1); err != nil {
+				errs = append(errs, err)
+			}
+			if len(errs) > maxErrors || r.ctx.Err() != nil {
+				return errors.Join(errs...)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return errors.Join(errs...)
+		}
+		if err != nil {
+			return errors.Join(append(errs, err)...)
+		}
+	}
+}
+
+// maxErrors ends the deletion of a directory where nothing can be deleted.
+const maxErrors = 10
+
+// unlock gives the owner all rights to the directory name beneath dir. The mode is
+// set through a descriptor: a chmod by name would follow a symlink.
+func unlock(dir *os.File, name string) error {
+	f, err := linux.Openat2(dir, name, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := linux.Fstat(f)
+	if err != nil || st.Mode&mode == mode {
+		return err
+	}
+	return os.Chmod(linux.FdPath(f), mode)
+}
+
+func pathError(op string, dir *os.File, name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &os.PathError{Op: op, Path: dir.Name() + "/" + name, Err: err}
+}

@@ -1,0 +1,145 @@
+// Package workspace keeps the directories that boxes have as /workspace: it makes,
+// measures and deletes them, always by descriptor and without following a symlink,
+// because what is in them was written by strangers.
+//
+// It does not know whose they are, nor when one ends.
+package workspace
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// trashName is where directories wait for their deletion. No tenant's name starts
+// with a dot.
+const trashName = ".trash"
+
+// mode of every directory made here: only the user of this process gets in. Boxes
+// see a workspace through a mount.
+const mode = 0o700
+
+// Store is a directory with one directory per tenant, and in that one per
+// workspace. It is safe for concurrent use; work on one workspace is the caller's to
+// keep in order.
+type Store struct {
+	path        string
+	root, trash *os.File
+}
+
+// Open opens the store at path, and makes it if it is missing.
+func Open(path string) (*Store, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	if err := os.MkdirAll(path, mode); err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	root, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	trash, err := makeDir(root, trashName)
+	if err != nil {
+		root.Close()
+		return nil, fmt.Errorf("workspaces: %w", err)
+	}
+	return &Store{path: path, root: root, trash: trash}, nil
+}
+
+// Close gives back the descriptors.
+func (s *Store) Close() error { return errors.Join(s.trash.Close(), s.root.Close()) }
+
+// Root is the absolute path of the store.
+func (s *Store) Root() string { return s.path }
+
+// Path is where the workspace id of tenant is, or would be. Different pairs have
+// different paths.
+func (s *Store) Path(tenant, id string) string {
+	return filepath.Join(s.path, encode(tenant), encode(id))
+}
+
+// Make makes the workspace id of tenant, at its Path. One that is there already is
+// left as it is.
+func (s *Store) Make(tenant, id string) error {
+	var err error
+	for range 3 { // Delete takes away a tenant's empty directory
+		if err = s.makeWorkspace(tenant, id); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("workspace: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) makeWorkspace(tenant, id string) error {
+	parent, err := makeDir(s.root, encode(tenant))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	dir, err := makeDir(parent, encode(id))
+	if err != nil {
+		return err
+	}
+	return dir.Close()
+}
+
+// DropEmpty takes the workspace id of tenant away again, unless there is something in
+// it.
+func (s *Store) DropEmpty(tenant, id string) {
+	parent, err := openDir(s.root, encode(tenant))
+	if err != nil {
+		return // there is none
+	}
+	defer parent.Close()
+	_ = linux.RmdirAt(parent, encode(id)) // fails if there is something in it
+	_ = linux.RmdirAt(s.root, encode(tenant))
+}
+
+// makeDir opens the directory name beneath dir, after making it if it is missing.
+func makeDir(dir *os.File, name string) (*os.File, error) {
+	if err := linux.MkdirAt(dir, name, mode); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	return openDir(dir, name)
+}
+
+// openDir opens the directory name beneath dir for reading. A symlink, or a mount of
+// something else, is refused.
+func openDir(dir *os.File, name string) (*os.File, error) {
+	return linux.Openat2(dir, name, unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}
+
+const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@"
+
+// encode writes name so that it is one component of a path, whatever it is: bytes
+// that are not plain, and a dot at the start, become "%" and two hexadecimal digits.
+// Names of tenants and sessions are plain as it is.
+func encode(name string) string {
+	var out strings.Builder
+	for i, c := range []byte(name) {
+		if strings.IndexByte(plain, c) < 0 || (c == '.' && i == 0) {
+			fmt.Fprintf(&out, "%%%02X", c)
+			continue
+		}
+		out.WriteByte(c)
+	}
+	if out.Len() == 0 {
+		return "%"
+	}
+	return out.String()
+}
