@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/boxd/boxd/client"
@@ -21,7 +20,7 @@ type attachFlags struct {
 	since                      relay.Position
 	detachKeys                 []byte
 
-	lost atomic.Bool // the user was told that the connection is lost
+	lost bool // the user was told that the connection is lost; of who is in Recv
 }
 
 func (a *App) newAttach() *cobra.Command {
@@ -101,9 +100,10 @@ func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 		Write: !f.observe, TakeOver: f.takeOver,
 		Since: relay.Since{Stdout: f.since},
 		Lost: func(error) {
-			if !f.lost.Swap(true) {
+			if !f.lost {
 				a.say("\rboxd: connection lost, trying again\r")
 			}
+			f.lost = true
 		},
 	}
 	if f.since.Kind == relay.End {
@@ -125,6 +125,7 @@ var errDetached = errors.New("detached")
 
 // relayUntilEnd carries bytes until the process has ended, or the user leaves.
 func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatch) error {
+	signals.start()
 	var term *terminal
 	if conn.Hello().TTY {
 		term = a.openTerminal()
@@ -172,7 +173,7 @@ func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 		if err != nil {
 			return relay.Exit{}, err
 		}
-		f.lost.Store(false)
+		f.lost = false
 		switch e := event.(type) {
 		case relay.Data:
 			w := a.Stdout

@@ -152,7 +152,7 @@ func TestOtherCommandLines(t *testing.T) {
 		stdout, stderr string
 	}{
 		{"", 0, "Usage:\n  boxd [command]\n", ""},
-		{"--help", 0, "Available Commands:", ""},
+		{"--help", 0, "The daemon and its sessions:", ""},
 		{"run --help", 0, "--memory SIZE", ""},
 		{"version", 0, "boxd 1.2.3 go", ""},
 		{"version x", 125, "", `boxd: unknown command "x" for "boxd version"`},
