@@ -127,6 +127,27 @@ func (c *call) relay() error {
 	return nil
 }
 
+// relayCodes say what the statuses mean that a relay refuses with.
+var relayCodes = map[int]string{
+	http.StatusForbidden:                    apitypes.CodeForbidden,
+	http.StatusConflict:                     apitypes.CodeWriterTaken,
+	http.StatusGone:                         apitypes.CodeOutputGone,
+	http.StatusRequestedRangeNotSatisfiable: apitypes.CodeNoOffset,
+	http.StatusServiceUnavailable:           apitypes.CodeTooManyConnections,
+}
+
+// refuseRelay says in the one shape of errors what a relay has to say before it is
+// a WebSocket.
+func refuseRelay(w http.ResponseWriter, r *http.Request, status int, text string) {
+	code, ok := relayCodes[status]
+	if !ok {
+		code = apitypes.CodeRelayRequest
+	}
+	p := problemOf(refuse(code, "", "%s", text), w.Header().Get(RequestHeader))
+	p.Status = status
+	writeProblem(w, p)
+}
+
 // logs sends a part of an output of a managed process.
 func (c *call) logs() error {
 	p, err := c.process()

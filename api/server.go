@@ -46,7 +46,7 @@ type Options struct {
 	// HeaderTimeout is how long the header of a request may take to arrive; 0 is
 	// 5 s. IdleTimeout is how long an idle connection is kept; 0 is 120 s.
 	HeaderTimeout, IdleTimeout time.Duration
-	// Relay are the bounds of relays; Counters and Logger are filled in.
+	// Relay are the bounds of relays; Counters, Logger and Refuse are filled in.
 	Relay relay.Options
 }
 
@@ -97,7 +97,7 @@ func New(o Options) *Server {
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
 		relays: make(chan struct{}, o.MaxRelays),
 	}
-	o.Relay.Counters, o.Relay.Logger = &o.Metrics.relay, o.Logger
+	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams, s.stop = context.WithCancel(context.Background())

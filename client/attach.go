@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -29,7 +31,8 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 	if err != nil {
 		return nil, err
 	}
-	return relay.Attach(ctx, relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Lost: o.Lost})
+	a, err := relay.Attach(ctx, relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Lost: o.Lost})
+	return a, attachError(err)
 }
 
 // AttachOnce connects to the relay of a managed process, once.
@@ -38,7 +41,20 @@ func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOpt
 	if err != nil {
 		return nil, err
 	}
-	return relay.Dial(ctx, d)
+	conn, err := relay.Dial(ctx, d)
+	return conn, attachError(err)
+}
+
+// attachError is err, or the [*Error] that the daemon refused with.
+func attachError(err error) error {
+	var refused *relay.DialError
+	if errors.As(err, &refused) {
+		e := &Error{}
+		if json.Unmarshal([]byte(refused.Text), &e.Problem) == nil && e.Code != "" {
+			return e
+		}
+	}
+	return err
 }
 
 func (c *Client) dialOptions(session, id string, o AttachOptions) (relay.DialOptions, error) {
@@ -46,6 +62,7 @@ func (c *Client) dialOptions(session, id string, o AttachOptions) (relay.DialOpt
 	return relay.DialOptions{
 		URL:      "ws" + strings.TrimPrefix(address, "http"),
 		NetDial:  c.dial,
+		TLS:      c.tls,
 		Header:   c.header.Clone(),
 		Write:    o.Write,
 		TakeOver: o.TakeOver,
