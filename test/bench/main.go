@@ -99,8 +99,12 @@ var sections = []section{
 	{"mount", false, (*bench).liveMount},
 	{"process", false, (*bench).processes},
 	{"memory", false, (*bench).idleMemory},
+	{"daemon", false, (*bench).daemonExec},
+	{"relay", false, (*bench).streams},
+	{"rush", false, (*bench).rushed},
 	{"idle", true, (*bench).manyIdle},
 	{"parallel", true, (*bench).manyParallel},
+	{"crowd", true, (*bench).crowded},
 }
 
 func sectionNames() (names []string) {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/test/daemon"
+)
+
+const daemonExecTarget = 2.5 // times bare
+
+// served is a daemon and its client.
+type served struct {
+	*daemon.Daemon
+	client *client.Client
+}
+
+// serve runs a daemon for one section. Whoever calls it calls end.
+func (b *bench) serve() (*served, error) {
+	dir, err := os.MkdirTemp(b.scratch, "daemon-")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		return nil, err
+	}
+	d, err := daemon.Start(daemon.Config{
+		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir,
+		Args: []string{"--stop-sessions"},
+	})
+	if err != nil {
+		return nil, err
+	}
+	c, err := d.Client()
+	return &served{d, c}, errors.Join(err)
+}
+
+func (s *served) end() error {
+	s.client.Close()
+	return s.Stop()
+}
+
+// withDaemon measures with a daemon that has no past.
+func (b *bench) withDaemon(what string, measure func(*served) error) {
+	s, err := b.serve()
+	if err == nil {
+		err = errors.Join(measure(s), s.end())
+	}
+	if err != nil {
+		b.table.fail(what, err)
+	}
+}
+
+// ensure makes sessions that stay until they are removed.
+func (s *served) ensure(ctx context.Context, id string) error {
+	persistent := true
+	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Persistent: &persistent}})
+	return err
+}
+
+// exec runs the command of all rows in a session.
+func (s *served) exec(ctx context.Context, session string) error {
+	r, err := s.client.Exec(ctx, session, apitypes.ExecRequest{Argv: []string{command}})
+	if err == nil && (r.Status != 0 || r.Recreated) {
+		err = fmt.Errorf("running %q in %s: %+v", command, session, r)
+	}
+	return err
+}
+
+// daemonExec measures commands through the daemon's Unix socket.
+func (b *bench) daemonExec(ctx context.Context) {
+	const what = "exec over the daemon's socket"
+	b.withDaemon(what, func(s *served) error {
+		for i := range clients {
+			if err := s.ensure(ctx, sessionName(i)); err != nil {
+				return err
+			}
+		}
+		one, err := alternate(b.n, timed(bare), timed(func() error { return s.exec(ctx, sessionName(0)) }))
+		if err != nil {
+			return err
+		}
+		g := goal{fmt.Sprintf("≤ %.1f × bare", daemonExecTarget), ratio(one[1], one[0]) <= daemonExecTarget}
+		b.table.times(what, one[1], one[0], g)
+		many, err := alternate(max(b.n/20, 5),
+			together(func(int) error { return bare() }),
+			together(func(int) error { return s.exec(ctx, sessionName(0)) }),
+			together(func(i int) error { return s.exec(ctx, sessionName(i)) }))
+		if err != nil {
+			return err
+		}
+		label := fmt.Sprintf("execs/s over the daemon's socket, %d clients", clients)
+		b.rate(label+", one session", many[1], many[0], rateGoal(many[1]))
+		b.rate(fmt.Sprintf("%s, %d sessions", label, clients), many[2], many[0], rateGoal(many[2]))
+		return nil
+	})
+}
+
+func sessionName(i int) string { return fmt.Sprintf("bench-%d", i) }
+
+// crowdSizes: sessions that wait, and sessions that are made at once.
+const (
+	crowd      = 1000
+	rush       = 100
+	crowdRSS   = 150 << 20
+	idleWindow = 20 * time.Second // over which the processor time of a daemon without work is taken
+	statusGoal = 5 * time.Millisecond
+	rushTarget = 2.0 // times the same exec without the rush
+)
+
+// crowded measures a daemon with very many sessions.
+func (b *bench) crowded(ctx context.Context) {
+	what := fmt.Sprintf("%d idle sessions", crowd)
+	b.withDaemon(what, func(s *served) error {
+		began := time.Now()
+		if err := atOnce(crowd, 8, func(i int) error { return s.ensure(ctx, sessionName(i)) }); err != nil {
+			return err
+		}
+		b.table.text(row{what: what + ", creating all", p50: fmt.Sprintf("%.2f s", time.Since(began).Seconds())}, goal{"no error", true})
+		rss, err := residentSet(s.PID())
+		if err != nil {
+			return err
+		}
+		b.table.text(row{what: what + ", RSS of the daemon", p50: mebibytes(rss)}, goal{"≤ 150 MiB", rss <= crowdRSS})
+		if err := b.idleTime(what, s); err != nil {
+			return err
+		}
+		status, err := alternate(max(b.n/2, 10), timed(func() error { _, err := s.client.Status(ctx); return err }))
+		if err != nil {
+			return err
+		}
+		b.table.times("status with "+what, status[0], nil, goal{"≤ 5 ms", status[0].p50() <= statusGoal})
+		return nil
+	})
+}
+
+// idleTime takes the processor time that a daemon uses for nothing. The kernel counts
+// in ticks of 10 ms.
+func (b *bench) idleTime(what string, s *served) error {
+	before, err := processorTime(s.PID())
+	if err != nil {
+		return err
+	}
+	time.Sleep(idleWindow)
+	after, err := processorTime(s.PID())
+	if err != nil {
+		return err
+	}
+	share := float64(after-before) / float64(idleWindow) * 100
+	b.table.text(row{what: what + ", processor of the daemon", p50: fmt.Sprintf("%.2f %%", share)}, goal{"≤ 0.1 %", share <= 0.1})
+	return nil
+}
+
+// rushed measures an exec in one session while many others are made.
+func (b *bench) rushed(ctx context.Context) {
+	what := fmt.Sprintf("exec while %d sessions are created at once", rush)
+	b.withDaemon(what, func(s *served) error {
+		if err := s.ensure(ctx, "calm"); err != nil {
+			return err
+		}
+		one := timed(func() error { return s.exec(ctx, "calm") })
+		quiet, err := alternate(b.n, one)
+		if err != nil {
+			return err
+		}
+		made := make(chan error, 1)
+		go func() {
+			made <- atOnce(rush, rush, func(i int) error { return s.ensure(ctx, sessionName(i)) })
+		}()
+		var busy series
+		for {
+			select {
+			case err := <-made:
+				if err != nil {
+					return err
+				}
+				g := goal{fmt.Sprintf("≤ %.0f × without", rushTarget), ratio(busy, quiet[0]) <= rushTarget}
+				b.table.times(fmt.Sprintf("%s (%d samples; bare: without)", what, len(busy)), busy, quiet[0], g)
+				return nil
+			default:
+			}
+			d, err := one()
+			if err != nil {
+				return errors.Join(err, <-made)
+			}
+			busy = append(busy, d)
+		}
+	})
+}

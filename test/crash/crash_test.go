@@ -1,0 +1,284 @@
+package crash
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/daemon"
+)
+
+// standing is how many sessions live through the whole test.
+const standing = 4
+
+// fixed is what must never change in a session: its box and the pids of its
+// processes.
+type fixed struct {
+	box  string
+	pids map[string]int
+}
+
+// TestCrash is the heart of the promise: whatever dies outside of the boxes,
+// what is in them goes on, and nobody gets to see less, more or other than happened.
+func TestCrash(t *testing.T) {
+	testutil.RequireRoot(t)
+	rounds := number(t, "BOXD_CRASH_ROUNDS", 40)
+	if testing.Short() {
+		rounds = min(rounds, 8)
+	}
+	seed := uint64(number(t, "BOXD_CRASH_SEED", time.Now().UnixNano()))
+	t.Logf("%d rounds; to see the same again: BOXD_CRASH_SEED=%d", rounds, seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+
+	w := newWorld(t)
+	sessions := w.populate(seed)
+	stats := &recovery{}
+	for round := range int(rounds) {
+		kill := victims[random.IntN(len(victims))]
+		// How far what goes on has got at that moment is what is random here.
+		pause(nil, time.Duration(random.Int64N(int64(120*time.Millisecond))))
+		w.round(round, kill, random, sessions, stats)
+		if err := w.failure(); err != nil {
+			t.Fatalf("round %d (%v killed): %v\nthe daemon's log ends with:\n%s", round, kill, err, w.daemon.LogTail(40))
+		}
+	}
+	w.end(sessions)
+	t.Logf("%d execs with the right exit code, %d requests cut off, %d sessions made and removed, %d MB relayed",
+		w.execs.Load(), w.cut.Load(), w.churned.Load(), w.bytes.Load()>>20)
+	t.Log(stats)
+}
+
+// victims are what is killed in a round, as often as they are listed. The daemon
+// alone cannot put a new keeper in the place of one that was killed: only root can,
+// when it starts the daemon again.
+var victims = []victim{
+	{daemon: true}, {daemon: true}, {daemon: true}, {daemon: true},
+	{launcher: true}, {launcher: true}, {launcher: true},
+	{daemon: true, launcher: true}, {daemon: true, launcher: true},
+	{daemon: true, keeper: true},
+	{daemon: true, launcher: true, keeper: true},
+}
+
+type victim struct{ daemon, launcher, keeper bool }
+
+func (v victim) String() string {
+	var names []string
+	for name, is := range map[string]bool{"daemon": v.daemon, "launcher": v.launcher, "keeper": v.keeper} {
+		if is {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return fmt.Sprint(names)
+}
+
+func newWorld(t *testing.T) *world {
+	boxd, init := testutil.BuildBinaries(t)
+	dir, err := os.MkdirTemp("/run", "boxd-crash-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := d.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &world{t: t, daemon: d, client: c, ctx: ctx, stop: make(chan struct{})}
+	t.Cleanup(func() {
+		if !w.stopping() { // the test has failed
+			close(w.stop)
+			cancel()
+			w.actors.Wait()
+			w.sweep()
+		}
+		cancel()
+		c.Close()
+	})
+	return w
+}
+
+// sweep ends a daemon whose test has failed, with all of its sessions.
+func (w *world) sweep() {
+	_ = w.daemon.Kill()
+	w.daemon.Args = append(w.daemon.Args, "--stop-sessions")
+	if err := w.daemon.Start(); err != nil {
+		w.t.Error(err)
+		return
+	}
+	if err := w.daemon.Stop(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// populate makes the sessions and their processes and sets the actors to work.
+func (w *world) populate(seed uint64) map[string]fixed {
+	sessions := map[string]fixed{}
+	persistent := true
+	for i := range standing {
+		id := fmt.Sprintf("standing-%d", i)
+		if _, err := w.client.Ensure(w.ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Persistent: &persistent}}); err != nil {
+			w.t.Fatal(err)
+		}
+		if r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Shell: "touch /tmp/mark"}); err != nil || r.Status != 0 {
+			w.t.Fatalf("preparing session: %+v, %v", r, err)
+		}
+		for _, p := range []apitypes.ProcessRequest{
+			{ID: "chatter", Argv: []string{"python3", "-c", chatter}},
+			{ID: "monologue", Argv: []string{"python3", "-c", monologue}, TTY: &apitypes.WindowSize{Rows: 24, Cols: 80}},
+			{ID: "echo", Argv: []string{"cat"}},
+		} {
+			if _, err := w.client.Start(w.ctx, id, p); err != nil {
+				w.t.Fatalf("starting %s: %v", p.ID, err)
+			}
+		}
+		w.follow(id, "chatter", true, false)
+		w.follow(id, "monologue", true, true)
+		w.talk(w.follow(id, "echo", true, false), "echo of "+id)
+		w.exec(id, seed+uint64(i))
+		sessions[id] = w.look(id)
+	}
+	w.churn("churn")
+	return sessions
+}
+
+// look notes what must stay as it is.
+func (w *world) look(session string) fixed {
+	s, err := w.client.Session(w.ctx, session)
+	if err != nil {
+		w.t.Fatalf("session %s: %v", session, err)
+	}
+	if s.State != "running" {
+		w.t.Errorf("session %s is %s (%s), must be running", session, s.State, s.Reason)
+	}
+	f := fixed{box: s.Box, pids: map[string]int{}}
+	processes, err := w.client.Processes(w.ctx, session)
+	if err != nil {
+		w.t.Fatalf("processes of session %s: %v", session, err)
+	}
+	for _, p := range processes {
+		if p.State == "running" {
+			f.pids[p.ID] = p.PID
+		}
+	}
+	return f
+}
+
+// round kills, starts again, and checks.
+func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fixed, stats *recovery) {
+	session := fmt.Sprintf("standing-%d", random.IntN(standing))
+	quitter := apitypes.ProcessRequest{ID: fmt.Sprintf("quitter-%d", n)}
+	code := random.IntN(256)
+	quitter.Argv = []string{"sh", "-c", fmt.Sprintf("echo 0; sleep 0.0%d; echo 1; exit %d", random.IntN(10), code)}
+	if _, err := w.client.Start(w.ctx, session, quitter); err != nil {
+		w.t.Fatalf("round %d: starting %s: %v", n, quitter.ID, err)
+	}
+	pause(nil, time.Duration(random.Int64N(int64(60*time.Millisecond))))
+	w.kill(v)
+	if v.daemon {
+		began := time.Now()
+		if err := w.daemon.Start(); err != nil {
+			w.t.Fatalf("round %d (%v killed): %v", n, v, err)
+		}
+		stats.add(time.Since(began))
+	}
+	for id, want := range sessions {
+		got := w.look(id)
+		for name, pid := range want.pids {
+			if got.pids[name] != pid {
+				w.t.Errorf("round %d (%v killed): %s of %s has pid %d, had %d", n, v, name, id, got.pids[name], pid)
+			}
+		}
+		if got.box != want.box {
+			w.t.Errorf("round %d (%v killed): %s has box %s, had %s", n, v, id, got.box, want.box)
+		}
+	}
+	w.checkQuitter(n, session, quitter.ID, code)
+	if w.t.Failed() {
+		w.fail("see above")
+	}
+}
+
+// checkQuitter reads the whole output of a process that ends by itself, late, and
+// how it ended, and forgets it.
+func (w *world) checkQuitter(n int, session, id string, code int) {
+	l, err := w.client.Logs(w.ctx, session, id, logsToTheEnd)
+	if err != nil {
+		w.t.Fatalf("round %d: logs of %s: %v", n, id, err)
+	}
+	out := &lines{}
+	err = copyTo(out, l)
+	p, perr := w.client.Process(w.ctx, session, id)
+	if err != nil || perr != nil || out.next != 2 || l.Gap != 0 {
+		w.t.Fatalf("round %d: %s wrote %d lines (%d bytes gone), must be 2: %v, %v", n, id, out.next, l.Gap, err, perr)
+	}
+	if p.ExitCode == nil || *p.ExitCode != code || p.Verdict != "exited" || p.State != "exited" {
+		w.t.Errorf("round %d: %s: %+v, must have exited with %d", n, id, p, code)
+	}
+	if err := w.client.RemoveProcess(w.ctx, session, id); err != nil {
+		w.t.Errorf("round %d: removing %s: %v", n, id, err)
+	}
+}
+
+// kill ends what v names, all at once.
+func (w *world) kill(v victim) {
+	var pids []int
+	if v.keeper {
+		pids = append(pids, w.daemon.Find(daemon.Keeper)...)
+	}
+	if v.launcher {
+		pids = append(pids, w.daemon.Find(daemon.Launcher)...)
+	}
+	if v.daemon {
+		w.deaths.Add(1)
+		defer func() {
+			if err := w.daemon.Kill(); err != nil {
+				w.t.Error(err)
+			}
+		}()
+	}
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+}
+
+// end stops everything in order, and looks for what is left.
+func (w *world) end(sessions map[string]fixed) {
+	for id := range sessions {
+		w.look(id)
+	}
+	close(w.stop)
+	for id := range sessions {
+		if err := w.client.Remove(w.ctx, id); err != nil {
+			w.t.Errorf("removing %s: %v", id, err)
+		}
+	}
+	w.actors.Wait()
+	if left, err := w.client.Sessions(w.ctx); err != nil || len(left) != 0 {
+		w.t.Errorf("sessions that are left: %+v, %v", left, err)
+	}
+	if err := w.daemon.Stop(); err != nil {
+		w.t.Error(err)
+	}
+	for _, pattern := range []string{"run/run-*/boxes/*", "run/ids/*", "workspaces/*/*"} {
+		left, _ := filepath.Glob(filepath.Join(w.daemon.State(), pattern))
+		for _, name := range left {
+			w.t.Errorf("left behind: %s", name)
+		}
+	}
+}

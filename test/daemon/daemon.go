@@ -1,0 +1,170 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/client"
+	"golang.org/x/sys/unix"
+)
+
+// Config says which daemon to run.
+type Config struct {
+	Boxd, Init string // the binaries
+	// Dir is a fresh directory of root's that everyone may enter. The daemon keeps
+	// its state, its socket and its log in it.
+	Dir string
+	// Args are further arguments of "boxd serve".
+	Args []string
+}
+
+// Daemon is a daemon that runs, or has been killed and may be started again.
+type Daemon struct {
+	Config
+	cmd *exec.Cmd
+}
+
+// startTime bounds how long a daemon may take to say that it is ready. It is no
+// measure of how long it should take.
+const startTime = 2 * time.Minute
+
+// Start runs a daemon and returns when it is ready.
+func Start(c Config) (*Daemon, error) {
+	d := &Daemon{Config: c}
+	return d, d.Start()
+}
+
+// State is the state directory, Socket that of the API, Log what the daemon and its
+// launcher wrote to stderr.
+func (d *Daemon) State() string  { return filepath.Join(d.Dir, "state") }
+func (d *Daemon) Socket() string { return filepath.Join(d.Dir, "state", "boxd.sock") }
+func (d *Daemon) Log() string    { return filepath.Join(d.Dir, "log") }
+
+// Start runs the daemon again after it ended.
+func (d *Daemon) Start() error {
+	ready, err := listenReady(filepath.Join(d.Dir, "notify"))
+	if err != nil {
+		return err
+	}
+	defer ready.Close()
+	log, err := os.OpenFile(d.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	args := append([]string{"serve", "--state-dir", d.State(), "--init", d.Init}, d.Args...)
+	d.cmd = exec.Command(d.Boxd, args...)
+	d.cmd.Stdout, d.cmd.Stderr = log, log
+	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))
+	// A ^C at the terminal is for the tests, which then stop the daemon themselves.
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := d.cmd.Start(); err != nil {
+		return err
+	}
+	if err := awaitReady(ready, d.cmd.Process.Pid); err != nil {
+		_ = d.Kill()
+		return fmt.Errorf("starting daemon: %w; its log ends with:\n%s", err, d.LogTail(20))
+	}
+	return nil
+}
+
+// PID is that of the daemon.
+func (d *Daemon) PID() int { return d.cmd.Process.Pid }
+
+// Kill sends SIGKILL to the daemon and waits for its end.
+func (d *Daemon) Kill() error {
+	if err := d.cmd.Process.Kill(); err != nil {
+		return err
+	}
+	_, err := d.cmd.Process.Wait()
+	return err
+}
+
+// Stop sends SIGTERM and waits for the end; an exit status other than 0 is an error.
+func (d *Daemon) Stop() error {
+	if err := d.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		return err
+	}
+	t := time.AfterFunc(startTime, func() { _ = d.cmd.Process.Kill() })
+	defer t.Stop()
+	if err := d.cmd.Wait(); err != nil {
+		return fmt.Errorf("stopping daemon: %w; its log ends with:\n%s", err, d.LogTail(20))
+	}
+	return nil
+}
+
+// Client returns a client of the daemon, which finds each of its incarnations.
+func (d *Daemon) Client() (*client.Client, error) {
+	return client.New(client.Options{Socket: d.Socket()})
+}
+
+// LogTail is the last lines of the log.
+func (d *Daemon) LogTail(lines int) string {
+	b, err := os.ReadFile(d.Log())
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// listenReady takes the part of a service manager (sd_notify(3)).
+func listenReady(path string) (*net.UnixConn, error) {
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil, err
+	}
+	return conn, os.Chmod(path, 0o777) // the daemon is not root when it is ready
+}
+
+// awaitReady waits for READY=1, or for the end of the process.
+func awaitReady(conn *net.UnixConn, pid int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), startTime)
+	defer cancel()
+	if err := endWith(ctx, conn, pid); err != nil {
+		return err
+	}
+	buf := make([]byte, 4096)
+	for {
+		n, err := conn.Read(buf)
+		if err != nil {
+			return errors.New("it ended, or hangs, without getting ready")
+		}
+		for line := range bytes.Lines(buf[:n]) {
+			if string(bytes.TrimSpace(line)) == "READY=1" {
+				return nil
+			}
+		}
+	}
+}
+
+// endWith ends reads of conn when process pid or ctx has ended.
+func endWith(ctx context.Context, conn *net.UnixConn, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return os.NewSyscallError("pidfd_open", err)
+	}
+	go func() {
+		defer unix.Close(fd)
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		for ctx.Err() == nil {
+			if n, err := unix.Poll(fds, 50); n > 0 || (err != nil && err != unix.EINTR) {
+				break
+			}
+		}
+		_ = conn.SetReadDeadline(time.Unix(1, 0))
+	}()
+	return nil
+}
