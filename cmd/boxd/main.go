@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/cli"
+	"github.com/boxd/boxd/internal/daemon"
 	"github.com/boxd/boxd/internal/doctor"
 	"github.com/boxd/boxd/internal/version"
 )
@@ -22,6 +23,7 @@ func main() {
 		LookupEnv: os.LookupEnv,
 		NewEngine: newEngine,
 		Examine:   doctor.Gather,
+		Serve:     serve,
 	}
 	os.Exit(app.Main(os.Args[1:]))
 }
@@ -33,6 +35,15 @@ func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) 
 		return nil, err // not e: a nil *native.Engine is not a nil engine.Engine
 	}
 	return e, nil
+}
+
+// serve is the daemon.
+func serve(o cli.ServeOptions) error {
+	return daemon.Run(daemon.Options{
+		Config: o.Config, Reload: o.Reload, Version: version.Version,
+		InitPath: o.InitPath, InitError: o.InitError,
+		StopSessions: o.StopSessions, Log: os.Stderr,
+	})
 }
 
 // newLogger tells people of what is not an error of a call. Lines have no time:

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
@@ -19,6 +20,7 @@ type attachFlags struct {
 	sigProxy                   bool
 	since                      relay.Position
 	detachKeys                 []byte
+	giveUp                     time.Duration
 
 	lost bool // the user was told that the connection is lost; of who is in Recv
 }
@@ -56,7 +58,9 @@ SIGHUP leaves it. One client writes, any number watch with --observe.`,
 	fs.BoolVar(&f.sigProxy, "sig-proxy", true, "pass signals on to the process")
 	fs.Var(sinceValue(&f.since), "since", "begin stdout at `OFFSET` in bytes, \"oldest\" or \"end\"")
 	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that leave a process at a terminal, such as ctrl-a,d; \"\" for none")
+	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to make a lost connection again after `DURATION` (default: try for ever)")
 	f.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("give-up", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"oldest", "end"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("detach-keys", cobra.FixedCompletions([]string{"ctrl-p,ctrl-q", "ctrl-a,d"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -97,7 +101,7 @@ func (a *App) attach(f *attachFlags, session, process string) error {
 
 func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 	o := client.AttachOptions{
-		Write: !f.observe, TakeOver: f.takeOver,
+		Write: !f.observe, TakeOver: f.takeOver, GiveUp: f.giveUp,
 		Since: relay.Since{Stdout: f.since},
 		Lost: func(error) {
 			if !f.lost {

@@ -15,12 +15,6 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// The daemon's words for a program that cannot be run.
-const (
-	codeNoProgram     = "program_not_found"
-	codeNotExecutable = "program_not_executable"
-)
-
 // maxExecStdin bounds what boxd exec -i hands over, in bytes: it is part of the
 // request. More goes through a file or a managed process.
 const maxExecStdin = 8 << 20
@@ -190,9 +184,9 @@ func (a *App) execFailed(f *execFlags, err error) error {
 	switch {
 	case errors.As(err, &known):
 		status = known.status
-	case client.IsCode(err, codeNoProgram):
+	case client.IsCode(err, apitypes.CodeProgramNotFound):
 		status = statusNotFound
-	case client.IsCode(err, codeNotExecutable):
+	case client.IsCode(err, apitypes.CodeProgramNotExecutable):
 		status = statusNotExecutable
 	}
 	if f.json {

@@ -49,7 +49,7 @@ func processes(ctx context.Context, c *client.Client, args []string) ([]apitypes
 	var all []apitypes.Process
 	for _, s := range sessions {
 		list, err := c.Processes(ctx, s.ID)
-		if client.IsCode(err, codeNoSession) {
+		if client.IsCode(err, apitypes.CodeSessionNotFound) {
 			continue // it ended meanwhile
 		}
 		if err != nil {
@@ -164,9 +164,9 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 		})
 	})
 	switch {
-	case client.IsCode(err, codeNoProgram):
+	case client.IsCode(err, apitypes.CodeProgramNotFound):
 		return &statusError{statusNotFound, err}
-	case client.IsCode(err, codeNotExecutable):
+	case client.IsCode(err, apitypes.CodeProgramNotExecutable):
 		return &statusError{statusNotExecutable, err}
 	}
 	return err

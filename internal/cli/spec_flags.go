@@ -155,14 +155,11 @@ func (f *specFlags) inSession(do func(spec *apitypes.SessionSpec) error) error {
 		return err
 	}
 	err = do(spec)
-	if spec == nil && !f.noCreate && client.IsCode(err, codeNoSession) {
+	if spec == nil && !f.noCreate && client.IsCode(err, apitypes.CodeSessionNotFound) {
 		return do(&apitypes.SessionSpec{})
 	}
 	return err
 }
-
-// codeNoSession is the daemon's word for a session that does not exist.
-const codeNoSession = "not_found"
 
 // afterDash splits the arguments of "SESSION -- CMD…". want are the names of those
 // in front of the dashes, for messages.

@@ -4,10 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"strconv"
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/engine"
@@ -50,11 +48,7 @@ func (d *daemon) openDoors() error {
 		return err
 	}
 	if len(listeners) == 0 {
-		mode, err := strconv.ParseUint(c.Socket.Mode, 8, 9)
-		if err != nil {
-			return &engine.FieldError{Field: "socket.mode", Value: engine.Quote(c.Socket.Mode), Rule: "must be permission bits in octal, such as 0660"}
-		}
-		l, err := listenUnix(c.Socket.Path, gid, fs.FileMode(mode))
+		l, err := listenUnix(c.Socket.Path, gid, c.Socket.FileMode())
 		if err != nil {
 			return err
 		}

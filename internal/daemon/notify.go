@@ -5,14 +5,14 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/coreos/go-systemd/v22/daemon"
+	sdnotify "github.com/coreos/go-systemd/v22/daemon"
 	"golang.org/x/sys/unix"
 )
 
 // notify tells the service manager about our state, sd_notify(3). Without one it
 // does nothing.
 func notify(logger *slog.Logger, state string) {
-	if _, err := daemon.SdNotify(false, state); err != nil {
+	if _, err := sdnotify.SdNotify(false, state); err != nil {
 		logger.Warn("telling the service manager", "state", state, "error", err)
 	}
 }
@@ -24,13 +24,13 @@ func notifyReloading(logger *slog.Logger) {
 		logger.Warn("reading the clock", "error", err)
 		return
 	}
-	notify(logger, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", daemon.SdNotifyReloading, now.Nano()/1000))
+	notify(logger, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", sdnotify.SdNotifyReloading, now.Nano()/1000))
 }
 
 // keepWatchdog feeds the service manager's watchdog twice in its interval until
 // quit is closed, as long as alive returns. It returns at once if there is none.
 func keepWatchdog(logger *slog.Logger, alive func(), quit <-chan struct{}) {
-	interval, err := daemon.SdWatchdogEnabled(false)
+	interval, err := sdnotify.SdWatchdogEnabled(false)
 	if err != nil {
 		logger.Warn("no watchdog", "error", err)
 	}
@@ -43,7 +43,7 @@ func keepWatchdog(logger *slog.Logger, alive func(), quit <-chan struct{}) {
 		select {
 		case <-ticker.C:
 			alive() // one that hangs is what the watchdog is for
-			notify(logger, daemon.SdNotifyWatchdog)
+			notify(logger, sdnotify.SdNotifyWatchdog)
 		case <-quit:
 			return
 		}

@@ -14,9 +14,8 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/policy"
-	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
-	"github.com/coreos/go-systemd/v22/daemon"
+	sdnotify "github.com/coreos/go-systemd/v22/daemon"
 )
 
 // How long a graceful stop may take: drainPatience for requests under way, commands
@@ -39,12 +38,10 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if d.service, err = d.connect(ctx); err != nil {
 		return err
 	}
-	if d.audit, err = audit.Open(c.Audit.File, audit.Options{MaxBytes: int64(c.Audit.MaxSize), Keep: c.Audit.Keep}); err != nil {
+	if d.audit, err = audit.Open(c.Audit.File, audit.Options{MaxBytes: int64(c.Audit.MaxSize), Keep: c.Audit.Keep, Sync: c.Audit.Sync}); err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}
-	rules := c.Policy
-	rules.OwnDirs = append(rules.OwnDirs, d.dirs.state, d.dirs.runtime)
-	decide, err := policy.New(rules)
+	decide, err := policy.New(c.Policy)
 	if err != nil {
 		return err
 	}
@@ -52,7 +49,8 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	d.sessions, err = session.Open(ctx, session.Options{
 		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: filepath.Join(d.dirs.state, "workspaces"),
 		Engine: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
-		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.MaxOutput), History: int64(c.Relay.History),
+		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
+		KeepEnded: c.Sessions.KeepEnded, StopGrace: time.Duration(c.Sessions.StopGrace),
 		Observe: metrics.ObserveExec,
 	})
 	if err != nil {
@@ -61,9 +59,8 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
 		Health: d.service.Health, Audit: d.audit, Metrics: metrics,
-		MaxBody: int64(c.HTTP.MaxBody), MaxConnections: c.HTTP.MaxConnections,
+		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
-		Relay: relay.Options{},
 	})
 	return nil
 }
@@ -98,10 +95,10 @@ func (d *daemon) serve(signals *signals) error {
 	d.doors = nil // the server closes them
 	quit := make(chan struct{})
 	serving.Go(func() { keepWatchdog(d.log, func() { d.sessions.Stats() }, quit) })
-	notify(d.log, daemon.SdNotifyReady)
+	notify(d.log, sdnotify.SdNotifyReady)
 	d.log.Info("boxd is ready", "version", d.Version, "pid", os.Getpid(), "state_dir", d.dirs.state, "sessions", len(d.sessions.List("")))
 	err := d.await(signals, failed)
-	notify(d.log, daemon.SdNotifyStopping)
+	notify(d.log, sdnotify.SdNotifyStopping)
 	close(quit)
 	d.drain(signals)
 	serving.Wait()
@@ -137,7 +134,7 @@ func (d *daemon) drain(signals *signals) {
 // reload reads tokens and log level again. What is wrong changes nothing.
 func (d *daemon) reload() {
 	notifyReloading(d.log)
-	defer notify(d.log, daemon.SdNotifyReady)
+	defer notify(d.log, sdnotify.SdNotifyReady)
 	c, err := d.Reload()
 	if err == nil {
 		err = d.level.UnmarshalText([]byte(c.Log.Level))
