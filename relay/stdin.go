@@ -98,7 +98,7 @@ func (c *conn) feed() {
 		q := &c.stdin
 		q.mu.Lock()
 		buf, q.pending = q.pending, buf[:0]
-		off, last := q.received-int64(len(buf)), q.closing
+		off, last := q.received-int64(len(buf)), q.closing && !q.closed
 		q.mu.Unlock()
 		if !c.feedAll(buf, off) {
 			return
