@@ -5,15 +5,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 )
 
-// lockState takes the lock file of a state directory, which says who has it. The
-// lock ends with the file, so with the process.
-func lockState(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+// LockState takes the lock file of a state directory, which says who has it, or
+// fails with ErrLocked. The lock ends with the file, so with the process. The file
+// stays: to remove it would let two processes lock two files of one name.
+func LockState(dir string) (*os.File, error) {
+	path := filepath.Join(dir, lockName)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("lock file: %w", err)
 	}

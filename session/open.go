@@ -30,11 +30,13 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	if err := os.MkdirAll(filepath.Dir(o.DB), 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
 	}
-	lock, err := lockState(filepath.Join(filepath.Dir(o.DB), lockName))
-	if err != nil {
-		return nil, err
+	lock := o.Lock
+	if lock == nil {
+		if lock, err = LockState(filepath.Dir(o.DB)); err != nil {
+			return nil, err
+		}
+		undo.Push(lock.Close)
 	}
-	undo.Push(lock.Close)
 	spaces, err := workspace.Open(o.Workspaces)
 	if err != nil {
 		return nil, err

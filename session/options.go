@@ -2,6 +2,7 @@ package session
 
 import (
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -14,6 +15,9 @@ type Options struct {
 	// DB is the path of the database file. Beside it daemon.lock is held as long as
 	// the manager is open.
 	DB string
+	// Lock is what [LockState] returned, if that was called already; Close closes it.
+	// Nil: Open takes the lock.
+	Lock *os.File
 	// Workspaces is the directory of the workspaces that boxd keeps; made if missing.
 	Workspaces string
 	Engine     engine.Service

@@ -18,10 +18,14 @@ func raiseFiles() (uint64, error) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		return 0, os.NewSyscallError("getrlimit", err)
 	}
-	raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
 	if os.Geteuid() == 0 && limit.Max < wantedFiles {
-		raised = unix.Rlimit{Cur: wantedFiles, Max: wantedFiles}
+		// Root may have lost CAP_SYS_RESOURCE, and then stays below the hard limit.
+		raised := unix.Rlimit{Cur: wantedFiles, Max: wantedFiles}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &raised); err == nil {
+			return wantedFiles, nil
+		}
 	}
+	raised := unix.Rlimit{Cur: limit.Max, Max: limit.Max}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &raised); err != nil {
 		return limit.Cur, fmt.Errorf("raising the limit of open files from %d to %d: %w", limit.Cur, raised.Cur, err)
 	}

@@ -22,7 +22,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 		second.Close()
 		t.Fatal("two daemons hold one state directory")
 	}
-	if want := fmt.Sprintf("pid %d:", os.Getpid()); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
+	if want := fmt.Sprintf("process %d:", os.Getpid()); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), dir) {
 		t.Errorf("%v, want %q and the directory in it", err, want)
 	}
 	first.Close()
@@ -40,7 +40,7 @@ func TestLockIsNoTrap(t *testing.T) {
 		"directory": func(path string) error { return os.Mkdir(path, 0o755) },
 	} {
 		dir := t.TempDir()
-		if err := trap(filepath.Join(dir, lockName)); err != nil {
+		if err := trap(filepath.Join(dir, "daemon.lock")); err != nil {
 			t.Fatal(err)
 		}
 		if f, err := lockState(dir, a); err == nil {
@@ -49,7 +49,7 @@ func TestLockIsNoTrap(t *testing.T) {
 		}
 	}
 	dir := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(dir, lockName), 0o600); err != nil {
+	if err := syscall.Mkfifo(filepath.Join(dir, "daemon.lock"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if f, err := lockState(dir, a); err == nil {
