@@ -92,7 +92,7 @@ func (p *managed) openPipes(m *wire.LaunchMsg, child *[3]int) error {
 			return err
 		}
 		child[1+i] = write
-		capacity := enlarge(read)
+		capacity := resize(read, min(maxPipe, int(m.Ring/2)))
 		src, err := nonblocking(read)
 		if err != nil {
 			return err
@@ -127,9 +127,10 @@ func nonblocking(fd int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pipe"), nil
 }
 
-// enlarge makes a pipe as large as the kernel allows, and returns its size.
-func enlarge(fd int) uint64 {
-	for size := maxPipe; size > os.Getpagesize(); size /= 2 {
+// resize makes a pipe as large as the kernel allows, at most size, and returns its
+// size.
+func resize(fd, size int) uint64 {
+	for ; size >= os.Getpagesize(); size /= 2 {
 		if n, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size); err == nil {
 			return uint64(n)
 		}

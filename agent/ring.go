@@ -12,10 +12,12 @@ import (
 // ring is the last part of one output in memory that clients can read: see
 // wire.RingHeader for its layout. One goroutine fills it.
 type ring struct {
-	fd   int // memfd, sealed in size
-	mem  []byte
-	size uint64
-	head uint64
+	fd     int // memfd, sealed in size
+	mem    []byte
+	size   uint64
+	head   uint64
+	floor  uint64
+	record int // to be written next
 }
 
 func newRing(size uint64) (*ring, error) {
@@ -32,8 +34,7 @@ func newRing(size uint64) (*ring, error) {
 		unix.Close(fd)
 		return nil, err
 	}
-	r.publish(0, 0)
-	r.publish(2, 0)
+	r.publish()
 	return r, nil
 }
 
@@ -54,11 +55,15 @@ func (r *ring) prepare() error {
 	return nil
 }
 
-// publish stores a word of the header and, behind it, its complement.
-func (r *ring) publish(word int, v uint64) {
-	words := (*[wire.RingHeaderWords / 8]uint64)(unsafe.Pointer(unsafe.SliceData(r.mem)))
-	atomic.StoreUint64(&words[word], v)
-	atomic.StoreUint64(&words[word+1], ^v)
+// publish writes the record that is the older one.
+func (r *ring) publish() {
+	const words = wire.RingRecord / 8
+	header := (*[2 * words]uint64)(unsafe.Pointer(unsafe.SliceData(r.mem)))
+	record := header[r.record*words:]
+	atomic.StoreUint64(&record[0], r.floor)
+	atomic.StoreUint64(&record[1], r.head)
+	atomic.StoreUint64(&record[2], wire.RingCheck(r.floor, r.head))
+	r.record = 1 - r.record
 }
 
 // space returns memory for up to n of the next bytes. What was there before is
@@ -66,8 +71,9 @@ func (r *ring) publish(word int, v uint64) {
 func (r *ring) space(n uint64) []byte {
 	at := r.head % r.size
 	n = min(n, r.size-at)
-	if end := r.head + n; end > r.size {
-		r.publish(0, end-r.size)
+	if end := r.head + n; end > r.size+r.floor {
+		r.floor = end - r.size
+		r.publish()
 	}
 	return r.mem[wire.RingHeader+at:][:n]
 }
@@ -75,7 +81,7 @@ func (r *ring) space(n uint64) []byte {
 // advance says that n bytes of space are filled.
 func (r *ring) advance(n int) {
 	r.head += uint64(n)
-	r.publish(2, r.head)
+	r.publish()
 }
 
 // unmap ends the filling. Clients can still read.

@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"encoding/binary"
-	"fmt"
 	"math"
 	"math/bits"
 	"time"
@@ -408,40 +406,4 @@ func (m *ResizeMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Rows, m.Cols = uint16(d.upTo(math.MaxUint16)), uint16(d.upTo(math.MaxUint16))
 	return d.done("resize")
-}
-
-// RingHeader is the size in bytes of what precedes the ring in its file: four
-// words of 64 bits, little endian, each a multiple of 8 bytes from the start.
-//
-//	 0  floor: the offset of the oldest byte that is whole. It is raised before
-//	    the bytes below it are overwritten.
-//	 8  its complement
-//	16  head: the offset behind the newest byte. It is raised when the bytes below
-//	    it are in the ring.
-//	24  its complement
-//
-// The byte of offset n lies at RingHeader + n modulo the size of the ring. A
-// reader takes the bytes first and then the floor again: what lies below it may
-// not be what was there. The complements show a word that was read while it was
-// written.
-const (
-	RingHeader      = 4096
-	RingHeaderWords = 32
-)
-
-// RingBounds reads the first RingHeaderWords bytes of a ring file. ok is false if
-// they were written meanwhile: read them again.
-func RingBounds(b []byte) (floor, head uint64, ok bool) {
-	word := func(i int) uint64 { return binary.LittleEndian.Uint64(b[8*i:]) }
-	floor, head = word(0), word(2)
-	return floor, head, word(1) == ^floor && word(3) == ^head
-}
-
-// CheckRing says what is wrong about the bounds of a ring of size bytes, which
-// only grow: they were lastFloor and lastHead before.
-func CheckRing(size, lastFloor, lastHead, floor, head uint64) error {
-	if floor > head || head-floor > size || head > maxOffset || floor < lastFloor || head < lastHead {
-		return fmt.Errorf("ring of %d bytes has bounds %d to %d after %d to %d: %w", size, floor, head, lastFloor, lastHead, ErrProtocol)
-	}
-	return nil
 }

@@ -84,17 +84,20 @@ func (o *output) refreshLocked() {
 	o.floor, o.head = int64(floor), int64(head)
 }
 
+// readBounds reads the bounds until they are whole.
 func (o *output) readBounds() (floor, head uint64, err error) {
-	var words [wire.RingHeaderWords]byte
-	for range ringTries {
+	var words [wire.RingRecords]byte
+	err = wire.ErrProtocol
+	for try := 0; err != nil && try < ringTries; try++ {
 		if _, err := o.file.ReadAt(words[:], 0); err != nil {
 			return 0, 0, err
 		}
-		if floor, head, ok := wire.RingBounds(words[:]); ok {
-			return floor, head, wire.CheckRing(uint64(o.size), uint64(o.floor), uint64(o.head), floor, head)
-		}
+		floor, head, err = wire.RingBounds(words[:])
 	}
-	return 0, 0, fmt.Errorf("ring whose bounds are never whole: %w", wire.ErrProtocol)
+	if err == nil {
+		err = wire.CheckRing(uint64(o.size), uint64(o.floor), uint64(o.head), floor, head)
+	}
+	return floor, head, err
 }
 
 func (o *output) changedLocked() {

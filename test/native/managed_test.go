@@ -1,0 +1,637 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// live is what these tests need of a box of either kind of engine.
+type live interface {
+	engine.Box
+	Launch(context.Context, engine.Managed) (engine.ManagedProcess, error)
+	Managed() []engine.ManagedProcess
+}
+
+func newLiveBox(t testing.TB, spec engine.Spec) live { return newBox(t, spec).(live) }
+
+// launch starts a managed process, which is killed and forgotten with the test.
+func launch(t testing.TB, b live, m engine.Managed) engine.ManagedProcess {
+	t.Helper()
+	p, err := b.Launch(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func managedShell(key, script string) engine.Managed {
+	return engine.Managed{Key: key, Args: []string{"/bin/sh", "-c", script}}
+}
+
+func managedPython(key, script string) engine.Managed {
+	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", script}}
+}
+
+func patient(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// reader reads an output from off on as a stream, and releases what it has read.
+type reader struct {
+	t   testing.TB
+	ctx context.Context
+	out engine.Output
+	off int64
+}
+
+func (r *reader) Read(p []byte) (int, error) {
+	n, at, err := r.out.ReadAt(r.ctx, p, r.off)
+	if n > 0 && at != r.off {
+		r.t.Errorf("bytes %d to %d are gone", r.off, at)
+	}
+	r.off = at + int64(n)
+	r.out.Release(r.off)
+	return n, err
+}
+
+func readAll(t testing.TB, out engine.Output) string {
+	t.Helper()
+	b, err := io.ReadAll(&reader{t: t, ctx: patient(t), out: out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func await(t testing.TB, p engine.ManagedProcess) engine.Result {
+	t.Helper()
+	select {
+	case <-p.Done():
+	case <-time.After(patience):
+		t.Fatalf("process %q does not end", p.Key())
+	}
+	return p.Result()
+}
+
+func wantManaged(t testing.TB, p engine.ManagedProcess, verdict engine.Verdict, code int) engine.Result {
+	t.Helper()
+	r := await(t, p)
+	if r.Verdict != verdict || r.ExitCode != code {
+		t.Errorf("%q: %s, code %d; want %s, %d (%+v)", p.Key(), r.Verdict, r.ExitCode, verdict, code, r)
+	}
+	return r
+}
+
+func TestManaged(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", `echo out; echo err >&2; read line; echo "got $line"; exit 7`))
+	if got := b.Managed(); len(got) != 1 || got[0] != p || p.Key() != "a" || p.Control().PID() < 2 {
+		t.Errorf("%v, pid %d", got, p.Control().PID())
+	}
+	ctx := patient(t)
+	in := p.Stdio().Stdin
+	if err := in.Write(ctx, 0, []byte("hello\n")); err != nil || in.Accepted() != 6 {
+		t.Errorf("%v, accepted %d", err, in.Accepted())
+	}
+	if out, errs := readAll(t, p.Stdio().Stdout), readAll(t, p.Stdio().Stderr); out != "out\ngot hello\n" || errs != "err\n" {
+		t.Errorf("%q, %q", out, errs)
+	}
+	r := wantManaged(t, p, engine.Exited, 7)
+	if *r.Receipt.StdoutBytes != 14 || *r.Receipt.StderrBytes != 4 || r.Receipt.MemoryPeak == nil || r.Receipt.Wall <= 0 {
+		t.Errorf("%+v", r.Receipt)
+	}
+	if oldest, end := p.Stdio().Stdout.Bounds(); oldest != 0 || end != 14 {
+		t.Errorf("bounds %d to %d", oldest, end)
+	}
+	if n, at, err := p.Stdio().Stdout.ReadAt(ctx, make([]byte, 3), 4); n != 3 || at != 4 || err != nil {
+		t.Errorf("history: %d at %d, %v", n, at, err)
+	}
+	if err := p.Forget(ctx); err != nil {
+		t.Error(err)
+	}
+	if err := p.Forget(ctx); err != nil {
+		t.Errorf("forgetting twice: %v", err)
+	}
+	if _, _, err := p.Stdio().Stdout.ReadAt(ctx, make([]byte, 1), 0); err == nil {
+		t.Error("a forgotten output can be read")
+	}
+	if got := b.Managed(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestManagedEndings(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
+	for i, c := range []struct {
+		script  string
+		verdict engine.Verdict
+		code    int
+		signal  syscall.Signal
+	}{
+		{"exit 0", engine.Exited, 0, 0},
+		{"exit 255", engine.Exited, 255, 0},
+		{"kill -SEGV $$", engine.Signaled, -1, syscall.SIGSEGV},
+		{"kill -KILL $$", engine.Signaled, -1, syscall.SIGKILL},
+		{"sleep 1000 & sleep 1000 & exit 3", engine.Exited, 3, 0},
+		{`exec /usr/bin/python3 -c 'x = bytearray(200 << 20)'`, engine.OOM, -1, syscall.SIGKILL},
+	} {
+		p := launch(t, b, managedShell(fmt.Sprint("p", i), c.script))
+		r := wantManaged(t, p, c.verdict, c.code)
+		if r.Signal != c.signal {
+			t.Errorf("%s: signal %v", c.script, r.Signal)
+		}
+		if err := p.Forget(patient(t)); err != nil {
+			t.Error(err)
+		}
+	}
+	if o := run(t, b, shell("ps -e -o comm= | grep -c sleep")); strings.TrimSpace(o.stdout) != "0" {
+		t.Errorf("%q processes are left after Forget", o.stdout)
+	}
+}
+
+// What is written in the end is delivered, and the end is not held up by those who
+// hold the pipes without having anything to say.
+func TestManagedBackground(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", `(sleep 1000; echo never) & (while :; do echo noise; done) >&2 & echo last; exit 4`))
+	began := time.Now()
+	errs := make(chan string)
+	go func() {
+		text, _ := io.ReadAll(&reader{t: t, ctx: patient(t), out: p.Stdio().Stderr})
+		errs <- string(text)
+	}()
+	if out := readAll(t, p.Stdio().Stdout); out != "last\n" {
+		t.Errorf("%q", out)
+	}
+	wantManaged(t, p, engine.Exited, 4)
+	if d := time.Since(began); d < 1500*time.Millisecond {
+		t.Errorf("ended after %v, before the background could", d)
+	}
+	if text := <-errs; len(text) < 100 || strings.Trim(text, "noise\n") != "" {
+		t.Errorf("%d bytes of noise", len(text))
+	}
+	if err := p.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	if err := p.Forget(patient(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+const writer100MB = `
+import os
+block = b"".join(b"%08d" % i for i in range(1 << 13))
+left = 100 << 20
+while left:
+    n = os.write(1, block[:min(left, len(block))])
+    # what was not taken comes again, so that the stream is one long count
+    block = block[n:] + block[:n]
+    left -= n
+`
+
+// numbered returns the first size bytes that writer100MB writes.
+func numbered(size int) []byte {
+	var block bytes.Buffer
+	for i := range 1 << 13 {
+		fmt.Fprintf(&block, "%08d", i)
+	}
+	return bytes.Repeat(block.Bytes(), size/block.Len()+1)[:size]
+}
+
+func TestManagedBulk(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	for _, history := range []int64{engine.MinHistory, 64 << 10, 1 << 20} {
+		m := managedPython(fmt.Sprint("h", history), writer100MB)
+		m.History = history
+		p := launch(t, b, m)
+		began := time.Now()
+		h := sha256.New()
+		n, err := io.CopyBuffer(struct{ io.Writer }{h}, &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout}, make([]byte, 256<<10))
+		if err != nil || n != 100<<20 {
+			t.Errorf("history %d: %d bytes, %v", history, n, err)
+		}
+		t.Logf("history %d: %.0f MB/s", history, float64(n)/1e6/time.Since(began).Seconds())
+		if want := sha256.Sum256(numbered(100 << 20)); hex.EncodeToString(h.Sum(nil)) != hex.EncodeToString(want[:]) {
+			t.Errorf("history %d: the bytes are not those that were written", history)
+		}
+		wantManaged(t, p, engine.Exited, 0)
+		if oldest, end := p.Stdio().Stdout.Bounds(); end != 100<<20 || end-oldest > max(2*history, 8<<10) || end-oldest < min(history, 4<<10) {
+			t.Errorf("history %d: bounds %d to %d", history, oldest, end)
+		}
+	}
+}
+
+// Nobody reads: the process waits, and all is there once somebody does.
+func TestManagedBackPressure(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", `
+import os, sys
+os.set_blocking(1, False)
+n, block = 0, b"x" * 4096
+import time
+idle = 0
+while idle < 20:
+    try:
+        n += os.write(1, block)
+        idle = 0
+    except BlockingIOError:
+        idle += 1
+        time.sleep(0.01)
+sys.stderr.write(str(n))
+sys.stderr.close(); os.close(2)
+os.set_blocking(1, True)
+os.write(1, b"y")
+`)
+	m.History = 64 << 10
+	p := launch(t, b, m)
+	var n int64
+	fmt.Sscan(readAll(t, p.Stdio().Stderr), &n)
+	// The ring keeps a part free that is as large as the pipe, or half of it.
+	if n < 64<<10 || n > 64<<10+256<<10 {
+		t.Errorf("the process could write %d bytes", n)
+	}
+	select {
+	case <-p.Done():
+		t.Error("it does not wait")
+	default:
+	}
+	if out := readAll(t, p.Stdio().Stdout); int64(len(out)) != n+1 || out[n] != 'y' {
+		t.Errorf("%d bytes", len(out))
+	}
+	wantManaged(t, p, engine.Exited, 0)
+}
+
+// A process that has ended is told to have, even if nobody ever reads what it wrote.
+func TestManagedEndsUnread(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", `import os; [os.write(1, b"x" * 1024) for i in range(60)]`)
+	m.History = 64 << 10
+	p := launch(t, b, m)
+	wantManaged(t, p, engine.Exited, 0)
+	if out := readAll(t, p.Stdio().Stdout); len(out) != 60<<10 {
+		t.Errorf("%d bytes", len(out))
+	}
+}
+
+// With DropOldest the process never waits, and what is read is never anything else
+// than what was written at that offset.
+func TestManagedDropOldest(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", writer100MB)
+	m.DropOldest, m.History = true, 64<<10
+	p := launch(t, b, m)
+	want := numbered(100 << 20)
+	ctx, buf := patient(t), make([]byte, 48<<10)
+	var off, lost int64
+	for {
+		n, at, err := p.Stdio().Stdout.ReadAt(ctx, buf, off)
+		if err == io.EOF {
+			break
+		}
+		if err != nil || at < off || !bytes.Equal(buf[:n], want[at:at+int64(n)]) {
+			t.Fatalf("%d bytes at %d after %d, %v", n, at, off, err)
+		}
+		lost += at - off
+		off = at + int64(n)
+	}
+	wantManaged(t, p, engine.Exited, 0)
+	t.Logf("%d of %d bytes were dropped", lost, off)
+	q := launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropOldest: true, History: engine.MinHistory})
+	wantManaged(t, q, engine.Exited, 0) // unread
+	if oldest, end := q.Stdio().Stdout.Bounds(); end != 100<<20 || end == oldest {
+		t.Errorf("bounds %d to %d", oldest, end)
+	}
+}
+
+func TestManagedInput(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	ctx := patient(t)
+	p := launch(t, b, managedShell("a", "sha256sum"))
+	in := p.Stdio().Stdin
+	data := numbered(3 << 20)
+	for off := 0; off < len(data); {
+		n := min(len(data)-off, 100_000)
+		if err := in.Write(ctx, int64(off), data[off:off+n]); err != nil {
+			t.Fatal(err)
+		}
+		off += n
+		if again := off - n/2; off%3 == 0 { // sent again, as after a lost connection
+			if err := in.Write(ctx, int64(again), data[again:off]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := in.Write(ctx, int64(len(data)+1), []byte("x")); err == nil {
+		t.Error("a gap is no error")
+	}
+	for range 2 {
+		if err := in.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := in.Write(ctx, int64(len(data)), []byte("x")); err == nil {
+		t.Error("writing behind the end is no error")
+	}
+	sum := sha256.Sum256(data)
+	if out := readAll(t, p.Stdio().Stdout); !strings.HasPrefix(out, hex.EncodeToString(sum[:])) {
+		t.Errorf("%q", out)
+	}
+	wantManaged(t, p, engine.Exited, 0)
+}
+
+func TestManagedInputOfNobody(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", "exec <&-; echo closed; sleep 1000"))
+	buf := make([]byte, 10)
+	if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x")); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("%v, want EPIPE", err)
+	}
+	// One that does not read does not keep a caller from giving up, and what is
+	// accepted then stays so.
+	q := launch(t, b, managedShell("b", "sleep 1000"))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := q.Stdio().Stdin.Write(ctx, 0, make([]byte, 1<<20)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if n := q.Stdio().Stdin.Accepted(); n < 64<<10 || n >= 1<<20 {
+		t.Errorf("accepted %d", n)
+	}
+	for _, p := range []engine.ManagedProcess{p, q} {
+		if err := p.Control().Kill(patient(t)); err != nil {
+			t.Error(err)
+		}
+		wantManaged(t, p, engine.Signaled, -1)
+	}
+}
+
+func TestManagedTerminal(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", `
+import os, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGWINCH])
+s = os.get_terminal_size(0); print(f"{s.lines}x{s.columns}", os.isatty(0), os.isatty(1), os.isatty(2), flush=True)
+signal.sigwait([signal.SIGWINCH])
+s = os.get_terminal_size(0); print(f"{s.lines}x{s.columns}", flush=True)
+print("read", sys.stdin.read(), flush=True)
+sys.exit(6)
+`)
+	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+	p := launch(t, b, m)
+	if p.Stdio().Stderr != nil {
+		t.Error("a terminal has one output")
+	}
+	ctx := patient(t)
+	r := &reader{t: t, ctx: ctx, out: p.Stdio().Stdout}
+	expect := func(text string) {
+		t.Helper()
+		buf := make([]byte, len(text))
+		if _, err := io.ReadFull(r, buf); err != nil || string(buf) != text {
+			t.Fatalf("%q, %v; want %q", buf, err, text)
+		}
+	}
+	expect("24x80 True True True\r\n")
+	if err := p.Control().Resize(engine.WindowSize{Rows: 50, Cols: 132}); err != nil {
+		t.Error(err)
+	}
+	expect("50x132\r\n")
+	if err := p.Stdio().Stdin.Write(ctx, 0, []byte("line\n")); err != nil {
+		t.Error(err)
+	}
+	expect("line\r\n")
+	if err := p.Stdio().Stdin.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	expect("read line\r\n\r\n")
+	wantManaged(t, p, engine.Exited, 6)
+	if err := p.Control().Resize(engine.WindowSize{Rows: 1, Cols: 1}); err != nil {
+		t.Error(err)
+	}
+	q := launch(t, b, managedShell("b", "exec sleep 1000"))
+	if err := q.Control().Resize(engine.WindowSize{Rows: 1, Cols: 1}); err == nil {
+		t.Error("resized without a terminal")
+	}
+	if err := q.Control().Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if r := wantManaged(t, q, engine.Signaled, -1); r.Signal != syscall.SIGTERM {
+		t.Errorf("%+v", r)
+	}
+}
+
+// All of a terminal's last words are there.
+func TestManagedTerminalEnd(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	for i := range 20 {
+		m := managedShell(fmt.Sprint("p", i), "seq 1 3000; echo the end")
+		m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+		p := launch(t, b, m)
+		out := readAll(t, p.Stdio().Stdout)
+		if !strings.HasPrefix(out, "1\r\n2\r\n") || !strings.HasSuffix(out, "3000\r\nthe end\r\n") {
+			t.Errorf("%d bytes that end in %q", len(out), out[max(0, len(out)-20):])
+		}
+		wantManaged(t, p, engine.Exited, 0)
+	}
+}
+
+// The streams can be opened by name, by another user than PID 1's.
+func TestManagedDevStdio(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+	p := launch(t, b, managedShell("a", `read x </dev/stdin; echo "out $x" >/dev/stdout; echo "err $x" >/dev/stderr`))
+	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x\n")); err != nil {
+		t.Error(err)
+	}
+	if out, errs := readAll(t, p.Stdio().Stdout), readAll(t, p.Stdio().Stderr); out != "out x\n" || errs != "err x\n" {
+		t.Errorf("%q, %q", out, errs)
+	}
+	wantManaged(t, p, engine.Exited, 0)
+}
+
+func TestManagedTree(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", `trap 'echo term' TERM; (setsid sleep 1000 & setsid sleep 1001 &) ; echo up; while :; do sleep 0.01; done`))
+	r := &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout}
+	buf := make([]byte, 8)
+	if _, err := io.ReadFull(r, buf[:3]); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Control().Terminate(patient(t), syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if _, err := io.ReadFull(r, buf[:5]); err != nil || string(buf[:5]) != "term\n" {
+		t.Fatalf("%q, %v", buf, err)
+	}
+	if err := p.Forget(patient(t)); err == nil {
+		t.Error("a running process was forgotten")
+	}
+	if err := p.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	if r := wantManaged(t, p, engine.Signaled, -1); r.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", r)
+	}
+	if err := p.Control().Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("signalling what has ended: %v", err)
+	}
+}
+
+func TestManagedMany(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	var all []engine.ManagedProcess
+	for i := range 64 {
+		m := managedShell(fmt.Sprint("p", i), "cat")
+		m.History = 64 << 10
+		all = append(all, launch(t, b, m))
+	}
+	if p, err := b.Launch(t.Context(), managedShell("one-more", "cat")); err == nil {
+		t.Errorf("one too many: %v", p)
+	}
+	ctx := patient(t)
+	for i, p := range all {
+		if err := p.Stdio().Stdin.Write(ctx, 0, []byte(fmt.Sprint(i))); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Stdio().Stdin.Close(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, p := range all {
+		if out := readAll(t, p.Stdio().Stdout); out != fmt.Sprint(i) {
+			t.Errorf("process %d: %q", i, out)
+		}
+		wantManaged(t, p, engine.Exited, 0)
+		if err := p.Forget(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	p := launch(t, b, managedShell("again", "cat"))
+	if err := p.Control().Kill(ctx); err != nil {
+		t.Error(err)
+	}
+	await(t, p)
+}
+
+func TestManagedRefused(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", "exit 0"))
+	await(t, p)
+	if err := p.Forget(patient(t)); err != nil {
+		t.Error(err)
+	}
+	for name, c := range map[string]struct {
+		m    engine.Managed
+		want error
+	}{
+		"a key again":       {managedShell("a", "exit 0"), engine.ErrInvalid},
+		"no key":            {managedShell("", "exit 0"), engine.ErrInvalid},
+		"a bad key":         {managedShell("A", "exit 0"), engine.ErrInvalid},
+		"a small history":   {engine.Managed{Key: "b", Args: []string{"x"}, History: 1}, engine.ErrInvalid},
+		"no program":        {engine.Managed{Key: "c", Args: []string{"no-such-program"}}, engine.ErrNotFound},
+		"no directory":      {engine.Managed{Key: "d", Args: []string{"true"}, Dir: "/none"}, engine.ErrNoDir},
+		"not executable":    {engine.Managed{Key: "e", Args: []string{"/etc/passwd"}}, engine.ErrNotExecutable},
+		"no program at tty": {engine.Managed{Key: "f", Args: []string{"/none"}, TTY: &engine.WindowSize{Rows: 1, Cols: 1}}, engine.ErrNotFound},
+	} {
+		if _, err := b.Launch(t.Context(), c.m); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	m := managedShell("large", "sleep 1000")
+	m.History = engine.MaxHistory / 2
+	q := launch(t, b, m)
+	m.Key, m.History = "larger", engine.MaxHistory
+	if _, err := b.Launch(t.Context(), m); err == nil || !strings.Contains(err.Error(), "histories") {
+		t.Errorf("more history than a box has: %v", err)
+	}
+	// A key that came to nothing may be tried again.
+	launch(t, b, managedShell("c", "sleep 1000"))
+	if got := b.Managed(); len(got) != 2 || got[0] != q {
+		t.Errorf("%v", got)
+	}
+}
+
+// PID 1 dies: the result says so and invents nothing, and what was written before
+// can still be read.
+func TestManagedBoxLost(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", "echo before; cat"))
+	q := launch(t, b, managedShell("b", "exit 9"))
+	wantManaged(t, q, engine.Exited, 9)
+	buf := make([]byte, 20)
+	if n, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil || string(buf[:n]) != "before\n" {
+		t.Fatal(err)
+	}
+	killInit(t, b)
+	<-b.Done()
+	wantManaged(t, p, engine.BoxLost, -1)
+	wantManaged(t, q, engine.Exited, 9)
+	if out := readAll(t, p.Stdio().Stdout); out != "before\n" {
+		t.Errorf("%q", out)
+	}
+	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x")); !errors.Is(err, engine.ErrBoxLost) {
+		t.Error(err)
+	}
+	if _, err := b.Launch(t.Context(), managedShell("c", "true")); !errors.Is(err, engine.ErrBoxLost) {
+		t.Error(err)
+	}
+	for _, p := range []engine.ManagedProcess{p, q} {
+		if err := p.Control().Kill(patient(t)); err != nil {
+			t.Error(err)
+		}
+		if err := p.Forget(patient(t)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A box that is removed takes its managed processes along.
+func TestManagedRemoved(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	p := launch(t, b, managedShell("a", "yes"))
+	reading := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(io.Discard, &reader{t: t, ctx: patient(t), out: p.Stdio().Stdout})
+		reading <- err
+	}()
+	remove(t, b)
+	wantManaged(t, p, engine.BoxLost, -1)
+	<-reading // with the end, or that of the ring
+}
+
+// killInit kills PID 1 of a box.
+func killInit(t testing.TB, b engine.Box) {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		found, _ := filepath.Glob(filepath.Join(root, "boxd", "*."+b.ID(), "init", "cgroup.procs"))
+		for _, file := range found {
+			content, _ := os.ReadFile(file)
+			pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+	}
+	t.Fatal("there is no PID 1")
+}
