@@ -1,0 +1,171 @@
+package policy
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+func mountPolicy(t *testing.T) *Policy {
+	return newPolicy(t, Config{
+		AllowedMountRoots: []string{"/srv/a", "/srv/a/deep", "/data"},
+		Tenants: map[string]Tenant{
+			"own":  {AllowedMountRoots: &[]string{"/home/own"}},
+			"none": {AllowedMountRoots: &[]string{}},
+		},
+		Profiles: map[string]ProfileConfig{"nomounts": {MountMode: ptr("none")}},
+	})
+}
+
+func TestMountRoots(t *testing.T) {
+	p := mountPolicy(t)
+	cases := []struct {
+		tenant, source string
+		within         string // empty: refused
+	}{
+		{"a", "/srv/a", "/srv/a"},
+		{"a", "/srv/a/x", "/srv/a"},
+		{"a", "/srv/a/deep/x", "/srv/a/deep"},
+		{"a", "/srv/a/deeper", "/srv/a"},
+		{"a", "/data/", "/data"},
+		{"a", "/data//x/./y", "/data"},
+		{"a", "/srv", ""},
+		{"a", "/srv/ab", ""},
+		{"a", "/database", ""},
+		{"a", "/", ""},
+		{"a", "/etc/shadow", ""},
+		{"a", "/home/own", ""},
+		{"a", "/srv/a/../../etc", ""},
+		{"a", "/srv/a/..", ""},
+		{"a", "/srv/A", ""},
+		{"own", "/home/own/x", "/home/own"},
+		{"own", "/srv/a", ""},
+		{"none", "/srv/a", ""},
+	}
+	for _, c := range cases {
+		check := func(what string, m mounts.Mount, d Decision, err error) {
+			t.Helper()
+			refused := errors.Is(err, ErrDenied) || errors.Is(err, engine.ErrInvalid)
+			if (c.within == "") != refused || m.Within != c.within || d.Allowed == refused || d.Action != ActionMount || d.Rule == "" {
+				t.Errorf("%s: tenant %s, %s: %+v, %+v, %v; want within %q", what, c.tenant, c.source, m, d, err, c.within)
+			}
+		}
+		r, err := p.Resolve(c.tenant, Request{Mounts: []Mount{{Source: c.source, Target: "/mnt"}}})
+		m, d := mounts.Mount{}, Decision{Action: ActionMount, Rule: "x"}
+		if err == nil {
+			m, d = r.Spec.Mounts[0], r.Decisions[0]
+		}
+		check("extra mount", m, d, err)
+
+		r, err = p.Resolve(c.tenant, Request{Workspace: c.source})
+		m, d = mounts.Mount{}, Decision{Action: ActionMount, Rule: "x"}
+		if err == nil {
+			m, d = r.Spec.Mounts[0], r.Decisions[0]
+			if m.Target != "/workspace" || m.ReadOnly || r.Workspace != c.source {
+				t.Errorf("workspace %s: %+v", c.source, r)
+			}
+		}
+		check("workspace", m, d, err)
+
+		m, d, err = p.MayMount(c.tenant, Resolved{MountMode: "rw"}, Mount{Source: c.source, Target: "/mnt"})
+		check("live mount", m, d, err)
+	}
+}
+
+func TestMountRules(t *testing.T) {
+	p := mountPolicy(t)
+	many := make([]Mount, mounts.MaxMounts+1)
+	for i := range many {
+		many[i] = Mount{Source: "/data", Target: "/mnt/" + strings.Repeat("x", i+1)}
+	}
+	cases := []struct {
+		r     Request
+		field string
+	}{
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/workspace"}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/a"}, {Source: "/etc", Target: "/b"}}}, "mounts[1].source"},
+		{Request{Mounts: []Mount{{Source: "data", Target: "/a"}}}, "mounts[0].source"},
+		{Request{Mounts: []Mount{{Source: "/data/\x00", Target: "/a"}}}, "mounts[0].source"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: ""}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/"}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/proc/1"}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/etc"}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/a/../b"}}}, "mounts[0].target"},
+		{Request{Mounts: []Mount{{Source: "/data", Target: "/a"}, {Source: "/data", Target: "/a"}}}, "mounts.target"},
+		{Request{Mounts: many}, "mounts"},
+		{Request{Workspace: "/etc"}, "workspace"},
+		{Request{Workspace: "rel"}, "workspace"},
+		{Request{Workspace: "/data", WorkspaceMode: ptr("none")}, "workspace"},
+		{Request{Profile: "nomounts", Mounts: []Mount{{Source: "/data", Target: "/a"}}}, "mounts[0]"},
+	}
+	for _, c := range cases {
+		_, err := p.Resolve("a", c.r)
+		var bad *engine.FieldError
+		var denied *DeniedError
+		if !(errors.As(err, &bad) && bad.Field == c.field) && !(errors.As(err, &denied) && denied.Field == c.field) {
+			t.Errorf("%+v: %v, want an error of %s", c.r.Mounts, err, c.field)
+		}
+	}
+}
+
+// TestReadOnlyProfile: nothing of the host is writable in offline_readonly, however
+// it is mounted.
+func TestReadOnlyProfile(t *testing.T) {
+	p := mountPolicy(t)
+	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Workspace: "/data/w", WorkspaceMode: ptr("rw"), Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range r.Spec.Mounts {
+		if !m.ReadOnly {
+			t.Errorf("%+v is writable", m)
+		}
+	}
+	m, d, err := p.MayMount("a", r, Mount{Source: "/data", Target: "/b"})
+	if err != nil || !m.ReadOnly || !strings.Contains(d.Rule, "mount_mode") {
+		t.Errorf("live mount: %+v, %+v, %v; want it read-only", m, d, err)
+	}
+	if _, d, err := p.MayMount("a", Resolved{MountMode: "none"}, Mount{Source: "/data", Target: "/b"}); !errors.Is(err, ErrDenied) || d.Allowed {
+		t.Errorf("live mount: %+v, %v; want ErrDenied", d, err)
+	}
+	// A Resolved from before there were modes must not open anything.
+	if m, _, err := p.MayMount("a", Resolved{}, Mount{Source: "/data", Target: "/b"}); err != nil || !m.ReadOnly {
+		t.Errorf("live mount without a mode: %+v, %v; want it read-only", m, err)
+	}
+	if _, d, err := p.MayMount("a", Resolved{MountMode: "rw"}, Mount{Source: "/data", Target: "/workspace"}); err == nil || d.Allowed {
+		t.Errorf("live mount over the workspace: %+v, %v; want an error", d, err)
+	}
+}
+
+func FuzzMount(f *testing.F) {
+	p, err := New(Config{AllowedMountRoots: []string{"/srv/a", "/data"}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, s := range []string{"/srv/a", "/srv/a/../b", "/data//x", "/data/\x00", "/srv/ab", "", "/", "data", "/data/./..//../etc"} {
+		f.Add(s, "/mnt")
+	}
+	f.Fuzz(func(t *testing.T, source, target string) {
+		m, d, err := p.MayMount("a", Resolved{MountMode: "rw"}, Mount{Source: source, Target: target})
+		if d.Allowed != (err == nil) {
+			t.Fatalf("decision %+v, error %v", d, err)
+		}
+		if err != nil {
+			return
+		}
+		for part := range strings.SplitSeq(m.Source, "/") {
+			if part == ".." {
+				t.Errorf("source %q", m.Source)
+			}
+		}
+		if m.Source != m.Within && !strings.HasPrefix(m.Source, m.Within+"/") || (m.Within != "/srv/a" && m.Within != "/data") {
+			t.Errorf("%+v is not within a root", m)
+		}
+		if err := (engine.Spec{Mounts: []mounts.Mount{m}}).Validate(); err != nil {
+			t.Errorf("%+v: %v", m, err)
+		}
+	})
+}

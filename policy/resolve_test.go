@@ -1,0 +1,312 @@
+package policy
+
+import (
+	"errors"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+func newPolicy(t *testing.T, c Config) *Policy {
+	t.Helper()
+	p, err := New(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func seconds(n float64) Duration { return Duration(n * float64(time.Second)) }
+
+// TestBuiltinProfiles holds the numbers that are promised.
+func TestBuiltinProfiles(t *testing.T) {
+	p := newPolicy(t, Config{NetworkAvailable: true})
+	cases := []struct {
+		name                 string
+		network              bool
+		cpus                 float64
+		memory, pids         int64
+		writable             bool
+		workspace            string
+		timeout, cap, idle   time.Duration
+		locked               []string
+		upper, tmp, fileSize int64
+	}{
+		{"default", false, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"network_basic", true, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"network_extended", true, 2, 1024 << 20, 256, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1},
+		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
+			[]string{"network", "workspace_mode", "writable_root"}, 0, 64 << 20, -1},
+	}
+	var names []string
+	for _, profile := range p.Profiles() {
+		names = append(names, profile.Name)
+	}
+	if want := []string{"default", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
+		t.Errorf("profiles %q, want %q", names, want)
+	}
+	for _, c := range cases {
+		r, err := p.Resolve("a", Request{Profile: c.name})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := r.Spec.Limits
+		if r.Profile != c.name || r.Network != c.network || l.CPUs != c.cpus || l.Memory != c.memory || l.PIDs != c.pids ||
+			r.Spec.WritableRoot != c.writable || r.WorkspaceMode != c.workspace || r.Timeout != c.timeout || r.TimeoutCap != c.cap ||
+			r.IdleTTL != c.idle || r.Spec.UpperSize != c.upper || r.Spec.TmpSize != c.tmp || l.FileSize != c.fileSize ||
+			r.MaxLifetime != 0 || r.Persistent || len(r.Overridden) != 0 || r.Spec.AllowDegraded || len(r.Spec.Mounts) != 0 {
+			t.Errorf("%s: %+v", c.name, r)
+		}
+		i := slices.IndexFunc(p.Profiles(), func(p Profile) bool { return p.Name == c.name })
+		if got := p.Profiles()[i].Locked; !slices.Equal(got, c.locked) {
+			t.Errorf("%s: locked %q, want %q", c.name, got, c.locked)
+		}
+	}
+}
+
+func TestDefaultProfile(t *testing.T) {
+	r, err := newPolicy(t, Config{}).Resolve("a", Request{})
+	if err != nil || r.Profile != "default" || r.Spec.Image != "host" || r.Spec.Hostname != "box" {
+		t.Errorf("%+v, %v; want the default profile", r, err)
+	}
+	if r, err := newPolicy(t, Config{DefaultProfile: "offline_readonly"}).Resolve("a", Request{}); err != nil || r.Profile != "offline_readonly" {
+		t.Errorf("%+v, %v; want offline_readonly", r, err)
+	}
+}
+
+func TestRequestWins(t *testing.T) {
+	p := newPolicy(t, Config{NetworkAvailable: true, AllowDegraded: true})
+	r, err := p.Resolve("a", Request{
+		CPUs: ptr(2.0), Memory: ptr(Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), WritableRoot: ptr(true), WorkspaceMode: ptr("none"),
+		User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, IdleTTL: ptr(seconds(60)),
+		MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true), Timeout: ptr(seconds(60)), TmpSize: ptr(Size(1 << 20)), UpperSize: ptr(Size(2 << 20)),
+		Hostname: "h", Image: "host",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Resolved{
+		Profile: "default", Network: true, WorkspaceMode: "none", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"},
+		IdleTTL: time.Minute, MaxLifetime: time.Hour, Persistent: true, Timeout: time.Minute, TimeoutCap: 2 * time.Minute, MountMode: "rw",
+		Spec: engine.Spec{Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20,
+			AllowDegraded: true, Limits: engine.Limits{Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 1024, FileSize: -1}},
+		Decisions: []Decision{{Action: ActionResolve, Allowed: true, Rule: "profile default", Details: map[string]any{"profile": "default"}}},
+	}
+	if !reflect.DeepEqual(r, want) {
+		t.Errorf("got  %+v\nwant %+v", r, want)
+	}
+}
+
+func TestLocks(t *testing.T) {
+	p := newPolicy(t, Config{NetworkAvailable: true, Profiles: map[string]ProfileConfig{"all": {Locked: ptr(lockable)}}})
+	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(true), WorkspaceMode: ptr("rw"), WritableRoot: ptr(true), Memory: ptr(Size(64 << 20))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Network || r.WorkspaceMode != "ro" || r.Spec.WritableRoot || r.Spec.Limits.Memory != 64<<20 {
+		t.Errorf("a lock was passed: %+v", r)
+	}
+	want := []string{"network", "workspace_mode", "writable_root"}
+	if !slices.Equal(r.Overridden, want) || !reflect.DeepEqual(r.Decisions[len(r.Decisions)-1].Details["overridden"], want) {
+		t.Errorf("overridden %q, decisions %+v; want %q", r.Overridden, r.Decisions, want)
+	}
+	// What is asked for just as it is locked is not overridden.
+	r, err = p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(false), WorkspaceMode: ptr("ro"), WritableRoot: ptr(false)})
+	if err != nil || len(r.Overridden) != 0 {
+		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
+	}
+	// Everything locked: even nonsense has no effect, and all of it is told.
+	r, err = p.Resolve("a", Request{Profile: "all", CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(Size(-1)),
+		Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), TmpSize: ptr(Size(-1)), UpperSize: ptr(Size(-1)),
+		WorkspaceMode: ptr("x"), WritableRoot: ptr(true)})
+	if err != nil || !slices.Equal(r.Overridden, lockable) {
+		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, lockable)
+	}
+	plain, _ := p.Resolve("a", Request{Profile: "all"})
+	if !reflect.DeepEqual(r.Spec, plain.Spec) || r.Network || r.Persistent || r.IdleTTL != plain.IdleTTL {
+		t.Errorf("locked profile gave %+v, want %+v", r, plain)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{
+		"bounded": {MaxLifetime: ptr(seconds(60)), AllowPersistent: ptr(false), Caps: CapsConfig{MaxLifetime: ptr(seconds(100))}},
+		"nonet":   {AllowNetwork: ptr(false)},
+	}})
+	cases := []struct {
+		r     Request
+		field string
+		text  string // part of the error
+	}{
+		{Request{Profile: "no"}, "profile", "default, network_basic"},
+		{Request{Profile: "Default"}, "profile", "unknown profile"},
+		{Request{CPUs: ptr(4.01)}, "cpus", `4.01: is above the cap 4 of profile "default"`},
+		{Request{CPUs: ptr(math.Inf(1))}, "cpus", "above the cap"},
+		{Request{CPUs: ptr(math.NaN())}, "cpus", "above the cap"},
+		{Request{CPUs: ptr(-1.0)}, "cpus", "unlimited: is above the cap"},
+		{Request{CPUs: ptr(0.0)}, "cpus", "must be above 0"},
+		{Request{CPUs: ptr(0.001)}, "cpus", "0.01"},
+		{Request{Memory: ptr(Size(4<<30 + 1))}, "memory", "is above the cap 4 GiB"},
+		{Request{Memory: ptr(Size(-1))}, "memory", "unlimited: is above the cap"},
+		{Request{Memory: ptr(Size(-5))}, "memory", "above the cap"},
+		{Request{Memory: ptr(Size(0))}, "memory", "must be above 0"},
+		{Request{Memory: ptr(Size(1))}, "memory", "4 MiB"},
+		{Request{PIDs: ptr(int64(1025))}, "pids", "is above the cap 1024"},
+		{Request{PIDs: ptr(int64(-1))}, "pids", "unlimited"},
+		{Request{PIDs: ptr(int64(0))}, "pids", "must be above 0"},
+		{Request{TmpSize: ptr(Size(2 << 30))}, "tmp_size", "is above the cap 1 GiB"},
+		{Request{TmpSize: ptr(Size(0))}, "tmp_size", "must be above 0"},
+		{Request{TmpSize: ptr(Size(1))}, "tmp_size", "64 KiB"},
+		{Request{WritableRoot: ptr(true), UpperSize: ptr(Size(3 << 30))}, "upper_size", "is above the cap 2 GiB"},
+		{Request{IdleTTL: ptr(seconds(8 * 86400))}, "idle_ttl", "is above the cap 168h0m0s"},
+		{Request{IdleTTL: ptr(seconds(0))}, "idle_ttl", "persistent"},
+		{Request{IdleTTL: ptr(seconds(-1))}, "idle_ttl", "must be 1s"},
+		{Request{MaxLifetime: ptr(seconds(-1))}, "max_lifetime", "must be at most"},
+		{Request{Profile: "bounded", MaxLifetime: ptr(seconds(101))}, "max_lifetime", "1m41s: is above the cap 1m40s"},
+		{Request{Profile: "bounded", MaxLifetime: ptr(seconds(0))}, "max_lifetime", "(no end): is above the cap"},
+		{Request{Profile: "bounded", Persistent: ptr(true)}, "persistent", "allow_persistent is false"},
+		{Request{Timeout: ptr(seconds(0))}, "timeout", "above 0"},
+		{Request{Timeout: ptr(seconds(-1))}, "timeout", "above 0"},
+		{Request{WorkspaceMode: ptr("")}, "workspace_mode", `"rw", "ro" or "none"`},
+		{Request{WorkspaceMode: ptr("RO")}, "workspace_mode", `"rw", "ro" or "none"`},
+		{Request{Image: "debian"}, "image", "host"},
+		{Request{Hostname: "a b"}, "hostname", "RFC 1123"},
+		{Request{User: &engine.User{UID: -1}}, "user", ""},
+		{Request{User: &engine.User{GID: 65535}}, "user", ""},
+		{Request{Env: map[string]string{"": "x"}}, "env", "must not be empty"},
+		{Request{Env: map[string]string{"A=B": "x"}}, "env", "must not be empty"},
+		{Request{Env: map[string]string{"A\x00": "x"}}, "env", "NUL"},
+		{Request{Env: map[string]string{"A": "x\x00"}}, "env[0]", "NUL"},
+		{Request{Network: ptr(true)}, "network", "cannot give a box a network"},
+		{Request{Profile: "network_basic"}, "network", "cannot give a box a network"},
+		{Request{Profile: "network_extended"}, "network", "cannot give a box a network"},
+		{Request{Profile: "nonet", Network: ptr(true)}, "network", "allow_network is false"},
+	}
+	for _, c := range cases {
+		_, err := p.Resolve("a", c.r)
+		var bad *engine.FieldError
+		var denied *DeniedError
+		field := ""
+		switch {
+		case errors.As(err, &bad):
+			field = bad.Field
+		case errors.As(err, &denied) && errors.Is(err, ErrDenied):
+			field = denied.Field
+		}
+		if !strings.HasPrefix(field, c.field) || field == "" || !strings.Contains(err.Error(), c.text) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%+v:\n got %v\nwant %s: … %s", c.r, err, c.field, c.text)
+		}
+	}
+	for _, tenant := range []string{"", "../a", "a/b", "\x00"} {
+		var bad *engine.FieldError
+		if _, err := p.Resolve(tenant, Request{}); !errors.As(err, &bad) || bad.Field != "tenant" {
+			t.Errorf("tenant %q: %v, want an error of it", tenant, err)
+		}
+	}
+}
+
+// TestNetworkOff: asking for no network makes the network profiles usable.
+func TestNetworkOff(t *testing.T) {
+	r, err := newPolicy(t, Config{}).Resolve("a", Request{Profile: "network_extended", Network: ptr(false)})
+	if err != nil || r.Network || r.Spec.Limits.PIDs != 256 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestUnlimitedCaps(t *testing.T) {
+	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"free": {Caps: CapsConfig{
+		CPUs: ptr(-1.0), Memory: ptr(Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), IdleTTL: ptr(seconds(-1)),
+	}}}})
+	r, err := p.Resolve("a", Request{Profile: "free", CPUs: ptr(-1.0), Memory: ptr(Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(1e6)), IdleTTL: ptr(seconds(1e7))})
+	if err != nil || r.Spec.Limits.Memory != engine.Unlimited || r.Spec.Limits.CPUs != engine.Unlimited || r.Spec.Limits.PIDs != engine.Unlimited ||
+		r.Timeout != 1e6*time.Second || r.TimeoutCap != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if got := p.Timeout(r, 2e6*time.Second); got != 2e6*time.Second {
+		t.Errorf("timeout %v, want what was asked", got)
+	}
+	if got := p.Timeout(r, math.MaxInt64); got != maxTime {
+		t.Errorf("timeout %v, want %v: more the engine refuses", got, maxTime)
+	}
+	for name, r := range map[string]Request{
+		"nan": {Profile: "free", CPUs: ptr(math.NaN())}, "inf": {Profile: "free", CPUs: ptr(math.Inf(1))}, "-2": {Profile: "free", Memory: ptr(Size(-2))},
+	} {
+		if _, err := p.Resolve("a", r); !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("%s: %v, want ErrInvalid", name, err)
+		}
+	}
+}
+
+func TestTimeout(t *testing.T) {
+	p := newPolicy(t, Config{})
+	r, err := p.Resolve("a", Request{Timeout: ptr(seconds(1000))})
+	if err != nil || r.Timeout != 120*time.Second {
+		t.Fatalf("timeout %v, %v; want it cut to the cap", r.Timeout, err)
+	}
+	r, _ = p.Resolve("a", Request{Timeout: ptr(seconds(10))})
+	for asked, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, -5: 10 * time.Second, 1: 1, 120 * time.Second: 120 * time.Second, 121 * time.Second: 120 * time.Second, math.MaxInt64: 120 * time.Second,
+	} {
+		if got := p.Timeout(r, asked); got != want {
+			t.Errorf("Timeout(%v) = %v, want %v", asked, got, want)
+		}
+	}
+	d := p.MayExec(r, time.Hour)
+	if !d.Allowed || d.Action != ActionExec || d.Details["timeout"] != "2m0s" || d.Details["asked"] != "1h0m0s" || !strings.Contains(d.Rule, "cut to the cap") {
+		t.Errorf("%+v", d)
+	}
+	if d := p.MayExec(r, 0); d.Details["timeout"] != "10s" || d.Details["asked"] != nil {
+		t.Errorf("%+v", d)
+	}
+}
+
+func TestTenantProfiles(t *testing.T) {
+	p := newPolicy(t, Config{Tenants: map[string]Tenant{"a": {Profiles: []string{"offline_readonly"}}}})
+	if r, err := p.Resolve("a", Request{}); err != nil || r.Profile != "offline_readonly" {
+		t.Errorf("%+v, %v; want the tenant's first profile", r, err)
+	}
+	if _, err := p.Resolve("a", Request{Profile: "default"}); !errors.Is(err, ErrDenied) {
+		t.Errorf("%v, want ErrDenied", err)
+	}
+	if _, err := p.Resolve("b", Request{Profile: "default"}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+}
+
+func TestNetworkRatchet(t *testing.T) {
+	for _, c := range []struct{ old, new, ok bool }{{false, false, true}, {true, true, true}, {true, false, true}, {false, true, false}} {
+		if err := CheckNetworkChange(c.old, c.new); (err == nil) != c.ok || (err != nil && !errors.Is(err, ErrDenied)) {
+			t.Errorf("%v to %v: %v, want ok %v", c.old, c.new, err, c.ok)
+		}
+	}
+}
+
+func TestIdleDecision(t *testing.T) {
+	p := newPolicy(t, Config{})
+	for _, c := range []struct {
+		persistent bool
+		running    int
+		want       bool
+	}{{false, 0, false}, {false, 1, true}, {true, 0, true}, {true, 2, true}} {
+		if d := p.MayStayIdle(Resolved{Persistent: c.persistent}, c.running); d.Allowed != c.want || d.Action != ActionIdleExempt || d.Rule == "" {
+			t.Errorf("%+v: %+v", c, d)
+		}
+	}
+}
+
+func TestWorkspaceMount(t *testing.T) {
+	for mode, readOnly := range map[string]bool{"rw": false, "ro": true} {
+		want := mounts.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s"}
+		if got := (Resolved{WorkspaceMode: mode}).WorkspaceMount("/s/w", "/s"); got != want {
+			t.Errorf("%s: %+v, want %+v", mode, got, want)
+		}
+	}
+}
