@@ -37,6 +37,7 @@ type Group struct {
 	sealed    *os.File
 	enableErr map[string]error // cgroup2 controllers that could not be enabled
 	lastSlot  atomic.Int64
+	watcher   atomic.Pointer[Watcher] // who hears of its limits, if anybody
 
 	mu     sync.Mutex // guards limits, and setting them
 	limits Limits

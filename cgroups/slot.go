@@ -49,6 +49,9 @@ func (g *Group) NewSlot() (_ *Slot, err error) {
 	if err := s.open(); err != nil {
 		return nil, fmt.Errorf("opening slot %s of box %q: %w", s.Name, g.ID, err)
 	}
+	if w := g.watcher.Load(); w != nil {
+		w.addSlot(g, s.Name)
+	}
 	undo.Release()
 	return s, nil
 }
@@ -171,8 +174,10 @@ func (s *Slot) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		s.unwatch(false)
 		err := s.rmdir()
 		if !errors.Is(err, unix.EBUSY) {
+			s.unwatch(true)
 			return errors.Join(err, s.Close())
 		}
 		select {
@@ -180,6 +185,12 @@ func (s *Slot) Remove(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("removing slot %s of box %q: %w", s.Name, s.group.ID, errors.Join(err, context.Cause(ctx)))
 		}
+	}
+}
+
+func (s *Slot) unwatch(gone bool) {
+	if w := s.group.watcher.Load(); w != nil {
+		w.removeSlot(s.group, s.Name, gone)
 	}
 }
 

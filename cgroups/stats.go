@@ -168,6 +168,16 @@ func (s *SlotStats) number(file int, key string) (*int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	n, err := findNumber(text, key)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.files[file].Name(), err)
+	}
+	return n, nil
+}
+
+// findNumber returns the value of key in lines of "key value", or, with an empty key,
+// the only number. It is nil if there is no such key.
+func findNumber(text, key string) (*int64, error) {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
 		if key == "" {
@@ -178,7 +188,7 @@ func (s *SlotStats) number(file int, key string) (*int64, error) {
 		}
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.files[file].Name(), err)
+			return nil, err
 		}
 		return &n, nil
 	}

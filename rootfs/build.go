@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -115,6 +116,9 @@ func (b *builder) fill(f *filler) error {
 	for _, name := range perBoxEtc {
 		f.write(perBoxDir+"/"+name, 0o644, perBoxFile(name, b.o))
 	}
+	if b.o.Reachable {
+		f.err = errors.Join(f.err, makeHostDir(f.top))
+	}
 	return f.err
 }
 
@@ -136,7 +140,10 @@ func (b *builder) view() (err error) {
 	if err := linux.MountSetattr(b.box, false, unix.MountAttr{Attr_set: attrs}); err != nil {
 		return err
 	}
-	return attach(b.box, b.top, rootName)
+	if err := attach(b.box, b.top, rootName); err != nil || !b.o.Reachable || b.o.Writable {
+		return err
+	}
+	return attachHostView(b.root.skeleton, b.box)
 }
 
 // system mounts what the host gives.

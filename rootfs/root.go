@@ -38,14 +38,19 @@ func (r *Root) Skeleton() *os.File { return r.skeleton }
 // OpenPTY opens a terminal of the box's own devpts, of rows × cols characters,
 // for the user uid:gid, ids in the box. Both files are owned by the caller.
 func (r *Root) OpenPTY(uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
-	master, slave, err = linux.OpenPTY(r.pts)
+	return openPTY(r.pts, r.idBase+uid, r.idBase+gid, rows, cols)
+}
+
+// openPTY opens a terminal for a user, by ids of the host.
+func openPTY(pts *os.File, uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
+	master, slave, err = linux.OpenPTY(pts)
 	if err != nil {
 		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
 	}
 	size := &unix.Winsize{Row: rows, Col: cols}
 	err = linux.Retry(func() error { return unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, size) })
 	if err == nil {
-		err = linux.Retry(func() error { return unix.Fchown(int(slave.Fd()), r.idBase+uid, r.idBase+gid) })
+		err = linux.Retry(func() error { return unix.Fchown(int(slave.Fd()), uid, gid) })
 	}
 	if err != nil {
 		master.Close()

@@ -1,7 +1,9 @@
 // Boxd-init is the part of boxd that works below the command line. It is not
 // meant to be called by people; its first argument is the role:
 //
-//	launcher   builds boxes for one client, as root
+//	launcher   builds boxes for one client, as root; with --service for one after
+//	           another, and its boxes outlive it
+//	keeper     runs a launcher service, and runs it again when it dies
 //	init       libcontainer's own stage, which it executes by itself
 //	agent      PID 1 of a box
 //	files      a file operation in a box, as one of its commands
@@ -45,6 +47,18 @@ func run(args []string) error {
 		libcontainer.Init() // never returns
 	case len(args) == 3 && args[0] == "launcher" && args[1] == "--state-dir":
 		return launcher.Main(args[2])
+	case len(args) > 2 && args[0] == "launcher" && args[1] == "--service":
+		o, err := launcher.ParseService(args[2:])
+		if err != nil {
+			return err
+		}
+		return launcher.Service(o)
+	case len(args) > 1 && args[0] == "keeper":
+		o, err := launcher.ParseService(args[1:])
+		if err != nil {
+			return err
+		}
+		return launcher.Keeper(o)
 	case len(args) == 1 && args[0] == "version":
 		fmt.Println(version.Version)
 		return nil

@@ -4,33 +4,47 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 )
 
 // box is a live box of a launcher. It owns the connection to the agent and the
 // processes that were started over it.
 type box struct {
-	engine  *Engine
+	engine  *core
 	id      string
-	spec    engine.Spec // with defaults; Limits under mu
+	spec    engine.Spec // with defaults; Limits and Mounts under mu
 	hostUID int         // host ids of the box's user 0
+	pid     int         // of its PID 1 on the host, see pidfd
+	pidfd   *os.File    // of PID 1: also the last word on whether it lives
 	agent   *wire.Conn
 	slots   *slots
 	volumes []volume
 	done    chan struct{} // closed when the agent is gone
+	watched chan struct{} // closed when nobody uses pidfd to wait any more
+	events  *events
+	// managedSlots are the slots of managed processes of earlier clients, by name,
+	// with their keys.
+	managedSlots map[string]string
 
 	mu        sync.Mutex
 	next      uint32
 	processes map[uint32]*process
+	launched  map[*account]struct{} // of managed processes
+	managed   *managedLink          // nil before the first
 	limits    engine.Limits
 	lost      bool
 	ending    bool // the launcher was asked to remove it
 	kept      bool // a command was allowed to leave processes behind
+
+	opening sync.Mutex // while managed is made
 
 	running sync.WaitGroup // commands that are registered, and their last steps
 
@@ -39,44 +53,67 @@ type box struct {
 }
 
 // newBox takes ownership of files.
-func newBox(e *Engine, spec engine.Spec, m rpc.Created, files []*os.File) (*box, error) {
-	if len(files) < 1+len(m.Volumes) {
-		linux.CloseAll(files)
+func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box, err error) {
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	left := files
+	undo.Push(func() error { linux.CloseAll(left); return nil })
+	if len(files) < 2+len(m.Volumes) {
 		return nil, fmt.Errorf("%d descriptors for %d volumes: %w", len(files), len(m.Volumes), wire.ErrProtocol)
 	}
+	left = files[1:]
 	agent, err := wire.FileConn(files[0])
 	if err != nil {
-		linux.CloseAll(files[1:])
 		return nil, err
 	}
+	undo.Push(agent.Close)
 	agent.RefuseFDs() // an agent has none to give
 	b := &box{
-		engine:    e,
+		engine:    c,
 		id:        m.ID,
 		spec:      spec,
 		hostUID:   m.HostUID,
+		pid:       m.PID,
 		agent:     agent,
 		done:      make(chan struct{}),
+		watched:   make(chan struct{}),
+		events:    newEvents(),
 		processes: map[uint32]*process{},
 		limits:    spec.Limits,
 	}
-	for i, v := range m.Volumes {
-		b.volumes = append(b.volumes, volume{Volume: v, dir: files[1+i]})
-	}
-	first, rest, err := newSlot(m.First, files[1+len(m.Volumes):])
-	if err == nil && len(rest) != 0 {
-		first.close()
-		err = fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol)
-	}
-	if err != nil {
-		linux.CloseAll(rest)
-		b.closeVolumes()
-		agent.Close()
+	left = files[2:]
+	if b.pidfd, err = pollable(files[1]); err != nil {
 		return nil, err
 	}
-	b.slots = newSlots(e.link, b.id, first)
+	undo.Push(b.pidfd.Close)
+	for i, v := range m.Volumes {
+		b.volumes = append(b.volumes, volume{Volume: v, dir: files[2+i]})
+	}
+	var ready []*slot
+	if rest := files[2+len(m.Volumes):]; m.First.Name != "" {
+		var first *slot
+		if first, rest, err = newSlot(m.First, rest); err != nil {
+			return nil, err
+		}
+		if len(rest) != 0 {
+			return nil, fmt.Errorf("%d spare descriptors: %w", len(rest), wire.ErrProtocol)
+		}
+		ready = append(ready, first)
+	}
+	undo.Release()
+	b.slots = newSlots(c, b.id, ready)
 	go b.read()
+	go b.watch()
 	return b, nil
+}
+
+// watch ends the box when its PID 1 has ended, whoever may still hold the agent's
+// end of the connection.
+func (b *box) watch() {
+	defer close(b.watched)
+	if linux.AwaitExit(b.pidfd) == nil {
+		b.agent.Close()
+	}
 }
 
 // ID implements engine.Box.
@@ -101,6 +138,7 @@ func (b *box) read() {
 			p.event(frame)
 		}
 	}
+	b.events.close()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lost = true
@@ -119,7 +157,7 @@ func (b *box) register(p *process) error {
 	}
 	b.next++
 	p.id = b.next
-	p.alone = len(b.processes) == 0 && !b.kept
+	p.alone = len(b.processes)+len(b.launched) == 0 && !b.kept
 	p.most = b.limits
 	for _, other := range b.processes {
 		other.alone = false
@@ -132,7 +170,7 @@ func (b *box) register(p *process) error {
 
 // wasAlone says that no other command of the box was alive while p was, so that
 // what the box has seen since was p's doing.
-func (b *box) wasAlone(p *process) bool {
+func (b *box) wasAlone(p *account) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return p.alone
@@ -158,21 +196,46 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	if _, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
 		return fmt.Errorf("updating box %q: %w", b.id, err)
 	}
-	if change.Limits != nil {
-		b.mu.Lock()
-		b.limits = b.limits.Apply(*change.Limits)
-		b.mu.Unlock()
-	}
+	b.note(change)
 	return nil
+}
+
+// note keeps what a change has made of the box.
+func (b *box) note(change engine.Change) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if change.Limits != nil {
+		b.limits = b.limits.Apply(*change.Limits)
+	}
+	kept := slices.DeleteFunc(slices.Clone(b.spec.Mounts), func(m mounts.Mount) bool {
+		return slices.Contains(change.Detach, m.Target)
+	})
+	b.spec.Mounts = append(kept, change.Attach...)
+}
+
+// Spec implements engine.LiveBox.
+func (b *box) Spec() engine.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.spec
+	s.Limits = b.limits
+	s.Mounts = slices.Clone(s.Mounts)
+	return s
 }
 
 // raiseMost notes limits that running commands may live under from now on.
 func (b *box) raiseMost(l engine.Limits) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, p := range b.processes {
+	raise := func(p *account) {
 		p.most.Memory = higher(p.most.Memory, l.Memory)
 		p.most.PIDs = higher(p.most.PIDs, l.PIDs)
+	}
+	for _, p := range b.processes {
+		raise(&p.account)
+	}
+	for p := range b.launched {
+		raise(p)
 	}
 }
 
@@ -187,7 +250,7 @@ func higher(a, b int64) int64 {
 // peak of a cgroup before a limit further up refuses it (pids_try_charge in
 // kernel/cgroup/pids.c, page_counter_try_charge in mm/page_counter.c): more than
 // the limit there never was.
-func (b *box) peaks(p *process, memory, pids *int64) (_, _ *int64) {
+func (b *box) peaks(p *account, memory, pids *int64) (_, _ *int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return atMost(memory, p.most.Memory), atMost(pids, p.most.PIDs)
@@ -241,8 +304,11 @@ func (b *box) abandon() { b.remove.Do(b.release) }
 func (b *box) release() {
 	b.agent.Close()
 	<-b.done
+	b.closeManaged()
 	b.running.Wait()
 	b.slots.close()
+	b.pidfd.Close()
+	<-b.watched
 	b.closeVolumes()
 	b.engine.forget(b)
 }

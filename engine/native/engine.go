@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native/rpc"
 )
 
 // DefaultStateDir is where launchers keep what must be found again after a
@@ -34,14 +32,8 @@ type Options struct {
 // Engine is an engine.Engine whose boxes end with it, or with the process that
 // holds it.
 type Engine struct {
-	link     *link
+	core
 	launcher *exec.Cmd
-	log      *slog.Logger
-	null     *os.File // /dev/null, for every command that has nothing else
-
-	mu     sync.Mutex
-	boxes  map[*box]struct{}
-	closed bool
 }
 
 var _ engine.Engine = (*Engine)(nil)
@@ -71,13 +63,13 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
 	theirs.Close()
-	e := &Engine{launcher: cmd, log: o.Logger, null: null, boxes: map[*box]struct{}{}}
+	e := &Engine{core: core{log: o.Logger, null: null, boxes: map[*box]struct{}{}}, launcher: cmd}
 	if err := e.greet(ctx, conn, o); err != nil {
 		conn.Close()
 		null.Close()
 		return nil, errors.Join(err, ignoreExit(e.endLauncher(startPatience)))
 	}
-	e.link = newLink(conn)
+	e.link = newLink(conn, linkOptions{})
 	return e, nil
 }
 
@@ -121,75 +113,20 @@ func ignoreExit(err error) error {
 
 // Create implements engine.Engine.
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, error) {
-	if err := spec.Validate(); err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, err
-	}
-	spec = spec.WithDefaults()
-	var created rpc.Created
-	files, err := e.link.call(ctx, rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
-	if errors.Is(err, errTruncated) {
-		_, rerr := e.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
-		err = errors.Join(err, rerr)
-	}
+	b, err := e.create(ctx, spec)
 	if err != nil {
-		return nil, fmt.Errorf("creating box: %w", err)
-	}
-	b, err := newBox(e, spec, created, files)
-	if err != nil {
-		_, rerr := e.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
-		return nil, errors.Join(fmt.Errorf("creating box: %w", err), rerr)
-	}
-	for _, limit := range created.Degraded {
-		e.log.Warn("limit is not enforced", "box", b.id, "limit", limit)
-	}
-	if !e.adopt(b) || ctx.Err() != nil {
-		err := b.Remove(context.WithoutCancel(ctx))
-		return nil, errors.Join(context.Cause(ctx), err, e.closedError())
+		return nil, err // and not a box that is nil
 	}
 	return b, nil
-}
-
-func (e *Engine) adopt(b *box) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.closed {
-		e.boxes[b] = struct{}{}
-	}
-	return !e.closed
-}
-
-func (e *Engine) closedError() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return os.ErrClosed
-	}
-	return nil
-}
-
-func (e *Engine) forget(b *box) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.boxes, b)
 }
 
 // Close implements engine.Engine: the launcher destroys its boxes when the
 // connection ends, and Close waits until it has.
 func (e *Engine) Close() error {
-	e.mu.Lock()
-	if e.closed {
-		e.mu.Unlock()
+	boxes, first := e.shut()
+	if !first {
 		return nil
 	}
-	e.closed = true
-	boxes := make([]*box, 0, len(e.boxes))
-	for b := range e.boxes {
-		boxes = append(boxes, b)
-	}
-	e.mu.Unlock()
 	for _, b := range boxes {
 		b.markEnding()
 	}

@@ -52,7 +52,7 @@ func withImpostor(t *testing.T) (*box, *impostor) {
 	}
 	files[0].Close()
 	files[0] = os.NewFile(uintptr(fds[0]), "client")
-	b, err := newBox(e, spec, created, files)
+	b, err := newBox(&e.core, spec, created, files)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,22 @@ package native
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/version"
+	"golang.org/x/sys/unix"
 )
 
 // LauncherOptions of [StartLauncher].
@@ -19,8 +34,155 @@ type LauncherOptions struct {
 }
 
 // StartLauncher makes sure that a launcher service of this program's version runs
-// for a state directory, and returns its socket. Only root can. The service
-// outlives the caller.
+// for a state directory and for this user, and returns its socket. Only root can.
+// One of another version, or for another user, is ended first; its boxes stay. The
+// service outlives the caller.
 func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err error) {
-	return "", errTODO
+	if os.Geteuid() != 0 {
+		return "", fmt.Errorf("%w: uid %d: only root can start it", engine.ErrNoLauncher, os.Geteuid())
+	}
+	if o.StateDir == "" {
+		o.StateDir = DefaultStateDir
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if err := checkPaths(Options{InitPath: o.InitPath, StateDir: o.StateDir}); err != nil {
+		return "", err
+	}
+	socket = filepath.Join(o.StateDir, SocketName)
+	serves, err := o.look(ctx, socket)
+	if serves || err != nil {
+		return socket, err
+	}
+	ended, err := o.startKeeper()
+	if err != nil {
+		return "", fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+	}
+	return socket, o.awaitService(ctx, socket, ended)
+}
+
+// look says whether the right service runs. A wrong one is ended.
+func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool, err error) {
+	sock, err := connectUnix(ctx, socket)
+	if err != nil {
+		return false, nil // nobody listens
+	}
+	keeper, kerr := listenerOf(sock)
+	sock.Close()
+	conn, h, err := greetService(ctx, socket)
+	if err == nil {
+		conn.Close()
+	}
+	switch {
+	case ctx.Err() != nil:
+		keeper.Close() // a nil file is fine
+		return false, context.Cause(ctx)
+	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
+		keeper.Close()
+		return true, nil
+	case h.Busy:
+		keeper.Close()
+		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
+	}
+	o.Logger.Info("ending the launcher that runs", "version", h.Version, "uid", h.ClientUID, "error", h.Error)
+	var launcher *os.File
+	if h.PID > 1 {
+		launcher, _ = linux.PidfdOpen(h.PID)
+	}
+	return false, errors.Join(kerr, end(keeper), end(launcher))
+}
+
+// listenerOf returns a pidfd of the process that made the listening socket which
+// sock is connected to (SO_PEERCRED, unix(7)): the keeper.
+func listenerOf(sock *net.UnixConn) (*os.File, error) {
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	if err := raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}); err != nil || cerr != nil {
+		return nil, errors.Join(err, os.NewSyscallError("getsockopt(SO_PEERCRED)", cerr))
+	}
+	f, err := linux.PidfdOpen(int(cred.Pid))
+	if errors.Is(err, unix.ESRCH) || cred.Pid <= 1 {
+		f.Close()
+		return nil, nil // the keeper is gone, or systemd listens
+	}
+	return f, err
+}
+
+// endPatience is how long an old launcher may take to end after SIGTERM.
+const endPatience = 20 * time.Second
+
+// end ends a process. It takes pidfd, which may be nil.
+func end(pidfd *os.File) error {
+	if pidfd == nil {
+		return nil
+	}
+	defer pidfd.Close()
+	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGKILL} {
+		if err := linux.PidfdSignal(pidfd, sig); err != nil {
+			if errors.Is(err, unix.ESRCH) {
+				return nil
+			}
+			return fmt.Errorf("ending the old launcher: %w", err)
+		}
+		if ended, err := linux.HasExited(pidfd, endPatience); ended || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("ending the old launcher: it has not ended after %v", 2*endPatience)
+}
+
+// startKeeper starts the keeper detached from this process. ended is closed when it
+// has ended.
+func (o *LauncherOptions) startKeeper() (ended <-chan struct{}, err error) {
+	exe, err := linux.SealedCopy(o.InitPath)
+	if err != nil {
+		return nil, err
+	}
+	defer exe.Close()
+	cmd := &exec.Cmd{
+		Path: linux.FdPath(exe),
+		Args: []string{"boxd-init", "keeper", "--state-dir", o.StateDir,
+			"--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)},
+		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		Dir:         "/",
+		Stderr:      os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
+	}
+	done := make(chan struct{})
+	go func() { // for as long as both live
+		defer close(done)
+		_ = cmd.Wait()
+	}()
+	return done, nil
+}
+
+// awaitService waits until the launcher answers.
+func (o *LauncherOptions) awaitService(ctx context.Context, socket string, ended <-chan struct{}) error {
+	for {
+		conn, err := dialService(ctx, socket)
+		if err == nil {
+			conn.Close()
+			return nil
+		}
+		if !errors.Is(err, errNotNow) {
+			return err
+		}
+		select {
+		case <-time.After(firstPause):
+		case <-ended:
+			return fmt.Errorf("%w: its keeper ended at once, see its last words", engine.ErrNoLauncher)
+		case <-ctx.Done():
+			return err
+		}
+	}
 }

@@ -1,9 +1,7 @@
 package native
 
 import (
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -30,7 +28,7 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if err := checkPaths(o); err != nil {
 		return nil, err
 	}
-	exe, err := sealedCopy(o.InitPath)
+	exe, err := linux.SealedCopy(o.InitPath)
 	if err != nil {
 		return nil, err
 	}
@@ -66,61 +64,6 @@ func checkPaths(o Options) error {
 		return fmt.Errorf("state directory %q: must not lie below the directory of boxd-init, %q", o.StateDir, filepath.Dir(init))
 	}
 	return nil
-}
-
-// minFD is above every descriptor number that os/exec gives to the child, which
-// could otherwise replace the binary before it is executed (golang/go#61751).
-const minFD = 64
-
-// sealedCopy returns a copy of the binary at path in a memfd that nobody can
-// change any more. The caller owns it.
-func sealedCopy(path string) (*os.File, error) {
-	src, err := os.Open(path)
-	if err != nil {
-		return nil, fmt.Errorf("opening boxd-init: %w", err)
-	}
-	defer src.Close()
-	fd, err := memfd("boxd-init")
-	if err != nil {
-		return nil, err
-	}
-	dst := os.NewFile(uintptr(fd), "memfd:boxd-init")
-	if _, err := io.Copy(dst, src); err != nil {
-		dst.Close()
-		return nil, fmt.Errorf("copying boxd-init to memory: %w", err)
-	}
-	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
-	if err := errors.Join(dst.Chmod(0o511), seal(dst, seals)); err != nil {
-		dst.Close()
-		return nil, err
-	}
-	return dst, nil
-}
-
-func seal(f *os.File, seals int) error {
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
-	}
-	return nil
-}
-
-// memfd makes an executable, sealable memfd with a descriptor above minFD.
-// MFD_EXEC (Linux 6.3) says what older kernels take for granted.
-func memfd(name string) (int, error) {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)
-	if err == unix.EINVAL {
-		fd, err = unix.MemfdCreate(name, flags)
-	}
-	if err != nil {
-		return -1, os.NewSyscallError("memfd_create", err)
-	}
-	defer unix.Close(fd)
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, minFD)
-	if err != nil {
-		return -1, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
-	}
-	return high, nil
 }
 
 // checkHello refuses a launcher of another build. A program that embeds this

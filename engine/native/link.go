@@ -3,6 +3,7 @@ package native
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -16,14 +17,34 @@ import (
 
 // link sends requests to the launcher and hands out the replies.
 type link struct {
-	conn *wire.Conn
+	o    linkOptions
 	done chan struct{} // closed when the reader has ended
+	ctx  context.Context
+	end  context.CancelFunc
 
 	mu      sync.Mutex
+	conn    *wire.Conn    // nil while there is none
+	up      chan struct{} // closed when there is one again, or never will be
 	next    uint32
 	waiting map[uint32]chan *wire.Frame
-	given   map[uint32]byte // type of requests whose caller gave up
-	err     error           // why no more replies will come
+	given   map[uint32]request // whose caller gave up
+	orphans []string           // boxes that may have come of such requests
+	err     error              // why there is no connection
+	final   bool               // and will be none
+}
+
+// linkOptions say what a link does besides.
+type linkOptions struct {
+	// dial makes the connection again when it was lost; nil: the loss is final.
+	dial func(context.Context) (*wire.Conn, error)
+	// event gets what the launcher says unasked. It is called by the reader.
+	event func(rpc.Event)
+}
+
+// request is what was asked for.
+type request struct {
+	typ byte
+	box string // to be made
 }
 
 // requestDeadline bounds every request whose caller sets no shorter one. The
@@ -31,36 +52,75 @@ type link struct {
 const requestDeadline = 2 * time.Minute
 
 // newLink takes ownership of conn.
-func newLink(conn *wire.Conn) *link {
-	l := &link{conn: conn, done: make(chan struct{}), waiting: map[uint32]chan *wire.Frame{}, given: map[uint32]byte{}}
-	go l.read()
+func newLink(conn *wire.Conn, o linkOptions) *link {
+	l := &link{
+		o: o, conn: conn, done: make(chan struct{}), up: make(chan struct{}),
+		waiting: map[uint32]chan *wire.Frame{}, given: map[uint32]request{},
+	}
+	l.ctx, l.end = context.WithCancel(context.Background())
+	go l.run(conn)
 	return l
 }
 
 // close ends the connection and waits for the reader.
 func (l *link) close() {
-	l.conn.Close()
+	l.end()
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn != nil {
+		conn.Close()
+	}
 	<-l.done
 }
 
-func (l *link) read() {
+// run reads one connection after another.
+func (l *link) run(conn *wire.Conn) {
 	defer close(l.done)
 	for {
-		frame, err := l.conn.Receive()
-		if err != nil {
-			l.fail(fmt.Errorf("%w: %w", engine.ErrNoLauncher, err))
+		err := l.read(conn)
+		conn.Close()
+		l.lose(err)
+		if conn, err = l.redial(); err != nil {
+			l.give(nil, err)
 			return
 		}
+		if !l.give(conn, nil) {
+			conn.Close()
+			return
+		}
+	}
+}
+
+// read hands out replies until the connection ends.
+func (l *link) read(conn *wire.Conn) error {
+	for {
+		frame, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		if frame.Type == rpc.TypeEvent {
+			l.event(frame)
+			continue
+		}
 		l.mu.Lock()
-		ch, typ := l.waiting[frame.ID], l.given[frame.ID]
+		ch, r := l.waiting[frame.ID], l.given[frame.ID]
 		delete(l.waiting, frame.ID)
 		delete(l.given, frame.ID)
 		l.mu.Unlock()
 		if ch == nil || frame.Type != rpc.TypeReply {
-			l.undo(typ, frame)
+			l.undo(r.typ, frame)
 			continue
 		}
 		ch <- frame
+	}
+}
+
+func (l *link) event(frame *wire.Frame) {
+	frame.Close()
+	var e rpc.Event
+	if l.o.event != nil && json.Unmarshal(frame.Body, &e) == nil {
+		l.o.event(e)
 	}
 }
 
@@ -76,33 +136,23 @@ func (l *link) undo(typ byte, frame *wire.Frame) {
 }
 
 // giveUp says that nobody waits for a reply any more; false if it is there.
-func (l *link) giveUp(id uint32, typ byte) bool {
+func (l *link) giveUp(id uint32, r request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if _, ok := l.waiting[id]; !ok {
 		return false
 	}
 	delete(l.waiting, id)
-	l.given[id] = typ
+	l.given[id] = r
 	return true
 }
 
-func (l *link) fail(err error) {
+// register reserves an id for a request over conn.
+func (l *link) register(conn *wire.Conn) (uint32, chan *wire.Frame, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.err = err
-	for id, ch := range l.waiting {
-		close(ch)
-		delete(l.waiting, id)
-	}
-}
-
-// register reserves an id for a request.
-func (l *link) register() (uint32, chan *wire.Frame, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		return 0, nil, l.err
+	if l.conn != conn {
+		return 0, nil, l.lostErrorLocked()
 	}
 	l.next++
 	ch := make(chan *wire.Frame, 1)
@@ -110,39 +160,68 @@ func (l *link) register() (uint32, chan *wire.Frame, error) {
 	return l.next, ch, nil
 }
 
-// tell sends a request that has no reply.
+// tell sends a request that has no reply. It is lost with the connection.
 func (l *link) tell(typ byte, request any) error {
 	body, err := json.Marshal(request)
 	if err != nil {
 		return fmt.Errorf("encoding request: %w", err)
 	}
-	return l.conn.Send(typ, 0, body)
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	if conn == nil {
+		return engine.ErrNoLauncher
+	}
+	return conn.Send(typ, 0, body)
 }
 
 // call sends a request and waits for the reply. reply may be nil. The caller
 // owns the returned files. When ctx ends first the launcher goes on; what comes of
-// it is taken back.
+// it is taken back. When the connection is lost meanwhile, a request that may be
+// carried out twice is sent again over the next one.
 func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.File, error) {
-	body, err := json.Marshal(request)
-	if err != nil {
-		return nil, fmt.Errorf("encoding request: %w", err)
-	}
 	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline,
 		fmt.Errorf("%w: no answer in %v", engine.ErrNoLauncher, requestDeadline))
 	defer cancel()
-	id, ch, err := l.register()
+	for {
+		files, err := l.callOnce(ctx, typ, request, reply)
+		if !errors.Is(err, errLost) || l.o.dial == nil || typ == rpc.TypeCreate || typ == rpc.TypeStop {
+			return files, err
+		}
+		if u, ok := request.(rpc.Update); ok {
+			u.Again = true
+			request = u
+		}
+	}
+}
+
+func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.File, error) {
+	body, err := json.Marshal(ask)
+	if err != nil {
+		return nil, fmt.Errorf("encoding request: %w", err)
+	}
+	r := request{typ: typ}
+	if c, ok := ask.(rpc.Create); ok {
+		r.box = c.Spec.ID
+	}
+	conn, err := l.connection(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if err := l.conn.Send(typ, id, body); err != nil {
-		l.giveUp(id, typ)
-		return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+	id, ch, err := l.register(conn)
+	if err != nil {
+		return nil, err
+	}
+	if err := conn.Send(typ, id, body); err != nil {
+		l.giveUp(id, r)
+		conn.Close() // half a frame, or nobody there: the reader finds out
+		return nil, fmt.Errorf("%w: %w: %w", engine.ErrNoLauncher, errLost, err)
 	}
 	var frame *wire.Frame
 	select {
 	case frame = <-ch:
 	case <-ctx.Done():
-		if l.giveUp(id, typ) {
+		if l.giveUp(id, r) {
 			return nil, context.Cause(ctx)
 		}
 		frame = <-ch
@@ -150,8 +229,13 @@ func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.Fi
 	if frame == nil { // closed
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return nil, l.err
+		return nil, l.lostErrorLocked()
 	}
+	return decodeReply(frame, reply)
+}
+
+// decodeReply takes the reply out of frame.
+func decodeReply(frame *wire.Frame, reply any) ([]*os.File, error) {
 	answer := rpc.Reply{Body: reply}
 	if err := json.Unmarshal(frame.Body, &answer); err != nil {
 		frame.Close()

@@ -3,9 +3,15 @@ package native
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"os"
+	"slices"
+	"time"
 
+	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 )
 
 // ServiceOptions of [Connect].
@@ -18,36 +24,176 @@ type ServiceOptions struct {
 
 // Service is an engine.Service: a connection to a launcher that runs as a service.
 // When the launcher dies its boxes and what runs in them go on, and the connection
-// is made again.
-type Service struct{}
+// is made again. It needs no privilege.
+//
+// What is asked of a launcher that is lost meanwhile is asked again of the next
+// one. Only a Create begins anew: what has come of the first is removed.
+type Service struct{ core }
 
-var errTODO = errors.New("not implemented")
+var _ engine.Service = (*Service)(nil)
 
-// Connect connects to the launcher service, which serves one client at a time.
-func Connect(ctx context.Context, o ServiceOptions) (*Service, error) { return nil, errTODO }
+// Connect connects to the launcher service, which serves one client at a time, and
+// waits until ctx ends for one that is just starting.
+func Connect(ctx context.Context, o ServiceOptions) (*Service, error) {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	conn, err := dialPatiently(ctx, o.Socket)
+	if err != nil {
+		return nil, err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	s := &Service{core{log: o.Logger, null: null, service: true, boxes: map[*box]struct{}{}}}
+	s.link = newLink(conn, linkOptions{
+		dial: func(ctx context.Context) (*wire.Conn, error) {
+			ctx, cancel := context.WithTimeout(ctx, helloPatience)
+			defer cancel()
+			return dialService(ctx, o.Socket)
+		},
+		event: s.event,
+	})
+	return s, nil
+}
+
+// helloPatience bounds the wait for one answer of a launcher that is starting: it
+// adopts its boxes first.
+const helloPatience = 30 * time.Second
+
+// dialPatiently is dialService until it succeeds, ctx ends, or it never will.
+func dialPatiently(ctx context.Context, socket string) (*wire.Conn, error) {
+	for {
+		conn, err := dialService(ctx, socket)
+		if err == nil || !errors.Is(err, errNotNow) {
+			return conn, err
+		}
+		select {
+		case <-time.After(lastPause):
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+// event hands on what the launcher tells unasked.
+func (c *core) event(e rpc.Event) {
+	for _, b := range c.find(e.Box) {
+		b.events.send(engine.Event{Kind: e.Kind, Count: e.Count})
+	}
+}
+
+// find returns the box of that name, if there is one.
+func (c *core) find(id string) []*box {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for b := range c.boxes {
+		if b.id == id {
+			return []*box{b}
+		}
+	}
+	return nil
+}
+
+// createTries is how many launchers may be lost while they are at one box.
+const createTries = 5
 
 // Create implements engine.Service.
 func (s *Service) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox, error) {
-	return nil, errTODO
+	if spec.ID == "" {
+		spec.ID = randomID() // so that it can be found when the launcher is lost
+	}
+	for try := 1; ; try++ {
+		b, err := s.create(ctx, spec)
+		if err == nil {
+			return b, nil
+		}
+		if !errors.Is(err, errLost) || try == createTries {
+			return nil, err
+		}
+		if err := s.Discard(ctx, spec.ID); err != nil {
+			return nil, fmt.Errorf("creating box: removing what was made when the launcher was lost: %w", err)
+		}
+	}
 }
 
 // Adopt implements engine.Service. With the zero Spec the launcher's own record of
-// the box counts.
-func (s *Service) Adopt(ctx context.Context, id string, spec engine.Spec) (engine.LiveBox, error) {
-	return nil, errTODO
+// the box counts, as it does for what was changed in a live box.
+func (s *Service) Adopt(ctx context.Context, id string, _ engine.Spec) (engine.LiveBox, error) {
+	if len(s.find(id)) > 0 {
+		return nil, fmt.Errorf("adopting box %q: it is adopted already", id)
+	}
+	var m rpc.Adopted
+	files, err := s.link.call(ctx, rpc.TypeAdopt, rpc.Box{ID: id}, &m)
+	if err != nil {
+		return nil, fmt.Errorf("adopting box: %w", err)
+	}
+	b, err := newBox(&s.core, m.Spec, m.Created, files)
+	if err != nil {
+		return nil, fmt.Errorf("adopting box %q: %w", id, err)
+	}
+	b.managedSlots = m.Managed
+	if !s.adopt(b) {
+		b.abandon()
+		return nil, os.ErrClosed
+	}
+	if err := b.openManaged(ctx); err != nil {
+		b.abandon()
+		return nil, fmt.Errorf("adopting box %q: %w", id, err)
+	}
+	return b, nil
 }
 
 // Boxes implements engine.Service.
-func (s *Service) Boxes(ctx context.Context) ([]string, error) { return nil, errTODO }
+func (s *Service) Boxes(ctx context.Context) ([]string, error) {
+	var list rpc.List
+	if _, err := s.link.call(ctx, rpc.TypeList, struct{}{}, &list); err != nil {
+		return nil, fmt.Errorf("listing boxes: %w", err)
+	}
+	slices.Sort(list.IDs)
+	return list.IDs, nil
+}
 
 // Discard implements engine.Service.
-func (s *Service) Discard(ctx context.Context, id string) error { return errTODO }
+func (s *Service) Discard(ctx context.Context, id string) error {
+	if _, err := s.link.call(ctx, rpc.TypeRemove, rpc.Box{ID: id}, nil); err != nil {
+		return fmt.Errorf("removing box %q: %w", id, err)
+	}
+	return nil
+}
 
 // Health implements engine.Service.
-func (s *Service) Health(ctx context.Context) error { return errTODO }
+func (s *Service) Health(ctx context.Context) error {
+	_, err := s.link.call(ctx, rpc.TypePing, struct{}{}, nil)
+	return err
+}
 
-// Close lets go of the boxes, which stay.
-func (s *Service) Close() error { return errTODO }
+// Close lets go of the boxes, which stay, with all that runs in them but commands:
+// those are killed when the box is adopted. Closing twice is no error.
+func (s *Service) Close() error {
+	boxes, first := s.shut()
+	if !first {
+		return nil
+	}
+	for _, b := range boxes {
+		b.markEnding()
+		b.agent.Close()
+	}
+	s.link.close()
+	for _, b := range boxes {
+		b.abandon()
+	}
+	return s.null.Close()
+}
 
-// Stop ends the launcher service, on request with its boxes, and closes s.
-func (s *Service) Stop(ctx context.Context, removeBoxes bool) error { return errTODO }
+// Stop ends the launcher service, on request with its boxes, and closes s. When ctx
+// ends first, the launcher goes on with it.
+func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
+	_, err := s.link.call(ctx, rpc.TypeStop, rpc.Stop{RemoveBoxes: removeBoxes}, nil)
+	if err != nil {
+		err = fmt.Errorf("stopping launcher: %w", err)
+	}
+	return errors.Join(err, s.Close())
+}

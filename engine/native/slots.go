@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"sync"
 	"time"
 
@@ -32,11 +34,15 @@ const (
 type slots struct {
 	link *link
 	box  string
-	wg   sync.WaitGroup // refills under way
+	// outlive: the box may outlive this process. Then what is given back must not be
+	// lost with a launcher; and an idle box, of which there are many, keeps no slot.
+	outlive bool
+	wg      sync.WaitGroup // requests under way
 
 	mu       sync.Mutex
 	ready    []*slot
 	used     []string // to be removed with the next request
+	kept     []string // those of used that processes were left in
 	want     int      // spare slots to have
 	filling  bool
 	refilled time.Time // when the last refill began
@@ -44,9 +50,9 @@ type slots struct {
 	closed   bool
 }
 
-// newSlots takes ownership of first.
-func newSlots(l *link, box string, first *slot) *slots {
-	s := &slots{link: l, box: box, ready: []*slot{first}}
+// newSlots takes ownership of ready.
+func newSlots(c *core, box string, ready []*slot) *slots {
+	s := &slots{link: c.link, box: box, outlive: c.service, ready: ready}
 	s.idle = time.AfterFunc(idleAfter, s.settle)
 	return s
 }
@@ -103,8 +109,7 @@ func (s *slots) refill() {
 // fetch asks the launcher for n slots and hands it the used ones.
 func (s *slots) fetch(n int) ([]*slot, error) {
 	s.mu.Lock()
-	ask := rpc.Slots{ID: s.box, Count: n, Used: s.used}
-	s.used = nil
+	ask := s.askLocked(n)
 	s.mu.Unlock()
 	var reply []rpc.Slot
 	files, err := s.link.call(context.Background(), rpc.TypeSlots, ask, &reply)
@@ -114,10 +119,32 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 	if err != nil {
 		s.mu.Lock()
 		s.used = append(s.used, ask.Used...) // to be told again; releasing twice is no error
+		s.kept = append(s.kept, ask.Background...)
 		s.mu.Unlock()
 		return nil, fmt.Errorf("making cgroup of command: %w", err)
 	}
-	var batch []*slot
+	batch, err := takeSlots(reply, files)
+	if err == nil && len(batch) != n {
+		for _, fresh := range batch {
+			fresh.close()
+		}
+		err = wire.ErrProtocol
+	}
+	if err != nil {
+		return nil, fmt.Errorf("making cgroup of command: %d of %d slots: %w", len(batch), n, err)
+	}
+	return batch, nil
+}
+
+// askLocked asks for n slots and gives back the used ones.
+func (s *slots) askLocked(n int) rpc.Slots {
+	ask := rpc.Slots{ID: s.box, Count: n, Used: s.used, Background: s.kept}
+	s.used, s.kept = nil, nil
+	return ask
+}
+
+// takeSlots makes slots of a reply. It takes ownership of files.
+func takeSlots(reply []rpc.Slot, files []*os.File) (batch []*slot, err error) {
 	for _, m := range reply {
 		var fresh *slot
 		if fresh, files, err = newSlot(m, files); err != nil {
@@ -125,12 +152,12 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 		}
 		batch = append(batch, fresh)
 	}
-	if err != nil || len(files) != 0 || len(batch) != n {
+	if err != nil || len(files) != 0 {
 		linux.CloseAll(files)
 		for _, fresh := range batch {
 			fresh.close()
 		}
-		return nil, fmt.Errorf("making cgroup of command: %d of %d slots: %w", len(batch), n, wire.ErrProtocol)
+		return nil, errors.Join(err, wire.ErrProtocol)
 	}
 	return batch, nil
 }
@@ -145,12 +172,16 @@ func (s *slots) giveBack(made []rpc.Slot) {
 }
 
 // release gives a slot back; the launcher removes it once it is empty. It may
-// wait for the next batch.
+// wait for the next batch, unless processes were left in it, which an adoption of the
+// box must know to spare.
 func (s *slots) release(old *slot) {
 	old.close()
 	s.mu.Lock()
 	s.used = append(s.used, old.name)
-	flush := len(s.used) >= maxSpare
+	if old.background && s.outlive {
+		s.kept = append(s.kept, old.name)
+	}
+	flush := len(s.used) >= maxSpare || len(s.kept) > 0
 	s.mu.Unlock()
 	if flush {
 		s.flush()
@@ -160,19 +191,29 @@ func (s *slots) release(old *slot) {
 // flush has the launcher remove the used slots now.
 func (s *slots) flush() {
 	s.mu.Lock()
-	ask := rpc.Slots{ID: s.box, Used: s.used}
-	s.used = nil
-	s.mu.Unlock()
-	if len(ask.Used) > 0 {
+	defer s.mu.Unlock()
+	ask := s.askLocked(0)
+	switch {
+	case len(ask.Used) == 0:
+	case !s.outlive:
 		_ = s.link.tell(rpc.TypeSlots, ask) // a launcher that is gone needs no telling
+	case !s.closed:
+		s.wg.Go(func() {
+			// What fails for good is left to the next adoption.
+			_, _ = s.link.call(context.Background(), rpc.TypeSlots, ask, nil)
+		})
 	}
 }
 
 // settle shrinks the spare slots of a box that has become idle.
 func (s *slots) settle() {
 	s.mu.Lock()
-	s.want = min(s.want, 1)
-	for len(s.ready) > 1 && !s.closed {
+	keep := 1
+	if s.outlive {
+		keep = 0
+	}
+	s.want = min(s.want, keep)
+	for len(s.ready) > keep && !s.closed {
 		n := len(s.ready) - 1
 		s.ready[n].close()
 		s.used = append(s.used, s.ready[n].name)
@@ -186,6 +227,30 @@ func (s *slots) settle() {
 func (s *slots) kill(used *slot, signal int) error {
 	_, err := s.link.call(context.Background(), rpc.TypeKill, rpc.Kill{ID: s.box, Slot: used.name, Signal: signal}, nil)
 	return err
+}
+
+// keep marks a slot that was taken as that of the managed process key: an adoption
+// leaves it alone until it is released. For boxes of a service only.
+func (s *slots) keep(taken *slot, key string) error {
+	_, err := s.link.call(context.Background(), rpc.TypeKeep, rpc.Keep{ID: s.box, Slot: taken.name, Key: key}, nil)
+	return err
+}
+
+// open returns a slot that exists, with its figures so far; the caller releases it.
+func (s *slots) open(name string) (*slot, error) {
+	var reply []rpc.Slot
+	files, err := s.link.call(context.Background(), rpc.TypeOpen, rpc.Open{ID: s.box, Slots: []string{name}}, &reply)
+	if err != nil {
+		return nil, fmt.Errorf("opening cgroup of command: %w", err)
+	}
+	batch, err := takeSlots(reply, files)
+	if err == nil && len(batch) != 1 {
+		err = fmt.Errorf("there is no slot %q: %w", name, fs.ErrNotExist)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("opening cgroup of command: %w", err)
+	}
+	return batch[0], nil
 }
 
 // close drops the spare slots; the box and its cgroups are gone already.

@@ -1,8 +1,10 @@
 package linux
 
 import (
+	"errors"
 	"os"
 	"runtime"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,4 +25,39 @@ func PidfdSignal(pidfd *os.File, sig unix.Signal) error {
 	err := Retry(func() error { return unix.PidfdSendSignal(int(pidfd.Fd()), sig, nil, 0) })
 	runtime.KeepAlive(pidfd)
 	return os.NewSyscallError("pidfd_send_signal", err)
+}
+
+// AwaitExit returns nil when the process behind pidfd has ended, and an error when
+// pidfd is closed meanwhile. It waits in the runtime's poller, so pidfd must have
+// been non-blocking when it became a file.
+func AwaitExit(pidfd *os.File) error {
+	raw, err := pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var perr error
+	err = raw.Read(func(fd uintptr) bool {
+		var ended bool
+		ended, perr = pollExit(int(fd), 0)
+		return ended || perr != nil
+	})
+	return errors.Join(err, perr)
+}
+
+// HasExited waits for the end of the process behind pidfd, on a thread, for at most
+// patience, in whole milliseconds.
+func HasExited(pidfd *os.File, patience time.Duration) (bool, error) {
+	defer runtime.KeepAlive(pidfd)
+	return pollExit(int(pidfd.Fd()), int(patience.Milliseconds()))
+}
+
+// pollExit says whether a process has ended; its pidfd is readable then
+// (pidfd_open(2)).
+func pollExit(fd, milliseconds int) (bool, error) {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	err := Retry(func() error {
+		_, err := unix.Poll(fds, milliseconds)
+		return err
+	})
+	return fds[0].Revents != 0, os.NewSyscallError("poll", err)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/runc/libcontainer"
@@ -31,6 +32,7 @@ type box struct {
 
 	lease     *idLease
 	group     *cgroups.Group
+	watcher   *cgroups.Watcher // of the group's limits, the launcher's; nil without one
 	root      *rootfs.Root
 	user      *os.File // user namespace, until PID 1 is in it
 	network   *os.File // network namespace, likewise
@@ -43,10 +45,15 @@ type box struct {
 	ns        mounts.NS     //
 	reaped    chan struct{} // closed when PID 1 has been waited for
 
+	service  bool       // the box outlives the launcher
+	limiting sync.Mutex // before saving: who changes limits
+	saving   sync.Mutex // before mu: who writes the record
+
 	mu      sync.Mutex
+	record  *record // of a box of a service, once it is complete
 	slots   map[string]*cgroups.Slot
-	mounted map[string]mounts.MountID // by target
-	userNS  map[string]*os.File       // by id map
+	mounted map[string]mounted  // by target
+	userNS  map[string]*os.File // by id map
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 
@@ -96,6 +103,11 @@ func (b *box) kill() (err error) {
 		if errors.Is(err, os.ErrProcessDone) {
 			err = nil
 		}
+	case b.adopted():
+		err = linux.PidfdSignal(b.pidfd, unix.SIGKILL)
+		if errors.Is(err, unix.ESRCH) {
+			err = nil
+		}
 	case b.group != nil:
 		err = b.group.Kill()
 	}
@@ -105,10 +117,14 @@ func (b *box) kill() (err error) {
 	return err
 }
 
+// adopted says that another launcher made the box.
+func (b *box) adopted() bool { return b.process == nil && b.pidfd != nil }
+
 // destroyParts waits for the end of the box and takes apart what it was made of.
 func (b *box) destroyParts(ctx context.Context) error {
 	errs := []error{b.destroyContainer(ctx), b.destroySlots()}
 	if b.group != nil {
+		b.watcher.Remove(b.group) // a nil Watcher is fine
 		errs = append(errs, b.group.Remove(ctx))
 		b.group.Close()
 	}
@@ -135,6 +151,9 @@ func (b *box) forget() error {
 
 // destroyContainer waits until PID 1, which was killed, has been reaped.
 func (b *box) destroyContainer(ctx context.Context) error {
+	if b.adopted() {
+		return b.awaitEnd(ctx)
+	}
 	if b.container == nil {
 		return nil
 	}
@@ -146,6 +165,16 @@ func (b *box) destroyContainer(ctx context.Context) error {
 		}
 	}
 	return b.container.Destroy()
+}
+
+// awaitEnd waits for the end of a PID 1 that is not a child.
+func (b *box) awaitEnd(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if ended, err := linux.HasExited(b.pidfd, time.Second); ended || err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
 }
 
 func (b *box) destroySlots() error {

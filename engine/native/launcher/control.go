@@ -64,7 +64,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	}
 	defer linux.CloseAll(home)
 	m := wire.InitMsg{
-		Lifeline:  true,
+		Lifeline:  !b.service,
 		Policy:    l.policy,
 		HomeTasks: uint32(len(home)),
 		Spawners:  cgroups.SpawnerThreads,

@@ -26,22 +26,40 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 	b := &box{
 		id:      spec.ID,
 		spec:    spec,
-		slots:   map[string]*cgroups.Slot{},
-		mounted: map[string]mounts.MountID{},
-		userNS:  map[string]*os.File{},
+		service: l.service != nil,
 	}
-	b.life, b.end = context.WithCancel(context.Background())
+	b.init()
 	if b.id == "" {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}
 	for _, step := range []func(*box) error{
-		l.reserve, l.makeParts, l.startInit, l.greetAgent, l.attachMounts, l.verify,
+		l.reserve, l.makeParts, l.startInit, l.greetAgent, l.attachMounts, l.verify, l.finish,
 	} {
 		if err := step(b); err != nil {
 			return nil, errors.Join(err, l.discard(b))
 		}
 	}
 	return b, nil
+}
+
+// init makes what every box has.
+func (b *box) init() {
+	b.slots = map[string]*cgroups.Slot{}
+	b.mounted = map[string]mounted{}
+	b.userNS = map[string]*os.File{}
+	b.life, b.end = context.WithCancel(context.Background())
+}
+
+// finish makes the box one of the service, if there is one.
+func (l *Launcher) finish(b *box) error {
+	if l.service == nil {
+		return nil
+	}
+	b.spec.ID = b.id
+	if err := b.settle(); err != nil {
+		return err
+	}
+	return l.watch(b)
 }
 
 // reserve takes the box's name on this host and its id range.
@@ -98,6 +116,7 @@ func (l *Launcher) makeCgroups(b *box) error {
 	if err != nil {
 		return fmt.Errorf("making cgroups: %w", err)
 	}
+	group.NumberFrom(l.generation << slotBits)
 	b.group = group
 	return nil
 }
@@ -115,6 +134,7 @@ func (l *Launcher) makeRoot(b *box) error {
 		TmpSize:   b.spec.TmpSize,
 		Writable:  b.spec.WritableRoot,
 		UpperSize: b.spec.UpperSize,
+		Reachable: b.service,
 	}
 	if o.Writable {
 		ids := []mounts.IDRange{{Disk: 0, Host: uint32(b.lease.Base), Size: idRange}}
@@ -208,8 +228,8 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("making id map: %w", err)
 	}
-	if len(b.userNS) >= maxMappings {
-		return f, nil
+	if len(b.userNS) >= maxMappings || b.service {
+		return f, nil // of a service there are many boxes, mostly idle
 	}
 	b.userNS[m.String()] = f
 	return linux.Dup(f, 0)

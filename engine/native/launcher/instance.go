@@ -5,8 +5,10 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +23,11 @@ import (
 //	ids/<n>          symlink to <instance>/<box>: who has range n
 //	<instance>/lock  locked as long as the launcher lives
 //	<instance>/stuck       a sweep gave up on a box of it
+//	<instance>/service     its boxes outlive their launcher: no sweep touches it
+//	<instance>/generation  how many launchers a service has had
 //	<instance>/boxes/<box>/
+//	<instance>/boxes/<box>/box.json     of a service: what the next launcher must know
+//	<instance>/boxes/<box>/kept/<slot>  of a service: a slot that an adoption spares
 //	<instance>/private/    tmpfs in the launcher's mount namespace: roots in the
 //	                       making, libcontainer's state
 //
@@ -32,6 +38,7 @@ import (
 const (
 	instancePrefix = "run-"
 	instanceRandom = 12 // characters of 5 bits each after the prefix
+	serviceName    = "service"
 )
 
 // instance is the part of the state directory that this launcher owns.
@@ -42,7 +49,8 @@ type instance struct {
 }
 
 // openInstance makes an instance and removes what dead ones left.
-func openInstance(ctx context.Context, state string, host *cgroups.Host) (*instance, error) {
+// For a service it is the instance of the service before, if there is one.
+func openInstance(ctx context.Context, state string, host *cgroups.Host, service bool) (*instance, error) {
 	if err := makeStateDir(state); err != nil {
 		return nil, err
 	}
@@ -55,6 +63,11 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host) (*insta
 		// The box to be made is not worse for it, and the next launcher tries again.
 		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
 	}
+	if service {
+		if i, err := findService(state); i != nil || err != nil {
+			return i, err
+		}
+	}
 	dir := filepath.Join(state, instancePrefix+strings.ToLower(rand.Text()[:instanceRandom]))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("making instance directory: %w", err)
@@ -62,6 +75,9 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host) (*insta
 	i := &instance{state: state, dir: dir}
 	if i.lock, err = lockFile(filepath.Join(dir, "lock"), unix.LOCK_EX|unix.LOCK_NB); err == nil {
 		err = errors.Join(os.Chmod(dir, 0o711), os.Mkdir(i.boxes(), 0o711))
+	}
+	if err == nil && service {
+		err = os.WriteFile(filepath.Join(dir, serviceName), nil, 0o600)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("making instance directory: %w", err), i.close())
@@ -147,12 +163,19 @@ func cgroupName(dir, box string) string {
 	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "." + box
 }
 
+// boxOf is the box of a cgroup called as by cgroupName.
+func boxOf(cgroup string) string {
+	_, box, _ := strings.Cut(cgroup, ".")
+	return box
+}
+
 func (i *instance) private() string { return filepath.Join(i.dir, "private") }
 
 // mountPrivate gives the launcher a place that is fast, that nobody else sees, and
 // that is gone with it.
 func (i *instance) mountPrivate() error {
-	if err := os.Mkdir(i.private(), 0o711); err != nil {
+	// That of a service before is there, without what was mounted on it.
+	if err := os.Mkdir(i.private(), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("making private directory: %w", err)
 	}
 	tmpfs, err := linux.NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, linux.Option{Key: "mode", Value: "0711"})
@@ -162,6 +185,44 @@ func (i *instance) mountPrivate() error {
 	defer tmpfs.Close()
 	return linux.MoveMount(tmpfs, nil, i.private(), 0)
 }
+
+// findService takes the instance of a service whose launcher is dead, nil if there is
+// none. The caller holds the lock of the state directory.
+func findService(state string) (*instance, error) {
+	found, err := filepath.Glob(filepath.Join(state, instancePrefix+"*", serviceName))
+	if err != nil || len(found) == 0 {
+		return nil, err
+	}
+	dir := filepath.Dir(found[0])
+	lock, err := lockPatiently(filepath.Join(dir, "lock"), handOverTime)
+	if err != nil {
+		return nil, fmt.Errorf("state directory %q: another launcher service is at work there: %w", state, err)
+	}
+	i := &instance{state: state, dir: dir, lock: lock}
+	return i, os.MkdirAll(i.boxes(), 0o711) // gone if it was killed while it removed itself
+}
+
+// handOverTime bounds the wait for a launcher that is just ending.
+const handOverTime = 2 * time.Second
+
+// nextGeneration counts a further launcher of the instance.
+func (i *instance) nextGeneration() (int64, error) {
+	path := filepath.Join(i.dir, "generation")
+	text, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return 0, err
+	}
+	// Garbage would be a bug of ours, or worse; then the clock is as good.
+	n, perr := strconv.ParseInt(string(text), 10, 32)
+	if perr != nil && err == nil {
+		n = time.Now().Unix()
+	}
+	return n, replaceFile(path, strconv.AppendInt(nil, n+1, 10))
+}
+
+// slotBits is how many slots a launcher can make for a box: the number of its
+// generation stands above them.
+const slotBits = 31
 
 // close removes the instance. Its boxes are gone by now.
 func (i *instance) close() error {

@@ -31,7 +31,8 @@ const clientFD = 3
 
 // Launcher serves one client.
 type Launcher struct {
-	client   *wire.Conn
+	client   *wire.Conn // without a service
+	service  *service   // nil: serves one client, and its boxes end with it
 	instance *instance
 	cgroups  *cgroups.Host
 	image    *rootfs.Host
@@ -40,6 +41,9 @@ type Launcher struct {
 	networks *networks
 	creating chan struct{}
 	budget   *budget // of requests
+	// generation counts the launchers of an instance: the numbers of slots begin with
+	// it, so that none is given out twice.
+	generation int64
 
 	mu    sync.Mutex
 	boxes map[string]*box
@@ -66,7 +70,7 @@ func Main(stateDir string) error {
 		return err
 	}
 	client.RefuseFDs() // a client has none to give
-	l, err := open(stateDir)
+	l, err := open(stateDir, nil)
 	if l != nil {
 		l.client = client
 	}
@@ -92,17 +96,22 @@ func hello(client *wire.Conn, reason error) error {
 	if reason != nil {
 		h.Error = reason.Error()
 	}
+	return sayHello(client, h)
+}
+
+func sayHello(client *wire.Conn, h rpc.Hello) error {
 	body, err := json.Marshal(h)
 	return errors.Join(err, client.Send(rpc.TypeHello, 0, body))
 }
 
 // open does everything that does not depend on a box.
-func open(stateDir string) (l *Launcher, err error) {
+func open(stateDir string, s *service) (l *Launcher, err error) {
 	// Without a seal libcontainer would copy the binary for every box.
 	if !exeseal.IsSelfExeCloned() {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
 	}
 	l = &Launcher{
+		service:  s,
 		boxes:    map[string]*box{},
 		deny:     append([]string{stateDir}, mounts.DefaultDeny...),
 		budget:   newBudget(),
@@ -129,7 +138,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.cgroups, err = cgroups.Detect(); err != nil {
 		return fmt.Errorf("finding cgroups: %w", err)
 	}
-	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups); err != nil {
+	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
 		return err
 	}
 	if err := l.instance.mountPrivate(); err != nil {
@@ -139,7 +148,10 @@ func (l *Launcher) openHost(stateDir string) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
-	return l.hideCgroups()
+	if err := l.hideCgroups(); err != nil || l.service == nil {
+		return err
+	}
+	return l.openService()
 }
 
 // hideCgroups shows libcontainer a read-only cgroup2 and nothing else, so that it
@@ -170,7 +182,7 @@ func (l *Launcher) serve() {
 		l.budget.take(cost) // the client waits, and at most one frame more is in memory
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
-			l.answer(frame)
+			l.answer(l.client, frame)
 		})
 	}
 }
@@ -190,7 +202,12 @@ func (l *Launcher) close() error {
 		return nil
 	}
 	l.requests.Wait()
-	errs := []error{l.discardAll()}
+	var errs []error
+	if l.service == nil {
+		errs = append(errs, l.discardAll())
+	} else {
+		errs = append(errs, l.closeService())
+	}
 	if l.networks != nil {
 		l.networks.close()
 	}
@@ -198,7 +215,7 @@ func (l *Launcher) close() error {
 		errs = append(errs, l.image.Close())
 	}
 	// Otherwise the next launcher finds there what to remove.
-	if l.instance != nil && !l.undead.Load() {
+	if l.instance != nil && !l.undead.Load() && len(l.boxes) == 0 {
 		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {

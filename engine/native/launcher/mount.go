@@ -25,18 +25,44 @@ func (l *Launcher) attachMounts(b *box) error {
 
 // attach adds one mount to a running box.
 func (l *Launcher) attach(b *box, m mounts.Mount) error {
-	if err := b.reserveTarget(m.Target); err != nil {
+	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
-	id, err := l.mount(b, m)
+	id, err := l.attachRecorded(b, m)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if err != nil {
 		delete(b.mounted, m.Target)
-		return err
+	} else {
+		b.mounted[m.Target] = mounted{Mount: m, ID: id}
 	}
-	b.mounted[m.Target] = id
-	return nil
+	b.mu.Unlock()
+	return errors.Join(err, b.save())
+}
+
+// attachRecorded mounts what is reserved. It is on record before.
+func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounts.MountID, error) {
+	if b.record != nil {
+		if err := b.noteUnder(m); err != nil {
+			return 0, err
+		}
+	}
+	return l.mount(b, m)
+}
+
+// noteUnder puts on record that m is about to be attached, and on what.
+func (b *box) noteUnder(m mounts.Mount) error {
+	var under mounts.MountID
+	err := b.withNS(func(ns mounts.NS) (err error) {
+		under, err = mounts.MountAt(ns, m.Target)
+		return err
+	})
+	if err != nil {
+		return fieldError(err)
+	}
+	b.mu.Lock()
+	b.mounted[m.Target] = mounted{Mount: m, ID: pending, Under: under}
+	b.mu.Unlock()
+	return b.save()
 }
 
 // pending stands for a mount that is just being attached or detached. The kernel
@@ -45,24 +71,25 @@ const pending mounts.MountID = 0
 
 // reserveTarget keeps a target for a mount. One mount at another's target, or
 // above it, would hide it, and the hidden one could never be detached.
-func (b *box) reserveTarget(target string) error {
+func (b *box) reserveTarget(m mounts.Mount) error {
+	target := m.Target
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for other, id := range b.mounted {
+	for other, has := range b.mounted {
 		rule := ""
 		switch {
 		case other == target:
 			rule = "has a mount of this box already: detach that first"
 		case isWithin(other, target):
 			rule = fmt.Sprintf("would hide the mount at %q: detach that first", other)
-		case isWithin(target, other) && id == pending:
+		case isWithin(target, other) && has.ID == pending:
 			rule = fmt.Sprintf("is within %q, which another request is attaching or detaching: try again", other)
 		}
 		if rule != "" {
 			return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
 		}
 	}
-	b.mounted[target] = pending
+	b.mounted[target] = mounted{Mount: m, ID: pending}
 	return nil
 }
 
@@ -89,40 +116,41 @@ func (l *Launcher) mount(b *box, m mounts.Mount) (mounts.MountID, error) {
 		return 0, fieldError(err)
 	}
 	defer tree.Close()
-	makePoint := func(target string, dir bool) error {
-		return mounts.MakeMountPoint(b.root.Skeleton(), target, dir)
-	}
-	id, err := mounts.Attach(b.ns, tree, m.Target, makePoint)
+	var id mounts.MountID
+	err = b.withNS(func(ns mounts.NS) error {
+		id, err = mounts.Attach(ns, tree, m.Target, b.makePoint)
+		return err
+	})
 	return id, fieldError(err)
 }
 
 func (l *Launcher) detach(b *box, target string) error {
-	id, err := b.takeTarget(target)
+	m, err := b.takeTarget(target)
 	if err != nil {
 		return err
 	}
-	err = mounts.Detach(b.ns, target, id)
+	err = b.withNS(func(ns mounts.NS) error { return mounts.Detach(ns, target, m.ID) })
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	if err != nil {
-		b.mounted[target] = id
-		return fieldError(err)
+		b.mounted[target] = m
+	} else {
+		delete(b.mounted, target)
 	}
-	delete(b.mounted, target)
-	return nil
+	b.mu.Unlock()
+	return errors.Join(fieldError(err), b.save())
 }
 
 // takeTarget reserves a target whose mount is to be detached. What is mounted
 // within would go with it, unnoticed.
-func (b *box) takeTarget(target string) (mounts.MountID, error) {
+func (b *box) takeTarget(target string) (mounted, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	id, ok := b.mounted[target]
+	m, ok := b.mounted[target]
 	rule := ""
 	switch {
 	case !ok:
 		rule = "is not a mount of this box"
-	case id == pending:
+	case m.ID == pending:
 		rule = "is just being attached or detached by another request: try again"
 	}
 	for other := range b.mounted {
@@ -131,18 +159,21 @@ func (b *box) takeTarget(target string) (mounts.MountID, error) {
 		}
 	}
 	if rule != "" {
-		return 0, &engine.FieldError{Field: "detach", Value: engine.Quote(target), Rule: rule}
+		return mounted{}, &engine.FieldError{Field: "detach", Value: engine.Quote(target), Rule: rule}
 	}
-	b.mounted[target] = pending
-	return id, nil
+	b.mounted[target] = mounted{Mount: m.Mount, ID: pending}
+	return m, nil
 }
 
 // update carries out a change: all of it, or, on failure, as little as possible:
 // what was attached is taken away again. Whatever order the change lists them in,
 // outer mounts are attached before, and detached after, those within.
-func (l *Launcher) update(b *box, c engine.Change) (err error) {
+func (l *Launcher) update(b *box, c engine.Change, again bool) (err error) {
 	if err := c.Validate(); err != nil {
 		return err
+	}
+	if again {
+		c = b.undone(c)
 	}
 	for _, target := range innerFirst(c.Detach) {
 		if err := l.detach(b, target); err != nil {
@@ -166,6 +197,21 @@ func (l *Launcher) update(b *box, c engine.Change) (err error) {
 	return nil
 }
 
+// undone is what of a change has not been carried out.
+func (b *box) undone(c engine.Change) engine.Change {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.Detach = slices.DeleteFunc(slices.Clone(c.Detach), func(target string) bool {
+		_, ok := b.mounted[target]
+		return !ok
+	})
+	c.Attach = slices.DeleteFunc(slices.Clone(c.Attach), func(m mounts.Mount) bool {
+		has, ok := b.mounted[m.Target]
+		return ok && has.ID != pending && has.Mount == m
+	})
+	return c
+}
+
 // innerFirst sorts targets by their depth, the deepest first.
 func innerFirst(targets []string) []string {
 	return slices.SortedStableFunc(slices.Values(targets), func(a, b string) int {
@@ -174,12 +220,22 @@ func innerFirst(targets []string) []string {
 }
 
 func (b *box) limit(l engine.Limits) error {
+	b.limiting.Lock()
+	defer b.limiting.Unlock()
 	err := b.group.Set(groupLimits(l, b.spec.AllowDegraded))
 	var cannot *cgroups.UnenforceableError
 	if errors.As(err, &cannot) {
 		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	if b.record != nil {
+		b.record.Limits = b.record.Limits.Apply(l)
+	}
+	b.mu.Unlock()
+	return b.save()
 }
 
 // fieldError makes a broken rule of package mounts one of the engine's.

@@ -20,6 +20,7 @@ func (l *Launcher) release(b *box, name string) {
 	now, cancel := context.WithCancel(b.life)
 	cancel()
 	if s.Remove(now) == nil {
+		b.unmark(name)
 		b.dropping.Done()
 		return
 	}
@@ -48,7 +49,12 @@ func (b *box) dropSlot(s *cgroups.Slot) {
 	}
 	ctx, cancel := context.WithTimeout(b.life, removeTime)
 	defer cancel()
-	if err := s.Remove(ctx); err != nil && b.life.Err() == nil {
+	err := s.Remove(ctx)
+	if err == nil {
+		b.unmark(s.Name)
+		return
+	}
+	if b.life.Err() == nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: box %q: removing cgroup of command: %v\n", b.id, err)
 	}
 }

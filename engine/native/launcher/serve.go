@@ -17,7 +17,7 @@ import (
 
 // answer carries out one request and replies. Descriptors in a reply are lent to
 // the kernel and closed here.
-func (l *Launcher) answer(frame *wire.Frame) {
+func (l *Launcher) answer(client *wire.Conn, frame *wire.Frame) {
 	r := &request{Frame: frame}
 	defer r.done()
 	reply, files, err := l.handle(r)
@@ -33,10 +33,11 @@ func (l *Launcher) answer(frame *wire.Frame) {
 	if err != nil {
 		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
 	}
-	if err := l.client.Send(rpc.TypeReply, frame.ID, body, files...); err != nil {
+	if err := client.Send(rpc.TypeReply, frame.ID, body, files...); err != nil {
+		l.undelivered(frame.Type, reply)
 		// A client that is gone ends serve. One that is not must not wait for ever.
 		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
-		_ = l.client.Send(rpc.TypeReply, frame.ID, body)
+		_ = client.Send(rpc.TypeReply, frame.ID, body)
 	}
 }
 
@@ -66,13 +67,18 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return nil, nil, l.update(b, m.Change)
+		return nil, nil, l.update(b, m.Change, m.Again)
 	case rpc.TypeSlots:
 		return l.handleSlots(r)
 	case rpc.TypeKill:
 		return nil, nil, l.handleKill(r)
 	case rpc.TypePTY:
 		return l.handlePTY(r)
+	case rpc.TypeConnect:
+		return l.handleConnect(r)
+	}
+	if l.service != nil {
+		return l.handleService(r)
 	}
 	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
@@ -103,7 +109,7 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	created, files, err := b.handOver()
+	created, files, err := b.handOver(true)
 	if err != nil {
 		linux.CloseAll(files)
 		return nil, nil, errors.Join(err, l.discard(b))
@@ -114,24 +120,23 @@ func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
 	return created, files, nil
 }
 
-// handOver is all that the client gets of a new box.
-func (b *box) handOver() (created rpc.Created, files []*os.File, err error) {
-	created = rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base}
+// handOver is all that the client gets of a box.
+func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, err error) {
+	created = rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base, Degraded: b.degraded()}
 	conn, err := b.connect()
 	if err != nil {
 		return created, nil, err
 	}
 	files = append(files, conn)
-	for _, v := range b.root.Volumes() {
-		dir, err := watched(v)
-		if err != nil {
-			return created, files, err
-		}
-		files = append(files, dir)
-		created.Volumes = append(created.Volumes, rpc.Volume{Path: v.Path, Size: v.Size})
+	pidfd, err := linux.Dup(b.pidfd, 0)
+	if err != nil {
+		return created, files, err
 	}
-	for _, d := range b.group.Degraded {
-		created.Degraded = append(created.Degraded, d.Error())
+	files = append(files, pidfd)
+	volumes, dirs, err := b.openVolumes()
+	created.Volumes, files = volumes, append(files, dirs...)
+	if err != nil || !withSlot {
+		return created, files, err
 	}
 	first, err := b.newSlot()
 	if err != nil {
@@ -193,6 +198,11 @@ func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 	if m.Count < 0 || m.Count > rpc.MaxSlots {
 		return nil, nil, fmt.Errorf("%d slots: %w", m.Count, wire.ErrProtocol)
 	}
+	for _, name := range m.Background {
+		if err := b.mark(name, ""); err != nil {
+			return nil, nil, err
+		}
+	}
 	for _, name := range m.Used {
 		l.release(b, name)
 	}
@@ -236,6 +246,20 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 	return s, nil
 }
 
+// handleConnect opens a further connection to the agent.
+func (l *Launcher) handleConnect(r *request) (any, []*os.File, error) {
+	var m rpc.Connect
+	b, err := l.find(r, &m, func() string { return m.ID })
+	if err != nil {
+		return nil, nil, err
+	}
+	conn, err := b.connect()
+	if err != nil {
+		return nil, nil, b.orLost(err)
+	}
+	return nil, []*os.File{conn}, nil
+}
+
 func (l *Launcher) handleKill(r *request) error {
 	var m rpc.Kill
 	b, err := l.find(r, &m, func() string { return m.ID })
@@ -261,7 +285,7 @@ func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
 	if u := m.User; u.UID < 0 || u.UID > engine.MaxID || u.GID < 0 || u.GID > engine.MaxID {
 		return nil, nil, &engine.FieldError{Field: "user", Value: fmt.Sprintf("%d:%d", u.UID, u.GID), Rule: "must be ids of commands in a box"}
 	}
-	master, slave, err := b.root.OpenPTY(m.User.UID, m.User.GID, m.Size.Rows, m.Size.Cols)
+	master, slave, err := b.openPTY(m)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -35,6 +35,9 @@ func sweep(ctx context.Context, state string, host *cgroups.Host) error {
 	}
 	var errs error
 	for _, dir := range dirs {
+		if _, err := os.Lstat(filepath.Join(dir, serviceName)); err == nil {
+			continue // its boxes wait for the next launcher of the service
+		}
 		lock, err := lockExisting(filepath.Join(dir, "lock"))
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue // its launcher lives

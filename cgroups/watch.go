@@ -1,0 +1,384 @@
+package cgroups
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Limit names the limit that a box ran into.
+type Limit string
+
+// The limits that the kernel tells of.
+const (
+	MemoryLimit Limit = "memory" // something was killed for memory
+	PIDsLimit   Limit = "pids"   // a fork was refused
+)
+
+// Watcher hears from the kernel when boxes run into their limits: nothing is polled,
+// and any number of boxes takes one thread.
+//
+// On cgroup2 the files that count are watched with inotify, which kernfs feeds
+// (cgroup-v2.rst, "memory.events"). They count what the box has seen since it was made.
+// Before Linux 6.11, and on v1, a refused fork is counted at the slot: then each slot's
+// file is watched too, and added up as long as the Watcher lives.
+//
+// On v1 nothing is announced for memory but the state of being out of it, on an
+// eventfd (memory.rst, "OOM Control"), so that is what is counted, as long as the
+// Watcher lives. Of v1's pids.events the announcement was tried and comes by inotify
+// as on cgroup2 (cgroup_file_notify in kernel/cgroup/pids.c).
+type Watcher struct {
+	tell    func(box string, l Limit, count int64)
+	inotify *os.File
+	epoll   *os.File
+	wake    *os.File // an eventfd: the end
+	done    chan struct{}
+
+	mu     sync.Mutex
+	closed bool
+	files  map[int32]*watched // by inotify watch
+	memory map[int32]*watched // by eventfd
+	boxes  map[*Group]*boxCounts
+}
+
+// watched is one source of events.
+type watched struct {
+	group *Group
+	limit Limit
+	slot  string   // whose file it is; "": work's
+	dir   *os.File // of the tree, lent by the group
+	name  string   // of the file beneath it
+	key   string   // the line that counts
+	event *os.File // v1 memory: the eventfd
+	id    int32
+	seen  int64
+}
+
+// boxCounts is what a box has seen.
+type boxCounts struct {
+	sources []*watched
+	total   map[Limit]int64 // of slots and eventfds
+}
+
+// NewWatcher starts a Watcher. It calls tell from one goroutine with the number of
+// times that a box ran into a limit; tell must not call the Watcher. The caller closes
+// it.
+func NewWatcher(tell func(box string, l Limit, count int64)) (*Watcher, error) {
+	w := &Watcher{
+		tell: tell, done: make(chan struct{}),
+		files: map[int32]*watched{}, memory: map[int32]*watched{}, boxes: map[*Group]*boxCounts{},
+	}
+	if err := w.open(); err != nil {
+		w.closeFiles()
+		return nil, fmt.Errorf("watching limits: %w", err)
+	}
+	go w.run()
+	return w, nil
+}
+
+func (w *Watcher) open() error {
+	in, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return os.NewSyscallError("inotify_init1", err)
+	}
+	w.inotify = os.NewFile(uintptr(in), "inotify")
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("epoll_create1", err)
+	}
+	w.epoll = os.NewFile(uintptr(ep), "epoll")
+	if w.wake, err = newEventfd(); err != nil {
+		return err
+	}
+	return errors.Join(w.poll(in), w.poll(int(w.wake.Fd())))
+}
+
+func newEventfd() (*os.File, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return os.NewFile(uintptr(fd), "eventfd"), nil
+}
+
+func (w *Watcher) poll(fd int) error {
+	err := unix.EpollCtl(int(w.epoll.Fd()), unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)})
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+// Add watches a box until Remove. Slots that the Group makes from now on are watched
+// where that is needed.
+func (w *Watcher) Add(g *Group) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return os.ErrClosed
+	}
+	w.boxes[g] = &boxCounts{total: map[Limit]int64{}}
+	g.watcher.Store(w)
+	if err := errors.Join(w.addMemoryLocked(g), w.addPIDsLocked(g)); err != nil {
+		w.removeLocked(g)
+		return fmt.Errorf("watching the limits of box %q: %w", g.ID, err)
+	}
+	return nil
+}
+
+func (w *Watcher) addMemoryLocked(g *Group) error {
+	if t := g.v1Tree("memory"); t != nil {
+		return w.addEventfdLocked(g, t)
+	}
+	if !g.v2.on.has("memory") || !exists(g.v2.box, "work/memory.events") {
+		return nil
+	}
+	return w.addFileLocked(&watched{group: g, limit: MemoryLimit, dir: g.v2.box, name: "work/memory.events", key: "oom_kill"})
+}
+
+func (w *Watcher) addPIDsLocked(g *Group) error {
+	for _, t := range g.trees() {
+		if t.on.has("pids") && exists(t.box, "work/pids.events") {
+			return w.addFileLocked(&watched{group: g, limit: PIDsLimit, dir: t.box, name: "work/pids.events", key: "max"})
+		}
+	}
+	return nil
+}
+
+// addSlot watches a new slot, or does nothing where the box's file tells all.
+func (w *Watcher) addSlot(g *Group, slot string) {
+	t := g.slotPIDs()
+	if t == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.boxes[g] == nil {
+		return
+	}
+	// Without the watch the box merely hears nothing of this slot.
+	_ = w.addFileLocked(&watched{group: g, limit: PIDsLimit, slot: slot, dir: t.box, name: "work/" + slot + "/pids.events", key: "max"})
+}
+
+// slotPIDs is the tree on which refused forks are counted at slots, if there is one.
+func (g *Group) slotPIDs() *tree {
+	for _, t := range g.trees() {
+		if t != nil && t.box != nil && t.on.has("pids") {
+			if g.pidsCountedAtLimit(t, "work") {
+				return nil
+			}
+			return t
+		}
+	}
+	return nil
+}
+
+// removeSlot is called before a slot is removed, to see what it saw last, and, with
+// gone, after that: inotify would keep its file's inode.
+func (w *Watcher) removeSlot(g *Group, slot string, gone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.boxes[g]
+	if b == nil {
+		return
+	}
+	i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event == nil && slot != "" })
+	switch {
+	case i < 0:
+	case gone:
+		w.dropLocked(b.sources[i])
+		b.sources = slices.Delete(b.sources, i, i+1)
+	default:
+		w.readLocked(b.sources[i])
+	}
+}
+
+// Remove ends the watch of a box. Call it before Group.Remove and Group.Close. A nil
+// Watcher watches nothing.
+func (w *Watcher) Remove(g *Group) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.removeLocked(g)
+}
+
+func (w *Watcher) removeLocked(g *Group) {
+	g.watcher.Store(nil)
+	if b := w.boxes[g]; b != nil {
+		for _, s := range b.sources {
+			w.dropLocked(s)
+		}
+		delete(w.boxes, g)
+	}
+}
+
+func (w *Watcher) dropLocked(s *watched) {
+	if s.event != nil {
+		delete(w.memory, s.id)
+		s.event.Close()
+		return
+	}
+	delete(w.files, s.id)
+	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // gone with its file is fine
+}
+
+// addFileLocked watches a file that counts.
+func (w *Watcher) addFileLocked(s *watched) error {
+	id, err := unix.InotifyAddWatch(int(w.inotify.Fd()), linux.FdPath(s.dir)+"/"+s.name, unix.IN_MODIFY)
+	if err != nil {
+		return &os.PathError{Op: "inotify_add_watch", Path: s.dir.Name() + "/" + s.name, Err: err}
+	}
+	s.id = int32(id)
+	w.files[s.id] = s
+	b := w.boxes[s.group]
+	b.sources = append(b.sources, s)
+	s.seen = s.count()
+	return nil
+}
+
+// addEventfdLocked has v1 announce that work is out of memory.
+func (w *Watcher) addEventfdLocked(g *Group, t *tree) error {
+	event, err := newEventfd()
+	if err != nil {
+		return err
+	}
+	control, err := linux.OpenAt(t.box, "work/memory.oom_control", unix.O_RDONLY)
+	if err == nil {
+		err = linux.WriteFileAt(t.box, "work/cgroup.event_control", fmt.Sprintf("%d %d", event.Fd(), control.Fd()))
+		control.Close()
+	}
+	if err == nil {
+		err = w.poll(int(event.Fd()))
+	}
+	if err != nil {
+		event.Close()
+		return err
+	}
+	s := &watched{group: g, limit: MemoryLimit, event: event, id: int32(event.Fd())}
+	w.memory[s.id] = s
+	w.boxes[g].sources = append(w.boxes[g].sources, s)
+	return nil
+}
+
+// count reads a file; one that is gone counts as it was last.
+func (s *watched) count() int64 {
+	text, err := linux.ReadFileAt(s.dir, s.name, maxFile)
+	if err != nil {
+		return s.seen
+	}
+	if n, err := findNumber(text, s.key); err == nil && n != nil {
+		return *n
+	}
+	return s.seen
+}
+
+// readLocked takes in what a source says, and tells of it.
+func (w *Watcher) readLocked(s *watched) {
+	b := w.boxes[s.group]
+	if b == nil {
+		return
+	}
+	var now int64
+	if s.event != nil {
+		var buf [8]byte
+		if n, err := unix.Read(int(s.event.Fd()), buf[:]); err != nil || n != len(buf) {
+			return
+		}
+		now = s.seen + int64(binary.NativeEndian.Uint64(buf[:]))
+	} else {
+		now = s.count()
+	}
+	grown := now - s.seen
+	s.seen = now
+	if grown <= 0 {
+		return
+	}
+	b.total[s.limit] += grown
+	total := b.total[s.limit]
+	if s.event == nil && s.slot == "" {
+		total = max(total, now) // the kernel's own count, since the box was made
+	}
+	w.tell(s.group.ID, s.limit, total)
+}
+
+// run waits for events until Close.
+func (w *Watcher) run() {
+	defer close(w.done)
+	events := make([]unix.EpollEvent, 64)
+	for {
+		n, err := unix.EpollWait(int(w.epoll.Fd()), events, -1)
+		if err != nil && err != unix.EINTR {
+			return
+		}
+		for _, e := range events[:max(n, 0)] {
+			switch e.Fd {
+			case int32(w.wake.Fd()):
+				return
+			case int32(w.inotify.Fd()):
+				w.readInotify()
+			default:
+				w.mu.Lock()
+				if s := w.memory[e.Fd]; s != nil {
+					w.readLocked(s)
+				}
+				w.mu.Unlock()
+			}
+		}
+	}
+}
+
+// readInotify takes all events that there are, and looks once at each file.
+func (w *Watcher) readInotify() {
+	var buf [16 << 10]byte
+	n, err := unix.Read(int(w.inotify.Fd()), buf[:])
+	if err != nil || n <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	seen := map[int32]bool{}
+	for at := 0; at+unix.SizeofInotifyEvent <= n; {
+		id := int32(binary.NativeEndian.Uint32(buf[at:]))
+		mask := binary.NativeEndian.Uint32(buf[at+4:])
+		at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[at+12:]))
+		if mask&unix.IN_Q_OVERFLOW != 0 {
+			for _, s := range w.files {
+				w.readLocked(s)
+			}
+			return
+		}
+		if s := w.files[id]; s != nil && !seen[id] {
+			seen[id] = true
+			w.readLocked(s)
+		}
+	}
+}
+
+// Close ends the Watcher and waits for its goroutine.
+func (w *Watcher) Close() error {
+	w.mu.Lock()
+	for g := range w.boxes {
+		w.removeLocked(g)
+	}
+	w.closed = true
+	w.mu.Unlock()
+	one := binary.NativeEndian.AppendUint64(nil, 1)
+	_, err := unix.Write(int(w.wake.Fd()), one)
+	if err == nil {
+		<-w.done
+	}
+	w.closeFiles()
+	return os.NewSyscallError("write", err)
+}
+
+func (w *Watcher) closeFiles() {
+	w.inotify.Close() // nil files are fine
+	w.epoll.Close()
+	w.wake.Close()
+}

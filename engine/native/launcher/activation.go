@@ -1,0 +1,209 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/opencontainers/runc/libcontainer/exeseal"
+	"golang.org/x/sys/unix"
+)
+
+// ServiceOptions of [Service] and [Keeper].
+type ServiceOptions struct {
+	StateDir string
+	// ClientUID and ClientGID own the socket: the user that may connect, besides root.
+	ClientUID, ClientGID int
+	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
+	prepared bool
+}
+
+// SocketName is the socket in the state directory, unless systemd gives one.
+const SocketName = "launcher.sock"
+
+// ParseService reads the arguments of the roles "launcher --service" and "keeper":
+//
+//	--state-dir DIR --client USER[:GROUP]
+//
+// Users and groups are names or numbers; the group is that of the user if it is left
+// out.
+func ParseService(args []string) (o ServiceOptions, err error) {
+	o.ClientUID = -1
+	for len(args) > 0 {
+		switch {
+		case args[0] == "--prepared":
+			o.prepared, args = true, args[1:]
+			continue
+		case len(args) == 1:
+			return o, fmt.Errorf("option %q: needs a value", args[0])
+		case args[0] == "--state-dir":
+			o.StateDir = args[1]
+		case args[0] == "--client":
+			o.ClientUID, o.ClientGID, err = parseClient(args[1])
+		default:
+			return o, fmt.Errorf("option %q: unknown", args[0])
+		}
+		if err != nil {
+			return o, err
+		}
+		args = args[2:]
+	}
+	if !filepath.IsAbs(o.StateDir) || o.ClientUID < 0 {
+		return o, errors.New("a service needs --state-dir, absolute, and --client")
+	}
+	return o, nil
+}
+
+// parseClient reads USER[:GROUP].
+func parseClient(text string) (uid, gid int, err error) {
+	name, group, hasGroup := strings.Cut(text, ":")
+	uid, err = strconv.Atoi(name)
+	gid = uid
+	if u, lerr := lookUpUser(name, err == nil); lerr == nil {
+		uid, _ = strconv.Atoi(u.Uid)
+		gid, _ = strconv.Atoi(u.Gid)
+	} else if err != nil {
+		return -1, -1, fmt.Errorf("client %q: %w", text, lerr)
+	}
+	if hasGroup {
+		if gid, err = strconv.Atoi(group); err != nil {
+			g, lerr := user.LookupGroup(group)
+			if lerr != nil {
+				return -1, -1, fmt.Errorf("client %q: %w", text, lerr)
+			}
+			gid, _ = strconv.Atoi(g.Gid)
+		}
+	}
+	if uid < 0 || gid < 0 {
+		return -1, -1, fmt.Errorf("client %q: ids are not negative", text)
+	}
+	return uid, gid, nil
+}
+
+func lookUpUser(name string, isID bool) (*user.User, error) {
+	if isID {
+		return user.LookupId(name)
+	}
+	return user.Lookup(name)
+}
+
+// args are those that ParseService reads.
+func (o *ServiceOptions) args(role ...string) []string {
+	return append(append([]string{"boxd-init"}, role...), "--state-dir", o.StateDir,
+		"--client", fmt.Sprintf("%d:%d", o.ClientUID, o.ClientGID))
+}
+
+// prepare executes the program anew from a sealed copy and in a mount namespace of its
+// own, as whoever starts a launcher for one client does for it.
+func (o *ServiceOptions) prepare() error {
+	if o.prepared {
+		return nil
+	}
+	runtime.LockOSThread()
+	// The namespace of the thread that executes is that of the process.
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return os.NewSyscallError("unshare(CLONE_NEWNS)", err)
+	}
+	return executeSealed(append(o.args("launcher", "--service"), "--prepared"))
+}
+
+// executeSealed makes a sealed copy of this program take its place. It returns only an
+// error.
+func executeSealed(args []string) error {
+	exe, err := linux.SealedCopy("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	defer exe.Close()
+	return &os.PathError{Op: "execve", Path: args[0], Err: unix.Exec(linux.FdPath(exe), args, os.Environ())}
+}
+
+func isSealed() bool { return exeseal.IsSelfExeCloned() }
+
+// listenFD is where systemd, and the keeper, leave a listening socket (sd_listen_fds(3)).
+const listenFD = 3
+
+// listen returns the socket that was inherited, or makes one.
+func (o *ServiceOptions) listen() (*net.UnixListener, error) {
+	if !o.inherits() {
+		return o.makeSocket()
+	}
+	f := os.NewFile(listenFD, SocketName)
+	defer f.Close()
+	l, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("taking the listening socket: %w", err)
+	}
+	unixListener, ok := l.(*net.UnixListener)
+	if !ok {
+		l.Close()
+		return nil, fmt.Errorf("taking the listening socket: it is of type %T", l)
+	}
+	return unixListener, nil
+}
+
+// inherits says whether there is a socket at listenFD. The keeper cannot know the
+// number of its child beforehand.
+func (o *ServiceOptions) inherits() bool {
+	pid := os.Getenv("LISTEN_PID")
+	return os.Getenv("LISTEN_FDS") == "1" && (pid == strconv.Itoa(os.Getpid()) || pid == keeperPID)
+}
+
+const keeperPID = "keeper"
+
+// makeSocket makes the socket in the state directory. One that is there is a dead
+// launcher's: whoever serves holds a lock.
+func (o *ServiceOptions) makeSocket() (*net.UnixListener, error) {
+	if err := makeStateDir(o.StateDir); err != nil {
+		return nil, err
+	}
+	dir, err := linux.Openat2(nil, o.StateDir, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	path := linux.FdPath(dir) + "/" + SocketName // may be too long for an address else
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("making socket: %w", err)
+	}
+	old := unix.Umask(0o177)
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	unix.Umask(old)
+	if err != nil {
+		return nil, fmt.Errorf("making socket: %w", err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := os.Lchown(path, o.ClientUID, o.ClientGID); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("making socket: %w", err)
+	}
+	return l, nil
+}
+
+// unlink removes the socket, if it was made here.
+func (o *ServiceOptions) unlink() error {
+	if o.inherits() {
+		return nil
+	}
+	return os.Remove(filepath.Join(o.StateDir, SocketName))
+}
+
+// ready tells systemd, if it asked, that clients are served (sd_notify(3)).
+func (o *ServiceOptions) ready() {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	if conn, err := net.Dial("unixgram", path); err == nil {
+		_, _ = conn.Write([]byte("READY=1"))
+		conn.Close()
+	}
+}

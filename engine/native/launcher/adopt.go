@@ -1,0 +1,261 @@
+package launcher
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
+)
+
+// adoptAll takes over the boxes that the launcher before has left: those that are
+// provably ours. What is left of all others is removed.
+func (l *Launcher) adoptAll() error {
+	entries, err := os.ReadDir(l.instance.boxes())
+	if err != nil {
+		return fmt.Errorf("finding boxes: %w", err)
+	}
+	boot, err := bootID()
+	if err != nil {
+		return fmt.Errorf("finding boxes: %w", err)
+	}
+	var left []os.DirEntry
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	turn := make(chan struct{}, 2*runtime.NumCPU())
+	for _, e := range entries {
+		wg.Go(func() {
+			turn <- struct{}{}
+			defer func() { <-turn }()
+			b, err := l.adopt(e.Name(), boot)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneLine(err))
+				left = append(left, e)
+				return
+			}
+			l.boxes[b.id] = b
+		})
+	}
+	wg.Wait()
+	return l.sweepLeft(left)
+}
+
+// sweepLeft removes boxes that were not taken over, and leases of none.
+func (l *Launcher) sweepLeft(left []os.DirEntry) error {
+	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
+	defer cancel()
+	keep := sweepBoxes(ctx, l.instance.dir, left, l.cgroups)
+	for _, err := range keep {
+		// Its record stays for the next launcher; the others are not worse for it.
+		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
+		l.undead.Store(true)
+	}
+	for id := range l.boxes {
+		keep[id] = errAdopted
+	}
+	return sweepLeases(filepath.Join(l.instance.state, "ids"), filepath.Base(l.instance.dir), keep)
+}
+
+var errAdopted = errors.New("adopted")
+
+// adopt takes over the box called id.
+func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
+	b := &box{id: id, dir: filepath.Join(l.instance.boxes(), id), service: true}
+	r, err := readRecord(b.dir, id)
+	if err != nil {
+		return nil, err
+	}
+	if r.BootID != boot {
+		return nil, errors.New("it is from before the last boot")
+	}
+	b.init()
+	b.spec, b.record, b.pid = r.Spec, r, r.PID
+	b.private = filepath.Join(l.instance.private(), id)
+	if b.lease, err = l.findLease(r); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			b.pidfd.Close() // nil files are fine
+			if b.group != nil {
+				b.watcher.Remove(b.group)
+				err = errors.Join(err, b.group.Close())
+			}
+		}
+	}()
+	for _, step := range []func(*box) error{l.findGroup, l.findInit, l.findMounts, l.findSlots, l.watch} {
+		if err := step(b); err != nil {
+			return nil, err
+		}
+	}
+	return b, nil
+}
+
+// findLease makes sure that the ids of a box are still its own.
+func (l *Launcher) findLease(r *record) (*idLease, error) {
+	path := filepath.Join(l.instance.state, "ids", strconv.Itoa((r.IDBase-idBase)/idRange))
+	owner, err := os.Readlink(path)
+	if err == nil && owner != l.instance.owner(r.ID) {
+		err = fmt.Errorf("it belongs to %q", owner)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("id range from %d: %w", r.IDBase, err)
+	}
+	return &idLease{Base: r.IDBase, path: path}, nil
+}
+
+func (l *Launcher) findGroup(b *box) error {
+	if want := cgroupName(l.instance.dir, b.id); b.record.Cgroup != want {
+		return fmt.Errorf("its cgroup is %q, not %q", b.record.Cgroup, want)
+	}
+	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
+	group, err := l.cgroups.Adopt(b.record.Cgroup, owner, groupLimits(b.record.Limits, b.spec.AllowDegraded))
+	if err != nil {
+		return err
+	}
+	group.NumberFrom(l.generation << slotBits)
+	b.group = group
+	return nil
+}
+
+// findInit opens PID 1 and then makes sure that it is the one that was meant: a pidfd
+// stays with a process, its number does not.
+func (l *Launcher) findInit(b *box) error {
+	var err error
+	if b.pidfd, err = linux.PidfdOpen(b.pid); err != nil {
+		return fmt.Errorf("PID 1 has ended: %w", err)
+	}
+	start, err := startTime(b.pid)
+	if err != nil {
+		return err
+	}
+	if start != b.record.Start {
+		return fmt.Errorf("process %d started at tick %d, PID 1 at %d", b.pid, start, b.record.Start)
+	}
+	in, err := b.group.HasInit(b.pid)
+	if err != nil {
+		return err
+	}
+	if !in {
+		return fmt.Errorf("process %d is not in the cgroup of its PID 1", b.pid)
+	}
+	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
+		return errors.Join(errors.New("PID 1 has ended"), err)
+	}
+	return nil
+}
+
+// findMounts finds out what was mounted. A launcher may have been killed between a
+// mount and its record.
+func (l *Launcher) findMounts(b *box) error {
+	return b.withNS(func(ns mounts.NS) error {
+		for _, m := range b.record.Mounts {
+			at, err := mounts.MountAt(ns, m.Target)
+			switch {
+			case err != nil && b.stillThere() != nil:
+				return err
+			case err != nil: // the box has put something else there
+			case m.ID == pending && at != m.Under && at != 0, m.ID != pending && at == m.ID:
+				b.mounted[m.Target] = mounted{Mount: m.Mount, ID: at}
+			}
+		}
+		return nil
+	})
+}
+
+// findSlots finds the slots of commands. Those in which processes were left on purpose
+// go when these have ended; the others wait for a client.
+func (l *Launcher) findSlots(b *box) error {
+	names, err := b.group.Slots()
+	if err != nil {
+		return err
+	}
+	marks, err := b.kept()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		s, err := b.group.Slot(name)
+		if err != nil {
+			return err
+		}
+		b.slots[name] = s
+	}
+	for name, key := range marks {
+		if b.slots[name] == nil {
+			b.unmark(name)
+		} else if key == "" {
+			l.release(b, name)
+		}
+	}
+	return nil
+}
+
+// watch has the limits of a box watched. A host that cannot is no reason to have no
+// box.
+func (l *Launcher) watch(b *box) error {
+	b.watcher = l.service.watcher
+	if err := b.watcher.Add(b.group); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: box %q: no events: %v\n", b.id, err)
+	}
+	return nil
+}
+
+// killForeign ends the commands of a client that is gone: all slots that are not
+// marked. It returns those of managed processes, with their keys.
+func (l *Launcher) killForeign(b *box) (managed map[string]string, err error) {
+	marks, err := b.kept()
+	if err != nil {
+		return nil, fmt.Errorf("finding commands of box %q: %w", b.id, err)
+	}
+	b.mu.Lock()
+	slots := maps.Clone(b.slots)
+	b.mu.Unlock()
+	managed = map[string]string{}
+	var wg sync.WaitGroup
+	errs := make(chan error, len(slots))
+	for name, s := range slots {
+		if key, ok := marks[name]; ok {
+			if key != "" {
+				managed[name] = key
+			}
+			continue
+		}
+		wg.Go(func() {
+			errs <- b.killSlot(s)
+			l.release(b, name)
+		})
+	}
+	wg.Wait()
+	close(errs)
+	for e := range errs {
+		err = errors.Join(err, e)
+	}
+	return managed, err
+}
+
+// specNow is the spec of a box with what was changed since it was made.
+func (b *box) specNow() engine.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.spec
+	s.ID, s.Limits, s.Mounts = b.id, b.record.Limits, nil
+	for _, m := range b.mounted {
+		if m.ID != pending {
+			s.Mounts = append(s.Mounts, m.Mount)
+		}
+	}
+	s.Mounts = mounts.InOrder(s.Mounts)
+	return s
+}

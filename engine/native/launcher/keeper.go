@@ -1,0 +1,184 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Keeper holds the socket of a launcher service and runs the launcher, anew when it
+// dies, until it ends by request. It is so small that it has no reason to die itself;
+// if it does, the launcher goes on.
+//
+// It is the subreaper of boxes whose launcher is gone, so that none stays a zombie on a
+// host whose process 1 does not wait for strangers.
+func Keeper(o ServiceOptions) error {
+	if !isSealed() {
+		return executeSealed(o.args("keeper"))
+	}
+	unix.Umask(0o022)
+	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
+	if err := becomeSubreaper(); err != nil {
+		return err
+	}
+	if err := makeStateDir(o.StateDir); err != nil {
+		return err
+	}
+	lock, err := o.lockKeeper()
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	listener, err := o.makeSocket()
+	if err != nil {
+		return err
+	}
+	socket, err := listener.File()
+	if err := errors.Join(err, listener.Close()); err != nil {
+		return err
+	}
+	defer socket.Close()
+	k := &keeper{options: o, socket: socket, stop: make(chan struct{})}
+	go k.passOn()
+	return errors.Join(k.run(), os.Remove(filepath.Join(o.StateDir, SocketName)))
+}
+
+// lockKeeper locks the state directory itself, which no other lock is on.
+func (o *ServiceOptions) lockKeeper() (*os.File, error) {
+	f, err := os.Open(o.StateDir)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("state directory %q: another keeper is at work there: %w", o.StateDir, err)
+	}
+	return f, nil
+}
+
+// Pauses before a launcher that died within quickDeath is started again.
+const (
+	quickDeath = time.Second
+	firstDelay = 50 * time.Millisecond
+	lastDelay  = 5 * time.Second
+)
+
+type keeper struct {
+	options ServiceOptions
+	socket  *os.File
+	stop    chan struct{} // closed by SIGTERM
+
+	mu  sync.Mutex
+	pid int // of the launcher, 0 without one
+}
+
+// passOn hands SIGTERM to the launcher.
+func (k *keeper) passOn() {
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, unix.SIGTERM)
+	<-terminated
+	close(k.stop)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.pid > 0 {
+		_ = unix.Kill(k.pid, unix.SIGTERM) // not waited for yet: the number is its own
+	}
+}
+
+// run starts launchers until one ends by request.
+func (k *keeper) run() error {
+	delay := firstDelay
+	for {
+		began := time.Now()
+		status, err := k.runOnce()
+		if err != nil {
+			return err
+		}
+		if k.stopped() || status.Exited() && status.ExitStatus() == 0 {
+			return nil
+		}
+		fmt.Fprintf(os.Stderr, "boxd-init: the launcher ended (%s), starting it again\n", describeStatus(status))
+		if time.Since(began) > quickDeath {
+			delay = firstDelay
+			continue
+		}
+		select {
+		case <-time.After(delay):
+		case <-k.stop:
+			return nil
+		}
+		delay = min(2*delay, lastDelay)
+	}
+}
+
+func (k *keeper) stopped() bool {
+	select {
+	case <-k.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// runOnce runs one launcher to its end.
+func (k *keeper) runOnce() (status unix.WaitStatus, err error) {
+	pid, err := k.start()
+	if err != nil || pid == 0 {
+		return 0, err
+	}
+	for {
+		ended, err := unix.Wait4(-1, &status, 0, nil)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return 0, os.NewSyscallError("wait4", err)
+		case ended == pid:
+			k.mu.Lock()
+			k.pid = 0
+			k.mu.Unlock()
+			return status, nil
+		}
+	}
+}
+
+// start starts a launcher from the copy that this process runs from. It returns 0 if
+// none is wanted any more.
+func (k *keeper) start() (int, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.pid = 0
+	if k.stopped() {
+		return 0, nil
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return 0, err
+	}
+	defer null.Close()
+	args := append(k.options.args("launcher", "--service"), "--prepared")
+	pid, _, err := syscall.StartProcess("/proc/self/exe", args, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   append(os.Environ(), "LISTEN_FDS=1", "LISTEN_PID="+keeperPID),
+		Files: []uintptr{null.Fd(), null.Fd(), 2, k.socket.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS},
+	})
+	if err != nil {
+		return 0, fmt.Errorf("starting launcher: %w", err)
+	}
+	k.pid = pid
+	return pid, nil
+}
+
+func describeStatus(s unix.WaitStatus) string {
+	if s.Signaled() {
+		return s.Signal().String()
+	}
+	return fmt.Sprintf("status %d", s.ExitStatus())
+}

@@ -1,0 +1,164 @@
+package launcher
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/rootfs"
+)
+
+// record is what the next launcher must know of a box of a service. It is in the
+// box's directory before a client hears of the box, and is written anew with each
+// change. All else is found in the kernel, through PID 1.
+type record struct {
+	Version  int
+	ID       string
+	Spec     engine.Spec // as it was made, with defaults
+	Limits   engine.Limits
+	Degraded []string `json:",omitempty"`
+	PID      int      // of PID 1
+	Start    uint64   // its start time, see startTime
+	BootID   string   // of the system that it runs on
+	IDBase   int      // of its lease
+	Cgroup   string
+	Volumes  []volume
+	Mounts   []mounted `json:",omitempty"` // in no order
+}
+
+const (
+	recordVersion = 1
+	recordName    = "box.json"
+	maxRecord     = 4 << 20
+)
+
+// volume is a sized file system of a box.
+type volume struct {
+	Path   string
+	Size   int64
+	Device rootfs.Device
+}
+
+// mounted is a mount that was attached to the box.
+type mounted struct {
+	mounts.Mount
+	ID mounts.MountID // pending while it is being attached
+	// Under is what target showed before: what shows something else after a launcher
+	// was killed there is the mount.
+	Under mounts.MountID
+}
+
+// readRecord reads the record in directory dir, that of a box called id.
+func readRecord(dir, id string) (*record, error) {
+	path := filepath.Join(dir, recordName)
+	info, err := os.Lstat(path)
+	if err != nil {
+		return nil, fmt.Errorf("it was not finished: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxRecord {
+		return nil, fmt.Errorf("record %q: not a file of at most %d bytes", path, maxRecord)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	r, err := parseRecord(text)
+	if err == nil && r.ID != id {
+		err = fmt.Errorf("it is that of box %q", r.ID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("record %q: %w", path, err)
+	}
+	return r, nil
+}
+
+// parseRecord decodes a record and checks what the rest relies on.
+func parseRecord(text []byte) (*record, error) {
+	var r record
+	if err := json.Unmarshal(text, &r); err != nil {
+		return nil, err
+	}
+	lease := (r.IDBase - idBase) / idRange
+	switch {
+	case r.Version != recordVersion:
+		return nil, fmt.Errorf("version %d: want %d", r.Version, recordVersion)
+	case r.PID <= 1 || r.Start == 0 || r.BootID == "" || r.Cgroup == "":
+		return nil, errors.New("it does not say which process is PID 1")
+	case r.IDBase < idBase || (r.IDBase-idBase)%idRange != 0 || lease >= idRanges:
+		return nil, fmt.Errorf("id base %d: not one of ours", r.IDBase)
+	}
+	r.Spec.ID = r.ID
+	if err := r.Spec.Validate(); err != nil {
+		return nil, err
+	}
+	for _, m := range r.Mounts {
+		if err := m.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return &r, nil
+}
+
+// save writes the record of a box that has one.
+func (b *box) save() error {
+	b.saving.Lock()
+	defer b.saving.Unlock()
+	b.mu.Lock()
+	if b.record == nil {
+		b.mu.Unlock()
+		return nil
+	}
+	r := *b.record
+	r.Mounts = nil
+	for _, m := range b.mounted {
+		r.Mounts = append(r.Mounts, m)
+	}
+	b.mu.Unlock()
+	text, err := json.Marshal(&r)
+	if err != nil {
+		return fmt.Errorf("recording box %q: %w", b.id, err)
+	}
+	if err := replaceFile(filepath.Join(b.dir, recordName), text); err != nil {
+		return fmt.Errorf("recording box %q: %w", b.id, err)
+	}
+	return nil
+}
+
+// replaceFile writes a file so that whoever reads it finds the old or the new one.
+// Nothing of it matters after a crash of the machine.
+func replaceFile(path string, content []byte) error {
+	fresh := path + ".new"
+	if err := os.WriteFile(fresh, content, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(fresh, path)
+}
+
+// startTime is when process pid started, in clock ticks since boot: field 22 of
+// /proc/<pid>/stat (proc_pid_stat(5)). A number and a start time are one process
+// until the next boot.
+func startTime(pid int) (uint64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	// The name, field 2, may hold anything.
+	_, rest, ok := strings.Cut(string(stat[max(strings.LastIndexByte(string(stat), ')'), 0):]), " ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 20 {
+		return 0, fmt.Errorf("/proc/%d/stat: unknown form", pid)
+	}
+	return strconv.ParseUint(fields[19], 10, 64)
+}
+
+// bootID names this boot of the machine.
+func bootID() (string, error) {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(id)), err
+}

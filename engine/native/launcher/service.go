@@ -1,0 +1,285 @@
+package launcher
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/version"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+)
+
+// service is what a launcher has besides when it outlives its clients, and its boxes
+// outlive it.
+type service struct {
+	uid      int // of the client, besides root
+	listener *net.UnixListener
+	watcher  *cgroups.Watcher
+	events   *events
+
+	mu      sync.Mutex
+	current *client // nil without one
+	stopped bool
+	serving sync.WaitGroup // connections
+}
+
+// client is one connection.
+type client struct {
+	conn    *wire.Conn
+	sock    *net.UnixConn
+	greeted atomic.Bool    // nothing is said before Hello
+	creates sync.WaitGroup // boxes in the making
+	gone    chan struct{}  // closed when nothing more comes of it
+}
+
+// Service runs a launcher as a service, until it is told to stop or gets SIGTERM. Its
+// boxes stay, unless it is told to remove them.
+func Service(o ServiceOptions) error {
+	unix.Umask(0o022)
+	if err := o.prepare(); err != nil { // does not return where it executes this anew
+		return err
+	}
+	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
+	logrus.SetLevel(logrus.ErrorLevel)
+	listener, err := o.listen()
+	if err != nil {
+		return err
+	}
+	s := &service{uid: o.ClientUID, listener: listener, events: newEvents()}
+	l, err := open(o.StateDir, s)
+	if err != nil {
+		s.refuseAll(err)
+		return err
+	}
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, unix.SIGTERM)
+	go func() {
+		<-terminated
+		s.stop()
+	}()
+	o.ready()
+	served := make(chan struct{})
+	go func() { // not on the main thread, to which a change of goroutines is slow
+		defer close(served)
+		l.serveClients()
+	}()
+	<-served
+	return errors.Join(l.close(), o.unlink())
+}
+
+// openService finds the boxes.
+func (l *Launcher) openService() error {
+	var err error
+	if l.generation, err = l.instance.nextGeneration(); err != nil {
+		return fmt.Errorf("counting launchers: %w", err)
+	}
+	if l.service.watcher, err = cgroups.NewWatcher(l.service.events.add); err != nil {
+		return err
+	}
+	return l.adoptAll()
+}
+
+// closeService lets go of the boxes.
+func (l *Launcher) closeService() error {
+	if l.service.watcher == nil {
+		return nil
+	}
+	return l.service.watcher.Close()
+}
+
+// serveClients answers one client after another until the service is stopped.
+func (l *Launcher) serveClients() {
+	s := l.service
+	ended := make(chan struct{})
+	s.serving.Go(func() { l.tellEvents(ended) })
+	for {
+		sock, err := s.listener.AcceptUnix()
+		if err != nil {
+			if !errors.Is(err, net.ErrClosed) {
+				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
+			}
+			break
+		}
+		s.serving.Go(func() { l.welcome(sock) })
+	}
+	close(ended)
+	s.stop()
+	s.serving.Wait()
+}
+
+// stop ends serveClients. What was asked for already is carried out.
+func (s *service) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	s.listener.Close()
+	if s.current != nil {
+		s.current.conn.Close()
+	}
+}
+
+// welcome serves a connection, if it may have the service.
+func (l *Launcher) welcome(sock *net.UnixConn) {
+	c := &client{conn: wire.NewConn(sock), sock: sock, gone: make(chan struct{})}
+	c.conn.RefuseFDs()
+	defer c.conn.Close()
+	h, err := l.service.take(c)
+	if err != nil {
+		h.Error = err.Error()
+	}
+	if herr := sayHello(c.conn, h); err != nil || herr != nil {
+		if err == nil {
+			l.service.leave(c)
+		}
+		return
+	}
+	c.greeted.Store(true)
+	l.service.events.wake()
+	l.serveClient(c)
+	l.service.leave(c)
+}
+
+// take makes c the client. While another one lives there is no second; one that is
+// gone is waited for until nothing more comes of what it asked for.
+func (s *service) take(c *client) (rpc.Hello, error) {
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid}
+	if err := s.checkPeer(c.sock); err != nil {
+		return rpc.Hello{}, err
+	}
+	for {
+		s.mu.Lock()
+		before := s.current
+		switch {
+		case s.stopped:
+			s.mu.Unlock()
+			return h, errors.New("the launcher is ending")
+		case before == nil:
+			s.current = c
+			s.mu.Unlock()
+			return h, nil
+		}
+		s.mu.Unlock()
+		if !hungUp(before.sock) {
+			h.Busy = true
+			return h, errors.New("the launcher serves another client, which is connected: there can be one at a time")
+		}
+		<-before.gone
+	}
+}
+
+// leave makes room for the next client.
+func (s *service) leave(c *client) {
+	c.conn.Close()
+	c.creates.Wait()
+	s.mu.Lock()
+	s.current = nil
+	s.mu.Unlock()
+	close(c.gone)
+}
+
+// checkPeer says whether the process at the other end may use the service.
+func (s *service) checkPeer(sock *net.UnixConn) error {
+	var cred *unix.Ucred
+	err := control(sock, func(fd int) (err error) {
+		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("finding out who connects: %w", err)
+	}
+	if uid := int(cred.Uid); uid != 0 && uid != s.uid {
+		return fmt.Errorf("uid %d: this launcher serves uid %d", uid, s.uid)
+	}
+	return nil
+}
+
+// hungUp says whether the other end is closed.
+func hungUp(sock *net.UnixConn) bool {
+	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
+	err := control(sock, func(fd int) error {
+		fds[0].Fd = int32(fd)
+		_, err := unix.Poll(fds, 0)
+		return err
+	})
+	return err != nil || fds[0].Revents != 0
+}
+
+func control(sock *net.UnixConn, call func(fd int) error) error {
+	raw, err := sock.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var cerr error
+	err = raw.Control(func(fd uintptr) { cerr = call(int(fd)) })
+	return errors.Join(err, cerr)
+}
+
+// serveClient answers requests until the client goes away.
+func (l *Launcher) serveClient(c *client) {
+	for {
+		frame, err := c.conn.Receive()
+		if err != nil {
+			if errors.Is(err, wire.ErrProtocol) {
+				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
+			}
+			return
+		}
+		cost := requestCost + len(frame.Body)
+		l.budget.take(cost)
+		if frame.Type == rpc.TypeCreate {
+			c.creates.Add(1)
+		}
+		l.requests.Go(func() {
+			defer l.budget.give(cost)
+			l.answer(c.conn, frame)
+			switch frame.Type {
+			case rpc.TypeCreate:
+				c.creates.Done()
+			case rpc.TypeStop:
+				l.service.stop()
+			}
+		})
+	}
+}
+
+// undelivered takes back what a client has asked for and will not hear of.
+func (l *Launcher) undelivered(typ byte, reply any) {
+	created, ok := reply.(rpc.Created)
+	if l.service == nil || typ != rpc.TypeCreate || !ok {
+		return
+	}
+	body, err := json.Marshal(rpc.Box{ID: created.ID})
+	if err := errors.Join(err, l.handleRemove(body)); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box that nobody waits for: %v\n", oneLine(err))
+	}
+}
+
+// refuseTime is how long a launcher that cannot serve says so before it ends.
+const refuseTime = 5 * time.Second
+
+// refuseAll tells whoever connects within a moment why there is no service.
+func (s *service) refuseAll(reason error) {
+	_ = s.listener.SetDeadline(time.Now().Add(refuseTime))
+	for {
+		sock, err := s.listener.AcceptUnix()
+		if err != nil {
+			return
+		}
+		h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, Error: oneLine(reason)}
+		conn := wire.NewConn(sock)
+		if s.checkPeer(sock) == nil {
+			_ = sayHello(conn, h)
+		}
+		conn.Close()
+	}
+}

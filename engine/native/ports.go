@@ -1,0 +1,73 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// maxPortsFile bounds what is read of one table, of about 150 bytes for each
+// socket: a box may have as many sockets as its processes have descriptors.
+const maxPortsFile = 16 << 20
+
+// Ports implements engine.LiveBox. The tables are those of the box's network
+// namespace, read through its PID 1 from outside: the kernel says what listens, and
+// nobody in the box.
+func (b *box) Ports() ([]engine.Port, error) {
+	var ports []engine.Port
+	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
+		listeners, err := b.listeners(protocol)
+		if err != nil {
+			return nil, fmt.Errorf("listing ports of box %q: %w", b.id, err)
+		}
+		for _, l := range listeners {
+			p := engine.Port{Protocol: protocol, Address: l.Addr().String(), Port: int(l.Port())}
+			if !slices.Contains(ports, p) { // SO_REUSEPORT
+				ports = append(ports, p)
+			}
+		}
+	}
+	return ports, nil
+}
+
+// listeners reads one table of PID 1.
+func (b *box) listeners(protocol string) ([]linux.Listener, error) {
+	f, err := os.Open(fmt.Sprintf("/proc/%d/net/%s", b.pid, protocol))
+	if errors.Is(err, fs.ErrNotExist) && b.alive() == nil {
+		return nil, nil // a host without IPv6
+	}
+	if err != nil {
+		return nil, errors.Join(b.alive(), err)
+	}
+	defer f.Close()
+	list, err := linux.ParseListeners(io.LimitReader(f, maxPortsFile), protocol)
+	// The number was that of PID 1 all the time if PID 1 still is there.
+	if aerr := b.alive(); aerr != nil {
+		return nil, aerr
+	}
+	return list, err
+}
+
+// alive says whether PID 1 has not ended.
+func (b *box) alive() error {
+	raw, err := b.pidfd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	fds := []unix.PollFd{{Events: unix.POLLIN}}
+	err = raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		_ = linux.Retry(func() error { _, err := unix.Poll(fds, 0); return err })
+	})
+	if err != nil || fds[0].Revents != 0 {
+		return fmt.Errorf("PID 1 has ended: %w", engine.ErrBoxLost)
+	}
+	return nil
+}

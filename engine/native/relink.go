@@ -1,0 +1,126 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// errLost is in the error of a request that was on its way when the connection was
+// lost: nobody knows whether it was carried out.
+var errLost = errors.New("connection lost")
+
+// How a lost connection is made again. A launcher that was killed is back within
+// a fraction of a second: it prepares the image and finds its boxes.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 100 * time.Millisecond
+	// reconnectPatience bounds how long a request waits for a launcher.
+	reconnectPatience = 10 * time.Second
+)
+
+// lose ends all requests that wait for a reply over the connection that is gone.
+func (l *link) lose(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn, l.err = nil, err
+	for id, ch := range l.waiting {
+		close(ch)
+		delete(l.waiting, id)
+	}
+	for id, r := range l.given {
+		if r.typ == rpc.TypeCreate && r.box != "" {
+			l.orphans = append(l.orphans, r.box)
+		}
+		delete(l.given, id)
+	}
+}
+
+// give ends the wait for a connection. It is false if nobody wants it any more.
+func (l *link) give(conn *wire.Conn, err error) bool {
+	l.mu.Lock()
+	l.conn, l.final = conn, conn == nil
+	if l.ctx.Err() != nil {
+		l.conn, l.final = nil, true
+	}
+	if err != nil && l.err == nil {
+		l.err = err
+	}
+	if l.conn != nil {
+		l.err = nil
+	}
+	close(l.up)
+	l.up = make(chan struct{})
+	orphans := l.orphans
+	if l.conn != nil {
+		l.orphans = nil
+	}
+	wanted := l.conn != nil
+	l.mu.Unlock()
+	if wanted {
+		for _, id := range orphans {
+			_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // lost once more, the box is found by Boxes
+		}
+	}
+	return wanted
+}
+
+// redial makes a new connection, for as long as it takes.
+func (l *link) redial() (*wire.Conn, error) {
+	if l.o.dial == nil {
+		return nil, errLost
+	}
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		if l.ctx.Err() != nil {
+			return nil, l.ctx.Err()
+		}
+		conn, err := l.o.dial(l.ctx)
+		if err == nil {
+			return conn, nil
+		}
+		l.mu.Lock()
+		l.err = err
+		l.mu.Unlock()
+		select {
+		case <-time.After(pause):
+		case <-l.ctx.Done():
+		}
+	}
+}
+
+// connection returns the one that there is, or waits for the next.
+func (l *link) connection(ctx context.Context) (*wire.Conn, error) {
+	var late <-chan time.Time
+	for {
+		l.mu.Lock()
+		conn, up, final, err := l.conn, l.up, l.final, l.err
+		l.mu.Unlock()
+		switch {
+		case conn != nil:
+			return conn, nil
+		case final:
+			return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+		case late == nil:
+			t := time.NewTimer(reconnectPatience)
+			defer t.Stop()
+			late = t.C
+		}
+		select {
+		case <-up:
+		case <-late:
+			return nil, fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// lostErrorLocked says why a request has no reply.
+func (l *link) lostErrorLocked() error {
+	return fmt.Errorf("%w: %w: %v", engine.ErrNoLauncher, errLost, l.err)
+}

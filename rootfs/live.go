@@ -1,0 +1,186 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// A read-only root cannot be made writable again from outside: the kernel has locked
+// it, for everybody (MNT_LOCK_READONLY, can_change_locked_flags in fs/namespace.c), in
+// clones of the mount too. So a Reachable one has a second, writable mount of its tmpfs
+// within, for whoever has to make mount points without a descriptor from the time when
+// it was built. The directory above it belongs to the host's root and is searchable by
+// nobody else; no user of the box is mapped to that id, so that no capability in the
+// box's user namespace overrides it (capable_wrt_inode_uidgid).
+const (
+	hostDir  = perBoxDir + "/host"
+	hostView = hostDir + "/root"
+)
+
+// makeHostDir makes the place of the second mount in the skeleton.
+func makeHostDir(skeleton *os.File) error {
+	f := &filler{top: skeleton}
+	f.mkdir(hostDir, 0o700)
+	f.mkdir(hostView, 0o700)
+	return f.err
+}
+
+// attachHostView attaches the second mount.
+func attachHostView(skeleton, box *os.File) error {
+	m, err := linux.OpenTree(skeleton, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
+		return err
+	}
+	return attach(m, box, hostView)
+}
+
+// Live is the root of a running box, seen through a process in it. What a path leads
+// to is believed only as far as the box cannot have changed it. It is for one use and
+// owned by its opener.
+type Live struct {
+	pid  int
+	root *os.File
+}
+
+// OpenLive opens the root of process pid, which must be that of a box whose root was
+// built with Reachable. Only the caller can tell that pid still is the process that is
+// meant, by a pidfd that shows it alive afterwards.
+func OpenLive(pid int) (*Live, error) {
+	root, err := linux.Openat2(nil, fmt.Sprintf("/proc/%d/root", pid), unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
+	if err != nil {
+		return nil, fmt.Errorf("opening root of box: %w", err)
+	}
+	return &Live{pid, root}, nil
+}
+
+// Close closes the descriptor.
+func (l *Live) Close() error { return l.root.Close() }
+
+// mounted opens a directory of the box that is the root of a mount.
+func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
+	dir, err := linux.Openat2(l.root, path, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, unix.Statx_t{}, err
+	}
+	st, err := linux.Statx(dir, unix.STATX_BASIC_STATS)
+	if err == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		err = fmt.Errorf("%q in the box: nothing is mounted there", "/"+path)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, st, err
+	}
+	return dir, st, nil
+}
+
+// Skeleton is as that of Root. The caller owns it. A writable root has no second mount
+// and needs none: a clone of it shows what is beneath the mounts on it.
+func (l *Live) Skeleton(writable bool) (*os.File, error) {
+	if writable {
+		return l.clone()
+	}
+	dir, _, err := l.mounted(hostView)
+	if err != nil {
+		return nil, fmt.Errorf("opening skeleton of box: %w", err)
+	}
+	return dir, nil
+}
+
+// clone returns a detached copy of the mount that is the box's root. Only a thread
+// within a mount namespace may copy mounts of it.
+func (l *Live) clone() (tree *os.File, err error) {
+	ns, err := linux.Openat2(nil, fmt.Sprintf("/proc/%d/ns/mnt", l.pid), unix.OpenHow{Flags: unix.O_RDONLY})
+	if err != nil {
+		return nil, fmt.Errorf("opening mount namespace of box: %w", err)
+	}
+	defer ns.Close()
+	err = linux.OnThrowawayThread(func() error {
+		if err := linux.Setns(ns, unix.CLONE_NEWNS); err != nil {
+			return err
+		}
+		tree, err = linux.OpenTree(l.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening skeleton of box: %w", err)
+	}
+	return tree, nil
+}
+
+// Device identifies a mounted file system as long as it is mounted.
+type Device struct{ Major, Minor uint32 }
+
+// DeviceOf is the file system of dir.
+func DeviceOf(dir *os.File) (Device, error) {
+	st, err := linux.Statx(dir, unix.STATX_BASIC_STATS)
+	return Device{st.Dev_major, st.Dev_minor}, err
+}
+
+// Volume opens the file system dev that is mounted at path, good for fstatfs. The
+// caller owns it. Another one there, or none, is an error: a writable root can be
+// rearranged by the box.
+func (l *Live) Volume(path string, dev Device) (*os.File, error) {
+	if path == "/" {
+		return l.rootVolume(dev)
+	}
+	dir, st, err := l.mounted(strings.TrimPrefix(path, "/"))
+	if err != nil {
+		return nil, fmt.Errorf("opening volume %q: %w", path, err)
+	}
+	if (Device{st.Dev_major, st.Dev_minor}) != dev {
+		dir.Close()
+		return nil, fmt.Errorf("opening volume %q: another file system is mounted there", path)
+	}
+	return dir, nil
+}
+
+// rootVolume opens a file in the writable root: the root's own descriptor would lead
+// to all that is in it.
+func (l *Live) rootVolume(dev Device) (*os.File, error) {
+	f, err := linux.Openat2(l.root, "etc/hostname", unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("opening volume %q: %w", "/", err)
+	}
+	st, err := linux.Statx(f, unix.STATX_BASIC_STATS)
+	if err == nil && ((Device{st.Dev_major, st.Dev_minor}) != dev || st.Mode&unix.S_IFMT != unix.S_IFREG) {
+		err = errors.New("opening volume \"/\": the box has put something else in its place")
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// OpenPTY is Root.OpenPTY, for ids of the host.
+func (l *Live) OpenPTY(uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
+	pts, _, err := l.mounted("dev/pts")
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
+	}
+	defer pts.Close()
+	st, err := linux.Fstatfs(pts)
+	if err == nil && st.Type != unix.DEVPTS_SUPER_MAGIC {
+		err = errors.New("the box has no devpts")
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
+	}
+	return openPTY(pts, uid, gid, rows, cols)
+}
