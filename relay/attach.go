@@ -313,6 +313,9 @@ func (a *Attachment) resumeLocked(c *Client) error {
 	case h.StdinAccepted > sent:
 		return malformed("stdin was taken up to %d, but sent up to %d", h.StdinAccepted, sent)
 	default:
+		if h.StdinAccepted > a.base {
+			a.pause = 0 // the last connection was of use
+		}
 		a.takenLocked(h.StdinAccepted)
 	}
 	if a.size != nil {
