@@ -37,6 +37,12 @@ func (l *Log) resume() error {
 		l.number = list[len(list)-1] + 1
 	}
 	l.size, l.oldest = end.size, max(1, l.oldest)
+	if end.open { // only the newline is missing: the line counts
+		if err := l.writeLocked([]byte("\n"), l.head); err != nil {
+			return err
+		}
+		end.size, end.lineEnd = l.size, l.size
+	}
 	if err := l.recordTorn(f, end); err != nil {
 		return err
 	}
@@ -103,6 +109,7 @@ type tail struct {
 	found   bool // whether there is a line with a hash that matches
 	head    Head // that line
 	lineEnd int64
+	open    bool  // it has no newline
 	size    int64 // of the file; behind lineEnd is no line
 }
 
@@ -121,6 +128,7 @@ func lastLine(f *os.File) (tail, error) {
 		}
 		if head, end, ok := lastIn(b, start == 0); ok {
 			t.found, t.head, t.lineEnd = true, head, start+int64(end)
+			t.open = b[end-1] != '\n'
 			return t, nil
 		}
 		if start == 0 {
@@ -129,17 +137,19 @@ func lastLine(f *os.File) (tail, error) {
 	}
 }
 
-// lastIn is the last line in b whose hash matches, and where it ends. What is in
-// front of the first newline is part of a line, unless whole.
+// lastIn is the last line in b whose hash matches, and where it ends, with its
+// newline if it has one. What is in front of the first newline is part of a line,
+// unless whole.
 func lastIn(b []byte, whole bool) (head Head, end int, ok bool) {
-	for end = bytes.LastIndexByte(b, '\n'); end >= 0; end = bytes.LastIndexByte(b[:end], '\n') {
-		start := bytes.LastIndexByte(b[:end], '\n') + 1
+	for end = len(b); end > 0; {
+		start := bytes.LastIndexByte(b[:end-1], '\n') + 1
 		if start == 0 && !whole {
 			return Head{}, 0, false
 		}
-		if r, hash, err := decode(b[start:end]); err == nil {
-			return Head{Seq: r.Seq, Hash: hash}, end + 1, true
+		if r, hash, err := decode(bytes.TrimSuffix(b[start:end], []byte("\n"))); err == nil {
+			return Head{Seq: r.Seq, Hash: hash}, end, true
 		}
+		end = start
 	}
 	return Head{}, 0, false
 }

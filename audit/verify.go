@@ -76,8 +76,8 @@ func VerifyHead(path string, known Head) (Report, error) {
 		if err := v.readFile(f); err != nil {
 			return v.report, err
 		}
-		if i < len(files)-1 && v.report.Unfinished > 0 {
-			return v.report, &BrokenError{File: v.file, Line: v.line, What: "the file ends within a line"}
+		if i < len(files)-1 && (v.report.Unfinished > 0 || !v.anchored) {
+			return v.report, v.broken(v.line, "the file ends within a line, or has none: its end was cut off")
 		}
 		v.number++
 	}
