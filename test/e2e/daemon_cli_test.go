@@ -1,0 +1,173 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestCopy(t *testing.T) {
+	d := startDaemon(t)
+	dir := t.TempDir()
+	data := make([]byte, 3<<20)
+	rand.Read(data)
+	tree := filepath.Join(dir, "tree")
+	if err := os.MkdirAll(filepath.Join(tree, "sub"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, content := range map[string][]byte{"big": data, "sub/empty": nil} {
+		if err := os.WriteFile(filepath.Join(tree, name), content, 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d.says(0, "", "exec", "s", "--", "true")
+	d.says(0, "", "cp", tree, "s:")
+	d.says(0, "", "exec", "s", "--", "sh", "-c", "test -x tree/big && mkfifo tree/fifo && ln -s /etc/passwd tree/link")
+	out := filepath.Join(dir, "out")
+	got := d.run("cp", "s:tree", out)
+	if got.status != 0 || strings.Count(got.stderr, "left out") != 2 {
+		t.Errorf("%v", got)
+	}
+	if text, err := os.ReadFile(filepath.Join(out, "big")); err != nil || !bytes.Equal(text, data) {
+		t.Errorf("%d bytes came back, %v", len(text), err)
+	}
+	if info, err := os.Stat(filepath.Join(out, "sub", "empty")); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o750 {
+		t.Errorf("%v, %v", info, err)
+	}
+	d.stdin = strings.NewReader("piped\x00\xff")
+	d.says(0, "", "cp", "-", "s:/tmp/x")
+	d.says(0, "piped\x00\xff", "cp", "s:/tmp/x", "-")
+	d.wantRefused(125, d.run("cp", "s:/no/such", "-"), "/no/such")
+}
+
+// An MCP server, or any other program that speaks over stdio, works through attach.
+func TestAttachPassesBytesUntouched(t *testing.T) {
+	d := startDaemon(t)
+	data := make([]byte, 2<<20)
+	rand.Read(data)
+	d.says(0, "", "start", "s", "--id", "cat", "--", "sh", "-c", "cat; echo end >&2; exit 4")
+	d.stdin = bytes.NewReader(data)
+	got := d.run("attach", "s", "cat")
+	if got.status != 4 || got.stdout != string(data) || got.stderr != "end\n" {
+		t.Errorf("status %d, %d bytes of stdout, stderr %q", got.status, len(got.stdout), got.stderr)
+	}
+	d.stdin = bytes.NewReader(data)
+	one := d.run("run", "-i", "--state-dir", d.state, "--", "cat")
+	if one.status != 0 || one.stdout != string(data) {
+		t.Errorf("boxd run -i: status %d, %d bytes, %q", one.status, len(one.stdout), one.stderr)
+	}
+}
+
+func TestAttachTerminal(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "start", "s", "--id", "sh", "-t", "--", "sh")
+	p := d.openPTY(33, 111, "attach", "s", "sh")
+	p.send("stty size; tty\n")
+	p.await("33 111")
+	p.await("/dev/pts/0")
+	p.resize(44, 99)
+	p.send("stty size; kept=yes\n")
+	p.await("44 99")
+	p.send("\x10\x11")
+	p.await("boxd: detached")
+	if status := p.wait(); status != 0 {
+		t.Errorf("detached with status %d", status)
+	}
+	// The shell is still there, with what it knew.
+	p = d.openPTY(20, 70, "attach", "s", "sh", "--since", "end")
+	p.send("echo kept=$kept\n")
+	p.await("kept=yes")
+	watch := d.openPTY(20, 70, "attach", "s", "sh", "--observe")
+	watch.await("kept=yes")
+	d.wantRefused(125, d.run("attach", "s", "sh"), "--take-over")
+	p.send("exit 6\n")
+	if status := p.wait(); status != 6 {
+		t.Errorf("status %d, want 6: %q", status, p.text.String())
+	}
+	if status := watch.wait(); status != 6 {
+		t.Errorf("the one who watches: status %d, want 6", status)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "start", "s", "--id", "p", "--", "sh", "-c", "echo out; echo err >&2; exec sleep 3600")
+	got := d.run("ps", "s", "--json")
+	var list struct{ Processes []struct{ ID, State string } }
+	if err := json.Unmarshal([]byte(got.stdout), &list); err != nil || len(list.Processes) != 1 || list.Processes[0].ID != "p" || list.Processes[0].State != "running" {
+		t.Errorf("%v, %v", got, err)
+	}
+	d.wantRefused(125, d.run("start", "s", "--id", "p", "--", "true"), "p")
+	d.wantRefused(127, d.run("start", "s", "--id", "q", "--", "nosuchprogram"), "nosuchprogram")
+	d.says(0, "", "stop", "s", "p")
+	d.says(0, "out\n", "logs", "s", "p")
+	d.says(0, "err\n", "logs", "s", "p", "--stream", "stderr")
+	d.says(0, "t\n", "logs", "s", "p", "--since", "2")
+	d.says(0, "out\n", "logs", "-f", "s", "p")
+	if got := d.run("ps"); got.status != 0 || !strings.Contains(got.stdout, "stopped") {
+		t.Errorf("%v", got)
+	}
+	d.says(125, "", "attach", "s", "nosuch")
+}
+
+func TestLooking(t *testing.T) {
+	d := startDaemon(t)
+	events := d.openPTY(24, 200, "events")
+	d.says(0, "", "exec", "s", "--memory", "64M", "--", "true")
+	events.await("session=s")
+	events.cmd.Process.Signal(syscall.SIGINT)
+	if status := events.wait(); status != 130 {
+		t.Errorf("events: status %d", status)
+	}
+	for _, c := range []struct {
+		args  string
+		parts []string
+	}{
+		{"sessions ls", []string{"s ", "running", "default"}},
+		{"sessions show s", []string{"64 MiB", "running"}},
+		{"top --once", []string{"s ", "64 MiB"}},
+		{"top --once --json", []string{`"session":"s"`}},
+		{"status", []string{"available", "yes"}},
+		{"status --json", []string{`"available":true`}},
+		{"__complete exec ", []string{"s\t"}},
+	} {
+		got := d.run(strings.Split(c.args, " ")...)
+		for _, part := range c.parts {
+			if got.status != 0 || !strings.Contains(got.stdout, part) {
+				t.Errorf("boxd %s: %v, want %q", c.args, got, part)
+			}
+		}
+	}
+}
+
+func TestAuditVerify(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "exec", "s", "--", "true")
+	d.stop()
+	path := filepath.Join(d.dir, "audit.log")
+	if got := d.run("audit", "verify", path); got.status != 0 || !strings.HasPrefix(got.stdout, "ok: ") {
+		t.Errorf("%v", got)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	changed := bytes.Replace(text, []byte(`"session":"s"`), []byte(`"session":"t"`), 1)
+	if bytes.Equal(text, changed) {
+		t.Fatalf("no session in the audit log:\n%s", text)
+	}
+	other := filepath.Join(t.TempDir(), "audit.log")
+	if err := os.WriteFile(other, changed, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := d.run("audit", "verify", other); got.status != 1 || !strings.Contains(got.stderr, "changed") {
+		t.Errorf("%v", got)
+	}
+	d.wantRefused(125, d.run("audit", "verify", "/no/such"), "/no/such")
+	d.start()
+}
