@@ -178,10 +178,16 @@ func (p *managed) run(t *table) {
 			o.cut()
 		}
 	})
+	force := time.AfterFunc(2*wire.EndDelay, func() {
+		for _, o := range p.outputs {
+			o.force()
+		}
+	})
 	for _, o := range p.outputs {
 		<-o.done
 	}
 	cut.Stop()
+	force.Stop()
 	p.closeStdio()
 	t.ended(p, status, wall)
 }

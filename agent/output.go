@@ -88,7 +88,9 @@ func (o *output) pump() {
 }
 
 // read fills the next part of the ring; false means that there is nothing yet. It
-// asks how much there is, because it makes as much of the ring unreadable.
+// asks how much there is, because it makes as much of the ring unreadable. Memory for
+// the ring that cannot be had (EFAULT) is the end of the stream, and the process gets
+// SIGPIPE; cgroups leaves room for all rings.
 func (o *output) read(fd uintptr) bool {
 	there, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ) // also called FIONREAD
 	if err != nil || there < 1 {
@@ -152,6 +154,16 @@ func (o *output) cut() {
 	o.mu.Unlock()
 	o.roomier.Broadcast()
 	_ = o.src.SetReadDeadline(past)
+}
+
+// force overwrites what nobody has released, rather than wait any longer for room.
+// A stream needs it after its end only if the process has enlarged its pipe, beyond
+// what was kept free for it (F_SETPIPE_SZ).
+func (o *output) force() {
+	o.mu.Lock()
+	o.drop = true
+	o.mu.Unlock()
+	o.roomier.Broadcast()
 }
 
 // hungUp says that a pipe has nobody left who could write to it.

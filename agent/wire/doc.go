@@ -42,7 +42,9 @@
 // the agent fills and the client reads, see [RingHeader]. Ended is sent when the
 // process was reaped and its streams are at their end. Whoever still holds them
 // then, a process in the background, has EndDelay to let go; after that they end
-// with what is in the pipe at that moment.
+// with what is in the pipe at that moment, for which the ring has kept room. Where it
+// has not, because the process made its pipe larger, the oldest bytes are overwritten
+// another EndDelay later: an end is never held up by nobody reading.
 //
 // A frame is a header of 12 bytes, all integers little endian, and a body:
 //
