@@ -6,11 +6,16 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/workspace"
 )
 
 // measureEvery is how old the size of a workspace may be when something is to be
-// started in it.
-const measureEvery = 3 * time.Second
+// started in it; after a slow measurement it may be older, so that measuring takes a
+// fiftieth of the time at most.
+const (
+	measureEvery = 3 * time.Second
+	measureShare = 50
+)
 
 // checkWorkspace refuses to start anything while the workspaces of the tenant are over
 // their quota. It is an admission quota: what runs can write more until then.
@@ -25,33 +30,34 @@ func (s *session) checkWorkspace(ctx context.Context) error {
 	return m.ledger.Over(s.key.Tenant)
 }
 
-// measure counts the workspace of the session anew, if that was not done lately.
+// measure counts the workspace of the session anew, if that was not done lately. What
+// is beyond the bounds of a measurement is not counted, which operators are told.
 func (s *session) measure(ctx context.Context) error {
 	s.mu.Lock()
 	own := s.resolved.Workspace == "" && s.resolved.WorkspaceMode != policy.WorkspaceNone
 	s.mu.Unlock()
-	if !own {
+	if !own || !s.measuring.TryLock() { // who measures now tells the others
 		return nil
 	}
-	s.measuring.Lock()
 	defer s.measuring.Unlock()
-	now := s.m.now()
-	if s.unmeasure != nil && now-s.measuredAt < measureEvery {
+	began := s.m.now()
+	if s.unmeasure != nil && began < s.measureNext {
 		return nil
 	}
 	usage, err := s.m.workspaces.Measure(ctx, s.key.Tenant, s.key.ID)
 	if err != nil {
 		return fmt.Errorf("measuring the workspace: %w", err)
 	}
-	if !usage.Complete {
-		return fmt.Errorf("workspace of session %q: has more than %d entries, directories that are too deep or unreadable, or takes too long to be measured: %w",
-			s.key.ID, usage.Entries, policy.ErrQuota)
+	if !usage.Complete && !s.partial {
+		s.m.report(s.key, "", fmt.Sprintf("workspace counts too little in the quota: it has more than %d entries, unreadable or very deep directories, or a slow disk", workspace.MaxEntries))
 	}
+	s.partial = !usage.Complete
 	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: usage.Bytes})
 	if s.unmeasure != nil {
 		s.unmeasure()
 	}
-	s.unmeasure, s.measuredAt = counted, s.m.now()
+	s.unmeasure = counted
+	s.measureNext = s.m.now() + max(measureEvery, measureShare*(s.m.now()-began))
 	s.mu.Lock()
 	s.measured = usage.Bytes
 	s.mu.Unlock()

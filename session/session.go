@@ -49,10 +49,12 @@ type session struct {
 	goneErr    error  // why it could not be created
 	release    func() // of what is reserved in the ledger
 
-	measuring  sync.Mutex // one measurement of the workspace at a time; outermost
-	measuredAt time.Duration
-	measured   int64  // bytes; guarded by mu
-	unmeasure  func() // gives measured back to the ledger; guarded by measuring
+	measured int64 // bytes of the workspace
+
+	measuring   sync.Mutex // one measurement of the workspace at a time; above mu
+	measureNext time.Duration
+	partial     bool   // the last one was incomplete
+	unmeasure   func() // gives measured back to the ledger
 }
 
 func newSession(m *Manager, key Key) *session {

@@ -1,0 +1,15 @@
+package session
+
+import (
+	"io"
+	"log/slog"
+	"testing"
+)
+
+// testLogger drops what is logged, unless tests are verbose.
+func testLogger(t testing.TB) *slog.Logger {
+	if testing.Verbose() {
+		return slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
+	return slog.New(slog.NewTextHandler(io.Discard, nil))
+}
