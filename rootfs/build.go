@@ -1,7 +1,6 @@
 package rootfs
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -35,7 +34,7 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.devpts, b.volumes} {
+	for _, step := range []func() error{b.skeleton, b.view, b.system, b.reach, b.devpts, b.volumes} {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -116,9 +115,6 @@ func (b *builder) fill(f *filler) error {
 	for _, name := range perBoxEtc {
 		f.write(perBoxDir+"/"+name, 0o644, perBoxFile(name, b.o))
 	}
-	if b.o.Reachable {
-		f.err = errors.Join(f.err, makeHostDir(f.top))
-	}
 	return f.err
 }
 
@@ -140,10 +136,7 @@ func (b *builder) view() (err error) {
 	if err := linux.MountSetattr(b.box, false, unix.MountAttr{Attr_set: attrs}); err != nil {
 		return err
 	}
-	if err := attach(b.box, b.top, rootName); err != nil || !b.o.Reachable || b.o.Writable {
-		return err
-	}
-	return attachHostView(b.root.skeleton, b.box)
+	return attach(b.box, b.top, rootName)
 }
 
 // system mounts what the host gives.

@@ -42,6 +42,10 @@ func (h *Host) addDev(top *os.File, _ string) error {
 	for _, name := range []string{"pts", "shm", "mqueue"} {
 		dev.mkdir(name, 0o755)
 	}
+	if h.reachable {
+		dev.mkdir(hostDir, 0o700)
+		dev.mkdir(hostView, 0o700)
+	}
 	if dev.err != nil {
 		return dev.err
 	}

@@ -24,6 +24,8 @@ type Host struct {
 	dir   string
 	trees []tree
 	links []link
+	// reachable: processes that did not build a root go on with it, see OpenLive.
+	reachable bool
 }
 
 // tree is a mount of the template that every box gets a clone of.
@@ -43,9 +45,15 @@ const templateSize = "16m"
 // namespace.
 func OpenHost(dir string) (*Host, error) { return openHost(dir, "/") }
 
+// OpenReachableHost is OpenHost for boxes that other processes go on with: with
+// [OpenLive], when the one that built them is gone.
+func OpenReachableHost(dir string) (*Host, error) { return buildHost(dir, "/", true) }
+
 // openHost is OpenHost for a system that lives below root, so that tests can
 // bring their own.
-func openHost(dir, root string) (host *Host, err error) {
+func openHost(dir, root string) (host *Host, err error) { return buildHost(dir, root, false) }
+
+func buildHost(dir, root string, reachable bool) (host *Host, err error) {
 	var undo cleanup.Stack
 	defer func() { undo.Undo(&err) }()
 	wrap := func(err error) error { return fmt.Errorf("preparing image \"host\": %w", err) }
@@ -55,7 +63,7 @@ func openHost(dir, root string) (host *Host, err error) {
 		return nil, wrap(err)
 	}
 	defer top.Close()
-	h := &Host{dir: dir}
+	h := &Host{dir: dir, reachable: reachable}
 	undo.Push(h.closeTrees)
 	for _, fill := range []func(top *os.File, root string) error{h.addSystem, h.addEtc, h.addDev} {
 		if err := fill(top, root); err != nil {

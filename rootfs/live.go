@@ -13,27 +13,25 @@ import (
 
 // A read-only root cannot be made writable again from outside: the kernel has locked
 // it, for everybody (MNT_LOCK_READONLY, can_change_locked_flags in fs/namespace.c), in
-// clones of the mount too. So a Reachable one has a second, writable mount of its tmpfs
-// within, for whoever has to make mount points without a descriptor from the time when
-// it was built. The directory above it belongs to the host's root and is searchable by
-// nobody else; no user of the box is mapped to that id, so that no capability in the
-// box's user namespace overrides it (capable_wrt_inode_uidgid).
+// clones of the mount too. And none can be cloned without the mounts on it, which are
+// locked as well (has_locked_children). So the root of a box that other processes go on
+// with has a second mount of its skeleton within, writable and with nothing on it.
+//
+// It is in /dev, which is read-only also where the root is not, so that the box cannot
+// rename what leads to it. The directory above it belongs to the host's root and is
+// searchable by nobody else; no user of the box is mapped to that id, so that no
+// capability in the box's user namespace overrides it (capable_wrt_inode_uidgid).
 const (
-	hostDir  = perBoxDir + "/host"
+	hostDir  = ".host" // in /dev
 	hostView = hostDir + "/root"
 )
 
-// makeHostDir makes the place of the second mount in the skeleton.
-func makeHostDir(skeleton *os.File) error {
-	f := &filler{top: skeleton}
-	f.mkdir(hostDir, 0o700)
-	f.mkdir(hostView, 0o700)
-	return f.err
-}
-
-// attachHostView attaches the second mount.
-func attachHostView(skeleton, box *os.File) error {
-	m, err := linux.OpenTree(skeleton, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+// reach attaches the second mount.
+func (b *builder) reach() error {
+	if !b.host.reachable {
+		return nil
+	}
+	m, err := linux.OpenTree(b.root.skeleton, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return err
 	}
@@ -41,26 +39,23 @@ func attachHostView(skeleton, box *os.File) error {
 	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
 		return err
 	}
-	return attach(m, box, hostView)
+	return attach(m, b.box, "dev/"+hostView)
 }
 
 // Live is the root of a running box, seen through a process in it. What a path leads
 // to is believed only as far as the box cannot have changed it. It is for one use and
 // owned by its opener.
-type Live struct {
-	pid  int
-	root *os.File
-}
+type Live struct{ root *os.File }
 
 // OpenLive opens the root of process pid, which must be that of a box whose root was
-// built with Reachable. Only the caller can tell that pid still is the process that is
+// built by a Host of OpenReachableHost. Only the caller can tell that pid still is the process that is
 // meant, by a pidfd that shows it alive afterwards.
 func OpenLive(pid int) (*Live, error) {
 	root, err := linux.Openat2(nil, fmt.Sprintf("/proc/%d/root", pid), unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
 		return nil, fmt.Errorf("opening root of box: %w", err)
 	}
-	return &Live{pid, root}, nil
+	return &Live{root}, nil
 }
 
 // Close closes the descriptor.
@@ -86,38 +81,13 @@ func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
 	return dir, st, nil
 }
 
-// Skeleton is as that of Root. The caller owns it. A writable root has no second mount
-// and needs none: a clone of it shows what is beneath the mounts on it.
-func (l *Live) Skeleton(writable bool) (*os.File, error) {
-	if writable {
-		return l.clone()
-	}
-	dir, _, err := l.mounted(hostView)
+// Skeleton is as that of Root. The caller owns it.
+func (l *Live) Skeleton() (*os.File, error) {
+	dir, _, err := l.mounted("dev/" + hostView)
 	if err != nil {
 		return nil, fmt.Errorf("opening skeleton of box: %w", err)
 	}
 	return dir, nil
-}
-
-// clone returns a detached copy of the mount that is the box's root. Only a thread
-// within a mount namespace may copy mounts of it.
-func (l *Live) clone() (tree *os.File, err error) {
-	ns, err := linux.Openat2(nil, fmt.Sprintf("/proc/%d/ns/mnt", l.pid), unix.OpenHow{Flags: unix.O_RDONLY})
-	if err != nil {
-		return nil, fmt.Errorf("opening mount namespace of box: %w", err)
-	}
-	defer ns.Close()
-	err = linux.OnThrowawayThread(func() error {
-		if err := linux.Setns(ns, unix.CLONE_NEWNS); err != nil {
-			return err
-		}
-		tree, err = linux.OpenTree(l.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("opening skeleton of box: %w", err)
-	}
-	return tree, nil
 }
 
 // Device identifies a mounted file system as long as it is mounted.

@@ -31,9 +31,6 @@ type Options struct {
 	// bytes, until it ends.
 	Writable  bool
 	UpperSize int64 // bytes; only with Writable
-	// Reachable lets a process that did not build the root go on with it, see
-	// [OpenLive].
-	Reachable bool
 	// IDMapUserNS is a user namespace that maps the ids 0 … 65535 to the ids of
 	// the box. It is needed with Writable, and lent for the time of the call.
 	IDMapUserNS *os.File

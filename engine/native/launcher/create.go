@@ -134,7 +134,6 @@ func (l *Launcher) makeRoot(b *box) error {
 		TmpSize:   b.spec.TmpSize,
 		Writable:  b.spec.WritableRoot,
 		UpperSize: b.spec.UpperSize,
-		Reachable: b.service,
 	}
 	if o.Writable {
 		ids := []mounts.IDRange{{Disk: 0, Host: uint32(b.lease.Base), Size: idRange}}

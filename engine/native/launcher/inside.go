@@ -57,7 +57,7 @@ func (b *box) makePoint(target string, dir bool) error {
 		return err
 	}
 	defer l.Close()
-	skeleton, err := l.Skeleton(b.spec.WritableRoot)
+	skeleton, err := l.Skeleton()
 	if err != nil {
 		return err
 	}

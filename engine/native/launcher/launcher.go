@@ -144,7 +144,11 @@ func (l *Launcher) openHost(stateDir string) error {
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}
-	if l.image, err = rootfs.OpenHost(filepath.Join(l.instance.private(), "host")); err != nil {
+	openHost := rootfs.OpenHost
+	if l.service != nil {
+		openHost = rootfs.OpenReachableHost
+	}
+	if l.image, err = openHost(filepath.Join(l.instance.private(), "host")); err != nil {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
@@ -215,7 +219,7 @@ func (l *Launcher) close() error {
 		errs = append(errs, l.image.Close())
 	}
 	// Otherwise the next launcher finds there what to remove.
-	if l.instance != nil && !l.undead.Load() && len(l.boxes) == 0 {
+	if l.instance != nil && !l.undead.Load() && (l.service == nil || len(l.boxes) == 0) {
 		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {
