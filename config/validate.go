@@ -2,20 +2,15 @@ package config
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"path"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
-	"github.com/boxd/boxd/policy"
 )
 
 // Validate fills in what follows from other keys and checks everything. The first
@@ -163,92 +158,4 @@ func (c *Config) validateWords() error {
 		return nil
 	}
 	return refuse("log.level", engine.Quote(c.Log.Level), `must be "debug", "info", "warn" or "error"`)
-}
-
-func (c *Config) validateNumbers() error {
-	size := func(field string, n policy.Size, least, most int64) error {
-		if int64(n) >= least && int64(n) <= most {
-			return nil
-		}
-		return refuse(field, engine.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", engine.FormatSize(least), engine.FormatSize(most)))
-	}
-	count := func(field string, n, least, most int) error {
-		if n >= least && n <= most {
-			return nil
-		}
-		return refuse(field, fmt.Sprint(n), fmt.Sprintf("must be %d to %d", least, most))
-	}
-	length := func(field string, d policy.Duration, least, most time.Duration) error {
-		if t := time.Duration(d); t >= least && t <= most {
-			return nil
-		}
-		return refuse(field, d.String(), fmt.Sprintf("must be %s to %s", least, most))
-	}
-	outputLimit := c.Exec.OutputLimit
-	if outputLimit == engine.Unlimited {
-		outputLimit = 1
-	}
-	const day = 24 * time.Hour
-	return cmp.Or(
-		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
-		count("audit.keep", c.Audit.Keep, 1, 10000),
-		length("sessions.idle_ttl", c.Sessions.IdleTTL, policy.MinIdleTTL, 366*day),
-		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
-		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
-		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
-		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
-		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),
-		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),
-		size("http.max_body", c.HTTP.MaxBody, 4<<10, 64<<20),
-		size("http.max_file", c.HTTP.MaxFile, 1, 1<<40),
-		count("http.max_connections", c.HTTP.MaxConnections, 16, 1<<20),
-		length("http.header_timeout", c.HTTP.HeaderTimeout, 100*time.Millisecond, 5*time.Minute),
-		length("http.idle_timeout", c.HTTP.IdleTimeout, time.Second, day),
-	)
-}
-
-// validatePolicy lets package policy judge its part.
-func (c *Config) validatePolicy() error {
-	c.Policy.IdleTTL = c.Sessions.IdleTTL
-	c.Policy.OwnDirs = nil
-	for _, p := range []string{c.StateDir, c.RuntimeDir, c.Socket.Path, c.Audit.File, c.TokensFile, c.TLS.Key} {
-		if p != "" {
-			c.Policy.OwnDirs = append(c.Policy.OwnDirs, p)
-		}
-	}
-	if _, err := policy.New(c.Policy); err != nil {
-		return err
-	}
-	return c.openRoots()
-}
-
-// openRoots looks where the allowed mount roots really are: a link to /etc is /etc.
-// A root that does not exist yet, or that this process may not see, is left to the
-// launcher, which looks at every mount that is made.
-func (c *Config) openRoots() error {
-	check := func(field string, roots []string) error {
-		for i, root := range roots {
-			s, err := mounts.Open(mounts.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
-			var bad *mounts.Error
-			if errors.As(err, &bad) && bad.Err == nil {
-				return refuse(fmt.Sprintf("%s[%d]", field, i), bad.Value, bad.Rule)
-			}
-			if err == nil {
-				s.Close()
-			}
-		}
-		return nil
-	}
-	if err := check("allowed_mount_roots", c.Policy.AllowedMountRoots); err != nil {
-		return err
-	}
-	for name, t := range c.Policy.Tenants {
-		if t.AllowedMountRoots == nil {
-			continue
-		}
-		if err := check("tenants."+name+".allowed_mount_roots", *t.AllowedMountRoots); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -1,0 +1,54 @@
+package config
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// validateNumbers checks sizes, counts and times. The bounds are there to catch slips
+// of the pen, and zeros that would mean something else further down.
+func (c *Config) validateNumbers() error {
+	size := func(field string, n policy.Size, least, most int64) error {
+		if int64(n) >= least && int64(n) <= most {
+			return nil
+		}
+		return refuse(field, engine.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", engine.FormatSize(least), engine.FormatSize(most)))
+	}
+	count := func(field string, n, least, most int) error {
+		if n >= least && n <= most {
+			return nil
+		}
+		return refuse(field, fmt.Sprint(n), fmt.Sprintf("must be %d to %d", least, most))
+	}
+	length := func(field string, d policy.Duration, least, most time.Duration) error {
+		if t := time.Duration(d); t >= least && t <= most {
+			return nil
+		}
+		return refuse(field, d.String(), fmt.Sprintf("must be %s to %s", least, most))
+	}
+	outputLimit := c.Exec.OutputLimit
+	if outputLimit == engine.Unlimited {
+		outputLimit = 1
+	}
+	const day = 24 * time.Hour
+	return cmp.Or(
+		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
+		count("audit.keep", c.Audit.Keep, 1, 10000),
+		length("sessions.idle_ttl", c.Sessions.IdleTTL, policy.MinIdleTTL, 366*day),
+		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
+		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
+		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
+		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
+		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),
+		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),
+		size("http.max_body", c.HTTP.MaxBody, 4<<10, 64<<20),
+		size("http.max_file", c.HTTP.MaxFile, 1, 1<<40),
+		count("http.max_connections", c.HTTP.MaxConnections, 16, 1<<20),
+		length("http.header_timeout", c.HTTP.HeaderTimeout, 100*time.Millisecond, 5*time.Minute),
+		length("http.idle_timeout", c.HTTP.IdleTimeout, time.Second, day),
+	)
+}

@@ -1,0 +1,57 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/policy"
+)
+
+// validatePolicy lets package policy judge its part.
+func (c *Config) validatePolicy() error {
+	c.Policy.IdleTTL = c.Sessions.IdleTTL
+	c.Policy.OwnDirs = nil
+	for _, p := range []string{c.StateDir, c.RuntimeDir, c.Socket.Path, c.Audit.File, c.TokensFile, c.TLS.Key} {
+		if p != "" {
+			c.Policy.OwnDirs = append(c.Policy.OwnDirs, p)
+		}
+	}
+	if _, err := policy.New(c.Policy); err != nil {
+		return err
+	}
+	return c.openRoots()
+}
+
+// openRoots looks where the allowed mount roots really are: a link to /etc is /etc.
+// A root that does not exist yet, or that this process may not see, is left to the
+// launcher, which looks at every mount that is made.
+func (c *Config) openRoots() error {
+	check := func(field string, roots []string) error {
+		for i, root := range roots {
+			s, err := mounts.Open(mounts.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
+			var bad *mounts.Error
+			if errors.As(err, &bad) && bad.Err == nil {
+				return refuse(fmt.Sprintf("%s[%d]", field, i), bad.Value, bad.Rule)
+			}
+			if err == nil {
+				s.Close()
+			}
+		}
+		return nil
+	}
+	if err := check("allowed_mount_roots", c.Policy.AllowedMountRoots); err != nil {
+		return err
+	}
+	for name, t := range c.Policy.Tenants {
+		if t.AllowedMountRoots == nil {
+			continue
+		}
+		if err := check("tenants."+name+".allowed_mount_roots", *t.AllowedMountRoots); err != nil {
+			return err
+		}
+	}
+	return nil
+}
