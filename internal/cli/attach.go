@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/relay"
@@ -118,14 +119,11 @@ func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 
 // explainAttach says what to do about a refusal.
 func explainAttach(err error) error {
-	if dial, ok := errors.AsType[*relay.DialError](err); ok && dial.Status == 409 {
-		return fmt.Errorf("%w; --observe only watches, --take-over becomes the one who writes", err)
+	if client.IsCode(err, apitypes.CodeWriterTaken) {
+		return fmt.Errorf("%w: --observe watches only, --take-over writes in the other's place", err)
 	}
 	return explainRemote(err)
 }
-
-// errDetached ends the attachment at the user's wish.
-var errDetached = errors.New("detached")
 
 // relayUntilEnd carries bytes until the process has ended, or the user leaves.
 func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatch) error {

@@ -146,7 +146,7 @@ func (d *daemon) reload() {
 		d.log.Error("reading the configuration again: everything stays as it was", "error", err)
 		return
 	}
-	d.log.Info("log level and tokens were read again", "level", d.level.String())
+	d.log.Info("log level and tokens were read again", "level", d.level.Level())
 }
 
 // close takes apart what open has put together, as far as it came.

@@ -168,6 +168,6 @@ func TestAuditVerify(t *testing.T) {
 	if got := d.run("audit", "verify", other); got.status != 1 || !strings.Contains(got.stderr, "changed") {
 		t.Errorf("%v", got)
 	}
-	d.wantRefused(125, d.run("audit", "verify", "/no/such"), "/no/such")
+	d.wantRefused(125, d.run("audit", "verify", other+"2"), other+"2")
 	d.start()
 }

@@ -52,9 +52,9 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	}
 	c.env = []string{"PATH=" + filepath.Dir(c.boxd) + ":" + os.Getenv("PATH"), "HOME=/root", "TERM=vt100",
 		"BOXD_INIT=" + c.init, "BOXD_SOCKET=" + d.socket()}
+	t.Cleanup(func() { d.notify.Close() })
 	t.Cleanup(func() {
 		d.end()
-		d.notify.Close()
 		if t.Failed() {
 			t.Logf("log of the daemon:\n%s", d.logged())
 		}

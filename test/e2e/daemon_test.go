@@ -146,8 +146,8 @@ func TestDaemonRefusesToStart(t *testing.T) {
 		flags []string
 		parts []string
 	}{
-		{[]string{"--listen", "0.0.0.0:0"}, []string{"loopback", "tokens_file"}},
-		{[]string{"--listen", "[::]:0"}, []string{"loopback"}},
+		{[]string{"--listen", "0.0.0.0:0"}, []string{"needs authentication", "tokens_file"}},
+		{[]string{"--listen", "[::]:0"}, []string{"needs authentication"}},
 		{[]string{"--tokens-file", open}, []string{open, "must not be accessible to others"}},
 		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
 		{[]string{"--user", "root"}, []string{"root"}},
@@ -189,6 +189,9 @@ func TestStateDirIsNoTrap(t *testing.T) {
 	}
 	// A runtime directory that is not root's is not used.
 	run := filepath.Join(d.dir, "run")
+	if err := os.RemoveAll(run); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Mkdir(run, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -246,6 +249,7 @@ func TestDaemonReloadsTokens(t *testing.T) {
 	if got := ask("second-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
 		t.Errorf("after a bad file: %v", got)
 	}
+	write("third-0123456789abcdef0123456789 t1 viewer\n") // for the clean-up
 }
 
 // address is where the daemon listens, of its log in JSON.
