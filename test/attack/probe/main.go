@@ -44,6 +44,7 @@ const (
 	baitShmFile  = "shmfile"  // name of a file in /dev/shm of the host
 	baitMarker   = "marker"   // absolute path of a readable file of the host
 	baitDir      = "dir"      // a directory that the box may write; default: the working directory
+	baitPID      = "pid"      // a process of the box that the test has started
 	baitRoot     = "root"     // "ro" or "rw": whether the root of the box is writable
 )
 
@@ -54,7 +55,9 @@ var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespacePro
 // companions are probes that need a process beside them in the box, which the test
 // starts, by what kind of process that is.
 var companions = map[string][]probe{
-	"builtin": builtinProbes,
+	"builtin":  builtinProbes,
+	"managed":  managedProbes,
+	"stranger": strangerProbes,
 }
 
 func main() {
