@@ -83,7 +83,10 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		return err
 	}
 	undo.Push(func() error {
-		return s.m.store.write(change{sessionsBucket, sessionKey(s.key), nil})
+		if err := s.m.store.write(change{sessionsBucket, sessionKey(s.key), nil}); err != nil {
+			s.m.report(s.key, "", "undoing its creation: "+err.Error()) // the next opening does it
+		}
+		return nil
 	})
 	if a.resolved.Workspace == "" {
 		undo.Push(func() error {

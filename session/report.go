@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -68,6 +69,7 @@ func (m *Manager) fail(c Caller, key Key, action string, err error) error {
 
 // report tells operators what went wrong: log, list of errors, event.
 func (m *Manager) report(key Key, process, message string) {
+	message = strings.ReplaceAll(message, "\n", "; ") // joined errors
 	m.log.LogAttrs(context.Background(), slog.LevelWarn, message,
 		slog.String("tenant", key.Tenant), slog.String("session", key.ID), slog.String("process", process))
 	m.errors.add(ErrorRecord{Time: time.Now().Round(0), Tenant: key.Tenant, Session: key.ID, Process: process, Message: message})

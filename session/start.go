@@ -85,7 +85,7 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	}
 	if err = m.launch(ctx, c, u, p, spec); err != nil {
 		release()
-		err = errors.Join(err, p.abandon(old))
+		p.abandon(old)
 		return nil, m.fail(c, s.key, "start", err)
 	}
 	if old != nil {
@@ -124,13 +124,14 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 	noted := s.m.store.enqueue(p.record.put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
-		return nil, nil, errors.Join(err, p.abandon(old))
+		p.abandon(old)
+		return nil, nil, err
 	}
 	return p, old, nil
 }
 
 // abandon gives the id back to old, or to nobody, because p has not been started.
-func (p *Process) abandon(old *Process) error {
+func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()
 	var noted *pending
@@ -145,10 +146,11 @@ func (p *Process) abandon(old *Process) error {
 	p.dropped = true
 	s.mu.Unlock()
 	close(p.up)
-	err := noted.wait() // before done, because the session's record goes after that
+	if err := noted.wait(); err != nil { // before done, because the session's record goes after that
+		s.m.report(s.key, p.id, "undoing its start: "+err.Error()) // the next opening does it
+	}
 	close(p.done)
 	close(p.gone)
-	return err
 }
 
 // launch runs the program of p and records that. On failure nothing runs.

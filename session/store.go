@@ -38,9 +38,8 @@ func (p *pending) wait() error { return <-p.done }
 // would not survive it either. What is handed over while a commit is under way goes
 // into the next one together, so the number of syncs does not grow with the load.
 type store struct {
-	db *bbolt.DB
-
 	mu     sync.Mutex
+	db     *bbolt.DB
 	queue  []*pending
 	closed bool
 
@@ -103,13 +102,13 @@ func (s *store) run() {
 // flush writes all that is queued in one transaction.
 func (s *store) flush() {
 	s.mu.Lock()
-	batch := s.queue
+	db, batch := s.db, s.queue
 	s.queue = nil
 	s.mu.Unlock()
 	if len(batch) == 0 {
 		return
 	}
-	err := s.commit(batch)
+	err := commit(db, batch)
 	for _, p := range batch {
 		p.done <- err
 	}
@@ -117,13 +116,13 @@ func (s *store) flush() {
 
 // commit turns a panic of bbolt, which is how it reports damaged pages, into an
 // error; the transaction is rolled back then.
-func (s *store) commit(batch []*pending) (err error) {
+func commit(db *bbolt.DB, batch []*pending) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("%w: writing: %v", ErrStorage, r)
 		}
 	}()
-	err = s.db.Update(func(tx *bbolt.Tx) error {
+	err = db.Update(func(tx *bbolt.Tx) error {
 		for _, p := range batch {
 			if err := apply(tx, p.changes); err != nil {
 				return err

@@ -1,0 +1,385 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.etcd.io/bbolt"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// database changes the closed database.
+func (b *bench) database(fn func(tx *bbolt.Tx) error) {
+	b.t.Helper()
+	db, err := bbolt.Open(filepath.Join(b.dir, "boxd.db"), 0o600, nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer db.Close()
+	if err := db.Update(fn); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// rewrite changes a record in the closed database.
+func (b *bench) rewrite(key Key, fn func(r *sessionRecord)) {
+	b.t.Helper()
+	b.database(func(tx *bbolt.Tx) error {
+		bucket := tx.Bucket(sessionsBucket)
+		r, err := decodeSession(sessionKey(key), bucket.Get(sessionKey(key)))
+		if err != nil {
+			return err
+		}
+		fn(&r)
+		return bucket.Put(sessionKey(key), encode(&r))
+	})
+}
+
+func TestAdoption(t *testing.T) {
+	for name, end := range map[string]func(b *bench){
+		"close": func(b *bench) { b.Close(ctx, false) },
+		"crash": (*bench).crash,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			before := b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}, Memory: ptr(policy.Size(64 << 20))})
+			p := b.launch(keyA, "p", "serve")
+			ended := b.launch(keyA, "ended", "exit", "3")
+			await(t, ended.Done(), "the end")
+			end(b)
+			b.start()
+			after := b.get(keyA)
+			if after.Box != before.Box || after.State != Running || after.Generation != 1 || !after.CreatedAt.Equal(before.CreatedAt) || after.Processes != 1 {
+				t.Errorf("session was %+v, is %+v", before, after)
+			}
+			if v := b.ensure(keyA, policy.Request{Memory: ptr(policy.Size(64 << 20)), Env: map[string]string{"A": "1"}}); v.Created || v.Recreated {
+				t.Error("it was not found as it was")
+			}
+			again, err := b.Process(keyA, "p")
+			if err != nil || again.View().PID != p.View().PID || again.View().State != ProcessRunning || again.Live() == nil {
+				t.Fatalf("process %+v, %v", again.View(), err)
+			}
+			old, err := b.Process(keyA, "ended")
+			if err != nil || old.View().State != ProcessExited || *old.View().ExitCode != 3 || old.Live() == nil {
+				t.Errorf("ended process: %v", err)
+			}
+			if err := again.Stop(ctx, me, StopOptions{}); err != nil || again.View().State != ProcessStopped {
+				t.Errorf("stopping it: %v", err)
+			}
+			if st := b.Stats(); st.Adopted != 1 || st.Discarded != 0 {
+				t.Errorf("stats %+v", st)
+			}
+			if use, _ := b.Quota("t"); use.Sessions != 1 || use.Memory != 64<<20 {
+				t.Errorf("in use: %+v", use)
+			}
+		})
+	}
+}
+
+// What happened while nobody looked.
+func TestAdoptionAfterChanges(t *testing.T) {
+	b := open(t)
+	p := b.launch(keyA, "exits", "serve")
+	q := b.launch(keyA, "vanishes", "serve")
+	dead := b.ensure(keyB, policy.Request{})
+	r := b.launch(keyB, "lost", "serve")
+	cleared := b.ensure(Key{"t", "c"}, policy.Request{Persistent: ptr(true)})
+	b.crash()
+	box := b.host.box(p.View().Box)
+	box.proc(p.View().Key).exit(9)
+	box.mu.Lock()
+	delete(box.procs, q.View().Key)
+	box.procs["stranger"] = &fakeProc{box: box, m: engine.Managed{Key: "stranger", Args: []string{"serve"}}, pid: 99, done: make(chan struct{})}
+	stranger := box.procs["stranger"]
+	box.mu.Unlock()
+	b.host.kill(dead.Box)
+	b.host.remove(cleared.Box) // as by a restart of the host
+	b.start()
+
+	state := func(key Key, id string) ProcessView {
+		p, err := b.Process(key, id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		await(t, p.Done(), id)
+		return p.View()
+	}
+	if v := state(keyA, "exits"); v.State != ProcessExited || *v.ExitCode != 9 {
+		t.Errorf("exits: %+v", v)
+	}
+	if v := state(keyA, "vanishes"); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.ExitCode != nil {
+		t.Errorf("vanishes: %+v", v)
+	}
+	if v := state(keyB, "lost"); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.Key != r.View().Key {
+		t.Errorf("lost: %+v", v)
+	}
+	await(t, stranger.done, "the end of the stranger")
+	for _, key := range []Key{keyB, {"t", "c"}} {
+		if v := b.get(key); v.State != Failed || v.Reason == "" {
+			t.Errorf("%v: %+v", key, v)
+		}
+		if v := b.ensure(key, policy.Request{}); !v.Recreated || v.Generation != 2 {
+			t.Errorf("%v: %+v", key, v)
+		}
+	}
+	b.eventually("the end of the dead box", func() bool { return len(b.host.ids()) == 3 })
+}
+
+func TestOrphansAreRemoved(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	b.crash()
+	if _, err := b.host.client().Create(ctx, engine.Spec{ID: "stray"}); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	b.eventually("the end of the orphan", func() bool { return slices.Equal(b.host.ids(), []string{v.Box}) })
+}
+
+// Crashes in the middle of things: the hook lets one operation hang until the end.
+func TestCrashDuring(t *testing.T) {
+	for _, tc := range []struct {
+		op string
+		do func(b *bench)
+		ok func(b *bench) bool
+	}{
+		{"create", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
+		{"created", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
+		{"remove", func(b *bench) { b.Remove(ctx, me, keyA) }, func(b *bench) bool { return len(b.List("")) == 0 }},
+		{"launch", func(b *bench) { b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}) },
+			func(b *bench) bool { l, _ := b.Processes(keyA); return len(l) == 0 }},
+		{"launched", func(b *bench) { b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}) },
+			func(b *bench) bool { l, _ := b.Processes(keyA); return len(l) == 1 && l[0].State == ProcessRunning }},
+		{"signal", func(b *bench) {
+			b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}})
+			if p, err := b.Process(keyA, "p"); err == nil {
+				p.Stop(ctx, me, StopOptions{})
+			}
+		}, func(b *bench) bool { l, _ := b.Processes(keyA); return len(l) == 1 && l[0].State == ProcessStopped }},
+	} {
+		t.Run(tc.op, func(t *testing.T) {
+			b := open(t)
+			b.ensure(keyA, policy.Request{})
+			client, reached := b.client, make(chan struct{})
+			b.host.setHook(func(_ context.Context, op, _ string) error {
+				if op == tc.op {
+					close(reached)
+					<-client.ctx.Done()
+				}
+				return nil
+			})
+			done := make(chan struct{})
+			m := b.Manager
+			old := *b
+			old.Manager = m
+			go func() {
+				defer close(done)
+				tc.do(&old)
+			}()
+			await(t, reached, tc.op)
+			b.crash()
+			await(t, done, "the caller")
+			b.host.setHook(nil)
+			b.start()
+			b.eventually("the right state", func() bool { return tc.ok(b) })
+			b.eventually("as many boxes as sessions", func() bool { return len(b.host.ids()) == len(b.List("")) })
+		})
+	}
+}
+
+func TestStateDirectoryIsLocked(t *testing.T) {
+	b := open(t)
+	other := *b
+	err := other.tryStart()
+	if !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "process ") {
+		t.Errorf("error %v", err)
+	}
+	b.Close(ctx, false)
+	b.start()
+}
+
+func TestDamagedDatabase(t *testing.T) {
+	for name, damage := range map[string]func(b *bench, path string){
+		"zeroes": func(b *bench, path string) { must(b.t, os.WriteFile(path, make([]byte, 64<<10), 0o600)) },
+		"text": func(b *bench, path string) {
+			must(b.t, os.WriteFile(path, []byte(strings.Repeat("no database ", 4000)), 0o600))
+		},
+		"cut":  func(b *bench, path string) { must(b.t, os.Truncate(path, 8<<10)) },
+		"gone": func(b *bench, path string) { must(b.t, os.Remove(path)) },
+		"a page": func(b *bench, path string) {
+			f, err := os.OpenFile(path, os.O_RDWR, 0)
+			must(b.t, err)
+			defer f.Close()
+			for page := int64(2); page < 32; page++ {
+				_, err = f.WriteAt([]byte(strings.Repeat("\xff", 4096)), 4096*page)
+				must(b.t, err)
+			}
+		},
+		"version": func(b *bench, _ string) {
+			b.database(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte{99}) })
+		},
+		"a record": func(b *bench, _ string) {
+			b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put(sessionKey(keyA), []byte("{}")) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t)
+			before := b.ensure(keyA, policy.Request{Network: ptr(true)})
+			p := b.launch(keyA, "p", "serve")
+			b.ensure(keyB, policy.Request{})
+			b.crash()
+			damage(b, filepath.Join(b.dir, "boxd.db"))
+			b.start()
+			after := b.get(keyA)
+			if after.Box != before.Box || after.State != Running || !after.Resolved.Network {
+				t.Errorf("session %+v", after)
+			}
+			if again, err := b.Process(keyA, "p"); err != nil || again.View().PID != p.View().PID {
+				t.Errorf("process: %v", err)
+			}
+			if v := b.get(keyB); v.State != Running {
+				t.Errorf("other session %+v", v)
+			}
+			aside, _ := filepath.Glob(filepath.Join(b.dir, "boxd.db.corrupt-*"))
+			if want := name != "gone"; (len(aside) == 1) != want || (len(b.Errors()) == 0) {
+				t.Errorf("kept aside: %v; errors %v", aside, b.Errors())
+			}
+			b.restart() // what was found is on record
+			if v := b.get(keyA); v.Box != before.Box {
+				t.Errorf("after another restart: %+v", v)
+			}
+		})
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestOpenNeedsTheEngine(t *testing.T) {
+	b := newBench(t)
+	b.host.setHook(func(context.Context, string, string) error { return engine.ErrNoLauncher })
+	if err := b.tryStart(); !errors.Is(err, engine.ErrNoLauncher) {
+		t.Errorf("error %v", err)
+	}
+	b.host.setHook(nil)
+	b.start() // nothing is held
+}
+
+func TestCloseAndStop(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	kept := b.ensure(keyB, policy.Request{Persistent: ptr(true)})
+	p := b.launch(keyB, "p", "serve")
+	if err := b.Close(ctx, true); err != nil {
+		t.Fatal(err)
+	}
+	if n := len(b.host.ids()); n != 0 {
+		t.Errorf("%d boxes are left", n)
+	}
+	if err := b.Close(ctx, true); err != nil {
+		t.Errorf("closing again: %v", err)
+	}
+	if _, err := b.Ensure(ctx, me, keyA, policy.Request{}); !errors.Is(err, ErrClosed) {
+		t.Errorf("use of a closed manager: %v", err)
+	}
+	if !isDone(p.Done()) {
+		t.Error("a process has not ended")
+	}
+	b.start()
+	if v := b.get(keyB); v.State != Stopped {
+		t.Errorf("state %q", v.State)
+	}
+	if _, err := b.Get(keyA); !errors.Is(err, ErrNotFound) {
+		t.Errorf("the other one: %v", err)
+	}
+	if v := b.ensure(keyB, policy.Request{}); !v.Recreated || v.Box == kept.Box {
+		t.Errorf("%+v", v)
+	}
+}
+
+func TestCloseCancelsCommands(t *testing.T) {
+	b := open(t)
+	running, verdict := make(chan struct{}), make(chan engine.Verdict, 1)
+	go func() {
+		res, _ := b.Exec(ctx, me, keyA, &policy.Request{}, Exec{Args: []string{"wait"}, Started: func(engine.Process) { close(running) }})
+		verdict <- res.Verdict
+	}()
+	await(t, running, "the command")
+	if err := b.Close(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	if v := <-verdict; v != engine.Canceled {
+		t.Errorf("verdict %q", v)
+	}
+	if n := len(b.host.ids()); n != 1 {
+		t.Errorf("%d boxes", n)
+	}
+}
+
+func TestEventNumbersGrowOverRestarts(t *testing.T) {
+	b := open(t)
+	sub := b.Subscribe("", 0)
+	b.ensure(keyA, policy.Request{})
+	first := (<-sub.C).Seq
+	b.restart()
+	sub = b.Subscribe("", first)
+	if e := <-sub.C; e.Type != EventMissed || e.Seq <= first {
+		t.Errorf("event %+v after %d", e, first)
+	}
+	if e := <-sub.C; e.Type != EventAdopted || e.Seq <= first {
+		t.Errorf("event %+v", e)
+	}
+}
+
+// The database cannot be written: nothing is half-done, and it goes on when it can.
+func TestDatabaseIsFull(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	p := b.launch(keyA, "p", "serve")
+	must(t, b.store.write()) // what was begun is written
+	mend := b.breakStore()
+	for name, err := range map[string]error{
+		"ensure": second(b.Ensure(ctx, me, keyB, policy.Request{})),
+		"start":  second(b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}})),
+		"update": second(b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})),
+		"stop":   p.Stop(ctx, me, StopOptions{}),
+		"remove": b.Remove(ctx, me, keyA),
+	} {
+		if !errors.Is(err, ErrStorage) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line about the database", name, err)
+		}
+	}
+	mend()
+	b.eventually("the removal", func() bool { return len(b.host.ids()) == 0 && len(b.List("")) == 0 })
+	b.ensure(keyA, policy.Request{})
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// breakStore makes all writes fail until mend is called.
+func (b *bench) breakStore() (mend func()) {
+	broken, err := bbolt.Open(filepath.Join(b.t.TempDir(), "broken.db"), 0o600, nil)
+	must(b.t, err)
+	must(b.t, broken.Close())
+	s := b.Manager.store
+	swap := func(db *bbolt.DB) *bbolt.DB {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		old := s.db
+		s.db = db
+		return old
+	}
+	good := swap(broken)
+	return func() { swap(good) }
+}

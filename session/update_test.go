@@ -1,0 +1,124 @@
+package session
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+func TestUpdate(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	up := Update{
+		Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, IdleTTL: ptr(policy.Duration(time.Minute)),
+		CPUs: ptr(2.0), Memory: ptr(policy.Size(1 << 30)), PIDs: ptr(int64(200)), MaxLifetime: ptr(policy.Duration(time.Hour)),
+	}
+	got, err := b.Update(ctx, me, keyA, up)
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func(v View) {
+		t.Helper()
+		r := v.Resolved
+		if r.IdleTTL != time.Minute || r.Spec.Limits.CPUs != 2 || r.Spec.Limits.Memory != 1<<30 || r.Spec.Limits.PIDs != 200 ||
+			r.MaxLifetime != time.Hour || len(r.Spec.Mounts) != 2 {
+			t.Errorf("%+v", r)
+		}
+		if spec := b.host.box(v.Box).spec; spec.Limits.Memory != 1<<30 || len(spec.Mounts) != 2 {
+			t.Errorf("box %+v", spec)
+		}
+		if use, _ := b.Quota("t"); use.Memory != 1<<30 || use.CPUs != 2 || use.Sessions != 1 {
+			t.Errorf("in use: %+v", use)
+		}
+	}
+	check(got)
+	b.restart()
+	check(b.get(keyA))
+	if _, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Memory: ptr(policy.Size(64 << 20))}); err != nil {
+		t.Fatal(err)
+	}
+	if use, _ := b.Quota("t"); use.Memory != 64<<20 {
+		t.Errorf("in use: %+v", use)
+	}
+	if !b.audit.has("update", audit.Done) || !b.audit.has("mount", audit.Allow) {
+		t.Error("the audit log lacks something")
+	}
+	if b.get(keyA).Box != v.Box {
+		t.Error("another box")
+	}
+}
+
+func TestUpdateRefusals(t *testing.T) {
+	b := newBench(t)
+	b.policy.TenantDefaults.Memory = 1 << 30
+	b.start()
+	if _, err := b.Update(ctx, me, keyA, Update{}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no session: %v", err)
+	}
+	b.ensure(keyA, policy.Request{})
+	for name, tc := range map[string]struct {
+		u    Update
+		want error
+	}{
+		"unknown mount":   {Update{Detach: []string{"/x"}}, engine.ErrInvalid},
+		"the workspace":   {Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
+		"not allowed":     {Update{Attach: []policy.Mount{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
+		"twice":           {Update{Attach: []policy.Mount{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
+		"over the quota":  {Update{Memory: ptr(policy.Size(2 << 30))}, policy.ErrQuota},
+		"too little":      {Update{Memory: ptr(policy.Size(1))}, engine.ErrInvalid},
+		"network back on": {Update{Network: ptr(true)}, policy.ErrDenied},
+	} {
+		if _, err := b.Update(ctx, me, keyA, tc.u); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", name, err, tc.want)
+		}
+	}
+	if r := b.get(keyA).Resolved; len(r.Spec.Mounts) != 1 || r.Spec.Limits.Memory != 512<<20 {
+		t.Errorf("something was changed: %+v", r)
+	}
+	if use, _ := b.Quota("t"); use.Memory != 512<<20 {
+		t.Errorf("in use: %+v", use)
+	}
+}
+
+func TestNetworkRatchet(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{Network: ptr(true)})
+	v, err := b.Update(ctx, me, keyA, Update{Network: ptr(false)})
+	if err != nil || v.Resolved.Network {
+		t.Fatalf("off: %v, %v", v.Resolved.Network, err)
+	}
+	if _, err := b.Update(ctx, me, keyA, Update{Network: ptr(true)}); !errors.Is(err, policy.ErrDenied) {
+		t.Errorf("on again: %v", err)
+	}
+	if _, err := b.Ensure(ctx, me, keyA, policy.Request{Network: ptr(true)}); !errors.Is(err, ErrConflict) {
+		t.Errorf("asking for it: %v", err)
+	}
+	b.restart()
+	if b.get(keyA).Resolved.Network {
+		t.Error("a restart gave it back")
+	}
+	b.host.kill(b.get(keyA).Box)
+	if v := b.ensure(keyA, policy.Request{}); v.Resolved.Network || !v.Recreated {
+		t.Errorf("a new box gave it back: %+v", v)
+	}
+}
+
+// A change that cannot be recorded is undone.
+func TestUpdateIsUndone(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	mend := b.breakStore()
+	_, err := b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(policy.Size(1 << 30))})
+	if !errors.Is(err, ErrStorage) {
+		t.Errorf("error %v", err)
+	}
+	spec := b.host.box(v.Box).spec
+	if len(spec.Mounts) != 1 || spec.Limits.Memory != 512<<20 || len(b.get(keyA).Resolved.Spec.Mounts) != 1 {
+		t.Errorf("it stays changed: %+v", spec)
+	}
+	mend()
+}
