@@ -53,7 +53,9 @@ var rows = []row{
 
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
 	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
-	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "api/apitypes"}, "the HTTP edge: who asks, what shape; it decides nothing about boxes"},
+	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
+		"client", "agent/files"}, // the last two: its tests, which play a client and a box
+		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
 	{"internal/daemon", []string{"internal/linux", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
