@@ -2,15 +2,18 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"io"
 	"mime"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -115,7 +118,8 @@ func explainJSON(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return refuse(apitypes.CodeMalformed, "", "not JSON: it ends too early")
 	case errors.As(err, &kind):
-		return refuse(apitypes.CodeWrongType, kind.Field, "%s: must be %s, not a %s", fieldName(kind.Field), typeName(kind), kind.Value)
+		name := jsonPath(kind.Field)
+		return refuse(apitypes.CodeWrongType, name, "%s: must be %s, not %s", cmp.Or(name, "the body"), typeName(kind), kind.Value)
 	case errors.As(err, &field):
 		return err
 	}
@@ -127,11 +131,11 @@ func explainJSON(err error) error {
 	return refuse(apitypes.CodeWrongType, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-func fieldName(name string) string {
-	if name == "" {
-		return "the body"
-	}
-	return name
+// jsonPath takes the names of embedded structs out of a path, which are not in the
+// JSON; names in it begin with a small letter.
+func jsonPath(path string) string {
+	parts := slices.DeleteFunc(strings.Split(path, "."), func(p string) bool { return p != "" && unicode.IsUpper(rune(p[0])) })
+	return strings.Join(parts, ".")
 }
 
 // typeName is what JSON calls the type that was wanted.
