@@ -464,8 +464,7 @@ func (c *Client) Close() error {
 }
 
 func (c *Client) closeWith(code int, text string) {
-	msg := websocket.FormatCloseMessage(code, text[:min(len(text), 123)])
-	c.ws.WriteControl(websocket.CloseMessage, msg, time.Now().Add(time.Second))
+	c.ws.WriteControl(websocket.CloseMessage, closeMessage(code, text), time.Now().Add(time.Second))
 }
 
 // shut ends the connection because of an error of Recv.

@@ -39,9 +39,6 @@ type conn struct {
 	drained        chan struct{} // closed when all have
 
 	stdin stdinQueue
-	// quiet is closed when nothing of this connection can write to stdin any more.
-	quiet chan struct{}
-	hush  func()
 
 	touched atomic.Int64 // when Source.Touch was called, in Unix nanoseconds
 
@@ -55,9 +52,7 @@ func newConn(h *Hub, req request) *conn {
 		demoted:  make(chan struct{}, 1),
 		readDone: make(chan struct{}),
 		drained:  make(chan struct{}),
-		quiet:    make(chan struct{}),
 	}
-	c.hush = sync.OnceFunc(func() { close(c.quiet) })
 	c.ctx, c.cancel = context.WithCancelCause(h.ctx)
 	c.live, c.stopLive = context.WithCancel(c.ctx)
 	c.stdin.init(c.ctx)
@@ -102,8 +97,6 @@ func (c *conn) start() {
 	}
 	if c.writer.Load() && c.hub.src.Stdin != nil {
 		c.wg.Go(c.feed)
-	} else {
-		c.hush()
 	}
 }
 
@@ -200,6 +193,13 @@ func (c *conn) exit() exitFrame {
 	case <-c.hub.src.Done:
 		f.Exit = c.hub.src.Exit()
 	default:
+	}
+	// What a frame cannot hold is no code and no signal.
+	if f.Code < -1 || f.Code > 255 {
+		f.Code = -1
+	}
+	if f.Signal < 0 || f.Signal > 64 {
+		f.Signal = 0
 	}
 	return f
 }
@@ -330,7 +330,7 @@ func (c *conn) handle(msg []byte) *closing {
 		}
 	}
 	if err != nil {
-		text := err.Error()
+		text := "refused: " + err.Error() // never empty
 		c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
 	}
 	return nil

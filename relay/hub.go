@@ -115,11 +115,13 @@ type Hub struct {
 	cancel  context.CancelCauseFunc
 	removed chan struct{} // closed by Remove
 	wg      sync.WaitGroup
+	stdin   chan struct{} // has an element while stdin is being used
 
 	mu     sync.Mutex
 	closed bool // by Close or Remove: nobody is let in any more
 	gone   bool // by Remove
 	conns  int
+	named  map[string]*conn // by client id
 	writer *conn
 	last   string // client of the latest writer
 	wrote  bool   // there has been a writer
@@ -128,7 +130,7 @@ type Hub struct {
 // NewHub returns the relay of src. The caller closes it.
 func NewHub(src Source, o Options) *Hub {
 	o.setDefaults()
-	h := &Hub{src: src, o: o, removed: make(chan struct{})}
+	h := &Hub{src: src, o: o, removed: make(chan struct{}), stdin: make(chan struct{}, 1), named: make(map[string]*conn)}
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	return h
 }
@@ -199,6 +201,20 @@ func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {
 	return nil
 }
 
+// replace ends an older connection of c's client: it is lost, or soon to be closed,
+// and nobody knows yet.
+func (h *Hub) replace(c *conn) {
+	if c.req.client == "" {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if before := h.named[c.req.client]; before != nil {
+		before.end(closeReplaced)
+	}
+	h.named[c.req.client] = c
+}
+
 // claim makes c the writer, unless that was refused meanwhile. Who was it before
 // is told. It returns once nobody else can write to stdin.
 func (h *Hub) claim(c *conn, g Grant) *refusal {
@@ -216,14 +232,10 @@ func (h *Hub) claim(c *conn, g Grant) *refusal {
 		before.demote()
 		if c.interrupted {
 			h.o.Counters.Takeovers.Add(1)
-		} else {
-			before.end(closeReplaced)
 		}
 	}
 	h.mu.Unlock()
-	if before != nil {
-		<-before.quiet
-	}
+	c.awaitStdin()
 	return nil
 }
 
@@ -233,5 +245,8 @@ func (h *Hub) dismiss(c *conn) {
 	defer h.mu.Unlock()
 	if h.writer == c {
 		h.writer = nil
+	}
+	if h.named[c.req.client] == c {
+		delete(h.named, c.req.client)
 	}
 }

@@ -429,3 +429,43 @@ func TestQuery(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestStuckWriter: nobody waits for a peer that reads nothing, neither who takes
+// over nor who stops the relay.
+func TestStuckWriter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProc(64 << 10)
+		p.out.Write(make([]byte, 1000))
+		h, l, stop := servePipe(p, Options{Stall: time.Hour, Dead: time.Hour})
+		defer stop()
+		d := websocket.Dialer{NetDialContext: l.dial}
+		ws, _, err := d.Dial("ws://pipe/?mode=write", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ws.Close()
+		time.Sleep(time.Minute) // pings find no room either
+		start := time.Now()
+		second, err := Dial(t.Context(), DialOptions{URL: "ws://pipe/", NetDial: l.dial, Write: true, TakeOver: true})
+		if err != nil || !second.Hello().Writer || time.Since(start) != 0 {
+			t.Fatalf("took over after %v: %v", time.Since(start), err)
+		}
+		if d := next[Data](t, second); len(d.Bytes) != 1000 {
+			t.Errorf("the second writer got %d bytes", len(d.Bytes))
+		}
+		go collect(second)
+		h.Close()
+		if d := time.Since(start); d > 10*time.Second {
+			t.Errorf("stopping took %v", d)
+		}
+	})
+}
+
+// TestSameObserverReplacesItself, so that dead connections do not add up.
+func TestSameObserverReplacesItself(t *testing.T) {
+	s := serve(t, newProc(4<<10), Options{Linger: 10 * time.Millisecond})
+	for range 5 {
+		s.dial(func(o *DialOptions) { o.ClientID = strings.Repeat("o", 16) })
+	}
+	await(t, "one connection", func() bool { return s.hub.o.Counters.Connections.Load() == 1 })
+}

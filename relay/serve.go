@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -43,9 +44,14 @@ func closeFailed(format string, args ...any) *closing {
 	return &closing{websocket.CloseInternalServerErr, fmt.Sprintf(format, args...)}
 }
 
-// message is the body of the close frame, at most 125 bytes (RFC 6455, 5.5).
+// closeMessage is the body of a close frame: at most 125 bytes (RFC 6455, 5.5),
+// with a text that is UTF-8 (5.5.1).
+func closeMessage(code int, text string) []byte {
+	return websocket.FormatCloseMessage(code, strings.ToValidUTF8(text[:min(len(text), 123)], ""))
+}
+
 func (c *closing) message() []byte {
-	return websocket.FormatCloseMessage(c.code, c.text[:min(len(c.text), 123)])
+	return closeMessage(c.code, c.text)
 }
 
 // refusal is why a request is not upgraded.
@@ -166,7 +172,7 @@ func (c *conn) serve(g Grant) {
 	h.o.Counters.Connections.Add(1)
 	defer h.o.Counters.Connections.Add(-1)
 	defer h.dismiss(c)
-	defer c.hush()
+	h.replace(c)
 	if c.req.write {
 		if ref := h.claim(c, g); ref != nil {
 			c.end(&closing{codeConflict, ref.text})

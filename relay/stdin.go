@@ -87,7 +87,6 @@ func (c *conn) takeClose(f closeStdinFrame) *closing {
 // feed hands stdin to the process. It waits as long as the process does not read,
 // which keeps nothing else waiting.
 func (c *conn) feed() {
-	defer c.hush()
 	var buf []byte
 	for {
 		select {
@@ -109,13 +108,37 @@ func (c *conn) feed() {
 	}
 }
 
+// useStdin calls f unless c is not the writer any more, and says how much of stdin
+// was taken then. Nobody else uses stdin at the same time.
+func (c *conn) useStdin(f func(Input) error) (accepted int64, err error) {
+	select {
+	case c.hub.stdin <- struct{}{}:
+		defer func() { <-c.hub.stdin }()
+	case <-c.stdin.ctx.Done():
+	}
+	if err := c.stdin.ctx.Err(); err != nil {
+		return 0, err
+	}
+	err = f(c.hub.src.Stdin)
+	return c.hub.src.Stdin.Accepted(), err
+}
+
+// awaitStdin waits until earlier writers have let go of stdin: their contexts have
+// ended. It gives up if c is not the writer any more itself.
+func (c *conn) awaitStdin() {
+	select {
+	case c.hub.stdin <- struct{}{}:
+		<-c.hub.stdin
+	case <-c.stdin.ctx.Done():
+	}
+}
+
 // feedAll writes p to the process, at most a frame at a time so that the client
 // sees progress. It returns false when stdin has ended for this connection.
 func (c *conn) feedAll(p []byte, off int64) bool {
 	for len(p) > 0 {
 		n := min(len(p), MaxStdin)
-		err := c.hub.src.Stdin.Write(c.stdin.ctx, off, p[:n])
-		accepted := c.hub.src.Stdin.Accepted()
+		accepted, err := c.useStdin(func(in Input) error { return in.Write(c.stdin.ctx, off, p[:n]) })
 		if err == nil && accepted < off+int64(n) {
 			err = errors.New("less was taken than was written")
 		}
@@ -130,8 +153,7 @@ func (c *conn) feedAll(p []byte, off int64) bool {
 }
 
 func (c *conn) closeStdin() bool {
-	err := c.hub.src.Stdin.Close(c.stdin.ctx)
-	accepted := c.hub.src.Stdin.Accepted()
+	accepted, err := c.useStdin(func(in Input) error { return in.Close(c.stdin.ctx) })
 	if err != nil {
 		return c.stdinFailed(accepted, err)
 	}
