@@ -83,7 +83,7 @@ func (r *reaper) hangUp(conn *wire.Conn) {
 			_ = unix.Kill(-pid, unix.SIGKILL) // a command leads its session, and so a group
 		}
 	}
-	conn.Close()
+	conn.Discard()
 }
 
 // report tells the client. A client that is gone has no use for it.

@@ -137,6 +137,13 @@ func (c *Conn) RefuseFDs() { c.refuse = true }
 // Close closes the connection; a blocked Receive returns net.ErrClosed.
 func (c *Conn) Close() error { return c.sock.Close() }
 
+// Discard closes the connection together with descriptors that were received and
+// whose frame nobody will take any more. It is for whoever calls Receive.
+func (c *Conn) Discard() {
+	_ = c.Close()
+	c.dropFDs()
+}
+
 // Send writes one frame. It lends files to the kernel; the caller still owns
 // and closes them.
 func (c *Conn) Send(typ byte, id uint32, body []byte, files ...*os.File) error {

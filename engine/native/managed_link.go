@@ -67,6 +67,7 @@ func (l *managedLink) run() {
 			frame.Close()
 		}
 		if err != nil {
+			l.conn.Discard()
 			l.fail(err)
 			return
 		}
@@ -75,7 +76,6 @@ func (l *managedLink) run() {
 
 // fail ends everything that waits.
 func (l *managedLink) fail(err error) {
-	l.conn.Close()
 	letGo := l.box.engine.service && l.box.engine.closedError() != nil
 	if letGo {
 		err = os.ErrClosed
