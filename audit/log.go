@@ -163,12 +163,17 @@ func (l *Log) Head() Head {
 	return l.head
 }
 
-// Healthy is nil if the last Append could write, else its error.
+// Healthy is nil if entries can be written. After an Append that could not be written
+// it tries, with an entry that says so, so that whoever refuses everything while the
+// log is not healthy finds out when it is again.
 func (l *Log) Healthy() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return ErrClosed
+	}
+	if l.err != nil {
+		l.err = l.appendLocked(Entry{Time: time.Now().UTC(), Action: "audit-resumed", Decision: Done, Reason: l.err.Error()})
 	}
 	return l.err
 }

@@ -343,6 +343,20 @@ func TestFullDisk(t *testing.T) {
 	if r := verify(t, path); r.Entries != written+1 || r.Unfinished != 0 || len(r.Torn) != 0 {
 		t.Errorf("%+v, want %d entries", r, written+1)
 	}
+	// Nobody appends while the log is unhealthy: it notices by itself.
+	disk.room = 0
+	if err := l.Append(e); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("Append: %v, want ENOSPC", err)
+	}
+	disk.room = 1 << 20
+	for range 2 {
+		if err := l.Healthy(); err != nil {
+			t.Errorf("Healthy with room again: %v", err)
+		}
+	}
+	if r := verify(t, path); r.Entries != written+2 || !strings.Contains(readLines(t, path)[written+2], `"action":"audit-resumed"`) {
+		t.Errorf("%+v, want %d entries", r, written+2)
+	}
 }
 
 func TestSyncOption(t *testing.T) {

@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"fmt"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -47,6 +49,38 @@ func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 // in also with an error, which is one that [Policy.Resolve] returns.
 func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (mounts.Mount, Decision, error) {
 	return p.decideMount(tenant, r.MountMode, "mount", m)
+}
+
+// MountsFor decides about all mounts that a live session of r is to have beside its
+// workspace, by the profile of r. It is MayMount for each, and checks them as a set.
+func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]mounts.Mount, []Decision, error) {
+	list, decisions := make([]mounts.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
+	for i, a := range asked {
+		m, d, err := p.decideMount(tenant, r.MountMode, fmt.Sprintf("mounts[%d]", i), a)
+		if err != nil {
+			return nil, append(decisions, d), err
+		}
+		list, decisions = append(list, m), append(decisions, d)
+	}
+	if err := (engine.Spec{Mounts: list}).Validate(); err != nil {
+		return nil, decisions, err
+	}
+	return list, decisions, nil
+}
+
+// CheckMounts refuses r, which an earlier policy may have decided, if tenant may not
+// have its mounts of the host any more.
+func (p *Policy) CheckMounts(tenant string, r Resolved) error {
+	for i, m := range r.Spec.Mounts {
+		if m.Target == engine.WorkspaceTarget && r.Workspace == "" {
+			continue // boxd's own
+		}
+		now := m
+		if err := p.checkSource(tenant, fmt.Sprintf("mounts[%d]", i), &now); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // MayStayIdle decides whether a session of r is exempt from its idle TTL while

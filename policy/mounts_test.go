@@ -124,6 +124,9 @@ func TestReadOnlyProfile(t *testing.T) {
 			t.Errorf("%+v is writable", m)
 		}
 	}
+	if got := strings.Join(r.Overridden, " "); got != "mounts[0].read_only workspace_mode" {
+		t.Errorf("overridden: %s", got)
+	}
 	m, d, err := p.MayMount("a", r, Mount{Source: "/data", Target: "/b"})
 	if err != nil || !m.ReadOnly || !strings.Contains(d.Rule, "mount_mode") {
 		t.Errorf("live mount: %+v, %+v, %v; want it read-only", m, d, err)
@@ -137,6 +140,71 @@ func TestReadOnlyProfile(t *testing.T) {
 	}
 	if _, d, err := p.MayMount("a", Resolved{MountMode: "rw"}, Mount{Source: "/data", Target: "/workspace"}); err == nil || d.Allowed {
 		t.Errorf("live mount over the workspace: %+v, %v; want an error", d, err)
+	}
+}
+
+// TestMountsFor: a live session keeps to its own profile, whatever the request says.
+func TestMountsFor(t *testing.T) {
+	p := mountPolicy(t)
+	r, err := p.Resolve("a", Request{Profile: "offline_readonly"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, decisions, err := p.MountsFor("a", r, []Mount{{Source: "/data", Target: "/a"}, {Source: "/srv/a/deep", Target: "/b", ReadOnly: true}})
+	if err != nil || len(list) != 2 || len(decisions) != 2 || !list[0].ReadOnly || !list[1].ReadOnly || list[1].Within != "/srv/a/deep" {
+		t.Errorf("%+v, %+v, %v", list, decisions, err)
+	}
+	if list, decisions, err := p.MountsFor("a", r, nil); err != nil || len(list) != 0 || len(decisions) != 0 {
+		t.Errorf("no mounts: %+v, %+v, %v", list, decisions, err)
+	}
+	for name, asked := range map[string][]Mount{
+		"outside":   {{Source: "/data", Target: "/a"}, {Source: "/etc", Target: "/b"}},
+		"twice":     {{Source: "/data", Target: "/a"}, {Source: "/data", Target: "/a"}},
+		"workspace": {{Source: "/data", Target: "/workspace"}},
+	} {
+		if list, _, err := p.MountsFor("a", r, asked); err == nil || list != nil {
+			t.Errorf("%s: %+v, %v; want an error", name, list, err)
+		}
+	}
+	if _, _, err := p.MountsFor("a", Resolved{MountMode: "none"}, []Mount{{Source: "/data", Target: "/a"}}); !errors.Is(err, ErrDenied) {
+		t.Errorf("mount_mode none: %v, want ErrDenied", err)
+	}
+}
+
+// TestCheckMounts: a session from before a change of the configuration.
+func TestCheckMounts(t *testing.T) {
+	p := mountPolicy(t)
+	r, err := p.Resolve("a", Request{Workspace: "/srv/a/w", Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own, err := p.Resolve("a", Request{Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.Spec.Mounts = append(own.Spec.Mounts, own.WorkspaceMount("/var/lib/boxd/workspaces/a/s", "/var/lib/boxd/workspaces"))
+	cases := []struct {
+		roots []string
+		r     Resolved
+		ok    bool
+	}{
+		{[]string{"/srv/a", "/data"}, r, true},
+		{[]string{"/srv", "/data"}, r, true},
+		{[]string{"/data"}, r, false},
+		{[]string{"/srv/a"}, r, false},
+		{nil, r, false},
+		{[]string{"/data"}, own, true},
+		{nil, own, false},
+		{nil, Resolved{}, true},
+	}
+	for i, c := range cases {
+		err := newPolicy(t, Config{AllowedMountRoots: c.roots}).CheckMounts("a", c.r)
+		if c.ok != (err == nil) || (err != nil && !errors.Is(err, ErrDenied)) {
+			t.Errorf("%d: roots %q: %v, want ok %v", i, c.roots, err, c.ok)
+		}
+	}
+	if err := p.CheckMounts("none", r); !errors.Is(err, ErrDenied) {
+		t.Errorf("another tenant: %v, want ErrDenied", err)
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -106,21 +105,4 @@ func (p *Policy) Profiles() []Profile {
 		all = append(all, p.profiles[name].clone())
 	}
 	return all
-}
-
-// Timeout of one command in a session of r: asked, or the default of r if that is
-// 0 or less, but never above the cap.
-func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
-	if asked <= 0 {
-		asked = r.Timeout
-	}
-	return clampTimeout(asked, r.TimeoutCap)
-}
-
-// clampTimeout cuts d to limit; a limit of 0 or less is none.
-func clampTimeout(d, limit time.Duration) time.Duration {
-	if limit > 0 {
-		d = min(d, limit)
-	}
-	return min(d, maxTime)
 }

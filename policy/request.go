@@ -74,7 +74,7 @@ type Resolved struct {
 	// MountMode is the most that mounts attached later get: "rw", "ro" or "none".
 	MountMode string `json:"mount_mode"`
 	// Overridden are the fields of the request whose value was replaced because the
-	// profile locks them, sorted.
+	// profile locks them, such as "network" or "mounts[0].read_only", sorted.
 	Overridden []string `json:"overridden,omitempty"`
 	// Decisions are what was decided on the way, for the audit log.
 	Decisions []Decision `json:"-"`

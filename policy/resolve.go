@@ -35,6 +35,8 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	overridden = append(overridden, madeReadOnly(r.Mounts, list)...)
+	slices.Sort(overridden)
 	env, err := resolveEnv(r.Env)
 	if err != nil {
 		return Resolved{}, err
@@ -56,6 +58,18 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		Overridden: overridden, MountMode: profile.MountMode,
 		Decisions: append(decisions, resolveDecision(profile, overridden)),
 	}, nil
+}
+
+// madeReadOnly names those of asked that are read-only in list, which ends in them,
+// although nobody asked for that.
+func madeReadOnly(asked []Mount, list []mounts.Mount) (fields []string) {
+	list = list[len(list)-len(asked):]
+	for i, m := range asked {
+		if list[i].ReadOnly && !m.ReadOnly {
+			fields = append(fields, fmt.Sprintf("mounts[%d].read_only", i))
+		}
+	}
+	return fields
 }
 
 // profile finds the profile that tenant asks for by name; empty is the default.

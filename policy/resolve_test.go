@@ -268,6 +268,36 @@ func TestTimeout(t *testing.T) {
 	}
 }
 
+// TestTimeoutLater: sessions from before a change of the configuration, and a Resolved
+// in which something is missing, never run without an end.
+func TestTimeoutLater(t *testing.T) {
+	old, err := newPolicy(t, Config{Profiles: map[string]ProfileConfig{
+		"p": {Timeout: ptr(seconds(90))}, "free": {Caps: CapsConfig{Timeout: ptr(seconds(-1))}},
+	}}).Resolve("a", Request{Profile: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"p": {Timeout: ptr(seconds(5)), Caps: CapsConfig{Timeout: ptr(seconds(10))}}}})
+	cases := []struct {
+		r           Resolved
+		asked, want time.Duration
+	}{
+		{old, 0, 10 * time.Second},
+		{old, 3 * time.Second, 3 * time.Second},
+		{old, time.Hour, 10 * time.Second},
+		{Resolved{Profile: "gone", Timeout: time.Hour}, 0, 120 * time.Second},
+		{Resolved{}, 0, 30 * time.Second},
+		{Resolved{}, time.Hour, 120 * time.Second},
+		{Resolved{Timeout: -1, TimeoutCap: -1}, -1, 30 * time.Second},
+		{Resolved{Profile: "p", TimeoutCap: time.Second}, 0, time.Second},
+	}
+	for _, c := range cases {
+		if got := p.Timeout(c.r, c.asked); got != c.want {
+			t.Errorf("Timeout(%+v, %v) = %v, want %v", c.r, c.asked, got, c.want)
+		}
+	}
+}
+
 func TestTenantProfiles(t *testing.T) {
 	p := newPolicy(t, Config{Tenants: map[string]Tenant{"a": {Profiles: []string{"offline_readonly"}}}})
 	if r, err := p.Resolve("a", Request{}); err != nil || r.Profile != "offline_readonly" {

@@ -1,0 +1,28 @@
+package policy
+
+import (
+	"cmp"
+	"time"
+)
+
+// Timeout of one command in a session of r: asked, or the default of r if that is
+// 0 or less, but never above the cap that r was given, nor above the one that its
+// profile has now. With a profile that is gone that is the one of the default profile.
+func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
+	profile, ok := p.profiles[r.Profile]
+	if !ok {
+		profile = p.profiles[p.config.DefaultProfile]
+	}
+	if asked <= 0 {
+		asked = cmp.Or(max(0, r.Timeout), time.Duration(profile.Timeout))
+	}
+	return clampTimeout(clampTimeout(asked, r.TimeoutCap), time.Duration(profile.Caps.Timeout))
+}
+
+// clampTimeout cuts d to limit; a limit of 0 or less is none.
+func clampTimeout(d, limit time.Duration) time.Duration {
+	if limit > 0 {
+		d = min(d, limit)
+	}
+	return min(d, maxTime)
+}
