@@ -17,17 +17,18 @@ import (
 
 func (a *App) newStatus() *cobra.Command {
 	var f remoteFlags
+	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
 		Short: "Say whether the daemon can serve, and what it holds",
 		Long: `Say whether the daemon can serve, and what it holds.
 
 Exit status: 0 if daemon and engine can serve, 1 if not, 125 if the daemon cannot
-be asked.`,
+be asked. With --wait, both may take that long to come up first.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				s, err := c.Status(ctx)
+				s, err := awaitStatus(ctx, c, wait)
 				if err != nil {
 					return err
 				}
@@ -43,8 +44,30 @@ be asked.`,
 			})
 		},
 	}
+	cmd.Flags().Var(durationValue(&wait, ""), "wait", "wait up to `DURATION` for a daemon that is being started")
+	must(cmd.RegisterFlagCompletionFunc("wait", cobra.NoFileCompletions))
 	f.register(cmd)
 	return cmd
+}
+
+// statusPause is between two questions whether the daemon is up.
+const statusPause = 20 * time.Millisecond
+
+// awaitStatus asks until the daemon can serve, or wait has passed.
+func awaitStatus(ctx context.Context, c *client.Client, wait time.Duration) (apitypes.Status, error) {
+	deadline := time.Now().Add(wait)
+	for {
+		s, err := c.Status(ctx)
+		up := err == nil && s.Available
+		if up || err != nil && !isRefused(err) || !time.Now().Before(deadline) {
+			return s, err
+		}
+		select {
+		case <-time.After(statusPause):
+		case <-ctx.Done():
+			return s, ctx.Err()
+		}
+	}
 }
 
 func writeStatus(w io.Writer, s apitypes.Status) error {

@@ -29,6 +29,7 @@ func TestReadme(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	text, _ = cutDaemon(t, text)
 	job, data := readmeDir(t, "job"), readmeDir(t, "data")
 	commands := 0
 	for line := range strings.Lines(string(text)) {
@@ -64,6 +65,66 @@ func TestReadme(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(job, "result")); err != nil || string(got) != "done\n" {
 		t.Errorf("the workspace's result is %q, %v", got, err)
 	}
+}
+
+// daemonHeading is above the lines about the daemon, which are one script.
+const daemonHeading = "## The daemon in ten lines\n"
+
+// cutDaemon returns the README without its lines about the daemon, and those.
+func cutDaemon(t *testing.T, text []byte) (rest []byte, script string) {
+	t.Helper()
+	before, behind, ok := strings.Cut(string(text), daemonHeading)
+	_, behind, begun := strings.Cut(behind, "```sh\n")
+	script, behind, ended := strings.Cut(behind, "```\n")
+	if !ok || !begun || !ended {
+		t.Fatalf("README: no lines of shell below %q", daemonHeading)
+	}
+	return []byte(before + behind), script
+}
+
+// The daemon in ten lines: what was running when it was killed is there again.
+func TestReadmeDaemon(t *testing.T) {
+	d := newDaemon(t)
+	root, err := testutil.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script := cutDaemon(t, text)
+	if n := strings.Count(script, "\n"); n != 10 {
+		t.Errorf("%d lines of shell", n)
+	}
+	script = strings.NewReplacer("/srv/boxd", d.dir, "bin/boxd serve", d.boxd+" serve 2>>"+d.log, "bin/boxd", d.boxd).Replace(script)
+	// The daemon is killed once more, so that the shell leaves none behind.
+	got := d.shell("set -e; " + script + "kill -9 $!; wait $! || :")
+	if got.status != 0 {
+		t.Fatalf("%v", got)
+	}
+	out := numbers(got.stdout)
+	want := ""
+	for _, upTo := range []int{3, 40} {
+		for n := 1; n <= upTo; n++ {
+			want += strconv.Itoa(n) + "\n"
+		}
+	}
+	if out != want || !strings.Contains(got.stdout, "\nkept\n") {
+		t.Errorf("%v, want 1 to 3 and 1 to 40", got)
+	}
+	d.start("--stop-sessions")
+	d.stop()
+}
+
+// numbers are the lines of text that are numbers.
+func numbers(text string) (list string) {
+	for line := range strings.Lines(text) {
+		if _, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
+			list += line
+		}
+	}
+	return list
 }
 
 // readmeDir is a directory that can be mounted: not below a denied one.
