@@ -71,6 +71,10 @@ func encode(record any) []byte {
 	if err != nil {
 		panic(fmt.Sprintf("session record: %v", err)) // values of plain types: cannot fail
 	}
+	return withSum(body)
+}
+
+func withSum(body []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(body)), body...)
 }
 

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -103,9 +104,15 @@ func (b *bench) tryStart() error {
 // crash ends the manager as SIGKILL would: from one moment on nothing that it does
 // has an effect.
 func (b *bench) crash() {
+	b.t.Helper()
+	if rand.IntN(2) == 0 { // what comes first is left to chance
+		b.client.cut()
+	}
+	good := b.Manager.store.db
+	b.breakStore()
 	b.client.cut()
-	b.Manager.store.db.Close() // what is written from now on fails
 	b.Manager.Close(context.Background(), false)
+	must(b.t, good.Close())
 }
 
 // restart is a crash and another opening.

@@ -1,0 +1,302 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// TestModel does random things in several sessions at once, on a host that fails now
+// and then, where boxes die and processes exit, and lets the manager die at random
+// moments. What callers were told must stay true.
+func TestModel(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	rounds := 40
+	if testing.Short() {
+		rounds = 10
+	}
+	m := &model{bench: newBench(t), known: map[Key]*knownSession{}}
+	m.alter = func(o *Options) { o.StopGrace = 5 * time.Millisecond }
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for round := range rounds {
+		m.host.setHook(nil)
+		m.start()
+		m.settle(round)
+		if t.Failed() {
+			return
+		}
+		m.round(rng)
+	}
+}
+
+// model is what callers know.
+type model struct {
+	*bench
+	mu    sync.Mutex
+	known map[Key]*knownSession
+	procs []*fakeProc // all that ever ran, the truth about them
+}
+
+type knownSession struct {
+	generation int
+	uncertain  bool // somebody tried to remove it
+	processes  map[string]*knownProcess
+}
+
+type knownProcess struct {
+	key       string
+	pid       int
+	uncertain bool // somebody tried to end it, or its box was killed
+}
+
+// round runs workers until the manager dies or closes.
+func (m *model) round(rng *rand.Rand) {
+	faults := rng.IntN(3) // none, few, more
+	m.host.setHook(func(_ context.Context, op, _ string) error {
+		if faults > 0 && rand.IntN(60/faults) == 0 {
+			return fmt.Errorf("%s: injected", op)
+		}
+		return nil
+	})
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for w := range 4 {
+		seeds := [2]uint64{rng.Uint64(), rng.Uint64()}
+		wg.Go(func() {
+			own := rand.New(rand.NewPCG(seeds[0], seeds[1]))
+			for i := 0; i < 200 && !isDone(stop); i++ {
+				m.step(own, w)
+			}
+		})
+	}
+	time.Sleep(time.Duration(rng.IntN(30)) * time.Millisecond) // any moment will do
+	if rng.IntN(4) == 0 {
+		m.Manager.Close(ctx, false)
+	} else {
+		m.crash()
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// step does one thing. Sessions belong to workers, so that a worker knows what it was
+// told last; commands go anywhere.
+func (m *model) step(rng *rand.Rand, worker int) {
+	key := Key{"t", fmt.Sprintf("w%d-%d", worker, rng.IntN(3))}
+	id := fmt.Sprintf("p%d", rng.IntN(2))
+	switch rng.IntN(14) {
+	case 0, 1, 2:
+		m.tryEnsure(key)
+	case 3, 4:
+		m.tryLaunch(key, id)
+	case 5:
+		m.tryStop(key, id, rng.IntN(2) == 0)
+	case 6:
+		m.tryRemove(key)
+	case 7:
+		m.killBox(key)
+	case 8:
+		m.exitProcess(key, id, rng.IntN(256))
+	case 9:
+		m.Update(ctx, me, key, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	case 10:
+		m.Update(ctx, me, key, Update{Detach: []string{"/x"}})
+	default:
+		other := Key{"t", fmt.Sprintf("w%d-%d", rng.IntN(4), rng.IntN(3))}
+		code := rng.IntN(256)
+		res, err := m.Exec(ctx, me, other, nil, Exec{Args: []string{"exit", fmt.Sprint(code)}})
+		if err == nil && res.Verdict == engine.Exited && res.ExitCode != code {
+			m.t.Errorf("exit code %d, want %d", res.ExitCode, code)
+		}
+	}
+}
+
+func (m *model) tryEnsure(key Key) {
+	v, err := m.Ensure(ctx, me, key, policy.Request{Persistent: ptr(true)})
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	k := m.known[key]
+	if k == nil || v.Created {
+		if k != nil && !k.uncertain {
+			m.t.Errorf("%v was lost: made anew", key)
+		}
+		k = &knownSession{processes: map[string]*knownProcess{}}
+		m.known[key] = k
+	}
+	if v.Generation < k.generation && !k.uncertain {
+		m.t.Errorf("%v: generation %d after %d", key, v.Generation, k.generation)
+	}
+	k.generation = v.Generation
+}
+
+func (m *model) tryLaunch(key Key, id string) {
+	v, err := m.Start(ctx, me, key, nil, ProcessSpec{ID: id, Args: []string{"serve"}})
+	if err != nil {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.known[key]; k != nil {
+		k.processes[id] = &knownProcess{key: v.Key, pid: v.PID}
+	}
+	if b := m.host.box(v.Box); b != nil {
+		if p := b.proc(v.Key); p != nil {
+			m.procs = append(m.procs, p)
+		}
+	}
+}
+
+// doubt says that a process may have ended by somebody's will.
+func (m *model) doubt(key Key, id string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if k := m.known[key]; k != nil {
+		for other, p := range k.processes {
+			p.uncertain = p.uncertain || id == "" || id == other
+		}
+	}
+}
+
+func (m *model) tryStop(key Key, id string, remove bool) {
+	p, err := m.Process(key, id)
+	if err != nil {
+		return
+	}
+	m.doubt(key, id)
+	if remove {
+		p.Remove(ctx, me)
+	} else if p.Stop(ctx, me, StopOptions{}) == nil && !p.View().State.Ended() {
+		m.t.Errorf("process %v after its stop", p.View())
+	}
+}
+
+func (m *model) tryRemove(key Key) {
+	m.mu.Lock()
+	k := m.known[key]
+	if k != nil {
+		k.uncertain = true
+	}
+	m.mu.Unlock()
+	m.doubt(key, "")
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	if m.Remove(short, me, key) == nil {
+		if v, err := m.Get(key); err == nil { // only its worker makes it
+			m.t.Errorf("%v is there after its removal: %+v", key, v)
+		}
+	}
+}
+
+func (m *model) killBox(key Key) {
+	v, err := m.Get(key)
+	if err != nil || v.Box == "" {
+		return
+	}
+	m.doubt(key, "")
+	m.host.kill(v.Box)
+}
+
+func (m *model) exitProcess(key Key, id string, code int) {
+	p, err := m.Process(key, id)
+	if err != nil {
+		return
+	}
+	v := p.View()
+	if b := m.host.box(v.Box); b != nil {
+		if p := b.proc(v.Key); p != nil {
+			p.exit(code)
+		}
+	}
+}
+
+// settle checks all that must be true after an opening.
+func (m *model) settle(round int) {
+	m.t.Helper()
+	fail := func(format string, args ...any) {
+		m.t.Errorf("round %d: %s", round, fmt.Sprintf(format, args...))
+	}
+	m.eventually("the end of removals", func() bool { return m.Stats().States[Stopping] == 0 })
+	m.eventually("a host without leftovers", func() bool {
+		return len(m.host.ids()) == m.Stats().States[Running]
+	})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for key, k := range m.known {
+		v, err := m.Get(key)
+		if errors.Is(err, ErrNotFound) {
+			if !k.uncertain {
+				fail("%v is lost", key)
+			}
+			delete(m.known, key)
+			continue
+		}
+		if k.uncertain {
+			k.uncertain, k.generation = false, v.Generation // it is known now
+		}
+		if v.State == Running && m.host.box(v.Box) == nil {
+			fail("%v has no box", key)
+		}
+		for id, p := range k.processes {
+			m.checkProcess(fail, key, id, p)
+		}
+	}
+	for id, n := range m.host.made {
+		if n > 1 {
+			fail("box %s was made %d times", id, n)
+		}
+	}
+	m.eventually("figures that agree", func() bool {
+		use, _ := m.Quota("t")
+		return use.Sessions == len(m.List("t")) && use.Execs == 0 && use.Processes == m.Stats().ProcessesRunning
+	})
+}
+
+// checkProcess compares a process with the truth about it.
+func (m *model) checkProcess(fail func(string, ...any), key Key, id string, known *knownProcess) {
+	p, err := m.Process(key, id)
+	if err != nil || p.View().Key != known.key {
+		if !known.uncertain {
+			fail("process %v/%s is lost: %v", key, id, err)
+		}
+		return
+	}
+	for _, truth := range m.procs {
+		if truth.m.Key != known.key {
+			continue
+		}
+		if !isDone(truth.done) {
+			v := p.View()
+			if !known.uncertain && v.State != ProcessRunning || v.PID != known.pid && !v.State.Ended() {
+				fail("process %v/%s runs as %d, but is said to be %+v", key, id, known.pid, v)
+			}
+			continue
+		}
+		select {
+		case <-p.Done():
+		case <-time.After(10 * time.Second):
+			fail("process %v/%s has ended, which nobody notices", key, id)
+			continue
+		}
+		truth.box.mu.Lock()
+		want := truth.result
+		truth.box.mu.Unlock()
+		got := p.Result()
+		if got.Verdict != want.Verdict && got.Verdict != engine.BoxLost || got.Verdict == want.Verdict && got.ExitCode != want.ExitCode {
+			fail("process %v/%s ended as %+v, is said to have %+v", key, id, want, got)
+		}
+		if got.Verdict == engine.BoxLost && want.Verdict != engine.BoxLost && !known.uncertain {
+			fail("process %v/%s: its end %+v was forgotten", key, id, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package session
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+func sampleSession() *sessionRecord {
+	return &sessionRecord{
+		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
+		Request: policy.Request{Memory: ptr(policy.Size(1 << 30)), IdleTTL: ptr(policy.Duration(time.Minute)), Env: map[string]string{"A": "b"}},
+		Resolved: policy.Resolved{Profile: "default", WorkspaceMode: "rw", IdleTTL: time.Minute, Env: []string{"A=b"},
+			Spec: engine.Spec{Image: "host", Mounts: []mount{{Source: "/srv/x", Target: "/x", Within: "/srv"}}, Limits: engine.Limits{CPUs: 0.5}}},
+	}
+}
+
+func sampleProcess() *processRecord {
+	return &processRecord{Tenant: "t", Session: "a", ID: "p", Key: "k-p", Box: "s-1", State: ProcessExited, Args: []string{"a", "\xff"},
+		StartedAt: time.Unix(1700000000, 0).UTC(), Result: &engine.Result{Verdict: engine.Exited, ExitCode: 3, Receipt: engine.Receipt{Wall: 5}}}
+}
+
+func TestRecordsSurvive(t *testing.T) {
+	s := sampleSession()
+	got, err := decodeSession(sessionKey(s.key()), encode(s))
+	if err != nil || !reflect.DeepEqual(&got, s) {
+		t.Errorf("%+v, %v", got, err)
+	}
+	p := sampleProcess()
+	p.Args = p.Args[:1] // JSON has no bytes that are no UTF-8; they are only shown
+	gotP, err := decodeProcess(processKey(p.key(), p.ID), encode(p))
+	if err != nil || !reflect.DeepEqual(&gotP, p) {
+		t.Errorf("%+v, %v", gotP, err)
+	}
+}
+
+func TestBadRecords(t *testing.T) {
+	for name, change := range map[string]func(r *sessionRecord){
+		"another key":    func(r *sessionRecord) { r.ID = "b" },
+		"unknown state":  func(r *sessionRecord) { r.State = "dancing" },
+		"generation":     func(r *sessionRecord) { r.Generation = 0 },
+		"no box":         func(r *sessionRecord) { r.Box = "" },
+		"box":            func(r *sessionRecord) { r.Box = "../x" },
+		"spec":           func(r *sessionRecord) { r.Resolved.Spec.Mounts[0].Target = "x" },
+		"spec of limits": func(r *sessionRecord) { r.Resolved.Spec.Limits.Memory = -7 },
+	} {
+		r := sampleSession()
+		key := sessionKey(r.key())
+		change(r)
+		if _, err := decodeSession(key, encode(r)); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
+	good := encode(sampleSession())
+	for i := range good {
+		bad := append([]byte{}, good...)
+		bad[i] ^= 0x20
+		if _, err := decodeSession(sessionKey(keyA), bad); err == nil {
+			t.Errorf("byte %d changed: taken", i)
+		}
+	}
+}
+
+// Whatever is in the database: no panic, and what is taken can be used.
+func FuzzRecords(f *testing.F) {
+	f.Add([]byte("t\x00a"), encode(sampleSession())[4:])
+	f.Add([]byte("t\x00a\x00p"), encode(sampleProcess())[4:])
+	f.Add([]byte("t\x00a"), []byte(`{"tenant":"t","id":"a","state":"running","generation":1,"box":"s","resolved":{"spec":{"limits":{"cpus":1e300}}}}`))
+	f.Fuzz(func(t *testing.T, key, body []byte) {
+		value := withSum(body)
+		if r, err := decodeSession(key, value); err == nil {
+			countable(boxUse(r.Resolved.Spec))
+			again, err := decodeSession(key, r.put().value)
+			if err != nil || again.key() != r.key() {
+				t.Errorf("%+v is not taken again: %v", r, err)
+			}
+		}
+		if r, err := decodeProcess(key, value); err == nil {
+			if _, err := decodeProcess(key, r.put().value); err != nil {
+				t.Errorf("%+v is not taken again: %v", r, err)
+			}
+		}
+	})
+}
