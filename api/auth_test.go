@@ -1,0 +1,221 @@
+package api
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/policy"
+)
+
+var (
+	attachWrite = client.AttachOptions{Write: true}
+	attachRead  = client.AttachOptions{}
+	isCode      = client.IsCode
+)
+
+func TestTokens(t *testing.T) {
+	for _, c := range []struct{ file, want string }{
+		{"", "no token in it"},
+		{"# only a comment\n", "no token in it"},
+		{"short acme admin", "line 1: token of 5 characters"},
+		{"\n" + adminToken, "line 2: 1 fields"},
+		{adminToken + " acme admin a b", "5 fields"},
+		{adminToken + " acme root", `role "root": must be admin, operator or viewer`},
+		{adminToken + " .. admin", "tenant"},
+		{adminToken + " a admin\n" + adminToken + " b admin", "line 2: token is that of token:line-1 already"},
+		{strings.Repeat("x", 100<<10) + " a admin", "too long"},
+	} {
+		_, err := ParseTokens(strings.NewReader(c.file))
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%.40q: %v, want %q", c.file, err, c.want)
+		}
+		if err != nil && strings.Contains(err.Error(), adminToken) {
+			t.Errorf("%.40q: the error tells the token", c.file)
+		}
+	}
+	tokens, err := ParseTokens(strings.NewReader(tokenFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, ok := tokens.lookup(operatorToken); !ok || id != (Identity{"acme", "token:ci", Operator}) {
+		t.Errorf("%+v, %v", id, ok)
+	}
+	for _, token := range []string{"", "x", operatorToken + "x", operatorToken[1:], strings.ToUpper(operatorToken)} {
+		if id, ok := tokens.lookup(token); ok {
+			t.Errorf("%q is %+v", token, id)
+		}
+	}
+}
+
+func TestLoadTokens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string, mode os.FileMode) {
+		t.Helper()
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o600), os.Chmod(path, mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := LoadTokens(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+	write(tokenFile, 0o644)
+	if _, err := LoadTokens(path); err == nil || !strings.Contains(err.Error(), "chmod o=") {
+		t.Errorf("open to others: %v", err)
+	}
+	write(tokenFile, 0o640)
+	tokens, err := LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write("broken", 0o640)
+	if err := tokens.Reload(path); err == nil {
+		t.Error("a broken file was taken")
+	}
+	if _, ok := tokens.lookup(adminToken); !ok {
+		t.Error("a broken file changed something")
+	}
+	write("other-token-0123456789 a viewer", 0o640)
+	if err := tokens.Reload(path); err != nil {
+		t.Error(err)
+	}
+	if _, ok := tokens.lookup(adminToken); ok {
+		t.Error("a token that was taken away counts")
+	}
+}
+
+func TestPeers(t *testing.T) {
+	me := os.Getuid()
+	a := Auth{Groups: []int{7, 9}}
+	for _, c := range []struct {
+		peer linux.Peer
+		err  error
+		ok   bool
+	}{
+		{linux.Peer{UID: 0, GID: 0}, nil, true},
+		{linux.Peer{UID: me, GID: 1}, nil, true},
+		{linux.Peer{UID: 1234, GID: 7}, nil, true},
+		{linux.Peer{UID: 1234, GID: 1, Groups: []int{1, 9}}, nil, true},
+		{linux.Peer{UID: 1234, GID: 1234, Groups: []int{1}}, nil, false},
+		{linux.Peer{}, errors.New("no credentials"), false},
+	} {
+		ctx := context.WithValue(context.Background(), connKey{}, &connInfo{unix: true, peer: c.peer, err: c.err})
+		r := (&http.Request{Header: http.Header{}}).WithContext(ctx)
+		id, err := a.identify(r)
+		if (err == nil) != c.ok || c.ok && (id.Role != Admin || id.Tenant != DefaultTenant) {
+			t.Errorf("%+v: %+v, %v", c.peer, id, err)
+		}
+	}
+}
+
+func TestTCPNeedsCredentials(t *testing.T) {
+	f := serve(t, nil)
+	for _, header := range []string{"", "Bearer", "Bearer ", "Bearer nope", "Basic " + adminToken, adminToken, "Bearer " + adminToken + "x"} {
+		p := f.problem("GET", "/v1/status", "", "", "Authorization", header)
+		if p.Code != apitypes.CodeUnauthenticated {
+			t.Errorf("%q: %+v", header, p)
+		}
+		if strings.Contains(p.Detail, adminToken) {
+			t.Errorf("%q: the answer repeats the token", header)
+		}
+	}
+	if p := f.problem("GET", "/no/such/path", "", ""); p.Code != apitypes.CodeUnauthenticated {
+		t.Errorf("paths are told to strangers: %+v", p)
+	}
+	if strings.Contains(f.log.String(), adminToken) {
+		t.Error("the log has a token")
+	}
+}
+
+// What a web page can make a browser send to an open port on loopback.
+func TestBrowsers(t *testing.T) {
+	f := serve(t, func(o *Options, _ *policy.Config) {
+		o.Auth = Auth{Anonymous: &Identity{DefaultTenant, "loopback", Admin}}
+	})
+	if resp, body := f.raw("GET", "/v1/status", "", ""); resp.StatusCode != 200 {
+		t.Errorf("%d %s", resp.StatusCode, body)
+	}
+	if p := f.problem("GET", "/v1/status", "", "", "Origin", "http://evil.example"); p.Code != apitypes.CodeForbidden {
+		t.Errorf("origin: %+v", p)
+	}
+	for host, ok := range map[string]bool{"evil.example": false, "evil.example:80": false, "127.0.0.1.evil.example": false, "localhost": true, "localhost:1": true, "[::1]:5": true, "127.9.9.9": true, "": false} {
+		r := &http.Request{Host: host, Header: http.Header{}}
+		if err := fromBrowser(r); (err == nil) != ok {
+			t.Errorf("host %q: %v", host, err)
+		}
+	}
+}
+
+func TestClientCertificates(t *testing.T) {
+	ca, caKey := certificate(t, pkix.Name{CommonName: "ca"}, nil, nil)
+	server, serverKey := certificate(t, pkix.Name{CommonName: "localhost"}, ca, caKey)
+	pool := x509.NewCertPool()
+	pool.AddCert(ca)
+	f := serve(t, func(o *Options, _ *policy.Config) { o.Auth.ClientCerts = true })
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go f.Serve(l, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{server.Raw}, PrivateKey: serverKey}}, ClientCAs: pool, ClientAuth: tls.VerifyClientCertIfGiven})
+	for _, c := range []struct {
+		name pkix.Name
+		code string // "": may list
+	}{
+		{pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"viewer"}}, ""},
+		{pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"operator"}}, ""},
+		{pkix.Name{CommonName: "acme"}, apitypes.CodeUnauthenticated},
+		{pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"viewer", "admin"}}, apitypes.CodeUnauthenticated},
+		{pkix.Name{CommonName: "acme", OrganizationalUnit: []string{"king"}}, apitypes.CodeUnauthenticated},
+		{pkix.Name{CommonName: "../acme", OrganizationalUnit: []string{"viewer"}}, apitypes.CodeUnauthenticated},
+	} {
+		cert, key := certificate(t, c.name, ca, caKey)
+		cl, err := client.New(client.Options{URL: "https://localhost:" + strings.Split(l.Addr().String(), ":")[1],
+			TLS: &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cl.Sessions(t.Context()); (c.code == "") != (err == nil) || err != nil && !isCode(err, c.code) {
+			t.Errorf("%v: %v, want %q", c.name, err, c.code)
+		}
+		cl.Close()
+	}
+}
+
+// certificate makes one that ca has signed, or a CA.
+func certificate(t *testing.T, name pkix.Name, ca *x509.Certificate, caKey *ecdsa.PrivateKey) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: name, NotAfter: time.Now().Add(time.Hour),
+		DNSNames: []string{name.CommonName}, IsCA: ca == nil, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign}
+	if ca == nil {
+		ca, caKey = template, key
+	}
+	raw, err := x509.CreateCertificate(rand.Reader, template, ca, &key.PublicKey, caKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert, key
+}

@@ -1,0 +1,171 @@
+package api
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+// who may ask what: "-" is refused for who it is (401 or 403), "+" is let through,
+// whatever comes of it then. The order is nobody, viewer, operator, viewer of all
+// tenants, admin.
+var matrix = map[string]string{
+	"GET /healthz":         "+++++",
+	"GET /readyz":          "-++++",
+	"GET /metrics":         "---++",
+	"GET /v1/openapi.json": "-++++",
+	"GET /v1/status":       "-++++",
+	"GET /v1/errors":       "-++++",
+	"GET /v1/events":       "-++++",
+	"GET /v1/profiles":     "-++++",
+
+	"GET /v1/sessions":            "-++++",
+	"POST /v1/sessions":           "--+-+",
+	"GET /v1/sessions/{id}":       "-++++",
+	"PATCH /v1/sessions/{id}":     "--+-+",
+	"DELETE /v1/sessions/{id}":    "--+-+",
+	"GET /v1/sessions/{id}/usage": "-++++",
+	"GET /v1/sessions/{id}/ports": "-++++",
+	"POST /v1/sessions/{id}/exec": "--+-+",
+
+	"GET /v1/sessions/{id}/processes":               "-++++",
+	"POST /v1/sessions/{id}/processes":              "--+-+",
+	"GET /v1/sessions/{id}/processes/{pid}":         "-++++",
+	"DELETE /v1/sessions/{id}/processes/{pid}":      "--+-+",
+	"POST /v1/sessions/{id}/processes/{pid}/stop":   "--+-+",
+	"POST /v1/sessions/{id}/processes/{pid}/signal": "--+-+",
+	"GET /v1/sessions/{id}/processes/{pid}/relay":   "-++++",
+	"GET /v1/sessions/{id}/processes/{pid}/logs":    "-++++",
+
+	"GET /v1/sessions/{id}/files":            "-++++",
+	"GET /v1/sessions/{id}/files/stat":       "-++++",
+	"GET /v1/sessions/{id}/files/content":    "-++++",
+	"PUT /v1/sessions/{id}/files/content":    "--+-+",
+	"DELETE /v1/sessions/{id}/files/content": "--+-+",
+	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
+}
+
+func TestRoles(t *testing.T) {
+	f := serve(t, nil)
+	tokens := []string{"", viewerToken, operatorToken, scraperToken, adminToken}
+	for _, rt := range routes {
+		name := rt.method + " " + rt.path
+		want, ok := matrix[name]
+		if !ok {
+			t.Errorf("%s: say in the matrix who may", name)
+			continue
+		}
+		got := ""
+		for _, token := range tokens {
+			got += map[bool]string{true: "+", false: "-"}[f.admitted(rt, token)]
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+	if len(matrix) != len(routes) {
+		t.Errorf("%d routes, %d rows", len(routes), len(matrix))
+	}
+}
+
+// admitted says whether a request got past the question of who sent it.
+func (f *fixture) admitted(rt route, token string) bool {
+	f.t.Helper()
+	path := strings.NewReplacer("{id}", "none", "{pid}", "none").Replace(rt.path)
+	req, err := http.NewRequest(rt.method, f.base+path, nil)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	req.Header.Set(TenantHeader, map[bool]string{true: "acme"}[token == scraperToken || token == adminToken])
+	resp, err := f.http.Do(req)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	resp.Body.Close() // a stream of events has no end
+	return resp.StatusCode != http.StatusUnauthorized && resp.StatusCode != http.StatusForbidden
+}
+
+// What is another tenant's looks as if it were not there.
+func TestTenantsDoNotMeet(t *testing.T) {
+	f := serve(t, nil)
+	ours, theirs := f.as(operatorToken, ""), f.as(strangerToken, "")
+	ensure(t, ours, "secret")
+	if _, err := ours.Start(t.Context(), "secret", apitypes.ProcessRequest{ID: "p", Argv: []string{"sleep", "66"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, rt := range routes {
+		if !strings.Contains(rt.path, "{id}") {
+			continue
+		}
+		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		if body == "" && rt.method != "GET" {
+			body = "{}"
+		}
+		there, answer := f.raw(rt.method, fill(rt.path, "secret"), strangerToken, body)
+		nowhere, other := f.raw(rt.method, fill(rt.path, "absent"), strangerToken, body)
+		a, b := checkProblem(t, there, answer), checkProblem(t, nowhere, other)
+		a.Instance, b.Instance = "", ""
+		a.Detail = strings.ReplaceAll(a.Detail, "secret", "absent")
+		if a.Status != 404 || a.Detail != b.Detail || a.Code != b.Code {
+			t.Errorf("%s %s:\n%+v\n%+v", rt.method, rt.path, a, b)
+		}
+	}
+	if list, err := theirs.Sessions(t.Context()); err != nil || len(list) != 0 {
+		t.Errorf("list: %+v, %v", list, err)
+	}
+	if s, err := theirs.Status(t.Context()); err != nil || s.Processes != 0 || len(s.Sessions) != 0 || s.Audit != nil {
+		t.Errorf("status: %+v, %v", s, err)
+	}
+	for _, tenant := range []string{"acme", AllTenants, "default", "no such"} {
+		p := f.problem("GET", "/v1/sessions", strangerToken, "", TenantHeader, tenant)
+		if p.Code != apitypes.CodeForbidden {
+			t.Errorf("tenant %q: %+v", tenant, p)
+		}
+	}
+	for tenant, want := range map[string]int{"": 0, "acme": 1, "other": 0, AllTenants: 1} {
+		if list, err := f.as(adminToken, tenant).Sessions(t.Context()); err != nil || len(list) != want {
+			t.Errorf("admin, tenant %q: %d, %v", tenant, len(list), err)
+		}
+	}
+	if p := f.problem("GET", "/v1/sessions/secret", adminToken, "", TenantHeader, AllTenants); p.Code != apitypes.CodeInvalid {
+		t.Errorf("one session of all tenants: %+v", p)
+	}
+	if p := f.problem("GET", "/v1/sessions", adminToken, "", TenantHeader, "no such"); p.Code != apitypes.CodeInvalid {
+		t.Errorf("no tenant's name: %+v", p)
+	}
+}
+
+// fill puts ids into a path, and a path of a file into the query.
+func fill(path, id string) string {
+	path = strings.NewReplacer("{id}", id, "{pid}", "p").Replace(path)
+	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") {
+		path += "?path=x"
+	}
+	return path
+}
+
+// A viewer watches a process, and does not write to it.
+func TestViewerWatches(t *testing.T) {
+	f := serve(t, nil)
+	ensure(t, f.as(operatorToken, ""), "a")
+	if _, err := f.as(operatorToken, "").Start(t.Context(), "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"cat"}}); err != nil {
+		t.Fatal(err)
+	}
+	viewer := f.as(viewerToken, "")
+	if _, err := viewer.AttachOnce(t.Context(), "a", "p", attachWrite); !isCode(err, apitypes.CodeForbidden) {
+		t.Errorf("writing: %v", err)
+	}
+	a, err := viewer.AttachOnce(t.Context(), "a", "p", attachRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a.Hello().Writer {
+		t.Error("a viewer is the writer")
+	}
+	a.Close()
+}
