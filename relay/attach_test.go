@@ -296,3 +296,20 @@ func TestAttachmentEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestConflictOfSomebodyElse: only the relay's own 409 makes an observer of a
+// writer.
+func TestConflictOfSomebodyElse(t *testing.T) {
+	p, l := newProc(4<<10), &lines{}
+	s := serve(t, p, Options{})
+	a, err := Attach(t.Context(), AttachOptions{DialOptions: DialOptions{URL: s.http.URL, Write: true, NetDial: l.dial}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Error(w, "state", http.StatusConflict) })
+	l.cut()
+	var refused *DialError
+	if ev, err := a.Recv(); !errors.As(err, &refused) || refused.Status != http.StatusConflict {
+		t.Errorf("got %v, %v", ev, err)
+	}
+}

@@ -1,53 +1,14 @@
 package relay
 
 import (
-	"context"
-	"crypto/tls"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"net/http"
-	"net/url"
-	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
 )
-
-// DialOptions say what to attach to, and how.
-type DialOptions struct {
-	// URL is that of the relay, with the scheme http, https, ws or wss, and without
-	// a query.
-	URL string
-	// NetDial makes the connection; nil is TCP.
-	NetDial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// TLS is for https and wss; nil has the defaults.
-	TLS *tls.Config
-	// Header is sent with the request, for example Authorization.
-	Header http.Header
-	// Write asks to be the writer; TakeOver to become it in place of another.
-	Write, TakeOver bool
-	Since           Since
-	// ClientID, 16 to 64 of a-z, A-Z, 0-9, "-" and "_", names the client across its
-	// connections: a new one replaces an older one of the same id. It may be empty.
-	ClientID string
-	// Dead is how long the relay may be silent; zero is 60 s.
-	Dead time.Duration
-}
-
-// DialError is a refusal of the relay.
-type DialError struct {
-	Status int    // of the HTTP answer
-	Text   string // its body, up to 1 KiB
-}
-
-func (e *DialError) Error() string {
-	return fmt.Sprintf("attaching: %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
-}
 
 // CloseError is a connection that the relay has closed, see docs/relay.md.
 type CloseError struct {
@@ -99,97 +60,6 @@ type progress struct {
 	next     int64 // what the relay sends next begins here
 	consumed int64
 	acked    int64
-}
-
-// Dial connects. Errors: *DialError; ErrProtocol; those of the network.
-func Dial(ctx context.Context, o DialOptions) (*Client, error) {
-	u, err := relayURL(o)
-	if err != nil {
-		return nil, err
-	}
-	d := websocket.Dialer{
-		NetDialContext:  o.NetDial,
-		TLSClientConfig: o.TLS,
-		ReadBufferSize:  32 << 10,
-		WriteBufferSize: maxToServer,
-	}
-	ws, resp, err := d.DialContext(ctx, u, o.Header)
-	if err != nil {
-		return nil, dialError(resp, err)
-	}
-	c := &Client{ws: ws, dead: orDefault(o.Dead, time.Minute), moved: make(chan struct{})}
-	stop := context.AfterFunc(ctx, func() { ws.Close() })
-	err = c.open(o)
-	if !stop() {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
-		ws.Close()
-		return nil, err
-	}
-	return c, nil
-}
-
-func relayURL(o DialOptions) (string, error) {
-	u, err := url.Parse(o.URL)
-	if err != nil {
-		return "", err
-	}
-	if s, ok := strings.CutPrefix(u.Scheme, "http"); ok {
-		u.Scheme = "ws" + s
-	}
-	r := request{write: o.Write, takeOver: o.TakeOver, since: o.Since, client: o.ClientID}
-	u.RawQuery = r.query().Encode()
-	return u.String(), nil
-}
-
-// dialError makes a refusal of an answer that is none to an upgrade.
-func dialError(resp *http.Response, err error) error {
-	if resp == nil || !errors.Is(err, websocket.ErrBadHandshake) {
-		return fmt.Errorf("attaching: %w", err)
-	}
-	defer resp.Body.Close()
-	body, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-	return &DialError{Status: resp.StatusCode, Text: strings.TrimSpace(string(body))}
-}
-
-// open takes the Hello, and checks that it is what was asked for.
-func (c *Client) open(o DialOptions) error {
-	c.ws.SetReadLimit(maxToClient)
-	c.ws.SetPingHandler(func(data string) error {
-		c.alive()
-		c.ws.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(time.Second))
-		return nil
-	})
-	c.alive()
-	msg, err := c.message()
-	if err != nil {
-		return err
-	}
-	f, err := parseServer(msg)
-	h, ok := f.(Hello)
-	if err == nil && !ok {
-		err = malformed("the first frame is no Hello")
-	}
-	if err != nil {
-		return err
-	}
-	for s, at := range map[Stream]Position{Stdout: o.Since.Stdout, Stderr: o.Since.Stderr} {
-		b := h.Stdout
-		if s == Stderr {
-			b = h.Stderr
-		}
-		if s == Stderr && !h.HasStderr {
-			continue
-		}
-		if at.Kind == At && b.Start != at.Offset {
-			return malformed("%v begins at %d, asked was %d", s, b.Start, at.Offset)
-		}
-		c.streams[s] = progress{b.Start, b.Start, b.Start}
-	}
-	c.hello, c.writer = h, h.Writer
-	c.sent, c.stdin.Accepted = h.StdinAccepted, h.StdinAccepted
-	return nil
 }
 
 // Hello is what the relay said first.
@@ -295,68 +165,6 @@ func (c *Client) exited(f exitFrame) (Event, error) {
 	return Exited{f.Exit}, nil
 }
 
-// consume notes that everything up to now was consumed, and acknowledges it now or
-// soon.
-func (c *Client) consume() {
-	if c.hello.Window == 0 {
-		return
-	}
-	c.amu.Lock()
-	defer c.amu.Unlock()
-	now, later := false, false
-	for i := range c.streams {
-		p := &c.streams[i]
-		p.consumed = p.next
-		now = now || p.consumed-p.acked >= min(maxUnacked, max(c.hello.Window/4, 1))
-		later = later || p.consumed > p.acked
-	}
-	switch {
-	case now:
-		c.acknowledgeLocked()
-	case later && c.timer == nil && !c.closed:
-		c.timer = time.AfterFunc(maxAckDelay, c.acknowledge)
-	}
-}
-
-func (c *Client) acknowledge() {
-	c.amu.Lock()
-	defer c.amu.Unlock()
-	c.acknowledgeLocked()
-}
-
-func (c *Client) acknowledgeLocked() {
-	if c.timer != nil {
-		c.timer.Stop()
-		c.timer = nil
-	}
-	for i := range c.streams {
-		if p := &c.streams[i]; p.consumed > p.acked && !c.closed {
-			p.acked = p.consumed
-			c.send(appendAck(nil, Stream(i), p.acked)) // a failure shows in Recv
-		}
-	}
-}
-
-// change changes what Write waits for.
-func (c *Client) change(f func()) {
-	c.smu.Lock()
-	defer c.smu.Unlock()
-	f()
-	close(c.moved)
-	c.moved = make(chan struct{})
-}
-
-func (c *Client) stdinState(f StdinState) error {
-	c.smu.Lock()
-	before, sent := c.stdin.Accepted, c.sent
-	c.smu.Unlock()
-	if f.Accepted < before || f.Accepted > sent {
-		return malformed("StdinAck of %d: want %d to %d", f.Accepted, before, sent)
-	}
-	c.change(func() { c.stdin.Accepted, c.stdin.Closed = f.Accepted, c.stdin.Closed || f.Closed })
-	return nil
-}
-
 // send writes one message.
 func (c *Client) send(msg []byte) error {
 	c.wmu.Lock()
@@ -366,91 +174,6 @@ func (c *Client) send(msg []byte) error {
 		return fmt.Errorf("relay connection lost: %w", err)
 	}
 	return nil
-}
-
-// Write sends p to stdin, waiting while too much of it is on its way. Errors:
-// ErrNotWriter; syscall.EPIPE: stdin is closed; those of the network.
-func (c *Client) Write(p []byte) (int, error) {
-	c.imu.Lock()
-	defer c.imu.Unlock()
-	done := 0
-	for done < len(p) {
-		room, moved, err := c.stdinRoom()
-		if err != nil {
-			return done, err
-		}
-		if room <= 0 {
-			<-moved
-			continue
-		}
-		n := int(min(room, int64(len(p)-done), MaxStdin))
-		if err := c.sendStdin(p[done : done+n]); err != nil {
-			return done, err
-		}
-		done += n
-	}
-	return done, nil
-}
-
-func (c *Client) stdinRoom() (int64, chan struct{}, error) {
-	c.smu.Lock()
-	defer c.smu.Unlock()
-	switch {
-	case c.ended:
-		return 0, nil, net.ErrClosed
-	case !c.writer:
-		return 0, nil, ErrNotWriter
-	case c.stdin.Closed || !c.hello.HasStdin:
-		return 0, nil, syscall.EPIPE
-	}
-	return c.hello.StdinWindow - (c.sent - c.stdin.Accepted), c.moved, nil
-}
-
-// sendStdin sends the next bytes of stdin, at most MaxStdin.
-func (c *Client) sendStdin(p []byte) error {
-	c.smu.Lock()
-	off := c.sent
-	c.sent += int64(len(p))
-	c.smu.Unlock()
-	return c.send(append(appendOffset(append(make([]byte, 0, stdinHeader+len(p)), typeStdin), off), p...))
-}
-
-// CloseStdin ends stdin behind what was written.
-func (c *Client) CloseStdin() error {
-	c.imu.Lock()
-	defer c.imu.Unlock()
-	if _, _, err := c.stdinRoom(); err != nil {
-		return err
-	}
-	c.smu.Lock()
-	off := c.sent
-	c.smu.Unlock()
-	return c.send(appendOffset([]byte{typeCloseStdin}, off))
-}
-
-// control sends what only a writer may.
-func (c *Client) control(msg []byte) error {
-	c.smu.Lock()
-	writer := c.writer
-	c.smu.Unlock()
-	if !writer {
-		return ErrNotWriter
-	}
-	return c.send(msg)
-}
-
-// Resize sets the size of the terminal.
-func (c *Client) Resize(rows, cols uint16) error {
-	msg := binary.BigEndian.AppendUint16([]byte{typeResize}, rows)
-	return c.control(binary.BigEndian.AppendUint16(msg, cols))
-}
-
-// Signal sends a signal, 1 to 64, to the process.
-func (c *Client) Signal(sig int) error {
-	if sig < 1 || sig > 64 {
-		return fmt.Errorf("signal: %d: want 1 to 64", sig)
-	}
-	return c.control([]byte{typeSignal, byte(sig)})
 }
 
 // Close ends the connection; the process goes on. Recv and Write return.

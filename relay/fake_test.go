@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -149,14 +150,14 @@ func (s *sink) Write(ctx context.Context, off int64, p []byte) error {
 			defer s.mu.Unlock()
 			return fmt.Errorf("gap: %d after %d", off, s.n)
 		}
-		p, off = p[min(s.n-off, int64(len(p))):], s.n
+		p = p[min(s.n-off, int64(len(p))):]
 		n := int64(len(p))
 		if s.allow >= 0 {
 			n = min(n, s.allow-s.n)
 		}
 		if s.broken || s.closed > 0 {
 			defer s.mu.Unlock()
-			return syscall.EPIPE
+			return map[bool]error{true: syscall.EPIPE, false: os.ErrClosed}[s.broken]
 		}
 		if s.keep {
 			s.got.Write(p[:n])

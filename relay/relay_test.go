@@ -103,15 +103,17 @@ func TestStdinThatIsNotRead(t *testing.T) {
 	await(t, "stdin", func() bool { return p.in.Accepted() == 5000 })
 }
 
-// TestStdinNobodyReads: the process has closed its end.
+// TestStdinNobodyReads: the process has closed its end, or stdin was closed before.
 func TestStdinNobodyReads(t *testing.T) {
-	p := newProc(4 << 10)
-	p.in.broken = true
-	c := serve(t, p, Options{}).dial(asWriter)
-	c.Write([]byte("x"))
-	ev, err := c.Recv()
-	if st, ok := ev.(StdinState); !ok || !st.Closed || st.Accepted != 0 {
-		t.Errorf("got %v, %v", ev, err)
+	for _, broken := range []bool{true, false} {
+		p := newProc(4 << 10)
+		p.in.broken, p.in.closed = broken, 1
+		c := serve(t, p, Options{}).dial(asWriter)
+		c.Write([]byte("x"))
+		ev, err := c.Recv()
+		if st, ok := ev.(StdinState); !ok || !st.Closed || st.Accepted != 0 {
+			t.Errorf("broken %v: got %v, %v", broken, ev, err)
+		}
 	}
 }
 

@@ -30,6 +30,10 @@ var (
 	closeLost     = &closing{websocket.CloseNoStatusReceived, "the peer is gone"}
 )
 
+// writerHeader marks the refusal of a second writer: whoever serves a relay may
+// answer 409 for reasons of its own.
+const writerHeader = "Boxd-Writer"
+
 // Close codes of our own.
 const (
 	codeReplaced = 4001
@@ -70,6 +74,9 @@ func refuse(status int, format string, args ...any) *refusal {
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, g Grant) {
 	if ref := h.serve(w, r, g); ref != nil {
 		h.o.Counters.Refused.Add(1)
+		if ref.status == http.StatusConflict {
+			w.Header().Set(writerHeader, "taken")
+		}
 		h.o.Refuse(w, r, ref.status, ref.text)
 	}
 }

@@ -23,8 +23,8 @@ type Output interface {
 type Input interface {
 	// Write hands over p, whose first byte has offset off, and waits until all of it
 	// is the process's, or ctx ends. Bytes below Accepted are skipped. Once it has
-	// returned, Accepted no longer grows on its account. syscall.EPIPE: the process
-	// does not read any more.
+	// returned, Accepted no longer grows on its account. syscall.EPIPE and
+	// fs.ErrClosed: nothing is taken any more.
 	Write(ctx context.Context, off int64, p []byte) error
 	// Accepted is the offset behind the last byte that was taken.
 	Accepted() int64

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"sync"
 	"syscall"
 	"time"
@@ -167,7 +168,7 @@ func (c *conn) stdinFailed(accepted int64, err error) bool {
 	switch {
 	case c.stdin.ctx.Err() != nil:
 		return false
-	case errors.Is(err, syscall.EPIPE) || c.over(5*time.Second):
+	case errors.Is(err, syscall.EPIPE), errors.Is(err, fs.ErrClosed), c.over(5 * time.Second):
 		c.stdinState(accepted, true)
 	case c.ctx.Err() == nil:
 		c.end(closeFailed("writing stdin: %v", err))
