@@ -23,7 +23,7 @@ type served struct {
 
 // serve runs a daemon for one section. Whoever calls it calls end.
 func (b *bench) serve() (*served, error) {
-	dir, err := os.MkdirTemp(b.scratch, "daemon-")
+	dir, err := os.MkdirTemp("/var/tmp", "boxd-bench-")
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (b *bench) serve() (*served, error) {
 
 func (s *served) end() error {
 	s.client.Close()
-	return s.Stop()
+	return errors.Join(s.Stop(), os.RemoveAll(s.Dir))
 }
 
 // withDaemon measures with a daemon that has no past.

@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/test/daemon"
 )
 
@@ -82,7 +84,7 @@ func (v victim) String() string {
 
 func newWorld(t *testing.T) *world {
 	boxd, init := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("/run", "boxd-crash-")
+	dir, err := os.MkdirTemp("/var/tmp", "boxd-crash-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -217,21 +219,48 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 // checkQuitter reads the whole output of a process that ends by itself, late, and
 // how it ended, and forgets it.
 func (w *world) checkQuitter(n int, session, id string, code int) {
-	l, err := w.client.Logs(w.ctx, session, id, logsToTheEnd)
+	exit, err := w.readToExit(session, id, 2)
 	if err != nil {
-		w.t.Fatalf("round %d: logs of %s: %v", n, id, err)
+		w.t.Fatalf("round %d: relay of %s: %v", n, id, err)
 	}
-	out := &lines{}
-	err = copyTo(out, l)
-	p, perr := w.client.Process(w.ctx, session, id)
-	if err != nil || perr != nil || out.next != 2 || l.Gap != 0 {
-		w.t.Fatalf("round %d: %s wrote %d lines (%d bytes gone), must be 2: %v, %v", n, id, out.next, l.Gap, err, perr)
+	p, err := w.client.Process(w.ctx, session, id)
+	if err != nil {
+		w.t.Fatalf("round %d: %s: %v", n, id, err)
 	}
-	if p.ExitCode == nil || *p.ExitCode != code || p.Verdict != "exited" || p.State != "exited" {
-		w.t.Errorf("round %d: %s: %+v, must have exited with %d", n, id, p, code)
+	if exit.Code != code || p.ExitCode == nil || *p.ExitCode != code || p.Verdict != "exited" || p.State != "exited" {
+		w.t.Errorf("round %d: %s: %+v and %+v, must have exited with %d", n, id, exit, p, code)
 	}
 	if err := w.client.RemoveProcess(w.ctx, session, id); err != nil {
 		w.t.Errorf("round %d: removing %s: %v", n, id, err)
+	}
+}
+
+// readToExit observes a process that writes a number of lines, to its end.
+func (w *world) readToExit(session, id string, want int64) (relay.Exit, error) {
+	a, err := w.client.Attach(w.ctx, session, id, client.AttachOptions{})
+	if err != nil {
+		return relay.Exit{}, err
+	}
+	defer a.Close()
+	out := &lines{}
+	for {
+		e, err := a.Recv()
+		if err != nil {
+			return relay.Exit{}, err
+		}
+		switch e := e.(type) {
+		case relay.Data:
+			if err := out.add(e.Bytes); err != nil {
+				return relay.Exit{}, err
+			}
+		case relay.Gap:
+			return relay.Exit{}, fmt.Errorf("lost bytes %d to %d", e.From, e.To)
+		case relay.Exited:
+			if out.next != want {
+				return e.Exit, fmt.Errorf("%d lines, must be %d", out.next, want)
+			}
+			return e.Exit, nil
+		}
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 // Config says which daemon to run.
 type Config struct {
 	Boxd, Init string // the binaries
-	// Dir is a fresh directory of root's that everyone may enter. The daemon keeps
+	// Dir is a fresh directory of root's that everyone may enter, not below /run, of which
+	// nothing is ever mounted into a box. The daemon keeps
 	// its state, its socket and its log in it.
 	Dir string
 	// Args are further arguments of "boxd serve".

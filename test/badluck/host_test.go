@@ -1,0 +1,200 @@
+package badluck
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/test/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// TestUnprivileged: what faces the network has no privilege, and cannot get any.
+func TestUnprivileged(t *testing.T) {
+	d, _ := start(t, newDir(t))
+	if uid := statusNumber(t, d.PID(), "Uid", 10); uid == 0 {
+		t.Error("the daemon runs as root")
+	}
+	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+		if caps := statusNumber(t, d.PID(), set, 16); caps != 0 && set != "CapBnd" {
+			t.Errorf("the daemon has capabilities: %s %x", set, caps)
+		}
+	}
+	if statusNumber(t, d.PID(), "NoNewPrivs", 10) != 1 {
+		t.Error("the daemon can get new privileges")
+	}
+	if n := len(d.Find(daemon.Launcher)); n != 1 {
+		t.Errorf("%d launchers, must be one", n)
+	}
+}
+
+// TestSecondDaemon: one daemon per state directory.
+func TestSecondDaemon(t *testing.T) {
+	dir := newDir(t)
+	d, c := start(t, dir)
+	before := ensure(t, c, "first")
+	second := &daemon.Daemon{Config: d.Config}
+	second.Dir = newDir(t)
+	second.Args = []string{"--state-dir", d.State()}
+	err := second.Start()
+	if err == nil {
+		t.Fatal("a second daemon runs on the same state directory")
+	}
+	if !strings.Contains(err.Error(), "pid "+strconv.Itoa(d.PID())) {
+		t.Errorf("the refusal does not name the first one: %v", err)
+	}
+	after := ensure(t, c, "first")
+	if after.Box != before.Box || after.Recreated || after.Created {
+		t.Errorf("the first daemon was disturbed: %+v", after)
+	}
+}
+
+// TestCorruptDatabase: without its database the daemon finds the sessions again from
+// the boxes that live.
+func TestCorruptDatabase(t *testing.T) {
+	damages := map[string]func(path string) error{
+		"garbage":   func(path string) error { return os.WriteFile(path, bytes.Repeat([]byte("garbage "), 4096), 0o600) },
+		"truncated": func(path string) error { return os.Truncate(path, 1000) },
+		"removed":   os.Remove,
+	}
+	for name, damage := range damages {
+		t.Run(name, func(t *testing.T) {
+			d, c := start(t, newDir(t))
+			before := ensure(t, c, "survivor")
+			run(t, c, "survivor", "echo kept > /workspace/file; echo kept > /tmp/file")
+			p, err := c.Start(timeLimit(t), "survivor", apitypes.ProcessRequest{ID: "service", Argv: []string{"cat"}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			if err := damage(filepath.Join(d.State(), "boxd.db")); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.Start(); err != nil {
+				t.Fatal(err)
+			}
+			aside, _ := filepath.Glob(filepath.Join(d.State(), "boxd.db.corrupt-*"))
+			if name != "removed" && len(aside) != 1 {
+				t.Errorf("databases kept aside: %q, must be one", aside)
+			}
+			after, err := c.Session(timeLimit(t), "survivor")
+			if err != nil || after.Box != before.Box || after.State != "running" {
+				t.Fatalf("the session is %+v, %v; its box was %s", after, err, before.Box)
+			}
+			if out := run(t, c, "survivor", "cat /workspace/file /tmp/file; kill -0 "+strconv.Itoa(p.PID)+" && echo alive"); out != "kept\nkept\nalive\n" {
+				t.Errorf("in the box: %q", out)
+			}
+		})
+	}
+}
+
+// TestDiskFull: what cannot be recorded is not done, and nothing is left half-done.
+func TestDiskFull(t *testing.T) {
+	dir := newDir(t)
+	state := filepath.Join(dir, "state")
+	if err := os.Mkdir(state, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("boxd-badluck", state, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=16m,mode=711"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(state, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	_, c := start(t, dir)
+	before := ensure(t, c, "old")
+	filler := filepath.Join(state, "filler")
+	fill(t, filler)
+	if _, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "new"}); err == nil {
+		t.Error("a session was made that could not be recorded")
+	} else if !oneClearLine(err) {
+		t.Errorf("the refusal is not one clear line: %v", err)
+	}
+	if _, err := c.Session(timeLimit(t), "new"); !client.IsCode(err, apitypes.CodeSessionNotFound) {
+		t.Errorf("the session that could not be made: %v", err)
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	if after := ensure(t, c, "old"); after.Box != before.Box {
+		t.Errorf("the session has box %s, had %s", after.Box, before.Box)
+	}
+	run(t, c, "old", "true")
+	ensure(t, c, "new")
+	run(t, c, "new", "true")
+	status, err := c.Status(timeLimit(t))
+	if err != nil || !status.Available {
+		t.Errorf("the status after all is well again: %+v, %v", status, err)
+	}
+}
+
+// fill leaves no space in the file system of path.
+func fill(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for size := 1 << 20; size > 0; {
+		_, err := f.Write(make([]byte, size))
+		if errors.Is(err, syscall.ENOSPC) {
+			size /= 2
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func oneClearLine(err error) bool {
+	return !strings.Contains(err.Error(), "\n") && strings.Contains(err.Error(), "no space left on device")
+}
+
+// TestBoxDies: the next use of a session whose box is gone gets a new one, on the
+// same workspace, and is told so.
+func TestBoxDies(t *testing.T) {
+	_, c := start(t, newDir(t))
+	before := ensure(t, c, "mortal")
+	run(t, c, "mortal", "echo kept > /workspace/file; echo gone > /tmp/file")
+	if _, err := c.Start(timeLimit(t), "mortal", apitypes.ProcessRequest{ID: "service", Argv: []string{"cat"}}); err != nil {
+		t.Fatal(err)
+	}
+	killBox(t, before.Box)
+	waitFor(t, "the session to fail", func() bool {
+		s, err := c.Session(timeLimit(t), "mortal")
+		return err == nil && s.State == "failed"
+	})
+	p, err := c.Process(timeLimit(t), "mortal", "service")
+	if err != nil || p.State != "failed" || p.ExitCode != nil || p.Verdict != "box-lost" {
+		t.Errorf("the process of a lost box: %+v, %v", p, err)
+	}
+	r, err := c.Exec(timeLimit(t), "mortal", apitypes.ExecRequest{Shell: "cat /workspace/file; cat /tmp/file"})
+	if err != nil || !r.Recreated || string(r.Out()) != "kept\n" {
+		t.Errorf("the next exec: %+v, %v", r, err)
+	}
+}
+
+// killBox kills PID 1 of a box.
+func killBox(t *testing.T, box string) {
+	t.Helper()
+	for _, root := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
+		names, _ := filepath.Glob(filepath.Join(root, "boxd", "*."+box, "init", "cgroup.kill"))
+		for _, name := range names {
+			if err := os.WriteFile(name, []byte("1"), 0); err == nil {
+				return
+			}
+		}
+	}
+	t.Fatalf("no cgroup of box %s", box)
+}

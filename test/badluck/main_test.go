@@ -1,0 +1,94 @@
+package badluck
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/daemon"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) {
+	// What outlives a daemon that was killed becomes a child of this process, and is
+	// reaped at the end.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	testutil.Main(m)
+}
+
+// patience bounds what a test waits for, so that a hang is a failure with a name.
+const patience = 2 * time.Minute
+
+// newDir makes a directory for a daemon.
+func newDir(t *testing.T) string {
+	t.Helper()
+	testutil.RequireRoot(t)
+	dir, err := os.MkdirTemp("/var/tmp", "boxd-badluck-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := os.Chmod(dir, 0o711); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// start runs a daemon that ends, with its sessions, when the test does.
+func start(t *testing.T, dir string, args ...string) (*daemon.Daemon, *client.Client) {
+	t.Helper()
+	boxd, init := testutil.BuildBinaries(t)
+	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: append([]string{"--stop-sessions"}, args...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := d.Client()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+		if t.Failed() {
+			t.Logf("the daemon's log ends with:\n%s", d.LogTail(30))
+		}
+	})
+	return d, c
+}
+
+func timeLimit(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func ensure(t *testing.T, c *client.Client, id string) apitypes.Session {
+	t.Helper()
+	s, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: id})
+	if err != nil {
+		t.Fatalf("making session %s: %v", id, err)
+	}
+	return s
+}
+
+// run runs a line of shell, which must succeed, and returns what it wrote.
+func run(t *testing.T, c *client.Client, session, line string) string {
+	t.Helper()
+	r, err := c.Exec(timeLimit(t), session, apitypes.ExecRequest{Shell: line})
+	if err != nil || r.Status != 0 {
+		t.Fatalf("%s in %s: %+v, %v", line, session, r, err)
+	}
+	return string(r.Out())
+}
