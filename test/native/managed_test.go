@@ -635,3 +635,27 @@ func killInit(t testing.TB, b engine.Box) {
 	}
 	t.Fatal("there is no PID 1")
 }
+
+// A process that makes its pipe larger than what was kept free for it, fills it and
+// exits does not thereby live on for everybody, however little is read. What had to go
+// for it is the oldest, and said to be gone.
+func TestManagedEnlargedPipe(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", `
+import os, fcntl
+fcntl.fcntl(1, 1031, 1 << 20) # F_SETPIPE_SZ
+os.write(2, b"x")
+[os.write(1, b"%08d" % i) for i in range((512 << 10) // 8)]
+`)
+	m.History = 64 << 10
+	p := launch(t, b, m)
+	wantManaged(t, p, engine.Exited, 0)
+	oldest, end := p.Stdio().Stdout.Bounds()
+	if end != 512<<10 || oldest != end-64<<10 {
+		t.Errorf("bounds %d to %d", oldest, end)
+	}
+	buf := make([]byte, 8)
+	if n, at, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); n != 8 || at != oldest || err != nil || string(buf) != fmt.Sprintf("%08d", oldest/8) {
+		t.Errorf("%q at %d, %v", buf[:n], at, err)
+	}
+}
