@@ -39,17 +39,24 @@ func (o *operation) remove() (proto.Reply, error) {
 // retries is how often something is tried again that others interfere with.
 const retries = 100
 
-// unlink removes a file or an empty directory.
+// unlink removes a file or an empty directory, whichever it is at the moment.
 func unlink(dir *os.File, name string) error {
-	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
-	if err != unix.EISDIR {
-		return err
+	at := func(flags int) error {
+		return linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, flags) })
 	}
-	err = linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR) })
-	if err == unix.EEXIST { // rmdir(2): some file systems call it so
-		err = unix.ENOTEMPTY
+	for range retries {
+		if err := at(0); err != unix.EISDIR {
+			return err
+		}
+		switch err := at(unix.AT_REMOVEDIR); err {
+		case unix.ENOTDIR:
+		case unix.EEXIST: // rmdir(2): some file systems call it so
+			return unix.ENOTEMPTY
+		default:
+			return err
+		}
 	}
-	return err
+	return unix.EBUSY
 }
 
 // identity tells one directory from another.

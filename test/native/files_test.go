@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/mounts"
 )
@@ -511,5 +513,66 @@ func BenchmarkFilesAgainstTrue(b *testing.B) {
 		if _, err := engine.Run(b.Context(), box, engine.Command{Args: []string{"/bin/true"}}); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// callerSocket names the socket for a caller that this binary plays: see
+// TestFilesUnprivileged.
+const callerSocket = "BOXD_TEST_FILES_SOCKET"
+
+func init() {
+	if socket := os.Getenv(callerSocket); socket != "" {
+		if err := playCaller(socket); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// playCaller writes, reads and removes a file of a box, and gives up on one.
+func playCaller(socket string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	s, err := native.Connect(ctx, native.ServiceOptions{Socket: socket})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	b, err := s.Create(ctx, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+	if err != nil {
+		return err
+	}
+	content := strings.Repeat("content ", 100_000)
+	_, werr := files.Write(ctx, b, asUser, "a/file", strings.NewReader(content), files.WriteOptions{MakeParents: true})
+	var got strings.Builder
+	info, rerr := files.Read(ctx, b, asUser, "a/file", 0, 0, &got)
+	if got.String() != content || info.UID != 1000 {
+		rerr = errors.Join(rerr, fmt.Errorf("read %d bytes, %+v", got.Len(), info))
+	}
+	list, _, lerr := files.List(ctx, b, asUser, "a", 0)
+	if len(list) != 1 {
+		lerr = errors.Join(lerr, fmt.Errorf("listed %+v", list))
+	}
+	_, serr := files.Stat(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "/proc/self")
+	merr := files.Mkdir(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "a/other", false)
+	if errors.Is(merr, fs.ErrPermission) {
+		merr = nil
+	} else {
+		merr = fmt.Errorf("another user made a directory: %v", merr)
+	}
+	return errors.Join(werr, rerr, lerr, serr, merr, files.Remove(ctx, b, asUser, "a", true), b.Remove(ctx))
+}
+
+// TestFilesUnprivileged: the caller is a user without any privilege on this host.
+func TestFilesUnprivileged(t *testing.T) {
+	const nobody = 65534
+	socket := startService(t, stateDir(t), nobody)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Dir = "/"
+	cmd.Env = []string{callerSocket + "=" + socket}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
 	}
 }

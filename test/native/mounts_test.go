@@ -252,3 +252,24 @@ func wantBadMount(t *testing.T, source, target string, err error) {
 		t.Errorf("mounting %q at %q: %v, want one line that names field, value and rule", source, target, err)
 	}
 }
+
+// TestMountWithin: the launcher holds a source in its directory, whatever has become
+// of the path since somebody looked at it; in the spec, and in a running box.
+func TestMountWithin(t *testing.T) {
+	e := start(t)
+	root, outside := hostDir(t, 0, 0), hostDir(t, 0, 0)
+	if err := errors.Join(os.Mkdir(root+"/dir", 0o755), os.Symlink(outside, root+"/out"), os.Symlink("../"+filepath.Base(outside), root+"/up")); err != nil {
+		t.Fatal(err)
+	}
+	b := create(t, e, engine.Spec{Mounts: []mounts.Mount{{Source: root + "/dir", Target: "/in", Within: root}}})
+	wantOutput(t, b, "touch /in/file && ls /in", "file\n")
+	for _, name := range []string{"/out", "/up", "/dir/../..", "/../" + filepath.Base(outside)} {
+		m := mounts.Mount{Source: root + name, Target: "/data", Within: root}
+		_, err := e.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{m}})
+		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})} {
+			if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), root) || !strings.Contains(err.Error(), "leaves the directory") {
+				t.Errorf("%s %s: %v", how, name, err)
+			}
+		}
+	}
+}
