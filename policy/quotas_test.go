@@ -1,0 +1,100 @@
+package policy
+
+import (
+	"math"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+)
+
+func TestQuotasResolve(t *testing.T) {
+	d := Quotas{Sessions: 1, Processes: 2, Execs: 3, Memory: 4, CPUs: 5, WorkspaceBytes: 6}
+	unlimited := Quotas{Sessions: -1, Processes: -1, Execs: -1, Memory: -1, CPUs: -1, WorkspaceBytes: -1}
+	cases := []struct {
+		q, want Quotas
+		ok      bool
+	}{
+		{Quotas{}, d, true},
+		{unlimited, unlimited, true},
+		{Quotas{Sessions: 9}, Quotas{9, 2, 3, 4, 5, 6}, true},
+		{Quotas{CPUs: 0.01}, Quotas{1, 2, 3, 4, 0.01, 6}, true},
+		{Quotas{CPUs: math.NaN()}, Quotas{}, false},
+		{Quotas{CPUs: math.Inf(1)}, Quotas{}, false},
+		{Quotas{CPUs: -1.5}, Quotas{}, false},
+		{Quotas{CPUs: 1e-9}, Quotas{}, false}, // nothing, in millionths
+		{Quotas{WorkspaceBytes: -2}, Quotas{}, false},
+		{Quotas{Processes: math.MinInt64}, Quotas{}, false},
+	}
+	for _, c := range cases {
+		got, err := c.q.resolve("limits", d)
+		if c.ok != (err == nil) || got != c.want && c.ok {
+			t.Errorf("%+v: %+v, %v; want %+v", c.q, got, err, c.want)
+		}
+	}
+	for _, q := range []Quotas{DefaultQuotas, DefaultLimits} {
+		if got, err := (Quotas{}).resolve("limits", q); err != nil || got != q {
+			t.Errorf("the defaults are not allowed: %+v, %v", got, err)
+		}
+	}
+}
+
+func TestFits(t *testing.T) {
+	const most = math.MaxInt64
+	cases := []struct {
+		asked, inUse, limit int64
+		want                bool
+	}{
+		{0, 0, 1, true}, {1, 0, 1, true}, {1, 1, 1, false}, {2, 0, 1, false},
+		{0, 5, 1, true}, {1, 5, 1, false},
+		{most, 0, most, true}, {most, 1, most, false}, {1, most, most, false},
+		{most, 0, engine.Unlimited, true}, {most, 1, engine.Unlimited, false}, {engine.Unlimited, most, engine.Unlimited, true},
+		{engine.Unlimited, 0, most, false},
+	}
+	for _, c := range cases {
+		if got := fits(c.asked, c.inUse, c.limit); got != c.want {
+			t.Errorf("fits(%d, %d, %d) = %v, want %v", c.asked, c.inUse, c.limit, got, c.want)
+		}
+	}
+}
+
+func TestQuotaText(t *testing.T) {
+	for _, c := range []struct{ got, want string }{
+		{plain(7), "7"}, {plain(-1), "unlimited"},
+		{formatCPUs(1500000), "1.5"}, {formatCPUs(10000), "0.01"}, {formatCPUs(-1), "unlimited"},
+		{engine.FormatSize(-1), "unlimited"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+	if len(resources) != len(amounts{}) {
+		t.Error("a resource without an amount")
+	}
+}
+
+func BenchmarkReserve(b *testing.B) {
+	p, err := New(Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l := p.NewLedger()
+	for b.Loop() {
+		release, err := l.Reserve("a", Use{Execs: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		release()
+	}
+}
+
+func BenchmarkResolve(b *testing.B) {
+	p, err := New(Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		if _, err := p.Resolve("a", Request{Env: map[string]string{"A": "b"}}); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
