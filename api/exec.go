@@ -58,6 +58,9 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	if err != nil {
 		return session.Exec{}, err
 	}
+	if q.Timeout < 0 || q.Grace < 0 {
+		return session.Exec{}, &engine.FieldError{Field: "timeout", Value: q.Timeout.D().String(), Rule: "must not be negative, nor must grace"}
+	}
 	if q.OutputLimit < 0 {
 		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: engine.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
 	}

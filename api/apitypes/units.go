@@ -37,7 +37,7 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 }
 
 // Duration is a length of time. In JSON it is a number of seconds; a string such as
-// "1m30s" is accepted as well.
+// "1m30s" is accepted as well. -1 second is "without an end" where that is allowed.
 type Duration time.Duration
 
 // D is the duration as package time has it.
@@ -52,8 +52,12 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 const maxSeconds = 100 * 365 * 24 * 3600
 
 // UnmarshalJSON accepts a number of seconds or a string that
-// [time.ParseDuration] takes, up to a hundred years, not negative.
+// [time.ParseDuration] takes, up to a hundred years, or -1.
 func (d *Duration) UnmarshalJSON(b []byte) error {
+	if string(b) == "-1" {
+		*d = Duration(-time.Second)
+		return nil
+	}
 	parsed, ok := parseDuration(b)
 	if !ok || parsed < 0 || parsed > maxSeconds*time.Second {
 		return &engine.FieldError{Field: "duration", Value: engine.Quote(string(b)), Rule: `must be a number of seconds or a string such as "1m30s", 0 to 100 years`}

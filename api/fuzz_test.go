@@ -1,0 +1,83 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// fuzzBody feeds bodies to a decoder: whatever comes is an error of the client's, or
+// a value that says the same when it is written and read again.
+func fuzzBody[T any](f *testing.F, check func(*testing.T, *T)) {
+	for _, s := range []string{`{}`, `null`, `{"argv":["a"],"timeout":"1m","output_limit":"1M"}`, `{"id":"a","memory":1,"idle_ttl":-1,"mounts":[{"source":"/a","target":"/b"}]}`,
+		`{"session":{"env":{"a":"b"}},"user":{"uid":0,"gid":0},"stdin_base64":"/w=="}`, `{"scope":"{a}","variables":{"a":"b"}}`, `{"timeout":1e9,"grace":0.000000001}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		v := new(T)
+		if err := decodeJSON(body, v); err != nil {
+			if k := kindOf(err); k.status/100 != 4 {
+				t.Fatalf("%q: %d: %v", body, k.status, err)
+			}
+			if p := problemOf(err, "r"); strings.ContainsAny(p.Detail, "\n\r\x00") {
+				t.Fatalf("%q: %q", body, p.Detail)
+			}
+			return
+		}
+		text, err := json.Marshal(v)
+		if err != nil {
+			t.Fatalf("%q: %v", body, err)
+		}
+		again := new(T)
+		if err := decodeJSON(text, again); err != nil {
+			t.Fatalf("%q: %q: %v", body, text, err)
+		}
+		if second, _ := json.Marshal(again); string(second) != string(text) {
+			t.Fatalf("%q, then %q", text, second)
+		}
+		check(t, v)
+	})
+}
+
+func FuzzExecBody(f *testing.F) {
+	fuzzBody(f, func(t *testing.T, q *apitypes.ExecRequest) {
+		e, err := execOf(q)
+		if err != nil && !errors.Is(err, engine.ErrInvalid) {
+			t.Fatal(err)
+		}
+		if err == nil && (len(e.Args) == 0 || e.Timeout < 0 || e.OutputLimit < 0) {
+			t.Fatalf("%+v", e)
+		}
+	})
+}
+
+func FuzzSessionBody(f *testing.F) {
+	rules, err := policy.New(policy.Config{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	fuzzBody(f, func(t *testing.T, q *apitypes.SessionRequest) {
+		r := requestOf(&q.SessionSpec)
+		if !reflect.DeepEqual(r.User, q.User) {
+			t.Fatal("user")
+		}
+		if _, err := rules.Resolve("t", r); err != nil && kindOf(err).status/100 != 4 {
+			t.Fatalf("%+v: %v", q, err)
+		}
+	})
+}
+
+func FuzzTokens(f *testing.F) {
+	f.Add(tokenFile)
+	f.Fuzz(func(t *testing.T, text string) {
+		if tokens, err := ParseTokens(strings.NewReader(text)); (tokens == nil) == (err == nil) {
+			t.Fatalf("%v, %v", tokens, err)
+		}
+	})
+}
