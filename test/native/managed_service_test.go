@@ -1,0 +1,130 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Clients come and go in the middle of input and output: every byte arrives once, and
+// the process stays what it is.
+func TestManagedOutlivesClients(t *testing.T) {
+	dir := stateDir(t)
+	socket := startService(t, dir, 0)
+	s := connect(t, socket)
+	b := createLive(t, s, engine.Spec{})
+	m := managedShell("echo", "cat; exit 3")
+	m.History = 64 << 10
+	p := launch(t, b, m)
+	pid, data := p.Control().PID(), numbered(8<<20)
+	var read int64
+	for round := 0; read < int64(len(data)); round++ {
+		in, out := p.Stdio().Stdin, p.Stdio().Stdout
+		writing := make(chan struct{})
+		go func() {
+			defer close(writing)
+			for off := in.Accepted(); off < int64(len(data)); off = in.Accepted() {
+				if in.Write(t.Context(), off, data[off:min(off+100_000, int64(len(data)))]) != nil {
+					return // its client is gone
+				}
+			}
+			_ = in.Close(t.Context())
+		}()
+		buf := make([]byte, 30_000)
+		for until := read + 700_000; read < min(until, int64(len(data))); {
+			n, at, err := out.ReadAt(patient(t), buf, read)
+			if err != nil || at != read || !bytes.Equal(buf[:n], data[at:at+int64(n)]) {
+				t.Fatalf("round %d: %d bytes at %d after %d, %v", round, n, at, read, err)
+			}
+			read += int64(n)
+			out.Release(read)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		<-writing
+		if _, _, err := out.ReadAt(patient(t), buf, read); err == nil || err == io.EOF {
+			t.Errorf("reading after the client has let go: %v", err)
+		}
+		s = connect(t, socket)
+		b = adoptLive(t, s, b.ID())
+		if got := b.Managed(); len(got) != 1 || got[0].Key() != "echo" || got[0].Control().PID() != pid {
+			t.Fatalf("round %d: %v", round, got)
+		}
+		p = b.Managed()[0]
+	}
+	ctx := patient(t)
+	if err := p.Stdio().Stdin.Close(ctx); err != nil {
+		t.Error(err)
+	}
+	if n, _, err := p.Stdio().Stdout.ReadAt(ctx, make([]byte, 1), read); n != 0 || err != io.EOF {
+		t.Errorf("%d bytes too many, %v", n, err)
+	}
+	r := wantManaged(t, p, engine.Exited, 3)
+	if r.Receipt.User == nil || r.Receipt.Wall <= 0 {
+		t.Errorf("%+v", r.Receipt)
+	}
+	if err := p.Forget(ctx); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Launch(ctx, m); err == nil {
+		t.Error("a key was taken twice")
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	s = connect(t, socket)
+	if b = adoptLive(t, s, b.ID()); len(b.Managed()) != 0 {
+		t.Errorf("%v", b.Managed())
+	}
+}
+
+// What ends while nobody is there is found as it ended, with its terminal, its signals
+// and what it used.
+func TestManagedEndsAlone(t *testing.T) {
+	dir := stateDir(t)
+	socket := startService(t, dir, 0)
+	s := connect(t, socket)
+	b := createLive(t, s, engine.Spec{})
+	exits := managedShell("exits", "echo words; read x; echo more $x; exit 7")
+	atTTY := managedShell("tty", "stty size; read x; stty size; kill -USR1 $$")
+	atTTY.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+	p, q := launch(t, b, exits), launch(t, b, atTTY)
+	for _, p := range []engine.ManagedProcess{p, q} {
+		if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), make([]byte, 1), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Control().Resize(engine.WindowSize{Rows: 10, Cols: 20}); err != nil {
+		t.Fatal(err)
+	}
+	// They get their line and this client is gone before anything comes of it.
+	ctx, cancel := context.WithCancel(t.Context())
+	for _, p := range []engine.ManagedProcess{p, q} {
+		if err := p.Stdio().Stdin.Write(ctx, 0, []byte("now\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cancel()
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	s = connect(t, socket)
+	b = adoptLive(t, s, b.ID())
+	got := b.Managed()
+	if len(got) != 2 {
+		t.Fatalf("%v", got)
+	}
+	p, q = got[0], got[1]
+	wantManaged(t, p, engine.Exited, 7)
+	wantManaged(t, q, engine.Signaled, -1)
+	if out := readAll(t, p.Stdio().Stdout); out != "words\nmore now\n" {
+		t.Errorf("%q", out)
+	}
+	if out := readAll(t, q.Stdio().Stdout); out != "24 80\r\nnow\r\n10 20\r\n" {
+		t.Errorf("%q", out)
+	}
+}
