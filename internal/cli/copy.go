@@ -247,6 +247,9 @@ func (j *copier) downloadDir(ctx context.Context, root *os.Root, from, name stri
 		return fmt.Errorf("%s:%s: has more entries than the daemon lists; pack it with tar in the session first", j.session, from)
 	}
 	for _, e := range list.Files {
+		if len(e.RawName) > 0 {
+			e.Name = string(e.RawName) // not UTF-8
+		}
 		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.ContainsAny(e.Name, "/\x00") {
 			return fmt.Errorf("%s:%s: an entry has the impossible name %q", j.session, from, e.Name)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -171,11 +172,27 @@ func (d *daemon) close() (err error) {
 	return err
 }
 
-// closeService lets go of the launcher service, or ends it: one that no service
-// manager looks after has nothing to do without a daemon. Boxes do not need it.
+// closeService lets go of the launcher service, or ends one that no service manager
+// looks after: it has nothing to do without a daemon. Boxes do not need it.
 func (d *daemon) closeService(ctx context.Context) error {
-	if d.StopSessions || d.ownLauncher {
-		return d.service.Stop(ctx, d.StopSessions)
+	if !d.ownLauncher {
+		return d.service.Close()
 	}
-	return d.service.Close()
+	if err := d.service.Stop(ctx, d.StopSessions); err != nil {
+		return err
+	}
+	// Its directories are in use until its socket is gone, the last that it removes.
+	for socket := filepath.Join(d.dirs.runtime, native.SocketName); ; {
+		if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		select {
+		case <-time.After(launcherPause):
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the end of the launcher service: %w", ctx.Err())
+		}
+	}
 }
+
+// launcherPause is between two looks whether the launcher has ended.
+const launcherPause = 5 * time.Millisecond
