@@ -55,11 +55,16 @@ func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err e
 	if serves || err != nil {
 		return socket, err
 	}
-	ended, err := o.startKeeper()
+	k, err := o.startKeeper()
 	if err != nil {
 		return "", fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
-	return socket, o.awaitService(ctx, socket, ended)
+	if err := o.awaitService(ctx, socket, k.ended); err != nil {
+		_ = k.process.Signal(unix.SIGTERM) // it would try for ever
+		<-k.ended
+		return "", err
+	}
+	return socket, nil
 }
 
 // look says whether the right service runs. A wrong one is ended.
@@ -138,9 +143,14 @@ func end(pidfd *os.File) error {
 	return fmt.Errorf("ending the old launcher: it has not ended after %v", 2*endPatience)
 }
 
-// startKeeper starts the keeper detached from this process. ended is closed when it
-// has ended.
-func (o *LauncherOptions) startKeeper() (ended <-chan struct{}, err error) {
+// keeper is one that this process has started.
+type keeper struct {
+	process *os.Process
+	ended   chan struct{} // closed when it has been waited for
+}
+
+// startKeeper starts the keeper detached from this process.
+func (o *LauncherOptions) startKeeper() (*keeper, error) {
 	exe, err := linux.SealedCopy(o.InitPath)
 	if err != nil {
 		return nil, err
@@ -158,12 +168,12 @@ func (o *LauncherOptions) startKeeper() (ended <-chan struct{}, err error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}
-	done := make(chan struct{})
+	k := &keeper{process: cmd.Process, ended: make(chan struct{})}
 	go func() { // for as long as both live
-		defer close(done)
+		defer close(k.ended)
 		_ = cmd.Wait()
 	}()
-	return done, nil
+	return k, nil
 }
 
 // awaitService waits until the launcher answers.
@@ -180,7 +190,12 @@ func (o *LauncherOptions) awaitService(ctx context.Context, socket string, ended
 		select {
 		case <-time.After(firstPause):
 		case <-ended:
-			return fmt.Errorf("%w: its keeper ended at once, see its last words", engine.ErrNoLauncher)
+			// Another caller's keeper may have been faster.
+			if conn, err := dialService(ctx, socket); err == nil {
+				conn.Close()
+				return nil
+			}
+			return fmt.Errorf("%w: its keeper ended at once, see its last words: %w", engine.ErrNoLauncher, err)
 		case <-ctx.Done():
 			return err
 		}

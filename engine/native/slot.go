@@ -16,8 +16,6 @@ type slot struct {
 	birth []*os.File // cgroup directory and v1 tasks files, for the agent
 	files []*os.File // stat files, until they are in stats
 	stats *cgroups.SlotStats
-	// background: processes were left in it on purpose.
-	background bool
 }
 
 // newSlot takes the descriptors of m off the front of files.

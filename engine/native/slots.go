@@ -42,7 +42,6 @@ type slots struct {
 	mu       sync.Mutex
 	ready    []*slot
 	used     []string // to be removed with the next request
-	kept     []string // those of used that processes were left in
 	want     int      // spare slots to have
 	filling  bool
 	refilled time.Time // when the last refill began
@@ -119,7 +118,6 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 	if err != nil {
 		s.mu.Lock()
 		s.used = append(s.used, ask.Used...) // to be told again; releasing twice is no error
-		s.kept = append(s.kept, ask.Background...)
 		s.mu.Unlock()
 		return nil, fmt.Errorf("making cgroup of command: %w", err)
 	}
@@ -138,8 +136,8 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 
 // askLocked asks for n slots and gives back the used ones.
 func (s *slots) askLocked(n int) rpc.Slots {
-	ask := rpc.Slots{ID: s.box, Count: n, Used: s.used, Background: s.kept}
-	s.used, s.kept = nil, nil
+	ask := rpc.Slots{ID: s.box, Count: n, Used: s.used}
+	s.used = nil
 	return ask
 }
 
@@ -171,17 +169,25 @@ func (s *slots) giveBack(made []rpc.Slot) {
 	}
 }
 
+// leave says that processes are left in a slot on purpose: an adoption spares them.
+func (s *slots) leave(old *slot) error {
+	if !s.outlive {
+		return nil
+	}
+	ask := rpc.Slots{ID: s.box, Background: []string{old.name}}
+	if _, err := s.link.call(context.Background(), rpc.TypeSlots, ask, nil); err != nil {
+		return fmt.Errorf("leaving processes in the background: %w", err)
+	}
+	return nil
+}
+
 // release gives a slot back; the launcher removes it once it is empty. It may
-// wait for the next batch, unless processes were left in it, which an adoption of the
-// box must know to spare.
+// wait for the next batch.
 func (s *slots) release(old *slot) {
 	old.close()
 	s.mu.Lock()
 	s.used = append(s.used, old.name)
-	if old.background && s.outlive {
-		s.kept = append(s.kept, old.name)
-	}
-	flush := len(s.used) >= maxSpare || len(s.kept) > 0
+	flush := len(s.used) >= maxSpare
 	s.mu.Unlock()
 	if flush {
 		s.flush()

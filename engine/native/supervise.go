@@ -98,7 +98,9 @@ func (p *process) endTree(reason engine.Verdict) bool {
 		p.note(err)
 	}
 	if !populated || p.cmd.KeepBackground && reason == "" {
-		p.slot.background = populated
+		if populated {
+			p.note(p.box.slots.leave(p.slot))
+		}
 		return populated
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), emptyDeadline)

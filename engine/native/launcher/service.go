@@ -74,7 +74,11 @@ func Service(o ServiceOptions) error {
 		l.serveClients()
 	}()
 	<-served
-	return errors.Join(l.close(), o.unlink())
+	if err := errors.Join(l.close(), o.unlink()); err != nil {
+		// It was asked to end, and has: nobody shall start it again for this.
+		fmt.Fprintf(os.Stderr, "boxd-init: ending the launcher: %v\n", oneLine(err))
+	}
+	return nil
 }
 
 // openService finds the boxes.
@@ -154,7 +158,7 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 func (s *service) take(c *client) (rpc.Hello, error) {
 	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid}
 	if err := s.checkPeer(c.sock); err != nil {
-		return rpc.Hello{}, err
+		return h, err
 	}
 	for {
 		s.mu.Lock()

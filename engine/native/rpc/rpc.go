@@ -85,8 +85,8 @@ type Slots struct {
 	ID    string
 	Count int
 	Used  []string
-	// Background are those of Used in which processes may live on: an adoption
-	// leaves them alone.
+	// Background are slots in which processes may live on: an adoption leaves them
+	// alone.
 	Background []string `json:",omitempty"`
 }
 
