@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
@@ -213,7 +214,8 @@ func (u *use) view() View {
 }
 
 // Box returns the box of session key, for files, ports and usage; r is as in Exec.
-// The session counts as used until release is called, which must be done.
+// The session counts as used until release is called, which must be done; calling it
+// again does nothing.
 func (m *Manager) Box(ctx context.Context, c Caller, key Key, r *policy.Request) (box engine.LiveBox, release func(), err error) {
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
@@ -223,7 +225,7 @@ func (m *Manager) Box(ctx context.Context, c Caller, key Key, r *policy.Request)
 	if err != nil {
 		return nil, nil, err
 	}
-	return u.box, u.release, nil
+	return u.box, sync.OnceFunc(u.release), nil
 }
 
 // deny notes in the audit log that something was refused; the refusal stands also if

@@ -199,7 +199,8 @@ func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 // database is lost. TTLs that are changed later are not in them.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
-	r.State, r.Resolved.Spec = Running, engine.Spec{}
+	// The box has the spec itself, and the request is only for people.
+	r.State, r.Request, r.Resolved.Spec = Running, policy.Request{}, engine.Spec{}
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail
@@ -311,9 +312,8 @@ func (s *session) watch(box engine.LiveBox) {
 			}
 			s.limit(e)
 		case <-box.Done():
-			if s.lost(box) {
-				s.sweepLost(box)
-			}
+			s.lost(box)
+			s.sweepLost(box)
 			return
 		case <-s.m.ctx.Done():
 			return
@@ -330,13 +330,12 @@ func (s *session) limit(e engine.Event) {
 	s.publish(kind, system, map[string]any{"count": e.Count})
 }
 
-// lost marks the session as failed because PID 1 of box is gone, and reports whether
-// that is news.
-func (s *session) lost(box engine.LiveBox) bool {
+// lost marks the session as failed because PID 1 of box is gone, unless that is known.
+func (s *session) lost(box engine.LiveBox) {
 	s.mu.Lock()
 	if s.box != box || s.state != Running || s.removing || !isDone(box.Done()) {
 		s.mu.Unlock()
-		return false
+		return
 	}
 	s.state, s.reason = Failed, "PID 1 of box "+s.boxID+" is gone"
 	reason := s.reason
@@ -349,7 +348,6 @@ func (s *session) lost(box engine.LiveBox) bool {
 	if err := noted.wait(); err != nil { // the successor finds it lost as well
 		s.m.report(s.key, "", err.Error())
 	}
-	return true
 }
 
 // sweepLost takes apart a lost box that nobody replaces at once.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -83,7 +84,7 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 type run struct {
 	cmd            engine.Command
 	stdout, stderr *capture // nil where the caller takes the output
-	release        func()
+	release        func()   // once is enough, more do nothing
 }
 
 // admit decides whether a command may run, and counts it.
@@ -120,10 +121,10 @@ func (m *Manager) admit(ctx context.Context, c Caller, u *use, e Exec) (*run, er
 		return nil, fmt.Errorf("exec: %s: %w", d.Rule, policy.ErrDenied)
 	}
 	s.addExecs(1)
-	r.release = func() {
+	r.release = sync.OnceFunc(func() {
 		s.addExecs(-1)
 		release()
-	}
+	})
 	return r, nil
 }
 
@@ -198,6 +199,7 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
 	s.publish(EventExecEnded, c, details)
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
+	r.release()                                                                                                             // it does not run any more
 	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}
 	out.Stdout, out.StdoutTruncated = r.stdout.result()
 	out.Stderr, out.StderrTruncated = r.stderr.result()

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime/debug"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -51,8 +52,8 @@ func openStore(path string) (*store, loaded, error) {
 
 // damaged tells a database that is no use from one that cannot be got at.
 func damaged(err error) bool {
-	var path *fs.PathError
-	return !errors.As(err, &path) && !errors.Is(err, bolterrors.ErrTimeout)
+	var errno syscall.Errno
+	return !errors.As(err, &errno) && !errors.Is(err, bolterrors.ErrTimeout)
 }
 
 // salvage makes a new database of what was read from a damaged one.

@@ -39,8 +39,9 @@ type Manager struct {
 	closing   bool // nothing new is begun
 	joined    bool // nothing is added to wg any more
 
-	wake chan struct{} // the first deadline has changed
-	done chan struct{} // Close has ended
+	reapers chan struct{} // holds a token per expired session that is being removed
+	wake    chan struct{} // the first deadline has changed
+	done    chan struct{} // Close has ended
 }
 
 // now is the monotonic time since Open, which a stepped clock does not change.

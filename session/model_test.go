@@ -81,6 +81,7 @@ func (m *model) round(rng *rand.Rand) {
 	if rng.IntN(4) == 0 {
 		m.Manager.Close(ctx, false)
 	} else {
+		m.engineFirst = rng.IntN(2) == 0
 		m.crash()
 	}
 	close(stop)

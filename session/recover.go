@@ -17,6 +17,8 @@ import (
 type recovery struct {
 	m     *Manager
 	boxes map[string]bool // ids of those that exist
+	// processes are their records. What is of no session is dropped.
+	processes map[Key][]processRecord
 
 	mu    sync.Mutex
 	found map[Key]found // sessions without a record, by their boxes
@@ -34,24 +36,21 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 	if err != nil {
 		return fmt.Errorf("listing boxes: %w", err)
 	}
-	r := &recovery{m: m, boxes: map[string]bool{}, found: map[Key]found{}}
+	r := &recovery{m: m, boxes: map[string]bool{}, processes: map[Key][]processRecord{}, found: map[Key]found{}}
 	for _, id := range ids {
 		r.boxes[id] = true
 	}
 	if got.damage != nil {
 		m.report(Key{}, "", fmt.Sprintf("session database was damaged (%v): kept as %s, sessions are searched for by their boxes", got.damage, got.aside))
 	}
-	processes := map[Key][]processRecord{}
 	for _, p := range got.processes {
-		processes[p.key()] = append(processes[p.key()], p)
+		r.processes[p.key()] = append(r.processes[p.key()], p)
 	}
 	owned := map[string]bool{}
 	for _, s := range got.sessions {
 		owned[s.Box] = true
 	}
-	err = each(got.sessions, func(s sessionRecord) error {
-		return r.session(ctx, s, processes[s.key()])
-	})
+	err = each(got.sessions, func(s sessionRecord) error { return r.session(ctx, s) })
 	if err != nil {
 		return err
 	}
@@ -65,10 +64,28 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 			return err
 		}
 	}
-	return nil
+	return r.dropProcesses()
 }
 
-// restore makes the session of a record, without its box, and adds it to the registry.
+// dropProcesses forgets the processes of sessions that are not there.
+func (r *recovery) dropProcesses() error {
+	var changes []change
+	for key, list := range r.processes {
+		if _, err := r.m.find(key); err == nil {
+			continue
+		}
+		for _, p := range list {
+			changes = append(changes, change{processBucket, processKey(key, p.ID), nil})
+		}
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	return r.m.store.write(changes...)
+}
+
+// restore makes the session of a record and its processes, without the box, and adds it to
+// the registry.
 func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
 	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
@@ -84,6 +101,9 @@ func (r *recovery) restore(rec sessionRecord) *session {
 		left = min(left, rec.LifeLeft)
 	}
 	s.setLifeLocked(left) // nobody else knows s yet
+	for _, p := range r.processes[s.key] {
+		s.processes[p.ID] = restoreProcess(s, p)
+	}
 	r.m.mu.Lock()
 	r.m.sessions[s.key] = s
 	r.m.mu.Unlock()
@@ -103,15 +123,12 @@ func countable(u policy.Use) policy.Use {
 
 // session goes on with the session of a record. An error is one of the engine, which
 // means that Open has to be tried again.
-func (r *recovery) session(ctx context.Context, rec sessionRecord, processes []processRecord) error {
+func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	m := r.m
 	if rec.State == Creating && rec.Generation == 1 {
 		return r.giveUp(ctx, rec) // nobody has seen it
 	}
 	s := r.restore(rec)
-	for _, p := range processes {
-		s.processes[p.ID] = restoreProcess(s, p)
-	}
 	exists := r.boxes[rec.Box]
 	var box engine.LiveBox
 	var err error
@@ -172,6 +189,9 @@ func (r *recovery) goOnRemoving(s *session) error {
 // adopt takes over the box of s; nil if that is not possible, s has failed then.
 func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error) {
 	box, err := r.m.engine.Adopt(ctx, s.boxID, engine.Spec{})
+	if err != nil && !errors.Is(err, engine.ErrBoxLost) && ctx.Err() == nil {
+		box, err = r.m.engine.Adopt(ctx, s.boxID, engine.Spec{}) // it is not given up lightly
+	}
 	switch {
 	case err == nil:
 		s.correct(box.Spec())
@@ -274,7 +294,14 @@ func (r *recovery) note(box engine.LiveBox) bool {
 // claimFound makes a session of a box that has told whose it is.
 func (r *recovery) claimFound(f found) error {
 	s := r.restore(f.record)
+	known := map[string]bool{}
+	for _, p := range s.processes {
+		known[p.record.Key] = true
+	}
 	for _, live := range f.box.Managed() {
+		if known[live.Key()] {
+			continue
+		}
 		id := processID(live.Key())
 		if s.processes[id] != nil {
 			id = live.Key()

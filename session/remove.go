@@ -71,6 +71,14 @@ func (s *session) markRemovalLocked(reason string) bool {
 // closes; the next one goes on then.
 func (s *session) teardown(r removal) {
 	s.publish(EventState, r.caller, map[string]any{"state": Stopping, "reason": r.reason})
+	if r.expired { // many may do so at once
+		select {
+		case s.m.reapers <- struct{}{}:
+			defer func() { <-s.m.reapers }()
+		case <-s.m.ctx.Done():
+			return
+		}
+	}
 	first := true
 	s.m.retry(func(ctx context.Context) error {
 		if err := s.begin(ctx); err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -51,14 +53,15 @@ func (m *Manager) auditDecision(c Caller, key Key, d policy.Decision, process st
 }
 
 // fail notes that an action did not succeed, and returns err. What is the caller's own
-// doing (a lost race, a wrong request, a canceled one) is not an error of the daemon.
+// doing (a lost race, a wrong request, a canceled one) is not an error of the daemon,
+// and a lost box has been reported.
 func (m *Manager) fail(c Caller, key Key, action string, err error) error {
 	if errors.Is(err, errAgain) || errors.Is(err, errRemoved) {
 		return err
 	}
 	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reported there
 	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
-		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, ErrState, ErrClosed} {
+		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrBoxLost, ErrState, ErrClosed} {
 		if errors.Is(err, own) {
 			return err
 		}
@@ -70,16 +73,43 @@ func (m *Manager) fail(c Caller, key Key, action string, err error) error {
 // report tells operators what went wrong: log, list of errors, event.
 func (m *Manager) report(key Key, process, message string) {
 	message = strings.ReplaceAll(message, "\n", "; ") // joined errors
-	m.log.LogAttrs(context.Background(), slog.LevelWarn, message,
-		slog.String("tenant", key.Tenant), slog.String("session", key.ID), slog.String("process", process))
 	m.errors.add(ErrorRecord{Time: time.Now().Round(0), Tenant: key.Tenant, Session: key.ID, Process: process, Message: message})
-	m.events.publish(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process,
-		Details: map[string]any{"message": message}})
+	m.tell(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process, Details: map[string]any{"message": message}})
 }
 
-// publish tells subscribers about the session. It may be called with s.mu held.
+// publish tells subscribers and the log about the session. No lock is held.
 func (s *session) publish(t EventType, c Caller, details map[string]any) {
-	s.m.events.publish(Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Request: c.Request, Details: details})
+	s.mu.Lock()
+	box := s.boxID
+	s.mu.Unlock()
+	s.m.tell(Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: box, Request: c.Request, Details: details})
+}
+
+// tell hands e to subscribers, and to the log with all ids.
+func (m *Manager) tell(e Event) {
+	m.events.publish(e)
+	level := slog.LevelInfo
+	switch e.Type {
+	case EventExecStarted, EventExecEnded:
+		level = slog.LevelDebug
+	case EventError:
+		level = slog.LevelWarn
+	}
+	if !m.log.Enabled(m.ctx, level) {
+		return
+	}
+	var attrs []slog.Attr
+	for _, a := range []struct{ name, value string }{
+		{"tenant", e.Tenant}, {"session", e.Session}, {"box", e.Box}, {"process", e.Process}, {"request", e.Request},
+	} {
+		if a.value != "" {
+			attrs = append(attrs, slog.String(a.name, a.value))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Details)) {
+		attrs = append(attrs, slog.Any(name, e.Details[name]))
+	}
+	m.log.LogAttrs(m.ctx, level, string(e.Type), attrs...)
 }
 
 // keepErrors is how many errors are kept.

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -94,7 +93,7 @@ func (s *session) begin(ctx context.Context) error {
 func (s *session) end() { <-s.op }
 
 // errRemoved is the cause of what ends because the session is removed.
-var errRemoved = errors.New("the session is being removed")
+var errRemoved = fmt.Errorf("the session is being removed: %w", ErrState)
 
 // context ends with ctx, and when the session is to be removed.
 func (s *session) context(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -30,6 +29,7 @@ type bench struct {
 	audit  *fakeAudit
 	client *fakeClient
 	*Manager
+	engineFirst bool // see crash
 }
 
 // fakeAudit keeps what it is told.
@@ -101,11 +101,11 @@ func (b *bench) tryStart() error {
 	return nil
 }
 
-// crash ends the manager as SIGKILL would: from one moment on nothing that it does
-// has an effect.
+// crash ends the manager as SIGKILL would: nothing that it does has an effect any
+// more, in the database first and then on the host, or the other way round.
 func (b *bench) crash() {
 	b.t.Helper()
-	if rand.IntN(2) == 0 { // what comes first is left to chance
+	if b.engineFirst {
 		b.client.cut()
 	}
 	good := b.Manager.store.db

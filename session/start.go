@@ -97,7 +97,7 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	s.touch()
 	m.counters.started.Add(1)
 	view := p.View()
-	m.events.publish(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
+	m.tell(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
 		Process: p.id, Request: c.Request, Details: map[string]any{"pid": view.PID}})
 	return p, nil
 }

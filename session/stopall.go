@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// parallel is how many sessions are taken over or ended at once.
+// parallel is how many sessions are taken over, ended or expired at once.
 const parallel = 8
 
 // each calls fn for every element, some at a time, and joins the errors.

@@ -46,7 +46,7 @@ func (s *session) update(ctx context.Context, c Caller, u Update) error {
 	}
 	defer s.end()
 	s.mu.Lock()
-	have, request, alive, removing := s.resolved, s.request, s.aliveLocked(), s.removing
+	have, alive, removing := s.resolved, s.aliveLocked(), s.removing
 	s.mu.Unlock()
 	switch {
 	case removing:
@@ -59,7 +59,7 @@ func (s *session) update(ctx context.Context, c Caller, u Update) error {
 		_ = s.m.auditDecisions(c, s.key, decisions) // the refusal stands
 		return err
 	}
-	want, err := s.decideFields(have, request, u)
+	want, err := s.decideFields(have, u)
 	if err != nil {
 		s.m.deny(c, s.key, "update", err)
 		return err
@@ -104,9 +104,12 @@ func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, dec
 
 // decideFields says what the session has after u, its mounts apart. What a client
 // could not have asked for at the creation it cannot get later.
-func (s *session) decideFields(have policy.Resolved, request policy.Request, u Update) (policy.Resolved, error) {
-	r := policy.Request{Profile: have.Profile, Network: &have.Network, WritableRoot: request.WritableRoot,
+func (s *session) decideFields(have policy.Resolved, u Update) (policy.Resolved, error) {
+	r := policy.Request{Profile: have.Profile, Network: &have.Network, WritableRoot: &have.Spec.WritableRoot,
 		IdleTTL: u.IdleTTL, MaxLifetime: u.MaxLifetime, Persistent: u.Persistent, CPUs: u.CPUs, Memory: u.Memory, PIDs: u.PIDs}
+	if upper := policy.Size(have.Spec.UpperSize); upper > 0 {
+		r.UpperSize = &upper
+	}
 	want := have
 	if u.Network != nil {
 		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
