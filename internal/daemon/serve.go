@@ -26,8 +26,12 @@ const (
 	closePatience = 30 * time.Second
 )
 
-// connectPatience bounds the wait for a launcher that is started by somebody else.
-const connectPatience = 15 * time.Second
+// How long to wait for a launcher that is started by somebody else: one whose
+// socket is there is being started again, or is taking over its boxes.
+const (
+	connectPatience = 30 * time.Second
+	missingPatience = 2 * time.Second
+)
 
 // openUnprivileged gives up root and does the rest: what clients and boxes have a
 // say in is only ever read without privileges.
@@ -68,9 +72,13 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 
 // connect connects to the launcher service.
 func (d *daemon) connect(ctx context.Context) (*native.Service, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectPatience)
-	defer cancel()
 	socket := filepath.Join(d.dirs.runtime, native.SocketName)
+	patience := connectPatience
+	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
+		patience = missingPatience
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
 	s, err := native.Connect(ctx, native.ServiceOptions{Socket: socket, Logger: d.log})
 	if err != nil && !d.root {
 		return nil, fmt.Errorf("launcher service at %q: %w: start boxd-launcher.service, or start boxd serve as root, which starts one", socket, err)

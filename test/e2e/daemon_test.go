@@ -95,8 +95,8 @@ func TestDaemonKilled(t *testing.T) {
 	p.await("pid ")
 	p.send("one\n")
 	p.await("got one")
-	for i := range 3 {
-		d.kill()
+	for i, end := range []func(){d.kill, d.stop, d.kill} {
+		end()
 		p.await("connection lost")
 		d.start()
 		p.send(fmt.Sprintf("round %d\n", i))
@@ -111,6 +111,52 @@ func TestDaemonKilled(t *testing.T) {
 	if want := "got one\ngot round 0\ngot round 1\ngot round 2\n"; got.status != 0 || lines != want {
 		t.Errorf("%v, want %q behind the pid", got, want)
 	}
+}
+
+// A stop waits for commands, and not after a second signal.
+func TestDaemonStopIsBounded(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "exec", "s", "--", "true")
+	quick := d.openPTY(24, 80, "exec", "s", "--", "sh", "-c", "echo begun; while [ ! -e go ]; do sleep 0.05; done; echo done")
+	quick.await("begun")
+	d.cmd.Process.Signal(syscall.SIGTERM)
+	d.awaitNotify("STOPPING=1")
+	box := d.workspace("s")
+	if err := os.WriteFile(filepath.Join(box, "go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	quick.await("done")
+	if status := quick.wait(); status != 0 {
+		t.Errorf("a command under way: status %d, %q", status, quick.text.String())
+	}
+	if status := d.wait(); status != 0 {
+		t.Errorf("status %d", status)
+	}
+	d.start()
+	slow := d.openPTY(24, 80, "exec", "s", "--", "sh", "-c", "echo begun; exec sleep 3600")
+	slow.await("begun")
+	d.cmd.Process.Signal(syscall.SIGTERM)
+	d.awaitNotify("STOPPING=1")
+	d.stop()
+	if status := slow.wait(); status == 0 {
+		t.Errorf("a command that was cut off: status %d, %q", status, slow.text.String())
+	}
+}
+
+// workspace is the directory on the host that the session's box has at /workspace.
+func (d *daemon) workspace(session string) string {
+	d.t.Helper()
+	var dir string
+	err := filepath.WalkDir(filepath.Join(d.dir, "workspaces"), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && e.IsDir() && filepath.Base(path) == session {
+			dir = path
+		}
+		return err
+	})
+	if err != nil || dir == "" {
+		d.t.Fatalf("workspace of %q: %q, %v", session, dir, err)
+	}
+	return dir
 }
 
 func TestSecondDaemonIsRefused(t *testing.T) {
