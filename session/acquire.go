@@ -27,10 +27,13 @@ type use struct {
 
 // resolve decides about r, nil being no wish at all, and which session is meant.
 func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, error) {
-	if r != nil && key.ID == "" && r.Scope != "" {
+	if r != nil && r.Scope != "" {
 		id, err := policy.ScopeID(r.Scope, r.Variables)
 		if err != nil {
 			return key, nil, err
+		}
+		if key.ID != "" && key.ID != id {
+			return key, nil, &engine.FieldError{Field: "scope", Value: engine.Quote(r.Scope), Rule: fmt.Sprintf("gives the id %q: leave one of the two out", id)}
 		}
 		key.ID = id
 	}
@@ -105,7 +108,10 @@ func (s *session) tryUse(a *asked) *use {
 	if s.removing || !s.aliveLocked() {
 		return nil
 	}
-	if a != nil && (len(conflicts(s.resolved, a)) > 0 || !mountChange(s.resolved, a).empty()) {
+	if a != nil && len(conflicts(s.resolved, a)) > 0 {
+		return nil
+	}
+	if change, _, err := s.m.mountChange(s.key, s.resolved, a); err != nil || !change.empty() {
 		return nil
 	}
 	return s.useLocked()
@@ -145,17 +151,9 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	case removing:
 		return nil, errRemoved
 	}
-	var change mountDiff
-	if a != nil {
-		if fields := conflicts(have, a); len(fields) > 0 {
-			err := &ConflictError{Key: s.key, Fields: fields}
-			s.m.deny(c, s.key, "ensure", err)
-			return nil, err
-		}
-		change = mountChange(have, a)
-		if err := s.m.auditDecisions(c, s.key, a.resolved.Decisions); err != nil {
-			return nil, err
-		}
+	change, err := s.compare(c, have, a)
+	if err != nil {
+		return nil, err
 	}
 	if !alive {
 		return s.replace(ctx, c, change)
@@ -172,6 +170,23 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	}
 	s.m.counters.reused.Add(1)
 	return s.useLocked(), nil
+}
+
+// compare refuses what a session of have cannot be, and says what its mounts become.
+func (s *session) compare(c Caller, have policy.Resolved, a *asked) (mountDiff, error) {
+	if a == nil {
+		return mountDiff{}, nil
+	}
+	if fields := conflicts(have, a); len(fields) > 0 {
+		err := &ConflictError{Key: s.key, Fields: fields}
+		s.m.deny(c, s.key, "ensure", err)
+		return mountDiff{}, err
+	}
+	change, decisions, err := s.m.mountChange(s.key, have, a)
+	if e := s.m.auditDecisions(c, s.key, decisions); err == nil {
+		err = e
+	}
+	return change, err
 }
 
 // awaitRemoval waits until the session is out of the registry.

@@ -247,11 +247,17 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 }
 
 func (s *session) tryReplace(ctx context.Context, change mountDiff) error {
+	s.mu.Lock()
+	old := s.resolved
+	s.mu.Unlock()
+	// The configuration may have changed since this was allowed.
+	if err := s.m.policy.CheckMounts(s.key.Tenant, change.apply(old)); err != nil {
+		return err
+	}
 	if err := s.clearBox(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	old := s.resolved
 	s.resolved = change.apply(old)
 	s.mu.Unlock()
 	err := s.build(ctx)

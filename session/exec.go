@@ -145,8 +145,8 @@ func execDetails(details map[string]any, args []string) map[string]any {
 	room := maxAuditArgs
 	var shown []string
 	for _, arg := range args {
-		if len(arg) > room {
-			shown = append(shown, strings.ToValidUTF8(arg[:room], "")+"…")
+		if len(arg) > room || len(shown) == maxAuditArgs/8 {
+			shown = append(shown, cut(arg[:min(len(arg), room)])+"…")
 			break
 		}
 		room -= len(arg)
@@ -154,6 +154,11 @@ func execDetails(details map[string]any, args []string) map[string]any {
 	}
 	out["args"] = shown
 	return out
+}
+
+// cut shortens a string of a caller for the audit log, whose lines are bounded.
+func cut(s string) string {
+	return strings.ToValidUTF8(s[:min(len(s), maxAuditArgs)], "")
 }
 
 // command is e with what the session and the policy say.

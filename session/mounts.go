@@ -20,14 +20,19 @@ type mountDiff struct {
 
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
 
-// mountChange is what makes the mounts of have those that a asks for; nothing if a
-// names none.
-func mountChange(have policy.Resolved, a *asked) mountDiff {
-	if a.request.Mounts == nil {
-		return mountDiff{}
+// mountChange is what makes the mounts of a session of have those that a asks for;
+// nothing if a names none. The session's own profile decides, whatever that of the
+// request is.
+func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDiff, []policy.Decision, error) {
+	if a == nil || a.request.Mounts == nil {
+		return mountDiff{}, nil, nil
 	}
-	is, want := extraMounts(have), extraMounts(a.resolved)
-	return mountDiff{detach: without(is, want), attach: without(want, is)}
+	want, decisions, err := m.policy.MountsFor(key.Tenant, have, a.request.Mounts)
+	if err != nil {
+		return mountDiff{}, decisions, err
+	}
+	is := extraMounts(have)
+	return mountDiff{detach: without(is, want), attach: without(want, is)}, decisions, nil
 }
 
 func extraMounts(r policy.Resolved) []mounts.Mount {

@@ -446,3 +446,46 @@ func TestAuditThatFailsStopsAll(t *testing.T) {
 		t.Errorf("%d boxes", n)
 	}
 }
+
+// The profile of the session decides about its mounts, not that of a later request.
+func TestMountsOfALiveSessionKeepItsProfile(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{Profile: "offline_readonly"})
+	b.ensure(keyA, policy.Request{Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	for _, m := range b.host.box(v.Box).spec.Mounts {
+		if !m.ReadOnly {
+			t.Errorf("%+v can be written", m)
+		}
+	}
+}
+
+func TestRevokedMountIsNotMountedAgain(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	b.Close(ctx, false)
+	b.policy.AllowedMountRoots = []string{"/srv/other"}
+	b.start()
+	b.host.kill(v.Box)
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrDenied) {
+		t.Errorf("error %v, want a refusal", err)
+	}
+	if v := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{}}); !v.Recreated {
+		t.Errorf("without the mount: %+v", v)
+	}
+}
+
+func TestAccess(t *testing.T) {
+	b := newBench(t)
+	b.policy.TenantDefaults.Execs = 1
+	b.start()
+	box, release, err := b.Access(ctx, me, keyA, &policy.Request{}, Access{Action: "file-write", Path: "/workspace/x", Write: true})
+	if err != nil || box == nil || !b.audit.has("file-write", audit.Allow) {
+		t.Fatalf("%v", err)
+	}
+	if _, _, err := b.Access(ctx, me, keyA, nil, Access{Action: "file-read"}); !errors.Is(err, policy.ErrQuota) || !b.audit.has("file-read", audit.Deny) {
+		t.Errorf("error %v, want a quota", err)
+	}
+	release()
+	release()
+	b.exec(keyA, "true")
+}

@@ -1,0 +1,65 @@
+package session
+
+import (
+	"context"
+	"sync"
+
+	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
+)
+
+// Access is an operation on files in a box.
+type Access struct {
+	Action string // for the audit log, such as "file-write"
+	Path   string // in the box
+	// Write says that it may take up space: it is refused while the workspaces of the
+	// tenant are over their quota.
+	Write bool
+}
+
+// Access is Box for an operation on files, which is a command in the box: it counts
+// as a running one in quotas and is audited.
+func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Request, a Access) (box engine.LiveBox, release func(), err error) {
+	key, want, err := m.resolve(c, key, r)
+	if err != nil {
+		return nil, nil, err
+	}
+	u, err := m.acquire(ctx, c, key, want)
+	if err != nil {
+		return nil, nil, err
+	}
+	counted, err := m.admitAccess(ctx, c, u.s, a)
+	if err != nil {
+		u.release()
+		return nil, nil, err
+	}
+	return u.box, sync.OnceFunc(func() { counted(); u.release() }), nil
+}
+
+func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {
+	if a.Write {
+		if err := s.checkWorkspace(ctx); err != nil {
+			m.deny(c, s.key, a.Action, err)
+			return nil, err
+		}
+	}
+	release, err = m.ledger.Reserve(s.key.Tenant, policy.Use{Execs: 1})
+	if err != nil {
+		m.deny(c, s.key, a.Action, err)
+		return nil, err
+	}
+	err = m.audit(c, s.key, audit.Entry{Action: a.Action, Decision: audit.Allow, Details: map[string]any{"path": cut(a.Path)}})
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
+}
+
+// Note writes into the audit log that the caller may do something to the process that
+// does not pass through this package, such as sending a signal. If it cannot be
+// written, it must not be done.
+func (p *Process) Note(c Caller, action string, details map[string]any) error {
+	return p.s.m.audit(c, p.s.key, audit.Entry{Action: action, Process: p.id, Decision: audit.Allow, Details: details})
+}
