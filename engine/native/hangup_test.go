@@ -1,0 +1,64 @@
+package native
+
+import (
+	"context"
+	"io"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+	"golang.org/x/sys/unix"
+)
+
+// TestHangUp: the agent kills the commands of a client that is gone, whoever else
+// knows of it, and leaves managed processes alone.
+func TestHangUp(t *testing.T) {
+	e := hostileEngine(t)
+	made, err := e.Create(t.Context(), engine.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := made.(*box)
+	m, err := b.Launch(t.Context(), engine.Managed{Key: "k", Args: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := b.Start(t.Context(), engine.Command{Args: []string{"sh", "-c", "sleep 1000 & sleep 1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	command, kept := dup(t, p.(*process).slot.birth[0]), m.(*managed).slot.birth[0]
+	defer command.Close()
+	b.agent.Close()
+	within(t, "the death of the command", func() {
+		for members(t, command) != "" {
+			time.Sleep(time.Millisecond) // nothing announces it to a client that is gone
+		}
+	})
+	if members(t, kept) == "" {
+		t.Error("the managed process is gone")
+	}
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	if err := b.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// members are the pids of a cgroup.
+func members(t *testing.T, dir *os.File) string {
+	t.Helper()
+	f, err := linux.Openat2(dir, "cgroup.procs", unix.OpenHow{Flags: unix.O_RDONLY})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Error(err)
+	}
+	return string(b)
+}
