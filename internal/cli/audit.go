@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/spf13/cobra"
@@ -23,13 +27,15 @@ func (a *App) newAudit() *cobra.Command {
 
 func (a *App) newAuditVerify() *cobra.Command {
 	var asJSON bool
+	var head audit.Head
 	cmd := &cobra.Command{
 		Use:   "verify [FILE] [flags]",
 		Short: "Check that nothing was cut out of the audit log or changed in it",
 		Long: `Check that nothing was cut out of the audit log or changed in it: each entry holds
 the hash of the one before, across rotated files. FILE is that of the newest part
-(default ` + defaultAudit + `). What was cut off at the end shows only if the head
-that is printed here is compared with one that was kept elsewhere.
+(default ` + defaultAudit + `). That lines were cut off at the end, or all of it was
+written anew, shows only if --head names the head of a moment, which boxd status
+--json and this command print, and which was kept elsewhere.
 
 Exit status: 0 if the log is whole, 1 if it is not, 125 if it cannot be read.`,
 		Args: cobra.MaximumNArgs(1),
@@ -38,16 +44,33 @@ Exit status: 0 if the log is whole, 1 if it is not, 125 if it cannot be read.`,
 			if len(args) == 1 {
 				path = args[0]
 			}
-			return a.auditVerify(path, asJSON)
+			return a.auditVerify(path, head, asJSON)
 		},
+		Example: `  boxd audit verify
+  boxd audit verify --head 5120:4be9... /var/lib/boxd/audit.log`,
 		DisableFlagsInUseLine: true,
 	}
+	cmd.Flags().Var(headValue(&head), "head", "a head that was kept, `SEQ:HASH`: it must still be there")
+	must(cmd.RegisterFlagCompletionFunc("head", cobra.NoFileCompletions))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }
 
-func (a *App) auditVerify(path string, asJSON bool) error {
-	report, err := audit.Verify(path)
+// headValue reads SEQ:HASH.
+func headValue(dst *audit.Head) *textValue {
+	return &textValue{"", func(s string) error {
+		seq, hash, ok := strings.Cut(s, ":")
+		n, err := strconv.ParseUint(seq, 10, 64)
+		if raw, herr := hex.DecodeString(hash); !ok || err != nil || herr != nil || len(raw) != sha256.Size {
+			return errors.New("must be SEQ:HASH, a number and 64 hexadecimal digits")
+		}
+		*dst = audit.Head{Seq: n, Hash: hash}
+		return nil
+	}}
+}
+
+func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
+	report, err := audit.VerifyHead(path, head)
 	broken := errors.Is(err, audit.ErrBroken)
 	if err != nil && !broken {
 		return err
@@ -68,8 +91,15 @@ func (a *App) auditVerify(path string, asJSON bool) error {
 	if err != nil {
 		return &statusError{statusUnwell, err}
 	}
-	if !asJSON {
-		_, err = fmt.Fprintf(a.Stdout, "ok: %d entries in %d files, head %d %s\n", report.Entries, report.Files, report.Head.Seq, report.Head.Hash)
+	if asJSON {
+		return nil
 	}
+	for _, torn := range report.Torn {
+		fmt.Fprintf(a.Stdout, "left by a crash: %s line %d, %d bytes of a line\n", torn.File, torn.Line, torn.Bytes)
+	}
+	if report.Unfinished > 0 {
+		fmt.Fprintf(a.Stdout, "left by a crash, or being written: %d bytes of a line at the end\n", report.Unfinished)
+	}
+	_, err = fmt.Fprintf(a.Stdout, "ok: %d entries in %d files, head %d:%s\n", report.Entries, report.Files, report.Head.Seq, report.Head.Hash)
 	return err
 }

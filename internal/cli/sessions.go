@@ -106,8 +106,8 @@ func writeSession(w io.Writer, s apitypes.Session) error {
 	t.row("cpus", cpusText(s.CPUs))
 	t.row("pids", limitText(s.PIDs, count))
 	t.row("network", onOff(s.Network))
-	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.Writable])
-	t.row("workspace", strings.TrimSpace(s.WorkMode+" "+s.Workspace))
+	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.WritableRoot])
+	t.row("workspace", strings.TrimSpace(s.WorkspaceMode+" "+s.Workspace))
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
 	}

@@ -60,6 +60,9 @@ func (d *daemon) openDoors() error {
 			return err
 		}
 		d.admit([]net.Listener{l}, config)
+		if !authenticated {
+			d.log.Warn("every user of this host is an administrator through TCP: set tokens_file, or do without listen", "address", l.Addr().String())
+		}
 	}
 	return nil
 }

@@ -153,6 +153,14 @@ func TestAuditVerify(t *testing.T) {
 	if got := d.run("audit", "verify", path); got.status != 0 || !strings.HasPrefix(got.stdout, "ok: ") {
 		t.Errorf("%v", got)
 	}
+	_, head, _ := strings.Cut(strings.TrimSpace(d.run("audit", "verify", path).stdout), "head ")
+	d.start() // it writes more lines behind that head
+	if got := d.run("audit", "verify", "--head", head, path); got.status != 0 {
+		t.Errorf("--head %s: %v", head, got)
+	}
+	if got := d.run("audit", "verify", "--head", strings.Repeat("9", 6)+":"+strings.Repeat("0", 64), path); got.status != 1 {
+		t.Errorf("a head that is not there: %v", got)
+	}
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -169,5 +177,4 @@ func TestAuditVerify(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	d.wantRefused(125, d.run("audit", "verify", other+"2"), other+"2")
-	d.start()
 }
