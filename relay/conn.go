@@ -40,8 +40,8 @@ type conn struct {
 
 	touched atomic.Int64 // when Source.Touch was called, in Unix nanoseconds
 
-	wmu  sync.Mutex // serialises messages
-	last bool       // the exit was sent, and nothing may follow
+	turn chan struct{} // has an element while a message is being written
+	last bool          // the exit was sent, and nothing may follow; whose turn it is
 }
 
 func newConn(h *Hub, req request) *conn {
@@ -50,6 +50,7 @@ func newConn(h *Hub, req request) *conn {
 		demoted:  make(chan struct{}, 1),
 		readDone: make(chan struct{}),
 		drained:  make(chan struct{}),
+		turn:     make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(h.ctx)
 	c.live, c.stopLive = context.WithCancel(c.ctx)
@@ -123,25 +124,24 @@ func (c *conn) hello() Hello {
 	return h
 }
 
-// send writes one message. A failure ends the connection.
-func (c *conn) send(msg []byte) {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	c.sendLocked(msg)
-}
+// send writes one message. A failure ends the connection; after its end there are
+// no messages.
+func (c *conn) send(msg []byte) { c.write(msg, false) }
 
 // sendExit writes the last message.
-func (c *conn) sendExit() {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
-	c.sendLocked(appendExit(nil, c.exit()))
-	c.last = true
-}
+func (c *conn) sendExit() { c.write(appendExit(nil, c.exit()), true) }
 
-func (c *conn) sendLocked(msg []byte) {
+func (c *conn) write(msg []byte, last bool) {
+	select {
+	case c.turn <- struct{}{}:
+		defer func() { <-c.turn }()
+	case <-c.ctx.Done():
+		return
+	}
 	if c.last {
 		return
 	}
+	c.last = last
 	if err := c.ws.WriteMessage(websocket.BinaryMessage, msg); err != nil {
 		c.end(closeLost)
 	}

@@ -146,7 +146,8 @@ func (h *Hub) Close() {
 }
 
 // Remove ends all connections with an exit frame, because the process is
-// forgotten, and waits for them.
+// forgotten, and waits for them. One that does not take the frame in time is ended
+// without.
 func (h *Hub) Remove() {
 	h.mu.Lock()
 	if !h.gone {
@@ -154,7 +155,9 @@ func (h *Hub) Remove() {
 		close(h.removed)
 	}
 	h.mu.Unlock()
+	late := time.AfterFunc(h.o.Linger, func() { h.cancel(closeRestart) })
 	h.wg.Wait()
+	late.Stop()
 	h.cancel(closeRestart)
 }
 
