@@ -75,6 +75,9 @@ func TestLoadTokens(t *testing.T) {
 	if _, err := LoadTokens(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("no file: %v", err)
 	}
+	if _, err := LoadTokens(filepath.Dir(path)); err == nil || !strings.Contains(err.Error(), "regular file") {
+		t.Errorf("a directory: %v", err)
+	}
 	write(tokenFile, 0o644)
 	if _, err := LoadTokens(path); err == nil || !strings.Contains(err.Error(), "chmod o=") {
 		t.Errorf("open to others: %v", err)

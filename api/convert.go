@@ -52,16 +52,28 @@ func updateOf(u *apitypes.SessionUpdate) session.Update {
 	}
 }
 
+// session is v for this caller. Values of the environment may be secrets of those
+// who run commands: a viewer gets the names.
+func (c *call) session(v *session.View) apitypes.Session {
+	s := sessionOf(v)
+	if c.who.Role < Operator {
+		for i, e := range s.Env {
+			s.Env[i], _, _ = strings.Cut(e, "=")
+		}
+	}
+	return s
+}
+
 func sessionOf(v *session.View) apitypes.Session {
 	r, spec := &v.Resolved, &v.Resolved.Spec
 	s := apitypes.Session{
 		ID: v.ID, Tenant: v.Tenant, State: string(v.State), Reason: v.Reason, Box: v.Box, Generation: v.Generation,
 		Profile: r.Profile, Image: spec.Image, Network: r.Network, CPUs: spec.Limits.CPUs, Memory: apitypes.Size(spec.Limits.Memory),
-		PIDs: spec.Limits.PIDs, Writable: spec.WritableRoot, WorkMode: r.WorkspaceMode, Workspace: r.Workspace,
-		TmpSize: apitypes.Size(spec.TmpSize), Hostname: spec.Hostname, User: spec.User, Env: r.Env,
+		PIDs: spec.Limits.PIDs, WritableRoot: spec.WritableRoot, WorkspaceMode: r.WorkspaceMode, Workspace: r.Workspace,
+		TmpSize: apitypes.Size(spec.TmpSize), Hostname: spec.Hostname, User: spec.User, Env: slices.Clone(r.Env),
 		Persistent: r.Persistent, IdleTTL: apitypes.Duration(r.IdleTTL), MaxLifetime: apitypes.Duration(r.MaxLifetime),
 		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
-		WorkBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
+		WorkspaceBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
 		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
 	}
 	for _, m := range spec.Mounts {

@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/session"
 )
 
 // inBox calls fn with the session's box and the path of the query. The session
@@ -23,7 +24,7 @@ func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error
 	if path == "" {
 		return &engine.FieldError{Field: "path", Value: `""`, Rule: "must not be empty"}
 	}
-	box, release, err := c.s.opt.Sessions.Box(c.r.Context(), c.caller(), key, nil)
+	box, release, err := c.box(key)
 	if err != nil {
 		return noSession(err)
 	}
@@ -33,6 +34,19 @@ func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error
 		return &refusal{code: k.code, detail: err.Error(), err: err}
 	}
 	return err
+}
+
+// box is the session's box. A viewer gets the one that is there: looking must not
+// keep a session alive, nor make a new box for one that was lost.
+func (c *call) box(key session.Key) (engine.LiveBox, func(), error) {
+	if c.who.Role >= Operator {
+		return c.s.opt.Sessions.Box(c.r.Context(), c.caller(), key, nil)
+	}
+	box, err := c.s.opt.Sessions.Peek(key)
+	if err == nil && box == nil {
+		err = refuse(apitypes.CodeBoxLost, "", "session %s: has no box now, and a viewer's request makes none", engine.Quote(key.ID))
+	}
+	return box, func() {}, err
 }
 
 // metaOptions are those of an operation that moves no content.

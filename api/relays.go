@@ -51,6 +51,7 @@ func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 		o := t.opt
 		// Above the ring's size a client that acknowledges late would stop the process.
 		o.Window = min(cmp.Or(o.Window, v.History), v.History)
+		o.Logger = o.Logger.With("tenant", v.Session.Tenant, "session", v.Session.ID, "process", v.ID, "box", v.Box)
 		hub = relay.NewHub(sourceOf(p, live, v.TTY), o)
 		t.hubs[p] = hub
 		t.wg.Go(func() { t.watch(p, hub) })
@@ -133,7 +134,8 @@ var relayCodes = map[int]string{
 	http.StatusConflict:                     apitypes.CodeWriterTaken,
 	http.StatusGone:                         apitypes.CodeOutputGone,
 	http.StatusRequestedRangeNotSatisfiable: apitypes.CodeNoOffset,
-	http.StatusServiceUnavailable:           apitypes.CodeTooManyConnections,
+	http.StatusTooManyRequests:              apitypes.CodeTooManyConnections,
+	http.StatusServiceUnavailable:           apitypes.CodeShuttingDown,
 }
 
 // refuseRelay says in the one shape of errors what a relay has to say before it is

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 
@@ -149,10 +150,26 @@ func fill(path, id string) string {
 	return path
 }
 
-// A viewer watches a process, and does not write to it.
+// A viewer watches a process, and does not write to it. What may be secret is not
+// shown, and what it reads is no use of the session.
 func TestViewerWatches(t *testing.T) {
 	f := serve(t, nil)
-	ensure(t, f.as(operatorToken, ""), "a")
+	r := apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{Env: map[string]string{"KEY": "secret"}}}
+	made, err := f.as(operatorToken, "").Ensure(t.Context(), r)
+	if err != nil || !slices.Equal(made.Env, []string{"KEY=secret"}) {
+		t.Fatalf("%+v, %v", made, err)
+	}
+	list, err := f.as(viewerToken, "").Sessions(t.Context())
+	if err != nil || !slices.Equal(list[0].Env, []string{"KEY"}) {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if _, err := f.as(viewerToken, "").StatFile(t.Context(), "a", t.TempDir()); err != nil {
+		t.Error(err)
+	}
+	seen, err := f.as(viewerToken, "").Session(t.Context(), "a")
+	if err != nil || !slices.Equal(seen.Env, []string{"KEY"}) || !seen.LastUsedAt.Equal(list[0].LastUsedAt) {
+		t.Errorf("%+v, %v", seen, err)
+	}
 	if _, err := f.as(operatorToken, "").Start(t.Context(), "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"cat"}}); err != nil {
 		t.Fatal(err)
 	}

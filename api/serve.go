@@ -27,6 +27,7 @@ const RequestHeader = "X-Request-ID"
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{s: s, r: r, id: requestID(r.Header.Get(RequestHeader))}
 	c.w = &response{ResponseWriter: w, call: c}
+	c.w.extend() // the deadline of an earlier request may be over
 	start := time.Now()
 	h := w.Header()
 	h.Set(RequestHeader, c.id)

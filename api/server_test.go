@@ -53,7 +53,7 @@ const tokenFile = `
 
 // fixture is a daemon without a launcher.
 type fixture struct {
-	t      *testing.T
+	t      testing.TB
 	engine *fakeEngine
 	*Server
 	sessions *session.Manager
@@ -82,7 +82,7 @@ func (b *logBuffer) String() string {
 }
 
 // serve starts a daemon; change may alter its options and policy.
-func serve(t *testing.T, change func(*Options, *policy.Config)) *fixture {
+func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fixture{t: t, engine: newFakeEngine(), log: &logBuffer{}, socket: filepath.Join(dir, "s")}
@@ -202,7 +202,7 @@ func (f *fixture) problem(method, path, token, body string, header ...string) ap
 	return checkProblem(f.t, resp, b)
 }
 
-func checkProblem(t *testing.T, resp *http.Response, body []byte) apitypes.Problem {
+func checkProblem(t testing.TB, resp *http.Response, body []byte) apitypes.Problem {
 	t.Helper()
 	var p apitypes.Problem
 	dec := json.NewDecoder(bytes.NewReader(body))

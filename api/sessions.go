@@ -12,7 +12,7 @@ func (c *call) listSessions() error {
 	views := c.s.opt.Sessions.List(c.listTenant())
 	list := apitypes.SessionList{Sessions: make([]apitypes.Session, len(views))}
 	for i := range views {
-		list.Sessions[i] = sessionOf(&views[i])
+		list.Sessions[i] = c.session(&views[i])
 	}
 	return c.reply(http.StatusOK, list)
 }
@@ -35,7 +35,7 @@ func (c *call) ensureSession() error {
 	if err != nil {
 		return err
 	}
-	return c.reply(http.StatusOK, sessionOf(&v))
+	return c.reply(http.StatusOK, c.session(&v))
 }
 
 func (c *call) getSession() error {
@@ -47,7 +47,7 @@ func (c *call) getSession() error {
 	if err != nil {
 		return noSession(err)
 	}
-	return c.reply(http.StatusOK, sessionOf(&v))
+	return c.reply(http.StatusOK, c.session(&v))
 }
 
 func (c *call) updateSession() error {
@@ -63,7 +63,7 @@ func (c *call) updateSession() error {
 	if err != nil {
 		return noSession(err)
 	}
-	return c.reply(http.StatusOK, sessionOf(&v))
+	return c.reply(http.StatusOK, c.session(&v))
 }
 
 func (c *call) removeSession() error {

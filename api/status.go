@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -15,10 +16,10 @@ import (
 // healthTimeout bounds how long the engine may take to say how it is.
 const healthTimeout = 2 * time.Second
 
-// available is nil if the daemon and its engine can serve.
-func (s *Server) available(ctx context.Context) error {
+// available is nil if the daemon and its engine, whose health is sick, can serve.
+func (s *Server) available(sick error) error {
 	if s.streams.Err() != nil {
-		return fmt.Errorf("daemon: is being stopped")
+		return errors.New("daemon: is being stopped")
 	}
 	if s.opt.Ready != nil {
 		if err := s.opt.Ready(); err != nil {
@@ -30,8 +31,8 @@ func (s *Server) available(ctx context.Context) error {
 			return fmt.Errorf("audit log: %w", err)
 		}
 	}
-	if err := s.engineHealth(ctx); err != nil {
-		return fmt.Errorf("engine: %w", err)
+	if sick != nil {
+		return fmt.Errorf("engine: %w", sick)
 	}
 	return nil
 }
@@ -52,7 +53,7 @@ func (c *call) healthz() error {
 }
 
 func (c *call) readyz() error {
-	if err := c.s.available(c.r.Context()); err != nil {
+	if err := c.s.available(c.s.engineHealth(c.r.Context())); err != nil {
 		return &refusal{code: apitypes.CodeUnavailable, detail: err.Error(), err: err}
 	}
 	return c.healthz()
@@ -60,12 +61,13 @@ func (c *call) readyz() error {
 
 func (c *call) status() error {
 	s := apitypes.Status{Version: c.s.opt.Version, Uptime: apitypes.Duration(time.Since(c.s.started)), Engine: apitypes.Health{OK: true}}
-	err := c.s.available(c.r.Context())
+	sick := c.s.engineHealth(c.r.Context())
+	if sick != nil {
+		s.Engine = apitypes.Health{Reason: sick.Error()}
+	}
+	err := c.s.available(sick)
 	if s.Available = err == nil; err != nil {
 		s.Reason = err.Error()
-	}
-	if err := c.s.engineHealth(c.r.Context()); err != nil {
-		s.Engine = apitypes.Health{Reason: err.Error()}
 	}
 	c.count(&s)
 	use, limits := c.s.opt.Sessions.Quota(c.listTenant())

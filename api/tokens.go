@@ -10,6 +10,7 @@ import (
 	"os"
 	"strings"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -44,7 +45,8 @@ func LoadTokens(path string) (*Tokens, error) {
 
 // Reload reads the file again. On an error nothing changes.
 func (t *Tokens) Reload(path string) error {
-	f, err := os.Open(path)
+	// Opening a FIFO would wait for somebody to write to it.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("tokens: %w", err)
 	}
@@ -52,6 +54,9 @@ func (t *Tokens) Reload(path string) error {
 	st, err := f.Stat()
 	if err != nil {
 		return fmt.Errorf("tokens: %w", err)
+	}
+	if !st.Mode().IsRegular() {
+		return &engine.FieldError{Field: "tokens file", Value: engine.Quote(path), Rule: "must be a regular file"}
 	}
 	if st.Mode().Perm()&0o007 != 0 {
 		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}

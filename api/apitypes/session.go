@@ -48,40 +48,40 @@ type Mount struct {
 
 // Session is a session as it is now.
 type Session struct {
-	ID          string      `json:"id"`
-	Tenant      string      `json:"tenant"`
-	State       string      `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
-	Reason      string      `json:"reason,omitempty" doc:"Why it failed or stopped."`
-	Box         string      `json:"box,omitempty" doc:"Id of its box."`
-	Profile     string      `json:"profile"`
-	Image       string      `json:"image,omitempty"`
-	Network     bool        `json:"network"`
-	CPUs        float64     `json:"cpus" doc:"-1: unlimited."`
-	Memory      Size        `json:"memory" doc:"Bytes; -1: unlimited."`
-	PIDs        int64       `json:"pids" doc:"-1: unlimited."`
-	Writable    bool        `json:"writable_root"`
-	WorkMode    string      `json:"workspace_mode"`
-	Workspace   string      `json:"workspace,omitempty"`
-	Mounts      []Mount     `json:"mounts,omitempty"`
-	Env         []string    `json:"env,omitempty" doc:"KEY=VALUE, sorted."`
-	Persistent  bool        `json:"persistent"`
-	IdleTTL     Duration    `json:"idle_ttl" doc:"Seconds."`
-	MaxLifetime Duration    `json:"max_lifetime" doc:"Seconds; 0: none."`
-	Timeout     Duration    `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
-	TimeoutCap  Duration    `json:"timeout_cap" doc:"Seconds an exec may ask for."`
-	CreatedAt   time.Time   `json:"created_at"`
-	LastUsedAt  time.Time   `json:"last_used_at"`
-	ExpiresAt   *time.Time  `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
-	Generation  int         `json:"generation" doc:"Counts the boxes of the session, from 1."`
-	TmpSize     Size        `json:"tmp_size"`
-	Hostname    string      `json:"hostname,omitempty"`
-	User        engine.User `json:"user"`
-	WorkBytes   int64       `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
-	Overridden  []string    `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
-	Execs       int         `json:"execs" doc:"Execs that are running."`
-	Processes   int         `json:"processes" doc:"Managed processes that are running."`
-	Created     bool        `json:"created,omitempty" doc:"This request made the session."`
-	Recreated   bool        `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
+	ID             string      `json:"id"`
+	Tenant         string      `json:"tenant"`
+	State          string      `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
+	Reason         string      `json:"reason,omitempty" doc:"Why it failed or stopped."`
+	Box            string      `json:"box,omitempty" doc:"Id of its box."`
+	Profile        string      `json:"profile"`
+	Image          string      `json:"image,omitempty"`
+	Network        bool        `json:"network"`
+	CPUs           float64     `json:"cpus" doc:"-1: unlimited."`
+	Memory         Size        `json:"memory" doc:"Bytes; -1: unlimited."`
+	PIDs           int64       `json:"pids" doc:"-1: unlimited."`
+	WritableRoot   bool        `json:"writable_root"`
+	WorkspaceMode  string      `json:"workspace_mode"`
+	Workspace      string      `json:"workspace,omitempty"`
+	Mounts         []Mount     `json:"mounts,omitempty"`
+	Env            []string    `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
+	Persistent     bool        `json:"persistent"`
+	IdleTTL        Duration    `json:"idle_ttl" doc:"Seconds."`
+	MaxLifetime    Duration    `json:"max_lifetime" doc:"Seconds; 0: none."`
+	Timeout        Duration    `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
+	TimeoutCap     Duration    `json:"timeout_cap" doc:"Seconds an exec may ask for."`
+	CreatedAt      time.Time   `json:"created_at"`
+	LastUsedAt     time.Time   `json:"last_used_at"`
+	ExpiresAt      *time.Time  `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
+	Generation     int         `json:"generation" doc:"Counts the boxes of the session, from 1."`
+	TmpSize        Size        `json:"tmp_size"`
+	Hostname       string      `json:"hostname,omitempty"`
+	User           engine.User `json:"user"`
+	WorkspaceBytes int64       `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
+	Overridden     []string    `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
+	Execs          int         `json:"execs" doc:"Execs that are running."`
+	Processes      int         `json:"processes" doc:"Managed processes that are running."`
+	Created        bool        `json:"created,omitempty" doc:"This request made the session."`
+	Recreated      bool        `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
 }
 
 // SessionUpdate changes a live session. What is left out stays.

@@ -90,11 +90,12 @@ type Profile struct {
 	Persistent      bool        `json:"persistent"`
 	AllowNetwork    bool        `json:"allow_network"`
 	AllowPersistent bool        `json:"allow_persistent"`
-	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for."`
+	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
 	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
 }
 
-// ProfileCaps are the most that a request may ask for; -1 is no cap.
+// ProfileCaps are the most that a request may ask for. Every one that is -1 is no
+// cap, and is written as -1.
 type ProfileCaps struct {
 	CPUs        float64  `json:"cpus"`
 	Memory      Size     `json:"memory"`
