@@ -60,9 +60,9 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 
 func newManager(o Options, st *store, epoch uint64) *Manager {
 	o.OutputLimit = cmp.Or(o.OutputLimit, DefaultOutputLimit)
-	o.CaptureLimit = cmp.Or(o.CaptureLimit, DefaultCaptureLimit)
+	o.CaptureLimit = max(0, cmp.Or(o.CaptureLimit, DefaultCaptureLimit))
 	o.History = cmp.Or(o.History, engine.DefaultHistory)
-	o.KeepEnded = cmp.Or(o.KeepEnded, DefaultKeepEnded)
+	o.KeepEnded = max(0, cmp.Or(o.KeepEnded, DefaultKeepEnded))
 	o.StopGrace = cmp.Or(o.StopGrace, DefaultStopGrace)
 	m := &Manager{
 		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(),

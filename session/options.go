@@ -37,7 +37,7 @@ type Options struct {
 	// 0 is engine.DefaultHistory.
 	History int64
 	// KeepEnded is how many ended managed processes a session keeps with their
-	// output; 0 is DefaultKeepEnded.
+	// output; 0 is DefaultKeepEnded, negative none.
 	KeepEnded int
 	// StopGrace is the time between SIGTERM and SIGKILL when a managed process is
 	// stopped; 0 is DefaultStopGrace.

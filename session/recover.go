@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -239,79 +238,4 @@ func (r *recovery) settle(s *session, box engine.LiveBox) error {
 	}
 	s.arm()
 	return nil
-}
-
-// stray removes a box that no record knows. If the records are lost it is asked
-// whose it is.
-func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
-	if lost {
-		box, err := r.m.engine.Adopt(ctx, id, engine.Spec{})
-		switch {
-		case err == nil && r.note(box):
-			return nil
-		case err == nil:
-			r.m.counters.discarded.Add(1)
-			r.m.spawn(func() { r.m.retry(box.Remove) })
-			return nil
-		case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
-			return fmt.Errorf("taking over box %q: %w", id, err)
-		}
-	}
-	r.m.log.Info("removing a box without an owner", "box", id)
-	r.m.counters.discarded.Add(1)
-	r.m.discardLater(id)
-	return nil
-}
-
-// note keeps a box whose note says that it is the newest one of a session that has
-// no record, and reports whether it did.
-func (r *recovery) note(box engine.LiveBox) bool {
-	var rec sessionRecord
-	spec := box.Spec()
-	if json.Unmarshal([]byte(spec.Labels[label]), &rec) != nil {
-		return false
-	}
-	rec.State, rec.Box, rec.Resolved.Spec = Running, box.ID(), spec
-	if rec.Generation < 1 || rec.validate() != nil {
-		return false
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.m.mu.Lock()
-	taken := r.m.sessions[rec.key()] != nil
-	r.m.mu.Unlock()
-	other, double := r.found[rec.key()]
-	if taken || (double && other.record.Generation >= rec.Generation) {
-		return false
-	}
-	if double {
-		r.m.spawn(func() { r.m.retry(other.box.Remove) })
-	}
-	r.found[rec.key()] = found{rec, box}
-	return true
-}
-
-// claimFound makes a session of a box that has told whose it is.
-func (r *recovery) claimFound(f found) error {
-	s := r.restore(f.record)
-	known := map[string]bool{}
-	for _, p := range s.processes {
-		known[p.record.Key] = true
-	}
-	for _, live := range f.box.Managed() {
-		if known[live.Key()] {
-			continue
-		}
-		id := processID(live.Key())
-		if s.processes[id] != nil {
-			id = live.Key()
-		}
-		p := restoreProcess(s, processRecord{
-			Tenant: s.key.Tenant, Session: s.key.ID, ID: id, Key: live.Key(), Box: f.box.ID(), State: ProcessRunning,
-			TTY: live.Stdio().Stderr == nil, StartedAt: time.Now().Round(0),
-		})
-		s.processes[id] = p
-	}
-	r.m.report(s.key, "", "session was found again by its box "+f.box.ID())
-	return r.settle(s, f.box)
 }
