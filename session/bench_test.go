@@ -75,3 +75,16 @@ func BenchmarkList(b *testing.B) {
 		m.Stats()
 	}
 }
+
+// BenchmarkReopen is what a crash with a thousand sessions costs.
+func BenchmarkReopen(b *testing.B) {
+	m := open(b)
+	var wg sync.WaitGroup
+	for i := range 1000 {
+		wg.Go(func() { m.ensure(Key{"t", fmt.Sprint(i)}, policy.Request{}) })
+	}
+	wg.Wait()
+	for b.Loop() {
+		m.restart()
+	}
+}

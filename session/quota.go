@@ -27,7 +27,13 @@ func (s *session) checkWorkspace(ctx context.Context) error {
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	return m.ledger.Over(s.key.Tenant)
+	// Room for one byte: other quotas, which may have been lowered, are none of this.
+	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{WorkspaceBytes: 1})
+	if err != nil {
+		return err
+	}
+	release()
+	return nil
 }
 
 // measure counts the workspace of the session anew, if that was not done lately. What

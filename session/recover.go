@@ -1,6 +1,7 @@
 package session
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -143,13 +144,10 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	case rec.State == Creating:
 		s.fail("building a new box was interrupted")
 	}
-	if box == nil {
-		if exists {
-			m.discardLater(rec.Box)
-		}
-		return r.settle(s, nil)
+	if box == nil && exists {
+		m.discardLater(rec.Box)
 	}
-	return r.settle(s, box)
+	return r.settle(s, box, encode(&rec))
 }
 
 // fail is for a session that nobody else uses yet.
@@ -217,13 +215,19 @@ func (s *session) correct(spec engine.Spec) {
 	s.release = s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(spec)))
 }
 
-// settle brings the records of s and its processes up to date, and lets it go on.
-func (r *recovery) settle(s *session, box engine.LiveBox) error {
+// settle brings the records of s, which has the one written, and its processes up to
+// date, and lets it go on. Without a change nothing is written: most sessions are as
+// they were.
+func (r *recovery) settle(s *session, box engine.LiveBox, written []byte) error {
 	m := r.m
 	begin, changes := s.settleProcesses(box)
-	changes = append(changes, s.recordLocked().put())
-	if err := m.store.write(changes...); err != nil {
-		return err
+	if put := s.recordLocked().put(); !bytes.Equal(put.value, written) {
+		changes = append(changes, put)
+	}
+	if len(changes) > 0 {
+		if err := m.store.write(changes...); err != nil {
+			return err
+		}
 	}
 	if box != nil {
 		s.mu.Lock()

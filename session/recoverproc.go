@@ -1,6 +1,7 @@
 package session
 
 import (
+	"reflect"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -36,8 +37,11 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 			p.live = l // its output can still be read
 		case l != nil:
 			running++
+			before := p.record
 			begin = append(begin, p.resume(l)...)
-			changes = append(changes, p.record.put())
+			if !reflect.DeepEqual(before, p.record) {
+				changes = append(changes, p.record.put())
+			}
 		case p.record.State == ProcessStarting: // nobody has seen it
 			delete(s.processes, id)
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})

@@ -82,5 +82,5 @@ func (r *recovery) claimFound(f found) error {
 		s.processes[id] = p
 	}
 	r.m.report(s.key, "", "session was found again by its box "+f.box.ID())
-	return r.settle(s, f.box)
+	return r.settle(s, f.box, nil)
 }
