@@ -16,6 +16,7 @@ import (
 type conn struct {
 	hub         *Hub
 	req         request
+	grant       Grant
 	interrupted bool // another client has been the writer since this one was
 
 	ctx    context.Context // its cause is a *closing

@@ -111,6 +111,9 @@ func (c *conn) handle(msg []byte) *closing {
 	case signalFrame:
 		err = errors.ErrUnsupported
 		if c.hub.src.Signal != nil {
+			err = c.grant.note(ActSignal, f.number)
+		}
+		if err == nil {
 			err = c.hub.src.Signal(syscall.Signal(f.number))
 		}
 	}

@@ -77,6 +77,25 @@ type Counters struct {
 type Grant struct {
 	Write    bool // be the writer: stdin, size, signals
 	TakeOver bool // become the writer in place of another
+	// Note, if not nil, is told of a take-over and of a signal (0 for a take-over)
+	// before it happens. With an error it does not happen.
+	Note func(act Act, signal int) error
+}
+
+// Act is something that a client does and that may have to be recorded.
+type Act string
+
+// The acts.
+const (
+	ActTakeOver Act = "takeover"
+	ActSignal   Act = "signal"
+)
+
+func (g *Grant) note(act Act, signal int) error {
+	if g.Note == nil {
+		return nil
+	}
+	return g.Note(act, signal)
 }
 
 // Stream names an output stream.
@@ -185,11 +204,19 @@ func (h *Hub) leave(conns int) {
 	h.wg.Done()
 }
 
-// mayClaim says why c cannot become the writer, if so.
+// mayClaim says why c cannot become the writer, if so. A take-over is noted.
 func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.mayClaimLocked(c, g)
+	ref := h.mayClaimLocked(c, g)
+	takeOver := h.writer != nil && (c.req.client == "" || h.writer.req.client != c.req.client)
+	h.mu.Unlock()
+	if ref != nil || !takeOver {
+		return ref
+	}
+	if err := g.note(ActTakeOver, 0); err != nil {
+		return refuse(500, "takeover: %v", err)
+	}
+	return nil
 }
 
 func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {

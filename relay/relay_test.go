@@ -3,8 +3,10 @@ package relay
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 	"testing"
 )
@@ -525,5 +527,33 @@ func TestLogsTooSlow(t *testing.T) {
 	var gap *GapError
 	if err := <-result; !errors.As(err, &gap) || gap.From < 1 {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestNote: what cannot be recorded does not happen.
+func TestNote(t *testing.T) {
+	p := newProc(4 << 10)
+	s := serve(t, p, Options{})
+	var noted []string
+	fail := error(nil)
+	g := Grant{Write: true, TakeOver: true, Note: func(act Act, sig int) error {
+		noted = append(noted, fmt.Sprint(act, sig))
+		return fail
+	}}
+	s.http.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.hub.Serve(w, r, g) })
+	c := s.dial(asWriter)
+	c.Signal(2)
+	c.Signal(64)
+	next[Refused](t, c)
+	if len(p.signals) != 1 || fmt.Sprint(noted) != "[signal2 signal64]" {
+		t.Errorf("signals %v, noted %v", p.signals, noted)
+	}
+	fail = errors.New("disk full")
+	c.Signal(3)
+	next[Refused](t, c)
+	_, err := s.tryDial(asTakeOver)
+	wantRefusal(t, err, 500)
+	if len(p.signals) != 1 || noted[len(noted)-1] != "takeover0" {
+		t.Errorf("signals %v, noted %v", p.signals, noted)
 	}
 }

@@ -97,6 +97,7 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	}
 	defer h.leave(1)
 	c := newConn(h, req)
+	c.grant = g
 	defer c.cancel(closeLost)
 	if ref := c.locate(); ref != nil {
 		return ref
@@ -109,7 +110,7 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	if !c.upgrade(w, r) {
 		return nil // the upgrader has answered
 	}
-	c.serve(g)
+	c.serve()
 	return nil
 }
 
@@ -173,7 +174,7 @@ func (c *conn) locate() *refusal {
 }
 
 // serve relays until the connection ends, and joins all that it started.
-func (c *conn) serve(g Grant) {
+func (c *conn) serve() {
 	h := c.hub
 	h.o.Counters.Attached.Add(1)
 	h.o.Counters.Connections.Add(1)
@@ -181,7 +182,7 @@ func (c *conn) serve(g Grant) {
 	defer h.dismiss(c)
 	h.replace(c)
 	if c.req.write {
-		if ref := h.claim(c, g); ref != nil {
+		if ref := h.claim(c, c.grant); ref != nil {
 			c.end(&closing{codeConflict, ref.text})
 		}
 	}
