@@ -21,6 +21,10 @@ func (c *call) listProcesses() error {
 	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
 	for i := range views {
 		list.Processes[i] = processOf(&views[i])
+		// One that was removed meanwhile has no streams to tell of.
+		if p, err := c.s.opt.Sessions.Process(key, views[i].ID); err == nil {
+			addStreams(&list.Processes[i], p)
+		}
 	}
 	return c.reply(http.StatusOK, list)
 }
@@ -69,11 +73,16 @@ func (c *call) getProcess() error {
 func (c *call) replyProcess(p *session.Process) error {
 	v := p.View()
 	answer := processOf(&v)
+	addStreams(&answer, p)
+	return c.reply(http.StatusOK, answer)
+}
+
+// addStreams adds which part of the output of p is kept.
+func addStreams(answer *apitypes.Process, p *session.Process) {
 	if live := p.Live(); live != nil {
 		io := live.Stdio()
 		answer.Stdout, answer.Stderr = streamOf(io.Stdout), streamOf(io.Stderr)
 	}
-	return c.reply(http.StatusOK, answer)
 }
 
 func streamOf(o engine.Output) *apitypes.Stream {

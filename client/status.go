@@ -56,9 +56,13 @@ func (c *Client) Events(ctx context.Context, lastID string) (*Events, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &Events{body: resp.Body, r: bufio.NewScanner(resp.Body), LastID: lastID}
+	return newEvents(resp.Body, lastID), nil
+}
+
+func newEvents(body io.ReadCloser, lastID string) *Events {
+	e := &Events{body: body, r: bufio.NewScanner(body), LastID: lastID}
 	e.r.Buffer(nil, maxEvent)
-	return e, nil
+	return e
 }
 
 // MissedError says that events were lost before the next one: the subscriber was
