@@ -14,22 +14,21 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// inBox calls fn with the session's box and the path of the query. The session
-// counts as used meanwhile.
-func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error) error {
+// inBox calls fn with the session's box for one operation on a path.
+func (c *call) inBox(a session.Access, fn func(box engine.LiveBox, path string) error) error {
 	key, err := c.key()
 	if err != nil {
 		return err
 	}
-	if path == "" {
+	if a.Path == "" {
 		return &engine.FieldError{Field: "path", Value: `""`, Rule: "must not be empty"}
 	}
-	box, release, err := c.box(key)
+	box, release, err := c.box(key, a)
 	if err != nil {
 		return noSession(err)
 	}
 	defer release()
-	err = fn(box, path)
+	err = fn(box, a.Path)
 	if k := match(fileKinds, err); k != nil {
 		return &refusal{code: k.code, detail: err.Error(), err: err}
 	}
@@ -38,9 +37,9 @@ func (c *call) inBox(path string, fn func(box engine.LiveBox, path string) error
 
 // box is the session's box. A viewer gets the one that is there: looking must not
 // keep a session alive, nor make a new box for one that was lost.
-func (c *call) box(key session.Key) (engine.LiveBox, func(), error) {
+func (c *call) box(key session.Key, a session.Access) (engine.LiveBox, func(), error) {
 	if c.who.Role >= Operator {
-		return c.s.opt.Sessions.Box(c.r.Context(), c.caller(), key, nil)
+		return c.s.opt.Sessions.Access(c.r.Context(), c.caller(), key, nil, a)
 	}
 	box, err := c.s.opt.Sessions.Peek(key)
 	if err == nil && box == nil {
@@ -57,7 +56,7 @@ func metaOptions() files.Options { return files.Options{} }
 const contentTimeout = time.Hour
 
 func (c *call) statFile() error {
-	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-stat", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		info, err := files.Stat(c.r.Context(), box, metaOptions(), path)
 		if err != nil {
 			return err
@@ -74,7 +73,7 @@ func (c *call) listFiles() error {
 	if limit > files.MaxEntries {
 		return &engine.FieldError{Field: "limit", Value: strconv.FormatInt(limit, 10), Rule: "must be at most " + strconv.Itoa(files.MaxEntries)}
 	}
-	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-list", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		infos, truncated, err := files.List(c.r.Context(), box, metaOptions(), path, int(limit))
 		if err != nil {
 			return err
@@ -100,7 +99,7 @@ func (c *call) readFile() error {
 	if limit > 0 {
 		most = min(most, limit)
 	}
-	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-read", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		out := &lazyWriter{c: c}
 		count := &counter{Writer: out}
 		info, err := files.Read(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, offset, most, count)
@@ -148,7 +147,7 @@ func (c *call) writeFile() error {
 	}
 	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
 	defer body.close()
-	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-write", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
 		info, err := files.Write(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
 		if err != nil {
 			return err
@@ -211,7 +210,7 @@ func (c *call) removeFile() error {
 	if err != nil {
 		return err
 	}
-	return c.inBox(c.query("path"), func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-remove", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		if err := files.Remove(c.r.Context(), box, metaOptions(), path, recursive); err != nil {
 			return err
 		}
@@ -224,7 +223,7 @@ func (c *call) mkdir() error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
-	return c.inBox(q.Path, func(box engine.LiveBox, path string) error {
+	return c.inBox(session.Access{Action: "file-mkdir", Path: q.Path, Write: true}, func(box engine.LiveBox, path string) error {
 		if err := files.Mkdir(c.r.Context(), box, metaOptions(), path, q.Parents); err != nil {
 			return err
 		}

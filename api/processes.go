@@ -2,10 +2,12 @@ package api
 
 import (
 	"net/http"
+	"syscall"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
 )
 
@@ -140,11 +142,18 @@ func (c *call) signalProcess() error {
 	if err != nil {
 		return err
 	}
+	if err := p.Note(c.caller(), string(relay.ActSignal), signalDetails(sig)); err != nil {
+		return err
+	}
 	if err := live.Control().Signal(sig); err != nil {
 		return err
 	}
 	p.Touch()
 	return c.empty()
+}
+
+func signalDetails(sig syscall.Signal) map[string]any {
+	return map[string]any{"signal": linux.SignalName(sig)}
 }
 
 // running is the engine's process of p, if there is something to act on.

@@ -124,7 +124,9 @@ func (c *call) relay() error {
 		return refuse(apitypes.CodeTooManyConnections, "", "%d relays are open: close some", cap(c.s.relays))
 	}
 	may := c.who.Role >= Operator
-	hub.Serve(c.w, c.r, relay.Grant{Write: may, TakeOver: may})
+	hub.Serve(c.w, c.r, relay.Grant{Write: may, TakeOver: may, Note: func(act relay.Act, sig int) error {
+		return p.Note(c.caller(), string(act), signalDetails(syscall.Signal(sig)))
+	}})
 	return nil
 }
 
