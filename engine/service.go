@@ -66,7 +66,8 @@ type Managed struct {
 	User    *User
 	TTY     *WindowSize
 	// History is the size of each output ring in bytes, rounded up to a power of
-	// two; 0 is DefaultHistory.
+	// two; 0 is DefaultHistory. All rings of a box have 128 MiB together, beside its
+	// memory limit.
 	History int64
 	// DropOldest overwrites output that nobody has released when a ring is full.
 	// Without it the process waits until there is room.
@@ -82,7 +83,8 @@ type ManagedProcess interface {
 	// Control acts on the process while it runs.
 	Control() ProcessControl
 	// Done is closed when the process has ended, all of its output is in the rings
-	// and the result is known; or its box is lost.
+	// and the result is known; or its box is lost. Descendants that hold its output
+	// delay that by 2 s at most. It is not closed by a Service that lets go of the box.
 	Done() <-chan struct{}
 	// Result is how it ended, after Done. A box that was lost gives BoxLost and no
 	// exit code: it is never invented.
@@ -135,7 +137,9 @@ type Input interface {
 	// is the process's. Bytes below Accepted are skipped; a gap is an error.
 	// syscall.EPIPE: the process does not read any more.
 	Write(ctx context.Context, off int64, p []byte) error
-	// Accepted is the offset behind the last byte that was taken.
+	// Accepted is the offset behind the last byte that was taken: by the process, or
+	// by what keeps it for the process whoever comes and goes. After a Write that was
+	// given up, too, it moves no more.
 	Accepted() int64
 	// Close ends the stream behind what was accepted. A terminal gets its end-of-file
 	// character.

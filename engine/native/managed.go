@@ -76,7 +76,7 @@ func (p *managed) giveUp(err error) error {
 		return nil
 	}
 	if errors.Is(err, errTruncated) {
-		err = p.box.slots.kill(p.slot, int(unix.SIGKILL))
+		err = p.box.slots.kill(context.Background(), p.slot, int(unix.SIGKILL))
 	} else {
 		err = nil
 	}
@@ -231,7 +231,7 @@ func (b *box) openManaged(ctx context.Context) error {
 	}
 	for _, name := range slots { // of launches that came to nothing, and of forgotten ones
 		s := &slot{name: name}
-		if err := b.slots.kill(s, int(unix.SIGKILL)); err != nil {
+		if err := b.slots.kill(ctx, s, int(unix.SIGKILL)); err != nil {
 			return err
 		}
 		b.slots.release(s)

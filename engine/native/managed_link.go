@@ -218,7 +218,7 @@ func (l *managedLink) takeManaged(frame *wire.Frame) error {
 }
 
 // attach takes over what the agent says of p at first, with its rings.
-func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) error {
+func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) (err error) {
 	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
 		return fmt.Errorf("managed process %q is not what was asked for: %w", m.Key, wire.ErrProtocol)
 	}
@@ -226,9 +226,13 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 		return fmt.Errorf("managed process with %d rings: %w", len(frame.FDs), wire.ErrProtocol)
 	}
 	files := frame.Files()
+	defer func() {
+		if err != nil {
+			linux.CloseAll(files)
+		}
+	}()
 	for i, file := range files {
 		if err := checkRing(file, int64(m.Ring)); err != nil {
-			linux.CloseAll(files)
 			return err
 		}
 		p.outputs = append(p.outputs, newOutput(l, m, i, file))

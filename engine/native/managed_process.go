@@ -192,7 +192,7 @@ func (p *managed) Forget(ctx context.Context) error {
 // giveBack has launcher and agent give up what they keep of the process.
 func (p *managed) giveBack(ctx context.Context) error {
 	if populated, err := p.slot.stats.Populated(); err == nil && populated {
-		if err := p.box.slots.kill(p.slot, int(unix.SIGKILL)); err != nil {
+		if err := p.box.slots.kill(ctx, p.slot, int(unix.SIGKILL)); err != nil {
 			return err
 		}
 		if err := p.slot.stats.WaitEmpty(ctx); err != nil {
@@ -263,5 +263,5 @@ func (c control) Terminate(ctx context.Context, sig syscall.Signal) error {
 	if forgotten || c.isLost.Load() {
 		return nil // nothing of it is left, or it is the box that ends
 	}
-	return c.box.slots.kill(c.slot, int(sig))
+	return c.box.slots.kill(ctx, c.slot, int(sig))
 }

@@ -190,7 +190,7 @@ func (p *process) end(v engine.Verdict) {
 }
 
 func (p *process) kill(signal unix.Signal) error {
-	return p.box.slots.kill(p.slot, int(signal))
+	return p.box.slots.kill(context.Background(), p.slot, int(signal))
 }
 
 // Wait implements engine.Process.

@@ -230,8 +230,8 @@ func (s *slots) settle() {
 }
 
 // kill signals every process of a slot.
-func (s *slots) kill(used *slot, signal int) error {
-	_, err := s.link.call(context.Background(), rpc.TypeKill, rpc.Kill{ID: s.box, Slot: used.name, Signal: signal}, nil)
+func (s *slots) kill(ctx context.Context, used *slot, signal int) error {
+	_, err := s.link.call(ctx, rpc.TypeKill, rpc.Kill{ID: s.box, Slot: used.name, Signal: signal}, nil)
 	return err
 }
 
