@@ -79,9 +79,12 @@ func exitText(p apitypes.Process) string {
 	return p.Verdict
 }
 
-// outputText is how much p has written.
+// outputText is how much p has written, "" if that is not known any more.
 func outputText(p apitypes.Process) string {
 	var n int64
+	if p.Stdout == nil && p.Stderr == nil {
+		return ""
+	}
 	for _, s := range []*apitypes.Stream{p.Stdout, p.Stderr} {
 		if s != nil {
 			n += s.End

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestCopy(t *testing.T) {
@@ -109,7 +110,7 @@ func TestProcesses(t *testing.T) {
 	d.says(0, "err\n", "logs", "s", "p", "--stream", "stderr")
 	d.says(0, "t\n", "logs", "s", "p", "--since", "2")
 	d.says(0, "out\n", "logs", "-f", "s", "p")
-	if got := d.run("ps"); got.status != 0 || !strings.Contains(got.stdout, "stopped") {
+	if got := d.run("ps"); got.status != 0 || !strings.Contains(got.stdout, "stopped") || !strings.Contains(got.stdout, " 8 B ") {
 		t.Errorf("%v", got)
 	}
 	d.says(125, "", "attach", "s", "nosuch")
@@ -177,4 +178,29 @@ func TestAuditVerify(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	d.wantRefused(125, d.run("audit", "verify", other+"2"), other+"2")
+}
+
+// A command whose client is gone is killed.
+func TestExecIsStopped(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "exec", "s", "--", "true")
+	for sig, status := range map[syscall.Signal]int{syscall.SIGTERM: 143, syscall.SIGINT: 130, syscall.SIGKILL: -1} {
+		p := d.openPTY(24, 80, "exec", "s", "--", "sh", "-c", "trap '' TERM INT; echo begun; while :; do sleep 3600; done")
+		p.await("begun")
+		p.cmd.Process.Signal(sig)
+		if got := p.wait(); got != status {
+			t.Errorf("%v: status %d, want %d", sig, got, status)
+		}
+	}
+	// The next ones see nothing of them, once the daemon has noticed.
+	deadline := time.Now().Add(patience)
+	for {
+		got := d.run("exec", "s", "--", "sh", "-c", "grep -l sleep /proc/[0-9]*/comm | wc -l")
+		if got.stdout == "0\n" {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("still there: %v", got)
+		}
+	}
 }

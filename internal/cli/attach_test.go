@@ -1,0 +1,220 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/relay"
+)
+
+// fakeRelay is an attachment whose events the test sends.
+type fakeRelay struct {
+	hello  relay.Hello
+	events chan relay.Event
+	fail   error // after the last event
+
+	mu   sync.Mutex
+	in   strings.Builder
+	log  []string
+	done chan struct{} // closed by Close and by CloseStdin
+	once sync.Once
+}
+
+func newFakeRelay(events ...relay.Event) *fakeRelay {
+	f := &fakeRelay{events: make(chan relay.Event, 16), done: make(chan struct{})}
+	for _, e := range events {
+		f.events <- e
+	}
+	return f
+}
+
+func (f *fakeRelay) Hello() relay.Hello { return f.hello }
+func (f *fakeRelay) Recv() (relay.Event, error) {
+	select {
+	case e := <-f.events:
+		return e, nil
+	default:
+	}
+	if f.fail != nil {
+		return nil, f.fail
+	}
+	select {
+	case e := <-f.events:
+		return e, nil
+	case <-f.done:
+		return nil, errors.New("closed")
+	}
+}
+
+func (f *fakeRelay) note(format string, args ...any) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.log = append(f.log, fmt.Sprintf(format, args...))
+	return nil
+}
+
+func (f *fakeRelay) Write(p []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.in.Write(p)
+}
+
+// CloseStdin makes the process end, as cat(1) does.
+func (f *fakeRelay) CloseStdin() error {
+	f.note("eof")
+	f.events <- relay.Exited{Exit: relay.Exit{Code: 5}}
+	return nil
+}
+func (f *fakeRelay) Resize(rows, cols uint16) error { return f.note("resize %d %d", rows, cols) }
+func (f *fakeRelay) Signal(sig int) error {
+	f.note("signal %d", sig)
+	f.events <- relay.Exited{Exit: relay.Exit{Code: -1, Signal: sig, Verdict: "signaled"}}
+	return nil
+}
+func (f *fakeRelay) Close() error {
+	f.once.Do(func() { close(f.done) })
+	return nil
+}
+
+// attachTo runs boxd attach at conn.
+func attachTo(v *invocation, f *attachFlags, conn attachment) error {
+	signals := v.watchSignals()
+	defer signals.stop()
+	return v.relayUntilEnd(f, conn, signals)
+}
+
+func statusIn(err error) int {
+	var s *statusError
+	if errors.As(err, &s) {
+		return s.status
+	}
+	if err != nil {
+		return statusFailed
+	}
+	return 0
+}
+
+func TestAttachPassesBytes(t *testing.T) {
+	raw := "\x10\x11\x00\xff\r\n\x03\x04" // detach keys and ^C among them: nobody types here
+	conn := newFakeRelay(relay.Data{Stream: relay.Stdout, Bytes: []byte(raw)}, relay.Data{Stream: relay.Stderr, Bytes: []byte("err")},
+		relay.Gap{Stream: relay.Stdout, From: 8, To: 10}, relay.WriterChanged{Writer: true})
+	v := newInvocation(t)
+	v.Stdin = strings.NewReader(raw)
+	err := attachTo(v, &attachFlags{detachKeys: []byte{0x10, 0x11}, sigProxy: true}, conn)
+	if statusIn(err) != 5 || v.stdout.String() != raw || conn.in.String() != raw || strings.Join(conn.log, ",") != "eof" {
+		t.Errorf("%v, stdout %q, stdin %q, %q", err, v.stdout.String(), conn.in.String(), conn.log)
+	}
+	if want := "err\rboxd: 2 bytes of stdout are gone\r\n"; v.stderr.String() != want {
+		t.Errorf("stderr %q, want %q", v.stderr.String(), want)
+	}
+}
+
+func TestAttachStatus(t *testing.T) {
+	for _, c := range []struct {
+		exit   relay.Exit
+		status int
+		stderr string
+	}{
+		{relay.Exit{}, 0, ""},
+		{relay.Exit{Code: 3, Verdict: "exited"}, 3, ""},
+		{relay.Exit{Code: -1, Signal: 9, Verdict: "signaled"}, 137, ""},
+		{relay.Exit{Code: -1, Signal: 9, Verdict: "oom", Limit: "64 MiB"}, 137, "verdict: oom (limit 64 MiB)\n"},
+		{relay.Exit{Code: -1, Verdict: relay.VerdictLost}, 137, "verdict: box-lost\n"},
+	} {
+		v := newInvocation(t)
+		err := attachTo(v, &attachFlags{observe: true}, newFakeRelay(relay.Exited{Exit: c.exit}))
+		if statusIn(err) != c.status || v.stderr.String() != c.stderr {
+			t.Errorf("%+v: %v, %q", c.exit, err, v.stderr.String())
+		}
+	}
+	v := newInvocation(t)
+	conn := newFakeRelay()
+	conn.fail = io.EOF
+	if err := attachTo(v, &attachFlags{observe: true}, conn); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("an end without an exit: %v", err)
+	}
+}
+
+func TestAttachSignals(t *testing.T) {
+	for _, c := range []struct {
+		flags  attachFlags
+		sig    syscall.Signal
+		status int
+		log    string
+	}{
+		{attachFlags{sigProxy: true, noStdin: true}, syscall.SIGINT, 130, "signal 2"},
+		{attachFlags{sigProxy: true, noStdin: true}, syscall.SIGTERM, 143, "signal 15"},
+		{attachFlags{sigProxy: true, noStdin: true}, syscall.SIGHUP, 129, ""},
+		{attachFlags{noStdin: true}, syscall.SIGTERM, 143, ""},
+		{attachFlags{sigProxy: true, observe: true}, syscall.SIGINT, 130, ""},
+	} {
+		v := newInvocation(t)
+		conn := newFakeRelay()
+		signals := make(chan os.Signal)
+		v.Signals = signals
+		w := v.watchSignals()
+		w.start()
+		signals <- c.sig
+		go func() { // as the context of the attachment does
+			<-w.ctx.Done()
+			conn.Close()
+		}()
+		err := v.relayUntilEnd(&c.flags, conn, w)
+		w.stop()
+		if statusIn(err) != c.status || strings.Join(conn.log, ",") != c.log {
+			t.Errorf("%v: %v, %q, want %d, %q", c.sig, err, conn.log, c.status, c.log)
+		}
+	}
+}
+
+func TestDetachKeys(t *testing.T) {
+	for _, c := range []struct {
+		keys, in, out string
+		leave         bool
+	}{
+		{"", "\x10\x11", "\x10\x11", false},
+		{"\x10\x11", "abc", "abc", false},
+		{"\x10\x11", "ab\x10\x11cd", "ab", true},
+		{"\x10\x11", "\x10a\x10\x10\x11", "\x10a\x10", true},
+		{"\x10\x11", "a\x10", "a", false},
+		{"aab", "aaab", "a", true},
+		{"aab", "aacaab", "aac", true},
+		{"abab", "ababab", "", true},
+		{"abac", "ababac", "ab", true},
+	} {
+		for _, step := range []int{1, 2, len(c.in)} { // in pieces, too
+			d := &detacher{keys: []byte(c.keys)}
+			var out []byte
+			leave := false
+			for i := 0; i < len(c.in) && !leave; i += step {
+				var part []byte
+				part, leave = d.filter([]byte(c.in[i:min(i+step, len(c.in))]))
+				out = append(out, part...)
+			}
+			if string(out) != c.out || leave != c.leave {
+				t.Errorf("%q in %q by %d: %q, %v, want %q, %v", c.keys, c.in, step, out, leave, c.out, c.leave)
+			}
+		}
+	}
+}
+
+func TestParseKeys(t *testing.T) {
+	for s, want := range map[string]string{"ctrl-p,ctrl-q": "\x10\x11", "ctrl-a,d": "\x01d", "": "", "ctrl-@": "\x00", "~,.": "~.", "ctrl-[": "\x1b"} {
+		var got []byte
+		if err := keysValue(&got).Set(s); err != nil || string(got) != want {
+			t.Errorf("%q: %q, %v, want %q", s, got, err, want)
+		}
+	}
+	for _, s := range []string{",", "ctrl-", "ctrl-ab", "ab", "ctrl-1", " ", "é"} {
+		var got []byte
+		if err := keysValue(&got).Set(s); err == nil {
+			t.Errorf("%q: %q, want an error", s, got)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+// answers serves fixed answers by method and path.
+func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter) {
+	return func(r seen, w http.ResponseWriter) {
+		answer, ok := table[r.what]
+		if !ok {
+			refuse(w, 404, "not_found", "nothing at "+r.what)
+			return
+		}
+		send(w, answer)
+	}
+}
+
+func TestLists(t *testing.T) {
+	now := time.Now()
+	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2}
+	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
+	d := newFakeDaemon(t, answers(t, map[string]any{
+		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{session}},
+		"GET /v1/sessions/s1":           session,
+		"GET /v1/sessions/s1/processes": apitypes.ProcessList{Processes: []apitypes.Process{process}},
+		"GET /v1/sessions/s1/usage":     apitypes.Usage{Memory: new(int64)},
+		"GET /v1/status":                apitypes.Status{Reason: "the launcher is gone", Version: "9"},
+	}))
+	for _, c := range []struct {
+		args   string
+		status int
+		parts  []string
+	}{
+		{"sessions ls", 0, []string{"SESSION", "s1", "running"}},
+		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5"}},
+		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
+		{"ps", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
+		{"ps s1 --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
+		{"status", 1, []string{"available", "no: the launcher is gone"}},
+		{"status --json", 1, []string{`"available":false`}},
+		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},
+		{"top --once --json", 0, []string{`"sessions":[{"session":"s1"`, `"memory":0`}},
+	} {
+		status, v := d.call(strings.Split(c.args, " ")...)
+		for _, part := range c.parts {
+			if status != c.status || !strings.Contains(v.stdout.String(), part) || v.stderr.Len() > 0 {
+				t.Errorf("boxd %s: status %d, %q, %q, want %d and %q", c.args, status, v.stdout.String(), v.stderr.String(), c.status, part)
+			}
+		}
+	}
+	if status, v := d.call("sessions", "show", "s2"); status != 125 || !strings.Contains(v.stderr.String(), "nothing at GET /v1/sessions/s2") {
+		t.Errorf("status %d, %q", status, v.stderr.String())
+	}
+}
+
+func TestStartAndStop(t *testing.T) {
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) { send(w, apitypes.Process{ID: "p", State: "running"}) })
+	for _, args := range []string{"start s --id p --history 64K --drop-oldest -- srv", "start s -t --id p -- sh", "stop s p", "stop s p --grace 1s", "sessions rm s t"} {
+		if status, v := d.call(strings.Split(args, " ")...); status != 0 {
+			t.Errorf("boxd %s: status %d, %q", args, status, v.stderr.String())
+		}
+	}
+	d.wantRequests(
+		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"history":65536,"drop_oldest":true}`,
+		`POST /v1/sessions/s/processes {"id":"p","argv":["sh"],"env":{"TERM":"vt220"},"tty":{"rows":24,"cols":80}}`,
+		`POST /v1/sessions/s/processes/p/stop {}`,
+		`POST /v1/sessions/s/processes/p/stop {"grace":1}`,
+		`DELETE /v1/sessions/s`,
+		`DELETE /v1/sessions/t`,
+	)
+}
+
+func TestLogs(t *testing.T) {
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		w.Header().Set("X-Boxd-Offset", "12")
+		w.Header().Set("X-Boxd-Gap", "2")
+		fmt.Fprint(w, "text\xff")
+	})
+	status, v := d.call("logs", "-f", "--stream", "stderr", "--since", "10", "s", "p")
+	if status != 0 || v.stdout.String() != "text\xff" || v.stderr.String() != "boxd: 2 bytes of stderr are gone\n" {
+		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
+	}
+	status, v = d.call("logs", "--json", "s", "p")
+	if want := `{"stream":"stdout","offset":12,"gone":2,"data_base64":"dGV4dP8="}` + "\n"; status != 0 || v.stdout.String() != want {
+		t.Errorf("status %d, %q, want %q", status, v.stdout.String(), want)
+	}
+	d.wantRequests("GET /v1/sessions/s/processes/p/logs?follow=1&offset=10&stream=stderr", "GET /v1/sessions/s/processes/p/logs?stream=stdout")
+}
+
+func TestEvents(t *testing.T) {
+	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "id: 4\nevent: session\ndata: {\"id\":4,\"type\":\"session.created\",\"session\":\"s\\u0007\",\"details\":{\"b\":1,\"a\":\"x\"}}\n\n")
+		fmt.Fprint(w, "event: missed\ndata: {\"missed\":3}\n\n")
+	})
+	status, v := d.call("events")
+	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
+		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
+	}
+}
+
+func TestCompletionOfNames(t *testing.T) {
+	d := newFakeDaemon(t, answers(t, map[string]any{
+		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{{ID: "s1", State: "running"}}},
+		"GET /v1/sessions/s1/processes": apitypes.ProcessList{Processes: []apitypes.Process{{ID: "p1", State: "exited"}}},
+	}))
+	for args, want := range map[string]string{"__complete exec ": "s1\trunning\n", "__complete attach s1 ": "p1\texited\n", "__complete sessions rm ": "s1\trunning\n"} {
+		if status, v := d.call(strings.Split(args, " ")...); status != 0 || !strings.HasPrefix(v.stdout.String(), want) {
+			t.Errorf("%s: status %d, %q, want %q", args, status, v.stdout.String(), want)
+		}
+	}
+	none := &fakeDaemon{t: t, socket: "/nonexistent"}
+	if status, v := none.call("__complete", "exec", ""); status != 0 || !strings.HasPrefix(v.stdout.String(), ":") {
+		t.Errorf("without a daemon: status %d, %q", status, v.stdout.String())
+	}
+}
