@@ -30,7 +30,7 @@ func (s *session) build(ctx context.Context) error {
 	}
 	if own {
 		if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
-			return err
+			return &storageError{"making the workspace", err}
 		}
 	}
 	box, err := s.m.engine.Create(ctx, spec)

@@ -22,9 +22,20 @@ var (
 	ErrClosed = errors.New("sessions are closed")
 	// ErrLocked: another daemon holds the state directory.
 	ErrLocked = errors.New("state directory is in use")
-	// ErrStorage: the database could not be written; nothing was changed.
-	ErrStorage = errors.New("session database")
+	// ErrStorage: something in the state directory could not be written, such as on a
+	// full disk; nothing was changed.
+	ErrStorage = errors.New("state directory cannot be written")
 )
+
+// storageError is an ErrStorage that says what could not be written.
+type storageError struct {
+	what string
+	err  error
+}
+
+func (e *storageError) Error() string        { return e.what + ": " + e.err.Error() }
+func (e *storageError) Unwrap() error        { return e.err }
+func (e *storageError) Is(target error) bool { return target == ErrStorage }
 
 // ConflictError says in which fields a live session differs from what was asked.
 // It matches ErrConflict.

@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -29,7 +28,7 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	e.Actor, e.Request = c.Actor, c.Request
 	if err := m.options.Audit.Append(e); err != nil {
 		m.report(key, e.Process, "audit log: "+err.Error())
-		return fmt.Errorf("audit log: %w", err)
+		return &storageError{"audit log", err}
 	}
 	return nil
 }

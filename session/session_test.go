@@ -430,7 +430,7 @@ func TestAuditThatFailsStopsAll(t *testing.T) {
 	b.audit.mu.Lock()
 	b.audit.err = errors.New("disk full")
 	b.audit.mu.Unlock()
-	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err == nil {
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, ErrStorage) {
 		t.Error("a command ran without an audit entry")
 	}
 	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); err == nil {

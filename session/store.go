@@ -62,7 +62,7 @@ func (s *store) enqueue(changes ...change) *pending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		p.done <- fmt.Errorf("%w: %w", ErrStorage, ErrClosed)
+		p.done <- &storageError{"session database", ErrClosed}
 		return p
 	}
 	s.queue = append(s.queue, p)
@@ -119,7 +119,7 @@ func (s *store) flush() {
 func commit(db *bbolt.DB, batch []*pending) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: writing: %v", ErrStorage, r)
+			err = &storageError{"writing the session database", fmt.Errorf("%v", r)}
 		}
 	}()
 	err = db.Update(func(tx *bbolt.Tx) error {
@@ -131,7 +131,7 @@ func commit(db *bbolt.DB, batch []*pending) (err error) {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w: writing: %w", ErrStorage, err)
+		return &storageError{"writing the session database", err}
 	}
 	return nil
 }

@@ -76,10 +76,7 @@ func (s *Store) Make(tenant, id string) error {
 			break
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("workspace: %w", err)
-	}
-	return nil
+	return err
 }
 
 func (s *Store) makeWorkspace(tenant, id string) error {
