@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -26,6 +27,8 @@ type call struct {
 	tenant string // whose things are meant; AllTenants for all
 	route  *route
 	values url.Values // of the query
+	// bodyRead: all of the body was read.
+	bodyRead bool
 	// vanished: the client did not wait for the answer.
 	vanished bool
 }
@@ -112,6 +115,9 @@ func noSession(err error) error {
 
 // reply answers with v as JSON.
 func (c *call) reply(status int, v any) error {
+	if c.r.Context().Err() != nil && c.s.base.Err() == nil {
+		return context.Canceled // nobody is there to read it
+	}
 	body, err := json.Marshal(v)
 	if err != nil {
 		return err

@@ -79,6 +79,7 @@ func (c *call) readBody(buf *bytes.Buffer) error {
 	case err != nil:
 		return refuse(apitypes.CodeMalformed, "", "reading the body: %s", err)
 	}
+	c.bodyRead = true
 	return nil
 }
 

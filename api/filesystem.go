@@ -152,6 +152,7 @@ func (c *call) writeFile() error {
 		if err != nil {
 			return err
 		}
+		c.bodyRead = true
 		return c.reply(http.StatusOK, fileInfoOf(info))
 	})
 }

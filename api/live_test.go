@@ -316,6 +316,35 @@ func raiseFiles(t *testing.T, n uint64) {
 	t.Cleanup(func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) })
 }
 
+// Requests that are refused before their body has arrived do not keep their places.
+func TestBodiesThatNeverCome(t *testing.T) {
+	const most = 20
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxConnections = most })
+	for i := range most {
+		c, err := net.Dial("tcp", strings.TrimPrefix(f.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, []string{
+			"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n",
+			"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
+			"PUT /v1/sessions/a/files/content?path=x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + viewerToken + "\r\nContent-Length: 1000000\r\n\r\n",
+		}[i%3])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	for {
+		_, err := f.as(adminToken, "").Status(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // A header that arrives too slowly ends the connection.
 func TestSlowHeader(t *testing.T) {
 	f := serve(t, func(o *Options, _ *policy.Config) { o.HeaderTimeout = 50 * time.Millisecond })

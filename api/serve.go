@@ -33,7 +33,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set(RequestHeader, c.id)
 	h.Set("X-Content-Type-Options", "nosniff")
 	defer func() {
-		defer func() { c.done(time.Since(start)) }()
+		defer func() { c.leaveBody(); c.done(time.Since(start)) }()
 		if p := recover(); p != nil {
 			c.panicked(p)
 		}
@@ -161,7 +161,22 @@ func (c *call) fail(err error) {
 	if c.w.started() {
 		panic(http.ErrAbortHandler)
 	}
+	if c.bodyLeft() {
+		c.w.Header().Set("Connection", "close") // else net/http reads the rest before it answers
+	}
 	writeProblem(c.w, p)
+}
+
+// bodyLeft says that the body of the request was not read to its end.
+func (c *call) bodyLeft() bool { return c.r.ContentLength != 0 && !c.bodyRead && !c.w.hijacked }
+
+// leaveBody bounds how long net/http waits for the rest of a body that nobody
+// wants: without it, requests that are refused would hold connections for as long as
+// their senders like.
+func (c *call) leaveBody() {
+	if c.bodyLeft() {
+		http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(time.Second))
+	}
 }
 
 // panicked answers for a handler that panicked. http.ErrAbortHandler is no fault.
