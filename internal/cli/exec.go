@@ -2,10 +2,8 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -18,53 +16,6 @@ import (
 // maxExecStdin bounds what boxd exec -i hands over, in bytes: it is part of the
 // request. More goes through a file or a managed process.
 const maxExecStdin = 8 << 20
-
-// commandFlags describe a command in a session. They mean what they mean for boxd
-// run.
-type commandFlags struct {
-	env, envFiles []string
-	workdir       string
-	mkdir, shell  bool
-	user          *engine.User
-}
-
-func (f *commandFlags) register(cmd *cobra.Command) {
-	fs := cmd.Flags()
-	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass on KEY from the caller's environment (repeatable)")
-	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY a line (repeatable)")
-	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace)")
-	fs.BoolVar(&f.mkdir, "mkdir", false, "make a missing working directory")
-	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID is UID if left out (default: the session's)")
-	fs.BoolVar(&f.shell, "shell", false, "run the single argument by sh -c")
-	must(cmd.RegisterFlagCompletionFunc("env", cobra.NoFileCompletions))
-	must(cmd.MarkFlagFilename("env-file"))
-	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"0:0", "1000:1000", "65534:65534"}, cobra.ShellCompDirectiveNoFileComp)))
-}
-
-// argv is what to execute.
-func (f *commandFlags) argv(args []string) ([]string, error) {
-	if !f.shell {
-		return args, nil
-	}
-	if len(args) != 1 {
-		return nil, &engine.FieldError{Field: "--shell", Value: fmt.Sprintf("with %d arguments", len(args)), Rule: "takes a single one, the script; quote it"}
-	}
-	return []string{"sh", "-c", args[0]}, nil
-}
-
-// environ is the environment as the API has it.
-func (a *App) environ(f *commandFlags) (map[string]string, error) {
-	list, err := a.environment(f.envFiles, f.env)
-	if err != nil || len(list) == 0 {
-		return nil, err
-	}
-	env := make(map[string]string, len(list))
-	for _, kv := range list {
-		name, value, _ := strings.Cut(kv, "=")
-		env[name] = value
-	}
-	return env, nil
-}
 
 type execFlags struct {
 	remoteFlags
@@ -175,65 +126,4 @@ func (a *App) execRequest(f *execFlags, command []string) (apitypes.ExecRequest,
 	}
 	r.StdinBase64 = in
 	return r, nil
-}
-
-// execFailed reports that there is no result.
-func (a *App) execFailed(f *execFlags, err error) error {
-	status := statusFailed
-	var known *statusError
-	switch {
-	case errors.As(err, &known):
-		status = known.status
-	case client.IsCode(err, apitypes.CodeProgramNotFound):
-		status = statusNotFound
-	case client.IsCode(err, apitypes.CodeProgramNotExecutable):
-		status = statusNotExecutable
-	}
-	if f.json {
-		if err := writeJSON(a.Stdout, failure{ExitCode: status, Error: oneLine(bare(err))}); err != nil {
-			return err
-		}
-	}
-	return &statusError{status: status, err: bare(err)}
-}
-
-// bare is the error inside a statusError.
-func bare(err error) error {
-	var known *statusError
-	if errors.As(err, &known) && known.err != nil {
-		return known.err
-	}
-	return err
-}
-
-// execEnded reports a command that ran, as boxd run does.
-func (a *App) execEnded(f *execFlags, r *apitypes.ExecResult) error {
-	if f.json {
-		if err := writeJSON(a.Stdout, r); err != nil {
-			return err
-		}
-	}
-	if r.Recreated {
-		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
-	}
-	if r.Verdict != string(engine.Exited) && r.Verdict != string(engine.Signaled) {
-		a.say("%s", verdictLine(engine.Result{Verdict: engine.Verdict(r.Verdict), Limit: r.Limit}))
-	} else if n := r.Receipt.OOMKills; n != nil && *n > 0 {
-		a.say("memory limit reached, kills: %d", *n)
-	}
-	if f.receipt {
-		writeReceipt(a.Stderr, engineReceipt(r.Receipt))
-	}
-	if r.Status == 0 {
-		return nil
-	}
-	return &statusError{status: r.Status}
-}
-
-func engineReceipt(r apitypes.Receipt) engine.Receipt {
-	return engine.Receipt{
-		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
-		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
-		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
-	}
 }

@@ -4,18 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
-	"github.com/boxd/boxd/api"
-	"github.com/boxd/boxd/audit"
-	"github.com/boxd/boxd/engine/native"
-	"github.com/boxd/boxd/policy"
-	"github.com/boxd/boxd/session"
 	sdnotify "github.com/coreos/go-systemd/v22/daemon"
 )
 
@@ -25,69 +18,6 @@ const (
 	drainPatience = 20 * time.Second
 	closePatience = 30 * time.Second
 )
-
-// How long to wait for a launcher that is started by somebody else: one whose
-// socket is there is being started again, or is taking over its boxes.
-const (
-	connectPatience = 30 * time.Second
-	missingPatience = 2 * time.Second
-)
-
-// openUnprivileged gives up root and does the rest: what clients and boxes have a
-// say in is only ever read without privileges.
-func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
-	if err := d.dropRoot(); err != nil {
-		return err
-	}
-	c := &d.Config
-	if d.service, err = d.connect(ctx); err != nil {
-		return err
-	}
-	if d.audit, err = audit.Open(c.Audit.File, audit.Options{MaxBytes: int64(c.Audit.MaxSize), Keep: c.Audit.Keep, Sync: c.Audit.Sync}); err != nil {
-		return fmt.Errorf("audit log: %w", err)
-	}
-	decide, err := policy.New(c.Policy)
-	if err != nil {
-		return err
-	}
-	metrics := api.NewMetrics()
-	d.sessions, err = session.Open(ctx, session.Options{
-		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: filepath.Join(d.dirs.state, "workspaces"), Lock: d.lock,
-		Engine: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
-		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
-		KeepEnded: c.Sessions.KeepEnded, StopGrace: time.Duration(c.Sessions.StopGrace),
-		Observe: metrics.ObserveExec,
-	})
-	if err != nil {
-		return fmt.Errorf("sessions: %w", err)
-	}
-	d.server = api.New(api.Options{
-		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Health: d.service.Health, Audit: d.audit, Metrics: metrics,
-		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
-		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
-	})
-	return nil
-}
-
-// connect connects to the launcher service.
-func (d *daemon) connect(ctx context.Context) (*native.Service, error) {
-	socket := filepath.Join(d.dirs.runtime, native.SocketName)
-	patience := connectPatience
-	if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
-		patience = missingPatience
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	s, err := native.Connect(ctx, native.ServiceOptions{Socket: socket, Logger: d.log})
-	if err != nil && !d.root {
-		return nil, fmt.Errorf("launcher service at %q: %w: start boxd-launcher.service, or start boxd serve as root, which starts one", socket, err)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("launcher service at %q: %w", socket, err)
-	}
-	return s, nil
-}
 
 // serve answers requests until a signal, or until a listener fails.
 func (d *daemon) serve(signals *signals) error {
@@ -157,50 +87,3 @@ func (d *daemon) reload() {
 	}
 	d.log.Info("log level and tokens were read again", "level", d.level.Level())
 }
-
-// close takes apart what open has put together, as far as it came.
-func (d *daemon) close() (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
-	defer cancel()
-	for _, door := range d.doors {
-		door.Close()
-	}
-	if d.sessions != nil {
-		err = d.sessions.Close(ctx, d.StopSessions)
-	}
-	if d.service != nil {
-		err = errors.Join(err, d.closeService(ctx))
-	}
-	if d.audit != nil {
-		err = errors.Join(err, d.audit.Close())
-	}
-	if d.lock != nil {
-		d.lock.Close()
-	}
-	return err
-}
-
-// closeService lets go of the launcher service, or ends one that no service manager
-// looks after: it has nothing to do without a daemon. Boxes do not need it.
-func (d *daemon) closeService(ctx context.Context) error {
-	if !d.ownLauncher {
-		return d.service.Close()
-	}
-	if err := d.service.Stop(ctx, d.StopSessions); err != nil {
-		return err
-	}
-	// Its directories are in use until its socket is gone, the last that it removes.
-	for socket := filepath.Join(d.dirs.runtime, native.SocketName); ; {
-		if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		select {
-		case <-time.After(launcherPause):
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for the end of the launcher service: %w", ctx.Err())
-		}
-	}
-}
-
-// launcherPause is between two looks whether the launcher has ended.
-const launcherPause = 5 * time.Millisecond

@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"context"
+	"strings"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/spf13/cobra"
+)
+
+type startFlags struct {
+	remoteFlags
+	commandFlags
+	specFlags
+	id         string
+	tty        bool
+	history    int64
+	dropOldest bool
+}
+
+func (a *App) newStart() *cobra.Command {
+	var f startFlags
+	cmd := &cobra.Command{
+		Use:   "start SESSION --id PROCESS [flags] -- CMD [ARG...]",
+		Short: "Start a managed process in a session",
+		Long: `Start a managed process in a session, and make the session if there is none.
+
+It goes on when boxd start ends, when connections are lost and when the daemon is
+started again. The last part of its output is kept, 1 MiB of each stream unless
+--history says otherwise. If nobody reads, it waits when that is full; with
+--drop-oldest it goes on. boxd attach talks to it, boxd logs shows its output, boxd
+stop ends it.`,
+		Example: `  boxd start lab --id server -- python3 -m http.server
+  boxd start lab --id shell -t -- bash
+  boxd attach lab shell`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.start(cmd, &f, args) },
+
+		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession),
+	}
+	cmd.Flags().StringVar(&f.id, "id", "", "id of the process, once in its session: `PROCESS`")
+	f.commandFlags.register(cmd)
+	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the process a terminal")
+	cmd.Flags().Var(sizeValue(&f.history, "1M", false), "history", "output that is kept, of each stream: `SIZE`")
+	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop output that nobody read instead of making the process wait")
+	f.specFlags.register(cmd)
+	f.remoteFlags.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("id", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("history", cobra.FixedCompletions([]string{"64K", "1M", "16M"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
+	names, command, err := afterDash(cmd, args, "SESSION")
+	if err != nil {
+		return err
+	}
+	if f.id == "" {
+		return usageError(cmd, "--id PROCESS is missing: a name to find the process again")
+	}
+	request := apitypes.ProcessRequest{
+		ID: f.id, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,
+		History: apitypes.Size(f.history), DropOldest: f.dropOldest,
+	}
+	if request.Argv, err = f.argv(command); err != nil {
+		return err
+	}
+	if request.Env, err = a.environ(&f.commandFlags); err != nil {
+		return err
+	}
+	if f.tty {
+		a.giveTerminal(&request)
+	}
+	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
+		return f.inSession(func(spec *apitypes.SessionSpec) error {
+			request.Session = spec
+			p, err := c.Start(ctx, names[0], request)
+			if err == nil && f.json {
+				err = writeJSON(a.Stdout, p)
+			}
+			return err
+		})
+	})
+	switch {
+	case client.IsCode(err, apitypes.CodeProgramNotFound):
+		return &statusError{statusNotFound, err}
+	case client.IsCode(err, apitypes.CodeProgramNotExecutable):
+		return &statusError{statusNotExecutable, err}
+	}
+	return err
+}
+
+// giveTerminal gives r a terminal like the one boxd runs at.
+func (a *App) giveTerminal(r *apitypes.ProcessRequest) {
+	term := a.openTerminal()
+	size := term.size()
+	r.TTY = &apitypes.WindowSize{Rows: size.Rows, Cols: size.Cols}
+	if r.Env == nil {
+		r.Env = map[string]string{}
+	}
+	if _, given := r.Env["TERM"]; !given {
+		_, r.Env["TERM"], _ = strings.Cut(term.addTERM(nil, a.LookupEnv)[0], "=")
+	}
+}

@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+func TestDaemonRefusesToStart(t *testing.T) {
+	d := newDaemon(t)
+	dir := t.TempDir()
+	open := filepath.Join(dir, "tokens")
+	if err := os.WriteFile(open, []byte("0123456789abcdef0123456789 default viewer\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "config.yaml")
+	if err := os.WriteFile(file, []byte("state_dir: /x\nno_such_key: 1\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		flags []string
+		parts []string
+	}{
+		{[]string{"--listen", "0.0.0.0:0"}, []string{"needs authentication", "tokens_file"}},
+		{[]string{"--listen", "[::]:0"}, []string{"needs authentication"}},
+		{[]string{"--tokens-file", open}, []string{open, "must not be accessible to others"}},
+		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
+		{[]string{"--user", "root"}, []string{"root"}},
+		{[]string{"--user", "no-such-user"}, []string{"no-such-user"}},
+		{[]string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
+		{[]string{"--log-format", "xml"}, []string{"xml"}},
+		{[]string{"--config", file}, []string{"no_such_key"}},
+		{[]string{"--socket", "/tmp/" + strings.Repeat("x", 120)}, []string{"at most"}},
+		{[]string{"--init", "/no/init"}, []string{"/no/init"}},
+	} {
+		d.refuses(c.flags, c.parts...)
+	}
+}
+
+// What lies in the state directory, which is the daemon's, is no trap for root.
+func TestStateDirIsNoTrap(t *testing.T) {
+	d := newDaemon(t)
+	uid, gid := servingUser(t)
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("keep"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(d.dir, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"daemon.lock", "boxd.sock"} {
+		path := filepath.Join(d.dir, name)
+		if err := os.Symlink(victim, path); err != nil {
+			t.Fatal(err)
+		}
+		d.refuses(nil)
+		if text, err := os.ReadFile(victim); err != nil || string(text) != "keep" {
+			t.Errorf("%s: the victim is %q, %v", name, text, err)
+		}
+		os.Remove(path)
+	}
+	// A runtime directory that is not root's is not used.
+	run := filepath.Join(d.dir, "run")
+	if err := os.RemoveAll(run); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(run, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(run, uid, gid); err != nil {
+		t.Fatal(err)
+	}
+	d.refuses(nil, run, "must belong to root")
+}
+
+func TestDaemonReloadsTokens(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	write := func(text string) {
+		t.Helper()
+		_, gid := servingUser(t)
+		if err := os.WriteFile(tokens, []byte(text), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(tokens, 0, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(filepath.Dir(tokens), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	os.Chmod(filepath.Dir(filepath.Dir(tokens)), 0o755)
+	write("first-0123456789abcdef0123456789 t1 operator\n")
+	d := startDaemon(t, "--listen", "127.0.0.1:0", "--tokens-file", tokens, "--log-format", "json")
+	url := "http://" + d.address("tcp")
+	ask := func(token string, args ...string) result {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return d.run(append(args, "--url", url, "--token-file", file)...)
+	}
+	if got := ask("first-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
+		t.Errorf("operator: %v", got)
+	}
+	d.wantRefused(125, ask("wrong-0123456789abcdef0123456789", "sessions", "ls"), "not known")
+	d.wantRefused(125, d.run("sessions", "ls", "--url", url), "not known")
+	write("second-0123456789abcdef0123456789 t1 viewer\n")
+	d.cmd.Process.Signal(syscall.SIGHUP)
+	d.awaitNotify("RELOADING=1")
+	d.awaitNotify("READY=1")
+	d.wantRefused(125, ask("first-0123456789abcdef0123456789", "sessions", "ls"), "not known")
+	if got := ask("second-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
+		t.Errorf("viewer: %v", got)
+	}
+	d.wantRefused(125, ask("second-0123456789abcdef0123456789", "sessions", "rm", "s"), "viewer")
+	write("nonsense\n")
+	d.cmd.Process.Signal(syscall.SIGHUP)
+	d.awaitNotify("RELOADING=1")
+	d.awaitNotify("READY=1")
+	if got := ask("second-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
+		t.Errorf("after a bad file: %v", got)
+	}
+	write("third-0123456789abcdef0123456789 t1 viewer\n") // for the clean-up
+}
+
+// address is where the daemon listens, of its log in JSON.
+func (d *daemon) address(network string) string {
+	d.t.Helper()
+	for line := range strings.Lines(d.logged()) {
+		var entry struct{ Msg, Network, Address string }
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Msg == "listening" && entry.Network == network {
+			return entry.Address
+		}
+	}
+	d.t.Fatalf("it listens nowhere on %s:\n%s", network, d.logged())
+	return ""
+}
+
+// A daemon that is not root says what it needs.
+func TestDaemonWithoutLauncher(t *testing.T) {
+	d := newDaemon(t)
+	if err := os.Mkdir(d.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chown(d.dir, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	d.credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	d.launch()
+	if status := d.wait(); status != 125 || !strings.Contains(d.logged(), "start boxd-launcher.service, or start boxd serve as root") {
+		t.Errorf("status %d:\n%s", status, d.logged())
+	}
+	d.cmd = nil
+}
+
+func TestSocketActivation(t *testing.T) {
+	d := newDaemon(t)
+	path := filepath.Join(filepath.Dir(d.dir), "activated")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false) // as systemd's, it outlives the daemon
+	file, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	defer file.Close()
+	// systemd's protocol, sd_listen_fds(3): descriptor 3, and the pid it is for.
+	script := filepath.Join(filepath.Dir(d.dir), "activate")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\nLISTEN_FDS=1 LISTEN_PID=$$ exec "+d.boxd+" \"$@\"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	boxd := d.boxd
+	d.boxd, d.extra = script, []*os.File{file}
+	d.start()
+	d.boxd, d.extra = boxd, nil
+	if _, err := os.Lstat(d.socket()); err == nil {
+		t.Error("it has opened a socket of its own as well")
+	}
+	d.says(0, "hello\n", "exec", "s", "--socket", path, "--", "echo", "hello")
+	d.stop()
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("the service manager's socket is gone: %v", err)
+	}
+}
