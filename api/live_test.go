@@ -329,7 +329,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 		io.WriteString(c, []string{
 			"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n",
 			"GET /healthz HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab",
-			"PUT /v1/sessions/a/files/content?path=x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + viewerToken + "\r\nContent-Length: 1000000\r\n\r\n",
+			"PUT /v1/sessions/a/files/content?path=x HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + viewerToken + "\r\nContent-Length: 1000\r\n\r\n",
 		}[i%3])
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
