@@ -179,7 +179,7 @@ func TestNeverReads(t *testing.T) {
 		}
 		defer r.Close()
 	}
-	if out := run(t, c, "flood", "head -c 1000000 /dev/zero | wc -c"); strings.TrimSpace(out) != "1000000" {
+	if out := run(t, c, "flood", "head -c 1000000000 /dev/zero | wc -c"); strings.TrimSpace(out) != "1000000000" {
 		t.Errorf("output %q", out)
 	}
 	const most = 64 << 20

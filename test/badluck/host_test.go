@@ -47,7 +47,7 @@ func TestSecondDaemon(t *testing.T) {
 	if err == nil {
 		t.Fatal("a second daemon runs on the same state directory")
 	}
-	if !strings.Contains(err.Error(), "pid "+strconv.Itoa(d.PID())) {
+	if !strings.Contains(err.Error(), "process "+strconv.Itoa(d.PID())) {
 		t.Errorf("the refusal does not name the first one: %v", err)
 	}
 	after := ensure(t, c, "first")
@@ -171,12 +171,13 @@ func TestBoxDies(t *testing.T) {
 		t.Fatal(err)
 	}
 	killBox(t, before.Box)
-	waitFor(t, "the session to fail", func() bool {
-		s, err := c.Session(timeLimit(t), "mortal")
-		return err == nil && s.State == "failed"
+	waitFor(t, "the session and its process to fail", func() bool {
+		s, serr := c.Session(timeLimit(t), "mortal")
+		p, perr := c.Process(timeLimit(t), "mortal", "service")
+		return serr == nil && perr == nil && s.State == "failed" && p.State == "failed"
 	})
 	p, err := c.Process(timeLimit(t), "mortal", "service")
-	if err != nil || p.State != "failed" || p.ExitCode != nil || p.Verdict != "box-lost" {
+	if err != nil || p.ExitCode != nil || p.Verdict != "box-lost" {
 		t.Errorf("the process of a lost box: %+v, %v", p, err)
 	}
 	r, err := c.Exec(timeLimit(t), "mortal", apitypes.ExecRequest{Shell: "cat /workspace/file; cat /tmp/file"})

@@ -198,6 +198,7 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 			w.t.Fatalf("round %d (%v killed): %v", n, v, err)
 		}
 		stats.add(time.Since(began))
+		w.phase.Add(1)
 	}
 	for id, want := range sessions {
 		got := w.look(id)
@@ -274,7 +275,7 @@ func (w *world) kill(v victim) {
 		pids = append(pids, w.daemon.Find(daemon.Launcher)...)
 	}
 	if v.daemon {
-		w.deaths.Add(1)
+		w.phase.Add(1)
 		defer func() {
 			if err := w.daemon.Kill(); err != nil {
 				w.t.Error(err)

@@ -50,7 +50,7 @@ type world struct {
 	actors  sync.WaitGroup
 	mu      sync.Mutex
 	failed  error
-	deaths  atomic.Int64 // of the daemon: requests under way may be cut off
+	phase   atomic.Int64 // odd while the daemon is dead; changes cut off requests under way
 	execs   atomic.Int64
 	cut     atomic.Int64
 	bytes   atomic.Int64
@@ -85,20 +85,13 @@ func (w *world) stopping() bool {
 // forgiven says whether err may be what a client sees of a daemon that was killed:
 // a connection that ends or cannot be made. An answer of the daemon is none, nor is
 // an error at a time when nobody killed it.
-func (w *world) forgiven(err error, deathsBefore int64) bool {
+func (w *world) forgiven(err error, phaseBefore int64) bool {
 	var answer *client.Error
 	if errors.As(err, &answer) {
 		return false
 	}
 	w.cut.Add(1)
-	return w.deaths.Load() != deathsBefore || !w.alive()
-}
-
-// alive says whether a request gets through; a daemon that is just starting counts
-// as dead.
-func (w *world) alive() bool {
-	_, err := w.client.Status(w.ctx)
-	return err == nil
+	return w.phase.Load() != phaseBefore || phaseBefore%2 == 1
 }
 
 // follow reads a managed process to the end of the test.
@@ -176,7 +169,7 @@ func (w *world) exec(session string, seed uint64) {
 	w.act(func() {
 		for !w.stopping() {
 			code := random.IntN(256)
-			before := w.deaths.Load()
+			before := w.phase.Load()
 			r, err := w.client.Exec(w.ctx, session, apitypes.ExecRequest{
 				Shell: fmt.Sprintf("echo out %d; echo err %d >&2; test -e /tmp/mark || exit 99; exit %d", code, code, code),
 			})
@@ -230,7 +223,7 @@ func (w *world) churn(name string) {
 // again repeats an idempotent request until the daemon has answered it.
 func (w *world) again(request func() error) {
 	for {
-		before := w.deaths.Load()
+		before := w.phase.Load()
 		err := request()
 		if err == nil {
 			return
