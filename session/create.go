@@ -57,6 +57,10 @@ func (s *session) removedMeanwhile(err error) error {
 func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error) {
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
+	if err := s.m.checkRoom(s.key.Tenant); err != nil {
+		s.m.deny(c, s.key, "create", err)
+		return err
+	}
 	release, err := s.m.ledger.Reserve(s.key.Tenant, boxUse(a.resolved.Spec))
 	if err != nil {
 		s.m.deny(c, s.key, "create", err)

@@ -55,6 +55,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	undo.Release()
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
+	m.spawn(m.measureAll)
 	return m, nil
 }
 

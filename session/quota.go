@@ -20,20 +20,40 @@ const (
 // checkWorkspace refuses to start anything while the workspaces of the tenant are over
 // their quota. It is an admission quota: what runs can write more until then.
 func (s *session) checkWorkspace(ctx context.Context) error {
-	m := s.m
-	if m.ledger.Limits(s.key.Tenant).WorkspaceBytes < 0 && m.ledger.Limits("").WorkspaceBytes < 0 {
+	if !s.m.limitsWorkspaces(s.key.Tenant) {
 		return nil
 	}
 	if err := s.measure(ctx); err != nil {
 		return err
 	}
-	// Room for one byte: other quotas, which may have been lowered, are none of this.
-	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{WorkspaceBytes: 1})
+	return s.m.checkRoom(s.key.Tenant)
+}
+
+func (m *Manager) limitsWorkspaces(tenant string) bool {
+	return m.ledger.Limits(tenant).WorkspaceBytes >= 0 || m.ledger.Limits("").WorkspaceBytes >= 0
+}
+
+// checkRoom refuses if there is no room for one byte. Other quotas, which may have been
+// lowered, are none of this.
+func (m *Manager) checkRoom(tenant string) error {
+	release, err := m.ledger.Reserve(tenant, policy.Use{WorkspaceBytes: 1})
 	if err != nil {
 		return err
 	}
 	release()
 	return nil
+}
+
+// measureAll counts the workspaces of the sessions that were taken over, one by one.
+func (m *Manager) measureAll() {
+	for _, s := range m.all("") {
+		if !m.limitsWorkspaces(s.key.Tenant) {
+			continue
+		}
+		if err := s.measure(s.ctx); err != nil && s.ctx.Err() == nil {
+			m.report(s.key, "", err.Error())
+		}
+	}
 }
 
 // measure counts the workspace of the session anew, if that was not done lately. What
@@ -46,6 +66,12 @@ func (s *session) measure(ctx context.Context) error {
 		return nil
 	}
 	defer s.measuring.Unlock()
+	s.mu.Lock()
+	ending := s.removing || s.gone
+	s.mu.Unlock()
+	if ending { // what it counts has been given back, or will be when measuring is unlocked
+		return nil
+	}
 	began := s.m.now()
 	if s.unmeasure != nil && began < s.measureNext {
 		return nil

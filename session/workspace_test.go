@@ -123,6 +123,14 @@ func TestQuotaOfWorkspaces(t *testing.T) {
 		if v := b.get(keyA); v.WorkspaceBytes < 128<<10 {
 			t.Errorf("measured %d", v.WorkspaceBytes)
 		}
+		if _, err := b.Ensure(ctx, me, keyB, policy.Request{}); !errors.Is(err, policy.ErrQuota) {
+			t.Errorf("create: %v, want a quota", err)
+		}
+		b.restart()
+		synctest.Wait()
+		if _, err := b.Ensure(ctx, me, keyB, policy.Request{}); !errors.Is(err, policy.ErrQuota) {
+			t.Errorf("create after a restart: %v, want a quota", err)
+		}
 		must(t, os.Remove(file))
 		time.Sleep(measureEvery + time.Minute)
 		b.exec(keyA, "true")
