@@ -1,6 +1,7 @@
 package native
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -91,11 +92,8 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
 	}
 	o.Logger.Info("ending the launcher that runs", "version", h.Version, "uid", h.ClientUID, "error", h.Error)
-	var launcher *os.File
-	if h.PID > 1 {
-		launcher, _ = linux.PidfdOpen(h.PID)
-	}
-	return false, errors.Join(kerr, end(keeper), end(launcher))
+	launcher, lerr := openOurs(h.PID)
+	return false, errors.Join(kerr, lerr, end(keeper), end(launcher))
 }
 
 // listenerOf returns a pidfd of the process that made the listening socket which
@@ -112,12 +110,30 @@ func listenerOf(sock *net.UnixConn) (*os.File, error) {
 	}); err != nil || cerr != nil {
 		return nil, errors.Join(err, os.NewSyscallError("getsockopt(SO_PEERCRED)", cerr))
 	}
-	f, err := linux.PidfdOpen(int(cred.Pid))
-	if errors.Is(err, unix.ESRCH) || cred.Pid <= 1 {
-		f.Close()
-		return nil, nil // the keeper is gone, or systemd listens
+	return openOurs(int(cred.Pid))
+}
+
+// openOurs returns a pidfd of a keeper or launcher service, nil if process pid is none:
+// its number may be a stranger's by now, or systemd's, which listens for it.
+func openOurs(pid int) (*os.File, error) {
+	if pid <= 1 {
+		return nil, nil
 	}
-	return f, err
+	f, err := linux.PidfdOpen(pid)
+	if errors.Is(err, unix.ESRCH) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	ended, eerr := linux.HasExited(f, 0)
+	ours := bytes.HasPrefix(args, []byte("boxd-init\x00keeper\x00")) || bytes.HasPrefix(args, []byte("boxd-init\x00launcher\x00--service\x00"))
+	if err != nil || eerr != nil || ended || !ours {
+		f.Close()
+		return nil, nil
+	}
+	return f, nil
 }
 
 // endPatience is how long an old launcher may take to end after SIGTERM.

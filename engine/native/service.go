@@ -12,6 +12,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // ServiceOptions of [Connect].
@@ -28,7 +29,10 @@ type ServiceOptions struct {
 //
 // What is asked of a launcher that is lost meanwhile is asked again of the next
 // one. Only a Create begins anew: what has come of the first is removed.
-type Service struct{ core }
+type Service struct {
+	core
+	socket string
+}
 
 var _ engine.Service = (*Service)(nil)
 
@@ -47,7 +51,10 @@ func Connect(ctx context.Context, o ServiceOptions) (*Service, error) {
 		conn.Close()
 		return nil, err
 	}
-	s := &Service{core{log: o.Logger, null: null, service: true, boxes: map[*box]struct{}{}}}
+	s := &Service{
+		core:   core{log: o.Logger, null: null, service: true, boxes: map[*box]struct{}{}},
+		socket: o.Socket,
+	}
 	s.link = newLink(conn, linkOptions{
 		dial: func(ctx context.Context) (*wire.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, helloPatience)
@@ -188,12 +195,54 @@ func (s *Service) Close() error {
 	return s.null.Close()
 }
 
-// Stop ends the launcher service, on request with its boxes, and closes s. When ctx
-// ends first, the launcher goes on with it.
+// Stop ends the launcher service, on request with its boxes, and closes s. It returns
+// when the service is gone. When ctx ends first, the launcher goes on with it.
 func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
+	processes := servers(ctx, s.socket)
+	defer linux.CloseAll(processes)
 	_, err := s.link.call(ctx, rpc.TypeStop, rpc.Stop{RemoveBoxes: removeBoxes}, nil)
 	if err != nil {
 		err = fmt.Errorf("stopping launcher: %w", err)
 	}
-	return errors.Join(err, s.Close())
+	err = errors.Join(err, s.Close())
+	for _, p := range processes {
+		if err != nil {
+			break
+		}
+		err = awaitEnd(ctx, p)
+	}
+	return err
+}
+
+// servers are pidfds of the processes behind a socket, keeper first. What cannot be
+// found out is left out.
+func servers(ctx context.Context, socket string) (pidfds []*os.File) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if sock, err := connectUnix(ctx, socket); err == nil {
+		if keeper, err := listenerOf(sock); err == nil && keeper != nil {
+			pidfds = append(pidfds, keeper)
+		}
+		sock.Close()
+	}
+	if conn, h, err := greetService(ctx, socket); err == nil {
+		conn.Close()
+		if launcher, err := openOurs(h.PID); err == nil && launcher != nil {
+			pidfds = append(pidfds, launcher)
+		}
+	}
+	return pidfds
+}
+
+// awaitEnd waits for the end of a process that has been told to end.
+func awaitEnd(ctx context.Context, pidfd *os.File) error {
+	for end := time.Now().Add(endPatience); time.Now().Before(end); {
+		if ended, err := linux.HasExited(pidfd, 50*time.Millisecond); ended || err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return fmt.Errorf("stopping launcher: it has not ended after %v", endPatience)
 }

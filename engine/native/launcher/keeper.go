@@ -104,6 +104,9 @@ func (k *keeper) run() error {
 		if k.stopped() || status.Exited() && status.ExitStatus() == 0 {
 			return nil
 		}
+		if _, err := os.Stat(k.options.StateDir); err != nil {
+			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", describeStatus(status), err)
+		}
 		fmt.Fprintf(os.Stderr, "boxd-init: the launcher ended (%s), starting it again\n", describeStatus(status))
 		if time.Since(began) > quickDeath {
 			delay = firstDelay
