@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -217,4 +218,37 @@ func TestParseKeys(t *testing.T) {
 			t.Errorf("%q: %q, want an error", s, got)
 		}
 	}
+}
+
+// Keys are the same however they arrive, and nothing that is typed is lost.
+func FuzzDetacher(f *testing.F) {
+	f.Add([]byte("\x10\x11"), []byte("a\x10\x10\x11b"), uint8(1))
+	f.Add([]byte("aab"), []byte("aaaab"), uint8(2))
+	f.Fuzz(func(t *testing.T, keys, in []byte, step uint8) {
+		if len(keys) == 0 || step == 0 {
+			return
+		}
+		d := &detacher{keys: keys}
+		var out []byte
+		leave := false
+		for rest := in; len(rest) > 0 && !leave; {
+			n := min(int(step), len(rest))
+			var part []byte
+			part, leave = d.filter(rest[:n])
+			out, rest = append(out, part...), rest[n:]
+		}
+		at := bytes.Index(in, keys)
+		if leave != (at >= 0) {
+			t.Fatalf("%q in %q by %d: left is %v", keys, in, step, leave)
+		}
+		want := in
+		if leave {
+			want = in[:at]
+		} else {
+			out = append(out, keys[:d.seen]...) // held back
+		}
+		if !bytes.Equal(out, want) {
+			t.Errorf("%q in %q by %d: %q, want %q", keys, in, step, out, want)
+		}
+	})
 }

@@ -32,8 +32,25 @@ stderr. Relative paths in a session begin at the workspace.`,
 			})
 		},
 	}
+	cmd.ValidArgsFunction = a.completePlace(&f)
 	f.register(cmd)
 	return cmd
+}
+
+// completePlace completes "SESSION:"; a shell knows the files of the host itself.
+func (a *App) completePlace(f *remoteFlags) cobra.CompletionFunc {
+	sessions := a.completeNames(f, completeSession)
+	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 1 || strings.ContainsAny(word, "/.") {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		ids, _ := sessions(cmd, nil, word)
+		for i, id := range ids {
+			name, state, _ := strings.Cut(id, "\t")
+			ids[i] = cobra.CompletionWithDesc(name+":", state)
+		}
+		return ids, cobra.ShellCompDirectiveNoSpace
+	}
 }
 
 // workspace is where relative paths in a session begin.

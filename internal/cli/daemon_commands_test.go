@@ -112,7 +112,7 @@ func TestCompletionOfNames(t *testing.T) {
 		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{{ID: "s1", State: "running"}}},
 		"GET /v1/sessions/s1/processes": apitypes.ProcessList{Processes: []apitypes.Process{{ID: "p1", State: "exited"}}},
 	}))
-	for args, want := range map[string]string{"__complete exec ": "s1\trunning\n", "__complete attach s1 ": "p1\texited\n", "__complete sessions rm ": "s1\trunning\n"} {
+	for args, want := range map[string]string{"__complete exec ": "s1\trunning\n", "__complete attach s1 ": "p1\texited\n", "__complete sessions rm ": "s1\trunning\n", "__complete cp x ": "s1:\trunning\n"} {
 		if status, v := d.call(strings.Split(args, " ")...); status != 0 || !strings.HasPrefix(v.stdout.String(), want) {
 			t.Errorf("%s: status %d, %q, want %q", args, status, v.stdout.String(), want)
 		}
