@@ -2,6 +2,7 @@ package api
 
 import (
 	"log/slog"
+	"strconv"
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -24,9 +25,15 @@ func BenchmarkExec(b *testing.B) {
 	}
 }
 
+// BenchmarkStatus is with 1,000 sessions.
 func BenchmarkStatus(b *testing.B) {
 	f := serve(b, func(o *Options, _ *policy.Config) { o.Logger = slog.New(slog.DiscardHandler) })
 	c := f.client()
+	for i := range 1000 {
+		if _, err := c.Ensure(b.Context(), apitypes.SessionRequest{ID: strconv.Itoa(i)}); err != nil {
+			b.Fatal(err)
+		}
+	}
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, err := c.Status(b.Context()); err != nil {
