@@ -195,6 +195,14 @@ func TestProcesses(t *testing.T) {
 	if string(text) != "typ" || err != nil || l.Offset != 6 || l.Gap != 0 {
 		t.Errorf("logs %q, %v, %+v", text, err, l)
 	}
+	for query, code := range map[string]string{"limit=x&offset=y&follow=maybe": apitypes.CodeInvalid, "stream=stdin": apitypes.CodeInvalid, "offset=99": apitypes.CodeNoOffset, "nope=1": apitypes.CodeUnknownField} {
+		if p := f.problem("GET", "/v1/sessions/a/processes/p/logs?"+query, adminToken, ""); p.Code != code {
+			t.Errorf("%s: %+v", query, p)
+		}
+	}
+	if p := f.problem("GET", "/v1/sessions/a/processes/p/relay", adminToken, ""); p.Code != apitypes.CodeRelayRequest {
+		t.Errorf("no WebSocket: %+v", p)
+	}
 	if err := c.Signal(ctx, "a", "p", "HUP"); !client.IsCode(err, apitypes.CodeProcessEnded) {
 		t.Errorf("signal to one that ended: %v", err)
 	}

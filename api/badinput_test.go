@@ -134,6 +134,7 @@ func TestBadRoutes(t *testing.T) {
 		{"GET", "/v1/sessions/a/files?path=x&limit=-1", apitypes.CodeInvalid, 422},
 		{"GET", "/v1/sessions/a/files?path=x&limit=99999", apitypes.CodeInvalid, 422},
 		{"GET", "/v1/events?last_event_id=x", apitypes.CodeInvalid, 422},
+		{"GET", "/v1/sessions/a/processes/p/logs?limit=x&offset=y&follow=maybe", apitypes.CodeSessionNotFound, 404},
 	} {
 		p := f.problem(c.method, c.path, adminToken, "")
 		if p.Code != c.code || p.Status != c.status {

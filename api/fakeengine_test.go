@@ -20,7 +20,7 @@ import (
 type fakeEngine struct {
 	mu     sync.Mutex
 	boxes  map[string]*fakeBox
-	sick   error
+	sick   error // what Health and Create say
 	killed chan string // arguments of commands whose context ended
 }
 
@@ -31,6 +31,9 @@ func newFakeEngine() *fakeEngine {
 func (e *fakeEngine) Create(_ context.Context, spec engine.Spec) (engine.LiveBox, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if e.sick != nil {
+		return nil, e.sick
+	}
 	b := &fakeBox{engine: e, spec: spec, done: make(chan struct{}), events: make(chan engine.Event)}
 	e.boxes[spec.ID] = b
 	return b, nil

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -162,6 +163,25 @@ func TestPanic(t *testing.T) {
 		if !strings.Contains(f.log.String(), part) {
 			t.Errorf("the log has no %q", part)
 		}
+	}
+}
+
+// What nobody expected is told to those who may read the log, and to no one else.
+func TestUnexpectedErrors(t *testing.T) {
+	f := serve(t, nil)
+	f.engine.setHealth(errors.New("inner detail\nof two lines"))
+	if p := f.problem("POST", "/v1/sessions", operatorToken, `{"id":"a"}`); p.Code != apitypes.CodeInternal || strings.Contains(p.Detail, "inner") {
+		t.Errorf("%+v", p)
+	}
+	if p := f.problem("POST", "/v1/sessions", adminToken, `{"id":"a"}`); p.Code != apitypes.CodeInternal || !strings.Contains(p.Detail, "inner detail; of two lines") {
+		t.Errorf("%+v", p)
+	}
+	f.engine.setHealth(fmt.Errorf("%w: it died", engine.ErrNoLauncher))
+	if p := f.problem("POST", "/v1/sessions", operatorToken, `{"id":"a"}`); p.Code != apitypes.CodeEngineUnavailable || p.Status != 503 {
+		t.Errorf("%+v", p)
+	}
+	if !strings.Contains(f.log.String(), "inner detail") {
+		t.Error("the log does not have it")
 	}
 }
 

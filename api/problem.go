@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -35,7 +36,7 @@ func problemOf(err error, request string) apitypes.Problem {
 	k := kindOf(err)
 	p := apitypes.Problem{
 		Type: "urn:boxd:problem:" + k.code, Title: k.title, Status: k.status, Code: k.code,
-		Detail: err.Error(), Instance: request,
+		Detail: oneLine(err), Instance: request,
 	}
 	if k.code == apitypes.CodeInternal {
 		p.Detail = "unexpected error: the daemon's log has it, with the id of the request"
@@ -46,6 +47,9 @@ func problemOf(err error, request string) apitypes.Problem {
 	addDetails(&p, err)
 	return p
 }
+
+// oneLine is err without the line breaks of joined errors.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // addDetails copies what typed errors know.
 func addDetails(p *apitypes.Problem, err error) {

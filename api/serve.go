@@ -152,6 +152,9 @@ func (c *call) fail(err error) {
 		c.vanished = true // nobody is there to answer
 	}
 	p := problemOf(err, c.id)
+	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
+		p.Detail = oneLine(err) // whoever may read the log may read this
+	}
 	if p.Status >= 500 {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
 	}
