@@ -20,7 +20,7 @@ import (
 type fakeEngine struct {
 	mu     sync.Mutex
 	boxes  map[string]*fakeBox
-	sick   error // what Health and Create say
+	sick   error       // what Health and Create say
 	killed chan string // arguments of commands whose context ended
 }
 
