@@ -11,6 +11,8 @@
 //
 //	session.op   one state change of a session at a time (a channel, taken with a context);
 //	             held over slow work, and only by callers of that session
+//	measuring    one measurement of a workspace at a time; it is tried, or waited for
+//	             once, by the removal
 //	Manager.mu   the registry and the heap of deadlines; never over I/O
 //	session.mu   fields of one session and its processes; never over I/O
 //	leaves       events, errors, counters, the queue of the database

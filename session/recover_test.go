@@ -383,3 +383,65 @@ func (b *bench) breakStore() (mend func()) {
 	good := swap(broken)
 	return func() { swap(good) }
 }
+
+func TestBoxThatCannotBeTakenOver(t *testing.T) {
+	b := open(t)
+	old := b.ensure(keyA, policy.Request{})
+	p := b.launch(keyA, "p", "serve")
+	b.crash()
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "adopt" {
+			return errors.New("it does not answer")
+		}
+		return nil
+	})
+	b.start()
+	b.host.setHook(nil)
+	if v := b.get(keyA); v.State != Failed || !strings.Contains(v.Reason, "does not answer") {
+		t.Errorf("%+v", v)
+	}
+	if lost, err := b.Process(keyA, "p"); err != nil || lost.View().State != ProcessFailed || lost.View().Key != p.View().Key || lost.Live() != nil {
+		t.Errorf("process: %v", err)
+	}
+	b.eventually("the end of its box", func() bool { return b.host.box(old.Box) == nil })
+	if v := b.ensure(keyA, policy.Request{}); !v.Recreated {
+		t.Errorf("%+v", v)
+	}
+}
+
+// Without a database: the newest box of a session counts, and what says nothing goes.
+func TestBoxesOfALostDatabase(t *testing.T) {
+	b := open(t)
+	first := b.ensure(keyA, policy.Request{})
+	stale := b.host.box(first.Box).spec
+	b.host.kill(first.Box)
+	second := b.ensure(keyA, policy.Request{})
+	b.crash()
+	must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
+	other := b.host.client()
+	for i, labels := range []map[string]string{stale.Labels, stale.Labels, nil, {label: "{"}, {label: `{"tenant":"../x","id":"a","generation":3}`}} {
+		_, err := other.Create(ctx, engine.Spec{ID: "stray-" + string(rune('a'+i)), Labels: labels})
+		must(t, err)
+	}
+	b.start()
+	if v := b.get(keyA); v.Box != second.Box || v.Generation != 2 {
+		t.Errorf("%+v", v)
+	}
+	b.eventually("the end of the others", func() bool { return slices.Equal(b.host.ids(), []string{second.Box}) })
+}
+
+// A process record whose session is gone does not stay.
+func TestProcessesWithoutASession(t *testing.T) {
+	b := open(t)
+	b.launch(keyA, "p", "serve")
+	b.crash()
+	b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Delete(sessionKey(keyA)) })
+	b.start()
+	b.Close(ctx, false)
+	b.database(func(tx *bbolt.Tx) error {
+		if n := tx.Bucket(processBucket).Stats().KeyN; n != 0 {
+			t.Errorf("%d records", n)
+		}
+		return nil
+	})
+}

@@ -26,6 +26,9 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	}
 	e.Tenant, e.Session = key.Tenant, key.ID
 	e.Actor, e.Request = c.Actor, c.Request
+	if c.Tenant != "" && c.Tenant != key.Tenant { // such as an administrator
+		e.Actor = c.Tenant + "/" + c.Actor
+	}
 	if err := m.options.Audit.Append(e); err != nil {
 		m.report(key, e.Process, "audit log: "+err.Error())
 		return &storageError{"audit log", err}

@@ -122,3 +122,24 @@ func TestUpdateIsUndone(t *testing.T) {
 	}
 	mend()
 }
+
+func TestUpdateOfALifetime(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.ensure(keyA, policy.Request{Persistent: ptr(true)})
+		time.Sleep(10 * time.Minute)
+		for _, tc := range []struct{ life, left time.Duration }{{time.Hour, 50 * time.Minute}, {30 * time.Minute, 20 * time.Minute}, {0, 0}, {20 * time.Minute, 10 * time.Minute}} {
+			v, err := b.Update(ctx, me, keyA, Update{MaxLifetime: ptr(policy.Duration(tc.life))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			v = b.get(keyA)
+			if left := time.Until(v.ExpiresAt); tc.life == 0 != v.ExpiresAt.IsZero() || tc.life > 0 && (left-tc.left).Abs() > time.Second {
+				t.Errorf("%v: %v left, want %v", tc.life, left, tc.left)
+			}
+		}
+		time.Sleep(10*time.Minute + time.Second)
+		if !b.gone(keyA) {
+			t.Error("it outlived its lifetime")
+		}
+	})
+}
