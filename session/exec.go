@@ -23,6 +23,10 @@ import (
 // not repeated.
 func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
 	began := time.Now()
+	// Before a session is made for it.
+	if err := m.command(policy.Resolved{}, e).Validate(); err != nil {
+		return ExecResult{}, err
+	}
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
 		return ExecResult{}, err

@@ -49,6 +49,9 @@ func TestExecRefusals(t *testing.T) {
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("without a request: %v", err)
 	}
+	if _, err := b.Exec(ctx, me, keyA, &policy.Request{}, Exec{}); !errors.Is(err, engine.ErrInvalid) || len(b.List("")) != 0 {
+		t.Errorf("without a program: %v, %d sessions", err, len(b.List("")))
+	}
 	b.ensure(keyA, policy.Request{})
 	for name, tc := range map[string]struct {
 		e    Exec
