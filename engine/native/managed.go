@@ -215,6 +215,11 @@ func (b *box) openManaged(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	return b.takeOver(ctx, link)
+}
+
+// takeOver adopts what the agent lists.
+func (b *box) takeOver(ctx context.Context, link *managedLink) error {
 	list := &question{typ: wire.TypeList}
 	if err := link.ask(list, nil); err != nil {
 		return fmt.Errorf("listing managed processes: %w", err)
@@ -224,7 +229,12 @@ func (b *box) openManaged(ctx context.Context) error {
 		slots[key] = name
 	}
 	for _, p := range list.listed {
-		if err := p.adopt(slots[p.key]); err != nil {
+		name, ok := slots[p.key]
+		if !ok {
+			p.disown()
+			continue
+		}
+		if err := p.adopt(name); err != nil {
 			return fmt.Errorf("adopting process %q: %w", p.key, err)
 		}
 		delete(slots, p.key)
@@ -241,9 +251,6 @@ func (b *box) openManaged(ctx context.Context) error {
 
 // adopt completes what is known of a process that an earlier client launched.
 func (p *managed) adopt(slot string) (err error) {
-	if slot == "" {
-		return fmt.Errorf("it has no cgroup: %w", wire.ErrProtocol)
-	}
 	if p.slot, err = p.box.slots.open(slot); err != nil {
 		return err
 	}
@@ -254,6 +261,25 @@ func (p *managed) adopt(slot string) (err error) {
 	p.fileSize = p.box.currentLimits().FileSize
 	close(p.known)
 	return nil
+}
+
+// disown ends what came of a launch whose client was gone already, and whose slot an
+// adoption has given back since: nobody knows of it. If it has not ended yet, which it
+// is about to, the next adoption forgets it.
+func (p *managed) disown() {
+	p.slot = new(slot) // has nothing to read and nothing to close
+	p.slot.begin()
+	close(p.known)
+	kill := wire.SignalMsg{Signal: uint32(unix.SIGKILL)}
+	p.link.tell(wire.TypeManagedSignal, p.number, kill.Marshal())
+	m := wire.ForgetMsg{Number: p.number}
+	_ = p.link.ask(&question{typ: wire.TypeForget}, m.Marshal()) // refused while it runs
+	for _, o := range p.outputs {
+		o.close()
+	}
+	p.link.mu.Lock()
+	defer p.link.mu.Unlock()
+	delete(p.link.processes, p.number)
 }
 
 // closeManaged lets go of the managed processes of a box that is gone, or that this

@@ -49,8 +49,14 @@ func TestManagedOutlivesClients(t *testing.T) {
 		if _, _, err := out.ReadAt(patient(t), buf, read); err == nil || err == io.EOF {
 			t.Errorf("reading after the client has let go: %v", err)
 		}
+		if round%3 == 1 {
+			killLauncher(t, dir)
+		}
 		s = connect(t, socket)
 		b = adoptLive(t, s, b.ID())
+		if round%3 == 2 {
+			killLauncher(t, dir) // and with it nothing that matters to a stream
+		}
 		if got := b.Managed(); len(got) != 1 || got[0].Key() != "echo" || got[0].Control().PID() != pid {
 			t.Fatalf("round %d: %v", round, got)
 		}
