@@ -22,8 +22,8 @@ const (
 	PIDsLimit   Limit = "pids"   // a fork was refused
 )
 
-// Watcher hears from the kernel when boxes run into their limits: nothing is polled,
-// and any number of boxes takes one thread.
+// Watcher hears from the kernel when boxes run into their limits. Any number of boxes
+// takes one thread, which sleeps until something happens.
 //
 // On cgroup2 the files that count are watched with inotify, which kernfs feeds
 // (cgroup-v2.rst, "memory.events"). They count what the box has seen since it was made.
@@ -32,8 +32,10 @@ const (
 //
 // On v1 nothing is announced for memory but the state of being out of it, on an
 // eventfd (memory.rst, "OOM Control"), so that is what is counted, as long as the
-// Watcher lives. Of v1's pids.events the announcement was tried and comes by inotify
-// as on cgroup2 (cgroup_file_notify in kernel/cgroup/pids.c).
+// Watcher lives. Of v1's pids.events neither poll nor inotify hears anything (tried on
+// Linux 6.18: cgroup_file_notify is for a file that v1 does not have): there, and only
+// there, the files of slots are looked at once a second while there are any, and when a
+// slot is removed.
 type Watcher struct {
 	tell    func(box string, l Limit, count int64)
 	inotify *os.File
@@ -45,6 +47,7 @@ type Watcher struct {
 	closed bool
 	files  map[int32]*watched // by inotify watch
 	memory map[int32]*watched // by eventfd
+	silent map[*watched]bool  // files that nothing is announced of
 	boxes  map[*Group]*boxCounts
 }
 
@@ -73,7 +76,7 @@ type boxCounts struct {
 func NewWatcher(tell func(box string, l Limit, count int64)) (*Watcher, error) {
 	w := &Watcher{
 		tell: tell, done: make(chan struct{}),
-		files: map[int32]*watched{}, memory: map[int32]*watched{}, boxes: map[*Group]*boxCounts{},
+		files: map[int32]*watched{}, memory: map[int32]*watched{}, silent: map[*watched]bool{}, boxes: map[*Group]*boxCounts{},
 	}
 	if err := w.open(); err != nil {
 		w.closeFiles()
@@ -224,19 +227,34 @@ func (w *Watcher) dropLocked(s *watched) {
 		s.event.Close()
 		return
 	}
+	if w.silent[s] {
+		delete(w.silent, s)
+		return
+	}
 	delete(w.files, s.id)
 	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // gone with its file is fine
 }
 
 // addFileLocked watches a file that counts.
 func (w *Watcher) addFileLocked(s *watched) error {
+	b := w.boxes[s.group]
+	if s.limit == PIDsLimit && s.group.v1Tree("pids") != nil {
+		if s.slot == "" {
+			return nil // what PID 1 itself is refused is counted nowhere else, and is its affair
+		}
+		b.sources, w.silent[s] = append(b.sources, s), true
+		s.seen = s.count()
+		if len(w.silent) == 1 {
+			w.awake()
+		}
+		return nil
+	}
 	id, err := unix.InotifyAddWatch(int(w.inotify.Fd()), linux.FdPath(s.dir)+"/"+s.name, unix.IN_MODIFY)
 	if err != nil {
 		return &os.PathError{Op: "inotify_add_watch", Path: s.dir.Name() + "/" + s.name, Err: err}
 	}
 	s.id = int32(id)
 	w.files[s.id] = s
-	b := w.boxes[s.group]
 	b.sources = append(b.sources, s)
 	s.seen = s.count()
 	return nil
@@ -307,30 +325,61 @@ func (w *Watcher) readLocked(s *watched) {
 	w.tell(s.group.ID, s.limit, total)
 }
 
+// lookEvery is how often silent files are looked at, in milliseconds.
+const lookEvery = 1000
+
 // run waits for events until Close.
 func (w *Watcher) run() {
 	defer close(w.done)
 	events := make([]unix.EpollEvent, 64)
 	for {
-		n, err := unix.EpollWait(int(w.epoll.Fd()), events, -1)
+		n, err := unix.EpollWait(int(w.epoll.Fd()), events, w.look())
 		if err != nil && err != unix.EINTR {
 			return
 		}
 		for _, e := range events[:max(n, 0)] {
-			switch e.Fd {
-			case int32(w.wake.Fd()):
+			if !w.handle(e.Fd) {
 				return
-			case int32(w.inotify.Fd()):
-				w.readInotify()
-			default:
-				w.mu.Lock()
-				if s := w.memory[e.Fd]; s != nil {
-					w.readLocked(s)
-				}
-				w.mu.Unlock()
 			}
 		}
 	}
+}
+
+// look looks at the silent files and returns when to do so again, -1 for never.
+func (w *Watcher) look() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.silent) == 0 {
+		return -1
+	}
+	for s := range w.silent {
+		w.readLocked(s)
+	}
+	return lookEvery
+}
+
+// handle takes what descriptor fd has to say. It is false at the end.
+func (w *Watcher) handle(fd int32) bool {
+	if fd == int32(w.inotify.Fd()) {
+		w.readInotify()
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fd == int32(w.wake.Fd()) {
+		var buf [8]byte
+		_, _ = unix.Read(int(fd), buf[:])
+		return !w.closed
+	}
+	if s := w.memory[fd]; s != nil {
+		w.readLocked(s)
+	}
+	return true
+}
+
+// awake has run look at what has changed.
+func (w *Watcher) awake() {
+	_, _ = unix.Write(int(w.wake.Fd()), binary.NativeEndian.AppendUint64(nil, 1)) // cannot fail
 }
 
 // readInotify takes all events that there are, and looks once at each file.
@@ -368,13 +417,10 @@ func (w *Watcher) Close() error {
 	}
 	w.closed = true
 	w.mu.Unlock()
-	one := binary.NativeEndian.AppendUint64(nil, 1)
-	_, err := unix.Write(int(w.wake.Fd()), one)
-	if err == nil {
-		<-w.done
-	}
+	w.awake()
+	<-w.done
 	w.closeFiles()
-	return os.NewSyscallError("write", err)
+	return nil
 }
 
 func (w *Watcher) closeFiles() {

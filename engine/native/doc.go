@@ -7,6 +7,9 @@
 // of a command or of its output. What a command used is read here, from cgroup
 // files that the launcher opened.
 //
+// [Connect] uses a launcher that runs as a service instead: it needs no privilege, and
+// the boxes outlive the caller. [StartLauncher] makes sure that there is one.
+//
 // What the box says is not believed: status words are bounded and typed,
 // everything else (time, memory, what still runs) is measured outside.
 package native

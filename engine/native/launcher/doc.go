@@ -7,4 +7,8 @@
 // validated again. When the client goes away, whatever the reason, the launcher
 // destroys its boxes and ends. What a killed launcher leaves is removed by the
 // next one that starts on the same state directory.
+//
+// As `boxd-init launcher --service` ([Service]) it serves one client after another, and
+// its boxes outlive clients and launchers: the next launcher adopts them. [Keeper] runs
+// it where systemd does not.
 package launcher
