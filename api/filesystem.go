@@ -184,17 +184,22 @@ type bodyReader struct {
 }
 
 func (b *bodyReader) Read(p []byte) (int, error) {
-	if !b.extend() {
+	if !b.expect(time.Now().Add(stall)) {
 		return 0, io.ErrClosedPipe
 	}
-	return b.r.Read(p)
+	n, err := b.r.Read(p)
+	if err != nil {
+		b.expect(time.Time{}) // what is done with it may take longer
+	}
+	return n, err
 }
 
-func (b *bodyReader) extend() bool {
+// expect sets the deadline, unless the request is over.
+func (b *bodyReader) expect(deadline time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if !b.closed {
-		b.conn.SetReadDeadline(time.Now().Add(stall))
+		b.conn.SetReadDeadline(deadline)
 	}
 	return !b.closed
 }

@@ -368,6 +368,28 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	}
 }
 
+// A file whose content was cut is not there.
+func TestVanishedUpload(t *testing.T) {
+	f := serve(t, nil)
+	c := f.client()
+	ensure(t, c, "a")
+	dir := t.TempDir()
+	conn, err := net.Dial("unix", f.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	io.WriteString(conn, "PUT /v1/sessions/a/files/content?path="+dir+"/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nonly a part")
+	conn.(*net.UnixConn).CloseWrite()
+	answer, err := io.ReadAll(conn)
+	if err != nil || strings.HasPrefix(string(answer), "HTTP/1.1 2") {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if list, err := c.ListFiles(t.Context(), "a", dir); err != nil || len(list.Files) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+}
+
 // A header that arrives too slowly ends the connection.
 func TestSlowHeader(t *testing.T) {
 	f := serve(t, func(o *Options, _ *policy.Config) { o.HeaderTimeout = 50 * time.Millisecond })
