@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
 	"golang.org/x/sys/unix"
 )
@@ -113,7 +114,8 @@ func TestDiskFull(t *testing.T) {
 		}
 	})
 	_, c := start(t, dir)
-	before := ensure(t, c, "old")
+	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
+	testutil.RequireFeature(t, "id-mapped tmpfs", err)
 	filler := filepath.Join(state, "filler")
 	fill(t, filler)
 	if _, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "new"}); err == nil {

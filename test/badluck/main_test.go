@@ -29,7 +29,7 @@ const patience = 2 * time.Minute
 func newDir(t *testing.T) string {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-badluck-")
+	dir, err := os.MkdirTemp("", "boxd-badluck-")
 	if err != nil {
 		t.Fatal(err)
 	}

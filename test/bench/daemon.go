@@ -23,7 +23,7 @@ type served struct {
 
 // serve runs a daemon for one section. Whoever calls it calls end.
 func (b *bench) serve() (*served, error) {
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-bench-")
+	dir, err := os.MkdirTemp("", "boxd-bench-")
 	if err != nil {
 		return nil, err
 	}

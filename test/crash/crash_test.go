@@ -84,7 +84,7 @@ func (v victim) String() string {
 
 func newWorld(t *testing.T) *world {
 	boxd, init := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("/var/tmp", "boxd-crash-")
+	dir, err := os.MkdirTemp("", "boxd-crash-")
 	if err != nil {
 		t.Fatal(err)
 	}
