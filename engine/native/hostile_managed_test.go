@@ -163,6 +163,7 @@ func TestHostileAgentLaunch(t *testing.T) {
 					t.Errorf("Launch: %v, want ErrBoxLost", err)
 				}
 				<-b.Done()
+				i.acts.Wait() // before the rings are closed
 			})
 		})
 	}
@@ -281,6 +282,7 @@ func TestHostileAgentManaged(t *testing.T) {
 				if r := p.Result(); r.Verdict != c.verdict || r.ExitCode != c.code {
 					t.Errorf("%+v; want %s, %d", r, c.verdict, c.code)
 				}
+				i.acts.Wait() // before the rings are closed
 			})
 		})
 	}

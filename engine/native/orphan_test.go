@@ -34,6 +34,7 @@ func TestOrphan(t *testing.T) {
 			if err := b.takeOver(t.Context(), b.managed); err != nil {
 				t.Error(err)
 			}
+			i.acts.Wait() // before the ring is closed
 		})
 		if list := b.Managed(); len(list) != 0 {
 			t.Errorf("%v", list)
