@@ -71,7 +71,7 @@ func (s *Store) Path(tenant, id string) string {
 // left as it is.
 func (s *Store) Make(tenant, id string) error {
 	var err error
-	for range 3 { // Delete takes away a tenant's empty directory
+	for range 100 { // Delete takes away a tenant's empty directory, again and again
 		if err = s.makeWorkspace(tenant, id); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}

@@ -233,7 +233,8 @@ func TestMeasureWhileItChanges(t *testing.T) {
 	})
 	until := time.Now().Add(200 * time.Millisecond)
 	for time.Now().Before(until) {
-		if usage, err := s.Measure(ctx, "t", "a"); err != nil || usage.Entries > 30 {
+		// A name that is made again while a directory is read may be seen twice.
+		if usage, err := s.Measure(ctx, "t", "a"); err != nil || usage.Bytes > 1<<20 {
 			t.Errorf("%+v, %v", usage, err)
 		}
 	}
