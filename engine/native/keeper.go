@@ -74,7 +74,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 	if err != nil {
 		return false, nil // nobody listens
 	}
-	keeper, kerr := listenerOf(sock)
+	keeper, orphaned, kerr := listenerOf(sock)
 	sock.Close()
 	conn, h, err := greetService(ctx, socket)
 	if err == nil {
@@ -86,31 +86,36 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
 		keeper.Close()
-		return true, nil
+		if !orphaned || h.Busy {
+			return true, nil
+		}
+		// Nobody would start it again: it makes room for one that has a keeper.
 	case h.Busy:
 		keeper.Close()
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
 	}
-	o.Logger.Info("ending the launcher that runs", "version", h.Version, "uid", h.ClientUID, "error", h.Error)
+	o.Logger.Info("ending the launcher that runs", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
 	launcher, lerr := openOurs(h.PID)
 	return false, errors.Join(kerr, lerr, end(keeper), end(launcher))
 }
 
 // listenerOf returns a pidfd of the process that made the listening socket which
-// sock is connected to (SO_PEERCRED, unix(7)): the keeper.
-func listenerOf(sock *net.UnixConn) (*os.File, error) {
+// sock is connected to (SO_PEERCRED, unix(7)): the keeper. It is nil where systemd did,
+// and orphaned if the process is gone.
+func listenerOf(sock *net.UnixConn) (keeper *os.File, orphaned bool, err error) {
 	raw, err := sock.SyscallConn()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var cred *unix.Ucred
 	var cerr error
 	if err := raw.Control(func(fd uintptr) {
 		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	}); err != nil || cerr != nil {
-		return nil, errors.Join(err, os.NewSyscallError("getsockopt(SO_PEERCRED)", cerr))
+		return nil, false, errors.Join(err, os.NewSyscallError("getsockopt(SO_PEERCRED)", cerr))
 	}
-	return openOurs(int(cred.Pid))
+	keeper, err = openOurs(int(cred.Pid))
+	return keeper, keeper == nil && err == nil && cred.Pid > 1, err
 }
 
 // openOurs returns a pidfd of a keeper or launcher service, nil if process pid is none:
@@ -195,20 +200,15 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 // awaitService waits until the launcher answers.
 func (o *LauncherOptions) awaitService(ctx context.Context, socket string, ended <-chan struct{}) error {
 	for {
-		conn, err := dialService(ctx, socket)
-		if err == nil {
-			conn.Close()
-			return nil
-		}
-		if !errors.Is(err, errNotNow) {
+		err := answers(ctx, socket)
+		if err == nil || !errors.Is(err, errNotNow) {
 			return err
 		}
 		select {
 		case <-time.After(firstPause):
 		case <-ended:
 			// Another caller's keeper may have been faster.
-			if conn, err := dialService(ctx, socket); err == nil {
-				conn.Close()
+			if answers(ctx, socket) == nil {
 				return nil
 			}
 			return fmt.Errorf("%w: its keeper ended at once, see its last words: %w", engine.ErrNoLauncher, err)
@@ -216,4 +216,18 @@ func (o *LauncherOptions) awaitService(ctx context.Context, socket string, ended
 			return err
 		}
 	}
+}
+
+// answers says whether the right launcher is there, be it for a client that was
+// faster.
+func answers(ctx context.Context, socket string) error {
+	conn, h, err := greetService(ctx, socket)
+	if err != nil {
+		return err
+	}
+	conn.Close()
+	if h.Busy {
+		h.Error = ""
+	}
+	return checkHello(h, socket)
 }

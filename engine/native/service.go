@@ -220,7 +220,7 @@ func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if sock, err := connectUnix(ctx, socket); err == nil {
-		if keeper, err := listenerOf(sock); err == nil && keeper != nil {
+		if keeper, _, err := listenerOf(sock); err == nil && keeper != nil {
 			pidfds = append(pidfds, keeper)
 		}
 		sock.Close()

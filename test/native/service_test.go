@@ -245,13 +245,29 @@ func TestServiceKeeperKilled(t *testing.T) {
 		t.Errorf("without a keeper: %v", err)
 	}
 	killLauncher(t, dir)
-	if _, err := tryStartService(t, dir, 0); err != nil {
-		t.Fatal(err)
+	restart := func() {
+		if _, err := tryStartService(t, dir, 0); err != nil {
+			t.Fatal(err)
+		}
 	}
+	restart()
 	if err := s.Health(t.Context()); err != nil {
 		t.Errorf("with a new keeper: %v", err)
 	}
 	wantOutput(t, b, "echo here", "here\n")
+
+	// A launcher without a keeper is not left like that, once nobody uses it.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range serviceProcesses(t, "keeper", dir) {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+	waitUntil(t, "the keeper is gone", func() bool { return len(serviceProcesses(t, "keeper", dir)) == 0 })
+	restart()
+	if n := len(serviceProcesses(t, "keeper", dir)); n != 1 {
+		t.Errorf("%d keepers", n)
+	}
 }
 
 // TestServiceStop leaves the boxes, or not.

@@ -63,11 +63,13 @@ func (o *ServiceOptions) lockKeeper() (*os.File, error) {
 	return f, nil
 }
 
-// Pauses before a launcher that died within quickDeath is started again.
+// Pauses before a launcher that died within quickDeath is started again. One that gives
+// up by itself will most likely do so again; one that was killed is missed by somebody.
 const (
-	quickDeath = time.Second
-	firstDelay = 50 * time.Millisecond
-	lastDelay  = 5 * time.Second
+	quickDeath  = time.Second
+	firstDelay  = 20 * time.Millisecond
+	killedDelay = 100 * time.Millisecond // at most
+	lastDelay   = 5 * time.Second
 )
 
 type keeper struct {
@@ -117,7 +119,9 @@ func (k *keeper) run() error {
 		case <-k.stop:
 			return nil
 		}
-		delay = min(2*delay, lastDelay)
+		if delay = min(2*delay, lastDelay); status.Signaled() {
+			delay = min(delay, killedDelay)
+		}
 	}
 }
 
