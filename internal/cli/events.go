@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -16,22 +17,32 @@ import (
 
 func (a *App) newEvents() *cobra.Command {
 	var f remoteFlags
+	var since uint64
 	cmd := &cobra.Command{
 		Use:   "events [flags]",
 		Short: "Print what happens to sessions and processes, as it happens",
 		Long: `Print what happens to sessions and processes, as it happens, until it is
 interrupted or the daemon ends. --json prints one object a line.`,
 		Args: exactly(),
-		RunE: func(*cobra.Command, []string) error {
-			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, f.json) })
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			last := ""
+			if cmd.Flags().Changed("since") {
+				last = strconv.FormatUint(max(since, 1), 10)
+			}
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, last, f.json) })
 		},
 	}
+	cmd.Flags().Uint64Var(&since, "since", 0, "begin behind the event with `ID`, as far as it is kept; 0: with all that are kept (default: from now on)")
+	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	f.register(cmd)
 	return cmd
 }
 
-func (a *App) events(ctx context.Context, c *client.Client, asJSON bool) error {
-	stream, err := c.Events(ctx, "")
+// fromOldest is below the ids of all events, and not 0, which is none.
+const fromOldest = "1"
+
+func (a *App) events(ctx context.Context, c *client.Client, last string, asJSON bool) error {
+	stream, err := c.Events(ctx, last)
 	if err != nil {
 		return err
 	}
@@ -39,6 +50,9 @@ func (a *App) events(ctx context.Context, c *client.Client, asJSON bool) error {
 	for {
 		e, err := stream.Next()
 		if missed, ok := errors.AsType[*client.MissedError](err); ok {
+			if last == fromOldest && missed.Missed == 0 {
+				continue // those that are not kept were not asked for
+			}
 			a.say("boxd: %s", missed)
 			continue
 		}

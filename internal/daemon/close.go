@@ -3,13 +3,6 @@ package daemon
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
-	"time"
-
-	"github.com/boxd/boxd/engine/native"
 )
 
 // close takes apart what open has put together, as far as it came.
@@ -37,24 +30,8 @@ func (d *daemon) close() (err error) {
 // closeService lets go of the launcher service, or ends one that no service manager
 // looks after: it has nothing to do without a daemon. Boxes do not need it.
 func (d *daemon) closeService(ctx context.Context) error {
-	if !d.ownLauncher {
-		return d.service.Close()
+	if d.ownLauncher {
+		return d.service.Stop(ctx, d.StopSessions)
 	}
-	if err := d.service.Stop(ctx, d.StopSessions); err != nil {
-		return err
-	}
-	// Its directories are in use until its socket is gone, the last that it removes.
-	for socket := filepath.Join(d.dirs.runtime, native.SocketName); ; {
-		if _, err := os.Lstat(socket); errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		select {
-		case <-time.After(launcherPause):
-		case <-ctx.Done():
-			return fmt.Errorf("waiting for the end of the launcher service: %w", ctx.Err())
-		}
-	}
+	return d.service.Close()
 }
-
-// launcherPause is between two looks whether the launcher has ended.
-const launcherPause = 5 * time.Millisecond

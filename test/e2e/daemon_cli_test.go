@@ -118,8 +118,8 @@ func TestProcesses(t *testing.T) {
 
 func TestLooking(t *testing.T) {
 	d := startDaemon(t)
-	events := d.openPTY(24, 200, "events")
 	d.says(0, "", "exec", "s", "--memory", "64M", "--", "true")
+	events := d.openPTY(24, 200, "events", "--since", "0")
 	events.await("session=s")
 	events.cmd.Process.Signal(syscall.SIGINT)
 	if status := events.wait(); status != 130 {
