@@ -57,7 +57,7 @@ var rows = []row{
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},

@@ -97,12 +97,7 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	if err := d.findAccount(); err != nil {
 		return err
 	}
-	if d.root {
-		err = d.dirs.prepare(d.account)
-	} else {
-		err = makeOwnState(d.dirs.state)
-	}
-	if err != nil {
+	if err := d.dirs.makeState(d.root, d.account); err != nil {
 		return err
 	}
 	if d.lock, err = lockState(d.dirs.state, d.account); err != nil {

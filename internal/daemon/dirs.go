@@ -9,7 +9,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -23,6 +25,36 @@ type dirs struct {
 func (d dirs) nested() bool {
 	rel, err := filepath.Rel(d.state, d.runtime)
 	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
+}
+
+// checkState refuses a state directory in which workspaces could never be mounted.
+func checkState(path string) error {
+	for _, tree := range mounts.DefaultDeny {
+		if tree != "/" && (path == tree || strings.HasPrefix(path, tree+"/")) {
+			return &engine.FieldError{Field: "state_dir", Value: engine.Quote(path), Rule: "must not be in " + tree + ": nothing there is ever mounted, so boxes would have no workspace; choose another --state-dir"}
+		}
+	}
+	return nil
+}
+
+// makeState makes what a daemon that runs as a needs, as root or as itself.
+func (d dirs) makeState(root bool, a account) (err error) {
+	if err := checkState(d.state); err != nil {
+		return err
+	}
+	if root {
+		err = d.prepare(a)
+	} else {
+		err = makeOwnState(d.state)
+	}
+	if err != nil {
+		return err
+	}
+	real, err := filepath.EvalSymlinks(d.state)
+	if err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	return checkState(real)
 }
 
 // prepare makes both directories, as root, for a daemon that runs as a.

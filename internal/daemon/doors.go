@@ -17,8 +17,9 @@ type door struct {
 	tls *tls.Config
 }
 
-// local is who asks through a loopback address where nobody has to say who he is.
-var local = api.Identity{Tenant: api.DefaultTenant, Actor: "loopback", Role: api.Admin}
+// local is who asks through a loopback address where nobody has to say who he is:
+// any user of this host, so no administrator.
+var local = api.Identity{Tenant: api.DefaultTenant, Actor: "loopback", Role: api.Operator}
 
 // openDoors loads what clients are known by, and opens the listeners: those of the
 // service manager, or else the socket of the configuration, and its TCP address.
@@ -61,7 +62,7 @@ func (d *daemon) openDoors() error {
 		}
 		d.admit([]net.Listener{l}, config)
 		if !authenticated {
-			d.log.Warn("every user of this host is an administrator through TCP: set tokens_file, or do without listen", "address", l.Addr().String())
+			d.log.Warn("every user of this host may use the sessions of a tenant through TCP: set tokens_file, or do without listen", "tenant", local.Tenant, "address", l.Addr().String())
 		}
 	}
 	return nil

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// idKeys are in every line of the log, empty where a line is about none.
+// idKeys are in every line of the log that is about one.
 var idKeys = []string{"tenant", "session", "box", "process", "request"}
 
-// NewLogger returns a logger whose lines have the ids of tenant, session, box,
-// process and request, whether or not they were given, in a fixed order. format is
-// "json" or "text"; level may be changed while the logger is used.
+// NewLogger returns a logger whose lines begin with the ids of tenant, session, box,
+// process and request, each at most once; empty ones are left out. format is "json"
+// or "text"; level may be changed while the logger is used.
 func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -83,11 +83,13 @@ func (h *idHandler) take(attrs []slog.Attr) []slog.Attr {
 	return rest
 }
 
-// attrs are the ids as attributes.
+// attrs are the ids that there are.
 func (h *idHandler) attrs() []slog.Attr {
-	attrs := make([]slog.Attr, len(idKeys))
+	attrs := make([]slog.Attr, 0, len(idKeys))
 	for i, key := range idKeys {
-		attrs[i] = slog.String(key, h.ids[i])
+		if h.ids[i] != "" {
+			attrs = append(attrs, slog.String(key, h.ids[i]))
+		}
 	}
 	return attrs
 }

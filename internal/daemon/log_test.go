@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-func TestEveryLineHasTheIDs(t *testing.T) {
+func TestLinesBeginWithIDs(t *testing.T) {
 	var out bytes.Buffer
 	logger := NewLogger(&out, "json", slog.LevelInfo)
 	logger.Info("none")
 	inner := logger.With("session", "s1", "extra", 1)
-	inner.Info("some", "request", "r1", "other", true)
+	inner.Info("some", "request", "r1", "other", true, "box", "")
 	inner.With("tenant", "t1").Warn("more", "session", "s2")
 	inner.WithGroup("g").Info("grouped", "session", "not an id")
 	logger.Debug("hidden")
 	want := []map[string]any{
-		{"msg": "none", "tenant": "", "session": "", "box": "", "process": "", "request": ""},
-		{"msg": "some", "session": "s1", "request": "r1", "extra": 1.0, "other": true, "tenant": "", "box": "", "process": ""},
-		{"msg": "more", "session": "s2", "tenant": "t1", "extra": 1.0},
-		{"msg": "grouped", "session": "s1", "tenant": ""},
+		{"msg": "none", "tenant": nil, "session": nil, "box": nil, "process": nil, "request": nil},
+		{"msg": "some", "session": "s1", "request": "r1", "extra": 1.0, "other": true, "tenant": nil, "box": nil, "process": nil},
+		{"msg": "more", "session": "s2", "tenant": "t1", "extra": 1.0, "request": nil},
+		{"msg": "grouped", "session": "s1", "tenant": nil},
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	if len(lines) != len(want) {
@@ -38,8 +38,8 @@ func TestEveryLineHasTheIDs(t *testing.T) {
 			}
 		}
 		for _, key := range idKeys {
-			if strings.Count(strings.Split(line, `"g":`)[0], `"`+key+`":`) != 1 {
-				t.Errorf("%s: want %s once", line, key)
+			if strings.Count(strings.Split(line, `"g":`)[0], `"`+key+`":`) > 1 {
+				t.Errorf("%s: want %s once at most", line, key)
 			}
 		}
 	}
@@ -47,8 +47,8 @@ func TestEveryLineHasTheIDs(t *testing.T) {
 
 func TestTextLog(t *testing.T) {
 	var out bytes.Buffer
-	NewLogger(&out, "text", slog.LevelInfo).Info("hello", "box", "b1", "n", 2)
-	if want := `msg=hello tenant="" session="" box=b1 process="" request="" n=2` + "\n"; !strings.HasSuffix(out.String(), want) {
+	NewLogger(&out, "text", slog.LevelInfo).Info("hello", "session", "", "n", 2, "box", "b1")
+	if want := `msg=hello box=b1 n=2` + "\n"; !strings.HasSuffix(out.String(), want) {
 		t.Errorf("%q, want it to end with %q", out.String(), want)
 	}
 }

@@ -13,7 +13,8 @@ import (
 // does nothing.
 func notify(logger *slog.Logger, state string) {
 	if _, err := sdnotify.SdNotify(false, state); err != nil {
-		logger.Warn("telling the service manager", "state", state, "error", err)
+		// Nobody listens, or not any more: whoever waits for it finds out by himself.
+		logger.Debug("telling the service manager", "state", state, "error", err)
 	}
 }
 

@@ -29,6 +29,7 @@ func TestDaemonRefusesToStart(t *testing.T) {
 		{[]string{"--listen", "[::]:0"}, []string{"needs authentication"}},
 		{[]string{"--tokens-file", open}, []string{open, "must not be accessible to others"}},
 		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
+		{[]string{"--state-dir", "/run/boxd-e2e-refused"}, []string{"/run/boxd-e2e-refused", "nothing there is ever mounted"}},
 		{[]string{"--user", "root"}, []string{"root"}},
 		{[]string{"--user", "no-such-user"}, []string{"no-such-user"}},
 		{[]string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
