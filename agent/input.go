@@ -37,7 +37,7 @@ func newInput(file *os.File, tty bool) (*input, error) {
 // broke a rule: it left a gap, sent too much, or something after the end.
 func (in *input) add(c *client, off uint64, data []byte) bool {
 	in.mu.Lock()
-	in.client = c
+	in.client = c.orLater(in.client)
 	ok := in.state != wire.InputOpen || in.takeLocked(off, data)
 	in.mu.Unlock()
 	in.tell()
@@ -129,7 +129,7 @@ func (in *input) drain() {
 // end ends the input behind offset off, which must be where it is.
 func (in *input) end(c *client, off uint64) bool {
 	in.mu.Lock()
-	in.client = c
+	in.client = c.orLater(in.client)
 	ok := in.state != wire.InputOpen || off == in.accepted+uint64(len(in.queue))
 	if ok {
 		in.closing = true

@@ -18,13 +18,13 @@ type peer struct {
 	t *testing.T
 }
 
-func newClient(t *testing.T) (*client, peer) {
+func newTestClient(t *testing.T) (*client, peer) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &client{conn: wire.BlockingConn(fds[0])}
+	c := newClient(wire.BlockingConn(fds[0]))
 	conn, err := wire.FileConn(os.NewFile(uintptr(fds[1]), "peer"))
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +108,7 @@ func (o *output) content(t *testing.T, from, to uint64) string {
 func TestOutputWaits(t *testing.T) {
 	const size = 16 << 10
 	o, w := newTestOutput(t, size, false)
-	c, p := newClient(t)
+	c, p := newTestClient(t)
 	written := make(chan struct{})
 	text := strings.Repeat("0123456789abcdef", 3*size/16)
 	go func() {
@@ -148,7 +148,7 @@ func TestOutputKeeps(t *testing.T) {
 	if _, err := w.WriteString(strings.Repeat("x", size/2)); err != nil {
 		t.Fatal(err)
 	}
-	c, p := newClient(t)
+	c, p := newTestClient(t)
 	o.watch(c, size/2-1)
 	p.next(wire.TypeHead, new(wire.HeadMsg))
 	if _, err := w.WriteString(strings.Repeat("y", size/2)); err != nil {
@@ -206,9 +206,9 @@ func TestOutputCut(t *testing.T) {
 // A new watch replaces the old one, and a client that is gone does no harm.
 func TestOutputWatch(t *testing.T) {
 	o, w := newTestOutput(t, 8<<10, false)
-	gone, _ := newClient(t)
+	gone, _ := newTestClient(t)
 	gone.leave()
-	c, p := newClient(t)
+	c, p := newTestClient(t)
 	o.watch(gone, 0)
 	o.watch(c, 3)
 	if _, err := w.WriteString("abcd"); err != nil {
@@ -248,7 +248,7 @@ func newTestInput(t *testing.T) (*input, *os.File) {
 // it; its end comes behind it.
 func TestInputOnce(t *testing.T) {
 	in, r := newTestInput(t)
-	c, p := newClient(t)
+	c, p := newTestClient(t)
 	var accepted struct {
 		sync.Mutex
 		wire.AcceptedMsg
@@ -310,7 +310,7 @@ func TestInputOnce(t *testing.T) {
 
 func TestInputRules(t *testing.T) {
 	in, r := newTestInput(t)
-	c, _ := newClient(t)
+	c, _ := newTestClient(t)
 	if in.add(c, 1, []byte("x")) {
 		t.Error("a gap was taken")
 	}
@@ -375,7 +375,7 @@ func TestTable(t *testing.T) {
 	if failed := tab.forget(all[0].number); failed == nil || failed.Errno != unix.EBUSY {
 		t.Errorf("forgetting a running process: %v", failed)
 	}
-	c, _ := newClient(t)
+	c, _ := newTestClient(t)
 	for _, p := range all {
 		tab.born(c, p, 2)
 		tab.ended(p, 0, 0)
@@ -398,4 +398,39 @@ func TestTable(t *testing.T) {
 	}
 	tab.remove(p)
 	p.close()
+}
+
+// What a client has sent may be read after the next one has come: it counts, and does
+// not take away who is to be told.
+func TestLateFrames(t *testing.T) {
+	old, _ := newTestClient(t)
+	c, p := newTestClient(t)
+	o, w := newTestOutput(t, 8<<10, false)
+	o.watch(c, 0)
+	o.watch(old, 3)
+	if _, err := w.WriteString("a"); err != nil {
+		t.Fatal(err)
+	}
+	p.next(wire.TypeHead, new(wire.HeadMsg))
+
+	in, _ := newTestInput(t)
+	if !in.add(c, 0, []byte("abc")) || !in.add(old, 0, []byte("abcdef")) {
+		t.Fatal("refused")
+	}
+	for _, offset := range []uint64{3, 6} {
+		var m wire.AcceptedMsg
+		if p.next(wire.TypeAccepted, &m); m.Offset != offset {
+			t.Errorf("%+v, want %d", m, offset)
+		}
+	}
+	tab := &table{client: c}
+	q, child, err := newManaged(&wire.LaunchMsg{Key: "k", Ring: wire.MinRing}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.close()
+	closeFDs(child[:])
+	if tab.born(old, q, 2); tab.client != c {
+		t.Error("a late launch takes away who is told of ends")
+	}
 }

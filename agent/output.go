@@ -204,10 +204,12 @@ func (o *output) end() {
 }
 
 // watch has c told once there is something behind offset. It replaces who was to be
-// told before.
+// told before, unless that is a later client.
 func (o *output) watch(c *client, offset uint64) {
 	o.mu.Lock()
-	o.watcher, o.watched = c, offset
+	if c.orLater(o.watcher) == c {
+		o.watcher, o.watched = c, offset
+	}
 	o.mu.Unlock()
 	o.notify()
 }

@@ -52,7 +52,7 @@ func enter(tasks []*os.File) error {
 
 // serve answers one connection until it ends or breaks a rule.
 func (a *agent) serve(conn *wire.Conn) {
-	c := &client{conn: conn}
+	c := newClient(conn)
 	defer a.reaper.hangUp(conn)
 	defer c.leave()
 	for {

@@ -33,7 +33,7 @@ type marshaler interface{ Marshal() []byte }
 // What breaks a rule is the end of the connection; what comes too late is not.
 func TestHandle(t *testing.T) {
 	a := live(t)
-	c, p := newClient(t)
+	c, p := newTestClient(t)
 	go func() {
 		for {
 			if _, err := p.Receive(); err != nil {
@@ -80,7 +80,7 @@ func FuzzHandle(f *testing.F) {
 			return // takes descriptors, or is refused for having none
 		}
 		a := live(t)
-		c, _ := newClient(t)
+		c, _ := newTestClient(t)
 		c.leave() // the answers do not matter
 		a.handle(c, &wire.Frame{Type: typ, ID: id, Body: body})
 	})

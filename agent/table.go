@@ -59,7 +59,7 @@ func (t *table) remove(p *managed) {
 func (t *table) born(c *client, p *managed, pid int) (wire.ManagedMsg, []int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.client = c
+	t.client = c.orLater(t.client)
 	p.pid, p.began = pid, time.Now()
 	return p.describeLocked()
 }
@@ -95,7 +95,7 @@ func (t *table) list(c *client, id uint32) {
 	defer c.mu.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.client = c
+	t.client = c.orLater(t.client)
 	n := uint32(0)
 	for _, p := range t.processes {
 		if p.pid != 0 {
