@@ -1,0 +1,164 @@
+package native
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// fakeLauncher is the other end of one connection of a link.
+type fakeLauncher struct {
+	t    *testing.T
+	conn *wire.Conn
+}
+
+// newFakeLink returns a link that dials fake launchers, which come over the channel.
+func newFakeLink(t *testing.T) (*link, chan *fakeLauncher) {
+	t.Helper()
+	launchers := make(chan *fakeLauncher, 10)
+	dial := func(context.Context) (*wire.Conn, error) {
+		ours, theirs, err := wire.Pair()
+		if err != nil {
+			return nil, err
+		}
+		conn, err := wire.FileConn(theirs)
+		if err != nil {
+			return nil, err
+		}
+		launchers <- &fakeLauncher{t, conn}
+		return ours, nil
+	}
+	first, err := dial(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLink(first, linkOptions{dial: dial})
+	t.Cleanup(func() {
+		l.close()
+		close(launchers)
+		for f := range launchers {
+			f.conn.Close()
+		}
+	})
+	return l, launchers
+}
+
+// receive returns the next request.
+func (f *fakeLauncher) receive(typ byte, request any) uint32 {
+	frame, err := f.conn.Receive()
+	if err != nil {
+		f.t.Errorf("receiving a request of type %d: %v", typ, err)
+		return 0
+	}
+	if frame.Type != typ {
+		f.t.Errorf("request of type %d, want %d", frame.Type, typ)
+	}
+	if err := json.Unmarshal(frame.Body, request); err != nil {
+		f.t.Error(err)
+	}
+	return frame.ID
+}
+
+func (f *fakeLauncher) reply(id uint32, body any) {
+	text, err := json.Marshal(rpc.Reply{Body: body})
+	if err := errors.Join(err, f.conn.Send(rpc.TypeReply, id, text)); err != nil {
+		f.t.Error(err)
+	}
+}
+
+// TestRelink: a request that was lost with its launcher is put to the next one, and
+// says so where that makes a difference.
+func TestRelink(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	done := make(chan error, 1)
+	go func() {
+		var list rpc.List
+		_, err := l.call(t.Context(), rpc.TypeUpdate, rpc.Update{ID: "b"}, &list)
+		done <- err
+	}()
+	var u rpc.Update
+	for n := range 3 {
+		f := <-launchers
+		id := f.receive(rpc.TypeUpdate, &u)
+		if u.Again != (n > 0) {
+			t.Errorf("try %d: again %v", n, u.Again)
+		}
+		if n == 2 {
+			f.reply(id, nil)
+			defer f.conn.Close()
+			break
+		}
+		f.conn.Close()
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRelinkCreate: a box is not made twice.
+func TestRelinkCreate(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	done := make(chan error, 1)
+	create := rpc.Create{Spec: engine.Spec{ID: "b"}}
+	go func() {
+		_, err := l.call(t.Context(), rpc.TypeCreate, create, nil)
+		done <- err
+	}()
+	f := <-launchers
+	f.receive(rpc.TypeCreate, &create)
+	f.conn.Close()
+	if err := <-done; !errors.Is(err, errLost) || !errors.Is(err, engine.ErrNoLauncher) {
+		t.Errorf("create that was lost: %v", err)
+	}
+}
+
+// TestRelinkOrphan: a box that nobody waits for any more is removed also when its
+// launcher is lost before it could answer.
+func TestRelinkOrphan(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	create := rpc.Create{Spec: engine.Spec{ID: "b"}}
+	go func() {
+		_, err := l.call(ctx, rpc.TypeCreate, create, nil)
+		done <- err
+	}()
+	f := <-launchers
+	f.receive(rpc.TypeCreate, &create)
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("create that was given up: %v", err)
+	}
+	f.conn.Close()
+	f = <-launchers
+	defer f.conn.Close()
+	var b rpc.Box
+	if f.receive(rpc.TypeRemove, &b); b.ID != "b" {
+		t.Errorf("box %q is removed", b.ID)
+	}
+}
+
+// TestEventsMerge: an event that nobody takes is in the next one of its kind, and
+// nobody waits for it.
+func TestEventsMerge(t *testing.T) {
+	e := newEvents()
+	for n := range int64(100) {
+		e.send(engine.Event{Kind: engine.EventOOM, Count: n})
+		e.send(engine.Event{Kind: engine.EventPIDs, Count: 2 * n})
+	}
+	e.close()
+	e.close()
+	e.send(engine.Event{Kind: engine.EventOOM}) // nobody hears it
+	got := map[engine.EventKind]int64{}
+	for event := range e.ch {
+		got[event.Kind] = event.Count
+	}
+	if len(got) != 2 || got[engine.EventOOM] != 99 || got[engine.EventPIDs] != 198 {
+		t.Errorf("events: %v", got)
+	}
+}
