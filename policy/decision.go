@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -68,19 +69,23 @@ func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]mounts.M
 	return list, decisions, nil
 }
 
-// CheckMounts refuses r, which an earlier policy may have decided, if tenant may not
-// have its mounts of the host any more.
-func (p *Policy) CheckMounts(tenant string, r Resolved) error {
-	for i, m := range r.Spec.Mounts {
+// RecheckMounts decides once more about the mounts of r, which an earlier policy may
+// have allowed: with roots that tenant does not have any more it is refused, else it is
+// returned with each mount held in the root that allows it now.
+func (p *Policy) RecheckMounts(tenant string, r Resolved) (Resolved, error) {
+	r.Spec.Mounts = slices.Clone(r.Spec.Mounts)
+	for i := range r.Spec.Mounts {
+		m := &r.Spec.Mounts[i]
 		if m.Target == engine.WorkspaceTarget && r.Workspace == "" {
 			continue // boxd's own
 		}
-		now := m
-		if err := p.checkSource(tenant, fmt.Sprintf("mounts[%d]", i), &now); err != nil {
-			return err
+		// The old root must not make the mount invalid where only it has moved.
+		m.Within = ""
+		if err := p.checkSource(tenant, fmt.Sprintf("mounts[%d]", i), m); err != nil {
+			return Resolved{}, err
 		}
 	}
-	return nil
+	return r, nil
 }
 
 // MayStayIdle decides whether a session of r is exempt from its idle TTL while

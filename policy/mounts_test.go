@@ -2,6 +2,7 @@ package policy
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -171,8 +172,8 @@ func TestMountsFor(t *testing.T) {
 	}
 }
 
-// TestCheckMounts: a session from before a change of the configuration.
-func TestCheckMounts(t *testing.T) {
+// TestRecheckMounts: a session from before a change of the configuration.
+func TestRecheckMounts(t *testing.T) {
 	p := mountPolicy(t)
 	r, err := p.Resolve("a", Request{Workspace: "/srv/a/w", Mounts: []Mount{{Source: "/data", Target: "/a"}}})
 	if err != nil {
@@ -190,6 +191,7 @@ func TestCheckMounts(t *testing.T) {
 	}{
 		{[]string{"/srv/a", "/data"}, r, true},
 		{[]string{"/srv", "/data"}, r, true},
+		{[]string{"/srv/a/w", "/data"}, r, true}, // narrower than it was
 		{[]string{"/data"}, r, false},
 		{[]string{"/srv/a"}, r, false},
 		{nil, r, false},
@@ -198,12 +200,20 @@ func TestCheckMounts(t *testing.T) {
 		{nil, Resolved{}, true},
 	}
 	for i, c := range cases {
-		err := newPolicy(t, Config{AllowedMountRoots: c.roots}).CheckMounts("a", c.r)
+		got, err := newPolicy(t, Config{AllowedMountRoots: c.roots}).RecheckMounts("a", c.r)
 		if c.ok != (err == nil) || (err != nil && !errors.Is(err, ErrDenied)) {
 			t.Errorf("%d: roots %q: %v, want ok %v", i, c.roots, err, c.ok)
 		}
+		for j, m := range got.Spec.Mounts {
+			if own := m.Target == engine.WorkspaceTarget && c.r.Workspace == ""; !own && !slices.Contains(c.roots, m.Within) {
+				t.Errorf("%d: mount %d is held in %q, want one of %q", i, j, m.Within, c.roots)
+			}
+		}
 	}
-	if err := p.CheckMounts("none", r); !errors.Is(err, ErrDenied) {
+	if r.Spec.Mounts[0].Within != "/srv/a" {
+		t.Errorf("it was changed: %+v", r.Spec.Mounts)
+	}
+	if _, err := p.RecheckMounts("none", r); !errors.Is(err, ErrDenied) {
 		t.Errorf("another tenant: %v, want ErrDenied", err)
 	}
 }

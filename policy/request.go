@@ -23,7 +23,7 @@ type Request struct {
 	Workspace string            `json:"workspace,omitempty"`
 	Mounts    []Mount           `json:"mounts,omitempty"`
 	User      *engine.User      `json:"user,omitempty"`
-	Env       map[string]string `json:"env,omitempty"`
+	Env       map[string]string `json:"env,omitempty"` // 64 KiB together at most
 	// IdleTTL is the time without use after which the session ends, MaxLifetime the
 	// time after which it ends in any case; 0 in MaxLifetime is never.
 	IdleTTL     *Duration `json:"idle_ttl,omitempty"`

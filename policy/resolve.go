@@ -130,15 +130,25 @@ func CheckNetworkChange(old, new bool) error {
 	return nil
 }
 
+// maxEnv bounds the environment of a session in bytes, each variable with its "=" and
+// NUL: it is kept in memory, in the database and with the box, for every session.
+const maxEnv = 64 << 10
+
 // resolveEnv returns env as sorted KEY=VALUE, by the engine's rules.
 func resolveEnv(env map[string]string) ([]string, error) {
 	list := make([]string, 0, len(env))
+	size := 0
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		// The engine sees KEY=VALUE only, in which "A=B" would pass as a key.
 		if key == "" || !validEnvKey(key) {
 			return nil, &engine.FieldError{Field: "env", Value: engine.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
 		list = append(list, key+"="+env[key])
+		size += len(key) + len(env[key]) + 2
+	}
+	if size > maxEnv {
+		return nil, &engine.FieldError{Field: "env", Value: fmt.Sprintf("(%d bytes)", size),
+			Rule: fmt.Sprintf("must have at most %d bytes together: give what is longer to each command, or put it into a file", maxEnv)}
 	}
 	if err := (engine.Command{Args: []string{"true"}, Env: list}).Validate(); err != nil {
 		return nil, err

@@ -185,6 +185,7 @@ func TestRefusals(t *testing.T) {
 		{Request{Env: map[string]string{"A=B": "x"}}, "env", "must not be empty"},
 		{Request{Env: map[string]string{"A\x00": "x"}}, "env", "NUL"},
 		{Request{Env: map[string]string{"A": "x\x00"}}, "env[0]", "NUL"},
+		{Request{Env: map[string]string{"A": strings.Repeat("x", 40<<10), "B": strings.Repeat("x", 30<<10)}}, "env", "at most 65536 bytes"},
 		{Request{Network: ptr(true)}, "network", "cannot give a box a network"},
 		{Request{Profile: "network_basic"}, "network", "cannot give a box a network"},
 		{Request{Profile: "network_extended"}, "network", "cannot give a box a network"},

@@ -45,16 +45,17 @@ func (s *session) tryReplace(ctx context.Context, change mountDiff) error {
 	old := s.resolved
 	s.mu.Unlock()
 	// The configuration may have changed since this was allowed.
-	if err := s.m.policy.CheckMounts(s.key.Tenant, change.apply(old)); err != nil {
+	want, err := s.m.policy.RecheckMounts(s.key.Tenant, change.apply(old))
+	if err != nil {
 		return err
 	}
 	if err := s.clearBox(ctx); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.resolved = change.apply(old)
+	s.resolved = want
 	s.mu.Unlock()
-	err := s.build(ctx)
+	err = s.build(ctx)
 	if err == nil {
 		return nil
 	}
