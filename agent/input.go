@@ -191,6 +191,14 @@ func (in *input) tell() {
 	}
 }
 
+// attend has c told from now on: it may have to wait for room before it can send
+// anything.
+func (in *input) attend(c *client) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.client = c.orLater(in.client)
+}
+
 // progress fills in what List says about the input.
 func (in *input) progress(m *wire.ManagedMsg) {
 	in.mu.Lock()

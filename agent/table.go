@@ -99,6 +99,7 @@ func (t *table) list(c *client, id uint32) {
 	n := uint32(0)
 	for _, p := range t.processes {
 		if p.pid != 0 {
+			p.in.attend(c)
 			m, rings := p.describeLocked()
 			c.sendLocked(wire.TypeManaged, id, m.Marshal(), rings...)
 			n++
