@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/boxd/boxd/internal/linux"
 )
@@ -43,12 +44,13 @@ type connKey struct{}
 type connInfo struct {
 	unix bool
 	peer linux.Peer
-	err  error // why the peer is not known
+	err  error           // why the peer is not known
+	raw  syscall.RawConn // the socket; nil: there is none
 }
 
 // connContext looks at who has connected, once for each connection.
 func connContext(ctx context.Context, c net.Conn) context.Context {
-	info := &connInfo{}
+	info := &connInfo{raw: rawConn(c)}
 	if u, ok := c.(*net.UnixConn); ok {
 		info.unix = true
 		info.peer, info.err = linux.PeerOf(u)

@@ -32,8 +32,10 @@ func (c *call) exec() error {
 	if accepts(c.r, ndjson) {
 		return c.execStream(key, &q, e)
 	}
+	ctx, cancel := c.untilGone()
+	defer cancel()
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(c.r.Context(), c.caller(), key, optionalRequest(q.Session), e)
+	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
 		return noSession(err)
 	}

@@ -15,7 +15,7 @@ import (
 // execStream runs one command and sends its output, a line of JSON for each piece,
 // as it comes. An error before the program runs is an answer like any other.
 func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Exec) error {
-	ctx, cancel := context.WithCancel(c.r.Context())
+	ctx, cancel := c.untilGone()
 	defer cancel()
 	out := &lineWriter{call: c, cancel: cancel}
 	e.Stdout = &pieceWriter{out: out, stream: "stdout"}

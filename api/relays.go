@@ -205,12 +205,13 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	return o, errors.Join(errs[:]...)
 }
 
-// untilStopped is the context of the request, which ends also when streams without
-// an end are to be ended.
+// untilStopped is the context of a stream without an end: it ends with its client,
+// and when such streams are to be ended.
 func (c *call) untilStopped() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(c.r.Context())
+	parent, gone := c.untilGone()
+	ctx, cancel := context.WithCancelCause(parent)
 	stop := context.AfterFunc(c.s.streams, func() { cancel(relay.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
+	return ctx, func() { stop(); cancel(nil); gone() }
 }
 
 // lazyWriter sends the header of an answer of plain bytes with the first of them,

@@ -105,7 +105,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 			continue
 		}
 		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "signal-process": `{"signal":"1"}`}[rt.name]
-		if body == "" && rt.method != "GET" {
+		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}
 		there, answer := f.raw(rt.method, fill(rt.path, "secret"), strangerToken, body)

@@ -75,6 +75,10 @@ func (c *call) serve() error {
 	if err := c.checkQuery(); err != nil {
 		return err
 	}
+	// While a body is awaited, net/http does not notice that the client is gone.
+	if c.r.ContentLength != 0 && c.route.body == nil && c.route.rawBody == "" {
+		return refuse(apitypes.CodeBodyTooLarge, "", "there must be no body: nothing is taken here")
+	}
 	return c.route.handler(c)
 }
 

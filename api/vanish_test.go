@@ -1,0 +1,77 @@
+package api
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+)
+
+// A client that has sent more than its request is missed as well when it is gone.
+func TestVanishedClientThatSentMore(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	ensure(t, c, "a")
+	if _, err := c.Start(ctx, "a", apitypes.ProcessRequest{ID: "p", Argv: []string{"sleep", "44"}}); err != nil {
+		t.Fatal(err)
+	}
+	requests := []string{
+		"POST /v1/sessions/a/exec HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 23\r\n\r\n" + `{"argv":["sleep","78"]}`,
+		"POST /v1/sessions/a/exec HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nAccept: application/x-ndjson\r\nContent-Length: 23\r\n\r\n" + `{"argv":["sleep","78"]}`,
+		"GET /v1/sessions/a/processes/p/logs?follow=1 HTTP/1.1\r\nHost: x\r\n\r\n",
+	}
+	ended := func() int { return strings.Count(f.log.String(), "msg=request ") }
+	before := ended()
+	var conns []net.Conn
+	for _, request := range requests {
+		unix, err := net.Dial("unix", f.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tcp, err := net.Dial("tcp", strings.TrimPrefix(f.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.WriteString(unix, request)
+		io.WriteString(tcp, strings.Replace(request, "Host: x", "Host: x\r\nAuthorization: Bearer "+adminToken+"\r\n"+TenantHeader+": default", 1))
+		conns = append(conns, unix, tcp)
+	}
+	time.Sleep(50 * time.Millisecond) // so that what follows is a read of its own
+	for _, conn := range conns {
+		io.WriteString(conn, "G")
+	}
+	time.Sleep(peerInterval + 100*time.Millisecond)
+	if n := ended() - before; n != 0 {
+		t.Errorf("%d requests ended before their clients were gone", n)
+	}
+	for _, conn := range conns {
+		conn.Close()
+	}
+	for deadline := time.Now().Add(peerInterval + 5*time.Second); ended() < before+len(conns); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d requests go on without their clients", before+len(conns)-ended(), len(conns))
+		}
+	}
+	for range 4 {
+		if args := <-f.engine.killed; args != "sleep 78" {
+			t.Errorf("killed %q", args)
+		}
+	}
+}
+
+// A request that has no business with a body is not served while one is awaited:
+// nobody would notice that the client is gone.
+func TestBodyWhereNoneBelongs(t *testing.T) {
+	f := serve(t, nil)
+	for _, path := range []string{"/v1/status", "/v1/events", "/v1/sessions/a/processes/p/logs?follow=1"} {
+		if p := f.problem("GET", path, adminToken, "{}"); p.Code != apitypes.CodeBodyTooLarge {
+			t.Errorf("GET %s: %+v", path, p)
+		}
+	}
+	if p := f.problem("DELETE", "/v1/sessions/a", adminToken, "{}"); p.Code != apitypes.CodeBodyTooLarge {
+		t.Errorf("DELETE: %+v", p)
+	}
+}
