@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -334,6 +335,50 @@ func TestRemovalGoesOn(t *testing.T) {
 	}
 	if err := b.Remove(ctx, me, keyA); !errors.Is(err, ErrNotFound) {
 		t.Errorf("second removal: %v", err)
+	}
+}
+
+// A dead box that could not be taken apart at once does not stand in the way for ever.
+func TestReplacementGoesOn(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	var once sync.Once
+	failed := make(chan struct{})
+	b.host.setHook(func(_ context.Context, op, _ string) (err error) {
+		if op == "remove" {
+			once.Do(func() { err = errors.New("boom"); close(failed) })
+		}
+		return err
+	})
+	b.host.kill(v.Box)
+	await(t, failed, "the attempt")
+	b.eventually("a new box", func() bool {
+		v, err := b.Ensure(ctx, me, keyA, policy.Request{})
+		return err == nil && v.Recreated
+	})
+	if ids := b.host.ids(); len(ids) != 1 || ids[0] == v.Box {
+		t.Errorf("boxes %v", ids)
+	}
+}
+
+// What a box has told before it died is told, and before its death.
+func TestLimitEventsOfALostBox(t *testing.T) {
+	b := open(t)
+	for range 20 {
+		v := b.ensure(keyA, policy.Request{})
+		sub := b.Subscribe("t", 0)
+		box := b.host.box(v.Box)
+		box.mu.Lock() // the watch sees both at once
+		box.events <- engine.Event{Kind: engine.EventPIDs, Count: 1}
+		box.events <- engine.Event{Kind: engine.EventOOM, Count: 1}
+		close(box.dead)
+		box.mu.Unlock()
+		for want := []EventType{EventPIDsLimit, EventOOM, EventError, EventState}; len(want) > 0; want = want[1:] {
+			if e := <-sub.C; e.Type != want[0] {
+				t.Fatalf("event %+v, want %s", e, want[0])
+			}
+		}
+		sub.Close()
 	}
 }
 

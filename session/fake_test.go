@@ -187,7 +187,7 @@ func (c *fakeClient) Create(ctx context.Context, spec engine.Spec) (engine.LiveB
 		}
 		return nil, err
 	}
-	return &fakeLive{b, c}, nil
+	return &fakeLive{b: b, c: c}, nil
 }
 
 func (h *fakeHost) remove(id string) {
@@ -210,7 +210,7 @@ func (c *fakeClient) Adopt(ctx context.Context, id string, _ engine.Spec) (engin
 	for e := range b.execs {
 		e.endLocked(engine.Result{Verdict: engine.Canceled, ExitCode: -1, Signal: syscall.SIGKILL})
 	}
-	return &fakeLive{b, c}, nil
+	return &fakeLive{b: b, c: c}, nil
 }
 
 func (c *fakeClient) Boxes(ctx context.Context) ([]string, error) {
@@ -234,6 +234,9 @@ func (c *fakeClient) Health(context.Context) error { return nil }
 type fakeLive struct {
 	b *fakeBox
 	c *fakeClient
+
+	remove sync.Once
+	err    error
 }
 
 func (l *fakeLive) ID() string            { return l.b.id }
@@ -257,12 +260,15 @@ func (l *fakeLive) ready(ctx context.Context, op string) error {
 	return nil
 }
 
+// Remove lets go of the box also if it fails, as the native engine does: it fails ever
+// after then.
 func (l *fakeLive) Remove(ctx context.Context) error {
-	if err := l.c.before(ctx, "remove", l.b.id); err != nil {
-		return err
-	}
-	l.c.host.remove(l.b.id)
-	return nil
+	l.remove.Do(func() {
+		if l.err = l.c.before(ctx, "remove", l.b.id); l.err == nil {
+			l.c.host.remove(l.b.id)
+		}
+	})
+	return l.err
 }
 
 func (l *fakeLive) Update(ctx context.Context, change engine.Change) error {

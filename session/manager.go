@@ -146,6 +146,15 @@ func (m *Manager) discardLater(id string) {
 	})
 }
 
+// removeLater removes a box that is held and that nobody wants.
+func (m *Manager) removeLater(box engine.LiveBox) {
+	m.spawn(func() {
+		if box.Remove(m.ctx) != nil { // which has let go of it
+			m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, box.ID()) })
+		}
+	})
+}
+
 // Get returns a session. It does not count as use.
 func (m *Manager) Get(key Key) (View, error) {
 	s, err := m.find(key)

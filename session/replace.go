@@ -13,6 +13,9 @@ import (
 // replace builds a new box for a session whose box is lost or stopped, on the same
 // workspace, and with other mounts if change says so. The op is held.
 func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use, error) {
+	if ctx.Err() != nil { // such as of a session that was halted
+		return nil, context.Cause(ctx)
+	}
 	s.mu.Lock()
 	box := s.box
 	s.mu.Unlock()
@@ -74,10 +77,12 @@ func (s *session) tryReplace(ctx context.Context, change mountDiff) error {
 }
 
 // clearBox takes apart what is left of the last box, and waits until it is known how
-// its managed processes ended. The op is held.
+// its managed processes ended. It can be called again after it failed. The op is held,
+// and the state says that nobody can use the box.
 func (s *session) clearBox(ctx context.Context) error {
 	s.mu.Lock()
 	box, id, list := s.box, s.boxID, s.processesLocked()
+	s.box = nil // a Remove lets go of it even if it fails: what is left is for Discard
 	s.mu.Unlock()
 	var err error
 	if box != nil {
@@ -95,9 +100,6 @@ func (s *session) clearBox(ctx context.Context) error {
 			return fmt.Errorf("waiting for process %q of the old box: %w", p.id, context.Cause(ctx))
 		}
 	}
-	s.mu.Lock()
-	s.box = nil
-	s.mu.Unlock()
 	return nil
 }
 
@@ -113,10 +115,26 @@ func (s *session) watch(box engine.LiveBox) {
 			}
 			s.limit(e)
 		case <-box.Done():
+			s.lastLimits(events)
 			s.lost(box)
 			s.sweepLost(box)
 			return
 		case <-s.m.ctx.Done():
+			return
+		}
+	}
+}
+
+// lastLimits publishes what a box that is gone has left of events, which often say why.
+func (s *session) lastLimits(events <-chan engine.Event) {
+	for {
+		select {
+		case e, ok := <-events:
+			if !ok {
+				return
+			}
+			s.limit(e)
+		default:
 			return
 		}
 	}
@@ -159,7 +177,7 @@ func (s *session) sweepLost(box engine.LiveBox) {
 		}
 		defer s.end()
 		s.mu.Lock()
-		mine := s.box == box && s.state == Failed && !s.removing
+		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // nobody has built another one
 		s.mu.Unlock()
 		if !mine {
 			return nil

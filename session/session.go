@@ -29,7 +29,7 @@ type session struct {
 	state      State
 	reason     string
 	generation int
-	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is taken apart
+	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
 	boxID      string
 	request    policy.Request
 	resolved   policy.Resolved // replaced as a whole: views share it

@@ -20,7 +20,7 @@ func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 			return nil
 		case err == nil:
 			r.m.counters.discarded.Add(1)
-			r.m.spawn(func() { r.m.retry(box.Remove) })
+			r.m.removeLater(box)
 			return nil
 		case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
 			return fmt.Errorf("taking over box %q: %w", id, err)
@@ -54,7 +54,7 @@ func (r *recovery) note(box engine.LiveBox) bool {
 		return false
 	}
 	if double {
-		r.m.spawn(func() { r.m.retry(other.box.Remove) })
+		r.m.removeLater(other.box)
 	}
 	r.found[rec.key()] = found{rec, box}
 	return true
