@@ -99,17 +99,19 @@ func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 
 // passStdin hands over stdin until its end or the detach keys.
 func (a *App) passStdin(f *attachFlags, conn attachment, term *terminal, detach func()) {
+	typed := term != nil && term.keyboard != nil
 	keys := &detacher{keys: f.detachKeys}
-	if term == nil || term.keyboard == nil {
-		keys.keys = nil // not typed: any byte may come
+	if !typed {
+		keys.keys = nil // any byte may come
 	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := a.Stdin.Read(buf)
 		out, leave := keys.filter(buf[:n])
 		if len(out) > 0 {
-			if _, werr := conn.Write(out); werr != nil {
-				return // Recv tells why
+			// Recv tells why it fails. Somebody who types must still be able to leave.
+			if _, werr := conn.Write(out); werr != nil && !typed {
+				return
 			}
 		}
 		switch {
@@ -117,7 +119,7 @@ func (a *App) passStdin(f *attachFlags, conn attachment, term *terminal, detach 
 			detach()
 			return
 		case err == nil:
-		case err == io.EOF && term != nil && term.keyboard != nil:
+		case err == io.EOF && typed:
 			detach() // the terminal is gone
 			return
 		default:

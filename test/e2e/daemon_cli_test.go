@@ -86,9 +86,16 @@ func TestAttachTerminal(t *testing.T) {
 	watch := d.openPTY(20, 70, "attach", "s", "sh", "--observe")
 	watch.await("kept=yes")
 	d.wantRefused(125, d.run("attach", "s", "sh"), "--take-over")
-	p.send("exit 6\n")
-	if status := p.wait(); status != 6 {
-		t.Errorf("status %d, want 6: %q", status, p.text.String())
+	other := d.openPTY(20, 70, "attach", "s", "sh", "--take-over", "--since", "end")
+	p.await("another client has taken over")
+	p.send("lost\x10\x11")
+	p.await("boxd: detached")
+	if status := p.wait(); status != 0 {
+		t.Errorf("the one who wrote before: status %d: %q", status, p.text.String())
+	}
+	other.send("exit 6\n")
+	if status := other.wait(); status != 6 {
+		t.Errorf("status %d, want 6: %q", status, other.text.String())
 	}
 	if status := watch.wait(); status != 6 {
 		t.Errorf("the one who watches: status %d, want 6", status)
