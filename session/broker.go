@@ -109,7 +109,7 @@ func (b *broker) sinceLocked(tenant string, since uint64) []Event {
 		oldest = all[0].Seq
 	}
 	var list []Event
-	if since+1 < oldest {
+	if since < oldest-1 {
 		count := uint64(0)
 		if since >= b.first && tenant == "" {
 			count = oldest - since - 1

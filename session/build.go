@@ -89,8 +89,7 @@ func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 // database is lost. TTLs that are changed later are not in them.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
-	// The box has the spec itself, and the request is only for people.
-	r.State, r.Request, r.Resolved.Spec = Running, policy.Request{}, engine.Spec{}
+	r.State, r.Resolved.Spec = Running, engine.Spec{} // the box has the spec itself
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail

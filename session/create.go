@@ -17,7 +17,7 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 	ctx, stop := s.context(ctx)
 	defer stop()
 	s.mu.Lock()
-	s.request, s.resolved = a.request, a.resolved
+	s.resolved = a.resolved
 	s.setLifeLocked(a.resolved.MaxLifetime)
 	s.mu.Unlock()
 

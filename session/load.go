@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"runtime/debug"
 	"syscall"
@@ -19,7 +18,8 @@ type loaded struct {
 	sessions  []sessionRecord
 	processes []processRecord
 	epoch     uint64 // of this opening, from 1
-	// fresh: there was no database, or it was kept aside; boxes are searched for then.
+	// fresh: there was no database, or it was kept aside; boxes are searched for then,
+	// until an opening has got through with that.
 	fresh bool
 	// damage is why a database was kept aside, at path aside.
 	damage error
@@ -32,7 +32,6 @@ var errForeign = errors.New("unknown version")
 // openStore opens the database at path. One that cannot be read is kept aside
 // under another name, and what could be read of it is written into a new one.
 func openStore(path string) (*store, loaded, error) {
-	_, statErr := os.Stat(path)
 	db, got, err := openDB(path)
 	if err != nil && !damaged(err) {
 		return nil, got, fmt.Errorf("session database %s: %w", path, err)
@@ -46,7 +45,6 @@ func openStore(path string) (*store, loaded, error) {
 			return nil, got, fmt.Errorf("session database %s: %w", path, err)
 		}
 	}
-	got.fresh = got.aside != "" || errors.Is(statErr, fs.ErrNotExist)
 	return newStore(db), got, nil
 }
 
@@ -62,7 +60,7 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	got.epoch = max(fresh.epoch, got.epoch+1)
+	got.fresh, got.epoch = fresh.fresh, max(fresh.epoch, got.epoch+1)
 	err = db.Update(func(tx *bbolt.Tx) error {
 		changes := []change{{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, got.epoch)}}
 		for i := range got.sessions {
@@ -116,12 +114,13 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 	meta := tx.Bucket(metaBucket)
 	switch v := meta.Get(versionKey); {
 	case v == nil:
-		if err := meta.Put(versionKey, []byte{recordVersion}); err != nil {
+		if err := errors.Join(meta.Put(versionKey, []byte{recordVersion}), meta.Put(searchKey, []byte{1})); err != nil {
 			return err
 		}
 	case len(v) != 1 || v[0] != recordVersion:
 		return fmt.Errorf("%w %x, this program knows %d", errForeign, v, recordVersion)
 	}
+	got.fresh = meta.Get(searchKey) != nil
 	if v := meta.Get(epochKey); len(v) == 8 {
 		got.epoch = binary.BigEndian.Uint64(v)
 	}

@@ -123,19 +123,20 @@ func (s *session) processesLocked() []*Process {
 	return list
 }
 
-// watch waits for the end of the process and records it.
+// watch waits for the end of the process and records it. release gives back what it
+// counts in quotas.
 func (p *Process) watch(release func()) {
 	defer release()
 	live := p.Live()
 	select {
 	case <-live.Done():
-		p.finish(live.Result())
+		p.finish(live.Result(), release)
 	case <-p.s.m.ctx.Done(): // the successor will see it
 	}
 }
 
 // finish records how the process ended and then shows it.
-func (p *Process) finish(res engine.Result) {
+func (p *Process) finish(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
@@ -158,6 +159,7 @@ func (p *Process) finish(res engine.Result) {
 	p.record = end
 	s.running--
 	s.mu.Unlock()
+	release() // whoever waits for the end may start the next one
 	close(p.done)
 	s.arm()
 	p.tell(end)
@@ -227,8 +229,8 @@ func (p *Process) forget(ctx context.Context) error {
 }
 
 // drop gives back what the box keeps of a process that has ended and is on no record
-// any more. If that fails, the box will have an unknown process, which the next
-// opening forgets.
+// any more. If that fails it is tried again, as long as the manager is open: until then
+// the box has an unknown process, which the next opening forgets.
 func (p *Process) drop(ctx context.Context) {
 	s := p.s
 	s.mu.Lock()
@@ -244,5 +246,6 @@ func (p *Process) drop(ctx context.Context) {
 	}
 	if err := live.Forget(ctx); err != nil && !errors.Is(err, engine.ErrBoxLost) {
 		s.m.log.Warn("forgetting a process", "session", s.key.String(), "process", p.id, "error", err)
+		s.m.end(live)
 	}
 }

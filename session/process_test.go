@@ -158,6 +158,56 @@ func TestRemoveProcess(t *testing.T) {
 	if err := p.Remove(ctx, me); err != nil {
 		t.Errorf("removing it again: %v", err)
 	}
+	if !b.audit.has("process-remove", audit.Allow) {
+		t.Error("the audit log does not say so")
+	}
+}
+
+// The box gives back what it keeps of a process also if that does not succeed at once,
+// as when the caller is gone.
+func TestForgettingGoesOn(t *testing.T) {
+	b := open(t)
+	p := b.launch(keyA, "p", "serve")
+	ctx, cancel := context.WithCancel(ctx)
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "forget" {
+			cancel()
+		}
+		return nil
+	})
+	if err := p.Remove(ctx, me); err != nil {
+		t.Fatal(err)
+	}
+	b.eventually("the box to forget it", func() bool { return b.host.box(p.View().Box).proc(p.View().Key) == nil })
+}
+
+// A stop that comes before the start is recorded is not forgotten in a crash.
+func TestStopDuringStartIsRecorded(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "launched" {
+			p, err := b.Process(keyA, "p")
+			must(t, err)
+			if first, err := p.markStopped(); err != nil || !first {
+				t.Errorf("stopping it: %v, %v", first, err)
+			}
+		}
+		return nil
+	})
+	p := b.launch(keyA, "p", "stubborn")
+	if v := p.View(); v.State != ProcessStopping {
+		t.Errorf("state %q", v.State)
+	}
+	must(t, b.store.write()) // what was begun is written
+	b.crash()
+	b.host.setHook(nil)
+	b.alter = func(o *Options) { o.StopGrace = time.Millisecond }
+	b.start()
+	b.eventually("the stop", func() bool {
+		l, err := b.Processes(keyA)
+		return err == nil && len(l) == 1 && l[0].State == ProcessStopped
+	})
 }
 
 func TestEndedProcessesArePruned(t *testing.T) {
@@ -244,6 +294,5 @@ func TestQuotaOfProcesses(t *testing.T) {
 	if err := p.Stop(ctx, me, StopOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("room", func() bool { use, _ := b.Quota("t"); return use.Processes == 0 })
-	b.launch(keyA, "q", "serve")
+	b.launch(keyA, "q", "serve") // there is room at once
 }

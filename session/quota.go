@@ -67,9 +67,9 @@ func (s *session) measure(ctx context.Context) error {
 	}
 	defer s.measuring.Unlock()
 	s.mu.Lock()
-	ending := s.removing || s.gone
+	here := !s.removing && !s.gone && s.state != Creating
 	s.mu.Unlock()
-	if ending { // what it counts has been given back, or will be when measuring is unlocked
+	if !here { // what it counts has been given back, or will be when measuring is unlocked
 		return nil
 	}
 	began := s.m.now()

@@ -24,7 +24,6 @@ type sessionRecord struct {
 	Reason     string          `json:"reason,omitempty"`
 	Generation int             `json:"generation"`
 	Box        string          `json:"box"` // id of the box of this generation
-	Request    policy.Request  `json:"request"`
 	Resolved   policy.Resolved `json:"resolved"`
 	CreatedAt  time.Time       `json:"created_at"`
 	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what

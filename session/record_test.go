@@ -12,7 +12,6 @@ import (
 func sampleSession() *sessionRecord {
 	return &sessionRecord{
 		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
-		Request: policy.Request{Memory: ptr(policy.Size(1 << 30)), IdleTTL: ptr(policy.Duration(time.Minute)), Env: map[string]string{"A": "b"}},
 		Resolved: policy.Resolved{Profile: "default", WorkspaceMode: "rw", IdleTTL: time.Minute, Env: []string{"A=b"},
 			Spec: engine.Spec{Image: "host", Mounts: []mount{{Source: "/srv/x", Target: "/x", Within: "/srv"}}, Limits: engine.Limits{CPUs: 0.5}}},
 	}

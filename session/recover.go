@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -64,12 +65,16 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 			return err
 		}
 	}
-	return r.dropProcesses()
+	return r.conclude(got.fresh)
 }
 
-// dropProcesses forgets the processes of sessions that are not there.
-func (r *recovery) dropProcesses() error {
+// conclude forgets the processes of sessions that are not there, and notes that boxes
+// were searched for.
+func (r *recovery) conclude(searched bool) error {
 	var changes []change
+	if searched {
+		changes = append(changes, change{metaBucket, searchKey, nil})
+	}
 	for key, list := range r.processes {
 		if _, err := r.m.find(key); err == nil {
 			continue
@@ -89,7 +94,7 @@ func (r *recovery) dropProcesses() error {
 func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
 	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
-	s.request, s.resolved, s.createdAt = rec.Request, rec.Resolved, rec.CreatedAt
+	s.resolved, s.createdAt = rec.Resolved, rec.CreatedAt
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved.Spec)))
 	// A clock that was set back makes the session look younger than it is: what was
 	// left when the record was written bounds that. bornAt is where the age starts if
@@ -126,7 +131,7 @@ func countable(u policy.Use) policy.Use {
 func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	m := r.m
 	if rec.State == Creating && rec.Generation == 1 {
-		return r.giveUp(ctx, rec) // nobody has seen it
+		return r.giveUp(rec) // nobody has seen it
 	}
 	s := r.restore(rec)
 	exists := r.boxes[rec.Box]
@@ -154,12 +159,10 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 func (s *session) fail(reason string) { s.state, s.reason = Failed, reason }
 
 // giveUp removes what there is of a session that was never seen.
-func (r *recovery) giveUp(ctx context.Context, rec sessionRecord) error {
+func (r *recovery) giveUp(rec sessionRecord) error {
 	if r.boxes[rec.Box] {
-		if err := r.m.engine.Discard(ctx, rec.Box); err != nil {
-			return fmt.Errorf("removing the half-made box of session %q: %w", rec.ID, err)
-		}
 		r.m.counters.discarded.Add(1)
+		r.m.discardLater(rec.Box) // without a record it is a stray one to the next opening
 	}
 	if rec.Resolved.Workspace == "" {
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
@@ -193,7 +196,7 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 	case err == nil:
 		s.correct(box.Spec())
 		return box, nil
-	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
+	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
 		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
 	case errors.Is(err, engine.ErrBoxLost):
 		s.fail("PID 1 of box " + s.boxID + " is gone")
@@ -202,6 +205,17 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 		r.m.report(s.key, "", s.reason)
 	}
 	return nil, nil
+}
+
+// isShortage reports whether err says more about this process or the host than about
+// the box, which must not die of it.
+func isShortage(err error) bool {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // correct believes the box about what can change while it lives: the last manager may

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.etcd.io/bbolt"
@@ -407,6 +408,56 @@ func TestBoxThatCannotBeTakenOver(t *testing.T) {
 	if v := b.ensure(keyA, policy.Request{}); !v.Recreated {
 		t.Errorf("%+v", v)
 	}
+}
+
+// A shortage of this process is no reason to give boxes up.
+func TestShortageAtOpening(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		b := open(t)
+		v := b.ensure(keyA, policy.Request{})
+		b.crash()
+		if lost {
+			must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
+		}
+		b.host.setHook(func(_ context.Context, op, _ string) error {
+			if op == "adopt" {
+				return &os.SyscallError{Syscall: "recvmsg", Err: syscall.EMFILE}
+			}
+			return nil
+		})
+		if err := b.tryStart(); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("lost %v: error %v", lost, err)
+		}
+		b.host.setHook(nil)
+		b.start()
+		if got := b.get(keyA); got.State != Running || got.Box != v.Box {
+			t.Errorf("lost %v: %+v", lost, got)
+		}
+	}
+}
+
+// A half-made box that cannot be removed does not keep the daemon from starting.
+func TestHalfMadeBoxThatStays(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	b.crash()
+	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
+	fails := make(chan struct{}, 1)
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "discard" {
+			select {
+			case fails <- struct{}{}:
+				return errors.New("boom")
+			default:
+			}
+		}
+		return nil
+	})
+	b.start()
+	if l := b.List(""); len(l) != 0 {
+		t.Errorf("sessions %+v", l)
+	}
+	b.eventually("its end", func() bool { return b.host.box(v.Box) == nil })
 }
 
 // Without a database: the newest box of a session counts, and what says nothing goes.

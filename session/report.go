@@ -29,6 +29,9 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	if c.Tenant != "" && c.Tenant != key.Tenant { // such as an administrator
 		e.Actor = c.Tenant + "/" + c.Actor
 	}
+	if len(e.Reason) > maxAuditArgs { // a line that is too long would not be written
+		e.Reason = cut(e.Reason) + "…"
+	}
 	if err := m.options.Audit.Append(e); err != nil {
 		m.report(key, e.Process, "audit log: "+err.Error())
 		return &storageError{"audit log", err}

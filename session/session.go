@@ -31,7 +31,6 @@ type session struct {
 	generation int
 	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
 	boxID      string
-	request    policy.Request
 	resolved   policy.Resolved // replaced as a whole: views share it
 	createdAt  time.Time
 	bornAt     time.Duration // createdAt, of m.now; below 0 if before Open
@@ -159,7 +158,7 @@ func (m *Manager) wall(t time.Duration) time.Time {
 func (s *session) recordLocked() *sessionRecord {
 	r := &sessionRecord{
 		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,
-		Box: s.boxID, Request: s.request, Resolved: s.resolved, CreatedAt: s.createdAt,
+		Box: s.boxID, Resolved: s.resolved, CreatedAt: s.createdAt,
 	}
 	if s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())

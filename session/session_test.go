@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -267,6 +268,25 @@ func TestConflict(t *testing.T) {
 	// What is left open fits.
 	if v := b.ensure(keyA, policy.Request{}); v.Resolved.Spec.Limits.Memory != 64<<20 {
 		t.Errorf("memory %d", v.Resolved.Spec.Limits.Memory)
+	}
+}
+
+// However much a caller asks for, its refusal is a line that fits into the audit log.
+func TestLongRefusalIsAudited(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}})
+	r := policy.Request{Env: map[string]string{}}
+	for i := range 3000 {
+		r.Env[fmt.Sprintf("<<<<<<<<%d", i)] = ""
+	}
+	if _, err := b.Ensure(ctx, me, keyA, r); !errors.Is(err, ErrConflict) {
+		t.Fatal(err)
+	}
+	b.audit.mu.Lock()
+	defer b.audit.mu.Unlock()
+	last := b.audit.list[len(b.audit.list)-1]
+	if last.Decision != audit.Deny || len(last.Reason) > 2*maxAuditArgs {
+		t.Errorf("%q of %d bytes", last.Decision, len(last.Reason))
 	}
 }
 

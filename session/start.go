@@ -91,14 +91,14 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	if old != nil {
 		old.drop(ctx)
 	}
-	if !m.spawn(func() { p.watch(release) }) {
-		release() // closing: the process goes on, and the successor sees it
-	}
 	s.touch()
 	m.counters.started.Add(1)
 	view := p.View()
 	m.tell(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
 		Process: p.id, Request: c.Request, Details: map[string]any{"pid": view.PID}})
+	if !m.spawn(func() { p.watch(release) }) { // after that, so that its end is told behind it
+		release() // closing: the process goes on, and the successor sees it
+	}
 	return p, nil
 }
 
@@ -192,8 +192,9 @@ func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.stopped {
+	if p.stopped { // meanwhile, which the record must tell whichever was written last
 		r.State = ProcessStopping
+		s.m.store.enqueue(r.put())
 	}
 	p.record, p.live = r, live
 	s.running++

@@ -109,6 +109,9 @@ func (p *Process) terminate(grace time.Duration) {
 
 // Remove stops the process if it runs, and forgets it with its output.
 func (p *Process) Remove(ctx context.Context, c Caller) error {
+	if err := p.Note(c, "process-remove", nil); err != nil {
+		return err
+	}
 	if err := p.Stop(ctx, c, StopOptions{}); err != nil {
 		return err
 	}

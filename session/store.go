@@ -18,6 +18,7 @@ var (
 
 	versionKey = []byte("version")
 	epochKey   = []byte("epoch")
+	searchKey  = []byte("search") // there until the first opening of a new database is complete
 )
 
 // change puts one value, or deletes it if it is nil.

@@ -22,7 +22,7 @@ func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 			r.m.counters.discarded.Add(1)
 			r.m.removeLater(box)
 			return nil
-		case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil:
+		case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
 			return fmt.Errorf("taking over box %q: %w", id, err)
 		}
 	}

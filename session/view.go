@@ -21,7 +21,7 @@ const (
 	Failed   State = "failed"
 )
 
-// View is a session at one moment. It shares no memory with the session.
+// View is a session at one moment. Its lists must not be changed.
 type View struct {
 	Key
 	State State `json:"state"`
