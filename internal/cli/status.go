@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -58,7 +59,9 @@ func awaitStatus(ctx context.Context, c *client.Client, wait time.Duration) (api
 	for {
 		s, err := c.Status(ctx)
 		up := err == nil && s.Available
-		if up || err != nil && !isRefused(err) || !time.Now().Before(deadline) {
+		// A connection that a dying daemon had not taken yet is reset, not refused.
+		_, answered := errors.AsType[*client.Error](err)
+		if up || answered || !time.Now().Before(deadline) {
 			return s, err
 		}
 		select {

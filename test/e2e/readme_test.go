@@ -99,7 +99,11 @@ func TestReadmeDaemon(t *testing.T) {
 	}
 	script = strings.NewReplacer("/srv/boxd", d.dir, "bin/boxd serve", d.boxd+" serve 2>>"+d.log, "bin/boxd", d.boxd).Replace(script)
 	// The daemon is killed once more, so that the shell leaves none behind.
-	got := d.shell("set -e; " + script + "kill -9 $!; wait $! || :")
+	got := d.shell("trap 'kill -9 $!; wait $! || :' EXIT; set -e; " + script)
+	defer func() {
+		d.start("--stop-sessions")
+		d.stop()
+	}()
 	if got.status != 0 {
 		t.Fatalf("%v", got)
 	}
@@ -113,8 +117,6 @@ func TestReadmeDaemon(t *testing.T) {
 	if out != want || !strings.Contains(got.stdout, "\nkept\n") {
 		t.Errorf("%v, want 1 to 3 and 1 to 40", got)
 	}
-	d.start("--stop-sessions")
-	d.stop()
 }
 
 // numbers are the lines of text that are numbers.
