@@ -18,6 +18,7 @@ type conn struct {
 	req         request
 	grant       Grant
 	interrupted bool // another client has been the writer since this one was
+	noted       bool // that it takes over
 
 	ctx    context.Context // its cause is a *closing
 	cancel context.CancelCauseFunc
@@ -31,6 +32,7 @@ type conn struct {
 
 	writer   atomic.Bool
 	demoted  chan struct{} // has an element when the client must be told
+	refused  chan string   // what the client must be told could not be done
 	readDone chan struct{} // closed when nothing is read any more
 
 	stdout, stderr *outStream    // stderr may be nil
@@ -45,10 +47,15 @@ type conn struct {
 	last bool          // the exit was sent, and nothing may follow; whose turn it is
 }
 
+// maxRefusals is how many refusals may wait until the client takes them. Beyond it
+// nothing more is read of the client: it is the one that asks and does not listen.
+const maxRefusals = 16
+
 func newConn(h *Hub, req request) *conn {
 	c := &conn{
 		hub: h, req: req,
 		demoted:  make(chan struct{}, 1),
+		refused:  make(chan string, maxRefusals),
 		readDone: make(chan struct{}),
 		drained:  make(chan struct{}),
 		turn:     make(chan struct{}, 1),
@@ -88,10 +95,10 @@ func (c *conn) start() {
 	streams := c.streams()
 	c.pumping.Store(int32(len(streams)))
 	context.AfterFunc(c.ctx, c.net.hurry)
-	c.wg.Go(c.mind)
 	if c.ctx.Err() == nil {
-		c.send(appendHello(nil, c.hello()))
+		c.send(appendHello(nil, c.hello())) // before anybody else can send
 	}
+	c.wg.Go(c.mind)
 	for _, s := range streams {
 		c.wg.Go(func() { c.pump(s) })
 	}
@@ -139,7 +146,8 @@ func (c *conn) write(msg []byte, last bool) {
 	case <-c.ctx.Done():
 		return
 	}
-	if c.last {
+	// The select above takes either if it could take both.
+	if c.last || c.ctx.Err() != nil {
 		return
 	}
 	c.last = last
@@ -148,7 +156,7 @@ func (c *conn) write(msg []byte, last bool) {
 	}
 }
 
-// mind pings, tells of a demotion, and ends the connection: with an exit when
+// mind pings, tells of a demotion and of refusals, and ends the connection: with an exit when
 // everything has been sent, and with a close frame in any case.
 func (c *conn) mind() {
 	defer c.net.Close()
@@ -165,6 +173,8 @@ func (c *conn) mind() {
 			c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second))
 		case <-c.demoted:
 			c.send([]byte{typeWriter, 0})
+		case text := <-c.refused:
+			c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
 		case <-over:
 			over = nil
 			c.stopLive()

@@ -118,8 +118,12 @@ func (c *conn) handle(msg []byte) *closing {
 		}
 	}
 	if err != nil {
-		text := "refused: " + err.Error() // never empty
-		c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
+		// Not sent from here: a client that does not listen because it is sending
+		// would never be read to the end.
+		select {
+		case c.refused <- "refused: " + err.Error(): // never empty
+		case <-c.ctx.Done():
+		}
 	}
 	return nil
 }

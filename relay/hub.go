@@ -19,7 +19,8 @@ type Options struct {
 	Window int64
 	// StdinWindow is how many bytes of stdin wait for the process: default 256 KiB.
 	StdinWindow int
-	// MaxConns is how many connections there may be at once: 64.
+	// MaxConns is how many connections there may be at once: 64. Those that ask to
+	// be the writer find a few places more, so that watching cannot lock them out.
 	MaxConns int
 	// Ping is the time between two pings, 20 s; Dead is how long a peer may be
 	// silent, 60 s.
@@ -180,8 +181,16 @@ func (h *Hub) Remove() {
 	h.cancel(closeRestart)
 }
 
-// enter counts a user of the hub, who calls leave.
-func (h *Hub) enter(conns int) *refusal {
+// writerReserve is how many connections above MaxConns there may be of those that
+// ask to be the writer. More than one: a writer that was taken over stays.
+const writerReserve = 8
+
+// enter counts a user of the hub, who has conns connections and calls leave.
+func (h *Hub) enter(conns int, write bool) *refusal {
+	most := h.o.MaxConns
+	if write {
+		most += writerReserve
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
@@ -189,8 +198,8 @@ func (h *Hub) enter(conns int) *refusal {
 		return refuse(410, "the process has been removed")
 	case h.closed:
 		return refuse(503, "the daemon is stopping: come again")
-	case h.conns+conns > h.o.MaxConns:
-		return refuse(429, "%d connections to this process: the limit is %d", h.conns, h.o.MaxConns)
+	case h.conns+conns > most:
+		return refuse(429, "%d connections to this process: the limit is %d", h.conns, most)
 	}
 	h.conns += conns
 	h.wg.Add(1)
@@ -208,7 +217,7 @@ func (h *Hub) leave(conns int) {
 func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 	h.mu.Lock()
 	ref := h.mayClaimLocked(c, g)
-	takeOver := h.writer != nil && (c.req.client == "" || h.writer.req.client != c.req.client)
+	takeOver := h.takesOverLocked(c)
 	h.mu.Unlock()
 	if ref != nil || !takeOver {
 		return ref
@@ -216,12 +225,18 @@ func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 	if err := g.note(ActTakeOver, 0); err != nil {
 		return refuse(500, "takeover: %v", err)
 	}
+	c.noted = true
 	return nil
 }
 
+// takesOverLocked says that c would be the writer in place of another client.
+func (h *Hub) takesOverLocked(c *conn) bool {
+	return h.writer != nil && (c.req.client == "" || h.writer.req.client != c.req.client)
+}
+
 func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {
-	switch w := h.writer; {
-	case w == nil || c.req.client != "" && w.req.client == c.req.client:
+	switch {
+	case !h.takesOverLocked(c):
 		return nil
 	case !c.req.takeOver:
 		return refuse(409, "there is a writer already: take over, or observe")
@@ -249,9 +264,16 @@ func (h *Hub) replace(c *conn) {
 // is told. It returns once nobody else can write to stdin.
 func (h *Hub) claim(c *conn, g Grant) *refusal {
 	h.mu.Lock()
-	if r := h.mayClaimLocked(c, g); r != nil {
+	ref := h.mayClaimLocked(c, g)
+	switch {
+	case ref == nil && c.ctx.Err() != nil:
+		ref = refuse(409, "replaced by a newer connection of this client")
+	case ref == nil && h.takesOverLocked(c) && !c.noted:
+		ref = refuse(409, "there is a writer by now: come again")
+	}
+	if ref != nil {
 		h.mu.Unlock()
-		return r
+		return ref
 	}
 	before := h.writer
 	h.writer = c

@@ -42,7 +42,7 @@ func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	if out == nil || o.Stream > Stderr {
 		return ErrNoStream
 	}
-	if ref := h.enter(0); ref != nil {
+	if ref := h.enter(0, false); ref != nil {
 		return fmt.Errorf("%w: %s", ErrClosed, ref.text)
 	}
 	defer h.leave(0)
@@ -151,7 +151,10 @@ func (l *logWriter) once(ctx context.Context, most int64) error {
 		return &GapError{Gap{l.stream, l.off, at}}
 	}
 	l.off, l.wrote = l.off+int64(n), l.wrote+int64(n)
-	return errors.Join(l.write(l.buf[:n]), err)
+	if err := l.write(l.buf[:n]); err != nil {
+		return err
+	}
+	return err
 }
 
 // write bounds how long a reader may take nothing, if w is that of a request.

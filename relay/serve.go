@@ -92,7 +92,7 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	if req.write && !g.Write {
 		return refuse(http.StatusForbidden, "mode: this caller may only observe")
 	}
-	if ref := h.enter(1); ref != nil {
+	if ref := h.enter(1, req.write); ref != nil {
 		return ref
 	}
 	defer h.leave(1)

@@ -1,0 +1,156 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// TestReplacedConnectionDoesNotClaim: of two connections of a client that are being
+// made at once, the newer one stays the writer, whichever gets there first.
+func TestReplacedConnectionDoesNotClaim(t *testing.T) {
+	h := NewHub(newProc(4<<10).source(), Options{})
+	defer h.Close()
+	req := request{write: true, client: strings.Repeat("me", 10)}
+	older, newer := newConn(h, req), newConn(h, req)
+	h.replace(older)
+	h.replace(newer)
+	if ref := h.claim(newer, all); ref != nil {
+		t.Fatalf("the newer one: %+v", ref)
+	}
+	if ref := h.claim(older, all); ref == nil {
+		t.Error("a connection that is being closed has become the writer")
+	}
+	if h.writer != newer || !newer.writer.Load() {
+		t.Error("the newer one is not the writer any more")
+	}
+}
+
+// TestTakeOverIsNoted even if there was nobody to take over from when it was asked.
+func TestTakeOverIsNoted(t *testing.T) {
+	h := NewHub(newProc(4<<10).source(), Options{})
+	defer h.Close()
+	noted := 0
+	g := Grant{Write: true, TakeOver: true, Note: func(Act, int) error { noted++; return nil }}
+	first, second := newConn(h, request{write: true}), newConn(h, request{write: true, takeOver: true})
+	if ref := h.mayClaim(second, g); ref != nil || noted != 0 {
+		t.Fatalf("nobody writes: %+v, noted %d times", ref, noted)
+	}
+	if ref := h.claim(first, g); ref != nil {
+		t.Fatalf("%+v", ref)
+	}
+	if ref := h.claim(second, g); ref == nil || h.writer != first {
+		t.Errorf("took over, noted %d times", noted)
+	}
+	if ref := h.mayClaim(second, g); ref != nil || noted != 1 {
+		t.Fatalf("coming again: %+v, noted %d times", ref, noted)
+	}
+	if ref := h.claim(second, g); ref != nil || h.writer != second {
+		t.Errorf("%+v", ref)
+	}
+}
+
+// TestObserversLeaveRoomForTheWriter: those who watch cannot lock out who works.
+func TestObserversLeaveRoomForTheWriter(t *testing.T) {
+	s := serve(t, newProc(4<<10), Options{MaxConns: 2})
+	s.dial(nil)
+	s.dial(nil)
+	s.dial(asWriter)
+	for range writerReserve - 1 {
+		s.dial(asTakeOver)
+	}
+	_, err := s.tryDial(asTakeOver)
+	wantRefusal(t, err, 429)
+}
+
+// TestRefusalsDoNotStopStdin: what the relay has to say to a client that does not
+// listen just then, because it is sending, must not keep it from being heard.
+func TestRefusalsDoNotStopStdin(t *testing.T) {
+	p := newProc(4 << 20)
+	src := p.source()
+	src.Resize = nil
+	s := serveSource(t, p, src, Options{Window: maxWindow, StdinWindow: 16 << 20, Stall: time.Minute})
+	p.out.Write(make([]byte, 4<<20))
+	ws := s.raw("mode=write")
+	if _, _, err := ws.ReadMessage(); err != nil { // Hello
+		t.Fatal(err)
+	}
+	ws.WriteMessage(websocket.BinaryMessage, []byte{typeResize, 0, 1, 0, 1})
+	const n = 12 << 20 // more than fits into sockets, and within the window
+	ws.SetWriteDeadline(time.Now().Add(20 * time.Second))
+	for off := 0; off < n; off += MaxStdin {
+		if err := ws.WriteMessage(websocket.BinaryMessage, frame(typeStdin, binary.BigEndian.AppendUint64(nil, uint64(off)), make([]byte, MaxStdin))); err != nil {
+			t.Fatalf("at %d: %v", off, err)
+		}
+	}
+	for refused := false; !refused; {
+		_, msg, err := ws.ReadMessage()
+		if err != nil {
+			t.Fatal(err)
+		}
+		refused = msg[0] == typeRefused
+	}
+}
+
+// TestLogsWriteError: that a stream has ended does not hide that it was not written.
+func TestLogsWriteError(t *testing.T) {
+	p := newProc(4 << 10)
+	h := NewHub(Source{Stdout: lastRead{p.out}, Done: p.done}, Options{})
+	defer h.Close()
+	p.out.Write([]byte("x"))
+	broken := errors.New("broken")
+	if err := h.Logs(t.Context(), writerFunc(func([]byte) (int, error) { return 0, broken }), LogOptions{}); !errors.Is(err, broken) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// lastRead says with the last bytes that they are the last.
+type lastRead struct{ *ring }
+
+func (l lastRead) ReadAt(ctx context.Context, p []byte, off int64) (int, int64, error) {
+	n, at, err := l.ring.ReadAt(ctx, p, off)
+	return n, at, errors.Join(err, io.EOF)
+}
+
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
+
+// TestNothingFollowsTheEnd: were one message dropped and the next one sent, the
+// client would miss what lies between, or Hello.
+func TestNothingFollowsTheEnd(t *testing.T) {
+	h := NewHub(newProc(4<<10).source(), Options{})
+	defer h.Close()
+	c := newConn(h, request{})
+	c.end(closeRestart)
+	for range 100 {
+		c.send([]byte("x")) // there is no WebSocket to send it with
+	}
+}
+
+// TestHelloComesFirst, whatever becomes of the connection at once.
+func TestHelloComesFirst(t *testing.T) {
+	s := serve(t, newProc(4<<10), Options{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 50 {
+				c, err := s.tryDial(asTakeOver)
+				if errors.Is(err, ErrProtocol) {
+					t.Error(err)
+				}
+				if err == nil {
+					c.Close()
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
