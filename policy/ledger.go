@@ -88,23 +88,6 @@ func (l *Ledger) Adopt(tenant string, u Use) (release func()) {
 	return l.countLocked(tenant, a)
 }
 
-// Over is a *[QuotaError] if tenant, or all tenants together, use more than they
-// may, as can happen after Adopt.
-func (l *Ledger) Over(tenant string) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	mine := l.inUseLocked(tenant)
-	for i := range resources {
-		if limit := l.policy.rules(tenant).quotas.amounts()[i]; limit >= 0 && mine[i] > limit {
-			return newQuotaError(tenant, i, limit, mine[i], 0)
-		}
-		if limit := l.policy.limits.amounts()[i]; limit >= 0 && l.all[i] > limit {
-			return newQuotaError("", i, limit, l.all[i], 0)
-		}
-	}
-	return nil
-}
-
 // checkLocked decides whether a fits in the quotas of tenant and the global caps.
 func (l *Ledger) checkLocked(tenant string, a amounts) error {
 	mine, quotas, caps := l.inUseLocked(tenant), l.policy.rules(tenant).quotas.amounts(), l.policy.limits.amounts()

@@ -13,7 +13,7 @@ type QuotaError struct {
 	Resource string // such as "sessions" or "memory"
 	Limit    string
 	InUse    string
-	Asked    string // "0" if more is in use than allowed, whatever was asked
+	Asked    string
 	Advice   string // what to do
 }
 

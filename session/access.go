@@ -18,8 +18,10 @@ type Access struct {
 	Write bool
 }
 
-// Access is Box for an operation on files, which is a command in the box: it counts
-// as a running one in quotas and is audited.
+// Access returns the box of session key for an operation on files, which is a command
+// in the box: it counts as a running one in quotas and is audited. r is as in Exec. The
+// session counts as used until release is called, which must be done; calling it again
+// does nothing.
 func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Request, a Access) (box engine.LiveBox, release func(), err error) {
 	key, want, err := m.resolve(c, key, r)
 	if err != nil {

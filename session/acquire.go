@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
@@ -226,21 +225,6 @@ func (u *use) view() View {
 	v := u.s.view()
 	v.Created, v.Recreated = u.created, u.recreated
 	return v
-}
-
-// Box returns the box of session key, for files, ports and usage; r is as in Exec.
-// The session counts as used until release is called, which must be done; calling it
-// again does nothing.
-func (m *Manager) Box(ctx context.Context, c Caller, key Key, r *policy.Request) (box engine.LiveBox, release func(), err error) {
-	key, a, err := m.resolve(c, key, r)
-	if err != nil {
-		return nil, nil, err
-	}
-	u, err := m.acquire(ctx, c, key, a)
-	if err != nil {
-		return nil, nil, err
-	}
-	return u.box, sync.OnceFunc(u.release), nil
 }
 
 // deny notes in the audit log that something was refused; the refusal stands also if

@@ -397,12 +397,12 @@ func TestLimitEvents(t *testing.T) {
 	}
 }
 
-func TestBoxAndPeek(t *testing.T) {
+func TestAccessAndPeek(t *testing.T) {
 	b := open(t)
 	if _, err := b.Peek(keyA); !errors.Is(err, ErrNotFound) {
 		t.Errorf("Peek: %v", err)
 	}
-	box, release, err := b.Box(ctx, me, keyA, &policy.Request{})
+	box, release, err := b.Access(ctx, me, keyA, &policy.Request{}, Access{Action: "file-read"})
 	if err != nil {
 		t.Fatal(err)
 	}
