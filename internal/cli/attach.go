@@ -21,6 +21,7 @@ type attachFlags struct {
 	detachKeys                 []byte
 	giveUp                     time.Duration
 
+	raw  bool // the terminal passes on every key, and needs a carriage return for each line
 	lost bool // the user was told that the connection is lost; of who is in Recv
 }
 
@@ -93,7 +94,7 @@ func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 		Since: relay.Since{Stdout: f.since},
 		Lost: func(error) {
 			if !f.lost {
-				a.say("\rboxd: connection lost, trying again\r")
+				a.notice(f, "connection lost, trying again")
 			}
 			f.lost = true
 		},

@@ -31,6 +31,7 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 			if err := term.makeRaw(); err != nil {
 				return err
 			}
+			f.raw = term.keyboard != nil
 			defer term.restore()
 		}
 	}
@@ -61,6 +62,15 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 	return a.attachEnded(exit)
 }
 
+// notice says something on stderr, while the terminal may be raw.
+func (a *App) notice(f *attachFlags, format string, args ...any) {
+	margin := ""
+	if f.raw {
+		margin = "\r"
+	}
+	a.say(margin+"boxd: "+format+margin, args...)
+}
+
 // passOutput writes what the process writes until its end is told.
 func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 	for {
@@ -82,14 +92,14 @@ func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 				return relay.Exit{}, fmt.Errorf("writing %v: %w", e.Stream, err)
 			}
 		case relay.Gap:
-			a.say("\rboxd: %d bytes of %v are gone\r", e.To-e.From, e.Stream)
+			a.notice(f, "%d bytes of %v are gone", e.To-e.From, e.Stream)
 		case relay.StdinLost:
-			a.say("\rboxd: %d bytes of stdin may not have reached the process: another client has written meanwhile\r", e.Bytes)
+			a.notice(f, "%d bytes of stdin may not have reached the process: another client has written meanwhile", e.Bytes)
 		case relay.Refused:
-			a.say("\rboxd: %s\r", printable(e.Reason))
+			a.notice(f, "%s", printable(e.Reason))
 		case relay.WriterChanged:
 			if !e.Writer {
-				a.say("\rboxd: another client has taken over, this one only watches\r")
+				a.notice(f, "another client has taken over, this one only watches")
 			}
 		case relay.Exited:
 			return e.Exit, nil

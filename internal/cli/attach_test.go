@@ -111,7 +111,7 @@ func TestAttachPassesBytes(t *testing.T) {
 	if statusIn(err) != 5 || v.stdout.String() != raw || conn.in.String() != raw || strings.Join(conn.log, ",") != "eof" {
 		t.Errorf("%v, stdout %q, stdin %q, %q", err, v.stdout.String(), conn.in.String(), conn.log)
 	}
-	if want := "err\rboxd: 2 bytes of stdout are gone\r\n"; v.stderr.String() != want {
+	if want := "errboxd: 2 bytes of stdout are gone\n"; v.stderr.String() != want {
 		t.Errorf("stderr %q, want %q", v.stderr.String(), want)
 	}
 }
