@@ -69,12 +69,7 @@ func Run(o Options) (err error) {
 		return fmt.Errorf("log level: %w", err)
 	}
 	d.log = NewLogger(o.Log, o.Config.Log.Format, d.level)
-	defer func() {
-		if p := recover(); p != nil {
-			d.log.Error("the daemon panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-			os.Exit(statusPanicked)
-		}
-	}()
+	defer logPanic(d.log, os.Exit)
 	signals := watchSignals()
 	defer signals.stop()
 	defer func() { err = errors.Join(err, d.close()) }()
@@ -82,6 +77,15 @@ func Run(o Options) (err error) {
 		return err
 	}
 	return d.serve(signals)
+}
+
+// logPanic, deferred, writes a panic to the log and exits. The next daemon takes over
+// all there was: to go on with half a change would be worse.
+func logPanic(log *slog.Logger, exit func(status int)) {
+	if p := recover(); p != nil {
+		log.Error("the daemon panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+		exit(statusPanicked)
+	}
 }
 
 // open gets everything ready. With an error it is close that takes it apart.

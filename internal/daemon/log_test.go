@@ -52,3 +52,16 @@ func TestTextLog(t *testing.T) {
 		t.Errorf("%q, want it to end with %q", out.String(), want)
 	}
 }
+
+func TestPanicIsLogged(t *testing.T) {
+	var out bytes.Buffer
+	status := 0
+	func() {
+		defer logPanic(NewLogger(&out, "json", slog.LevelInfo), func(s int) { status = s })
+		panic("oh no")
+	}()
+	if text := out.String(); status != 2 || !strings.Contains(text, "oh no") || !strings.Contains(text, "TestPanicIsLogged") || strings.Count(text, "\n") != 1 {
+		t.Errorf("status %d, %s", status, text)
+	}
+	func() { defer logPanic(nil, nil) }()
+}
