@@ -43,7 +43,8 @@ func (a *App) initPath(flag string) (string, error) {
 	}
 	dirs := initDirs
 	if self, err := os.Executable(); err == nil {
-		dirs = append([]string{filepath.Dir(self)}, dirs...)
+		here := filepath.Dir(self)
+		dirs = append([]string{here, filepath.Join(filepath.Dir(here), "libexec/boxd")}, dirs...)
 	}
 	for _, dir := range dirs {
 		if path := filepath.Join(dir, initName); isProgram(path) {
