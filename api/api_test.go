@@ -246,6 +246,9 @@ func TestStopAndSignal(t *testing.T) {
 	if p, err := c.Stop(ctx, "a", "stop", apitypes.StopRequest{Grace: ptr(apitypes.Duration(time.Second))}); err != nil || p.State != "stopped" {
 		t.Errorf("%+v, %v", p, err)
 	}
+	if _, err := c.Stop(ctx, "a", "signal", apitypes.StopRequest{Grace: ptr(apitypes.Duration(-time.Second))}); !client.IsCode(err, apitypes.CodeInvalid) {
+		t.Errorf("grace without an end: %v", err)
+	}
 	if err := c.Signal(ctx, "a", "signal", "NOPE"); !client.IsCode(err, apitypes.CodeInvalid) {
 		t.Errorf("no such signal: %v", err)
 	}

@@ -112,7 +112,8 @@ func byCertificate(r *http.Request) (Identity, error) {
 }
 
 // fromBrowser refuses what a web page on this machine could make a browser send to
-// an open port on loopback: requests with an origin, and requests whose host is a
+// an open port on loopback: requests with an origin; those without one, such as for
+// an image, which browsers mark (W3C Fetch Metadata); and requests whose host is a
 // name that was made to point here.
 func fromBrowser(r *http.Request) error {
 	host, _, err := net.SplitHostPort(r.Host)
@@ -121,7 +122,8 @@ func fromBrowser(r *http.Request) error {
 	}
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	local := strings.EqualFold(host, "localhost") || (ip != nil && ip.IsLoopback())
-	if !local || r.Header.Get("Origin") != "" {
+	site := r.Header.Get("Sec-Fetch-Site")
+	if !local || r.Header.Get("Origin") != "" || (site != "" && site != "none") {
 		return errBrowser
 	}
 	return nil

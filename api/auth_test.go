@@ -87,6 +87,10 @@ func TestLoadTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	write(strings.Repeat("#\n", maxTokenFile/2)+tokenFile, 0o640)
+	if _, err := LoadTokens(path); err == nil || !strings.Contains(err.Error(), "must have at most") {
+		t.Errorf("a file that would be read in part: %v", err)
+	}
 	write("broken", 0o640)
 	if err := tokens.Reload(path); err == nil {
 		t.Error("a broken file was taken")
@@ -156,6 +160,12 @@ func TestBrowsers(t *testing.T) {
 	}
 	if p := f.problem("GET", "/v1/status", "", "", "Origin", "http://evil.example"); p.Code != apitypes.CodeForbidden {
 		t.Errorf("origin: %+v", p)
+	}
+	for site, ok := range map[string]bool{"cross-site": false, "same-site": false, "same-origin": false, "none": true} {
+		r := &http.Request{Host: "localhost", Header: http.Header{"Sec-Fetch-Site": {site}}}
+		if err := fromBrowser(r); (err == nil) != ok {
+			t.Errorf("site %q: %v", site, err)
+		}
 	}
 	for host, ok := range map[string]bool{"evil.example": false, "evil.example:80": false, "127.0.0.1.evil.example": false, "localhost": true, "localhost:1": true, "[::1]:5": true, "127.9.9.9": true, "": false} {
 		r := &http.Request{Host: host, Header: http.Header{}}

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -108,6 +109,12 @@ func decodeJSON(b []byte, v any) error {
 	return nil
 }
 
+// unitRules say what a value with a unit must be.
+var unitRules = map[reflect.Type]string{
+	reflect.TypeFor[apitypes.Size]():     `must be a whole number of bytes or a string such as "512M"`,
+	reflect.TypeFor[apitypes.Duration](): `must be a number of seconds or a string such as "1m30s", 0 to 100 years`,
+}
+
 // explainJSON says an error of encoding/json in terms of the request.
 func explainJSON(err error) error {
 	var syntax *json.SyntaxError
@@ -120,6 +127,9 @@ func explainJSON(err error) error {
 		return refuse(apitypes.CodeMalformed, "", "not JSON: it ends too early")
 	case errors.As(err, &kind):
 		name := jsonPath(kind.Field)
+		if rule := unitRules[kind.Type]; rule != "" {
+			return &engine.FieldError{Field: cmp.Or(name, "the body"), Value: kind.Value, Rule: rule}
+		}
 		return refuse(apitypes.CodeWrongType, name, "%s: must be %s, not %s", cmp.Or(name, "the body"), typeName(kind), kind.Value)
 	case errors.As(err, &field):
 		return err

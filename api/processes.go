@@ -117,7 +117,10 @@ func (c *call) stopProcess() error {
 	}
 	var o session.StopOptions
 	if q.Grace != nil {
-		o.Grace = q.Grace.D()
+		if *q.Grace < 0 {
+			return &engine.FieldError{Field: "grace", Value: q.Grace.D().String(), Rule: "must not be negative"}
+		}
+		o.Grace = max(q.Grace.D(), 1) // 0 would be the server's
 	}
 	if err := p.Stop(c.r.Context(), c.caller(), o); err != nil {
 		return err

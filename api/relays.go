@@ -137,6 +137,8 @@ var relayCodes = map[int]string{
 	http.StatusGone:                         apitypes.CodeOutputGone,
 	http.StatusRequestedRangeNotSatisfiable: apitypes.CodeNoOffset,
 	http.StatusTooManyRequests:              apitypes.CodeTooManyConnections,
+	http.StatusInternalServerError:          apitypes.CodeInternal,
+	http.StatusInsufficientStorage:          apitypes.CodeStorage,
 	http.StatusServiceUnavailable:           apitypes.CodeShuttingDown,
 }
 
@@ -147,9 +149,7 @@ func refuseRelay(w http.ResponseWriter, r *http.Request, status int, text string
 	if !ok {
 		code = apitypes.CodeRelayRequest
 	}
-	p := problemOf(refuse(code, "", "%s", text), w.Header().Get(RequestHeader))
-	p.Status = status
-	writeProblem(w, p)
+	writeProblem(w, problemOf(refuse(code, "", "%s", text), w.Header().Get(RequestHeader)))
 }
 
 // logs sends a part of an output of a managed process.

@@ -10,6 +10,9 @@ import (
 // stall is how long a client may take nothing of what is written to it.
 const stall = 60 * time.Second
 
+// maxPiece is the most that a client has to take within the time stall.
+const maxPiece = 64 << 10
+
 // response remembers what was answered, and keeps a deadline on every write.
 type response struct {
 	http.ResponseWriter
@@ -31,8 +34,14 @@ func (w *response) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
-	w.extend()
-	return w.ResponseWriter.Write(p)
+	done := 0
+	for {
+		w.extend()
+		n, err := w.ResponseWriter.Write(p[done:min(done+maxPiece, len(p))])
+		if done += n; err != nil || done >= len(p) {
+			return done, err
+		}
+	}
 }
 
 // extend sets the deadline anew, not more often than it matters.

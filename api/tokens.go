@@ -61,6 +61,9 @@ func (t *Tokens) Reload(path string) error {
 	if st.Mode().Perm()&0o007 != 0 {
 		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
 	}
+	if st.Size() > maxTokenFile {
+		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q of %s", path, engine.FormatSize(st.Size())), Rule: "must have at most " + engine.FormatSize(maxTokenFile)}
+	}
 	entries, err := parseTokens(io.LimitReader(f, maxTokenFile))
 	if err != nil {
 		return fmt.Errorf("tokens file %q: %w", path, err)

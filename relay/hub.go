@@ -223,7 +223,7 @@ func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 		return ref
 	}
 	if err := g.note(ActTakeOver, 0); err != nil {
-		return refuse(500, "takeover: %v", err)
+		return refuse(507, "takeover: %v", err)
 	}
 	c.noted = true
 	return nil

@@ -552,7 +552,7 @@ func TestNote(t *testing.T) {
 	c.Signal(3)
 	next[Refused](t, c)
 	_, err := s.tryDial(asTakeOver)
-	wantRefusal(t, err, 500)
+	wantRefusal(t, err, 507)
 	if len(p.signals) != 1 || noted[len(noted)-1] != "takeover0" {
 		t.Errorf("signals %v, noted %v", p.signals, noted)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"math"
+	"reflect"
 	"strconv"
 	"time"
 
@@ -14,26 +15,30 @@ import (
 // "1.5GiB" is accepted as well. -1 is "unlimited" where that is allowed.
 type Size int64
 
-// UnmarshalJSON accepts an integer or a string that [engine.ParseSize] takes.
+// UnmarshalJSON accepts an integer or a string that [engine.ParseSize] takes; null
+// changes nothing.
 func (s *Size) UnmarshalJSON(b []byte) error {
-	if !isString(b) {
-		n, err := strconv.ParseInt(string(b), 10, 64)
-		if err != nil {
-			return &engine.FieldError{Field: "size", Value: engine.Quote(string(b)), Rule: `must be a whole number of bytes or a string such as "512M"`}
-		}
-		*s = Size(n)
+	if string(b) == "null" {
 		return nil
 	}
-	var text string
-	if err := json.Unmarshal(b, &text); err != nil {
-		return err
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if isString(b) {
+		var text string
+		if err = json.Unmarshal(b, &text); err == nil {
+			n, err = engine.ParseSize(text)
+		}
 	}
-	n, err := engine.ParseSize(text)
 	if err != nil {
-		return err
+		return notA[Size](b)
 	}
 	*s = Size(n)
 	return nil
+}
+
+// notA says that b is none of T. It is of the one type of error to which
+// encoding/json adds the name of the field.
+func notA[T any](b []byte) error {
+	return &json.UnmarshalTypeError{Value: engine.Quote(string(b)), Type: reflect.TypeFor[T]()}
 }
 
 // Duration is a length of time. In JSON it is a number of seconds; a string such as
@@ -52,15 +57,18 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 const maxSeconds = 100 * 365 * 24 * 3600
 
 // UnmarshalJSON accepts a number of seconds or a string that
-// [time.ParseDuration] takes, up to a hundred years, or -1.
+// [time.ParseDuration] takes, up to a hundred years, or -1; null changes nothing.
 func (d *Duration) UnmarshalJSON(b []byte) error {
-	if string(b) == "-1" {
+	switch string(b) {
+	case "null":
+		return nil
+	case "-1":
 		*d = Duration(-time.Second)
 		return nil
 	}
 	parsed, ok := parseDuration(b)
 	if !ok || parsed < 0 || parsed > maxSeconds*time.Second {
-		return &engine.FieldError{Field: "duration", Value: engine.Quote(string(b)), Rule: `must be a number of seconds or a string such as "1m30s", 0 to 100 years`}
+		return notA[Duration](b)
 	}
 	*d = Duration(parsed)
 	return nil
