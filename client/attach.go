@@ -31,7 +31,11 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 	if err != nil {
 		return nil, err
 	}
-	a, err := relay.Attach(ctx, relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Lost: o.Lost})
+	r := relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Explain: attachError}
+	if o.Lost != nil {
+		r.Lost = func(err error) { o.Lost(attachError(err)) }
+	}
+	a, err := relay.Attach(ctx, r)
 	return a, attachError(err)
 }
 

@@ -18,6 +18,8 @@ type AttachOptions struct {
 	// Lost, if not nil, is told of each lost connection and each attempt in vain, by
 	// the goroutine that is in Recv.
 	Lost func(err error)
+	// Explain, if not nil, is what Recv returns in place of its last error.
+	Explain func(err error) error
 }
 
 // Pauses between attempts to connect.
@@ -34,10 +36,11 @@ const (
 // Recv, all the time: it is what notices and replaces a lost connection. The other
 // methods are safe for concurrent use.
 type Attachment struct {
-	ctx    context.Context
-	cancel context.CancelFunc
-	give   time.Duration
-	lost   func(error)
+	ctx     context.Context
+	cancel  context.CancelFunc
+	give    time.Duration
+	lost    func(error)
+	explain func(error) error
 
 	// Used by Recv only.
 	events []Event // to be returned before anything else
@@ -73,12 +76,15 @@ func Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	}
 	h := c.Hello()
 	a := &Attachment{
-		give: o.GiveUp, lost: o.Lost, dial: o.DialOptions, moved: make(chan struct{}),
+		give: o.GiveUp, lost: o.Lost, explain: o.Explain, dial: o.DialOptions, moved: make(chan struct{}),
 		c: c, hello: h, writer: h.Writer, base: h.StdinAccepted,
 		next: [3]int64{Stdout: h.Stdout.Start, Stderr: h.Stderr.Start},
 	}
 	if a.lost == nil {
 		a.lost = func(error) {}
+	}
+	if a.explain == nil {
+		a.explain = func(err error) error { return err }
 	}
 	a.dial.TakeOver = false
 	a.ctx, a.cancel = context.WithCancel(ctx)
@@ -141,7 +147,7 @@ func (a *Attachment) Recv() (Event, error) {
 			err = a.reconnect(err)
 		}
 		if err != nil {
-			a.fail = err
+			a.fail = a.explain(err)
 			a.drop()
 			a.cancel()
 		}
