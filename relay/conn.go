@@ -174,7 +174,7 @@ func (c *conn) mind() {
 		case <-c.demoted:
 			c.send([]byte{typeWriter, 0})
 		case text := <-c.refused:
-			c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
+			c.tellRefusal(text)
 		case <-over:
 			over = nil
 			c.stopLive()
@@ -185,11 +185,18 @@ func (c *conn) mind() {
 			drained = nil
 		}
 		if drained == nil && (over == nil || removed == nil) && c.ctx.Err() == nil {
+			for len(c.refused) > 0 {
+				c.tellRefusal(<-c.refused) // nobody else takes them
+			}
 			c.sendExit()
 			c.end(closeExited)
 		}
 	}
 	c.finish()
+}
+
+func (c *conn) tellRefusal(text string) {
+	c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
 }
 
 // exit is how the process ended; nothing is known of one that was removed before.

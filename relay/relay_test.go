@@ -53,8 +53,8 @@ func TestStdinResizeSignal(t *testing.T) {
 		c.Signal(64)
 		c.CloseStdin()
 	}()
-	refused := 0
-	for {
+	refused, closed := 0, false
+	for refused == 0 || !closed { // in no order
 		ev, err := c.Recv()
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func TestStdinResizeSignal(t *testing.T) {
 			refused++
 		}
 		if st, ok := ev.(StdinState); ok && st.Closed {
-			break
+			closed = true
 		}
 	}
 	if p.in.text() != string(in) || p.in.closed != 1 {
