@@ -180,8 +180,15 @@ func TestUnexpectedErrors(t *testing.T) {
 	if p := f.problem("POST", "/v1/sessions", operatorToken, `{"id":"a"}`); p.Code != apitypes.CodeEngineUnavailable || p.Status != 503 {
 		t.Errorf("%+v", p)
 	}
-	if !strings.Contains(f.log.String(), "inner detail") {
-		t.Error("the log does not have it")
+	before := strings.Count(f.log.String(), "request failed")
+	if before != 3 || !strings.Contains(f.log.String(), "inner detail") {
+		t.Errorf("the log does not have it, or not once: %d", before)
+	}
+	if p := f.problem("GET", "/readyz", viewerToken, ""); p.Code != apitypes.CodeUnavailable {
+		t.Errorf("%+v", p)
+	}
+	if n := strings.Count(f.log.String(), "request failed"); n != before {
+		t.Error("asking for readiness fills the log")
 	}
 }
 

@@ -149,6 +149,11 @@ func (c *call) checkQuery() error {
 	return nil
 }
 
+// failures are the codes of errors that are the daemon's own. Others of 500 and above
+// are about a box or a request, or say again what is logged where it happened: whoever
+// asks again and again must not fill the log.
+var failures = []string{apitypes.CodeInternal, apitypes.CodeStorage, apitypes.CodeEngineUnavailable, apitypes.CodeTimeout}
+
 // fail answers with err, or cuts the connection if an answer is under way: a client
 // must not take a part of it for the whole.
 func (c *call) fail(err error) {
@@ -159,7 +164,7 @@ func (c *call) fail(err error) {
 	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
 		p.Detail = oneLine(err) // whoever may read the log may read this
 	}
-	if p.Status >= 500 {
+	if slices.Contains(failures, p.Code) {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
 	}
 	if p.Code == apitypes.CodeQuota {
