@@ -1,0 +1,192 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Add watches a box until Remove. Slots that the Group makes from now on are watched
+// where that is needed.
+func (w *Watcher) Add(g *Group) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return os.ErrClosed
+	}
+	w.boxes[g] = &boxCounts{total: map[Limit]int64{}}
+	g.watcher.Store(w)
+	if err := errors.Join(w.addMemoryLocked(g), w.addPIDsLocked(g)); err != nil {
+		w.removeLocked(g)
+		return fmt.Errorf("watching the limits of box %q: %w", g.ID, err)
+	}
+	return nil
+}
+
+func (w *Watcher) addMemoryLocked(g *Group) error {
+	if t := g.v1Tree("memory"); t != nil {
+		return w.addEventfdLocked(g, t)
+	}
+	if !g.v2.on.has("memory") || !exists(g.v2.box, "work/memory.events") {
+		return nil
+	}
+	return w.addFileLocked(&watched{group: g, limit: MemoryLimit, dir: g.v2.box, name: "work/memory.events", key: "oom_kill"})
+}
+
+func (w *Watcher) addPIDsLocked(g *Group) error {
+	for _, t := range g.trees() {
+		if t.on.has("pids") && exists(t.box, "work/pids.events") {
+			return w.addFileLocked(&watched{group: g, limit: PIDsLimit, dir: t.box, name: "work/pids.events", key: "max"})
+		}
+	}
+	return nil
+}
+
+// addSlot watches a new slot, or does nothing where the box's file tells all.
+func (w *Watcher) addSlot(g *Group, slot string) {
+	t := g.slotPIDs()
+	if t == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed || w.boxes[g] == nil {
+		return
+	}
+	// Without the watch the box merely hears nothing of this slot.
+	_ = w.addFileLocked(&watched{group: g, limit: PIDsLimit, slot: slot, dir: t.box, name: "work/" + slot + "/pids.events", key: "max"})
+}
+
+// slotPIDs is the tree on which refused forks are counted at slots, if there is one.
+func (g *Group) slotPIDs() *tree {
+	for _, t := range g.trees() {
+		if t != nil && t.box != nil && t.on.has("pids") {
+			if g.pidsCountedAtLimit(t, "work") {
+				return nil
+			}
+			return t
+		}
+	}
+	return nil
+}
+
+// removeSlot is called before a slot is removed, to see what it saw last, and, with
+// gone, after that: inotify would keep its file's inode.
+func (w *Watcher) removeSlot(g *Group, slot string, gone bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.boxes[g]
+	if b == nil {
+		return
+	}
+	i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event == nil && slot != "" })
+	switch {
+	case i < 0:
+	case gone:
+		w.dropLocked(b.sources[i])
+		b.sources = slices.Delete(b.sources, i, i+1)
+	default:
+		w.readLocked(b.sources[i])
+	}
+}
+
+// Remove ends the watch of a box. Call it before Group.Remove and Group.Close. A nil
+// Watcher watches nothing.
+func (w *Watcher) Remove(g *Group) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.removeLocked(g)
+}
+
+func (w *Watcher) removeLocked(g *Group) {
+	g.watcher.Store(nil)
+	if b := w.boxes[g]; b != nil {
+		for _, s := range b.sources {
+			w.dropLocked(s)
+		}
+		delete(w.boxes, g)
+	}
+}
+
+func (w *Watcher) dropLocked(s *watched) {
+	if s.event != nil {
+		delete(w.memory, s.id)
+		s.event.Close()
+		return
+	}
+	if w.silent[s] {
+		delete(w.silent, s)
+		return
+	}
+	delete(w.files, s.id)
+	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // gone with its file is fine
+}
+
+// addFileLocked watches a file that counts.
+func (w *Watcher) addFileLocked(s *watched) error {
+	b := w.boxes[s.group]
+	if s.limit == PIDsLimit && s.group.v1Tree("pids") != nil {
+		if s.slot == "" {
+			return nil // what PID 1 itself is refused is counted nowhere else, and is its affair
+		}
+		b.sources, w.silent[s] = append(b.sources, s), true
+		s.seen = s.count()
+		if len(w.silent) == 1 {
+			w.awake()
+		}
+		return nil
+	}
+	id, err := unix.InotifyAddWatch(int(w.inotify.Fd()), linux.FdPath(s.dir)+"/"+s.name, unix.IN_MODIFY)
+	if err != nil {
+		return &os.PathError{Op: "inotify_add_watch", Path: s.dir.Name() + "/" + s.name, Err: err}
+	}
+	s.id = int32(id)
+	w.files[s.id] = s
+	b.sources = append(b.sources, s)
+	s.seen = s.count()
+	return nil
+}
+
+// addEventfdLocked has v1 announce that work is out of memory.
+func (w *Watcher) addEventfdLocked(g *Group, t *tree) error {
+	event, err := newEventfd()
+	if err != nil {
+		return err
+	}
+	control, err := linux.OpenAt(t.box, "work/memory.oom_control", unix.O_RDONLY)
+	if err == nil {
+		err = linux.WriteFileAt(t.box, "work/cgroup.event_control", fmt.Sprintf("%d %d", event.Fd(), control.Fd()))
+		control.Close()
+	}
+	if err == nil {
+		err = w.poll(int(event.Fd()))
+	}
+	if err != nil {
+		event.Close()
+		return err
+	}
+	s := &watched{group: g, limit: MemoryLimit, event: event, id: int32(event.Fd())}
+	w.memory[s.id] = s
+	w.boxes[g].sources = append(w.boxes[g].sources, s)
+	return nil
+}
+
+// count reads a file; one that is gone counts as it was last.
+func (s *watched) count() int64 {
+	text, err := linux.ReadFileAt(s.dir, s.name, maxFile)
+	if err != nil {
+		return s.seen
+	}
+	if n, err := findNumber(text, s.key); err == nil && n != nil {
+		return *n
+	}
+	return s.seen
+}
