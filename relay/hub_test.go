@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -153,4 +154,42 @@ func TestHelloComesFirst(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// TestManySlowReaders: those that take little do not pin down more and more memory,
+// and one that reads still gets everything.
+func TestManySlowReaders(t *testing.T) {
+	p := newProc(1 << 20)
+	want := pattern(7, 1<<20)
+	p.out.Write(want)
+	_, l, stop := servePipe(p, Options{MaxConns: maxLarge + 100, Stall: time.Minute, Linger: time.Millisecond})
+	defer stop()
+	for range maxLarge + 50 {
+		c, err := l.dial(t.Context(), "", "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+		// Until the first small Data frame has been taken.
+		if _, err := io.CopyN(io.Discard, c, 129+2+2+helloSize+4+dataHeader+smallRead); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "large buffers to be used", func() bool { return largeInUse.Load() == maxLarge })
+	c, err := Dial(t.Context(), DialOptions{URL: "http://x", NetDial: l.dial})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var got []byte
+	for len(got) < len(want) {
+		got = append(got, next[Data](t, c).Bytes...)
+	}
+	if !bytes.Equal(got, want) {
+		t.Error("it got something else")
+	}
+	if n := largeInUse.Load(); n > maxLarge {
+		t.Errorf("%d large buffers are in use", n)
+	}
 }

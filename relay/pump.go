@@ -15,6 +15,26 @@ const smallRead = 4 << 10
 
 var largeBuffers = sync.Pool{New: func() any { return new([maxToClient]byte) }}
 
+// maxLarge bounds the large buffers that are in use, to 64 MiB: a peer that takes
+// little keeps one for as long as it likes. Without one a stream goes on with its
+// small buffer.
+const maxLarge = 256
+
+var largeInUse atomic.Int64
+
+// borrowLarge returns a large buffer and what gives it back, or nil.
+func borrowLarge() ([]byte, func()) {
+	if largeInUse.Add(1) > maxLarge {
+		largeInUse.Add(-1)
+		return nil, nil
+	}
+	b := largeBuffers.Get().(*[maxToClient]byte)
+	return b[:], func() {
+		largeBuffers.Put(b)
+		largeInUse.Add(-1)
+	}
+}
+
 // outStream is an output stream as one client gets it.
 type outStream struct {
 	name  Stream
@@ -169,9 +189,10 @@ var errRemoved = errors.New("the process was removed")
 // more.
 func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bool, room int) (n int, full bool, err error) {
 	if large {
-		b := largeBuffers.Get().(*[maxToClient]byte)
-		defer largeBuffers.Put(b)
-		buf = b[:]
+		if b, giveBack := borrowLarge(); b != nil {
+			defer giveBack()
+			buf = b
+		}
 	}
 	p := buf[dataHeader:min(len(buf), dataHeader+room)]
 	off := s.sentTo()
