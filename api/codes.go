@@ -38,6 +38,7 @@ var kinds = []kind{
 	{apitypes.CodeBodyTooLarge, http.StatusRequestEntityTooLarge, "The body is too large", nil},
 	{apitypes.CodeBodyTimeout, http.StatusRequestTimeout, "The body did not arrive in time", nil},
 	{apitypes.CodeMediaType, http.StatusUnsupportedMediaType, "The body is of a type that is not understood", nil},
+	{apitypes.CodeHTTPVersion, http.StatusHTTPVersionNotSupported, "The answer cannot be given in this version of HTTP", nil},
 	{apitypes.CodeUnauthenticated, http.StatusUnauthorized, "Who asks is not known", nil},
 	{apitypes.CodeForbidden, http.StatusForbidden, "The caller may not do this", nil},
 	{apitypes.CodeNoRoute, http.StatusNotFound, "There is nothing at this path", nil},

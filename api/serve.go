@@ -79,6 +79,11 @@ func (c *call) serve() error {
 	if c.r.ContentLength != 0 && c.route.body == nil && c.route.rawBody == "" {
 		return refuse(apitypes.CodeBodyTooLarge, "", "there must be no body: nothing is taken here")
 	}
+	// Where the end of the connection is the end of the answer, a part would look like
+	// the whole.
+	if c.route.replyType == octets && !c.r.ProtoAtLeast(1, 1) {
+		return refuse(apitypes.CodeHTTPVersion, "", "%s: content is sent with HTTP/1.1 only", engine.Quote(c.r.Proto))
+	}
 	return c.route.handler(c)
 }
 

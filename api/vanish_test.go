@@ -75,3 +75,23 @@ func TestBodyWhereNoneBelongs(t *testing.T) {
 		t.Errorf("DELETE: %+v", p)
 	}
 }
+
+// With HTTP/1.0 the end of the connection is the end of the answer: a part of a file
+// would look like the whole of it.
+func TestContentNeedsHTTP11(t *testing.T) {
+	f := serve(t, nil)
+	ensure(t, f.client(), "a")
+	for path, want := range map[string]string{
+		"/v1/sessions/a/files/content?path=/etc/passwd": "505 ", "/v1/sessions/a/processes/p/logs": "505 ", "/healthz": "200 ", "/v1/status": "200 ",
+	} {
+		conn, err := net.Dial("unix", f.socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		io.WriteString(conn, "GET "+path+" HTTP/1.0\r\n\r\n")
+		if answer, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(answer[min(len(answer), 9):]), want) {
+			t.Errorf("%s: %.40q, %v, want %s", path, answer, err, want)
+		}
+	}
+}

@@ -9,6 +9,7 @@ const (
 	CodeBadPath              = "bad_path"
 	CodeBodyTooLarge         = "body_too_large"
 	CodeBodyTimeout          = "body_timeout"
+	CodeHTTPVersion          = "http_version"
 	CodeMediaType            = "unsupported_media_type"
 	CodeUnauthenticated      = "unauthenticated"
 	CodeForbidden            = "forbidden"
