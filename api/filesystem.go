@@ -41,11 +41,11 @@ func (c *call) box(key session.Key, a session.Access) (engine.LiveBox, func(), e
 	if c.who.Role >= Operator {
 		return c.s.opt.Sessions.Access(c.r.Context(), c.caller(), key, nil, a)
 	}
-	box, err := c.s.opt.Sessions.Peek(key)
+	box, release, err := c.s.opt.Sessions.Look(c.r.Context(), c.caller(), key, a)
 	if err == nil && box == nil {
 		err = refuse(apitypes.CodeBoxLost, "", "session %s: has no box now, and a viewer's request makes none", engine.Quote(key.ID))
 	}
-	return box, func() {}, err
+	return box, release, err
 }
 
 // metaOptions are those of an operation that moves no content.

@@ -39,6 +39,20 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 	return u.box, sync.OnceFunc(func() { counted(); u.release() }), nil
 }
 
+// Look is Access for callers who may only look: it does not count as use, so it keeps
+// no session alive, and it makes no new box for one that was lost: box is nil then.
+func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box engine.LiveBox, release func(), err error) {
+	if box, err = m.Peek(key); err != nil || box == nil {
+		return nil, func() {}, err
+	}
+	s, err := m.find(key)
+	if err != nil {
+		return nil, nil, err
+	}
+	release, err = m.admitAccess(ctx, c, s, a)
+	return box, release, err
+}
+
 func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {
 	if a.Write {
 		if err := s.checkWorkspace(ctx); err != nil {
