@@ -22,7 +22,9 @@ type fakeHost struct {
 	made  map[string]int // how often an id was used
 	pids  int
 	// hook, if set, is called before each operation with its name and the box; it may
-	// wait, and what it returns is the operation's error.
+	// wait, and what it returns is the operation's error. After an operation that changes
+	// something it is called with the past of the name: an error is that of an answer that
+	// is lost.
 	hook func(ctx context.Context, op, box string) error
 }
 
@@ -225,7 +227,7 @@ func (c *fakeClient) Discard(ctx context.Context, id string) error {
 		return err
 	}
 	c.host.remove(id)
-	return nil
+	return c.before(ctx, "discarded", id)
 }
 
 func (c *fakeClient) Health(context.Context) error { return nil }
@@ -266,6 +268,7 @@ func (l *fakeLive) Remove(ctx context.Context) error {
 	l.remove.Do(func() {
 		if l.err = l.c.before(ctx, "remove", l.b.id); l.err == nil {
 			l.c.host.remove(l.b.id)
+			l.err = l.c.before(ctx, "removed", l.b.id)
 		}
 	})
 	return l.err
@@ -278,9 +281,16 @@ func (l *fakeLive) Update(ctx context.Context, change engine.Change) error {
 	if err := change.Validate(); err != nil {
 		return err
 	}
-	l.b.mu.Lock()
-	defer l.b.mu.Unlock()
-	list := slices.Clone(l.b.spec.Mounts)
+	if err := l.b.change(change); err != nil {
+		return err
+	}
+	return l.c.before(ctx, "updated", l.b.id)
+}
+
+func (b *fakeBox) change(change engine.Change) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := slices.Clone(b.spec.Mounts)
 	for _, target := range change.Detach {
 		at := slices.IndexFunc(list, func(m mount) bool { return m.Target == target })
 		if at < 0 {
@@ -294,9 +304,9 @@ func (l *fakeLive) Update(ctx context.Context, change engine.Change) error {
 		}
 		list = append(list, m)
 	}
-	l.b.spec.Mounts = list
+	b.spec.Mounts = list
 	if change.Limits != nil {
-		l.b.spec.Limits = l.b.spec.Limits.Apply(*change.Limits)
+		b.spec.Limits = b.spec.Limits.Apply(*change.Limits)
 	}
 	return nil
 }
@@ -455,12 +465,12 @@ func (m *fakeManaged) Terminate(ctx context.Context, s syscall.Signal) error {
 		return err
 	}
 	m.p.box.mu.Lock()
-	defer m.p.box.mu.Unlock()
 	m.p.signals = append(m.p.signals, s)
 	if s == syscall.SIGTERM && m.p.m.Args[0] == "serve" {
 		m.p.endLocked(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: s})
 	}
-	return nil
+	m.p.box.mu.Unlock()
+	return m.l.c.before(ctx, "signaled", m.p.box.id)
 }
 
 func (m *fakeManaged) Kill(ctx context.Context) error {
@@ -477,12 +487,19 @@ func (m *fakeManaged) Forget(ctx context.Context) error {
 	if err := m.l.ready(ctx, "forget"); err != nil {
 		return err
 	}
-	m.p.box.mu.Lock()
-	defer m.p.box.mu.Unlock()
-	if !m.p.ended {
+	if err := m.p.forget(); err != nil {
+		return err
+	}
+	return m.l.c.before(ctx, "forgotten", m.p.box.id)
+}
+
+func (p *fakeProc) forget() error {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	if !p.ended {
 		return errors.New("it runs")
 	}
-	delete(m.p.box.procs, m.p.m.Key)
+	delete(p.box.procs, p.m.Key)
 	return nil
 }
 

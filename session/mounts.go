@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
@@ -91,14 +92,24 @@ func (s *session) tellMounts(c Caller, d mountDiff) {
 	}
 }
 
+// changeTimeout bounds a change of a box with its undoing; both take milliseconds.
+const changeTimeout = 30 * time.Second
+
 // change alters the running box, and then the session by alter, which must be quick
 // and is called with s.mu held. If that cannot be recorded, undo is done to the box.
-// A change that the engine must not be told of is empty. The op is held.
+// A change that the engine must not be told of is empty. The op is held. What is begun is
+// finished whether the caller is still there or not: an engine that is given up half-way
+// has changed the box or has not.
 func (s *session) change(ctx context.Context, change, undo engine.Change, alter func(policy.Resolved) policy.Resolved) error {
 	s.mu.Lock()
 	box := s.box
 	s.mu.Unlock()
 	told := change.Limits != nil || len(change.Attach) > 0 || len(change.Detach) > 0
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
+	defer cancel()
 	if told {
 		err := box.Update(ctx, change)
 		if errors.Is(err, engine.ErrBoxLost) && isDone(box.Done()) {
@@ -121,7 +132,7 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 	s.resolved, s.lifeEnd = old, life
 	s.mu.Unlock()
 	if told {
-		if e := box.Update(context.WithoutCancel(ctx), undo); e != nil {
+		if e := box.Update(ctx, undo); e != nil {
 			err = errors.Join(err, fmt.Errorf("undoing it: %w", e))
 		}
 	}

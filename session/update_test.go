@@ -1,7 +1,9 @@
 package session
 
 import (
+	"context"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -142,4 +144,26 @@ func TestUpdateOfALifetime(t *testing.T) {
 			t.Error("it outlived its lifetime")
 		}
 	})
+}
+
+// A caller that is gone in the middle of a change does not leave box and session of two
+// minds: what was attached could neither be attached nor detached again.
+func TestUpdateWithoutItsCaller(t *testing.T) {
+	b := open(t)
+	v := b.ensure(keyA, policy.Request{})
+	ctx, cancel := context.WithCancel(ctx)
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "updated" {
+			cancel()
+		}
+		return nil
+	})
+	b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(policy.Size(1 << 30))})
+	box, r := b.host.box(v.Box).spec, b.get(keyA).Resolved.Spec
+	if !slices.Equal(box.Mounts, r.Mounts) || box.Limits.Memory != r.Limits.Memory {
+		t.Errorf("box %+v, session %+v", box, r)
+	}
+	if use, _ := b.Quota("t"); use.Memory != box.Limits.Memory {
+		t.Errorf("in use: %+v", use)
+	}
 }
