@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/session/workspace"
@@ -53,6 +54,7 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 		return nil, err
 	}
 	undo.Release()
+	m.auditOpening()
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)
@@ -73,6 +75,14 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
+}
+
+// auditOpening marks the opening in the audit log: commands that have no end in front of
+// it were killed when their box was taken over, or lost with it.
+func (m *Manager) auditOpening() {
+	st := m.Stats()
+	details := map[string]any{"sessions": st.States, "adopted": st.Adopted, "lost": st.BoxesLost, "discarded": st.Discarded}
+	_ = m.audit(system, Key{}, audit.Entry{Action: "open", Decision: audit.Done, Details: details}) // reported there
 }
 
 // sweepTrash deletes what is left of workspaces that could not be deleted before.
@@ -111,6 +121,7 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	}
 	m.join()
 	m.events.close()
+	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reported there
 	return errors.Join(err, m.noteLifetimes(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 

@@ -152,7 +152,13 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	if box == nil && exists {
 		m.discardLater(rec.Box)
 	}
-	return r.settle(s, box, encode(&rec))
+	if err := r.settle(s, box, encode(&rec)); err != nil {
+		return err
+	}
+	if rec.State == Running && box == nil {
+		s.tellLost(s.reason)
+	}
+	return nil
 }
 
 // fail is for a session that nobody else uses yet.
@@ -202,7 +208,6 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 		s.fail("PID 1 of box " + s.boxID + " is gone")
 	default:
 		s.fail("taking over its box: " + err.Error())
-		r.m.report(s.key, "", s.reason)
 	}
 	return nil, nil
 }

@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
 )
@@ -77,6 +78,9 @@ func TestAdoption(t *testing.T) {
 			if st := b.Stats(); st.Adopted != 1 || st.Discarded != 0 {
 				t.Errorf("stats %+v", st)
 			}
+			if b.audit.count("open", audit.Done) != 2 || !b.audit.has("close", audit.Done) {
+				t.Error("the audit log does not tell of openings")
+			}
 			if use, _ := b.Quota("t"); use.Sessions != 1 || use.Memory != 64<<20 {
 				t.Errorf("in use: %+v", use)
 			}
@@ -117,6 +121,10 @@ func TestAdoptionAfterChanges(t *testing.T) {
 	}
 	if v := state(keyA, "vanishes"); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.ExitCode != nil {
 		t.Errorf("vanishes: %+v", v)
+	}
+	b.eventually("the end of processes in the audit log", func() bool { return b.audit.count("process-exited", audit.Done) == 3 })
+	if n := b.audit.count("box-lost", audit.Failed); n != 2 {
+		t.Errorf("%d lost boxes in the audit log", n)
 	}
 	if v := state(keyB, "lost"); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.Key != r.View().Key {
 		t.Errorf("lost: %+v", v)

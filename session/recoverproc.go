@@ -47,6 +47,7 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
 		default:
 			changes = append(changes, p.vanish())
+			begin = append(begin, func() { p.tell(p.record) }) // it does not change any more
 		}
 	}
 	s.running = running

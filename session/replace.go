@@ -160,13 +160,17 @@ func (s *session) lost(box engine.LiveBox) {
 	reason := s.reason
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
+	s.tellLost(reason)
+	if err := noted.wait(); err != nil { // the successor finds it lost as well
+		s.m.report(s.key, "", err.Error())
+	}
+}
+
+func (s *session) tellLost(reason string) {
 	s.m.counters.lost.Add(1)
 	s.m.report(s.key, "", reason)
 	s.publish(EventState, system, map[string]any{"state": Failed, "reason": reason})
 	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Decision: audit.Failed, Reason: reason})
-	if err := noted.wait(); err != nil { // the successor finds it lost as well
-		s.m.report(s.key, "", err.Error())
-	}
 }
 
 // sweepLost takes apart a lost box that nobody replaces at once.

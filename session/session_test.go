@@ -51,15 +51,17 @@ func (a *fakeAudit) Append(e audit.Entry) error {
 }
 
 // has reports whether there is an entry of action and decision.
-func (a *fakeAudit) has(action, decision string) bool {
+func (a *fakeAudit) has(action, decision string) bool { return a.count(action, decision) > 0 }
+
+func (a *fakeAudit) count(action, decision string) (n int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, e := range a.list {
 		if e.Action == action && e.Decision == decision {
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func newBench(t testing.TB) *bench {
