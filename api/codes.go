@@ -69,7 +69,7 @@ var kinds = []kind{
 	{apitypes.CodeNotAttached, http.StatusConflict, "Nothing is attached at this target", []error{mounts.ErrNotAttached}},
 	{apitypes.CodeNoMountPoint, http.StatusUnprocessableEntity, "The mount point does not exist in the box", []error{mounts.ErrNoTarget}},
 	{apitypes.CodeInvalid, http.StatusUnprocessableEntity, "A value breaks a rule", []error{engine.ErrInvalid}},
-	{apitypes.CodeTooManyConnections, http.StatusTooManyRequests, "Too many relays are open", nil},
+	{apitypes.CodeTooManyConnections, http.StatusTooManyRequests, "Too many relays or requests are open", nil},
 	{apitypes.CodeUnavailable, http.StatusServiceUnavailable, "The service cannot serve", nil},
 	{apitypes.CodeCanceled, statusVanished, "The client did not wait for the answer", []error{context.Canceled}},
 	{apitypes.CodeTimeout, http.StatusGatewayTimeout, "It took too long", []error{context.DeadlineExceeded}},

@@ -71,6 +71,14 @@ func (c *call) serve() error {
 		if err := c.admit(); err != nil {
 			return err
 		}
+		share := c.s.requestShare
+		if c.route.status == http.StatusSwitchingProtocols {
+			share = c.s.relayShare // its connection is none of the listener's any more
+		}
+		if !share.take(c.who.Tenant) {
+			return refuse(apitypes.CodeTooManyConnections, "", "%d requests of this tenant are under way: wait for some, or close some", share.most)
+		}
+		defer share.give(c.who.Tenant)
 	}
 	if err := c.checkQuery(); err != nil {
 		return err

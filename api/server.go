@@ -71,6 +71,8 @@ type Server struct {
 	openapi func() []byte
 	hubs    *hubTable
 	relays  chan struct{} // a place for each open relay
+	// What one tenant may have of the requests under way and of the relays.
+	requestShare, relayShare *share
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
@@ -95,7 +97,8 @@ func New(o Options) *Server {
 	}
 	s := &Server{
 		opt: o, log: o.Logger, metrics: o.Metrics, started: time.Now(),
-		relays: make(chan struct{}, o.MaxRelays),
+		relays:       make(chan struct{}, o.MaxRelays),
+		requestShare: newShare(o.MaxConnections), relayShare: newShare(o.MaxRelays),
 	}
 	o.Relay.Counters, o.Relay.Logger, o.Relay.Refuse = &o.Metrics.relay, o.Logger, refuseRelay
 	s.hubs = newHubTable(o.Relay)
