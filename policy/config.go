@@ -36,8 +36,8 @@ type Tenant struct {
 type Quotas struct {
 	Sessions       int64   `yaml:"sessions" json:"sessions"`
 	Processes      int64   `yaml:"processes" json:"processes"`             // managed ones
-	Execs          int64   `yaml:"execs" json:"execs"`                     // running at once
-	Memory         Size    `yaml:"memory" json:"memory"`                   // sum of the limits of live boxes, bytes
-	CPUs           float64 `yaml:"cpus" json:"cpus"`                       // sum of the limits of live boxes
+	Execs          int64   `yaml:"execs" json:"execs"`                     // commands and file operations
+	Memory         Size    `yaml:"memory" json:"memory"`                   // sum of the limits of all boxes, bytes
+	CPUs           float64 `yaml:"cpus" json:"cpus"`                       // sum of the limits of all boxes
 	WorkspaceBytes Size    `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -103,21 +104,22 @@ func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, dec
 }
 
 // decideFields says what the session has after u, its mounts apart. What a client
-// could not have asked for at the creation it cannot get later.
+// could not have asked for at the creation it cannot get later. What u leaves alone is
+// not decided again, also if the profile has changed or is gone.
 func (s *session) decideFields(have policy.Resolved, u Update) (policy.Resolved, error) {
-	r := policy.Request{Profile: have.Profile, Network: &have.Network, WritableRoot: &have.Spec.WritableRoot,
-		IdleTTL: u.IdleTTL, MaxLifetime: u.MaxLifetime, Persistent: u.Persistent, CPUs: u.CPUs, Memory: u.Memory, PIDs: u.PIDs}
-	if upper := policy.Size(have.Spec.UpperSize); upper > 0 {
-		r.UpperSize = &upper
-	}
 	want := have
 	if u.Network != nil {
 		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
 			return want, err
 		}
 		want.Network = *u.Network
-		r.Network = u.Network
 	}
+	r := policy.Request{IdleTTL: u.IdleTTL, MaxLifetime: u.MaxLifetime, Persistent: u.Persistent, CPUs: u.CPUs, Memory: u.Memory, PIDs: u.PIDs}
+	if reflect.ValueOf(r).IsZero() {
+		return want, nil
+	}
+	off := false
+	r.Profile, r.Network = have.Profile, &off
 	got, err := s.m.policy.Resolve(s.key.Tenant, r)
 	if err != nil {
 		return want, err

@@ -167,3 +167,21 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 		t.Errorf("in use: %+v", use)
 	}
 }
+
+// A session can give things up, and go on living, also when its profile is gone.
+func TestUpdateWithoutItsProfile(t *testing.T) {
+	b := newBench(t)
+	b.policy.Profiles = map[string]policy.ProfileConfig{"old": {Extends: "network_basic", CPUs: ptr(3.0)}}
+	b.start()
+	b.ensure(keyA, policy.Request{Profile: "old", Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	b.Close(ctx, false)
+	b.policy.Profiles, b.policy.NetworkAvailable = nil, false
+	b.start()
+	v, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Network: ptr(false)})
+	if err != nil || len(v.Resolved.Spec.Mounts) != 1 || v.Resolved.Network || v.Resolved.Spec.Limits.CPUs != 3 {
+		t.Errorf("%+v, %v", v, err)
+	}
+	if _, err := b.Update(ctx, me, keyA, Update{CPUs: ptr(1.0)}); !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("a limit by a profile that is gone: %v", err)
+	}
+}
