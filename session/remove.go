@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -138,7 +140,9 @@ func (s *session) tryRemove(ctx context.Context) error {
 		return err
 	}
 	if own {
-		s.deleteWorkspace(ctx)
+		if err := s.deleteWorkspace(ctx); err != nil {
+			return err
+		}
 	}
 	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
 	s.mu.Lock()
@@ -161,11 +165,16 @@ func (s *session) tryRemove(ctx context.Context) error {
 // removeTimeout bounds one attempt to take a box apart.
 const removeTimeout = 30 * time.Second
 
-// deleteWorkspace deletes the workspace of boxd's own. Its place is free even if
-// something in it cannot be deleted: that waits in the trash.
-func (s *session) deleteWorkspace(ctx context.Context) {
+// deleteWorkspace deletes the workspace of boxd's own. On success its place is free, also
+// if something in it cannot be deleted: that waits in the trash.
+func (s *session) deleteWorkspace(ctx context.Context) error {
 	err := s.m.workspaces.Delete(ctx, s.key.Tenant, s.key.ID)
-	if err != nil && !errors.Is(err, context.Canceled) {
-		s.m.report(s.key, "", err.Error())
+	if err == nil || errors.Is(err, context.Canceled) { // which counts behind the move to the trash
+		return nil
 	}
+	if _, e := os.Lstat(s.m.workspaces.Path(s.key.Tenant, s.key.ID)); !errors.Is(e, fs.ErrNotExist) {
+		return &storageError{"removing the workspace", err} // the next session of this name must not find it
+	}
+	s.m.report(s.key, "", err.Error())
+	return nil
 }

@@ -137,3 +137,23 @@ func TestQuotaOfWorkspaces(t *testing.T) {
 		b.Close(ctx, false)
 	})
 }
+
+// What a removed session has written must not be what the next one of its name finds.
+func TestWorkspaceThatCannotBeDeleted(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	file := filepath.Join(b.workspace(keyA), "file")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Remove(filepath.Join(b.dir, "workspaces", ".trash")))
+	if err := b.Remove(ctx, me, keyA); !errors.Is(err, ErrStorage) {
+		t.Errorf("error %v", err)
+	}
+	if v := b.get(keyA); v.State != Stopping {
+		t.Errorf("state %q", v.State)
+	}
+	b.restart()
+	b.ensure(keyA, policy.Request{}) // waits for the removal
+	if _, err := os.Stat(file); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a new session has the old file: %v", err)
+	}
+}

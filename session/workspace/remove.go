@@ -56,11 +56,13 @@ func (s *Store) discard(dir *os.File, name string) (string, error) {
 		}
 		err = linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(s.trash.Fd()), to) })
 	}
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return "", nil
-	case err != nil:
-		return "", &os.PathError{Op: "rename", Path: dir.Name() + "/" + name, Err: err}
+	if errors.Is(err, fs.ErrNotExist) {
+		if _, e := linux.StatAt(dir, name); errors.Is(e, fs.ErrNotExist) {
+			return "", nil
+		} // else it is the trash that is gone
+	}
+	if err != nil {
+		return "", &os.PathError{Op: "moving to the trash", Path: dir.Name() + "/" + name, Err: err}
 	}
 	return to, nil
 }
