@@ -151,8 +151,8 @@ func (p *Process) finish(res engine.Result, release func()) {
 	noted := s.m.store.enqueue(end.put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
-		// It is still known to the box, so a successor will find it there.
-		s.m.report(s.key, p.id, "recording its end: "+err.Error())
+		s.m.report(s.key, p.id, "recording its end (it is tried again): "+err.Error())
+		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()
 	s.mu.Lock()
@@ -164,6 +164,22 @@ func (p *Process) finish(res engine.Result, release func()) {
 	s.arm()
 	p.tell(end)
 	s.prune(s.m.ctx)
+}
+
+// recordLater records the end as soon as that can be done. Until then a successor finds
+// it in the box, unless that is lost.
+func (p *Process) recordLater() {
+	s := p.s
+	s.m.retry(func(context.Context) error {
+		s.mu.Lock()
+		if s.processes[p.id] != p || s.removing {
+			s.mu.Unlock()
+			return nil
+		}
+		noted := s.m.store.enqueue(p.record.put())
+		s.mu.Unlock()
+		return noted.wait()
+	})
 }
 
 func (p *Process) tell(end processRecord) {

@@ -374,6 +374,26 @@ func TestDatabaseIsFull(t *testing.T) {
 	b.ensure(keyA, policy.Request{})
 }
 
+// An end that was told while it could not be recorded is what a successor tells.
+func TestEndIsRecordedLater(t *testing.T) {
+	b := open(t)
+	p := b.launch(keyA, "p", "serve")
+	must(t, b.store.write()) // what was begun is written
+	mend := b.breakStore()
+	b.host.box(p.View().Box).proc(p.View().Key).exit(5)
+	await(t, p.Done(), "the end")
+	mend()
+	b.eventually("the record", func() bool {
+		var r processRecord
+		must(t, b.store.db.View(func(tx *bbolt.Tx) (err error) {
+			key := processKey(keyA, "p")
+			r, err = decodeProcess(key, tx.Bucket(processBucket).Get(key))
+			return err
+		}))
+		return r.State == ProcessExited && r.Result.ExitCode == 5
+	})
+}
+
 func second[T any](_ T, err error) error { return err }
 
 // breakStore makes all writes fail until mend is called.
