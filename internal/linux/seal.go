@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -38,11 +39,19 @@ func SealedCopy(path string) (*os.File, error) {
 	return dst, nil
 }
 
+// sealPatience bounds the wait for pages of a memfd that the kernel still holds.
+const sealPatience = 5 * time.Second
+
+// seal waits for what the kernel may still hold of what was just written, for a splice
+// of the copy, say: F_SEAL_WRITE is EBUSY until then (memfd_wait_for_pins in mm/memfd.c
+// gives up after 150 ms).
 func seal(f *os.File, seals int) error {
-	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
-		return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+	for end := time.Now().Add(sealPatience); ; time.Sleep(5 * time.Millisecond) {
+		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
+		if err == nil || err != unix.EBUSY || time.Now().After(end) {
+			return os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+		}
 	}
-	return nil
 }
 
 // execMemfd makes an executable, sealable memfd with a descriptor above minFD.
