@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
+	"golang.org/x/sys/unix"
 )
 
 // adoptAll takes over the boxes that the launcher before has left: those that are
@@ -29,6 +30,7 @@ func (l *Launcher) adoptAll() error {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
 	var left []os.DirEntry
+	var failed error
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	turn := make(chan struct{}, 2*runtime.NumCPU())
@@ -39,16 +41,34 @@ func (l *Launcher) adoptAll() error {
 			b, err := l.adopt(e.Name(), boot)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
+			switch {
+			case err == nil:
+				l.boxes[b.id] = b
+			case isShortage(err):
+				failed = fmt.Errorf("taking over box %q: %w", e.Name(), err)
+			default:
 				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneLine(err))
 				left = append(left, e)
-				return
 			}
-			l.boxes[b.id] = b
 		})
 	}
 	wg.Wait()
+	if failed != nil {
+		return failed
+	}
 	return l.sweepLeft(left)
+}
+
+// isShortage says that a failure is one of this process or host and says nothing about
+// the box: it is no reason to end the box. A launcher that is started again later may
+// have better luck.
+func isShortage(err error) bool {
+	for _, shortage := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
+		if errors.Is(err, shortage) {
+			return true
+		}
+	}
+	return false
 }
 
 // sweepLeft removes boxes that were not taken over, and leases of none.
@@ -56,10 +76,10 @@ func (l *Launcher) sweepLeft(left []os.DirEntry) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
 	defer cancel()
 	keep := sweepBoxes(ctx, l.instance.dir, left, l.cgroups)
-	for _, err := range keep {
+	for id, err := range keep {
 		// Its record stays for the next launcher; the others are not worse for it.
 		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
-		l.undead.Store(true)
+		l.noteUnremoved(id)
 	}
 	for id := range l.boxes {
 		keep[id] = errAdopted
@@ -163,7 +183,7 @@ func (l *Launcher) findMounts(b *box) error {
 		for _, m := range b.record.Mounts {
 			at, err := mounts.MountAt(ns, m.Target)
 			switch {
-			case err != nil && b.stillThere() != nil:
+			case err != nil && (isShortage(err) || b.stillThere() != nil):
 				return err
 			case err != nil: // the box has put something else there
 			case m.ID == pending && at != m.Under && at != 0, m.ID != pending && at == m.ID:

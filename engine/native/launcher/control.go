@@ -110,9 +110,10 @@ func awaitReady(control *wire.Conn) error {
 	return fmt.Errorf("type %d: %w", frame.Type, wire.ErrProtocol)
 }
 
-// connect opens a further connection to the agent for a client.
+// connect opens a further connection to the agent for a client. An agent that accepts
+// none any more must not hold up this process: once its queue is full it is EAGAIN.
 func (b *box) connect() (*os.File, error) {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		return nil, os.NewSyscallError("socket", err)
 	}

@@ -3,6 +3,7 @@ package launcher
 import (
 	"encoding/json"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
@@ -41,6 +42,15 @@ func (e *events) add(cgroup string, limit cgroups.Limit, count int64) {
 	e.wake()
 }
 
+// putBack takes back what could not be told. What came since is newer.
+func (e *events) putBack(untold map[eventKey]int64) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for key, count := range untold {
+		e.pending[key] = max(count, e.pending[key])
+	}
+}
+
 func (e *events) wake() {
 	select {
 	case e.more <- struct{}{}:
@@ -56,6 +66,10 @@ func (e *events) take() map[eventKey]int64 {
 	e.pending = map[eventKey]int64{}
 	return pending
 }
+
+// eventPause in between keeps a box that runs into its limits all the time from keeping
+// the client busy.
+const eventPause = 50 * time.Millisecond
 
 // tellEvents tells the client, if there is one, until ended. What happened without a
 // client is told to the next.
@@ -73,11 +87,23 @@ func (l *Launcher) tellEvents(ended <-chan struct{}) {
 		if c == nil || !c.greeted.Load() {
 			continue // woken again by whoever connects
 		}
-		for key, count := range s.events.take() {
-			body, err := json.Marshal(rpc.Event{Box: key.box, Kind: key.kind, Count: count})
-			if err != nil || c.conn.Send(rpc.TypeEvent, 0, body) != nil {
-				break
-			}
+		s.events.putBack(tell(c, s.events.take()))
+		select {
+		case <-time.After(eventPause):
+		case <-ended:
+			return
 		}
 	}
+}
+
+// tell sends events and returns those that could not be sent: then the client is gone.
+func tell(c *client, pending map[eventKey]int64) map[eventKey]int64 {
+	for key, count := range pending {
+		body, err := json.Marshal(rpc.Event{Box: key.box, Kind: key.kind, Count: count})
+		if err != nil || c.conn.Send(rpc.TypeEvent, 0, body) != nil {
+			break
+		}
+		delete(pending, key)
+	}
+	return pending
 }

@@ -224,6 +224,13 @@ func (i *instance) nextGeneration() (int64, error) {
 // generation stands above them.
 const slotBits = 31
 
+// empty says that no box has left anything. A service that failed to start does not
+// know of the boxes that there are.
+func (i *instance) empty() bool {
+	entries, err := os.ReadDir(i.boxes())
+	return len(entries) == 0 && (err == nil || errors.Is(err, fs.ErrNotExist))
+}
+
 // close removes the instance. Its boxes are gone by now.
 func (i *instance) close() error {
 	// Not mounted is fine: the launcher may have failed before.

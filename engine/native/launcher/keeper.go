@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -141,18 +142,26 @@ func (k *keeper) runOnce() (status unix.WaitStatus, err error) {
 		return 0, err
 	}
 	for {
-		ended, err := unix.Wait4(-1, &status, 0, nil)
-		switch {
-		case err == unix.EINTR:
-		case err != nil:
-			return 0, os.NewSyscallError("wait4", err)
-		case ended == pid:
-			k.mu.Lock()
-			k.pid = 0
-			k.mu.Unlock()
-			return status, nil
+		err := linux.Retry(func() error { return unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil) })
+		if err != nil {
+			return 0, os.NewSyscallError("waitid", err)
+		}
+		if ended, err := k.reap(&status); ended == pid || err != nil {
+			return status, err
 		}
 	}
+}
+
+// reap takes one process that has ended: the launcher, or what was left of a box. passOn
+// must not signal a number that is free.
+func (k *keeper) reap(status *unix.WaitStatus) (pid int, err error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	pid, err = unix.Wait4(-1, status, unix.WNOHANG, nil)
+	if pid == k.pid {
+		k.pid = 0
+	}
+	return pid, os.NewSyscallError("wait4", err)
 }
 
 // start starts a launcher from the copy that this process runs from. It returns 0 if

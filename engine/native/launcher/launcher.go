@@ -45,8 +45,9 @@ type Launcher struct {
 	// it, so that none is given out twice.
 	generation int64
 
-	mu    sync.Mutex
-	boxes map[string]*box
+	mu        sync.Mutex
+	boxes     map[string]*box
+	unremoved map[string]struct{} // boxes of which something could not be removed
 
 	// undead says that a box could not be removed: the record of it must outlive
 	// this launcher.
@@ -195,9 +196,44 @@ func (l *Launcher) serve() {
 func (l *Launcher) discard(b *box) error {
 	err := b.destroy()
 	if err != nil {
-		l.undead.Store(true)
+		l.noteUnremoved(b.id)
 	}
 	return err
+}
+
+// noteUnremoved keeps the record of a box, and has a further Remove try again.
+func (l *Launcher) noteUnremoved(id string) {
+	l.undead.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unremoved == nil {
+		l.unremoved = map[string]struct{}{}
+	}
+	l.unremoved[id] = struct{}{}
+}
+
+// removeAgain removes what is left of a box, if anything could not be removed before.
+func (l *Launcher) removeAgain(id string) error {
+	l.mu.Lock()
+	_, ok := l.unremoved[id]
+	l.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
+	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), id)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
+	if err == nil {
+		err = releaseOf(filepath.Join(l.instance.state, "ids"), l.instance.owner(id))
+	}
+	if err != nil {
+		return fmt.Errorf("removing what is left of box %q: %w", id, err)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.unremoved, id)
+	l.undead.Store(len(l.unremoved) > 0)
+	return nil
 }
 
 // close destroys all boxes and the instance.
@@ -218,8 +254,8 @@ func (l *Launcher) close() error {
 	if l.image != nil {
 		errs = append(errs, l.image.Close())
 	}
-	// Otherwise the next launcher finds there what to remove.
-	if l.instance != nil && !l.undead.Load() && (l.service == nil || len(l.boxes) == 0) {
+	// Otherwise the next launcher finds there what to remove, or to go on with.
+	if l.instance != nil && !l.undead.Load() && (l.service == nil || l.instance.empty()) {
 		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {

@@ -36,7 +36,12 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 		b.mounted[m.Target] = mounted{Mount: m, ID: id}
 	}
 	b.mu.Unlock()
-	return errors.Join(err, b.save())
+	serr := b.save()
+	if err == nil && serr != nil {
+		// What is not on record the next launcher would not know of.
+		return errors.Join(serr, l.detach(b, m.Target))
+	}
+	return errors.Join(err, serr)
 }
 
 // attachRecorded mounts what is reserved. It is on record before.

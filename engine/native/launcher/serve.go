@@ -184,7 +184,7 @@ func (l *Launcher) handleRemove(body []byte) error {
 	delete(l.boxes, m.ID)
 	l.mu.Unlock()
 	if b == nil {
-		return nil // removed already
+		return l.removeAgain(m.ID) // removed already, most likely
 	}
 	return l.discard(b)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
@@ -209,13 +210,8 @@ func (s *service) checkPeer(sock *net.UnixConn) error {
 
 // hungUp says whether the other end is closed.
 func hungUp(sock *net.UnixConn) bool {
-	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
-	err := control(sock, func(fd int) error {
-		fds[0].Fd = int32(fd)
-		_, err := unix.Poll(fds, 0)
-		return err
-	})
-	return err != nil || fds[0].Revents != 0
+	raw, err := sock.SyscallConn()
+	return err != nil || linux.HungUp(raw)
 }
 
 func control(sock *net.UnixConn, call func(fd int) error) error {

@@ -101,11 +101,7 @@ func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgro
 	failed := map[string]error{}
 	for _, b := range boxes {
 		wg.Go(func() {
-			err := sweepCgroups(ctx, host, cgroupName(dir, b.Name()))
-			if err == nil {
-				err = os.RemoveAll(filepath.Join(dir, "boxes", b.Name()))
-			}
-			if err != nil {
+			if err := sweepBox(ctx, dir, b.Name(), host); err != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				failed[b.Name()] = fmt.Errorf("box %q: %w", b.Name(), err)
@@ -114,6 +110,13 @@ func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgro
 	}
 	wg.Wait()
 	return failed
+}
+
+func sweepBox(ctx context.Context, dir, id string, host *cgroups.Host) error {
+	if err := sweepCgroups(ctx, host, cgroupName(dir, id)); err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(dir, "boxes", id))
 }
 
 func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
@@ -147,6 +150,21 @@ func sweepLeases(dir, instance string, keep map[string]error) error {
 		}
 		if err := os.Remove(path); err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// releaseOf gives back the id range of one owner.
+func releaseOf(dir, owner string) error {
+	leases, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		path := filepath.Join(dir, l.Name())
+		if target, err := os.Readlink(path); err == nil && target == owner {
+			return os.Remove(path)
 		}
 	}
 	return nil
