@@ -12,6 +12,10 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 )
 
+// maxEarly is how many boxes that are not here events are kept of: as many as there can
+// be. Words about boxes that are gone already must not add up for ever.
+const maxEarly = 4096
+
 // core is what boxes need of the engine, or service, that they belong to.
 type core struct {
 	link    *link
@@ -21,6 +25,7 @@ type core struct {
 
 	mu     sync.Mutex
 	boxes  map[*box]struct{}
+	early  map[string]map[engine.EventKind]int64 // events of boxes that are not here yet
 	closed bool
 }
 
@@ -61,10 +66,42 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 func (c *core) adopt(b *box) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.boxes[b] = struct{}{}
+	if c.closed {
+		return false
 	}
-	return !c.closed
+	c.boxes[b] = struct{}{}
+	for kind, count := range c.early[b.id] {
+		b.events.send(engine.Event{Kind: kind, Count: count})
+	}
+	delete(c.early, b.id)
+	return true
+}
+
+func (c *core) findLocked(id string) *box {
+	for b := range c.boxes {
+		if b.id == id {
+			return b
+		}
+	}
+	return nil
+}
+
+// event hands on what the launcher tells unasked. It begins with what happened while
+// there was no client, before that adopts its boxes.
+func (c *core) event(e rpc.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if b := c.findLocked(e.Box); b != nil {
+		b.events.send(engine.Event{Kind: e.Kind, Count: e.Count})
+		return
+	}
+	if c.early == nil || len(c.early) == maxEarly {
+		c.early = map[string]map[engine.EventKind]int64{}
+	}
+	if c.early[e.Box] == nil {
+		c.early[e.Box] = map[engine.EventKind]int64{}
+	}
+	c.early[e.Box][e.Kind] = e.Count
 }
 
 func (c *core) closedError() error {
@@ -80,6 +117,14 @@ func (c *core) forget(b *box) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.boxes, b)
+	delete(c.early, b.id)
+}
+
+// forgetEvents is for a box that was never here.
+func (c *core) forgetEvents(id string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.early, id)
 }
 
 // shut refuses further boxes and returns those that there are; first is false if

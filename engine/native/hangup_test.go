@@ -4,10 +4,13 @@ import (
 	"context"
 	"io"
 	"os"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -61,4 +64,39 @@ func members(t *testing.T, dir *os.File) string {
 		t.Error(err)
 	}
 	return string(b)
+}
+
+// TestAgentThatAcceptsNobody: an agent that was stopped does not hold up the launcher
+// once its queue is full: that is an error, and the box can be removed.
+func TestAgentThatAcceptsNobody(t *testing.T) {
+	e := hostileEngine(t)
+	made, err := e.Create(t.Context(), engine.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := made.(*box)
+	if err := linux.PidfdSignal(b.pidfd, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile("/proc/sys/net/core/somaxconn")
+	if err != nil {
+		t.Fatal(err)
+	}
+	queue, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	within(t, "connecting until the queue is full", func() {
+		for n := 0; err == nil && n < queue+100; n++ {
+			var files []*os.File
+			files, err = e.link.call(t.Context(), rpc.TypeConnect, rpc.Connect{ID: b.id}, nil)
+			linux.CloseAll(files)
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "connecting to agent") {
+		t.Errorf("connecting more often than the queue is long: %v", err)
+	}
+	if err := b.Remove(context.Background()); err != nil {
+		t.Error(err)
+	}
 }

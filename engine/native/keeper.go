@@ -1,7 +1,6 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -74,7 +75,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 	if err != nil {
 		return false, nil // nobody listens
 	}
-	keeper, orphaned, kerr := listenerOf(sock)
+	keeper, orphaned, kerr := listenerOf(sock, o.StateDir)
 	sock.Close()
 	conn, h, err := greetService(ctx, socket)
 	if err == nil {
@@ -95,14 +96,14 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
 	}
 	o.Logger.Info("ending the launcher that runs", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
-	launcher, lerr := openOurs(h.PID)
+	launcher, lerr := openOurs(h.PID, o.StateDir)
 	return false, errors.Join(kerr, lerr, end(keeper), end(launcher))
 }
 
 // listenerOf returns a pidfd of the process that made the listening socket which
 // sock is connected to (SO_PEERCRED, unix(7)): the keeper. It is nil where systemd did,
 // and orphaned if the process is gone.
-func listenerOf(sock *net.UnixConn) (keeper *os.File, orphaned bool, err error) {
+func listenerOf(sock *net.UnixConn, stateDir string) (keeper *os.File, orphaned bool, err error) {
 	raw, err := sock.SyscallConn()
 	if err != nil {
 		return nil, false, err
@@ -114,13 +115,14 @@ func listenerOf(sock *net.UnixConn) (keeper *os.File, orphaned bool, err error) 
 	}); err != nil || cerr != nil {
 		return nil, false, errors.Join(err, os.NewSyscallError("getsockopt(SO_PEERCRED)", cerr))
 	}
-	keeper, err = openOurs(int(cred.Pid))
+	keeper, err = openOurs(int(cred.Pid), stateDir)
 	return keeper, keeper == nil && err == nil && cred.Pid > 1, err
 }
 
-// openOurs returns a pidfd of a keeper or launcher service, nil if process pid is none:
-// its number may be a stranger's by now, or systemd's, which listens for it.
-func openOurs(pid int) (*os.File, error) {
+// openOurs returns a pidfd of the keeper or launcher service of a state directory, nil if
+// process pid is none: its number may be a stranger's by now, the keeper of another
+// directory included, or systemd's, which listens for it.
+func openOurs(pid int, stateDir string) (*os.File, error) {
 	if pid <= 1 {
 		return nil, nil
 	}
@@ -133,12 +135,21 @@ func openOurs(pid int) (*os.File, error) {
 	}
 	args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	ended, eerr := linux.HasExited(f, 0)
-	ours := bytes.HasPrefix(args, []byte("boxd-init\x00keeper\x00")) || bytes.HasPrefix(args, []byte("boxd-init\x00launcher\x00--service\x00"))
-	if err != nil || eerr != nil || ended || !ours {
+	if err != nil || eerr != nil || ended || !isOurs(strings.Split(string(args), "\x00"), stateDir) {
 		f.Close()
 		return nil, nil
 	}
 	return f, nil
+}
+
+// isOurs says whether args are those of a keeper or launcher service of a state
+// directory.
+func isOurs(args []string, stateDir string) bool {
+	if len(args) < 3 || args[0] != "boxd-init" || args[1] != "keeper" && (args[1] != "launcher" || args[2] != "--service") {
+		return false
+	}
+	i := slices.Index(args, "--state-dir")
+	return i >= 0 && i+1 < len(args) && filepath.Clean(args[i+1]) == filepath.Clean(stateDir)
 }
 
 // endPatience is how long an old launcher may take to end after SIGTERM.

@@ -152,7 +152,7 @@ func (l *link) register(conn *wire.Conn) (uint32, chan *wire.Frame, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.conn != conn {
-		return 0, nil, l.lostErrorLocked()
+		return 0, nil, fmt.Errorf("%w: %w", errUnsent, l.lostErrorLocked())
 	}
 	l.next++
 	ch := make(chan *wire.Frame, 1)
@@ -185,6 +185,9 @@ func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.Fi
 	defer cancel()
 	for {
 		files, err := l.callOnce(ctx, typ, request, reply)
+		if l.o.dial != nil && errors.Is(err, errUnsent) {
+			continue
+		}
 		if !errors.Is(err, errLost) || l.o.dial == nil || typ == rpc.TypeCreate || typ == rpc.TypeStop {
 			return files, err
 		}
@@ -200,6 +203,9 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 	if err != nil {
 		return nil, fmt.Errorf("encoding request: %w", err)
 	}
+	if len(body) > wire.MaxBody {
+		return nil, fmt.Errorf("request of %d bytes: there can be %d, labels and environment included: %w", len(body), wire.MaxBody, engine.ErrInvalid)
+	}
 	r := request{typ: typ}
 	if c, ok := ask.(rpc.Create); ok {
 		r.box = c.Spec.ID
@@ -213,9 +219,8 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 		return nil, err
 	}
 	if err := conn.Send(typ, id, body); err != nil {
-		l.giveUp(id, r)
-		conn.Close() // half a frame, or nobody there: the reader finds out
-		return nil, fmt.Errorf("%w: %w: %w", engine.ErrNoLauncher, errLost, err)
+		l.unsent(conn, id)
+		return nil, fmt.Errorf("%w: %w: %w: %w", engine.ErrNoLauncher, errLost, errUnsent, err)
 	}
 	var frame *wire.Frame
 	select {

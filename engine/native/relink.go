@@ -15,6 +15,10 @@ import (
 // lost: nobody knows whether it was carried out.
 var errLost = errors.New("connection lost")
 
+// errUnsent is besides in that of a request that the launcher surely does not carry
+// out: it has not got all of it.
+var errUnsent = errors.New("request not sent")
+
 // How a lost connection is made again. A launcher that was killed is back within
 // a fraction of a second: it prepares the image and finds its boxes.
 const (
@@ -38,6 +42,32 @@ func (l *link) lose(err error) {
 			l.orphans = append(l.orphans, r.box)
 		}
 		delete(l.given, id)
+	}
+}
+
+// unsent takes back request id and has nobody use conn, on which it could not be sent:
+// it is lost, and the reader finds out.
+func (l *link) unsent(conn *wire.Conn, id uint32) {
+	conn.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.waiting, id)
+	if l.conn == conn {
+		l.conn = nil
+	}
+}
+
+// forsake has a box removed that may have come of a Create that was lost and that is
+// not tried again.
+func (l *link) forsake(id string) {
+	l.mu.Lock()
+	up := l.conn != nil
+	if !up {
+		l.orphans = append(l.orphans, id)
+	}
+	l.mu.Unlock()
+	if up {
+		_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // lost as well, the box is found by Boxes
 	}
 }
 

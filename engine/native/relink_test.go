@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -160,5 +162,102 @@ func TestEventsMerge(t *testing.T) {
 	}
 	if len(got) != 2 || got[engine.EventOOM] != 99 || got[engine.EventPIDs] != 198 {
 		t.Errorf("events: %v", got)
+	}
+}
+
+// TestRelinkUnsent: what a launcher that is gone has not got is put to the next one,
+// boxes to be made included.
+func TestRelinkUnsent(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	for n := range 50 {
+		f := <-launchers
+		f.conn.Close()
+		done := make(chan error, 1)
+		go func() {
+			_, err := l.call(t.Context(), rpc.TypeCreate, rpc.Create{Spec: engine.Spec{ID: "b"}}, nil)
+			done <- err
+		}()
+		f = <-launchers
+		f.reply(f.receive(rpc.TypeCreate, new(rpc.Create)), nil)
+		if err := <-done; err != nil {
+			t.Fatalf("create %d: %v", n, err)
+		}
+		f.conn.Close()
+	}
+}
+
+// TestRelinkUnsentIsNoOrphan: a box whose making was not even asked for is not removed
+// by the next launcher, which may be at it by then.
+func TestRelinkUnsentIsNoOrphan(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	f := <-launchers
+	defer f.conn.Close()
+	l.mu.Lock()
+	conn := l.conn
+	l.mu.Unlock()
+	id, _, err := l.register(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.unsent(conn, id)
+	f = <-launchers
+	defer f.conn.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.call(t.Context(), rpc.TypePing, struct{}{}, nil)
+		done <- err
+	}()
+	f.reply(f.receive(rpc.TypePing, new(struct{})), nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRequestTooLong: it is the affair of its caller, and of nobody else on the
+// connection.
+func TestRequestTooLong(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	f := <-launchers
+	defer f.conn.Close()
+	labels := map[string]string{"x": strings.Repeat("<", wire.MaxBody/4)} // six bytes each as JSON
+	_, err := l.call(t.Context(), rpc.TypeCreate, rpc.Create{Spec: engine.Spec{ID: "b", Labels: labels}}, nil)
+	if !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("too long a request: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() {
+		_, err := l.call(t.Context(), rpc.TypePing, struct{}{}, nil)
+		done <- err
+	}()
+	f.reply(f.receive(rpc.TypePing, new(struct{})), nil)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestEventsBeforeAdoption: what a box ran into while nobody was there is heard by who
+// adopts it.
+func TestEventsBeforeAdoption(t *testing.T) {
+	c := &core{boxes: map[*box]struct{}{}}
+	for n := range int64(3) {
+		c.event(rpc.Event{Box: "b", Kind: engine.EventOOM, Count: n})
+		c.event(rpc.Event{Box: "other", Kind: engine.EventOOM, Count: 9})
+	}
+	c.event(rpc.Event{Box: "b", Kind: engine.EventPIDs, Count: 7})
+	b := &box{id: "b", events: newEvents()}
+	c.adopt(b)
+	got := map[engine.EventKind]int64{}
+	for range 2 {
+		e := <-b.events.ch
+		got[e.Kind] = e.Count
+	}
+	if got[engine.EventOOM] != 2 || got[engine.EventPIDs] != 7 {
+		t.Errorf("events: %v", got)
+	}
+	for n := range 3 * maxEarly {
+		c.event(rpc.Event{Box: fmt.Sprint(n), Kind: engine.EventOOM})
+	}
+	if len(c.early) > maxEarly {
+		t.Errorf("events of %d boxes are kept", len(c.early))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -85,27 +86,16 @@ func dialPatiently(ctx context.Context, socket string) (*wire.Conn, error) {
 	}
 }
 
-// event hands on what the launcher tells unasked.
-func (c *core) event(e rpc.Event) {
-	for _, b := range c.find(e.Box) {
-		b.events.send(engine.Event{Kind: e.Kind, Count: e.Count})
-	}
-}
-
-// find returns the box of that name, if there is one.
-func (c *core) find(id string) []*box {
+// find returns the box of that name, nil if there is none.
+func (c *core) find(id string) *box {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for b := range c.boxes {
-		if b.id == id {
-			return []*box{b}
-		}
-	}
-	return nil
+	return c.findLocked(id)
 }
 
-// createTries is how many launchers may be lost while they are at one box.
-const createTries = 5
+// createTries is how many launchers may be lost while they are at one box: it may be
+// the box that they do not survive.
+const createTries = 10
 
 // Create implements engine.Service.
 func (s *Service) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox, error) {
@@ -117,19 +107,25 @@ func (s *Service) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox,
 		if err == nil {
 			return b, nil
 		}
-		if !errors.Is(err, errLost) || try == createTries {
+		if !errors.Is(err, errLost) {
 			return nil, err
 		}
-		if err := s.Discard(ctx, spec.ID); err != nil {
-			return nil, fmt.Errorf("creating box: removing what was made when the launcher was lost: %w", err)
+		if try < createTries {
+			derr := s.Discard(ctx, spec.ID)
+			if derr == nil {
+				continue
+			}
+			err = fmt.Errorf("creating box: removing what was made when the launcher was lost: %w", derr)
 		}
+		s.link.forsake(spec.ID)
+		return nil, err
 	}
 }
 
 // Adopt implements engine.Service. With the zero Spec the launcher's own record of
 // the box counts, as it does for what was changed in a live box.
 func (s *Service) Adopt(ctx context.Context, id string, _ engine.Spec) (engine.LiveBox, error) {
-	if len(s.find(id)) > 0 {
+	if s.find(id) != nil {
 		return nil, fmt.Errorf("adopting box %q: it is adopted already", id)
 	}
 	var m rpc.Adopted
@@ -168,6 +164,7 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	if _, err := s.link.call(ctx, rpc.TypeRemove, rpc.Box{ID: id}, nil); err != nil {
 		return fmt.Errorf("removing box %q: %w", id, err)
 	}
+	s.forgetEvents(id)
 	return nil
 }
 
@@ -220,14 +217,14 @@ func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if sock, err := connectUnix(ctx, socket); err == nil {
-		if keeper, _, err := listenerOf(sock); err == nil && keeper != nil {
+		if keeper, _, err := listenerOf(sock, filepath.Dir(socket)); err == nil && keeper != nil {
 			pidfds = append(pidfds, keeper)
 		}
 		sock.Close()
 	}
 	if conn, h, err := greetService(ctx, socket); err == nil {
 		conn.Close()
-		if launcher, err := openOurs(h.PID); err == nil && launcher != nil {
+		if launcher, err := openOurs(h.PID, filepath.Dir(socket)); err == nil && launcher != nil {
 			pidfds = append(pidfds, launcher)
 		}
 	}
