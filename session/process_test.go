@@ -29,7 +29,7 @@ func TestProcessRunsAndExits(t *testing.T) {
 	if p.Result().ExitCode != 7 {
 		t.Errorf("result %+v", p.Result())
 	}
-	if !b.audit.has("start", audit.Allow) || !b.audit.has("idle-exempt", audit.Allow) {
+	if !b.audit.has("start", audit.Allow) || !b.audit.has("start", audit.Done) || !b.audit.has("idle-exempt", audit.Allow) {
 		t.Error("the audit log lacks something")
 	}
 	b.eventually("the audit entry of its end", func() bool { return b.audit.has("process-exited", audit.Done) })

@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/boxd/boxd/audit"
-	"github.com/boxd/boxd/engine"
 )
 
 // replace builds a new box for a session whose box is lost or stopped, on the same
@@ -102,96 +100,3 @@ func (s *session) clearBox(ctx context.Context) error {
 	}
 	return nil
 }
-
-// watch looks after box until it is gone or the manager closes.
-func (s *session) watch(box engine.LiveBox) {
-	events := box.Events()
-	for {
-		select {
-		case e, ok := <-events:
-			if !ok {
-				events = nil
-				continue
-			}
-			s.limit(e)
-		case <-box.Done():
-			s.lastLimits(events)
-			s.lost(box)
-			s.sweepLost(box)
-			return
-		case <-s.m.ctx.Done():
-			return
-		}
-	}
-}
-
-// lastLimits publishes what a box that is gone has left of events, which often say why.
-func (s *session) lastLimits(events <-chan engine.Event) {
-	for {
-		select {
-		case e, ok := <-events:
-			if !ok {
-				return
-			}
-			s.limit(e)
-		default:
-			return
-		}
-	}
-}
-
-// limit publishes a limit that the box ran into.
-func (s *session) limit(e engine.Event) {
-	kind := EventOOM
-	if e.Kind == engine.EventPIDs {
-		kind = EventPIDsLimit
-	}
-	s.publish(kind, system, map[string]any{"count": e.Count})
-}
-
-// lost marks the session as failed because PID 1 of box is gone, unless that is known.
-func (s *session) lost(box engine.LiveBox) {
-	s.mu.Lock()
-	if s.box != box || s.state != Running || s.removing || !isDone(box.Done()) {
-		s.mu.Unlock()
-		return
-	}
-	s.state, s.reason = Failed, "PID 1 of box "+s.boxID+" is gone"
-	reason := s.reason
-	noted := s.m.store.enqueue(s.recordLocked().put())
-	s.mu.Unlock()
-	s.tellLost(reason)
-	if err := noted.wait(); err != nil { // the successor finds it lost as well
-		s.m.report(s.key, "", err.Error())
-	}
-}
-
-func (s *session) tellLost(reason string) {
-	s.m.counters.lost.Add(1)
-	s.m.report(s.key, "", reason)
-	s.publish(EventState, system, map[string]any{"state": Failed, "reason": reason})
-	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Decision: audit.Failed, Reason: reason})
-}
-
-// sweepLost takes apart a lost box that nobody replaces at once.
-func (s *session) sweepLost(box engine.LiveBox) {
-	s.m.retry(func(ctx context.Context) error {
-		if err := s.begin(ctx); err != nil {
-			return nil // closing
-		}
-		defer s.end()
-		s.mu.Lock()
-		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // nobody has built another one
-		s.mu.Unlock()
-		if !mine {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(ctx, sweepTimeout)
-		defer cancel()
-		return s.clearBox(ctx)
-	})
-}
-
-// sweepTimeout bounds how long a use of the session waits for the clean-up of its
-// lost box, which it does itself if it must.
-const sweepTimeout = 5 * time.Second

@@ -2,10 +2,8 @@ package session
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -96,6 +94,8 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	view := p.View()
 	m.tell(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
 		Process: p.id, Request: c.Request, Details: map[string]any{"pid": view.PID}})
+	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done,
+		Details: map[string]any{"pid": view.PID}}) // it is allowed and done
 	if !m.spawn(func() { p.watch(release) }) { // after that, so that its end is told behind it
 		release() // closing: the process goes on, and the successor sees it
 	}
@@ -151,106 +151,4 @@ func (p *Process) abandon(old *Process) {
 	}
 	close(p.done)
 	close(p.gone)
-}
-
-// launch runs the program of p and records that. On failure nothing runs.
-func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
-	s := u.s
-	s.mu.Lock()
-	resolved, running, key := s.resolved, s.running, p.record.Key
-	s.mu.Unlock()
-	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
-	if err := m.audit(c, s.key, entry); err != nil {
-		return err
-	}
-	exempt := m.policy.MayStayIdle(resolved, running+1)
-	if err := m.auditDecision(c, s.key, exempt, p.id); err != nil {
-		return err
-	}
-	live, err := u.box.Launch(ctx, managed(spec, key, resolved.Env))
-	if err != nil {
-		m.killStray(u.box, key)
-		return fmt.Errorf("starting %s: %w", engine.Quote(spec.Args[0]), causeOf(ctx, err))
-	}
-	if err := p.run(live, exempt.Allowed); err != nil {
-		m.end(live)
-		return err
-	}
-	return nil
-}
-
-// run marks p as running, once that is recorded.
-func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
-	s := p.s
-	s.mu.Lock()
-	r := p.record
-	r.State, r.PID = ProcessRunning, live.Control().PID()
-	noted := s.m.store.enqueue(r.put())
-	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if p.stopped { // meanwhile, which the record must tell whichever was written last
-		r.State = ProcessStopping
-		s.m.store.enqueue(r.put())
-	}
-	p.record, p.live = r, live
-	s.running++
-	s.exempt = exempt
-	close(p.up)
-	return nil
-}
-
-// killStray ends a process that may run although its start was not confirmed.
-func (m *Manager) killStray(box engine.LiveBox, key string) {
-	for _, live := range box.Managed() {
-		if live.Key() == key {
-			m.end(live)
-		}
-	}
-}
-
-// end kills and forgets a process that nobody knows.
-func (m *Manager) end(live engine.ManagedProcess) {
-	m.spawn(func() {
-		m.retry(func(ctx context.Context) error {
-			if isDone(live.Done()) {
-				err := live.Forget(ctx)
-				if errors.Is(err, engine.ErrBoxLost) {
-					return nil
-				}
-				return err
-			}
-			if err := live.Control().Kill(ctx); err != nil {
-				return err
-			}
-			select {
-			case <-live.Done():
-			case <-ctx.Done():
-				return nil
-			}
-			_ = live.Forget(ctx) // an unknown process is forgotten at the next opening
-			return nil
-		})
-	})
-}
-
-// newProcessKey draws a name for the box. It ends in id, if that is possible, so that a
-// process is found again by a person, and if the database is lost.
-func newProcessKey(id string) string {
-	key := strings.ToLower(rand.Text()[:16])
-	if len(id) > 64-len(key)-1 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return key
-	}
-	return key + "-" + id
-}
-
-// processID is the id that newProcessKey was given, or the key itself.
-func processID(key string) string {
-	if _, id, found := strings.Cut(key, "-"); found && policy.ValidateProcessID(id) == nil {
-		return id
-	}
-	return key
 }

@@ -1,0 +1,118 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// session goes on with the session of a record. An error is one of the engine, which
+// means that Open has to be tried again.
+func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
+	m := r.m
+	if rec.State == Creating && rec.Generation == 1 {
+		return r.giveUp(rec) // nobody has seen it
+	}
+	s := r.restore(rec)
+	exists := r.boxes[rec.Box]
+	var box engine.LiveBox
+	var err error
+	switch {
+	case rec.State == Stopping:
+		return r.goOnRemoving(s)
+	case rec.State == Running && exists:
+		if box, err = r.adopt(ctx, s); err != nil {
+			return err
+		}
+	case rec.State == Running:
+		s.fail("its box is gone, as after a restart of the host")
+	case rec.State == Creating:
+		s.fail("building a new box was interrupted")
+	}
+	if box == nil && exists {
+		m.discardLater(rec.Box)
+	}
+	if err := r.settle(s, box, encode(&rec)); err != nil {
+		return err
+	}
+	if rec.State == Running && box == nil {
+		s.tellLost(s.reason)
+	}
+	return nil
+}
+
+// fail is for a session that nobody else uses yet.
+func (s *session) fail(reason string) { s.state, s.reason = Failed, reason }
+
+// giveUp removes what there is of a session that was never seen.
+func (r *recovery) giveUp(rec sessionRecord) error {
+	if r.boxes[rec.Box] {
+		r.m.counters.discarded.Add(1)
+		r.m.discardLater(rec.Box) // without a record it is a stray one to the next opening
+	}
+	if rec.Resolved.Workspace == "" {
+		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
+	}
+	return r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil})
+}
+
+// goOnRemoving goes on with the removal of a session in the background.
+func (r *recovery) goOnRemoving(s *session) error {
+	s.removing = true
+	s.cancel()
+	for _, p := range s.processes {
+		if !p.record.State.Ended() { // it goes with its box
+			p.record.State, p.record.Result = ProcessFailed, &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+			close(p.up)
+			close(p.done)
+		}
+	}
+	reason := s.reason
+	r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
+	return nil
+}
+
+// adopt takes over the box of s; nil if that is not possible, s has failed then.
+func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error) {
+	box, err := r.m.engine.Adopt(ctx, s.boxID, engine.Spec{})
+	if err != nil && !errors.Is(err, engine.ErrBoxLost) && ctx.Err() == nil {
+		box, err = r.m.engine.Adopt(ctx, s.boxID, engine.Spec{}) // it is not given up lightly
+	}
+	switch {
+	case err == nil:
+		s.correct(box.Spec())
+		return box, nil
+	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
+		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
+	case errors.Is(err, engine.ErrBoxLost):
+		s.fail("PID 1 of box " + s.boxID + " is gone")
+	default:
+		s.fail("taking over its box: " + err.Error())
+	}
+	return nil, nil
+}
+
+// isShortage reports whether err says more about this process or the host than about
+// the box, which must not die of it.
+func isShortage(err error) bool {
+	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+// correct believes the box about what can change while it lives: the last manager may
+// have ended between a change and its record.
+func (s *session) correct(spec engine.Spec) {
+	if spec.ID != s.boxID {
+		return // an engine that does not tell
+	}
+	s.resolved.Spec.Mounts, s.resolved.Spec.Limits = spec.Mounts, spec.Limits
+	s.release()
+	s.release = s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(spec)))
+}
