@@ -362,12 +362,14 @@ func TestDatabaseIsFull(t *testing.T) {
 		"ensure": second(b.Ensure(ctx, me, keyB, policy.Request{})),
 		"start":  second(b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}})),
 		"update": second(b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})),
-		"stop":   p.Stop(ctx, me, StopOptions{}),
 		"remove": b.Remove(ctx, me, keyA),
 	} {
 		if !errors.Is(err, ErrStorage) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want one line about the database", name, err)
 		}
+	}
+	if err := p.Stop(ctx, me, StopOptions{}); err != nil || p.View().State != ProcessStopped {
+		t.Errorf("a full disk keeps a process running: %v, %+v", err, p.View())
 	}
 	mend()
 	b.eventually("the removal", func() bool { return len(b.host.ids()) == 0 && len(b.List("")) == 0 })

@@ -25,11 +25,7 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 		Details: map[string]any{"grace": o.Grace.String()}}); err != nil {
 		return err
 	}
-	first, err := p.markStopped()
-	if err != nil {
-		return err
-	}
-	if first && !s.m.spawn(func() { p.terminate(o.Grace) }) {
+	if p.markStopped() && !s.m.spawn(func() { p.terminate(o.Grace) }) {
 		return ErrClosed
 	}
 	select {
@@ -43,33 +39,25 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 }
 
 // markStopped records that p is to be stopped, and reports whether the caller is the
-// first to want that.
-func (p *Process) markStopped() (first bool, err error) {
+// first to want that. A database that cannot be written is no reason to let it run: it
+// only keeps a successor from going on with the stop.
+func (p *Process) markStopped() (first bool) {
 	s := p.s
 	s.mu.Lock()
 	if p.stopped || p.ending || p.record.State.Ended() {
 		s.mu.Unlock()
-		return false, nil
+		return false
 	}
-	old := p.record.State
 	p.stopped = true
-	r := p.record
-	if old == ProcessRunning {
-		r.State = ProcessStopping
+	if p.record.State == ProcessRunning {
 		p.record.State = ProcessStopping
 	}
-	noted := s.m.store.enqueue(r.put())
+	noted := s.m.store.enqueue(p.record.put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !p.ending && p.record.State == ProcessStopping {
-			p.record.State = ProcessRunning
-		}
-		p.stopped = false
-		return false, err
+		s.m.report(s.key, p.id, "recording its stop: "+err.Error())
 	}
-	return true, nil
+	return true
 }
 
 // terminate ends p.
