@@ -146,18 +146,21 @@ func execDetails(details map[string]any, args []string) map[string]any {
 	for k, v := range details {
 		out[k] = v
 	}
-	room := maxAuditArgs
-	var shown []string
+	out["args"] = shownArgs(args, maxAuditArgs)
+	return out
+}
+
+// shownArgs is as much of args as fits into room bytes, for people.
+func shownArgs(args []string, room int) (shown []string) {
+	most := room / 8
 	for _, arg := range args {
-		if len(arg) > room || len(shown) == maxAuditArgs/8 {
-			shown = append(shown, cut(arg[:min(len(arg), room)])+"…")
-			break
+		if len(arg) > room || len(shown) == most {
+			return append(shown, strings.ToValidUTF8(arg[:min(len(arg), room)], "")+"…")
 		}
 		room -= len(arg)
 		shown = append(shown, arg)
 	}
-	out["args"] = shown
-	return out
+	return shown
 }
 
 // cut shortens a string of a caller for the audit log, whose lines are bounded.

@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -39,6 +40,18 @@ func TestProcessRunsAndExits(t *testing.T) {
 	}
 	if isDone(p.Gone()) {
 		t.Error("its output is gone")
+	}
+}
+
+// A command line that nobody reads must not fill the daemon's memory.
+func TestLongCommandLineIsShownInPart(t *testing.T) {
+	b := open(t)
+	p := b.launch(keyA, "p", "serve", strings.Repeat("x", 100<<10), "y")
+	if args := p.View().Args; len(args) != 2 || args[0] != "serve" || len(args[1]) > maxRecordArgs {
+		t.Errorf("%d arguments", len(args))
+	}
+	if got := b.host.box(p.View().Box).proc(p.View().Key).m.Args; len(got) != 3 || len(got[1]) != 100<<10 {
+		t.Errorf("the program gets %d arguments", len(got))
 	}
 }
 

@@ -102,11 +102,15 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	return p, nil
 }
 
+// maxRecordArgs bounds in bytes what is kept of a command line in memory and in the
+// database, as long as the process is: it is only shown.
+const maxRecordArgs = 4096
+
 // claim takes the id for a new process and records it. old had the id and has ended.
 func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
 	p = newProcess(s, processRecord{
 		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
-		State: ProcessStarting, Args: spec.Args, TTY: spec.TTY != nil, History: spec.History,
+		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, History: spec.History,
 		DropOldest: spec.DropOldest, StartedAt: time.Now().Round(0),
 	})
 	s.mu.Lock()

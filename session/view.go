@@ -74,7 +74,7 @@ type ProcessView struct {
 	State   ProcessState `json:"state"`
 	// PID is that in the box; 0 before and after it runs.
 	PID     int      `json:"pid,omitempty"`
-	Args    []string `json:"args"`
+	Args    []string `json:"args"` // the first 4 KiB of them
 	TTY     bool     `json:"tty"`
 	History int64    `json:"history"` // bytes per stream
 	// DropOldest: see [ProcessSpec].
