@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -487,6 +488,9 @@ func TestRevokedMountIsNotMountedAgain(t *testing.T) {
 	b.Close(ctx, false)
 	b.policy.AllowedMountRoots = []string{"/srv/other"}
 	b.start()
+	if list := b.Errors(); len(list) != 1 || !strings.Contains(list[0].Message, "not allowed any more") {
+		t.Errorf("operators are told %+v", list)
+	}
 	b.host.kill(v.Box)
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrDenied) {
 		t.Errorf("error %v, want a refusal", err)

@@ -84,6 +84,9 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 	switch {
 	case err == nil:
 		s.correct(box.Spec())
+		if _, err := r.m.policy.RecheckMounts(s.key.Tenant, s.resolved); err != nil {
+			r.m.report(s.key, "", "its box keeps, as long as it lives, what is not allowed any more: "+err.Error())
+		}
 		return box, nil
 	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
 		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
