@@ -142,14 +142,34 @@ func (in *input) end(c *client, off uint64) bool {
 
 // finishLocked closes what is to be closed once the queue is empty.
 func (in *input) finishLocked() {
-	if !in.closing || in.draining || in.state != wire.InputOpen {
-		return
+	switch {
+	case !in.closing || in.draining || in.state != wire.InputOpen:
+	case in.tty:
+		in.draining = true
+		go in.finishTerminal(in.raw)
+	default:
+		in.state = wire.InputClosed
+		in.closeLocked()
 	}
-	in.state = wire.InputClosed
-	if in.tty {
-		_ = in.raw.Control(func(fd uintptr) { _, _ = write(int(fd), []byte{endOfFile(int(fd))}) })
+}
+
+// finishTerminal sends the character that ends the input, which may have to wait for
+// room as everything else.
+func (in *input) finishTerminal(raw syscall.RawConn) {
+	var err error
+	cerr := raw.Write(func(fd uintptr) bool {
+		_, err = write(int(fd), []byte{endOfFile(int(fd))})
+		return err != unix.EAGAIN
+	})
+	in.mu.Lock()
+	in.draining = false
+	in.wroteLocked(0, err, cerr)
+	if in.state == wire.InputOpen {
+		in.state = wire.InputClosed
+		in.closeLocked()
 	}
-	in.closeLocked()
+	in.mu.Unlock()
+	in.tell()
 }
 
 // endOfFile is the character that ends the input of a terminal, ^D if it has none
