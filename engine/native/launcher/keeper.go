@@ -101,16 +101,17 @@ func (k *keeper) run() error {
 	for {
 		began := time.Now()
 		status, err := k.runOnce()
-		if err != nil {
-			return err
-		}
-		if k.stopped() || status.Exited() && status.ExitStatus() == 0 {
+		if k.stopped() || err == nil && status.Exited() && status.ExitStatus() == 0 {
 			return nil
 		}
-		if _, err := os.Stat(k.options.StateDir); err != nil {
-			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", describeStatus(status), err)
+		why := describeStatus(status)
+		if err != nil { // a host without memory may have some later
+			why = oneLine(err)
 		}
-		fmt.Fprintf(os.Stderr, "boxd-init: the launcher ended (%s), starting it again\n", describeStatus(status))
+		if _, err := os.Stat(k.options.StateDir); err != nil {
+			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", why, err)
+		}
+		fmt.Fprintf(os.Stderr, "boxd-init: the launcher ended (%s), starting it again\n", why)
 		if time.Since(began) > quickDeath {
 			delay = firstDelay
 			continue
