@@ -183,6 +183,11 @@ def fill(fd):
     try:
         while True: os.write(fd, b"x" * 4096)
     except BlockingIOError: pass
+def take(fd): # whatever the agent takes meanwhile, until its ring is full
+    while True:
+        fill(1)
+        try: return os.read(fd, 1 << 20)
+        except BlockingIOError: pass
 `
 	for _, c := range []struct {
 		name, script string
@@ -193,7 +198,7 @@ def fill(fd):
 		{"fills-shrunk", fill + "fcntl.fcntl(1, fcntl.F_SETPIPE_SZ, 4096); fill(1); os._exit(7)", false},
 		{"fills-terminal", fill + "fill(1); os._exit(7)", true},
 		{"fills-stdin", fill + "fd = os.open('/dev/stdin', os.O_RDWR); fill(fd); os._exit(7)", false},
-		{"takes-back", fill + "fd = os.open('/dev/stdout', os.O_RDWR | os.O_NONBLOCK); fill(1); os.read(fd, 1 << 20); fill(1); os._exit(7)", false},
+		{"takes-back", fill + "fd = os.open('/dev/stdout', os.O_RDWR | os.O_NONBLOCK); take(fd); fill(1); os._exit(7)", false},
 		{"closes", "import os\nfor fd in range(3): os.close(fd)\nos._exit(7)", false},
 		{"swaps", "import os\nos.dup2(0, 1); os.dup2(0, 2); os._exit(7)", false},
 		{"splices", fill + "r, w = os.pipe(); fill(w); os.set_blocking(1, False); os.splice(r, 1, 1 << 16); os._exit(7)", false},
