@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -151,5 +152,19 @@ func TestEvents(t *testing.T) {
 	}
 	if len(e.take()) != 0 {
 		t.Error("taken twice")
+	}
+}
+
+// TestRecordTooLong: what could not be read back is not written, and is the caller's
+// fault.
+func TestRecordTooLong(t *testing.T) {
+	b := newTestBox("b")
+	b.dir = t.TempDir()
+	b.record = &record{Spec: engine.Spec{Labels: map[string]string{"x": strings.Repeat("x", maxRecord)}}}
+	if err := b.save(); !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("recording too much: %v", err)
+	}
+	if files, _ := os.ReadDir(b.dir); len(files) > 0 {
+		t.Errorf("files: %v", files)
 	}
 }
