@@ -26,8 +26,9 @@ type loaded struct {
 	aside  string
 }
 
-// errForeign is a database of another version.
-var errForeign = errors.New("unknown version")
+// errForeign is a database of another version. It is whole, so it is not kept aside
+// like a damaged one: whoever went back to an older boxd by mistake loses nothing.
+var errForeign = errors.New("written by another version of boxd")
 
 // openStore opens the database at path. One that cannot be read is kept aside
 // under another name, and what could be read of it is written into a new one.
@@ -51,7 +52,7 @@ func openStore(path string) (*store, loaded, error) {
 // damaged tells a database that is no use from one that cannot be got at.
 func damaged(err error) bool {
 	var errno syscall.Errno
-	return !errors.As(err, &errno) && !errors.Is(err, bolterrors.ErrTimeout)
+	return !errors.As(err, &errno) && !errors.Is(err, bolterrors.ErrTimeout) && !errors.Is(err, errForeign)
 }
 
 // salvage makes a new database of what was read from a damaged one.
@@ -118,7 +119,8 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 			return err
 		}
 	case len(v) != 1 || v[0] != recordVersion:
-		return fmt.Errorf("%w %x, this program knows %d", errForeign, v, recordVersion)
+		return fmt.Errorf("%w: its format is %x, this one knows %d: run that version, or move the file away to have sessions found by their boxes alone",
+			errForeign, v, recordVersion)
 	}
 	got.fresh = meta.Get(searchKey) != nil
 	if v := meta.Get(epochKey); len(v) == 8 {

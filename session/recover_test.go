@@ -231,9 +231,6 @@ func TestDamagedDatabase(t *testing.T) {
 				must(b.t, err)
 			}
 		},
-		"version": func(b *bench, _ string) {
-			b.database(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte{99}) })
-		},
 		"a record": func(b *bench, _ string) {
 			b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put(sessionKey(keyA), []byte("{}")) })
 		},
@@ -265,6 +262,24 @@ func TestDamagedDatabase(t *testing.T) {
 				t.Errorf("after another restart: %+v", v)
 			}
 		})
+	}
+}
+
+func TestForeignDatabaseIsLeftAlone(t *testing.T) {
+	b := open(t)
+	before := b.ensure(keyA, policy.Request{})
+	b.crash()
+	setVersion := func(v byte) {
+		b.database(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte{v}) })
+	}
+	setVersion(99)
+	if err := b.tryStart(); !errors.Is(err, errForeign) {
+		t.Errorf("error %v", err)
+	}
+	setVersion(recordVersion)
+	b.start()
+	if after := b.get(keyA); after.Box != before.Box {
+		t.Errorf("session %+v", after)
 	}
 }
 
