@@ -19,9 +19,9 @@ func TestRefusedWhenComingAgain(t *testing.T) {
 		case 1:
 			hub.Serve(w, r, relay.Grant{})
 		case 2:
-			http.Error(w, `{"code":"shutting_down","status":503,"detail":"soon"}`, 503)
+			http.Error(w, `{"code":"shutting_down","status":503,"detail":"soon"}`, http.StatusServiceUnavailable)
 		default:
-			http.Error(w, `{"code":"output_gone","status":410,"detail":"gone"}`, 410)
+			http.Error(w, `{"code":"output_gone","status":410,"detail":"gone"}`, http.StatusGone)
 		}
 	})
 	var lost []error

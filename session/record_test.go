@@ -71,7 +71,9 @@ func FuzzRecords(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		value := withSum(body)
 		if r, err := decodeSession(key, value); err == nil {
-			countable(boxUse(r.Resolved.Spec))
+			if u := countable(boxUse(r.Resolved.Spec)); u.CPUs != u.CPUs || u.Memory < engine.Unlimited {
+				t.Errorf("%+v cannot be counted", u)
+			}
 			again, err := decodeSession(key, r.put().value)
 			if err != nil || again.key() != r.key() {
 				t.Errorf("%+v is not taken again: %v", r, err)
