@@ -140,6 +140,9 @@ func (o *output) ReadAt(ctx context.Context, p []byte, off int64) (n int, at int
 		if n > 0 || err != nil || len(p) == 0 {
 			return n, at, err
 		}
+		if changed == nil && ctx.Err() == nil {
+			continue
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -149,26 +152,27 @@ func (o *output) ReadAt(ctx context.Context, p []byte, off int64) (n int, at int
 }
 
 // tryRead reads what there is. With nothing it returns a channel that is closed when
-// there may be something.
+// there may be something; or nil if all was overwritten while it was read, for as long
+// as a hostile agent likes.
 func (o *output) tryRead(p []byte, off int64) (n int, at int64, changed <-chan struct{}, err error) {
-	for {
-		o.mu.Lock()
-		o.refreshLocked()
-		head, err := o.head, o.err
-		if at = max(off, o.floor); head <= at || err != nil {
-			changed, watch, err := o.waitLocked()
-			o.mu.Unlock()
-			o.tell(watch)
-			return 0, off, changed, err
-		}
+	o.mu.Lock()
+	o.refreshLocked()
+	head, err := o.head, o.err
+	if at = max(off, o.floor); head <= at || err != nil {
+		changed, watch, err := o.waitLocked()
 		o.mu.Unlock()
-		if n, err = o.copyOut(p[:min(int64(len(p)), head-at)], at); err != nil || n == 0 {
-			return 0, at, nil, err
-		}
-		if gone := o.overtaken(at); gone < int64(n) {
-			return copy(p, p[gone:n]), at + gone, nil, nil
-		}
+		o.tell(watch)
+		return 0, off, changed, err
 	}
+	o.mu.Unlock()
+	if n, err = o.copyOut(p[:min(int64(len(p)), head-at)], at); err != nil || n == 0 {
+		return 0, at, nil, err
+	}
+	gone := o.overtaken(at)
+	if gone >= int64(n) {
+		return 0, at, nil, nil
+	}
+	return copy(p, p[gone:n]), at + gone, nil, nil
 }
 
 // waitLocked returns what to wait for and, if the agent does not know of it yet, the
