@@ -18,7 +18,8 @@ type Service interface {
 	Adopt(ctx context.Context, id string, spec Spec) (LiveBox, error)
 	// Boxes lists the ids of all boxes that exist, adopted or not.
 	Boxes(ctx context.Context) ([]string, error)
-	// Discard removes a box that was not adopted. An unknown one is no error.
+	// Discard removes a box that was not adopted, or what is left of one whose Remove
+	// failed, for which it may be called again. An unknown one is no error.
 	Discard(ctx context.Context, id string) error
 	// Health is nil if a box could be made now, and says why not otherwise.
 	Health(ctx context.Context) error

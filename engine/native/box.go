@@ -270,7 +270,7 @@ func (b *box) currentLimits() engine.Limits {
 }
 
 // Remove implements engine.Box. When ctx ends it returns; what is begun is finished
-// by the launcher.
+// by the launcher. It is done once: after an error only Service.Discard tries again.
 func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
