@@ -19,6 +19,10 @@ var (
 	ErrNoDir = errors.New("working directory does not exist")
 	// ErrBoxLost: PID 1 of the box is gone.
 	ErrBoxLost = errors.New("box is lost")
+	// ErrMayHaveRun comes with ErrBoxLost: the box was lost after a command was handed
+	// to it and before it said whether it runs. To start it again may be to do
+	// something twice.
+	ErrMayHaveRun = errors.New("the command may have run")
 	// ErrNoLauncher: boxd-init is missing, of another version, or died.
 	ErrNoLauncher = errors.New("launcher not available")
 )

@@ -45,13 +45,16 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	defer stop()
 
 	p, err := u.box.Start(ctx, run.cmd)
-	if errors.Is(err, engine.ErrBoxLost) {
+	if unstarted(err) {
 		var again *use
 		if again, err = m.again(ctx, c, u, a); err == nil {
 			u.release()
 			u = again
 			p, err = u.box.Start(ctx, run.cmd)
 		}
+	}
+	if errors.Is(err, engine.ErrMayHaveRun) {
+		return m.finish(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
 	}
 	if err != nil {
 		return ExecResult{}, m.fail(c, key, "exec", fmt.Errorf("starting %s: %w", engine.Quote(run.cmd.Args[0]), causeOf(ctx, err)))
@@ -62,6 +65,12 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	return m.finish(c, u, run, res, err, time.Since(began))
+}
+
+// unstarted says that a start failed because the box is lost, and that it was not
+// begun: it can be done again in another box.
+func unstarted(err error) bool {
+	return errors.Is(err, engine.ErrBoxLost) && !errors.Is(err, engine.ErrMayHaveRun)
 }
 
 // lostTimeout bounds the time between the engine's word that a box is lost and the

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -198,6 +199,28 @@ func TestBoxLostBeforeExec(t *testing.T) {
 	res := b.exec(keyA, "exit", "5")
 	if res.ExitCode != 5 || !res.Session.Recreated || res.Session.Box == v.Box {
 		t.Errorf("result %+v", res)
+	}
+}
+
+// What may have run is not run again.
+func TestBoxLostWhileStarting(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	begun := 0
+	b.host.setHook(func(_ context.Context, op, box string) error {
+		if op != "start" && op != "launch" {
+			return nil
+		}
+		begun++
+		b.host.kill(box)
+		return fmt.Errorf("%w: %w", engine.ErrBoxLost, engine.ErrMayHaveRun)
+	})
+	res := b.exec(keyA, "exit", "5")
+	if res.Verdict != engine.BoxLost || res.ExitCode != -1 || res.Session.Recreated || begun != 1 {
+		t.Errorf("%d starts, result %+v", begun, res)
+	}
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.Is(err, engine.ErrMayHaveRun) || begun != 2 {
+		t.Errorf("%d starts, error %v", begun, err)
 	}
 }
 

@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -28,7 +27,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	}
 	defer func() { u.release() }() // u may become another
 	p, err := m.start(ctx, c, u, spec)
-	if errors.Is(err, engine.ErrBoxLost) {
+	if unstarted(err) {
 		var again *use
 		if again, err = m.again(ctx, c, u, a); err == nil {
 			u.release()

@@ -247,6 +247,9 @@ func TestHostileAgentSays(t *testing.T) {
 					t.Errorf("Start: %v", err)
 				}
 				if err != nil {
+					if errors.Is(err, engine.ErrBoxLost) && !errors.Is(err, engine.ErrMayHaveRun) {
+						t.Errorf("Start: %v, want ErrMayHaveRun", err)
+					}
 					return
 				}
 				r, err := p.Wait()

@@ -159,8 +159,8 @@ func TestHostileAgentLaunch(t *testing.T) {
 			})
 			within(t, "launching", func() {
 				_, err := b.Launch(t.Context(), engine.Managed{Key: "k", Args: []string{"x"}, History: engine.MinHistory})
-				if !errors.Is(err, engine.ErrBoxLost) {
-					t.Errorf("Launch: %v, want ErrBoxLost", err)
+				if !errors.Is(err, engine.ErrBoxLost) || !errors.Is(err, engine.ErrMayHaveRun) {
+					t.Errorf("Launch: %v, want ErrBoxLost and ErrMayHaveRun", err)
 				}
 				<-b.Done()
 				i.acts.Wait() // before the rings are closed

@@ -60,7 +60,11 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	p.began = time.Now()
 	close(p.known)
 	files := slices.Concat(p.slot.birth, pty)
-	err = link.ask(&question{typ: wire.TypeLaunch, launch: p}, p.wanted.Marshal(), files...)
+	ask := &question{typ: wire.TypeLaunch, launch: p}
+	err = link.ask(ask, p.wanted.Marshal(), files...)
+	if ask.sent && errors.Is(err, engine.ErrBoxLost) {
+		err = fmt.Errorf("%w: %w", err, engine.ErrMayHaveRun)
+	}
 	if err != nil {
 		b.unaccount(&p.account)
 		return errors.Join(p.launchError(&cmd, err), p.giveUp(err))

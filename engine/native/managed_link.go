@@ -37,6 +37,7 @@ type question struct {
 	typ    byte
 	launch *managed   // what shall be launched
 	listed []*managed // what a List was told so far
+	sent   bool       // the agent may have got it
 	reply  chan error // one value
 }
 
@@ -107,7 +108,7 @@ func (l *managedLink) ask(q *question, body []byte, files ...*os.File) error {
 	id := l.next
 	l.asked[id] = q
 	l.mu.Unlock()
-	if l.conn.Send(q.typ, id, body, files...) != nil {
+	if q.sent = l.conn.Send(q.typ, id, body, files...) == nil; !q.sent {
 		l.conn.Close() // then the reader answers
 	}
 	t := time.AfterFunc(answerDeadline, func() { l.conn.Close() })

@@ -123,11 +123,12 @@ func (p *process) awaitStart(ctx context.Context) error {
 			return p.box.startError(&p.cmd, failed)
 		default:
 		}
-		return fmt.Errorf("starting command in box %q: %w", p.box.id, engine.ErrBoxLost)
+		return fmt.Errorf("starting command in box %q: %w: %w", p.box.id, engine.ErrBoxLost, engine.ErrMayHaveRun)
 	case <-ctx.Done():
 		return errors.Join(context.Cause(ctx), p.kill(unix.SIGKILL))
 	case <-timer.C:
-		return errors.Join(fmt.Errorf("starting command in box %q: no answer in %v: %w", p.box.id, startDeadline, engine.ErrBoxLost), p.kill(unix.SIGKILL))
+		err := fmt.Errorf("starting command in box %q: no answer in %v: %w: %w", p.box.id, startDeadline, engine.ErrBoxLost, engine.ErrMayHaveRun)
+		return errors.Join(err, p.kill(unix.SIGKILL))
 	}
 }
 
