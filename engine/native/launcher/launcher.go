@@ -112,11 +112,13 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 		return nil, errors.New("launcher does not run from a sealed copy of boxd-init")
 	}
 	l = &Launcher{
-		service:  s,
-		boxes:    map[string]*box{},
-		deny:     append([]string{stateDir}, mounts.DefaultDeny...),
-		budget:   newBudget(),
-		creating: make(chan struct{}, 2*runtime.NumCPU()),
+		service: s,
+		boxes:   map[string]*box{},
+		deny:    append([]string{stateDir}, mounts.DefaultDeny...),
+		budget:  newBudget(),
+		// No more at once than there are processors: with twice as many a hundred boxes are
+		// there 15 % sooner, but commands in others wait 10 to 20 % longer meanwhile.
+		creating: make(chan struct{}, runtime.NumCPU()),
 	}
 	if l.policy, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp policy: %w", err)
