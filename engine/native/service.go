@@ -171,6 +171,9 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 // Health implements engine.Service.
 func (s *Service) Health(ctx context.Context) error {
 	_, err := s.link.call(ctx, rpc.TypePing, struct{}{}, nil)
+	if err != nil && ctx.Err() != nil {
+		return fmt.Errorf("%w: it does not answer: %w", engine.ErrNoLauncher, err)
+	}
 	return err
 }
 

@@ -36,6 +36,37 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
+// TestLauncherGone: without a launcher and whoever would start it again, the daemon says
+// that it cannot serve, and why. The next start of the daemon heals that.
+func TestLauncherGone(t *testing.T) {
+	d, c := start(t, newDir(t))
+	before := ensure(t, c, "lives")
+	for _, role := range []daemon.Role{daemon.Keeper, daemon.Launcher} {
+		for _, pid := range d.Find(role) {
+			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	status, err := c.Status(timeLimit(t))
+	if err != nil || status.Available || !strings.Contains(status.Reason, "launcher") {
+		t.Errorf("status %+v, %v; must not be available, because of the launcher", status, err)
+	}
+	if err := d.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if status, err := c.Status(timeLimit(t)); err != nil || !status.Available {
+		t.Errorf("status %+v, %v; must be available again", status, err)
+	}
+	if after := ensure(t, c, "lives"); after.Box != before.Box {
+		t.Errorf("the session has box %s, had %s", after.Box, before.Box)
+	}
+	run(t, c, "lives", "true")
+}
+
 // TestSecondDaemon: one daemon per state directory.
 func TestSecondDaemon(t *testing.T) {
 	dir := newDir(t)
