@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -188,15 +186,8 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		return nil, err
 	}
 	defer exe.Close()
-	cmd := &exec.Cmd{
-		Path: linux.FdPath(exe),
-		Args: []string{"boxd-init", "keeper", "--state-dir", o.StateDir,
-			"--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)},
-		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
-		Dir:         "/",
-		Stderr:      os.Stderr,
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
-	}
+	cmd := initCommand(exe, "keeper", "--state-dir", o.StateDir,
+		"--client", strconv.Itoa(o.ClientUID)+":"+strconv.Itoa(o.ClientGID))
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}

@@ -33,21 +33,26 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 		return nil, err
 	}
 	defer exe.Close()
-	cmd := &exec.Cmd{
-		Path:       linux.FdPath(exe),
-		Args:       []string{"boxd-init", "launcher", "--state-dir", o.StateDir},
-		Env:        []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
-		Dir:        "/",
-		Stderr:     os.Stderr,
-		ExtraFiles: []*os.File{socket},
-		// A terminal's ^C is for the command; the launcher ends with its client.
-		// Its mounts are seen by nobody else.
-		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Cloneflags: unix.CLONE_NEWNS},
-	}
+	cmd := initCommand(exe, "launcher", "--state-dir", o.StateDir)
+	cmd.ExtraFiles = []*os.File{socket}
+	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // its mounts are seen by nobody else
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
 	}
 	return cmd, nil
+}
+
+// initCommand runs a sealed copy of boxd-init in a role, apart from the terminal, whose
+// ^C is for commands.
+func initCommand(exe *os.File, args ...string) *exec.Cmd {
+	return &exec.Cmd{
+		Path:        linux.FdPath(exe),
+		Args:        append([]string{"boxd-init"}, args...),
+		Env:         []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
+		Dir:         "/",
+		Stderr:      os.Stderr,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
 }
 
 // checkPaths refuses a state directory around or beneath the binary: libcontainer

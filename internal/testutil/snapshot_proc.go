@@ -53,10 +53,15 @@ func listDescendants() map[string]string {
 	return list
 }
 
-// isDescendant follows the parents of p up to this process.
+// isDescendant says whether p is below this process.
 func isDescendant(p process, all map[int]process) bool {
+	return isOrBelow(p, all, func(p process) bool { return p.ppid == self.pid })
+}
+
+// isOrBelow says whether p, or one of its ancestors, is what is asked for.
+func isOrBelow(p process, all map[int]process, is func(process) bool) bool {
 	for range len(all) { // a bound: parents may change while we look
-		if p.ppid == self.pid {
+		if is(p) {
 			return true
 		}
 		parent, ok := all[p.ppid]

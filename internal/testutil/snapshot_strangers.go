@@ -64,17 +64,7 @@ func (p process) box() string {
 
 // own says whether a process is a launcher of a stranger, or below one.
 func (s strangers) own(p process, all map[int]process) bool {
-	for range len(all) { // a bound: parents may change while we look
-		if s.launchers[p.pid] {
-			return true
-		}
-		parent, ok := all[p.ppid]
-		if !ok {
-			return false
-		}
-		p = parent
-	}
-	return false
+	return isOrBelow(p, all, func(p process) bool { return s.launchers[p.pid] })
 }
 
 // ownPath says whether a cgroup, a file of state or the target of a lease

@@ -126,24 +126,11 @@ func (b *bench) rate(what string, s, bare series, g goal) {
 // also on failure.
 func (b *bench) create(ctx context.Context, n, parallel int) ([]engine.Box, error) {
 	boxes := make([]engine.Box, n)
-	errs := make([]error, n)
-	turn := make(chan struct{}, parallel)
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() {
-			turn <- struct{}{}
-			defer func() { <-turn }()
-			boxes[i], errs[i] = b.engine.Create(ctx, b.spec())
-		})
-	}
-	wg.Wait()
-	made := slices.DeleteFunc(boxes, func(box engine.Box) bool { return box == nil })
-	for _, err := range errs {
-		if err != nil {
-			return made, err
-		}
-	}
-	return made, nil
+	err := atOnce(n, parallel, func(i int) (err error) {
+		boxes[i], err = b.engine.Create(ctx, b.spec())
+		return err
+	})
+	return slices.DeleteFunc(boxes, func(box engine.Box) bool { return box == nil }), err
 }
 
 func removeAll(ctx context.Context, boxes []engine.Box) {
