@@ -30,6 +30,7 @@ func (e *Error) Unwrap() error { return e.Err }
 const (
 	fieldSource = "mount source"
 	fieldTarget = "mount target"
+	fieldVolume = "mount volume"
 )
 
 // refuse builds an Error without a cause.

@@ -1,6 +1,6 @@
 package mounts
 
-// Mount says that a directory or regular file of the host appears in a box.
+// Mount says that a directory or regular file of the host, or of a volume, appears in a box.
 // It is a pure value: nothing is opened until [Open].
 type Mount struct {
 	// Source is the absolute path on the host. Symlinks in it are resolved
@@ -15,4 +15,7 @@ type Mount struct {
 	// that leads out is refused, and so is an absolute symlink wherever it leads.
 	// Empty: anywhere that [Open] allows.
 	Within string `json:"within,omitempty"`
+	// Volume is the name of the volume that Source is a path in: "/" is all of it. No
+	// symlink leads out of it. Empty: Source is one of the host.
+	Volume string `json:"volume,omitempty"`
 }

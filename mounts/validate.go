@@ -13,6 +13,9 @@ const (
 	// MaxMounts is how many mounts a box can have.
 	MaxMounts = 64
 
+	// MaxVolumeName is the length of a volume's name in bytes.
+	MaxVolumeName = 64
+
 	maxPath = 4095
 	maxName = 255
 )
@@ -24,12 +27,34 @@ func (m Mount) Validate() error {
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return err
 	}
+	if m.Volume != "" {
+		if err := m.checkVolume(); err != nil {
+			return err
+		}
+	}
 	if m.Within != "" {
 		if _, err := m.beneath(); err != nil {
 			return err
 		}
 	}
 	return checkTarget(m.Target)
+}
+
+// checkVolume holds the rules for a source that is in a volume.
+func (m Mount) checkVolume() error {
+	if !IsVolumeName(m.Volume) {
+		return refuse(fieldVolume, m.Volume, `must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, MaxVolumeName)
+	}
+	if m.Within != "" {
+		return refuse(fieldWithin, m.Within, "must be empty for a source in a volume, which is never left anyway")
+	}
+	return nil
+}
+
+// IsVolumeName says whether name can be that of a volume.
+func IsVolumeName(name string) bool {
+	const lowerDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
+	return name != "" && len(name) <= MaxVolumeName && name[0] != '-' && strings.Trim(name, lowerDigits+"-") == ""
 }
 
 // ValidateAll checks each mount and the set: at most MaxMounts, no target twice.

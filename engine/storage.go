@@ -1,0 +1,137 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/boxd/boxd/mounts"
+)
+
+// Storage keeps directories of limited size, for workspaces and other data that
+// outlives a box. All limits are hard: the kernel enforces them, and who writes more
+// gets ENOSPC or EDQUOT. It is safe for concurrent use.
+type Storage interface {
+	// MakeVolume makes the volume, or gives one that exists these limits: ErrInvalid
+	// if it cannot become so small. ErrUnenforceable, with the reason, where the host
+	// can do neither project quota nor loop devices.
+	MakeVolume(ctx context.Context, v Volume) error
+	// RemoveVolume removes the volume with all that is in it. An unknown one is no
+	// error; one that a box has mounted is not removed, and the error names the box.
+	RemoveVolume(ctx context.Context, name string) error
+	// Volumes lists all volumes by name, and what they use.
+	Volumes(ctx context.Context) ([]VolumeState, error)
+	// OpenDirectory returns a directory in which all files belong to the user of the
+	// calling process: an id-mapped view where they do not. What it makes there belongs
+	// to the owner of the directory. The caller closes it; nothing stays mounted.
+	OpenDirectory(ctx context.Context, d Directory) (*os.File, error)
+	// LimitDirectory bounds a directory of the host that is not a volume, what is in it
+	// already included. ErrUnenforceable, with file system and advice, where there is
+	// no project quota. 0, 0 takes the limit away.
+	LimitDirectory(ctx context.Context, d Directory, bytes, inodes int64) error
+}
+
+// Bounds of a volume.
+const (
+	MinVolumeBytes  = 1 << 20
+	MinVolumeInodes = 16
+	MaxVolumeInodes = math.MaxUint32 // what an inode number of ext4 can be
+
+	bytesPerInode      = 16 << 10
+	leastDefaultInodes = 1024
+)
+
+// Volume is a directory of limited size that the engine keeps.
+type Volume struct {
+	// Name is 1 to 64 of a-z, 0-9 and "-", starting with a letter or digit.
+	Name string `json:"name"`
+	// Bytes is MinVolumeBytes … MaxMemory. What the file system needs for itself
+	// comes out of it.
+	Bytes int64 `json:"bytes"`
+	// Inodes is how many files and directories there can be: MinVolumeInodes …
+	// MaxVolumeInodes; 0 is one for each 16 KiB, at least 1024.
+	Inodes int64 `json:"inodes,omitempty"`
+}
+
+// WithDefaults returns v with the number of inodes filled in.
+func (v Volume) WithDefaults() Volume {
+	v.Inodes = cmp.Or(v.Inodes, min(max(v.Bytes/bytesPerInode, leastDefaultInodes), MaxVolumeInodes))
+	return v
+}
+
+// Validate checks v without touching the kernel. Errors are of type *[FieldError].
+func (v Volume) Validate() error {
+	if err := ValidateVolumeName(v.Name); err != nil {
+		return err
+	}
+	if v.Bytes < MinVolumeBytes || v.Bytes > MaxMemory {
+		return &FieldError{"volume.bytes", sizeValue(v.Bytes), fmt.Sprintf("must be %s to %s", FormatSize(MinVolumeBytes), FormatSize(MaxMemory))}
+	}
+	return validateCount("volume.inodes", v.Inodes, MinVolumeInodes, MaxVolumeInodes)
+}
+
+// ValidateVolumeName checks the name of a volume.
+func ValidateVolumeName(name string) error {
+	if !mounts.IsVolumeName(name) {
+		return &FieldError{"volume", Quote(name), fmt.Sprintf(`must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, mounts.MaxVolumeName)}
+	}
+	return nil
+}
+
+// The ways in which a volume is limited, see [VolumeState].
+const (
+	ByProjectQuota = "project-quota" // of the file system that it is a directory of
+	ByImage        = "image"         // it is a file system of its own
+)
+
+// VolumeState is a volume and what it uses.
+type VolumeState struct {
+	Volume
+	UsedBytes  int64  `json:"used_bytes"`
+	UsedInodes int64  `json:"used_inodes"`
+	By         string `json:"by"` // ByProjectQuota or ByImage
+}
+
+// Directory names a directory of a volume or of the host.
+type Directory struct {
+	// Volume that Path is in; empty: Path is one of the host.
+	Volume string
+	// Path is absolute. In a volume "/" is all of it.
+	Path string
+	// Within is the directory of the host that Path must be or lie beneath, as for
+	// [mounts.Mount]. A directory of the host must have one; in a volume it is empty.
+	Within string
+	// Make makes what is missing, with the owner and the mode of the nearest parent
+	// that exists. Nothing of Path may be a symlink then.
+	Make bool
+	// ReadOnly forbids writes through the descriptor.
+	ReadOnly bool
+}
+
+// Validate checks the shape of d without touching the kernel. Errors are of type
+// *[FieldError].
+func (d Directory) Validate() error {
+	if err := validatePath("directory.path", d.Path); err != nil {
+		return err
+	}
+	if d.Volume != "" {
+		if err := ValidateVolumeName(d.Volume); err != nil {
+			return err
+		}
+		if d.Within != "" {
+			return &FieldError{"directory.within", Quote(d.Within), "must be empty for a directory of a volume"}
+		}
+	} else if err := validatePath("directory.within", d.Within); err != nil {
+		return err
+	}
+	if d.Make && (d.Path != path.Clean(d.Path) || strings.ContainsFunc(d.Path, isControl)) {
+		return &FieldError{"directory.path", Quote(d.Path), "must be cleaned and without control characters to be made"}
+	}
+	return nil
+}
+
+func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
