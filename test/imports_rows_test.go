@@ -51,6 +51,10 @@ var rows = []row{
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
+	{"langbot/transfer", []string{"internal/linux", "langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
+	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
+	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
+
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
 	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
 	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
