@@ -39,7 +39,7 @@ func mountsOf(list []apitypes.Mount) []policy.Mount {
 	}
 	all := make([]policy.Mount, len(list))
 	for i, m := range list {
-		all[i] = policy.Mount(m)
+		all[i] = policy.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly}
 	}
 	return all
 }

@@ -26,6 +26,7 @@ type Config struct {
 	Exec       Exec     `yaml:"exec"`
 	Relay      Relay    `yaml:"relay"`
 	HTTP       HTTP     `yaml:"http"`
+	Langbot    Langbot  `yaml:"langbot"`
 
 	Policy policy.Config `yaml:",inline"`
 }
@@ -107,6 +108,7 @@ func Default() Config {
 		Relay:    Relay{History: engine.DefaultHistory, MaxClients: 4096},
 		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxConnections: 4096,
 			HeaderTimeout: seconds(5), IdleTimeout: seconds(120)},
+		Langbot: defaultLangbot(),
 		Policy: policy.Config{
 			TenantDefaults: policy.DefaultQuotas,
 			Limits:         policy.DefaultLimits,

@@ -49,10 +49,11 @@ type Caps struct {
 	MaxLifetime Duration `json:"max_lifetime"`
 }
 
-// DefaultProfile is the profile of a request that names none, and DefaultIdleTTL
-// the idle TTL of profiles that set none.
+// DefaultProfile is the profile of a request that names none, LangbotProfile that of
+// the door for LangBot, and DefaultIdleTTL the idle TTL of profiles that set none.
 const (
 	DefaultProfile = "default"
+	LangbotProfile = "langbot"
 	DefaultIdleTTL = 300 * time.Second
 )
 

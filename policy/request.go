@@ -20,10 +20,22 @@ type Request struct {
 	// WorkspaceMode is "rw", "ro" or "none".
 	WorkspaceMode *string `json:"workspace_mode,omitempty"`
 	// Workspace is a directory of the host; empty: one that boxd keeps.
-	Workspace string            `json:"workspace,omitempty"`
-	Mounts    []Mount           `json:"mounts,omitempty"`
-	User      *engine.User      `json:"user,omitempty"`
-	Env       map[string]string `json:"env,omitempty"` // 64 KiB together at most
+	Workspace string `json:"workspace,omitempty"`
+	// WorkspaceSize is the hard limit of the workspace in bytes, WorkspaceInodes that
+	// of its files and directories. 0 is no limit, and 0 inodes with a size is a number
+	// that follows from it.
+	WorkspaceSize   *Size  `json:"workspace_size,omitempty"`
+	WorkspaceInodes *int64 `json:"workspace_inodes,omitempty"`
+	// WorkspaceTarget is where the workspace is mounted, an absolute, cleaned path;
+	// empty: engine.WorkspaceTarget.
+	WorkspaceTarget string `json:"workspace_target,omitempty"`
+	// MakeWorkspace makes a Workspace that is missing, as the owner of the directory
+	// above it. For callers within boxd: no client can say so.
+	MakeWorkspace bool `json:"-"`
+
+	Mounts []Mount           `json:"mounts,omitempty"`
+	User   *engine.User      `json:"user,omitempty"`
+	Env    map[string]string `json:"env,omitempty"` // 64 KiB together at most
 	// IdleTTL is the time without use after which the session ends, MaxLifetime the
 	// time after which it ends in any case; 0 in MaxLifetime is never.
 	IdleTTL     *Duration `json:"idle_ttl,omitempty"`
@@ -46,6 +58,9 @@ type Mount struct {
 	Source   string `json:"source"`
 	Target   string `json:"target"`
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Volume of the engine that Source is a path in, "/" being all of it; empty: the
+	// host. For callers within boxd, so it is not held against the allowed mount roots.
+	Volume string `json:"-"`
 }
 
 // Modes of a workspace.
@@ -61,13 +76,22 @@ type Resolved struct {
 	// Spec has every mount of the request, the workspace only if it is a host path
 	// (the first one then). A workspace of boxd's own is added by the session, with
 	// [Resolved.WorkspaceMount].
-	Spec          engine.Spec   `json:"spec"`
-	Network       bool          `json:"network"`
-	WorkspaceMode string        `json:"workspace_mode"`      // never empty
-	Workspace     string        `json:"workspace,omitempty"` // host path; empty: one of boxd's own
-	Env           []string      `json:"env,omitempty"`       // KEY=VALUE, sorted
-	IdleTTL       time.Duration `json:"idle_ttl"`            // above 0; without meaning if Persistent
-	MaxLifetime   time.Duration `json:"max_lifetime"`        // 0: for ever
+	Spec          engine.Spec `json:"spec"`
+	Network       bool        `json:"network"`
+	WorkspaceMode string      `json:"workspace_mode"`      // never empty
+	Workspace     string      `json:"workspace,omitempty"` // host path; empty: one of boxd's own
+	// WorkspaceSize and WorkspaceInodes are its hard limits; 0: none, and inodes that
+	// follow from the size.
+	WorkspaceSize   int64 `json:"workspace_size,omitempty"`
+	WorkspaceInodes int64 `json:"workspace_inodes,omitempty"`
+	// WorkspaceTarget is where it is mounted; empty in what was written before there
+	// was a choice. See [Resolved.Target].
+	WorkspaceTarget string `json:"workspace_target,omitempty"`
+	// MakeWorkspace makes a Workspace that is missing.
+	MakeWorkspace bool          `json:"make_workspace,omitempty"`
+	Env           []string      `json:"env,omitempty"` // KEY=VALUE, sorted
+	IdleTTL       time.Duration `json:"idle_ttl"`      // above 0; without meaning if Persistent
+	MaxLifetime   time.Duration `json:"max_lifetime"`  // 0: for ever
 	Persistent    bool          `json:"persistent"`
 	Timeout       time.Duration `json:"timeout"`     // of a command that names none
 	TimeoutCap    time.Duration `json:"timeout_cap"` // of any command

@@ -190,6 +190,9 @@ func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
 	return s.box, nil
 }
 
+// Storage is that of the options; nil if there is none.
+func (m *Manager) Storage() engine.Storage { return m.options.Storage }
+
 // Profiles lists the profiles of the policy.
 func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }
 

@@ -43,6 +43,9 @@ type Exec struct {
 	// OutputLimit per stream in bytes; 0, or more than the manager's, is that of the
 	// manager.
 	OutputLimit int64
+	// NoOutputLimit lets the command write as much as it likes: Stdout and Stderr are
+	// the caller's, who bounds what is kept. OutputLimit is without meaning then.
+	NoOutputLimit bool
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
 	// Started, if not nil, is called once when the program runs, with its handle for
@@ -78,6 +81,11 @@ type ProcessSpec struct {
 	// DropOldest overwrites the oldest output when a ring is full; else the process
 	// waits for a reader.
 	DropOldest bool `json:"drop_oldest,omitempty"`
+	// DropStderr does so for stderr only: stdout waits for a reader.
+	DropStderr bool `json:"drop_stderr,omitempty"`
+	// Memory bounds what this process and its descendants use, in bytes, beside the
+	// limit of the session; 0 is only that one.
+	Memory int64 `json:"memory,omitempty"`
 }
 
 // StopOptions say how to stop a managed process.

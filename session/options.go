@@ -21,7 +21,9 @@ type Options struct {
 	// Workspaces is the directory of the workspaces that boxd keeps; made if missing.
 	Workspaces string
 	Engine     engine.Service
-	Policy     *policy.Policy
+	// Storage keeps the workspaces that have a hard limit. Nil: such a limit is refused.
+	Storage engine.Storage
+	Policy  *policy.Policy
 	// Audit is told every decision; what it cannot write down is not done. Nil: no
 	// audit.
 	Audit Auditor
