@@ -54,7 +54,7 @@ type output struct {
 // newOutput takes ownership of src, which is in non-blocking mode. capacity is what
 // the kernel can keep of it in bytes.
 func newOutput(stream uint32, m *wire.LaunchMsg, src *os.File, capacity uint64) (*output, error) {
-	o := &output{stream: stream, tty: m.Spawn.TTY, drop: m.DropOldest, src: src, done: make(chan struct{})}
+	o := &output{stream: stream, tty: m.Spawn.TTY, drop: m.Drops(stream), src: src, done: make(chan struct{})}
 	o.roomier.L = &o.mu
 	o.reserve = min(capacity, m.Ring/2)
 	var err error

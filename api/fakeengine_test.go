@@ -326,3 +326,5 @@ func (o *fakeOutput) ReadAt(ctx context.Context, p []byte, off int64) (int, int6
 }
 
 func (o *fakeOutput) Release(int64) {}
+
+func (o *fakeOutput) Released() int64 { return 0 }

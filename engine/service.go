@@ -73,6 +73,10 @@ type Managed struct {
 	// DropOldest overwrites output that nobody has released when a ring is full.
 	// Without it the process waits until there is room.
 	DropOldest bool
+	// DropStderr is DropOldest for the standard error output only: the process never
+	// waits for somebody to read that, but it does for a reader of its standard output.
+	// A terminal's one output is not meant.
+	DropStderr bool
 }
 
 // ManagedProcess is a managed process that was started. It is safe for concurrent
@@ -129,6 +133,10 @@ type Output interface {
 	// may overwrite them. Without a Release a full ring makes it wait, unless it was
 	// started with DropOldest.
 	Release(off int64)
+	// Released is how far Release has come, never beyond end: where a reader goes on
+	// that another process was before. What was released within the last 10 ms may be
+	// missing there if that process was killed.
+	Released() int64
 }
 
 // Input is the input stream. Offsets count bytes from the start of the process, so

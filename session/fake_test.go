@@ -525,6 +525,7 @@ type fakeOutput struct{}
 
 func (fakeOutput) Bounds() (int64, int64) { return 0, 0 }
 func (fakeOutput) Release(int64)          {}
+func (fakeOutput) Released() int64        { return 0 }
 func (fakeOutput) ReadAt(context.Context, []byte, int64) (int, int64, error) {
 	return 0, 0, io.EOF
 }

@@ -67,12 +67,17 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
-func (d *decoder) bool() bool {
+func (d *decoder) bool() bool { return d.upToByte(1) == 1 }
+
+func (d *decoder) upToByte(most byte) byte {
 	v := d.take(1)
-	if len(v) == 1 && v[0] > 1 {
+	if len(v) == 0 {
+		return 0
+	}
+	if v[0] > most {
 		d.bad = true
 	}
-	return len(v) == 1 && v[0] == 1
+	return v[0]
 }
 
 // bytes returns a part of the body, not a copy.

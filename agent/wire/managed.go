@@ -64,7 +64,13 @@ type LaunchMsg struct {
 	Key        string
 	Ring       uint64 // bytes of each output, a power of two
 	DropOldest bool
+	DropStderr bool // says nothing beside DropOldest
 	Spawn      SpawnMsg
+}
+
+// Drops says whether a full ring of a stream is overwritten.
+func (m *LaunchMsg) Drops(stream uint32) bool {
+	return m.DropOldest || m.DropStderr && stream == Stderr
 }
 
 // LaunchFDs is the number of descriptors of m.

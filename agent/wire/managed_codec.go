@@ -10,7 +10,7 @@ func (m *LaunchMsg) Marshal() []byte {
 	var e encoder
 	e.bytes([]byte(m.Key))
 	e.u64(m.Ring)
-	e.bool(m.DropOldest)
+	e.b = append(e.b, m.drop())
 	e.b = append(e.b, m.Spawn.Marshal()...)
 	return e.b
 }
@@ -20,11 +20,28 @@ func (m *LaunchMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Key = d.key()
 	m.Ring = d.ring()
-	m.DropOldest = d.bool()
+	drop := d.upToByte(dropStderr)
+	m.DropOldest, m.DropStderr = drop == dropOldest, drop == dropStderr
 	if d.bad {
 		return d.done("launch")
 	}
 	return m.Spawn.Unmarshal(d.b)
+}
+
+// What a Launch says of full rings.
+const (
+	dropOldest = 1 // of both streams
+	dropStderr = 2
+)
+
+func (m *LaunchMsg) drop() byte {
+	switch {
+	case m.DropOldest:
+		return dropOldest
+	case m.DropStderr:
+		return dropStderr
+	}
+	return 0
 }
 
 // ValidKey says whether key can name a managed process.

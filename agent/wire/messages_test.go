@@ -27,8 +27,9 @@ func messages() map[string]message {
 		"signal":  &SignalMsg{Signal: 15},
 		"exited":  &ExitedMsg{Status: 0x8b},
 
-		"launch": &LaunchMsg{Key: "k-1", Ring: 1 << 20, DropOldest: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}, TTY: true}},
-		"forget": &ForgetMsg{Number: 9},
+		"launch drop": &LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
+		"launch":      &LaunchMsg{Key: "k-1", Ring: 1 << 20, DropOldest: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}, TTY: true}},
+		"forget":      &ForgetMsg{Number: 9},
 		"managed": &ManagedMsg{
 			Number: 3, Key: "k", PID: 7, TTY: true, DropOldest: true, Ring: MinRing, Age: 1 << 40,
 			Accepted: 100, Queued: 200, Input: InputBroken, Released: [2]uint64{1, 2}, Ended: true, Status: 256, Heads: [2]uint64{3, 4},

@@ -54,7 +54,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 		return err
 	}
 	b.account(&p.account)
-	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, Spawn: *p.spawnMsg(&cmd)}
+	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}
 	p.fullAtRun = fullVolumes(b.volumes)
 	p.slot.begin()
 	p.began = time.Now()

@@ -236,7 +236,11 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 		if err := checkRing(file, int64(m.Ring)); err != nil {
 			return err
 		}
-		p.outputs = append(p.outputs, newOutput(l, m, i, file))
+		o := newOutput(l, m, i, file)
+		p.outputs = append(p.outputs, o)
+		if _, end := o.Bounds(); o.released > end || p.wanted != nil && o.released != 0 {
+			return fmt.Errorf("output that reaches %d and was released to %d: %w", end, o.released, wire.ErrProtocol)
+		}
 	}
 	p.link, p.number, p.pid, p.tty = l, m.Number, int(m.PID), m.TTY
 	p.age, p.attached = time.Duration(m.Age), time.Now()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"golang.org/x/sys/unix"
@@ -20,17 +21,22 @@ type output struct {
 	stream uint32
 	file   *os.File
 	size   int64
-	drop   bool
 
 	mu       sync.Mutex
 	floor    int64
 	head     int64
 	final    bool          // floor and head are
 	err      error         // why nothing can be read any more
-	released int64         // by the reader
-	sent     int64         // what the agent was told of it
 	watching int64         // offset that the agent watches, -1 without
 	changed  chan struct{} // closed at the next change
+
+	released int64       // by the reader
+	sent     int64       // what the agent was told of it
+	told     time.Time   // when
+	telling  *time.Timer // tells it what was not worth a frame at once; nil before the first
+	pending  bool        // telling is set
+	closed   bool        // it will not be again
+	tellers  sync.WaitGroup
 }
 
 // ringTries is how often the bounds of a ring may be caught in the writing.
@@ -38,7 +44,7 @@ const ringTries = 1000
 
 func newOutput(l *managedLink, m *wire.ManagedMsg, stream int, file *os.File) *output {
 	return &output{
-		link: l, number: m.Number, stream: uint32(stream), file: file, size: int64(m.Ring), drop: m.DropOldest,
+		link: l, number: m.Number, stream: uint32(stream), file: file, size: int64(m.Ring),
 		watching: -1, changed: make(chan struct{}),
 		released: int64(m.Released[stream]), sent: int64(m.Released[stream]),
 	}
@@ -219,31 +225,9 @@ func (o *output) overtaken(at int64) int64 {
 	return max(o.floor-at, 0)
 }
 
-// Release implements engine.Output. The agent is told of larger parts only: less
-// than that never keeps the process from writing.
-func (o *output) Release(off int64) {
-	if m := o.release(off); m != nil {
-		o.link.tell(wire.TypeRelease, o.number, m.Marshal())
-	}
-}
-
-// release returns what is to be said of a Release, if anything.
-func (o *output) release(off int64) *wire.ReleaseMsg {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if off > o.head {
-		o.refreshLocked()
-	}
-	o.released = max(o.released, min(off, o.head))
-	if o.drop || o.released-o.sent < o.size/8 {
-		return nil
-	}
-	o.sent = o.released
-	return &wire.ReleaseMsg{Stream: o.stream, Offset: uint64(o.sent)}
-}
-
 // close ends all use of the ring.
 func (o *output) close() {
 	o.stop(os.ErrClosed)
+	o.stopTelling()
 	o.file.Close()
 }

@@ -184,6 +184,7 @@ func (s *Service) Close() error {
 	if !first {
 		return nil
 	}
+	tellReleases(boxes)
 	for _, b := range boxes {
 		b.markEnding()
 		b.agent.Close()
