@@ -1,0 +1,16 @@
+package protocol
+
+import "strings"
+
+// trim takes white space off both ends as the peer's language does it.
+func trim(s string) string { return strings.TrimFunc(s, isSpace) }
+
+// isSpace is what Python's str.isspace says about a character.
+func isSpace(r rune) bool {
+	switch {
+	case r >= 0x09 && r <= 0x0d, r >= 0x1c && r <= 0x20, r == 0x85, r == 0xa0, r == 0x1680,
+		r >= 0x2000 && r <= 0x200a, r == 0x2028, r == 0x2029, r == 0x202f, r == 0x205f, r == 0x3000:
+		return true
+	}
+	return false
+}
