@@ -42,6 +42,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		c.fail(err)
 		return
 	}
+	if o := s.other(r.URL.Path); o != nil {
+		if err := c.serveOther(o); err != nil {
+			c.fail(err)
+		}
+		return
+	}
 	s.mux.ServeHTTP(c.w, r) // ends in call.serve or Server.noRoute
 }
 

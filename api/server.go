@@ -48,6 +48,8 @@ type Options struct {
 	HeaderTimeout, IdleTimeout time.Duration
 	// Relay are the bounds of relays; Counters, Logger and Refuse are filled in.
 	Relay relay.Options
+	// Others are doors of other protocols on the same listeners.
+	Others []Other
 }
 
 // Defaults of [Options].
