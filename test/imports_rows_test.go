@@ -24,6 +24,7 @@ var rows = []row{
 	{"mounts", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"cgroups/stats", []string{"internal/linux", "cgroups"}, "apart from cgroups because its library costs every process that links it 2.4 ms and 8 MB"},
+	{"volumes", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"netns", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"rootfs", []string{"internal/linux", "mounts"}, "image layers come in as values, so a root can be built without an image store"},
 
@@ -89,7 +90,7 @@ type foreign struct {
 var everybody = []string{"..."}
 
 var foreigns = []foreign{
-	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs",
+	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
 		"agent/...", "engine/native/...", "session/workspace", "test/..."}, everybody, "values and policy make no system calls"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
