@@ -58,6 +58,7 @@ var rows = []row{
 	{"langbot/door", []string{"langbot/protocol"}, "the HTTP edge: who connects and how much; what an action does is behind an interface"},
 	{"langbot/transfer", []string{"internal/linux", "langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
+	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
 
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
@@ -101,7 +102,7 @@ var foreigns = []foreign{
 	{"go.etcd.io/bbolt", []string{"session", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door"}, nil, "a WebSocket is a detail of the relay and of a door"},
+	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},
