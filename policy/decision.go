@@ -49,7 +49,7 @@ func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 // tenant, and returns it with the root that it must stay in. The Decision is filled
 // in also with an error, which is one that [Policy.Resolve] returns.
 func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (mounts.Mount, Decision, error) {
-	return p.decideMount(tenant, r.MountMode, "mount", m)
+	return p.decideMount(tenant, r.MountMode, r.Target(), "mount", m)
 }
 
 // MountsFor decides about all mounts that a live session of r is to have beside its
@@ -57,7 +57,7 @@ func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (mounts.Mount, Dec
 func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]mounts.Mount, []Decision, error) {
 	list, decisions := make([]mounts.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
 	for i, a := range asked {
-		m, d, err := p.decideMount(tenant, r.MountMode, fmt.Sprintf("mounts[%d]", i), a)
+		m, d, err := p.decideMount(tenant, r.MountMode, r.Target(), fmt.Sprintf("mounts[%d]", i), a)
 		if err != nil {
 			return nil, append(decisions, d), err
 		}
@@ -76,7 +76,7 @@ func (p *Policy) RecheckMounts(tenant string, r Resolved) (Resolved, error) {
 	r.Spec.Mounts = slices.Clone(r.Spec.Mounts)
 	for i := range r.Spec.Mounts {
 		m := &r.Spec.Mounts[i]
-		if m.Target == engine.WorkspaceTarget && r.Workspace == "" {
+		if m.Volume != "" || m.Target == r.Target() && r.Workspace == "" {
 			continue // boxd's own
 		}
 		// The old root must not make the mount invalid where only it has moved.

@@ -60,18 +60,18 @@ func isBelow(p, dir string) bool {
 
 // resolveMounts decides about the workspace of r, if it is a host path, and its
 // mounts.
-func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode string) ([]mounts.Mount, []Decision, error) {
+func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]mounts.Mount, []Decision, error) {
 	var list []mounts.Mount
 	var decisions []Decision
 	if r.Workspace != "" {
-		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode)
+		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode, target)
 		if err != nil {
 			return nil, nil, err
 		}
 		list, decisions = append(list, m), append(decisions, d)
 	}
 	for i, asked := range r.Mounts {
-		m, d, err := p.decideMount(tenant, profile.MountMode, fmt.Sprintf("mounts[%d]", i), asked)
+		m, d, err := p.decideMount(tenant, profile.MountMode, target, fmt.Sprintf("mounts[%d]", i), asked)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -80,26 +80,26 @@ func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, worksp
 	return list, decisions, nil
 }
 
-func (p *Policy) decideWorkspace(tenant, source, mode string) (mounts.Mount, Decision, error) {
+func (p *Policy) decideWorkspace(tenant, source, mode, target string) (mounts.Mount, Decision, error) {
 	if mode == WorkspaceNone {
 		return mounts.Mount{}, Decision{}, &engine.FieldError{Field: "workspace", Value: engine.Quote(source),
 			Rule: `must be empty, because workspace_mode is "none"`}
 	}
-	m := mounts.Mount{Source: source, Target: engine.WorkspaceTarget, ReadOnly: mode == WorkspaceRO}
+	m := mounts.Mount{Source: source, Target: target, ReadOnly: mode == WorkspaceRO}
 	d, err := p.allowSource(tenant, "workspace", &m)
 	return m, d, err
 }
 
-// decideMount decides about a mount that is not the workspace; field is its name in
-// errors, mode the most that the profile allows.
-func (p *Policy) decideMount(tenant, mode, field string, asked Mount) (mounts.Mount, Decision, error) {
-	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW}
+// decideMount decides about a mount that is not the workspace, which is at workspace;
+// field is its name in errors, mode the most that the profile allows.
+func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount) (mounts.Mount, Decision, error) {
+	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume}
 	if mode == WorkspaceNone {
 		err := &DeniedError{Field: field, Value: engine.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
 		return mounts.Mount{}, mountDecision(m, err), err
 	}
 	// The workspace has a mode of its own, which a mount in its place would evade.
-	if asked.Target == engine.WorkspaceTarget {
+	if asked.Target == workspace {
 		err := &engine.FieldError{Field: field + ".target", Value: engine.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
 		return mounts.Mount{}, mountDecision(m, err), err
 	}
@@ -125,6 +125,9 @@ func (p *Policy) allowSource(tenant, field string, m *mounts.Mount) (Decision, e
 func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
 	if err := m.Validate(); err != nil {
 		return mountError(field, err)
+	}
+	if m.Volume != "" {
+		return nil // boxd's own doing, and no path of the host
 	}
 	if slices.Contains(strings.Split(m.Source, "/"), "..") {
 		return &engine.FieldError{Field: sourceField(field), Value: engine.Quote(m.Source), Rule: `must not contain ".."`}
@@ -168,8 +171,12 @@ func mountError(field string, err error) error {
 	if !errors.As(err, &bad) {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	if part, ok := strings.CutPrefix(bad.Field, "mount "); ok && field != "workspace" {
+	part, ok := strings.CutPrefix(bad.Field, "mount ")
+	switch {
+	case ok && field != "workspace":
 		field += "." + part
+	case part == "target":
+		field = "workspace_target"
 	}
 	return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
 }
@@ -183,5 +190,8 @@ func mountDecision(m mounts.Mount, err error) Decision {
 		return d
 	}
 	d.Rule = "allowed mount root " + m.Within
+	if m.Volume != "" {
+		d.Rule, d.Details["volume"] = "volume of boxd's own", m.Volume
+	}
 	return d
 }

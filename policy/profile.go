@@ -10,22 +10,26 @@ import (
 // Profile is a named set of defaults, caps and locked fields. Fields that a
 // [Request] has too are named as there.
 type Profile struct {
-	Name          string   `json:"name"`
-	Network       bool     `json:"network"`
-	CPUs          float64  `json:"cpus"`
-	Memory        Size     `json:"memory"`
-	PIDs          int64    `json:"pids"`
-	OpenFiles     int64    `json:"open_files"` // per process
-	FileSize      Size     `json:"file_size"`  // per file; Unlimited: none
-	WritableRoot  bool     `json:"writable_root"`
-	TmpSize       Size     `json:"tmp_size"`
-	UpperSize     Size     `json:"upper_size"`
-	WorkspaceMode string   `json:"workspace_mode"`
-	MountMode     string   `json:"mount_mode"` // the most that extra mounts get: "rw", "ro" or "none"
-	Timeout       Duration `json:"timeout"`
-	IdleTTL       Duration `json:"idle_ttl"`
-	MaxLifetime   Duration `json:"max_lifetime"` // 0: for ever
-	Persistent    bool     `json:"persistent"`
+	Name          string  `json:"name"`
+	Network       bool    `json:"network"`
+	CPUs          float64 `json:"cpus"`
+	Memory        Size    `json:"memory"`
+	PIDs          int64   `json:"pids"`
+	OpenFiles     int64   `json:"open_files"` // per process
+	FileSize      Size    `json:"file_size"`  // per file; Unlimited: none
+	WritableRoot  bool    `json:"writable_root"`
+	TmpSize       Size    `json:"tmp_size"`
+	UpperSize     Size    `json:"upper_size"`
+	WorkspaceMode string  `json:"workspace_mode"`
+	MountMode     string  `json:"mount_mode"` // the most that extra mounts get: "rw", "ro" or "none"
+	// WorkspaceSize and WorkspaceInodes are hard limits of the workspace; 0: none, and
+	// inodes by the size.
+	WorkspaceSize   Size     `json:"workspace_size"`
+	WorkspaceInodes int64    `json:"workspace_inodes"`
+	Timeout         Duration `json:"timeout"`
+	IdleTTL         Duration `json:"idle_ttl"`
+	MaxLifetime     Duration `json:"max_lifetime"` // 0: for ever
+	Persistent      bool     `json:"persistent"`
 
 	// AllowNetwork and AllowPersistent say whether a request may ask for it.
 	AllowNetwork    bool `json:"allow_network"`
@@ -39,14 +43,16 @@ type Profile struct {
 
 // Caps are the most that a request may ask for. A negative one is none.
 type Caps struct {
-	CPUs        float64  `json:"cpus"`
-	Memory      Size     `json:"memory"`
-	PIDs        int64    `json:"pids"`
-	TmpSize     Size     `json:"tmp_size"`
-	UpperSize   Size     `json:"upper_size"`
-	Timeout     Duration `json:"timeout"` // a longer one is cut to this
-	IdleTTL     Duration `json:"idle_ttl"`
-	MaxLifetime Duration `json:"max_lifetime"`
+	CPUs      float64 `json:"cpus"`
+	Memory    Size    `json:"memory"`
+	PIDs      int64   `json:"pids"`
+	TmpSize   Size    `json:"tmp_size"`
+	UpperSize Size    `json:"upper_size"`
+	// WorkspaceSize is that of the hard limit: a workspace without one is above it.
+	WorkspaceSize Size     `json:"workspace_size"`
+	Timeout       Duration `json:"timeout"` // a longer one is cut to this
+	IdleTTL       Duration `json:"idle_ttl"`
+	MaxLifetime   Duration `json:"max_lifetime"`
 }
 
 // DefaultProfile is the profile of a request that names none, LangbotProfile that of
@@ -60,13 +66,13 @@ const (
 // lockable are the fields that a profile can lock, by their names in a request.
 var lockable = []string{
 	"cpus", "idle_ttl", "max_lifetime", "memory", "network", "persistent", "pids",
-	"timeout", "tmp_size", "upper_size", "workspace_mode", "writable_root",
+	"timeout", "tmp_size", "upper_size", "workspace_inodes", "workspace_mode", "workspace_size", "writable_root",
 }
 
 // unlimitedTime is a cap that is none.
 const unlimitedTime = Duration(-time.Second)
 
-// builtin returns the four profiles that are always there.
+// builtin returns the profiles that are always there.
 func builtin(idleTTL Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
@@ -77,7 +83,7 @@ func builtin(idleTTL Duration) map[string]Profile {
 		Timeout: Duration(30 * time.Second), IdleTTL: idleTTL,
 		AllowNetwork: true, AllowPersistent: true,
 		Caps: Caps{
-			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30,
+			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30, WorkspaceSize: engine.Unlimited,
 			Timeout: Duration(120 * time.Second), IdleTTL: Duration(7 * 24 * time.Hour), MaxLifetime: unlimitedTime,
 		},
 	}
@@ -104,7 +110,15 @@ func builtin(idleTTL Duration) map[string]Profile {
 	extended.WritableRoot = true
 	extended.Caps.Timeout = Duration(300 * time.Second)
 
-	return map[string]Profile{base.Name: base, offline.Name: offline, basic.Name: basic, extended.Name: extended}
+	langbot := base
+	langbot.Name = LangbotProfile
+	langbot.Caps.Timeout = Duration(time.Hour)
+
+	all := map[string]Profile{}
+	for _, p := range []Profile{base, offline, basic, extended, langbot} {
+		all[p.Name] = p
+	}
+	return all
 }
 
 // locks says whether field is one that a request cannot change.

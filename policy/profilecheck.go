@@ -48,6 +48,7 @@ func (p Profile) asRequest() values {
 	return values{
 		network: p.Network, cpus: p.CPUs, memory: p.Memory, pids: p.PIDs, openFiles: p.OpenFiles, fileSize: p.FileSize,
 		writableRoot: p.WritableRoot, tmpSize: p.TmpSize, upperSize: p.UpperSize, workspaceMode: p.WorkspaceMode,
+		workspaceSize: p.WorkspaceSize, workspaceInodes: p.WorkspaceInodes, writesWorkspace: p.WorkspaceMode != WorkspaceNone,
 		timeout: p.Timeout, idleTTL: p.IdleTTL, maxLifetime: p.MaxLifetime, persistent: p.Persistent,
 	}
 }
@@ -81,7 +82,7 @@ func (c Caps) validate(field string) error {
 	zero := cmp.Or(
 		zeroCap("cpus", c.CPUs), zeroCap("memory", c.Memory), zeroCap("pids", c.PIDs), zeroCap("tmp_size", c.TmpSize),
 		zeroCap("upper_size", c.UpperSize), zeroCap("timeout", c.Timeout), zeroCap("idle_ttl", c.IdleTTL),
-		zeroCap("max_lifetime", c.MaxLifetime),
+		zeroCap("max_lifetime", c.MaxLifetime), zeroCap("workspace_size", c.WorkspaceSize),
 	)
 	if zero != "" {
 		return &engine.FieldError{Field: field + "." + zero, Value: "0", Rule: "must be above 0, or -1 for none"}

@@ -26,6 +26,8 @@ type ProfileConfig struct {
 	UpperSize       *Size      `yaml:"upper_size"`
 	WorkspaceMode   *string    `yaml:"workspace_mode"`
 	MountMode       *string    `yaml:"mount_mode"`
+	WorkspaceSize   *Size      `yaml:"workspace_size"`
+	WorkspaceInodes *int64     `yaml:"workspace_inodes"`
 	Timeout         *Duration  `yaml:"timeout"`
 	IdleTTL         *Duration  `yaml:"idle_ttl"`
 	MaxLifetime     *Duration  `yaml:"max_lifetime"`
@@ -38,14 +40,15 @@ type ProfileConfig struct {
 
 // CapsConfig changes the caps of a profile.
 type CapsConfig struct {
-	CPUs        *float64  `yaml:"cpus"`
-	Memory      *Size     `yaml:"memory"`
-	PIDs        *int64    `yaml:"pids"`
-	TmpSize     *Size     `yaml:"tmp_size"`
-	UpperSize   *Size     `yaml:"upper_size"`
-	Timeout     *Duration `yaml:"timeout"`
-	IdleTTL     *Duration `yaml:"idle_ttl"`
-	MaxLifetime *Duration `yaml:"max_lifetime"`
+	CPUs          *float64  `yaml:"cpus"`
+	Memory        *Size     `yaml:"memory"`
+	PIDs          *int64    `yaml:"pids"`
+	TmpSize       *Size     `yaml:"tmp_size"`
+	UpperSize     *Size     `yaml:"upper_size"`
+	WorkspaceSize *Size     `yaml:"workspace_size"`
+	Timeout       *Duration `yaml:"timeout"`
+	IdleTTL       *Duration `yaml:"idle_ttl"`
+	MaxLifetime   *Duration `yaml:"max_lifetime"`
 }
 
 // apply returns p with what c sets put in its place.
@@ -62,6 +65,8 @@ func (c ProfileConfig) apply(p Profile) Profile {
 	set(&p.UpperSize, c.UpperSize)
 	set(&p.WorkspaceMode, c.WorkspaceMode)
 	set(&p.MountMode, c.MountMode)
+	set(&p.WorkspaceSize, c.WorkspaceSize)
+	set(&p.WorkspaceInodes, c.WorkspaceInodes)
 	set(&p.Timeout, c.Timeout)
 	set(&p.IdleTTL, c.IdleTTL)
 	set(&p.MaxLifetime, c.MaxLifetime)
@@ -76,6 +81,7 @@ func (c ProfileConfig) apply(p Profile) Profile {
 	set(&p.Caps.PIDs, c.Caps.PIDs)
 	set(&p.Caps.TmpSize, c.Caps.TmpSize)
 	set(&p.Caps.UpperSize, c.Caps.UpperSize)
+	set(&p.Caps.WorkspaceSize, c.Caps.WorkspaceSize)
 	set(&p.Caps.Timeout, c.Caps.Timeout)
 	set(&p.Caps.IdleTTL, c.Caps.IdleTTL)
 	set(&p.Caps.MaxLifetime, c.Caps.MaxLifetime)

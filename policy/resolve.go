@@ -31,7 +31,14 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err := p.checkNetwork(profile, v.network); err != nil {
 		return Resolved{}, err
 	}
-	list, decisions, err := p.resolveMounts(tenant, profile, r, v.workspaceMode)
+	target, err := workspaceTarget(r, v.workspaceMode)
+	if err != nil {
+		return Resolved{}, err
+	}
+	if err := checkMake(r); err != nil {
+		return Resolved{}, err
+	}
+	list, decisions, err := p.resolveMounts(tenant, profile, r, v.workspaceMode, target)
 	if err != nil {
 		return Resolved{}, err
 	}
@@ -51,7 +58,8 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	}
 	return Resolved{
 		Profile: profile.Name, Spec: spec.WithDefaults(), Network: v.network,
-		WorkspaceMode: v.workspaceMode, Workspace: r.Workspace, Env: env,
+		WorkspaceMode: v.workspaceMode, Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace,
+		WorkspaceSize: int64(v.workspaceSize), WorkspaceInodes: v.workspaceInodes, Env: env,
 		IdleTTL: time.Duration(v.idleTTL), MaxLifetime: time.Duration(v.maxLifetime), Persistent: v.persistent,
 		Timeout:    clampTimeout(time.Duration(v.timeout), time.Duration(profile.Caps.Timeout)),
 		TimeoutCap: max(0, time.Duration(profile.Caps.Timeout)),
@@ -163,10 +171,4 @@ func validEnvKey(key string) bool {
 		}
 	}
 	return true
-}
-
-// WorkspaceMount mounts dir, a workspace that boxd keeps below root, by the mode of
-// r, which must not be "none".
-func (r Resolved) WorkspaceMount(dir, root string) mounts.Mount {
-	return mounts.Mount{Source: dir, Target: engine.WorkspaceTarget, ReadOnly: r.WorkspaceMode != WorkspaceRW, Within: root}
 }

@@ -41,6 +41,7 @@ func TestBuiltinProfiles(t *testing.T) {
 		upper, tmp, fileSize int64
 	}{
 		{"default", false, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"langbot", false, 1, 512 << 20, 128, false, "rw", 30 * time.Second, time.Hour, 300 * time.Second, nil, 0, 64 << 20, -1},
 		{"network_basic", true, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
 		{"network_extended", true, 2, 1024 << 20, 256, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1},
 		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
@@ -50,7 +51,7 @@ func TestBuiltinProfiles(t *testing.T) {
 	for _, profile := range p.Profiles() {
 		names = append(names, profile.Name)
 	}
-	if want := []string{"default", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
+	if want := []string{"default", "langbot", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %q, want %q", names, want)
 	}
 	for _, c := range cases {
@@ -62,7 +63,7 @@ func TestBuiltinProfiles(t *testing.T) {
 		if r.Profile != c.name || r.Network != c.network || l.CPUs != c.cpus || l.Memory != c.memory || l.PIDs != c.pids ||
 			r.Spec.WritableRoot != c.writable || r.WorkspaceMode != c.workspace || r.Timeout != c.timeout || r.TimeoutCap != c.cap ||
 			r.IdleTTL != c.idle || r.Spec.UpperSize != c.upper || r.Spec.TmpSize != c.tmp || l.FileSize != c.fileSize ||
-			r.MaxLifetime != 0 || r.Persistent || len(r.Overridden) != 0 || r.Spec.AllowDegraded || len(r.Spec.Mounts) != 0 {
+			r.MaxLifetime != 0 || r.Persistent || r.WorkspaceSize != 0 || r.WorkspaceInodes != 0 || r.WorkspaceTarget != "/workspace" || r.MountMode != map[bool]string{true: "ro", false: "rw"}[c.workspace == "ro"] || len(r.Overridden) != 0 || r.Spec.AllowDegraded || len(r.Spec.Mounts) != 0 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		i := slices.IndexFunc(p.Profiles(), func(p Profile) bool { return p.Name == c.name })
@@ -94,7 +95,7 @@ func TestRequestWins(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Resolved{
-		Profile: "default", Network: true, WorkspaceMode: "none", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"},
+		Profile: "default", Network: true, WorkspaceMode: "none", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"},
 		IdleTTL: time.Minute, MaxLifetime: time.Hour, Persistent: true, Timeout: time.Minute, TimeoutCap: 2 * time.Minute, MountMode: "rw",
 		Spec: engine.Spec{Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20,
 			AllowDegraded: true, Limits: engine.Limits{Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 1024, FileSize: -1}},
@@ -126,7 +127,7 @@ func TestLocks(t *testing.T) {
 	// Everything locked: even nonsense has no effect, and all of it is told.
 	r, err = p.Resolve("a", Request{Profile: "all", CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(Size(-1)),
 		Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), TmpSize: ptr(Size(-1)), UpperSize: ptr(Size(-1)),
-		WorkspaceMode: ptr("x"), WritableRoot: ptr(true)})
+		WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(Size(-1)), WorkspaceInodes: ptr(int64(-1))})
 	if err != nil || !slices.Equal(r.Overridden, lockable) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, lockable)
 	}
@@ -146,7 +147,7 @@ func TestRefusals(t *testing.T) {
 		field string
 		text  string // part of the error
 	}{
-		{Request{Profile: "no"}, "profile", "default, network_basic"},
+		{Request{Profile: "no"}, "profile", "default, langbot, network_basic"},
 		{Request{Profile: "Default"}, "profile", "unknown profile"},
 		{Request{CPUs: ptr(4.01)}, "cpus", `4.01: is above the cap 4 of profile "default"`},
 		{Request{CPUs: ptr(math.Inf(1))}, "cpus", "above the cap"},
@@ -337,6 +338,10 @@ func TestWorkspaceMount(t *testing.T) {
 	for mode, readOnly := range map[string]bool{"rw": false, "ro": true} {
 		want := mounts.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s"}
 		if got := (Resolved{WorkspaceMode: mode}).WorkspaceMount("/s/w", "/s"); got != want {
+			t.Errorf("%s: %+v, want %+v", mode, got, want)
+		}
+		want = mounts.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1"}
+		if got := (Resolved{WorkspaceMode: mode, WorkspaceTarget: "/data"}).VolumeMount("w-1"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}
 	}

@@ -14,7 +14,10 @@ type values struct {
 	memory, fileSize                  Size
 	tmpSize, upperSize                Size
 	pids, openFiles                   int64
+	workspaceSize                     Size  // 0: no hard limit
+	workspaceInodes                   int64 // 0: by the size
 	workspaceMode                     string
+	writesWorkspace                   bool // so that its size can matter
 	timeout, idleTTL, maxLifetime     Duration
 }
 
@@ -33,8 +36,11 @@ func (p Profile) merge(r Request) (v values, overridden []string) {
 	pick(&m, "timeout", &v.timeout, r.Timeout)
 	pick(&m, "tmp_size", &v.tmpSize, r.TmpSize)
 	pick(&m, "upper_size", &v.upperSize, r.UpperSize)
+	pick(&m, "workspace_inodes", &v.workspaceInodes, r.WorkspaceInodes)
 	pick(&m, "workspace_mode", &v.workspaceMode, r.WorkspaceMode)
+	pick(&m, "workspace_size", &v.workspaceSize, r.WorkspaceSize)
 	pick(&m, "writable_root", &v.writableRoot, r.WritableRoot)
+	v.dropIdleLimits(r)
 	return v, m.overridden
 }
 
@@ -69,6 +75,9 @@ func (v values) validate() error {
 	if time.Duration(v.maxLifetime) < 0 || time.Duration(v.maxLifetime) > maxTime {
 		return &engine.FieldError{Field: "max_lifetime", Value: v.maxLifetime.String(),
 			Rule: fmt.Sprintf("must be at most %s, or 0 for no end", maxTime)}
+	}
+	if err := v.validateWorkspaceSize(); err != nil {
+		return err
 	}
 	return validateNonZero(v)
 }
@@ -110,7 +119,8 @@ func (p Profile) checkCaps(v values, advice func(limit string) string) error {
 		{"tmp_size", above(v.tmpSize, c.TmpSize), engine.FormatSize(int64(v.tmpSize)), engine.FormatSize(int64(c.TmpSize))},
 		{"upper_size", v.writableRoot && above(v.upperSize, c.UpperSize), engine.FormatSize(int64(v.upperSize)), engine.FormatSize(int64(c.UpperSize))},
 		{"idle_ttl", above(v.idleTTL, c.IdleTTL), v.idleTTL.String(), c.IdleTTL.String()},
-		{"max_lifetime", aboveLifetime(v.maxLifetime, c.MaxLifetime), lifetimeText(v.maxLifetime), c.MaxLifetime.String()},
+		{"max_lifetime", aboveOrNone(v.maxLifetime, c.MaxLifetime), lifetimeText(v.maxLifetime), c.MaxLifetime.String()},
+		{"workspace_size", v.writesWorkspace && aboveOrNone(v.workspaceSize, c.WorkspaceSize), workspaceSizeText(v.workspaceSize), engine.FormatSize(int64(c.WorkspaceSize))},
 	}
 	for _, check := range checks {
 		if check.above {
@@ -130,8 +140,9 @@ func above[T int64 | float64 | Size | Duration](v, limit T) bool {
 	return v < 0 || !(v <= limit)
 }
 
-// aboveLifetime is above for a time of which 0 is for ever.
-func aboveLifetime(v, limit Duration) bool {
+// aboveOrNone is above for a limit of which 0 is none: a time for ever, a size without
+// bounds.
+func aboveOrNone[T Size | Duration](v, limit T) bool {
 	return limit >= 0 && (v == 0 || v > limit)
 }
 
