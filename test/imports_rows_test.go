@@ -60,6 +60,9 @@ var rows = []row{
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
+	{"langbot", []string{"engine", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
+		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
 	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
 	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
@@ -99,7 +102,7 @@ var foreigns = []foreign{
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
-	{"go.etcd.io/bbolt", []string{"session", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
+	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay"}, nil, "a WebSocket is a detail of the relays and of a door"},
