@@ -33,8 +33,9 @@ const patience = 2 * time.Minute
 type world struct {
 	*daemon.Daemon
 	t      *testing.T
-	shared string // of user 1000: an allowed root
-	api    *client.Client
+	shared string         // of user 1000: an allowed root
+	api    *client.Client // of the tenant "default"
+	every  *client.Client // of all tenants
 }
 
 // sharedOwner stands for the user that LangBot runs as.
@@ -79,6 +80,10 @@ func begin(t *testing.T, args ...string) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.api.Close)
+	if w.every, err = client.New(client.Options{Socket: w.Socket(), Tenant: "*"}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.every.Close)
 	return w
 }
 
