@@ -10,7 +10,7 @@ import (
 // Backend does what is asked for. Its methods are called concurrently.
 type Backend interface {
 	// Do does one action and returns the data of its reply. ctx ends with the connection.
-	// It checks the context of the request itself, against c.Instance.
+	// It checks the context of the request itself, against c.Instance().
 	Do(ctx context.Context, c *Conn, r protocol.Request) (any, error)
 	// Opened and Closed tell of a connection before its first Do and after the return
 	// of its last one. What the backend keeps per connection it puts into c.Value.
@@ -29,10 +29,17 @@ type Backend interface {
 
 // Conn is one connection that carries actions.
 type Conn struct {
-	// Instance is the one that this connection is pinned to.
-	Instance string
 	// Remote is the address of the peer, for logs.
 	Remote string
 	// Value belongs to the Backend: set in Opened, it is not changed afterwards.
 	Value any
+
+	instance string
 }
+
+// Instance is the one that the door, or this connection, is pinned to: all contexts
+// have to name it.
+func (c *Conn) Instance() string { return c.instance }
+
+// NewConn returns a Conn that belongs to no door, for tests of a Backend.
+func NewConn(instance string) *Conn { return &Conn{instance: instance} }

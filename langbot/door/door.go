@@ -1,7 +1,10 @@
 package door
 
 import (
+	"context"
+	"crypto/tls"
 	"log/slog"
+	"net"
 	"net/http"
 )
 
@@ -37,3 +40,9 @@ func (d *Door) Instance() string { return d.o.Instance }
 func (d *Door) Close(code int, reason string) {}
 
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {}
+
+// Serve answers requests from l, with TLS unless config is nil, until Shutdown. It closes l.
+func (d *Door) Serve(l net.Listener, config *tls.Config) error { return nil }
+
+// Shutdown is Close with 1001, and ends what Serve has begun.
+func (d *Door) Shutdown(ctx context.Context) error { return nil }
