@@ -106,3 +106,8 @@ func (p *Policy) Profiles() []Profile {
 	}
 	return all
 }
+
+// MountRoots are the directories of the host that tenant may mount from.
+func (p *Policy) MountRoots(tenant string) []string {
+	return slices.Clone(p.rules(tenant).roots)
+}

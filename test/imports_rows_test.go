@@ -56,7 +56,7 @@ var rows = []row{
 	{"langbot/fence", []string{"langbot/protocol"}, "one rule, kept on disk: what ends with a generation is told by a function"},
 	{"langbot/grants", []string{"langbot/protocol"}, "who is admitted and until when, kept on disk: nothing of sessions"},
 	{"langbot/door", []string{"langbot/protocol"}, "the HTTP edge: who connects and how much; what an action does is behind an interface"},
-	{"langbot/transfer", []string{"internal/linux", "langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
+	{"langbot/transfer", []string{"langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
@@ -70,7 +70,8 @@ var rows = []row{
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api"},
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api",
+		"langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
@@ -95,7 +96,7 @@ var everybody = []string{"..."}
 
 var foreigns = []foreign{
 	{"golang.org/x/sys", []string{"internal/linux", "internal/testutil", "internal/cli", "internal/daemon", "mounts", "cgroups", "netns", "rootfs", "volumes",
-		"agent/...", "engine/native/...", "session/workspace", "test/..."}, everybody, "values and policy make no system calls"},
+		"agent/...", "engine/native/...", "session/workspace", "langbot/transfer", "langbot/skills", "test/..."}, everybody, "values and policy make no system calls"},
 	{"github.com/opencontainers/runc", []string{"engine/native/launcher", "cmd/boxd-init"}, nil, "libcontainer is behind one door; its init stage is a role of boxd-init"},
 	{"github.com/opencontainers/cgroups", []string{"engine/native/launcher"}, nil, "belongs to libcontainer; limits are the business of cgroups"},
 	{"github.com/sirupsen/logrus", []string{"engine/native/launcher"}, nil, "only to catch what libcontainer logs; ours is log/slog"},
@@ -104,8 +105,8 @@ var foreigns = []foreign{
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
-	{"github.com/goccy/go-yaml", []string{"config"}, nil, "one file is YAML"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay"}, nil, "a WebSocket is a detail of the relays and of a door"},
+	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, nil, "what people write by hand: our configuration, and the heads of their skills"},
+	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},

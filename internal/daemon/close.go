@@ -12,8 +12,9 @@ func (d *daemon) close() (err error) {
 	for _, door := range d.doors {
 		door.Close()
 	}
+	err = d.second.close()
 	if d.sessions != nil {
-		err = d.sessions.Close(ctx, d.StopSessions)
+		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))
 	}
 	if d.service != nil {
 		err = errors.Join(err, d.closeService(ctx))

@@ -57,6 +57,7 @@ type daemon struct {
 
 	audit    *audit.Log
 	sessions *session.Manager
+	second   second
 	server   *api.Server
 }
 

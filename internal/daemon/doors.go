@@ -65,7 +65,7 @@ func (d *daemon) openDoors() error {
 			d.log.Warn("every user of this host may use the sessions of a tenant through TCP: set tokens_file, or do without listen", "tenant", local.Tenant, "address", l.Addr().String())
 		}
 	}
-	return nil
+	return d.listenLangbot()
 }
 
 // admit takes over listeners.

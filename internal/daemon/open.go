@@ -51,11 +51,15 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("sessions: %w", err)
 	}
+	if err := d.openLangbot(decide.MountRoots(c.Langbot.Tenant)); err != nil {
+		return err
+	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
 		Health: d.service.Health, Audit: d.audit, Metrics: metrics,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
+		Others: d.second.others(c.Langbot.Tenant),
 	})
 	return nil
 }

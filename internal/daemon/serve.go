@@ -22,7 +22,7 @@ const (
 // serve answers requests until a signal, or until a listener fails.
 func (d *daemon) serve(signals *signals) error {
 	var serving sync.WaitGroup
-	failed := make(chan error, len(d.doors))
+	failed := make(chan error, len(d.doors)+1)
 	for _, door := range d.doors {
 		d.log.Info("listening", "network", door.Addr().Network(), "address", door.Addr().String(), "tls", door.tls != nil)
 		serving.Go(func() {
@@ -32,6 +32,14 @@ func (d *daemon) serve(signals *signals) error {
 		})
 	}
 	d.doors = nil // the server closes them
+	if l := d.second.listener; l != nil {
+		d.log.Info("listening", "protocol", "langbot", "network", l.Addr().Network(), "address", l.Addr().String())
+		serving.Go(func() {
+			if err := d.second.tcp.Serve(d.second.listener, nil); err != nil {
+				failed <- fmt.Errorf("serving LangBot's protocol: %w", err)
+			}
+		})
+	}
 	quit := make(chan struct{})
 	serving.Go(func() { keepWatchdog(d.log, func() { d.sessions.Stats() }, quit) })
 	notify(d.log, sdnotify.SdNotifyReady)
@@ -65,7 +73,8 @@ func (d *daemon) drain(signals *signals) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
 	defer cancel()
 	defer context.AfterFunc(signals.hurry, cancel)()
-	if err := d.server.Shutdown(ctx); err != nil {
+	// Connections of LangBot's protocol have no end of their own, also on the API's socket.
+	if err := errors.Join(d.second.shutdown(ctx), d.server.Shutdown(ctx)); err != nil {
 		d.log.Warn("closing connections", "error", err)
 	}
 }

@@ -1,0 +1,116 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/langbot"
+	"github.com/boxd/boxd/langbot/attest"
+	langbotdoor "github.com/boxd/boxd/langbot/door"
+)
+
+// langbotPrefix is where LangBot's protocol is spoken on the API's own listeners.
+const langbotPrefix = "/langbot/"
+
+// second is the door for LangBot's Box Runtime protocol: on a TCP address if one is
+// configured, and below langbotPrefix for those who may use the API's socket.
+type second struct {
+	server   *langbot.Server
+	listener *net.TCPListener  // nil: none is configured
+	tcp      *langbotdoor.Door // nil without listener
+	local    *langbotdoor.Door
+}
+
+// listenLangbot opens the TCP address of LangBot's protocol.
+func (d *daemon) listenLangbot() error {
+	c := &d.Config.Langbot
+	if c.Listen == "" {
+		return nil
+	}
+	l, err := listenTCP(c.Listen, c.Token != "")
+	if err != nil {
+		return fmt.Errorf("langbot: %w", err)
+	}
+	d.second.listener = l
+	if c.Token == "" {
+		d.log.Warn("every user of this host may use the sessions of a tenant through LangBot's protocol: set LANGBOT_BOX_CONTROL_TOKEN or langbot.token_file", "tenant", c.Tenant, "address", l.Addr().String())
+	}
+	return nil
+}
+
+// openLangbot gets the second door ready, without privileges and once there are
+// sessions.
+func (d *daemon) openLangbot(roots []string) (err error) {
+	c := &d.Config.Langbot
+	scratch := filepath.Join(d.dirs.state, "uploads")
+	if err := os.MkdirAll(scratch, 0o700); err != nil {
+		return fmt.Errorf("langbot: %w", err)
+	}
+	d.second.server, err = langbot.New(langbot.Options{
+		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.service.Health,
+		Prober: attest.New(attest.Options{Engine: d.service, Storage: d.sessions.Storage(), SkillsDir: c.SkillsDir, Within: rootOf(roots, c.SkillsDir), Logger: d.log}),
+		Tenant: c.Tenant, Profile: c.Profile, BackendName: c.BackendName,
+		Offline: c.NetworkOn == config.LangbotOffline, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
+		Roots: roots, SkillsDir: c.SkillsDir, SkillsSize: int64(c.SkillsSize), SkillsInodes: c.SkillsInodes,
+		Init: c.Init, Logger: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("langbot: %w", err)
+	}
+	o := langbotdoor.Options{Token: c.Token, Instance: c.InstanceID, Logger: d.log, MaxConnections: c.MaxConnections}
+	if d.second.listener != nil {
+		d.second.tcp = langbotdoor.New(d.second.server, o)
+	}
+	// Who may use the socket of the API needs no token, and may speak for any instance.
+	o.Token, o.Instance, o.PerConnection = "", "", true
+	d.second.local = langbotdoor.New(d.second.server, o)
+	return nil
+}
+
+// rootOf is the root that dir lies in, or "".
+func rootOf(roots []string, dir string) string {
+	for _, root := range roots {
+		if dir != "" && (dir == root || strings.HasPrefix(dir, root+"/")) {
+			return root
+		}
+	}
+	return ""
+}
+
+// others are the doors that the API's server serves as well.
+func (s *second) others(tenant string) []api.Other {
+	return []api.Other{{Prefix: langbotPrefix, Tenant: tenant, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		s.local.ServeHTTP(w, r)
+	})}}
+}
+
+// shutdown tells all clients that this is the end, and waits for what is under way
+// to be given up. Sessions and processes stay.
+func (s *second) shutdown(ctx context.Context) error {
+	var errs []error
+	for _, d := range []*langbotdoor.Door{s.tcp, s.local} {
+		if d != nil {
+			errs = append(errs, d.Shutdown(ctx))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close takes apart what was opened, as far as it came.
+func (s *second) close() error {
+	if s.listener != nil {
+		s.listener.Close() // again, if it was served
+	}
+	if s.server == nil {
+		return nil
+	}
+	return s.server.Close()
+}
