@@ -135,26 +135,36 @@ func Detach(ns NS, target string, id MountID) error {
 
 // isAttached makes sure that the mount id is what target, in dir, shows.
 func isAttached(dir *os.File, target string, id MountID) error {
+	f, err := openAttached(dir, target, id)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// openAttached opens what the mount id shows at target, in dir.
+func openAttached(dir *os.File, target string, id MountID) (*os.File, error) {
 	f, err := linux.Openat2(dir, path.Base(target), unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
 		Resolve: unix.RESOLVE_NO_SYMLINKS,
 	})
 	if err != nil {
-		return notAttached(target, err)
+		return nil, notAttached(target, err)
 	}
-	defer f.Close()
 	st, err := linux.Statx(f, unix.STATX_MNT_ID)
 	if err != nil {
-		return err
+		f.Close()
+		return nil, err
 	}
 	got, err := mountID(f)
+	if err == nil && (st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || got != id) {
+		err = notAttached(target, nil)
+	}
 	if err != nil {
-		return err
+		f.Close()
+		return nil, err
 	}
-	if st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || got != id {
-		return notAttached(target, nil)
-	}
-	return nil
+	return f, nil
 }
 
 // detachName unmounts name in the working directory. Between the check and here

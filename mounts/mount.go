@@ -15,7 +15,8 @@ type Mount struct {
 	// that leads out is refused, and so is an absolute symlink wherever it leads.
 	// Empty: anywhere that [Open] allows.
 	Within string `json:"within,omitempty"`
-	// Volume is the name of the volume that Source is a path in: "/" is all of it. No
-	// symlink leads out of it. Empty: Source is one of the host.
+	// Volume is the name of the volume that Source is a cleaned path in: "/" is all of
+	// it, and no component is a symlink. Within is empty then. Empty: Source is one of
+	// the host.
 	Volume string `json:"volume,omitempty"`
 }

@@ -31,6 +31,9 @@ func Open(m Mount, deny []string) (*Source, error) {
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return nil, err
 	}
+	if m.Volume != "" {
+		return nil, refuse(fieldVolume, m.Volume, "there are no volumes here, only directories of the host")
+	}
 	f, err := resolve(m)
 	if err != nil {
 		return nil, err

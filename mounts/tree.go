@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -66,7 +67,8 @@ func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err
 	if errors.Is(err, unix.EPERM) {
 		return refuse(fieldSource, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").because(err)
 	}
-	return refuse(fieldSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", s.place.fs.FSType).because(err)
+	kind := cmp.Or(s.place.fs.FSType, "volume's")
+	return refuse(fieldSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", kind).because(err)
 }
 
 // verify checks the effect, not the return value: a mount without these

@@ -48,6 +48,12 @@ func (m Mount) checkVolume() error {
 	if m.Within != "" {
 		return refuse(fieldWithin, m.Within, "must be empty for a source in a volume, which is never left anyway")
 	}
+	if err := checkPath(fieldSource, m.Source); err != nil {
+		return err
+	}
+	if m.Source != path.Clean(m.Source) {
+		return refuse(fieldSource, m.Source, "must be written as %q in a volume", path.Clean(m.Source))
+	}
 	return nil
 }
 

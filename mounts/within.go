@@ -47,6 +47,18 @@ func components(p string) []string {
 	return names
 }
 
+// openWithin opens the directory that must not be left.
+func openWithin(m Mount) (*os.File, error) {
+	dir, err := linux.Openat2(nil, m.Within, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_DIRECTORY,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, refuse(fieldWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).because(err)
+	}
+	return dir, nil
+}
+
 // resolveWithin is resolve with a directory that must not be left. That directory is
 // the operator's, and symlinks to it are followed.
 func resolveWithin(m Mount) (*os.File, error) {
@@ -54,12 +66,9 @@ func resolveWithin(m Mount) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := linux.Openat2(nil, m.Within, unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY,
-		Resolve: unix.RESOLVE_NO_MAGICLINKS,
-	})
+	dir, err := openWithin(m)
 	if err != nil {
-		return nil, refuse(fieldWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).because(err)
+		return nil, err
 	}
 	defer dir.Close()
 	f, err := linux.Openat2(dir, rel, unix.OpenHow{

@@ -1,0 +1,177 @@
+package mounts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Make is [Open] for a directory of the host that is made if it is missing, with what
+// is missing above it: by the owner of the nearest directory that exists, with its
+// mode. Below m.Within, which must exist, no component may be a symlink.
+//
+// Boxes may be at work in the directories on the way. Each step goes on from a
+// descriptor, with the rights of an owner who could do all of it by himself; what
+// counts in the end is one look from m.Within on, as for a directory that was there.
+func Make(m Mount, deny []string) (*Source, error) {
+	rel, err := m.toMake()
+	if err != nil {
+		return nil, err
+	}
+	within, err := openWithin(m)
+	if err != nil {
+		return nil, err
+	}
+	defer within.Close()
+	mayMake := func(at *os.File, rest []string) error { return checkMake(at, rest, m.Source, deny) }
+	if err := makeBeneath(within, rel, m.Source, mayMake); err != nil {
+		return nil, err
+	}
+	f, err := linux.Openat2(within, "./"+strings.Join(rel, "/"), stepHow)
+	if err != nil {
+		return nil, explainMakeSource(m.Source, rel, err)
+	}
+	s, err := newSource(f, m.Source, deny)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// MakeIn is Make for a directory in a volume, the root of which is given.
+func MakeIn(root *os.File, m Mount) (*Source, error) {
+	if err := m.checkVolume(); err != nil {
+		return nil, err
+	}
+	anywhere := func(*os.File, []string) error { return nil }
+	if err := makeBeneath(root, components(m.Source), m.Source, anywhere); err != nil {
+		return nil, err
+	}
+	return OpenIn(root, m)
+}
+
+// toMake returns the names below Within.
+func (m Mount) toMake() ([]string, error) {
+	if err := checkPath(fieldSource, m.Source); err != nil {
+		return nil, err
+	}
+	if m.Source != path.Clean(m.Source) {
+		return nil, refuse(fieldSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
+	}
+	rel, err := m.beneath()
+	return components(rel), err
+}
+
+// stepHow opens a directory and nothing else, on a way without symlinks.
+var stepHow = unix.OpenHow{
+	Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+	Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+}
+
+// makeBeneath makes sure that the directories names are there, each in the one before.
+// mayMake is asked once, before the first is made.
+func makeBeneath(root *os.File, names []string, source string, mayMake func(at *os.File, rest []string) error) error {
+	at := root
+	defer func() { closeUnless(at, root) }()
+	for i, name := range names {
+		next, err := linux.Openat2(at, name, stepHow)
+		if errors.Is(err, unix.ENOENT) {
+			if err := mayMake(at, names[i:]); err != nil {
+				return err
+			}
+			return makeAsOwner(at, names[i:], source)
+		}
+		if err != nil {
+			return explainMakeSource(source, names[:i+1], err)
+		}
+		closeUnless(at, root)
+		at = next
+	}
+	return nil
+}
+
+// makeAsOwner makes names, each in the one before, with the rights of whoever owns at.
+func makeAsOwner(at *os.File, names []string, source string) error {
+	st, err := linux.Fstat(at)
+	if err != nil {
+		return err
+	}
+	mode := st.Mode & (0o777 | unix.S_ISVTX) // the kernel passes on the setgid bit itself
+	return linux.AsOwner(st.Uid, st.Gid, func() error {
+		dir := at
+		defer func() { closeUnless(dir, at) }()
+		for i, name := range names {
+			err := linux.MkdirAt(dir, name, mode)
+			if err != nil && !errors.Is(err, unix.EEXIST) {
+				return explainMakeSource(source, names[:i+1], err)
+			}
+			next, err := linux.Openat2(dir, name, stepHow)
+			if err != nil {
+				return explainMakeSource(source, names[:i+1], err)
+			}
+			closeUnless(dir, at)
+			dir = next
+		}
+		return nil
+	})
+}
+
+// checkMake refuses to make rest in at where [Open] would refuse the result. Unlike a
+// source, at may contain a denied tree, and be the root.
+func checkMake(at *os.File, rest []string, source string, deny []string) error {
+	table, err := readMountTable()
+	if err != nil {
+		return err
+	}
+	p, err := locate(at, table)
+	if err != nil {
+		return refuse(fieldSource, source, "cannot be made: the directory that it would be in cannot be located: %v", err).because(err)
+	}
+	target := path.Join(p.path, path.Join(rest...))
+	for _, entry := range deny {
+		if entry == "/" {
+			continue
+		}
+		how, err := relation(p, entry, table)
+		if err != nil {
+			return refuse(fieldSource, source, "cannot be checked against %q: %v", entry, err).because(err)
+		}
+		if how != "" && how != "contains" || isBelow(target, entry) {
+			return refuse(fieldSource, source, "would lie in %q, which is never mounted: use a directory outside of it", entry)
+		}
+	}
+	if controlFS[p.fs.FSType] {
+		return refuse(fieldSource, source, "would lie on a %s file system, which is never mounted", p.fs.FSType)
+	}
+	return nil
+}
+
+// explainMakeSource says why the last of names, on the way to source, is not there.
+func explainMakeSource(source string, names []string, err error) error {
+	name := strings.Join(names, "/")
+	rule := ""
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		rule = "cannot be made: %q is a symlink, name the real path"
+	case errors.Is(err, unix.ENOTDIR):
+		rule = "cannot be made: %q is there and not a directory (a symlink is none)"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		rule = "cannot be made: the owner of the directory above %q may not write to it"
+	case errors.Is(err, unix.EROFS):
+		rule = "cannot be made: the file system above %q is read-only"
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		rule = "cannot be made: no space or no inode is left for %q"
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
+		rule = "cannot be made: %q was moved or removed meanwhile"
+	default:
+		return fmt.Errorf("making %q of mount source %q: %w", name, source, err)
+	}
+	return refuse(fieldSource, source, rule, name).because(err)
+}
