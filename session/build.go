@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/policy"
 )
 
 // build makes the next box of the session. The op is held. First the record with its
@@ -20,19 +19,18 @@ func (s *session) build(ctx context.Context) error {
 	s.mu.Lock()
 	s.generation++
 	s.boxID, s.state, s.reason = newBoxID(), Creating, ""
-	spec := s.resolved.Spec
-	spec.ID, spec.Labels = s.boxID, s.labelsLocked()
 	begun := s.m.store.enqueue(s.recordLocked().put())
-	own := s.resolved.Workspace == "" && s.resolved.WorkspaceMode != policy.WorkspaceNone
 	s.mu.Unlock()
 	if err := begun.wait(); err != nil {
 		return err
 	}
-	if own {
-		if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
-			return &storageError{"making the workspace", err}
-		}
+	if err := s.prepareWorkspace(ctx); err != nil {
+		return err
 	}
+	s.mu.Lock()
+	spec := s.resolved.Spec
+	spec.ID, spec.Labels = s.boxID, s.labelsLocked()
+	s.mu.Unlock()
 	box, err := s.m.engine.Create(ctx, spec)
 	if err != nil {
 		// Nothing should be left. If the launcher died in between, nobody knows.
@@ -54,11 +52,17 @@ func (s *session) adoptBox(box engine.LiveBox) error {
 	s.mu.Lock()
 	record := s.recordLocked()
 	record.State = Running
-	running := s.m.store.enqueue(record.put())
+	changes := []change{record.put()}
+	volume := volumeOf(s.resolved)
+	if s.m.volumes.isKept(volume) { // it is this session's from now on
+		changes = append(changes, change{metaBucket, keptKey(volume), nil})
+	}
+	running := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
 	if err := running.wait(); err != nil {
 		return err
 	}
+	s.m.volumes.claim(volume)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()

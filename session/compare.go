@@ -39,7 +39,10 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 	field("upper_size", r.UpperSize != nil, size(have.Spec.UpperSize), size(want.Spec.UpperSize))
 	field("user", r.User != nil, have.Spec.User, want.Spec.User)
 	field("workspace", r.Workspace != "", have.Workspace, want.Workspace)
+	field("workspace_inodes", r.WorkspaceInodes != nil, have.WorkspaceInodes, want.WorkspaceInodes)
 	field("workspace_mode", r.WorkspaceMode != nil, have.WorkspaceMode, want.WorkspaceMode)
+	field("workspace_size", r.WorkspaceSize != nil, size(have.WorkspaceSize), size(want.WorkspaceSize))
+	field("workspace_target", r.WorkspaceTarget != "", have.Target(), want.Target())
 	field("writable_root", r.WritableRoot != nil, have.Spec.WritableRoot, want.Spec.WritableRoot)
 	return list
 }

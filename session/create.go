@@ -91,6 +91,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 			s.m.workspaces.DropEmpty(s.key.Tenant, s.key.ID) // one from before a lost database stays
 			return nil
 		})
+		undo.Push(func() error { s.undoVolume(); return nil })
 	}
 	if err := s.build(ctx); err != nil {
 		return err

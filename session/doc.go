@@ -13,6 +13,7 @@
 //	             held over slow work, and only by callers of that session
 //	measuring    one measurement of a workspace at a time; it is tried, or waited for
 //	             once, by the removal
+//	volumes.looking  one who asks for the volumes of the engine at a time
 //	Manager.mu   the registry and the heap of deadlines; never over I/O
 //	session.mu   fields of one session and its processes; never over I/O
 //	leaves       events, errors, counters, the queue of the database

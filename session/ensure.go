@@ -38,9 +38,11 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 		m.deny(c, key, "ensure", err)
 		return key, nil, err
 	}
-	if resolved.Workspace == "" && resolved.WorkspaceMode != policy.WorkspaceNone {
-		dir := m.workspaces.Path(key.Tenant, key.ID)
-		own := resolved.WorkspaceMount(dir, m.workspaces.Root())
+	if resolved.OwnWorkspace() {
+		own := resolved.WorkspaceMount(m.workspaces.Path(key.Tenant, key.ID), m.workspaces.Root())
+		if resolved.WorkspaceSize > 0 {
+			own = resolved.VolumeMount(volumeName(key))
+		}
 		resolved.Spec.Mounts = prepend(own, resolved.Spec.Mounts)
 	}
 	return key, &asked{*r, resolved}, nil

@@ -180,19 +180,32 @@ func cut(s string) string {
 // command is e with what the session and the policy say.
 func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
 	return engine.Command{
-		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: e.Dir, MakeDir: e.MakeDir, User: e.User,
+		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: workDir(r, e.Dir), MakeDir: e.MakeDir, User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
 		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace,
-		OutputLimit: m.outputLimit(e.OutputLimit), KeepBackground: e.KeepBackground,
+		OutputLimit: m.outputLimit(e), KeepBackground: e.KeepBackground,
 	}
 }
 
-func (m *Manager) outputLimit(asked int64) int64 {
+func (m *Manager) outputLimit(e Exec) int64 {
 	limit := max(0, m.options.OutputLimit) // 0 is none to the engine
-	if asked != 0 && (limit == 0 || asked < limit) {
-		return asked // a negative one is refused by Validate
+	switch {
+	case e.NoOutputLimit:
+		return 0
+	case e.OutputLimit != 0 && (limit == 0 || e.OutputLimit < limit):
+		return e.OutputLimit // a negative one is refused by Validate
 	}
 	return limit
+}
+
+// workDir is the directory that a command starts in: the one that was asked for, else
+// the workspace. The engine finds one by itself where it usually is.
+func workDir(r policy.Resolved, asked string) string {
+	elsewhere := r.Target() != engine.WorkspaceTarget && r.WorkspaceMode != policy.WorkspaceNone
+	if asked == "" && elsewhere {
+		return r.Target()
+	}
+	return asked
 }
 
 // mergeEnv returns base with the variables of more added or put in their place.

@@ -21,6 +21,12 @@ type fakeHost struct {
 	boxes map[string]*fakeBox
 	made  map[string]int // how often an id was used
 	pids  int
+
+	volumes   map[string]*fakeVolume
+	limits    map[string][2]int64 // of directories
+	noVolumes error               // why there are none
+	noLimits  error
+	asked     int // how often all volumes were listed
 	// hook, if set, is called before each operation with its name and the box; it may
 	// wait, and what it returns is the operation's error. After an operation that changes
 	// something it is called with the past of the name: an error is that of an answer that
@@ -29,7 +35,7 @@ type fakeHost struct {
 }
 
 func newFakeHost() *fakeHost {
-	return &fakeHost{boxes: map[string]*fakeBox{}, made: map[string]int{}}
+	return &fakeHost{boxes: map[string]*fakeBox{}, made: map[string]int{}, volumes: map[string]*fakeVolume{}, limits: map[string][2]int64{}}
 }
 
 // client connects a new process to the host.
@@ -177,6 +183,10 @@ func (c *fakeClient) Create(ctx context.Context, spec engine.Spec) (engine.LiveB
 	if h.boxes[spec.ID] != nil || spec.ID == "" {
 		h.mu.Unlock()
 		return nil, fmt.Errorf("box %q exists", spec.ID)
+	}
+	if err := h.unmounted(spec); err != nil {
+		h.mu.Unlock()
+		return nil, err
 	}
 	h.made[spec.ID]++
 	b := &fakeBox{host: h, id: spec.ID, spec: spec, dead: make(chan struct{}), events: make(chan engine.Event, 16),

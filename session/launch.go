@@ -26,7 +26,7 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 	if err := m.auditDecision(c, s.key, exempt, p.id); err != nil {
 		return err
 	}
-	live, err := u.box.Launch(ctx, managed(spec, key, resolved.Env))
+	live, err := u.box.Launch(ctx, managed(spec, key, resolved))
 	if err != nil {
 		m.killStray(u.box, key)
 		return fmt.Errorf("starting %s: %w", engine.Quote(spec.Args[0]), causeOf(ctx, err))

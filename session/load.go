@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"strings"
 	"syscall"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 type loaded struct {
 	sessions  []sessionRecord
 	processes []processRecord
-	epoch     uint64 // of this opening, from 1
+	kept      []string // volumes, see [volumes]
+	epoch     uint64   // of this opening, from 1
 	// fresh: there was no database, or it was kept aside; boxes are searched for then,
 	// until an opening has got through with that.
 	fresh bool
@@ -64,6 +66,9 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 	got.fresh, got.epoch = fresh.fresh, max(fresh.epoch, got.epoch+1)
 	err = db.Update(func(tx *bbolt.Tx) error {
 		changes := []change{{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, got.epoch)}}
+		for _, name := range got.kept {
+			changes = append(changes, change{metaBucket, keptKey(name), []byte{1}})
+		}
 		for i := range got.sessions {
 			changes = append(changes, got.sessions[i].put())
 		}
@@ -134,6 +139,10 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 // others.
 func readAll(tx *bbolt.Tx, got *loaded) error {
 	var errs []error
+	meta := tx.Bucket(metaBucket).Cursor()
+	for k, _ := meta.Seek([]byte(keptPrefix)); k != nil && strings.HasPrefix(string(k), keptPrefix); k, _ = meta.Next() {
+		got.kept = append(got.kept, string(k[len(keptPrefix):]))
+	}
 	_ = tx.Bucket(sessionsBucket).ForEach(func(k, v []byte) error { // the function returns no error
 		r, err := decodeSession(k, v)
 		if err != nil {

@@ -28,6 +28,7 @@ type Manager struct {
 	events     *broker
 	errors     errorLog
 	counters   counters
+	volumes    volumes
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc

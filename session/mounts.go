@@ -38,7 +38,7 @@ func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDif
 
 func extraMounts(r policy.Resolved) []mounts.Mount {
 	return slices.DeleteFunc(slices.Clone(r.Spec.Mounts), func(m mounts.Mount) bool {
-		return m.Target == engine.WorkspaceTarget
+		return m.Target == r.Target()
 	})
 }
 

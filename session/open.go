@@ -71,6 +71,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		options: o, engine: o.Engine, policy: o.Policy, ledger: o.Policy.NewLedger(),
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
+		volumes: volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
 		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())

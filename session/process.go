@@ -37,7 +37,7 @@ func (p *Process) View() ProcessView {
 	r := &p.record
 	v := ProcessView{
 		Session: p.s.key, ID: p.id, State: r.State, PID: r.PID, Args: r.Args, TTY: r.TTY, History: r.History,
-		DropOldest: r.DropOldest, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
+		DropOldest: r.DropOldest, DropStderr: r.DropStderr, Memory: r.Memory, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0

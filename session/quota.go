@@ -56,11 +56,20 @@ func (m *Manager) measureAll() {
 	}
 }
 
+// measureUsage asks the engine about a workspace that is a volume, and counts another.
+func (s *session) measureUsage(ctx context.Context, volume string) (workspace.Usage, error) {
+	if volume == "" {
+		return s.m.workspaces.Measure(ctx, s.key.Tenant, s.key.ID)
+	}
+	bytes, err := s.m.volumeUse(ctx, volume)
+	return workspace.Usage{Bytes: bytes, Complete: true}, err
+}
+
 // measure counts the workspace of the session anew, if that was not done lately. What
 // is beyond the bounds of a measurement is not counted, which operators are told.
 func (s *session) measure(ctx context.Context) error {
 	s.mu.Lock()
-	own := s.resolved.Workspace == "" && s.resolved.WorkspaceMode != policy.WorkspaceNone
+	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
 	if !own || !s.measuring.TryLock() { // who measures now tells the others
 		return nil
@@ -76,7 +85,7 @@ func (s *session) measure(ctx context.Context) error {
 	if s.unmeasure != nil && began < s.measureNext {
 		return nil
 	}
-	usage, err := s.m.workspaces.Measure(ctx, s.key.Tenant, s.key.ID)
+	usage, err := s.measureUsage(ctx, volume)
 	if err != nil {
 		return fmt.Errorf("measuring the workspace: %w", err)
 	}

@@ -25,6 +25,7 @@ type sessionRecord struct {
 	Generation int             `json:"generation"`
 	Box        string          `json:"box"` // id of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
+	Unenforced string          `json:"unenforced,omitempty"`
 	CreatedAt  time.Time       `json:"created_at"`
 	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what
 	// a clock that was set back can add.
@@ -44,6 +45,8 @@ type processRecord struct {
 	TTY        bool           `json:"tty,omitempty"`
 	History    int64          `json:"history,omitempty"`
 	DropOldest bool           `json:"drop_oldest,omitempty"`
+	DropStderr bool           `json:"drop_stderr,omitempty"`
+	Memory     int64          `json:"memory,omitempty"`
 	StartedAt  time.Time      `json:"started_at"`
 	EndedAt    time.Time      `json:"ended_at,omitzero"`
 	Result     *engine.Result `json:"result,omitempty"`

@@ -31,6 +31,9 @@ type found struct {
 
 // recover takes over what the last manager left.
 func (m *Manager) recover(ctx context.Context, got loaded) error {
+	for _, name := range got.kept {
+		m.volumes.kept[name] = true
+	}
 	ids, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return fmt.Errorf("listing boxes: %w", err)
@@ -63,6 +66,9 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 			return err
 		}
 	}
+	if err := r.orphanVolumes(ctx, got.fresh); err != nil {
+		return err
+	}
 	return r.conclude(got.fresh)
 }
 
@@ -92,7 +98,7 @@ func (r *recovery) conclude(searched bool) error {
 func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
 	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
-	s.resolved, s.createdAt = rec.Resolved, rec.CreatedAt
+	s.resolved, s.unenforced, s.createdAt = rec.Resolved, rec.Unenforced, rec.CreatedAt
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved.Spec)))
 	// A clock that was set back makes the session look younger than it is: what was
 	// left when the record was written bounds that. bornAt is where the age starts if

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
-	"github.com/boxd/boxd/policy"
 )
 
 // removal is why and for whom a session is removed.
@@ -129,7 +128,7 @@ func (s *session) tryRemove(ctx context.Context) error {
 	}
 	s.state = Stopping
 	noted := s.m.store.enqueue(s.recordLocked().put())
-	own := s.resolved.Workspace == "" && s.resolved.WorkspaceMode != policy.WorkspaceNone
+	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
 		return err
@@ -139,7 +138,12 @@ func (s *session) tryRemove(ctx context.Context) error {
 	if err := s.clearBox(step); err != nil {
 		return err
 	}
-	if own {
+	switch {
+	case volume != "":
+		if err := s.deleteVolume(ctx, volume); err != nil {
+			return err
+		}
+	case own:
 		if err := s.deleteWorkspace(ctx); err != nil {
 			return err
 		}
@@ -164,6 +168,17 @@ func (s *session) tryRemove(ctx context.Context) error {
 
 // removeTimeout bounds one attempt to take a box apart.
 const removeTimeout = 30 * time.Second
+
+// deleteVolume removes the workspace of boxd's own that is a volume.
+func (s *session) deleteVolume(ctx context.Context, name string) error {
+	if s.m.options.Storage == nil {
+		return fmt.Errorf("removing the workspace: %w", errNoStorage)
+	}
+	if err := s.m.options.Storage.RemoveVolume(ctx, name); err != nil {
+		return fmt.Errorf("removing the workspace: %w", causeOf(ctx, err))
+	}
+	return nil
+}
 
 // deleteWorkspace deletes the workspace of boxd's own. On success its place is free, also
 // if something in it cannot be deleted: that waits in the trash.

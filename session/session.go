@@ -32,6 +32,7 @@ type session struct {
 	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
 	boxID      string
 	resolved   policy.Resolved // replaced as a whole: views share it
+	unenforced string          // see View
 	createdAt  time.Time
 	bornAt     time.Duration // createdAt, of m.now; below 0 if before Open
 	lifeEnd    time.Duration // of m.now; 0: never
@@ -135,7 +136,7 @@ func (s *session) viewLocked() View {
 	now, used := s.m.now(), time.Duration(s.lastUsed.Load())
 	v := View{
 		Key: s.key, State: s.state, Reason: s.reason, Generation: s.generation, Resolved: s.resolved,
-		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.measured,
+		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.measured, Unenforced: s.unenforced,
 		CreatedAt: s.createdAt, LastUsed: s.m.wall(used),
 	}
 	v.Resolved.Spec.Labels = nil
@@ -158,7 +159,7 @@ func (m *Manager) wall(t time.Duration) time.Time {
 func (s *session) recordLocked() *sessionRecord {
 	r := &sessionRecord{
 		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,
-		Box: s.boxID, Resolved: s.resolved, CreatedAt: s.createdAt,
+		Box: s.boxID, Resolved: s.resolved, Unenforced: s.unenforced, CreatedAt: s.createdAt,
 	}
 	if s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())

@@ -92,7 +92,7 @@ func (b *bench) tryStart() error {
 	}
 	b.client = b.host.client()
 	o := Options{DB: filepath.Join(b.dir, "boxd.db"), Workspaces: filepath.Join(b.dir, "workspaces"),
-		Engine: b.client, Policy: p, Audit: b.audit, Logger: testLogger(b.t)}
+		Engine: b.client, Storage: b.client, Policy: p, Audit: b.audit, Logger: testLogger(b.t)}
 	if b.alter != nil {
 		b.alter(&o)
 	}

@@ -49,14 +49,14 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	if spec.History == 0 {
 		spec.History = m.options.History
 	}
-	return managed(*spec, "k", nil).Validate()
+	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 
-// managed is spec for the engine.
-func managed(spec ProcessSpec, key string, env []string) engine.Managed {
+// managed is spec for the engine, in a session of r.
+func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	return engine.Managed{
-		Key: key, Args: spec.Args, Env: mergeEnv(env, spec.Env), Dir: spec.Dir, MakeDir: spec.MakeDir,
-		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest,
+		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
+		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr,
 	}
 }
 
@@ -110,7 +110,7 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 	p = newProcess(s, processRecord{
 		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
 		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, History: spec.History,
-		DropOldest: spec.DropOldest, StartedAt: time.Now().Round(0),
+		DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory, StartedAt: time.Now().Round(0),
 	})
 	s.mu.Lock()
 	old = s.processes[spec.ID]

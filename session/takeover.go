@@ -56,6 +56,9 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 	if rec.Resolved.Workspace == "" {
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
 	}
+	if name := volumeOf(rec.Resolved); name != "" && r.m.options.Storage != nil && !r.m.volumes.isKept(name) {
+		r.m.removeVolumeLater(name, rec.Box)
+	}
 	return r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil})
 }
 

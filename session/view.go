@@ -47,6 +47,9 @@ type View struct {
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
 	// WorkspaceBytes is what the workspace was measured at last; 0 if it never was.
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
+	// Unenforced says which limit of the workspace the host cannot enforce, and why;
+	// empty: none. It is one only with allow_degraded.
+	Unenforced string `json:"unenforced,omitempty"`
 }
 
 // ProcessState is the state of a managed process.
@@ -77,8 +80,11 @@ type ProcessView struct {
 	Args    []string `json:"args"` // the first 4 KiB of them
 	TTY     bool     `json:"tty"`
 	History int64    `json:"history"` // bytes per stream
-	// DropOldest: see [ProcessSpec].
+	// DropOldest and DropStderr: see [ProcessSpec].
 	DropOldest bool `json:"drop_oldest,omitempty"`
+	DropStderr bool `json:"drop_stderr,omitempty"`
+	// Memory is its own limit in bytes; 0: only that of the session.
+	Memory int64 `json:"memory,omitempty"`
 	// ExitCode is nil unless it exited by itself; Signal is 0 unless one ended it.
 	ExitCode *int           `json:"exit_code,omitempty"`
 	Signal   syscall.Signal `json:"signal,omitempty"`

@@ -1,0 +1,146 @@
+package session
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/policy"
+)
+
+// prepareWorkspace makes what the next box has as its workspace, and limits it. The op
+// is held.
+func (s *session) prepareWorkspace(ctx context.Context) error {
+	s.mu.Lock()
+	r := s.resolved
+	s.mu.Unlock()
+	switch {
+	case r.Workspace != "":
+		return s.prepareHost(ctx, r)
+	case !r.OwnWorkspace():
+		return nil
+	case volumeOf(r) != "":
+		return s.prepareVolume(ctx, r)
+	}
+	return s.prepareDirectory()
+}
+
+// prepareDirectory makes a workspace without a hard limit.
+func (s *session) prepareDirectory() error {
+	if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
+		return &storageError{"making the workspace", err}
+	}
+	return nil
+}
+
+// prepareVolume makes the volume that is the workspace. If the host has none, and limits
+// need not be enforced, a new session gets a directory: one that has had a volume would
+// not find its files there.
+func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
+	name := volumeOf(r)
+	if err := s.m.volumes.await(ctx, name); err != nil {
+		return err
+	}
+	err := errNoStorage
+	if s.m.options.Storage != nil {
+		err = s.m.options.Storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: r.WorkspaceSize, Inodes: r.WorkspaceInodes})
+	}
+	s.mu.Lock()
+	fresh := s.generation == 1
+	s.mu.Unlock()
+	if !fresh || !degradable(r, err) {
+		s.setUnenforced("")
+		return s.workspaceError(ctx, r, err)
+	}
+	s.setUnenforced(notEnforced(r, err))
+	own := r.WorkspaceMount(s.m.workspaces.Path(s.key.Tenant, s.key.ID), s.m.workspaces.Root())
+	r.Spec.Mounts = slices.Clone(r.Spec.Mounts)
+	for i, m := range r.Spec.Mounts {
+		if m.Target == own.Target {
+			r.Spec.Mounts[i] = own
+		}
+	}
+	s.mu.Lock()
+	s.resolved = r
+	s.mu.Unlock()
+	return s.prepareDirectory()
+}
+
+// prepareHost makes and limits a directory of the host. A limit stays with it when the
+// session is gone, until another session gives it another one.
+func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
+	if !r.MakeWorkspace && r.WorkspaceSize == 0 {
+		return nil
+	}
+	at := slices.IndexFunc(r.Spec.Mounts, func(m mounts.Mount) bool { return m.Target == r.Target() })
+	if at < 0 {
+		return fmt.Errorf("session %q has lost the mount of its workspace: remove it", s.key.ID)
+	}
+	d := engine.Directory{Path: r.Spec.Mounts[at].Source, Within: r.Spec.Mounts[at].Within, Make: r.MakeWorkspace}
+	storage := s.m.options.Storage
+	if r.MakeWorkspace {
+		if storage == nil {
+			return s.workspaceError(ctx, r, fmt.Errorf("workspace %s: cannot be made: %w", engine.Quote(r.Workspace), errNoStorage))
+		}
+		f, err := storage.OpenDirectory(ctx, d)
+		if err != nil {
+			return s.workspaceError(ctx, r, err)
+		}
+		f.Close() // it was only to be made
+	}
+	if r.WorkspaceSize == 0 {
+		return nil
+	}
+	err := errNoStorage
+	if d.Make = false; storage != nil {
+		err = storage.LimitDirectory(ctx, d, r.WorkspaceSize, r.WorkspaceInodes)
+	}
+	if degradable(r, err) {
+		s.setUnenforced(notEnforced(r, err))
+		return nil
+	}
+	s.setUnenforced("")
+	return s.workspaceError(ctx, r, err)
+}
+
+// degradable reports whether err is a limit that cannot be enforced and need not be.
+func degradable(r policy.Resolved, err error) bool {
+	return errors.Is(err, engine.ErrUnenforceable) && r.Spec.AllowDegraded
+}
+
+// notEnforced says which limit does not hold, and why.
+func notEnforced(r policy.Resolved, err error) string {
+	return fmt.Sprintf("workspace_size %s: %v", engine.FormatSize(r.WorkspaceSize), err)
+}
+
+func (s *session) setUnenforced(what string) {
+	s.mu.Lock()
+	s.unenforced = what
+	s.mu.Unlock()
+	if what != "" {
+		s.m.log.Warn("a limit is not enforced", "session", s.key.String(), "limit", what)
+	}
+}
+
+// workspaceError is err, of making or limiting the workspace of r, in the words of a
+// request.
+func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err error) error {
+	var bad *engine.FieldError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &bad):
+		return &engine.FieldError{Field: cmp.Or(requestField[bad.Field], "workspace"), Value: bad.Value, Rule: bad.Rule}
+	case errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0:
+		return fmt.Errorf("workspace_size %s: %w: ask for 0, which is no hard limit, or let boxd go on without with allow_degraded",
+			engine.FormatSize(r.WorkspaceSize), err)
+	}
+	return fmt.Errorf("preparing the workspace: %w", causeOf(ctx, err))
+}
+
+// requestField is how a request calls what the engine refuses.
+var requestField = map[string]string{"volume.bytes": "workspace_size", "volume.inodes": "workspace_inodes"}
