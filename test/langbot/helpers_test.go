@@ -3,9 +3,11 @@ package langbot
 import (
 	"encoding/json"
 	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -109,4 +111,34 @@ func (w *world) boxes() (ids []string) {
 		}
 	}
 	return ids
+}
+
+// get asks the door by HTTP, and decodes the answer if out is not nil.
+func (w *world) get(path string, out any) int {
+	w.t.Helper()
+	answer, err := http.Get(strings.Replace(w.dialer().Base, "ws://", "http://", 1) + path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if out != nil {
+		if err := json.NewDecoder(answer.Body).Decode(out); err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return answer.StatusCode
+}
+
+// terminate kills a process and waits until it is gone.
+func terminate(t *testing.T, pid int) {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return // it has ended
+	}
+	defer unix.Close(fd)
+	_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 60_000); err != nil && err != unix.EINTR {
+		t.Error(err)
+	}
 }
