@@ -142,3 +142,8 @@ func terminate(t *testing.T, pid int) {
 		t.Error(err)
 	}
 }
+
+func readLog(w *world) (string, error) {
+	b, err := os.ReadFile(w.Log())
+	return string(b), err
+}

@@ -1,0 +1,158 @@
+package langbot
+
+import (
+	"archive/zip"
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// chunk is the size in which LangBot's client sends files.
+const chunk = 16 << 10
+
+// upload sends a file as LangBot's client does, and returns its key.
+func (b *bot) upload(content []byte) string {
+	b.w.t.Helper()
+	sum := sha256.Sum256(content)
+	key := hex.EncodeToString(sum[:8]) + "-" + hex.EncodeToString(sum[8:24]) + ".zip"
+	amount := max(1, (len(content)+chunk-1)/chunk)
+	for i := range amount {
+		part := content[i*chunk : min(len(content), (i+1)*chunk)]
+		err := b.Call(b.w.t.Context(), nil, "__file_chunk", object{"file_key": key, "file_length": len(content), "chunk_base64": base64.StdEncoding.EncodeToString(part), "chunk_index": i, "chunk_amount": amount, "chunk_size": chunk}, nil)
+		if err != nil {
+			b.w.t.Fatal(err)
+		}
+	}
+	return key
+}
+
+// archive is a zip file of names and contents in turn.
+func archive(t *testing.T, files ...string) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	z := zip.NewWriter(&out)
+	for i := 0; i < len(files); i += 2 {
+		w, err := z.Create(files[i])
+		if err == nil {
+			_, err = w.Write([]byte(files[i+1]))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestSkillInABox: a skill comes by zip, is mounted where LangBot mounts it, is used
+// and changed by the box, and what it changed is there for the store.
+func TestSkillInABox(t *testing.T) {
+	b := begin(t).bot("i", "w")
+	key := b.upload(archive(t, "pack/SKILL.md", "---\nname: greet\ndescription: says hello\n---\nRun run.sh.\n", "pack/run.sh", "#!/bin/sh\necho hello from $(dirname $0)\n",
+		"pack/big.bin", strings.Repeat("0123456789abcdef", 4000)))
+	got := b.call("box_install_skill_zip", object{"file_key": key, "filename": "greet.zip", "source_paths": []string{}})
+	skills := got["skills"].([]any)
+	if len(skills) != 1 || skills[0].(object)["name"] != "greet" {
+		t.Fatalf("%s", show(got))
+	}
+	root := skills[0].(object)["package_root"].(string)
+	s := spec("s", object{"extra_mounts": []object{{"host_path": root, "mount_path": "/workspace/.skills/greet", "mode": "rw"}}})
+	if out := b.sh(s, "sh .skills/greet/run.sh; echo noted > .skills/greet/note; wc -c < .skills/greet/big.bin"); out != "hello from .skills/greet\n64000" {
+		t.Errorf("%q", out)
+	}
+	if out := b.call("box_read_skill_file", object{"name": "greet", "path": "note"}); out["content"] != "noted\n" {
+		t.Errorf("%v", out)
+	}
+	b.call("box_write_skill_file", object{"name": "greet", "path": "note", "content": "for the box"})
+	if out := b.sh(s, "cat .skills/greet/note"); out != "for the box" {
+		t.Errorf("%q", out)
+	}
+	// A box leads the store nowhere: links, FIFOs and devices are not followed or read.
+	b.sh(s, "cd .skills/greet; ln -s /etc/passwd link; ln -s / dir; mkfifo fifo; ln -s ../../../../../../../../etc/shadow up")
+	for _, path := range []string{"link", "dir/etc/passwd", "fifo", "up"} {
+		b.refused("BoxValidationError", "box_read_skill_file", object{"name": "greet", "path": path})
+	}
+	for _, path := range []string{"dir/tmp/x", "../x", "/etc/x", "link/x"} {
+		b.refused("BoxValidationError", "box_write_skill_file", object{"name": "greet", "path": path, "content": "x"})
+	}
+	// Another workspace may not mount it, by whatever name.
+	other := b.w.bot("i", "v")
+	for _, path := range []string{root, root + "/..", strings.Replace(root, "/greet", "", 1), strings.SplitAfter(root, "/tenants/")[0]} {
+		err := other.try("box_create_session", spec("s", object{"extra_mounts": []object{{"host_path": path, "mount_path": "/workspace/.skills/greet", "mode": "rw"}}}), nil)
+		if err == nil {
+			t.Errorf("the skills of another workspace were mounted as %s", path)
+		}
+	}
+	// They survive the daemon, and go with the skill.
+	b.w.again()
+	b = b.w.bot("i", "w")
+	if out := b.sh(s, "cat .skills/greet/note"); out != "for the box" {
+		t.Errorf("%q", out)
+	}
+	b.call("box_delete_skill", object{"name": "greet"})
+	if list := b.call("box_list_skills", object{}); len(list["skills"].([]any)) != 0 {
+		t.Errorf("%v", list)
+	}
+}
+
+// TestSkillQuota: skills have a limit that neither the store nor a box gets past.
+func TestSkillQuota(t *testing.T) {
+	b := begin(t, "--config", configFile(t, "langbot: {skills_size: 8M}\n")).bot("i", "w")
+	b.call("box_create_skill", object{"skill": object{"name": "s", "instructions": "x"}})
+	root := b.call("box_get_skill", object{"name": "s"})["skill"].(object)["package_root"].(string)
+	s := spec("s", object{"extra_mounts": []object{{"host_path": root, "mount_path": "/workspace/.skills/s", "mode": "rw"}}})
+	if r := b.exec(s, "head -c 20M /dev/zero > .skills/s/big; echo $?"); r.Stdout == "0" || r.Verdict != "disk-quota" && r.Stderr == "" {
+		t.Errorf("%v", r)
+	}
+	m := b.refused("BoxValidationError", "box_write_skill_file", object{"name": "s", "path": "more", "content": strings.Repeat("x", 1<<20)})
+	if !strings.Contains(m, "space") && !strings.Contains(m, "quota") && !strings.Contains(m, "full") {
+		t.Errorf("%q", m)
+	}
+	if list := b.call("box_list_skill_files", object{"name": "s"}); strings.Contains(show(list), "more") {
+		t.Errorf("a file that could not be written is there: %s", show(list))
+	}
+	b.sh(s, "rm .skills/s/big")
+	b.call("box_write_skill_file", object{"name": "s", "path": "more", "content": strings.Repeat("x", 1<<20)})
+	other := b.w.bot("i", "v")
+	other.call("box_create_skill", object{"skill": object{"name": "s", "instructions": strings.Repeat("x", 1<<19)}})
+}
+
+// TestHostileZip: nothing of an archive that breaks a rule is installed.
+func TestHostileZip(t *testing.T) {
+	b := begin(t).bot("i", "w")
+	many := []string{"SKILL.md", "x"}
+	for i := range 10001 {
+		many = append(many, fmt.Sprint("f", i), "")
+	}
+	skill := []string{"SKILL.md", "---\nname: evil\n---\n"}
+	with := func(files ...string) []byte { return archive(t, append(skill[:2:2], files...)...) }
+	whole := with("a", "b")
+	for what, content := range map[string][]byte{
+		"..": with("../escape", "x"), "absolute": with("/tmp/escape", "x"), "drive": with("C:/x", "x"), "NUL": with("a\x00b", "x"), "twice": with("a", "1", "a", "2"),
+		"file and directory": with("a", "1", "a/b", "2"), "many": archive(t, many...), "a bomb": with("bomb", strings.Repeat("\x00", 15<<20)),
+		"truncated": whole[:len(whole)-10], "empty": {}, "no zip": []byte("hello"), "deep ..": with("a/../../escape", "x"), "backslashes": with(`..\escape`, "x"),
+	} {
+		for _, action := range []string{"box_preview_skill_zip", "box_install_skill_zip"} {
+			var out object
+			err := b.try(action, object{"file_key": b.upload(content), "filename": "evil.zip"}, &out)
+			if err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") {
+				t.Errorf("%s of a zip with %s: %v, %v", action, what, out, err)
+			}
+		}
+	}
+	if list := b.call("box_list_skills", object{}); len(list["skills"].([]any)) != 0 {
+		t.Errorf("%v", list)
+	}
+	// A key is of the connection that sent it, and used once.
+	key := b.upload(whole)
+	other := b.w.bot("i", "w")
+	other.refused("BoxValidationError", "box_install_skill_zip", object{"file_key": key})
+	b.call("box_install_skill_zip", object{"file_key": key})
+	b.refused("BoxValidationError", "box_install_skill_zip", object{"file_key": key})
+}
