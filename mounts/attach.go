@@ -56,6 +56,11 @@ func Attach(ns NS, tree *os.File, target string, makePoint MountPointMaker) (Mou
 
 // attach is Attach for a target that exists.
 func (ns NS) attach(tree *os.File, name string, dir bool) error {
+	fds, err := openFDs()
+	if err != nil {
+		return err
+	}
+	defer fds.Close()
 	return ns.enter(func() error {
 		point, err := ns.openTarget(name)
 		if err != nil {
@@ -69,11 +74,34 @@ func (ns NS) attach(tree *os.File, name string, dir bool) error {
 		if err := checkKind(name, st.Mode, dir); err != nil {
 			return err
 		}
-		if err := linux.MoveMount(tree, point, "", 0); err != nil {
+		err = linux.MoveMount(tree, point, "", 0)
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
+			return refuse(fieldTarget, name, "was removed or moved by somebody while it was being mounted there, try again: %v", err).because(err)
+		}
+		if err != nil {
 			return fmt.Errorf("attaching at %q: %w", name, err)
+		}
+		if err := ns.confirm(tree, name); err != nil {
+			return errors.Join(err, unmountFile(fds, tree, name))
 		}
 		return nil
 	})
+}
+
+// confirm makes sure that a mount is where it should be. Its target is found by name
+// and then is a descriptor: a box that may rename what lies above takes it elsewhere in
+// between, out of sight of whoever asked for it.
+func (ns NS) confirm(tree *os.File, name string) error {
+	f, err := ns.openTarget(name)
+	if err == nil {
+		defer f.Close()
+		want, werr := mountID(tree)
+		got, gerr := mountID(f)
+		if err = errors.Join(werr, gerr); err == nil && got == want {
+			return nil
+		}
+	}
+	return refuse(fieldTarget, name, "was moved or covered by somebody while it was being mounted, try again").because(err)
 }
 
 // openTarget opens a path in the box and says why it cannot be a target.
@@ -88,6 +116,8 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 		return nil, refuse(fieldTarget, name, "passes a symlink in the box, name the real path").because(err)
 	case errors.Is(err, unix.ENOTDIR):
 		return nil, refuse(fieldTarget, name, "passes a file in the box").because(err)
+	case errors.Is(err, unix.EACCES): // only in a mount with an id map that leaves its owner out
+		return nil, refuse(fieldTarget, name, "passes a directory that does not belong to the owner of the mount it is in").because(err)
 	}
 	return nil, fmt.Errorf("opening mount target %q: %w", name, err)
 }

@@ -161,6 +161,20 @@ var boxActions = map[string]func(args []string) (string, error){
 		text, err := os.ReadFile(a[0])
 		return string(text), err
 	},
+	"rename": func(a []string) (string, error) { return "", os.Rename(a[0], a[1]) },
+	"remove": func(a []string) (string, error) { return "", os.Remove(a[0]) },
+	// churn begins to do everything with the directory a[0] that could lead somebody
+	// astray who is just using it, until calm.
+	"churn": func(a []string) (string, error) {
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		churning = func() { close(stop); <-stopped }
+		go churn(a[0], stop, stopped)
+		return "", nil
+	},
+	"calm": func([]string) (string, error) {
+		churning()
+		return "", nil
+	},
 	"mkdir":   func(a []string) (string, error) { return "", os.Mkdir(a[0], 0o755) },
 	"symlink": func(a []string) (string, error) { return "", os.Symlink(a[0], a[1]) },
 	"ls": func(a []string) (string, error) {
@@ -179,6 +193,38 @@ var boxActions = map[string]func(args []string) (string, error){
 		text, err := cmd.Output()
 		return strings.TrimSpace(string(text)), err
 	},
+}
+
+var churning func()
+
+// churn renames dir back and forth, and puts a symlink, a file, nothing or a directory
+// of that name in its place.
+func churn(dir string, stop, stopped chan struct{}) {
+	defer close(stopped)
+	away, bare := dir+".away", dir+".bare"
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		// Any of these may fail, because of what happens to the directory meanwhile.
+		_ = os.Rename(dir, away)
+		switch i % 4 {
+		case 0:
+			_ = os.Symlink("/secret", dir)
+		case 1:
+			_ = os.Symlink("../secret", dir)
+		case 2:
+			_ = os.WriteFile(dir, nil, 0o600)
+		case 3:
+			_ = os.Mkdir(dir, 0o700)
+			_ = os.Rename(dir, bare)
+			_ = os.RemoveAll(bare)
+		}
+		_ = os.Remove(dir)
+		_ = os.Rename(away, dir)
+	}
 }
 
 // ownedDir makes a directory that belongs to owner and can be reached by it.

@@ -92,9 +92,18 @@ func makeFile(at *os.File, name, target string) error {
 
 // openStep opens what exists, if it is of the given kind and on the same mount.
 func openStep(at *os.File, name string, kind uint32) (*os.File, error) {
+	return openKind(at, name, kind, unix.RESOLVE_NO_XDEV)
+}
+
+// openBelow is openStep on whatever mount it is.
+func openBelow(at *os.File, name string, kind uint32) (*os.File, error) {
+	return openKind(at, name, kind, 0)
+}
+
+func openKind(at *os.File, name string, kind uint32, resolve uint64) (*os.File, error) {
 	f, err := linux.Openat2(at, name, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | resolve,
 	})
 	if err != nil {
 		return nil, err

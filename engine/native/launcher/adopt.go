@@ -107,6 +107,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	defer func() {
 		if err != nil {
+			l.storage.dropAll(id)
 			b.pidfd.Close() // nil files are fine
 			if b.group != nil {
 				b.watcher.Remove(b.group)
@@ -146,7 +147,7 @@ func (l *Launcher) findGroup(b *box) error {
 	}
 	group.NumberFrom(l.generation << slotBits)
 	b.group = group
-	return nil
+	return group.Thaw() // the launcher before may have been killed in unmount
 }
 
 // findInit opens PID 1 and then makes sure that it is the one that was meant: a pidfd
@@ -181,17 +182,29 @@ func (l *Launcher) findInit(b *box) error {
 func (l *Launcher) findMounts(b *box) error {
 	return b.withNS(func(ns mounts.NS) error {
 		for _, m := range b.record.Mounts {
-			at, err := mounts.MountAt(ns, m.Target)
+			is, err := b.isMounted(ns, &m)
 			switch {
 			case err != nil && (isShortage(err) || b.stillThere() != nil):
 				return err
-			case err != nil: // the box has put something else there
-			case m.ID == pending && at != m.Under && at != 0, m.ID != pending && at == m.ID:
-				b.mounted[m.Target] = mounted{Mount: m.Mount, ID: at}
+			case err == nil && is:
+				b.mounted[m.Target] = m
+				l.storage.holdAdopted(m.Volume, b.id)
 			}
 		}
 		return nil
 	})
+}
+
+// isMounted says whether a mount on record is there, and which one it is if that is
+// not on record. The box may have put something else at its target, and may have moved
+// it, with the directory that it is in.
+func (b *box) isMounted(ns mounts.NS, m *mounted) (bool, error) {
+	if m.ID != pending {
+		return mounts.IsMounted(ns, b.pid, m.ID)
+	}
+	at, err := mounts.MountAt(ns, m.Target)
+	m.ID = at
+	return at != m.Under && at != 0, err
 }
 
 // findSlots finds the slots of commands. Those in which processes were left on purpose

@@ -47,6 +47,7 @@ type box struct {
 
 	service  bool       // the box outlives the launcher
 	limiting sync.Mutex // before saving: who changes limits
+	freezing sync.Mutex // who stops the box for a moment
 	saving   sync.Mutex // before mu: who writes the record
 
 	mu      sync.Mutex

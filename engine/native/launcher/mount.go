@@ -28,12 +28,12 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
-	id, err := l.attachRecorded(b, m)
+	attached, err := l.attachHeld(b, m)
 	b.mu.Lock()
 	if err != nil {
 		delete(b.mounted, m.Target)
 	} else {
-		b.mounted[m.Target] = mounted{Mount: m, ID: id}
+		b.mounted[m.Target] = attached
 	}
 	b.mu.Unlock()
 	serr := b.save()
@@ -44,11 +44,23 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	return errors.Join(err, serr)
 }
 
+// attachHeld keeps the volume that is mounted, if it is one, from being removed.
+func (l *Launcher) attachHeld(b *box, m mounts.Mount) (mounted, error) {
+	if err := l.storage.hold(m.Volume, b.id); err != nil {
+		return mounted{}, err
+	}
+	attached, err := l.attachRecorded(b, m)
+	if err != nil {
+		l.storage.drop(m.Volume, b.id)
+	}
+	return attached, err
+}
+
 // attachRecorded mounts what is reserved. It is on record before.
-func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounts.MountID, error) {
+func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounted, error) {
 	if b.record != nil {
 		if err := b.noteUnder(m); err != nil {
-			return 0, err
+			return mounted{}, err
 		}
 	}
 	return l.mount(b, m)
@@ -103,30 +115,32 @@ func isWithin(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
 // mount does the mounting. What the box's user writes there belongs to the owner
 // of the source.
-func (l *Launcher) mount(b *box, m mounts.Mount) (mounts.MountID, error) {
-	src, err := mounts.Open(m, l.deny)
+func (l *Launcher) mount(b *box, m mounts.Mount) (mounted, error) {
+	src, err := l.openSource(m)
 	if err != nil {
-		return 0, fieldError(err)
+		return mounted{}, err
 	}
 	defer src.Close()
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
 	ns, err := b.mapping(owner)
 	if err != nil {
-		return 0, err
+		return mounted{}, err
 	}
 	defer ns.Close()
 	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: m.ReadOnly, Map: owner, UserNS: ns})
 	if err != nil {
-		return 0, fieldError(err)
+		return mounted{}, fieldError(err)
 	}
 	defer tree.Close()
 	var id mounts.MountID
 	err = b.withNS(func(ns mounts.NS) error {
-		id, err = mounts.Attach(ns, tree, m.Target, b.makePoint)
+		id, err = mounts.Attach(ns, tree, m.Target, func(target string, dir bool) error {
+			return b.makePoint(ns, target, dir)
+		})
 		return err
 	})
-	return id, fieldError(err)
+	return mounted{Mount: m, ID: id, Limit: src.limit}, fieldError(err)
 }
 
 func (l *Launcher) detach(b *box, target string) error {
@@ -134,12 +148,13 @@ func (l *Launcher) detach(b *box, target string) error {
 	if err != nil {
 		return err
 	}
-	err = b.withNS(func(ns mounts.NS) error { return mounts.Detach(ns, target, m.ID) })
+	err = b.unmount(target, m.ID)
 	b.mu.Lock()
 	if err != nil {
 		b.mounted[target] = m
 	} else {
 		delete(b.mounted, target)
+		l.storage.drop(m.Volume, b.id)
 	}
 	b.mu.Unlock()
 	return errors.Join(fieldError(err), b.save())
