@@ -242,7 +242,10 @@ func TestDetachMoved(t *testing.T) {
 	for name, move := range map[string]func(){
 		"renamed":  func() { box.must("rename", "/workspace/dir", "/workspace/other") },
 		"odd name": func() { box.must("rename", "/workspace/dir", "/workspace/a b\\c\x01 (deleted)") },
-		"covered":  func() { box.must("rename", "/workspace/dir", "/workspace/x"); box.must("symlink", "/secret", "/workspace/dir") },
+		"covered": func() {
+			box.must("rename", "/workspace/dir", "/workspace/x")
+			box.must("symlink", "/secret", "/workspace/dir")
+		},
 		"deep": func() { // far below PATH_MAX
 			long := strings.Repeat("n", 250)
 			top := "/workspace/dir"
