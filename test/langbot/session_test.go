@@ -311,3 +311,14 @@ func TestShutdownIsOfTheInstance(t *testing.T) {
 	}
 	b.call("box_create_session", spec("a", nil)) // it goes on serving
 }
+
+// TestLongCommand: a command that the kernel cannot pass on is refused with the reason.
+func TestLongCommand(t *testing.T) {
+	b := begin(t).bot("i", "w")
+	if out := b.sh(spec("s", nil), "echo "+strings.Repeat("x", 120_000)); len(out) != 120_000 {
+		t.Errorf("%d bytes", len(out))
+	}
+	if m := b.refused("BoxValidationError", "box_exec", spec("s", object{"cmd": "true " + strings.Repeat("x", 140_000)})); !strings.Contains(m, "131071") {
+		t.Errorf("%q", m)
+	}
+}

@@ -54,8 +54,11 @@ async def main():
         spec = {"session_id": "person_1", "timeout_sec": 30}
         await c.call("box_create_session", spec)
         big = "é€😀" * 100_000
-        result = await c.call("box_exec", {**spec, "cmd": "printf %s \"$(wc -c)\"; true <<'EOF'\n" + big + "\nEOF\necho done"})
-        assert result["status"] == "completed" and result["exit_code"] == 0 and result["stdout"].endswith("done"), result
+        await c.call("box_create_skill", {"skill": {"name": "big"}})
+        written = await c.call("box_write_skill_file", {"name": "big", "path": "file.txt", "content": big})
+        assert written["bytes_written"] == len(big.encode()), written
+        assert (await c.call("box_read_skill_file", {"name": "big", "path": "file.txt"}))["content"] == big
+        await c.call("box_delete_skill", {"name": "big"})
         results = await asyncio.gather(*(c.call("box_exec", {**spec, "cmd": f"echo {i}"}) for i in range(40)))
         assert [r["stdout"] for r in results] == [str(i) for i in range(40)], results
         started = await c.call("box_start_managed_process", {"session_id": "person_1", "spec": {"process_id": "mcp", "command": "python3", "args": ["-uc", (
