@@ -107,7 +107,6 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	defer func() {
 		if err != nil {
-			l.storage.dropAll(id)
 			b.pidfd.Close() // nil files are fine
 			if b.group != nil {
 				b.watcher.Remove(b.group)
@@ -188,7 +187,6 @@ func (l *Launcher) findMounts(b *box) error {
 				return err
 			case err == nil && is:
 				b.mounted[m.Target] = m
-				l.storage.holdAdopted(m.Volume, b.id)
 			}
 		}
 		return nil

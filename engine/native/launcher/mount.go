@@ -28,12 +28,12 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
-	attached, err := l.attachHeld(b, m)
+	id, err := l.attachRecorded(b, m)
 	b.mu.Lock()
 	if err != nil {
 		delete(b.mounted, m.Target)
 	} else {
-		b.mounted[m.Target] = attached
+		b.mounted[m.Target] = mounted{Mount: m, ID: id}
 	}
 	b.mu.Unlock()
 	serr := b.save()
@@ -44,23 +44,11 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	return errors.Join(err, serr)
 }
 
-// attachHeld keeps the volume that is mounted, if it is one, from being removed.
-func (l *Launcher) attachHeld(b *box, m mounts.Mount) (mounted, error) {
-	if err := l.storage.hold(m.Volume, b.id); err != nil {
-		return mounted{}, err
-	}
-	attached, err := l.attachRecorded(b, m)
-	if err != nil {
-		l.storage.drop(m.Volume, b.id)
-	}
-	return attached, err
-}
-
 // attachRecorded mounts what is reserved. It is on record before.
-func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounted, error) {
+func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounts.MountID, error) {
 	if b.record != nil {
 		if err := b.noteUnder(m); err != nil {
-			return mounted{}, err
+			return 0, err
 		}
 	}
 	return l.mount(b, m)
@@ -115,22 +103,22 @@ func isWithin(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
 // mount does the mounting. What the box's user writes there belongs to the owner
 // of the source.
-func (l *Launcher) mount(b *box, m mounts.Mount) (mounted, error) {
-	src, err := l.openSource(m)
+func (l *Launcher) mount(b *box, m mounts.Mount) (mounts.MountID, error) {
+	src, err := mounts.Open(m, l.deny)
 	if err != nil {
-		return mounted{}, err
+		return 0, fieldError(err)
 	}
 	defer src.Close()
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
 	ns, err := b.mapping(owner)
 	if err != nil {
-		return mounted{}, err
+		return 0, err
 	}
 	defer ns.Close()
 	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: m.ReadOnly, Map: owner, UserNS: ns})
 	if err != nil {
-		return mounted{}, fieldError(err)
+		return 0, fieldError(err)
 	}
 	defer tree.Close()
 	var id mounts.MountID
@@ -140,7 +128,7 @@ func (l *Launcher) mount(b *box, m mounts.Mount) (mounted, error) {
 		})
 		return err
 	})
-	return mounted{Mount: m, ID: id, Limit: src.limit}, fieldError(err)
+	return id, fieldError(err)
 }
 
 func (l *Launcher) detach(b *box, target string) error {
@@ -154,7 +142,6 @@ func (l *Launcher) detach(b *box, target string) error {
 		b.mounted[target] = m
 	} else {
 		delete(b.mounted, target)
-		l.storage.drop(m.Volume, b.id)
 	}
 	b.mu.Unlock()
 	return errors.Join(fieldError(err), b.save())
