@@ -147,3 +147,11 @@ func readLog(w *world) (string, error) {
 	b, err := os.ReadFile(w.Log())
 	return string(b), err
 }
+
+// write makes a file of the user that LangBot runs as.
+func write(t *testing.T, name, content string) {
+	t.Helper()
+	if err := asOwner(func() error { return os.WriteFile(name, []byte(content), 0o644) }); err != nil {
+		t.Fatal(err)
+	}
+}
