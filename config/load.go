@@ -32,6 +32,7 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 		if err := fromEnv(env, &c); err != nil {
 			return Config{}, err
 		}
+		c.Langbot.fromLangbotEnv(env)
 	}
 	return c, nil
 }

@@ -106,7 +106,7 @@ func TestBadFiles(t *testing.T) {
 		{"profiles: {a: {caps: {network: true}}}\n", `unknown key "profiles.a.caps.network"`},
 		{"network_available: true\n", `unknown key "network_available"`},
 		{"idle_ttl: 1\n", `unknown key "idle_ttl"`},
-		{"langbot: {}\n", `unknown key "langbot"`},
+		{"langbott: {}\n", `unknown key "langbott"; did you mean "langbot"?`},
 		{"state_dir: [/a]\n", `:1:12: state_dir: must be a single value`},
 		{"state_dir: {a: b}\n", `state_dir: must be a single value`},
 		{"allowed_mount_roots: /srv\n", `:1:22: allowed_mount_roots: must be a list`},

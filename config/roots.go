@@ -14,12 +14,16 @@ import (
 func (c *Config) validatePolicy() error {
 	c.Policy.IdleTTL = c.Sessions.IdleTTL
 	c.Policy.OwnDirs = nil
-	for _, p := range []string{c.StateDir, c.RuntimeDir, c.Socket.Path, c.Audit.File, c.TokensFile, c.TLS.Key} {
+	for _, p := range []string{c.StateDir, c.RuntimeDir, c.Socket.Path, c.Audit.File, c.TokensFile, c.TLS.Key, c.Langbot.TokenFile} {
 		if p != "" {
 			c.Policy.OwnDirs = append(c.Policy.OwnDirs, p)
 		}
 	}
-	if _, err := policy.New(c.Policy); err != nil {
+	p, err := policy.New(c.Policy)
+	if err != nil {
+		return err
+	}
+	if err := c.validateLangbotPolicy(p); err != nil {
 		return err
 	}
 	return c.openRoots()

@@ -18,7 +18,7 @@ import (
 // changes nothing.
 func (c *Config) Validate() error {
 	for _, check := range []func() error{
-		c.derive, c.validateSocket, c.validateListen, c.validateWords, c.validateNumbers, c.validatePolicy,
+		c.derive, c.validateSocket, c.validateListen, c.validateWords, c.validateNumbers, c.validateLangbot, c.validatePolicy,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -121,18 +121,27 @@ func (c *Config) validateListen() error {
 	case c.Listen == "":
 		return nil
 	}
-	host, port, err := net.SplitHostPort(c.Listen)
+	host, _, err := splitAddress("listen", c.Listen, "127.0.0.1:8420 or [::1]:8420")
 	if err != nil {
-		return refuse("listen", engine.Quote(c.Listen), "must be HOST:PORT, such as 127.0.0.1:8420 or [::1]:8420")
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
-		return refuse("listen", engine.Quote(c.Listen), "must end in a port of 0 to 65535")
+		return err
 	}
 	if !isLoopback(host) && c.TokensFile == "" && t.ClientCA == "" {
 		return refuse("listen", engine.Quote(c.Listen), "is open to other hosts, which needs authentication: "+
 			"set tokens_file or tls.client_ca, or listen on 127.0.0.1 or [::1]")
 	}
 	return nil
+}
+
+// splitAddress takes an address of field apart; such as is what one looks like.
+func splitAddress(field, address, suchAs string) (host, port string, err error) {
+	host, port, err = net.SplitHostPort(address)
+	if err != nil {
+		return "", "", refuse(field, engine.Quote(address), "must be HOST:PORT, such as "+suchAs)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
+		return "", "", refuse(field, engine.Quote(address), "must end in a port of 0 to 65535")
+	}
+	return host, port, nil
 }
 
 // isLoopback believes addresses and the one name that RFC 6761 section 6.3 reserves:

@@ -26,6 +26,7 @@ type serveFlags struct {
 	file                   string
 	stateDir, runtimeDir   string
 	socket, group, listen  string
+	langbotListen          string
 	tokens, user, initPath string
 	logFormat, logLevel    string
 	allowMountRoots        []string
@@ -50,7 +51,8 @@ they are named. SIGTERM and SIGINT stop the daemon; sessions and their processes
 on, and the next daemon takes them over. SIGHUP reads tokens and log level again.`,
 		Example: `  boxd serve
   boxd serve --state-dir /srv/boxd --allow-mount-root /srv/jobs
-  boxd serve --listen 127.0.0.1:8420 --tokens-file /etc/boxd/tokens`,
+  boxd serve --listen 127.0.0.1:8420 --tokens-file /etc/boxd/tokens
+  boxd serve --langbot-listen 127.0.0.1:5410`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.serve(cmd, &f) },
 
@@ -69,6 +71,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the socket for local clients (default "+defaultSocket+")")
 	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: that of --user)")
 	fs.StringVar(&f.listen, "listen", "", "TCP `ADDR` to listen on as well; without tokens or client certificates only a loopback one")
+	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret only a loopback one")
 	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
 	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
 	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or nobody where that does not exist)")
@@ -84,7 +87,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	}
 	must(cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp)))
-	for _, flag := range []string{"listen", "socket-group", "user"} {
+	for _, flag := range []string{"listen", "langbot-listen", "socket-group", "user"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}
 }
@@ -115,8 +118,8 @@ func (a *App) loadConfig(cmd *cobra.Command, f *serveFlags) (config.Config, erro
 	return c, c.Validate()
 }
 
-// refuseEmpty says no to an empty value that was given, but for --listen, which it
-// turns off.
+// refuseEmpty says no to an empty value that was given, but for --listen and
+// --langbot-listen, which it turns off.
 func (f *serveFlags) refuseEmpty(cmd *cobra.Command) error {
 	for _, name := range []string{"config", "state-dir", "runtime-dir", "socket", "socket-group", "tokens-file", "user", "init", "log-format", "log-level"} {
 		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
@@ -151,7 +154,7 @@ func (f *serveFlags) apply(cmd *cobra.Command, c *config.Config) error {
 		flag, value string
 		dst         *string
 	}{
-		{"listen", f.listen, &c.Listen}, {"socket-group", f.group, &c.Socket.Group}, {"user", f.user, &c.User},
+		{"listen", f.listen, &c.Listen}, {"langbot-listen", f.langbotListen, &c.Langbot.Listen}, {"socket-group", f.group, &c.Socket.Group}, {"user", f.user, &c.User},
 		{"log-format", f.logFormat, &c.Log.Format}, {"log-level", f.logLevel, &c.Log.Level},
 	}
 	for _, t := range texts {
