@@ -134,4 +134,21 @@ func (d Directory) Validate() error {
 	return nil
 }
 
+// ValidateLimit checks a request to bound directory d, see [Storage.LimitDirectory].
+func ValidateLimit(d Directory, bytes, inodes int64) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	if d.Volume != "" {
+		return &FieldError{"directory.volume", Quote(d.Volume), "must be empty: a volume gets its limits when it is made"}
+	}
+	if bytes < 0 || bytes > MaxMemory {
+		return &FieldError{"directory.bytes", sizeValue(bytes), "must be 0 (no limit) to " + FormatSize(MaxMemory)}
+	}
+	if inodes < 0 || inodes > MaxVolumeInodes {
+		return &FieldError{"directory.inodes", fmt.Sprint(inodes), fmt.Sprintf("must be 0 (no limit) to %d", int64(MaxVolumeInodes))}
+	}
+	return nil
+}
+
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f }

@@ -41,7 +41,7 @@ var rows = []row{
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
 	{"engine/native/launcher", []string{"internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp",
-		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs"},
+		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
 	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},

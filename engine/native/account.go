@@ -116,7 +116,7 @@ func (a *account) filled() string {
 	var names []string
 	for i, v := range a.box.volumes {
 		if now&(1<<i) != 0 {
-			names = append(names, v.Path+" "+engine.FormatSize(v.Size))
+			names = append(names, v.describe())
 		}
 	}
 	return strings.Join(names, ", ")

@@ -29,6 +29,9 @@ type LauncherOptions struct {
 	// ClientUID and ClientGID own the service's socket: the user that may connect,
 	// besides root.
 	ClientUID, ClientGID int
+	// DataDir is where the launcher keeps volumes: root's, and closed to all others; the
+	// directory above it must exist. Empty: there are no volumes.
+	DataDir string
 	// Logger gets what is not an error of a call; nil discards it.
 	Logger *slog.Logger
 }
@@ -84,11 +87,12 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close() // a nil file is fine
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
-		keeper.Close()
-		if !orphaned || h.Busy {
+		if h.Busy || !orphaned && (h.DataDir == o.DataDir || keeper == nil) {
+			keeper.Close()
 			return true, nil
 		}
-		// Nobody would start it again: it makes room for one that has a keeper.
+		// Nobody would start it again, or it was started to keep its volumes elsewhere (by
+		// a keeper: systemd would start it just like that again). It makes room.
 	case h.Busy:
 		keeper.Close()
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
@@ -186,8 +190,11 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		return nil, err
 	}
 	defer exe.Close()
-	cmd := initCommand(exe, "keeper", "--state-dir", o.StateDir,
-		"--client", strconv.Itoa(o.ClientUID)+":"+strconv.Itoa(o.ClientGID))
+	args := []string{"keeper", "--state-dir", o.StateDir, "--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)}
+	if o.DataDir != "" {
+		args = append(args, "--data-dir", o.DataDir)
+	}
+	cmd := initCommand(exe, args...)
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}

@@ -3,14 +3,24 @@ package native
 import (
 	"os"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"golang.org/x/sys/unix"
 )
 
-// volume is a sized file system of a box, watched from outside.
+// volume is a sized file system, or a directory of limited size, of a box, watched from
+// outside.
 type volume struct {
 	rpc.Volume
 	dir *os.File
+}
+
+// describe names the volume and its size.
+func (v *volume) describe() string {
+	if v.Size < 0 {
+		return v.Path // only the number of its files is limited
+	}
+	return v.Path + " " + engine.FormatSize(v.Size)
 }
 
 // full says whether no block or no inode is left for commands. A volume that

@@ -143,10 +143,15 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	if d.InitError != nil {
 		return d.InitError
 	}
+	dataDir, err := d.dirs.volumes()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, launcherPatience)
 	defer cancel()
-	_, err := native.StartLauncher(ctx, native.LauncherOptions{
-		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid, Logger: d.log,
+	_, err = native.StartLauncher(ctx, native.LauncherOptions{
+		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid,
+		DataDir: dataDir, Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the launcher service: %w", err)

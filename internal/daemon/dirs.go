@@ -17,8 +17,18 @@ import (
 
 // dirs are the two directories of a daemon.
 type dirs struct {
-	state   string // database, audit log, workspaces: the daemon's
+	state   string // database, audit log, workspaces: the daemon's; and volumes: root's
 	runtime string // of the launcher: root's
+}
+
+// volumes is where a launcher that the daemon starts keeps volumes: root's. The state
+// directory must exist.
+func (d dirs) volumes() (string, error) {
+	real, err := filepath.EvalSymlinks(d.state)
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w", err)
+	}
+	return filepath.Join(real, "volumes"), nil
 }
 
 // nested says that the launcher's directory lies in the daemon's.
@@ -59,13 +69,13 @@ func (d dirs) makeState(root bool, a account) (err error) {
 
 // prepare makes both directories, as root, for a daemon that runs as a.
 func (d dirs) prepare(a account) error {
-	owner, mode := a.uid, fs.FileMode(0o700)
+	// The daemon may not put another directory in the place of one of the launcher's:
+	// it writes as a member of the group, and the sticky bit protects what is not its.
+	mode := 0o770 | fs.ModeSticky
 	if d.nested() {
-		// The daemon may not put another directory in the place of the launcher's: it
-		// writes as a member of the group, and the sticky bit protects what is not its.
-		owner, mode = 0, 0o771|fs.ModeSticky
+		mode |= 0o001 // boxes pass through
 	}
-	if err := makeDir(d.state, owner, a.gid, mode, a.uid); err != nil {
+	if err := makeDir(d.state, 0, a.gid, mode, a.uid); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if err := makeDir(d.runtime, 0, 0, 0o711, 0); err != nil {

@@ -22,6 +22,8 @@ type ServiceOptions struct {
 	StateDir string
 	// ClientUID and ClientGID own the socket: the user that may connect, besides root.
 	ClientUID, ClientGID int
+	// DataDir is where volumes are kept; empty: there are none.
+	DataDir string
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -31,7 +33,7 @@ const SocketName = "launcher.sock"
 
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
-//	--state-dir DIR --client USER[:GROUP]
+//	--state-dir DIR --client USER[:GROUP] [--data-dir DIR]
 //
 // Users and groups are names or numbers; the group is that of the user if it is left
 // out.
@@ -46,6 +48,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			return o, fmt.Errorf("option %q: needs a value", args[0])
 		case args[0] == "--state-dir":
 			o.StateDir = args[1]
+		case args[0] == "--data-dir":
+			o.DataDir = args[1]
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
 		default:
@@ -58,6 +62,9 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 	}
 	if !filepath.IsAbs(o.StateDir) || o.ClientUID < 0 {
 		return o, errors.New("a service needs --state-dir, absolute, and --client")
+	}
+	if o.DataDir != "" && o.DataDir != filepath.Clean("/"+o.DataDir) {
+		return o, fmt.Errorf("data directory %q: must be absolute and cleaned", o.DataDir)
 	}
 	return o, nil
 }
@@ -97,8 +104,12 @@ func lookUpUser(name string, isID bool) (*user.User, error) {
 
 // args are those that ParseService reads.
 func (o *ServiceOptions) args(role ...string) []string {
-	return append(append([]string{"boxd-init"}, role...), "--state-dir", o.StateDir,
+	args := append(append([]string{"boxd-init"}, role...), "--state-dir", o.StateDir,
 		"--client", fmt.Sprintf("%d:%d", o.ClientUID, o.ClientGID))
+	if o.DataDir != "" {
+		args = append(args, "--data-dir", o.DataDir)
+	}
+	return args
 }
 
 // prepare executes the program anew from a sealed copy and in a mount namespace of its

@@ -107,6 +107,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	defer func() {
 		if err != nil {
+			l.storage.dropAll(id)
 			b.pidfd.Close() // nil files are fine
 			if b.group != nil {
 				b.watcher.Remove(b.group)
@@ -187,6 +188,7 @@ func (l *Launcher) findMounts(b *box) error {
 				return err
 			case err == nil && is:
 				b.mounted[m.Target] = m
+				l.storage.holdAdopted(m.Volume, b.id)
 			}
 		}
 		return nil

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
@@ -110,6 +111,50 @@ func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 		list, files = append(list, rpc.Volume{Path: v.Path, Size: v.Size}), append(files, dir)
 	}
 	return list, files, nil
+}
+
+// maxVolumes is how many volumes of a box are watched: a client keeps them as bits.
+const maxVolumes = 64
+
+// openLimited is openVolumes for mounts of limited size, at most most. One that cannot
+// be opened is left out: nothing is told of it then.
+func (b *box) openLimited(most int) (list []rpc.Volume, files []*os.File) {
+	for _, m := range b.limited() {
+		if len(list) == most {
+			break
+		}
+		err := b.withNS(func(ns mounts.NS) error {
+			f, err := mounts.OpenAttached(ns, m.Target, m.ID)
+			if err == nil {
+				list, files = append(list, rpc.Volume{Path: m.Target, Size: m.Limit}), append(files, f)
+			}
+			return err
+		})
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, err)
+		}
+	}
+	return list, files
+}
+
+// limited are the mounts of limited size that the box can fill, by target; of several
+// of one volume the first.
+func (b *box) limited() []mounted {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []mounted
+	for _, m := range b.mounted {
+		if m.Limit != 0 && m.ID != pending {
+			list = append(list, m)
+		}
+	}
+	slices.SortFunc(list, func(a, b mounted) int { return strings.Compare(a.Target, b.Target) })
+	seen := map[string]bool{}
+	return slices.DeleteFunc(list, func(m mounted) bool {
+		again := m.Volume != "" && seen[m.Volume]
+		seen[m.Volume] = true
+		return again
+	})
 }
 
 // settle makes a new box one of a service: what the next launcher must know is on

@@ -37,6 +37,7 @@ type Launcher struct {
 	cgroups  *cgroups.Host
 	image    *rootfs.Host
 	deny     []string // trees that are never mounted
+	storage  *storage // nil without a data directory
 	policy   []byte   // seccomp program of agents
 	networks *networks
 	creating chan struct{}
@@ -120,6 +121,9 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 		// there 15 % sooner, but commands in others wait 10 to 20 % longer meanwhile.
 		creating: make(chan struct{}, runtime.NumCPU()),
 	}
+	if s != nil && s.dataDir != "" {
+		l.deny = append(l.deny, s.dataDir)
+	}
 	if l.policy, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp policy: %w", err)
 	}
@@ -199,8 +203,10 @@ func (l *Launcher) discard(b *box) error {
 	err := b.destroy()
 	if err != nil {
 		l.noteUnremoved(b.id)
+		return err
 	}
-	return err
+	l.storage.dropAll(b.id)
+	return nil
 }
 
 // noteUnremoved keeps the record of a box, and has a further Remove try again.
@@ -231,6 +237,7 @@ func (l *Launcher) removeAgain(id string) error {
 	if err != nil {
 		return fmt.Errorf("removing what is left of box %q: %w", id, err)
 	}
+	l.storage.dropAll(id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)

@@ -28,12 +28,12 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
-	id, err := l.attachRecorded(b, m)
+	attached, err := l.attachHeld(b, m)
 	b.mu.Lock()
 	if err != nil {
 		delete(b.mounted, m.Target)
 	} else {
-		b.mounted[m.Target] = mounted{Mount: m, ID: id}
+		b.mounted[m.Target] = attached
 	}
 	b.mu.Unlock()
 	serr := b.save()
@@ -44,18 +44,36 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 	return errors.Join(err, serr)
 }
 
+// attachHeld keeps the volume that is mounted, if it is one, from being removed.
+func (l *Launcher) attachHeld(b *box, m mounts.Mount) (mounted, error) {
+	if err := l.storage.hold(m.Volume, b.id); err != nil {
+		return mounted{}, err
+	}
+	attached, err := l.attachRecorded(b, m)
+	if err != nil {
+		l.storage.drop(m.Volume, b.id)
+	}
+	return attached, err
+}
+
 // attachRecorded mounts what is reserved. It is on record before.
-func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounts.MountID, error) {
+func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounted, error) {
+	src, err := l.openSource(m)
+	if err != nil {
+		return mounted{}, err
+	}
+	defer src.Close()
 	if b.record != nil {
-		if err := b.noteUnder(m); err != nil {
-			return 0, err
+		if err := b.noteUnder(m, src.limit); err != nil {
+			return mounted{}, err
 		}
 	}
-	return l.mount(b, m)
+	id, err := b.mount(m, src.Source)
+	return mounted{Mount: m, ID: id, Limit: src.limit}, err
 }
 
 // noteUnder puts on record that m is about to be attached, and on what.
-func (b *box) noteUnder(m mounts.Mount) error {
+func (b *box) noteUnder(m mounts.Mount, limit int64) error {
 	var under mounts.MountID
 	err := b.withNS(func(ns mounts.NS) (err error) {
 		under, err = mounts.MountAt(ns, m.Target)
@@ -65,7 +83,7 @@ func (b *box) noteUnder(m mounts.Mount) error {
 		return fieldError(err)
 	}
 	b.mu.Lock()
-	b.mounted[m.Target] = mounted{Mount: m, ID: pending, Under: under}
+	b.mounted[m.Target] = mounted{Mount: m, ID: pending, Under: under, Limit: limit}
 	b.mu.Unlock()
 	return b.save()
 }
@@ -103,12 +121,7 @@ func isWithin(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
 // mount does the mounting. What the box's user writes there belongs to the owner
 // of the source.
-func (l *Launcher) mount(b *box, m mounts.Mount) (mounts.MountID, error) {
-	src, err := mounts.Open(m, l.deny)
-	if err != nil {
-		return 0, fieldError(err)
-	}
-	defer src.Close()
+func (b *box) mount(m mounts.Mount, src *mounts.Source) (mounts.MountID, error) {
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
 	ns, err := b.mapping(owner)
@@ -142,6 +155,7 @@ func (l *Launcher) detach(b *box, target string) error {
 		b.mounted[target] = m
 	} else {
 		delete(b.mounted, target)
+		l.storage.drop(m.Volume, b.id)
 	}
 	b.mu.Unlock()
 	return errors.Join(fieldError(err), b.save())

@@ -52,6 +52,9 @@ type mounted struct {
 	// Under is what target showed before: what shows something else after a launcher
 	// was killed there is the mount.
 	Under mounts.MountID
+	// Limit is how many bytes what is mounted is bound to, if the box can fill it:
+	// engine.Unlimited where only the number of files is bound, 0 where nothing is.
+	Limit int64 `json:",omitempty"`
 }
 
 // readRecord reads the record in directory dir, that of a box called id.

@@ -135,6 +135,10 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	files = append(files, pidfd)
 	volumes, dirs, err := b.openVolumes()
 	created.Volumes, files = volumes, append(files, dirs...)
+	if err == nil {
+		volumes, dirs = b.openLimited(maxVolumes - len(volumes))
+		created.Volumes, files = append(created.Volumes, volumes...), append(files, dirs...)
+	}
 	if err != nil || !withSlot {
 		return created, files, err
 	}

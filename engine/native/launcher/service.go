@@ -23,7 +23,8 @@ import (
 // service is what a launcher has besides when it outlives its clients, and its boxes
 // outlive it.
 type service struct {
-	uid      int // of the client, besides root
+	uid, gid int    // of the client, besides root
+	dataDir  string // for volumes; empty: none
 	listener *net.UnixListener
 	watcher  *cgroups.Watcher
 	events   *events
@@ -56,7 +57,7 @@ func Service(o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &service{uid: o.ClientUID, listener: listener, events: newEvents()}
+	s := &service{uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, listener: listener, events: newEvents()}
 	l, err := open(o.StateDir, s)
 	if err != nil {
 		s.refuseAll(err)
@@ -91,15 +92,19 @@ func (l *Launcher) openService() error {
 	if l.service.watcher, err = cgroups.NewWatcher(l.service.events.add); err != nil {
 		return err
 	}
+	if err := l.openStorage(); err != nil {
+		return err
+	}
 	return l.adoptAll()
 }
 
 // closeService lets go of the boxes.
 func (l *Launcher) closeService() error {
+	err := l.storage.close()
 	if l.service.watcher == nil {
-		return nil
+		return err
 	}
-	return l.service.watcher.Close()
+	return errors.Join(err, l.service.watcher.Close())
 }
 
 // serveClients answers one client after another until the service is stopped.
@@ -157,7 +162,7 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 // take makes c the client. While another one lives there is no second; one that is
 // gone is waited for until nothing more comes of what it asked for.
 func (s *service) take(c *client) (rpc.Hello, error) {
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid}
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir}
 	if err := s.checkPeer(c.sock); err != nil {
 		return h, err
 	}
@@ -275,7 +280,7 @@ func (s *service) refuseAll(reason error) {
 		if err != nil {
 			return
 		}
-		h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, Error: oneLine(reason)}
+		h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir, Error: oneLine(reason)}
 		conn := wire.NewConn(sock)
 		if s.checkPeer(sock) == nil {
 			_ = sayHello(conn, h)

@@ -17,6 +17,9 @@ import (
 
 // handleService answers what only a service understands.
 func (l *Launcher) handleService(r *request) (any, []*os.File, error) {
+	if reply, files, known, err := l.handleStorage(r); known {
+		return reply, files, err
+	}
 	switch r.Type {
 	case rpc.TypeAdopt:
 		return l.handleAdopt(r)

@@ -50,6 +50,8 @@ type Hello struct {
 	// PID of a service, and the host user that may connect besides root.
 	PID       int `json:",omitempty"`
 	ClientUID int `json:",omitempty"`
+	// DataDir of a service; empty if it keeps no volumes.
+	DataDir string `json:",omitempty"`
 }
 
 // Create asks for a box.
@@ -69,7 +71,7 @@ type Created struct {
 // Volume is a part of the box that commands can fill.
 type Volume struct {
 	Path string // in the box
-	Size int64  // bytes
+	Size int64  // bytes; engine.Unlimited where only the number of files is limited
 }
 
 // Box names a box: the body of Remove.

@@ -1,0 +1,55 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// The data directory: the volumes, and which project ids are given out (package
+// volumes). Unlike the state directory it outlives the machine's next boot. An image in
+// it is a file system that the kernel mounts, and believes: whoever can write one has
+// the kernel.
+
+// checkDataDir makes the data directory if it is missing, and refuses one that anybody
+// but root could write to, or put another in the place of.
+func checkDataDir(dir string) error {
+	if err := makeDataDir(dir); err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	real, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return fmt.Errorf("data directory: %w", err)
+	}
+	if real != filepath.Clean(dir) {
+		return fmt.Errorf("data directory %q: passes a symlink, name the real path %q", dir, real)
+	}
+	for d := real; ; d = filepath.Dir(d) {
+		var st unix.Stat_t
+		if err := unix.Lstat(d, &st); err != nil {
+			return fmt.Errorf("data directory: %w", &os.PathError{Op: "lstat", Path: d, Err: err})
+		}
+		writable := st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0
+		switch {
+		case d == real && (st.Uid != 0 || st.Mode&0o077 != 0):
+			return fmt.Errorf("data directory %q: must belong to root and be closed to all others (chown root, chmod 700)", d)
+		case st.Uid != 0 || writable:
+			return fmt.Errorf("data directory %q: %q must belong to root, and be writable by nobody else or have the sticky bit: else another directory could be put in its place", real, d)
+		}
+		if d == filepath.Dir(d) {
+			return nil
+		}
+	}
+}
+
+// makeDataDir makes a directory that is missing; the one above must be there.
+func makeDataDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,206 @@
+package launcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/volumes"
+	"golang.org/x/sys/unix"
+)
+
+// handleStorage answers requests about volumes and directories; known is false for
+// others.
+func (l *Launcher) handleStorage(r *request) (reply any, files []*os.File, known bool, err error) {
+	known = true
+	switch r.Type {
+	case rpc.TypeMakeVolume:
+		err = l.handleMakeVolume(r.Body)
+	case rpc.TypeRemoveVolume:
+		err = l.handleRemoveVolume(r.Body)
+	case rpc.TypeVolumes:
+		reply, err = l.handleVolumes(r.Body)
+	case rpc.TypeOpenDirectory:
+		files, err = l.handleOpenDirectory(r.Body)
+	case rpc.TypeLimitDirectory:
+		err = l.handleLimitDirectory(r.Body)
+	default:
+		known = false
+	}
+	return reply, files, known, err
+}
+
+func decode(body []byte, m any) error {
+	if err := json.Unmarshal(body, m); err != nil {
+		return fmt.Errorf("decoding request: %w", err)
+	}
+	return nil
+}
+
+func (l *Launcher) handleMakeVolume(body []byte) error {
+	var m rpc.MakeVolume
+	if err := decode(body, &m); err != nil {
+		return err
+	}
+	if err := m.Volume.Validate(); err != nil {
+		return err
+	}
+	if err := l.storage.ready(); err != nil {
+		return err
+	}
+	v := m.Volume.WithDefaults()
+	return volumeError(v.Name, l.storage.store.Make(v.Name, v.Bytes, v.Inodes))
+}
+
+func (l *Launcher) handleRemoveVolume(body []byte) error {
+	var m rpc.RemoveVolume
+	if err := decode(body, &m); err != nil {
+		return err
+	}
+	if err := engine.ValidateVolumeName(m.Name); err != nil {
+		return err
+	}
+	if l.storage == nil {
+		return nil // it cannot exist
+	}
+	return l.storage.remove(m.Name)
+}
+
+func (l *Launcher) handleVolumes(body []byte) (list rpc.VolumeList, err error) {
+	var m rpc.Volumes
+	if err := decode(body, &m); err != nil || l.storage == nil {
+		return list, err
+	}
+	if err := l.storage.ready(); err != nil {
+		return list, err
+	}
+	states, err := l.storage.store.List()
+	if err != nil {
+		return list, fmt.Errorf("listing volumes: %w", err)
+	}
+	slices.SortFunc(states, func(a, b volumes.State) int { return strings.Compare(a.Name, b.Name) })
+	for _, st := range states {
+		if st.Name <= m.After {
+			continue
+		}
+		if list.More = len(list.Volumes) == rpc.MaxVolumes; list.More {
+			break
+		}
+		list.Volumes = append(list.Volumes, engine.VolumeState{
+			Volume:    engine.Volume{Name: st.Name, Bytes: st.Bytes, Inodes: st.Inodes},
+			UsedBytes: st.UsedBytes, UsedInodes: st.UsedInodes, By: st.By,
+		})
+	}
+	return list, nil
+}
+
+func (l *Launcher) handleLimitDirectory(body []byte) error {
+	var m rpc.LimitDirectory
+	if err := decode(body, &m); err != nil {
+		return err
+	}
+	if err := engine.ValidateLimit(m.Directory, m.Bytes, m.Inodes); err != nil {
+		return err
+	}
+	if err := l.storage.ready(); err != nil {
+		return err
+	}
+	src, err := l.openDirectory(m.Directory)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return volumeError(m.Directory.Path, l.storage.store.LimitTree(src.File, m.Bytes, m.Inodes))
+}
+
+// handleOpenDirectory answers with a directory of a mount that is nowhere: it has the
+// client as its owner, and is gone when the client closes it.
+func (l *Launcher) handleOpenDirectory(body []byte) ([]*os.File, error) {
+	var m rpc.OpenDirectory
+	if err := decode(body, &m); err != nil {
+		return nil, err
+	}
+	if err := m.Directory.Validate(); err != nil {
+		return nil, err
+	}
+	src, err := l.openDirectory(m.Directory)
+	if err != nil {
+		return nil, err
+	}
+	defer src.Close()
+	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)
+	if err != nil {
+		return nil, err
+	}
+	return []*os.File{dir}, nil
+}
+
+// openDirectory opens, and on request makes, a directory of the host or of a volume.
+func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
+	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, Target: "/" + "directory"}
+	if err := m.Validate(); err != nil {
+		return nil, fieldError(err)
+	}
+	src, err := l.openOrMake(m, d.Make)
+	if err != nil {
+		return nil, err
+	}
+	if !src.IsDir {
+		src.Close()
+		return nil, &engine.FieldError{Field: "directory.path", Value: engine.Quote(d.Path), Rule: "is a file, must be a directory"}
+	}
+	return src, nil
+}
+
+func (l *Launcher) openOrMake(m mounts.Mount, missing bool) (*source, error) {
+	if !missing {
+		return l.openSource(m)
+	}
+	if m.Volume == "" {
+		src, err := mounts.Make(m, l.deny)
+		if err != nil {
+			return nil, fieldError(err)
+		}
+		return &source{Source: src}, nil
+	}
+	root, done, err := l.storage.root(m.Volume)
+	if err != nil {
+		return nil, err
+	}
+	src, err := mounts.MakeIn(root, m)
+	if err != nil {
+		done()
+		return nil, fieldError(err)
+	}
+	return &source{Source: src, done: done}, nil
+}
+
+// viewFor opens src as the client sees it: what belongs to its owner is the client's.
+func (l *Launcher) viewFor(src *mounts.Source, readOnly bool) (*os.File, error) {
+	o := mounts.TreeOptions{ReadOnly: readOnly}
+	uid, gid := uint32(l.service.uid), uint32(l.service.gid)
+	if src.UID != uid || src.GID != gid {
+		o.Map = mounts.OwnerMap(src.UID, src.GID, uid, gid)
+		ns, err := mounts.UserNS(o.Map)
+		if err != nil {
+			return nil, fmt.Errorf("making id map: %w", err)
+		}
+		defer ns.Close()
+		o.UserNS = ns
+	}
+	tree, err := src.Tree(o)
+	if err != nil {
+		return nil, fieldError(err)
+	}
+	defer tree.Close()
+	return linux.Openat2(tree, ".", unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}

@@ -1,0 +1,55 @@
+package rpc
+
+import "github.com/boxd/boxd/engine"
+
+// What a launcher service that has a data directory understands besides:
+//
+//	client                                       launcher
+//	  | -- MakeVolume     volume ----------------> |
+//	  | <- Reply                                     |
+//	  | -- RemoveVolume   name ------------------> |
+//	  | <- Reply                                     |
+//	  | -- Volumes        after -----------------> |
+//	  | <- Reply          states, more               |
+//	  | -- OpenDirectory  directory -------------> |
+//	  | <- Reply          fds: directory             |
+//	  | -- LimitDirectory directory, limits -----> |
+//	  | <- Reply                                     |
+//
+// Each of them can be carried out twice.
+const (
+	TypeMakeVolume     = 81
+	TypeRemoveVolume   = 82
+	TypeVolumes        = 83
+	TypeOpenDirectory  = 84
+	TypeLimitDirectory = 85
+)
+
+// MakeVolume asks for a volume with these limits.
+type MakeVolume struct{ Volume engine.Volume }
+
+// RemoveVolume asks for the end of a volume.
+type RemoveVolume struct{ Name string }
+
+// MaxVolumes is how many volumes are in one answer: they must fit into one frame.
+const MaxVolumes = 4096
+
+// Volumes asks for the volumes whose names come after After.
+type Volumes struct {
+	After string `json:",omitempty"`
+}
+
+// VolumeList answers Volumes, sorted by name. More: there are more after the last.
+type VolumeList struct {
+	Volumes []engine.VolumeState
+	More    bool `json:",omitempty"`
+}
+
+// OpenDirectory asks for a directory, the one descriptor of the reply.
+type OpenDirectory struct{ Directory engine.Directory }
+
+// LimitDirectory asks for limits of a directory of the host; 0 and 0 for none.
+type LimitDirectory struct {
+	Directory     engine.Directory
+	Bytes, Inodes int64
+}
