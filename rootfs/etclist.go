@@ -26,7 +26,7 @@ var etcNames = []string{
 	// Which system this is.
 	"os-release", "lsb-release", "debian_version", "redhat-release", "alpine-release", "issue",
 	// Shells and terminals.
-	"bash.bashrc", "bashrc", "profile", "inputrc", "shells", "terminfo", "mtab", "login.defs",
+	"bash.bashrc", "bashrc", "inputrc", "shells", "terminfo", "mtab", "login.defs",
 	// Languages and their libraries.
 	"python3", "python3.*", "python2.*", "perl", "R", "java", "java-*", "jvm*", "mono", "node", "nodejs", "texmf",
 	"ImageMagick*", "OpenCL", "fonts", "xml", "sgml", "dictionaries-common", "groff", "papersize",
