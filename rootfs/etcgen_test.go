@@ -1,6 +1,7 @@
 package rootfs
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 )
@@ -33,5 +34,16 @@ func TestAccounts(t *testing.T) {
 		if got := names(perBoxFile("group", o)); got != c.group {
 			t.Errorf("%+v: group %q, want %q", c, got, c.group)
 		}
+	}
+}
+
+// TestProfile: a login shell starts no program and keeps the PATH of its command.
+func TestProfile(t *testing.T) {
+	out, err := exec.Command("/bin/sh", "-c", `PATH=/of/the/command; set -eu --; `+genericEtc["profile"]+`echo "$PATH"`).CombinedOutput()
+	if err != nil || string(out) != "/of/the/command\n" {
+		t.Errorf("%q, %v", out, err)
+	}
+	if strings.Contains(genericEtc["profile"], "$(") || strings.Contains(genericEtc["profile"], "`") {
+		t.Error("it starts a program")
 	}
 }
