@@ -1,9 +1,17 @@
 package protocol
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
 
-// DefaultImage is the image of a spec that names none.
-const DefaultImage = "rockchin/langbot-sandbox:latest"
+// What a spec has where it says nothing.
+const (
+	DefaultImage     = "rockchin/langbot-sandbox:latest"
+	DefaultMountPath = "/workspace"
+)
 
 // MountSpec is one directory of the host in a box.
 type MountSpec struct {
@@ -17,8 +25,8 @@ type BoxSpec struct {
 	SessionID        string            `json:"session_id"`
 	Cmd              string            `json:"cmd"`
 	Workdir          string            `json:"workdir"`
-	TimeoutSec       int64             `json:"timeout_sec"`
-	Network          string            `json:"network"` // off or on
+	TimeoutSec       int64             `json:"timeout_sec"` // at least 1, with no upper bound
+	Network          string            `json:"network"`     // off or on
 	Env              map[string]string `json:"env"`
 	Image            string            `json:"image"`
 	HostPath         *string           `json:"host_path"`
@@ -37,5 +45,189 @@ type BoxSpec struct {
 // ParseBoxSpec reads and checks a spec; forExec demands a command. Errors are
 // of class BoxValidation.
 func ParseBoxSpec(data json.RawMessage, forExec bool) (BoxSpec, error) {
-	return BoxSpec{}, nil
+	s := BoxSpec{
+		TimeoutSec: 30, Network: "off", Image: DefaultImage, HostPathMode: "rw", MountPath: DefaultMountPath,
+		CPUs: 1, MemoryMB: 512, PidsLimit: 128, ReadOnlyRootfs: true,
+	}
+	m := object(data)
+	for m.next() {
+		f := field{BoxValidation, string(m.name), m.value}
+		if err := s.set(f); err != nil {
+			return BoxSpec{}, err
+		}
+	}
+	if m.err != nil {
+		return BoxSpec{}, Errorf(BoxValidation, "spec: %s: want an object", show(data))
+	}
+	if s.Workdir == "" {
+		s.Workdir = s.MountPath
+	}
+	return s, s.check(forExec)
+}
+
+// set takes over one member. Unknown ones do not matter.
+func (s *BoxSpec) set(f field) (err error) {
+	switch f.name {
+	case "session_id":
+		s.SessionID, err = f.nonEmptyID()
+	case "cmd":
+		s.Cmd, err = f.trimmed()
+	case "workdir":
+		if s.Workdir = ""; !f.null() && string(f.raw) != `""` {
+			s.Workdir, err = f.inside()
+		}
+	case "timeout_sec":
+		s.TimeoutSec, err = f.integer(1)
+	case "network":
+		s.Network, err = f.oneOf("off", "on")
+	case "env":
+		s.Env, err = f.env()
+	case "image":
+		s.Image, err = f.text()
+	case "host_path":
+		s.HostPath, err = optional(f, field.host)
+	case "host_path_mode":
+		s.HostPathMode, err = f.oneOf("none", "ro", "rw")
+	case "mount_path":
+		s.MountPath, err = f.inside()
+	case "extra_mounts":
+		s.ExtraMounts, err = f.mounts()
+	case "skill_name":
+		s.SkillName, err = f.skill()
+	default:
+		return s.setLimit(f)
+	}
+	return err
+}
+
+func (s *BoxSpec) setLimit(f field) (err error) {
+	switch f.name {
+	case "persistent":
+		s.Persistent, err = f.boolean()
+	case "cpus":
+		if s.CPUs, err = f.number(); err == nil && s.CPUs <= 0 {
+			err = f.fail("must be greater than 0")
+		}
+	case "memory_mb":
+		s.MemoryMB, err = f.integer(32)
+	case "pids_limit":
+		s.PidsLimit, err = f.integer(1)
+	case "read_only_rootfs":
+		s.ReadOnlyRootfs, err = f.boolean()
+	case "workspace_quota_mb":
+		s.WorkspaceQuotaMB, err = f.integer(0)
+	}
+	return err
+}
+
+// check applies the rules that are about more than one member.
+func (s *BoxSpec) check(forExec bool) error {
+	if s.SessionID == "" {
+		return Errorf(BoxValidation, "session_id: is missing: it is required")
+	}
+	if forExec && s.Cmd == "" {
+		return Errorf(BoxValidation, "cmd must not be empty")
+	}
+	if s.HostPath != nil && s.HostPathMode != "none" && !Below(s.Workdir, s.MountPath) {
+		return Errorf(BoxValidation, "workdir: %q: must be %q or below it when host_path is given", s.Workdir, s.MountPath)
+	}
+	if s.Env == nil {
+		s.Env = map[string]string{}
+	}
+	if s.ExtraMounts == nil {
+		s.ExtraMounts = []MountSpec{}
+	}
+	return nil
+}
+
+// Below reports whether path is dir or begins with it and a slash. It compares text:
+// neither is cleaned.
+func Below(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// nonEmptyID is nonEmpty for a name that no program gets as it stands.
+func (f field) nonEmptyID() (string, error) {
+	s, err := f.str()
+	if s = trim(s); err == nil && s == "" {
+		return "", f.fail("must not be empty")
+	}
+	return s, err
+}
+
+// optional is nil for null.
+func optional(f field, get func(field) (string, error)) (*string, error) {
+	if f.null() {
+		return nil, nil
+	}
+	s, err := get(f)
+	if err != nil {
+		return nil, err
+	}
+	return &s, nil
+}
+
+func (f field) mounts() ([]MountSpec, error) {
+	list := []MountSpec{}
+	m := array(f.raw)
+	for m.next() {
+		s, err := f.element(len(list), m.value).mount()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	if m.err != nil {
+		return nil, f.fail("want a list of mounts")
+	}
+	return list, nil
+}
+
+func (f field) mount() (s MountSpec, err error) {
+	s.Mode = "rw"
+	m := object(f.raw)
+	for m.next() && err == nil {
+		part := f.member(string(m.name), m.value)
+		switch string(m.name) {
+		case "host_path":
+			s.HostPath, err = part.host()
+		case "mount_path":
+			s.MountPath, err = part.inside()
+		case "mode":
+			s.Mode, err = part.oneOf("none", "ro", "rw")
+		}
+	}
+	switch {
+	case err != nil:
+		return s, err
+	case m.err != nil:
+		return s, f.fail("want an object")
+	case s.HostPath == "" || s.MountPath == "":
+		return s, f.fail("needs host_path and mount_path")
+	}
+	return s, nil
+}
+
+// skill is the name of a skill; a blank one is none.
+func (f field) skill() (*string, error) {
+	s, err := optional(f, field.trimmed)
+	if err != nil || s == nil || *s == "" {
+		return nil, err
+	}
+	if !IsSkillName(*s) {
+		return nil, f.fail("must be 1 to 64 letters, digits, - or _")
+	}
+	return s, nil
+}
+
+// IsSkillName reports whether s can be the name of a skill: 1 to 64 letters of any
+// script, digits, "-" and "_".
+func IsSkillName(s string) bool {
+	for _, r := range s {
+		if r == utf8.RuneError || r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) {
+			return false
+		}
+	}
+	n := utf8.RuneCountInString(s)
+	return n >= 1 && n <= 64
 }

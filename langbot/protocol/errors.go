@@ -25,15 +25,24 @@ const (
 	PermissionError    Class = "PermissionError"
 	ValueError         Class = "ValueError"
 	KeyError           Class = "KeyError"
+
+	// validation is what is wrong with an envelope.
+	validation Class = "ValidationError"
 )
 
-// Error is a failure as the client is told of it.
+// Error is a failure as the client is told of it. Where there is no Class, the text
+// is the whole message.
 type Error struct {
 	Class Class
 	Text  string
 }
 
-func (e *Error) Error() string { return string(e.Class) + ": " + e.Text }
+func (e *Error) Error() string {
+	if e.Class == "" {
+		return e.Text
+	}
+	return string(e.Class) + ": " + e.Text
+}
 
 // Errorf returns an *Error whose text is formatted.
 func Errorf(c Class, format string, a ...any) *Error {

@@ -2,24 +2,43 @@ package protocol
 
 import "encoding/json"
 
-// String returns the string with this key of the object data. A missing key is a
-// KeyError, another type a ValueError.
-func String(data json.RawMessage, key string) (string, error) {
-	return "", nil
-}
-
-// StringOr is String for a key that can be missing or null.
-func StringOr(data json.RawMessage, key, other string) (string, error) {
-	return other, nil
-}
-
 // Value returns the value with this key of the object data as it stands there, nil if
 // there is none. Names are compared exactly, and the last of several counts.
 func Value(data json.RawMessage, key string) json.RawMessage {
-	return nil
+	var v json.RawMessage
+	m := object(data)
+	for m.next() {
+		if string(m.name) == key {
+			v = m.value
+		}
+	}
+	return v
 }
 
 // Need is Value for a key that must be there; if it is not, that is a KeyError.
 func Need(data json.RawMessage, key string) (json.RawMessage, error) {
-	return nil, nil
+	v := Value(data, key)
+	if v == nil {
+		return nil, Errorf(KeyError, "'%s'", key)
+	}
+	return v, nil
+}
+
+// String returns the string with this key of the object data. A missing key is a
+// KeyError, another type a ValueError.
+func String(data json.RawMessage, key string) (string, error) {
+	v, err := Need(data, key)
+	if err != nil {
+		return "", err
+	}
+	return field{ValueError, key, v}.str()
+}
+
+// StringOr is String for a key that can be missing or null.
+func StringOr(data json.RawMessage, key, other string) (string, error) {
+	v := field{ValueError, key, Value(data, key)}
+	if v.raw == nil || v.null() {
+		return other, nil
+	}
+	return v.str()
 }

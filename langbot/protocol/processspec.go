@@ -17,5 +17,37 @@ const DefaultProcess = "default"
 
 // ParseProcessSpec reads and checks a spec. Errors are of class BoxValidation.
 func ParseProcessSpec(spec json.RawMessage) (ProcessSpec, error) {
-	return ProcessSpec{}, nil
+	s := ProcessSpec{ProcessID: DefaultProcess, Args: []string{}, Env: map[string]string{}, Cwd: DefaultMountPath}
+	m := object(spec)
+	for m.next() {
+		if err := s.set(field{BoxValidation, string(m.name), m.value}); err != nil {
+			return ProcessSpec{}, err
+		}
+	}
+	if m.err != nil {
+		return ProcessSpec{}, Errorf(BoxValidation, "spec: %s: want an object", show(spec))
+	}
+	if s.Command == "" {
+		return ProcessSpec{}, Errorf(BoxValidation, "command: is missing: it is required")
+	}
+	return s, nil
+}
+
+// set takes over one member. Unknown ones do not matter.
+func (s *ProcessSpec) set(f field) (err error) {
+	switch f.name {
+	case "process_id":
+		s.ProcessID, err = f.str()
+	case "command":
+		s.Command, err = f.nonEmpty()
+	case "args":
+		s.Args, err = f.strings()
+	case "env":
+		s.Env, err = f.env()
+	case "cwd":
+		s.Cwd, err = f.inside()
+	case "memory_mb":
+		s.MemoryMB, err = f.integer(0)
+	}
+	return err
 }

@@ -1,16 +1,224 @@
 package protocol
 
-import "io"
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"unicode/utf8"
+)
 
-// LineReader takes messages from the stdio transport.
-type LineReader struct{ r io.Reader }
+// Bounds of the stdio transport.
+const (
+	maxLine      = 64 << 10 // bytes of a line, without its end
+	maxWhole     = 16 << 10 // bytes of a message that is one line, and of a piece of one that is several
+	maxPieces    = 4096     // pieces of a message
+	chunkStart   = "chunk_start"
+	chunkData    = "chunk_data"
+	chunkEnd     = "chunk_end"
+	noAssembling = -1
+)
+
+// LineReader takes messages from the stdio transport: one per line, or a long one in
+// pieces between a line that announces its size and one that ends it.
+type LineReader struct {
+	r *bufio.Reader
+
+	total  int // bytes that were announced, noAssembling if nothing was
+	pieces int
+	msg    []byte
+	err    error
+}
 
 // NewLineReader returns a reader of the messages in r.
-func NewLineReader(r io.Reader) *LineReader { return &LineReader{r} }
+func NewLineReader(r io.Reader) *LineReader {
+	return &LineReader{r: bufio.NewReaderSize(r, maxLine+1), total: noAssembling}
+}
 
-// Next returns the next message: a JSON object as text. io.EOF is the end of the input;
-// any other error is a violation after which nothing can be read.
-func (l *LineReader) Next() ([]byte, error) { return nil, io.EOF }
+// Next returns the next message, which is then the caller's. Lines that are not a JSON
+// object are skipped. io.EOF is the end of the input, any other error one of r or a violation; after
+// either, there is nothing more to read.
+func (l *LineReader) Next() ([]byte, error) {
+	for l.err == nil {
+		line, err := l.line()
+		if err != nil {
+			l.err = err
+			break
+		}
+		var msg []byte
+		if msg, l.err = l.take(line); msg != nil {
+			return msg, nil
+		}
+	}
+	return nil, l.err
+}
 
-// WriteMessage writes msg, a JSON text, as one line, or as several if it is long.
-func WriteMessage(w io.Writer, msg []byte) error { return nil }
+// line returns the next line; the last one may lack its end. It is valid until the
+// next call.
+func (l *LineReader) line() ([]byte, error) {
+	line, err := l.r.ReadSlice('\n')
+	switch {
+	case err == nil:
+		return line[:len(line)-1], nil
+	case errors.Is(err, bufio.ErrBufferFull):
+		return nil, fmt.Errorf("reading a line: it is longer than %d bytes: send a long message in pieces", maxLine)
+	case err == io.EOF && len(line) > 0:
+		return line, nil
+	case err == io.EOF && l.total != noAssembling:
+		return nil, io.ErrUnexpectedEOF
+	}
+	return nil, err
+}
+
+// take returns the message that line is, or completes, or nil.
+func (l *LineReader) take(line []byte) ([]byte, error) {
+	kind, ok := kindOf(line)
+	switch {
+	case !ok:
+		return nil, nil
+	case kind == chunkStart:
+		return nil, l.start(line)
+	case kind == chunkData:
+		return nil, l.piece(line)
+	case kind == chunkEnd:
+		return l.end()
+	case l.total != noAssembling:
+		return nil, errors.New("reading a message in pieces: another line is between them: end it first")
+	}
+	return append([]byte(nil), line...), nil
+}
+
+// kindOf returns the type that a line gives itself; ok is false if it is not a JSON
+// object in UTF-8.
+func kindOf(line []byte) (kind string, ok bool) {
+	m := object(line)
+	for m.next() {
+		if string(m.name) == "type" {
+			kind, _ = field{raw: m.value}.str()
+		}
+	}
+	return kind, m.err == nil && utf8.Valid(line)
+}
+
+func (l *LineReader) start(line []byte) error {
+	total, big, ok := field{raw: Value(line, "total_size")}.literal()
+	switch {
+	case l.total != noAssembling:
+		return errors.New("reading a message in pieces: another one begins in it: end it first")
+	case !ok || big || total < 0 || total > MaxMessage:
+		return fmt.Errorf("reading a message in pieces: total_size: want an integer from 0 to %d", MaxMessage)
+	}
+	l.total, l.pieces, l.msg = int(total), 0, nil
+	return nil
+}
+
+func (l *LineReader) piece(line []byte) error {
+	data := field{ValueError, "data", Value(line, "data")}
+	offset, _, ok := field{raw: Value(line, "offset")}.literal()
+	if l.pieces++; l.total == noAssembling {
+		return errors.New("reading a message in pieces: a piece of none: announce it first")
+	}
+	if data.raw == nil {
+		return errors.New("reading a message in pieces: data: is missing: it is required")
+	}
+	text, err := data.str()
+	switch {
+	case err != nil:
+		return fmt.Errorf("reading a message in pieces: %w", err)
+	case !ok || offset != int64(len(l.msg)):
+		return fmt.Errorf("reading a message in pieces: offset: want %d, the bytes so far", len(l.msg))
+	case len(text) > l.total-len(l.msg):
+		return fmt.Errorf("reading a message in pieces: it is longer than the %d bytes that were announced", l.total)
+	case l.pieces > maxPieces:
+		return fmt.Errorf("reading a message in pieces: more than %d pieces", maxPieces)
+	}
+	l.msg = append(l.msg, text...)
+	return nil
+}
+
+func (l *LineReader) end() ([]byte, error) {
+	switch {
+	case l.total == noAssembling:
+		return nil, errors.New("reading a message in pieces: the end of none: announce it first")
+	case len(l.msg) != l.total:
+		return nil, fmt.Errorf("reading a message in pieces: it has %d bytes, %d were announced", len(l.msg), l.total)
+	}
+	msg := l.msg
+	l.total, l.msg = noAssembling, nil
+	if m := object(msg); m.err != nil {
+		return nil, nil
+	}
+	return msg, nil
+}
+
+// WriteMessage writes msg, a JSON text in UTF-8, as one line, or as several if it is long,
+// in one Write.
+func WriteMessage(w io.Writer, msg []byte) error {
+	if len(msg) > MaxMessage {
+		return fmt.Errorf("writing a message: %d bytes: at most %d", len(msg), MaxMessage)
+	}
+	out := make([]byte, 0, len(msg)+len(msg)/4+256)
+	if len(msg) <= maxWhole {
+		out = append(oneLine(out, msg), '\n')
+		_, err := w.Write(out)
+		return err
+	}
+	out = append(out, `{"type":"chunk_start","total_size":`...)
+	out = append(strconv.AppendInt(out, int64(len(msg)), 10), "}\n"...)
+	for at := 0; at < len(msg); {
+		end := at + pieceLen(msg[at:])
+		out = append(out, `{"type":"chunk_data","data":`...)
+		out = appendQuoted(out, msg[at:end])
+		out = append(out, `,"offset":`...)
+		out = append(strconv.AppendInt(out, int64(at), 10), "}\n"...)
+		at = end
+	}
+	out = append(out, `{"type":"chunk_end"}`+"\n"...)
+	_, err := w.Write(out)
+	return err
+}
+
+// oneLine appends msg with spaces for the ends of lines: in a JSON text those are
+// only ever between its parts.
+func oneLine(out, msg []byte) []byte {
+	start := len(out)
+	out = append(out, msg...)
+	for i := start; i < len(out); i++ {
+		if out[i] == '\n' || out[i] == '\r' {
+			out[i] = ' '
+		}
+	}
+	return out
+}
+
+// pieceLen is the length of a piece of b that does not cut a character.
+func pieceLen(b []byte) int {
+	if len(b) <= maxWhole {
+		return len(b)
+	}
+	n := maxWhole
+	for n > maxWhole-utf8.UTFMax && !utf8.RuneStart(b[n]) {
+		n--
+	}
+	return n
+}
+
+// appendQuoted appends s as a JSON string.
+func appendQuoted(out, s []byte) []byte {
+	const hex = "0123456789abcdef"
+	out = append(out, '"')
+	for _, c := range s {
+		switch {
+		case c == '"' || c == '\\':
+			out = append(out, '\\', c)
+		case c == '\n':
+			out = append(out, '\\', 'n')
+		case c < 0x20:
+			out = append(out, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		default:
+			out = append(out, c)
+		}
+	}
+	return append(out, '"')
+}

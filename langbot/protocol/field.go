@@ -1,0 +1,291 @@
+package protocol
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// field is a value with the name that errors give it. Its methods are as tolerant as
+// the peer's own validation: numbers and truth values may be written as strings.
+type field struct {
+	class Class
+	name  string
+	raw   []byte
+}
+
+// fail says which rule the value breaks.
+func (f field) fail(rule string) error {
+	return Errorf(f.class, "%s: %s: %s", f.name, show(f.raw), rule)
+}
+
+// show cuts a value to a length that an error can quote.
+func show(raw []byte) string {
+	const most = 80
+	if len(raw) <= most {
+		return string(raw)
+	}
+	i := most
+	for i > 0 && !utf8.RuneStart(raw[i]) {
+		i--
+	}
+	return string(raw[:i]) + "…"
+}
+
+func (f field) null() bool { return string(f.raw) == "null" }
+
+// str is a string as it stands.
+func (f field) str() (string, error) {
+	if f.raw[0] != '"' {
+		return "", f.fail("want a string")
+	}
+	s, ok := unquote(f.raw)
+	if !ok {
+		return "", f.fail("half of a surrogate pair is no character: send valid Unicode")
+	}
+	return s, nil
+}
+
+// text is a string that can be an argument of a program.
+func (f field) text() (string, error) {
+	s, err := f.str()
+	if err == nil && strings.IndexByte(s, 0) >= 0 {
+		return "", f.fail("contains a NUL character: leave it out")
+	}
+	return s, err
+}
+
+// trimmed is a text without white space at its ends.
+func (f field) trimmed() (string, error) {
+	s, err := f.text()
+	return trim(s), err
+}
+
+// nonEmpty is a trimmed text of which something is left.
+func (f field) nonEmpty() (string, error) {
+	s, err := f.trimmed()
+	if err == nil && s == "" {
+		return "", f.fail("must not be empty")
+	}
+	return s, err
+}
+
+// inside is an absolute path in a box.
+func (f field) inside() (string, error) {
+	s, err := f.trimmed()
+	if err == nil && !strings.HasPrefix(s, "/") {
+		return "", f.fail("must be an absolute path inside the sandbox: begin it with /")
+	}
+	return s, err
+}
+
+// host is an absolute path of the host, of either kind of system.
+func (f field) host() (string, error) {
+	s, err := f.trimmed()
+	if err == nil && !isAbs(s) {
+		return "", f.fail("must be an absolute host path: begin it with /")
+	}
+	return s, err
+}
+
+func isAbs(s string) bool {
+	if strings.HasPrefix(s, "/") || strings.HasPrefix(s, `\`) {
+		return true
+	}
+	return len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
+}
+
+// oneOf is one of these words.
+func (f field) oneOf(words ...string) (string, error) {
+	if s, err := f.str(); err == nil && slices.Contains(words, s) {
+		return s, nil
+	}
+	return "", f.fail("must be one of " + strings.Join(words, ", "))
+}
+
+// boolean is true or false, or a number or word that says so.
+func (f field) boolean() (bool, error) {
+	switch string(f.raw) {
+	case "true":
+		return true, nil
+	case "false":
+		return false, nil
+	}
+	if s, err := f.str(); err == nil {
+		switch strings.ToLower(s) {
+		case "1", "on", "t", "true", "y", "yes":
+			return true, nil
+		case "0", "off", "f", "false", "n", "no":
+			return false, nil
+		}
+	} else if n, err := f.number(); err == nil && (n == 0 || n == 1) {
+		return n == 1, nil
+	}
+	return false, f.fail("want true or false")
+}
+
+// integer is a whole number, not below least.
+func (f field) integer(least int64) (int64, error) {
+	n, err := f.whole()
+	if err == nil && n < least {
+		return 0, f.fail("must be at least " + strconv.FormatInt(least, 10))
+	}
+	return n, err
+}
+
+// whole is an integer, also where it is written as a float or a string, or is a
+// truth value.
+func (f field) whole() (int64, error) {
+	s := string(f.raw)
+	if s[0] == '"' {
+		var ok bool
+		if s, ok = plainNumber(s); !ok {
+			return 0, f.fail("want an integer")
+		}
+		if i := strings.IndexByte(s, '.'); i >= 0 && strings.Trim(s[i+1:], "0") == "" {
+			s = s[:i] // "12.00"
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return 0, f.wholeFailure(err)
+		}
+		return n, nil
+	}
+	switch s {
+	case "true":
+		return 1, nil
+	case "false":
+		return 0, nil
+	}
+	if !strings.ContainsAny(s, ".eE") {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil {
+			return 0, f.wholeFailure(err)
+		}
+		return n, nil
+	}
+	x, err := f.number()
+	switch {
+	case err != nil:
+		return 0, err
+	case x != math.Trunc(x):
+		return 0, f.fail("want an integer, this has a fraction")
+	case x < -1<<63 || x >= 1<<63:
+		return 0, f.fail("is out of the range of integers")
+	}
+	return int64(x), nil
+}
+
+func (f field) wholeFailure(err error) error {
+	if e, ok := err.(*strconv.NumError); ok && e.Err == strconv.ErrRange {
+		return f.fail("is out of the range of integers")
+	}
+	return f.fail("want an integer")
+}
+
+// literal is an integer that is written as one.
+func (f field) literal() (n int64, big, ok bool) {
+	s := string(f.raw)
+	if s == "" || s[0] != '-' && (s[0] < '0' || s[0] > '9') || strings.ContainsAny(s, ".eEI") {
+		return 0, false, false
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err != nil, true
+}
+
+// number is a finite number.
+func (f field) number() (float64, error) {
+	s := string(f.raw)
+	switch {
+	case s[0] == '"':
+		var ok bool
+		if s, ok = plainNumber(s); !ok {
+			return 0, f.fail("want a number")
+		}
+	case s == "true":
+		return 1, nil
+	case s == "false":
+		return 0, nil
+	case s == "null" || s[0] == '{' || s[0] == '[':
+		return 0, f.fail("want a number")
+	}
+	x, err := strconv.ParseFloat(s, 64)
+	if e, ok := err.(*strconv.NumError); ok && e.Err != strconv.ErrRange {
+		return 0, f.fail("want a number")
+	}
+	if math.IsInf(x, 0) || math.IsNaN(x) {
+		return 0, f.fail("must be a finite number")
+	}
+	return x, nil
+}
+
+// plainNumber takes a number out of a quoted string: space around it and single
+// underscores between its digits do not count.
+func plainNumber(quoted string) (string, bool) {
+	s, ok := unquote([]byte(quoted))
+	s = trim(s)
+	if !ok || s == "" || strings.ContainsAny(s, "xXpP") {
+		return "", false
+	}
+	if strings.Contains(s, "_") {
+		for i := range len(s) {
+			if s[i] == '_' && (i == 0 || i == len(s)-1 || !isDigit(s[i-1]) || !isDigit(s[i+1])) {
+				return "", false
+			}
+		}
+		s = strings.ReplaceAll(s, "_", "")
+	}
+	return s, true
+}
+
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
+// strings is a list of strings.
+func (f field) strings() ([]string, error) {
+	list := []string{}
+	m := array(f.raw)
+	for m.next() {
+		s, err := f.element(len(list), m.value).text()
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	if m.err != nil {
+		return nil, f.fail("want a list of strings")
+	}
+	return list, nil
+}
+
+// element names a part of f.
+func (f field) element(i int, raw []byte) field {
+	return field{f.class, f.name + "[" + strconv.Itoa(i) + "]", raw}
+}
+
+// member names a part of f.
+func (f field) member(name string, raw []byte) field {
+	return field{f.class, f.name + "." + name, raw}
+}
+
+// env is an object of strings.
+func (f field) env() (map[string]string, error) {
+	env := map[string]string{}
+	m := object(f.raw)
+	for m.next() {
+		name := string(m.name)
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return nil, field{f.class, f.name, []byte(strconv.Quote(name))}.fail("is no name of a variable: leave out = and NUL")
+		}
+		value, err := f.member(name, m.value).text()
+		if err != nil {
+			return nil, err
+		}
+		env[name] = value
+	}
+	if m.err != nil {
+		return nil, f.fail("want an object of strings")
+	}
+	return env, nil
+}
