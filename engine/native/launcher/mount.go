@@ -98,6 +98,9 @@ func (b *box) reserveTarget(m mounts.Mount) error {
 	target := m.Target
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if len(b.mounted) >= mounts.MaxMounts {
+		return &engine.FieldError{Field: "mounts", Value: fmt.Sprint(len(b.mounted) + 1), Rule: fmt.Sprintf("must be at most %d: detach some first", mounts.MaxMounts)}
+	}
 	for other, has := range b.mounted {
 		rule := ""
 		switch {

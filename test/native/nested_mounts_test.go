@@ -1,0 +1,264 @@
+package native
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/mounts"
+)
+
+// skill makes a directory with a file that says what it is, to be mounted at target.
+func skill(t *testing.T, target string) mounts.Mount {
+	t.Helper()
+	dir := hostDir(t, 0, 0)
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "name"), []byte(target+"\n"), 0o644), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return mounts.Mount{Source: dir, Target: target, ReadOnly: true}
+}
+
+// newServiceBox is newBox of a service.
+func newServiceBox(t *testing.T) engine.Box {
+	s, _ := newService(t)
+	return createLive(t, s, engine.Spec{})
+}
+
+func change(t testing.TB, b engine.Box, c engine.Change) {
+	t.Helper()
+	if err := b.Update(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMountsInWorkspace: mount points that the workspace does not have are made in it,
+// as its owner would, for a new box and for a running one; they stay behind, empty.
+func TestMountsInWorkspace(t *testing.T) {
+	dir, work := workspace(t, 1234, 1234)
+	skills := []mounts.Mount{skill(t, "/workspace/.skills/a"), skill(t, "/workspace/.skills/b"), skill(t, "/workspace/deep/er/and/deeper")}
+	user := engine.User{UID: 1000, GID: 1000}
+	b := newBox(t, engine.Spec{User: user, Mounts: append(slices.Clone(skills), work)})
+	const show = "cat /workspace/.skills/*/name /workspace/deep/er/and/deeper/name 2>/dev/null; true"
+	wantOutput(t, b, show, "/workspace/.skills/a\n/workspace/.skills/b\n/workspace/deep/er/and/deeper\n")
+	wantOutput(t, b, "stat -c '%u %a' /workspace/.skills; touch /workspace/.skills/a/x 2>/dev/null || echo no; echo mine > /workspace/.skills/file", "1000 755\nno\n")
+	live := skill(t, "/workspace/.skills/live")
+	file := mounts.Mount{Source: filepath.Join(live.Source, "name"), Target: "/workspace/etc/app.conf"}
+	change(t, b, engine.Change{Attach: []mounts.Mount{live, file}})
+	wantOutput(t, b, "cat /workspace/.skills/live/name /workspace/etc/app.conf", "/workspace/.skills/live\n/workspace/.skills/live\n")
+	// The workspace cannot go while something is in it; all together can, in any order.
+	targets := []string{"/workspace"}
+	if err := b.Update(t.Context(), engine.Change{Detach: targets}); !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "within") {
+		t.Errorf("detaching the outer one alone: %v", err)
+	}
+	for _, m := range append(skills, live, file) {
+		targets = append(targets, m.Target)
+	}
+	change(t, b, engine.Change{Detach: targets})
+	wantOutput(t, b, "ls -A /workspace; cat /proc/self/mountinfo | grep -c ' /workspace' || true", "0\n")
+	err := filepath.WalkDir(dir, func(path string, _ os.DirEntry, err error) error {
+		var st syscall.Stat_t
+		if err := errors.Join(err, syscall.Lstat(path, &st)); err != nil {
+			return err
+		}
+		if st.Uid != 1234 || st.Gid != 1234 {
+			t.Errorf("%s belongs to %d:%d on the host", path, st.Uid, st.Gid)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if names, err := filepath.Glob(dir + "/.skills/*/*"); err != nil || len(names) != 0 {
+		t.Errorf("in the mount points: %v, %v", names, err)
+	}
+}
+
+// TestManyNestedMounts: as many as there can be, in one another as far as they go.
+func TestManyNestedMounts(t *testing.T) {
+	_, work := workspace(t, 0, 0)
+	all := []mounts.Mount{work}
+	target := work.Target
+	for i := range 16 {
+		target += fmt.Sprint("/sub/", i)
+		m := skill(t, target)
+		m.ReadOnly = false
+		all = append(all, m)
+	}
+	for i := len(all); i < mounts.MaxMounts; i++ {
+		all = append(all, skill(t, fmt.Sprint("/workspace/.skills/", i)))
+	}
+	slices.Reverse(all)
+	b := newBox(t, engine.Spec{Mounts: all})
+	wantOutput(t, b, "cat "+target+"/name; ls /workspace/.skills | wc -l", target+"\n47\n")
+	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{skill(t, "/workspace/one/more")}}); !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("one more: %v", err)
+	}
+	var targets []string
+	for _, m := range all {
+		targets = append(targets, m.Target)
+	}
+	slices.Reverse(targets)
+	change(t, b, engine.Change{Detach: targets, Attach: all[:20]})
+	wantOutput(t, b, "ls /workspace/.skills | wc -l", "20\n")
+}
+
+// TestBadNestedMounts: what cannot be made is refused in one line, and nothing of it
+// is left, for a new box and for a running one.
+func TestBadNestedMounts(t *testing.T) {
+	e := start(t)
+	dir, work := workspace(t, 0, 0)
+	if err := errors.Join(os.WriteFile(dir+"/file", nil, 0o644), os.Symlink("/etc", dir+"/link"), os.Symlink(dir, dir+"/host"), os.Mkdir(dir+"/foreign", 0o755), os.Chown(dir+"/foreign", 99, 99)); err != nil {
+		t.Fatal(err)
+	}
+	frozen := work
+	frozen.ReadOnly = true
+	for _, c := range []struct {
+		outer  mounts.Mount
+		target string
+		rule   string
+	}{
+		{frozen, "/workspace/.skills/x", "read-only"},
+		{frozen, "/workspace/x", "read-only"},
+		{work, "/workspace/file", "is not a directory"},
+		{work, "/workspace/file/x", "passes a file"},
+		{work, "/workspace/link", "is a symlink"},
+		{work, "/workspace/link/x", "passes a symlink"},
+		{work, "/workspace/host/x", "passes a symlink"},
+		{work, "/workspace/foreign/x/y", "may not make"},
+		{work, "/usr/x", "read-only"},
+		{work, "/usr/share/x/y", "read-only"},
+	} {
+		m := skill(t, c.target)
+		_, err := e.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{c.outer, m}})
+		b := create(t, e, engine.Spec{Mounts: []mounts.Mount{c.outer}})
+		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})} {
+			wantBadMount(t, m.Source, c.target, err)
+			if err == nil || !strings.Contains(err.Error(), c.rule) {
+				t.Errorf("%s %s: %v, want %q", how, c.target, err, c.rule)
+			}
+		}
+		remove(t, b)
+	}
+	if names, err := os.ReadDir(dir); err != nil || len(names) != 4 {
+		t.Errorf("in the workspace: %v, %v", names, err)
+	}
+}
+
+// TestFullNestedMount: without an inode to spare a mount point is refused, and what was
+// made of it is taken back: another box's user of the file system finds as much as before.
+func TestFullNestedMount(t *testing.T) {
+	b := newBox(t, engine.Spec{TmpSize: 1 << 20})
+	// All inodes but one.
+	wantOutput(t, b, "cd /tmp; i=0; while mkdir $i 2>/dev/null; do i=$((i+1)); done; rmdir 0; echo full", "full\n")
+	for range 3 {
+		err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{skill(t, "/tmp/a/b")}})
+		if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "no space") {
+			t.Errorf("%v", err)
+		}
+	}
+	change(t, b, engine.Change{Attach: []mounts.Mount{skill(t, "/tmp/a")}})
+	wantOutput(t, b, "cat /tmp/a/name", "/tmp/a\n")
+}
+
+// churnScript renames the directory of the skills, and puts other things in its place,
+// for ever.
+const churnScript = `
+import os, shutil
+d, away = "/workspace/.skills", "/workspace/away"
+os.makedirs(d, exist_ok=True)
+print("on", flush=True)
+i = 0
+def quiet(f, *a):
+    try: f(*a)
+    except OSError: pass
+while True:
+    i += 1
+    name = "%s%d" % (away, i) # never the same
+    quiet(os.rename, d, name)
+    if i % 3 == 0: quiet(os.symlink, "/etc", d)
+    if i % 3 == 1: quiet(os.mkdir, d)
+    quiet(os.rmdir, d)
+    quiet(os.unlink, d)
+    quiet(os.rename, name, d)
+    if not os.path.isdir(d) and not os.path.exists(name): quiet(os.mkdir, d)
+`
+
+// TestNestedMountRace: whatever the box does with the directories above its mounts, a
+// mount is where it was asked for or refused, and goes away when it shall.
+func TestNestedMountRace(t *testing.T) {
+	testutil.Long(t)
+	for name, b := range map[string]engine.Box{"engine": newBox(t, engine.Spec{}), "service": newServiceBox(t)} {
+		t.Run(name, func(t *testing.T) {
+			dir, work := workspace(t, 0, 0)
+			change(t, b, engine.Change{Attach: []mounts.Mount{work}})
+			out := newScreen()
+			c := python(churnScript)
+			c.Stdout = out
+			p := begin(t, b, c)
+			out.await(t, "on")
+			attached, refused := 0, 0
+			for i := 0; i < 3000 && (i < 60 || attached < 10 || refused == 0); i++ {
+				m := skill(t, fmt.Sprintf("/workspace/.skills/x%d/y", i%5))
+				err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})
+				if err != nil {
+					wantBadMount(t, m.Source, m.Target, err)
+					refused++
+					continue
+				}
+				attached++
+				change(t, b, engine.Change{Detach: []string{m.Target}})
+				if o := run(t, b, shell("grep -c ' /workspace/' /proc/self/mountinfo")); o.stdout != "0\n" {
+					t.Fatalf("still mounted: %s", run(t, b, shell("grep ' /workspace' /proc/self/mountinfo")).stdout)
+				}
+			}
+			t.Logf("attached %d times, refused %d times", attached, refused)
+			if attached == 0 {
+				t.Error("never attached")
+			}
+			if err := p.Signal(9); err != nil {
+				t.Error(err)
+			}
+			wait(t, p)
+			change(t, b, engine.Change{Detach: []string{work.Target}})
+			if names, err := filepath.Glob(dir + "/*/name"); err != nil || len(names) != 0 {
+				t.Errorf("%v, %v", names, err)
+			}
+		})
+	}
+}
+
+// TestMovedMount: a mount that the box has taken elsewhere, by a rename of the directory
+// above, can be detached, also by the launcher after the one that attached it.
+func TestMovedMount(t *testing.T) {
+	s, dir := newService(t)
+	_, work := workspace(t, 0, 0)
+	b := createLive(t, s, engine.Spec{Mounts: []mounts.Mount{work}})
+	one, two, three := skill(t, "/workspace/.skills/one"), skill(t, "/workspace/.skills/two"), skill(t, "/workspace/.skills/three")
+	change(t, b, engine.Change{Attach: []mounts.Mount{one, two, three}})
+	wantOutput(t, b, "cd /workspace && mv .skills 'a\nb' && ln -s /etc .skills && cat a*/one/name", "/workspace/.skills/one\n")
+	change(t, b, engine.Change{Detach: []string{one.Target}})
+	wantOutput(t, b, "cd /workspace; cat a*/one/name 2>/dev/null; cat a*/two/name", "/workspace/.skills/two\n")
+	killLauncher(t, dir)
+	change(t, b, engine.Change{Detach: []string{two.Target}})
+	wantOutput(t, b, "cd /workspace; cat a*/two/name 2>/dev/null; cat a*/three/name", "/workspace/.skills/three\n")
+	if spec := b.Spec(); len(spec.Mounts) != 2 {
+		t.Errorf("mounts: %+v", spec.Mounts)
+	}
+	// Somebody outside removes a mount point: its mount goes with it.
+	names, err := filepath.Glob(work.Source + "/a*/three")
+	if err != nil || len(names) != 1 || os.Remove(names[0]) != nil {
+		t.Fatalf("%v, %v", names, err)
+	}
+	change(t, b, engine.Change{Detach: []string{three.Target}})
+	// And what was asked for again is where it was.
+	wantOutput(t, b, "cd /workspace && rm .skills && echo ok", "ok\n")
+	change(t, b, engine.Change{Attach: []mounts.Mount{one}})
+	wantOutput(t, b, "cat /workspace/.skills/one/name", "/workspace/.skills/one\n")
+}
