@@ -2,11 +2,15 @@ package langbot
 
 import (
 	"context"
+	"errors"
 	"log/slog"
-	"net/http"
+	"sync"
+
+	"go.etcd.io/bbolt"
 
 	"github.com/boxd/boxd/langbot/door"
-	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/langbot/fence"
+	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/session"
 )
 
@@ -15,43 +19,87 @@ type Server struct {
 	o        Options
 	sessions *session.Manager
 	log      *slog.Logger
+	db       *bbolt.DB
+	store    *store
+	fence    *fence.Fence
+	skills   *skills.Store
+	base     *settings // of every instance that has said nothing yet
+	skillState
+
+	ops    keyLock
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+	wg     sync.WaitGroup // what runs in the background
+
+	mu       sync.Mutex
+	closed   bool
+	boxes    map[string]*box      // by physical id, in every state
+	byKey    map[string]*box      // the same, by the manager's id
+	settings map[string]*settings // by instance
 }
 
 var _ door.Backend = (*Server)(nil)
 
 // New opens the database and takes over what an earlier Server has left.
-func New(o Options) (*Server, error) {
-	o, err := o.withDefaults()
-	if err != nil {
+func New(o Options) (_ *Server, err error) {
+	if o, err = o.withDefaults(); err != nil {
 		return nil, err
 	}
-	return &Server{o: o, sessions: o.Sessions, log: o.Logger}, nil
+	s := &Server{
+		o: o, sessions: o.Sessions, log: o.Logger,
+		boxes: map[string]*box{}, byKey: map[string]*box{}, settings: map[string]*settings{},
+	}
+	s.base = s.initial()
+	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.skills = skills.New(skills.Options{Open: s.openSkills, Path: s.skillsOf, Logger: o.Logger})
+	if s.db, err = s.openDB(o.DB); err != nil {
+		return nil, err
+	}
+	s.store = &store{db: s.db}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Server) open() (err error) {
+	if s.fence, err = fence.Open(s.db, s.maxRecords, s.advanced); err != nil {
+		return err
+	}
+	sub := s.sessions.Subscribe(s.o.Tenant, 0)
+	if err := s.takeOver(); err != nil {
+		sub.Close()
+		return err
+	}
+	s.wg.Go(func() { s.follow(sub) })
+	return nil
+}
+
+// maxRecords is how many workspaces the fence may know: as many as the most generous
+// instance wants.
+func (s *Server) maxRecords() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	most := s.base.limits.MaxAdmissionRecords
+	for _, st := range s.settings {
+		most = max(most, st.limits.MaxAdmissionRecords)
+	}
+	return int(most)
 }
 
 // Close ends relays with 1001 and lets go of everything. Sessions and processes stay.
 // The doors must be closed before, and Options.Sessions after it.
-func (s *Server) Close() error { return nil }
-
-// Do does one action.
-func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any, error) {
-	return nil, protocol.Errorf(protocol.ValueError, "Action %s not found", r.Action)
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.closeRelays()
+	s.cancel(errShutdown)
+	s.wg.Wait()
+	return s.store.close()
 }
 
-// Opened prepares a connection.
-func (s *Server) Opened(c *door.Conn) {}
-
-// Closed lets go of a connection.
-func (s *Server) Closed(c *door.Conn) {}
-
-// Relay serves the WebSocket of a managed process.
-func (s *Server) Relay(w http.ResponseWriter, r *http.Request, c protocol.Context, physical, process string) {
+// Current is the generation of a workspace, if it has ever been seen.
+func (s *Server) Current(instance, workspace string) (int64, bool) {
+	return s.fence.Current(instance, workspace)
 }
-
-// Live is the body of /healthz.
-func (s *Server) Live() any { return map[string]any{"live": true} }
-
-// Ready is the body of /readyz.
-func (s *Server) Ready(ctx context.Context) (any, bool) { return map[string]any{"ready": true}, true }
-
-// Current is the generation of a workspace.
-func (s *Server) Current(instance, workspace string) (int64, bool) { return 0, false }

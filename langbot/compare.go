@@ -1,0 +1,73 @@
+package langbot
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+// compared are the fields in which a session must be what a request asks for, in the order
+// of the protocol. They are written as the reference server writes them.
+var compared = []struct {
+	name  string
+	value func(*protocol.BoxSpec) string
+}{
+	{"network", func(s *protocol.BoxSpec) string { return s.Network }},
+	{"image", func(s *protocol.BoxSpec) string { return s.Image }},
+	{"host_path", func(s *protocol.BoxSpec) string { return textOr(s.HostPath) }},
+	{"host_path_mode", func(s *protocol.BoxSpec) string { return s.HostPathMode }},
+	{"mount_path", func(s *protocol.BoxSpec) string { return s.MountPath }},
+	{"persistent", func(s *protocol.BoxSpec) string { return truth(s.Persistent) }},
+	{"cpus", func(s *protocol.BoxSpec) string { return decimal(s.CPUs) }},
+	{"memory_mb", func(s *protocol.BoxSpec) string { return fmt.Sprint(s.MemoryMB) }},
+	{"pids_limit", func(s *protocol.BoxSpec) string { return fmt.Sprint(s.PidsLimit) }},
+	{"read_only_rootfs", func(s *protocol.BoxSpec) string { return truth(s.ReadOnlyRootfs) }},
+	{"workspace_quota_mb", func(s *protocol.BoxSpec) string { return fmt.Sprint(s.WorkspaceQuotaMB) }},
+}
+
+// conflict is the first field in which have is not what is wanted.
+func conflict(at protocol.Context, physical string, have, want *protocol.BoxSpec) error {
+	for _, field := range compared {
+		if is := field.value(have); is != field.value(want) {
+			return protocol.Errorf(protocol.SessionConflict, "Box session %s already exists with %s=%s", at.Logical(physical), field.name, is)
+		}
+	}
+	return nil
+}
+
+func textOr(s *string) string {
+	if s == nil {
+		return "None"
+	}
+	return *s
+}
+
+func truth(b bool) string {
+	if b {
+		return "True"
+	}
+	return "False"
+}
+
+// decimal writes a number with a point.
+func decimal(f float64) string {
+	s := strconv.FormatFloat(f, 'f', -1, 64)
+	if !strings.Contains(s, ".") {
+		s += ".0"
+	}
+	return s
+}
+
+// extra are the mounts of a spec that are to be there, in an order of their own, each once.
+func extra(spec *protocol.BoxSpec) []protocol.MountSpec {
+	list := slices.DeleteFunc(slices.Clone(spec.ExtraMounts), func(m protocol.MountSpec) bool { return m.Mode == "none" })
+	slices.SortFunc(list, func(a, b protocol.MountSpec) int {
+		return strings.Compare(a.MountPath+"\x00"+a.HostPath+"\x00"+a.Mode, b.MountPath+"\x00"+b.HostPath+"\x00"+b.Mode)
+	})
+	return slices.Compact(list)
+}
+
+func sameMounts(have, want *protocol.BoxSpec) bool { return slices.Equal(extra(have), extra(want)) }

@@ -1,0 +1,122 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/session"
+)
+
+// ensure returns the session that spec asks for, which is made if it is missing, and
+// whose mounts are changed if they differ.
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (*box, error) {
+	physical, err := k.at.Physical(spec.SessionID)
+	if err != nil {
+		return nil, err
+	}
+	if b, err := k.reuse(physical, spec); b != nil || err != nil {
+		return b, err
+	}
+	unlock, err := k.s.ops.lock(ctx, physical)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	for {
+		if b, err := k.reuse(physical, spec); b != nil || err != nil {
+			return b, err
+		}
+		k.s.mu.Lock()
+		b := k.s.boxes[physical]
+		differs := b != nil && b.state == alive // in its mounts only
+		k.s.mu.Unlock()
+		switch {
+		case b == nil:
+			return k.create(ctx, physical, spec)
+		case differs:
+			return b, k.remount(ctx, b, spec)
+		}
+		select { // its removal has met an error and goes on
+		case <-b.gone:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
+		}
+	}
+}
+
+// reuse returns a session that is as it should be; nil, nil if something has to be done
+// first.
+func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	b := k.s.boxes[physical]
+	if b == nil || b.state != alive {
+		return nil, nil
+	}
+	if err := conflict(k.at, physical, &b.spec, spec); err != nil {
+		return nil, err
+	}
+	if !sameMounts(&b.spec, spec) {
+		return nil, nil
+	}
+	return b, nil
+}
+
+// create makes a session. Its lock is held.
+func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, error) {
+	s := k.s
+	r, err := k.request(spec)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	b, err := s.reserveLocked(k, physical, *spec)
+	if err != nil {
+		s.mu.Unlock()
+		return nil, err
+	}
+	// Beside the creation: a record without a session, and a session without a record,
+	// are both removed when the next server opens.
+	noted := s.noteLocked(b)
+	s.mu.Unlock()
+	view, err := s.sessions.Ensure(ctx, k.who(), b.key, r)
+	if err == nil && !view.Created {
+		// One that nobody knows any more: what it is, and what is in it, is not known.
+		if err = s.sessions.Remove(ctx, k.who(), b.key); err == nil || errors.Is(err, session.ErrNotFound) {
+			_, err = s.sessions.Ensure(ctx, k.who(), b.key, r)
+		}
+	}
+	made := err == nil
+	if e := noted.wait(); err == nil {
+		err = e
+	}
+	if err != nil {
+		if made {
+			s.background(func(ctx context.Context) { _ = s.sessions.Remove(ctx, s.self(), b.key) }) // it is tried again by itself
+		}
+		s.forget(b)
+		return nil, err
+	}
+	s.mu.Lock()
+	b.state = alive
+	s.mu.Unlock()
+	return b, nil
+}
+
+// remount changes the mounts of a live session. Its lock is held.
+func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) error {
+	r, err := k.request(spec)
+	if err != nil {
+		return err
+	}
+	if _, err := k.s.sessions.Ensure(ctx, k.who(), b.key, r); err != nil {
+		return err
+	}
+	k.s.mu.Lock()
+	b.spec.ExtraMounts = spec.ExtraMounts
+	noted := k.s.noteLocked(b)
+	k.s.mu.Unlock()
+	return noted.wait()
+}

@@ -1,0 +1,66 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// classes says what class of the protocol a condition is; the first that fits counts.
+var classes = []struct {
+	is    error
+	class protocol.Class
+}{
+	{session.ErrClosed, protocol.RuntimeUnavailable},
+	{errShutdown, protocol.RuntimeUnavailable},
+	{policy.ErrQuota, protocol.CapacityExceeded},
+	{engine.ErrInvalid, protocol.BoxValidation},
+	{policy.ErrDenied, protocol.BoxValidation},
+	{engine.ErrUnenforceable, protocol.BoxValidation},
+	{engine.ErrNoLauncher, protocol.BackendUnavailable},
+	{session.ErrConflict, protocol.SessionConflict},
+	{session.ErrNotFound, protocol.SessionNotFound},
+}
+
+// fail puts an error into the words of the protocol. ctx is the one that the action had.
+func (k *call) fail(ctx context.Context, err error) error {
+	if err == nil {
+		return nil
+	}
+	if known := (*protocol.Error)(nil); errors.As(err, &known) {
+		return known
+	}
+	if known := (*protocol.Error)(nil); ctx.Err() != nil && errors.As(context.Cause(ctx), &known) {
+		return known // why it was given up, such as a newer generation
+	}
+	class := protocol.BoxError
+	for _, c := range classes {
+		if errors.Is(err, c.is) {
+			class = c.class
+			break
+		}
+	}
+	return protocol.Errorf(class, "%s", k.words(err))
+}
+
+// words is err on one line, with the names of sessions that the client knows.
+func (k *call) words(err error) string {
+	text := strings.Join(strings.Fields(err.Error()), " ")
+	if k.at.Workspace != "" {
+		text = strings.ReplaceAll(text, k.at.Runtime()+"-", "")
+	}
+	return text
+}
+
+func notFound(at protocol.Context, physical string) error {
+	return protocol.Errorf(protocol.SessionNotFound, "session %s not found", at.Logical(physical))
+}
+
+func processNotFound(b *box, id string) error {
+	return protocol.Errorf(protocol.ManagedProcessNotFound, "managed process %s in session %s not found", id, b.logical())
+}

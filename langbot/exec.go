@@ -1,0 +1,158 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/session"
+)
+
+// execResult is what a client is told of a command, and behind it, for clients who know
+// of it, why it ended.
+type execResult struct {
+	protocol.ExecutionResult
+	Verdict engine.Verdict `json:"verdict"`
+	Limit   string         `json:"limit,omitempty"`
+}
+
+// maxTries bounds how often a session is made anew for one command, because it expired
+// between the look at it and the command.
+const maxTries = 3
+
+// exec runs a command in the session that the spec asks for.
+func (k *call) exec(ctx context.Context) (any, error) {
+	spec, err := k.spec(true)
+	if err != nil {
+		return nil, err
+	}
+	for try := 1; ; try++ {
+		b, err := k.ensure(ctx, spec)
+		if err != nil {
+			return nil, err
+		}
+		out, err := k.run(ctx, b, spec)
+		if !errors.Is(err, session.ErrNotFound) || try == maxTries {
+			return out, err
+		}
+		if err := k.s.vanished(ctx, b); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// run runs the command of spec in b.
+func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, error) {
+	var stdout, stderr clip
+	began := time.Now()
+	res, err := k.s.sessions.Exec(ctx, k.who(), b.key, nil, session.Exec{
+		Args: []string{"sh", "-lc", spec.Cmd}, Env: environment(spec.Env), Dir: spec.Workdir, MakeDir: true,
+		Stdout: &stdout, Stderr: &stderr, NoOutputLimit: true,
+		Timeout: seconds(spec.TimeoutSec), KeepBackground: true,
+	})
+	out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
+		SessionID: b.logical(), BackendName: k.backendName(), Status: protocol.Completed,
+		Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
+	}}
+	if errors.Is(err, session.ErrNotFound) {
+		return nil, err
+	}
+	if ctx.Err() != nil { // killed for that, or not begun
+		return nil, fmt.Errorf("the command was given up: %w", context.Cause(ctx))
+	}
+	if code, message, ok := unstartable(spec.Workdir, err); ok {
+		out.ExitCode, out.Stderr, out.Verdict = &code, message, engine.Exited
+		return out, nil
+	}
+	switch {
+	case err != nil:
+		if ended := k.ended(b); ended != nil {
+			return nil, ended
+		}
+		return nil, err
+	case res.Verdict == engine.TimedOut:
+		return k.timedOut(ctx, b, out, res.Timeout)
+	case res.Verdict == engine.Canceled, res.Verdict == engine.BoxLost:
+		return nil, k.cutShort(b)
+	}
+	code := res.Status()
+	out.ExitCode = &code
+	return out, nil
+}
+
+// timedOut ends the session, as the protocol has it, unless the operator wants only the
+// command to end.
+func (k *call) timedOut(ctx context.Context, b *box, out execResult, limit time.Duration) (any, error) {
+	out.Status = protocol.TimedOut
+	if out.Stderr == "" {
+		out.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(limit/time.Second))
+	}
+	if k.s.o.TimeoutEndsCommand {
+		return out, nil
+	}
+	err := k.s.end(ctx, k.who(), b, "another command in it took longer than it may, which ends the session")
+	if err != nil && !errors.Is(err, errEnded) { // it goes on by itself
+		k.s.log.Warn("ending a session after a timeout", "session", b.physical, "error", err)
+	}
+	return out, nil
+}
+
+// cutShort is the error of a command that ended because its session did.
+func (k *call) cutShort(b *box) error {
+	if err := k.ended(b); err != nil {
+		return err
+	}
+	return protocol.Errorf(protocol.BoxError, "the sandbox of session %s was lost while the command ran: how far it came is not known; the next command gets a new sandbox", b.logical())
+}
+
+// ended says why b has ended, if it has.
+func (k *call) ended(b *box) error {
+	k.s.mu.Lock()
+	state, why := b.state, b.ended
+	k.s.mu.Unlock()
+	if state != ending {
+		return nil
+	}
+	if why == "" {
+		why = "it has expired or was removed by the operator"
+	}
+	return protocol.Errorf(protocol.BoxError, "session %s ended while the command ran: %s", b.logical(), why)
+}
+
+// unstartable says what a shell would say and return for a working directory that cannot
+// be made or entered: the reference server leaves both to the shell. Everything else
+// that keeps a command from starting is an error.
+func unstartable(dir string, err error) (code int, message string, ok bool) {
+	if err == nil {
+		return 0, "", false
+	}
+	_, what, started := strings.Cut(err.Error(), `starting "sh": `)
+	if !started || !strings.Contains(what, strconv.Quote(dir)) || errors.Is(err, engine.ErrInvalid) {
+		return 0, "", false
+	}
+	return 1, "sh: " + what, true
+}
+
+// environment is env as KEY=VALUE, sorted, with what the reference server adds to it.
+func environment(env map[string]string) []string {
+	list := make([]string, 0, len(env)+1)
+	if _, ok := env["PYTHONUNBUFFERED"]; !ok {
+		list = append(list, "PYTHONUNBUFFERED=1")
+	}
+	for name, value := range env {
+		list = append(list, name+"="+value)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// longest is far beyond every cap, and near enough to count in nanoseconds.
+const longest = 1 << 24
+
+func seconds(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }

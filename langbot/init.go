@@ -1,0 +1,59 @@
+package langbot
+
+import (
+	"context"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+// init takes the configuration that a client sends first. All of it is checked before
+// anything changes.
+func (k *call) init(ctx context.Context) (any, error) {
+	s := k.s
+	unlock, err := s.ops.lock(ctx, "init\x00"+k.at.Instance)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	old := k.settings()
+	next, err := old.merged(k.data, s.o.Roots)
+	if err != nil {
+		return nil, err
+	}
+	next.admission = next.admission.after(old.admission)
+	if err := s.makeWorkspace(ctx, next.local); err != nil {
+		return nil, err
+	}
+	if err := s.keepAdmission(k.at.Instance, next); err != nil {
+		return nil, err
+	}
+	if len(next.local.ignored) > 0 {
+		s.log.Warn("box.local names relative paths, which mean nothing to a daemon: use absolute ones", "instance", k.at.Instance, "paths", next.local.ignored)
+	}
+	s.log.Info("box_init", "instance", k.at.Instance, "settings", next.describe())
+	s.mu.Lock()
+	s.settings[k.at.Instance] = next
+	s.mu.Unlock()
+	return map[string]any{"initialized": true}, nil
+}
+
+// makeWorkspace makes the directory that an instance's workspaces are in.
+func (s *Server) makeWorkspace(ctx context.Context, l local) error {
+	if l.workspace == "" {
+		return nil
+	}
+	if l.within == "" {
+		return protocol.Errorf(protocol.BoxValidation, "box.local.default_workspace %q: must be in one of the allowed mount roots: the operator allows %q (allowed_mount_roots), the client %q",
+			l.workspace, s.o.Roots, l.narrowed)
+	}
+	storage := s.storage()
+	if storage == nil {
+		return protocol.Errorf(protocol.BoxValidation, "box.local.default_workspace %q: this engine cannot make directories", l.workspace)
+	}
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, Make: true})
+	if err != nil {
+		return protocol.Errorf(protocol.BoxValidation, "box.local.default_workspace %q: %v", l.workspace, err)
+	}
+	return dir.Close()
+}

@@ -1,0 +1,98 @@
+package langbot
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxd/boxd/langbot/attest"
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+// readiness is the readiness object of the protocol, and with it what this host was
+// measured to guarantee.
+type readiness struct {
+	Ready      bool                 `json:"ready"`
+	Mode       string               `json:"mode"`
+	Backend    readyBackend         `json:"backend"`
+	Checks     map[string]bool      `json:"checks"`
+	Unsafe     *bool                `json:"unsafe_soft_storage_limits,omitempty"`
+	Error      string               `json:"error,omitempty"`
+	Guarantees map[string]guarantee `json:"guarantees"`
+	Resources  map[string]int       `json:"resources,omitempty"`
+}
+
+type readyBackend struct {
+	backend
+	Details map[string]any `json:"details,omitempty"`
+}
+
+// guarantee is what one experiment showed.
+type guarantee struct {
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"`
+}
+
+// Modes of readiness.
+const (
+	modeStandard = "standard"
+	modeGrants   = "grant_enforced"
+)
+
+// standardAge is how old measurements may be where nothing depends on them.
+const standardAge = 10 * time.Minute
+
+var errNotReady = protocol.Errorf(protocol.Readiness, "managed sandbox isolation is not ready")
+
+// readiness asks the engine and, if it is there, measures.
+func (s *Server) readiness(ctx context.Context, st *settings) readiness {
+	if st.required {
+		return s.strictReadiness(ctx, st)
+	}
+	r := readiness{Mode: modeStandard, Backend: readyBackend{backend: s.backendOf(ctx, st)}}
+	r.Checks = map[string]bool{"backend_available": r.Backend.Available}
+	r.Ready = r.Backend.Available
+	r.Guarantees = guarantees(s.measure(ctx, r.Backend.Available, standardAge))
+	return r
+}
+
+// measure is what the host guarantees; without a backend nothing.
+func (s *Server) measure(ctx context.Context, available bool, maxAge time.Duration) attest.Report {
+	if !available {
+		return nothing("the engine is not available")
+	}
+	return s.o.Prober.Report(ctx, maxAge)
+}
+
+func guarantees(r attest.Report) map[string]guarantee {
+	out := map[string]guarantee{}
+	for _, name := range attest.Names {
+		check := r.Checks[name]
+		out[name] = guarantee(check)
+	}
+	return out
+}
+
+// Ready is the body of /readyz. No instance asks there: as long as one of them requires
+// admission, its answer counts.
+func (s *Server) Ready(ctx context.Context) (any, bool) {
+	s.mu.Lock()
+	st := s.base
+	for _, own := range s.settings {
+		if own.required || !st.required {
+			st = own
+		}
+	}
+	s.mu.Unlock()
+	r := s.readiness(ctx, st)
+	r.Resources = s.resources()
+	return r, r.Ready
+}
+
+// nothing is a report of what could not be measured.
+func nothing(why string) attest.Report {
+	r := attest.Report{Checks: map[string]attest.Check{}, At: time.Now()}
+	for _, name := range attest.Names {
+		r.Checks[name] = attest.Check{Reason: why}
+	}
+	return r
+}

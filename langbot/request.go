@@ -1,0 +1,103 @@
+package langbot
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/policy"
+)
+
+// request is what a spec asks the session manager for. The image is not part of it: there
+// is one, the host's, and clients are told what they asked for.
+func (k *call) request(spec *protocol.BoxSpec) (policy.Request, error) {
+	if spec.Network == "on" && !k.s.o.Offline {
+		return policy.Request{}, protocol.Errorf(protocol.BackendUnavailable,
+			"this runtime cannot give a box a network yet: set network to off, or have the operator set langbot.network_on to offline, which gives such boxes none")
+	}
+	memory, writable := policy.Size(spec.MemoryMB<<20), !spec.ReadOnlyRootfs
+	r := policy.Request{
+		Profile: k.s.o.Profile,
+		CPUs:    &spec.CPUs, Memory: &memory, PIDs: &spec.PidsLimit,
+		WritableRoot: &writable, Persistent: &spec.Persistent,
+		WorkspaceTarget: path.Clean(spec.MountPath),
+		Mounts:          []policy.Mount{}, // which are changed live, so none is a wish too
+	}
+	if spec.MemoryMB > maxMB || spec.WorkspaceQuotaMB > maxMB {
+		return r, protocol.Errorf(protocol.BoxValidation, "memory_mb and workspace_quota_mb must be at most %d", maxMB)
+	}
+	if spec.HostPath != nil && spec.HostPathMode != "none" {
+		host, err := k.hostPath("host_path", *spec.HostPath)
+		if err != nil {
+			return r, err
+		}
+		mode := spec.HostPathMode
+		r.Workspace, r.WorkspaceMode, r.MakeWorkspace = host, &mode, mode == policy.WorkspaceRW
+	}
+	if spec.WorkspaceQuotaMB > 0 {
+		size := policy.Size(spec.WorkspaceQuotaMB << 20)
+		r.WorkspaceSize = &size
+	}
+	for i, m := range extra(spec) {
+		mount, err := k.mount(fmt.Sprintf("extra_mounts[%d].host_path", i), m)
+		if err != nil {
+			return r, err
+		}
+		r.Mounts = append(r.Mounts, mount)
+	}
+	return r, nil
+}
+
+// maxMB keeps sizes in bytes far from the end of an int64.
+const maxMB = 1 << 30
+
+// mount is a directory of the host, or a skill.
+func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
+	out := policy.Mount{Target: path.Clean(m.MountPath), ReadOnly: m.Mode == "ro"}
+	skill, rest, err := k.skillPath(field, m.HostPath)
+	if err != nil {
+		return out, err
+	}
+	if skill && k.s.o.SkillsDir == "" {
+		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
+		return out, nil
+	}
+	out.Source, err = k.hostPath(field, m.HostPath)
+	return out, err
+}
+
+// hostPath checks a path of the host against the roots that the client itself has named
+// in box_init; the operator's are the policy's business.
+func (k *call) hostPath(field, name string) (string, error) {
+	if !strings.HasPrefix(name, "/") {
+		return "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be an absolute path of this host, which has no drives", field, name)
+	}
+	for _, part := range strings.Split(name, "/") {
+		if part == ".." {
+			return "", protocol.Errorf(protocol.BoxValidation, `%s %q: must not contain ".."`, field, name)
+		}
+	}
+	clean := path.Clean(name)
+	if roots := k.settings().local.narrowed; roots != nil && rootOf(clean, roots) == "" {
+		return "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be in one of box.local.allowed_mount_roots %q", field, name, roots)
+	}
+	return clean, nil
+}
+
+// rootOf is the longest of roots that the cleaned path name is or lies in; empty if there
+// is none.
+func rootOf(name string, roots []string) (best string) {
+	for _, root := range roots {
+		if below(name, root) && len(root) > len(best) {
+			best = root
+		}
+	}
+	return best
+}
+
+// below says whether the cleaned path name is dir or lies below it.
+func below(name, dir string) bool {
+	rest, ok := strings.CutPrefix(name, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}

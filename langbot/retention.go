@@ -1,0 +1,71 @@
+package langbot
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+)
+
+// watch waits for the end of a process, and forgets it some time after that.
+func (s *Server) watch(ctx context.Context, p *process) {
+	select {
+	case <-p.live.Done():
+	case <-p.gone:
+		return
+	case <-ctx.Done():
+		return
+	}
+	keep := s.completed(p)
+	timer := time.NewTimer(keep)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		s.expel(ctx, p)
+	case <-p.gone:
+	case <-ctx.Done():
+	}
+}
+
+// completed notes how a process has ended, makes room for it among the ended ones of its
+// instance, and says how long it is kept.
+func (s *Server) completed(p *process) time.Duration {
+	end := endOf(p.live)
+	s.mu.Lock()
+	p.end = end
+	limits := s.settingsLocked(p.b.at.Instance).limits
+	var ended []*process
+	for _, b := range s.boxes {
+		for _, other := range b.processes {
+			if other.end != nil && b.at.Instance == p.b.at.Instance {
+				ended = append(ended, other)
+			}
+		}
+	}
+	s.mu.Unlock()
+	if over := len(ended) - int(limits.MaxCompletedProcesses); over > 0 {
+		slices.SortFunc(ended, func(x, y *process) int {
+			return cmp.Or(x.end.at.Compare(y.end.at), cmp.Compare(x.id, y.id))
+		})
+		for _, old := range ended[:over] {
+			s.background(func(ctx context.Context) { s.expel(ctx, old) })
+		}
+	}
+	return time.Until(end.at.Add(time.Duration(limits.CompletedRetentionSec) * time.Second))
+}
+
+// expel forgets an ended process, unless its place was taken already.
+func (s *Server) expel(ctx context.Context, p *process) {
+	unlock, err := s.ops.lock(ctx, processName(p.b, p.id))
+	if err != nil {
+		return // closing
+	}
+	defer unlock()
+	if q, err := s.processOf(p.b, p.id); err != nil || q != p {
+		return
+	}
+	if err := s.stop(ctx, s.self(), p); err != nil && ctx.Err() == nil {
+		s.log.Warn("forgetting a process that has ended", "session", p.b.physical, "process", p.id, "error", err)
+		s.dropProcess(p)
+	}
+}

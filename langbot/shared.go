@@ -1,0 +1,86 @@
+package langbot
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+var markerName = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
+
+// maxMarker is the most bytes that a marker has.
+const maxMarker = 1024
+
+// verifySharedWorkspace shows the client that it and the daemon mean the same directory:
+// by the digest of a file that the client has put there.
+func (k *call) verifySharedWorkspace(ctx context.Context) (any, error) {
+	name, err := protocol.String(k.data, "marker_name")
+	if err == nil {
+		var sum []byte
+		var size int64
+		if sum, size, err = k.marker(ctx, name); err == nil {
+			return map[string]any{"marker_name": name, "sha256": hex.EncodeToString(sum), "size": size}, nil
+		}
+	}
+	return nil, protocol.Errorf(protocol.Readiness, "shared workspace: %s", k.words(err))
+}
+
+// marker reads the marker file without following symlinks.
+func (k *call) marker(ctx context.Context, name string) (sum []byte, size int64, err error) {
+	if !markerName.MatchString(name) {
+		return nil, 0, fmt.Errorf("marker_name %q: must match %s", name, markerName)
+	}
+	l := k.settings().local
+	storage := k.s.storage()
+	if l.workspace == "" || l.within == "" || storage == nil {
+		return nil, 0, errors.New("there is none: box_init must name an absolute box.local.default_workspace in an allowed mount root")
+	}
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within})
+	if err != nil {
+		return nil, 0, err
+	}
+	defer dir.Close()
+	fd, err := openat(dir, name)
+	if err != nil {
+		return nil, 0, err
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || info.Size() < 1 || info.Size() > maxMarker {
+		return nil, 0, fmt.Errorf("%s: must be a regular file of 1 to %d bytes", name, maxMarker)
+	}
+	hash := sha256.New()
+	size, err = io.Copy(hash, io.LimitReader(f, maxMarker+1))
+	if err == nil && (size < 1 || size > maxMarker) {
+		err = fmt.Errorf("%s: it changes while it is read", name)
+	}
+	return hash.Sum(nil), size, err
+}
+
+// openat opens a file of dir itself: not what a symlink names, and without waiting for the
+// other end of a FIFO.
+func openat(dir *os.File, name string) (fd int, err error) {
+	for {
+		fd, err = syscall.Openat(int(dir.Fd()), name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+		if !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return -1, &os.PathError{Op: "openat", Path: name, Err: err}
+	}
+	return fd, nil
+}

@@ -1,0 +1,179 @@
+package langbot
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// The buckets of this package in the database; fence and grants have theirs.
+var (
+	sessionsBucket = []byte("sessions") // record by physical id
+	initBucket     = []byte("init")     // what must hold before the next box_init, by instance
+)
+
+// dbTimeout bounds the wait for bbolt's lock. Whoever holds the state directory's lock
+// is alone.
+const dbTimeout = 5 * time.Second
+
+// openDB opens the database. One that cannot be read is kept aside: what it held is
+// found to be missing, and its sessions are removed, because nobody knows what they are.
+func (s *Server) openDB(path string) (*bbolt.DB, error) {
+	db, err := tryOpenDB(path)
+	if err == nil {
+		return db, nil
+	}
+	if _, e := os.Stat(path); e != nil {
+		return nil, fmt.Errorf("database of the door for LangBot: %w", err)
+	}
+	aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405")
+	s.log.Error("the database of the door for LangBot cannot be read and is kept aside: its sessions and grants are lost", "kept", aside, "error", err)
+	if e := os.Rename(path, aside); e != nil {
+		return nil, fmt.Errorf("keeping a damaged database aside: %w", e)
+	}
+	if db, err = tryOpenDB(path); err != nil {
+		return nil, fmt.Errorf("database of the door for LangBot: %w", err)
+	}
+	return db, nil
+}
+
+func tryOpenDB(path string) (db *bbolt.DB, err error) {
+	defer func() { // bbolt's way to report damaged pages
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%s: %v", filepath.Base(path), r)
+		}
+	}()
+	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
+		return nil, err
+	}
+	err = db.Update(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{sessionsBucket, initBucket} {
+			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// store writes to the database: what is handed over while a commit is under way goes into
+// the next one together.
+type store struct {
+	db *bbolt.DB
+
+	mu      sync.Mutex
+	queue   []*change
+	writing bool
+	writer  sync.WaitGroup
+}
+
+// change puts one value, or deletes it if it is nil.
+type change struct {
+	bucket     []byte
+	key, value []byte
+	done       chan error // gets one
+}
+
+// wait returns once the change is on disk.
+func (c *change) wait() error { return <-c.done }
+
+// put hands over a value without waiting. Changes are written in the order in which they
+// were handed over.
+func (s *store) put(bucket []byte, key string, value any) *change {
+	b, err := json.Marshal(value)
+	if err != nil {
+		c := &change{done: make(chan error, 1)}
+		c.done <- err
+		return c
+	}
+	return s.hand(&change{bucket: bucket, key: []byte(key), value: b})
+}
+
+// remove hands over a deletion.
+func (s *store) remove(bucket []byte, key string) *change {
+	return s.hand(&change{bucket: bucket, key: []byte(key)})
+}
+
+func (s *store) hand(c *change) *change {
+	c.done = make(chan error, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, c)
+	if !s.writing {
+		s.writing = true
+		s.writer.Go(s.write)
+	}
+	return c
+}
+
+// close writes what was handed over, and closes the database.
+func (s *store) close() error {
+	s.writer.Wait()
+	return s.db.Close()
+}
+
+// write writes until nothing is queued.
+func (s *store) write() {
+	debug.SetPanicOnFault(true) // a page that is beyond the end of a cut file
+	for {
+		s.mu.Lock()
+		batch := s.queue
+		s.queue = nil
+		s.writing = len(batch) > 0
+		s.mu.Unlock()
+		if len(batch) == 0 {
+			return
+		}
+		err := s.commit(batch)
+		for _, c := range batch {
+			c.done <- err
+		}
+	}
+}
+
+func (s *store) commit(batch []*change) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%v", r)
+		}
+		if err != nil {
+			err = fmt.Errorf("database of the door for LangBot: %w", err)
+		}
+	}()
+	return s.db.Update(func(tx *bbolt.Tx) error {
+		for _, c := range batch {
+			b := tx.Bucket(c.bucket)
+			var err error
+			if c.value == nil {
+				err = b.Delete(c.key)
+			} else {
+				err = b.Put(c.key, c.value)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// load calls each for all values of a bucket.
+func (s *store) load(bucket []byte, each func(key string, value []byte)) error {
+	return s.db.View(func(tx *bbolt.Tx) error {
+		return tx.Bucket(bucket).ForEach(func(k, v []byte) error {
+			each(string(k), v)
+			return nil
+		})
+	})
+}
