@@ -29,11 +29,15 @@ type second struct {
 	local    *langbotdoor.Door
 }
 
-// listenLangbot opens the TCP address of LangBot's protocol.
-func (d *daemon) listenLangbot() error {
+// listenLangbot opens the TCP address of LangBot's protocol, and reads the secret that
+// is asked for there.
+func (d *daemon) listenLangbot() (err error) {
 	c := &d.Config.Langbot
 	if c.Listen == "" {
 		return nil
+	}
+	if c.Token, err = c.Secret(); err != nil {
+		return err
 	}
 	l, err := listenTCP(c.Listen, c.Token != "")
 	if err != nil {
