@@ -82,6 +82,7 @@ type fakeBox struct {
 	procs map[string]*fakeProc
 	execs map[*fakeExec]struct{}
 	env   []string // of the last command
+	cmd   engine.Command
 }
 
 func (b *fakeBox) die() {
@@ -335,7 +336,7 @@ func (l *fakeLive) Start(ctx context.Context, cmd engine.Command) (engine.Proces
 	}
 	e := &fakeExec{done: make(chan struct{})}
 	l.b.mu.Lock()
-	l.b.env = cmd.Env
+	l.b.env, l.b.cmd = cmd.Env, cmd
 	l.b.execs[e] = struct{}{}
 	l.b.mu.Unlock()
 	return &fakeRun{l, e, cmd, ctx}, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -42,12 +43,14 @@ type model struct {
 	*bench
 	mu    sync.Mutex
 	known map[Key]*knownSession
+	marks int64
 	procs []*fakeProc // all that ever ran, the truth about them
 }
 
 type knownSession struct {
 	generation int
-	uncertain  bool // somebody tried to remove it
+	uncertain  bool  // somebody tried to remove it
+	used       int64 // what is in its workspace
 	processes  map[string]*knownProcess
 }
 
@@ -121,7 +124,11 @@ func (m *model) step(rng *rand.Rand, worker int) {
 }
 
 func (m *model) tryEnsure(key Key) {
-	v, err := m.Ensure(ctx, me, key, policy.Request{Persistent: ptr(true)})
+	r := policy.Request{Persistent: ptr(true)}
+	if strings.HasSuffix(key.ID, "-0") { // a third of them
+		r.WorkspaceSize = ptr(policy.Size(4 << 20))
+	}
+	v, err := m.Ensure(ctx, me, key, r)
 	if err != nil {
 		return
 	}
@@ -139,6 +146,32 @@ func (m *model) tryEnsure(key Key) {
 		m.t.Errorf("%v: generation %d after %d", key, v.Generation, k.generation)
 	}
 	k.generation = v.Generation
+	m.mark(key, v, k)
+}
+
+// mark writes a number into the workspace of a session that has a volume, by which it is
+// known again.
+func (m *model) mark(key Key, v View, k *knownSession) {
+	name := volumeOf(v.Resolved)
+	if name == "" {
+		return
+	}
+	m.host.mu.Lock()
+	defer m.host.mu.Unlock()
+	vol := m.host.volumes[name]
+	switch {
+	case vol == nil && v.State == Running:
+		m.t.Errorf("%v has no workspace: %+v", key, v)
+		return
+	case vol == nil:
+		return
+	case v.Created && vol.used != 0:
+		m.t.Errorf("%v is new and has the workspace of another", key)
+	case !v.Created && !k.uncertain && vol.used != k.used:
+		m.t.Errorf("%v has %d in its workspace, not %d", key, vol.used, k.used)
+	}
+	m.marks++
+	vol.used, k.used = m.marks, m.marks
 }
 
 func (m *model) tryLaunch(key Key, id string) {
@@ -229,7 +262,7 @@ func (m *model) settle(round int) {
 	}
 	m.eventually("the end of removals", func() bool { return m.Stats().States[Stopping] == 0 })
 	m.eventually("a host without leftovers", func() bool {
-		return len(m.host.ids()) == m.Stats().States[Running]
+		return len(m.host.ids()) == m.Stats().States[Running] && m.volumesAgree()
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -244,6 +277,9 @@ func (m *model) settle(round int) {
 		}
 		if k.uncertain {
 			k.uncertain, k.generation = false, v.Generation // it is known now
+			if vol := m.host.volume(volumeOf(v.Resolved)); vol != nil {
+				k.used = vol.used
+			}
 		}
 		if v.State == Running && m.host.box(v.Box) == nil {
 			fail("%v has no box", key)

@@ -106,7 +106,8 @@ func (w *windows) scenario() {
 		do   func() error
 	}{
 		{"a", func() error { return second(w.Ensure(w.ctx, me, keyA, policy.Request{})) }},
-		{"b", func() error { return second(w.Ensure(w.ctx, me, keyB, policy.Request{})) }},
+		{"b", func() error { return second(w.Ensure(w.ctx, me, keyB, sizedWorkspace)) }},
+		{"c", func() error { return second(w.Ensure(w.ctx, me, keyC, sizedWorkspace)) }},
 		{"p", w.startP},
 		{"q", func() error {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"stubborn"}}))
@@ -132,6 +133,11 @@ func (w *windows) scenario() {
 		w.acked[step.name] = step.do() == nil
 	}
 }
+
+var (
+	keyC           = Key{"t", "c"}
+	sizedWorkspace = policy.Request{WorkspaceSize: ptr(policy.Size(8 << 20))}
+)
 
 func (w *windows) startP() error {
 	v, err := w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}})
@@ -172,7 +178,19 @@ func (w *windows) check() {
 // settled reports whether nothing is left to be done.
 func (w *windows) settled() bool {
 	st := w.Stats()
-	return st.States[Stopping] == 0 && len(w.host.ids()) == st.States[Running] && w.processesAgree()
+	return st.States[Stopping] == 0 && len(w.host.ids()) == st.States[Running] && w.processesAgree() && w.volumesAgree()
+}
+
+// volumesAgree reports whether there are the volumes that sessions have, and no other.
+func (b *bench) volumesAgree() bool {
+	var want []string
+	for _, v := range b.List("") {
+		if name := volumeOf(v.Resolved); name != "" {
+			want = append(want, name)
+		}
+	}
+	slices.Sort(want)
+	return slices.Equal(b.host.volumeNames(), want)
 }
 
 // processesAgree reports whether boxes have the processes that they are said to have.
@@ -208,6 +226,9 @@ func (w *windows) checkAnswers() {
 	if _, err := w.Get(keyB); (err != nil && w.acked["b"] && !w.begun["remove"]) || (err == nil && w.acked["remove"]) {
 		w.t.Errorf("b: %v", err)
 	}
+	if v, err := w.Get(keyC); w.acked["c"] && (err != nil || volumeOf(v.Resolved) != volumeName(keyC)) {
+		w.t.Errorf("c: %+v, %v", v.Resolved, err)
+	}
 	if p, err := w.Process(keyA, "p"); w.acked["p"] && (err != nil || p.View().State != ProcessRunning || p.View().PID != w.pid) {
 		w.t.Errorf("p: %v", err)
 	}
@@ -229,8 +250,9 @@ func (w *windows) checkAnswers() {
 func (w *windows) checkDisk() {
 	w.t.Helper()
 	dirs, _ := filepath.Glob(filepath.Join(w.dir, "workspaces", "*", "*"))
-	if len(dirs) != len(w.List("t")) {
-		w.t.Errorf("workspaces %v of %d sessions", dirs, len(w.List("t")))
+	_, err := w.Get(keyA) // the only one that has a directory
+	if (len(dirs) == 1) != (err == nil) || len(dirs) > 1 {
+		w.t.Errorf("workspaces %v, session a: %v", dirs, err)
 	}
 	if left, _ := os.ReadDir(filepath.Join(w.dir, "workspaces", ".trash")); len(left) > 0 {
 		w.t.Errorf("%d entries in the trash", len(left))
