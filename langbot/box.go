@@ -139,14 +139,6 @@ func (s *Server) noteLocked(b *box) *change {
 	return s.store.put(sessionsBucket, b.physical, r)
 }
 
-// note records b and waits until that is done.
-func (s *Server) note(b *box) error {
-	s.mu.Lock()
-	noted := s.noteLocked(b)
-	s.mu.Unlock()
-	return noted.wait()
-}
-
 // background does something that no client waits for, or that goes on without one. ctx ends
 // when the server closes; one that is closed begins nothing.
 func (s *Server) background(f func(ctx context.Context)) (begun bool) {

@@ -111,10 +111,10 @@ func (k *call) shutdown(ctx context.Context) (any, error) {
 	return nil, k.s.endAll(ctx, k.who(), list, "its instance was shut down")
 }
 
-// advanced ends what a workspace has of other generations than the current one.
+// advanced ends what a workspace has of older generations.
 func (s *Server) advanced(ctx context.Context, at protocol.Context) error {
 	old := s.boxesWhere(func(b *box) bool {
-		return b.at.Instance == at.Instance && b.at.Workspace == at.Workspace && b.at.Generation != at.Generation
+		return b.at.Instance == at.Instance && b.at.Workspace == at.Workspace && b.at.Generation < at.Generation
 	})
 	for _, b := range old {
 		s.shutRelays(b)

@@ -1,0 +1,208 @@
+package langbot
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/boxd/boxd/langbot/door"
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// bench is a server over a real session manager, over an engine of this test.
+type bench struct {
+	*testing.T
+	dir  string
+	host *fakeHost
+	o    Options
+
+	sessions *session.Manager
+	server   *Server
+	conns    map[string]*door.Conn
+}
+
+type object = map[string]any
+
+// open begins with nothing.
+func open(t *testing.T, change ...func(*Options)) *bench {
+	t.Helper()
+	dir := t.TempDir()
+	for _, sub := range []string{"shared", "skills"} {
+		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b := &bench{T: t, dir: dir, host: newFakeHost(dir)}
+	b.o = Options{DB: filepath.Join(dir, "langbot.db"), Health: b.host.Health, Roots: []string{b.path("shared")}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	for _, f := range change {
+		f(&b.o)
+	}
+	b.start()
+	t.Cleanup(b.stop)
+	return b
+}
+
+func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
+
+// start is the start of a daemon.
+func (b *bench) start() {
+	b.Helper()
+	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.sessions, err = session.Open(context.Background(), session.Options{
+		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.host, Policy: decide, Logger: b.o.Logger,
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.o.Sessions = b.sessions
+	if b.server, err = New(b.o); err != nil {
+		b.Fatal(err)
+	}
+	b.conns = map[string]*door.Conn{}
+}
+
+// stop is the end of a daemon, which leaves sessions alone.
+func (b *bench) stop() {
+	b.Helper()
+	if b.server == nil {
+		return
+	}
+	for _, c := range b.conns {
+		b.server.Closed(c)
+	}
+	if err := errors.Join(b.server.Close(), b.sessions.Close(context.Background(), false)); err != nil {
+		b.Error(err)
+	}
+	b.server = nil
+}
+
+// restart is a daemon that goes and the next one.
+func (b *bench) restart() {
+	b.Helper()
+	b.stop()
+	b.start()
+}
+
+// bubble runs fn with a clock of its own.
+func bubble(t *testing.T, fn func(b *bench), change ...func(*Options)) {
+	synctest.Test(t, func(t *testing.T) {
+		b := open(t, change...)
+		fn(b)
+		b.stop()
+	})
+}
+
+var at = protocol.Context{Instance: "i", Workspace: "w", Generation: 1}
+
+func (b *bench) conn(instance string) *door.Conn {
+	if b.conns[instance] == nil {
+		c := door.NewConn(instance)
+		b.server.Opened(c)
+		b.conns[instance] = c
+	}
+	return b.conns[instance]
+}
+
+// try does an action and returns the answer as a client reads it.
+func (b *bench) try(ctx context.Context, at *protocol.Context, action string, data any) (object, error) {
+	raw, err := json.Marshal(data)
+	if err != nil {
+		b.Fatal(err)
+	}
+	instance := "i"
+	if at != nil {
+		instance = at.Instance
+	}
+	out, err := b.server.Do(ctx, b.conn(instance), protocol.Request{Seq: []byte("7"), Action: action, Data: raw, Context: at})
+	if err != nil {
+		return nil, err
+	}
+	var answer object
+	if err := json.Unmarshal(must(json.Marshal(out)), &answer); err != nil {
+		b.Fatal(err)
+	}
+	return answer, nil
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// call does an action of the usual workspace, which must succeed.
+func (b *bench) call(action string, data any) object {
+	b.Helper()
+	return b.callAt(at, action, data)
+}
+
+func (b *bench) callAt(at protocol.Context, action string, data any) object {
+	b.Helper()
+	out, err := b.try(context.Background(), &at, action, data)
+	if err != nil {
+		b.Fatalf("%s: %v", action, err)
+	}
+	return out
+}
+
+// refused does an action that must fail with class, and returns the text.
+func (b *bench) refused(class protocol.Class, action string, data any) string {
+	b.Helper()
+	return b.refusedAt(at, class, action, data)
+}
+
+func (b *bench) refusedAt(at protocol.Context, class protocol.Class, action string, data any) string {
+	b.Helper()
+	out, err := b.try(context.Background(), &at, action, data)
+	var known *protocol.Error
+	if !errors.As(err, &known) || known.Class != class {
+		b.Fatalf("%s: want a %s, got %v, %v", action, class, out, err)
+	}
+	if strings.Contains(known.Text, at.Runtime()) {
+		b.Errorf("%q names the physical id", known.Text)
+	}
+	return known.Text
+}
+
+// spec is what a client sends, with changes.
+func spec(id string, change object) object {
+	s := object{
+		"session_id": id, "cmd": "", "workdir": "/workspace", "timeout_sec": 30, "network": "off", "env": object{},
+		"image": "rockchin/langbot-sandbox:latest", "host_path": nil, "host_path_mode": "rw", "mount_path": "/workspace",
+		"extra_mounts": []any{}, "skill_name": nil, "persistent": false, "cpus": 1.0, "memory_mb": 512, "pids_limit": 128,
+		"read_only_rootfs": true, "workspace_quota_mb": 0,
+	}
+	for k, v := range change {
+		s[k] = v
+	}
+	return s
+}
+
+// cmd is spec with a command.
+func cmd(id, command string) object { return spec(id, object{"cmd": command}) }
+
+// proc is a managed process to start.
+func proc(session, id, command string, args ...string) object {
+	return object{"session_id": session, "spec": object{"process_id": id, "command": command, "args": args, "env": object{"B": "2", "A": "1"}}}
+}
+
+// names are the keys of what a reply has below key.
+func (b *bench) sessionsOf(at protocol.Context) (ids []string) {
+	for _, s := range b.callAt(at, "box_get_sessions", object{})["sessions"].([]any) {
+		ids = append(ids, s.(object)["session_id"].(string))
+	}
+	return ids
+}
