@@ -2,16 +2,18 @@
 // one tree per namespace, and the actions on them.
 //
 // Boxes may write into these trees at any time, so they are only ever reached through a
-// descriptor of their root. Where a tree is, and how large it may get, is up to others.
+// descriptor of their root, and what is in them is read with bounds and without waiting.
+// Where a tree is, and how large it may get, is up to others.
 package skills
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
 	"os"
+	"sync"
 
+	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
@@ -30,16 +32,115 @@ type Options struct {
 // is done one after the other, and holds up no other.
 type Store struct {
 	o Options
+
+	mu    sync.Mutex
+	locks map[string]*lock
+}
+
+// lock is held by what is done in a namespace; it is there while somebody wants it.
+type lock struct {
+	held  chan struct{}
+	users int
 }
 
 // New returns a store.
-func New(o Options) *Store { return &Store{o: o} }
+func New(o Options) *Store {
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Store{o: o, locks: make(map[string]*lock)}
+}
 
-// Do does one box_*skill* action in namespace ns and returns the data of the answer.
-// Files that were sent are taken from t.
-func (s *Store) Do(ctx context.Context, ns, action string, data json.RawMessage, t *transfer.Set) (any, error) {
-	return nil, errors.ErrUnsupported
+// op is one action under way.
+type op struct {
+	ctx   context.Context
+	store *Store
+	data  json.RawMessage
+	files *transfer.Set
+	tree  *tree
+}
+
+// action says how an action is done.
+type action struct {
+	do    func(*op) (any, error)
+	make  bool // the tree is made if there is none
+	class protocol.Class
+}
+
+var actions = map[string]action{
+	"box_list_skills":          {(*op).list, false, protocol.ValueError},
+	"box_get_skill":            {(*op).get, false, protocol.ValueError},
+	"box_create_skill":         {(*op).create, true, protocol.BoxValidation},
+	"box_update_skill":         {(*op).update, false, protocol.BoxValidation},
+	"box_delete_skill":         {(*op).delete, false, protocol.BoxValidation},
+	"box_scan_skill_directory": {(*op).scan, false, protocol.BoxValidation},
+	"box_list_skill_files":     {(*op).listFiles, false, protocol.BoxValidation},
+	"box_read_skill_file":      {(*op).readFile, false, protocol.BoxValidation},
+	"box_write_skill_file":     {(*op).writeFile, false, protocol.BoxValidation},
+	"box_preview_skill_zip":    {(*op).previewZip, false, protocol.BoxValidation},
+	"box_install_skill_zip":    {(*op).installZip, true, protocol.BoxValidation},
 }
 
 // Has says whether Do knows the action.
-func Has(action string) bool { return false }
+func Has(action string) bool {
+	_, ok := actions[action]
+	return ok
+}
+
+// Do does one box_*skill* action in namespace ns and returns the data of the answer.
+// Files that were sent are taken from t. Errors are of type *[protocol.Error], or
+// ctx's.
+func (s *Store) Do(ctx context.Context, ns, action string, data json.RawMessage, t *transfer.Set) (any, error) {
+	a, ok := actions[action]
+	if !ok {
+		return nil, protocol.Errorf(protocol.ValueError, "Action %s not found", action)
+	}
+	unlock, err := s.lock(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	answer, err := s.do(ctx, ns, a, data, t)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if err != nil {
+		return nil, classify(a.class, err)
+	}
+	return answer, nil
+}
+
+func (s *Store) do(ctx context.Context, ns string, a action, data json.RawMessage, t *transfer.Set) (any, error) {
+	tree, err := s.open(ctx, ns, a.make)
+	if err != nil {
+		return nil, err
+	}
+	defer tree.close()
+	return a.do(&op{ctx: ctx, store: s, data: data, files: t, tree: tree})
+}
+
+// lock waits until nobody else does anything in ns.
+func (s *Store) lock(ctx context.Context, ns string) (unlock func(), err error) {
+	s.mu.Lock()
+	l := s.locks[ns]
+	if l == nil {
+		l = &lock{held: make(chan struct{}, 1)}
+		s.locks[ns] = l
+	}
+	l.users++
+	s.mu.Unlock()
+	leave := func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if l.users--; l.users == 0 {
+			delete(s.locks, ns)
+		}
+	}
+	select {
+	case l.held <- struct{}{}:
+		return func() { <-l.held; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,248 @@
+package skills
+
+import (
+	"archive/zip"
+	"cmp"
+	"context"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"slices"
+	"strings"
+)
+
+// Bounds of an archive.
+const (
+	maxZipSize     = 20 << 20 // bytes of the file
+	maxZipEntries  = 512
+	maxZipFile     = 16 << 20 // bytes of an entry, unpacked
+	maxZipUnpacked = 64 << 20
+	maxZipRatio    = 100 // of sizes unpacked to packed, of each entry and of all
+)
+
+// archive is an uploaded zip file that was checked as far as that goes without
+// unpacking it.
+type archive struct {
+	entries []zipEntry
+	files   map[string]int  // index in entries, by name
+	dirs    map[string]bool // all of them, those above a file included
+	base    string          // the directory that counts as its root
+}
+
+type zipEntry struct {
+	f    *zip.File
+	name string
+	dir  bool
+	mode fs.FileMode
+}
+
+// openArchive checks the archive in f. It stays readable as long as f is open.
+func openArchive(f *os.File, size int64) (*archive, error) {
+	switch {
+	case size == 0:
+		return nil, refuse("Uploaded file is empty")
+	case size > maxZipSize:
+		return nil, refuse("Uploaded file exceeds %d bytes", maxZipSize)
+	}
+	records, err := walkZip(f, size, maxZipEntries)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOverlaps(records); err != nil {
+		return nil, err
+	}
+	r, err := zip.NewReader(f, size)
+	if err != nil || len(r.File) != len(records) {
+		return nil, errZip
+	}
+	a := &archive{files: make(map[string]int), dirs: map[string]bool{".": true}, base: "."}
+	var packed, unpacked int64
+	for i, rec := range records {
+		if at, err := r.File[i].DataOffset(); err != nil || at != rec.data || r.File[i].Name != rec.name {
+			return nil, badZip("it can be read in two ways")
+		}
+		if err := a.add(r.File[i], rec); err != nil {
+			return nil, err
+		}
+		packed += rec.packed
+		unpacked += rec.size
+	}
+	if unpacked > maxZipUnpacked {
+		return nil, refuse("Uploaded archive exceeds %d bytes when it is unpacked", maxZipUnpacked)
+	}
+	if unpacked > packed*maxZipRatio {
+		return nil, refuse("Uploaded archive exceeds a compression ratio of %d", maxZipRatio)
+	}
+	return a, a.checkConflicts()
+}
+
+// checkOverlaps refuses archives in which bytes belong to two entries.
+func checkOverlaps(records []zipRecord) error {
+	sorted := slices.Clone(records)
+	slices.SortFunc(sorted, func(a, b zipRecord) int { return cmp.Compare(a.header, b.header) })
+	for i := 1; i < len(sorted); i++ {
+		if prev := sorted[i-1]; prev.data+prev.packed > sorted[i].header {
+			return badZip("its entries overlap")
+		}
+	}
+	return nil
+}
+
+// add checks one entry by itself.
+func (a *archive) add(f *zip.File, rec zipRecord) error {
+	name, slash, err := zipName(rec.name, rec.flags&flagUTF8 != 0)
+	if err != nil {
+		return err
+	}
+	mode := f.Mode()
+	e := zipEntry{f: f, name: name, dir: slash, mode: fileMode}
+	if mode&0o111 != 0 {
+		e.mode = execMode
+	}
+	switch {
+	case rec.flags&flagEncrypted != 0:
+		return refuse("Uploaded archive is encrypted: %s", quote(name))
+	case rec.method != zip.Store && rec.method != zip.Deflate:
+		return refuse("Uploaded archive uses compression method %d, only store and deflate are supported: %s", rec.method, quote(name))
+	case mode.Type() != 0 && mode.Type() != fs.ModeDir:
+		return refuse("Uploaded archive contains a symlink or special file: %s", quote(name))
+	case mode.IsDir() != slash, slash && rec.size != 0:
+		return refuse("Uploaded archive contains what is both a file and a directory: %s", quote(name))
+	case rec.size > maxZipFile:
+		return refuse("Uploaded archive contains a file that exceeds %d bytes: %s", maxZipFile, quote(name))
+	case rec.method == zip.Store && rec.size != rec.packed:
+		return badZip("the sizes of an entry contradict each other: " + quote(name))
+	case rec.size > rec.packed*maxZipRatio:
+		return refuse("Uploaded archive contains a file that exceeds a compression ratio of %d: %s", maxZipRatio, quote(name))
+	}
+	if _, ok := a.files[name]; ok || slash && a.dirs[name] {
+		return refuse("Uploaded archive contains a path twice: %s", quote(name))
+	}
+	a.entries = append(a.entries, e)
+	if slash {
+		a.dirs[name] = true
+	} else {
+		a.files[name] = len(a.entries) - 1
+	}
+	return nil
+}
+
+// checkConflicts completes the directories, and refuses names that are a file and a
+// directory. Names that are the same to some file systems only are left to these: what is
+// made must not exist yet.
+func (a *archive) checkConflicts() error {
+	for _, e := range a.entries {
+		for dir := path.Dir(e.name); dir != "."; dir = path.Dir(dir) {
+			a.dirs[dir] = true
+		}
+	}
+	for name := range a.files {
+		if a.dirs[name] {
+			return refuse("Uploaded archive contains what is both a file and a directory: %s", quote(name))
+		}
+	}
+	return nil
+}
+
+// strip makes a directory in which all else lies the root.
+func (a *archive) strip() {
+	top := ""
+	for _, e := range a.entries {
+		first, _, _ := strings.Cut(e.name, "/")
+		if top != "" && first != top {
+			return
+		}
+		top = first
+	}
+	if a.dirs[top] {
+		a.base = top
+	}
+}
+
+// enter makes a directory beneath the root the root.
+func (a *archive) enter(subdir string) error {
+	clean := path.Clean(subdir)
+	if clean == ".." || strings.HasPrefix(clean, "../") || path.IsAbs(clean) {
+		return refuse("source_subdir must stay within the uploaded archive")
+	}
+	if !a.dirs[path.Join(a.base, clean)] {
+		return refuse("source_subdir does not exist in the uploaded archive: %s", quote(subdir))
+	}
+	a.base = path.Join(a.base, clean)
+	return nil
+}
+
+// within is name relative to dir; ok if it lies there.
+func within(dir, name string) (string, bool) {
+	if dir == "." {
+		return name, true
+	}
+	if name == dir {
+		return ".", true
+	}
+	return strings.CutPrefix(name, dir+"/")
+}
+
+// discover looks for skills beneath the root, as [discover] does.
+func (a *archive) discover() []place {
+	var found []place
+	dirs := []string{}
+	for dir := range a.dirs {
+		if rel, ok := within(a.base, dir); ok && (rel == "." || strings.Count(rel, "/") < scanDepth) {
+			dirs = append(dirs, dir)
+		}
+	}
+	slices.SortFunc(dirs, func(x, y string) int { // those above first
+		return cmp.Or(cmp.Compare(depth(x), depth(y)), strings.Compare(x, y))
+	})
+	for _, dir := range dirs {
+		inside := slices.ContainsFunc(found, func(p place) bool { _, ok := within(p.dir, dir); return ok })
+		if entry := a.entry(dir); entry != "" && !inside {
+			found = append(found, place{dir, entry})
+		}
+	}
+	return found
+}
+
+func depth(dir string) int {
+	if dir == "." {
+		return -1
+	}
+	return strings.Count(dir, "/")
+}
+
+func (a *archive) entry(dir string) string {
+	for _, name := range entryFiles {
+		if _, ok := a.files[path.Join(dir, name)]; ok {
+			return name
+		}
+	}
+	return ""
+}
+
+// unpack calls write with the contents of each file in turn; the directories it is told
+// of by makeDir. All bytes are read, whether write wants them or not.
+func (a *archive) unpack(ctx context.Context, makeDir func(zipEntry) error, write func(zipEntry, io.Reader) error) error {
+	for _, e := range a.entries {
+		if e.dir {
+			if err := makeDir(e); err != nil {
+				return err
+			}
+			continue
+		}
+		r, err := e.open(ctx)
+		if err != nil {
+			return err
+		}
+		err = write(e, r)
+		if err == nil {
+			err = r.rest()
+		}
+		r.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

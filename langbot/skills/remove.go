@@ -1,0 +1,196 @@
+package skills
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// sweepTime bounds how long an action deletes what nobody can see any more. A box that has
+// a directory mounted that was deleted can go on writing to it; what is left is for the
+// next action.
+const sweepTime = 2 * time.Second
+
+// staging makes an empty directory for what is on its way in. It is there only while an
+// action is under way: what a crash left is deleted by the next one.
+func (t *tree) staging() (string, error) {
+	name := path.Join(private, strings.ToLower(rand.Text()))
+	return name, makeDirs(t.root, name)
+}
+
+// discard deletes name: at once from where it is, whole, and then its contents.
+func (t *tree) discard(ctx context.Context, name string) error {
+	if err := makeDirs(t.root, private); err != nil {
+		return err
+	}
+	to := path.Join(private, strings.ToLower(rand.Text()))
+	err := t.root.Rename(name, to)
+	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
+		if err := unlock(t.root, name); err != nil {
+			return err
+		}
+		err = t.root.Rename(name, to)
+	}
+	if err != nil {
+		return err
+	}
+	_ = t.sweep(ctx) // the next action tries again, and tells the log
+	return nil
+}
+
+// sweep deletes the private directory with what is in it.
+func (t *tree) sweep(ctx context.Context) error {
+	if _, err := t.root.Lstat(private); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
+	return removeTree(ctx, t.root, private)
+}
+
+// maxDepth is how deep a deletion goes: a descriptor is open per level.
+const maxDepth = 64
+
+// removeTree deletes name with all that is in it, while a box may still write to it. One
+// that does not exist is no error.
+func removeTree(ctx context.Context, root *os.Root, name string) error {
+	r := removal{ctx: ctx, root: root}
+	work := []string{name}
+	for len(work) > 0 {
+		if err := r.remove(root, work[0], work[0], 0); err != nil {
+			return err
+		}
+		work = append(work[1:], r.moved...)
+		r.moved = nil
+	}
+	return nil
+}
+
+type removal struct {
+	ctx   context.Context
+	root  *os.Root
+	moved []string // beneath root, out of what was too deep
+}
+
+// remove deletes name beneath dir; at is its name beneath the removal's root.
+func (r *removal) remove(dir *os.Root, name, at string, depth int) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	err := dir.Remove(name)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if st, e := dir.Lstat(name); e != nil || !st.IsDir() {
+		return err
+	}
+	if depth >= maxDepth {
+		return r.moveUp(dir, name, at)
+	}
+	if err := r.empty(dir, name, at, depth); err != nil {
+		return err
+	}
+	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// moveUp moves a directory that is too deep to where it is not.
+func (r *removal) moveUp(dir *os.Root, name, at string) error {
+	to := path.Join(path.Dir(r.top(at)), ".boxd-"+strings.ToLower(rand.Text()))
+	if err := unlock(dir, name); err != nil {
+		return err
+	}
+	if err := r.root.Rename(at, to); err != nil {
+		return err
+	}
+	r.moved = append(r.moved, to)
+	return nil
+}
+
+// top is the first name of at, beneath the private directory if it is there.
+func (r *removal) top(at string) string {
+	first, rest, _ := strings.Cut(at, "/")
+	if first == private && rest != "" {
+		second, _, _ := strings.Cut(rest, "/")
+		return path.Join(first, second)
+	}
+	return first
+}
+
+// empty deletes what is in the directory name beneath dir, whatever its mode is.
+func (r *removal) empty(dir *os.Root, name, at string, depth int) error {
+	sub, err := subtree(dir, name)
+	if errors.Is(err, fs.ErrPermission) {
+		if err = unlock(dir, name); err == nil {
+			sub, err = subtree(dir, name)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	if err := writable(sub); err != nil {
+		return err
+	}
+	for {
+		names, err := someNames(sub)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		for _, n := range names {
+			if err := r.remove(sub, n, path.Join(at, n), depth+1); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// someNames returns some of the names in the directory dir, none if it is empty.
+func someNames(dir *os.Root) ([]string, error) {
+	d, err := openDir(dir, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(256)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
+
+// writable gives the owner all rights to the directory dir.
+func writable(dir *os.Root) error {
+	d, err := openDir(dir, ".")
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o700 == 0o700 {
+		return err
+	}
+	return d.Chmod(0o700)
+}
+
+// unlock gives the owner all rights to the directory name beneath dir. The mode is set
+// through a descriptor, which can be had without rights to the directory.
+func unlock(dir *os.Root, name string) error {
+	d, err := dir.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return os.Chmod(linux.FdPath(d), 0o700)
+}
