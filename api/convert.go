@@ -20,6 +20,7 @@ func requestOf(s *apitypes.SessionSpec) policy.Request {
 		User: s.User, Env: s.Env, IdleTTL: (*policy.Duration)(s.IdleTTL), MaxLifetime: (*policy.Duration)(s.MaxLifetime),
 		Persistent: s.Persistent, Timeout: (*policy.Duration)(s.Timeout), TmpSize: (*policy.Size)(s.TmpSize),
 		UpperSize: (*policy.Size)(s.UpperSize), Hostname: s.Hostname,
+		WorkspaceSize: (*policy.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
 	}
 }
 
@@ -75,12 +76,17 @@ func sessionOf(v *session.View) apitypes.Session {
 		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
 		WorkspaceBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
 		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
+		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced,
 	}
 	for _, m := range spec.Mounts {
 		// Where boxd keeps its own workspaces is nobody's business.
-		if m.Target != engine.WorkspaceTarget {
-			s.Mounts = append(s.Mounts, apitypes.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
+		if m.Target == r.Target() {
+			continue
 		}
+		if m.Volume != "" {
+			m.Source = "volume:" + m.Volume + m.Source
+		}
+		s.Mounts = append(s.Mounts, apitypes.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})
 	}
 	return s
 }
@@ -88,7 +94,7 @@ func sessionOf(v *session.View) apitypes.Session {
 func processOf(v *session.ProcessView) apitypes.Process {
 	return apitypes.Process{
 		ID: v.ID, Session: v.Session.ID, State: string(v.State), PID: v.PID, Argv: v.Args, TTY: v.TTY, Box: v.Box,
-		History: apitypes.Size(v.History), DropOldest: v.DropOldest, StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
+		History: apitypes.Size(v.History), DropOldest: v.DropOldest, DropStderr: v.DropStderr, Memory: apitypes.Size(v.Memory), StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
 		ExitCode: v.ExitCode, Signal: linux.SignalName(v.Signal), Verdict: string(v.Verdict), Limit: v.Limit,
 	}
 }

@@ -18,10 +18,11 @@ import (
 
 // fakeEngine makes boxes that isolate nothing: commands are processes of the host.
 type fakeEngine struct {
-	mu     sync.Mutex
-	boxes  map[string]*fakeBox
-	sick   error       // what Health and Create say
-	killed chan string // arguments of commands whose context ended
+	mu      sync.Mutex
+	boxes   map[string]*fakeBox
+	volumes []engine.Volume
+	sick    error       // what Health and Create say
+	killed  chan string // arguments of commands whose context ended
 }
 
 func newFakeEngine() *fakeEngine {

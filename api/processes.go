@@ -59,7 +59,7 @@ func processSpecOf(q *apitypes.ProcessRequest) (session.ProcessSpec, error) {
 	env, err := envOf(q.Env)
 	return session.ProcessSpec{
 		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
-		History: int64(q.History), DropOldest: q.DropOldest,
+		History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
 	}, err
 }
 

@@ -101,7 +101,7 @@ func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 		t.Fatal(err)
 	}
 	f.sessions, err = session.Open(t.Context(), session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
-		Engine: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec})
+		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec})
 	if err != nil {
 		t.Fatal(err)
 	}

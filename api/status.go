@@ -154,11 +154,12 @@ func profileOf(p *policy.Profile) apitypes.Profile {
 		UpperSize: apitypes.Size(p.UpperSize), WorkspaceMode: p.WorkspaceMode, MountMode: p.MountMode,
 		Timeout: seconds(p.Timeout), IdleTTL: seconds(p.IdleTTL), MaxLifetime: seconds(p.MaxLifetime),
 		Persistent: p.Persistent, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
+		WorkspaceSize: apitypes.Size(p.WorkspaceSize), WorkspaceInodes: p.WorkspaceInodes,
 		Locked: append([]string{}, p.Locked...),
 		Caps: apitypes.ProfileCaps{
 			CPUs: p.Caps.CPUs, Memory: apitypes.Size(p.Caps.Memory), PIDs: p.Caps.PIDs, TmpSize: apitypes.Size(p.Caps.TmpSize),
 			UpperSize: apitypes.Size(p.Caps.UpperSize), Timeout: seconds(p.Caps.Timeout), IdleTTL: seconds(p.Caps.IdleTTL),
-			MaxLifetime: seconds(p.Caps.MaxLifetime),
+			MaxLifetime: seconds(p.Caps.MaxLifetime), WorkspaceSize: apitypes.Size(p.Caps.WorkspaceSize),
 		},
 	}
 }

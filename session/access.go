@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -36,7 +37,30 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 		u.release()
 		return nil, nil, err
 	}
-	return u.box, sync.OnceFunc(func() { counted(); u.release() }), nil
+	return u.s.placed(u.box), sync.OnceFunc(func() { counted(); u.release() }), nil
+}
+
+// placed is box with its commands in the workspace of s, if the engine does not find
+// that by itself.
+func (s *session) placed(box engine.LiveBox) engine.LiveBox {
+	s.mu.Lock()
+	dir := workDir(s.resolved, "")
+	s.mu.Unlock()
+	if dir == "" {
+		return box
+	}
+	return &placedBox{box, dir}
+}
+
+// placedBox is a box whose commands start in dir unless they say otherwise.
+type placedBox struct {
+	engine.LiveBox
+	dir string
+}
+
+func (b *placedBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	cmd.Dir = cmp.Or(cmd.Dir, b.dir)
+	return b.LiveBox.Start(ctx, cmd)
 }
 
 // Look is Access for callers who may only look: it does not count as use, so it keeps
@@ -50,7 +74,7 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 		return nil, nil, err
 	}
 	release, err = m.admitAccess(ctx, c, s, a)
-	return box, release, err
+	return s.placed(box), release, err
 }
 
 func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {

@@ -123,6 +123,18 @@ func TestWorkingDirectory(t *testing.T) {
 		if box.cmd.Dir != c.want || box.proc(p.Key).m.Dir != c.want {
 			t.Errorf("%+v, dir %q: %q and %q, want %q", c.r, c.dir, box.cmd.Dir, box.proc(p.Key).m.Dir, c.want)
 		}
+		// And operations on files, whose paths may be relative.
+		for who, open := range map[string]func() (engine.LiveBox, func(), error){
+			"access": func() (engine.LiveBox, func(), error) { return b.Access(ctx, me, keyA, nil, Access{Action: "x"}) },
+			"look":   func() (engine.LiveBox, func(), error) { return b.Look(ctx, me, keyA, Access{Action: "x"}) },
+		} {
+			live, release, err := open()
+			must(t, err)
+			_, err = engine.Run(ctx, live, engine.Command{Args: []string{"true"}, Dir: c.dir})
+			if release(); err != nil || box.cmd.Dir != c.want {
+				t.Errorf("%s, %+v, dir %q: %q, %v; want %q", who, c.r, c.dir, box.cmd.Dir, err, c.want)
+			}
+		}
 		must(t, b.Remove(ctx, me, keyA))
 	}
 }

@@ -49,6 +49,9 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	if spec.History == 0 {
 		spec.History = m.options.History
 	}
+	if spec.Memory != 0 {
+		return fmt.Errorf("memory of a process: %w", engine.ErrUnenforceable)
+	}
 	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 

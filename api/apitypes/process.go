@@ -18,6 +18,8 @@ type ProcessRequest struct {
 	TTY        *WindowSize       `json:"tty,omitempty" doc:"Give it a terminal of this size."`
 	History    Size              `json:"history,omitempty" doc:"Bytes of each output stream that are kept; 0: 1 MiB."`
 	DropOldest bool              `json:"drop_oldest,omitempty" doc:"Drop output that nobody read instead of making the process wait."`
+	DropStderr bool              `json:"drop_stderr,omitempty" doc:"Do so for stderr only: stdout makes the process wait."`
+	Memory     Size              `json:"memory,omitempty" doc:"RAM in bytes that the process and what it starts may use, beside the limit of the session; 0: only that."`
 	Session    *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there."`
 }
 
@@ -38,6 +40,8 @@ type Process struct {
 	Box        string     `json:"box,omitempty" doc:"Id of the box it runs in."`
 	History    Size       `json:"history" doc:"Bytes of each output stream that are kept."`
 	DropOldest bool       `json:"drop_oldest,omitempty"`
+	DropStderr bool       `json:"drop_stderr,omitempty"`
+	Memory     Size       `json:"memory,omitempty" doc:"Its own limit in bytes; absent: only that of the session."`
 	StartedAt  time.Time  `json:"started_at"`
 	EndedAt    *time.Time `json:"ended_at,omitempty"`
 	ExitCode   *int       `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`

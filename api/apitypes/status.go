@@ -83,6 +83,8 @@ type Profile struct {
 	TmpSize         Size        `json:"tmp_size"`
 	UpperSize       Size        `json:"upper_size"`
 	WorkspaceMode   string      `json:"workspace_mode"`
+	WorkspaceSize   Size        `json:"workspace_size" doc:"Hard limit of the workspace in bytes; 0: none."`
+	WorkspaceInodes int64       `json:"workspace_inodes" doc:"Files and directories in it; 0: by the size."`
 	MountMode       string      `json:"mount_mode" doc:"The most that extra mounts get: rw, ro or none."`
 	Timeout         Duration    `json:"timeout" doc:"Seconds."`
 	IdleTTL         Duration    `json:"idle_ttl" doc:"Seconds."`
@@ -97,14 +99,15 @@ type Profile struct {
 // ProfileCaps are the most that a request may ask for. Every one that is -1 is no
 // cap, and is written as -1.
 type ProfileCaps struct {
-	CPUs        float64  `json:"cpus"`
-	Memory      Size     `json:"memory"`
-	PIDs        int64    `json:"pids"`
-	TmpSize     Size     `json:"tmp_size"`
-	UpperSize   Size     `json:"upper_size"`
-	Timeout     Duration `json:"timeout"`
-	IdleTTL     Duration `json:"idle_ttl"`
-	MaxLifetime Duration `json:"max_lifetime"`
+	CPUs          float64  `json:"cpus"`
+	Memory        Size     `json:"memory"`
+	PIDs          int64    `json:"pids"`
+	TmpSize       Size     `json:"tmp_size"`
+	UpperSize     Size     `json:"upper_size"`
+	Timeout       Duration `json:"timeout"`
+	IdleTTL       Duration `json:"idle_ttl"`
+	MaxLifetime   Duration `json:"max_lifetime"`
+	WorkspaceSize Size     `json:"workspace_size" doc:"A workspace without a hard limit is above every cap."`
 }
 
 // ProfileList is all profiles, sorted by name.

@@ -1,12 +1,14 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"path"
 	"strings"
 
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
 	"github.com/spf13/cobra"
 )
 
@@ -53,13 +55,10 @@ func (a *App) completePlace(f *remoteFlags) cobra.CompletionFunc {
 	}
 }
 
-// workspace is where relative paths in a session begin.
-const workspace = "/workspace"
-
 // place is a side of a copy.
 type place struct {
 	session string // "": the host
-	path    string
+	path    string // in a session maybe relative to its workspace
 }
 
 // parsePlace reads SESSION:PATH or a path of the host. What is in front of the
@@ -69,10 +68,20 @@ func parsePlace(s string) place {
 	if !ok || session == "" || strings.Contains(session, "/") {
 		return place{path: s}
 	}
-	if !path.IsAbs(p) {
-		p = path.Join(workspace, p)
-	}
 	return place{session, p}
+}
+
+// resolve makes the path of a place in a session absolute.
+func (p *place) resolve(ctx context.Context, c *client.Client) error {
+	if p.session == "" || path.IsAbs(p.path) {
+		return nil
+	}
+	s, err := c.Session(ctx, p.session)
+	if err != nil {
+		return err
+	}
+	p.path = path.Join(cmp.Or(s.WorkspaceTarget, engine.WorkspaceTarget), p.path)
+	return nil
 }
 
 // copier counts what it copies.
@@ -93,8 +102,10 @@ func (a *App) copyBetween(ctx context.Context, c *client.Client, source, destina
 		return errors.New("cp: one of source and destination must be SESSION:PATH, the other a path of the host or -")
 	}
 	job := &copier{app: a, c: c, session: from.session + to.session}
-	var err error
+	err := errors.Join(from.resolve(ctx, c), to.resolve(ctx, c)) // one of them is of the host
 	switch {
+	case err != nil:
+		return err
 	case from.session != "" && to.path == "-":
 		err = job.print(ctx, from.path)
 	case from.session != "":

@@ -12,7 +12,7 @@ import (
 
 func TestParsePlace(t *testing.T) {
 	for s, want := range map[string]place{
-		"s:/a": {"s", "/a"}, "s:a": {"s", "/workspace/a"}, "s:": {"s", "/workspace"}, "s:../x": {"s", "/x"}, "s:a:b": {"s", "/workspace/a:b"},
+		"s:/a": {"s", "/a"}, "s:a": {"s", "a"}, "s:": {"s", ""}, "s:../x": {"s", "../x"}, "s:a:b": {"s", "a:b"},
 		"./a:b": {"", "./a:b"}, "/a:b": {"", "/a:b"}, ":a": {"", ":a"}, "-": {"", "-"}, "a": {"", "a"},
 	} {
 		if got := parsePlace(s); got != want {
@@ -38,6 +38,8 @@ func TestUpload(t *testing.T) {
 	}
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
 		switch {
+		case r.what == "GET /v1/sessions/s":
+			send(w, apitypes.Session{ID: "s", WorkspaceTarget: "/workspace"})
 		case strings.HasPrefix(r.what, "GET /v1/sessions/s/files/stat?path=%2Fworkspace") && !strings.Contains(r.what, "new"):
 			send(w, apitypes.FileInfo{Type: "dir"})
 		case strings.HasPrefix(r.what, "GET"):
@@ -51,6 +53,7 @@ func TestUpload(t *testing.T) {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
 	d.wantRequests(
+		"GET /v1/sessions/s",
 		"GET /v1/sessions/s/files/stat?path=%2Fworkspace",
 		`POST /v1/sessions/s/files/mkdir {"path":"/workspace/tree","parents":true}`,
 		"PUT /v1/sessions/s/files/content?mode=0640&path=%2Fworkspace%2Ftree%2Fa A",
@@ -70,6 +73,8 @@ func TestUpload(t *testing.T) {
 func hostileTree(names ...apitypes.FileInfo) func(seen, http.ResponseWriter) {
 	return func(r seen, w http.ResponseWriter) {
 		switch {
+		case r.what == "GET /v1/sessions/s":
+			send(w, apitypes.Session{ID: "s"}) // of a daemon that does not tell
 		case strings.Contains(r.what, "/files/stat"):
 			send(w, apitypes.FileInfo{Name: "d", Type: "dir"})
 		case strings.Contains(r.what, "/files/content"):
@@ -83,11 +88,13 @@ func hostileTree(names ...apitypes.FileInfo) func(seen, http.ResponseWriter) {
 func TestDownload(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
 		switch r.what {
-		case "GET /v1/sessions/s/files/stat?path=%2Fworkspace%2Fd":
+		case "GET /v1/sessions/s":
+			send(w, apitypes.Session{ID: "s", WorkspaceTarget: "/data"})
+		case "GET /v1/sessions/s/files/stat?path=%2Fdata%2Fd":
 			send(w, apitypes.FileInfo{Name: "d", Type: "dir"})
-		case "GET /v1/sessions/s/files?path=%2Fworkspace%2Fd":
+		case "GET /v1/sessions/s/files?path=%2Fdata%2Fd":
 			send(w, apitypes.FileList{Files: []apitypes.FileInfo{{Name: "f", Type: "file", Mode: "0750"}, {Name: "l", Type: "symlink"}, {Name: "p", Type: "fifo"}}})
-		case "GET /v1/sessions/s/files/content?path=%2Fworkspace%2Fd%2Ff":
+		case "GET /v1/sessions/s/files/content?path=%2Fdata%2Fd%2Ff":
 			w.Write([]byte("content"))
 		default:
 			refuse(w, 404, "file_not_found", r.what)

@@ -24,7 +24,8 @@ func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter)
 
 func TestLists(t *testing.T) {
 	now := time.Now()
-	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2}
+	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
+		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices"}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	d := newFakeDaemon(t, answers(t, map[string]any{
 		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{session}},
@@ -40,7 +41,7 @@ func TestLists(t *testing.T) {
 	}{
 		{"sessions ls", 0, []string{"SESSION", "s1", "running"}},
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
-		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5"}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices"}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
 		{"ps", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
 		{"ps s1 --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
@@ -63,7 +64,9 @@ func TestLists(t *testing.T) {
 
 func TestStartAndStop(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) { send(w, apitypes.Process{ID: "p", State: "running"}) })
-	for _, args := range []string{"start s --id p --history 64K --drop-oldest -- srv", "start s -t --id p -- sh", "stop s p", "stop s p --grace 1s", "sessions rm s t"} {
+	for _, args := range []string{"start s --id p --history 64K --drop-oldest -- srv", "start s -t --id p -- sh",
+		"start s --id p --drop-stderr --process-memory 64M --workspace-size 1G --workspace-inodes 99 --workspace-target /data -- srv",
+		"stop s p", "stop s p --grace 1s", "sessions rm s t"} {
 		if status, v := d.call(strings.Split(args, " ")...); status != 0 {
 			t.Errorf("boxd %s: status %d, %q", args, status, v.stderr.String())
 		}
@@ -71,6 +74,7 @@ func TestStartAndStop(t *testing.T) {
 	d.wantRequests(
 		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"history":65536,"drop_oldest":true}`,
 		`POST /v1/sessions/s/processes {"id":"p","argv":["sh"],"env":{"TERM":"vt220"},"tty":{"rows":24,"cols":80}}`,
+		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"drop_stderr":true,"memory":67108864,"session":{"workspace_size":1073741824,"workspace_inodes":99,"workspace_target":"/data"}}`,
 		`POST /v1/sessions/s/processes/p/stop {}`,
 		`POST /v1/sessions/s/processes/p/stop {"grace":1}`,
 		`DELETE /v1/sessions/s`,

@@ -107,7 +107,10 @@ func writeSession(w io.Writer, s apitypes.Session) error {
 	t.row("pids", limitText(s.PIDs, count))
 	t.row("network", onOff(s.Network))
 	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.WritableRoot])
-	t.row("workspace", strings.TrimSpace(s.WorkspaceMode+" "+s.Workspace))
+	t.row("workspace", workspaceText(s))
+	if s.Unenforced != "" {
+		t.row("not enforced", s.Unenforced)
+	}
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
 	}
@@ -123,6 +126,19 @@ func writeSession(w io.Writer, s apitypes.Session) error {
 	}
 	t.row("running", fmt.Sprintf("%d commands, %d processes", s.Execs, s.Processes))
 	return t.flush()
+}
+
+// workspaceText is mode, directory, place and limit of the workspace, as far as they
+// say something.
+func workspaceText(s apitypes.Session) string {
+	text := strings.TrimSpace(s.WorkspaceMode + " " + s.Workspace)
+	if s.WorkspaceTarget != engine.WorkspaceTarget && s.WorkspaceTarget != "" {
+		text += " at " + s.WorkspaceTarget
+	}
+	if s.WorkspaceSize > 0 {
+		text += ", at most " + engine.FormatSize(int64(s.WorkspaceSize))
+	}
+	return text
 }
 
 func reason(text string) string {

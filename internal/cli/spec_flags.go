@@ -25,6 +25,9 @@ type specFlags struct {
 	cpus                     float64
 	tmpSize, upperSize       int64
 	workspace                string
+	workspaceSize            int64
+	workspaceInodes          int64
+	workspaceTarget          string
 	mounts                   []mounts.Mount
 	rwRootfs                 bool
 	idleTTL, maxLifetime     time.Duration
@@ -33,7 +36,7 @@ type specFlags struct {
 
 // specNames are the flags that say something about the session.
 var specNames = []string{"profile", "image", "hostname", "network", "memory", "pids", "cpus", "tmp-size", "upper-size",
-	"workspace", "mount", "rw-rootfs", "idle-ttl", "max-lifetime", "persistent"}
+	"workspace", "workspace-size", "workspace-inodes", "workspace-target", "mount", "rw-rootfs", "idle-ttl", "max-lifetime", "persistent"}
 
 func (f *specFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -45,6 +48,9 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.Var(cpusValue(&f.cpus), "cpus", "processors' worth of time: `N` such as 1.5, or \"unlimited\"")
 	fs.Var(pidsValue(&f.pids), "pids", "processes and threads at once: `N`, or \"unlimited\"")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` at "+engine.WorkspaceTarget+" instead of a directory that boxd keeps")
+	fs.Var(sizeValue(&f.workspaceSize, "", false), "workspace-size", "hard limit of the workspace: `SIZE` from 1M; what is beyond does not fit")
+	fs.Int64Var(&f.workspaceInodes, "workspace-inodes", 0, "files and directories in it, with --workspace-size: `N` (default: one for each 16K)")
+	fs.StringVar(&f.workspaceTarget, "workspace-target", "", "have the workspace at `PATH` in the session instead of "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	fs.BoolVar(&f.rwRootfs, "rw-rootfs", false, "make the root writable; changes vanish with the box")
 	fs.Var(sizeValue(&f.upperSize, "", false), "upper-size", "room for changes to the root, with --rw-rootfs: `SIZE`")
@@ -59,9 +65,10 @@ func (f *specFlags) register(cmd *cobra.Command) {
 
 func completeSpec(cmd *cobra.Command) {
 	values := map[string][]string{
-		"profile": {"default", "offline_readonly", "network_basic", "network_extended"},
-		"image":   {engine.HostImage + "\tthe host's system directories, read-only"},
-		"memory":  {"64M", "256M", "512M", "1G", "4G", unlimited}, "cpus": {"0.5", "1", "2", "4", unlimited}, "pids": {"32", "128", "512", unlimited},
+		"profile":        {"default", "offline_readonly", "network_basic", "network_extended", "langbot"},
+		"workspace-size": {"64M", "256M", "1G"}, "workspace-inodes": nil, "workspace-target": nil,
+		"image":  {engine.HostImage + "\tthe host's system directories, read-only"},
+		"memory": {"64M", "256M", "512M", "1G", "4G", unlimited}, "cpus": {"0.5", "1", "2", "4", unlimited}, "pids": {"32", "128", "512", unlimited},
 		"tmp-size": {"16M", "64M", "256M"}, "upper-size": {"256M", "512M", "2G"},
 		"idle-ttl": {"5m", "30m", "2h"}, "max-lifetime": {"1h", "24h"}, "hostname": nil,
 	}
@@ -128,6 +135,12 @@ func (f *specFlags) set(s *apitypes.SessionSpec, name string) error {
 		s.Persistent = &f.persistent
 	case "workspace":
 		return absolute(&s.Workspace, f.workspace, "--workspace")
+	case "workspace-size":
+		s.WorkspaceSize = (*apitypes.Size)(&f.workspaceSize)
+	case "workspace-inodes":
+		s.WorkspaceInodes = &f.workspaceInodes
+	case "workspace-target":
+		s.WorkspaceTarget = f.workspaceTarget
 	case "mount":
 		for _, m := range f.mounts {
 			s.Mounts = append(s.Mounts, apitypes.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly})

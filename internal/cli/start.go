@@ -17,6 +17,8 @@ type startFlags struct {
 	tty        bool
 	history    int64
 	dropOldest bool
+	dropStderr bool
+	memory     int64
 }
 
 func (a *App) newStart() *cobra.Command {
@@ -44,10 +46,13 @@ stop ends it.`,
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the process a terminal")
 	cmd.Flags().Var(sizeValue(&f.history, "1M", false), "history", "output that is kept, of each stream: `SIZE`")
 	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop output that nobody read instead of making the process wait")
+	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "do so for stderr only")
+	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory that this process and what it starts may use, beside that of the session: `SIZE`")
 	f.specFlags.register(cmd)
 	f.remoteFlags.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("id", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("history", cobra.FixedCompletions([]string{"64K", "1M", "16M"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("process-memory", cobra.FixedCompletions([]string{"64M", "512M", "1G"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
 }
 
@@ -61,7 +66,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	}
 	request := apitypes.ProcessRequest{
 		ID: f.id, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,
-		History: apitypes.Size(f.history), DropOldest: f.dropOldest,
+		History: apitypes.Size(f.history), DropOldest: f.dropOldest, DropStderr: f.dropStderr, Memory: apitypes.Size(f.memory),
 	}
 	if request.Argv, err = f.argv(command); err != nil {
 		return err
