@@ -36,8 +36,8 @@ const maxReported = 40
 // has played its helper roles.
 //
 // Compared before and after: open descriptors and goroutines of the test
-// process, its descendants, processes of boxes, mounts, cgroups, and files below
-// DefaultStateDir and stateDirs. Network namespaces need no check of their own:
+// process, its descendants, processes of boxes, mounts, cgroups, loop devices of files of
+// tests, and files below DefaultStateDir and stateDirs. Network namespaces need no check of their own:
 // a process, a descriptor or a mount keeps each alive.
 //
 // As root it holds a lock of the whole machine meanwhile, so that two packages

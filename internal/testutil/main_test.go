@@ -211,3 +211,20 @@ func TestParseMount(t *testing.T) {
 		}
 	}
 }
+
+func TestLeakedLoopDevice(t *testing.T) {
+	RequireRoot(t)
+	losetup := RequireProgram(t, "losetup")
+	image := filepath.Join(t.TempDir(), "image")
+	if err := os.WriteFile(image, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	leaks := leaksOf(t, "loop device", nil, func() {
+		out, err := exec.Command(losetup, "--find", "--show", image).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = exec.Command(losetup, "--detach", strings.TrimSpace(string(out))).Run() })
+	})
+	one(t, leaks, image)
+}

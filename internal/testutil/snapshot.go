@@ -2,6 +2,7 @@ package testutil
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strings"
 )
@@ -23,6 +24,7 @@ func checks(stateDirs []string) []check {
 		{"box process", true, listBoxProcesses},
 		{"mount", true, listMounts},
 		{"cgroup", true, listCgroups},
+		{"loop device", true, func() map[string]string { return listLoops(append([]string{os.TempDir()}, stateDirs...)) }},
 		{"state file", true, func() map[string]string { return listState(stateDirs) }},
 	}
 }

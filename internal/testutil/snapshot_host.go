@@ -112,3 +112,31 @@ func listState(dirs []string) map[string]string {
 	dropStrangers(list)
 	return list
 }
+
+// listLoops returns the loop devices whose backing file is, or was, one of a test's or
+// of boxd's state.
+func listLoops(dirs []string) map[string]string {
+	list := map[string]string{}
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue // freed meanwhile
+		}
+		backing := strings.TrimSpace(string(text))
+		if isBelowAny(backing, dirs) {
+			what := filepath.Base(filepath.Dir(filepath.Dir(file))) + " of " + backing
+			list[what] = what
+		}
+	}
+	return list
+}
+
+func isBelowAny(path string, dirs []string) bool {
+	for _, dir := range dirs {
+		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {
+			return true
+		}
+	}
+	return false
+}
