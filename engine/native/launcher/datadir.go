@@ -35,6 +35,8 @@ func checkDataDir(dir string) error {
 		}
 		writable := st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0
 		switch {
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return fmt.Errorf("data directory %q: must be a directory", d)
 		case d == real && (st.Uid != 0 || st.Mode&0o077 != 0):
 			return fmt.Errorf("data directory %q: must belong to root and be closed to all others (chown root, chmod 700)", d)
 		case st.Uid != 0 || writable:
