@@ -149,7 +149,7 @@ func Below(path, dir string) bool {
 // nonEmptyID is nonEmpty for a name that no program gets as it stands.
 func (f field) nonEmptyID() (string, error) {
 	s, err := f.str()
-	if s = trim(s); err == nil && s == "" {
+	if s = Trim(s); err == nil && s == "" {
 		return "", f.fail("must not be empty")
 	}
 	return s, err

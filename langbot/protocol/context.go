@@ -49,7 +49,7 @@ func (c Context) Owns(physical string) bool {
 func safe(id string) string {
 	var b strings.Builder
 	run := false
-	for _, r := range trim(id) {
+	for _, r := range Trim(id) {
 		if r < 128 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '.' || r == '-') {
 			b.WriteByte(byte(r))
 			run = false

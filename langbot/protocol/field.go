@@ -60,7 +60,7 @@ func (f field) text() (string, error) {
 // trimmed is a text without white space at its ends.
 func (f field) trimmed() (string, error) {
 	s, err := f.text()
-	return trim(s), err
+	return Trim(s), err
 }
 
 // nonEmpty is a trimmed text of which something is left.
@@ -225,7 +225,7 @@ func (f field) number() (float64, error) {
 // underscores between its digits do not count.
 func plainNumber(quoted string) (string, bool) {
 	s, ok := unquote([]byte(quoted))
-	s = trim(s)
+	s = Trim(s)
 	if !ok || s == "" || strings.ContainsAny(s, "xXpP") {
 		return "", false
 	}

@@ -231,11 +231,11 @@ func TestTime(t *testing.T) {
 // counts as white space.
 func TestTrim(t *testing.T) {
 	const space = "\t\n\v\f\r\x1c\x1d\x1e\x1f \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-	if got := trim(space + "x" + space); got != "x" {
+	if got := Trim(space + "x" + space); got != "x" {
 		t.Errorf("got %q", got)
 	}
 	for _, r := range "\x00\x1b\u200b\u180e\ufeff\u2060" {
-		if s := string(r) + "x"; trim(s) != s {
+		if s := string(r) + "x"; Trim(s) != s {
 			t.Errorf("%q is taken for white space", r)
 		}
 	}

@@ -2,8 +2,8 @@ package protocol
 
 import "strings"
 
-// trim takes white space off both ends as the peer's language does it.
-func trim(s string) string { return strings.TrimFunc(s, isSpace) }
+// Trim takes white space off both ends as the peer's language does it.
+func Trim(s string) string { return strings.TrimFunc(s, isSpace) }
 
 // isSpace is what Python's str.isspace says about a character.
 func isSpace(r rune) bool {

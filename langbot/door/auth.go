@@ -1,0 +1,63 @@
+package door
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+// Headers by which a client says who it is.
+const (
+	instanceHeader   = "X-LangBot-Instance-Id"
+	tokenHeader      = "X-LangBot-Box-Control-Token"
+	workspaceHeader  = "X-LangBot-Workspace-Id"
+	generationHeader = "X-LangBot-Placement-Generation"
+)
+
+// admits reports whether the request has the token, and which instance it names.
+func (d *Door) admits(r *http.Request) (instance string, ok bool) {
+	instance = protocol.Trim(r.Header.Get(instanceHeader))
+	token := sha256.Sum256([]byte(r.Header.Get(tokenHeader)))
+	// Hashes have one length, so the comparison tells nothing of that of the token.
+	if d.o.Token != "" && subtle.ConstantTimeCompare(token[:], d.token[:]) != 1 {
+		return "", false
+	}
+	return instance, isInstance(instance)
+}
+
+// isInstance reports whether s can name an instance:
+// [A-Za-z0-9][A-Za-z0-9._:-]{0,127}.
+func isInstance(s string) bool {
+	if s == "" || len(s) > 128 {
+		return false
+	}
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == ':' || c == '-'):
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// relayContext returns the context that the headers of a relay request name.
+func relayContext(h http.Header, instance string) (protocol.Context, bool) {
+	workspace := protocol.Trim(h.Get(workspaceHeader))
+	if n := utf8.RuneCountInString(workspace); n < 1 || n > 256 || !utf8.ValidString(workspace) {
+		return protocol.Context{}, false
+	}
+	generation, ok := parseGeneration(h.Get(generationHeader))
+	return protocol.Context{Instance: instance, Workspace: workspace, Generation: generation}, ok
+}
+
+// parseGeneration reads a decimal number above 0 that is written as one would write it.
+func parseGeneration(s string) (int64, bool) {
+	n, err := strconv.ParseInt(s, 10, 64)
+	return n, err == nil && n >= 1 && strconv.FormatInt(n, 10) == s
+}

@@ -1,0 +1,220 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"runtime/debug"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+// maxInFlight is the most actions of one connection at a time.
+const maxInFlight = 128
+
+// maxAsking is the most bytes of requests under way, if there is more than one.
+const maxAsking = 64 << 20
+
+var errBusy = &protocol.Error{Text: "Runtime connection is busy (max 128 concurrent actions)"}
+
+// conn is a connection that carries actions. One goroutine reads; each action has its
+// own, and the one that finds nobody writing writes for all.
+type conn struct {
+	d      *Door
+	info   *Conn
+	ws     *websocket.Conn
+	meter  *meter
+	out    sender
+	ctx    context.Context // of the actions
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // all goroutines but the one that reads
+
+	mu      sync.Mutex
+	actions int
+	asking  int  // bytes of the requests under way
+	shutted bool // a close frame of ours was decided upon
+}
+
+func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance string) *conn {
+	c := &conn{d: d, ws: ws, meter: m, info: &Conn{Remote: r.RemoteAddr, instance: instance}}
+	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
+	c.out.init(ws, d.times.write)
+	ws.EnableWriteCompression(false)
+	return c
+}
+
+// serve reads until the connection is over, and returns when all that it had begun is.
+func (c *conn) serve() {
+	log := c.d.o.Logger.With("remote", c.info.Remote, "instance", c.info.instance)
+	c.d.b.Opened(c.info)
+	if !c.d.enter(c) {
+		c.shut(websocket.CloseGoingAway, stopReason)
+	}
+	log.Debug("LangBot's door: connected")
+	c.wg.Go(c.ping)
+	err := c.read()
+	c.cancel()
+	c.end(err)
+	c.ws.Close()
+	c.out.stop()
+	c.d.leave(c)
+	c.wg.Wait()
+	c.d.b.Closed(c.info)
+	log.Debug("LangBot's door: connection over", "reason", err)
+}
+
+// read takes messages until there cannot be more, and returns why.
+func (c *conn) read() error {
+	for {
+		c.out.wait() // who does not take replies is not listened to
+		kind, r, err := c.ws.NextReader()
+		if err != nil {
+			return err
+		}
+		if kind != websocket.TextMessage {
+			return errBinary
+		}
+		c.meter.message = time.Now().Add(c.d.times.message)
+		msg, err := readMessage(r)
+		if err != nil {
+			return err
+		}
+		c.meter.message = time.Time{}
+		if !utf8.Valid(msg) {
+			return errUTF8
+		}
+		c.take(msg)
+	}
+}
+
+var (
+	errBinary = errors.New("binary message")
+	errUTF8   = errors.New("text that is not UTF-8")
+)
+
+// readMessage reads all of r. It allocates no more than what really comes.
+func readMessage(r io.Reader) ([]byte, error) {
+	b := make([]byte, 0, 1<<10)
+	for {
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case err == io.EOF && len(b) <= protocol.MaxMessage:
+			return b, nil
+		case len(b) > protocol.MaxMessage:
+			return nil, errTooBig
+		case err != nil:
+			return nil, err
+		}
+		if len(b) == cap(b) {
+			b = append(b, 0)[:len(b)]
+		}
+	}
+}
+
+// take begins what a message asks for.
+func (c *conn) take(msg []byte) {
+	r, err := protocol.Parse(msg)
+	switch {
+	case errors.Is(err, protocol.ErrIgnore):
+		return
+	case err == nil && c.begin(len(msg)):
+		c.wg.Go(func() { c.run(r, len(msg)) })
+		return
+	case err == nil:
+		err = errBusy
+	}
+	if c.out.add(protocol.Failure(r.Seq, err)) {
+		c.wg.Go(c.out.flush) // this goroutine goes on reading
+	}
+}
+
+// begin counts an action in.
+func (c *conn) begin(size int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shutted || c.actions >= maxInFlight || c.actions > 0 && c.asking+size > maxAsking {
+		return false
+	}
+	c.actions++
+	c.asking += size
+	return true
+}
+
+// run does one action and answers it.
+func (c *conn) run(r protocol.Request, size int) {
+	data, err := c.do(r)
+	c.mu.Lock()
+	c.actions--
+	c.asking -= size
+	c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return // nobody is there for the answer
+	}
+	var b []byte
+	if err != nil {
+		b = protocol.Failure(r.Seq, err)
+	} else {
+		b = protocol.Success(r.Seq, data)
+	}
+	if c.out.add(b) {
+		c.out.flush()
+	}
+}
+
+// do is Backend.Do. A panic in it is the failure of one action and not of everybody's
+// boxes, as it is in net/http.
+func (c *conn) do(r protocol.Request) (_ any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.d.o.Logger.Error("LangBot's door: an action panicked", "action", r.Action, "panic", p, "stack", string(debug.Stack()))
+			err = errors.New("internal error: see the log of the server")
+		}
+	}()
+	return c.d.b.Do(c.ctx, c.info, r)
+}
+
+// ping keeps the connection in use, so that a peer that is gone is noticed.
+func (c *conn) ping() {
+	t := time.NewTicker(c.d.times.ping)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			// If this does not work, reading does not either, before long.
+			c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(c.d.times.write))
+		case <-c.ctx.Done():
+			return
+		}
+	}
+}
+
+// end tells the peer why the connection ends, if the server decided that.
+func (c *conn) end(err error) {
+	var closed *websocket.CloseError
+	switch {
+	case c.meter.broken != nil:
+		err = c.meter.broken
+	case errors.As(err, &closed):
+		return // by the peer, and answered; or it is gone
+	}
+	switch {
+	case errors.Is(err, errTooBig), errors.Is(err, errFragments):
+		c.shut(websocket.CloseMessageTooBig, err.Error())
+	case errors.Is(err, errBinary):
+		c.shut(websocket.CloseNormalClosure, "")
+	case errors.Is(err, errUTF8):
+		c.shut(websocket.CloseInvalidFramePayloadData, err.Error())
+	case isNet(err):
+		return
+	default: // of the library, which has said why if it is a matter of the protocol
+		c.shut(websocket.CloseProtocolError, "")
+	}
+	c.meter.drain()
+}

@@ -1,0 +1,96 @@
+package door
+
+import (
+	"bufio"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// hijacker gives a meter to whoever hijacks the connection.
+type hijacker struct {
+	http.ResponseWriter
+	times *times
+	meter *meter
+}
+
+func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	h.meter = &meter{Conn: c, times: h.times}
+	return h.meter, rw, nil
+}
+
+// meter is a connection whose reads are bounded: in time, so that a peer that is gone is
+// noticed, and by the rules that frames checks. One goroutine reads.
+type meter struct {
+	net.Conn
+	times  *times
+	frames frames
+	// broken is the rule that the peer has broken; all reads fail with it.
+	broken error
+	// message is until when the message that is being read has to be complete; zero
+	// between messages.
+	message time.Time
+
+	mu sync.Mutex
+	// last is until when the peer may send anything; zero is for ever.
+	last time.Time
+}
+
+// Read returns no byte beyond a violation.
+func (m *meter) Read(p []byte) (int, error) {
+	if m.broken != nil {
+		return 0, m.broken
+	}
+	if err := m.extend(); err != nil {
+		return 0, err
+	}
+	n, err := m.Conn.Read(p)
+	good, broken := m.frames.feed(p[:n])
+	if broken == nil {
+		return n, err
+	}
+	m.broken = broken
+	return good, nil
+}
+
+// extend sets the deadline of the next read.
+func (m *meter) extend() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	until := time.Now().Add(m.times.silence)
+	for _, t := range [...]time.Time{m.message, m.last} {
+		if !t.IsZero() && t.Before(until) {
+			until = t
+		}
+	}
+	return m.Conn.SetReadDeadline(until)
+}
+
+// finish lets the peer send for this much longer.
+func (m *meter) finish(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if until := time.Now().Add(d); m.last.IsZero() || until.Before(m.last) {
+		m.last = until
+		m.Conn.SetReadDeadline(until)
+	}
+}
+
+// drain reads, after our close frame, until that of the peer: a connection that is
+// closed with data unread takes our close frame away from the peer (RFC 1122, 4.2.2.13).
+// It may be called when nobody reads any more.
+func (m *meter) drain() {
+	m.finish(m.times.linger)
+	m.broken, m.frames.lenient = nil, true
+	buf := make([]byte, 32<<10)
+	for !m.frames.closed {
+		if _, err := m.Read(buf); err != nil {
+			return
+		}
+	}
+}
