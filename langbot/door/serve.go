@@ -2,6 +2,7 @@ package door
 
 import (
 	"container/list"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -19,9 +20,14 @@ const (
 	maxStrangers = 512
 )
 
-// Serve answers requests from l until Shutdown, and returns nil then. It closes l. For
-// TLS, l is that of tls.NewListener.
-func (d *Door) Serve(l net.Listener) error {
+// Serve answers requests from l, with TLS unless config is nil, until Shutdown, and
+// returns nil then. It closes l.
+func (d *Door) Serve(l net.Listener, config *tls.Config) error {
+	if config != nil {
+		config = config.Clone()
+		config.NextProtos = []string{"http/1.1"} // there are no WebSockets in HTTP/2 here
+		l = tls.NewListener(l, config)
+	}
 	strangers := &strangers{places: map[net.Conn]*list.Element{}, order: list.New(), most: maxStrangers}
 	s := &http.Server{
 		Handler: d, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
