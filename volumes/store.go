@@ -2,22 +2,14 @@ package volumes
 
 import (
 	"errors"
+	"fmt"
 	"os"
-)
+	"sync"
 
-// Conditions that callers tell apart with errors.Is.
-var (
-	// ErrNoQuota: the file system has no project quota, or it is not switched on.
-	ErrNoQuota = errors.New("no project quota")
-	// ErrNoLoop: this host cannot use a file as a block device, or cannot make a
-	// file system in one.
-	ErrNoLoop = errors.New("no loop devices")
-	// ErrShrink: an image cannot become smaller.
-	ErrShrink = errors.New("an image cannot become smaller")
-	// ErrBusy: somebody else still uses the volume.
-	ErrBusy = errors.New("volume is in use")
-	// ErrUnknown: there is no volume of that name.
-	ErrUnknown = errors.New("no such volume")
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // How the limits of a volume are enforced.
@@ -28,8 +20,10 @@ const (
 
 // State is one volume.
 type State struct {
-	Name                  string
-	Bytes, Inodes         int64 // its limits
+	Name string
+	// Its limits. Those of an image are exact in bytes, while its inodes may be more than was
+	// asked for: their tables are a multiple of 16 for each 128 MiB, and grow with the bytes.
+	Bytes, Inodes         int64
 	UsedBytes, UsedInodes int64 // its root directory counts
 	By                    string
 }
@@ -37,49 +31,225 @@ type State struct {
 // Store is a data directory and its volumes. Its methods can be called at the same
 // time; those for one volume wait for one another. One process has the data
 // directory at a time.
-type Store struct{}
+//
+// What is in the data directory, for each volume:
+//
+//	<name>.volume   its record, see [record]; what can be lost of it is found again
+//	<name>.dir      its root, where the file system has project quota
+//	<name>.img      else its image
+//	<id>.tree       the record of a directory elsewhere that LimitTree has given project id
+//	.new-…          what is being made, .old/ what is being deleted: swept by Open
+type Store struct {
+	dir      *os.File // the data directory
+	marker   *os.File // the file that is locked
+	private  *os.File // where images are mounted
+	uid, gid int
+	quota    bool  // dir has project quota
+	noQuota  error // why not
 
-// Open takes over dataDir, which must belong to the calling user and be closed to
-// all others, and completes or undoes what a killed process left half done there.
-// Images are mounted below the directory private, in the mount namespace of the
-// calling process, which must be one of its own; nothing mounted there may
-// propagate. uid and gid own the roots of the volumes.
-func Open(dataDir, private string, uid, gid uint32) (*Store, error) {
-	return nil, errors.ErrUnsupported
+	locks locks
+	ids   ids
+
+	closing chan struct{}
+	sweeper sync.WaitGroup
+	once    sync.Once
+}
+
+// Open takes over dataDir, making it if it is missing: a directory of the calling
+// user, closed to all others, in one that only the administrator can write to. It completes or undoes what a
+// killed process left half done there. Images are mounted below the directory private, made as well,
+// in the mount namespace of the calling process, which must be one of its own:
+// nothing mounted there may propagate. What is mounted in private already is
+// taken away. uid and gid own the roots of the volumes.
+func Open(dataDir, private string, uid, gid uint32) (_ *Store, err error) {
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	s := &Store{uid: int(uid), gid: int(gid), closing: make(chan struct{})}
+	if s.dir, err = openOwn("data directory", dataDir); err != nil {
+		return nil, err
+	}
+	undo.Push(s.dir.Close)
+	if s.marker, err = takeOver(s.dir); err != nil {
+		return nil, err
+	}
+	undo.Push(s.marker.Close)
+	if s.private, err = openOwn("mount directory", private); err != nil {
+		return nil, err
+	}
+	undo.Push(s.private.Close)
+	if err := checkPropagation(s.private); err != nil {
+		return nil, err
+	}
+	s.noQuota = quotaOn(s.dir)
+	s.quota = s.noQuota == nil
+	if err := s.heal(); err != nil {
+		return nil, fmt.Errorf("putting data directory %q in order: %w", dataDir, err)
+	}
+	undo.Release()
+	return s, nil
+}
+
+// Close gives the data directory back and takes the Store's mounts away. Volumes
+// stay, and those that are mounted elsewhere stay usable there. No other method may
+// be under way.
+func (s *Store) Close() error {
+	var err error
+	s.once.Do(func() {
+		close(s.closing)
+		s.sweeper.Wait()
+		err = errors.Join(s.unmountAll(), s.private.Close(), s.dir.Close(), s.marker.Close())
+	})
+	return err
 }
 
 // Make makes the volume name, or gives an existing one new limits: hard ones, of
-// bytes and of files. Inodes of 0 means one for 16 KiB, at least 1024. A volume
-// that is an image grows only: else ErrShrink. ErrNoLoop, joined to ErrNoQuota, where the
-// host can do neither.
-func (s *Store) Make(name string, bytes, inodes int64) error { return errors.ErrUnsupported }
+// bytes and of files. Inodes of 0 means one for 16 KiB, at least 1024, and for an
+// image at least as many as it has. A volume that is an image grows only: else ErrShrink. With
+// project quota a limit may be less than what is in use: then nothing can be added.
+// ErrNoLoop, joined to ErrNoQuota, where the host can do neither.
+//
+// Making an image takes 15 ms, of which mke2fs is 9 (most of that its start and four
+// fsync), binding and mounting 3; a directory with a project takes 0.3 ms.
+func (s *Store) Make(name string, bytes, inodes int64) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	asked := inodes
+	bytes, inodes, err := checkLimits(bytes, inodes)
+	if err != nil {
+		return err
+	}
+	defer s.locks.lock(name)()
+	r, err := s.load(name)
+	switch {
+	case errors.Is(err, ErrUnknown) && s.quota:
+		err = s.makeProject(name, bytes, inodes)
+	case errors.Is(err, ErrUnknown):
+		err = s.makeImage(name, bytes, inodes)
+	case err != nil:
+	case r.By == ByImage:
+		if asked == 0 {
+			inodes = max(inodes, r.Inodes)
+		}
+		err = s.growImage(name, r, bytes, inodes)
+	default:
+		err = s.changeProject(name, r, bytes, inodes)
+	}
+	if err != nil {
+		return fmt.Errorf("volume %q: %w", name, err)
+	}
+	return nil
+}
 
 // Root returns an O_PATH descriptor of the root of volume name, mounting its image
 // if need be. The root is a directory that the Store's user and group own, mode
 // 0700 at first. The caller closes it. Unknown: ErrUnknown.
-func (s *Store) Root(name string) (*os.File, error) { return nil, errors.ErrUnsupported }
+func (s *Store) Root(name string) (*os.File, error) {
+	if err := checkName(name); err != nil {
+		return nil, err
+	}
+	defer s.locks.lock(name)()
+	r, err := s.load(name)
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: %w", name, err)
+	}
+	var root *os.File
+	if r.By == ByImage {
+		root, err = s.imageRoot(name, r)
+	} else {
+		root, err = s.projectRoot(name, r)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("volume %q: %w", name, err)
+	}
+	return root, nil
+}
 
 // Release takes away the Store's own mount of the image of volume name, if nobody
 // holds a descriptor of it: what was cloned from it stays usable, and Root mounts
 // the same image again. It is not an error when there is nothing to do.
-func (s *Store) Release(name string) error { return errors.ErrUnsupported }
+func (s *Store) Release(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	defer s.locks.lock(name)()
+	if err := s.unmount(name, 0); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("volume %q: %w", name, err)
+	}
+	return nil
+}
 
 // Remove deletes volume name with all that is in it. Unknown: no error. ErrBusy if
-// its image is mounted elsewhere, or a descriptor of its root is open.
-func (s *Store) Remove(name string) error { return errors.ErrUnsupported }
+// its image is mounted elsewhere, or a descriptor of its root is open. A volume by project quota
+// is deleted under the hands of whoever uses it: what they still hold open stays limited.
+func (s *Store) Remove(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	defer s.locks.lock(name)()
+	r, err := s.load(name)
+	if errors.Is(err, ErrUnknown) {
+		return nil
+	}
+	// Any other error is about what is in its place, whatever that is.
+	if err := s.remove(name, r); err != nil {
+		return fmt.Errorf("volume %q: %w", name, err)
+	}
+	return nil
+}
 
-// List returns all volumes, sorted by name.
-func (s *Store) List() ([]State, error) { return nil, errors.ErrUnsupported }
+// remove deletes what there is of volume name, its record last.
+func (s *Store) remove(name string, r record) error {
+	image, err := s.exists(name + imageSuffix)
+	if err != nil {
+		return err
+	}
+	if image {
+		if err := s.removeImage(name); err != nil {
+			return err
+		}
+	}
+	dir, err := s.exists(name + dirSuffix)
+	if err != nil {
+		return err
+	}
+	if !dir {
+		return s.forget(name, r)
+	}
+	trash, moved, err := s.toTrash(name + dirSuffix)
+	if err != nil {
+		return err
+	}
+	defer trash.Close()
+	if err := s.forget(name, r); err != nil {
+		return err
+	}
+	return s.discard(trash, moved)
+}
 
-// Close gives the data directory back and takes the Store's mounts away. Volumes
-// stay, and those that are mounted elsewhere stay usable there.
-func (s *Store) Close() error { return errors.ErrUnsupported }
-
-// LimitTree bounds the directory dir of the host, with all that is in it already,
-// by project quota. 0 for both takes the limit away. What is in it already may be
-// more than the limit: then nothing can be added. ErrNoQuota if its file system has none.
-func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error { return errors.ErrUnsupported }
-
-// LimitOf returns the project limit that dir is under, with By "project-quota" and
-// no name; ok is false if it is under none. 0 means no limit of that kind.
-func LimitOf(dir *os.File) (st State, ok bool, err error) { return State{}, false, nil }
+// openOwn opens a directory of the calling user that is closed to others, and makes
+// it if it is missing. Symlinks are followed on the way to it, as administrators
+// have them, but it is none itself.
+func openOwn(field, path string) (*os.File, error) {
+	err := os.Mkdir(path, 0o700)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, refuse(field, path, "cannot be made: %v", err).because(err)
+	}
+	dir, err := linux.Openat2(nil, path, unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, refuse(field, path, "must be a directory and no symlink: %v", err).because(err)
+	}
+	st, err := linux.Fstat(dir)
+	if err == nil && (int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0) {
+		err = refuse(field, path, "belongs to user %d with mode %#o, must belong to user %d with mode 0700: run chown and chmod, or name another one",
+			st.Uid, st.Mode&0o7777, os.Geteuid())
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}

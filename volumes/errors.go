@@ -1,0 +1,48 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Conditions that callers tell apart with errors.Is.
+var (
+	// ErrNoQuota: the file system has no project quota, or it is not switched on.
+	ErrNoQuota = errors.New("no project quota")
+	// ErrNoLoop: this host cannot use a file as a block device, or cannot make a
+	// file system in one.
+	ErrNoLoop = errors.New("no images on loop devices")
+	// ErrShrink: an image cannot become smaller.
+	ErrShrink = errors.New("an image can only grow")
+	// ErrBusy: somebody else still uses the volume.
+	ErrBusy = errors.New("volume is in use")
+	// ErrUnknown: there is no volume of that name.
+	ErrUnknown = errors.New("no such volume")
+)
+
+// Error is a value that breaks a rule: one line naming field, value and rule.
+type Error struct {
+	Field string // "volume name", "volume bytes", "volume inodes", "data directory", "directory"
+	Value string
+	Rule  string // what would be right, or what to do
+	Err   error  // one of the conditions above, or what the kernel said; may be nil
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Rule) }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// refuse builds an Error without a cause.
+func refuse(field string, value any, rule string, args ...any) *Error {
+	v := fmt.Sprint(value)
+	if s, ok := value.(string); ok {
+		v = fmt.Sprintf("%.200q", s)
+	}
+	return &Error{Field: field, Value: v, Rule: fmt.Sprintf(rule, args...)}
+}
+
+// because adds the cause to e.
+func (e *Error) because(err error) *Error {
+	e.Err = err
+	return e
+}

@@ -1,0 +1,176 @@
+package volumes
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	groupBlocks = 8 * block // a block of bits says what is in use
+	inodeSize   = 256
+	ownInodes   = 11 // ten of ext4, of which one is the top directory, and the ballast
+)
+
+// layout says how many blocks an image must have to hold so much, and how many inodes to ask
+// for. It is a little more than is needed: the ballast takes the rest.
+func layout(bytes, inodes int64) (blocks, all int64) {
+	all = inodes + ownInodes
+	// A group has inodes for 32,768 at most, and tables take space from it.
+	groups := max(1, (all+groupBlocks/2-1)/(groupBlocks/2))
+	data := bytes / block
+	for range 8 {
+		tables := ((all+groups-1)/groups + 15) / 16 * groups // 16 inodes in a block
+		// Bitmaps, and descriptors with room to grow in the groups that have copies of them.
+		descriptors := groups/64 + 1 + min(1024, groups*16)
+		copies := 2 + 2*int64(bitLen(groups)) // powers of 3, 5 and 7
+		blocks = data + tables + 2*groups + copies*(1+descriptors) + 64
+		blocks += min(blocks/49+1, 4096) // what ext4 keeps for delayed allocation
+		blocks = max(blocks, (groups-1)*groupBlocks+1)
+		if n := (blocks + groupBlocks - 1) / groupBlocks; n > groups {
+			groups = n
+		}
+	}
+	// mke2fs drops a last group that has hardly room for its own tables.
+	if rest := blocks % groupBlocks; blocks > groupBlocks && rest != 0 {
+		least := ((all+groups-1)/groups+15)/16 + 2048
+		blocks += max(0, least-rest)
+	}
+	return blocks, all
+}
+
+func bitLen(n int64) (bits int) {
+	for ; n > 0; n >>= 1 {
+		bits++
+	}
+	return bits
+}
+
+// errNoTool: a program of e2fsprogs is not installed.
+var errNoTool = errors.New("install e2fsprogs")
+
+// format makes the file system in image, an empty file.
+//
+// All features are named, so that /etc/mke2fs.conf has no say. Nothing is zeroed,
+// because nothing was ever written: lazy_itable_init here and noinit_itable when it is
+// mounted. What remains is the start of mke2fs and four fsync.
+func format(image *os.File, bytes, inodes int64) error {
+	blocks, all := layout(bytes, inodes)
+	if err := image.Truncate(blocks * block); err != nil {
+		return err
+	}
+	err := run([]string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"}, image, 0,
+		"-q", "-F", "-t", "ext4", "-b", strconv.Itoa(block), "-I", strconv.Itoa(inodeSize), "-m", "0", "-N", strconv.FormatInt(all, 10),
+		"-O", "none,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum",
+		"-E", "nodiscard,lazy_itable_init=1")
+	if err != nil {
+		return fmt.Errorf("making a file system: %w", err)
+	}
+	sb, err := readSuper(image)
+	if err != nil {
+		return err
+	}
+	if sb.inodes < all {
+		return fmt.Errorf("making a file system: mke2fs gave it %d inodes, not %d", sb.inodes, all)
+	}
+	return nil
+}
+
+// check repairs the file system in image, which nothing has mounted.
+func check(image *os.File) error {
+	// 1: errors were corrected. 2: the same, of a mounted file system.
+	err := run([]string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}, image, 1, "-f", "-y")
+	if err != nil {
+		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
+	}
+	return nil
+}
+
+// run executes the first program that there is, with the path of image as its last argument, an
+// empty environment and the exit statuses 0 to most as success.
+func run(programs []string, image *os.File, most int, args ...string) error {
+	i := slices.IndexFunc(programs, func(path string) bool { return unix.Access(path, unix.X_OK) == nil })
+	if i < 0 {
+		return fmt.Errorf("%q does not exist: %w", programs[0], errNoTool)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, programs[i], append(args, "/proc/self/fd/3")...)
+	cmd.Env = []string{}
+	cmd.Dir = "/"
+	cmd.ExtraFiles = []*os.File{image}
+	output := &bounded{}
+	cmd.Stdout, cmd.Stderr = output, output
+	// It dies with the thread that starts it, which must not end before.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Run()
+	if code := cmd.ProcessState.ExitCode(); err == nil || code > 0 && code <= most {
+		return nil
+	}
+	return fmt.Errorf("%s: %w: %s", programs[i], err, strings.TrimSpace(output.String()))
+}
+
+// bounded keeps the beginning of what a program says.
+type bounded struct{ bytes.Buffer }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.Buffer.Write(p[:min(len(p), 1000-min(b.Len(), 1000))])
+	return len(p), nil
+}
+
+// super is what is used of an ext4 super block: fs/ext4/ext4.h, struct ext4_super_block.
+type super struct {
+	blocks, freeBlocks        int64
+	inodes, freeInodes        int64
+	inodesPerGroup, inodeSize int64
+	clean                     bool // unmounted, and without errors
+}
+
+const (
+	superOffset = 1024
+	superSize   = 1024
+)
+
+func readSuper(image *os.File) (super, error) {
+	var b [superSize]byte
+	if _, err := image.ReadAt(b[:], superOffset); err != nil {
+		return super{}, fmt.Errorf("reading the super block: %w", err)
+	}
+	return parseSuper(b[:])
+}
+
+func parseSuper(b []byte) (super, error) {
+	if len(b) < superSize {
+		return super{}, errors.New("the super block is cut short")
+	}
+	u16 := func(at int) int64 { return int64(binary.LittleEndian.Uint16(b[at:])) }
+	u32 := func(at int) int64 { return int64(binary.LittleEndian.Uint32(b[at:])) }
+	sb := super{
+		blocks: u32(0x4) | u32(0x150)<<32, freeBlocks: u32(0xc) | u32(0x158)<<32,
+		inodes: u32(0x0), freeInodes: u32(0x10),
+		inodesPerGroup: u32(0x28), inodeSize: u16(0x58),
+		clean: u16(0x3a)&3 == 1, // EXT4_VALID_FS, not EXT4_ERROR_FS
+	}
+	const is64 = 0x80 // EXT4_FEATURE_INCOMPAT_64BIT
+	if u16(0x38) != 0xef53 || u32(0x18) != 2 || u32(0x20) != groupBlocks || u32(0x60)&is64 == 0 ||
+		sb.inodesPerGroup < 16 || sb.inodesPerGroup > groupBlocks || sb.inodeSize < 128 || sb.inodeSize > block ||
+		sb.blocks <= 0 || sb.blocks > 1<<40 || sb.freeBlocks < 0 || sb.freeBlocks > sb.blocks ||
+		sb.freeInodes > sb.inodes || sb.inodes < ownInodes {
+		return super{}, errors.New("the super block is not one of our images")
+	}
+	return sb, nil
+}

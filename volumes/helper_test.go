@@ -1,0 +1,7 @@
+package volumes
+
+import (
+	"os"
+)
+
+func playHelper(role string, args []string) { os.Exit(3) }

@@ -1,0 +1,40 @@
+package volumes
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+// The test binary plays roles besides itself: "private", the tests once more in a
+// mount namespace of their own, and the helpers of helper_test.go.
+const roleEnv = "BOXD_VOLUMES_TEST_ROLE"
+
+func TestMain(m *testing.M) {
+	switch role := os.Getenv(roleEnv); {
+	case role == "private" || os.Geteuid() != 0:
+		testutil.Main(m)
+	case role != "":
+		playHelper(role, os.Args[1:])
+	}
+	os.Exit(rerunPrivately())
+}
+
+// rerunPrivately runs the tests in a mount namespace of their own.
+func rerunPrivately() int {
+	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
+	cmd.Env = append(os.Environ(), roleEnv+"=private")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	// With CLONE_NEWNS Go makes all mounts private as well.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	err := cmd.Run()
+	if err != nil && cmd.ProcessState == nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return cmd.ProcessState.ExitCode()
+}

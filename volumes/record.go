@@ -1,0 +1,255 @@
+package volumes
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Suffixes of what belongs to a volume in the data directory.
+const (
+	recordSuffix = ".volume"
+	dirSuffix    = ".dir"
+	imageSuffix  = ".img"
+	treeSuffix   = ".tree"
+	newPrefix    = ".new-"
+	trashName    = ".old"
+)
+
+// record is what is known of a volume. It is written before the volume appears and
+// removed after it has gone, and never synced: after a loss of power it may be empty or
+// missing, and is made again from the directory's project or the image.
+type record struct {
+	By      string `json:"by"`
+	Bytes   int64  `json:"bytes"`
+	Inodes  int64  `json:"inodes"`
+	Project uint32 `json:"project,omitempty"`
+}
+
+const maxRecord = 64 << 10
+
+// decodeRecord reads a record and believes nothing.
+func decodeRecord(text []byte) (record, error) {
+	var r record
+	if err := decodeStrictly(text, &r); err != nil {
+		return record{}, err
+	}
+	if _, _, err := checkLimits(r.Bytes, r.Inodes); err != nil || r.Inodes == 0 || r.Bytes%block != 0 {
+		return record{}, fmt.Errorf("limits %d and %d are out of range", r.Bytes, r.Inodes)
+	}
+	switch {
+	case r.By == ByImage && r.Project == 0, r.By == ByProjectQuota && inRange(r.Project):
+		return r, nil
+	}
+	return record{}, fmt.Errorf("by %.40q with project %d is not possible", r.By, r.Project)
+}
+
+func decodeStrictly(text []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		return err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return errors.New("more than one value")
+	}
+	return nil
+}
+
+func (s *Store) readFile(name string) ([]byte, error) {
+	f, err := openFile(s.dir, name, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxRecord))
+}
+
+// writeFile puts value in the place of the file name at once.
+func (s *Store) writeFile(name string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	temp := newName()
+	f, err := linux.CreateAt(s.dir, temp, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = rename(s.dir, temp, s.dir, name, true)
+	}
+	if err != nil {
+		return errors.Join(err, unlink(s.dir, temp))
+	}
+	return nil
+}
+
+// newName is a name for something that is being made.
+func newName() string { return newPrefix + strings.ToLower(rand.Text()) }
+
+// load returns the record of volume name, after putting in order what a killed process or
+// a lost file may have left: a record alone is forgotten, a volume alone gets its record again.
+// ErrUnknown if there is none. The caller has locked name.
+func (s *Store) load(name string) (record, error) {
+	text, reading := s.readFile(name + recordSuffix)
+	r, decoding := decodeRecord(text)
+	dir, err := s.exists(name + dirSuffix)
+	if err != nil {
+		return record{}, err
+	}
+	image, err := s.exists(name + imageSuffix)
+	if err != nil {
+		return record{}, err
+	}
+	recorded := reading == nil && decoding == nil
+	switch {
+	case recorded && (r.By == ByImage && image || r.By == ByProjectQuota && dir):
+		return r, nil
+	case !dir && !image && errors.Is(reading, unix.ENOENT):
+		return record{}, ErrUnknown
+	case !dir && !image:
+		if err := s.forget(name, r); err != nil {
+			return record{}, err
+		}
+		return record{}, ErrUnknown
+	case dir && image:
+		return record{}, fmt.Errorf("there are %q and %q and no record that says which it is: remove one", name+dirSuffix, name+imageSuffix)
+	}
+	adopt := s.adoptProject
+	if image {
+		adopt = s.adoptImage
+	}
+	if r, err = adopt(name); err != nil {
+		return record{}, fmt.Errorf("without its record: %w", err)
+	}
+	return r, s.writeFile(name+recordSuffix, r)
+}
+
+// forget removes the record r of a volume that is not there.
+func (s *Store) forget(name string, r record) error {
+	if err := unlink(s.dir, name+recordSuffix); err != nil {
+		return err
+	}
+	if r.Project != 0 && s.quota {
+		return s.ids.drop(s.dir, r.Project)
+	}
+	return nil
+}
+
+func (s *Store) exists(name string) (bool, error) {
+	_, err := linux.StatAt(s.dir, name)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// names are those of all volumes, and of what is left of some.
+func (s *Store) names() ([]string, error) {
+	all, err := entries(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, entry := range all {
+		for _, suffix := range []string{recordSuffix, dirSuffix, imageSuffix} {
+			if name, ok := strings.CutSuffix(entry, suffix); ok && checkName(name) == nil {
+				names = append(names, name)
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), nil
+}
+
+// List returns all volumes, sorted by name. Those that cannot be read are left out, and
+// the error says why.
+func (s *Store) List() ([]State, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var states []State
+	var failed []error
+	for _, name := range names {
+		st, err := s.state(name)
+		switch {
+		case err == nil:
+			states = append(states, st)
+		case !errors.Is(err, ErrUnknown):
+			failed = append(failed, fmt.Errorf("volume %q: %w", name, err))
+		}
+	}
+	return states, errors.Join(failed...)
+}
+
+func (s *Store) state(name string) (State, error) {
+	defer s.locks.lock(name)()
+	r, err := s.load(name)
+	if err != nil {
+		return State{}, err
+	}
+	st := State{Name: name, Bytes: r.Bytes, Inodes: r.Inodes, By: r.By}
+	if r.By == ByImage {
+		err = s.imageUse(name, r, &st)
+	} else {
+		var q linux.ProjectQuota
+		q, err = linux.GetProjectQuota(s.dir, r.Project)
+		st.UsedBytes, st.UsedInodes = int64(q.UsedBytes), int64(q.UsedInodes)
+	}
+	return st, err
+}
+
+// heal is what Open does about leftovers. Nobody else is there yet.
+func (s *Store) heal() error {
+	if err := s.detachLeftovers(); err != nil {
+		return err
+	}
+	all, err := entries(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range all {
+		if strings.HasPrefix(name, newPrefix) {
+			if err := s.throwAway(name); err != nil {
+				return err
+			}
+		}
+		if id, ok := treeID(name); ok {
+			s.ids.take(id)
+		}
+	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
+	// All ids must be known before the first one is given back or adopted.
+	for _, name := range names {
+		if text, err := s.readFile(name + recordSuffix); err == nil {
+			if r, err := decodeRecord(text); err == nil && r.Project != 0 {
+				s.ids.take(r.Project)
+			}
+		}
+	}
+	for _, name := range names {
+		r, err := s.load(name)
+		// What cannot be put in order is said by whoever asks for it: one bad volume must
+		// not take all others away.
+		if err == nil && r.Project != 0 && s.quota {
+			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
+		}
+	}
+	s.sweeper.Go(s.emptyTrash)
+	return nil
+}
