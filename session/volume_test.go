@@ -351,3 +351,15 @@ func TestQuotaOfVolumes(t *testing.T) {
 		b.Close(ctx, false)
 	})
 }
+
+// A session that nobody has seen takes its workspace with it, also where volumes without
+// a session are kept.
+func TestGivenUpVolume(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)})
+	b.crash()
+	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
+	b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put([]byte("x"), []byte("damaged")) })
+	b.start()
+	b.eventually("the end of box and volume", func() bool { return len(b.host.ids()) == 0 && len(b.host.volumeNames()) == 0 })
+}
