@@ -56,7 +56,7 @@ func (b *Book) Upsert(data json.RawMessage, by Asker) (_ Grant, purge bool, _ er
 		old = nil // it is as if it were not there; what it left has to go
 	}
 	if old != nil && old.Revision == g.Revision && old.Generation == g.Generation && g.Expires.Before(old.Expires) {
-		return *old, false, nil
+		return *old, r.Dirty, nil
 	}
 	r.Instance, r.Workspace = g.Instance, g.Workspace
 	r.Revision, r.Generation = g.Revision, g.Generation
