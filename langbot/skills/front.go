@@ -10,7 +10,11 @@ import (
 
 // maxFront is the size in bytes of front matter, its last line included. What is longer
 // is text.
-const maxFront = 64 << 10
+const maxFront = 16 << 10
+
+// maxNested is how many of the characters that begin a value in a value a head can have
+// before it is taken line by line: the parser needs time in the square of their number.
+const maxNested = 256
 
 // front is the head of an entry file, and the text behind it.
 type front struct {
@@ -34,7 +38,7 @@ func parseFront(text string) front {
 		return front{instructions: text}
 	}
 	f := front{instructions: strings.TrimLeft(rest, "\n")}
-	if !f.yaml(head) {
+	if isNested(head) || !f.yaml(head) {
 		f.lines(head)
 	}
 	return f
@@ -58,6 +62,14 @@ func cutFront(text string) (head, rest string, ok bool) {
 		}
 	}
 	return "", "", false
+}
+
+func isNested(head string) bool {
+	n := strings.Count(head, "[") + strings.Count(head, "{")
+	for line := range strings.SplitSeq(head, "\n") {
+		n = max(n, strings.Count(line, "- "), strings.Count(line, "? "))
+	}
+	return n > maxNested
 }
 
 // field returns where the value of a key goes, nil if it is not ours.
