@@ -22,6 +22,7 @@ type Usage struct {
 	MemoryPeak           *int64 // bytes, page cache included
 	PIDsPeak             *int64 // processes and threads at once
 	OOMKills             *int64 // kills for memory: of the whole command on cgroup2, of one process on v1
+	OOMs                 *int64 // how often a limit of the slot's own was the reason; cgroup2 only
 	PIDsRefused          *int64 // forks that the pids limit refused
 	// Bytes read from and written to block devices until now. What is still in
 	// the page cache is not in it.
@@ -83,6 +84,7 @@ func (s *SlotStats) Read() (Usage, error) {
 	u.SystemUsec, errs[1] = s.number(StatCPU, "system_usec")
 	u.MemoryPeak, errs[2] = s.number(StatMemoryPeak, "")
 	u.OOMKills, errs[3] = s.oomKills()
+	u.OOMs, _ = s.number(StatMemoryEvents, "oom") // of the same file
 	u.PIDsPeak, errs[4] = s.number(StatPIDsPeak, "")
 	errs[5] = s.readIO(&u)
 	errs[6] = s.readThrottled(&u)

@@ -29,7 +29,7 @@ const (
 //
 // On v1 nothing is announced for memory but the state of being out of it, on an
 // eventfd (memory.rst, "OOM Control"), so that is what is counted, as long as the
-// Watcher lives. Of v1's pids.events neither poll nor inotify hears anything (tried on
+// Watcher lives; a slot with a memory limit of its own has one too. Of v1's pids.events neither poll nor inotify hears anything (tried on
 // Linux 6.18: cgroup_file_notify is for a file that v1 does not have): there, and only
 // there, the files of slots are looked at once a second while there are any, and when a
 // slot is removed.
@@ -56,7 +56,7 @@ type watched struct {
 	dir   *os.File // of the tree, lent by the group
 	name  string   // of the file beneath it
 	key   string   // the line that counts
-	event *os.File // v1 memory: the eventfd
+	event *os.File // v1 memory: the eventfd, of work or of a slot
 	id    int32
 	seen  int64
 }
@@ -126,6 +126,10 @@ func (w *Watcher) readLocked(s *watched) {
 			return
 		}
 		now = s.seen + int64(binary.NativeEndian.Uint64(buf[:]))
+		if s.slot != "" && !s.group.hitOwn(s.slot) {
+			// The box is out of memory, which is announced below it too.
+			now = s.seen
+		}
 	} else {
 		now = s.count()
 	}

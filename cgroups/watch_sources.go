@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +31,7 @@ func (w *Watcher) Add(g *Group) error {
 
 func (w *Watcher) addMemoryLocked(g *Group) error {
 	if t := g.v1Tree("memory"); t != nil {
-		return w.addEventfdLocked(g, t)
+		return errors.Join(w.addEventfdLocked(g, t, ""), w.addLimitedLocked(g, t))
 	}
 	if !g.v2.on.has("memory") || !exists(g.v2.box, "work/memory.events") {
 		return nil
@@ -62,6 +63,37 @@ func (w *Watcher) addSlot(g *Group, slot string) {
 	_ = w.addFileLocked(&watched{group: g, limit: PIDsLimit, slot: slot, dir: t.box, name: "work/" + slot + "/pids.events", key: "max"})
 }
 
+// addLimitedLocked watches the slots that have a memory limit of their own.
+func (w *Watcher) addLimitedLocked(g *Group, t *tree) error {
+	slots, err := g.Slots()
+	if err != nil {
+		return err
+	}
+	for _, slot := range slots {
+		if limit, err := g.slotMemoryLimit(slot); err == nil && limit >= 0 {
+			// It may be gone by now; without the watch merely nothing is heard of it.
+			_ = w.addEventfdLocked(g, t, slot)
+		}
+	}
+	return nil
+}
+
+// addSlotMemory watches a slot that was just given a memory limit of its own. On
+// cgroup2 the box's file tells all.
+func (w *Watcher) addSlotMemory(g *Group, slot string) {
+	t := g.v1Tree("memory")
+	if t == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.boxes[g]
+	if w.closed || b == nil || slices.ContainsFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event != nil }) {
+		return
+	}
+	_ = w.addEventfdLocked(g, t, slot)
+}
+
 // slotPIDs is the tree on which refused forks are counted at slots, if there is one.
 func (g *Group) slotPIDs() *tree {
 	for _, t := range g.trees() {
@@ -83,6 +115,12 @@ func (w *Watcher) removeSlot(g *Group, slot string, gone bool) {
 	b := w.boxes[g]
 	if b == nil {
 		return
+	}
+	// An eventfd is told of the removal, as of anything else: it goes before.
+	if i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event != nil && slot != "" }); i >= 0 {
+		w.readLocked(b.sources[i])
+		w.dropLocked(b.sources[i])
+		b.sources = slices.Delete(b.sources, i, i+1)
 	}
 	i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event == nil && slot != "" })
 	switch {
@@ -155,15 +193,16 @@ func (w *Watcher) addFileLocked(s *watched) error {
 	return nil
 }
 
-// addEventfdLocked has v1 announce that work is out of memory.
-func (w *Watcher) addEventfdLocked(g *Group, t *tree) error {
+// addEventfdLocked has v1 announce that a slot is out of memory, or, with "", work.
+func (w *Watcher) addEventfdLocked(g *Group, t *tree, slot string) error {
+	dir := path.Join("work", slot)
 	event, err := newEventfd()
 	if err != nil {
 		return err
 	}
-	control, err := linux.OpenAt(t.box, "work/memory.oom_control", unix.O_RDONLY)
+	control, err := linux.OpenAt(t.box, dir+"/memory.oom_control", unix.O_RDONLY)
 	if err == nil {
-		err = linux.WriteFileAt(t.box, "work/cgroup.event_control", fmt.Sprintf("%d %d", event.Fd(), control.Fd()))
+		err = linux.WriteFileAt(t.box, dir+"/cgroup.event_control", fmt.Sprintf("%d %d", event.Fd(), control.Fd()))
 		control.Close()
 	}
 	if err == nil {
@@ -173,7 +212,7 @@ func (w *Watcher) addEventfdLocked(g *Group, t *tree) error {
 		event.Close()
 		return err
 	}
-	s := &watched{group: g, limit: MemoryLimit, event: event, id: int32(event.Fd())}
+	s := &watched{group: g, slot: slot, limit: MemoryLimit, event: event, id: int32(event.Fd())}
 	w.memory[s.id] = s
 	w.boxes[g].sources = append(w.boxes[g].sources, s)
 	return nil

@@ -70,6 +70,10 @@ type Managed struct {
 	// two; 0 is DefaultHistory. All rings of a box have 128 MiB together, beside its
 	// memory limit.
 	History int64
+	// Memory is a limit in bytes for this process and its descendants, beside that of
+	// the box, which counts them too; 0 is none. MinMemory is the least. With
+	// ErrUnenforceable nothing was started.
+	Memory int64
 	// DropOldest overwrites output that nobody has released when a ring is full.
 	// Without it the process waits until there is room.
 	DropOldest bool

@@ -13,7 +13,7 @@ func (m Managed) Command() Command {
 // Validate checks m without touching the kernel. The first rule that is broken is
 // returned as a *[FieldError].
 func (m Managed) Validate() error {
-	return first(m.validateKey, m.Command().Validate, m.validateHistory)
+	return first(m.validateKey, m.Command().Validate, m.validateHistory, m.validateMemory)
 }
 
 func (m Managed) validateKey() error {
@@ -26,6 +26,8 @@ func (m Managed) validateKey() error {
 	}
 	return nil
 }
+
+func (m Managed) validateMemory() error { return validateSize("memory", m.Memory, MinMemory) }
 
 func (m Managed) validateHistory() error {
 	if m.History != 0 && (m.History < MinHistory || m.History > MaxHistory) {

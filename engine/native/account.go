@@ -21,6 +21,7 @@ type account struct {
 	// box.mu.
 	most engine.Limits
 
+	hitOwn    bool  // something was killed for the memory limit of its slot
 	fileSize  int64 // limit that it runs under, in bytes; none if not above 0
 	began     time.Time
 	fullAtRun uint64 // volumes that were full before it ran
@@ -47,6 +48,7 @@ func (a *account) readUse() {
 	}
 	r := &a.result.Receipt
 	r.User, r.System, r.Throttled = usec(u.UserUsec), usec(u.SystemUsec), usec(u.ThrottledUsec)
+	a.hitOwn = u.HitOwn(a.slot.memory)
 	r.MemoryPeak, r.PIDsPeak = a.box.peaks(a, u.MemoryPeak, u.PIDsPeak)
 	r.IOReadBytes, r.IOWriteBytes = u.IORead, u.IOWrite
 	r.OOMKills, r.PIDsLimitReached = u.OOMKills, u.PIDsRefused
@@ -91,7 +93,7 @@ func (a *account) conclude(e ending) {
 	case e.reason != "":
 		r.Verdict, r.Limit = e.reason, e.limit
 	case failed && positive(r.Receipt.OOMKills):
-		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(limits.Memory)
+		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(a.memoryLimit(limits))
 	case (failed || e.background) && positive(r.Receipt.PIDsLimitReached):
 		r.Verdict, r.Limit = engine.PIDsLimit, fmt.Sprint(limits.PIDs)
 	case r.Signal == unix.SIGXFSZ && a.fileSize > 0:
@@ -103,6 +105,15 @@ func (a *account) conclude(e ending) {
 	default:
 		r.Verdict = engine.Exited
 	}
+}
+
+// memoryLimit is the limit that something was killed for: that of the slot, or of the
+// box.
+func (a *account) memoryLimit(box engine.Limits) int64 {
+	if own := a.slot.memory; own > 0 && (a.hitOwn || box.Memory == engine.Unlimited) {
+		return own
+	}
+	return box.Memory
 }
 
 // isEnd says whether a status is that of a process that has ended.

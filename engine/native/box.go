@@ -253,6 +253,9 @@ func higher(a, b int64) int64 {
 func (b *box) peaks(p *account, memory, pids *int64) (_, _ *int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if own := p.slot.memory; own > 0 {
+		memory = atMost(memory, own)
+	}
 	return atMost(memory, p.most.Memory), atMost(pids, p.most.PIDs)
 }
 

@@ -46,12 +46,9 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	if p.slot, err = b.slots.take(); err != nil {
 		return err
 	}
-	if b.engine.service {
-		err = b.slots.keep(p.slot, p.key)
-	}
-	if err != nil {
+	if err := b.slots.keep(p.slot, p.key, m.Memory); err != nil {
 		b.slots.release(p.slot)
-		return err
+		return fmt.Errorf("starting process %q: %w", p.key, err)
 	}
 	b.account(&p.account)
 	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}

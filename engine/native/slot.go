@@ -12,10 +12,12 @@ import (
 
 // slot is the cgroup of one command, held by descriptors only.
 type slot struct {
-	name  string
-	birth []*os.File // cgroup directory and v1 tasks files, for the agent
-	files []*os.File // stat files, until they are in stats
-	stats *cgroups.SlotStats
+	name string
+	// memory is the limit of its own in bytes, 0 without one.
+	memory int64
+	birth  []*os.File // cgroup directory and v1 tasks files, for the agent
+	files  []*os.File // stat files, until they are in stats
+	stats  *cgroups.SlotStats
 }
 
 // newSlot takes the descriptors of m off the front of files.
@@ -24,7 +26,7 @@ func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 	if m.Tasks < 0 || birth > len(files) {
 		return nil, files, fmt.Errorf("slot %q: %d descriptors: %w", m.Name, len(files), wire.ErrProtocol)
 	}
-	s := &slot{name: m.Name, birth: files[:birth:birth], files: make([]*os.File, len(m.Stats))}
+	s := &slot{name: m.Name, memory: m.Memory, birth: files[:birth:birth], files: make([]*os.File, len(m.Stats))}
 	files = files[birth:]
 	for i, has := range m.Stats {
 		if !has {

@@ -236,9 +236,16 @@ func (s *slots) kill(ctx context.Context, used *slot, signal int) error {
 }
 
 // keep marks a slot that was taken as that of the managed process key: an adoption
-// leaves it alone until it is released. For boxes of a service only.
-func (s *slots) keep(taken *slot, key string) error {
-	_, err := s.link.call(context.Background(), rpc.TypeKeep, rpc.Keep{ID: s.box, Slot: taken.name, Key: key}, nil)
+// leaves it alone until it is released. Memory is a limit of its own, 0 for none;
+// without a service there is nothing else to do.
+func (s *slots) keep(taken *slot, key string, memory int64) error {
+	if !s.outlive && memory == 0 {
+		return nil
+	}
+	_, err := s.link.call(context.Background(), rpc.TypeKeep, rpc.Keep{ID: s.box, Slot: taken.name, Key: key, Memory: memory}, nil)
+	if err == nil {
+		taken.memory = memory
+	}
 	return err
 }
 

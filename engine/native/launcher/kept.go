@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 )
 
 // Slots that an adoption of the box spares are marked by a file each in its directory:
@@ -19,6 +21,33 @@ import (
 
 // maxKey is longer than any key of a managed process.
 const maxKey = 256
+
+// handleKeep makes a slot that of a managed process.
+func (l *Launcher) handleKeep(r *request) error {
+	var m rpc.Keep
+	b, err := l.find(r, &m, func() string { return m.ID })
+	if err != nil {
+		return err
+	}
+	s, err := b.slot(m.Slot)
+	if err != nil {
+		return err
+	}
+	if m.Key == "" || m.Memory < 0 || m.Memory > engine.MaxMemory {
+		return fmt.Errorf("keeping command %q under key %q with %d bytes of memory: %w", m.Slot, m.Key, m.Memory, wire.ErrProtocol)
+	}
+	if m.Memory > 0 {
+		err := s.LimitMemory(m.Memory, b.spec.AllowDegraded)
+		var cannot *cgroups.UnenforceableError
+		if errors.As(err, &cannot) {
+			err = fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
+		}
+		if err != nil {
+			return b.orLost(err)
+		}
+	}
+	return b.mark(m.Slot, m.Key)
+}
 
 func (b *box) keptDir() string { return filepath.Join(b.dir, "kept") }
 

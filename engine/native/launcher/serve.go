@@ -72,6 +72,8 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return l.handleSlots(r)
 	case rpc.TypeKill:
 		return nil, nil, l.handleKill(r)
+	case rpc.TypeKeep:
+		return nil, nil, l.handleKeep(r)
 	case rpc.TypePTY:
 		return l.handlePTY(r)
 	case rpc.TypeConnect:

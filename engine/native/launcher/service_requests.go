@@ -30,16 +30,6 @@ func (l *Launcher) handleService(r *request) (any, []*os.File, error) {
 		return nil, nil, l.health()
 	case rpc.TypeUsage:
 		return l.handleUsage(r)
-	case rpc.TypeKeep:
-		var m rpc.Keep
-		b, err := l.find(r, &m, func() string { return m.ID })
-		if err != nil {
-			return nil, nil, err
-		}
-		if _, err := b.slot(m.Slot); err != nil || m.Key == "" {
-			return nil, nil, errors.Join(err, fmt.Errorf("keeping command %q under key %q: %w", m.Slot, m.Key, wire.ErrProtocol))
-		}
-		return nil, nil, b.mark(m.Slot, m.Key)
 	case rpc.TypeOpen:
 		return l.handleOpen(r)
 	case rpc.TypeStop:
@@ -146,6 +136,11 @@ func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
 			return nil, nil, b.orLost(err)
 		}
 		described, slotFiles := describe(s)
+		if described.Memory, err = s.MemoryLimit(); err != nil {
+			linux.CloseAll(append(files, slotFiles...))
+			return nil, nil, b.orLost(err)
+		}
+		described.Memory = max(described.Memory, 0)
 		reply, files = append(reply, described), append(files, slotFiles...)
 	}
 	return reply, files, nil

@@ -98,6 +98,8 @@ type Slot struct {
 	Name  string
 	Tasks int
 	Stats []bool
+	// Memory is the limit of its own, 0 without one.
+	Memory int64 `json:",omitempty"`
 }
 
 // Kill signals every process of a slot. SIGKILL goes through cgroup.kill.

@@ -43,11 +43,13 @@ type Adopted struct {
 type List struct{ IDs []string }
 
 // Keep marks a slot as that of the managed process Key, before anything runs in
-// it: Adopt leaves it alone until it is given back.
+// it: Adopt leaves it alone until it is given back. Memory is a limit of its own that it
+// gets, in bytes, 0 for none; with one it is a request to launchers of both kinds.
 type Keep struct {
-	ID   string
-	Slot string
-	Key  string
+	ID     string
+	Slot   string
+	Key    string
+	Memory int64 `json:",omitempty"`
 }
 
 // Open asks for the descriptors of slots that exist, at most MaxSlots. One that does
