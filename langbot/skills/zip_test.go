@@ -349,7 +349,7 @@ func TestZipSizes(t *testing.T) {
 	h.zipRefused(nil, nil, "Uploaded file is empty")
 	h.zipRefused(make([]byte, maxZipSize+1), nil, "Uploaded file exceeds 20971520 bytes")
 	h.zipRefused(makeZip(t, ok, file{name: "zeros", content: string(make([]byte, 1<<20))}), nil, "exceeds a compression ratio of 100: zeros")
-	h.zipRefused(makeZip(t, ok, file{name: "big", content: strings.Repeat(string(noise[:1<<18])), 65)}), nil, "exceeds 16777216 bytes: big")
+	h.zipRefused(makeZip(t, ok, file{name: "big", content: strings.Repeat(string(noise[:1<<18]), 65)}), nil, "exceeds 16777216 bytes: big")
 	// Five of 15 MiB, with noise enough not to be a bomb each.
 	var many []file
 	for i := range 5 {
