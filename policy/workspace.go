@@ -24,6 +24,10 @@ func (v *values) dropIdleLimits(r Request) {
 // asksFor reports whether v is what was asked for, and not only what the profile has.
 func asksFor[T comparable](asked *T, v T) bool { return asked != nil && *asked == v }
 
+// bytesPerInode is the least for which there can be an inode: what file systems keep of
+// each is not counted in the size, and so bounded by it.
+const bytesPerInode = 1 << 10
+
 // validateWorkspaceSize checks the hard limits of the workspace.
 func (v values) validateWorkspaceSize() error {
 	size, inodes := int64(v.workspaceSize), v.workspaceInodes
@@ -39,6 +43,8 @@ func (v values) validateWorkspaceSize() error {
 			engine.MinVolumeInodes, int64(engine.MaxVolumeInodes))
 	case inodes != 0 && size == 0:
 		return bad("workspace_inodes", fmt.Sprint(inodes), "needs a workspace_size, which is the other half of a hard limit: set both, or neither")
+	case inodes > size/bytesPerInode:
+		return bad("workspace_inodes", fmt.Sprint(inodes), "must be at most %d, one for each KiB of workspace_size: ask for fewer, or for more space", size/bytesPerInode)
 	case size != 0 && !v.writesWorkspace:
 		return bad("workspace_size", engine.FormatSize(size), "must be 0, because nothing can be written in this workspace: its workspace_mode is %q", v.workspaceMode)
 	}

@@ -31,6 +31,7 @@ func TestWorkspaceSize(t *testing.T) {
 	}{
 		"nothing asked":               {Request{}, 0, 0, ""},
 		"asked":                       {Request{WorkspaceSize: size(5 << 20), WorkspaceInodes: ptr(int64(77))}, 5 << 20, 77, ""},
+		"as many inodes as can be":    {Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(1024))}, 1 << 20, 1024, ""},
 		"inodes by the size":          {Request{WorkspaceSize: size(5 << 20)}, 5 << 20, 0, ""},
 		"the profile's":               {Request{Profile: "sized"}, 1 << 30, 1000, ""},
 		"up to the cap":               {Request{Profile: "sized", WorkspaceSize: size(2 << 30)}, 2 << 30, 1000, ""},
@@ -59,6 +60,7 @@ func TestWorkspaceSize(t *testing.T) {
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(15))}, "workspace_inodes", "15: must be 16 to 4294967295"},
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(-1))}, "workspace_inodes", "must be 16"},
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(1 << 32))}, "workspace_inodes", "must be 16"},
+		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(1025))}, "workspace_inodes", "1025: must be at most 1024, one for each KiB"},
 		{Request{WorkspaceInodes: ptr(int64(100))}, "workspace_inodes", "100: needs a workspace_size"},
 		{Request{Profile: "sized", WorkspaceSize: size(2<<30 + 1)}, "workspace_size", `is above the cap 2 GiB of profile "sized": ask for less, or raise profiles.sized.caps.workspace_size`},
 		{Request{Profile: "sized", WorkspaceSize: size(0)}, "workspace_size", "0 (no hard limit): is above the cap 2 GiB"},

@@ -19,7 +19,7 @@ type SessionSpec struct {
 	WorkspaceMode   *string           `json:"workspace_mode,omitempty" doc:"rw, ro or none."`
 	Workspace       string            `json:"workspace,omitempty" doc:"Host directory to mount as the workspace; empty: one of boxd's own, which stays with the session."`
 	WorkspaceSize   *Size             `json:"workspace_size,omitempty" doc:"Hard limit of the workspace, from 1 MiB: who writes more gets ENOSPC. 0: none."`
-	WorkspaceInodes *int64            `json:"workspace_inodes,omitempty" doc:"Files and directories that can be in it; 0: one for each 16 KiB of its size, at least 1024."`
+	WorkspaceInodes *int64            `json:"workspace_inodes,omitempty" doc:"Files and directories that can be in it, at most one for each KiB of its size; 0: one for each 16 KiB of its size, at least 1024."`
 	WorkspaceTarget string            `json:"workspace_target,omitempty" doc:"Where it is mounted; empty: /workspace. Commands start there."`
 	Mounts          []Mount           `json:"mounts,omitempty" doc:"More host directories and files to mount."`
 	User            *engine.User      `json:"user,omitempty" doc:"User that runs commands that name none."`
