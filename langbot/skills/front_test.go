@@ -96,7 +96,7 @@ func FuzzFront(f *testing.F) {
 			return
 		}
 		back := parseFront(written)
-		if back.Name != read.Name || back.DisplayName != read.DisplayName || back.Description != read.Description || back.instructions != read.instructions {
+		if back.Name != read.Name || back.DisplayName != read.DisplayName || back.Description != read.Description || back.instructions != strings.TrimLeft(read.instructions, "\n") {
 			t.Errorf("%q\nbecame %q\nby %q", read, back, written)
 		}
 	})
