@@ -178,15 +178,18 @@ func TestNoOutputLimit(t *testing.T) {
 
 func TestProcessOptions(t *testing.T) {
 	b := open(t)
-	v, err := b.Start(ctx, me, keyA, &policy.Request{}, ProcessSpec{ID: "p", Args: []string{"serve"}, DropStderr: true})
+	v, err := b.Start(ctx, me, keyA, &policy.Request{}, ProcessSpec{ID: "p", Args: []string{"serve"}, DropStderr: true, Memory: 64 << 20})
 	must(t, err)
-	if m := b.host.box(v.Box).proc(v.Key).m; !m.DropStderr || m.DropOldest {
+	if m := b.host.box(v.Box).proc(v.Key).m; !m.DropStderr || m.DropOldest || m.Memory != 64<<20 {
 		t.Errorf("%+v", m)
+	}
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, Memory: -5}); !errors.Is(err, engine.ErrInvalid) {
+		t.Errorf("a limit below 0: %v", err)
 	}
 	b.restart()
 	p, err := b.Process(keyA, "p")
 	must(t, err)
-	if got := p.View(); !v.DropStderr || !got.DropStderr {
+	if got := p.View(); !v.DropStderr || !got.DropStderr || v.Memory != 64<<20 || got.Memory != 64<<20 {
 		t.Errorf("%+v, after a restart %+v", v, got)
 	}
 }

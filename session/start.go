@@ -49,9 +49,6 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	if spec.History == 0 {
 		spec.History = m.options.History
 	}
-	if spec.Memory != 0 {
-		return fmt.Errorf("memory of a process: %w", engine.ErrUnenforceable)
-	}
 	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 
@@ -59,7 +56,7 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	return engine.Managed{
 		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
-		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr,
+		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory,
 	}
 }
 
