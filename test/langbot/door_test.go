@@ -94,9 +94,9 @@ func TestMessages(t *testing.T) {
 		if b.Client, err = dialer.Dial(ctx, "i"); err != nil {
 			t.Fatal(err)
 		}
-		text := strings.Repeat("é€😀x", 60_000)
-		b.call("box_create_skill", object{"skill": object{"name": "big", "instructions": text[:900_000]}})
-		if got := b.call("box_get_skill", object{"name": "big"}); strings.TrimSpace(got["skill"].(object)["instructions"].(string)) != strings.TrimSpace(text[:900_000]) {
+		text := strings.Repeat("é€😀x", 90_000)
+		b.call("box_create_skill", object{"skill": object{"name": "big", "instructions": text}})
+		if got := b.call("box_get_skill", object{"name": "big"}); strings.TrimSpace(got["skill"].(object)["instructions"].(string)) != strings.TrimSpace(text) {
 			t.Error("a long text came back changed")
 		}
 		b.call("box_delete_skill", object{"name": "big"})

@@ -107,7 +107,7 @@ func TestSkillQuota(t *testing.T) {
 	b.call("box_create_skill", object{"skill": object{"name": "s", "instructions": "x"}})
 	root := b.call("box_get_skill", object{"name": "s"})["skill"].(object)["package_root"].(string)
 	s := spec("s", object{"extra_mounts": []object{{"host_path": root, "mount_path": "/workspace/.skills/s", "mode": "rw"}}})
-	if r := b.exec(s, "head -c 20M /dev/zero > .skills/s/big; echo $?"); r.Stdout == "0" || r.Verdict != "disk-quota" && r.Stderr == "" {
+	if r := b.exec(s, "head -c 20M /dev/zero > .skills/s/big"); *r.Exit == 0 || r.Verdict != "disk-quota" && r.Stderr == "" {
 		t.Errorf("%v", r)
 	}
 	m := b.refused("BoxValidationError", "box_write_skill_file", object{"name": "s", "path": "more", "content": strings.Repeat("x", 1<<20)})
