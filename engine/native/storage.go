@@ -20,7 +20,7 @@ func (s *Service) MakeVolume(ctx context.Context, v engine.Volume) error {
 	if err := v.Validate(); err != nil {
 		return err
 	}
-	if _, err := s.link.call(ctx, rpc.TypeMakeVolume, rpc.MakeVolume{Volume: v.WithDefaults()}, nil); err != nil {
+	if _, err := s.link.call(ctx, rpc.TypeMakeVolume, rpc.MakeVolume{Volume: v}, nil); err != nil {
 		return fmt.Errorf("making volume %q: %w", v.Name, err)
 	}
 	return nil

@@ -22,6 +22,9 @@ func findStrangers(all map[int]process) strangers {
 	s := strangers{launchers: map[int]bool{}}
 	for _, p := range all {
 		caller, lives := all[p.ppid]
+		if lives && p.ppid != 1 && p.isKeeper() && !isDescendant(p, all) {
+			s.launchers[p.pid] = true // so is what it runs
+		}
 		if lives && p.ppid != 1 && p.isLauncher() && !caller.isLauncher() && !isDescendant(p, all) {
 			s.launchers[p.pid] = true
 			s.instances = append(s.instances, p.instance())
@@ -36,9 +39,14 @@ func findStrangers(all map[int]process) strangers {
 }
 
 // isLauncher goes by what the caller named it.
-func (p process) isLauncher() bool {
+func (p process) isLauncher() bool { return p.hasRole("launcher") }
+
+// isKeeper likewise.
+func (p process) isKeeper() bool { return p.hasRole("keeper") }
+
+func (p process) hasRole(role string) bool {
 	line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "cmdline"))
-	return strings.HasPrefix(string(line), "boxd-init\x00launcher\x00")
+	return strings.HasPrefix(string(line), "boxd-init\x00"+role+"\x00")
 }
 
 // instance is the directory whose lock a launcher holds, "" if it has none yet.

@@ -189,6 +189,13 @@ func (s *storage) leave(name string) {
 	close(gone)
 }
 
+// make makes a volume, or changes its limits.
+func (s *storage) make(v engine.Volume) error {
+	s.enter(v.Name)
+	defer s.leave(v.Name)
+	return volumeError(v.Name, s.store.Make(v.Name, v.Bytes, v.Inodes))
+}
+
 // remove removes a volume that no box has.
 func (s *storage) remove(name string) error {
 	if err := s.ready(); err != nil {

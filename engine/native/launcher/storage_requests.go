@@ -54,8 +54,7 @@ func (l *Launcher) handleMakeVolume(body []byte) error {
 	if err := l.storage.ready(); err != nil {
 		return err
 	}
-	v := m.Volume.WithDefaults()
-	return volumeError(v.Name, l.storage.store.Make(v.Name, v.Bytes, v.Inodes))
+	return l.storage.make(m.Volume)
 }
 
 func (l *Launcher) handleRemoveVolume(body []byte) error {
