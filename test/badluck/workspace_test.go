@@ -201,6 +201,7 @@ func TestDaemonDiesWhileItMakesWorkspaces(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-done
+		left := len(volumeFiles(t, d))
 		if err := d.Start(); err != nil {
 			t.Fatal(err)
 		}
@@ -208,6 +209,7 @@ func TestDaemonDiesWhileItMakesWorkspaces(t *testing.T) {
 			list, err := c.Sessions(timeLimit(t))
 			return err == nil && len(volumeFiles(t, d)) == perVolume*len(list) && loops(t, d) <= len(list)
 		})
+		t.Logf("round %d: %d files of volumes without a session", round, left-len(volumeFiles(t, d)))
 		run(t, c, "first", "echo ok > file")
 	}
 	list, err := c.Sessions(timeLimit(t))
@@ -220,4 +222,38 @@ func TestDaemonDiesWhileItMakesWorkspaces(t *testing.T) {
 		}
 	}
 	waitFor(t, "the end of all volumes", func() bool { return len(volumeFiles(t, d)) == 0 && loops(t, d) == 0 })
+}
+
+// TestProcessBeyondItsMemory: a process that has a limit of its own dies of it alone.
+func TestProcessBeyondItsMemory(t *testing.T) {
+	d, c := start(t, newDir(t))
+	ensure(t, c, "lab")
+	_, err := c.Start(timeLimit(t), "lab", apitypes.ProcessRequest{ID: "neighbour", Argv: []string{"sleep", "1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	hungry := apitypes.ProcessRequest{ID: "hungry", Shell: "until [ -e go ]; do sleep 0.05; done; head -c 300m /dev/zero | tail", Memory: 64 << 20}
+	if _, err := c.Start(timeLimit(t), "lab", hungry); err != nil {
+		t.Fatal(err)
+	}
+	// Its limit is the box's to keep, whoever asked for it is gone.
+	if err := d.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
+	}
+	run(t, c, "lab", "touch go")
+	waitFor(t, "the end of the process", func() bool {
+		p, err := c.Process(timeLimit(t), "lab", "hungry")
+		return err == nil && p.State == "exited"
+	})
+	p, err := c.Process(timeLimit(t), "lab", "hungry")
+	if err != nil || p.Verdict != "oom" || p.Limit != "64 MiB" || p.Memory != 64<<20 {
+		t.Errorf("%+v, %v", p, err)
+	}
+	if p, err := c.Process(timeLimit(t), "lab", "neighbour"); err != nil || p.State != "running" {
+		t.Errorf("the process beside it: %+v, %v", p, err)
+	}
+	run(t, c, "lab", "head -c 100m /dev/zero | tail | wc -c") // more than the process had
 }
