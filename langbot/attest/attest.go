@@ -5,7 +5,6 @@
 package attest
 
 import (
-	"context"
 	"log/slog"
 	"time"
 
@@ -34,10 +33,15 @@ var Names = []string{
 type Options struct {
 	Engine  engine.Service
 	Storage engine.Storage // nil: the quotas are false
+	// Image of the probe box; empty: the host's. It needs sh and the usual small tools.
+	Image string
 	// SkillsDir and Within are the host directory that keeps skills and the root that it
-	// must stay in; empty: skills are in volumes.
+	// must stay in; empty: skills are in volumes. The probe makes a directory in it.
 	SkillsDir, Within string
-	Logger            *slog.Logger // nil: nobody
+	// Scratch is a directory in which the probe makes a file that a box must not see;
+	// empty: [os.TempDir].
+	Scratch string
+	Logger  *slog.Logger // nil: nobody
 }
 
 // Check is what one experiment showed.
@@ -61,19 +65,4 @@ func (r Report) Failed() []string {
 		}
 	}
 	return failed
-}
-
-// Prober measures when it is asked. It is safe for concurrent use.
-type Prober struct {
-	o Options
-}
-
-// New returns a prober. It does nothing until it is asked.
-func New(o Options) *Prober { return &Prober{o: o} }
-
-// Report returns a report that is at most maxAge old, and measures if there is none.
-// Everybody who asks meanwhile gets the result of that one measurement. It never fails:
-// what could not be measured is false.
-func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
-	return Report{Checks: map[string]Check{}, At: time.Now()}
 }

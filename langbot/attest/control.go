@@ -1,0 +1,114 @@
+package attest
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// namespaces are those that a box has of its own. Its cgroups are hidden from it in
+// another way.
+var namespaces = []string{"user", "mnt", "pid", "ipc", "uts", "net"}
+
+// control is what this process has that a box must not reach, and how it is seen that
+// it can be reached at all.
+type control struct {
+	name string // of files and a socket, drawn
+	dir  string // a directory of the host in which marker is
+	file string // the marker
+
+	loopback *net.TCPListener
+	abstract net.Listener
+
+	namespaces map[string]string // as /proc/self/ns shows them
+}
+
+func newControl(dir string) (*control, error) {
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), dir: dir, namespaces: make(map[string]string)}
+	for _, ns := range namespaces {
+		link, err := os.Readlink("/proc/self/ns/" + ns)
+		if err != nil {
+			return c, err
+		}
+		c.namespaces[ns] = link
+	}
+	file, err := os.OpenFile(filepath.Join(dir, c.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return c, err
+	}
+	c.file = file.Name()
+	file.Close()
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return c, err
+	}
+	c.loopback = l.(*net.TCPListener)
+	if c.abstract, err = net.Listen("unix", "@"+c.name); err != nil {
+		return c, err
+	}
+	return c, nil
+}
+
+func (c *control) close() {
+	if c.file != "" {
+		os.Remove(c.file)
+	}
+	if c.loopback != nil {
+		c.loopback.Close()
+	}
+	if c.abstract != nil {
+		c.abstract.Close()
+	}
+}
+
+func (c *control) port() int { return c.loopback.Addr().(*net.TCPAddr).Port }
+
+// visitor dials the listener and says whether somebody else did so before. An error: not
+// even this process reaches it.
+func (c *control) visitor() (bool, error) {
+	own, err := net.DialTimeout("tcp4", c.loopback.Addr().String(), time.Second)
+	if err != nil {
+		return false, err
+	}
+	defer own.Close()
+	if err := c.loopback.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return false, err
+	}
+	first, err := c.loopback.Accept() // in the order in which they came
+	if err != nil {
+		return false, err
+	}
+	defer first.Close()
+	return first.RemoteAddr().String() != own.LocalAddr().String(), nil
+}
+
+// listed is the control of what a box sees of abstract sockets: this process sees it.
+func (c *control) listed() error {
+	p, err := os.ReadFile("/proc/self/net/unix")
+	if err != nil {
+		return err
+	}
+	if !strings.Contains(string(p), "@"+c.name) {
+		return errors.New("an abstract socket cannot be seen")
+	}
+	return nil
+}
+
+// leaked returns the name on the host of a file that the box made, or "".
+func (c *control) leaked() string {
+	for _, dir := range []string{"/", "/usr", "/tmp", "/dev/shm", c.dir} {
+		name := filepath.Join(dir, c.name+".box")
+		if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			return name
+		}
+	}
+	return ""
+}

@@ -1,0 +1,189 @@
+package attest
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// namespaces compares the box's namespaces with this process's.
+func (e *experiment) namespaces() error {
+	f, err := e.script(scriptNamespaces)
+	if err != nil {
+		return e.failed(err, NamespaceIsolation)
+	}
+	var shared, unknown []string
+	for _, ns := range namespaces {
+		switch f.first(ns) {
+		case "":
+			unknown = append(unknown, ns)
+		case e.control.namespaces[ns]:
+			shared = append(shared, ns)
+		}
+	}
+	uid := strings.Fields(f.first("uid"))
+	switch {
+	case len(shared) > 0:
+		e.fail(NamespaceIsolation, "a box shares namespaces with this host: %s", strings.Join(shared, ", "))
+	case len(unknown) > 0:
+		e.fail(NamespaceIsolation, "a box does not say what its namespaces are: %s", strings.Join(unknown, ", "))
+	case len(uid) != 2 || uid[0] == uid[1]:
+		e.fail(NamespaceIsolation, "the root of a box is user %q of this host", strings.Join(uid, " "))
+	default:
+		e.pass(NamespaceIsolation)
+	}
+	return nil
+}
+
+// mounts looks for a file of the host from the box, and for files of the box from the
+// host.
+func (e *experiment) mounts() error {
+	f, err := e.script(scriptMounts, e.control.file, e.control.name+".box")
+	if err == nil && f.first("end") != "ok" {
+		err = errEnd
+	}
+	if err != nil {
+		return e.failed(err, MountIsolation)
+	}
+	switch leaked := e.control.leaked(); {
+	case len(f["seen"]) > 0:
+		e.fail(MountIsolation, "a box sees %s of this host", e.control.file)
+	case leaked != "":
+		e.fail(MountIsolation, "what a box wrote to its own file system is %s of this host", leaked)
+	case len(f["made"]) == 0:
+		e.fail(MountIsolation, "a box could not write anywhere, so nothing can be said")
+	case len(f["shared"]) > 0:
+		e.fail(MountIsolation, "a box shares mounts with this host: %s", f.first("shared"))
+	default:
+		e.pass(MountIsolation)
+	}
+	return nil
+}
+
+// network lets the box look for, and dial, listeners of this process.
+func (e *experiment) network() error {
+	err := e.control.listed()
+	var f facts
+	if err == nil {
+		f, err = e.script(scriptNetwork, e.control.port())
+	}
+	if err == nil && (f.first("end") != "ok" || len(f["dev"]) < 3) {
+		err = errEnd // two lines of head, and lo
+	}
+	if err != nil {
+		return e.failed(err, NetworkIsolation)
+	}
+	visited, err := e.control.visitor()
+	if err != nil {
+		return e.failed(fmt.Errorf("not even this server reaches its listener: %w", err), NetworkIsolation)
+	}
+	switch why := foreignNetwork(f, e.control); {
+	case visited || f.first("connected") == "yes":
+		e.fail(NetworkIsolation, "a box reached a server on 127.0.0.1 of this host")
+	case why != "":
+		e.fail(NetworkIsolation, "%s", why)
+	default:
+		e.pass(NetworkIsolation)
+	}
+	return nil
+}
+
+// foreignNetwork says what a box sees that is not its own loopback.
+func foreignNetwork(f facts, c *control) string {
+	port := fmt.Sprintf(":%04X", c.port())
+	for _, line := range f["tcp"] {
+		if fields := strings.Fields(line); len(fields) > 2 && strings.HasSuffix(fields[1], port) {
+			return "a box sees listeners of this host"
+		}
+	}
+	for _, line := range f["unix"] {
+		if strings.Contains(line, "@"+c.name) {
+			return "a box sees abstract sockets of this host"
+		}
+	}
+	for i, line := range f["route"] {
+		if fields := strings.Fields(line); i > 0 && len(fields) > 0 {
+			return "a box has a route through " + fields[0]
+		}
+	}
+	for _, line := range f["ipv6_route"] {
+		if fields := strings.Fields(line); len(fields) > 0 && fields[len(fields)-1] != "lo" {
+			return "a box has a route through " + fields[len(fields)-1]
+		}
+	}
+	return ""
+}
+
+// cgroup runs into the limits of memory, processes and processor time, and looks where
+// they come from.
+func (e *experiment) cgroup() error {
+	f, err := e.script(scriptCgroup)
+	if err != nil {
+		return e.failed(err, CgroupV2)
+	}
+	if why := notUnified(f["cgroup"]); why != "" {
+		e.fail(CgroupV2, "%s", why)
+		return nil
+	}
+	hog, _, err := e.command("dd", "if=/dev/zero", "of=/dev/null", "bs="+hogBlock, "count=1")
+	if err != nil {
+		return e.failed(err, CgroupV2)
+	}
+	fork, _, err := e.command("sh", "-c", scriptForks, "sh", fmt.Sprint(forks))
+	if err != nil {
+		return e.failed(err, CgroupV2)
+	}
+	if err := e.box.Update(e.ctx, engine.Change{Limits: &engine.Limits{CPUs: cpus}}); err != nil {
+		return e.failed(err, CgroupV2)
+	}
+	spin, _, err := e.command("sh", "-c", scriptSpin, "sh", fmt.Sprint(spins))
+	if err != nil {
+		return e.failed(err, CgroupV2)
+	}
+	switch throttled := spin.Receipt.Throttled; {
+	case hog.Verdict != engine.OOM:
+		e.fail(CgroupV2, "a command that wants more than %s of memory ended with verdict %s, not oom", engine.FormatSize(memory), hog.Verdict)
+	case fork.Verdict != engine.PIDsLimit:
+		e.fail(CgroupV2, "a command that wants more than %d processes ended with verdict %s, not pids-limit", pids, fork.Verdict)
+	case throttled == nil || *throttled <= 0:
+		e.fail(CgroupV2, "a command that wants more than %g of a processor did not have to wait", cpus)
+	default:
+		e.pass(CgroupV2)
+	}
+	return nil
+}
+
+// notUnified says which limits come from cgroup v1, by the lines of /proc/self/cgroup
+// (cgroups(7)): "number:controllers:path", where number 0 without controllers is v2.
+func notUnified(lines []string) string {
+	old := map[string]bool{}
+	unified := ""
+	for _, line := range lines {
+		fields := strings.SplitN(line, ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		if fields[0] == "0" && fields[1] == "" {
+			unified = fields[2]
+		}
+		for name := range strings.SplitSeq(fields[1], ",") {
+			old[name] = true
+		}
+	}
+	var names []string
+	for _, name := range []string{"memory", "pids", "cpu"} {
+		if old[name] {
+			names = append(names, name)
+		}
+	}
+	switch {
+	case len(names) == 1:
+		return names[0] + " is limited by cgroup v1 here"
+	case len(names) > 1:
+		return strings.Join(names[:len(names)-1], ", ") + " and " + names[len(names)-1] + " are limited by cgroup v1 here"
+	case unified == "" || unified == "/":
+		return "a box is in no cgroup of its own"
+	}
+	return ""
+}

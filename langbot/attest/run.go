@@ -1,0 +1,194 @@
+package attest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Limits of the probe box, and what is asked of it beyond them.
+const (
+	memory    = 32 << 20
+	hogBlock  = "64M" // for dd, which fills a buffer of that size
+	pids      = 32
+	forks     = 64
+	cpus      = 0.25  // of a processor, while it spins
+	spins     = 60000 // some 50 ms of a processor
+	maxOutput = 1 << 20
+)
+
+// experiment is one measurement under way. Each of its steps fills in checks.
+type experiment struct {
+	ctx     context.Context
+	control *control
+	quotas  *quotas
+	box     engine.LiveBox
+	checks  map[string]Check
+}
+
+// run makes the probe box, experiments with it and takes everything away again.
+func (p *Prober) run(ctx context.Context) (r Report) {
+	began := time.Now()
+	c, err := newControl(p.o.Scratch)
+	defer c.close()
+	if err != nil {
+		return nothing(oneLine("not measured: no control: %v", err))
+	}
+	q := p.makeQuotas(ctx)
+	later, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	defer func() {
+		if err := q.remove(later); err != nil {
+			p.o.Logger.Warn("removing the storage of the probe box", "error", err)
+		}
+	}()
+	box, err := p.create(ctx, q)
+	if err != nil {
+		return nothing(oneLine("not measured: no probe box: %v", err))
+	}
+	defer func() {
+		if err := box.Remove(later); err != nil {
+			p.o.Logger.Warn("removing the probe box", "box", box.ID(), "error", err)
+		}
+	}()
+	e := &experiment{ctx: ctx, control: c, quotas: q, box: box, checks: make(map[string]Check)}
+	for _, step := range []func() error{e.namespaces, e.mounts, e.network, e.ephemeral, e.inodes, e.storage, e.cgroup} {
+		if err := step(); err != nil {
+			p.o.Logger.Warn("measuring what the host guarantees", "error", err)
+		}
+	}
+	r = Report{Checks: e.checks}
+	p.o.Logger.Debug("measured what the host guarantees", "took", time.Since(began), "false", r.Failed())
+	return r
+}
+
+// create makes the probe box: with the storage if that can be mounted, else without.
+func (p *Prober) create(ctx context.Context, q *quotas) (engine.LiveBox, error) {
+	spec := engine.Spec{
+		Image: p.o.Image, WritableRoot: true, UpperSize: upperSize, TmpSize: tmpSize, Mounts: q.mounts,
+		Limits: engine.Limits{Memory: memory, PIDs: pids, CPUs: 1},
+		Labels: map[string]string{"boxd.attest": "probe"},
+	}
+	box, err := p.o.Engine.Create(ctx, spec)
+	if err == nil || len(q.mounts) == 0 || ctx.Err() != nil {
+		return box, err
+	}
+	with := err
+	spec.Mounts = nil
+	if box, err = p.o.Engine.Create(ctx, spec); err != nil {
+		return nil, err
+	}
+	for _, why := range []*error{&q.workspace, &q.skills} {
+		if *why == nil {
+			*why = with
+		}
+	}
+	return box, nil
+}
+
+// pass and fail set a check.
+func (e *experiment) pass(name string) { e.checks[name] = Check{OK: true} }
+
+func (e *experiment) fail(name, format string, a ...any) {
+	e.checks[name] = Check{Reason: oneLine(format, a...)}
+}
+
+// failed sets checks that could not be measured, and returns the error.
+func (e *experiment) failed(err error, names ...string) error {
+	for _, name := range names {
+		e.fail(name, "not measured: %v", err)
+	}
+	return err
+}
+
+// oneLine is a reason: one line of a bearable length.
+func oneLine(format string, a ...any) string {
+	s := strings.Join(strings.Fields(fmt.Sprintf(format, a...)), " ")
+	if r := []rune(s); len(r) > 300 {
+		s = string(r[:300]) + "…"
+	}
+	return s
+}
+
+// command runs args in the box.
+func (e *experiment) command(args ...string) (engine.Result, string, error) {
+	var out strings.Builder
+	r, err := engine.Run(e.ctx, e.box, engine.Command{
+		Args: args, Env: []string{"LC_ALL=C"}, Dir: "/", Stdout: &out, OutputLimit: maxOutput, Timeout: measureTime,
+	})
+	return r, out.String(), err
+}
+
+// script runs one of ours and returns what it printed.
+func (e *experiment) script(script string, args ...any) (facts, error) {
+	command := []string{"sh", "-c", script, "sh"}
+	for _, a := range args {
+		command = append(command, fmt.Sprint(a))
+	}
+	r, out, err := e.command(command...)
+	if err != nil {
+		return nil, err
+	}
+	if r.Verdict != engine.Exited {
+		return nil, fmt.Errorf("a command of the probe box ended with verdict %s", r.Verdict)
+	}
+	return parseFacts(out), nil
+}
+
+// facts is what a script printed: values by key, in their order.
+type facts map[string][]string
+
+func parseFacts(out string) facts {
+	f := make(facts)
+	for line := range strings.Lines(out) {
+		if k, v, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok {
+			f[k] = append(f[k], strings.TrimSpace(v))
+		}
+	}
+	return f
+}
+
+// first is the first value of a key, "" if there is none.
+func (f facts) first(key string) string {
+	if len(f[key]) == 0 {
+		return ""
+	}
+	return f[key][0]
+}
+
+func (f facts) has(key, value string) bool {
+	for _, v := range f[key] {
+		if v == value {
+			return true
+		}
+	}
+	return false
+}
+
+// errEnd is a script that did not reach its end.
+var errEnd = errors.New("a command of the probe box broke off")
+
+// numbers returns the numbers behind name in the values of key.
+func (f facts) numbers(key, name string) []int64 {
+	for _, v := range f[key] {
+		fields := strings.Fields(v)
+		if len(fields) < 2 || fields[0] != name {
+			continue
+		}
+		var all []int64
+		for _, field := range fields[1:] {
+			n, err := strconv.ParseInt(field, 10, 64)
+			if err != nil {
+				return nil
+			}
+			all = append(all, n)
+		}
+		return all
+	}
+	return nil
+}

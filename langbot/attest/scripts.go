@@ -1,0 +1,61 @@
+package attest
+
+// What is run in the probe box, by its sh. Each prints lines "key=value"; $1 … are
+// arguments. LC_ALL is C, so errors of the system are in English.
+
+// scriptNamespaces prints the namespaces and the first range of the id map.
+const scriptNamespaces = `for n in user mnt pid ipc uts net; do echo "$n=$(readlink /proc/self/ns/$n)"; done
+read -r inside outside size </proc/self/uid_map; echo "uid=$inside $outside"`
+
+// scriptMounts tries to see the file $1 of the host, leaves files named $2 and prints
+// what mounts tell others of.
+const scriptMounts = `if [ -e "$1" ]; then echo "seen=$1"; fi
+for d in / /usr /tmp /dev/shm; do { echo x >"$d/$2"; } 2>/dev/null && echo "made=$d"; done
+while read -r l; do case "$l" in *" shared:"*|*" master:"*) echo "shared=$l";; esac; done </proc/self/mountinfo
+echo "end=ok"`
+
+// scriptNetwork prints what the box sees of networks, and tries to reach port $1 of
+// 127.0.0.1.
+const scriptNetwork = `for f in dev route ipv6_route tcp unix; do if [ -r /proc/self/net/$f ]; then while read -r l; do echo "$f=$l"; done </proc/self/net/$f; fi; done
+if [ -x /bin/bash ]; then /bin/bash -c "exec 3<>/dev/tcp/127.0.0.1/$1" 2>/dev/null && echo "connected=yes"
+elif [ -x /usr/bin/python3 ]; then /usr/bin/python3 -c "import socket; socket.create_connection(('127.0.0.1', $1), 1)" 2>/dev/null && echo "connected=yes"
+fi
+echo "end=ok"`
+
+// scriptFill fills each of $2 … with $1 blocks, and prints how far it got and why no
+// further.
+const scriptFill = `n=$1; shift
+for d; do
+	e=$(dd if=/dev/zero of="$d/.fill" bs=64k count=$n 2>&1); s=$?
+	echo "fill=$d $s $(stat -c %s "$d/.fill")"
+	case "$e" in *"No space left on device"*|*"quota exceeded"*) echo "full=$d";; esac
+	rm -f "$d/.fill"
+done`
+
+// scriptQuota does the same to the workspace, leaves it full, and sees whether others can
+// write: the directories $3 ….
+const scriptQuota = `n=$1; w=$2; shift 2
+e=$(dd if=/dev/zero of="$w/.fill" bs=64k count=$n 2>&1); s=$?
+echo "fill=$w $s $(stat -c %s "$w/.fill")"
+case "$e" in *"No space left on device"*|*"quota exceeded"*) echo "full=$w";; esac
+for d; do { echo x >"$d/.other"; } 2>/dev/null && [ -s "$d/.other" ] && echo "other=$d"; rm -f "$d/.other"; done
+rm -f "$w/.fill"`
+
+// scriptInodes makes up to $1 files in each of $2 ….
+const scriptInodes = `n=$1; shift
+for d; do
+	mkdir "$d/.many"; i=0
+	while [ $i -lt $n ]; do { : >"$d/.many/$i"; } 2>"/tmp/.error" || break; i=$((i+1)); done
+	echo "inodes=$d $i"
+	case "$(cat /tmp/.error)" in *"No space left on device"*|*"quota exceeded"*) echo "full=$d";; esac
+	rm -rf "$d/.many"
+done`
+
+// scriptCgroup prints the cgroups.
+const scriptCgroup = `while read -r l; do echo "cgroup=$l"; done </proc/self/cgroup`
+
+// scriptForks starts more processes than there may be.
+const scriptForks = `i=0; while [ $i -lt $1 ]; do sleep 60 & i=$((i+1)); done`
+
+// scriptSpin takes time of a processor.
+const scriptSpin = `i=0; while [ $i -lt $1 ]; do i=$((i+1)); done`

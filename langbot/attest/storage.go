@@ -1,0 +1,141 @@
+package attest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strconv"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+// What the probe box has of everything: enough to work, little enough to be full at
+// once.
+const (
+	tmpSize      = 1 << 20
+	upperSize    = 1 << 20
+	volumeSize   = 4 << 20
+	volumeInodes = 64
+	block        = 64 << 10 // that dd writes at once
+)
+
+// The names are always the same, so that a probe that was cut off leaves one of each at
+// most, for the next one to use.
+const (
+	workspaceVolume = "attest-workspace"
+	skillsVolume    = "attest-skills"
+	skillsName      = ".boxd-attest"
+
+	skillsTarget = "/skills"
+)
+
+// quotas is the storage that is given to the probe box.
+type quotas struct {
+	storage engine.Storage
+	mounts  []mounts.Mount
+	// Why there is no such storage; nil if there is.
+	workspace, skills error
+
+	hostSkills engine.Directory // to be removed; Path is empty if there is none
+}
+
+// errNoStorage is the reason where nothing limits directories.
+var errNoStorage = errors.New("this engine keeps no storage of limited size")
+
+func (p *Prober) makeQuotas(ctx context.Context) *quotas {
+	q := &quotas{storage: p.o.Storage}
+	if q.storage == nil {
+		q.workspace, q.skills = errNoStorage, errNoStorage
+		return q
+	}
+	if q.workspace = q.volume(ctx, workspaceVolume); q.workspace == nil {
+		q.mounts = append(q.mounts, mounts.Mount{Source: "/", Target: engine.WorkspaceTarget, Volume: workspaceVolume})
+	}
+	if p.o.SkillsDir == "" {
+		if q.skills = q.volume(ctx, skillsVolume); q.skills == nil {
+			q.mounts = append(q.mounts, mounts.Mount{Source: "/", Target: skillsTarget, Volume: skillsVolume})
+		}
+		return q
+	}
+	d := engine.Directory{Path: path.Join(p.o.SkillsDir, skillsName), Within: p.o.Within}
+	if q.skills = q.host(ctx, d); q.skills == nil {
+		q.mounts = append(q.mounts, mounts.Mount{Source: d.Path, Target: skillsTarget, Within: d.Within})
+	}
+	return q
+}
+
+func (q *quotas) volume(ctx context.Context, name string) error {
+	if err := q.storage.RemoveVolume(ctx, name); err != nil { // an earlier probe's
+		return fmt.Errorf("removing volume %q: %w", name, err)
+	}
+	return q.storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: volumeSize, Inodes: volumeInodes})
+}
+
+// host makes a directory of the host with a limit.
+func (q *quotas) host(ctx context.Context, d engine.Directory) error {
+	made := d
+	made.Make = true
+	dir, err := q.storage.OpenDirectory(ctx, made)
+	if err != nil {
+		return err
+	}
+	dir.Close()
+	q.hostSkills = d
+	return q.storage.LimitDirectory(ctx, d, volumeSize, volumeInodes)
+}
+
+// remove removes what makeQuotas made. No box may have it any more.
+func (q *quotas) remove(ctx context.Context) error {
+	if q.storage == nil {
+		return nil
+	}
+	err := errors.Join(q.storage.RemoveVolume(ctx, workspaceVolume), q.storage.RemoveVolume(ctx, skillsVolume))
+	if q.hostSkills.Path == "" {
+		return err
+	}
+	if q.skills == nil {
+		err = errors.Join(err, q.storage.LimitDirectory(ctx, q.hostSkills, 0, 0))
+	}
+	return errors.Join(err, q.removeHost(ctx))
+}
+
+func (q *quotas) removeHost(ctx context.Context) error {
+	d := q.hostSkills
+	d.Path = path.Dir(d.Path)
+	dir, err := q.storage.OpenDirectory(ctx, d)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	root, err := os.OpenRoot("/proc/self/fd/" + strconv.Itoa(int(dir.Fd())))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if err := root.RemoveAll(skillsName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// overfull says which volume uses more than it may, by the engine's own account.
+func (q *quotas) overfull(ctx context.Context) (map[string]string, error) {
+	if q.storage == nil {
+		return nil, nil
+	}
+	states, err := q.storage.Volumes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	over := make(map[string]string)
+	for _, s := range states {
+		if (s.Name == workspaceVolume || s.Name == skillsVolume) && s.UsedBytes > volumeSize {
+			over[s.Name] = fmt.Sprintf("it uses %s of %s", engine.FormatSize(s.UsedBytes), engine.FormatSize(volumeSize))
+		}
+	}
+	return over, nil
+}
