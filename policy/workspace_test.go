@@ -165,3 +165,54 @@ func TestMakeWorkspace(t *testing.T) {
 		t.Errorf("outside of the roots: %v", err)
 	}
 }
+
+// FuzzWorkspace: what is allowed is a spec that the engine takes, in the place that was
+// asked for and within bounds.
+func FuzzWorkspace(f *testing.F) {
+	p, err := New(Config{AllowedMountRoots: []string{"/srv/a"}, Profiles: map[string]ProfileConfig{
+		"sized": {WorkspaceSize: ptr(Size(1 << 30)), Caps: CapsConfig{WorkspaceSize: ptr(Size(2 << 30))}},
+	}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add("sized", "", "/workspace", "rw", int64(0), int64(0), uint8(0))
+	f.Add("default", "/srv/a/x", "/a/../b", "ro", int64(1<<20), int64(1024), uint8(3))
+	f.Add("sized", "/srv/a", "/etc", "none", int64(-1), int64(-1), uint8(7))
+	f.Fuzz(func(t *testing.T, profile, source, target, mode string, size, inodes int64, given uint8) {
+		r := Request{Profile: profile, Workspace: source, WorkspaceTarget: target}
+		if given&1 != 0 {
+			r.WorkspaceSize = ptr(Size(size))
+		}
+		if given&2 != 0 {
+			r.WorkspaceInodes = &inodes
+		}
+		if given&4 != 0 {
+			r.WorkspaceMode = &mode
+		}
+		got, err := p.Resolve("a", r)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("%q", err)
+			}
+			return
+		}
+		if got.WorkspaceSize < 0 || got.WorkspaceSize > 0 && got.WorkspaceSize < engine.MinVolumeBytes || got.WorkspaceInodes > got.WorkspaceSize/1024 {
+			t.Errorf("size %d, inodes %d", got.WorkspaceSize, got.WorkspaceInodes)
+		}
+		if profile == "sized" && got.WorkspaceMode == "rw" && (got.WorkspaceSize == 0 || got.WorkspaceSize > 2<<30) {
+			t.Errorf("past the cap: %d", got.WorkspaceSize)
+		}
+		if got.WorkspaceSize > 0 {
+			v := engine.Volume{Name: "v", Bytes: got.WorkspaceSize, Inodes: got.WorkspaceInodes}
+			if err := v.Validate(); err != nil {
+				t.Errorf("%+v: %v", v, err)
+			}
+		}
+		if source == "" && got.WorkspaceMode != WorkspaceNone {
+			got.Spec.Mounts = append(got.Spec.Mounts, got.VolumeMount("v"))
+		}
+		if err := got.Spec.Validate(); err != nil || target != "" && got.Target() != target {
+			t.Errorf("target %q: %+v, %v", target, got, err)
+		}
+	})
+}
