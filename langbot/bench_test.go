@@ -196,7 +196,7 @@ func cmd(id, command string) object { return spec(id, object{"cmd": command}) }
 
 // proc is a managed process to start.
 func proc(session, id, command string, args ...string) object {
-	return object{"session_id": session, "spec": object{"process_id": id, "command": command, "args": args, "env": object{"B": "2", "A": "1"}}}
+	return object{"session_id": session, "spec": object{"process_id": id, "command": command, "args": append([]string{}, args...), "env": object{"B": "2", "A": "1"}}}
 }
 
 // names are the keys of what a reply has below key.

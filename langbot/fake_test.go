@@ -2,6 +2,7 @@ package langbot
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -274,7 +275,7 @@ func (r *fakeRun) end(res engine.Result) {
 }
 
 // Start knows, behind sh -lc: true, exit N, kill N (by a signal), echo TEXT, err TEXT,
-// fill N (bytes of output), oom, env, wait, and die, which takes the box with it. A directory
+// fill N (bytes of output), hex BYTES, oom, env, wait, and die, which takes the box with it. A directory
 // "/file/…" cannot be made.
 func (b *fakeBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := b.host.before(ctx, "start", b.id); err != nil {
@@ -322,6 +323,10 @@ func (r *fakeRun) Wait() (engine.Result, error) {
 		for range n / 1000 {
 			io.WriteString(r.cmd.Stdout, strings.Repeat("x", 1000))
 		}
+		r.end(exited)
+	case "hex":
+		raw, _ := hex.DecodeString(arg)
+		r.cmd.Stdout.Write(raw)
 		r.end(exited)
 	case "env":
 		io.WriteString(r.cmd.Stdout, strings.Join(r.cmd.Env, ","))

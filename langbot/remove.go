@@ -123,17 +123,19 @@ func (s *Server) advanced(ctx context.Context, at protocol.Context) error {
 }
 
 // vanished forgets a session that the manager does not have any more: it has expired, or
-// somebody removed it through another door.
+// somebody removed it through another door, or its removal has succeeded at last.
 func (s *Server) vanished(ctx context.Context, b *box) error {
-	unlock, err := s.ops.lock(ctx, b.physical)
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	s.mu.Lock()
-	settled := b.state != making
+	leaving := b.state == ending // nobody makes it anew, and somebody may hold its lock to wait for this
 	s.mu.Unlock()
-	if _, err := s.sessions.Get(b.key); settled && errors.Is(err, session.ErrNotFound) {
+	if !leaving {
+		unlock, err := s.ops.lock(ctx, b.physical)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	if _, err := s.sessions.Get(b.key); errors.Is(err, session.ErrNotFound) {
 		s.forget(b)
 	}
 	return nil

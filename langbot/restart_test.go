@@ -1,0 +1,133 @@
+package langbot
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session"
+)
+
+// TestRestart: sessions and processes are what they were, and conflict as they did.
+func TestRestart(t *testing.T) {
+	bubble(t, func(b *bench) {
+		before := b.call("box_create_session", spec("s", object{"cpus": 0.5, "image": "mine:1"}))
+		b.call("box_start_managed_process", proc("s", "any/id", "say", "up"))
+		b.call("box_start_managed_process", proc("s", "ended", "exit", "3"))
+		synctest.Wait()
+		b.restart()
+		s := b.call("box_get_session", object{"session_id": "s"})
+		if s["backend_session_id"] != before["backend_session_id"] || s["created_at"] != before["created_at"] || s["image"] != "mine:1" || s["cpus"] != 0.5 {
+			t.Errorf("%v", s)
+		}
+		ps := s["managed_processes"].(object)
+		if p := ps["any/id"].(object); p["status"] != "running" || p["command"] != "say" || p["stderr_preview"] != "up" || len(p["env_keys"].([]any)) != 2 {
+			t.Errorf("%v", p)
+		}
+		if p := ps["ended"].(object); p["status"] != "exited" || p["exit_code"] != 3.0 {
+			t.Errorf("%v", p)
+		}
+		b.refused(protocol.SessionConflict, "box_exec", cmd("s", "true"))
+		b.call("box_exec", spec("s", object{"cmd": "true", "cpus": 0.5, "image": "mine:1"}))
+		if st := b.call("box_status", object{}); st["managed_processes"] != 1.0 || st["active_sessions"] != 1.0 {
+			t.Errorf("%v", st)
+		}
+		time.Sleep(301 * time.Second)
+		synctest.Wait()
+		if _, err := b.try(context.Background(), &at, "box_get_managed_process", object{"session_id": "s", "process_id": "ended"}); err == nil {
+			t.Error("an ended process is kept for ever after a restart")
+		}
+		b.call("box_stop_managed_process", object{"session_id": "s", "process_id": "any/id"})
+		time.Sleep(301 * time.Second)
+		synctest.Wait()
+		if ids := b.sessionsOf(at); len(ids) != 0 {
+			t.Errorf("%q", ids)
+		}
+	})
+}
+
+// TestRecordsAndSessionsDiffer: what is on one side only is cleared away.
+func TestRecordsAndSessionsDiffer(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", spec("gone", nil))
+	b.call("box_create_session", spec("kept", nil))
+	b.call("box_start_managed_process", proc("kept", "unknown", "serve"))
+	key := b.server.boxes[at.Runtime()+"-gone"].key
+	keptKey := b.server.boxes[at.Runtime()+"-kept"].key
+	// A process whose record was not written any more.
+	if _, err := b.sessions.Start(context.Background(), session.Caller{}, keptKey, nil, session.ProcessSpec{ID: "stray", Args: []string{"sh", "-c", "x", "serve"}}); err != nil {
+		t.Fatal(err)
+	}
+	// A session whose record was not written any more, and one that is none of ours.
+	stray, foreign := session.Key{Tenant: "langbot", ID: at.Runtime() + "-stray"}, session.Key{Tenant: "langbot", ID: "somebody-s"}
+	for _, k := range []session.Key{stray, foreign} {
+		if _, err := b.sessions.Ensure(context.Background(), session.Caller{}, k, policy.Request{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.sessions.Remove(context.Background(), session.Caller{}, key); err != nil { // while no server listens
+		t.Fatal(err)
+	}
+	sub := b.sessions.Subscribe("", 0)
+	defer sub.Close()
+	b.server = must(New(b.o))
+	wanted := map[string]bool{stray.ID: true, "stray": true} // events that must come
+	timeout := time.After(time.Minute)
+	for len(wanted) > 0 {
+		select {
+		case e := <-sub.C:
+			if e.Type == session.EventRemoved {
+				delete(wanted, e.Session)
+			}
+			if e.Type == session.EventProcessStopped {
+				delete(wanted, e.Process)
+			}
+		case <-timeout:
+			t.Fatalf("not removed: %v", wanted)
+		}
+	}
+	if ids := b.sessionsOf(at); !slices.Equal(ids, []string{"kept"}) {
+		t.Errorf("%q", ids)
+	}
+	if _, err := b.sessions.Get(foreign); err != nil {
+		t.Errorf("the session of somebody else: %v", err)
+	}
+	b.call("box_create_session", spec("gone", object{"cpus": 2}))
+	b.call("box_create_session", spec("stray", object{"cpus": 2}))
+}
+
+// TestStrayInTheWay: a session of the manager's that is on no record is not handed out.
+func TestStrayInTheWay(t *testing.T) {
+	b := open(t)
+	key := session.Key{Tenant: "langbot", ID: at.Runtime() + "-s"}
+	v, err := b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Profile: "langbot"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := b.call("box_create_session", spec("s", nil)); s["backend_session_id"] == v.Box {
+		t.Errorf("%v is the box of somebody else", s)
+	}
+}
+
+func TestDamagedDatabase(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", spec("s", nil))
+	b.stop()
+	if err := os.WriteFile(b.o.DB, []byte("no database at all, and long enough to be read as one"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.start()
+	if kept, _ := filepath.Glob(b.o.DB + ".damaged-*"); len(kept) != 1 {
+		t.Errorf("kept %q", kept)
+	}
+	b.call("box_create_session", spec("s", object{"cpus": 2}))
+}

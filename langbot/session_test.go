@@ -1,0 +1,456 @@
+package langbot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/session"
+)
+
+// TestCompared: each request differs also in all fields that come later, and the first is
+// told, with the value that the session has.
+func TestCompared(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", spec("s", nil))
+	changes := []struct {
+		field string
+		value any
+		have  string
+	}{
+		{"network", "on", "off"}, {"image", "other:1", protocol.DefaultImage}, {"host_path", b.path("shared"), "None"}, {"host_path_mode", "ro", "rw"},
+		{"mount_path", "/data", "/workspace"}, {"persistent", true, "False"}, {"cpus", 0.5, "1.0"}, {"memory_mb", 256, "512"}, {"pids_limit", 64, "128"},
+		{"read_only_rootfs", false, "True"}, {"workspace_quota_mb", 8, "0"},
+	}
+	for i, c := range changes {
+		change := object{"workdir": "/data"}
+		for _, later := range changes[i:] {
+			change[later.field] = later.value
+		}
+		for _, action := range []string{"box_create_session", "box_exec"} {
+			change["cmd"] = "true"
+			if i > 4 {
+				change["workdir"] = "/workspace"
+			}
+			text := b.refused(protocol.SessionConflict, action, spec("s", change))
+			if want := fmt.Sprintf("Box session s already exists with %s=%s", c.field, c.have); text != want {
+				t.Errorf("%q, want %q", text, want)
+			}
+		}
+	}
+	for _, c := range []object{{"workdir": "/workspace/a"}, {"env": object{"A": "1"}}, {"timeout_sec": 5}, {"skill_name": "x"}, {"cmd": "true"}, {"extra_mounts": []any{}}} {
+		b.call("box_create_session", spec("s", c))
+	}
+	if b.host.made != 1 {
+		t.Errorf("%d boxes were made", b.host.made)
+	}
+}
+
+func TestNames(t *testing.T) {
+	b := open(t)
+	if s := b.call("box_create_session", spec(" a/b c:d ", nil)); s["session_id"] != "a-b-c-d" {
+		t.Errorf("%v", s)
+	}
+	for _, id := range []string{"a/b c:d", "a-b-c-d"} {
+		if s := b.call("box_get_session", object{"session_id": id}); s["session_id"] != "a-b-c-d" {
+			t.Errorf("%v", s)
+		}
+	}
+	b.refused(protocol.KeyError, "box_get_session", object{})
+	b.refused(protocol.ValueError, "box_get_session", object{"session_id": "//"})
+	for _, id := range []string{"..", "a..b", "sha256:x", strings.Repeat("l", 3000)} {
+		b.call("box_create_session", spec(id, nil))
+		if d := b.call("box_delete_session", object{"session_id": id}); d["deleted"] != id {
+			t.Errorf("%v", d)
+		}
+	}
+	b.refused(protocol.BoxValidation, "box_create_session", spec(strings.Repeat("l", 5000), nil))
+}
+
+// TestTenants: what one workspace has, another does not see.
+func TestTenants(t *testing.T) {
+	b := open(t)
+	other, later := at, at
+	other.Workspace = "v"
+	b.call("box_create_session", spec("s", nil))
+	b.callAt(other, "box_create_session", spec("s", object{"cpus": 2}))
+	b.refusedAt(other, protocol.SessionNotFound, "box_get_session", object{"session_id": at.Runtime() + "-s"})
+	for _, c := range []protocol.Context{at, other} {
+		if ids := b.sessionsOf(c); !slices.Equal(ids, []string{"s"}) {
+			t.Errorf("%v: %q", c, ids)
+		}
+		if st := b.callAt(c, "box_status", object{}); st["active_sessions"] != 1.0 {
+			t.Errorf("%v", st)
+		}
+	}
+	_ = later
+}
+
+func TestLastUsed(t *testing.T) {
+	bubble(t, func(b *bench) {
+		first := b.call("box_create_session", spec("s", nil))
+		used := func() any { return b.call("box_get_session", object{"session_id": "s"})["last_used_at"] }
+		if first["created_at"] != first["last_used_at"] && first["created_at"].(string) > first["last_used_at"].(string) {
+			t.Errorf("%v", first)
+		}
+		for _, step := range []struct {
+			what  func()
+			moves bool
+		}{
+			{func() { b.sessionsOf(at) }, false},
+			{func() { b.call("box_status", object{}) }, false},
+			{func() { b.call("box_exec", cmd("s", "true")) }, true},
+			{func() { b.call("box_create_session", spec("s", nil)) }, true},
+			{func() { b.call("box_start_managed_process", proc("s", "p", "serve")) }, true},
+			{func() { b.call("box_get_managed_process", object{"session_id": "s", "process_id": "p"}) }, false},
+			{func() { b.call("box_stop_managed_process", object{"session_id": "s", "process_id": "p"}) }, true},
+		} {
+			before := used()
+			time.Sleep(time.Second)
+			step.what()
+			if moved := used() != before; moved != step.moves {
+				t.Errorf("last_used_at moved: %v, want %v", moved, step.moves)
+			}
+		}
+		if s := b.call("box_get_session", object{"session_id": "s"}); s["created_at"] != first["created_at"] {
+			t.Errorf("%v", s)
+		}
+	})
+}
+
+func TestTTL(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.call("box_create_session", spec("idle", nil))
+		b.call("box_create_session", spec("kept", object{"persistent": true}))
+		time.Sleep(time.Second)
+		b.call("box_start_managed_process", func() object { b.call("box_create_session", spec("busy", nil)); return proc("busy", "p", "serve") }())
+		time.Sleep(301 * time.Second)
+		synctest.Wait()
+		if ids := b.sessionsOf(at); !slices.Equal(ids, []string{"kept", "busy"}) {
+			t.Errorf("%q", ids)
+		}
+		b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "idle"})
+		b.call("box_stop_managed_process", object{"session_id": "busy", "process_id": "p"})
+		time.Sleep(301 * time.Second)
+		synctest.Wait()
+		if ids := b.sessionsOf(at); !slices.Equal(ids, []string{"kept"}) {
+			t.Errorf("%q", ids)
+		}
+		b.call("box_create_session", spec("idle", object{"cpus": 2})) // another one of this name
+		if n := len(b.server.boxes); n != 2 {
+			t.Errorf("%d sessions", n)
+		}
+	})
+}
+
+// TestMounts: a difference in mounts is no conflict and costs the session nothing.
+func TestMounts(t *testing.T) {
+	b := open(t)
+	for _, name := range []string{"a", "b"} {
+		must(0, os.MkdirAll(b.path("shared/"+name), 0o755))
+	}
+	mount := func(name, target, mode string) object {
+		return object{"host_path": b.path("shared/" + name), "mount_path": target, "mode": mode}
+	}
+	s := b.call("box_create_session", spec("s", object{"extra_mounts": []any{mount("a", "/a", "rw"), mount("b", "/none", "none")}}))
+	box := b.host.only()
+	for _, c := range []struct {
+		mounts []any
+		want   []string
+	}{
+		{[]any{mount("a", "/a", "rw"), mount("b", "/b", "ro")}, []string{"/workspace", "/a", "/b"}},
+		{[]any{mount("b", "/b", "ro"), mount("a", "/a", "rw"), mount("a", "/a", "rw")}, []string{"/workspace", "/a", "/b"}},
+		{[]any{mount("b", "/b", "rw")}, []string{"/workspace", "/b"}},
+		{[]any{}, []string{"/workspace"}},
+	} {
+		b.call("box_exec", spec("s", object{"cmd": "true", "extra_mounts": c.mounts}))
+		if got := box.targets(); !slices.Equal(got, c.want) {
+			t.Errorf("%v: mounts at %q, want %q", c.mounts, got, c.want)
+		}
+	}
+	if now := b.call("box_get_session", object{"session_id": "s"}); now["created_at"] != s["created_at"] || b.host.made != 1 {
+		t.Errorf("%v, %d boxes", now, b.host.made)
+	}
+	for _, bad := range []object{
+		{"host_path": "/etc", "mount_path": "/etc2", "mode": "rw"},
+		{"host_path": b.path("shared") + "/../skills", "mount_path": "/x", "mode": "rw"},
+		{"host_path": "C:\\x", "mount_path": "/x", "mode": "rw"},
+		{"host_path": "/boxd/skills/tenants/ws-000000000000000000000000/x", "mount_path": "/x", "mode": "ro"},
+		{"host_path": "/boxd/skills", "mount_path": "/x", "mode": "ro"},
+	} {
+		b.refused(protocol.BoxValidation, "box_exec", spec("s", object{"cmd": "true", "extra_mounts": []any{bad}}))
+	}
+	b.refused(protocol.BoxValidation, "box_exec", spec("t", object{"cmd": "true", "host_path": "/"}))
+	b.call("box_exec", spec("s", object{"cmd": "true"})) // as it was
+}
+
+func TestRequest(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", spec("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
+		"cpus": 0.5, "memory_mb": 64, "pids_limit": 32, "read_only_rootfs": false, "persistent": true,
+		"extra_mounts": []any{object{"host_path": "/boxd/skills/tenants/" + at.Namespace() + "/one", "mount_path": "/data/.skills/one", "mode": "rw"}}}))
+	spec := b.host.only().Spec()
+	if spec.Limits.CPUs != 0.5 || spec.Limits.Memory != 64<<20 || spec.Limits.PIDs != 32 || !spec.WritableRoot || spec.Image != "host" {
+		t.Errorf("%+v", spec)
+	}
+	if len(spec.Mounts) != 2 || spec.Mounts[0].Source != b.path("shared/new/deep") || spec.Mounts[0].Target != "/data" || spec.Mounts[0].Within != b.path("shared") ||
+		spec.Mounts[1].Volume != "skills-"+at.Namespace() || spec.Mounts[1].Source != "/one" || spec.Mounts[1].Within != "" {
+		t.Errorf("%+v", spec.Mounts)
+	}
+	if _, err := os.Stat(b.path("shared/new/deep")); err != nil {
+		t.Errorf("the host path is made: %v", err)
+	}
+	if s := b.call("box_get_session", object{"session_id": "s"}); s["host_path"] != b.path("shared/new/deep") || s["mount_path"] != "/data/" || s["cpus"] != 0.5 || s["read_only_rootfs"] != false || s["persistent"] != true {
+		t.Errorf("%v", s)
+	}
+}
+
+func TestNetwork(t *testing.T) {
+	b := open(t)
+	b.refused(protocol.BackendUnavailable, "box_create_session", spec("s", object{"network": "on"}))
+	b = open(t, func(o *Options) { o.Offline = true })
+	if s := b.call("box_create_session", spec("s", object{"network": "on"})); s["network"] != "on" {
+		t.Errorf("%v", s)
+	}
+}
+
+func TestCapacity(t *testing.T) {
+	b := open(t)
+	b.call("box_init", object{"limits": object{"max_sessions": 2}})
+	other := at
+	other.Workspace = "v"
+	b.call("box_create_session", spec("1", nil))
+	b.callAt(other, "box_create_session", spec("1", nil))
+	for _, action := range []string{"box_create_session", "box_exec"} {
+		if text := b.refused(protocol.CapacityExceeded, action, cmd("2", "true")); text != "Box session capacity reached (2)" {
+			t.Errorf("%q", text)
+		}
+	}
+	b.call("box_exec", cmd("1", "true"))
+	foreign := protocol.Context{Instance: "j", Workspace: "w", Generation: 1}
+	b.callAt(foreign, "box_create_session", spec("2", nil)) // limits are those of an instance
+	b.call("box_delete_session", object{"session_id": "1"})
+	b.call("box_create_session", spec("2", nil))
+}
+
+// TestCapacityCounts: what is being made, and what is being removed, counts.
+func TestCapacityCounts(t *testing.T) {
+	for _, op := range []string{"create", "remove"} {
+		bubble(t, func(b *bench) {
+			b.call("box_init", object{"limits": object{"max_sessions": 1}})
+			wait, entered := make(chan struct{}), make(chan struct{}, 1)
+			if op == "remove" {
+				b.call("box_create_session", spec("a", nil))
+			}
+			b.host.setHook(func(ctx context.Context, what, _ string) error {
+				if what == op {
+					entered <- struct{}{}
+					<-wait
+				}
+				return nil
+			})
+			done := make(chan error, 1)
+			go func() {
+				var err error
+				if op == "create" {
+					_, err = b.try(context.Background(), &at, "box_create_session", spec("a", nil))
+				} else {
+					_, err = b.try(context.Background(), &at, "box_delete_session", object{"session_id": "a"})
+				}
+				done <- err
+			}()
+			<-entered
+			b.refused(protocol.CapacityExceeded, "box_create_session", spec("b", nil))
+			b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "a"})
+			close(wait)
+			if err := <-done; err != nil {
+				t.Errorf("%s: %v", op, err)
+			}
+			b.host.setHook(nil)
+			if op == "remove" {
+				b.call("box_create_session", spec("b", nil))
+			}
+		})
+	}
+}
+
+// TestSlowCreation: it holds up its own id and no other; a deletion waits for it.
+func TestSlowCreation(t *testing.T) {
+	bubble(t, func(b *bench) {
+		wait, entered := make(chan struct{}), make(chan struct{}, 1)
+		var first atomic.Bool
+		b.host.setHook(func(ctx context.Context, op, _ string) error {
+			if op == "create" && first.CompareAndSwap(false, true) {
+				entered <- struct{}{}
+				<-wait
+			}
+			return nil
+		})
+		results := make(chan string, 3)
+		ask := func(name, action string, data object) {
+			_, err := b.try(context.Background(), &at, action, data)
+			results <- fmt.Sprint(name, " ", err)
+		}
+		go ask("create", "box_create_session", spec("slow", nil))
+		<-entered
+		go ask("exec", "box_exec", cmd("slow", "true"))
+		synctest.Wait()
+		b.call("box_exec", cmd("other", "true"))
+		select {
+		case r := <-results:
+			t.Fatalf("%s, before the session was made", r)
+		default:
+		}
+		close(wait)
+		got := []string{<-results, <-results}
+		slices.Sort(got)
+		if !slices.Equal(got, []string{"create <nil>", "exec <nil>"}) {
+			t.Errorf("%q", got)
+		}
+		if b.host.made != 2 {
+			t.Errorf("%d boxes", b.host.made)
+		}
+	})
+}
+
+func TestDeleteWaitsForCreation(t *testing.T) {
+	bubble(t, func(b *bench) {
+		wait, entered := make(chan struct{}), make(chan struct{}, 1)
+		b.host.setHook(func(ctx context.Context, op, _ string) error {
+			if op == "create" {
+				entered <- struct{}{}
+				<-wait
+			}
+			return nil
+		})
+		created, deleted := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := b.try(context.Background(), &at, "box_create_session", spec("s", nil))
+			created <- err
+		}()
+		<-entered
+		go func() {
+			_, err := b.try(context.Background(), &at, "box_delete_session", object{"session_id": "s"})
+			deleted <- err
+		}()
+		synctest.Wait()
+		if len(deleted) > 0 {
+			t.Fatalf("deleted before it was made: %v", <-deleted)
+		}
+		close(wait)
+		if err := <-deleted; err != nil {
+			t.Error(err)
+		}
+		// Its creator hears of it, or was faster.
+		if err := <-created; err != nil && !strings.HasPrefix(err.Error(), "BoxError: session s ended") {
+			t.Error(err)
+		}
+		if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 {
+			t.Errorf("boxes %q, %d sessions", ids, len(b.server.boxes))
+		}
+	})
+}
+
+// TestCreatorGivesUp: whoever waits for the same session makes it then.
+func TestCreatorGivesUp(t *testing.T) {
+	bubble(t, func(b *bench) {
+		entered := make(chan struct{}, 1)
+		var first atomic.Bool
+		b.host.setHook(func(ctx context.Context, op, _ string) error {
+			if op == "create" && first.CompareAndSwap(false, true) {
+				entered <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return nil
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		gone, got := make(chan error, 1), make(chan error, 1)
+		go func() { _, err := b.try(ctx, &at, "box_create_session", spec("s", nil)); gone <- err }()
+		<-entered
+		go func() {
+			_, err := b.try(context.Background(), &at, "box_create_session", spec("s", nil))
+			got <- err
+		}()
+		synctest.Wait()
+		cancel()
+		if err := <-gone; err == nil {
+			t.Error("it was given up and has a result")
+		}
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRemovalThatFails: the session stays closed and counted until it is gone after all.
+func TestRemovalThatFails(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.call("box_create_session", spec("s", nil))
+		fail := errors.New("busy")
+		b.host.setHook(func(_ context.Context, op, _ string) error {
+			if op == "remove" {
+				return fail
+			}
+			return nil
+		})
+		_, err := b.try(context.Background(), &at, "box_delete_session", object{"session_id": "s"})
+		if err == nil || !strings.HasPrefix(err.Error(), "BoxError: ") {
+			t.Errorf("%v", err)
+		}
+		b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "s"})
+		b.refused(protocol.SessionNotFound, "box_delete_session", object{"session_id": "s"})
+		again := make(chan error, 1)
+		go func() {
+			_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true"))
+			again <- err
+		}()
+		synctest.Wait()
+		b.host.setHook(nil)
+		if err := <-again; err != nil {
+			t.Error(err)
+		}
+		if b.host.made != 2 || len(b.server.boxes) != 1 {
+			t.Errorf("%d boxes, %d sessions", b.host.made, len(b.server.boxes))
+		}
+	})
+}
+
+func TestShutdownIsOfTheInstance(t *testing.T) {
+	b := open(t)
+	v := protocol.Context{Instance: "i", Workspace: "v", Generation: 3}
+	foreign := protocol.Context{Instance: "j", Workspace: "w", Generation: 1}
+	for _, c := range []protocol.Context{at, v, foreign} {
+		b.callAt(c, "box_create_session", spec("s", nil))
+	}
+	b.call("box_shutdown", object{})
+	for _, c := range []protocol.Context{at, v} {
+		b.refusedAt(c, protocol.SessionNotFound, "box_get_session", object{"session_id": "s"})
+	}
+	b.callAt(foreign, "box_get_session", object{"session_id": "s"})
+	b.call("box_exec", cmd("s", "true"))
+}
+
+// TestRemovedElsewhere: an operator removes a session through another door.
+func TestRemovedElsewhere(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.call("box_create_session", spec("s", nil))
+		key := b.server.boxes[at.Runtime()+"-s"].key
+		if err := b.sessions.Remove(context.Background(), session.Caller{}, key); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if len(b.server.boxes) != 0 {
+			t.Error("it is still known")
+		}
+		b.call("box_create_session", spec("s", object{"cpus": 2}))
+	})
+}
