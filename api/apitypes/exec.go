@@ -7,7 +7,7 @@ type ExecRequest struct {
 	Argv           []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`
 	Shell          string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
 	Env            map[string]string `json:"env,omitempty" doc:"Added to the environment of the session."`
-	Cwd            string            `json:"cwd,omitempty" doc:"Working directory; empty: /workspace."`
+	Cwd            string            `json:"cwd,omitempty" doc:"Working directory; empty: the workspace."`
 	Mkdir          bool              `json:"mkdir,omitempty" doc:"Make a missing working directory."`
 	Stdin          string            `json:"stdin,omitempty" doc:"Standard input as UTF-8 text; empty: /dev/null."`
 	StdinBase64    []byte            `json:"stdin_base64,omitempty" doc:"Standard input in base64, instead of stdin."`

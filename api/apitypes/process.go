@@ -12,7 +12,7 @@ type ProcessRequest struct {
 	Argv       []string          `json:"argv,omitempty" doc:"Program and arguments. Either this or shell."`
 	Shell      string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
 	Env        map[string]string `json:"env,omitempty"`
-	Cwd        string            `json:"cwd,omitempty" doc:"Working directory; empty: /workspace."`
+	Cwd        string            `json:"cwd,omitempty" doc:"Working directory; empty: the workspace."`
 	Mkdir      bool              `json:"mkdir,omitempty"`
 	User       *engine.User      `json:"user,omitempty"`
 	TTY        *WindowSize       `json:"tty,omitempty" doc:"Give it a terminal of this size."`
