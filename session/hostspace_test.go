@@ -65,6 +65,11 @@ func TestHostWorkspaceIsLimited(t *testing.T) {
 	if got := b.host.limits[root]; got != [2]int64{8 << 20, 100} {
 		t.Errorf("with the next box: %v", got)
 	}
+	b.ensure(Key{"t", "by-size"}, policy.Request{Workspace: root, WorkspaceSize: sizeOf(8 << 20)})
+	if got := b.host.limits[root]; got != [2]int64{8 << 20, 1024} {
+		t.Errorf("inodes by the size: %v", got)
+	}
+	b.host.limits[root] = [2]int64{8 << 20, 100}
 	b.ensure(keyB, policy.Request{Workspace: root}) // leaves it
 	if got := b.host.limits[root]; got != [2]int64{8 << 20, 100} {
 		t.Errorf("after a session without a size: %v", got)

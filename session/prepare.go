@@ -97,7 +97,8 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	}
 	err := errNoStorage
 	if d.Make = false; storage != nil {
-		err = storage.LimitDirectory(ctx, d, r.WorkspaceSize, r.WorkspaceInodes)
+		limits := engine.Volume{Bytes: r.WorkspaceSize, Inodes: r.WorkspaceInodes}.WithDefaults() // as a volume has them
+		err = storage.LimitDirectory(ctx, d, limits.Bytes, limits.Inodes)
 	}
 	if degradable(r, err) {
 		s.setUnenforced(notEnforced(r, err))
@@ -143,4 +144,7 @@ func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err err
 }
 
 // requestField is how a request calls what the engine refuses.
-var requestField = map[string]string{"volume.bytes": "workspace_size", "volume.inodes": "workspace_inodes"}
+var requestField = map[string]string{
+	"volume.bytes": "workspace_size", "volume.inodes": "workspace_inodes",
+	"directory.bytes": "workspace_size", "directory.inodes": "workspace_inodes",
+}
