@@ -119,12 +119,17 @@ func TestHostileAgentLaunch(t *testing.T) {
 		"may shrink": {nil, func(t *testing.T) []*os.File {
 			return same(newTestRing(t, wire.MinRing, unix.F_SEAL_GROW|unix.F_SEAL_SEAL).File)
 		}},
-		"too short":      {nil, func(t *testing.T) []*os.File { return same(newTestRing(t, wire.MinRing-1, ringSeals).File) }},
-		"too long":       {nil, func(t *testing.T) []*os.File { return same(newTestRing(t, 2*wire.MinRing, ringSeals).File) }},
-		"another ring":   {func(m *wire.ManagedMsg) { m.Ring *= 2 }, func(t *testing.T) []*os.File { return same(newTestRing(t, 2*wire.MinRing, ringSeals).File) }},
-		"another key":    {func(m *wire.ManagedMsg) { m.Key = "l" }, func(t *testing.T) []*os.File { return same(ring(t)) }},
-		"a terminal":     {func(m *wire.ManagedMsg) { m.TTY = true }, func(t *testing.T) []*os.File { return same(ring(t))[:1] }},
-		"ended already":  {func(m *wire.ManagedMsg) { m.Ended = true }, func(t *testing.T) []*os.File { return same(ring(t)) }},
+		"too short":     {nil, func(t *testing.T) []*os.File { return same(newTestRing(t, wire.MinRing-1, ringSeals).File) }},
+		"too long":      {nil, func(t *testing.T) []*os.File { return same(newTestRing(t, 2*wire.MinRing, ringSeals).File) }},
+		"another ring":  {func(m *wire.ManagedMsg) { m.Ring *= 2 }, func(t *testing.T) []*os.File { return same(newTestRing(t, 2*wire.MinRing, ringSeals).File) }},
+		"another key":   {func(m *wire.ManagedMsg) { m.Key = "l" }, func(t *testing.T) []*os.File { return same(ring(t)) }},
+		"a terminal":    {func(m *wire.ManagedMsg) { m.TTY = true }, func(t *testing.T) []*os.File { return same(ring(t))[:1] }},
+		"ended already": {func(m *wire.ManagedMsg) { m.Ended = true }, func(t *testing.T) []*os.File { return same(ring(t)) }},
+		"released at the start": {func(m *wire.ManagedMsg) { m.Released[1] = 1 }, func(t *testing.T) []*os.File {
+			r := newTestRing(t, wire.MinRing, ringSeals)
+			r.set(0, 5)
+			return same(r.File)
+		}},
 		"queue backward": {func(m *wire.ManagedMsg) { m.Accepted = 5 }, func(t *testing.T) []*os.File { return same(ring(t)) }},
 		"a pipe": {nil, func(t *testing.T) []*os.File {
 			r, w, err := os.Pipe()

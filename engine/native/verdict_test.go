@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"golang.org/x/sys/unix"
 )
@@ -52,12 +53,38 @@ func TestJudge(t *testing.T) {
 		{"canceled", engine.Canceled, 0, false, false, receipt(nil, nil), engine.Canceled, -1, "", 0},
 		{"lost", engine.BoxLost, 0, false, false, receipt(nil, nil), engine.BoxLost, -1, "", 0},
 	} {
-		p := &process{account: account{box: &box{limits: limits}}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
+		p := &process{account: account{box: &box{limits: limits}, slot: &slot{}}, cmd: engine.Command{Timeout: 2 * time.Second, OutputLimit: 1 << 20}}
 		p.result.Receipt, p.fileSize = c.receipt, c.fileSize
 		p.judge(c.reason, c.status, c.exited, c.background)
 		r := p.result
 		if r.Verdict != c.want || r.ExitCode != c.code || r.Limit != c.limit {
 			t.Errorf("%s: %s, code %d, limit %q; want %s, %d, %q", c.name, r.Verdict, r.ExitCode, r.Limit, c.want, c.code, c.limit)
+		}
+	}
+}
+
+// Which memory limit is named: that of the process only if it was hit.
+func TestMemoryLimitOf(t *testing.T) {
+	const own, boxes = 16 << 20, 64 << 20
+	figure := func(n int64) *int64 { return &n }
+	for _, c := range []struct {
+		name     string
+		own, box int64
+		use      cgroups.Usage
+		want     int64
+	}{
+		{"none of its own", 0, boxes, cgroups.Usage{OOMs: figure(1), MemoryPeak: figure(boxes)}, boxes},
+		{"its own, on cgroup2", own, boxes, cgroups.Usage{OOMs: figure(1), MemoryPeak: figure(own)}, own},
+		{"the box's, on cgroup2", own, boxes, cgroups.Usage{OOMs: figure(0), MemoryPeak: figure(own)}, boxes},
+		{"its own, on v1", own, boxes, cgroups.Usage{MemoryPeak: figure(own - 100<<10)}, own},
+		{"the box's, on v1", own, boxes, cgroups.Usage{MemoryPeak: figure(own / 2)}, boxes},
+		{"its own above the box's", 2 * boxes, boxes, cgroups.Usage{MemoryPeak: figure(boxes)}, boxes},
+		{"no figure", own, boxes, cgroups.Usage{}, own},
+		{"a box without one", own, engine.Unlimited, cgroups.Usage{OOMs: figure(0), MemoryPeak: figure(0)}, own},
+	} {
+		a := account{slot: &slot{memory: c.own}, hitOwn: c.use.HitOwn(c.own)}
+		if got := a.memoryLimit(engine.Limits{Memory: c.box}); got != c.want {
+			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
 	}
 }

@@ -1,0 +1,321 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
+)
+
+// managedHog takes so many MiB of memory, once it is told to, and says so.
+func managedHog(key string, mb int, memory int64) engine.Managed {
+	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", "input()\n" + hog, fmt.Sprint(mb)}, Memory: memory}
+}
+
+// goOn gives a managed process the line that it waits for, and ends its input.
+func goOn(t testing.TB, p engine.ManagedProcess) {
+	t.Helper()
+	in := p.Stdio().Stdin
+	if err := errors.Join(in.Write(patient(t), 0, []byte("\n")), in.Close(patient(t))); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantLimit(t testing.TB, p engine.ManagedProcess, verdict engine.Verdict, limit string) {
+	t.Helper()
+	r := await(t, p)
+	if r.Verdict != verdict || r.Limit != limit {
+		t.Errorf("%q: %s, limit %q; want %s, %q (%+v)", p.Key(), r.Verdict, r.Limit, verdict, limit, r)
+	}
+}
+
+// TestManagedMemory: a process has its own limit, below that of the box, above it, or
+// in a box that has none, and whoever runs beside it does not notice.
+func TestManagedMemory(t *testing.T) {
+	boxed := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 192 * mib}})
+	free := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: engine.Unlimited}})
+	for i, c := range []struct {
+		box     live
+		mb      int
+		memory  int64
+		verdict engine.Verdict
+		limit   string
+	}{
+		{boxed, 80, 48 * mib, engine.OOM, "48 MiB"},
+		{boxed, 80, 128 * mib, engine.Exited, ""},
+		{boxed, 80, 0, engine.Exited, ""},
+		{boxed, 300, 0, engine.OOM, "192 MiB"},
+		{boxed, 300, 1024 * mib, engine.OOM, "192 MiB"},
+		{boxed, 300, 192 * mib, engine.OOM, "192 MiB"},
+		{free, 80, 48 * mib, engine.OOM, "48 MiB"},
+		{free, 300, 0, engine.Exited, ""},
+		{free, 80, 48*mib + 1, engine.OOM, "48 MiB"},
+	} {
+		beside := launch(t, c.box, managedHog(fmt.Sprint("beside-", i), 16, 0))
+		p := launch(t, c.box, managedHog(fmt.Sprint("p-", i), c.mb, c.memory))
+		goOn(t, p)
+		if i == 8 {
+			c.limit = engine.FormatSize(c.memory) // as it was asked for
+		}
+		wantLimit(t, p, c.verdict, c.limit)
+		peak := figure(t, "memory", p.Result().Receipt.MemoryPeak)
+		if c.memory > 0 && peak > c.memory || c.verdict == engine.Exited && peak < int64(c.mb)*mib {
+			t.Errorf("%d: peak %s", i, engine.FormatSize(peak))
+		}
+		goOn(t, beside)
+		wantLimit(t, beside, engine.Exited, "")
+		if err := errors.Join(p.Forget(patient(t)), beside.Forget(patient(t))); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, memory := range []int64{1, engine.MinMemory - 1, -1, engine.MaxMemory + 1} {
+		_, err := boxed.Launch(t.Context(), managedHog("bad", 1, memory))
+		wantField(t, err, "memory")
+	}
+	p := launch(t, boxed, managedHog("tiny", 16, engine.MinMemory))
+	goOn(t, p)
+	wantLimit(t, p, engine.OOM, engine.FormatSize(engine.MinMemory))
+}
+
+// TestManagedMemoryOfTrees: the limit is that of all descendants together, wherever they
+// have gone, and of nobody else.
+func TestManagedMemoryOfTrees(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 512 * mib}})
+	const tree = `
+import os, sys, time
+def child(depth):
+    if depth and os.fork() == 0: os.setsid(); child(depth - 1)
+    x = bytearray(24 << 20)
+    for i in range(0, len(x), 4096): x[i] = 1
+    print("taken", flush=True)
+    time.sleep(1000)
+child(7)`
+	p := launch(t, b, engine.Managed{Key: "tree", Args: []string{"/usr/bin/python3", "-c", tree}, Memory: 96 * mib})
+	// cgroup2 kills them all, v1 one after the other until it is enough.
+	deadline := time.After(patience)
+	for killed := false; !killed; {
+		select {
+		case <-p.Done():
+			killed = true
+		case <-time.After(20 * time.Millisecond):
+			killed = strings.Count(run(t, b, shell("ps -e -o comm=")).stdout, "python3") < 8 && strings.Contains(writtenBy(t, p), "taken")
+		case <-deadline:
+			t.Fatal("nobody is killed")
+		}
+	}
+	if o := run(t, b, python(hog, "200")); o.Verdict != engine.Exited {
+		t.Errorf("beside it: %+v", o.Result)
+	}
+	if err := p.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	r := await(t, p)
+	if r.Verdict != engine.OOM || r.Limit != "96 MiB" || figure(t, "kills", r.Receipt.OOMKills) < 1 {
+		t.Errorf("%+v", r)
+	}
+	if peak := figure(t, "memory", r.Receipt.MemoryPeak); peak > 96*mib || peak < 64*mib {
+		t.Errorf("peak %s", engine.FormatSize(peak))
+	}
+}
+
+// writtenBy is what a process has written so far.
+func writtenBy(t testing.TB, p engine.ManagedProcess) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	buf := make([]byte, 4096)
+	n, _, err := p.Stdio().Stdout.ReadAt(ctx, buf, 0)
+	if err != nil && !errors.Is(err, context.DeadlineExceeded) && err != io.EOF {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+// TestManagedKept: what a process was started with is its own for as long as it runs,
+// whoever goes and comes again: its memory limit, and how far its output was released.
+func TestManagedKept(t *testing.T) {
+	s, dir := newService(t)
+	b := createLive(t, s, engine.Spec{ID: "kept", Limits: engine.Limits{Memory: 256 * mib}})
+	p := launch(t, b, managedHog("hog", 100, 48*mib))
+	free := launch(t, b, managedHog("free", 100, 0))
+	talk := launch(t, b, managedShell("talk", "seq -w 1000; read x; seq -w 1000"))
+	drops := launch(t, b, engine.Managed{Key: "drops", Args: []string{"sh", "-c", "seq -w 100000; read x"}, DropOldest: true, History: engine.MinHistory})
+	out := talk.Stdio().Stdout
+	waitUntil(t, "it has talked", func() bool { _, end := out.Bounds(); return end == 5000 })
+	for off := int64(5); off <= 2345; off += 5 { // one by one, as a reader of lines does
+		out.Release(off)
+	}
+	dropped := drops.Stdio().Stdout
+	waitUntil(t, "it has dropped", func() bool { _, end := dropped.Bounds(); return end == 700000 })
+	dropped.Release(1 << 60)
+	_, end := dropped.Bounds()
+	if got := dropped.Released(); got != end {
+		t.Errorf("released %d of %d", got, end)
+	}
+	again := func() {
+		t.Helper()
+		s = connect(t, filepath.Join(dir, native.SocketName))
+		b = adoptLive(t, s, "kept")
+		find := func(key string) engine.ManagedProcess {
+			all := b.Managed()
+			i := slices.IndexFunc(all, func(p engine.ManagedProcess) bool { return p.Key() == key })
+			if i < 0 {
+				t.Fatalf("process %q is gone", key)
+			}
+			return all[i]
+		}
+		p, free, talk, drops = find("hog"), find("free"), find("talk"), find("drops")
+		out = talk.Stdio().Stdout
+	}
+	for _, step := range []func(){
+		func() {
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+		},
+		func() { killLauncher(t, dir); _ = s.Close() },
+	} {
+		step()
+		again()
+		if got := out.Released(); got != 2345 {
+			t.Errorf("released %d, want 2345", got)
+		}
+		if got, err := talk.Stdio().Stderr.Released(), drops.Stdio().Stdout.Released(); got != 0 || err != end {
+			t.Errorf("released %d of stderr, %d of what was dropped", got, err)
+		}
+	}
+	killLauncher(t, dir)
+	if _, err := b.Usage(); err != nil { // the next one is there, and watches
+		t.Error(err)
+	}
+	goOn(t, p)
+	wantLimit(t, p, engine.OOM, "48 MiB")
+	wantEvent(t, b, engine.EventOOM)
+	goOn(t, free)
+	wantLimit(t, free, engine.Exited, "")
+	goOn(t, talk)
+	wantLimit(t, talk, engine.Exited, "")
+	out.Release(1 << 60)
+	if got := out.Released(); got != 10000 {
+		t.Errorf("released %d at the end", got)
+	}
+	// After the end too, until it is forgotten.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again()
+	if got := out.Released(); got != 10000 {
+		t.Errorf("released %d after the end", got)
+	}
+	await(t, talk)
+	if err := talk.Forget(patient(t)); err != nil {
+		t.Error(err)
+	}
+}
+
+// stderrFlood writes numbered lines to stdout, and thousands of bytes to stderr for each.
+const stderrFlood = `
+import os, sys
+noise = b"n" * 4096
+for i in range(20000):
+    for _ in range(4): os.write(2, noise)
+    os.write(1, b"%07d\n" % i)
+`
+
+// TestManagedDropStderr: a process that floods its stderr is never held up by that, and
+// not a byte of its stdout is lost, however slowly that is read.
+func TestManagedDropStderr(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedPython("a", stderrFlood)
+	m.DropStderr, m.History = true, 16<<10
+	p := launch(t, b, m)
+	ctx, buf := patient(t), make([]byte, 1000)
+	h := sha256.New()
+	var off int64
+	slow := 0
+	for {
+		n, at, err := p.Stdio().Stdout.ReadAt(ctx, buf, off)
+		if err == io.EOF {
+			break
+		}
+		if err != nil || at != off {
+			t.Fatalf("%d bytes at %d, %v; want %d", n, at, err, off)
+		}
+		h.Write(buf[:n])
+		off += int64(n)
+		if slow++; slow%20 == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		p.Stdio().Stdout.Release(off)
+	}
+	wantManaged(t, p, engine.Exited, 0)
+	want := sha256.New()
+	for i := range 20000 {
+		fmt.Fprintf(want, "%07d\n", i)
+	}
+	if off != 8*20000 || !bytes.Equal(h.Sum(nil), want.Sum(nil)) {
+		t.Errorf("%d bytes of stdout, and not those that were written", off)
+	}
+	oldest, end := p.Stdio().Stderr.Bounds()
+	if end != 4*4096*20000 || oldest == 0 || end-oldest > 32<<10 {
+		t.Errorf("stderr from %d to %d", oldest, end)
+	}
+	// Nobody reads: stdout makes it wait, stderr does not.
+	q := launch(t, b, engine.Managed{Key: "b", Args: m.Args, DropStderr: true, History: 16 << 10})
+	var at int64
+	waitUntil(t, "stdout is full", func() bool {
+		last := at
+		_, at = q.Stdio().Stdout.Bounds()
+		time.Sleep(50 * time.Millisecond)
+		_, now := q.Stdio().Stdout.Bounds()
+		return last == at && at == now && at >= 8<<10
+	})
+	if oldest, _ := q.Stdio().Stdout.Bounds(); oldest != 0 {
+		t.Errorf("stdout begins at %d", oldest)
+	}
+	select {
+	case <-q.Done():
+		t.Error("it did not wait for a reader of its stdout")
+	default:
+	}
+	if err := q.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	if r := await(t, q); r.Signal != syscall.SIGKILL {
+		t.Errorf("%+v", r)
+	}
+	// And the other way round, without it: a full stderr holds it up.
+	r := launch(t, b, engine.Managed{Key: "c", Args: m.Args, History: 16 << 10})
+	waitUntil(t, "stderr is full", func() bool { _, end := r.Stdio().Stderr.Bounds(); return end >= 8<<10 })
+	if text := readSome(t, r.Stdio().Stderr); len(text) == 0 || strings.Trim(text, "n") != "" {
+		t.Errorf("%q", text)
+	}
+	if oldest, _ := r.Stdio().Stderr.Bounds(); oldest != 0 {
+		t.Errorf("stderr begins at %d", oldest)
+	}
+	if err := r.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	await(t, r)
+}
+
+func readSome(t testing.TB, out engine.Output) string {
+	t.Helper()
+	buf := make([]byte, 1000)
+	n, _, err := out.ReadAt(patient(t), buf, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
