@@ -32,7 +32,8 @@ func measure(top *os.File) (use, error) {
 		return use{}, err
 	}
 	u := use{avail: int64(fs.Bavail), ballast: ballast.Blocks * 512 / block, size: ballast.Size / block}
-	u.used = int64(fs.Blocks) - int64(fs.Bfree) - u.ballast - 1 // the top directory
+	// Two are the top directory and the index of blocks that are kept for growing.
+	u.used = int64(fs.Blocks) - int64(fs.Bfree) - u.ballast - 2
 	u.inodes, u.freeInodes = int64(fs.Files)-ownInodes, int64(fs.Ffree)
 	return u, nil
 }

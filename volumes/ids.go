@@ -52,6 +52,18 @@ func (i *ids) takeFree(id uint32) bool {
 	return true
 }
 
+// isStale says that id is ours, but has neither a record nor limits: something was left in it by
+// a Store that took a limit away, while others went on writing.
+func (i *ids) isStale(on *os.File, id uint32) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if !inRange(id) || i.taken[id] {
+		return false
+	}
+	q, err := linux.GetProjectQuota(on, id)
+	return err == nil && q.Bytes == 0 && q.Inodes == 0
+}
+
 // drop takes id off the record.
 func (i *ids) drop(on *os.File, id uint32) error {
 	i.mu.Lock()

@@ -50,6 +50,9 @@ func (l *locks) lock(name string) (unlock func()) {
 
 const markerName = ".boxd-volumes"
 
+// lockPatience is for a process that was killed a moment ago and is not gone yet. Tests shorten it.
+var lockPatience = 5 * time.Second
+
 // takeOver locks the data directory for this process. A directory that already has
 // other things in it is refused: one wrong argument, and Open would sweep it.
 func takeOver(dir *os.File) (marker *os.File, err error) {
@@ -63,8 +66,7 @@ func takeOver(dir *os.File) (marker *os.File, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whoever was killed a moment ago may not be gone yet.
-	for until := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for until := time.Now().Add(lockPatience); ; time.Sleep(5 * time.Millisecond) {
 		err = linux.Retry(func() error { return unix.Flock(int(marker.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
 		if err == nil {
 			return marker, nil

@@ -187,6 +187,8 @@ func (s *Store) unmount(name string, flags int) error {
 	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: no mount point
 		return err
 	}
+	// Which also takes away the copies in namespaces that are being made meanwhile, so that
+	// none keeps the image; boxes have theirs elsewhere.
 	if err := linux.RmdirAt(s.private, name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}

@@ -1,84 +1,542 @@
 package volumes
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
-	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-const testUID, testGID = 61234, 61235
+func TestMakeRemove(t *testing.T) {
+	kinds(t, func(t *testing.T, by string) {
+		p := newPlace(t)
+		s := p.open(t, by)
+		if _, err := s.Root("v"); !errors.Is(err, ErrUnknown) {
+			t.Errorf("root of nothing: %v", err)
+		}
+		if err := errors.Join(s.Remove("v"), s.Release("v")); err != nil {
+			t.Errorf("removing nothing: %v", err)
+		}
+		mustMake(t, s, "v", 4<<20, 0)
+		mustMake(t, s, "v", 4<<20, 0)
+		root := mustRoot(t, s, "v")
+		st, err := linux.Fstat(root)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.Uid != testUID || st.Gid != testGID || st.Mode != unix.S_IFDIR|0o700 {
+			t.Errorf("root has owner %d:%d and mode %#o", st.Uid, st.Gid, st.Mode)
+		}
+		if flags, err := unix.FcntlInt(root.Fd(), unix.F_GETFL, 0); flags&unix.O_PATH == 0 || err != nil {
+			t.Errorf("root has flags %#x, %v", flags, err)
+		}
+		asUser(t, root, func() error {
+			names, err := os.ReadDir(".")
+			if len(names) != 0 {
+				t.Errorf("a new volume has %v in it", names)
+			}
+			return err
+		})
+		if got := mustState(t, s, "v"); got != (State{Name: "v", Bytes: 4 << 20, Inodes: got.Inodes, UsedBytes: 4096, UsedInodes: 1, By: by}) {
+			t.Errorf("%+v", got)
+		}
+		root.Close()
+		if err := s.Remove("v"); err != nil {
+			t.Fatal(err)
+		}
+		if states, err := s.List(); len(states) != 0 || err != nil {
+			t.Errorf("after removal: %v, %v", states, err)
+		}
+		onlyMarker(t, p)
+	})
+}
 
-// openStore opens a Store below dir and closes it at the end of the test.
-func openStore(t testing.TB, dir string) *Store {
+// onlyMarker makes sure that nothing is left in the data directory.
+func onlyMarker(t testing.TB, p place) {
 	t.Helper()
-	testutil.RequireRoot(t)
-	s, err := Open(filepath.Join(dir, "data"), filepath.Join(dir, "mounts"), testUID, testGID)
+	for _, dir := range []string{p.data, filepath.Join(p.data, trashName), p.mounts} {
+		names, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			t.Error(err)
+		}
+		for _, name := range names {
+			if name.Name() != markerName && name.Name() != trashName {
+				t.Errorf("left in %s: %s", dir, name.Name())
+			}
+		}
+	}
+}
+
+// TestImageIsClosed: nobody but root can reach an image or what is in it.
+func TestImageIsClosed(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	root := mustRoot(t, s, "v")
+	for _, path := range []string{p.data, p.mounts, filepath.Join(p.data, "v.img"), filepath.Join(p.mounts, "v/root")} {
+		asUser(t, root, func() error {
+			if _, err := os.Stat(path + "/."); !errors.Is(err, os.ErrPermission) {
+				t.Errorf("%s can be reached: %v", path, err)
+			}
+			return nil
+		})
+	}
+	st, err := os.Stat(filepath.Join(p.data, "v.img"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	if st.Mode() != 0o600 {
+		t.Errorf("image has mode %v", st.Mode())
+	}
+	flags, err := linux.MountFlags(root)
+	if err != nil || flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
+		t.Errorf("mounted with flags %#x, %v", flags, err)
+	}
+	for _, loop := range loopsOf(t, p.data) {
+		node, _, _ := strings.Cut(loop, " ")
+		asUser(t, root, func() error {
+			if f, err := os.Open(node); err == nil {
+				t.Errorf("%s can be opened", node)
+				f.Close()
+			}
+			return nil
+		})
+	}
+}
+
+// TestLoopFlags: the device frees itself whatever happens to us.
+func TestLoopFlags(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	image, err := openFile(s.dir, "v.img", unix.O_RDONLY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer image.Close()
+	dev, err := findLoop(image)
+	if err != nil || dev == nil {
+		t.Fatal(dev, err)
+	}
+	defer dev.Close()
+	info, err := linux.LoopStatus(dev)
+	if err != nil || info.Flags&unix.LO_FLAGS_AUTOCLEAR == 0 {
+		t.Errorf("flags %#x, %v", info.Flags, err)
+	}
+	t.Logf("flags %#x: direct I/O is %v", info.Flags, info.Flags&unix.LO_FLAGS_DIRECT_IO != 0)
+}
+
+func TestConcurrent(t *testing.T) {
+	kinds(t, func(t *testing.T, by string) {
+		p := newPlace(t)
+		s := p.open(t, by)
+		var all sync.WaitGroup
+		for i := range 60 {
+			// Five ask for each volume, and some take it away meanwhile.
+			name := fmt.Sprintf("v%d", i/5)
+			all.Go(func() {
+				for range 3 {
+					if err := s.Make(name, 4<<20, 0); err != nil {
+						t.Error(err)
+						return
+					}
+					root, err := s.Root(name)
+					if i/5%3 == 0 && errors.Is(err, ErrUnknown) {
+						continue
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					root.Close()
+					if i/5%3 == 0 {
+						err = s.Remove(name)
+						if errors.Is(err, ErrBusy) { // another one has the root open just now
+							err = nil
+						}
+					} else {
+						err = s.Release(name)
+					}
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		all.Go(func() {
+			for range 5 {
+				if _, err := s.List(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		all.Wait()
+		states, err := s.List()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(states) < 8 {
+			t.Errorf("%d volumes", len(states))
+		}
+		for _, st := range states {
+			if err := s.Remove(st.Name); err != nil {
+				t.Error(err)
+			}
+		}
+		onlyMarker(t, p)
+	})
+}
+
+// TestManyImages are bound at the same time, beside two others that fight for free devices.
+func TestManyImages(t *testing.T) {
+	requireLoop(t)
+	stores := []*Store{openStore(t, ByImage), openStore(t, ByImage)}
+	var all sync.WaitGroup
+	for _, s := range stores {
+		for i := range 20 {
+			all.Go(func() {
+				if err := s.Make(fmt.Sprintf("v%d", i), 1<<20, 16); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	for _, s := range stores {
+		states, err := s.List()
+		if len(states) != 20 || err != nil {
+			t.Errorf("%d volumes: %v", len(states), err)
+		}
+	}
+}
+
+// TestBusy: what a box has mounted is not deleted, and what is open is not.
+func TestBusy(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	root := mustRoot(t, s, "v")
+	if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
+		t.Errorf("removed while its root is open: %v", err)
+	}
+	box := hold(t, root)
+	root.Close()
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
+		t.Errorf("removed while a box has it: %v", err)
+	}
+	asUser(t, mustRoot(t, s, "v"), func() error { return os.WriteFile("f", nil, 0o600) })
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	box()
+	if root, err := s.Root("v"); err != nil {
+		t.Error(err)
+	} else {
+		root.Close()
+	}
+	if err := s.Remove("v"); err != nil {
+		t.Error(err)
+	}
+	onlyMarker(t, p)
+}
+
+// hold makes a copy of the mount of root, as a box has, until end is called.
+func hold(t *testing.T, root *os.File) (end func()) {
+	t.Helper()
+	tree, err := linux.OpenTree(root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { tree.Close() })
+	return func() { tree.Close() }
+}
+
+// TestImageFoundAgain: the launcher dies, a box goes on with the image, and the next
+// launcher must mount the same device: a second one on the same image would destroy it.
+func TestImageFoundAgain(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	root := mustRoot(t, s, "v")
+	box := hold(t, root)
+	root.Close()
+	before := loopsOf(t, p.data)
+	if err := s.Close(); err != nil { // takes its mounts away, as the end of its namespace does
+		t.Fatal(err)
+	}
+	s = p.open(t, ByImage)
+	root = mustRoot(t, s, "v")
+	if after := loopsOf(t, p.data); len(before) != 1 || len(after) != 1 || before[0] != after[0] {
+		t.Errorf("devices before %v, after %v", before, after)
+	}
+	asUser(t, root, func() error { return os.WriteFile("f", []byte("x"), 0o600) })
+	root.Close()
+	box()
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	asUser(t, mustRoot(t, s, "v"), func() error {
+		text, err := os.ReadFile("f")
+		if string(text) != "x" {
+			t.Errorf("read %q", text)
+		}
+		return err
+	})
+}
+
+// TestUnclean: the power went while the image was mounted.
+func TestUnclean(t *testing.T) {
+	requireLoop(t)
+	testutil.RequireProgram(t, "e2fsck")
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	root := mustRoot(t, s, "v")
+	asUser(t, root, func() error { return os.WriteFile("f", []byte("x"), 0o600) })
+	unix.Sync()
+	// What is on disk now, while it is mounted.
+	copied, err := os.ReadFile(filepath.Join(p.data, "v.img"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	root.Close()
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	// And something is wrong with it: the count of free blocks.
+	if sb, err := parseSuper(copied[superOffset : superOffset+superSize]); err != nil || sb.clean {
+		t.Fatalf("%+v, %v: a mounted file system must not be marked as clean", sb, err)
+	}
+	if err := os.WriteFile(filepath.Join(p.data, "v.img"), copied, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	asUser(t, mustRoot(t, s, "v"), func() error {
+		text, err := os.ReadFile("f")
+		if string(text) != "x" {
+			t.Errorf("read %q", text)
+		}
+		return err
+	})
+	if err := s.Make("v", 4<<20, 0); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	testutil.RequireRoot(t)
+	patience := lockPatience
+	lockPatience = 0
+	defer func() { lockPatience = patience }()
+	for _, test := range []struct {
+		name string
+		make func(t *testing.T, p place) error
+		want string
+	}{
+		{"other user", func(t *testing.T, p place) error {
+			return errors.Join(os.Mkdir(p.data, 0o700), os.Chown(p.data, testUID, 0))
+		}, "belongs to user"},
+		{"open to others", func(t *testing.T, p place) error {
+			return errors.Join(os.Mkdir(p.data, 0o755), os.Chmod(p.data, 0o755))
+		}, "with mode 0755"},
+		{"symlink", func(t *testing.T, p place) error {
+			return errors.Join(os.Mkdir(p.data+"x", 0o700), os.Symlink(p.data+"x", p.data))
+		}, "no symlink"},
+		{"file", func(t *testing.T, p place) error { return os.WriteFile(p.data, nil, 0o600) }, "must be a directory"},
+		{"not empty", func(t *testing.T, p place) error { return os.MkdirAll(p.data+"/something", 0o700) }, "is empty"},
+		{"no parent", func(t *testing.T, p place) error { return os.Remove(filepath.Dir(p.data)) }, "cannot be made"},
+		{"mounts of others", func(t *testing.T, p place) error {
+			return errors.Join(os.Mkdir(p.mounts, 0o777), os.Chmod(p.mounts, 0o777))
+		}, "mount directory"},
+		{"marker is a symlink", func(t *testing.T, p place) error {
+			return errors.Join(os.Mkdir(p.data, 0o700), os.Symlink("/etc/passwd", p.data+"/"+markerName))
+		}, "symbolic links"},
+		{"shared mount", func(t *testing.T, p place) error {
+			err := errors.Join(os.Mkdir(p.mounts, 0o700), unix.Mount(p.mounts, p.mounts, "", unix.MS_BIND, ""), unix.Mount("", p.mounts, "", unix.MS_SHARED, ""))
+			t.Cleanup(func() { unix.Unmount(p.mounts, unix.MNT_DETACH) })
+			return err
+		}, "shared mount"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := newPlace(t)
+			if err := test.make(t, p); err != nil {
+				t.Fatal(err)
+			}
+			s, err := Open(p.data, p.mounts, testUID, testGID)
+			if err == nil {
+				s.Close()
+			}
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("got %v, want %q", err, test.want)
+			}
+		})
+	}
+	t.Run("twice", func(t *testing.T) {
+		p := newPlace(t)
+		s := p.open(t, ByImage)
+		if _, err := Open(p.data, p.mounts, testUID, testGID); err == nil || !strings.Contains(err.Error(), "another process") {
+			t.Errorf("%v", err)
+		}
 		if err := s.Close(); err != nil {
 			t.Error(err)
 		}
+		p.open(t, ByImage)
 	})
-	return s
 }
 
-func TestTry(t *testing.T) {
-	s := openStore(t, t.TempDir())
-	for _, name := range []string{"a", "b", "c"} {
-		start := time.Now()
-		if err := s.Make(name, 64<<20, 0); err != nil {
-			t.Fatal(err)
+// TestSwapped: something else is in the place of what we made.
+func TestSwapped(t *testing.T) {
+	kinds(t, func(t *testing.T, by string) {
+		suffix := map[string]string{ByImage: imageSuffix, ByProjectQuota: dirSuffix}[by]
+		outside := filepath.Join(t.TempDir(), "outside")
+		for _, test := range []struct {
+			name string
+			swap func(path string) error
+		}{
+			{"symlink", func(path string) error { return os.Symlink(outside, path) }},
+			{"symlink to the right thing", func(path string) error {
+				return errors.Join(os.Rename(path+".x", path+".y"), os.Symlink(path+".y", path))
+			}},
+			{"FIFO", func(path string) error { return unix.Mkfifo(path, 0o600) }},
+			{"other kind", func(path string) error {
+				if by == ByImage {
+					return os.Mkdir(path, 0o700)
+				}
+				return os.WriteFile(path, nil, 0o600)
+			}},
+			{"second name", func(path string) error {
+				if by == ByProjectQuota {
+					return os.Mkdir(path, 0o700) // of no project
+				}
+				return os.Link(path+".x", path)
+			}},
+			{"of a user", func(path string) error {
+				if by == ByProjectQuota {
+					return os.Mkdir(path, 0o700)
+				}
+				return errors.Join(os.Rename(path+".x", path), os.Chown(path, testUID, 0))
+			}},
+			{"open to others", func(path string) error {
+				if by == ByProjectQuota {
+					return os.Mkdir(path, 0o777)
+				}
+				return errors.Join(os.Rename(path+".x", path), os.Chmod(path, 0o666))
+			}},
+		} {
+			t.Run(test.name, func(t *testing.T) {
+				p := newPlace(t)
+				s := p.open(t, by)
+				if err := os.MkdirAll(outside, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(outside+"/kept", nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				mustMake(t, s, "v", 4<<20, 0)
+				if err := s.Release("v"); err != nil {
+					t.Fatal(err)
+				}
+				path := filepath.Join(p.data, "v"+suffix)
+				if err := errors.Join(os.Rename(path, path+".x"), test.swap(path)); err != nil {
+					t.Fatal(err)
+				}
+				if root, err := s.Root("v"); err == nil {
+					t.Error("the root was opened")
+					root.Close()
+				}
+				if err := s.Remove("v"); err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Stat(outside + "/kept"); err != nil {
+					t.Error(err)
+				}
+				if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+					t.Errorf("still there: %v", err)
+				}
+				os.RemoveAll(path + ".x")
+				os.RemoveAll(path + ".y")
+				mustMake(t, s, "v", 4<<20, 0)
+				mustRoot(t, s, "v").Close()
+			})
 		}
-		t.Log("make", time.Since(start))
-		start = time.Now()
-		f, err := s.Root(name)
+	})
+}
+
+// TestNothing: a host that can do neither says so.
+func TestNothing(t *testing.T) {
+	testutil.RequireRoot(t)
+	s := openStore(t, ByImage)
+	null, err := os.Create(filepath.Join(t.TempDir(), "null"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	null.Close()
+	if err := unix.Mount(null.Name(), "/dev/loop-control", "", unix.MS_BIND, ""); err != nil {
+		t.Skip("no /dev/loop-control to hide: ", err)
+	}
+	err = s.Make("v", 4<<20, 0)
+	if e := unix.Unmount("/dev/loop-control", 0); e != nil {
+		t.Fatal(e)
+	}
+	if !errors.Is(err, ErrNoLoop) || !errors.Is(err, ErrNoQuota) {
+		t.Errorf("%v", err)
+	}
+	if states, err := s.List(); len(states) != 0 || err != nil {
+		t.Error(states, err)
+	}
+}
+
+// TestIDMapped: the root can be shown as another user's, as boxes see it.
+func TestIDMapped(t *testing.T) {
+	kinds(t, func(t *testing.T, by string) {
+		testutil.RequireFeature(t, "id-mapped mounts", linux.ProbeIDMap(t.TempDir()))
+		s := openStore(t, by)
+		mustMake(t, s, "v", 4<<20, 0)
+		const boxUser = 300_000
+		ns, err := linux.NewUserNS(fmt.Sprintf("%d %d 1\n", testUID, boxUser), fmt.Sprintf("%d %d 1\n", testGID, boxUser))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Log("root", time.Since(start))
-		f.Close()
-		start = time.Now()
-		if err := s.Release(name); err != nil {
-			t.Fatal(err)
-		}
-		t.Log("release", time.Since(start))
-		start = time.Now()
-		f, err = s.Root(name)
+		defer ns.Close()
+		root := mustRoot(t, s, "v")
+		tree, err := linux.OpenTree(root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Log("root after release", time.Since(start))
-		os.WriteFile(filepath.Join(s.private.Name(), name, "root", "x"), make([]byte, 1<<20), 0o600)
-		f.Close()
-		start = time.Now()
-	}
-	t.Log(s.List())
-	for _, size := range []int64{1 << 20, 10 << 20, 127 << 20, 129 << 20, 1 << 30, 40 << 30} {
-		if err := s.Make("g", size, 0); err != nil {
-			t.Fatal(err)
-		}
-		f, err := s.Root("g")
+		defer tree.Close()
+		err = linux.MountSetattr(tree, false, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
 		if err != nil {
 			t.Fatal(err)
 		}
-		top, _ := s.mountedTop("g")
-		u, _ := measure(top)
-		sb, _ := os.Stat(filepath.Join(s.dir.Name(), "g.img"))
-		t.Log(size>>12, u.capacity(), u, sb.Size()>>12)
-		top.Close()
-		f.Close()
-	}
-	t.Log(s.List())
-	for _, name := range []string{"a", "b", "c", "g"} {
-		start := time.Now()
-		if err := s.Remove(name); err != nil {
-			t.Fatal(err)
+		if st, err := linux.Fstat(tree); st.Uid != boxUser || err != nil {
+			t.Errorf("belongs to %d, %v", st.Uid, err)
 		}
-		t.Log("remove", time.Since(start))
-	}
+		root.Close()
+		if err := s.Release("v"); err != nil {
+			t.Error(err)
+		}
+		// Still there: the clone is what a box has.
+		if _, err := linux.Fstatfs(tree); err != nil {
+			t.Error(err)
+		}
+		if by == ByImage {
+			if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
+				t.Errorf("removed under a box: %v", err)
+			}
+		}
+	})
 }

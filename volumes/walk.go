@@ -1,0 +1,134 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// walk moves a tree from one project to another, while others may write to it.
+//
+// A directory is changed before it is read. So what is made in it later is in the project
+// already, what was in it is read, and nothing of another project can be renamed into it any more
+// (EXDEV): nothing slips by, whatever is moved about meanwhile. When a project is left, it is the
+// other way round, so that the top tells until the end that there is something left.
+type walk struct {
+	from, to uint32
+	inherit  bool
+	last     bool                      // a directory is changed after what is in it
+	stale    func(project uint32) bool // what may be taken from other projects
+	dev      uint64
+}
+
+// A descriptor is open for each level.
+const maxDepth = 500
+
+func (w *walk) top(dir *os.File) error {
+	st, err := linux.Fstat(dir)
+	if err != nil {
+		return err
+	}
+	w.dev = st.Dev
+	if _, err := dir.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	return w.directory(dir, 0)
+}
+
+func (w *walk) directory(dir *os.File, depth int) error {
+	if depth > maxDepth && w.last {
+		return nil // the walk that went in has not come here
+	}
+	if depth > maxDepth {
+		return refuse("directory", dir.Name(), "has more than %d levels of directories in it", maxDepth)
+	}
+	if !w.last {
+		if err := w.change(dir, w.inherit); err != nil {
+			return err
+		}
+	}
+	for {
+		names, reading := dir.Readdirnames(256)
+		for _, name := range names {
+			if err := w.entry(dir, name, depth); err != nil {
+				return err
+			}
+		}
+		if reading == io.EOF {
+			break
+		}
+		if reading != nil {
+			return reading
+		}
+	}
+	if w.last {
+		return w.change(dir, w.inherit)
+	}
+	return nil
+}
+
+// entry changes what name is, if that is still there, a file or a directory, and of this file
+// system. Nothing else is opened: that could block, or do something.
+func (w *walk) entry(dir *os.File, name string, depth int) error {
+	f, err := linux.Openat2(dir, name, unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EXDEV) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	st, err := linux.Fstat(f)
+	if err != nil || st.Dev != w.dev {
+		return err
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		file, err := linux.Reopen(f, unix.O_RDONLY|unix.O_NONBLOCK)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		return w.change(file, false)
+	case unix.S_IFDIR:
+		sub, err := linux.Reopen(f, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		defer sub.Close()
+		return w.directory(sub, depth+1)
+	}
+	return nil
+}
+
+// change moves f. What is in neither of the two projects is somebody else's plan.
+func (w *walk) change(f *os.File, inherit bool) error {
+	a, err := linux.GetFileAttr(f)
+	if err != nil {
+		return err
+	}
+	if a.Project != w.from && a.Project != w.to {
+		if w.last {
+			return nil
+		}
+		if !w.stale(a.Project) {
+			return refuse("directory", f.Name(), "is in project %d already: what is limited must not be in another project", a.Project)
+		}
+	}
+	if a.Project == w.to && (a.Flags&linux.ProjectInherit != 0) == inherit {
+		return nil
+	}
+	if err := setProject(f, w.to, inherit); err != nil {
+		return fmt.Errorf("moving it to project %d: %w", w.to, err)
+	}
+	return nil
+}
