@@ -41,11 +41,12 @@ case "$e" in *"No space left on device"*|*"quota exceeded"*) echo "full=$w";; es
 for d; do { echo x >"$d/.other"; } 2>/dev/null && [ -s "$d/.other" ] && echo "other=$d"; rm -f "$d/.other"; done
 rm -f "$w/.fill"`
 
-// scriptInodes makes up to $1 files in each of $2 ….
+// scriptInodes makes up to $1 files in each of $2 …. It is "true" that makes them: a
+// shell ends when it cannot open what ":" is to write to.
 const scriptInodes = `n=$1; shift
 for d; do
 	mkdir "$d/.many"; i=0
-	while [ $i -lt $n ]; do { : >"$d/.many/$i"; } 2>"/tmp/.error" || break; i=$((i+1)); done
+	while [ $i -lt $n ]; do { true >"$d/.many/$i"; } 2>"/tmp/.error" || break; i=$((i+1)); done
 	echo "inodes=$d $i"
 	case "$(cat /tmp/.error)" in *"No space left on device"*|*"quota exceeded"*) echo "full=$d";; esac
 	rm -rf "$d/.many"
