@@ -168,7 +168,7 @@ func explainMakeSource(source string, names []string, err error) error {
 		rule = "cannot be made: the file system above %q is read-only"
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
 		rule = "cannot be made: no space or no inode is left for %q"
-	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV):
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.EXDEV), errors.Is(err, unix.EAGAIN):
 		rule = "cannot be made: %q was moved or removed meanwhile"
 	default:
 		return fmt.Errorf("making %q of mount source %q: %w", name, source, err)

@@ -81,11 +81,7 @@ func oneDirectory(files []*os.File, name string) (*os.File, error) {
 	if st, err := linux.Fstat(files[0]); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return nil, errors.Join(fmt.Errorf("not a directory: %w", wire.ErrProtocol), err)
 	}
-	fd, err := unix.FcntlInt(files[0].Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
-	}
-	return os.NewFile(uintptr(fd), name), nil
+	return linux.DupAs(files[0], name)
 }
 
 // LimitDirectory implements engine.Storage.

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"math"
 	"os"
 
 	"github.com/boxd/boxd/engine"
@@ -30,7 +31,9 @@ func (v *volume) full() bool {
 	if err := unix.Fstatfs(int(v.dir.Fd()), &st); err != nil {
 		return false
 	}
-	return st.Blocks > 0 && st.Bavail == 0 || st.Files > 0 && st.Ffree == 0
+	block := max(st.Bsize, 1)
+	left := int64(min(st.Bavail, uint64(math.MaxInt64/block))) * block
+	return st.Blocks > 0 && left <= v.Slack || st.Files > 0 && st.Ffree == 0
 }
 
 // fullVolumes is a set of volumes as bits, by index.

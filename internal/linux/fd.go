@@ -110,13 +110,18 @@ func Fchownat(dir *os.File, name string, uid, gid int) error {
 
 // Dup returns another descriptor of f's open file description, with a number of
 // at least lowest. The caller owns it.
-func Dup(f *os.File, lowest int) (*os.File, error) {
+func Dup(f *os.File, lowest int) (*os.File, error) { return dup(f, lowest, f.Name()) }
+
+// DupAs is Dup with a name for people, where f has been opened by another, or none.
+func DupAs(f *os.File, name string) (*os.File, error) { return dup(f, 0, name) }
+
+func dup(f *os.File, lowest int, name string) (*os.File, error) {
 	fd, err := retryFd(func() (int, error) { return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, lowest) })
 	runtime.KeepAlive(f)
 	if err != nil {
 		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
 	}
-	return os.NewFile(uintptr(fd), f.Name()), nil
+	return os.NewFile(uintptr(fd), name), nil
 }
 
 // CloseAll closes files; nil ones are fine.

@@ -115,7 +115,12 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 		return err
 	}
 	defer src.Close()
-	return volumeError(m.Directory.Path, l.storage.store.LimitTree(src.File, m.Bytes, m.Inodes))
+	dir, err := linux.DupAs(src.File, src.Path)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return volumeError(m.Directory.Path, l.storage.store.LimitTree(dir, m.Bytes, m.Inodes))
 }
 
 // handleOpenDirectory answers with a directory of a mount that is nowhere: it has the

@@ -72,6 +72,8 @@ type Created struct {
 type Volume struct {
 	Path string // in the box
 	Size int64  // bytes; engine.Unlimited where only the number of files is limited
+	// Slack is how many bytes can be left although a write has failed.
+	Slack int64 `json:",omitempty"`
 }
 
 // Box names a box: the body of Remove.
