@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/workspace"
 )
 
 // A volume of the engine that is the workspace of a session is called
@@ -52,6 +53,7 @@ type volumes struct {
 	// looking is held by who asks for all of them; above mu.
 	looking sync.Mutex
 	next    time.Duration // of m.now, before which nobody asks again
+	failing bool          // the last answer was an error
 
 	mu   sync.Mutex
 	used map[string]int64 // bytes, when they were asked for last
@@ -92,7 +94,9 @@ func (v *volumes) await(ctx context.Context, name string) error {
 }
 
 // volumeUse is how many bytes of the volume are used. All volumes are asked for
-// together, and not more often than one workspace is measured.
+// together, and not more often than one workspace is measured. Who cannot be asked, such
+// as a launcher that is being started again, keeps no command waiting: what was known
+// before counts then, and the limit of the volume holds in any case.
 func (m *Manager) volumeUse(ctx context.Context, name string) (int64, error) {
 	v := &m.volumes
 	v.looking.Lock()
@@ -104,22 +108,45 @@ func (m *Manager) volumeUse(ctx context.Context, name string) (int64, error) {
 	if known && began < v.next {
 		return used, nil
 	}
-	if m.options.Storage == nil {
-		return 0, errNoStorage
+	err := m.lookAtVolumes(ctx)
+	if ctx.Err() != nil {
+		return 0, context.Cause(ctx)
 	}
+	if failing := err != nil; failing != v.failing {
+		if v.failing = failing; failing {
+			m.report(Key{}, "", "asking for the use of volumes: "+err.Error())
+		}
+	}
+	v.next = m.now() + max(measureEvery, measureShare*(m.now()-began))
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	used = v.used[name]
+	if v.used == nil {
+		v.used = map[string]int64{}
+	}
+	v.used[name] = used // known from now on
+	return used, nil
+}
+
+// lookAtVolumes asks for all volumes. v.looking is held.
+func (m *Manager) lookAtVolumes(ctx context.Context) error {
+	if m.options.Storage == nil {
+		return errNoStorage
+	}
+	ctx, cancel := context.WithTimeout(ctx, workspace.MaxTime)
+	defer cancel()
 	list, err := m.options.Storage.Volumes(ctx)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	all := make(map[string]int64, len(list))
 	for _, s := range list {
 		all[s.Name] = max(0, s.UsedBytes)
 	}
-	v.mu.Lock()
-	v.used = all
-	v.mu.Unlock()
-	v.next = m.now() + max(measureEvery, measureShare*(m.now()-began))
-	return all[name], nil
+	m.volumes.mu.Lock()
+	m.volumes.used = all
+	m.volumes.mu.Unlock()
+	return nil
 }
 
 // errNoStorage is what a manager without storage says.

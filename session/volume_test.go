@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/workspace"
 )
 
 func sizeOf(n int64) *policy.Size { return ptr(policy.Size(n)) }
@@ -362,4 +363,57 @@ func TestGivenUpVolume(t *testing.T) {
 	b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put([]byte("x"), []byte("damaged")) })
 	b.start()
 	b.eventually("the end of box and volume", func() bool { return len(b.host.ids()) == 0 && len(b.host.volumeNames()) == 0 })
+}
+
+// A launcher that does not answer keeps nobody from running commands: what was known
+// before counts.
+func TestUseOfVolumesThatNobodyTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t)
+		b.policy.TenantDefaults.WorkspaceBytes = 1 << 20
+		b.start()
+		ask := policy.Request{WorkspaceSize: sizeOf(1 << 30)}
+		b.ensure(keyA, ask)
+		b.host.fill(volumeName(keyA), 1000)
+		b.exec(keyA, "true")
+		slow := false
+		b.host.setHook(func(ctx context.Context, op, _ string) error {
+			switch {
+			case op != "volumes":
+				return nil
+			case slow:
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return errors.New("injected")
+		})
+		for range 3 {
+			time.Sleep(measureEvery + time.Minute)
+			began := time.Now()
+			b.exec(keyA, "true")
+			if took := time.Since(began); took > workspace.MaxTime {
+				t.Errorf("a command waited %v", took)
+			}
+			if use, _ := b.Quota("t"); use.WorkspaceBytes != 1000 {
+				t.Errorf("in use: %+v", use)
+			}
+			slow = true
+		}
+		n := 0
+		for _, e := range b.Errors() {
+			if strings.Contains(e.Message, "asking for the use of volumes") {
+				n++
+			}
+		}
+		if n != 1 {
+			t.Errorf("it is reported %d times, want once: %+v", n, b.Errors())
+		}
+		b.host.setHook(nil)
+		b.host.fill(volumeName(keyA), 2<<20)
+		time.Sleep(measureEvery + 2*time.Minute)
+		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrQuota) {
+			t.Errorf("exec: %v, want a quota", err)
+		}
+		b.Close(ctx, false)
+	})
 }
