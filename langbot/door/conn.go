@@ -150,20 +150,20 @@ func (c *conn) begin(size int) bool {
 // run does one action and answers it.
 func (c *conn) run(r protocol.Request, size int) {
 	data, err := c.do(r)
+	var b []byte
+	switch {
+	case c.ctx.Err() != nil: // nobody is there for the answer
+	case err != nil:
+		b = protocol.Failure(r.Seq, err)
+	default:
+		b = protocol.Success(r.Seq, data)
+	}
+	// Before the peer can have the answer, and after the memory for it is taken.
 	c.mu.Lock()
 	c.actions--
 	c.asking -= size
 	c.mu.Unlock()
-	if c.ctx.Err() != nil {
-		return // nobody is there for the answer
-	}
-	var b []byte
-	if err != nil {
-		b = protocol.Failure(r.Seq, err)
-	} else {
-		b = protocol.Success(r.Seq, data)
-	}
-	if c.out.add(b) {
+	if b != nil && c.out.add(b) {
 		c.out.flush()
 	}
 }

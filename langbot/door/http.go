@@ -157,9 +157,11 @@ func (d *Door) serveActions(w http.ResponseWriter, r *http.Request) {
 
 // upgrade answers the request, and pins the instance of the first that succeeds.
 func (d *Door) upgrade(w http.ResponseWriter, r *http.Request, instance string) *conn {
-	if !d.o.PerConnection && d.Instance() == "" {
-		d.pinning.Lock()
-		defer d.pinning.Unlock()
+	if !d.o.PerConnection {
+		if d.Instance() == "" {
+			d.pinning.Lock()
+			defer d.pinning.Unlock()
+		}
 		if pinned := d.Instance(); pinned != "" && pinned != instance { // somebody was faster
 			d.unauthorized(w, r, "instance")
 			return nil

@@ -54,7 +54,8 @@ func (m *meter) Read(p []byte) (int, error) {
 	if broken == nil {
 		return n, err
 	}
-	m.broken = broken
+	m.broken, m.frames.lenient = broken, true
+	m.frames.feed(p[good:n])
 	return good, nil
 }
 
@@ -86,7 +87,7 @@ func (m *meter) finish(d time.Duration) {
 // It may be called when nobody reads any more.
 func (m *meter) drain() {
 	m.finish(m.times.linger)
-	m.broken, m.frames.lenient = nil, true
+	m.broken, m.frames.lenient = nil, true // of the library's kind, too
 	buf := make([]byte, 32<<10)
 	for !m.frames.closed {
 		if _, err := m.Read(buf); err != nil {
