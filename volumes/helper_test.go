@@ -165,6 +165,8 @@ func tryAsUser(dir *os.File, fn func() error) error {
 		if err := unix.Fchdir(int(dir.Fd())); err != nil {
 			return err
 		}
+		// The thread may live on for a moment, and must not keep the volume busy.
+		defer unix.Chdir("/")
 		for _, call := range [][2]uintptr{{unix.SYS_SETGROUPS, 0}, {unix.SYS_SETRESGID, testGID}, {unix.SYS_SETRESUID, testUID}} {
 			id := call[1]
 			if _, _, errno := unix.RawSyscall(call[0], id, id, id); errno != 0 {
@@ -234,7 +236,7 @@ func playHelper(role string, args []string) {
 	var err error
 	switch role {
 	case "cycle":
-		err = playCycle(args[0], args[1], args[2])
+		err = playCycle(args[0], args[1], args[2], args[3])
 	case "userns":
 		err = playUserNS()
 	default:

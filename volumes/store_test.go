@@ -238,7 +238,9 @@ func TestBusy(t *testing.T) {
 	if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
 		t.Errorf("removed while a box has it: %v", err)
 	}
-	asUser(t, mustRoot(t, s, "v"), func() error { return os.WriteFile("f", nil, 0o600) })
+	root = mustRoot(t, s, "v")
+	asUser(t, root, func() error { return os.WriteFile("f", nil, 0o600) })
+	root.Close()
 	if err := s.Release("v"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,3 @@
+package volumes
+
+func playUserNS() error { return nil }
