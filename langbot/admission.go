@@ -3,38 +3,114 @@ package langbot
 import (
 	"context"
 	"encoding/json"
+	"path"
+	"strings"
 
+	"github.com/boxd/boxd/langbot/grants"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// requiredBackend is the only backend that clients accept where admission is required.
-const requiredBackend = "nsjail"
-
-// admission is the part of box_init about managed deployments.
-type admission struct {
-	required bool
+// configureAdmission takes over the policy of box_init. It is one for the whole server:
+// an instance that says nothing of admission does not speak for the one that does.
+func (s *Server) configureAdmission(instance string, raw json.RawMessage) error {
+	s.mu.Lock()
+	owner := s.admits
+	s.mu.Unlock()
+	if owner != "" && owner != instance {
+		return nil
+	}
+	if err := s.book.Configure(raw); err != nil {
+		return err
+	}
+	policy, invalid := s.book.Policy()
+	if invalid != nil {
+		s.log.Error("box.admission: nobody is admitted", "instance", instance, "error", invalid)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.strict = cached{}
+	if policy.Required {
+		s.admits = instance
+	}
+	return nil
 }
 
-func parseAdmission(raw json.RawMessage) admission { return admission{} }
-
-// after is a with what old does not let go: once admission is required, it stays that.
-func (a admission) after(old admission) admission { return a }
-
-// keepAdmission makes sure that a restart does not forget that admission is required.
-func (s *Server) keepAdmission(instance string, st *settings) error { return nil }
-
-func (k *call) admit(ctx context.Context) error { return nil }
-
-func (k *call) applyAdmission(spec *protocol.BoxSpec) error { return nil }
-
-func (s *Server) mayRelay(at protocol.Context) error { return nil }
-
-func (k *call) upsertGrant(ctx context.Context) (any, error) {
-	return nil, protocol.Errorf(protocol.Admission, "admission is not required here")
+// admit says whether the action may be done where admission is required.
+func (k *call) admit(ctx context.Context) error {
+	policy, invalid := k.s.book.Policy()
+	if !policy.Required {
+		return nil
+	}
+	if invalid != nil {
+		return invalid
+	}
+	if r := k.s.readiness(ctx, k.settings()); !r.Ready {
+		return protocol.Errorf(protocol.Readiness, "%s (failed checks: %s)", notReady, strings.Join(r.failed(), ", "))
+	}
+	if _, err := k.s.book.Live(k.at); err != nil {
+		k.s.background(func(ctx context.Context) { k.s.clearDue(ctx) }) // it may have expired just now
+		return err
+	}
+	switch k.action {
+	case "box_exec", "box_create_session":
+		return nil // their session is given its name
+	}
+	id, err := k.session()
+	if err != nil {
+		return err
+	}
+	if err := grants.CheckSession(k.at, id); err != nil {
+		return err
+	}
+	if strings.HasSuffix(k.action, "_managed_process") {
+		return grants.ErrProcesses
+	}
+	return nil
 }
 
-func (k *call) revokeGrant(ctx context.Context) (any, error) {
-	return nil, protocol.Errorf(protocol.Admission, "admission is not required here")
+// applyAdmission puts the policy in the place of what a spec says.
+func (k *call) applyAdmission(ctx context.Context, spec *protocol.BoxSpec) error {
+	policy, _ := k.s.book.Policy()
+	if !policy.Required {
+		return nil
+	}
+	return policy.Apply(spec, grants.Owned{
+		HostPath: path.Join(k.settings().local.workspace, "tenants", k.at.Namespace()),
+		Skill:    func(name string) (string, error) { return k.skillRoot(ctx, name) },
+	})
 }
 
-func (s *Server) strictReadiness(ctx context.Context, st *settings) readiness { return readiness{} }
+// skillRoot is where the skill of a name is.
+func (k *call) skillRoot(ctx context.Context, name string) (string, error) {
+	data, err := json.Marshal(map[string]string{"name": name})
+	if err != nil {
+		return "", err
+	}
+	out, err := k.s.skills.Do(ctx, k.at.Namespace(), "box_get_skill", data, nil)
+	if err != nil {
+		return "", err
+	}
+	if data, err = json.Marshal(out); err != nil {
+		return "", err
+	}
+	var reply struct {
+		Skill *struct {
+			Root string `json:"package_root"`
+		} `json:"skill"`
+	}
+	if err := json.Unmarshal(data, &reply); err != nil {
+		return "", err
+	}
+	if reply.Skill == nil || reply.Skill.Root == "" {
+		return "", protocol.Errorf(protocol.BoxValidation, "Skill %q not found", name)
+	}
+	return reply.Skill.Root, nil
+}
+
+// mayRelay says whether managed processes may be reached at all.
+func (s *Server) mayRelay() error {
+	if policy, _ := s.book.Policy(); policy.Required {
+		return grants.ErrProcesses
+	}
+	return nil
+}

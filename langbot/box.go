@@ -72,7 +72,7 @@ func (s *Server) forget(b *box) {
 		s.mu.Unlock()
 		return
 	}
-	noted := s.store.remove(sessionsBucket, b.physical)
+	noted := s.store.remove(b.physical)
 	list := make([]*process, 0, len(b.processes))
 	for _, p := range b.processes {
 		list = append(list, p)
@@ -136,7 +136,7 @@ func (s *Server) noteLocked(b *box) *change {
 		}
 		r.Processes[p.id] = p.processRecord
 	}
-	return s.store.put(sessionsBucket, b.physical, r)
+	return s.store.put(b.physical, r)
 }
 
 // background does something that no client waits for, or that goes on without one. ctx ends

@@ -81,6 +81,10 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	// are both removed when the next server opens.
 	noted := s.noteLocked(b)
 	s.mu.Unlock()
+	if err := k.stillAllowed(ctx); err != nil {
+		s.forget(b)
+		return nil, err
+	}
 	view, err := s.sessions.Ensure(ctx, k.who(), b.key, r)
 	if err == nil && !view.Created {
 		// One that nobody knows any more: what it is, and what is in it, is not known.
@@ -119,4 +123,21 @@ func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) erro
 	noted := k.s.noteLocked(b)
 	k.s.mu.Unlock()
 	return noted.wait()
+}
+
+// stillAllowed is asked once a session is in the registry: whoever ends the sessions of a
+// workspace has said before that there may be no more of them, and then looks there. So
+// either it finds this one, or this one finds that it may not be.
+func (k *call) stillAllowed(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if err := k.s.fence.Check(k.at); err != nil {
+		return err
+	}
+	if policy, _ := k.s.book.Policy(); !policy.Required {
+		return nil
+	}
+	_, err := k.s.book.Live(k.at)
+	return err
 }

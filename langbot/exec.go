@@ -28,7 +28,7 @@ const maxTries = 3
 
 // exec runs a command in the session that the spec asks for.
 func (k *call) exec(ctx context.Context) (any, error) {
-	spec, err := k.spec(true)
+	spec, err := k.spec(ctx, true)
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +57,7 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 		Timeout: seconds(spec.TimeoutSec), KeepBackground: true,
 	})
 	out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
-		SessionID: b.logical(), BackendName: k.backendName(), Status: protocol.Completed,
+		SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,
 		Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
 	}}
 	if errors.Is(err, session.ErrNotFound) {

@@ -21,11 +21,10 @@ func (k *call) init(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	next.admission = next.admission.after(old.admission)
 	if err := s.makeWorkspace(ctx, next.local); err != nil {
 		return nil, err
 	}
-	if err := s.keepAdmission(k.at.Instance, next); err != nil {
+	if err := s.configureAdmission(k.at.Instance, next.said["admission"]); err != nil {
 		return nil, err
 	}
 	if len(next.local.ignored) > 0 {
@@ -33,7 +32,7 @@ func (k *call) init(ctx context.Context) (any, error) {
 	}
 	s.log.Info("box_init", "instance", k.at.Instance, "settings", next.describe())
 	s.mu.Lock()
-	s.settings[k.at.Instance] = next
+	s.settings[k.at.Instance], s.latest = next, k.at.Instance
 	s.mu.Unlock()
 	return map[string]any{"initialized": true}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/langbot/attest"
-	"github.com/boxd/boxd/langbot/protocol"
 )
 
 // readiness is the readiness object of the protocol, and with it what this host was
@@ -41,14 +40,14 @@ const (
 // standardAge is how old measurements may be where nothing depends on them.
 const standardAge = 10 * time.Minute
 
-var errNotReady = protocol.Errorf(protocol.Readiness, "managed sandbox isolation is not ready")
+const notReady = "managed sandbox isolation is not ready"
 
 // readiness asks the engine and, if it is there, measures.
 func (s *Server) readiness(ctx context.Context, st *settings) readiness {
-	if st.required {
-		return s.strictReadiness(ctx, st)
+	if policy, invalid := s.book.Policy(); policy.Required {
+		return s.strictReadiness(ctx, st, policy, invalid)
 	}
-	r := readiness{Mode: modeStandard, Backend: readyBackend{backend: s.backendOf(ctx, st)}}
+	r := readiness{Mode: modeStandard, Backend: readyBackend{backend: s.backend(ctx)}}
 	r.Checks = map[string]bool{"backend_available": r.Backend.Available}
 	r.Ready = r.Backend.Available
 	r.Guarantees = guarantees(s.measure(ctx, r.Backend.Available, standardAge))
@@ -72,16 +71,11 @@ func guarantees(r attest.Report) map[string]guarantee {
 	return out
 }
 
-// Ready is the body of /readyz. No instance asks there: as long as one of them requires
-// admission, its answer counts.
+// Ready is the body of /readyz. No instance asks there, so it is about the one that has
+// said something last.
 func (s *Server) Ready(ctx context.Context) (any, bool) {
 	s.mu.Lock()
-	st := s.base
-	for _, own := range s.settings {
-		if own.required || !st.required {
-			st = own
-		}
-	}
+	st := s.settingsLocked(s.latest)
 	s.mu.Unlock()
 	r := s.readiness(ctx, st)
 	r.Resources = s.resources()

@@ -14,7 +14,7 @@ import (
 // because nobody knows what it is.
 func (s *Server) takeOver() error {
 	var stale []string
-	err := s.store.load(sessionsBucket, func(physical string, value []byte) {
+	err := s.store.load(func(physical string, value []byte) {
 		var r record
 		if json.Unmarshal(value, &r) != nil || !s.adopt(physical, r) {
 			stale = append(stale, physical)
@@ -24,7 +24,7 @@ func (s *Server) takeOver() error {
 		return err
 	}
 	for _, physical := range stale {
-		if err := s.store.remove(sessionsBucket, physical).wait(); err != nil {
+		if err := s.store.remove(physical).wait(); err != nil {
 			return err
 		}
 	}

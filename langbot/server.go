@@ -5,11 +5,13 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"time"
 
 	"go.etcd.io/bbolt"
 
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/fence"
+	"github.com/boxd/boxd/langbot/grants"
 	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/session"
 )
@@ -22,6 +24,7 @@ type Server struct {
 	db       *bbolt.DB
 	store    *store
 	fence    *fence.Fence
+	book     *grants.Book
 	skills   *skills.Store
 	base     *settings // of every instance that has said nothing yet
 	skillState
@@ -36,6 +39,9 @@ type Server struct {
 	boxes    map[string]*box      // by physical id, in every state
 	byKey    map[string]*box      // the same, by the manager's id
 	settings map[string]*settings // by instance
+	admits   string               // the instance whose policy requires admission; empty: none has said so yet
+	latest   string               // the instance that has said something last
+	strict   cached               // readiness where admission is required
 }
 
 var _ door.Backend = (*Server)(nil)
@@ -66,12 +72,16 @@ func (s *Server) open() (err error) {
 	if s.fence, err = fence.Open(s.db, s.maxRecords, s.advanced); err != nil {
 		return err
 	}
+	if s.book, err = grants.Open(s.db, time.Now); err != nil {
+		return err
+	}
 	sub := s.sessions.Subscribe(s.o.Tenant, 0)
 	if err := s.takeOver(); err != nil {
 		sub.Close()
 		return err
 	}
 	s.wg.Go(func() { s.follow(sub) })
+	s.wg.Go(s.sweep)
 	return nil
 }
 

@@ -11,12 +11,12 @@ import (
 )
 
 // spec reads the request's spec, as far as admission lets it stand.
-func (k *call) spec(forExec bool) (*protocol.BoxSpec, error) {
+func (k *call) spec(ctx context.Context, forExec bool) (*protocol.BoxSpec, error) {
 	spec, err := protocol.ParseBoxSpec(k.data, forExec)
 	if err != nil {
 		return nil, err
 	}
-	if err := k.applyAdmission(&spec); err != nil {
+	if err := k.applyAdmission(ctx, &spec); err != nil {
 		return nil, err
 	}
 	return &spec, nil
@@ -24,7 +24,7 @@ func (k *call) spec(forExec bool) (*protocol.BoxSpec, error) {
 
 // createSession makes sure that there is the session that the spec asks for.
 func (k *call) createSession(ctx context.Context) (any, error) {
-	spec, err := k.spec(false)
+	spec, err := k.spec(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (k *call) info(b *box, v session.View) protocol.SessionInfo {
 	spec := b.spec
 	k.s.mu.Unlock()
 	return protocol.SessionInfo{
-		SessionID: b.logical(), BackendName: k.backendName(), BackendSessionID: v.Box,
+		SessionID: b.logical(), BackendName: k.s.backendName(), BackendSessionID: v.Box,
 		Image: spec.Image, Network: spec.Network, HostPath: spec.HostPath, HostPathMode: spec.HostPathMode, MountPath: spec.MountPath,
 		Persistent: spec.Persistent, CPUs: spec.CPUs, MemoryMB: spec.MemoryMB, PidsLimit: spec.PidsLimit,
 		ReadOnlyRootfs: spec.ReadOnlyRootfs, WorkspaceQuotaMB: spec.WorkspaceQuotaMB,

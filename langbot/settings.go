@@ -15,7 +15,6 @@ type settings struct {
 	said   map[string]json.RawMessage // top-level keys of box_init, as they were merged
 	limits protocol.Limits
 	local  local
-	admission
 }
 
 // settingsLocked are those of an instance. s.mu is held.
@@ -49,7 +48,6 @@ func (old *settings) merged(data json.RawMessage, roots []string) (*settings, er
 	if next.local, err = parseLocal(next.said["local"], roots); err != nil {
 		return nil, err
 	}
-	next.admission = parseAdmission(next.said["admission"])
 	return next, nil
 }
 

@@ -3,6 +3,9 @@ package langbot
 import (
 	"context"
 	"time"
+
+	"github.com/boxd/boxd/langbot/grants"
+	"github.com/boxd/boxd/langbot/protocol"
 )
 
 // backend is the engine as a client sees it.
@@ -11,23 +14,21 @@ type backend struct {
 	Available bool    `json:"available"`
 }
 
-// backendName is the name that the instance is told: where admission is required, the one
-// that it requires.
-func (k *call) backendName() string { return k.s.backendNameFor(k.settings()) }
-
-func (s *Server) backendNameFor(st *settings) string {
-	if st.required {
-		return requiredBackend
+// backendName is the name that clients are told: where admission is required, the only one
+// that they accept there.
+func (s *Server) backendName() string {
+	if p, _ := s.book.Policy(); p.Required {
+		return grants.RequiredBackend
 	}
 	return s.o.BackendName
 }
 
-// backendOf asks the engine. Without one there is no name.
-func (s *Server) backendOf(ctx context.Context, st *settings) backend {
+// backend asks the engine. Without one there is no name.
+func (s *Server) backend(ctx context.Context) backend {
 	if s.o.Health(ctx) != nil {
 		return backend{}
 	}
-	name := s.backendNameFor(st)
+	name := s.backendName()
 	return backend{&name, true}
 }
 
@@ -39,7 +40,7 @@ func (k *call) status(ctx context.Context) (any, error) {
 	running := k.s.runningLocked(func(p *process) bool { return p.b.at == k.at })
 	k.s.mu.Unlock()
 	return map[string]any{
-		"backend": k.s.backendOf(ctx, st), "active_sessions": len(own), "managed_processes": running,
+		"backend": k.s.backend(ctx), "active_sessions": len(own), "managed_processes": running,
 		"session_ttl_sec": int64(k.s.ttl() / time.Second), "limits": st.limits,
 	}, nil
 }
@@ -57,24 +58,22 @@ func (s *Server) ttl() time.Duration {
 // health says whether there is a backend; where admission is required, whether it is
 // isolated as it must be.
 func (k *call) health(ctx context.Context) (any, error) {
-	st := k.settings()
-	if !st.required {
-		return k.s.backendOf(ctx, st), nil
+	if p, _ := k.s.book.Policy(); !p.Required {
+		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, st)
+	r := k.s.readiness(ctx, k.settings())
 	if !r.Ready {
-		return nil, errNotReady
+		return nil, protocol.Errorf(protocol.Readiness, notReady)
 	}
 	return r, nil
 }
 
 // backendInfo is health that never fails.
 func (k *call) backendInfo(ctx context.Context) (any, error) {
-	st := k.settings()
-	if !st.required {
-		return k.s.backendOf(ctx, st), nil
+	if p, _ := k.s.book.Policy(); !p.Required {
+		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, st)
+	r := k.s.readiness(ctx, k.settings())
 	return map[string]any{"name": r.Backend.Name, "available": r.Backend.Available, "readiness": r}, nil
 }
 

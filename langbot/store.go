@@ -12,11 +12,9 @@ import (
 	"go.etcd.io/bbolt"
 )
 
-// The buckets of this package in the database; fence and grants have theirs.
-var (
-	sessionsBucket = []byte("sessions") // record by physical id
-	initBucket     = []byte("init")     // what must hold before the next box_init, by instance
-)
+// sessionsBucket holds a record by its physical id. Fence and grants have buckets of their
+// own in the same database.
+var sessionsBucket = []byte("sessions")
 
 // dbTimeout bounds the wait for bbolt's lock. Whoever holds the state directory's lock
 // is alone.
@@ -53,12 +51,8 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 		return nil, err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		for _, name := range [][]byte{sessionsBucket, initBucket} {
-			if _, err := tx.CreateBucketIfNotExists(name); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err := tx.CreateBucketIfNotExists(sessionsBucket)
+		return err
 	})
 	if err != nil {
 		db.Close()
@@ -80,7 +74,6 @@ type store struct {
 
 // change puts one value, or deletes it if it is nil.
 type change struct {
-	bucket     []byte
 	key, value []byte
 	done       chan error // gets one
 }
@@ -88,21 +81,21 @@ type change struct {
 // wait returns once the change is on disk.
 func (c *change) wait() error { return <-c.done }
 
-// put hands over a value without waiting. Changes are written in the order in which they
+// put hands over a record without waiting. Changes are written in the order in which they
 // were handed over.
-func (s *store) put(bucket []byte, key string, value any) *change {
+func (s *store) put(key string, value record) *change {
 	b, err := json.Marshal(value)
 	if err != nil {
 		c := &change{done: make(chan error, 1)}
 		c.done <- err
 		return c
 	}
-	return s.hand(&change{bucket: bucket, key: []byte(key), value: b})
+	return s.hand(&change{key: []byte(key), value: b})
 }
 
 // remove hands over a deletion.
-func (s *store) remove(bucket []byte, key string) *change {
-	return s.hand(&change{bucket: bucket, key: []byte(key)})
+func (s *store) remove(key string) *change {
+	return s.hand(&change{key: []byte(key)})
 }
 
 func (s *store) hand(c *change) *change {
@@ -152,8 +145,8 @@ func (s *store) commit(batch []*change) (err error) {
 		}
 	}()
 	return s.db.Update(func(tx *bbolt.Tx) error {
+		b := tx.Bucket(sessionsBucket)
 		for _, c := range batch {
-			b := tx.Bucket(c.bucket)
 			var err error
 			if c.value == nil {
 				err = b.Delete(c.key)
@@ -168,10 +161,10 @@ func (s *store) commit(batch []*change) (err error) {
 	})
 }
 
-// load calls each for all values of a bucket.
-func (s *store) load(bucket []byte, each func(key string, value []byte)) error {
+// load calls each for all records.
+func (s *store) load(each func(key string, value []byte)) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
-		return tx.Bucket(bucket).ForEach(func(k, v []byte) error {
+		return tx.Bucket(sessionsBucket).ForEach(func(k, v []byte) error {
 			each(string(k), v)
 			return nil
 		})
