@@ -46,6 +46,15 @@ func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance st
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
 	c.out.init(ws, d.times.write)
 	ws.EnableWriteCompression(false)
+	// The library's own handler gives up after a second, and the connection with it: a
+	// peer whose event loop stalls while we write to it would be lost.
+	ws.SetPingHandler(func(data string) error {
+		err := ws.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(d.times.write))
+		if errors.Is(err, websocket.ErrCloseSent) {
+			return nil
+		}
+		return err
+	})
 	return c
 }
 
