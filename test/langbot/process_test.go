@@ -26,7 +26,7 @@ type info struct {
 // launch starts a managed process.
 func (b *bot) launch(session, id, command string, args ...string) info {
 	b.w.t.Helper()
-	return b.launchSpec(session, object{"process_id": id, "command": command, "args": args})
+	return b.launchSpec(session, object{"process_id": id, "command": command, "args": append([]string{}, args...)})
 }
 
 func (b *bot) launchSpec(session string, s object) (i info) {
@@ -123,10 +123,10 @@ func TestProcessStop(t *testing.T) {
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	// Its stdin is closed first: a filter ends by itself.
-	b.launch("s", "filter", "sh", "-c", "cat; echo eof > /workspace/filter; exec sleep 1000")
+	b.launch("s", "filter", "sh", "-c", "trap '' TERM; echo > /workspace/up3; cat; echo eof > /workspace/filter")
 	b.launch("s", "polite", "sh", "-c", `trap 'echo term > /workspace/polite; exit 0' TERM; echo > /workspace/up; while :; do sleep 0.05; done`)
 	b.launch("s", "stubborn", "sh", "-c", `trap '' TERM; echo > /workspace/up2; while :; do sleep 0.05; done`)
-	b.sh(spec("s", nil), "while ! test -f /workspace/up2 -a -f /workspace/up; do sleep 0.01; done")
+	b.sh(spec("s", nil), "while ! test -f /workspace/up2 -a -f /workspace/up -a -f /workspace/up3; do sleep 0.01; done")
 	for _, id := range []string{"filter", "polite"} {
 		began := time.Now()
 		if out := b.call("box_stop_managed_process", object{"session_id": "s", "process_id": id}); out["stopped"] != id {

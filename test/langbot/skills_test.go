@@ -3,6 +3,7 @@ package langbot
 import (
 	"archive/zip"
 	"bytes"
+	"crypto/md5"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
@@ -54,8 +55,12 @@ func archive(t *testing.T, files ...string) []byte {
 // and changed by the box, and what it changed is there for the store.
 func TestSkillInABox(t *testing.T) {
 	b := begin(t).bot("i", "w")
+	var numbers string
+	for i := range 30_000 {
+		numbers += fmt.Sprintln(i * i)
+	}
 	key := b.upload(archive(t, "pack/SKILL.md", "---\nname: greet\ndescription: says hello\n---\nRun run.sh.\n", "pack/run.sh", "#!/bin/sh\necho hello from $(dirname $0)\n",
-		"pack/big.bin", strings.Repeat("0123456789abcdef", 4000)))
+		"pack/big.txt", numbers))
 	got := b.call("box_install_skill_zip", object{"file_key": key, "filename": "greet.zip", "source_paths": []string{}})
 	skills := got["skills"].([]any)
 	if len(skills) != 1 || skills[0].(object)["name"] != "greet" {
@@ -63,7 +68,7 @@ func TestSkillInABox(t *testing.T) {
 	}
 	root := skills[0].(object)["package_root"].(string)
 	s := spec("s", object{"extra_mounts": []object{{"host_path": root, "mount_path": "/workspace/.skills/greet", "mode": "rw"}}})
-	if out := b.sh(s, "sh .skills/greet/run.sh; echo noted > .skills/greet/note; wc -c < .skills/greet/big.bin"); out != "hello from .skills/greet\n64000" {
+	if out := b.sh(s, "sh .skills/greet/run.sh; echo noted > .skills/greet/note; md5sum < .skills/greet/big.txt"); out != fmt.Sprintf("hello from .skills/greet\n%x  -", md5.Sum([]byte(numbers))) {
 		t.Errorf("%q", out)
 	}
 	if out := b.call("box_read_skill_file", object{"name": "greet", "path": "note"}); out["content"] != "noted\n" {
