@@ -34,7 +34,7 @@ func startService(t *testing.T) *native.Service {
 	if err := os.Chmod(dir, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	socket, err := native.StartLauncher(t.Context(), native.LauncherOptions{InitPath: initPath, StateDir: dir})
+	socket, err := native.StartLauncher(t.Context(), native.LauncherOptions{InitPath: initPath, StateDir: dir, DataDir: dataDir(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,12 +52,13 @@ const (
 var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespaceProbes,
 	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes}
 
-// companions are probes that need a process beside them in the box, which the test
-// starts, by what kind of process that is.
+// companions are probes that need something beside them in the box, which the test
+// makes, by what kind of thing that is.
 var companions = map[string][]probe{
 	"builtin":  builtinProbes,
 	"managed":  managedProbes,
 	"stranger": strangerProbes,
+	"volume":   volumeProbes,
 }
 
 func main() {
