@@ -137,7 +137,7 @@ func (e *experiment) cgroup() error {
 	if err := e.box.Update(e.ctx, engine.Change{Limits: &engine.Limits{CPUs: cpus}}); err != nil {
 		return e.failed(err, CgroupV2)
 	}
-	spin, _, err := e.command("sh", "-c", scriptSpin, "sh", fmt.Sprint(spins))
+	spin, _, err := e.timed(spinTime, "sh", "-c", scriptSpin, "sh", fmt.Sprint(spins))
 	if err != nil {
 		return e.failed(err, CgroupV2)
 	}

@@ -17,8 +17,9 @@ const (
 	hogBlock  = "64M" // for dd, which fills a buffer of that size
 	pids      = 32
 	forks     = 64
-	cpus      = 0.25  // of a processor, while it spins
-	spins     = 60000 // some 50 ms of a processor
+	cpus      = 0.1   // of a processor while it spins: 10 ms, then it waits for 90
+	spins     = 40000 // 15 to 40 ms of a processor
+	spinTime  = 500 * time.Millisecond
 	maxOutput = 1 << 20
 )
 
@@ -117,9 +118,13 @@ func oneLine(format string, a ...any) string {
 
 // command runs args in the box.
 func (e *experiment) command(args ...string) (engine.Result, string, error) {
+	return e.timed(measureTime, args...)
+}
+
+func (e *experiment) timed(limit time.Duration, args ...string) (engine.Result, string, error) {
 	var out strings.Builder
 	r, err := engine.Run(e.ctx, e.box, engine.Command{
-		Args: args, Env: []string{"LC_ALL=C"}, Dir: "/", Stdout: &out, OutputLimit: maxOutput, Timeout: measureTime,
+		Args: args, Env: []string{"LC_ALL=C"}, Dir: "/", Stdout: &out, OutputLimit: maxOutput, Timeout: limit,
 	})
 	return r, out.String(), err
 }
