@@ -1,0 +1,184 @@
+package linerelay
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// pipeWriter is the answer to a request that came through a pipe.
+type pipeWriter struct {
+	conn   net.Conn
+	header http.Header
+}
+
+func (w *pipeWriter) Header() http.Header         { return w.header }
+func (w *pipeWriter) Write(p []byte) (int, error) { return w.conn.Write(p) }
+func (w *pipeWriter) WriteHeader(int)             {}
+func (w *pipeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return w.conn, bufio.NewReadWriter(bufio.NewReader(w.conn), bufio.NewWriter(w.conn)), nil
+}
+
+// piped runs f with a client of a relay, in a bubble whose time is not the world's.
+func piped(t *testing.T, history int, f func(t *testing.T, p *proc, c *client)) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProc(history)
+		r := New(p.source())
+		there, here := net.Pipe()
+		served := make(chan struct{})
+		go func() {
+			defer close(served)
+			req, err := http.ReadRequest(bufio.NewReader(there))
+			if err == nil {
+				r.Serve(&pipeWriter{there, http.Header{}}, req)
+			}
+		}()
+		ws, _, err := websocket.NewClient(here, &url.URL{Scheme: "ws", Host: "relay"}, nil, 4096, 4096)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(t, p, &client{ws, t})
+		ws.Close()
+		<-served
+		r.Close(1000, "")
+	})
+}
+
+// messages are those that come until the client is gone, with the time that had passed.
+func messages(c *client, began time.Time) <-chan string {
+	out := make(chan string, 1000)
+	go func() {
+		defer close(out)
+		for {
+			_, m, err := c.ReadMessage()
+			if err != nil {
+				return
+			}
+			out <- fmt.Sprintf("%v %s", time.Since(began), m)
+		}
+	}()
+	return out
+}
+
+// TestIdle: what has no newline is sent after a while, and not before.
+func TestIdle(t *testing.T) {
+	type step struct {
+		after time.Duration
+		text  string
+	}
+	const ms = time.Millisecond
+	long := strings.Repeat("x", atomicWrite+1)
+	for _, c := range []struct {
+		name  string
+		steps []step
+		want  []string
+	}{
+		{"prompt", []step{{0, "> "}}, []string{"50ms > "}},
+		{"prompt behind lines", []step{{0, "a\nb\n> "}}, []string{"0s a\n", "0s b\n", "50ms > "}},
+		{"each byte counts anew", []step{{0, "a"}, {49 * ms, "b"}, {49 * ms, "c"}}, []string{"148ms abc"}},
+		{"the newline comes in time", []step{{0, "a"}, {49 * ms, "\n"}}, []string{"49ms a\n"}},
+		{"the newline comes too late", []step{{0, "a"}, {51 * ms, "\n"}}, []string{"50ms a", "51ms \n"}},
+		{"a cut character stays", []step{{0, "a\xe2\x82"}, {time.Hour, "\xac"}}, []string{"50ms a", "1h0m0.05s €"}},
+		{"nothing but a part of a character", []step{{0, "\xc3"}, {time.Hour, "\xa9\n"}}, []string{"1h0m0s é\n"}},
+		{"document", []step{{0, `{"a":`}, {999 * ms, "1}"}, {999 * ms, "\n"}}, []string{"1.998s {\"a\":1}\n"}},
+		{"document without an end", []step{{0, `{"a":`}}, []string{"1s {\"a\":"}},
+		{"more than is written at once", []step{{0, long}, {999 * ms, "\n"}}, []string{"999ms " + long + "\n"}},
+		{"more, without an end", []step{{0, long}}, []string{"1s " + long}},
+		{"drops", func() (s []step) {
+			for range 60 {
+				s = append(s, step{30 * ms, "."})
+			}
+			return s
+		}(), []string{"1.03s " + strings.Repeat(".", 34), "1.85s " + strings.Repeat(".", 26)}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []string
+			piped(t, 64<<10, func(t *testing.T, p *proc, ws *client) {
+				out := messages(ws, time.Now())
+				for _, s := range c.steps {
+					time.Sleep(s.after)
+					synctest.Wait()
+					p.out.print(s.text)
+				}
+				time.Sleep(5 * time.Second)
+				synctest.Wait()
+				for len(out) > 0 {
+					got = append(got, <-out)
+				}
+			})
+			if fmt.Sprintf("%.200q", got) != fmt.Sprintf("%.200q", c.want) {
+				t.Errorf("got %.100q, want %.100q", got, c.want)
+			}
+		})
+	}
+}
+
+// TestNoPolling: an idle relay does nothing but ping.
+func TestNoPolling(t *testing.T) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+		pings := 0
+		c.SetPingHandler(func(string) error {
+			pings++
+			return c.WriteControl(websocket.PongMessage, nil, time.Now().Add(time.Second))
+		})
+		out := messages(c, time.Now())
+		p.out.print("x\n")
+		<-out
+		synctest.Wait()
+		before := p.out.reads
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if p.out.reads != before || pings != 80 {
+			t.Errorf("in an hour: %d reads, %d pings, want none and 80", p.out.reads-before, pings)
+		}
+		<-p.touched // of the first line
+		p.out.print("a\n")
+		p.out.print("b\n")
+		<-out
+		<-out
+		<-p.touched
+		synctest.Wait()
+		if len(p.touched) != 0 {
+			t.Error("touched twice in a second")
+		}
+	})
+}
+
+// TestSilent: a client that is not there any more is noticed after ping and pong.
+func TestSilent(t *testing.T) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+		c.SetPingHandler(func(string) error { return nil })
+		began := time.Now()
+		out := messages(c, began)
+		<-out // closed
+		if d := time.Since(began); d != 45*time.Second {
+			t.Errorf("dropped after %v", d)
+		}
+	})
+}
+
+// TestSlowUpload: a message whose bytes keep coming is a sign of life, though no pong
+// can be between them.
+func TestSlowUpload(t *testing.T) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+		go c.NetConn().Read(make([]byte, 1000)) // the ping; there is no answer
+		c.NetConn().Write([]byte("\x81\xfe\x01\x00\x00\x00\x00\x00"))
+		for range 256 {
+			time.Sleep(10 * time.Second)
+			c.NetConn().SetReadDeadline(time.Now().Add(time.Millisecond))
+			c.NetConn().Read(make([]byte, 1000))
+			if _, err := c.NetConn().Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.in.awaitText(t, strings.Repeat("x", 256)+"\n")
+	})
+}

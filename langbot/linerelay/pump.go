@@ -1,0 +1,236 @@
+package linerelay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// batchSize is how many bytes of frames are written at once, about.
+const batchSize = 128 << 10
+
+// mark says how far the stream is done once a batch has been written up to pos.
+type mark struct {
+	pos  int
+	done int64
+}
+
+// stream is the output on its way to one client.
+type stream struct {
+	*splitter
+	since time.Time // from when on the rest has waited; zero without
+	batch []byte    // frames that are not written yet
+	marks []mark
+}
+
+// pump sends the output until its end, or that of the connection.
+func (c *conn) pump() {
+	defer close(c.pumped)
+	select {
+	case c.relay.output <- struct{}{}: // nobody else reads or releases
+		defer func() { <-c.relay.output }()
+	case <-c.ctx.Done():
+	}
+	if c.ctx.Err() != nil {
+		return // the select above takes either if it could take both
+	}
+	out := c.relay.src.Stdout
+	s := stream{splitter: newSplitter(out.Released())}
+	defer s.release()
+	err := c.relayOutput(&s)
+	switch {
+	case err == nil:
+		c.cancel(closeExited)
+	case c.ctx.Err() == nil:
+		c.cancel(closeFailed)
+	}
+}
+
+// relayOutput sends the output until its end, which is nil, or an error.
+func (c *conn) relayOutput(s *stream) error {
+	live, stop := c.whileRunning()
+	defer stop()
+	for ended := false; c.ctx.Err() == nil; {
+		if ended = ended || live.Err() != nil; ended {
+			// What ReadAt would wait for now never comes.
+			if _, end := c.relay.src.Stdout.Bounds(); s.end() >= end {
+				return c.finishStream(s)
+			}
+		}
+		ctx := live
+		if ended {
+			ctx = c.ctx
+		}
+		err := c.relayOnce(ctx, s)
+		switch {
+		case err == nil:
+		case c.ctx.Err() != nil:
+			return err
+		case err == io.EOF, isClosed(c.relay.src.Gone):
+			return c.finishStream(s)
+		case live.Err() != nil && !ended:
+		default:
+			if !c.over(live) {
+				return err
+			}
+			return c.finishStream(s)
+		}
+	}
+	return c.ctx.Err()
+}
+
+// whileRunning returns a context that ends with the connection and when the process
+// has ended.
+func (c *conn) whileRunning() (context.Context, func()) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		defer cancel()
+		select {
+		case <-c.relay.src.Done:
+		case <-c.relay.src.Gone:
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(); <-joined }
+}
+
+// over waits a little for the end of a process whose output cannot be read: it may be
+// that its box was removed.
+func (c *conn) over(live context.Context) bool {
+	t := time.NewTimer(5 * time.Second)
+	defer t.Stop()
+	select {
+	case <-live.Done():
+		return c.ctx.Err() == nil
+	case <-t.C:
+		return false
+	}
+}
+
+var errNonsense = errors.New("the output of the process gave nonsense")
+
+// relayOnce waits for output and sends what there is of it.
+func (c *conn) relayOnce(ctx context.Context, s *stream) error {
+	space := s.space()
+	n, at, err := c.read1(ctx, s, space)
+	if n <= 0 && err != nil {
+		return err
+	}
+	if n < 0 || n > len(space) || at < s.end() {
+		return errNonsense
+	}
+	if at > s.end() { // what is in between was overwritten
+		if err := c.sendRest(s, true); err != nil {
+			return err
+		}
+		s.skip(at)
+	}
+	s.add(n)
+	c.relay.touch()
+	if len(s.buf) == smallBuffer && cap(s.batch) > 4*smallBuffer {
+		s.batch, s.marks = nil, nil // the flood is over
+	}
+	for p, ok := s.line(); ok; p, ok = s.line() {
+		if err := c.send(s, p); err != nil {
+			return err
+		}
+	}
+	if s.since.IsZero() && s.hasRest(false) {
+		s.since = time.Now()
+	}
+	return c.flush(s)
+}
+
+// read1 reads once. While it waits for more, what was not sent because its line has no
+// end is sent.
+func (c *conn) read1(ctx context.Context, s *stream, p []byte) (n int, at int64, err error) {
+	out := c.relay.src.Stdout
+	if s.hasRest(false) {
+		soon, cancel := context.WithTimeout(ctx, c.patience(s))
+		n, at, err = out.ReadAt(soon, p, s.end())
+		cancel()
+		if n > 0 || err == nil || ctx.Err() != nil || soon.Err() == nil {
+			return n, at, err
+		}
+		if err := c.sendRest(s, false); err != nil {
+			return 0, at, err
+		}
+	}
+	return out.ReadAt(ctx, p, s.end())
+}
+
+// atomicWrite is PIPE_BUF, pipe(7): what a program writes at once comes at once, up
+// to this size.
+const atomicWrite = 4 << 10
+
+// patience is how long more output is waited for before the rest is sent. A prompt is
+// wanted soon, also if it comes in drops. But a process whose processor time is limited may
+// have none for 100 ms (the period of cpu.max) in the middle of what it writes, and a
+// document is of no use in parts.
+func (c *conn) patience(s *stream) time.Duration {
+	t, rest := &c.relay.times, s.buf[s.r:s.w]
+	if s.open || len(rest) > atomicWrite || rest[0] == '{' {
+		return t.document
+	}
+	return min(t.idle, max(t.document-time.Since(s.since), 0))
+}
+
+// sendRest sends what there is, without waiting for the end of its line.
+func (c *conn) sendRest(s *stream, final bool) error {
+	for p, ok := s.rest(final); ok; p, ok = s.rest(final) {
+		if err := c.send(s, p); err != nil {
+			return err
+		}
+	}
+	return c.flush(s)
+}
+
+func (c *conn) finishStream(s *stream) error { return c.sendRest(s, true) }
+
+// send puts a piece into the batch, and writes the batch if it is large.
+func (c *conn) send(s *stream, p piece) error {
+	opcode := byte(opContinuation)
+	if p.first {
+		opcode = opText
+	}
+	s.since = time.Time{}
+	s.batch = appendFrame(s.batch, opcode, p.last, p.text)
+	s.marks = append(s.marks, mark{len(s.batch), s.done()})
+	if len(s.batch) < batchSize {
+		return nil
+	}
+	return c.flush(s)
+}
+
+// flush writes the batch, and releases what of the output was written whole.
+func (c *conn) flush(s *stream) error {
+	if len(s.batch) == 0 {
+		return nil
+	}
+	n, err := c.wire.frames(s.batch)
+	written := len(s.marks)
+	for err != nil && written > 0 && s.marks[written-1].pos > n {
+		written--
+	}
+	if written > 0 {
+		c.relay.src.Stdout.Release(s.marks[written-1].done)
+	}
+	s.batch, s.marks = s.batch[:0], s.marks[:0]
+	if err != nil {
+		c.cancel(closeLost)
+	}
+	return err
+}
+
+// isClosed says whether c is closed; nil is not.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}

@@ -1,0 +1,576 @@
+package linerelay
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+func TestRelay(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	p.out.print("before\nanyone\n")
+	if s.relay.Attached() {
+		t.Error("attached without a client")
+	}
+	c := s.dial()
+	c.wantMessages("before\n", "anyone\n")
+	if !s.relay.Attached() {
+		t.Error("not attached")
+	}
+	<-p.touched
+	c.send(`{"id":1}`)
+	c.send("inner\nnewline\n")
+	c.send("")
+	c.WriteMessage(websocket.BinaryMessage, []byte("ignored"))
+	c.send("é")
+	p.in.awaitText(t, "{\"id\":1}\ninner\nnewline\n\n\né\n")
+	p.out.print("{\"id\":1,\"result\":{}}\nno newline é\xe2\x82")
+	c.wantMessages("{\"id\":1,\"result\":{}}\n", "no newline é")
+	p.out.print("\xac\n")
+	c.wantMessages("€\n")
+	p.out.print("last")
+	p.end()
+	c.wantMessages("last")
+	c.wantClose(1000, "")
+	if n := p.out.Released(); n != p.out.end {
+		t.Errorf("released %d of %d bytes", n, p.out.end)
+	}
+	await(t, "detachment", func() bool { return !s.relay.Attached() })
+	again := s.dial() // of what has ended, nothing is left
+	again.wantClose(1000, "")
+}
+
+// TestComesAgain: the process and its stdin go on without a client, and nothing that
+// was sent to one is sent again.
+func TestComesAgain(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	for i := range 5 {
+		c := s.dial()
+		line := fmt.Sprintf("line %d\n", i)
+		p.out.print(line)
+		c.wantMessages(line)
+		c.send("x")
+		p.in.awaitText(t, strings.Repeat("x\n", i+1))
+		if i%2 == 0 {
+			c.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(1000, "bye"), time.Now().Add(time.Second))
+			c.wantClose(1000, "")
+		} else {
+			c.Close()
+		}
+		await(t, "detachment", func() bool { return !s.relay.Attached() })
+		p.out.print(fmt.Sprintf("alone %d\n", i))
+		c = s.dial()
+		c.wantMessages(fmt.Sprintf("alone %d\n", i))
+		c.Close()
+		await(t, "detachment", func() bool { return !s.relay.Attached() })
+	}
+}
+
+func TestUpgrade(t *testing.T) {
+	s := serve(t, newProc(4<<10), nil)
+	url := strings.Replace(s.http.URL, "http", "ws", 1)
+	for _, c := range []struct {
+		offered []string
+		want    string
+	}{{nil, ""}, {[]string{"mcp"}, "mcp"}, {[]string{"other", "mcp"}, "mcp"}, {[]string{"other"}, ""}} {
+		d := websocket.Dialer{Subprotocols: c.offered, EnableCompression: true}
+		ws, resp, err := d.Dial(url, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ws.Subprotocol() != c.want || resp.Header.Get("Sec-WebSocket-Extensions") != "" {
+			t.Errorf("offered %q: header %v, want subprotocol %q and no compression", c.offered, resp.Header, c.want)
+		}
+		ws.Close()
+	}
+	for what, status := range map[string]int{"no upgrade": 400, "foreign origin": 403} {
+		req, _ := http.NewRequest("GET", s.http.URL, nil)
+		if what == "foreign origin" {
+			req.Header = http.Header{"Connection": {"upgrade"}, "Upgrade": {"websocket"}, "Sec-Websocket-Version": {"13"},
+				"Sec-Websocket-Key": {"AAAAAAAAAAAAAAAAAAAAAA=="}, "Origin": {"http://evil.example"}}
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != status {
+			t.Errorf("%s: status %d, want %d", what, resp.StatusCode, status)
+		}
+	}
+	http.DefaultClient.CloseIdleConnections()
+}
+
+// TestFlood: everything arrives, in order, before the close, also if the process has
+// ended long before.
+func TestFlood(t *testing.T) {
+	for _, history := range []int{4 << 10, 1 << 20} {
+		t.Run(fmt.Sprint(history), func(t *testing.T) {
+			p := newProc(history)
+			s := serve(t, p, nil)
+			const lines = 50000
+			go func() {
+				var b bytes.Buffer
+				for i := range lines {
+					fmt.Fprintf(&b, "%0*d\n", 1+i%200, i)
+					if b.Len() > 3000 {
+						p.out.print(b.String())
+						b.Reset()
+					}
+				}
+				p.out.print(b.String() + "end")
+				p.end()
+			}()
+			got, closed := s.dial().rest()
+			if len(got) != lines+1 || closed.Code != 1000 {
+				t.Fatalf("%d messages, close %d, want %d and 1000", len(got), closed.Code, lines+1)
+			}
+			for i, m := range got[:lines] {
+				if m != fmt.Sprintf("%0*d\n", 1+i%200, i) {
+					t.Fatalf("message %d is %.200q", i, m)
+				}
+			}
+		})
+	}
+}
+
+// TestLongLines: a line is one message as long as it may be, also if the ring cannot
+// hold it.
+func TestLongLines(t *testing.T) {
+	p := newProc(600 << 10)
+	s := serve(t, p, nil)
+	c := s.dial()
+	long := strings.Repeat("0123456789é", 1<<20/12)
+	text := long + "\n" + strings.Repeat("y", 3<<20) + "\nend\n"
+	go p.out.print(text)
+	c.wantMessages(wanted([]byte(text))...)
+}
+
+// TestProcessDoesNotRead: a client may go on for a while, then it is not read; it stays
+// attached and gets output, and what it sent arrives whole.
+func TestProcessDoesNotRead(t *testing.T) {
+	p := newProc(64 << 10)
+	p.in.allow = 3
+	s := serve(t, p, func(o *times) { o.ping, o.pong = 20*time.Millisecond, 20*time.Millisecond })
+	c := s.dial()
+	c.SetPingHandler(func(string) error { return nil }) // an answer would have to wait behind what is sent
+	message := strings.Repeat("m", 99999)
+	var sent sync.WaitGroup
+	const count = 400 // more than queue and sockets hold
+	sent.Go(func() {
+		for range count {
+			if err := c.WriteMessage(websocket.TextMessage, []byte(message)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	q := &s.relay.stdin
+	await(t, "a full queue", func() bool { q.mu.Lock(); defer q.mu.Unlock(); return q.size >= maxQueued })
+	for i := range 5 { // more than ping and pong take
+		p.out.print("alive\n")
+		c.wantMessages("alive\n")
+		time.Sleep(20 * time.Millisecond)
+		if q.mu.Lock(); q.size > maxQueued+len(message)+1 {
+			t.Errorf("%d: %d bytes are queued", i, q.size)
+		}
+		q.mu.Unlock()
+	}
+	p.in.change(func() { p.in.allow = -1 })
+	sent.Wait()
+	p.in.awaitText(t, strings.Repeat(message+"\n", count))
+}
+
+// TestMessagesStayWhole: a client that goes away, or is replaced, in the middle of a
+// message that the process takes slowly leaves no half of it before the next one's.
+func TestMessagesStayWhole(t *testing.T) {
+	p := newProc(64 << 10)
+	p.in.allow = 2
+	s := serve(t, p, nil)
+	first := s.dial()
+	first.send("first")
+	p.in.awaitText(t, "fi")
+	second := s.dial()
+	first.wantClose(1000, "another client attached")
+	second.send("second")
+	second.Close()
+	await(t, "detachment", func() bool { return !s.relay.Attached() })
+	p.in.change(func() { p.in.allow = -1 })
+	p.in.awaitText(t, "first\nsecond\n")
+}
+
+func TestStdinIsClosed(t *testing.T) {
+	p := newProc(64 << 10)
+	p.in.broken = true
+	s := serve(t, p, nil)
+	c := s.dial()
+	for range 100 {
+		c.send(strings.Repeat("x", 100000))
+	}
+	p.out.print("still here\n")
+	c.wantMessages("still here\n")
+
+	src := p.source()
+	src.Stdin = nil
+	c = serveSource(t, p, src, nil).dial()
+	c.send("nobody")
+	p.out.print("here too\n")
+	c.wantMessages("here too\n")
+}
+
+func TestSizes(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	c := s.dial()
+	message := strings.Repeat("x", maxReceive)
+	c.send(message)
+	p.in.awaitText(t, message+"\n")
+	c.WriteMessage(websocket.TextMessage, []byte(message+"x")) // it may be cut off
+	c.wantClose(1009, "")
+	if got := p.in.text(); len(got) != maxReceive+1 {
+		t.Errorf("the process got %d bytes", len(got))
+	}
+}
+
+// TestBrokenClient: each violation ends its own connection and leaves nothing at the
+// process.
+func TestBrokenClient(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	for _, c := range []struct {
+		name   string
+		frames string
+		code   int
+	}{
+		{"no UTF-8", "\x81\x81\x00\x00\x00\x00\xff", 1007},
+		{"no mask", "\x81\x01x", 1002},
+		{"reserved bit", "\xc1\x81\x00\x00\x00\x00x", 1002},
+		{"unknown opcode", "\x83\x81\x00\x00\x00\x00x", 1002},
+		{"continuation of nothing", "\x80\x81\x00\x00\x00\x00x", 1002},
+		{"long ping", "\x89\xfe\x00\x7e\x00\x00\x00\x00" + strings.Repeat("x", 126), 1002},
+		{"enormous", "\x81\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00", 1009},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ws := s.dial()
+			ws.t = t
+			ws.NetConn().Write([]byte(c.frames))
+			if rest, closed := ws.rest(); len(rest) != 0 || closed.Code != c.code {
+				t.Errorf("%d messages, close %d, want none and %d", len(rest), closed.Code, c.code)
+			}
+		})
+	}
+	for _, frames := range []string{"", "\x81", "\x81\x85\x00\x00\x00\x00he", "\x01\x82\x00\x00\x00\x00he"} {
+		ws := s.dial()
+		ws.NetConn().Write([]byte(frames))
+		ws.Close() // in mid-message
+		await(t, "detachment", func() bool { return !s.relay.Attached() })
+	}
+	c := s.dial()
+	c.send("fine")
+	p.in.awaitText(t, "fine\n")
+}
+
+// TestPeerThatNeverReads is dropped; what it was not sent is for the next client, from
+// the beginning of a line on.
+func TestPeerThatNeverReads(t *testing.T) {
+	p := newProc(256 << 10)
+	s := serve(t, p, func(o *times) { o.stall = 100 * time.Millisecond })
+	c := s.dial()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			if p.out.write(stop, fmt.Appendf(nil, "%099d\n", i)) != nil {
+				return
+			}
+		}
+	})
+	await(t, "attachment", s.relay.Attached)
+	await(t, "the end of the connection", func() bool { return !s.relay.Attached() })
+	released := p.out.Released()
+	if released%100 != 0 || released == 0 {
+		t.Errorf("released %d bytes: not whole lines", released)
+	}
+	next := s.dial()
+	if got, want := next.next(), fmt.Sprintf("%099d\n", released/100); got != want {
+		t.Errorf("the next client begins with %q, want %q", got, want)
+	}
+	c.Close()
+	next.Close()
+	close(stop)
+	wg.Wait()
+}
+
+// TestTakeOverOfStuck: a client that does not read does not keep the next one waiting,
+// and only what was not sent is sent to that.
+func TestTakeOverOfStuck(t *testing.T) {
+	p := newProc(1 << 20)
+	s := serve(t, p, nil)
+	s.dial() // never reads
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			if p.out.write(stop, fmt.Appendf(nil, "%099d\n", i)) != nil {
+				return
+			}
+		}
+	})
+	var last int64 = -1
+	await(t, "the output to stand still", func() bool {
+		time.Sleep(50 * time.Millisecond)
+		was := last
+		last = p.out.Released()
+		return last == was && last > 0
+	})
+	c := s.dial()
+	began := time.Now()
+	first := c.next()
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("the first message came after %v", d)
+	}
+	var i int64
+	if fmt.Sscanf(first, "%d\n", &i); i*100 < last || len(first) != 100 {
+		t.Errorf("the first message is %q, want one from %d on", first, last/100)
+	}
+	for n := range int64(1000) {
+		if got, want := c.next(), fmt.Sprintf("%099d\n", i+1+n); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+// TestTakeOverKeepsLines: the line under way is for the next client, whole.
+func TestTakeOverKeepsLines(t *testing.T) {
+	p := newProc(1 << 20)
+	s := serve(t, p, func(o *times) { o.document = time.Hour })
+	first := s.dial()
+	half := strings.Repeat("x", 300<<10)
+	p.out.print("a\n" + half)
+	first.wantMessages("a\n")
+	_, r, err := first.NextReader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Read(make([]byte, 1)); err != nil { // a part of it has been sent
+		t.Fatal(err)
+	}
+	second := s.dial()
+	p.out.print(half + "\n")
+	second.wantMessages(half + half + "\n")
+}
+
+// TestStorm: a hundred clients at once, again and again; each message is sent to one
+// of them, none hangs.
+func TestStorm(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	stop, total := make(chan struct{}), 0
+	var writer, clients sync.WaitGroup
+	writer.Go(func() {
+		for ; p.out.write(stop, fmt.Appendf(nil, "%d\n", total)) == nil; total++ {
+		}
+	})
+	url := strings.Replace(s.http.URL, "http", "ws", 1)
+	for i := range 100 {
+		clients.Go(func() {
+			for range 3 {
+				c, _, err := websocket.DefaultDialer.Dial(url, nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				c.SetReadDeadline(time.Now().Add(30 * time.Second))
+				c.WriteMessage(websocket.TextMessage, fmt.Appendf(nil, "%d", i))
+				last := -1
+				for n := 0; ; n++ {
+					_, m, err := c.ReadMessage()
+					if closed := (*websocket.CloseError)(nil); errors.As(err, &closed) && closed.Code == 1000 && closed.Text == "another client attached" {
+						break
+					}
+					if err == nil && n == 5000 {
+						break // it goes away without a word
+					}
+					var this int
+					if _, serr := fmt.Sscanf(string(m), "%d\n", &this); err != nil || serr != nil || last >= 0 && this != last+1 {
+						t.Errorf("client %d: %q after %d, %v", i, m, last, err)
+						break
+					}
+					last = this
+				}
+				c.Close()
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { clients.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(60 * time.Second):
+		t.Fatal("clients hang")
+	}
+	close(stop)
+	writer.Wait()
+	c := s.dial()
+	c.send("end")
+	await(t, "stdin", func() bool { return strings.HasSuffix(p.in.text(), "end\n") })
+	for line := range strings.Lines(p.in.text()) {
+		if n := len(strings.TrimSpace(line)); n < 1 || n > 3 {
+			t.Errorf("the process read %q", line)
+		}
+	}
+}
+
+func TestClose(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	c := s.dial()
+	p.out.print("x\n")
+	c.wantMessages("x\n")
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		s.relay.Close(1001, "Box runtime shutting down")
+	}()
+	c.wantClose(1001, "Box runtime shutting down")
+	<-closed
+	if s.relay.Attached() {
+		t.Error("still attached")
+	}
+	p.out.print("y\n")
+	s.dial().wantClose(1001, "Box runtime shutting down")
+	s.relay.Close(1000, "") // the first one counts
+	s.dial().wantClose(1001, "Box runtime shutting down")
+	if p.out.Released() != 2 {
+		t.Errorf("released %d", p.out.Released())
+	}
+}
+
+// TestCloseIsBounded: by nobody, also not in the middle of everything.
+func TestCloseIsBounded(t *testing.T) {
+	p := newProc(1 << 20)
+	p.in.allow = 0
+	s := serve(t, p, nil)
+	c := s.dial() // neither reads nor answers
+	for range 20 {
+		c.send(strings.Repeat("x", 100<<10))
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for p.out.write(stop, bytes.Repeat([]byte("line\n"), 1000)) == nil {
+		}
+	})
+	await(t, "a write", func() bool { return p.in.Accepted() == 0 && p.out.Released() > 1<<20 })
+	began := time.Now()
+	s.relay.Close(1000, "")
+	if d := time.Since(began); d > 3*time.Second {
+		t.Errorf("Close took %v", d)
+	}
+	released := p.out.Released()
+	if s.relay.stdin.in.Accepted() != 0 {
+		t.Error("stdin was taken")
+	}
+	close(stop)
+	wg.Wait()
+	if p.out.Released() != released {
+		t.Error("released after Close")
+	}
+}
+
+// TestGone: a process of which nothing more can be known.
+func TestGone(t *testing.T) {
+	for _, how := range []string{"gone", "error and gone", "error and done"} {
+		p := newProc(64 << 10)
+		c := serve(t, p, nil).dial()
+		p.out.print("x\nrest")
+		c.wantMessages("x\n")
+		if how != "gone" {
+			p.out.change(func() { p.out.err = errors.New("the box is lost") })
+		}
+		if how == "error and done" {
+			close(p.done)
+		} else {
+			close(p.gone)
+		}
+		if rest, closed := c.rest(); strings.Join(rest, "") != "rest" || closed.Code != 1000 {
+			t.Errorf("%s: %q, close %d", how, rest, closed.Code)
+		}
+	}
+}
+
+// TestGap: what was overwritten is missing, and joins nothing.
+func TestGap(t *testing.T) {
+	p := newProc(4 << 10)
+	p.out.drop = true
+	s := serve(t, p, nil)
+	c := s.dial()
+	p.out.print("before")
+	c.wantMessages("before")
+	p.out.change(func() { // as if nobody had read for a while
+		p.out.end += 100000
+		copy(p.out.buf, bytes.Repeat([]byte("z"), 4<<10))
+		p.out.buf[(p.out.end-1)%(4<<10)] = '\n'
+	})
+	if m := c.next(); len(m) != 4<<10 || strings.Trim(m, "z") != "\n" {
+		t.Errorf("%d bytes, %.100q", len(m), m)
+	}
+}
+
+// TestHalfOpen: a client that does not answer pings is gone.
+func TestHalfOpen(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, func(o *times) { o.ping, o.pong = 20*time.Millisecond, 50*time.Millisecond })
+	answers := s.dial()
+	go answers.ReadMessage()
+	time.Sleep(300 * time.Millisecond)
+	if !s.relay.Attached() {
+		t.Error("a client that answers was dropped")
+	}
+	silent := s.dial()
+	await(t, "attachment", s.relay.Attached)
+	await(t, "the end of the silent one", func() bool { return !s.relay.Attached() })
+	if _, err := silent.NetConn().Write([]byte("x")); errors.Is(err, net.ErrClosed) {
+		t.Error("the test closed it itself")
+	}
+}
+
+// TestPings of the client are answered, also during a flood.
+func TestPings(t *testing.T) {
+	p := newProc(64 << 10)
+	s := serve(t, p, nil)
+	c := s.dial()
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for p.out.write(stop, bytes.Repeat([]byte("line\n"), 1000)) == nil {
+		}
+	})
+	pongs := 0
+	c.SetPongHandler(func(text string) error {
+		if text != fmt.Sprint(pongs) {
+			t.Errorf("pong %q, want %d", text, pongs)
+		}
+		pongs++
+		c.WriteControl(websocket.PingMessage, []byte(fmt.Sprint(pongs)), time.Now().Add(time.Second))
+		return nil
+	})
+	c.WriteControl(websocket.PingMessage, []byte("0"), time.Now().Add(time.Second))
+	for pongs < 10 {
+		c.wantMessages("line\n")
+	}
+	close(stop)
+	wg.Wait()
+}
