@@ -369,7 +369,7 @@ func TestRefusalsWithoutReader(t *testing.T) {
 
 func TestSilentPeer(t *testing.T) {
 	b := newBackend(nil)
-	_, addr := serve(t, b, Options{}, func(t *times) { t.ping, t.silence = 50*time.Millisecond, 400*time.Millisecond })
+	_, addr := serve(t, b, Options{}, func(t *times) { t.ping, t.silence = 100*time.Millisecond, 2*time.Second })
 	silent := dialRaw(t, addr, "/rpc/ws")
 	alive := dialRaw(t, addr, "/rpc/ws")
 	stop := make(chan struct{})
@@ -485,20 +485,24 @@ func TestStrangers(t *testing.T) {
 }
 
 func BenchmarkRoundTrip(b *testing.B) {
-	bk := newBackend(nil)
-	d := New(bk, Options{})
+	d := New(newBackend(nil), Options{})
 	addr, stop := listen(b, d)
 	defer stop()
-	ws, _, err := websocket.DefaultDialer.Dial("ws://"+addr+"/rpc/ws", headers(instanceHeader, "i"))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer ws.Close()
-	msg := []byte(request(1, "x"))
-	for b.Loop() {
-		ws.WriteMessage(websocket.TextMessage, msg)
-		if _, _, err := ws.ReadMessage(); err != nil {
-			b.Fatal(err)
-		}
+	for name, compressed := range map[string]bool{"plain": false, "deflated": true} {
+		b.Run(name, func(b *testing.B) {
+			dialer := websocket.Dialer{EnableCompression: compressed}
+			ws, _, err := dialer.Dial("ws://"+addr+"/rpc/ws", headers(instanceHeader, "i"))
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer ws.Close()
+			msg := message(600)
+			for b.Loop() {
+				ws.WriteMessage(websocket.TextMessage, msg)
+				if _, _, err := ws.ReadMessage(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
