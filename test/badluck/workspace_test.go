@@ -88,7 +88,7 @@ func TestWorkspaceFull(t *testing.T) {
 			t.Errorf("%s: limit %q, want %q in it", what, r.Limit, want)
 		}
 	}
-	full("bytes", "dd if=/dev/zero of=big bs=4k count=10000", "/workspace")
+	full("bytes", "dd if=/dev/zero of=big bs=64k count=1000", "/workspace")
 	for _, id := range []string{"other", "plain"} {
 		run(t, c, id, "dd if=/dev/zero of=some bs=64k count=50 2>/dev/null && echo ok > small && cat small")
 	}
