@@ -127,13 +127,17 @@ func (f *Fence) begin(ctx context.Context, c protocol.Context) (context.Context,
 // advance makes c's generation the current one of e, which the caller has made busy.
 func (f *Fence) advance(ctx context.Context, c protocol.Context, e *entry) error {
 	defer f.idle(c, e)
-	if c.Generation > e.generation { // nobody changes it while e is busy
+	ctx = context.WithoutCancel(ctx)
+	if e.generation == 0 { // nobody changes it while e is busy
+		return f.begins(ctx, c, e)
+	}
+	if c.Generation > e.generation {
 		if err := save(f.db, c, true); err != nil {
 			return err
 		}
 		f.supersede(c, e)
 	}
-	if err := f.advanced(context.WithoutCancel(ctx), c); err != nil {
+	if err := f.advanced(ctx, c); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -141,6 +145,21 @@ func (f *Fence) advance(ctx context.Context, c protocol.Context, e *entry) error
 	f.mu.Unlock()
 	// Not to have this on disk means only that it is cleaned once more after a restart.
 	return save(f.db, c, false)
+}
+
+// begins is advance for a workspace that was never seen: there is no older generation
+// to keep out meanwhile, so one write is enough.
+func (f *Fence) begins(ctx context.Context, c protocol.Context, e *entry) error {
+	if err := f.advanced(ctx, c); err != nil {
+		return err
+	}
+	if err := save(f.db, c, false); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e.generation = c.Generation
+	return nil
 }
 
 // supersede ends what is under way in older generations.

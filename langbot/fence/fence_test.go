@@ -264,6 +264,7 @@ func TestWrittenBeforeEffect(t *testing.T) {
 	if old.Err() == nil {
 		t.Error("the old action goes on")
 	}
+	h.set(nil)
 	db.Close()
 	refuse(t, f, gen(3), bolt.ErrDatabaseNotOpen)
 	if now, _ := f.Current("i", "w"); now != 2 || second.Err() != nil {
