@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"path"
 	"strings"
@@ -38,8 +37,9 @@ type Storage interface {
 // Bounds of a volume.
 const (
 	MinVolumeBytes  = 1 << 20
+	MaxVolumeBytes  = 4 << 40 // a file on ext4 is at most 16 TiB
 	MinVolumeInodes = 16
-	MaxVolumeInodes = math.MaxUint32 // what an inode number of ext4 can be
+	MaxVolumeInodes = 1 << 30
 
 	bytesPerInode      = 16 << 10
 	leastDefaultInodes = 1024
@@ -49,7 +49,7 @@ const (
 type Volume struct {
 	// Name is 1 to 64 of a-z, 0-9 and "-", starting with a letter or digit.
 	Name string `json:"name"`
-	// Bytes is MinVolumeBytes … MaxMemory. What the file system needs for itself
+	// Bytes is MinVolumeBytes … MaxVolumeBytes. What the file system needs for itself
 	// comes out of it.
 	Bytes int64 `json:"bytes"`
 	// Inodes is how many files and directories there can be: MinVolumeInodes …
@@ -68,8 +68,8 @@ func (v Volume) Validate() error {
 	if err := ValidateVolumeName(v.Name); err != nil {
 		return err
 	}
-	if v.Bytes < MinVolumeBytes || v.Bytes > MaxMemory {
-		return &FieldError{"volume.bytes", sizeValue(v.Bytes), fmt.Sprintf("must be %s to %s", FormatSize(MinVolumeBytes), FormatSize(MaxMemory))}
+	if v.Bytes < MinVolumeBytes || v.Bytes > MaxVolumeBytes {
+		return &FieldError{"volume.bytes", sizeValue(v.Bytes), fmt.Sprintf("must be %s to %s", FormatSize(MinVolumeBytes), FormatSize(MaxVolumeBytes))}
 	}
 	return validateCount("volume.inodes", v.Inodes, MinVolumeInodes, MaxVolumeInodes)
 }
@@ -142,11 +142,11 @@ func ValidateLimit(d Directory, bytes, inodes int64) error {
 	if d.Volume != "" {
 		return &FieldError{"directory.volume", Quote(d.Volume), "must be empty: a volume gets its limits when it is made"}
 	}
-	if bytes < 0 || bytes > MaxMemory {
-		return &FieldError{"directory.bytes", sizeValue(bytes), "must be 0 (no limit) to " + FormatSize(MaxMemory)}
+	if bytes < 0 || bytes > MaxVolumeBytes {
+		return &FieldError{"directory.bytes", sizeValue(bytes), "must be 0 (no limit) to " + FormatSize(MaxVolumeBytes)}
 	}
 	if inodes < 0 || inodes > MaxVolumeInodes {
-		return &FieldError{"directory.inodes", fmt.Sprint(inodes), fmt.Sprintf("must be 0 (no limit) to %d", int64(MaxVolumeInodes))}
+		return &FieldError{"directory.inodes", fmt.Sprint(inodes), fmt.Sprintf("must be 0 (no limit) to %d", MaxVolumeInodes)}
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ func TestVolumeDefaults(t *testing.T) {
 		{16 << 20, 0, 1024},
 		{16<<20 + 16<<10, 0, 1025},
 		{1 << 30, 0, 65536},
-		{MaxMemory, 0, MaxVolumeInodes},
+		{MaxVolumeBytes, 0, 1 << 28},
 		{1 << 30, 100, 100},
 	} {
 		v := Volume{Name: "v", Bytes: c.bytes, Inodes: c.inodes}.WithDefaults()
@@ -28,15 +28,15 @@ func TestVolumeValidate(t *testing.T) {
 		want string
 	}{
 		{Volume{"v", 1 << 20, 0}, ""},
-		{Volume{"0-a", MaxMemory, MaxVolumeInodes}, ""},
+		{Volume{"0-a", MaxVolumeBytes, MaxVolumeInodes}, ""},
 		{Volume{"", 1 << 20, 0}, `volume "": must be 1 to 64`},
 		{Volume{strings.Repeat("v", 65), 1 << 20, 0}, "volume "},
 		{Volume{"../v", 1 << 20, 0}, "volume "},
 		{Volume{"v", 0, 0}, "volume.bytes 0 B: must be 1 MiB to"},
 		{Volume{"v", -1, 0}, "volume.bytes -1: must be"},
 		{Volume{"v", 1<<20 - 1, 0}, "volume.bytes"},
-		{Volume{"v", MaxMemory + 1, 0}, "volume.bytes"},
-		{Volume{"v", 1 << 20, 15}, "volume.inodes 15: must be 16 to 4294967295"},
+		{Volume{"v", MaxVolumeBytes + 1, 0}, "volume.bytes"},
+		{Volume{"v", 1 << 20, 15}, "volume.inodes 15: must be 16 to 1073741824"},
 		{Volume{"v", 1 << 20, -1}, "volume.inodes -1"},
 		{Volume{"v", 1 << 20, MaxVolumeInodes + 1}, "volume.inodes"},
 	} {
@@ -92,9 +92,9 @@ func TestValidateLimit(t *testing.T) {
 		{host, 0, 0, ""},
 		{host, 1 << 20, 0, ""},
 		{host, 0, 1, ""},
-		{host, MaxMemory, MaxVolumeInodes, ""},
+		{host, MaxVolumeBytes, MaxVolumeInodes, ""},
 		{host, -1, 0, "directory.bytes"},
-		{host, MaxMemory + 1, 0, "directory.bytes"},
+		{host, MaxVolumeBytes + 1, 0, "directory.bytes"},
 		{host, 0, -1, "directory.inodes"},
 		{host, 0, MaxVolumeInodes + 1, "directory.inodes"},
 		{Directory{Path: "/", Volume: "v"}, 1, 1, "directory.volume"},

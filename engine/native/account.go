@@ -21,10 +21,10 @@ type account struct {
 	// box.mu.
 	most engine.Limits
 
-	hitOwn    bool  // something was killed for the memory limit of its slot
-	fileSize  int64 // limit that it runs under, in bytes; none if not above 0
-	began     time.Time
-	fullAtRun uint64 // volumes that were full before it ran
+	hitOwn   bool  // something was killed for the memory limit of its slot
+	fileSize int64 // limit that it runs under, in bytes; none if not above 0
+	began    time.Time
+	levels   []level // of the volumes before it ran
 
 	result engine.Result
 	err    error
@@ -123,10 +123,14 @@ func positive(v *int64) bool { return v != nil && *v > 0 }
 
 // filled names the volumes that became full while the command ran.
 func (a *account) filled() string {
-	now := fullVolumes(a.box.volumes) &^ a.fullAtRun
 	var names []string
-	for i, v := range a.box.volumes {
-		if now&(1<<i) != 0 {
+	for i := range a.box.volumes {
+		v := &a.box.volumes[i]
+		var before level
+		if i < len(a.levels) {
+			before = a.levels[i]
+		}
+		if v.filled(before, v.level()) {
 			names = append(names, v.describe())
 		}
 	}

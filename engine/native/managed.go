@@ -52,7 +52,7 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	}
 	b.account(&p.account)
 	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}
-	p.fullAtRun = fullVolumes(b.volumes)
+	p.levels = levels(b.volumes)
 	p.slot.begin()
 	p.began = time.Now()
 	close(p.known)
@@ -257,7 +257,7 @@ func (p *managed) adopt(slot string) (err error) {
 	}
 	p.slot.begin()
 	p.began = p.attached.Add(-p.age)
-	p.fullAtRun = fullVolumes(p.box.volumes)
+	p.levels = levels(p.box.volumes)
 	p.box.account(&p.account)
 	p.fileSize = p.box.currentLimits().FileSize
 	close(p.known)

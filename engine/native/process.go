@@ -96,7 +96,7 @@ func (p *process) start(ctx context.Context) error {
 	if err := p.openStdio(); err != nil {
 		return err
 	}
-	p.fullAtRun = fullVolumes(p.box.volumes)
+	p.levels = levels(p.box.volumes)
 	p.slot.begin()
 	m := p.spawnMsg(&p.cmd)
 	files := append([]*os.File{p.io.child[0], p.io.child[1], p.io.child[2]}, p.slot.birth...)

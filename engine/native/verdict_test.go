@@ -88,3 +88,37 @@ func TestMemoryLimitOf(t *testing.T) {
 		}
 	}
 }
+
+// Whether a command has filled a volume.
+func TestFilled(t *testing.T) {
+	const slack, plenty = 1 << 20, 8 << 20
+	left := func(bytes, files int64) level { return level{bytes, files, true} }
+	for _, c := range []struct {
+		name        string
+		slack       int64
+		before, now level
+		want        bool
+	}{
+		{"tmpfs, filled", 0, left(plenty, 9), left(0, 8), true},
+		{"tmpfs, almost", 0, left(plenty, 9), left(4096, 8), false},
+		{"tmpfs, full before", 0, left(0, 9), left(0, 8), false},
+		{"tmpfs, no inode left", 0, left(plenty, 9), left(plenty, 0), true},
+		{"tmpfs, none before", 0, left(plenty, 0), left(4096, 0), false},
+		{"disk, filled", slack, left(plenty, 9), left(0, 8), true},
+		{"disk, no room for one more write", slack, left(plenty, 9), left(slack, 8), true},
+		{"disk, room", slack, left(plenty, 9), left(slack+1, 8), false},
+		{"disk, the rest of it", slack, left(slack, 9), left(4096, 9), true},
+		{"disk, almost full and a file more", slack, left(4096, 9), left(4096, 8), true},
+		{"disk, almost full and untouched", slack, left(4096, 9), left(4096, 9), false},
+		{"disk, made room", slack, left(4096, 9), left(8192, 10), false},
+		{"disk, no inode left", slack, left(plenty, 9), left(plenty, 0), true},
+		{"unknown before", slack, level{}, left(0, 8), true},
+		{"unknown afterwards", slack, left(plenty, 9), level{}, false},
+	} {
+		v := volume{}
+		v.Slack = c.slack
+		if got := v.filled(c.before, c.now); got != c.want {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+}

@@ -24,24 +24,53 @@ func (v *volume) describe() string {
 	return v.Path + " " + engine.FormatSize(v.Size)
 }
 
-// full says whether no block or no inode is left for commands. A volume that
-// cannot be read counts as not full: nothing is made up.
-func (v *volume) full() bool {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(v.dir.Fd()), &st); err != nil {
-		return false
-	}
-	block := max(st.Bsize, 1)
-	left := int64(min(st.Bavail, uint64(math.MaxInt64/block))) * block
-	return st.Blocks > 0 && left <= v.Slack || st.Files > 0 && st.Ffree == 0
+// level is how much of a volume is left for commands.
+type level struct {
+	bytes, files int64
+	known        bool
 }
 
-// fullVolumes is a set of volumes as bits, by index.
-func fullVolumes(volumes []volume) (full uint64) {
-	for i := range volumes {
-		if i < 64 && volumes[i].full() {
-			full |= 1 << i
-		}
+// level looks how much is left.
+func (v *volume) level() level {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(v.dir.Fd()), &st); err != nil {
+		return level{}
 	}
-	return full
+	l := level{bytes: math.MaxInt64, files: math.MaxInt64, known: true}
+	if block := max(st.Bsize, 1); st.Blocks > 0 {
+		l.bytes = int64(min(st.Bavail, uint64(math.MaxInt64/block))) * block
+	}
+	if st.Files > 0 {
+		l.files = int64(min(st.Ffree, math.MaxInt64))
+	}
+	return l
+}
+
+// levels looks at all volumes.
+func levels(volumes []volume) []level {
+	list := make([]level, len(volumes))
+	for i := range volumes {
+		list[i] = volumes[i].level()
+	}
+	return list
+}
+
+// filled says whether a command that began at level before and ended at now has made the
+// volume full. One that could not be read counts as not full: nothing is made up.
+//
+// A file system on a disk refuses a write as a whole, and so is full with as much left as
+// somebody wanted to write at once. Who wrote something into one that was almost full
+// before has made it full as well.
+func (v *volume) filled(before, now level) bool {
+	switch {
+	case !now.known:
+		return false
+	case now.files == 0 && !(before.known && before.files == 0):
+		return true
+	case now.bytes > v.Slack:
+		return false
+	case !before.known || before.bytes > v.Slack:
+		return true
+	}
+	return v.Slack > 0 && (now.bytes < before.bytes || now.files < before.files)
 }

@@ -177,6 +177,20 @@ func TestVolumeFull(t *testing.T) {
 	}
 }
 
+// TestVolumeFullOfLargeWrites: a file system refuses a large write as a whole, and is full
+// with most of it left.
+func TestVolumeFullOfLargeWrites(t *testing.T) {
+	s := startStorage(t, 0)
+	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("large", 16*mib, 0, engine.WorkspaceTarget)}})
+	for _, size := range []string{"512", "64k", "1M", "4M"} {
+		wantVolumeFull(t, run(t, b, shell("exec dd if=/dev/zero of=/workspace/file bs="+size)), "/workspace 16 MiB")
+		wantVolumeFull(t, run(t, b, shell("exec dd if=/dev/zero of=/workspace/more bs=4M")), "/workspace 16 MiB")
+		want(t, run(t, b, shell("exit 3")), engine.Exited, 3)
+		wantOutput(t, b, "rm /workspace/*", "")
+		want(t, run(t, b, shell("head -c 4M /dev/zero > /workspace/file; rm /workspace/file; exit 3")), engine.Exited, 3)
+	}
+}
+
 func wantVolumeFull(t *testing.T, o outcome, limit string) {
 	t.Helper()
 	want(t, o, engine.DiskQuota, 1)

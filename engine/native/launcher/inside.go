@@ -113,13 +113,19 @@ func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	return list, files, nil
 }
 
-// maxVolumes is how many volumes of a box are watched: a client keeps them as bits.
+// maxVolumes is how many volumes of a box are watched: each costs a descriptor.
 const maxVolumes = 64
 
-// slack is what a file system on a disk may have left when it refuses a write: for a block
-// of data it may want others besides, and its counters are distributed (measured: 4 KiB
-// in one of 30 fillings of an ext4).
-const slack = 64 << 10
+// slack is what a file system of limit bytes on a disk may have left when it refuses a write:
+// all that one write brings into the page cache at once, which is up to 2 MiB since ext4 has
+// large folios (Linux 6.16; xfs since 5.18). It is less for a small one, of which that
+// would be most; a writer of large pieces is not recognised there.
+func slack(limit int64) int64 {
+	if limit < 0 {
+		return 0
+	}
+	return min(2<<20, max(limit/4, 64<<10))
+}
 
 // openLimited is openVolumes for mounts of limited size, at most most. One that cannot
 // be opened is left out: nothing is told of it then.
@@ -131,7 +137,7 @@ func (b *box) openLimited(most int) (list []rpc.Volume, files []*os.File) {
 		err := b.withNS(func(ns mounts.NS) error {
 			f, err := mounts.OpenAttached(ns, m.Target, m.ID)
 			if err == nil {
-				list, files = append(list, rpc.Volume{Path: m.Target, Size: m.Limit, Slack: slack}), append(files, f)
+				list, files = append(list, rpc.Volume{Path: m.Target, Size: m.Limit, Slack: slack(m.Limit)}), append(files, f)
 			}
 			return err
 		})

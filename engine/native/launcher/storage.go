@@ -223,9 +223,19 @@ func (s *storage) remove(name string) error {
 	return volumeError(name, err)
 }
 
+// volumeFields are what package volumes refuses because of the request, and not because of
+// what it found.
+var volumeFields = map[string]string{
+	"volume name": "volume", "volume bytes": "volume.bytes", "volume inodes": "volume.inodes",
+	"limit": "directory.bytes", "directory": "directory.path",
+}
+
 // volumeError makes the conditions of package volumes those of the engine.
 func volumeError(name string, err error) error {
+	var refused *volumes.Error
 	switch {
+	case errors.As(err, &refused) && volumeFields[refused.Field] != "":
+		return &engine.FieldError{Field: volumeFields[refused.Field], Value: refused.Value, Rule: refused.Rule}
 	case errors.Is(err, volumes.ErrUnknown):
 		return &engine.FieldError{Field: "mount volume", Value: engine.Quote(name), Rule: "does not exist: it has to be made first"}
 	case errors.Is(err, volumes.ErrShrink):
