@@ -131,19 +131,14 @@ func (r *removal) top(at string) string {
 
 // empty deletes what is in the directory name beneath dir, whatever its mode is.
 func (r *removal) empty(dir *os.Root, name, at string, depth int) error {
-	sub, err := subtree(dir, name)
-	if errors.Is(err, fs.ErrPermission) {
-		if err = unlock(dir, name); err == nil {
-			sub, err = subtree(dir, name)
-		}
+	if err := unlock(dir, name); err != nil {
+		return err
 	}
+	sub, err := subtree(dir, name)
 	if err != nil {
 		return err
 	}
 	defer sub.Close()
-	if err := writable(sub); err != nil {
-		return err
-	}
 	for {
 		names, err := someNames(sub)
 		if err != nil || len(names) == 0 {
@@ -171,19 +166,6 @@ func someNames(dir *os.Root) ([]string, error) {
 	return names, err
 }
 
-// writable gives the owner all rights to the directory dir.
-func writable(dir *os.Root) error {
-	d, err := openDir(dir, ".")
-	if err != nil {
-		return err
-	}
-	defer d.Close()
-	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o700 == 0o700 {
-		return err
-	}
-	return d.Chmod(0o700)
-}
-
 // unlock gives the owner all rights to the directory name beneath dir. The mode is set
 // through a descriptor, which can be had without rights to the directory.
 func unlock(dir *os.Root, name string) error {
@@ -192,5 +174,8 @@ func unlock(dir *os.Root, name string) error {
 		return err
 	}
 	defer d.Close()
+	if st, err := d.Stat(); err != nil || st.Mode().Perm()&0o700 == 0o700 {
+		return err
+	}
 	return os.Chmod(linux.FdPath(d), 0o700)
 }
