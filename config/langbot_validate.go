@@ -58,9 +58,9 @@ func (c *Config) validateLangbot() error {
 		return refuse("langbot.timeout_ends", engine.Quote(l.TimeoutEnds), `must be "session" or "command"`)
 	case l.SkillsSize == 0 && l.SkillsDir == "":
 		return refuse("langbot.skills_size", "0", "must be above 0 without skills_dir: volumes have a size")
-	case l.SkillsSize != 0 && (l.SkillsSize < engine.MinVolumeBytes || l.SkillsSize > engine.MaxMemory):
+	case l.SkillsSize != 0 && (l.SkillsSize < engine.MinVolumeBytes || l.SkillsSize > engine.MaxVolumeBytes):
 		return refuse("langbot.skills_size", engine.FormatSize(int64(l.SkillsSize)),
-			fmt.Sprintf("must be %s to %s", engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxMemory)))
+			fmt.Sprintf("must be %s to %s", engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxVolumeBytes)))
 	case l.SkillsInodes != 0 && (l.SkillsInodes < engine.MinVolumeInodes || l.SkillsInodes > engine.MaxVolumeInodes):
 		return refuse("langbot.skills_inodes", fmt.Sprint(l.SkillsInodes),
 			fmt.Sprintf("must be %d to %d, or 0 for a number that follows from skills_size", engine.MinVolumeInodes, int64(engine.MaxVolumeInodes)))

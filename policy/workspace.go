@@ -35,9 +35,9 @@ func (v values) validateWorkspaceSize() error {
 		return &engine.FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)}
 	}
 	switch {
-	case size != 0 && (size < engine.MinVolumeBytes || size > engine.MaxMemory):
+	case size != 0 && (size < engine.MinVolumeBytes || size > engine.MaxVolumeBytes):
 		return bad("workspace_size", engine.FormatSize(size), "must be %s to %s, or 0 for no hard limit",
-			engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxMemory))
+			engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxVolumeBytes))
 	case inodes != 0 && (inodes < engine.MinVolumeInodes || inodes > engine.MaxVolumeInodes):
 		return bad("workspace_inodes", fmt.Sprint(inodes), "must be %d to %d, or 0 for a number that follows from workspace_size",
 			engine.MinVolumeInodes, int64(engine.MaxVolumeInodes))

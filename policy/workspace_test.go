@@ -54,10 +54,10 @@ func TestWorkspaceSize(t *testing.T) {
 		r           Request
 		field, text string
 	}{
-		{Request{WorkspaceSize: size(1<<20 - 1)}, "workspace_size", "must be 1 MiB to 64 TiB, or 0 for no hard limit"},
+		{Request{WorkspaceSize: size(1<<20 - 1)}, "workspace_size", "must be 1 MiB to 4 TiB, or 0 for no hard limit"},
 		{Request{WorkspaceSize: size(-1)}, "workspace_size", "must be 1 MiB"},
 		{Request{WorkspaceSize: size(1 << 62)}, "workspace_size", "must be 1 MiB"},
-		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(15))}, "workspace_inodes", "15: must be 16 to 4294967295"},
+		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(15))}, "workspace_inodes", "15: must be 16 to 1073741824"},
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(-1))}, "workspace_inodes", "must be 16"},
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(1 << 32))}, "workspace_inodes", "must be 16"},
 		{Request{WorkspaceSize: size(1 << 20), WorkspaceInodes: ptr(int64(1025))}, "workspace_inodes", "1025: must be at most 1024, one for each KiB"},

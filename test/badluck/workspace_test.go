@@ -88,11 +88,12 @@ func TestWorkspaceFull(t *testing.T) {
 			t.Errorf("%s: limit %q, want %q in it", what, r.Limit, want)
 		}
 	}
-	full("bytes", "dd if=/dev/zero of=big bs=64k count=1000", "/workspace")
+	full("bytes", "dd if=/dev/zero of=big bs=1M", "/workspace")
+	full("full already", "dd if=/dev/zero of=more bs=1M", "/workspace")
 	for _, id := range []string{"other", "plain"} {
 		run(t, c, id, "dd if=/dev/zero of=some bs=64k count=50 2>/dev/null && echo ok > small && cat small")
 	}
-	if out := run(t, c, "full", "rm big && echo again > file && cat file"); out != "again\n" {
+	if out := run(t, c, "full", "rm big more && echo again > file && cat file"); out != "again\n" {
 		t.Errorf("after there is room again: %q", out)
 	}
 	full("files", "for i in $(seq 200); do : > f$i || exit 1; done", "/workspace")

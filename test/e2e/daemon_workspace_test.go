@@ -17,7 +17,7 @@ func TestWorkspaceElsewhere(t *testing.T) {
 	d.says(0, "text", "cp", "s:sub.txt", "-")
 	d.says(0, "", "start", "s", "--id", "p", "--", "sh", "-c", "pwd > where; exec sleep 3600")
 	d.says(0, "/data\n", "exec", "s", "--", "sh", "-c", "until [ -s where ]; do sleep 0.01; done; cat where")
-	full := d.run("exec", "s", "--", "dd", "if=/dev/zero", "of=big", "bs=4k")
+	full := d.run("exec", "s", "--", "dd", "if=/dev/zero", "of=big", "bs=1M")
 	if full.status != 1 || !strings.Contains(full.stderr, "No space left on device") && !strings.Contains(full.stderr, "quota exceeded") {
 		t.Errorf("a full workspace: %v", full)
 	}
