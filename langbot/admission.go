@@ -74,10 +74,18 @@ func (k *call) applyAdmission(ctx context.Context, spec *protocol.BoxSpec) error
 	if !policy.Required {
 		return nil
 	}
-	return policy.Apply(spec, grants.Owned{
-		HostPath: path.Join(k.settings().local.workspace, "tenants", k.at.Namespace()),
-		Skill:    func(name string) (string, error) { return k.skillRoot(ctx, name) },
-	})
+	owned := grants.Owned{Skill: func(name string) (string, error) { return k.skillRoot(ctx, name) }}
+	shared := k.settings().local.workspace
+	if shared != "" {
+		owned.HostPath = path.Join(shared, "tenants", k.at.Namespace())
+	}
+	if err := policy.Apply(spec, owned); err != nil {
+		return err
+	}
+	if shared == "" { // the workspace is one of boxd's own
+		spec.HostPath = nil
+	}
+	return nil
 }
 
 // skillRoot is where the skill of a name is.

@@ -75,10 +75,14 @@ func (r readiness) failed() (names []string) {
 	return names
 }
 
-// workspaceMounted says whether the directory of shared workspaces is there and can be used.
+// workspaceMounted says whether the directory of shared workspaces is there and can be
+// used. If none is named, boxd keeps the workspaces itself.
 func (s *Server) workspaceMounted(ctx context.Context, l local) bool {
+	if l.workspace == "" {
+		return true
+	}
 	storage := s.storage()
-	if storage == nil || l.workspace == "" || l.within == "" {
+	if storage == nil || l.within == "" {
 		return false
 	}
 	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within})
