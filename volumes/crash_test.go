@@ -132,7 +132,8 @@ func TestHalfStates(t *testing.T) {
 				if err := errors.Join(s.Remove("v"), s.Remove("neighbour")); err != nil {
 					t.Error(err)
 				}
-				if err := s.Close(); err != nil { // and the sweeper has ended
+				s.sweeper.Wait()
+				if err := s.Close(); err != nil {
 					t.Error(err)
 				}
 				onlyMarker(t, p)

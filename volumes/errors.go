@@ -14,7 +14,7 @@ var (
 	ErrNoLoop = errors.New("no images on loop devices")
 	// ErrShrink: an image cannot become smaller.
 	ErrShrink = errors.New("an image can only grow")
-	// ErrBusy: somebody else still uses the volume.
+	// ErrBusy: somebody uses the volume, and it cannot grow meanwhile.
 	ErrBusy = errors.New("volume is in use")
 	// ErrUnknown: there is no volume of that name.
 	ErrUnknown = errors.New("no such volume")

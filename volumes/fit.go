@@ -117,19 +117,17 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 var errOffline = errors.New("without CAP_SYS_RESOURCE a mounted image cannot grow")
 
 // growOffline makes the file system of an image as large as the file, which has grown
-// already.
-func (s *Store) growOffline(name string) error {
-	if err := s.unmount(name, 0); errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: a descriptor of it is open, and %w", ErrBusy, errOffline)
-	} else if err != nil {
-		return err
+// already. It waits for so long for a box to let go of it.
+func (s *Store) growOffline(name string, patience time.Duration) error {
+	if err := s.unmountSoon(name); err != nil {
+		return fmt.Errorf("%w, and %w", err, errOffline)
 	}
 	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer image.Close()
-	if err := awaitDetached(image); err != nil {
+	if err := awaitDetached(image, patience); err != nil {
 		return fmt.Errorf("%w, and %w", err, errOffline)
 	}
 	if err := run([]string{"/usr/sbin/resize2fs", "/sbin/resize2fs", "/usr/bin/resize2fs"}, image, 0, "-f"); err != nil {
@@ -138,10 +136,10 @@ func (s *Store) growOffline(name string) error {
 	return nil
 }
 
-// awaitDetached waits a moment for the loop device of image to go, since a mount that a box
+// awaitDetached waits for the loop device of image to go, since a mount that a box
 // had may end a little after the box: else ErrBusy.
-func awaitDetached(image *os.File) error {
-	for until := time.Now().Add(2 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+func awaitDetached(image *os.File, patience time.Duration) error {
+	for until := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		dev, err := findLoop(image)
 		if dev == nil || err != nil {
 			return err

@@ -190,6 +190,10 @@ func fill(name string) (written int64, err error) {
 		if err == nil && written%(4<<20) == 0 {
 			err = f.Sync()
 		}
+		if isFull(err) && len(chunk) > 4096 { // a large chunk may be refused as a whole
+			chunk = chunk[:len(chunk)/2]
+			continue
+		}
 		if err != nil {
 			return written, errors.Join(err, f.Sync())
 		}

@@ -157,6 +157,9 @@ func setProject(f *os.File, id uint32, inherit bool) error {
 // quotaOn returns nil if the file system of dir enforces project quota, else ErrNoQuota with
 // the reason and what to do.
 func quotaOn(dir *os.File) error {
+	if err := checkKernel(); err != nil {
+		return fmt.Errorf("%w on %q: %w", ErrNoQuota, dir.Name(), err)
+	}
 	on, err := linux.ProjectQuotaOn(dir)
 	if on {
 		return nil
@@ -175,6 +178,23 @@ func quotaOn(dir *os.File) error {
 		return fmt.Errorf("%w on %q: its file system, XFS, needs the mount option prjquota, and a kernel with CONFIG_XFS_QUOTA", ErrNoQuota, dir.Name())
 	}
 	return fmt.Errorf("%w on %q: its file system, type %#x, is neither ext4 nor XFS", ErrNoQuota, dir.Name(), uint32(st.Type))
+}
+
+// checkKernel: before Linux 5.13 whoever owns a directory can take it out of its project with
+// FS_IOC_SETFLAGS, in a user namespace as well.
+func checkKernel() error {
+	release, _, err := linux.KernelRelease()
+	if err != nil {
+		return err
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(release, "%d.%d", &major, &minor); err != nil {
+		return fmt.Errorf("kernel release %q: %w", release, err)
+	}
+	if major < 5 || major == 5 && minor < 13 {
+		return fmt.Errorf("Linux %s lets boxes leave their project, 5.13 does not", release)
+	}
+	return nil
 }
 
 // treeID is the project id of the record of a limited tree, from its name.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -103,13 +104,14 @@ func (s *Store) refit(name string, r record) error {
 	if !errors.Is(err, errOffline) {
 		return err
 	}
-	if err := s.growOffline(name); err != nil {
+	if err := s.growOffline(name, 2*time.Second); err != nil {
 		return err
 	}
 	if top, err = s.mountImage(name, r); err != nil {
 		return err
 	}
-	return top.Close()
+	defer top.Close()
+	return s.fitMounted(name, top, r)
 }
 
 // imageRoot returns the root of an image.
@@ -129,34 +131,22 @@ func (s *Store) imageRoot(name string, r record) (*os.File, error) {
 	return openDir(top, rootName, unix.O_PATH)
 }
 
-// removeImage deletes the image of a volume, and its mount.
+// removeImage deletes the image of a volume, and its mount. Those who have it mounted elsewhere, or
+// open, keep it, with its limits, until they let go: then the device and the space are free.
 func (s *Store) removeImage(name string) error {
-	if err := s.unmount(name, 0); errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: a descriptor of it is open", ErrBusy)
-	} else if err != nil {
+	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return err
 	}
-	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDONLY)
-	if err != nil {
-		// No image, but in the place of one: nothing is mounted of it.
+	err := unlink(s.dir, name+imageSuffix)
+	if errors.Is(err, unix.EISDIR) {
 		return s.throwAway(name + imageSuffix)
 	}
-	defer image.Close()
-	if err := awaitDetached(image); err != nil {
-		return err
-	}
-	return unlink(s.dir, name+imageSuffix)
+	return err
 }
 
 // adoptImage finds out what the record of an image was.
 func (s *Store) adoptImage(name string) (record, error) {
-	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDWR)
-	if err != nil {
-		return record{}, err
-	}
-	defer image.Close()
-	// With limits of nothing it is left as it is.
-	top, err := s.mountImage(name, record{By: ByImage})
+	top, _, err := s.mountOnce(name)
 	if err != nil {
 		return record{}, err
 	}
@@ -181,13 +171,14 @@ func (s *Store) imageUse(name string, r record, st *State) error {
 	if err != nil {
 		return err
 	}
-	var free, freeInodes, inodes int64
+	var used, freeInodes, inodes int64
 	if dev == nil {
 		sb, err := readSuper(image)
 		if err != nil {
 			return err
 		}
-		free, freeInodes, inodes = sb.freeBlocks-min(sb.blocks/50, 4096), sb.freeInodes, sb.inodes-ownInodes
+		free := max(sb.freeBlocks-min(sb.blocks/50, 4096), 0) // but for what ext4 keeps for itself
+		used, freeInodes, inodes = r.Bytes/block-free, sb.freeInodes, sb.inodes-ownInodes
 	} else {
 		defer dev.Close()
 		mounted := s.isMounted(name)
@@ -203,10 +194,10 @@ func (s *Store) imageUse(name string, r record, st *State) error {
 		if err != nil {
 			return err
 		}
-		free, freeInodes, inodes = u.avail, u.freeInodes, u.inodes
+		used, freeInodes, inodes = u.used, u.freeInodes, u.inodes
 	}
 	st.Inodes = max(st.Inodes, inodes)
-	st.UsedBytes = max(r.Bytes-max(free, 0)*block, 0)
+	st.UsedBytes = max(used*block, 0)
 	st.UsedInodes = max(inodes-freeInodes, 0)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -15,32 +16,47 @@ import (
 )
 
 // mountImage returns the top directory of an image. If it is not mounted, it is, and
-// is made to fit its record. The caller closes it and has locked the volume.
+// is made to fit its record, if that is possible now: a volume that should have grown can be used
+// meanwhile. The caller closes it and has locked the volume.
 func (s *Store) mountImage(name string, r record) (*os.File, error) {
-	for range 8 {
-		top, err := s.mountOnce(name, r)
-		if !errors.Is(err, errOffline) {
-			return top, err
+	top, fresh, err := s.mountOnce(name)
+	if err != nil || !fresh {
+		return top, err
+	}
+	fitting := s.fitMounted(name, top, r)
+	if errors.Is(fitting, errOffline) {
+		top.Close()
+		fitting = s.growOffline(name, 0)
+		if top, _, err = s.mountOnce(name); err != nil {
+			return nil, errors.Join(err, fitting)
 		}
-		if err := s.growOffline(name); err != nil {
-			return nil, err
+		if fitting == nil {
+			fitting = s.fitMounted(name, top, r)
 		}
 	}
-	return nil, fmt.Errorf("growing it again and again does not help: %w", errOffline)
+	if fitting == nil {
+		return top, nil
+	}
+	u, err := measure(top)
+	if err == nil && u.capacity() <= r.Bytes/block {
+		return top, nil
+	}
+	return nil, errors.Join(err, fitting, top.Close(), s.unmount(name, unix.MNT_DETACH))
 }
 
-func (s *Store) mountOnce(name string, r record) (_ *os.File, err error) {
+// mountOnce returns the top directory of an image, as it is; fresh says that it was not mounted.
+func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	if top, err := s.mountedTop(name); top != nil || err != nil {
-		return top, err
+		return top, false, err
 	}
 	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDWR)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer image.Close()
 	dev, err := s.attachChecked(image)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer dev.Close()
 	// What is in the image is the work of the kernel alone. Those who write to the volume
@@ -50,42 +66,39 @@ func (s *Store) mountOnce(name string, r record) (_ *os.File, err error) {
 		linux.Option{Key: "errors", Value: "remount-ro"},
 		linux.Option{Key: "discard"}, linux.Option{Key: "noinit_itable"})
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer tree.Close()
 	if err := isOn(tree, dev); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if err := linux.MkdirAt(s.private, name, 0o700); err != nil && !errors.Is(err, unix.EEXIST) {
-		return nil, err
+		return nil, false, err
 	}
 	point, err := openDir(s.private, name, unix.O_PATH)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer point.Close()
 	if err := linux.MoveMount(tree, point, "", 0); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
 	undo.Push(func() error { return s.unmount(name, unix.MNT_DETACH) })
 	top, err := s.mountedTop(name)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if top == nil {
-		return nil, fmt.Errorf("%q is no mount point after mounting there", s.private.Name()+"/"+name)
+		return nil, false, fmt.Errorf("%q is no mount point after mounting there", s.private.Name()+"/"+name)
 	}
-	if err = s.furnish(top); err == nil && r.Bytes != 0 {
-		err = fit(top, image, dev, r)
-	}
-	if err != nil {
+	if err := s.furnish(top); err != nil {
 		top.Close()
-		return nil, err
+		return nil, false, err
 	}
 	undo.Release()
-	return top, nil
+	return top, true, nil
 }
 
 // attachChecked is attach for an image that may have been in use when the power went.
@@ -193,6 +206,20 @@ func (s *Store) unmount(name string, flags int) error {
 		return err
 	}
 	return nil
+}
+
+// unmountSoon is unmount for whoever needs it gone: ErrBusy after a moment, in which a thread that
+// was in the volume may end.
+func (s *Store) unmountSoon(name string) error {
+	for until := time.Now().Add(200 * time.Millisecond); ; time.Sleep(time.Millisecond) {
+		err := s.unmount(name, 0)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		if time.Now().After(until) {
+			return fmt.Errorf("%w: a descriptor of it is open", ErrBusy)
+		}
+	}
 }
 
 // unmountAll takes all mounts away from the private directory.

@@ -194,6 +194,18 @@ func (s *Store) List() ([]State, error) {
 	return states, errors.Join(failed...)
 }
 
+// Get returns volume name. Unknown: ErrUnknown.
+func (s *Store) Get(name string) (State, error) {
+	if err := checkName(name); err != nil {
+		return State{}, err
+	}
+	st, err := s.state(name)
+	if err != nil {
+		return State{}, fmt.Errorf("volume %q: %w", name, err)
+	}
+	return st, nil
+}
+
 func (s *Store) state(name string) (State, error) {
 	defer s.locks.lock(name)()
 	r, err := s.load(name)

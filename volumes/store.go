@@ -105,7 +105,8 @@ func (s *Store) Close() error {
 // Make makes the volume name, or gives an existing one new limits: hard ones, of
 // bytes and of files. Inodes of 0 means one for 16 KiB, at least 1024, and for an
 // image at least as many as it has. A volume that is an image grows only: else ErrShrink. With
-// project quota a limit may be less than what is in use: then nothing can be added.
+// project quota a limit may be less than what is in use: then nothing can be added. ErrBusy if a process without
+// CAP_SYS_RESOURCE would have to grow an image that is in use.
 // ErrNoLoop, joined to ErrNoQuota, where the host can do neither.
 //
 // Making an image takes 15 ms, of which mke2fs is 9 (most of that its start and four
@@ -165,23 +166,22 @@ func (s *Store) Root(name string) (*os.File, error) {
 	return root, nil
 }
 
-// Release takes away the Store's own mount of the image of volume name, if nobody
-// holds a descriptor of it: what was cloned from it stays usable, and Root mounts
-// the same image again. It is not an error when there is nothing to do.
+// Release takes away the Store's own mount of the image of volume name: what was cloned from it,
+// and descriptors of it, stay usable, though nothing can be cloned from those any more. Root mounts the
+// same image again. It is not an error when there is nothing to do.
 func (s *Store) Release(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
 	defer s.locks.lock(name)()
-	if err := s.unmount(name, 0); err != nil && !errors.Is(err, unix.EBUSY) {
+	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("volume %q: %w", name, err)
 	}
 	return nil
 }
 
-// Remove deletes volume name with all that is in it. Unknown: no error. ErrBusy if
-// its image is mounted elsewhere, or a descriptor of its root is open. A volume by project quota
-// is deleted under the hands of whoever uses it: what they still hold open stays limited.
+// Remove deletes volume name with all that is in it, under the hands of whoever uses it: what
+// they still have open, or mounted, stays limited, and its space is free when they let go. Unknown: no error.
 func (s *Store) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err

@@ -22,6 +22,12 @@ func TestMakeRemove(t *testing.T) {
 		if _, err := s.Root("v"); !errors.Is(err, ErrUnknown) {
 			t.Errorf("root of nothing: %v", err)
 		}
+		if _, err := s.Get("v"); !errors.Is(err, ErrUnknown) {
+			t.Errorf("state of nothing: %v", err)
+		}
+		if err := errors.Join(s.Make("..", 4<<20, 0), s.Remove("a/b"), s.Release("")); err == nil {
+			t.Error("names are not checked")
+		}
 		if err := errors.Join(s.Remove("v"), s.Release("v")); err != nil {
 			t.Errorf("removing nothing: %v", err)
 		}
@@ -161,9 +167,6 @@ func TestConcurrent(t *testing.T) {
 					root.Close()
 					if i/5%3 == 0 {
 						err = s.Remove(name)
-						if errors.Is(err, ErrBusy) { // another one has the root open just now
-							err = nil
-						}
 					} else {
 						err = s.Release(name)
 					}
@@ -220,40 +223,80 @@ func TestManyImages(t *testing.T) {
 	}
 }
 
-// TestBusy: what a box has mounted is not deleted, and what is open is not.
-func TestBusy(t *testing.T) {
+// TestImageRemovedInUse: a box goes on with the image that it has, within its limits, and a new
+// volume of the same name is another one.
+func TestImageRemovedInUse(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
 	s := p.open(t, ByImage)
 	mustMake(t, s, "v", 4<<20, 0)
 	root := mustRoot(t, s, "v")
-	if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
-		t.Errorf("removed while its root is open: %v", err)
-	}
 	box := hold(t, root)
-	root.Close()
+	asUser(t, root, func() error { return os.WriteFile("old", nil, 0o600) })
+	if err := s.Remove("v"); err != nil {
+		t.Fatal(err)
+	}
+	onlyMarker(t, p)
+	if _, err := s.Root("v"); !errors.Is(err, ErrUnknown) {
+		t.Errorf("%v", err)
+	}
+	asUser(t, root, func() error {
+		if n, err := fill("more"); n > 4<<20 || !isFull(err) {
+			t.Errorf("%d bytes, then %v", n, err)
+		}
+		return nil
+	})
+	mustMake(t, s, "v", 4<<20, 0)
+	next := mustRoot(t, s, "v")
+	asUser(t, next, func() error {
+		if _, err := os.Stat("old"); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("the new volume has the old one's files: %v", err)
+		}
+		return os.WriteFile("new", nil, 0o600)
+	})
+	next.Close()
+	if n := len(loopsOf(t, p.data)); n != 2 {
+		t.Errorf("%d devices", n)
+	}
 	if err := s.Release("v"); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
-		t.Errorf("removed while a box has it: %v", err)
-	}
-	root = mustRoot(t, s, "v")
-	asUser(t, root, func() error { return os.WriteFile("f", nil, 0o600) })
+	asUser(t, mustRoot(t, s, "v"), func() error { return second(os.Stat("new")) })
 	root.Close()
-	if err := s.Release("v"); err != nil {
-		t.Fatal(err)
-	}
 	box()
-	if root, err := s.Root("v"); err != nil {
-		t.Error(err)
-	} else {
-		root.Close()
-	}
 	if err := s.Remove("v"); err != nil {
 		t.Error(err)
 	}
 	onlyMarker(t, p)
+}
+
+// TestReleaseInUse: descriptors stay usable, and Root finds the same file system.
+func TestReleaseInUse(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 4<<20, 0)
+	root := mustRoot(t, s, "v")
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	asUser(t, root, func() error { return os.WriteFile("f", nil, 0o600) })
+	again := mustRoot(t, s, "v")
+	asUser(t, again, func() error { return second(os.Stat("f")) })
+	if n := len(loopsOf(t, p.data)); n != 1 {
+		t.Errorf("%d devices", n)
+	}
+	again.Close()
+	root.Close()
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	if loops := loopsOf(t, p.data); len(loops) != 0 {
+		t.Errorf("idle, but has %v", loops)
+	}
+	if st, err := s.Get("v"); st.UsedInodes != 2 || err != nil {
+		t.Errorf("%+v, %v", st, err)
+	}
 }
 
 // hold makes a copy of the mount of root, as a box has, until end is called.
@@ -534,11 +577,6 @@ func TestIDMapped(t *testing.T) {
 		// Still there: the clone is what a box has.
 		if _, err := linux.Fstatfs(tree); err != nil {
 			t.Error(err)
-		}
-		if by == ByImage {
-			if err := s.Remove("v"); !errors.Is(err, ErrBusy) {
-				t.Errorf("removed under a box: %v", err)
-			}
 		}
 	})
 }
