@@ -121,7 +121,7 @@ box for one command (boxd run), or named sessions that a daemon keeps (boxd serv
 	}
 	add("alone", a.newRun(), a.newDoctor())
 	add("daemon", a.newServe(), a.newExec(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newPs(), a.newCopy(),
-		a.newSessions(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit())
+		a.newSessions(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit(), a.newLangbot())
 	root.AddCommand(a.newVersion(), a.newCompletion())
 	return root
 }

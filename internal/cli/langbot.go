@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"os/signal"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/langbot/bridge"
+	"github.com/spf13/cobra"
+)
+
+type langbotFlags struct {
+	stdio  bool
+	socket string
+	host   string
+	port   uint16
+}
+
+func (a *App) newLangbot() *cobra.Command {
+	var f langbotFlags
+	cmd := &cobra.Command{
+		Use:   "langbot --stdio [flags]",
+		Short: "Speak LangBot's Box Runtime protocol on stdin and stdout",
+		Long: `Speak LangBot's Box Runtime protocol on stdin and stdout: a bridge to the daemon,
+for whoever starts its box runtime as a child. Relays of managed processes, /healthz
+and /readyz are served on a TCP address.
+
+The environment says for whom: LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required. With
+LANGBOT_BOX_CONTROL_TOKEN relays ask for that token. LANGBOT_BOX_CONFIG, a JSON
+object, is sent to the daemon as a box_init.
+
+Messages go to stderr. At the end of stdin, or with SIGINT or SIGTERM, the sessions of
+the instance are removed. Exit status: 0; 1 if the daemon is lost.`,
+		Example: `  boxd langbot --stdio --ws-control-port 5410`,
+		Args:    exactly(),
+		RunE:    func(*cobra.Command, []string) error { return a.langbot(&f) },
+
+		DisableFlagsInUseLine: true,
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.BoolVar(&f.stdio, "stdio", false, "speak on stdin and stdout; TCP is served by boxd serve --langbot-listen")
+	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
+	fs.StringVar(&f.host, "host", "127.0.0.1", "`ADDR` to serve relays on; without a token only a loopback one")
+	fs.Uint16Var(&f.port, "ws-control-port", 5410, "`PORT` to serve relays on")
+	must(cmd.MarkFlagFilename("socket"))
+	for _, flag := range []string{"host", "ws-control-port"} {
+		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
+	}
+	return cmd
+}
+
+// instanceName is how LangBot names its instances.
+var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+
+// minToken is the length of LangBot's tokens at least.
+const minToken = 32
+
+func (a *App) langbot(f *langbotFlags) error {
+	o, err := a.bridgeOptions(f)
+	if err != nil {
+		return err
+	}
+	// A parent that is gone must not end us before its sessions are removed.
+	signal.Ignore(syscall.SIGPIPE)
+	signals := a.watchSignals()
+	defer signals.stop()
+	err = bridge.Run(signals.ctx, o)
+	if _, refused := errors.AsType[*bridge.StatusError](err); refused || isRefused(err) {
+		return explainRemote(err)
+	}
+	if err != nil {
+		return &statusError{statusUnwell, err}
+	}
+	return nil
+}
+
+// bridgeOptions reads flags and environment, and opens the address for relays.
+func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
+	if !f.stdio {
+		return o, &engine.FieldError{Field: "--stdio", Value: "is missing", Rule: "is how this command speaks; boxd serve --langbot-listen serves TCP"}
+	}
+	instance := a.env("", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID")
+	if !instanceName.MatchString(instance) {
+		return o, &engine.FieldError{Field: "LANGBOT_BOX_TRUSTED_INSTANCE_UUID", Value: engine.Quote(instance),
+			Rule: "must be the id of the instance: 1 to 128 letters, digits, \".\", \"_\", \":\" and \"-\""}
+	}
+	token := a.env("", "LANGBOT_BOX_CONTROL_TOKEN")
+	if token != "" && (len(token) < minToken || strings.ContainsFunc(token, unicode.IsSpace)) {
+		return o, &engine.FieldError{Field: "LANGBOT_BOX_CONTROL_TOKEN", Value: "(secret)", Rule: "must have 32 characters or more, and no blanks"}
+	}
+	socket := a.env(f.socket, "BOXD_SOCKET")
+	if socket == "" {
+		socket = defaultSocket
+	}
+	o = bridge.Options{
+		In: a.Stdin, Out: a.Stdout, Instance: instance, Token: token, Warn: a.warn,
+		Dial: func(ctx context.Context) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", socket)
+		},
+	}
+	if o.Init, err = a.bridgeInit(); err != nil {
+		return o, err
+	}
+	o.Listener, err = a.listenRelays(f, token)
+	return o, err
+}
+
+func (a *App) warn(format string, args ...any) { a.say("boxd: warning: "+format, args...) }
+
+// bridgeInit is the configuration in the environment. One that is no JSON object is
+// none.
+func (a *App) bridgeInit() (json.RawMessage, error) {
+	text := a.env("", "LANGBOT_BOX_CONFIG")
+	if text == "" {
+		return nil, nil
+	}
+	var object map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
+		a.warn("LANGBOT_BOX_CONFIG: want a JSON object: it is ignored")
+		return nil, nil
+	}
+	var one bytes.Buffer
+	err := json.Compact(&one, []byte(text))
+	return one.Bytes(), err
+}
+
+// listenRelays opens the address for relays. LangBot can do without them: that it is
+// taken is no reason to end.
+func (a *App) listenRelays(f *langbotFlags, token string) (net.Listener, error) {
+	ip := net.ParseIP(f.host)
+	if token == "" && f.host != "localhost" && !ip.IsLoopback() {
+		return nil, &engine.FieldError{Field: "--host", Value: engine.Quote(f.host),
+			Rule: "must be a loopback address, or LANGBOT_BOX_CONTROL_TOKEN be set"}
+	}
+	l, err := net.Listen("tcp", net.JoinHostPort(f.host, strconv.Itoa(int(f.port))))
+	if err != nil {
+		a.warn("relays are not served: %s", oneLine(err))
+		return nil, nil
+	}
+	if f.port == 0 {
+		a.say("boxd: relays are served at %s", l.Addr())
+	}
+	return l, nil
+}

@@ -1,0 +1,109 @@
+package bridge
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httputil"
+	"path"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	instanceHeader = "X-Langbot-Instance-Id"
+	tokenHeader    = "X-Langbot-Box-Control-Token"
+)
+
+// passed are the headers that the daemon gets of a client, besides those that begin with
+// X-LangBot- or Sec-WebSocket-. Its socket trusts who uses it, so that no other
+// header of its API may come through.
+var passed = map[string]bool{"Connection": true, "Upgrade": true, "Origin": true, "Accept": true, "User-Agent": true}
+
+// serveRelays leads those who come to the listener to the daemon: relays of our
+// instance, and probes. What it returns ends that, and waits for it.
+func serveRelays(o *Options) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	transport := &http.Transport{
+		DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return o.Dial(ctx) },
+		DisableKeepAlives: true,
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite:   rewrite,
+		Transport: transport,
+		ErrorLog:  log.New(io.Discard, "", 0),
+		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, err error) {
+			answer(w, http.StatusBadGateway, "502: the daemon does not answer")
+		},
+	}
+	var requests sync.WaitGroup
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			requests.Add(1)
+			defer requests.Done()
+			if o.admit(w, r) {
+				proxy.ServeHTTP(w, r)
+			}
+		}),
+		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		ErrorLog: log.New(io.Discard, "", 0),
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := server.Serve(o.Listener); err != http.ErrServerClosed {
+			o.Warn("serving relays: %v", err)
+		}
+	}()
+	return func() {
+		server.Close()
+		<-served
+		cancel() // ends connections that are relays by now
+		requests.Wait()
+	}
+}
+
+// admit answers what is none of the daemon's business.
+func (o *Options) admit(w http.ResponseWriter, r *http.Request) bool {
+	switch p := r.URL.Path; {
+	case p == "/healthz", p == "/readyz":
+		return true
+	case !strings.HasPrefix(p, "/v1/sessions/") || path.Clean(p) != p:
+		answer(w, http.StatusNotFound, "404: Not Found")
+		return false
+	}
+	want, got := sha256.Sum256([]byte(o.Token)), sha256.Sum256([]byte(r.Header.Get(tokenHeader)))
+	// Hashes have one length, so the comparison tells nothing of that of the token.
+	known := o.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) == 1
+	if !known || strings.TrimSpace(r.Header.Get(instanceHeader)) != o.Instance {
+		answer(w, http.StatusUnauthorized, "Unauthorized")
+		return false
+	}
+	return true
+}
+
+// answer answers with one line, without its end, as the daemon does.
+func answer(w http.ResponseWriter, status int, line string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(status)
+	io.WriteString(w, line)
+}
+
+func rewrite(r *httputil.ProxyRequest) {
+	u := r.Out.URL
+	u.Scheme, u.Host = "http", "boxd"
+	u.RawPath, u.Path = prefix+r.In.URL.EscapedPath(), prefix+r.In.URL.Path
+	r.Out.Host = r.In.Host // what an Origin is compared with
+	for name := range r.Out.Header {
+		if !passed[name] && !strings.HasPrefix(name, "X-Langbot-") && !strings.HasPrefix(name, "Sec-Websocket-") {
+			r.Out.Header.Del(name)
+		}
+	}
+	r.Out.Header.Del(tokenHeader) // it was for us
+}
