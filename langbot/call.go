@@ -85,16 +85,16 @@ func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any,
 }
 
 func (k *call) behindFence(ctx context.Context, a action) (any, error) {
-	ctx, leave, err := k.s.fence.Enter(ctx, k.at)
+	inside, leave, err := k.s.fence.Enter(ctx, k.at)
 	if err != nil {
 		return nil, k.fail(ctx, err)
 	}
 	defer leave()
-	out, err := a.do(k, ctx)
+	out, err := a.do(k, inside)
 	if stale := k.s.fence.Check(k.at); stale != nil {
 		return nil, stale
 	}
-	return out, k.fail(ctx, err)
+	return out, k.fail(inside, err)
 }
 
 // who is the caller for the audit log.
