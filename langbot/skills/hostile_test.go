@@ -8,10 +8,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func link(t *testing.T, to, name string) {
@@ -250,6 +253,7 @@ func TestWriteReplaces(t *testing.T) {
 // Deleting works whatever modes and depth a box gave to what it made, and what a crash
 // left of a deletion is deleted by the next action.
 func TestDeleteHostileTree(t *testing.T) {
+	asStranger(t)
 	h := newHost(t)
 	for _, top := range []string{"s", private} {
 		h.put(top+"/SKILL.md", "x")
@@ -284,6 +288,19 @@ func TestDeleteHostileTree(t *testing.T) {
 	}
 }
 
+// asStranger takes from the rest of a test run by root what root may do with files. Its
+// thread is thrown away.
+func asStranger(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return
+	}
+	runtime.LockOSThread()
+	if err := errors.Join(unix.Setfsgid(65534), unix.Setfsuid(65534)); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A box writes, moves and links as fast as it can while every action is done. Nothing
 // outside is touched, nothing waits, and answers are answers.
 func TestRaces(t *testing.T) {
@@ -303,7 +320,7 @@ func TestRaces(t *testing.T) {
 	for seed := range 3 {
 		wg.Go(func() { meddle(t, h.path("s"), outside, uint64(seed), stop) })
 	}
-	for i := range 300 {
+	for i := range 100 {
 		for _, action := range []string{"box_write_skill_file", "box_read_skill_file", "box_list_skill_files", "box_update_skill", "box_scan_skill_directory", "box_list_skills"} {
 			p := []string{"a/f", "f", "a/b/f", "b/f"}[i%4]
 			got, err := h.try(action, data{"name": "s", "path": p, "content": "new", "skill": data{"instructions": "y"}})

@@ -232,8 +232,9 @@ func TestDiscovery(t *testing.T) {
 // Too much of anything hides nothing that lies higher.
 func TestDiscoveryBounds(t *testing.T) {
 	h := newHost(t)
+	h.put("junk/file", "")
 	for i := range maxEntries + 1 {
-		if err := os.MkdirAll(h.path(fmt.Sprintf("junk/%d", i)), 0o700); err != nil {
+		if err := os.Mkdir(h.path(fmt.Sprintf("junk/%d", i)), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
