@@ -106,14 +106,3 @@ func (u Usage) HitOwn(limit int64) bool {
 	}
 	return true
 }
-
-// hitOwn is HitOwn as the kernel has it now, for v1.
-func (g *Group) hitOwn(slot string) bool {
-	limit, err := g.slotMemoryLimit(slot)
-	t := g.v1Tree("memory")
-	if err != nil || limit < 0 || t == nil {
-		return false
-	}
-	peak, err := readNumber(t.box, "work/"+slot+"/memory.max_usage_in_bytes")
-	return err == nil && peak > limit-nearLimit
-}

@@ -57,6 +57,9 @@ type watched struct {
 	name  string   // of the file beneath it
 	key   string   // the line that counts
 	event *os.File // v1 memory: the eventfd, of work or of a slot
+	// boxes is, for the eventfd of a slot, how often that of work had been heard when
+	// it was read last.
+	boxes int64
 	id    int32
 	seen  int64
 }
@@ -64,6 +67,7 @@ type watched struct {
 // boxCounts is what a box has seen.
 type boxCounts struct {
 	sources []*watched
+	memory  *watched        // the eventfd of work, if there is one
 	total   map[Limit]int64 // of slots and eventfds
 }
 
@@ -121,15 +125,7 @@ func (w *Watcher) readLocked(s *watched) {
 	}
 	var now int64
 	if s.event != nil {
-		var buf [8]byte
-		if n, err := unix.Read(int(s.event.Fd()), buf[:]); err != nil || n != len(buf) {
-			return
-		}
-		now = s.seen + int64(binary.NativeEndian.Uint64(buf[:]))
-		if s.slot != "" && !s.group.hitOwn(s.slot) {
-			// The box is out of memory, which is announced below it too.
-			now = s.seen
-		}
+		now = s.seen + w.announcedLocked(b, s)
 	} else {
 		now = s.count()
 	}
@@ -144,6 +140,25 @@ func (w *Watcher) readLocked(s *watched) {
 		total = max(total, now) // the kernel's own count, since the box was made
 	}
 	w.tell(s.group.ID, s.limit, total)
+}
+
+// announcedLocked is how often an eventfd was told of its own cgroup since it was read
+// last. That the box is out of memory is announced to work and to all below it (in this
+// order: mem_cgroup_oom_notify), and counts once.
+func (w *Watcher) announcedLocked(b *boxCounts, s *watched) int64 {
+	if s.slot != "" && b.memory != nil {
+		w.readLocked(b.memory)
+	}
+	var buf [8]byte
+	if n, err := unix.Read(int(s.event.Fd()), buf[:]); err != nil || n != len(buf) {
+		return 0
+	}
+	n := int64(binary.NativeEndian.Uint64(buf[:]))
+	if s.slot != "" && b.memory != nil {
+		n -= b.memory.seen - s.boxes
+		s.boxes = b.memory.seen
+	}
+	return max(n, 0)
 }
 
 // lookEvery is how often silent files are looked at, in milliseconds.

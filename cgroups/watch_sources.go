@@ -213,8 +213,15 @@ func (w *Watcher) addEventfdLocked(g *Group, t *tree, slot string) error {
 		return err
 	}
 	s := &watched{group: g, slot: slot, limit: MemoryLimit, event: event, id: int32(event.Fd())}
+	b := w.boxes[g]
+	switch {
+	case slot == "":
+		b.memory = s
+	case b.memory != nil:
+		s.boxes = b.memory.seen
+	}
 	w.memory[s.id] = s
-	w.boxes[g].sources = append(w.boxes[g].sources, s)
+	b.sources = append(b.sources, s)
 	return nil
 }
 

@@ -55,19 +55,19 @@ func DetachMoved(ns NS, pid int, id MountID) error {
 // IsMounted says whether the mount id is in ns, at its target or elsewhere. pid is as
 // for DetachMoved.
 func IsMounted(ns NS, pid int, id MountID) (is bool, err error) {
-	table, err := mountsOf(pid)
-	if err != nil {
-		return false, err
-	}
+	line := uint64(0)
 	err = ns.enter(func() error {
-		line, err := lineOf(ns, id)
-		if errors.Is(err, errGone) {
-			return nil
-		}
-		is = err == nil && (line != uint64(id) || pointOf(table, line) != "")
+		line, err = lineOf(ns, id)
 		return err
 	})
-	return is, err
+	if errors.Is(err, errGone) {
+		return false, nil
+	}
+	if err != nil || line != uint64(id) {
+		return err == nil, err
+	}
+	table, err := mountsOf(pid) // before Linux 6.8
+	return pointOf(table, line) != "", err
 }
 
 // mountsOf lists the mounts in the namespace of a process, with paths from its root.

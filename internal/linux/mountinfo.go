@@ -22,8 +22,9 @@ type MountInfo struct {
 	Options []string // of the super block
 }
 
-// maxMountLine bounds a line of mountinfo. Overlay mounts have long options.
-const maxMountLine = 1 << 20
+// maxMountLine bounds a line of mountinfo. Overlay mounts have long options, and a
+// box can have its directories as deep as it likes.
+const maxMountLine = 16 << 20
 
 // ReadMountInfo lists the mounts of the calling thread's mount namespace, which
 // on throw-away threads differs from that of the process, in the kernel's order:
