@@ -383,3 +383,32 @@ func TestDataDirectoryIsNoSource(t *testing.T) {
 		}
 	}
 }
+
+// TestDataDirectoryMoves: a launcher that keeps its volumes elsewhere makes room for one
+// that keeps them where it is asked to; the boxes stay.
+func TestDataDirectoryMoves(t *testing.T) {
+	s := startStorage(t, 0)
+	m := s.make("old", 4*mib, 0, "/data")
+	b := createLive(t, s.Service, engine.Spec{ID: "stays", Mounts: []mounts.Mount{m}})
+	wantOutput(t, b, "echo x > /data/x", "")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	old := s.data
+	s.data = filepath.Join(filepath.Dir(old), "elsewhere")
+	s.start()
+	if list, err := s.Volumes(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("volumes elsewhere: %v, %v", list, err)
+	}
+	b = adoptLive(t, s.Service, "stays")
+	wantOutput(t, b, "cat /data/x", "x\n")
+	wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/data"}}), "/data 4 MiB")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s.data = old
+	s.start()
+	if err := s.RemoveVolume(t.Context(), "old"); err == nil || !strings.Contains(err.Error(), "stays") {
+		t.Errorf("removing a volume that a box has kept: %v", err)
+	}
+}

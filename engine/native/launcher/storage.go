@@ -119,10 +119,13 @@ func (s *storage) drop(volume, box string) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.holders[volume][box]--; s.holders[volume][box] <= 0 {
-		delete(s.holders[volume], box)
+	boxes := s.holders[volume]
+	if boxes[box] > 1 {
+		boxes[box]--
+		return
 	}
-	if len(s.holders[volume]) == 0 {
+	// Or it is gone already, with its box.
+	if delete(boxes, box); len(boxes) == 0 {
 		delete(s.holders, volume)
 	}
 }
