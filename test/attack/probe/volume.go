@@ -35,8 +35,10 @@ const (
 )
 
 type xattr struct {
-	flags, extent, extents, project, cow uint32
-	_                                    [8]byte
+	flags   uint32
+	_       [2]uint32 // extents
+	project uint32
+	_       [3]uint32 // extents, padding
 }
 
 // inEach tries in the directory itself, in one made there, and on a file.
