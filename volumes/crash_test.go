@@ -72,7 +72,7 @@ func TestHalfStates(t *testing.T) {
 			}
 		}, false},
 		{"directory in the trash, record still there", ByProjectQuota, func(t *testing.T, p place) {
-			err := errors.Join(os.Mkdir(filepath.Join(p.data, trashName), 0o700), os.Rename(filepath.Join(p.data, "v.dir"), filepath.Join(p.data, trashName, "x")))
+			err := errors.Join(os.MkdirAll(filepath.Join(p.data, trashName), 0o700), os.Rename(filepath.Join(p.data, "v.dir"), filepath.Join(p.data, trashName, "x")))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -230,6 +230,7 @@ func helper(role string, flags uintptr, files []*os.File, args ...string) *exec.
 			Cloneflags:  flags,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: testUID, Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: testGID, Size: 1}},
+			Credential:  &syscall.Credential{NoSetGroups: true}, // root there
 			Pdeathsig:   syscall.SIGKILL,
 		}
 	}
