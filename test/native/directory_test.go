@@ -225,7 +225,7 @@ func TestMakeUnderAttack(t *testing.T) {
 	}
 	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{{Source: work, Target: engine.WorkspaceTarget}}})
 	p := begin(t, b, python(`
-import os, sys
+import os, sys, time
 os.chdir("/workspace")
 links = ["../victim", sys.argv[1], "/etc", ".", ".."]
 os.mkdir("real")
@@ -240,13 +240,15 @@ while True:
     try:
         os.symlink(links[n % len(links)], "a")
         os.unlink("a")
-        os.rename("real", "a"); os.rename("a", "real")
+        os.rename("real", "a")
+        time.sleep(0.0003)
+        os.rename("a", "real")
     except OSError:
         pass
 `, victim))
 	waitUntil(t, "the box is at work", func() bool { _, err := os.Stat(work + "/ready"); return err == nil })
 	made, refused := 0, 0
-	for i := 0; i < 3000 && (i < 300 || made == 0 || refused == 0); i++ {
+	for i := 0; i < 20000 && (i < 300 || made == 0 || refused == 0); i++ {
 		dir, err := s.OpenDirectory(t.Context(), engine.Directory{Path: work + "/a/b/c", Within: base, Make: true})
 		if err != nil {
 			if !errors.Is(err, engine.ErrInvalid) {

@@ -294,12 +294,11 @@ func (l *Launcher) openSource(m mounts.Mount) (*source, error) {
 // limit is the size of a volume that can be filled through src. Of a project quota
 // only directories tell (ext4_statfs, xfs_fs_statfs).
 func (s *storage) limit(name string, src *mounts.Source) int64 {
-	all, err := s.store.List()
-	i := slices.IndexFunc(all, func(st volumes.State) bool { return st.Name == name })
-	if err != nil || i < 0 || !src.IsDir && all[i].By != volumes.ByImage {
+	st, err := s.store.Get(name)
+	if err != nil || !src.IsDir && st.By != volumes.ByImage {
 		return 0
 	}
-	return all[i].Bytes
+	return st.Bytes
 }
 
 // hostLimit is the size that a directory of the host is bound to, if it is: noLimit
