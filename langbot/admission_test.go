@@ -36,6 +36,8 @@ func (p *prober) Report(context.Context, time.Duration) attest.Report {
 	return r
 }
 
+func (p *prober) Close() {}
+
 func (p *prober) set(bad ...string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

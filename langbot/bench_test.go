@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 
@@ -27,6 +28,7 @@ type bench struct {
 
 	sessions *session.Manager
 	server   *Server
+	mu       sync.Mutex
 	conns    map[string]*door.Conn
 }
 
@@ -107,6 +109,8 @@ func bubble(t *testing.T, fn func(b *bench), change ...func(*Options)) {
 var at = protocol.Context{Instance: "i", Workspace: "w", Generation: 1}
 
 func (b *bench) conn(instance string) *door.Conn {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if b.conns[instance] == nil {
 		c := door.NewConn(instance)
 		b.server.Opened(c)

@@ -23,6 +23,7 @@ type Options struct {
 	// Health is nil if a box could be made now; a nil func is always well.
 	Health func(ctx context.Context) error
 	// Prober measures what this host guarantees; nil: nothing is known, so nothing is.
+	// The server closes it.
 	Prober Prober
 
 	Tenant      string // that the sessions belong to; empty: "langbot"
@@ -51,6 +52,7 @@ type Options struct {
 // Prober measures what the host guarantees; an attest.Prober is one.
 type Prober interface {
 	Report(ctx context.Context, maxAge time.Duration) attest.Report
+	Close()
 }
 
 // defaultSkillsSize bounds the skills of one workspace where nothing is configured.
@@ -89,6 +91,9 @@ type unknown struct{}
 
 // Report says so.
 func (unknown) Report(context.Context, time.Duration) attest.Report { return nothing("not measured") }
+
+// Close does nothing.
+func (unknown) Close() {}
 
 // storage is where directories of limited size are; nil if there are none.
 func (s *Server) storage() engine.Storage { return s.sessions.Storage() }

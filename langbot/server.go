@@ -105,6 +105,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	s.closeRelays()
 	s.cancel(errShutdown)
+	s.o.Prober.Close()
 	s.wg.Wait()
 	return s.store.close()
 }

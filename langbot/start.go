@@ -13,9 +13,12 @@ import (
 )
 
 const (
-	// history is the size of each output ring of a process: 64 processes of a session, and
-	// the ended ones that are kept, are below what the rings of a box may have together.
-	history = 512 << 10
+	// history is the size of the output ring of a process: a line of 1 MiB, which is sent
+	// whole, fits in beside what a ring keeps free. That of stderr holds the preview. 64
+	// processes of a session, and 16 that have ended, are below what the rings of a box
+	// may have together.
+	history       = 2 << 20
+	stderrHistory = 32 << 10
 	// stopGrace is the time between SIGTERM and SIGKILL.
 	stopGrace = 5 * time.Second
 )
@@ -128,7 +131,7 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 	_, err := s.sessions.Start(ctx, k.who(), p.b.key, nil, session.ProcessSpec{
 		ID: p.Name, Args: append([]string{"sh", "-lc", `exec "$0" "$@"`, spec.Command}, spec.Args...),
 		Env: environment(spec.Env), Dir: spec.Cwd, MakeDir: true,
-		History: history, DropStderr: true, Memory: min(spec.MemoryMB, maxMB) << 20,
+		History: history, StderrHistory: stderrHistory, DropStderr: true, Memory: min(spec.MemoryMB, maxMB) << 20,
 	})
 	started := err == nil
 	if e := noted.wait(); err == nil {

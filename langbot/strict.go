@@ -15,23 +15,41 @@ type cached struct {
 	at time.Time
 	of *settings
 	r  readiness
+	// renewing: somebody is finding it out again.
+	renewing bool
 }
 
 // strictReadiness is readiness where admission is required: everything that a managed
-// deployment relies on, and all of it measured, or nothing runs.
+// deployment relies on, and all of it measured, or nothing runs. What was found out is good
+// for as long as the policy says; in the second half of that time it is found out again
+// beside, so that those who ask often do not wait.
 func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error) readiness {
 	age := time.Duration(min(policy.ReadinessCacheSec, longest)) * time.Second
 	s.mu.Lock()
 	last := s.strict
+	old := time.Since(last.at)
+	good := last.of == st && old < age
+	renew := good && old > age/2 && !last.renewing
+	if renew {
+		s.strict.renewing = true
+	}
 	s.mu.Unlock()
-	if last.of == st && time.Since(last.at) < age {
+	if renew {
+		s.background(func(ctx context.Context) { s.findOut(ctx, st, policy, invalid, age/2) })
+	}
+	if good {
 		return last.r
 	}
+	return s.findOut(ctx, st, policy, invalid, age)
+}
+
+// findOut looks at everything, with measurements that are not older than age.
+func (s *Server) findOut(ctx context.Context, st *settings, policy grants.Policy, invalid error, age time.Duration) readiness {
 	began := time.Now()
 	r := s.strictChecks(ctx, st, policy, invalid, age)
 	if ctx.Err() == nil {
 		s.mu.Lock()
-		s.strict = cached{began, st, r}
+		s.strict = cached{at: began, of: st, r: r}
 		s.mu.Unlock()
 	}
 	return r
