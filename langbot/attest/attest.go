@@ -38,8 +38,8 @@ type Options struct {
 	// SkillsDir and Within are the host directory that keeps skills and the root that it
 	// must stay in; empty: skills are in volumes. The probe makes a directory in it.
 	SkillsDir, Within string
-	// Scratch is a directory in which the probe makes a file that a box must not see;
-	// empty: [os.TempDir].
+	// Scratch is a directory in which the probe makes a file that a box must not see, though
+	// any user may look into it; empty: [os.TempDir].
 	Scratch string
 	Logger  *slog.Logger // nil: nobody
 }

@@ -21,6 +21,7 @@ import (
 type Options struct {
 	// Open returns a descriptor of the root of a namespace's tree, which the store
 	// closes. If there is none it is made if make is set, and os.ErrNotExist otherwise.
+	// Other errors are for the log, unless they are a *[protocol.Error].
 	Open func(ctx context.Context, ns string, make bool) (*os.File, error)
 	// Path is what clients are told, and say, is the absolute path of that root.
 	Path func(ns string) string

@@ -268,4 +268,8 @@ func TestOpenFails(t *testing.T) {
 	if err == nil || strings.Contains(err.Error(), "/var/lib") || !strings.HasPrefix(err.Error(), "ValueError: ") {
 		t.Errorf("got %v", err)
 	}
+	h.store.o.Open = func(context.Context, string, bool) (*os.File, error) {
+		return nil, protocol.Errorf(protocol.BoxError, "no store here")
+	}
+	h.refused("box_create_skill", data{}, "no store here")
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/langbot/protocol"
 )
 
 // private is a directory in the root of each tree for what is on its way in or out. It
@@ -32,6 +33,10 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 	dir, err := s.o.Open(ctx, ns, make)
 	if errors.Is(err, fs.ErrNotExist) && !make {
 		return t, nil
+	}
+	var told *protocol.Error
+	if errors.As(err, &told) || ctx.Err() != nil {
+		return nil, err
 	}
 	if err != nil {
 		s.o.Logger.Error("opening the skills of a workspace", "namespace", ns, "error", err)
