@@ -16,14 +16,15 @@ var past = time.Unix(1, 0)
 // managed is a managed process. It is in the table from before its birth until it
 // is forgotten.
 type managed struct {
-	number  uint32
-	key     string
-	ring    uint64 // bytes of each output's
-	drop    bool
-	tty     *os.File // the terminal's master
-	in      *input
-	outputs []*output
-	exited  chan unix.WaitStatus // one value
+	number uint32
+	key    string
+	// The sizes of the rings, as in wire.LaunchMsg.
+	ring, stderrRing uint64
+	drop             bool
+	tty              *os.File // the terminal's master
+	in               *input
+	outputs          []*output
+	exited           chan unix.WaitStatus // one value
 
 	// Under the table's lock.
 	pid    int // 0 before its birth
@@ -37,7 +38,7 @@ type managed struct {
 // caller closes them. pty is master and slave of its terminal, if it has one, which
 // are the caller's and stay so.
 func newManaged(m *wire.LaunchMsg, pty []int) (p *managed, child [3]int, err error) {
-	p = &managed{key: m.Key, ring: m.Ring, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
+	p = &managed{key: m.Key, ring: m.Ring, stderrRing: m.StderrRing, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
 	child = [3]int{-1, -1, -1}
 	if m.Spawn.TTY {
 		err = p.openTerminal(m, pty, &child)
@@ -92,7 +93,7 @@ func (p *managed) openPipes(m *wire.LaunchMsg, child *[3]int) error {
 			return err
 		}
 		child[1+i] = write
-		capacity := resize(read, min(maxPipe, int(m.Ring/2)))
+		capacity := resize(read, min(maxPipe, int(m.RingOf(uint32(i))/2)))
 		src, err := nonblocking(read)
 		if err != nil {
 			return err
@@ -229,7 +230,7 @@ func (p *managed) resize(rows, cols uint16) {
 func (p *managed) describeLocked() (wire.ManagedMsg, []int) {
 	m := wire.ManagedMsg{
 		Number: p.number, Key: p.key, PID: uint32(p.pid),
-		TTY: p.tty != nil, DropOldest: p.drop, Ring: p.ring,
+		TTY: p.tty != nil, DropOldest: p.drop, Ring: p.ring, StderrRing: p.stderrRing,
 		Age: uint64(time.Since(p.began)), Ended: p.ended, Status: uint32(p.status),
 	}
 	if p.ended {

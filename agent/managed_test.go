@@ -389,7 +389,11 @@ func TestTable(t *testing.T) {
 	if _, failed := launch("a", wire.MinRing); failed == nil || failed.Step != wire.StepKey {
 		t.Errorf("a key that was forgotten: %v", failed)
 	}
-	p, failed := launch("large", wire.MaxRing)
+	p, failed := launch("large", wire.MaxRing) // twice that, for two streams
+	if failed != nil {
+		t.Error(failed)
+	}
+	q, failed := launch("half", (wire.MaxRings-2*wire.MaxRing)/2)
 	if failed != nil {
 		t.Error(failed)
 	}
@@ -397,7 +401,9 @@ func TestTable(t *testing.T) {
 		t.Errorf("%v", failed)
 	}
 	tab.remove(p)
+	tab.remove(q)
 	p.close()
+	q.close()
 }
 
 // What a client has sent may be read after the next one has come: it counts, and does

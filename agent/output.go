@@ -56,12 +56,12 @@ type output struct {
 func newOutput(stream uint32, m *wire.LaunchMsg, src *os.File, capacity uint64) (*output, error) {
 	o := &output{stream: stream, tty: m.Spawn.TTY, drop: m.Drops(stream), src: src, done: make(chan struct{})}
 	o.roomier.L = &o.mu
-	o.reserve = min(capacity, m.Ring/2)
+	o.reserve = min(capacity, m.RingOf(stream)/2)
 	var err error
 	if o.raw, err = src.SyscallConn(); err != nil {
 		return nil, err
 	}
-	o.ring, err = newRing(m.Ring)
+	o.ring, err = newRing(m.RingOf(stream))
 	return o, err
 }
 

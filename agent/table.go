@@ -26,14 +26,14 @@ func (t *table) add(p *managed) *wire.FailedMsg {
 	known := slices.Contains(t.old, p.key)
 	for _, other := range t.processes {
 		known = known || other.key == p.key
-		rings += other.ring * uint64(len(other.outputs))
+		rings += other.rings()
 	}
 	switch {
 	case known:
 		return failed(wire.StepKey, unix.EEXIST)
 	case len(t.processes) == wire.MaxManaged:
 		return failed(wire.StepTable, unix.EUSERS)
-	case rings+p.ring*uint64(len(p.outputs)) > wire.MaxRings:
+	case rings+p.rings() > wire.MaxRings:
 		return failed(wire.StepRing, unix.ENOSPC)
 	}
 	t.last++
@@ -47,6 +47,14 @@ func (t *table) add(p *managed) *wire.FailedMsg {
 	}
 	t.processes[p.number] = p
 	return nil
+}
+
+// rings is the size of all rings of p.
+func (p *managed) rings() (size uint64) {
+	for _, o := range p.outputs {
+		size += o.ring.size
+	}
+	return size
 }
 
 func (t *table) remove(p *managed) {

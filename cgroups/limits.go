@@ -22,10 +22,10 @@ type Limits struct {
 }
 
 // The headroom of the backstop above the limits of the box, for PID 1 of the box
-// and the buffers that it keeps: 128 MiB for the output of managed processes
+// and the buffers that it keeps: 192 MiB for the output of managed processes
 // (wire.MaxRings), and 64 MiB for everything else.
 const (
-	headroomMemory = (64 + 128) << 20
+	headroomMemory = (64 + 192) << 20
 	headroomPIDs   = 64
 	headroomCPUs   = 1.0
 )

@@ -67,9 +67,11 @@ type Managed struct {
 	User    *User
 	TTY     *WindowSize
 	// History is the size of each output ring in bytes, rounded up to a power of
-	// two; 0 is DefaultHistory. All rings of a box have 128 MiB together, beside its
+	// two; 0 is DefaultHistory. All rings of a box have 192 MiB together, beside its
 	// memory limit.
 	History int64
+	// StderrHistory is that of the ring of stderr alone; 0 is History.
+	StderrHistory int64
 	// Memory is a limit in bytes for this process and its descendants, beside that of
 	// the box, which counts them too; 0 is none. MinMemory is the least. With
 	// ErrUnenforceable nothing was started.

@@ -30,8 +30,10 @@ func (m Managed) validateKey() error {
 func (m Managed) validateMemory() error { return validateSize("memory", m.Memory, MinMemory) }
 
 func (m Managed) validateHistory() error {
-	if m.History != 0 && (m.History < MinHistory || m.History > MaxHistory) {
-		return &FieldError{"history", sizeValue(m.History), fmt.Sprintf("must be %s to %s", FormatSize(MinHistory), FormatSize(MaxHistory))}
+	for field, size := range map[string]int64{"history": m.History, "stderr_history": m.StderrHistory} {
+		if size != 0 && (size < MinHistory || size > MaxHistory) {
+			return &FieldError{field, sizeValue(size), fmt.Sprintf("must be %s to %s", FormatSize(MinHistory), FormatSize(MaxHistory))}
+		}
 	}
 	return nil
 }

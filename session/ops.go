@@ -78,6 +78,8 @@ type ProcessSpec struct {
 	TTY     *engine.WindowSize `json:"tty,omitempty"`
 	// History is the size of each output ring in bytes; 0 is Options.History.
 	History int64 `json:"history,omitempty"`
+	// StderrHistory is that of the ring of stderr alone; 0 is History.
+	StderrHistory int64 `json:"stderr_history,omitempty"`
 	// DropOldest overwrites the oldest output when a ring is full; else the process
 	// waits for a reader.
 	DropOldest bool `json:"drop_oldest,omitempty"`

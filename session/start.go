@@ -56,7 +56,7 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	return engine.Managed{
 		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
-		User: spec.User, TTY: spec.TTY, History: spec.History, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory,
+		User: spec.User, TTY: spec.TTY, History: spec.History, StderrHistory: spec.StderrHistory, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory,
 	}
 }
 

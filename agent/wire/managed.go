@@ -32,7 +32,7 @@ const (
 	// rings of a box: cgroups leaves room for them beside the limit of the box.
 	MinRing  = 8 << 10
 	MaxRing  = 64 << 20
-	MaxRings = 128 << 20
+	MaxRings = 192 << 20
 	// InputWindow in bytes is how much input may be on its way to a process.
 	InputWindow = 64 << 10
 	// maxOffset of a stream: what no process writes in its life.
@@ -63,9 +63,20 @@ const (
 type LaunchMsg struct {
 	Key        string
 	Ring       uint64 // bytes of each output, a power of two
+	StderrRing uint64 // that of stderr, if it is not 0
 	DropOldest bool
 	DropStderr bool // says nothing beside DropOldest
 	Spawn      SpawnMsg
+}
+
+// RingOf is the size of the ring of a stream.
+func (m *LaunchMsg) RingOf(stream uint32) uint64 { return ringOf(stream, m.Ring, m.StderrRing) }
+
+func ringOf(stream uint32, ring, stderr uint64) uint64 {
+	if stream == Stderr && stderr != 0 {
+		return stderr
+	}
+	return ring
 }
 
 // Drops says whether a full ring of a stream is overwritten.
@@ -93,6 +104,7 @@ type ManagedMsg struct {
 	TTY        bool
 	DropOldest bool
 	Ring       uint64
+	StderrRing uint64 // as that of LaunchMsg
 	Age        uint64 // ns that it has run
 	Accepted   uint64 // bytes of stdin that it was given
 	Queued     uint64 // and what the agent has taken beyond
@@ -102,6 +114,9 @@ type ManagedMsg struct {
 	Status     uint32    // as of wait4(2), if Ended
 	Heads      [2]uint64 // of the streams, if Ended
 }
+
+// RingOf is the size of the ring of a stream.
+func (m *ManagedMsg) RingOf(stream uint32) uint64 { return ringOf(stream, m.Ring, m.StderrRing) }
 
 // Streams is the number of outputs.
 func (m *ManagedMsg) Streams() int {

@@ -10,7 +10,12 @@ func (m *LaunchMsg) Marshal() []byte {
 	var e encoder
 	e.bytes([]byte(m.Key))
 	e.u64(m.Ring)
-	e.b = append(e.b, m.drop())
+	if m.StderrRing == 0 {
+		e.b = append(e.b, m.drop())
+	} else {
+		e.b = append(e.b, m.drop()|ownStderr)
+		e.u64(m.StderrRing)
+	}
 	e.b = append(e.b, m.Spawn.Marshal()...)
 	return e.b
 }
@@ -20,8 +25,12 @@ func (m *LaunchMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Key = d.key()
 	m.Ring = d.ring()
-	drop := d.upToByte(dropStderr)
+	flags := d.upToByte(dropStderr | ownStderr)
+	drop := flags &^ ownStderr
 	m.DropOldest, m.DropStderr = drop == dropOldest, drop == dropStderr
+	if flags&ownStderr != 0 {
+		m.StderrRing = d.ring()
+	}
 	if d.bad {
 		return d.done("launch")
 	}
@@ -32,6 +41,7 @@ func (m *LaunchMsg) Unmarshal(b []byte) error {
 const (
 	dropOldest = 1 // of both streams
 	dropStderr = 2
+	ownStderr  = 4 // the size of the ring of stderr follows
 )
 
 func (m *LaunchMsg) drop() byte {
@@ -120,6 +130,9 @@ func (m *ManagedMsg) Marshal() []byte {
 	e.u32(m.Status)
 	e.u64(m.Heads[0])
 	e.u64(m.Heads[1])
+	if m.StderrRing != 0 { // agents of older builds do not say so
+		e.u64(m.StderrRing)
+	}
 	return e.b
 }
 
@@ -138,6 +151,9 @@ func (m *ManagedMsg) Unmarshal(b []byte) error {
 	m.Ended = d.bool()
 	m.Status = d.u32()
 	m.Heads = [2]uint64{d.offset(), d.offset()}
+	if len(d.b) > 0 {
+		m.StderrRing = d.ring()
+	}
 	if m.Queued < m.Accepted || m.Queued-m.Accepted > InputWindow {
 		d.bad = true
 	}

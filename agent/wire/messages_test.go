@@ -28,6 +28,7 @@ func messages() map[string]message {
 		"exited":  &ExitedMsg{Status: 0x8b},
 
 		"launch drop": &LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
+		"launch both": &LaunchMsg{Key: "k", Ring: 1 << 20, StderrRing: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
 		"launch":      &LaunchMsg{Key: "k-1", Ring: 1 << 20, DropOldest: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}, TTY: true}},
 		"forget":      &ForgetMsg{Number: 9},
 		"managed": &ManagedMsg{

@@ -51,7 +51,10 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 		return fmt.Errorf("starting process %q: %w", p.key, err)
 	}
 	b.account(&p.account)
-	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(m), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}
+	p.wanted = &wire.LaunchMsg{Key: p.key, Ring: ringSize(cmp.Or(m.History, engine.DefaultHistory)), DropOldest: m.DropOldest, DropStderr: m.DropStderr, Spawn: *p.spawnMsg(&cmd)}
+	if m.StderrHistory != 0 {
+		p.wanted.StderrRing = ringSize(m.StderrHistory)
+	}
 	p.levels = levels(b.volumes)
 	p.slot.begin()
 	p.began = time.Now()
@@ -102,10 +105,9 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 	return p.box.startError(cmd, failed)
 }
 
-// ringSize is the size of a ring for the history of m.
-func ringSize(m engine.Managed) uint64 {
-	history := uint64(cmp.Or(m.History, engine.DefaultHistory))
-	return max(wire.MinRing, uint64(1)<<bits.Len64(history-1))
+// ringSize is the size of a ring for a history.
+func ringSize(history int64) uint64 {
+	return max(wire.MinRing, uint64(1)<<bits.Len64(uint64(history)-1))
 }
 
 // openPTY has the launcher open master and slave of a terminal, if cmd wants one.

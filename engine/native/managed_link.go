@@ -220,7 +220,7 @@ func (l *managedLink) takeManaged(frame *wire.Frame) error {
 
 // attach takes over what the agent says of p at first, with its rings.
 func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) (err error) {
-	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
+	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.StderrRing != m.StderrRing || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
 		return fmt.Errorf("managed process %q is not what was asked for: %w", m.Key, wire.ErrProtocol)
 	}
 	if len(frame.FDs) != m.Streams() {
@@ -233,7 +233,7 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 		}
 	}()
 	for i, file := range files {
-		if err := checkRing(file, int64(m.Ring)); err != nil {
+		if err := checkRing(file, int64(m.RingOf(uint32(i)))); err != nil {
 			return err
 		}
 		o := newOutput(l, m, i, file)

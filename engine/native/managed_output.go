@@ -44,7 +44,7 @@ const ringTries = 1000
 
 func newOutput(l *managedLink, m *wire.ManagedMsg, stream int, file *os.File) *output {
 	return &output{
-		link: l, number: m.Number, stream: uint32(stream), file: file, size: int64(m.Ring),
+		link: l, number: m.Number, stream: uint32(stream), file: file, size: int64(m.RingOf(uint32(stream))),
 		watching: -1, changed: make(chan struct{}),
 		released: int64(m.Released[stream]), sent: int64(m.Released[stream]),
 	}
