@@ -39,6 +39,9 @@ type Command struct {
 	Timeout time.Duration
 	// Grace between SIGTERM and SIGKILL; 0 is DefaultGrace.
 	Grace time.Duration
+	// CancelGrace has a command whose context is cancelled end as at a timeout: SIGTERM
+	// to its whole tree, and SIGKILL after that time. 0: it is killed at once.
+	CancelGrace time.Duration
 	// OutputLimit bounds Stdout and Stderr each, in bytes. The command that
 	// writes more is killed. 0 is unlimited.
 	OutputLimit int64

@@ -152,5 +152,8 @@ func (c Command) validateTimes() error {
 	if c.Grace < 0 || c.Grace > maxGrace {
 		return &FieldError{"grace", c.Grace.String(), fmt.Sprintf("must be at most %s, or 0 for %s", maxGrace, DefaultGrace)}
 	}
+	if c.CancelGrace < 0 || c.CancelGrace > maxGrace {
+		return &FieldError{"cancel_grace", c.CancelGrace.String(), fmt.Sprintf("must be at most %s, or 0 for none", maxGrace)}
+	}
 	return nil
 }

@@ -178,6 +178,8 @@ func TestCommandValidate(t *testing.T) {
 		{"timeout negative", with(func(c *Command) { c.Timeout = -1 }), "timeout"},
 		{"timeout huge", with(func(c *Command) { c.Timeout = math.MaxInt64 }), "timeout"},
 		{"grace negative", with(func(c *Command) { c.Grace = -time.Second }), "grace"},
+		{"cancel grace negative", with(func(c *Command) { c.CancelGrace = -time.Second }), "cancel_grace"},
+		{"cancel grace huge", with(func(c *Command) { c.CancelGrace = 2 * time.Hour }), "cancel_grace"},
 		{"grace huge", with(func(c *Command) { c.Grace = 2 * time.Hour }), "grace"},
 	} {
 		wantField(t, c.name, c.cmd.Validate(), c.field)

@@ -37,7 +37,7 @@ func (p *process) supervise(ctx context.Context) {
 // await returns when the first process has ended, with boxd's own reason for it
 // ("" if it ended by itself) and its status if there is one.
 func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix.WaitStatus, exited bool) {
-	var timeout, grace, deadline <-chan time.Time
+	var timeout, grace, hurry, deadline <-chan time.Time
 	if p.cmd.Timeout > 0 {
 		t := time.NewTimer(p.cmd.Timeout - time.Since(p.began))
 		defer t.Stop()
@@ -48,7 +48,7 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 		if reason == "" {
 			reason = v
 		}
-		timeout, grace = nil, nil
+		timeout, grace, hurry = nil, nil, nil
 		if deadline == nil {
 			deadline = time.After(emptyDeadline)
 		}
@@ -69,6 +69,18 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 			killNow(v)
 		case <-canceled:
 			canceled = nil
+			if p.cmd.CancelGrace == 0 || deadline != nil {
+				killNow(engine.Canceled)
+				break
+			}
+			if reason == "" {
+				timeout, reason = nil, engine.Canceled
+				p.note(p.kill(unix.SIGTERM))
+			}
+			t := time.NewTimer(p.cmd.CancelGrace)
+			defer t.Stop()
+			hurry = t.C
+		case <-hurry:
 			killNow(engine.Canceled)
 		case <-timeout:
 			timeout, reason = nil, engine.TimedOut

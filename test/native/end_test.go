@@ -92,6 +92,64 @@ func TestCancel(t *testing.T) {
 	}
 }
 
+// TestCancelGrace: with a grace the whole tree hears of the end first, also where
+// background processes were to be kept; who does not listen is killed.
+func TestCancelGrace(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, c := range []struct {
+		name, script string
+		grace        time.Duration
+		code         int
+		said         string
+	}{
+		{"listens", `trap 'wait; echo parent; exit 7' TERM
+			setsid sh -c 'trap "echo child; exit" TERM; echo ready; while :; do sleep 0.05; done' &
+			while :; do sleep 0.05; done`, patience, 7, "child\nparent\n"},
+		{"does not", `trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`, 300 * time.Millisecond, -1, "heard\n"},
+		{"left behind", `sh -c 'trap "" TERM; echo ready; sleep 1000' & exec sleep 1000`, 300 * time.Millisecond, -1, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out := newScreen()
+			cmd := shell(c.script)
+			cmd.Stdout, cmd.CancelGrace, cmd.KeepBackground = out, c.grace, true
+			p, err := b.Start(ctx, cmd)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out.await(t, "ready")
+			began := time.Now()
+			cancel()
+			r := wait(t, p)
+			if r.Verdict != engine.Canceled || r.ExitCode != c.code || !strings.HasSuffix(out.String(), c.said) {
+				t.Errorf("%+v, %q", r, out.String())
+			}
+			if took := time.Since(began); c.code < 0 && c.said != "" && took < c.grace {
+				t.Errorf("killed after %v", took)
+			}
+			wantNoCommands(t, b)
+		})
+	}
+	// A command that is in the grace of its timeout gets no more than that of a
+	// cancellation.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := newScreen()
+	cmd := shell(`trap "echo heard" TERM; echo ready; while :; do sleep 0.05; done`)
+	cmd.Stdout, cmd.Timeout, cmd.Grace, cmd.CancelGrace = out, 300*time.Millisecond, time.Hour, 100*time.Millisecond
+	p, err := b.Start(ctx, cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "heard")
+	cancel()
+	if r := wait(t, p); r.Verdict != engine.TimedOut {
+		t.Errorf("%+v", r)
+	}
+	wantNoCommands(t, b)
+}
+
 // TestSignal: a signal goes to the first process, as kill(1) would send it.
 func TestSignal(t *testing.T) {
 	b := newBox(t, engine.Spec{})
