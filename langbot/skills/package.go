@@ -105,7 +105,7 @@ func (o *op) make(f front) (place, error) {
 	if err != nil {
 		return p, err
 	}
-	defer o.tree.sweep(o.ctx)
+	defer o.tree.tidy(o.ctx)
 	if err := create(o.tree.root, path.Join(stage, p.entry), fileMode, strings.NewReader(text)); err != nil {
 		return p, err
 	}

@@ -44,26 +44,30 @@ func (t *tree) discard(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	_ = t.sweep(ctx) // the next action tries again, and tells the log
+	t.tidy(ctx)
 	return nil
 }
+
+// tidy sweeps at the end of an action, also of one that was given up. What stays is for
+// the next one, which tells the log.
+func (t *tree) tidy(ctx context.Context) { _ = t.sweep(context.WithoutCancel(ctx)) }
 
 // sweep deletes the private directory with what is in it.
 func (t *tree) sweep(ctx context.Context) error {
 	if _, err := t.root.Lstat(private); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, sweepTime)
-	defer cancel()
 	return removeTree(ctx, t.root, private)
 }
 
 // maxDepth is how deep a deletion goes: a descriptor is open per level.
 const maxDepth = 64
 
-// removeTree deletes name with all that is in it, while a box may still write to it. One
-// that does not exist is no error.
+// removeTree deletes name with all that is in it, while a box may still write to it, for
+// sweepTime at most. One that does not exist is no error.
 func removeTree(ctx context.Context, root *os.Root, name string) error {
+	ctx, cancel := context.WithTimeout(ctx, sweepTime)
+	defer cancel()
 	r := removal{ctx: ctx, root: root}
 	work := []string{name}
 	for len(work) > 0 {

@@ -3,15 +3,18 @@ package skills
 import (
 	"archive/zip"
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
 	"math/rand"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -275,6 +278,45 @@ func TestZipAllOrNothing(t *testing.T) {
 	if got := h.list(); got != "" {
 		t.Errorf("there is %q", got)
 	}
+}
+
+// A client that leaves while its archive is unpacked leaves nothing of it.
+func TestZipCanceled(t *testing.T) {
+	h := newHost(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	raw, _ := json.Marshal(data{"file_key": h.send(several(t)), "source_paths": []string{"one", "two"}})
+	unpacked := 0
+	watched := &countdown{Context: ctx, at: 12, then: func() { unpacked, _ = countFiles(h.dir); cancel() }}
+	if _, err := h.store.Do(watched, h.ns, "box_install_skill_zip", raw, h.files); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if left, _ := countFiles(h.dir); unpacked == 0 || left != 0 {
+		t.Errorf("%d files were there when it was given up, and then %d", unpacked, left)
+	}
+	h.clean()
+}
+
+// countdown is a context that calls then when it was asked for its error so many times.
+type countdown struct {
+	context.Context
+	at   int
+	then func()
+}
+
+func (c *countdown) Err() error {
+	if c.at--; c.at == 0 {
+		c.then()
+	}
+	return c.Context.Err()
+}
+
+func countFiles(dir string) (n int, err error) {
+	return n, filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			n++
+		}
+		return nil
+	})
 }
 
 func (h *host) zipRefusedInstall(p []byte, d data, want string) {

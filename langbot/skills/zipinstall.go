@@ -31,7 +31,7 @@ func (o *op) installZip() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer o.tree.sweep(o.ctx)
+	defer o.tree.tidy(o.ctx)
 	if err := o.stage(a, chosen, stage); err != nil {
 		return nil, err
 	}
