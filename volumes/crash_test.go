@@ -84,6 +84,7 @@ func TestHalfStates(t *testing.T) {
 				if st.by == ByProjectQuota {
 					requireQuota(t)
 				} else {
+					testutil.Long(t)
 					requireLoop(t)
 				}
 				p := newPlace(t)
@@ -289,7 +290,7 @@ func TestDeepTree(t *testing.T) {
 	root := mustRoot(t, s, "v")
 	done, stopped := make(chan struct{}), make(chan error)
 	asUser(t, root, func() error {
-		for range 5000 {
+		for range 2500 {
 			if err := errors.Join(os.Mkdir("d", 0o700), os.WriteFile("f", nil, 0o600), unix.Chdir("d")); err != nil {
 				return err
 			}

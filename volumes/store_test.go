@@ -147,9 +147,9 @@ func TestConcurrent(t *testing.T) {
 		p := newPlace(t)
 		s := p.open(t, by)
 		var all sync.WaitGroup
-		for i := range 60 {
-			// Five ask for each volume, and some take it away meanwhile.
-			name := fmt.Sprintf("v%d", i/5)
+		for i := range 40 {
+			// Four ask for each volume, and some take it away meanwhile.
+			name := fmt.Sprintf("v%d", i/4)
 			all.Go(func() {
 				for range 3 {
 					if err := s.Make(name, 4<<20, 0); err != nil {
@@ -157,7 +157,7 @@ func TestConcurrent(t *testing.T) {
 						return
 					}
 					root, err := s.Root(name)
-					if i/5%3 == 0 && errors.Is(err, ErrUnknown) {
+					if i/4%3 == 0 && errors.Is(err, ErrUnknown) {
 						continue
 					}
 					if err != nil {
@@ -165,7 +165,7 @@ func TestConcurrent(t *testing.T) {
 						return
 					}
 					root.Close()
-					if i/5%3 == 0 {
+					if i/4%3 == 0 {
 						err = s.Remove(name)
 					} else {
 						err = s.Release(name)
@@ -188,7 +188,7 @@ func TestConcurrent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(states) < 8 {
+		if len(states) < 6 {
 			t.Errorf("%d volumes", len(states))
 		}
 		for _, st := range states {
@@ -206,7 +206,7 @@ func TestManyImages(t *testing.T) {
 	stores := []*Store{openStore(t, ByImage), openStore(t, ByImage)}
 	var all sync.WaitGroup
 	for _, s := range stores {
-		for i := range 20 {
+		for i := range 12 {
 			all.Go(func() {
 				if err := s.Make(fmt.Sprintf("v%d", i), 1<<20, 16); err != nil {
 					t.Error(err)
@@ -217,7 +217,7 @@ func TestManyImages(t *testing.T) {
 	all.Wait()
 	for _, s := range stores {
 		states, err := s.List()
-		if len(states) != 20 || err != nil {
+		if len(states) != 12 || err != nil {
 			t.Errorf("%d volumes: %v", len(states), err)
 		}
 	}

@@ -361,7 +361,7 @@ func TestLimitTreeRace(t *testing.T) {
 		t.Fatal(err)
 	}
 	asUser(t, dir, func() error {
-		for i := range 200 {
+		for i := range 100 {
 			if err := os.MkdirAll(fmt.Sprintf("%d/x/y", i), 0o700); err != nil {
 				return err
 			}
@@ -380,7 +380,7 @@ func TestLimitTreeRace(t *testing.T) {
 					return nil
 				default:
 				}
-				a, b := i%200, (i*7+3)%200
+				a, b := i%100, (i*7+3)%100
 				os.Rename(fmt.Sprintf("%d/x", a), fmt.Sprintf("%d/x%d", b, a))
 				os.Rename(fmt.Sprintf("%d/x%d", b, a), fmt.Sprintf("%d/x", a))
 				os.WriteFile(fmt.Sprintf("%d/x/new", a), nil, 0o600)
