@@ -15,6 +15,7 @@ import (
 
 // TestEnvelope: what is ignored, and what is answered.
 func TestEnvelope(t *testing.T) {
+	anyKernel(t)
 	c := begin(t).dial("i")
 	for _, message := range []string{"", "nonsense", "[]", "1", `"x"`, "{}", `{"seq_id":1}`, `{"code":0,"seq_id":1}`, "{\"seq_id\":1,\"action\":\"__ping\",\"data\":{}", "\x00"} {
 		if err := c.Send([]byte(message)); err != nil {
@@ -83,6 +84,7 @@ func TestEnvelope(t *testing.T) {
 
 // TestMessages: bounds of messages, compressed and in fragments.
 func TestMessages(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	for _, deflate := range []bool{false, true} {
 		dialer := w.dialer()
@@ -174,6 +176,7 @@ func frameOf(first byte, payload []byte) []byte {
 
 // TestBusy: 128 actions at once, and one more is told so.
 func TestBusy(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"pids_limit": 1000})
 	b.sh(s, "mkfifo /workspace/gate")
@@ -214,6 +217,7 @@ func TestBusy(t *testing.T) {
 
 // TestToken: without the secret nobody is let in.
 func TestToken(t *testing.T) {
+	anyKernel(t)
 	secret := strings.Repeat("s3cret-", 6)
 	t.Setenv("LANGBOT_BOX_CONTROL_TOKEN", secret)
 	w := begin(t)

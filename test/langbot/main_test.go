@@ -29,6 +29,15 @@ func TestMain(m *testing.M) {
 // patience bounds what a test waits for, so that a hang is a failure with a name.
 const patience = 2 * time.Minute
 
+// anyKernel skips a test to which kernel and cgroups make no difference where only the
+// others are wanted.
+func anyKernel(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("no kernel makes a difference to this; -short leaves it out")
+	}
+}
+
 // world is a daemon with a door, and a directory that LangBot and the boxes share.
 type world struct {
 	*daemon.Daemon

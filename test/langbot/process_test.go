@@ -56,6 +56,7 @@ func (b *bot) ended(session, id string) (i info) {
 }
 
 func TestProcessInfo(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	i := b.launchSpec("s", object{"command": "cat", "args": []string{"-u", "a b", "$HOME", "'"}, "env": object{"Z": "1", "A": "secret"}, "cwd": "/workspace/new"})
@@ -77,6 +78,7 @@ func TestProcessInfo(t *testing.T) {
 }
 
 func TestProcessEnds(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	cases := []struct {
@@ -109,6 +111,7 @@ func TestProcessEnds(t *testing.T) {
 // TestPreview: what is shown of stderr is always its last 4000 characters, whatever
 // came in one piece, and no process ever waits for somebody to read its stderr.
 func TestPreview(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "flood", "sh", "-c", `head -c 9000000 /dev/zero | tr '\0' x >&2; i=0; while [ $i -lt 2000 ]; do printf 'é%s' "$i" >&2; i=$((i+1)); done; printf end >&2`)
@@ -120,6 +123,7 @@ func TestPreview(t *testing.T) {
 }
 
 func TestProcessStop(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	// Its stdin is closed first: a filter ends by itself.
@@ -149,6 +153,7 @@ func TestProcessStop(t *testing.T) {
 
 // TestProcessReplaced: a second start under one id stops the first.
 func TestProcessReplaced(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "sh", "-c", "echo first >&2; exec sleep 1000")
@@ -166,6 +171,7 @@ func TestProcessReplaced(t *testing.T) {
 }
 
 func TestProcessCapacity(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_init", object{"limits": object{"max_managed_processes": 2, "max_completed_processes": 1}})
 	b.call("box_create_session", spec("s", nil))

@@ -113,6 +113,7 @@ w(b'last')
 
 // TestRelayStdin: a message is a line, and nothing in it is changed.
 func TestRelayStdin(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "python3", "-uc", "import sys\nfor l in sys.stdin.buffer: print(repr(l), flush=True)")
@@ -148,6 +149,7 @@ func TestRelayStdin(t *testing.T) {
 // TestRelayBeforeAttach: what is written before anybody reads is kept; the process
 // waits when too much of it is.
 func TestRelayBeforeAttach(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "python3", "-c", `
@@ -173,6 +175,7 @@ open('/workspace/done', 'w').close()`)
 // TestRelayAgain: nothing is lost or repeated between two clients in turn, and a new
 // one takes the place of an old one.
 func TestRelayAgain(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "sh", "-c", `while read -r l; do echo "got $l"; done`)
@@ -208,6 +211,7 @@ func TestRelayAgain(t *testing.T) {
 
 // TestRelayRefusals: who may not attach gets an answer and no connection.
 func TestRelayRefusals(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	d := w.dialer()
 	at := Context{"i", "w", 1}
@@ -256,6 +260,7 @@ func TestRelayRefusals(t *testing.T) {
 
 // TestRelayBulk: a long stream of lines arrives whole and in order.
 func TestRelayBulk(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	b.launch("s", "p", "sh", "-c", "read -r go; seq 1 1000000")

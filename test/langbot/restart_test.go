@@ -92,6 +92,7 @@ func TestRestart(t *testing.T) {
 
 // TestFenceOutlivesTheDaemon: a generation that has been passed does not come back.
 func TestFenceOutlivesTheDaemon(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	newer := &bot{w.dial("i"), w, Context{"i", "w", 5}}
 	newer.call("box_create_session", spec("s", nil))
@@ -106,6 +107,7 @@ func TestFenceOutlivesTheDaemon(t *testing.T) {
 
 // TestDaemonStops: clients are told that it is the server that goes.
 func TestDaemonStops(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	b := w.bot("i", "w")
 	b.call("box_create_session", spec("s", nil))

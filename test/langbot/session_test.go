@@ -9,6 +9,7 @@ import (
 )
 
 func TestCompared(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
 	// In the order in which they are compared: each request differs also in all that
@@ -46,6 +47,7 @@ func TestCompared(t *testing.T) {
 }
 
 func TestExecStreams(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", nil)
 	r := b.exec(s, "printf '  out \\n\\n'; printf '\\n err\\t ' >&2; exit 7")
@@ -94,6 +96,7 @@ func TestExecEnds(t *testing.T) {
 }
 
 func TestEnvironmentIsOfEachExec(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", object{"env": object{"KEPT": "no"}}))
 	if out := b.sh(spec("s", object{"env": object{"A": "x y'\"$"}}), `echo "$A-$KEPT-$PYTHONUNBUFFERED"; echo "$PATH"`); out != "x y'\"$--1\n/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" {
@@ -106,6 +109,7 @@ func TestEnvironmentIsOfEachExec(t *testing.T) {
 
 // TestConcurrent: commands of one session wait for each other only if they want to.
 func TestConcurrent(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", nil)
 	b.sh(s, "mkfifo /workspace/a /workspace/b")
@@ -121,6 +125,7 @@ func TestConcurrent(t *testing.T) {
 
 // TestBackground: what a command leaves running goes on in the session.
 func TestBackground(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", nil)
 	b.sh(s, "(mkfifo /tmp/f; cat /tmp/f > /tmp/out; mv /tmp/out /tmp/done) >/dev/null 2>&1 & sleep 0.1")
@@ -158,6 +163,7 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 // TestTimeoutEndsOthers: a command that runs in a session which another one's timeout
 // ends is told so, and is not said to have ended by itself.
 func TestTimeoutEndsOthers(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", nil)
 	b.sh(s, "true")
@@ -176,6 +182,7 @@ func TestTimeoutEndsOthers(t *testing.T) {
 
 // TestTimeoutEndsTheCommand is the operator's other choice.
 func TestTimeoutEndsTheCommand(t *testing.T) {
+	anyKernel(t)
 	b := begin(t, "--config", configFile(t, "langbot: {timeout_ends: command}\n")).bot("i", "w")
 	s := spec("s", object{"timeout_sec": 1})
 	b.sh(s, "echo kept > /tmp/f")
@@ -188,6 +195,7 @@ func TestTimeoutEndsTheCommand(t *testing.T) {
 }
 
 func TestNames(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	got := b.call("box_create_session", spec(" a/b c:d ", nil))
 	if got["session_id"] != "a-b-c-d" {
@@ -214,6 +222,7 @@ func TestNames(t *testing.T) {
 }
 
 func TestCapacity(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_init", object{"limits": object{"max_sessions": 2}})
 	other := &bot{b.Client, b.w, Context{"i", "other", 1}}
@@ -237,6 +246,7 @@ func TestCapacity(t *testing.T) {
 
 // TestExpiry: a session that nobody uses ends, and one in which a process runs does not.
 func TestExpiry(t *testing.T) {
+	anyKernel(t)
 	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 1s}}\n")).bot("i", "w")
 	b.call("box_create_session", spec("idle", nil))
 	b.call("box_create_session", spec("kept", object{"persistent": true}))
@@ -257,6 +267,7 @@ func TestExpiry(t *testing.T) {
 
 // TestParallelCreate: whoever asks at once for one session gets the same one.
 func TestParallelCreate(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	ids := make([]any, 16)
 	var wg sync.WaitGroup
@@ -280,6 +291,7 @@ func TestParallelCreate(t *testing.T) {
 
 // TestDeleteWhileBusy: a deletion waits for no command, and none outlives it.
 func TestDeleteWhileBusy(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"host_path": b.w.shared})
 	done := make(chan error, 1)
@@ -299,6 +311,7 @@ func TestDeleteWhileBusy(t *testing.T) {
 }
 
 func TestShutdownIsOfTheInstance(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	b := w.bot("i", "w")
 	b.call("box_create_session", spec("a", nil))
@@ -314,6 +327,7 @@ func TestShutdownIsOfTheInstance(t *testing.T) {
 
 // TestLongCommand: a command that the kernel cannot pass on is refused with the reason.
 func TestLongCommand(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	if out := b.sh(spec("s", nil), "echo "+strings.Repeat("x", 120_000)); len(out) != 120_000 {
 		t.Errorf("%d bytes", len(out))

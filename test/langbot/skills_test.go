@@ -130,6 +130,7 @@ func TestSkillQuota(t *testing.T) {
 
 // TestHostileZip: nothing of an archive that breaks a rule is installed.
 func TestHostileZip(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	many := []string{"SKILL.md", "x"}
 	for i := range 10001 {

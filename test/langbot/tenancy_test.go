@@ -13,6 +13,7 @@ import (
 
 // TestWorkspacesAreApart: one sees nothing of another, whatever the names.
 func TestWorkspacesAreApart(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	a, b := w.bot("i", "a"), w.bot("i", "b")
 	a.sh(spec("s", nil), "echo secret > /workspace/f; echo secret > /tmp/f")
@@ -44,6 +45,7 @@ func TestWorkspacesAreApart(t *testing.T) {
 
 // TestTwoInstances: the first one that comes is the one; another is not let in.
 func TestTwoInstances(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	first := w.bot("first", "w")
 	first.call("box_create_session", spec("s", nil))
@@ -109,6 +111,7 @@ func TestGeneration(t *testing.T) {
 // TestGenerationRace: of many generations at once the highest one stays, and nothing of
 // the others.
 func TestGenerationRace(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	var wg sync.WaitGroup
 	for g := range 12 {
