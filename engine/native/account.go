@@ -124,13 +124,8 @@ func positive(v *int64) bool { return v != nil && *v > 0 }
 // filled names the volumes that became full while the command ran.
 func (a *account) filled() string {
 	var names []string
-	for i := range a.box.volumes {
-		v := &a.box.volumes[i]
-		var before level
-		if i < len(a.levels) {
-			before = a.levels[i]
-		}
-		if v.filled(before, v.level()) {
+	for _, before := range a.levels {
+		if v := before.of; v.filled(before, v.level()) {
 			names = append(names, v.describe())
 		}
 	}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -26,7 +27,7 @@ type box struct {
 	pidfd   *os.File    // of PID 1: also the last word on whether it lives
 	agent   *wire.Conn
 	slots   *slots
-	volumes []volume
+	volumes *volumeSet
 	done    chan struct{} // closed when the agent is gone
 	watched chan struct{} // closed when nobody uses pidfd to wait any more
 	events  *events
@@ -78,6 +79,7 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 		done:      make(chan struct{}),
 		watched:   make(chan struct{}),
 		events:    newEvents(),
+		volumes:   &volumeSet{},
 		processes: map[uint32]*process{},
 		limits:    spec.Limits,
 	}
@@ -86,9 +88,7 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 		return nil, err
 	}
 	undo.Push(b.pidfd.Close)
-	for i, v := range m.Volumes {
-		b.volumes = append(b.volumes, volume{Volume: v, dir: files[2+i]})
-	}
+	b.volumes.add(m.Volumes, files[2:])
 	var ready []*slot
 	if rest := files[2+len(m.Volumes):]; m.First.Name != "" {
 		var first *slot
@@ -193,10 +193,18 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	if change.Limits != nil {
 		b.raiseMost(*change.Limits)
 	}
-	if _, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, nil); err != nil {
+	var updated rpc.Updated
+	files, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, &updated)
+	if err != nil && !errors.Is(err, errTruncated) { // that is done, but not watched
 		return fmt.Errorf("updating box %q: %w", b.id, err)
 	}
 	b.note(change)
+	b.volumes.drop(change.Detach)
+	if len(files) == len(updated.Volumes) {
+		b.volumes.add(updated.Volumes, files)
+	} else {
+		linux.CloseAll(files)
+	}
 	return nil
 }
 
@@ -312,12 +320,6 @@ func (b *box) release() {
 	b.slots.close()
 	b.pidfd.Close()
 	<-b.watched
-	b.closeVolumes()
+	b.volumes.close()
 	b.engine.forget(b)
-}
-
-func (b *box) closeVolumes() {
-	for _, v := range b.volumes {
-		v.dir.Close()
-	}
 }

@@ -92,7 +92,7 @@ func TestMemoryLimitOf(t *testing.T) {
 // Whether a command has filled a volume.
 func TestFilled(t *testing.T) {
 	const slack, plenty = 1 << 20, 8 << 20
-	left := func(bytes, files int64) level { return level{bytes, files, true} }
+	left := func(bytes, files int64) level { return level{bytes: bytes, files: files, known: true} }
 	for _, c := range []struct {
 		name        string
 		slack       int64

@@ -3,6 +3,8 @@ package native
 import (
 	"math"
 	"os"
+	"slices"
+	"sync"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
@@ -24,19 +26,62 @@ func (v *volume) describe() string {
 	return v.Path + " " + engine.FormatSize(v.Size)
 }
 
+// volumeSet is what of a box is watched.
+type volumeSet struct {
+	mu   sync.Mutex
+	list []*volume
+}
+
+// add takes ownership of files, one for each volume.
+func (s *volumeSet) add(volumes []rpc.Volume, files []*os.File) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, v := range volumes {
+		s.list = append(s.list, &volume{Volume: v, dir: files[i]})
+	}
+}
+
+// drop lets go of what was mounted at targets: a descriptor would keep it mounted.
+func (s *volumeSet) drop(targets []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.list = slices.DeleteFunc(s.list, func(v *volume) bool {
+		gone := slices.Contains(targets, v.Path)
+		if gone {
+			v.dir.Close()
+		}
+		return gone
+	})
+}
+
+func (s *volumeSet) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.list {
+		v.dir.Close()
+	}
+	s.list = nil
+}
+
 // level is how much of a volume is left for commands.
 type level struct {
+	of           *volume
 	bytes, files int64
 	known        bool
 }
 
-// level looks how much is left.
+// level looks how much is left. One that was dropped is unknown.
 func (v *volume) level() level {
 	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(v.dir.Fd()), &st); err != nil {
-		return level{}
+	raw, err := v.dir.SyscallConn() // whose number is not another's meanwhile
+	if err != nil {
+		return level{of: v}
 	}
-	l := level{bytes: math.MaxInt64, files: math.MaxInt64, known: true}
+	var serr error
+	if err := raw.Control(func(fd uintptr) { serr = unix.Fstatfs(int(fd), &st) }); err != nil || serr != nil {
+		return level{of: v}
+	}
+	l := level{of: v, bytes: math.MaxInt64, files: math.MaxInt64, known: true}
 	if block := max(st.Bsize, 1); st.Blocks > 0 {
 		l.bytes = int64(min(st.Bavail, uint64(math.MaxInt64/block))) * block
 	}
@@ -46,13 +91,16 @@ func (v *volume) level() level {
 	return l
 }
 
-// levels looks at all volumes.
-func levels(volumes []volume) []level {
-	list := make([]level, len(volumes))
-	for i := range volumes {
-		list[i] = volumes[i].level()
+// levels looks at all volumes of a box.
+func levels(s *volumeSet) []level {
+	s.mu.Lock()
+	list := slices.Clone(s.list)
+	s.mu.Unlock()
+	all := make([]level, len(list))
+	for i, v := range list {
+		all[i] = v.level()
 	}
-	return list
+	return all
 }
 
 // filled says whether a command that began at level before and ended at now has made the

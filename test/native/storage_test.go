@@ -320,3 +320,25 @@ func TestVolumeInUse(t *testing.T) {
 		t.Errorf("a box with a volume that is gone: %v", err)
 	}
 }
+
+// TestVolumeComesAndGoes: one that a running box gets is watched like the others; one that
+// is taken away, and removed, is free at once, whatever else the box does.
+func TestVolumeComesAndGoes(t *testing.T) {
+	s := startStorage(t, 0)
+	b := createLive(t, s.Service, engine.Spec{})
+	for _, name := range []string{"first", "second"} {
+		m := s.make(name, 4*mib, 0, "/data")
+		if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+			t.Fatal(err)
+		}
+		wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/data"}}), "/data 4 MiB")
+		if err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.RemoveVolume(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+		waitUntil(t, "its device is free", func() bool { return len(loops(t, s.data)) == 0 })
+		want(t, run(t, b, shell("exit 3")), engine.Exited, 3)
+	}
+}

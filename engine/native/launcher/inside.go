@@ -127,12 +127,15 @@ func slack(limit int64) int64 {
 	return min(2<<20, max(limit/4, 64<<10))
 }
 
-// openLimited is openVolumes for mounts of limited size, at most most. One that cannot
-// be opened is left out: nothing is told of it then.
-func (b *box) openLimited(most int) (list []rpc.Volume, files []*os.File) {
+// openLimited is openVolumes for mounts of limited size at the targets that are asked for,
+// at most most. One that cannot be opened is left out: nothing is told of it then.
+func (b *box) openLimited(most int, at func(target string) bool) (list []rpc.Volume, files []*os.File) {
 	for _, m := range b.limited() {
 		if len(list) == most {
 			break
+		}
+		if !at(m.Target) {
+			continue
 		}
 		err := b.withNS(func(ns mounts.NS) error {
 			f, err := mounts.OpenAttached(ns, m.Target, m.ID)

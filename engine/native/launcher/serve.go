@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"golang.org/x/sys/unix"
 )
@@ -67,7 +69,13 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		return nil, nil, l.update(b, m.Change, m.Again)
+		if err := l.update(b, m.Change, m.Again); err != nil {
+			return nil, nil, err
+		}
+		volumes, files := b.openLimited(maxVolumes, func(at string) bool {
+			return slices.ContainsFunc(m.Change.Attach, func(m mounts.Mount) bool { return m.Target == at })
+		})
+		return rpc.Updated{Volumes: volumes}, files, nil
 	case rpc.TypeSlots:
 		return l.handleSlots(r)
 	case rpc.TypeKill:
@@ -138,7 +146,7 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	volumes, dirs, err := b.openVolumes()
 	created.Volumes, files = volumes, append(files, dirs...)
 	if err == nil {
-		volumes, dirs = b.openLimited(maxVolumes - len(volumes))
+		volumes, dirs = b.openLimited(maxVolumes-len(volumes), func(string) bool { return true })
 		created.Volumes, files = append(created.Volumes, volumes...), append(files, dirs...)
 	}
 	if err != nil || !withSlot {

@@ -131,6 +131,11 @@ type Update struct {
 	Again bool `json:",omitempty"`
 }
 
+// Updated answers Update: what of what was attached can be filled. One descriptor each.
+type Updated struct {
+	Volumes []Volume `json:",omitempty"`
+}
+
 // Reply carries a failure or the result of a request in Body.
 type Reply struct {
 	Error *Error `json:",omitempty"`
