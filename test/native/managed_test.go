@@ -555,9 +555,9 @@ func TestManagedRefused(t *testing.T) {
 		}
 	}
 	m := managedShell("large", "sleep 1000")
-	m.History = engine.MaxHistory / 2
+	m.History = engine.MaxHistory
 	q := launch(t, b, m)
-	m.Key, m.History = "larger", engine.MaxHistory
+	m.Key = "larger"
 	if _, err := b.Launch(t.Context(), m); err == nil || !strings.Contains(err.Error(), "histories") {
 		t.Errorf("more history than a box has: %v", err)
 	}
