@@ -167,6 +167,25 @@ func TestFullNestedMount(t *testing.T) {
 	wantOutput(t, b, "cat /tmp/a/name", "/tmp/a\n")
 }
 
+// TestNestedMountInFullVolume is that of a workspace with a hard limit, which holds for
+// what is made in it on the box's behalf too.
+func TestNestedMountInFullVolume(t *testing.T) {
+	s := startStorage(t, 4242)
+	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("work", 8*mib, 1024, engine.WorkspaceTarget)}})
+	want(t, run(t, b, python(fillFiles, "/workspace")), engine.DiskQuota, 1)
+	m := skill(t, "/workspace/.skills/x")
+	for i := range 2 { // without an inode, and with one of two
+		err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})
+		if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "no space") {
+			t.Errorf("%v", err)
+		}
+		wantOutput(t, b, fmt.Sprintf("cd /workspace; ls -A | grep -c skills; rm %d; echo x > again && rm again && echo one is free", i), "0\none is free\n")
+	}
+	change(t, b, engine.Change{Attach: []mounts.Mount{m}})
+	wantOutput(t, b, "cat /workspace/.skills/x/name", "/workspace/.skills/x\n")
+	s.remove(b)
+}
+
 // churnScript renames the directory of the skills, and puts other things in its place,
 // for ever.
 const churnScript = `

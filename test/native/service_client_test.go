@@ -71,9 +71,32 @@ func playClient(socket string) error {
 	if _, err := b.Start(ctx, engine.Command{Args: []string{"sleep", "1000"}}); err != nil {
 		return err
 	}
+	if err := releaseSome(ctx, b); err != nil {
+		return err
+	}
 	fmt.Println("done")
 	_, err = io.ReadAll(os.Stdin)
 	return err
+}
+
+// releaseSome starts a process, and releases a part of what it says, in two steps: of
+// the first one its agent is told at once.
+func releaseSome(ctx context.Context, b engine.LiveBox) error {
+	p, err := b.Launch(ctx, managedShell("talks", "seq -w 1000; exec sleep 1000"))
+	if err != nil {
+		return err
+	}
+	out := p.Stdio().Stdout
+	for off := int64(0); off < 5000; {
+		n, at, err := out.ReadAt(ctx, make([]byte, 5000), off)
+		if err != nil {
+			return err
+		}
+		off = at + int64(n)
+	}
+	out.Release(1000)
+	out.Release(2000)
+	return nil
 }
 
 // startClient runs playClient as uid and returns when it is done.
@@ -113,6 +136,15 @@ func TestServiceUnprivilegedClient(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	b := adoptLive(t, connect(t, socket), "of-a-client")
+	talks := b.Managed()[0]
+	// What was released just before a client is killed, its agent may not know of.
+	if got := talks.Stdio().Stdout.Released(); got != 1000 && got != 2000 {
+		t.Errorf("released %d", got)
+	}
+	if err := talks.Control().Kill(patient(t)); err != nil {
+		t.Error(err)
+	}
+	await(t, talks)
 	if pids := commands(t, b); len(pids) > 0 {
 		t.Errorf("still running after the client was killed and the box adopted: %v", pids)
 	}
