@@ -111,7 +111,7 @@ func (d *daemon) serveActions(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// serveRelay sends each message back.
+// serveRelay sends each message back, up to "bye".
 func (d *daemon) serveRelay(w http.ResponseWriter, r *http.Request) {
 	ws, err := (&websocket.Upgrader{Subprotocols: []string{"mcp"}}).Upgrade(w, r, nil)
 	if err != nil {
@@ -120,7 +120,7 @@ func (d *daemon) serveRelay(w http.ResponseWriter, r *http.Request) {
 	defer ws.Close()
 	for {
 		kind, msg, err := ws.ReadMessage()
-		if err != nil {
+		if err != nil || string(msg) == "bye" {
 			return
 		}
 		ws.WriteMessage(kind, msg)

@@ -57,16 +57,28 @@ func serveRelays(o *Options) (stop func()) {
 	served := make(chan struct{})
 	go func() {
 		defer close(served)
-		if err := server.Serve(o.Listener); err != http.ErrServerClosed {
+		if err := server.Serve(listener{o.Listener}); err != http.ErrServerClosed {
 			o.Warn("serving relays: %v", err)
 		}
 	}()
 	return func() {
 		server.Close()
 		<-served
-		cancel() // ends connections that are relays by now
+		cancel() // ends those that are relays by now
 		requests.Wait()
 	}
+}
+
+// listener hides that its connections can be closed one way only: the proxy would go
+// on waiting for a client whose relay has ended.
+type listener struct{ net.Listener }
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return struct{ net.Conn }{c}, nil
 }
 
 // admit answers what is none of the daemon's business.

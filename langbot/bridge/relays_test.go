@@ -47,7 +47,16 @@ func TestRelays(t *testing.T) {
 			t.Errorf("the daemon saw %s: %s", name, got.Get(name))
 		}
 	}
-	r.in.Close()
+	stays, _, err := dialer.Dial("ws://"+l.Addr().String()+path, header)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stays.Close()
+	stays.WriteMessage(websocket.TextMessage, []byte("bye"))
+	if _, _, err := stays.ReadMessage(); err == nil {
+		t.Error("the daemon's end is none")
+	}
+	r.in.Close() // while clients stay
 	if err := r.end(); err != nil {
 		t.Error(err)
 	}
