@@ -192,7 +192,7 @@ func checkKernel() error {
 		return fmt.Errorf("kernel release %q: %w", release, err)
 	}
 	if major < 5 || major == 5 && minor < 13 {
-		return fmt.Errorf("Linux %s lets boxes leave their project, 5.13 does not", release)
+		return fmt.Errorf("boxes can leave their project on Linux %s, and cannot from 5.13 on", release)
 	}
 	return nil
 }

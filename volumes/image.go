@@ -78,16 +78,15 @@ func (s *Store) growImage(name string, r record, bytes, inodes int64) error {
 		return fmt.Errorf("%w: has %d bytes and %d inodes, asked for %d and %d: remove it and make it anew",
 			ErrShrink, r.Bytes, r.Inodes, bytes, inodes)
 	}
-	if bytes == r.Bytes && inodes == r.Inodes {
-		return nil
-	}
 	old := r
 	r.Bytes, r.Inodes = bytes, inodes
+	if r == old {
+		return s.refit(name, r) // it may not have become what it should be
+	}
 	if err := s.writeFile(name+recordSuffix, r); err != nil {
 		return err
 	}
-	err := s.refit(name, r)
-	if err != nil {
+	if err := s.refit(name, r); err != nil {
 		return errors.Join(err, s.writeFile(name+recordSuffix, old))
 	}
 	return nil

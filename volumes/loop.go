@@ -26,18 +26,8 @@ func openControl() (*os.File, error) {
 	return f, nil
 }
 
-// attach returns the loop device of image, and whether it was bound now. While the
-// caller has it open, or it is mounted, it stays bound; then it frees itself. Only with the
-// volume locked: two devices on one image would destroy it.
-func attach(image *os.File) (dev *os.File, fresh bool, err error) {
-	if dev, err = findLoop(image); dev != nil || err != nil {
-		return dev, false, err
-	}
-	dev, err = bindLoop(image)
-	return dev, err == nil, err
-}
-
-// bindLoop binds a free device to image.
+// bindLoop binds a free device to image, which no other must be bound to: two would destroy what is
+// in it. While the caller has the device open, or it is mounted, it stays bound; then it frees itself.
 func bindLoop(image *os.File) (*os.File, error) {
 	control, err := openControl()
 	if err != nil {

@@ -101,7 +101,8 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	return top, true, nil
 }
 
-// attachChecked is attach for an image that may have been in use when the power went.
+// attachChecked returns the loop device of image: the one that has it, or a free one, after
+// checking an image that was in use when the power went. The caller has locked the volume.
 func (s *Store) attachChecked(image *os.File) (*os.File, error) {
 	dev, err := findLoop(image)
 	if dev != nil || err != nil {
