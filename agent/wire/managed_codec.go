@@ -28,6 +28,7 @@ func (m *LaunchMsg) Unmarshal(b []byte) error {
 	flags := d.upToByte(dropStderr | ownStderr)
 	drop := flags &^ ownStderr
 	m.DropOldest, m.DropStderr = drop == dropOldest, drop == dropStderr
+	d.bad = d.bad || drop > dropStderr
 	if flags&ownStderr != 0 {
 		m.StderrRing = d.ring()
 	}

@@ -115,6 +115,9 @@ func FuzzMessages(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(m.Marshal())
 	}
+	both := (&LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}}}).Marshal()
+	both[4+1+8] |= dropOldest // two answers to one question
+	f.Add(both)
 	f.Fuzz(func(t *testing.T, body []byte) {
 		for name, m := range messages() {
 			got := fresh(m)
