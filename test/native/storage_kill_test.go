@@ -3,12 +3,14 @@ package native
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
+	"golang.org/x/sys/unix"
 )
 
 // TestStorageLauncherKilled: the launcher is killed between all steps of a volume's life
@@ -194,4 +196,39 @@ func TestManyVolumes(t *testing.T) {
 	if err != nil || len(list) != count {
 		t.Errorf("%d volumes, %v", len(list), err)
 	}
+}
+
+// TestVolumeWithoutLauncher: with launcher and keeper gone a box goes on in its volume;
+// whoever starts the service again finds the same file system, also when the box has
+// ended meanwhile.
+func TestVolumeWithoutLauncher(t *testing.T) {
+	s := startStorage(t, 4242)
+	m := s.make("alone", 4*mib, 0, engine.WorkspaceTarget)
+	b := createLive(t, s.Service, engine.Spec{ID: "alone", Mounts: []mounts.Mount{m}})
+	for round := range 2 {
+		wantOutput(t, b, "true", "") // so that the next one has its cgroup already
+		for _, role := range []string{"keeper", "launcher"} {
+			for _, pid := range serviceProcesses(t, role, s.dir) {
+				_ = unix.Kill(pid, unix.SIGKILL)
+			}
+			waitUntil(t, "the "+role+" is gone", func() bool { return len(serviceProcesses(t, role, s.dir)) == 0 })
+		}
+		wantOutput(t, b, fmt.Sprintf("echo %d >> /workspace/f", round), "")
+		if round == 1 {
+			for _, pid := range initPIDs(t, b) {
+				n, _ := strconv.Atoi(pid)
+				_ = unix.Kill(n, unix.SIGKILL)
+			}
+			waitUntil(t, "its device is free", func() bool { return len(loops(t, s.data)) == 0 })
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s.start()
+		if round == 0 {
+			b = adoptLive(t, s.Service, "alone")
+		}
+	}
+	b = createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	wantOutput(t, b, "cat /workspace/f", "0\n1\n")
 }
