@@ -10,23 +10,23 @@ import (
 )
 
 // ensure returns the session that spec asks for, which is made if it is missing, and
-// whose mounts are changed if they differ.
-func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (*box, error) {
+// whose mounts are changed if they differ. made is what it is like if this call made it.
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *session.View, err error) {
 	physical, err := k.at.Physical(spec.SessionID)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if b, err := k.reuse(physical, spec); b != nil || err != nil {
-		return b, err
+		return b, nil, err
 	}
 	unlock, err := k.s.ops.lock(ctx, physical)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
 	for {
 		if b, err := k.reuse(physical, spec); b != nil || err != nil {
-			return b, err
+			return b, nil, err
 		}
 		k.s.mu.Lock()
 		b := k.s.boxes[physical]
@@ -36,12 +36,12 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (*box, error)
 		case b == nil:
 			return k.create(ctx, physical, spec)
 		case differs:
-			return b, k.remount(ctx, b, spec)
+			return b, nil, k.remount(ctx, b, spec)
 		}
 		select { // its removal has met an error and goes on
 		case <-b.gone:
 		case <-ctx.Done():
-			return nil, fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
+			return nil, nil, fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
 		}
 	}
 }
@@ -65,17 +65,17 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 }
 
 // create makes a session. Its lock is held.
-func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, error) {
+func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *session.View, error) {
 	s := k.s
 	r, err := k.request(spec)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	b, err := s.reserveLocked(k, physical, *spec)
 	if err != nil {
 		s.mu.Unlock()
-		return nil, err
+		return nil, nil, err
 	}
 	// Beside the creation: a record without a session, and a session without a record,
 	// are both removed when the next server opens.
@@ -83,13 +83,13 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	s.mu.Unlock()
 	if err := k.stillAllowed(ctx); err != nil {
 		s.forget(b)
-		return nil, err
+		return nil, nil, err
 	}
 	view, err := s.sessions.Ensure(ctx, k.who(), b.key, r)
-	if err == nil && !view.Created {
-		// One that nobody knows any more: what it is, and what is in it, is not known.
+	if err == nil && !view.Created || errors.Is(err, session.ErrConflict) {
+		// One that is on no record: what it is, and what is in it, is not known.
 		if err = s.sessions.Remove(ctx, k.who(), b.key); err == nil || errors.Is(err, session.ErrNotFound) {
-			_, err = s.sessions.Ensure(ctx, k.who(), b.key, r)
+			view, err = s.sessions.Ensure(ctx, k.who(), b.key, r)
 		}
 	}
 	made := err == nil
@@ -101,12 +101,12 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 			s.background(func(ctx context.Context) { _ = s.sessions.Remove(ctx, s.self(), b.key) }) // it is tried again by itself
 		}
 		s.forget(b)
-		return nil, err
+		return nil, nil, err
 	}
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()
-	return b, nil
+	return b, &view, nil
 }
 
 // remount changes the mounts of a live session. Its lock is held.

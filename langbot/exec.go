@@ -33,7 +33,7 @@ func (k *call) exec(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	for try := 1; ; try++ {
-		b, err := k.ensure(ctx, spec)
+		b, _, err := k.ensure(ctx, spec)
 		if err != nil {
 			return nil, err
 		}

@@ -292,8 +292,11 @@ func (b *fakeBox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 	}
 	r := &fakeRun{b: b, ctx: ctx, cmd: cmd, done: make(chan struct{})}
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.runs[r], b.last = struct{}{}, cmd
-	b.mu.Unlock()
+	if isDone(b.dead) { // died meanwhile
+		r.endLocked(engine.Result{Verdict: engine.BoxLost, ExitCode: -1})
+	}
 	return r, nil
 }
 
@@ -394,6 +397,9 @@ func (b *fakeBox) Launch(ctx context.Context, m engine.Managed) (engine.ManagedP
 	b.host.mu.Unlock()
 	b.mu.Lock()
 	b.procs[m.Key] = p
+	if isDone(b.dead) { // died meanwhile
+		p.endLocked(engine.Result{Verdict: engine.BoxLost, ExitCode: -1})
+	}
 	b.mu.Unlock()
 	switch m.Args[3] {
 	case "exit":

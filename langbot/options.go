@@ -38,7 +38,8 @@ type Options struct {
 	// Roots are the directories of the host that the tenant may mount from.
 	Roots []string
 	// SkillsDir keeps the skills, in one of Roots; empty: each workspace's are in a
-	// volume of SkillsSize bytes and SkillsInodes files (0: by the size).
+	// volume. SkillsSize in bytes and SkillsInodes (0: by the size) bound those of one
+	// workspace; a size of 0 is 256 MiB for volumes and no bound in SkillsDir.
 	SkillsDir    string
 	SkillsSize   int64
 	SkillsInodes int64
@@ -65,7 +66,9 @@ func (o Options) withDefaults() (Options, error) {
 	set(&o.Tenant, "langbot")
 	set(&o.Profile, policy.LangbotProfile)
 	set(&o.BackendName, "boxd")
-	set(&o.SkillsSize, defaultSkillsSize)
+	if o.SkillsDir == "" {
+		set(&o.SkillsSize, defaultSkillsSize)
+	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}

@@ -116,6 +116,11 @@ func TestStrayInTheWay(t *testing.T) {
 	if s := b.call("box_create_session", spec("s", nil)); s["backend_session_id"] == v.Box {
 		t.Errorf("%v is the box of somebody else", s)
 	}
+	key.ID = at.Runtime() + "-t"
+	if _, err = b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Profile: "langbot"}); err != nil {
+		t.Fatal(err)
+	}
+	b.call("box_create_session", spec("t", object{"cpus": 0.5})) // nor does it conflict
 }
 
 func TestDamagedDatabase(t *testing.T) {

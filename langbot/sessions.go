@@ -28,23 +28,41 @@ func (k *call) createSession(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := k.ensure(ctx, spec)
-	if err != nil {
-		return nil, err
+	for {
+		b, made, err := k.ensure(ctx, spec)
+		if err != nil {
+			return nil, err
+		}
+		if made != nil {
+			return k.info(b, *made), nil
+		}
+		view, err := k.touch(ctx, b, spec)
+		if !errors.Is(err, errEnded) {
+			return k.info(b, view), err
+		}
 	}
-	// It counts as use, and makes a new box where the old one was lost.
+}
+
+// touch counts as use of a session, and makes a new box for it where the old one was
+// lost. It holds the session's lock, for without it a session that ends just then
+// would be made anew, and be on no record. errEnded: it has ended.
+func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (session.View, error) {
 	r, err := k.request(spec)
 	if err != nil {
-		return nil, err
+		return session.View{}, err
 	}
-	view, err := k.s.sessions.Ensure(ctx, k.who(), b.key, r)
+	unlock, err := k.s.ops.lock(ctx, b.physical)
 	if err != nil {
-		if ended := k.ended(b); ended != nil {
-			return nil, ended
-		}
-		return nil, err
+		return session.View{}, err
 	}
-	return k.info(b, view), nil
+	defer unlock()
+	k.s.mu.Lock()
+	ended := b.state != alive
+	k.s.mu.Unlock()
+	if ended {
+		return session.View{}, errEnded
+	}
+	return k.s.sessions.Ensure(ctx, k.who(), b.key, r)
 }
 
 // getSession describes a session and its processes.

@@ -105,7 +105,7 @@ func (s *Server) findSkillVolume(ctx context.Context, storage engine.Storage, na
 
 // limitSkills bounds a directory of the host, once, where its file system can do that.
 func (s *Server) limitSkills(ctx context.Context, storage engine.Storage, ns string, dir engine.Directory) error {
-	if _, known := s.skillsMade.Load(ns); known {
+	if _, known := s.skillsMade.Load(ns); known || s.o.SkillsSize == 0 {
 		return nil
 	}
 	err := storage.LimitDirectory(ctx, dir, s.o.SkillsSize, s.o.SkillsInodes)
