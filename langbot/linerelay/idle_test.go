@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -41,7 +41,8 @@ func piped(t *testing.T, history int, f func(t *testing.T, p *proc, c *client)) 
 				r.Serve(&pipeWriter{there, http.Header{}}, req)
 			}
 		}()
-		ws, _, err := websocket.NewClient(here, &url.URL{Scheme: "ws", Host: "relay"}, nil, 4096, 4096)
+		d := websocket.Dialer{NetDial: func(string, string) (net.Conn, error) { return here, nil }}
+		ws, _, err := d.Dial("ws://relay", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +76,8 @@ func TestIdle(t *testing.T) {
 		text  string
 	}
 	const ms = time.Millisecond
-	long := strings.Repeat("x", atomicWrite+1)
+	long := strings.Repeat("x", fullBuffer+1)
+	page := strings.Repeat("y", fullBuffer-2) + "\n"
 	for _, c := range []struct {
 		name  string
 		steps []step
@@ -92,6 +94,9 @@ func TestIdle(t *testing.T) {
 		{"document without an end", []step{{0, `{"a":`}}, []string{"1s {\"a\":"}},
 		{"more than is written at once", []step{{0, long}, {999 * ms, "\n"}}, []string{"999ms " + long + "\n"}},
 		{"more, without an end", []step{{0, long}}, []string{"1s " + long}},
+		{"the end of a full buffer", []step{{0, page + "y"}, {999 * ms, "z\n"}}, []string{"0s " + page, "999ms yz\n"}},
+		{"a full buffer, in two reads", []step{{0, "a\n"}, {40 * ms, page[2:] + "yy"}, {999 * ms, "\n"}}, []string{"0s a\n", "40ms " + page[2:], "1.039s yy\n"}},
+		{"prompt after a page", []step{{0, page}, {51 * ms, "> "}}, []string{"0s " + page, "101ms > "}},
 		{"drops", func() (s []step) {
 			for range 60 {
 				s = append(s, step{30 * ms, "."})
@@ -114,7 +119,7 @@ func TestIdle(t *testing.T) {
 					got = append(got, <-out)
 				}
 			})
-			if fmt.Sprintf("%.200q", got) != fmt.Sprintf("%.200q", c.want) {
+			if !slices.Equal(got, c.want) {
 				t.Errorf("got %.100q, want %.100q", got, c.want)
 			}
 		})

@@ -20,6 +20,8 @@ type mark struct {
 type stream struct {
 	*splitter
 	since time.Time // from when on the rest has waited; zero without
+	last  time.Time // when something came
+	burst int       // bytes that came without a pause
 	batch []byte    // frames that are not written yet
 	marks []mark
 }
@@ -130,6 +132,11 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 	}
 	s.add(n)
 	c.relay.touch()
+	now := time.Now()
+	if now.Sub(s.last) > c.relay.times.idle {
+		s.burst = 0
+	}
+	s.last, s.burst = now, s.burst+n
 	if len(s.buf) == smallBuffer && cap(s.batch) > 4*smallBuffer {
 		s.batch, s.marks = nil, nil // the flood is over
 	}
@@ -139,7 +146,7 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 		}
 	}
 	if s.since.IsZero() && s.hasRest(false) {
-		s.since = time.Now()
+		s.since = now
 	}
 	return c.flush(s)
 }
@@ -162,17 +169,17 @@ func (c *conn) read1(ctx context.Context, s *stream, p []byte) (n int, at int64,
 	return out.ReadAt(ctx, p, s.end())
 }
 
-// atomicWrite is PIPE_BUF, pipe(7): what a program writes at once comes at once, up
-// to this size.
-const atomicWrite = 4 << 10
+// fullBuffer is what programs gather before they write, at least, if their output is a
+// pipe; it is also what they can write at once (PIPE_BUF, pipe(7)).
+const fullBuffer = 4 << 10
 
 // patience is how long more output is waited for before the rest is sent. A prompt is
-// wanted soon, also if it comes in drops. But a process whose processor time is limited may
-// have none for 100 ms (the period of cpu.max) in the middle of what it writes, and a
-// document is of no use in parts.
+// wanted soon, also if it comes in drops. But who writes much writes full buffers, which
+// end anywhere, and a process whose processor time is limited may have none for 100 ms
+// (the period of cpu.max): a line, most of all a document, is of no use in parts.
 func (c *conn) patience(s *stream) time.Duration {
 	t, rest := &c.relay.times, s.buf[s.r:s.w]
-	if s.open || len(rest) > atomicWrite || rest[0] == '{' {
+	if s.open || s.burst >= fullBuffer || rest[0] == '{' {
 		return t.document
 	}
 	return min(t.idle, max(t.document-time.Since(s.since), 0))

@@ -20,7 +20,7 @@ const maxReceive = 16 << 20
 // times are those of every relay; tests change them.
 type times struct {
 	idle     time.Duration // a rest without newline is sent after
-	document time.Duration // and one that looks like a part of a document
+	document time.Duration // and one that looks like a part of more
 	ping     time.Duration // between an answered ping and the next
 	pong     time.Duration // until the answer
 	stall    time.Duration // for which a peer may take nothing of what is written to it
