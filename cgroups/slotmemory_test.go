@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -101,4 +102,20 @@ func TestFreeze(t *testing.T) {
 	check(t, s.Kill())
 	c.wait(t)
 	check(t, b.Thaw())
+}
+
+// Where nothing limits memory, a slot cannot be, whatever is accepted for the box.
+func TestSlotMemoryUnenforceable(t *testing.T) {
+	b := newBoxOn(t, bare(t), Limits{})
+	s, _ := b.slot(t)
+	for _, degraded := range []bool{false, true} {
+		err := s.LimitMemory(64*mib, degraded)
+		u, ok := errors.AsType[*UnenforceableError](err)
+		if !ok || u.Limit != "memory" || u.Mend == "" || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%v", err)
+		}
+	}
+	if got, err := s.MemoryLimit(); got != Unlimited || err != nil {
+		t.Errorf("%d, %v", got, err)
+	}
 }

@@ -281,3 +281,22 @@ func TestMovedMount(t *testing.T) {
 	change(t, b, engine.Change{Attach: []mounts.Mount{one}})
 	wantOutput(t, b, "cat /workspace/.skills/one/name", "/workspace/.skills/one\n")
 }
+
+// TestFrozenBox: a launcher that is killed while it looks for a mount leaves the box
+// frozen; the next one lets it go on.
+func TestFrozenBox(t *testing.T) {
+	s, dir := newService(t)
+	b := createLive(t, s, engine.Spec{})
+	p := launch(t, b, managedShell("a", "read x; exit 7"))
+	work := filepath.Dir(workDirs(t, b)[0])
+	if err := os.WriteFile(filepath.Join(filepath.Dir(work), "cgroup.freeze"), []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	waitUntil(t, "it is frozen", func() bool {
+		text, err := os.ReadFile(filepath.Join(work, "cgroup.events"))
+		return err == nil && strings.Contains(string(text), "frozen 1")
+	})
+	killLauncher(t, dir)
+	goOn(t, p)
+	wantManaged(t, p, engine.Exited, 7)
+}
