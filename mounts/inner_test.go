@@ -305,3 +305,43 @@ func must[T any](v T, err error) T {
 	}
 	return v
 }
+
+// What was mounted where the target led a moment ago is not where it should be, and
+// goes away again.
+func TestConfirm(t *testing.T) {
+	box, _ := startWorkspace(t)
+	file, o := ownedFile(t), mappedOptions(t)
+	for i, source := range []string{filepath.Dir(file), file} {
+		target := fmt.Sprintf("/workspace/dir%d/point", i)
+		tree := openTree(t, source, o)
+		id, err := Attach(box.NS, tree, target, innerMaker(box))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := box.NS.confirm(tree, target); err != nil {
+			t.Error(err)
+		}
+		for _, move := range []func(){
+			func() { box.must("rename", filepath.Dir(target), "/workspace/moved") },
+			func() { box.must("mkdir", filepath.Dir(target)) },
+			func() { box.must("mkdir", target) },
+		} {
+			move()
+			err := box.NS.confirm(tree, target)
+			if err == nil || !strings.Contains(err.Error(), "moved or covered") {
+				t.Errorf("%s: %v", target, err)
+			}
+		}
+		fds, err := openFDs()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = box.NS.enter(func() error { return unmountFile(fds, tree, target) })
+		fds.Close()
+		if is, ierr := IsMounted(box.NS, box.cmd.Process.Pid, id); is || err != nil || ierr != nil {
+			t.Errorf("%s: still mounted: %v, %v, %v", target, is, err, ierr)
+		}
+		box.must("remove", "/workspace/moved/point")
+		box.must("remove", "/workspace/moved")
+	}
+}
