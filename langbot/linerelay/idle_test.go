@@ -96,7 +96,8 @@ func TestIdle(t *testing.T) {
 		{"more, without an end", []step{{0, long}}, []string{"1s " + long}},
 		{"the end of a full buffer", []step{{0, page + "y"}, {999 * ms, "z\n"}}, []string{"0s " + page, "999ms yz\n"}},
 		{"a full buffer, in two reads", []step{{0, "a\n"}, {40 * ms, page[2:] + "yy"}, {999 * ms, "\n"}}, []string{"0s a\n", "40ms " + page[2:], "1.039s yy\n"}},
-		{"prompt after a page", []step{{0, page}, {51 * ms, "> "}}, []string{"0s " + page, "101ms > "}},
+		{"prompt after a page", []step{{0, page}, {999 * ms, "> "}}, []string{"0s " + page, "1.999s > "}},
+		{"prompt after a page and a pause", []step{{0, page}, {1000 * ms, "> "}}, []string{"0s " + page, "1.05s > "}},
 		{"drops", func() (s []step) {
 			for range 60 {
 				s = append(s, step{30 * ms, "."})
@@ -186,4 +187,40 @@ func TestSlowUpload(t *testing.T) {
 		}
 		p.in.awaitText(t, strings.Repeat("x", 256)+"\n")
 	})
+}
+
+// TestEndOfOutput: the client is told when the process has ended; one that has closed its
+// output and goes on is waited for, but not for ever.
+func TestEndOfOutput(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+			out := messages(c, time.Now())
+			p.out.print("last")
+			p.out.change(func() { p.out.closed = true })
+			time.Sleep(1999 * time.Millisecond)
+			synctest.Wait()
+			if first := <-out; first != "0s last" {
+				t.Errorf("got %q", first)
+			}
+			select {
+			case _, ok := <-out:
+				t.Errorf("closed too early: %v", !ok)
+			default:
+			}
+			if ends {
+				close(p.done)
+			} else {
+				time.Sleep(2 * time.Millisecond)
+			}
+			synctest.Wait()
+			select {
+			case m, ok := <-out:
+				if ok {
+					t.Errorf("another message: %q", m)
+				}
+			default:
+				t.Errorf("ends %v: not closed", ends)
+			}
+		})
+	}
 }

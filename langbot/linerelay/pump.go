@@ -21,7 +21,7 @@ type stream struct {
 	*splitter
 	since time.Time // from when on the rest has waited; zero without
 	last  time.Time // when something came
-	burst int       // bytes that came without a pause
+	burst int       // bytes that came without a long pause
 	batch []byte    // frames that are not written yet
 	marks []mark
 }
@@ -69,11 +69,16 @@ func (c *conn) relayOutput(s *stream) error {
 		case err == nil:
 		case c.ctx.Err() != nil:
 			return err
-		case err == io.EOF, isClosed(c.relay.src.Gone):
+		case err == io.EOF:
+			err := c.finishStream(s)
+			c.awaitEnd(live)
+			return err
+		case isClosed(c.relay.src.Gone):
 			return c.finishStream(s)
 		case live.Err() != nil && !ended:
 		default:
-			if !c.over(live) {
+			// It may be that the box was removed, which is about to be known.
+			if !c.awaitEnd(live) {
 				return err
 			}
 			return c.finishStream(s)
@@ -99,10 +104,10 @@ func (c *conn) whileRunning() (context.Context, func()) {
 	return ctx, func() { cancel(); <-joined }
 }
 
-// over waits a little for the end of a process whose output cannot be read: it may be
-// that its box was removed.
-func (c *conn) over(live context.Context) bool {
-	t := time.NewTimer(5 * time.Second)
+// awaitEnd waits a little until the process is known to have ended, so that a client
+// that is told does not find it running. It may have closed its output only.
+func (c *conn) awaitEnd(live context.Context) bool {
+	t := time.NewTimer(c.relay.times.end)
 	defer t.Stop()
 	select {
 	case <-live.Done():
@@ -133,7 +138,7 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 	s.add(n)
 	c.relay.touch()
 	now := time.Now()
-	if now.Sub(s.last) > c.relay.times.idle {
+	if now.Sub(s.last) >= c.relay.times.document {
 		s.burst = 0
 	}
 	s.last, s.burst = now, s.burst+n

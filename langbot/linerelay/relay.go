@@ -24,6 +24,7 @@ type times struct {
 	ping     time.Duration // between an answered ping and the next
 	pong     time.Duration // until the answer
 	stall    time.Duration // for which a peer may take nothing of what is written to it
+	end      time.Duration // for the end of a process whose output has ended
 	hurry    time.Duration // for all that is still to be written to a connection that ends
 	linger   time.Duration // for the peer's answer to a close frame
 }
@@ -31,7 +32,7 @@ type times struct {
 var defaultTimes = times{
 	idle: 50 * time.Millisecond, document: time.Second,
 	ping: 30 * time.Second, pong: 15 * time.Second, stall: 30 * time.Second,
-	hurry: 500 * time.Millisecond, linger: time.Second,
+	end: 2 * time.Second, hurry: 500 * time.Millisecond, linger: time.Second,
 }
 
 // Source is a process as the relay sees it.
