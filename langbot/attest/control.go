@@ -28,11 +28,28 @@ type control struct {
 	namespaces map[string]string // as /proc/self/ns shows them
 }
 
-func newControl(dir string) (*control, error) {
-	if dir == "" {
-		dir = os.TempDir()
+// open are directories in which everybody may make files, for want of a better one.
+var open = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
+
+// mark makes the marker in the first of dirs where that can be done.
+func (c *control) mark(dirs []string) (err error) {
+	for _, c.dir = range dirs {
+		var file *os.File
+		file, err = os.OpenFile(filepath.Join(c.dir, c.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err == nil {
+			c.file = file.Name()
+			return file.Close()
+		}
 	}
-	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), dir: dir, namespaces: make(map[string]string)}
+	return err
+}
+
+func newControl(dir string) (*control, error) {
+	dirs := open
+	if dir != "" {
+		dirs = []string{dir}
+	}
+	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), namespaces: make(map[string]string)}
 	for _, ns := range namespaces {
 		link, err := os.Readlink("/proc/self/ns/" + ns)
 		if err != nil {
@@ -40,12 +57,9 @@ func newControl(dir string) (*control, error) {
 		}
 		c.namespaces[ns] = link
 	}
-	file, err := os.OpenFile(filepath.Join(dir, c.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
+	if err := c.mark(dirs); err != nil {
 		return c, err
 	}
-	c.file = file.Name()
-	file.Close()
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		return c, err

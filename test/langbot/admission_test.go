@@ -102,6 +102,7 @@ func TestAdmission(t *testing.T) {
 
 // TestAdmissionWorkspace: in this mode a shared directory is the workspace's own or none.
 func TestSharedWorkspaceProbe(t *testing.T) {
+	anyKernel(t)
 	w := begin(t)
 	b := w.bot("i", "w")
 	b.call("box_init", object{"local": object{"host_root": w.shared, "default_workspace": filepath.Join(w.shared, "default")}})

@@ -63,6 +63,8 @@ func (w *world) round(t *testing.T, random *rand.Rand, ran, lost *atomic.Int64) 
 			wg.Go(func() { b.work(ctx, stop, rand.New(rand.NewPCG(seeds[0], seeds[1]+uint64(n)<<8)), ran, lost) })
 		}
 	}
+	before := ran.Load()
+	w.await("a command has ended", func() bool { return ran.Load() > before })
 	time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond) // any moment is a good one
 	if random.IntN(3) == 0 {
 		for _, pid := range w.Find("launcher") {

@@ -87,6 +87,7 @@ func TestHostPathQuota(t *testing.T) {
 
 // TestBoundedEverywhere: whatever else a session can write to has an end as well.
 func TestBoundedEverywhere(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"timeout_sec": 60})
 	for _, dir := range []string{"/tmp", "$HOME", "/dev/shm"} {

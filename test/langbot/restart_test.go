@@ -27,6 +27,9 @@ func (w *world) again() {
 func TestRestart(t *testing.T) {
 	for _, how := range []string{"killed", "stopped"} {
 		t.Run(how, func(t *testing.T) {
+			if how == "stopped" {
+				anyKernel(t)
+			}
 			w := begin(t)
 			if how == "stopped" {
 				w.Args = w.Args[1:] // without --stop-sessions

@@ -135,6 +135,7 @@ func TestBackground(t *testing.T) {
 }
 
 func TestTimeoutEndsTheSession(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	s := spec("s", object{"timeout_sec": 1})
 	b.sh(s, "echo kept > /tmp/f; echo kept > /workspace/f")

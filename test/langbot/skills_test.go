@@ -54,6 +54,7 @@ func archive(t *testing.T, files ...string) []byte {
 // TestSkillInABox: a skill comes by zip, is mounted where LangBot mounts it, is used
 // and changed by the box, and what it changed is there for the store.
 func TestSkillInABox(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	var numbers string
 	for i := range 30_000 {

@@ -64,6 +64,7 @@ func TestTwoInstances(t *testing.T) {
 // TestGeneration: a new generation ends all that is of the old one, also what is
 // under way.
 func TestGeneration(t *testing.T) {
+	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	newer := &bot{b.Client, b.w, Context{"i", "w", 2}}
 	other := &bot{b.Client, b.w, Context{"i", "other", 1}}
