@@ -2,6 +2,7 @@ package native
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"sync"
@@ -206,23 +207,34 @@ func TestVolumeWithoutLauncher(t *testing.T) {
 	m := s.make("alone", 4*mib, 0, engine.WorkspaceTarget)
 	b := createLive(t, s.Service, engine.Spec{ID: "alone", Mounts: []mounts.Mount{m}})
 	for round := range 2 {
-		wantOutput(t, b, "true", "") // so that the next one has its cgroup already
+		r, w := io.Pipe()
+		c := shell(fmt.Sprintf("read x; echo %d >> /workspace/f", round))
+		c.Stdin = r
+		p := begin(t, b, c)
 		for _, role := range []string{"keeper", "launcher"} {
 			for _, pid := range serviceProcesses(t, role, s.dir) {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 			waitUntil(t, "the "+role+" is gone", func() bool { return len(serviceProcesses(t, role, s.dir)) == 0 })
 		}
-		wantOutput(t, b, fmt.Sprintf("echo %d >> /workspace/f", round), "")
+		if _, err := io.WriteString(w, "go\n"); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		if r := wait(t, p); r.ExitCode != 0 {
+			t.Errorf("the command under way ended with %+v", r)
+		}
 		if round == 1 {
 			for _, pid := range initPIDs(t, b) {
 				n, _ := strconv.Atoi(pid)
 				_ = unix.Kill(n, unix.SIGKILL)
 			}
-			waitUntil(t, "its device is free", func() bool { return len(loops(t, s.data)) == 0 })
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
+		}
+		if round == 1 {
+			waitUntil(t, "its device is free", func() bool { return len(loops(t, s.data)) == 0 })
 		}
 		s.start()
 		if round == 0 {
