@@ -28,8 +28,8 @@ type control struct {
 	namespaces map[string]string // as /proc/self/ns shows them
 }
 
-// open are directories in which everybody may make files, for want of a better one.
-var open = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
+// public are directories in which everybody may make files, for want of a better one.
+var public = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
 
 // mark makes the marker in the first of dirs where that can be done.
 func (c *control) mark(dirs []string) (err error) {
@@ -45,7 +45,7 @@ func (c *control) mark(dirs []string) (err error) {
 }
 
 func newControl(dir string) (*control, error) {
-	dirs := open
+	dirs := public
 	if dir != "" {
 		dirs = []string{dir}
 	}
