@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -213,6 +214,25 @@ func crowd(prefix string) (made int64, err error) {
 		unix.Close(fd)
 	}
 	return made, errors.New("there is no limit")
+}
+
+// soon waits for what the kernel does in its own time: XFS counts what was deleted for a while.
+func soon(done func() bool) bool {
+	for until := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(until) {
+			return false
+		}
+	}
+	return true
+}
+
+// onXFS says that path is on XFS.
+func onXFS(t *testing.T, path string) bool {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(path, &fs); err != nil {
+		t.Fatal(err)
+	}
+	return fs.Type == unix.XFS_SUPER_MAGIC
 }
 
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }

@@ -50,23 +50,24 @@ func TestTakenIDs(t *testing.T) {
 		t.Error("a project that a deleted but open file is in was claimed")
 	}
 	file.Close()
-	if !try(false) {
-		t.Error("after that it is free")
+	if !soon(func() bool { return try(false) }) {
+		t.Error("not free after that")
 	}
 	if err := linux.SetProjectQuota(s.dir, id, 1<<20, 0); err != nil {
 		t.Fatal(err)
 	}
-	if try(false) || !try(true) {
+	if !soon(func() bool { return try(true) }) || try(false) {
 		t.Error("a project with limits is claimed only if nothing else is free")
 	}
-	claim, err := claimID(s.dir, id, true)
-	if err != nil || claim == nil {
-		t.Fatal(claim, err)
+	var claim *os.File
+	if !soon(func() bool { claim, err = claimID(s.dir, id, true); return claim != nil || err != nil }) || err != nil {
+		t.Fatal(err)
 	}
 	if try(true) {
 		t.Error("claimed twice")
 	}
 	claim.Close()
+	soon(func() bool { q, _ := linux.GetProjectQuota(s.dir, id); return q.UsedInodes == 0 })
 	if err := i.drop(s.dir, id); err != nil {
 		t.Error(err)
 	}
@@ -169,10 +170,18 @@ func TestRemovedInUse(t *testing.T) {
 	})
 	keep.Close()
 	root.Close()
-	if claim, err := claimID(s.dir, r.Project, true); claim == nil || err != nil {
-		t.Errorf("free again, but: %v", err)
-	} else {
-		claim.Close()
+	free := soon(func() bool {
+		claim, err := claimID(s.dir, r.Project, true)
+		if err != nil {
+			t.Error(err)
+		}
+		if claim != nil {
+			claim.Close()
+		}
+		return claim != nil
+	})
+	if !free {
+		t.Error("its project does not become free")
 	}
 }
 
@@ -188,14 +197,17 @@ func TestBorder(t *testing.T) {
 		t.Fatal(err)
 	}
 	// As root, and without the borders of mounts that boxes have.
-	for name, err := range map[string]error{
+	attacks := map[string]error{
 		"link to another volume":   os.Link(a+"/f", b+"/f"),
 		"rename to another volume": os.Rename(a+"/f", b+"/f"),
 		"directory to another":     os.Rename(a+"/d", b+"/d"),
 		"link from outside":        os.Link(outside, b+"/x"),
 		"rename from outside":      os.Rename(outside, b+"/x"),
-		"exchange":                 unix.Renameat2(unix.AT_FDCWD, a+"/f", unix.AT_FDCWD, outside, unix.RENAME_EXCHANGE),
-	} {
+	}
+	if !onXFS(t, a) { // forgets that one, so there only the mounts of boxes are in the way
+		attacks["exchange"] = unix.Renameat2(unix.AT_FDCWD, a+"/f", unix.AT_FDCWD, outside, unix.RENAME_EXCHANGE)
+	}
+	for name, err := range attacks {
 		if !errors.Is(err, unix.EXDEV) {
 			t.Errorf("%s: %v, want EXDEV", name, err)
 		}

@@ -142,7 +142,9 @@ func TestTricks(t *testing.T) {
 				return err
 			}
 			defer f.Close()
-			if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 2<<20); err != nil {
+			if err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, 2<<20); isFull(err) {
+				return nil // XFS wants space for that: harmless
+			} else if err != nil {
 				return err
 			}
 			n, err := fill("z")
@@ -150,7 +152,7 @@ func TestTricks(t *testing.T) {
 				return fmt.Errorf("%d bytes could be written: %w", n, err)
 			}
 			return nil
-		}, func() error { return errors.Join(os.Remove("y"), os.Remove("z")) }},
+		}, func() error { os.Remove("z"); return os.Remove("y") }},
 		{"many directories", func() error {
 			for i := 0; ; i++ {
 				if err := os.MkdirAll(fmt.Sprintf("d/%d", i), 0o700); err != nil {
@@ -194,8 +196,8 @@ func TestTricks(t *testing.T) {
 				if by == ByImage { // frees what was deleted at once, too
 					unix.Sync()
 				}
-				if st := mustState(t, s, "v"); st.UsedBytes > 1<<20 {
-					t.Errorf("after deleting all: %+v", st)
+				if !soon(func() bool { return mustState(t, s, "v").UsedBytes < 1<<20 }) {
+					t.Errorf("after deleting all: %+v", mustState(t, s, "v"))
 				}
 			})
 		})

@@ -51,7 +51,8 @@ func TestMakeRemove(t *testing.T) {
 			}
 			return err
 		})
-		if got := mustState(t, s, "v"); got != (State{Name: "v", Bytes: 4 << 20, Inodes: got.Inodes, UsedBytes: 4096, UsedInodes: 1, By: by}) {
+		soon(func() bool { return mustState(t, s, "v").UsedInodes == 1 })
+		if got := mustState(t, s, "v"); got != (State{Name: "v", Bytes: 4 << 20, Inodes: got.Inodes, UsedBytes: got.UsedBytes, UsedInodes: 1, By: by}) || got.UsedBytes > 4096 {
 			t.Errorf("%+v", got)
 		}
 		root.Close()

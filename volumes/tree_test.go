@@ -88,6 +88,7 @@ func TestLimitTree(t *testing.T) {
 		t.Error(ok, err)
 	}
 	mustLimit(t, s, dir, 4<<20, 20)
+	soon(func() bool { st, _, _ := LimitOf(dir); return st.UsedInodes == 5 })
 	st, ok, err := LimitOf(dir)
 	if !ok || err != nil || st.Bytes != 4<<20 || st.Inodes != 20 || st.UsedBytes < 1<<20 || st.UsedInodes != 5 || st.By != ByProjectQuota {
 		t.Errorf("%+v, %v, %v", st, ok, err)
