@@ -177,6 +177,29 @@ func TestRevoke(t *testing.T) {
 	})
 }
 
+// TestRevokedBeforeCreation: a command that was admitted, and comes to its session only
+// when the sessions of its workspace have been looked for.
+func TestRevokedBeforeCreation(t *testing.T) {
+	cloud(t, func(b *bench, _ *prober) {
+		b.call(upsert, grant(at, 1, time.Minute))
+		unlock := must(b.server.ops.lock(context.Background(), at.Runtime()+"-global"))
+		ended := make(chan error, 1)
+		go func() {
+			_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true"))
+			ended <- err
+		}()
+		synctest.Wait()
+		b.call(revoke, object{"instance_uuid": "i", "workspace_uuid": "w", "entitlement_revision": 2})
+		unlock()
+		if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "BoxAdmissionError: ") {
+			t.Errorf("%v", err)
+		}
+		if b.host.made != 0 {
+			t.Errorf("%d boxes were made", b.host.made)
+		}
+	})
+}
+
 // TestGrantAdvances: a grant of a new generation ends what the old one had.
 func TestGrantAdvances(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {

@@ -286,7 +286,7 @@ func TestManyAtOnce(t *testing.T) {
 				b.call("box_shutdown", object{})
 			}
 			synctest.Wait()
-			if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.sessions.List("")) != 0 || len(b.server.ops.names) != 0 {
+			if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || len(b.server.ops.names) != 0 {
 				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and locks %v are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.names)
 			}
 		})

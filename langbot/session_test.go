@@ -460,3 +460,18 @@ func TestRemovedElsewhere(t *testing.T) {
 		b.call("box_create_session", spec("s", object{"cpus": 2}))
 	})
 }
+
+// TestRemovedUnderAnExec: a command that finds its session gone, before that was told,
+// gets another one.
+func TestRemovedUnderAnExec(t *testing.T) {
+	b := open(t)
+	for range 20 {
+		b.call("box_create_session", spec("s", nil))
+		if err := b.sessions.Remove(context.Background(), session.Caller{}, must(b.server.keyOf(at.Runtime()+"-s"))); err != nil {
+			t.Fatal(err)
+		}
+		b.call("box_exec", cmd("s", "true"))
+		b.call("box_create_session", spec("s", nil))
+		b.call("box_delete_session", object{"session_id": "s"})
+	}
+}
