@@ -13,6 +13,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
@@ -25,6 +26,8 @@ type bench struct {
 	dir  string
 	host *fakeHost
 	o    Options
+	// storage is that of host, or nil.
+	storage engine.Storage
 
 	sessions *session.Manager
 	server   *Server
@@ -44,6 +47,7 @@ func open(t *testing.T, change ...func(*Options)) *bench {
 		}
 	}
 	b := &bench{T: t, dir: dir, host: newFakeHost(dir)}
+	b.storage = b.host
 	b.o = Options{DB: filepath.Join(dir, "langbot.db"), Health: b.host.Health, Roots: []string{b.path("shared")}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, f := range change {
 		f(&b.o)
@@ -63,7 +67,7 @@ func (b *bench) start() {
 		b.Fatal(err)
 	}
 	b.sessions, err = session.Open(context.Background(), session.Options{
-		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.host, Policy: decide, Logger: b.o.Logger,
+		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.storage, Policy: decide, Logger: b.o.Logger,
 	})
 	if err != nil {
 		b.Fatal(err)

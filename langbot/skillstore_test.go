@@ -1,0 +1,111 @@
+package langbot
+
+import (
+	"context"
+	"encoding/base64"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+func create(name string) object {
+	return object{"skill": object{"name": name, "description": "d", "instructions": "do it"}}
+}
+
+// TestSkillVolumes: a workspace has a volume once it has a skill, of the size that is
+// configured now.
+func TestSkillVolumes(t *testing.T) {
+	b := open(t, func(o *Options) { o.SkillsSize, o.SkillsInodes = 8<<20, 100 })
+	if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 0 || len(b.host.volumes) != 0 {
+		t.Errorf("%v, volumes %v", l, b.host.volumes)
+	}
+	s := b.call("box_create_skill", create("one"))["skill"].(object)
+	name := "skills-" + at.Namespace()
+	if v := b.host.volumes[name]; v.Bytes != 8<<20 || v.Inodes != 100 || len(b.host.volumes) != 1 {
+		t.Errorf("%v", b.host.volumes)
+	}
+	if s["package_root"] != "/boxd/skills/tenants/"+at.Namespace()+"/one" {
+		t.Errorf("%v", s)
+	}
+	other, later := at, at
+	other.Workspace, later.Generation = "v", 2
+	if l := b.callAt(other, "box_list_skills", object{})["skills"].([]any); len(l) != 0 {
+		t.Errorf("another workspace has %v", l)
+	}
+	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 {
+		t.Errorf("the next generation has %v", l)
+	}
+	b.o.SkillsSize = 16 << 20
+	b.restart()
+	b.callAt(later, "box_list_skills", object{})
+	if v := b.host.volumes[name]; v.Bytes != 16<<20 {
+		t.Errorf("%v", v)
+	}
+	b.o.SkillsSize = 4 << 20 // less than it may be able to become
+	b.restart()
+	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 || b.host.volumes[name].Bytes != 16<<20 {
+		t.Errorf("%v, %v", l, b.host.volumes)
+	}
+	// Its package_root is what a client mounts.
+	b.callAt(later, "box_exec", spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": s["package_root"], "mount_path": "/workspace/.skills/one", "mode": "rw"}}}))
+	if m := b.host.only().Spec().Mounts; len(m) != 2 || m[1].Volume != name || m[1].Source != "/one" || m[1].ReadOnly {
+		t.Errorf("%+v", m)
+	}
+}
+
+func TestSkillsDir(t *testing.T) {
+	b := open(t, func(o *Options) { o.SkillsDir = o.Roots[0] + "/skills" })
+	s := b.call("box_create_skill", create("one"))["skill"].(object)
+	if want := b.path("shared/skills/tenants/" + at.Namespace() + "/one"); s["package_root"] != want {
+		t.Errorf("%v, want %s", s, want)
+	}
+	if _, err := os.Stat(s["package_root"].(string) + "/SKILL.md"); err != nil {
+		t.Error(err)
+	}
+	if len(b.host.volumes) != 0 {
+		t.Errorf("%v", b.host.volumes)
+	}
+	mount := func(source string) object {
+		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
+	}
+	b.call("box_exec", mount(s["package_root"].(string)))
+	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
+	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
+}
+
+// TestUploads: files belong to a connection, and are bounded by what held when it began.
+func TestUploads(t *testing.T) {
+	b := open(t)
+	chunk := func(n int) object {
+		return object{"file_key": "0123456789abcdef.zip", "file_length": n, "chunk_base64": base64.StdEncoding.EncodeToString(make([]byte, n)), "chunk_index": 0, "chunk_amount": 1, "chunk_size": 16384}
+	}
+	ctx := context.Background()
+	if out, err := b.try(ctx, nil, "__file_chunk", chunk(2000)); err != nil || len(out) != 0 {
+		t.Errorf("%v, %v", out, err)
+	}
+	b.refused(protocol.BoxValidation, "box_preview_skill_zip", object{"file_key": "0123456789abcdef.zip"}) // 2,000 zeros are no archive
+	b.call("box_init", object{"limits": object{"max_rpc_file_bytes": 1000}})
+	if _, err := b.try(ctx, nil, "__file_chunk", chunk(2000)); err != nil {
+		t.Errorf("a connection that was open before: %v", err)
+	}
+	delete(b.conns, "i")
+	if _, err := b.try(ctx, nil, "__file_chunk", chunk(2000)); err == nil || !strings.HasPrefix(err.Error(), "ValueError: ") {
+		t.Errorf("one that was not: %v", err)
+	}
+}
+
+// TestNoStorage: what needs directories says so, and all else goes on.
+func TestNoStorage(t *testing.T) {
+	b := open(t)
+	b.storage = nil
+	b.restart()
+	b.call("box_exec", cmd("s", "true"))
+	if _, err := b.try(context.Background(), &at, "box_create_skill", create("one")); err == nil {
+		t.Error("a skill was made nowhere")
+	}
+	if _, err := b.try(context.Background(), nil, "box_init", object{"local": object{"host_root": b.path("shared")}}); err == nil || !strings.HasPrefix(err.Error(), "BoxValidationError: ") {
+		t.Errorf("%v", err)
+	}
+}
