@@ -73,10 +73,10 @@ func TestAdvanceInterrupted(t *testing.T) {
 		<-answered
 		b.host.setHook(nil)
 		b.restart()
-		synctest.Wait()
-		b.callAt(next, "box_status", object{})
+		synctest.Wait() // nobody has to ask first
 		if ids := b.host.ids(); len(ids) != 0 {
 			t.Errorf("boxes %q of the older generation", ids)
 		}
+		b.callAt(next, "box_status", object{})
 	})
 }
