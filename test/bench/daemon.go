@@ -21,8 +21,8 @@ type served struct {
 	client *client.Client
 }
 
-// serve runs a daemon for one section. Whoever calls it calls end.
-func (b *bench) serve() (*served, error) {
+// serve runs a daemon for one section, with more arguments. Whoever calls it calls end.
+func (b *bench) serve(args ...string) (*served, error) {
 	dir, err := os.MkdirTemp("", "boxd-bench-")
 	if err != nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (b *bench) serve() (*served, error) {
 	}
 	d, err := daemon.Start(daemon.Config{
 		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir,
-		Args: []string{"--stop-sessions"},
+		Args: append([]string{"--stop-sessions"}, args...),
 	})
 	if err != nil {
 		return nil, err

@@ -102,9 +102,11 @@ var sections = []section{
 	{"daemon", false, (*bench).daemonExec},
 	{"relay", false, (*bench).streams},
 	{"rush", false, (*bench).rushed},
+	{"langbot", false, (*bench).langbots},
 	{"idle", true, (*bench).manyIdle},
 	{"parallel", true, (*bench).manyParallel},
 	{"crowd", true, (*bench).crowded},
+	{"relays", true, (*bench).manyRelays},
 }
 
 func sectionNames() (names []string) {

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"time"
+
+	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/test/daemon"
+	"github.com/boxd/boxd/test/langbot"
+)
+
+const (
+	langbotExecTarget = 3.0                      // times a bare shell
+	langbotReference  = 10900 * time.Microsecond // of LangBot's own runtime, which is to be beaten six times
+	langbotRateTarget = 800                      // execs per second, four sessions
+	langbotColdTarget = 15 * time.Millisecond
+
+	linesBytes  = 10_000_000
+	lineBytes   = 100
+	linesTarget = 200e6 // bytes per second
+
+	relays       = 200
+	relayWindow  = 20 * time.Second
+	relaysTarget = 10.0 // per cent of a processor
+)
+
+// inLangbot is where the bench's sessions are.
+var inLangbot = langbot.Context{Instance: "bench", Workspace: "w", Generation: 1}
+
+// door is a daemon with LangBot's protocol, and connections to it.
+type door struct {
+	*served
+	dialer langbot.Dialer
+	bots   []*langbot.Client
+}
+
+var doorAddress = regexp.MustCompile(`msg=listening protocol=langbot network=tcp address=(\S+)`)
+
+// withDoor measures through LangBot's protocol, with n connections.
+func (b *bench) withDoor(ctx context.Context, what string, n int, measure func(*door) error) {
+	s, err := b.serve("--langbot-listen", "127.0.0.1:0")
+	if err == nil {
+		d := &door{served: s}
+		err = errors.Join(d.connect(ctx, n, measure), s.end())
+	}
+	if err != nil {
+		b.table.fail(what, err)
+	}
+}
+
+func (d *door) connect(ctx context.Context, n int, measure func(*door) error) error {
+	log, err := os.ReadFile(d.Log())
+	if err != nil {
+		return err
+	}
+	m := doorAddress.FindSubmatch(log)
+	if m == nil {
+		return errors.New("the daemon's log names no address of LangBot's protocol")
+	}
+	d.dialer = langbot.Dialer{Base: "ws://" + string(m[1]), Deflate: true}
+	for range n {
+		bot, err := d.dialer.Dial(ctx, inLangbot.Instance)
+		if err != nil {
+			return err
+		}
+		defer bot.Close()
+		d.bots = append(d.bots, bot)
+	}
+	return measure(d)
+}
+
+// run is a box_exec in a session, which must succeed.
+func (d *door) run(ctx context.Context, bot int, session, cmd string) error {
+	var r struct {
+		Status string
+		Code   *int `json:"exit_code"`
+		Stderr string
+	}
+	err := d.bots[bot].Call(ctx, &inLangbot, "box_exec", object{"session_id": session, "cmd": cmd}, &r)
+	if err == nil && (r.Code == nil || *r.Code != 0) {
+		err = fmt.Errorf("running %q in %s: %+v", cmd, session, r)
+	}
+	return err
+}
+
+// bareShell is what the protocol runs for a command.
+func bareShell() error { return exec.Command("sh", "-lc", "true").Run() }
+
+// langbots measures commands through LangBot's protocol.
+func (b *bench) langbots(ctx context.Context) {
+	const what = "box_exec of true"
+	b.withDoor(ctx, what, clients, func(d *door) error {
+		for i := range clients {
+			if err := d.run(ctx, i, sessionName(i), "true"); err != nil {
+				return err
+			}
+		}
+		one, err := alternate(b.n, timed(bareShell), timed(func() error { return d.run(ctx, 0, sessionName(0), "true") }))
+		if err != nil {
+			return err
+		}
+		g := goal{fmt.Sprintf("≤ %.0f × bare, ≤ %s", langbotExecTarget, format(langbotReference/6)),
+			ratio(one[1], one[0]) <= langbotExecTarget && one[1].p50() <= langbotReference/6}
+		b.table.times(what+" (bare: sh -lc true)", one[1], one[0], g)
+		many, err := alternate(max(b.n/20, 5),
+			together(func(int) error { return bareShell() }),
+			together(func(i int) error { return d.run(ctx, i, sessionName(i), "true") }))
+		if err != nil {
+			return err
+		}
+		b.rate(fmt.Sprintf("box_execs/s of true, %d sessions", clients), many[1], many[0],
+			goal{fmt.Sprintf("≥ %d/s", langbotRateTarget), perSecond(many[1].p50()) >= langbotRateTarget})
+		return errors.Join(b.langbotCold(ctx, d), b.lines(ctx, d))
+	})
+}
+
+// langbotCold measures commands whose session has to be made.
+func (b *bench) langbotCold(ctx context.Context, d *door) error {
+	const what = "box_exec of true in a new session"
+	n := 0
+	cold, err := alternate(max(b.n/4, 10), timed(bareShell), func() (time.Duration, error) {
+		n++
+		session := fmt.Sprintf("cold-%d", n)
+		took, err := timed(func() error { return d.run(ctx, 0, session, "true") })()
+		return took, errors.Join(err, d.bots[0].Call(ctx, &inLangbot, "box_delete_session", object{"session_id": session}, nil))
+	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	b.table.times(what, cold[1], cold[0], goal{"≤ 15 ms", cold[1].p50() <= langbotColdTarget})
+	return nil
+}
+
+// lines measures a stream of lines, each of which is a message.
+func (b *bench) lines(ctx context.Context, d *door) error {
+	what := fmt.Sprintf("relay of %d MB of lines of %d bytes", linesBytes/1_000_000, lineBytes)
+	// The file is made before, so that nothing but cat(1) runs beside the relay.
+	const script = `yes "$(printf %099d 0)" | head -c 10000000 > /tmp/lines; while read -r go; do cat /tmp/lines; done`
+	ws, err := d.attach(ctx, sessionName(0), "lines", "sh", "-c", script)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	defer ws.Close()
+	s, err := alternate(max(b.n/20, 10), timed(func() error {
+		if err := ws.WriteMessage(1, []byte("go")); err != nil { // a text message
+			return err
+		}
+		return take(ws, linesBytes/lineBytes)
+	}))
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	rate := func(d time.Duration) string { return fmt.Sprintf("%.0f MB/s", linesBytes/d.Seconds()/1e6) }
+	b.table.text(row{what: what, p50: rate(s[0].p50()), p90: rate(s[0].p90())},
+		goal{"≥ 200 MB/s", linesBytes/s[0].p50().Seconds() >= linesTarget})
+	return nil
+}
+
+// lineRelay is the relay of a managed process.
+type lineRelay interface {
+	NextReader() (int, io.Reader, error)
+	WriteMessage(kind int, data []byte) error
+	Close() error
+}
+
+// attach starts a process and attaches to it.
+func (d *door) attach(ctx context.Context, session, id, command string, args ...string) (lineRelay, error) {
+	err := d.bots[0].Call(ctx, &inLangbot, "box_start_managed_process", object{"session_id": session,
+		"spec": object{"process_id": id, "command": command, "args": args}}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return d.dialer.Relay(ctx, inLangbot.Headers(), protocol.Context(inLangbot).Runtime()+"-"+session, id)
+}
+
+// take receives n messages.
+func take(r lineRelay, n int) error {
+	for range n {
+		_, message, err := r.NextReader()
+		if err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, message); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// manyRelays measures what relays cost that have a line a second each.
+func (b *bench) manyRelays(ctx context.Context) {
+	what := fmt.Sprintf("%d relays, a line a second each", relays)
+	b.withDoor(ctx, what, 1, func(d *door) error {
+		if _, err := exec.LookPath("bash"); err != nil {
+			b.table.skip(what, "a shell is needed that can wait without another process: "+err.Error())
+			return nil
+		}
+		if err := d.bots[0].Call(ctx, nil, "box_init", object{"limits": object{"max_managed_processes": relays}}, nil); err != nil {
+			return err
+		}
+		const boxes = 4
+		ended := make(chan error, relays)
+		for i := range relays {
+			session := sessionName(i % boxes)
+			if i < boxes {
+				if err := d.run(ctx, 0, session, "true"); err != nil {
+					return err
+				}
+			}
+			const script = `exec {never}<> <(:); while echo '{"jsonrpc":"2.0","method":"tick"}'; do read -r -t 1 -u $never; done`
+			ws, err := d.attach(ctx, session, fmt.Sprint(i), "bash", "-c", script)
+			if err != nil {
+				return err
+			}
+			defer ws.Close()
+			go func() { ended <- take(ws, 1<<30) }()
+		}
+		before, err := d.processorTime()
+		if err != nil {
+			return err
+		}
+		select {
+		case err := <-ended:
+			return fmt.Errorf("a relay has ended: %w", err)
+		case <-time.After(relayWindow):
+		}
+		after, err := d.processorTime()
+		if err != nil {
+			return err
+		}
+		share := float64(after-before) / float64(relayWindow) * 100
+		b.table.text(row{what: what + ", processor of daemon, launcher and agents", p50: fmt.Sprintf("%.2f %%", share)},
+			goal{"< 10 %", share < relaysTarget})
+		return nil
+	})
+}
+
+// processorTime is what the daemon, its launcher and the agents of its boxes have used.
+func (d *door) processorTime() (sum time.Duration, err error) {
+	pids := []int{d.PID()}
+	for _, launcher := range d.Find(daemon.Launcher) {
+		pids = append(append(pids, launcher), children(launcher)...)
+	}
+	for _, pid := range pids {
+		used, err := processorTime(pid)
+		if err != nil {
+			return 0, err
+		}
+		sum += used
+	}
+	return sum, nil
+}
