@@ -179,6 +179,7 @@ func TestPreviewOutlivesOutput(t *testing.T) {
 		}
 		synctest.Wait()
 		for i := range 20 { // more than the manager keeps
+			time.Sleep(time.Millisecond) // the oldest one is forgotten first
 			b.call("box_start_managed_process", proc("s", fmt.Sprint(i), "exit", "0"))
 			synctest.Wait()
 		}

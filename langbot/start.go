@@ -140,6 +140,9 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 	var running *session.Process
 	if err == nil {
 		running, err = s.sessions.Process(p.b.key, p.Name)
+		if errors.Is(err, session.ErrNotFound) { // or the session is gone, which the caller tells first
+			err = protocol.Errorf(protocol.BoxError, "managed process %s has ended, and so many others with it that it was forgotten at once", p.id)
+		}
 	}
 	if err != nil {
 		if started {
