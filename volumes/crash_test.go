@@ -17,8 +17,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestHalfStates: what each step leaves when the process is killed after it. Open, Make and Remove
-// must all cope.
+// TestHalfStates: what each step leaves when the process is killed after it. Open, Make
+// and Remove must all cope.
 func TestHalfStates(t *testing.T) {
 	type state struct {
 		name string
@@ -143,7 +143,8 @@ func TestHalfStates(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process at random moments of making, growing, filling and removing volumes.
+// TestKilled kills a process at random moments of making, growing, filling and removing
+// volumes.
 func TestKilled(t *testing.T) {
 	testutil.Long(t)
 	kinds(t, func(t *testing.T, by string) {
@@ -280,8 +281,8 @@ func playCycle(data, mounts, seed, by string) error {
 	}
 }
 
-// TestDeepTree: what a box leaves can be deeper than any path, and change under the hands of who
-// deletes it.
+// TestDeepTree: what a box leaves can be deeper than any path, and change under the
+// hands of who deletes it.
 func TestDeepTree(t *testing.T) {
 	requireQuota(t)
 	p := newPlace(t)

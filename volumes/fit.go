@@ -57,8 +57,8 @@ func (s *Store) fitMounted(name string, top *os.File, r record) error {
 }
 
 // fit makes the volume hold what its record says: the image grows if it is too small,
-// and its ballast takes what is too much. It changes nothing where nothing is to be done, and
-// goes on where a killed process has stopped.
+// and its ballast takes what is too much. It changes nothing where nothing is to be
+// done, and goes on where a killed process has stopped.
 func fit(top, image, dev *os.File, r record) error {
 	want := r.Bytes / block
 	for range 8 {
@@ -79,7 +79,8 @@ func fit(top, image, dev *os.File, r record) error {
 
 // grow adds blocks for so many missing ones and for all of inodes.
 func grow(top, image, dev *os.File, missing, inodes int64) error {
-	sb, err := readSuper(image)
+	// The device has what the mounted file system knows, the file maybe not yet.
+	sb, err := readSuper(dev)
 	if err != nil {
 		return err
 	}
@@ -90,7 +91,7 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 	tables := sb.inodesPerGroup * sb.inodeSize / block
 	// Each new group has tables, bitmaps and maybe copies of the descriptors.
 	overhead := tables + 2 + 64
-	size := st.Size / block
+	size := sb.blocks
 	if missing > 0 {
 		size += missing + (missing/(groupBlocks-overhead)+1)*overhead + missing/50 + 64
 	}
@@ -100,6 +101,7 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 	if rest := size % groupBlocks; rest != 0 {
 		size += max(0, tables+2048-rest)
 	}
+	size = max(size, st.Size/block) // what has grown before, in vain, never shrinks
 	if err := image.Truncate(size * block); err != nil {
 		return err
 	}

@@ -24,8 +24,8 @@ const (
 	ownInodes   = 11 // ten of ext4, of which one is the top directory, and the ballast
 )
 
-// layout says how many blocks an image must have to hold so much, and how many inodes to ask
-// for. It is a little more than is needed: the ballast takes the rest.
+// layout says how many blocks an image must have to hold so much, and how many inodes to
+// ask for. It is a little more than is needed: the ballast takes the rest.
 func layout(bytes, inodes int64) (blocks, all int64) {
 	all = inodes + ownInodes
 	// A group has inodes for 32,768 at most, and tables take space from it.
@@ -33,7 +33,8 @@ func layout(bytes, inodes int64) (blocks, all int64) {
 	data := bytes / block
 	for range 8 {
 		tables := ((all+groups-1)/groups + 15) / 16 * groups // 16 inodes in a block
-		// Bitmaps, and descriptors with room to grow in the groups that have copies of them.
+		// Bitmaps, and descriptors with room to grow in the groups that have copies of
+		// them.
 		descriptors := groups/64 + 1 + min(1024, groups*16)
 		copies := 2 + 2*int64(bitLen(groups)) // powers of 3, 5 and 7
 		blocks = data + tables + 2*groups + copies*(1+descriptors) + 64
@@ -98,8 +99,8 @@ func check(image *os.File) error {
 	return nil
 }
 
-// run executes the first program that there is, with the path of image as its last argument, an
-// empty environment and the exit statuses 0 to most as success.
+// run executes the first program that there is, with the path of image as its last
+// argument, an empty environment and the exit statuses 0 to most as success.
 func run(programs []string, image *os.File, most int, args ...string) error {
 	i := slices.IndexFunc(programs, func(path string) bool { return unix.Access(path, unix.X_OK) == nil })
 	if i < 0 {

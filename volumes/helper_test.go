@@ -51,7 +51,8 @@ func requireQuota(t testing.TB) {
 	}
 }
 
-// requireLoop ends the test where there are no loop devices: in a container, or with a kernel without.
+// requireLoop ends the test where there are no loop devices: in a container, or with a
+// kernel without.
 func requireLoop(t testing.TB) {
 	t.Helper()
 	testutil.RequireRoot(t)
@@ -216,7 +217,8 @@ func crowd(prefix string) (made int64, err error) {
 	return made, errors.New("there is no limit")
 }
 
-// soon waits for what the kernel does in its own time: XFS counts what was deleted for a while.
+// soon waits for what the kernel does in its own time: XFS counts what was deleted for a
+// while.
 func soon(done func() bool) bool {
 	for until := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {

@@ -52,8 +52,8 @@ func (i *ids) takeFree(id uint32) bool {
 	return true
 }
 
-// isStale says that id is ours, but has neither a record nor limits: something was left in it by
-// a Store that took a limit away, while others went on writing.
+// isStale says that id is ours, but has neither a record nor limits: something was left
+// in it by a Store that took a limit away, while others went on writing.
 func (i *ids) isStale(on *os.File, id uint32) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -82,8 +82,9 @@ func (i *ids) clean(on *os.File, id uint32) error {
 	return cleanLimits(on, id)
 }
 
-// cleanLimits takes the limits of id away, unless something still belongs to it (files that are
-// deleted and open): then they stay, and nobody gets the id, because claim asks the kernel.
+// cleanLimits takes the limits of id away, unless something still belongs to it (files
+// that are deleted and open): then they stay, and nobody gets the id, because claim asks
+// the kernel.
 func cleanLimits(on *os.File, id uint32) error {
 	q, err := linux.GetProjectQuota(on, id)
 	if err != nil || q == (linux.ProjectQuota{}) || q.UsedBytes != 0 || q.UsedInodes != 0 {
@@ -92,11 +93,11 @@ func cleanLimits(on *os.File, id uint32) error {
 	return linux.SetProjectQuota(on, id, 0, 0)
 }
 
-// claim finds a project id that nothing on the file system of dir belongs to, and
-// which is on no record, and puts it there. Nobody else can have it either while claim is
-// open, a nameless file of that project: another Store, on the same file system, sees the
-// file, or we see its one, before either uses the id. The caller closes claim after the first thing
-// of its own has got the id.
+// claim finds a project id that nothing on the file system of dir belongs to, and which
+// is on no record, and puts it there. Nobody else can have it either while claim is
+// open, a nameless file of that project: another Store, on the same file system, sees
+// the file, or we see its one, before either uses the id. The caller closes claim after
+// the first thing of its own has got the id.
 func (i *ids) claim(dir *os.File) (id uint32, claim *os.File, err error) {
 	const tries = 1000
 	for try := range tries {
@@ -154,8 +155,8 @@ func setProject(f *os.File, id uint32, inherit bool) error {
 	return linux.SetFileAttr(f, a)
 }
 
-// quotaOn returns nil if the file system of dir enforces project quota, else ErrNoQuota with
-// the reason and what to do.
+// quotaOn returns nil if the file system of dir enforces project quota, else ErrNoQuota
+// with the reason and what to do.
 func quotaOn(dir *os.File) error {
 	if err := checkKernel(); err != nil {
 		return fmt.Errorf("%w on %q: %w", ErrNoQuota, dir.Name(), err)
@@ -180,8 +181,8 @@ func quotaOn(dir *os.File) error {
 	return fmt.Errorf("%w on %q: its file system, type %#x, is neither ext4 nor XFS", ErrNoQuota, dir.Name(), uint32(st.Type))
 }
 
-// checkKernel: before Linux 5.13 whoever owns a directory can take it out of its project with
-// FS_IOC_SETFLAGS, in a user namespace as well.
+// checkKernel: before Linux 5.13 whoever owns a directory can take it out of its project
+// with FS_IOC_SETFLAGS, in a user namespace as well.
 func checkKernel() error {
 	release, _, err := linux.KernelRelease()
 	if err != nil {

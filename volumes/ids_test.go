@@ -130,8 +130,8 @@ func TestTwoStores(t *testing.T) {
 	}
 }
 
-// TestRemovedInUse: what is still open of a removed volume stays limited, and its project is not
-// given to another.
+// TestRemovedInUse: what is still open of a removed volume stays limited, and its
+// project is not given to another.
 func TestRemovedInUse(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)

@@ -130,8 +130,9 @@ func (s *Store) imageRoot(name string, r record) (*os.File, error) {
 	return openDir(top, rootName, unix.O_PATH)
 }
 
-// removeImage deletes the image of a volume, and its mount. Those who have it mounted elsewhere, or
-// open, keep it, with its limits, until they let go: then the device and the space are free.
+// removeImage deletes the image of a volume, and its mount. Those who have it mounted
+// elsewhere, or open, keep it, with its limits, until they let go: then the device and
+// the space are free.
 func (s *Store) removeImage(name string) error {
 	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -346,8 +347,8 @@ func stillUsable(t *testing.T, s *Store, name string, limit int64) {
 	})
 }
 
-// TestGrowKilled: the record says more than the image has, which a box uses. Until it can grow, it
-// is what it was.
+// TestGrowKilled: the record says more than the image has, which a box uses. Until it
+// can grow, it is what it was.
 func TestGrowKilled(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -376,8 +377,25 @@ func TestGrowKilled(t *testing.T) {
 		return os.Remove("x")
 	})
 	root.Close()
-	if err := s.Make("v", 8<<20, 0); err != nil && !errors.Is(err, ErrBusy) {
-		t.Error(err) // nothing but that it cannot grow now
+	size := func() int64 {
+		st, err := os.Stat(filepath.Join(p.data, "v.img"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return st.Size()
+	}
+	before := size()
+	for range 3 {
+		if err := s.Make("v", 8<<20, 0); err != nil && !errors.Is(err, ErrBusy) {
+			t.Error(err) // nothing but that it cannot grow now
+		}
+		if err := s.Release("v"); err != nil {
+			t.Fatal(err)
+		}
+		mustRoot(t, s, "v").Close()
+	}
+	if after := size(); after != before {
+		t.Errorf("the image grows in vain from %d to %d bytes", before, after)
 	}
 	if err := s.Release("v"); err != nil {
 		t.Fatal(err)

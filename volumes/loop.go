@@ -26,8 +26,9 @@ func openControl() (*os.File, error) {
 	return f, nil
 }
 
-// bindLoop binds a free device to image, which no other must be bound to: two would destroy what is
-// in it. While the caller has the device open, or it is mounted, it stays bound; then it frees itself.
+// bindLoop binds a free device to image, which no other must be bound to: two would
+// destroy what is in it. While the caller has the device open, or it is mounted, it
+// stays bound; then it frees itself.
 func bindLoop(image *os.File) (*os.File, error) {
 	control, err := openControl()
 	if err != nil {
@@ -73,7 +74,8 @@ func findLoop(image *os.File) (*os.File, error) {
 	}
 	var found *os.File
 	err = eachLoop(func(dev string, file string) (bool, error) {
-		// The name cannot be another one: an image has one name, and is not renamed while it is bound.
+		// The name cannot be another one: an image has one name, and is not renamed
+		// while it is bound.
 		if path.Base(file) != path.Base(image.Name()) {
 			return true, nil
 		}
@@ -133,8 +135,8 @@ func eachLoop(fn func(dev, file string) (more bool, err error)) error {
 	return nil
 }
 
-// detachLeftovers lets devices go that were bound by a process that was killed before it could
-// say that they free themselves. Mounts that use them keep them.
+// detachLeftovers lets devices go that were bound by a process that was killed before it
+// could say that they free themselves. Mounts that use them keep them.
 func (s *Store) detachLeftovers() error {
 	return eachLoop(func(dev, file string) (bool, error) {
 		name, ok := strings.CutSuffix(path.Base(file), imageSuffix)

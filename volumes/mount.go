@@ -15,9 +15,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// mountImage returns the top directory of an image. If it is not mounted, it is, and
-// is made to fit its record, if that is possible now: a volume that should have grown can be used
-// meanwhile. The caller closes it and has locked the volume.
+// mountImage returns the top directory of an image. If it is not mounted, it is, and is
+// made to fit its record, if that is possible now: a volume that should have grown can
+// be used meanwhile. The caller closes it and has locked the volume.
 func (s *Store) mountImage(name string, r record) (*os.File, error) {
 	top, fresh, err := s.mountOnce(name)
 	if err != nil || !fresh {
@@ -44,7 +44,8 @@ func (s *Store) mountImage(name string, r record) (*os.File, error) {
 	return nil, errors.Join(err, fitting, top.Close(), s.unmount(name, unix.MNT_DETACH))
 }
 
-// mountOnce returns the top directory of an image, as it is; fresh says that it was not mounted.
+// mountOnce returns the top directory of an image, as it is; fresh says that it was not
+// mounted.
 func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	if top, err := s.mountedTop(name); top != nil || err != nil {
 		return top, false, err
@@ -209,8 +210,8 @@ func (s *Store) unmount(name string, flags int) error {
 	return nil
 }
 
-// unmountSoon is unmount for whoever needs it gone: ErrBusy after a moment, in which a thread that
-// was in the volume may end.
+// unmountSoon is unmount for whoever needs it gone: ErrBusy after a moment, in which a
+// thread that was in the volume may end.
 func (s *Store) unmountSoon(name string) error {
 	for until := time.Now().Add(200 * time.Millisecond); ; time.Sleep(time.Millisecond) {
 		err := s.unmount(name, 0)

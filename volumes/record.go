@@ -98,9 +98,9 @@ func (s *Store) writeFile(name string, value any) error {
 // newName is a name for something that is being made.
 func newName() string { return newPrefix + strings.ToLower(rand.Text()) }
 
-// load returns the record of volume name, after putting in order what a killed process or
-// a lost file may have left: a record alone is forgotten, a volume alone gets its record again.
-// ErrUnknown if there is none. The caller has locked name.
+// load returns the record of volume name, after putting in order what a killed process
+// or a lost file may have left: a record alone is forgotten, a volume alone gets its
+// record again. ErrUnknown if there is none. The caller has locked name.
 func (s *Store) load(name string) (record, error) {
 	text, reading := s.readFile(name + recordSuffix)
 	r, decoding := decodeRecord(text)
@@ -171,97 +171,4 @@ func (s *Store) names() ([]string, error) {
 	}
 	slices.Sort(names)
 	return slices.Compact(names), nil
-}
-
-// List returns all volumes, sorted by name. Those that cannot be read are left out, and
-// the error says why.
-func (s *Store) List() ([]State, error) {
-	names, err := s.names()
-	if err != nil {
-		return nil, err
-	}
-	var states []State
-	var failed []error
-	for _, name := range names {
-		st, err := s.state(name)
-		switch {
-		case err == nil:
-			states = append(states, st)
-		case !errors.Is(err, ErrUnknown):
-			failed = append(failed, fmt.Errorf("volume %q: %w", name, err))
-		}
-	}
-	return states, errors.Join(failed...)
-}
-
-// Get returns volume name. Unknown: ErrUnknown.
-func (s *Store) Get(name string) (State, error) {
-	if err := checkName(name); err != nil {
-		return State{}, err
-	}
-	st, err := s.state(name)
-	if err != nil {
-		return State{}, fmt.Errorf("volume %q: %w", name, err)
-	}
-	return st, nil
-}
-
-func (s *Store) state(name string) (State, error) {
-	defer s.locks.lock(name)()
-	r, err := s.load(name)
-	if err != nil {
-		return State{}, err
-	}
-	st := State{Name: name, Bytes: r.Bytes, Inodes: r.Inodes, By: r.By}
-	if r.By == ByImage {
-		err = s.imageUse(name, r, &st)
-	} else {
-		var q linux.ProjectQuota
-		q, err = linux.GetProjectQuota(s.dir, r.Project)
-		st.UsedBytes, st.UsedInodes = int64(q.UsedBytes), int64(q.UsedInodes)
-	}
-	return st, err
-}
-
-// heal is what Open does about leftovers. Nobody else is there yet.
-func (s *Store) heal() error {
-	if err := s.detachLeftovers(); err != nil {
-		return err
-	}
-	all, err := entries(s.dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range all {
-		if strings.HasPrefix(name, newPrefix) {
-			if err := s.throwAway(name); err != nil {
-				return err
-			}
-		}
-		if id, ok := treeID(name); ok {
-			s.ids.take(id)
-		}
-	}
-	names, err := s.names()
-	if err != nil {
-		return err
-	}
-	// All ids must be known before the first one is given back or adopted.
-	for _, name := range names {
-		if text, err := s.readFile(name + recordSuffix); err == nil {
-			if r, err := decodeRecord(text); err == nil && r.Project != 0 {
-				s.ids.take(r.Project)
-			}
-		}
-	}
-	for _, name := range names {
-		r, err := s.load(name)
-		// What cannot be put in order is said by whoever asks for it: one bad volume must
-		// not take all others away.
-		if err == nil && r.Project != 0 && s.quota {
-			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
-		}
-	}
-	s.sweeper.Go(s.emptyTrash)
-	return nil
 }

@@ -224,8 +224,8 @@ func TestManyImages(t *testing.T) {
 	}
 }
 
-// TestImageRemovedInUse: a box goes on with the image that it has, within its limits, and a new
-// volume of the same name is another one.
+// TestImageRemovedInUse: a box goes on with the image that it has, within its limits,
+// and a new volume of the same name is another one.
 func TestImageRemovedInUse(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)

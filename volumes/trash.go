@@ -60,9 +60,10 @@ func (s *Store) emptyTrash() {
 	}
 }
 
-// discard deletes name from the trash, and gives back the project that it was in. Boxes have
-// written it, and may still do: nothing is followed, and however deep it is,
-// two directories are open at a time, since those that are not empty are moved to the trash themselves.
+// discard deletes name from the trash, and gives back the project that it was in. Boxes
+// have written it, and may still do: nothing is followed, and however deep it is, two
+// directories are open at a time, since those that are not empty are moved to the trash
+// themselves.
 func (s *Store) discard(trash *os.File, name string) error {
 	project := s.projectOf(trash, name)
 	for work := []string{name}; len(work) > 0; {
@@ -95,8 +96,8 @@ func (s *Store) discardDir(trash *os.File, name string) (moved []string, err err
 		return nil, err
 	}
 	defer dir.Close()
-	// Somebody may make files as fast as they are deleted, but has an end of inodes: most passes
-	// are for that.
+	// Somebody may make files as fast as they are deleted, but has an end of inodes:
+	// most passes are for that.
 	for range 100 {
 		for {
 			select {
@@ -136,7 +137,8 @@ func (s *Store) discardDir(trash *os.File, name string) (moved []string, err err
 	return moved, err
 }
 
-// projectOf is the project of ours that the directory name in the trash was in; 0 if it was in none.
+// projectOf is the project of ours that the directory name in the trash was in; 0 if it
+// was in none.
 func (s *Store) projectOf(trash *os.File, name string) uint32 {
 	if !s.quota {
 		return 0

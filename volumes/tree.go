@@ -22,14 +22,14 @@ type tree struct {
 }
 
 // LimitTree bounds the directory dir of the host, with all that is in it already, by
-// project quota; 0 is no limit of that kind, and 0 for both takes the project away as well. What is in
-// it may be more than the limit: then nothing can be added. ErrNoQuota if its file
-// system has none.
+// project quota; 0 is no limit of that kind, and 0 for both takes the project away as
+// well. What is in it may be more than the limit: then nothing can be added. ErrNoQuota
+// if its file system has none.
 //
 // Whoever owns a file can take it out of its project outside of user namespaces: it
-// holds for boxes, and for whoever means no harm. Symlinks, sockets and FIFOs that are there before
-// do not count. Something that is in a project already, of another program or of another
-// limited directory, is refused, and so is a tree of more than 500 levels.
+// holds for boxes, and for whoever means no harm. Symlinks, sockets and FIFOs that are
+// there before do not count. Something that is in a project already, of another program
+// or of another limited directory, is refused, and so is a tree of more than 500 levels.
 func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error {
 	if bytes < 0 || bytes > MaxBytes || inodes < 0 || inodes > MaxInodes {
 		return refuse("limit", fmt.Sprintf("%d bytes, %d inodes", bytes, inodes), "must be 0 to %d bytes and 0 to %d inodes", int64(MaxBytes), MaxInodes)
@@ -96,8 +96,9 @@ func (s *Store) limitNew(dir *os.File, bytes, inodes int64) error {
 	return nil
 }
 
-// limitAgain sets the limits of a tree with project id, after putting into it what is not yet. They are
-// set at last: a walk by someone without CAP_SYS_RESOURCE would fail at what is too much.
+// limitAgain sets the limits of a tree with project id, after putting into it what is
+// not yet. They are set at last: a walk by someone without CAP_SYS_RESOURCE would fail
+// at what is too much.
 func (s *Store) limitAgain(dir *os.File, t tree, id uint32, bytes, inodes int64) error {
 	if t.Walking {
 		w := walk{from: 0, to: id, inherit: true, stale: func(project uint32) bool { return s.ids.isStale(dir, project) }}
@@ -244,8 +245,9 @@ func (s *Store) forgetTrees(dir *os.File, fs string) error {
 	return nil
 }
 
-// LimitOf returns the project limit that the directory dir is under, with By "project-quota" and
-// no name; ok is false if it is under none. 0 means no limit of that kind.
+// LimitOf returns the project limit that the directory dir is under, with By
+// "project-quota" and no name; ok is false if it is under none. 0 means no limit of that
+// kind.
 func LimitOf(dir *os.File) (st State, ok bool, err error) {
 	f, err := linux.Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

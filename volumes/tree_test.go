@@ -349,8 +349,8 @@ func TestLimitTreeDeep(t *testing.T) {
 	onlyMarkerIn(t, s)
 }
 
-// TestLimitTreeRace: somebody moves directories about, makes files and swaps them for symlinks
-// and FIFOs during the walk. All that is there in the end is in the project.
+// TestLimitTreeRace: somebody moves directories about, makes files and swaps them for
+// symlinks and FIFOs during the walk. All that is there in the end is in the project.
 func TestLimitTreeRace(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)

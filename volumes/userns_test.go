@@ -20,8 +20,8 @@ const (
 	ext4ProjectInh = 0x20000000 // EXT4_PROJINHERIT_FL
 )
 
-// playUserNS is root in a user namespace, in the volume that descriptor 3 is the root of, and
-// tries to leave its project. It prints what it could do.
+// playUserNS is root in a user namespace, in the volume that descriptor 3 is the root
+// of, and tries to leave its project. It prints what it could do.
 func playUserNS() error {
 	if err := unix.Fchdir(3); err != nil {
 		return err

@@ -13,10 +13,11 @@ import (
 
 // walk moves a tree from one project to another, while others may write to it.
 //
-// A directory is changed before it is read. So what is made in it later is in the project
-// already, what was in it is read, and nothing of another project can be renamed into it any more
-// (EXDEV): nothing slips by, whatever is moved about meanwhile. When a project is left, it is the
-// other way round, so that the top tells until the end that there is something left.
+// A directory is changed before it is read. So what is made in it later is in the
+// project already, what was in it is read, and nothing of another project can be renamed
+// into it any more (EXDEV): nothing slips by, whatever is moved about meanwhile. When a
+// project is left, it is the other way round, so that the top tells until the end that
+// there is something left.
 type walk struct {
 	from, to uint32
 	inherit  bool
@@ -72,8 +73,8 @@ func (w *walk) directory(dir *os.File, depth int) error {
 	return nil
 }
 
-// entry changes what name is, if that is still there, a file or a directory, and of this file
-// system. Nothing else is opened: that could block, or do something.
+// entry changes what name is, if that is still there, a file or a directory, and of this
+// file system. Nothing else is opened: that could block, or do something.
 func (w *walk) entry(dir *os.File, name string, depth int) error {
 	f, err := linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,

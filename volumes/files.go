@@ -1,0 +1,87 @@
+package volumes
+
+import (
+	"io"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// entries are the names in dir, which may change meanwhile.
+func entries(dir *os.File) ([]string, error) {
+	f, err := linux.Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	names, err := f.Readdirnames(-1)
+	if err == io.EOF {
+		err = nil
+	}
+	return names, err
+}
+
+// openFile opens a regular file of ours in dir that nobody else can reach: no symlink,
+// no second name.
+func openFile(dir *os.File, name string, flags int) (*os.File, error) {
+	how := unix.OpenHow{
+		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_NONBLOCK),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	}
+	if flags&unix.O_CREAT != 0 {
+		how.Mode = 0o600
+	}
+	f, err := linux.Openat2(dir, name, how)
+	if err != nil {
+		return nil, err
+	}
+	st, err := linux.Fstat(f)
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || st.Nlink > 1 || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0) {
+		err = refuse("file", dir.Name()+"/"+name, "must be a regular file of user %d with mode 0600 and one name, but has mode %#o, owner %d and %d names",
+			os.Geteuid(), st.Mode, st.Uid, st.Nlink)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// openDir opens a directory in dir that is no symlink and no mount point.
+func openDir(dir *os.File, name string, flags int) (*os.File, error) {
+	return linux.Openat2(dir, name, unix.OpenHow{
+		Flags:   uint64(flags | unix.O_DIRECTORY | unix.O_NOFOLLOW),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+}
+
+// unlink removes the name of what is no directory (EISDIR); one that is not there is no
+// error.
+func unlink(dir *os.File, name string) error {
+	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
+	if err == nil || err == unix.ENOENT {
+		return nil
+	}
+	return &os.PathError{Op: "unlinkat", Path: dir.Name() + "/" + name, Err: err}
+}
+
+// rename gives oldName in dir a new name, which must be free unless replace is set.
+func rename(dir *os.File, oldName string, newDir *os.File, newName string, replace bool) error {
+	flags := uint(unix.RENAME_NOREPLACE)
+	if replace {
+		flags = 0
+	}
+	err := linux.Retry(func() error {
+		return unix.Renameat2(int(dir.Fd()), oldName, int(newDir.Fd()), newName, flags)
+	})
+	if err != nil {
+		return &os.LinkError{Op: "renameat2", Old: dir.Name() + "/" + oldName, New: newDir.Name() + "/" + newName, Err: err}
+	}
+	return nil
+}
+
+// id as part of a file name.
+func idText(id uint32) string { return strconv.FormatUint(uint64(id), 10) }

@@ -1,0 +1,127 @@
+package volumes
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// openOwn opens a directory of the calling user that is closed to others, and makes
+// it if it is missing. Symlinks are followed on the way to it, as administrators
+// have them, but it is none itself.
+func openOwn(field, path string) (*os.File, error) {
+	err := os.Mkdir(path, 0o700)
+	if err != nil && !errors.Is(err, os.ErrExist) {
+		return nil, refuse(field, path, "cannot be made: %v", err).because(err)
+	}
+	dir, err := linux.Openat2(nil, path, unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_NO_MAGICLINKS,
+	})
+	if err != nil {
+		return nil, refuse(field, path, "must be a directory and no symlink: %v", err).because(err)
+	}
+	st, err := linux.Fstat(dir)
+	if err == nil && (int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0) {
+		err = refuse(field, path, "belongs to user %d with mode %#o, must belong to user %d with mode 0700: run chown and chmod, or name another one",
+			st.Uid, st.Mode&0o7777, os.Geteuid())
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+const markerName = ".boxd-volumes"
+
+// lockPatience is for a process that was killed a moment ago and is not gone yet. Tests
+// shorten it.
+var lockPatience = 5 * time.Second
+
+// takeOver locks the data directory for this process. A directory that already has
+// other things in it is refused: one wrong argument, and Open would sweep it.
+func takeOver(dir *os.File) (marker *os.File, err error) {
+	marker, err = openFile(dir, markerName, unix.O_RDWR)
+	if errors.Is(err, unix.ENOENT) {
+		if err = checkEmpty(dir); err != nil {
+			return nil, err
+		}
+		marker, err = openFile(dir, markerName, unix.O_RDWR|unix.O_CREAT)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for until := time.Now().Add(lockPatience); ; time.Sleep(5 * time.Millisecond) {
+		err = linux.Retry(func() error { return unix.Flock(int(marker.Fd()), unix.LOCK_EX|unix.LOCK_NB) })
+		if err == nil {
+			return marker, nil
+		}
+		if err != unix.EWOULDBLOCK || time.Now().After(until) {
+			marker.Close()
+			return nil, refuse("data directory", dir.Name(), "another process uses it: %v", err).because(err)
+		}
+	}
+}
+
+func checkEmpty(dir *os.File) error {
+	names, err := entries(dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		// ext4 makes one in the root of every file system.
+		if name != "lost+found" {
+			return refuse("data directory", dir.Name(), "has %.60q in it and no %s: name a directory that is empty", name, markerName)
+		}
+	}
+	return nil
+}
+
+// heal is what Open does about leftovers. Nobody else is there yet.
+func (s *Store) heal() error {
+	if err := s.detachLeftovers(); err != nil {
+		return err
+	}
+	all, err := entries(s.dir)
+	if err != nil {
+		return err
+	}
+	for _, name := range all {
+		if strings.HasPrefix(name, newPrefix) {
+			if err := s.throwAway(name); err != nil {
+				return err
+			}
+		}
+		if id, ok := treeID(name); ok {
+			s.ids.take(id)
+		}
+	}
+	names, err := s.names()
+	if err != nil {
+		return err
+	}
+	// All ids must be known before the first one is given back or adopted.
+	for _, name := range names {
+		if text, err := s.readFile(name + recordSuffix); err == nil {
+			if r, err := decodeRecord(text); err == nil && r.Project != 0 {
+				s.ids.take(r.Project)
+			}
+		}
+	}
+	for _, name := range names {
+		r, err := s.load(name)
+		// What cannot be put in order is said by whoever asks for it: one bad volume must
+		// not take all others away.
+		if err == nil && r.Project != 0 && s.quota {
+			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
+		}
+	}
+	s.sweeper.Go(s.emptyTrash)
+	return nil
+}

@@ -1,0 +1,58 @@
+package volumes
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// List returns all volumes, sorted by name. Those that cannot be read are left out, and
+// the error says why.
+func (s *Store) List() ([]State, error) {
+	names, err := s.names()
+	if err != nil {
+		return nil, err
+	}
+	var states []State
+	var failed []error
+	for _, name := range names {
+		st, err := s.state(name)
+		switch {
+		case err == nil:
+			states = append(states, st)
+		case !errors.Is(err, ErrUnknown):
+			failed = append(failed, fmt.Errorf("volume %q: %w", name, err))
+		}
+	}
+	return states, errors.Join(failed...)
+}
+
+// Get returns volume name. Unknown: ErrUnknown.
+func (s *Store) Get(name string) (State, error) {
+	if err := checkName(name); err != nil {
+		return State{}, err
+	}
+	st, err := s.state(name)
+	if err != nil {
+		return State{}, fmt.Errorf("volume %q: %w", name, err)
+	}
+	return st, nil
+}
+
+func (s *Store) state(name string) (State, error) {
+	defer s.locks.lock(name)()
+	r, err := s.load(name)
+	if err != nil {
+		return State{}, err
+	}
+	st := State{Name: name, Bytes: r.Bytes, Inodes: r.Inodes, By: r.By}
+	if r.By == ByImage {
+		err = s.imageUse(name, r, &st)
+	} else {
+		var q linux.ProjectQuota
+		q, err = linux.GetProjectQuota(s.dir, r.Project)
+		st.UsedBytes, st.UsedInodes = int64(q.UsedBytes), int64(q.UsedInodes)
+	}
+	return st, err
+}
