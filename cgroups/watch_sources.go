@@ -36,7 +36,15 @@ func (w *Watcher) addMemoryLocked(g *Group) error {
 	if !g.v2.on.has("memory") || !exists(g.v2.box, "work/memory.events") {
 		return nil
 	}
-	return w.addFileLocked(&watched{group: g, limit: MemoryLimit, dir: g.v2.box, name: "work/memory.events", key: "oom_kill"})
+	events, err := linux.ReadFileAt(g.v2.box, "work/memory.events", maxFile)
+	if err != nil {
+		return err
+	}
+	key := "oom_group_kill" // kills, not processes: see SlotStats.oomKills
+	if n, err := findNumber(events, key); err != nil || n == nil {
+		key = "oom_kill" // before Linux 5.17
+	}
+	return w.addFileLocked(&watched{group: g, limit: MemoryLimit, dir: g.v2.box, name: "work/memory.events", key: key})
 }
 
 func (w *Watcher) addPIDsLocked(g *Group) error {
