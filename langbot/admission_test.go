@@ -200,6 +200,18 @@ func TestRevokedBeforeCreation(t *testing.T) {
 	})
 }
 
+// TestAdmissionOfAnother: an instance that does not speak of admission changes nothing for
+// the one that requires it, and is held to it too.
+func TestAdmissionOfAnother(t *testing.T) {
+	cloud(t, func(b *bench, _ *prober) {
+		b.call(upsert, grant(at, 1, time.Minute))
+		other := protocol.Context{Instance: "j", Workspace: "w", Generation: 1}
+		b.callAt(other, "box_init", object{"limits": object{}})
+		b.call("box_exec", cmd("s", "true"))
+		b.refusedAt(other, protocol.Admission, "box_exec", cmd("s", "true"))
+	})
+}
+
 // TestGrantAdvances: a grant of a new generation ends what the old one had.
 func TestGrantAdvances(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {

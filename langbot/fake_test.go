@@ -455,6 +455,7 @@ func (p *fakeProc) Forget(context.Context) error {
 		return errors.New("it runs")
 	}
 	delete(p.b.procs, p.m.Key)
+	p.stderr.forget()
 	return nil
 }
 
@@ -480,6 +481,13 @@ func (o *fakeOutput) write(p []byte) {
 	if over := int64(len(o.b)) - o.keep; o.keep > 0 && over > 0 {
 		o.b, o.start = o.b[over:], o.start+over
 	}
+}
+
+// forget gives up all that is kept.
+func (o *fakeOutput) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start, o.b = o.start+int64(len(o.b)), nil
 }
 
 func (o *fakeOutput) Bounds() (int64, int64) {
