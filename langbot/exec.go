@@ -22,6 +22,9 @@ type execResult struct {
 	Limit   string         `json:"limit,omitempty"`
 }
 
+// cancelGrace is the time between SIGTERM and SIGKILL for a command whose connection is lost.
+const cancelGrace = 2 * time.Second
+
 // maxTries bounds how often a session is made anew for one command, because it expired
 // between the look at it and the command.
 const maxTries = 3
@@ -54,7 +57,7 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 	res, err := k.s.sessions.Exec(ctx, k.who(), b.key, nil, session.Exec{
 		Args: []string{"sh", "-lc", spec.Cmd}, Env: environment(spec.Env), Dir: spec.Workdir, MakeDir: true,
 		Stdout: &stdout, Stderr: &stderr, NoOutputLimit: true,
-		Timeout: seconds(spec.TimeoutSec), KeepBackground: true,
+		Timeout: seconds(spec.TimeoutSec), CancelGrace: cancelGrace, KeepBackground: true,
 	})
 	out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
 		SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,

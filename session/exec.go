@@ -182,7 +182,7 @@ func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
 	return engine.Command{
 		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: workDir(r, e.Dir), MakeDir: e.MakeDir, User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
-		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace,
+		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
 		OutputLimit: m.outputLimit(e), KeepBackground: e.KeepBackground,
 	}
 }

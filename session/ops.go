@@ -40,6 +40,8 @@ type Exec struct {
 	// Timeout; 0 is the default of the session. It is cut to the cap of the profile.
 	Timeout time.Duration
 	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is engine.DefaultGrace
+	// CancelGrace is the time between SIGTERM and SIGKILL when ctx ends; 0: killed at once.
+	CancelGrace time.Duration
 	// OutputLimit per stream in bytes; 0, or more than the manager's, is that of the
 	// manager.
 	OutputLimit int64

@@ -321,3 +321,18 @@ func TestHang(t *testing.T) {
 		wantOnly(t, p.Report(bg, time.Hour), "shutting down", Names...)
 	})
 }
+
+// A box whose commands never end is taken away all the same, with its storage: the time
+// for that begins when the time to measure is over.
+func TestStuckBox(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.stuck = true
+		p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
+		wantOnly(t, p.Report(bg, 0), "deadline exceeded", Names...)
+		p.Close()
+		if len(f.volumes) != 0 || f.live != 0 {
+			t.Errorf("left: %v, %d boxes", f.volumes, f.live)
+		}
+	})
+}

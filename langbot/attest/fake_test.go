@@ -28,6 +28,7 @@ type fake struct {
 	errs   map[string]error
 	states []engine.VolumeState
 	hang   chan struct{} // Create waits for it, unless it is nil
+	stuck  bool          // commands of the box go on until their context ends
 
 	mu      sync.Mutex
 	calls   []string
@@ -80,7 +81,10 @@ func (f *fake) MakeVolume(_ context.Context, v engine.Volume) error {
 	return v.Validate()
 }
 
-func (f *fake) RemoveVolume(_ context.Context, name string) error {
+func (f *fake) RemoveVolume(ctx context.Context, name string) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.live > 0 {
@@ -125,14 +129,21 @@ func (b *fakeBox) ID() string { return "probe" }
 
 func (b *fakeBox) Update(context.Context, engine.Change) error { return b.fake.call("update") }
 
-func (b *fakeBox) Remove(context.Context) error {
+func (b *fakeBox) Remove(ctx context.Context) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
 	b.fake.mu.Lock()
 	defer b.fake.mu.Unlock()
 	b.fake.live--
 	return b.fake.errs["remove"]
 }
 
-func (b *fakeBox) Start(_ context.Context, cmd engine.Command) (engine.Process, error) {
+func (b *fakeBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	if b.fake.stuck {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
 	name, args := scriptOf(cmd.Args)
 	if err := b.fake.call(name); err != nil {
 		return nil, err

@@ -41,9 +41,9 @@ func (p *Prober) run(ctx context.Context) (r Report) {
 		return nothing(oneLine("not measured: no control: %v", err))
 	}
 	q := p.makeQuotas(ctx)
-	later, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
-	defer cancel()
 	defer func() {
+		later, cancel := afterwards(ctx)
+		defer cancel()
 		if err := q.remove(later); err != nil {
 			p.o.Logger.Warn("removing the storage of the probe box", "error", err)
 		}
@@ -53,6 +53,8 @@ func (p *Prober) run(ctx context.Context) (r Report) {
 		return nothing(oneLine("not measured: no probe box: %v", err))
 	}
 	defer func() {
+		later, cancel := afterwards(ctx)
+		defer cancel()
 		if err := box.Remove(later); err != nil {
 			p.o.Logger.Warn("removing the probe box", "box", box.ID(), "error", err)
 		}
@@ -66,6 +68,11 @@ func (p *Prober) run(ctx context.Context) (r Report) {
 	r = Report{Checks: e.checks}
 	p.o.Logger.Debug("measured what the host guarantees", "took", time.Since(began), "false", r.Failed())
 	return r
+}
+
+// afterwards is for taking something away once ctx may have ended: its time begins now.
+func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 }
 
 // create makes the probe box: with the storage if that can be mounted, else without.

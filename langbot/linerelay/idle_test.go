@@ -171,6 +171,31 @@ func TestSilent(t *testing.T) {
 	})
 }
 
+// TestHolding: while a process does not read, its client is not read, so that nothing it
+// would answer is missed.
+func TestHolding(t *testing.T) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+		c.SetPingHandler(func(string) error { return nil }) // an answer would have to wait behind what is sent
+		p.in.change(func() { p.in.allow = 3 })
+		out := messages(c, time.Now())
+		message, sent := strings.Repeat("m", 99999), 0
+		go func() {
+			for c.WriteMessage(websocket.TextMessage, []byte(message)) == nil {
+				sent++
+			}
+		}()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := int64(sent * (len(message) + 1)); n < maxQueued || n > maxQueued+2*100_000 || p.in.Accepted() != 3 {
+			t.Errorf("%d bytes were taken of the client, %d of those by the process", n, p.in.Accepted())
+		}
+		p.out.print("alive\n")
+		if got := <-out; got != "1h0m0s alive\n" {
+			t.Errorf("got %q", got)
+		}
+	})
+}
+
 // TestSlowUpload: a message whose bytes keep coming is a sign of life, though no pong
 // can be between them.
 func TestSlowUpload(t *testing.T) {
