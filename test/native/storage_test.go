@@ -289,6 +289,10 @@ func TestVolumeInUse(t *testing.T) {
 		wantOutput(t, b, "cat /data/f", "1\n")
 	}
 	refused()
+	if _, err := s.Create(t.Context(), engine.Spec{ID: "holder"}); err == nil {
+		t.Error("a second box of that name was made")
+	}
+	refused()
 	killLauncher(t, s.dir)
 	refused()
 	for range 2 {

@@ -205,7 +205,9 @@ func (l *Launcher) discard(b *box) error {
 		l.noteUnremoved(b.id)
 		return err
 	}
-	l.storage.dropAll(b.id)
+	if b.dir != "" { // else the name, and what is held under it, is another box's
+		l.storage.dropAll(b.id)
+	}
 	return nil
 }
 
