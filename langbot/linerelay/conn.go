@@ -135,6 +135,9 @@ func (c *conn) mind() {
 		}
 		before := c.wire.reads.Load()
 		err := c.wire.control(opPing, nil, time.Second)
+		if err != nil && err != errBusy && err != errClosed {
+			c.cancel(closeLost) // nobody else notices while nothing is read
+		}
 		t.Reset(c.relay.times.pong)
 		select {
 		case <-c.ctx.Done():
