@@ -19,10 +19,11 @@ import (
 // error. The box should be frozen: else it may rename on and on, which ends in
 // ErrNotAttached.
 func DetachMoved(ns NS, pid int, id MountID) error {
-	table, err := mountsOf(pid)
+	table, err := openTable(pid)
 	if err != nil {
 		return err
 	}
+	defer table.Close()
 	fds, err := openFDs()
 	if err != nil {
 		return err
@@ -36,10 +37,11 @@ func DetachMoved(ns NS, pid int, id MountID) error {
 		if err != nil {
 			return err
 		}
-		point := pointOf(table, line)
-		if point == "" && line == uint64(id) {
-			return nil
+		m, ok, err := linux.FindMountInfo(table, line)
+		if err != nil || !ok && line == uint64(id) {
+			return err
 		}
+		point := m.Point
 		f, err := ns.walk(point)
 		if err != nil {
 			return notAttached(point, err)
@@ -66,19 +68,18 @@ func IsMounted(ns NS, pid int, id MountID) (is bool, err error) {
 	if err != nil || line != uint64(id) {
 		return err == nil, err
 	}
-	table, err := mountsOf(pid) // before Linux 6.8
-	return pointOf(table, line) != "", err
+	table, err := openTable(pid) // before Linux 6.8
+	if err != nil {
+		return false, err
+	}
+	defer table.Close()
+	_, is, err = linux.FindMountInfo(table, line)
+	return is, err
 }
 
-// mountsOf lists the mounts in the namespace of a process, with paths from its root.
-func mountsOf(pid int) ([]linux.MountInfo, error) {
-	f, err := os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid))
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return linux.ParseMountInfo(f)
-}
+// openTable opens the list of mounts in the namespace of a process, with paths from its
+// root.
+func openTable(pid int) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid)) }
 
 // errGone: there is no such mount.
 var errGone = errors.New("it is mounted nowhere")
@@ -95,16 +96,6 @@ func lineOf(ns NS, id MountID) (uint64, error) {
 		return 0, errGone
 	}
 	return line, err
-}
-
-// pointOf is where the mount with a number is, "" if it is nowhere.
-func pointOf(table []linux.MountInfo, line uint64) string {
-	for _, m := range table {
-		if m.ID == line {
-			return m.Point
-		}
-	}
-	return ""
 }
 
 // walk opens a path of any length as beneath does.

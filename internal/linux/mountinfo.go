@@ -2,6 +2,7 @@ package linux
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -43,19 +44,44 @@ func ReadMountInfo() ([]MountInfo, error) {
 // matters.
 func ParseMountInfo(r io.Reader) ([]MountInfo, error) {
 	var found []MountInfo
+	err := eachMountLine(r, func(line []byte) (more bool, err error) {
+		m, err := parseMountLine(string(line))
+		found = append(found, m)
+		return true, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// FindMountInfo is ParseMountInfo for the one mount with a number. No other line is
+// understood, or kept: those of a box may be as long as it likes, all of them. ok is
+// false if there is none.
+func FindMountInfo(r io.Reader, id uint64) (m MountInfo, ok bool, err error) {
+	start := strconv.AppendUint(nil, id, 10)
+	start = append(start, ' ')
+	err = eachMountLine(r, func(line []byte) (more bool, err error) {
+		if ok = bytes.HasPrefix(line, start); ok {
+			m, err = parseMountLine(string(line))
+		}
+		return !ok, err
+	})
+	return m, ok && err == nil, err
+}
+
+func eachMountLine(r io.Reader, fn func(line []byte) (more bool, err error)) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxMountLine)
 	for lines.Scan() {
-		m, err := parseMountLine(lines.Text())
-		if err != nil {
-			return nil, err
+		if more, err := fn(lines.Bytes()); err != nil || !more {
+			return err
 		}
-		found = append(found, m)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("reading mountinfo: %w", err)
+		return fmt.Errorf("reading mountinfo: %w", err)
 	}
-	return found, nil
+	return nil
 }
 
 // parseMountLine reads a line such as

@@ -1,7 +1,10 @@
 package linux
 
 import (
+	"fmt"
+	"io"
 	"reflect"
+	"runtime"
 	"strings"
 	"testing"
 )
@@ -32,6 +35,42 @@ func TestBadMountInfo(t *testing.T) {
 		if got, err := ParseMountInfo(strings.NewReader("1 0 0:2 / / rw - rootfs none rw\n" + bad + "\n")); err == nil {
 			t.Errorf("%.40q: %+v and no error", bad, got)
 		}
+	}
+}
+
+func TestFindMountInfo(t *testing.T) {
+	const text = "1 0 0:2 / / rw - rootfs none rw\nnot a line\n36 35 98:0 / /a\\040b rw - t s\n361 36 98:0 / /c rw - t s\n"
+	for id, want := range map[uint64]string{1: "/", 36: "/a b", 361: "/c", 3: "", 35: "", 0: ""} {
+		m, ok, err := FindMountInfo(strings.NewReader(text), id)
+		if m.Point != want || ok != (want != "") || err != nil {
+			t.Errorf("%d: %+v, %v, %v", id, m, ok, err)
+		}
+	}
+	for _, bad := range []string{"7 x\n", strings.Repeat("x", maxMountLine+1)} {
+		if m, ok, err := FindMountInfo(strings.NewReader(bad), 7); ok || err == nil {
+			t.Errorf("%.40q: %+v, %v and no error", bad, m, ok)
+		}
+	}
+}
+
+// Each mount of a box can lie as deep as it likes: what it costs to find one is one line.
+func TestFindMountInfoCost(t *testing.T) {
+	const lines, long = 64, 2 << 20
+	var readers []io.Reader
+	path := strings.Repeat("/d", long/2)
+	for i := range lines {
+		readers = append(readers, strings.NewReader(fmt.Sprintf("%d 1 0:2 / ", i+10)), strings.NewReader(path), strings.NewReader(" rw - t s\n"))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	m, ok, err := FindMountInfo(io.MultiReader(readers...), lines+9)
+	runtime.ReadMemStats(&after)
+	if !ok || err != nil || m.Point != path {
+		t.Fatalf("%v, %v, %d bytes", ok, err, len(m.Point))
+	}
+	// The buffer doubles up to the line, and the line is copied.
+	if spent := after.TotalAlloc - before.TotalAlloc; spent > 12*long {
+		t.Errorf("%d lines of %d bytes cost %d bytes", lines, long, spent)
 	}
 }
 
