@@ -22,7 +22,8 @@ type Storage interface {
 	// RemoveVolume removes the volume with all that is in it. An unknown one is no
 	// error; one that a box has mounted is not removed, and the error names the box.
 	RemoveVolume(ctx context.Context, name string) error
-	// Volumes lists all volumes by name, and what they use.
+	// Volumes lists all volumes by name, and what they use. Of one that cannot be read
+	// there is the name alone: the others are no worse for it.
 	Volumes(ctx context.Context) ([]VolumeState, error)
 	// OpenDirectory returns a directory in which all files belong to the user of the
 	// calling process: an id-mapped view where they do not. What it makes there belongs
@@ -93,7 +94,7 @@ type VolumeState struct {
 	Volume
 	UsedBytes  int64  `json:"used_bytes"`
 	UsedInodes int64  `json:"used_inodes"`
-	By         string `json:"by"` // ByProjectQuota or ByImage
+	By         string `json:"by"` // ByProjectQuota or ByImage; empty for one that cannot be read
 }
 
 // Directory names a directory of a volume or of the host.

@@ -7,23 +7,25 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// List returns all volumes, sorted by name. Those that cannot be read are left out, and
-// the error says why.
+// List returns all volumes, sorted by name. Of one that cannot be read there is the name
+// alone, and the error, with which the list is complete, says why. No list: nil.
 func (s *Store) List() ([]State, error) {
 	names, err := s.names()
 	if err != nil {
 		return nil, err
 	}
-	var states []State
+	states := make([]State, 0, len(names))
 	var failed []error
 	for _, name := range names {
 		st, err := s.state(name)
-		switch {
-		case err == nil:
-			states = append(states, st)
-		case !errors.Is(err, ErrUnknown):
+		if errors.Is(err, ErrUnknown) {
+			continue // gone by now
+		}
+		if err != nil {
+			st = State{Name: name}
 			failed = append(failed, fmt.Errorf("volume %q: %w", name, err))
 		}
+		states = append(states, st)
 	}
 	return states, errors.Join(failed...)
 }

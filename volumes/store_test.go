@@ -504,7 +504,15 @@ func TestSwapped(t *testing.T) {
 					t.Error("the root was opened")
 					root.Close()
 				}
-				if err := s.Remove("v"); err != nil {
+				mustMake(t, s, "w", 4<<20, 0)
+				list, err := s.List()
+				if len(list) != 2 || list[0].Name != "v" || list[1].Bytes != 4<<20 {
+					t.Errorf("list: %+v, %v", list, err)
+				}
+				if by == ByImage && (err == nil || list[0].By != "") {
+					t.Errorf("what cannot be read: %+v, %v", list[0], err)
+				}
+				if err := errors.Join(s.Remove("v"), s.Remove("w")); err != nil {
 					t.Error(err)
 				}
 				if _, err := os.Stat(outside + "/kept"); err != nil {

@@ -325,6 +325,33 @@ func TestVolumeInUse(t *testing.T) {
 	}
 }
 
+// TestVolumeUnreadable: one bad volume takes no other away, and can be removed.
+func TestVolumeUnreadable(t *testing.T) {
+	s := startStorage(t, 0)
+	s.make("good", 4*mib, 0, "/data")
+	for _, bad := range []string{"bad.img", "other.volume"} {
+		if err := os.WriteFile(filepath.Join(s.data, bad), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if v, ok := s.state("good"); !ok || v.Bytes != 4*mib || v.By == "" {
+		t.Errorf("the good one: %+v, %v", v, ok)
+	}
+	if v, ok := s.state("bad"); !ok || v.By != "" {
+		t.Errorf("the bad one: %+v, %v", v, ok)
+	}
+	if err := s.MakeVolume(t.Context(), engine.Volume{Name: "bad", Bytes: 4 * mib}); err == nil {
+		t.Error("the bad one can be used")
+	}
+	if err := s.RemoveVolume(t.Context(), "bad"); err != nil {
+		t.Error(err)
+	}
+	if v, ok := s.state("bad"); ok {
+		t.Errorf("still there: %+v", v)
+	}
+	s.make("bad", 4*mib, 0, "/data")
+}
+
 // TestVolumeComesAndGoes: one that a running box gets is watched like the others; one that
 // is taken away, and removed, is free at once, whatever else the box does.
 func TestVolumeComesAndGoes(t *testing.T) {

@@ -29,6 +29,8 @@ type storage struct {
 	opened   map[string]int // who needs this process's own mount of a volume
 	// releasing is closed when that mount of a volume has been taken away.
 	releasing map[string]chan struct{}
+	// unreadable is what was wrong with volumes when they were listed last.
+	unreadable string
 }
 
 // openStorage opens the data directory, if there is one. A bad one is no reason to have
@@ -224,6 +226,22 @@ func (s *storage) remove(name string) error {
 	delete(s.removing, name)
 	s.mu.Unlock()
 	return volumeError(name, err)
+}
+
+// noteUnreadable says what is wrong with volumes, if anything, when that has changed: they
+// are listed again and again. One bad volume is no reason to know nothing of the others.
+func (s *storage) noteUnreadable(err error) {
+	text := ""
+	if err != nil {
+		text = oneLine(err)
+	}
+	s.mu.Lock()
+	news := text != s.unreadable
+	s.unreadable = text
+	s.mu.Unlock()
+	if news && text != "" {
+		fmt.Fprintf(os.Stderr, "boxd-init: volumes that cannot be read: %s\n", text)
+	}
 }
 
 // volumeFields are what package volumes refuses because of the request, and not because of

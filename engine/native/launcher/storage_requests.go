@@ -80,9 +80,10 @@ func (l *Launcher) handleVolumes(body []byte) (list rpc.VolumeList, err error) {
 		return list, err
 	}
 	states, err := l.storage.store.List()
-	if err != nil {
+	if states == nil && err != nil {
 		return list, fmt.Errorf("listing volumes: %w", err)
 	}
+	l.storage.noteUnreadable(err)
 	slices.SortFunc(states, func(a, b volumes.State) int { return strings.Compare(a.Name, b.Name) })
 	for _, st := range states {
 		if st.Name <= m.After {
