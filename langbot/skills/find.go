@@ -15,16 +15,17 @@ func (o *op) list() (any, error) {
 		return nil, err
 	}
 	skills := []Skill{}
-	left := maxListText
+	room := answerRoom(maxListText)
 	for _, p := range places {
+		if err := o.ctx.Err(); err != nil {
+			return nil, err
+		}
 		s, err := o.tree.load(p)
 		if err != nil {
 			o.passOver(p, err)
 			continue
 		}
-		// The answer is one message, which has a bound as well.
-		size, err := json.Marshal(s)
-		if left -= len(size) + 1; err != nil || left < 1<<10 {
+		if !room.take(s) {
 			o.passOver(p, refuse("the skills together exceed %d bytes", maxListText))
 			break
 		}
@@ -32,6 +33,16 @@ func (o *op) list() (any, error) {
 	}
 	slices.SortStableFunc(skills, func(a, b Skill) int { return b.updated.Compare(a.updated) })
 	return map[string]any{"skills": skills}, nil
+}
+
+// answerRoom is how many bytes of skills there can still be in an answer, which is one
+// message, and bounded.
+type answerRoom int
+
+func (r *answerRoom) take(s Skill) bool {
+	size, err := json.Marshal(s)
+	*r -= answerRoom(len(size) + 1)
+	return err == nil && *r >= 1<<10
 }
 
 // places finds all skills.
@@ -60,6 +71,9 @@ func (o *op) find(name string) (Skill, bool, error) {
 	var found Skill
 	ok := false
 	for _, p := range places {
+		if err := o.ctx.Err(); err != nil {
+			return Skill{}, false, err
+		}
 		if n, err := o.tree.name(p); err != nil || n != name {
 			continue
 		}
@@ -71,7 +85,7 @@ func (o *op) find(name string) (Skill, bool, error) {
 			found, ok = s, true
 		}
 	}
-	return found, ok, o.ctx.Err()
+	return found, ok, nil
 }
 
 // names are those of all skills.
@@ -82,6 +96,9 @@ func (o *op) names() (map[string]bool, error) {
 	}
 	names := make(map[string]bool)
 	for _, p := range places {
+		if err := o.ctx.Err(); err != nil {
+			return nil, err
+		}
 		if n, err := o.tree.name(p); err == nil {
 			names[n] = true
 		}

@@ -16,6 +16,10 @@ const maxFront = 16 << 10
 // before it is taken line by line: the parser needs time in the square of their number.
 const maxNested = 256
 
+// maxLines is how many lines a head can have before it is taken line by line, for the
+// same reason: 16 KiB of "a: |" take it a second.
+const maxLines = 256
+
 // front is the head of an entry file, and the text behind it.
 type front struct {
 	Name, DisplayName, Description string
@@ -38,7 +42,7 @@ func parseFront(text string) front {
 		return front{instructions: text}
 	}
 	f := front{instructions: strings.TrimLeft(rest, "\n")}
-	if isNested(head) || !f.yaml(head) {
+	if isSlow(head) || !f.yaml(head) {
 		f.lines(head)
 	}
 	return f
@@ -64,7 +68,11 @@ func cutFront(text string) (head, rest string, ok bool) {
 	return "", "", false
 }
 
-func isNested(head string) bool {
+// isSlow says whether the parser may need long for a head.
+func isSlow(head string) bool {
+	if strings.Count(head, "\n") > maxLines {
+		return true
+	}
 	n := strings.Count(head, "[") + strings.Count(head, "{")
 	for line := range strings.SplitSeq(head, "\n") {
 		n = max(n, strings.Count(line, "- "), strings.Count(line, "? "))

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -272,4 +275,32 @@ func TestOpenFails(t *testing.T) {
 		return nil, protocol.Errorf(protocol.BoxError, "no store here")
 	}
 	h.refused("box_create_skill", data{}, "no store here")
+}
+
+// Who is gone has no skills read any more, however many there are.
+func TestListCanceled(t *testing.T) {
+	h := newHost(t)
+	for i := range 10 {
+		h.put(fmt.Sprintf("s%d/SKILL.md", i), "\xff")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var log strings.Builder
+	h.store.o.Logger = slog.New(slog.NewTextHandler(&ending{&log, cancel}, nil))
+	if _, err := h.store.Do(ctx, h.ns, "box_list_skills", nil, h.files); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if n := strings.Count(log.String(), "passed over"); n != 1 {
+		t.Errorf("%d skills were read, want the one after which the client was gone", n)
+	}
+}
+
+// ending is a writer that ends a context.
+type ending struct {
+	io.Writer
+	end func()
+}
+
+func (e *ending) Write(p []byte) (int, error) {
+	e.end()
+	return e.Writer.Write(p)
 }

@@ -280,6 +280,23 @@ func TestZipAllOrNothing(t *testing.T) {
 	}
 }
 
+// Skills that no answer has room for are not installed: who asked would never hear of it.
+func TestZipLongAnswer(t *testing.T) {
+	h := newHost(t)
+	text := make([]byte, maxText-100) // six times as long in JSON
+	for i, source := 0, rand.New(rand.NewSource(1)); i < len(text); i++ {
+		text[i] = byte(1 + source.Intn(8))
+	}
+	var files []file
+	for _, name := range []string{"a", "b", "c"} {
+		files = append(files, file{name: name + "/SKILL.md", content: "---\nname: " + name + "\n---\n" + string(text)})
+	}
+	const want = "The skills of the uploaded archive together exceed"
+	p := makeZip(t, files...)
+	h.zipRefused(p, data{"source_paths": []string{"a", "b", "c"}}, want)
+	h.zip("box_install_skill_zip", p, data{"source_paths": []string{"a", "b"}})
+}
+
 // A client that leaves while its archive is unpacked leaves nothing of it.
 func TestZipCanceled(t *testing.T) {
 	h := newHost(t)

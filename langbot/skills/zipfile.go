@@ -1,7 +1,6 @@
 package skills
 
 import (
-	"encoding/json"
 	"io"
 	"io/fs"
 	"path"
@@ -134,6 +133,8 @@ func isOdd(r rune) bool {
 	return r == unicode.ReplacementChar || r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r)
 }
 
+var errAnswer = refuse("The skills of the uploaded archive together exceed %d bytes", maxListText)
+
 // previewZip answers with the skills of an archive. All of it is unpacked, into nothing.
 func (o *op) previewZip() (any, error) {
 	a, found, file, err := o.upload()
@@ -148,14 +149,13 @@ func (o *op) previewZip() (any, error) {
 		return nil, err
 	}
 	skills := []Skill{}
-	left := maxListText
+	room := answerRoom(maxListText)
 	for _, c := range found {
 		if err := o.describeCandidate(a, c); err != nil {
 			return nil, err
 		}
-		size, err := json.Marshal(c.skill)
-		if left -= len(size) + 1; err != nil || left < 1<<10 {
-			return nil, refuse("The skills of the uploaded archive together exceed %d bytes", maxListText)
+		if !room.take(c.skill) {
+			return nil, errAnswer
 		}
 		skills = append(skills, c.skill)
 	}

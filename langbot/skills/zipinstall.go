@@ -154,12 +154,14 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 	})
 }
 
-// checkNames refuses chosen skills that would have the name of another.
+// checkNames refuses chosen skills that would have the name of another, and more of them
+// than an answer can tell of.
 func (o *op) checkNames(a *archive, chosen []*candidate) error {
 	names, err := o.names()
 	if err != nil {
 		return err
 	}
+	room := answerRoom(maxListText)
 	for _, c := range chosen {
 		if err := o.readText(a, c); err != nil {
 			return err
@@ -167,6 +169,10 @@ func (o *op) checkNames(a *archive, chosen []*candidate) error {
 		if err := o.describeCandidate(a, c); err != nil {
 			return err
 		}
+		if !room.take(c.skill) {
+			return errAnswer
+		}
+		c.text, c.skill.Instructions = nil, "" // read again once it is installed
 		if names[c.skill.Name] {
 			return refuse(`Skill with name "%s" already exists`, c.skill.Name)
 		}
