@@ -102,6 +102,9 @@ func TestHalfStates(t *testing.T) {
 				}
 				st.make(t, p)
 				s = p.open(t, st.by)
+				if left, err := entries(s.private); len(left) != 0 || err != nil {
+					t.Errorf("mounted by Open: %q, %v", left, err)
+				}
 				switch then {
 				case "make":
 					mustMake(t, s, "v", 8<<20, 2048)

@@ -153,27 +153,30 @@ func awaitDetached(image *os.File, patience time.Duration) error {
 	}
 }
 
-// trim changes the ballast so that the volume can hold want blocks.
+// trim changes the ballast so that the volume can hold want blocks. Of one in which more
+// is in use than that it takes all that is left: nothing can be added.
 func trim(top *os.File, want int64) error {
 	ballast, err := openFile(top, ballastName, unix.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer ballast.Close()
-	// The list of what the ballast consists of may take a block, or give one back.
-	for range 4 {
+	// The list of what the ballast consists of may take a block, or give one back, and
+	// others may write to the volume meanwhile.
+	for range 8 {
 		u, err := measure(top)
 		if err != nil {
 			return err
 		}
 		excess := u.capacity() - want
 		switch {
-		case excess > 0 && u.avail < excess:
-			return nil // more is in use than the limit: nothing can be added, which is what counts
-		case excess > 0:
+		case excess > 0 && u.avail > 0:
 			err = linux.Retry(func() error {
-				return unix.Fallocate(int(ballast.Fd()), 0, 0, (u.size+excess)*block)
+				return unix.Fallocate(int(ballast.Fd()), 0, 0, (u.size+min(excess, u.avail))*block)
 			})
+			if err == unix.ENOSPC { // somebody was faster, or the list takes the last one
+				err = nil
+			}
 		case excess < 0:
 			err = ballast.Truncate(max(0, u.size+excess) * block)
 		default:

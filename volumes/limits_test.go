@@ -295,6 +295,34 @@ func TestGrow(t *testing.T) {
 	})
 }
 
+// TestTrimFull: who wrote while the image grew, and has more than the limit now, gets
+// nothing on top of it.
+func TestTrimFull(t *testing.T) {
+	requireLoop(t)
+	s := newPlace(t).open(t, ByImage)
+	mustMake(t, s, "v", 16<<20, 0)
+	root := mustRoot(t, s, "v")
+	asUser(t, root, func() error { return os.WriteFile("large", make([]byte, 10<<20), 0o600) })
+	top, _, err := s.mountOnce("v")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer top.Close()
+	if err := unix.Syncfs(int(top.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	if err := trim(top, (8<<20)/block); err != nil {
+		t.Fatal(err)
+	}
+	asUser(t, root, func() error {
+		n, err := fill("more")
+		if n > 64<<10 || !isFull(err) {
+			t.Errorf("%d more bytes, then %v", n, err)
+		}
+		return nil
+	})
+}
+
 // TestGrowInUse: a box has the volume, and is writing.
 func TestGrowInUse(t *testing.T) {
 	kinds(t, func(t *testing.T, by string) {

@@ -85,7 +85,7 @@ func checkEmpty(dir *os.File) error {
 
 // heal is what Open does about leftovers. Nobody else is there yet.
 func (s *Store) heal() error {
-	if err := s.detachLeftovers(); err != nil {
+	if err := errors.Join(s.unmountAll(), s.detachLeftovers()); err != nil {
 		return err
 	}
 	all, err := entries(s.dir)
@@ -121,6 +121,10 @@ func (s *Store) heal() error {
 		if err == nil && r.Project != 0 && s.quota {
 			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
 		}
+	}
+	// Images whose records were lost were mounted to be read. Nobody has asked for them.
+	if err := s.unmountAll(); err != nil {
+		return err
 	}
 	s.sweeper.Go(s.emptyTrash)
 	return nil
