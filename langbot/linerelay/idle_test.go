@@ -28,7 +28,7 @@ func (w *pipeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 }
 
 // piped runs f with a client of a relay, in a bubble whose time is not the world's.
-func piped(t *testing.T, history int, f func(t *testing.T, p *proc, c *client)) {
+func piped(t *testing.T, history int, f func(t *testing.T, p *proc, r *Relay, c *client)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProc(history)
 		r := New(p.source())
@@ -46,10 +46,10 @@ func piped(t *testing.T, history int, f func(t *testing.T, p *proc, c *client)) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		f(t, p, &client{ws, t})
+		f(t, p, r, &client{ws, t})
 		ws.Close()
-		<-served
 		r.Close(1000, "")
+		<-served
 	})
 }
 
@@ -107,7 +107,7 @@ func TestIdle(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var got []string
-			piped(t, 64<<10, func(t *testing.T, p *proc, ws *client) {
+			piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, ws *client) {
 				out := messages(ws, time.Now())
 				for _, s := range c.steps {
 					time.Sleep(s.after)
@@ -129,7 +129,7 @@ func TestIdle(t *testing.T) {
 
 // TestNoPolling: an idle relay does nothing but ping.
 func TestNoPolling(t *testing.T) {
-	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 		pings := 0
 		c.SetPingHandler(func(string) error {
 			pings++
@@ -160,7 +160,7 @@ func TestNoPolling(t *testing.T) {
 
 // TestSilent: a client that is not there any more is noticed after ping and pong.
 func TestSilent(t *testing.T) {
-	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 		c.SetPingHandler(func(string) error { return nil })
 		began := time.Now()
 		out := messages(c, began)
@@ -174,7 +174,7 @@ func TestSilent(t *testing.T) {
 // TestHolding: while a process does not read, its client is not read, so that nothing it
 // would answer is missed.
 func TestHolding(t *testing.T) {
-	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, r *Relay, c *client) {
 		c.SetPingHandler(func(string) error { return nil }) // an answer would have to wait behind what is sent
 		p.in.change(func() { p.in.allow = 3 })
 		out := messages(c, time.Now())
@@ -193,13 +193,21 @@ func TestHolding(t *testing.T) {
 		if got := <-out; got != "1h0m0s alive\n" {
 			t.Errorf("got %q", got)
 		}
+		c.Close() // which is noticed all the same
+		for range out {
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if r.Attached() {
+			t.Error("still attached to one that is gone")
+		}
 	})
 }
 
 // TestSlowUpload: a message whose bytes keep coming is a sign of life, though no pong
 // can be between them.
 func TestSlowUpload(t *testing.T) {
-	piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 		go c.NetConn().Read(make([]byte, 1000)) // the ping; there is no answer
 		c.NetConn().Write([]byte("\x81\xfe\x01\x00\x00\x00\x00\x00"))
 		for range 256 {
@@ -218,7 +226,7 @@ func TestSlowUpload(t *testing.T) {
 // output and goes on is waited for, but not for ever.
 func TestEndOfOutput(t *testing.T) {
 	for _, ends := range []bool{true, false} {
-		piped(t, 64<<10, func(t *testing.T, p *proc, c *client) {
+		piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 			out := messages(c, time.Now())
 			p.out.print("last")
 			p.out.change(func() { p.out.closed = true })

@@ -531,7 +531,7 @@ func TestGap(t *testing.T) {
 func TestGoneWhileHeld(t *testing.T) {
 	p := newProc(64 << 10)
 	p.in.allow = 0
-	s := serve(t, p, func(o *times) { o.ping, o.pong = 20*time.Millisecond, 20*time.Millisecond })
+	s := serve(t, p, func(o *times) { o.ping, o.pong = 20*time.Millisecond, 500*time.Millisecond })
 	c := s.dial()
 	message := []byte(strings.Repeat("m", maxQueued))
 	for range 2 {
