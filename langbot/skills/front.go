@@ -17,7 +17,7 @@ const maxFront = 16 << 10
 const maxNested = 256
 
 // maxLines is how many lines a head can have before it is taken line by line, for the
-// same reason: 16 KiB of "a: |" take it a second.
+// same reason: 16 KiB of empty lines in a block take it a second.
 const maxLines = 256
 
 // front is the head of an entry file, and the text behind it.
