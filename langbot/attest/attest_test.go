@@ -227,6 +227,26 @@ func TestTrouble(t *testing.T) {
 	})
 }
 
+// A host that can give no writable root guarantees the rest as any other; what such a
+// root then takes counts all the same.
+func TestReadOnlyRoot(t *testing.T) {
+	f := newFake()
+	f.errs["writable root"] = errors.New("cannot be id-mapped")
+	f.answers["fill"] = func(args []string) (engine.Result, string) {
+		return engine.Result{Verdict: engine.Exited}, fmt.Sprintf("fill=/tmp 1 %[1]d\nfull=/tmp\nfill=%[2]s 1 %[1]d\nfull=%[2]s\nfill=/dev/shm 1 %[1]d\nfull=/dev/shm\n", tmpSize-4096, engine.HomeTarget)
+	}
+	wantOnly(t, ask(t, f, Options{Storage: f}), "")
+	if len(f.specs) != 1 || f.specs[0].WritableRoot || f.specs[0].UpperSize != 0 || len(f.specs[0].Mounts) != 2 {
+		t.Errorf("boxes of %+v", f.specs)
+	}
+	whole := f.answers["fill"]
+	f.answers["fill"] = func(args []string) (engine.Result, string) {
+		r, out := whole(args)
+		return r, out + "fill=/ 1 4096\n"
+	}
+	wantOnly(t, ask(t, f, Options{Storage: f}), "read-only root", BoundedEphemeralStorage)
+}
+
 // Skills in a directory of the host are measured there.
 func TestHostSkills(t *testing.T) {
 	dir := t.TempDir()
@@ -279,7 +299,7 @@ func TestOnce(t *testing.T) {
 				t.Error("there were two measurements")
 			}
 		}
-		if len(f.calls) != 1 {
+		if len(f.calls) != 2 { // with a writable root and without one
 			t.Errorf("calls %v", f.calls)
 		}
 		time.Sleep(time.Minute)
@@ -287,7 +307,7 @@ func TestOnce(t *testing.T) {
 			t.Error("what is just young enough was measured again")
 		}
 		time.Sleep(time.Second)
-		if r := p.Report(bg, time.Minute); r.At == first.At || len(f.calls) != 2 {
+		if r := p.Report(bg, time.Minute); r.At == first.At || len(f.calls) != 4 {
 			t.Error("what is too old was not measured again")
 		}
 	})

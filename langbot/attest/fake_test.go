@@ -58,6 +58,9 @@ func (f *fake) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox, er
 		}
 	}
 	err := f.call("create")
+	if err == nil && spec.WritableRoot {
+		err = f.errs["writable root"]
+	}
 	if err == nil && len(spec.Mounts) > 0 {
 		err = f.call("mount")
 	}

@@ -23,6 +23,13 @@ func (e *experiment) ephemeral() error {
 		return e.failed(err, BoundedEphemeralStorage)
 	}
 	for _, d := range ephemeral {
+		if d.dir == "/" && e.readOnly {
+			if got := f.numbers("fill", "/"); len(got) == 2 && got[1] > 0 {
+				e.fail(BoundedEphemeralStorage, "the read-only root of a box took %s", engine.FormatSize(got[1]))
+				return nil
+			}
+			continue
+		}
 		if why := unbounded(f, d.dir, d.size); why != "" {
 			e.fail(BoundedEphemeralStorage, "%s", why)
 			return nil

@@ -29,7 +29,9 @@ type experiment struct {
 	control *control
 	quotas  *quotas
 	box     engine.LiveBox
-	checks  map[string]Check
+	// readOnly says that the box has no writable root, because this host cannot give one.
+	readOnly bool
+	checks   map[string]Check
 }
 
 // run makes the probe box, experiments with it and takes everything away again.
@@ -48,7 +50,7 @@ func (p *Prober) run(ctx context.Context) (r Report) {
 			p.o.Logger.Warn("removing the storage of the probe box", "error", err)
 		}
 	}()
-	box, err := p.create(ctx, q)
+	box, readOnly, err := p.create(ctx, q)
 	if err != nil {
 		return nothing(oneLine("not measured: no probe box: %v", err))
 	}
@@ -59,7 +61,7 @@ func (p *Prober) run(ctx context.Context) (r Report) {
 			p.o.Logger.Warn("removing the probe box", "box", box.ID(), "error", err)
 		}
 	}()
-	e := &experiment{ctx: ctx, control: c, quotas: q, box: box, checks: make(map[string]Check)}
+	e := &experiment{ctx: ctx, control: c, quotas: q, box: box, readOnly: readOnly, checks: make(map[string]Check)}
 	for _, step := range []func() error{e.namespaces, e.mounts, e.network, e.ephemeral, e.inodes, e.storage, e.cgroup} {
 		if err := step(); err != nil {
 			p.o.Logger.Warn("measuring what the host guarantees", "error", err)
@@ -75,12 +77,27 @@ func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), removeTime)
 }
 
-// create makes the probe box: with the storage if that can be mounted, else without.
-func (p *Prober) create(ctx context.Context, q *quotas) (engine.LiveBox, error) {
+// create makes the probe box: with the storage if that can be mounted, else without; and
+// with a writable root if this host can give one.
+func (p *Prober) create(ctx context.Context, q *quotas) (box engine.LiveBox, readOnly bool, err error) {
+	box, err = p.createWith(ctx, q, true)
+	if err == nil || ctx.Err() != nil {
+		return box, false, err
+	}
+	if box, e := p.createWith(ctx, q, false); e == nil {
+		return box, true, nil
+	}
+	return nil, false, err
+}
+
+func (p *Prober) createWith(ctx context.Context, q *quotas, writable bool) (engine.LiveBox, error) {
 	spec := engine.Spec{
-		Image: p.o.Image, WritableRoot: true, UpperSize: upperSize, TmpSize: tmpSize, Mounts: q.mounts,
+		Image: p.o.Image, WritableRoot: writable, TmpSize: tmpSize, Mounts: q.mounts,
 		Limits: engine.Limits{Memory: memory, PIDs: pids, CPUs: 1},
 		Labels: map[string]string{"boxd.attest": "probe"},
+	}
+	if writable {
+		spec.UpperSize = upperSize
 	}
 	box, err := p.o.Engine.Create(ctx, spec)
 	if err == nil || len(q.mounts) == 0 || ctx.Err() != nil {
