@@ -54,7 +54,8 @@ func tryBind(control, image *os.File) (*os.File, error) {
 	}
 	dev, err := linux.Openat2(nil, "/dev/loop"+strconv.Itoa(n), unix.OpenHow{Flags: unix.O_RDWR})
 	if err != nil {
-		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+		// A container may have a /dev in which nobody makes nodes.
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOENT) {
 			err = fmt.Errorf("%w: %w", errNoDevice, err)
 		}
 		return nil, err
@@ -80,7 +81,7 @@ func findLoop(image *os.File) (*os.File, error) {
 			return true, nil
 		}
 		f, err := linux.Openat2(nil, dev, unix.OpenHow{Flags: unix.O_RDWR})
-		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
+		if errors.Is(err, unix.ENXIO) {
 			return true, nil
 		}
 		if err != nil {

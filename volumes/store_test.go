@@ -554,6 +554,34 @@ func TestNothing(t *testing.T) {
 	}
 }
 
+// TestNoNodes: so does one on which nobody makes the nodes of loop devices.
+func TestNoNodes(t *testing.T) {
+	requireLoop(t)
+	p := newPlace(t)
+	s := p.open(t, ByImage)
+	dev := t.TempDir()
+	for _, name := range []string{"null", "loop-control"} {
+		if err := os.WriteFile(filepath.Join(dev, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Mount("/dev/"+name, filepath.Join(dev, name), "", unix.MS_BIND, ""); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Unmount(filepath.Join(dev, name), unix.MNT_DETACH)
+	}
+	if err := unix.Mount(dev, "/dev", "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+		t.Fatal(err)
+	}
+	err := s.Make("v", 4<<20, 0)
+	if e := unix.Unmount("/dev", unix.MNT_DETACH); e != nil {
+		t.Fatal(e)
+	}
+	if !errors.Is(err, ErrNoLoop) {
+		t.Errorf("%v", err)
+	}
+	onlyMarker(t, p)
+}
+
 // TestIDMapped: the root can be shown as another user's, as boxes see it.
 func TestIDMapped(t *testing.T) {
 	kinds(t, func(t *testing.T, by string) {
