@@ -80,8 +80,10 @@ func findLoop(image *os.File) (*os.File, error) {
 		if path.Base(file) != path.Base(image.Name()) {
 			return true, nil
 		}
-		f, err := linux.Openat2(nil, dev, unix.OpenHow{Flags: unix.O_RDWR})
-		if errors.Is(err, unix.ENXIO) {
+		// For reading, which is enough for root: the device of somebody else's file of
+		// that name may be read-only.
+		f, err := linux.Openat2(nil, dev, unix.OpenHow{Flags: unix.O_RDONLY})
+		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			return true, nil
 		}
 		if err != nil {
