@@ -80,9 +80,7 @@ func findLoop(image *os.File) (*os.File, error) {
 		if path.Base(file) != path.Base(image.Name()) {
 			return true, nil
 		}
-		// For reading, which is enough for root: the device of somebody else's file of
-		// that name may be read-only.
-		f, err := linux.Openat2(nil, dev, unix.OpenHow{Flags: unix.O_RDONLY})
+		f, err := linux.Openat2(nil, dev, unix.OpenHow{Flags: unix.O_RDWR})
 		if errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) {
 			return true, nil
 		}

@@ -530,29 +530,6 @@ func TestSwapped(t *testing.T) {
 	})
 }
 
-// TestSameNameElsewhere: a read-only device of another file of that name is nobody's
-// business.
-func TestSameNameElsewhere(t *testing.T) {
-	s := openStore(t, ByImage)
-	file := filepath.Join(t.TempDir(), "v"+imageSuffix)
-	if err := os.WriteFile(file, make([]byte, 1<<20), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	other, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Close()
-	dev, err := bindLoop(other)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer dev.Close()
-	mustMake(t, s, "v", 4<<20, 0)
-	mustRoot(t, s, "v").Close()
-	mustMake(t, s, "v", 6<<20, 0)
-}
-
 // TestNothing: a host that can do neither says so.
 func TestNothing(t *testing.T) {
 	testutil.RequireRoot(t)
