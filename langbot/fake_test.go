@@ -29,6 +29,7 @@ type fakeHost struct {
 	pids    int
 	sick    error // what Health says
 	volumes map[string]engine.Volume
+	limited []string // directories of the host, with bytes and inodes
 	// hook, if set, is called before each operation; it may wait, and what it returns is
 	// the operation's error.
 	hook func(ctx context.Context, op, box string) error
@@ -167,7 +168,10 @@ func (h *fakeHost) OpenDirectory(_ context.Context, d engine.Directory) (*os.Fil
 	return os.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-func (h *fakeHost) LimitDirectory(context.Context, engine.Directory, int64, int64) error {
+func (h *fakeHost) LimitDirectory(_ context.Context, d engine.Directory, bytes, inodes int64) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.limited = append(h.limited, fmt.Sprint(d.Path, " ", bytes, " ", inodes))
 	return engine.ErrUnenforceable
 }
 

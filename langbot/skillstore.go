@@ -58,8 +58,14 @@ func (s *Server) openSkills(ctx context.Context, ns string, make bool) (*os.File
 	if s.o.SkillsDir == "" {
 		return s.openSkillVolume(ctx, storage, ns, make)
 	}
-	dir := engine.Directory{Path: s.skillsOf(ns), Within: rootOf(s.o.SkillsDir, s.o.Roots), Make: make}
+	dir := engine.Directory{Path: s.skillsOf(ns), Within: rootOf(s.o.SkillsDir, s.o.Roots)}
 	f, err := storage.OpenDirectory(ctx, dir)
+	if make && errors.Is(err, fs.ErrNotExist) {
+		s.skillsMade.Delete(ns) // a new one has no limit yet, whatever an older one had
+		dir.Make = true
+		f, err = storage.OpenDirectory(ctx, dir)
+		dir.Make = false
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +84,11 @@ func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, ns
 		}
 		s.skillsMade.Store(ns, true)
 	}
-	return storage.OpenDirectory(ctx, engine.Directory{Volume: name, Path: "/"})
+	f, err := storage.OpenDirectory(ctx, engine.Directory{Volume: name, Path: "/"})
+	if err != nil {
+		s.skillsMade.Delete(ns) // it may have been taken away
+	}
+	return f, err
 }
 
 // findSkillVolume makes sure that there is the volume, and that it has today's size.
@@ -108,7 +118,8 @@ func (s *Server) limitSkills(ctx context.Context, storage engine.Storage, ns str
 	if _, known := s.skillsMade.Load(ns); known || s.o.SkillsSize == 0 {
 		return nil
 	}
-	err := storage.LimitDirectory(ctx, dir, s.o.SkillsSize, s.o.SkillsInodes)
+	limits := engine.Volume{Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}.WithDefaults()
+	err := storage.LimitDirectory(ctx, dir, limits.Bytes, limits.Inodes)
 	if errors.Is(err, engine.ErrUnenforceable) {
 		s.softSkills.Do(func() {
 			s.log.Warn("langbot.skills_dir is on a file system that cannot limit its size: leave it empty to keep skills in volumes", "error", err)

@@ -3,7 +3,9 @@ package langbot
 import (
 	"context"
 	"encoding/base64"
+	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -73,6 +75,25 @@ func TestSkillsDir(t *testing.T) {
 	b.call("box_exec", mount(s["package_root"].(string)))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
+}
+
+// TestSkillsDirLimits: a directory of skills has its limits of bytes and files from the
+// start, also one that is made anew.
+func TestSkillsDirLimits(t *testing.T) {
+	b := open(t, func(o *Options) { o.SkillsDir, o.SkillsSize = o.Roots[0]+"/skills", 64<<20 })
+	b.call("box_list_skills", object{})
+	b.call("box_create_skill", create("one"))
+	b.call("box_create_skill", create("two"))
+	dir := b.path("shared/skills/tenants/" + at.Namespace())
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+	b.call("box_list_skills", object{})
+	b.call("box_create_skill", create("one"))
+	want := fmt.Sprint(dir, " ", 64<<20, " ", 64<<20/(16<<10))
+	if got := b.host.limited; !slices.Equal(got, []string{want, want}) {
+		t.Errorf("%q, want %q twice", got, want)
+	}
 }
 
 // TestUploads: files belong to a connection, and are bounded by what held when it began.
