@@ -60,7 +60,10 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	}
 	d.second.server, err = langbot.New(langbot.Options{
 		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.service.Health,
-		Prober: attest.New(attest.Options{Engine: d.service, Storage: d.sessions.Storage(), SkillsDir: c.SkillsDir, Within: rootOf(roots, c.SkillsDir), Logger: d.log}),
+		Prober: attest.New(attest.Options{
+			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log,
+			SkillsDir: c.SkillsDir, Within: rootOf(roots, c.SkillsDir), SkillsUnlimited: c.SkillsSize == 0,
+		}),
 		Tenant: c.Tenant, Profile: c.Profile, BackendName: c.BackendName,
 		Offline: c.NetworkOn == config.LangbotOffline, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
 		Roots: roots, SkillsDir: c.SkillsDir, SkillsSize: int64(c.SkillsSize), SkillsInodes: c.SkillsInodes,

@@ -38,6 +38,8 @@ type Options struct {
 	// SkillsDir and Within are the host directory that keeps skills and the root that it
 	// must stay in; empty: skills are in volumes. The probe makes a directory in it.
 	SkillsDir, Within string
+	// SkillsUnlimited says that skills there are given no limit, whatever the host can do.
+	SkillsUnlimited bool
 	// Scratch is a directory in which the probe makes a file that a box must not see, though
 	// any user may look into it; empty: [os.TempDir].
 	Scratch string

@@ -3,17 +3,24 @@ package attest
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
 // namespaces are those that a box has of its own. Its cgroups are hidden from it in
 // another way.
 var namespaces = []string{"user", "mnt", "pid", "ipc", "uts", "net"}
+
+// shared are directories of the host by which a box is told that has them in place of its
+// own. They need not be writable, and are the host's also if the directories for temporary
+// files are this process's alone (PrivateTmp in systemd.exec(5)).
+var shared = []string{"/", "/etc", "/home", "/run", "/tmp", "/var"}
 
 // control is what this process has that a box must not reach, and how it is seen that
 // it can be reached at all.
@@ -26,6 +33,7 @@ type control struct {
 	abstract net.Listener
 
 	namespaces map[string]string // as /proc/self/ns shows them
+	dirs       map[string]string // those of shared that there are: device and inode
 }
 
 // public are directories in which everybody may make files, for want of a better one.
@@ -49,13 +57,21 @@ func newControl(dir string) (*control, error) {
 	if dir != "" {
 		dirs = []string{dir}
 	}
-	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), namespaces: make(map[string]string)}
+	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), namespaces: make(map[string]string), dirs: make(map[string]string)}
 	for _, ns := range namespaces {
 		link, err := os.Readlink("/proc/self/ns/" + ns)
 		if err != nil {
 			return c, err
 		}
 		c.namespaces[ns] = link
+	}
+	for _, dir := range shared {
+		var st syscall.Stat_t
+		if err := syscall.Stat(dir, &st); err == nil {
+			c.dirs[dir] = fmt.Sprintf("%d:%d", st.Dev, st.Ino)
+		} else if dir == "/" {
+			return c, err
+		}
 	}
 	if err := c.mark(dirs); err != nil {
 		return c, err
@@ -114,6 +130,17 @@ func (c *control) listed() error {
 		return errors.New("an abstract socket cannot be seen")
 	}
 	return nil
+}
+
+// has returns a directory of this host that a box has as well, or "". The lines are
+// the box's: name, device and inode.
+func (c *control) has(lines []string) string {
+	for _, line := range lines {
+		if dir, id, _ := strings.Cut(line, " "); id != "" && c.dirs[dir] == id {
+			return dir
+		}
+	}
+	return ""
 }
 
 // leaked returns the name on the host of a file that the box made, or "".

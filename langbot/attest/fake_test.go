@@ -195,6 +195,7 @@ func ends(v engine.Verdict) func([]string) (engine.Result, string) {
 
 var (
 	soundNamespaces = []string{"user=user:[1]", "mnt=mnt:[2]", "pid=pid:[3]", "ipc=ipc:[4]", "uts=uts:[5]", "net=net:[6]", "uid=0 100000"}
+	soundMounts     = []string{"dir=/ 0:1", "dir=/tmp 0:2", "made=/tmp", "end=ok"}
 	soundNetwork    = []string{
 		"dev=Inter-|   Receive", "dev= face |bytes", "dev=    lo:       0", "route=Iface\tDestination", "tcp=  sl  local_address",
 		"ipv6_route=0000 00 0000 00 0000 ffffffff 00000001 00000000 00200200       lo", "unix=Num       RefCount", "end=ok",
@@ -203,7 +204,7 @@ var (
 
 var sound = map[string]func([]string) (engine.Result, string){
 	"namespaces": says(soundNamespaces...),
-	"mounts":     says("made=/tmp", "end=ok"),
+	"mounts":     says(soundMounts...),
 	"network":    says(soundNetwork...),
 	"fill": func(args []string) (engine.Result, string) {
 		var b strings.Builder

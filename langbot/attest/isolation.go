@@ -40,13 +40,15 @@ func (e *experiment) namespaces() error {
 // host.
 func (e *experiment) mounts() error {
 	f, err := e.script(scriptMounts, e.control.file, e.control.name+".box")
-	if err == nil && f.first("end") != "ok" {
+	if err == nil && (f.first("end") != "ok" || !strings.HasPrefix(f.first("dir"), "/ ")) {
 		err = errEnd
 	}
 	if err != nil {
 		return e.failed(err, MountIsolation)
 	}
-	switch leaked := e.control.leaked(); {
+	switch leaked, has := e.control.leaked(), e.control.has(f["dir"]); {
+	case has != "":
+		e.fail(MountIsolation, "a box has %s of this host", has)
 	case len(f["seen"]) > 0:
 		e.fail(MountIsolation, "a box sees %s of this host", e.control.file)
 	case leaked != "":
@@ -68,8 +70,8 @@ func (e *experiment) network() error {
 	if err == nil {
 		f, err = e.script(scriptNetwork, e.control.port())
 	}
-	if err == nil && (f.first("end") != "ok" || len(f["dev"]) < 3) {
-		err = errEnd // two lines of head, and lo
+	if err == nil && (f.first("end") != "ok" || len(f["dev"]) < 3 || len(f["tcp"]) == 0 || len(f["unix"]) == 0) {
+		err = errEnd // two lines of head, and lo; one of head
 	}
 	if err != nil {
 		return e.failed(err, NetworkIsolation)

@@ -8,8 +8,9 @@ const scriptNamespaces = `for n in user mnt pid ipc uts net; do echo "$n=$(readl
 read -r inside outside size </proc/self/uid_map; echo "uid=$inside $outside"`
 
 // scriptMounts tries to see the file $1 of the host, leaves files named $2 and prints
-// what mounts tell others of.
-const scriptMounts = `if [ -e "$1" ]; then echo "seen=$1"; fi
+// what its directories are, and what mounts tell others of.
+const scriptMounts = `for d in / /etc /home /run /tmp /var; do if [ -e "$d" ]; then echo "dir=$d $(stat -c %d:%i "$d")"; fi; done
+if [ -e "$1" ]; then echo "seen=$1"; fi
 for d in / /usr /tmp /dev/shm; do { echo x >"$d/$2"; } 2>/dev/null && echo "made=$d"; done
 while read -r l; do case "$l" in *" shared:"*|*" master:"*) echo "shared=$l";; esac; done </proc/self/mountinfo
 echo "end=ok"`

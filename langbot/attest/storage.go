@@ -46,6 +46,9 @@ type quotas struct {
 // errNoStorage is the reason where nothing limits directories.
 var errNoStorage = errors.New("this engine keeps no storage of limited size")
 
+// errUnlimited is the reason where the operator wants no limit.
+var errUnlimited = errors.New("no limit of skills is configured")
+
 func (p *Prober) makeQuotas(ctx context.Context) *quotas {
 	q := &quotas{storage: p.o.Storage}
 	if q.storage == nil {
@@ -59,6 +62,10 @@ func (p *Prober) makeQuotas(ctx context.Context) *quotas {
 		if q.skills = q.volume(ctx, skillsVolume); q.skills == nil {
 			q.mounts = append(q.mounts, mounts.Mount{Source: "/", Target: skillsTarget, Volume: skillsVolume})
 		}
+		return q
+	}
+	if p.o.SkillsUnlimited {
+		q.skills = errUnlimited
 		return q
 	}
 	d := engine.Directory{Path: path.Join(p.o.SkillsDir, skillsName), Within: p.o.Within}
