@@ -2,14 +2,17 @@ package langbot
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // sessionsBucket holds a record by its physical id. Fence and grants have buckets of their
@@ -20,14 +23,17 @@ var sessionsBucket = []byte("sessions")
 // is alone.
 const dbTimeout = 5 * time.Second
 
-// openDB opens the database. One that cannot be read is kept aside: what it held is
-// found to be missing, and its sessions are removed, because nobody knows what they are.
+// openDB opens the database. One that is damaged is kept aside: what it held is found to
+// be missing, and its sessions are removed, because nobody knows what they are. What the
+// system refuses, such as a write to a full disk, is no damage: nobody who was kept out
+// must get in because of that.
 func (s *Server) openDB(path string) (*bbolt.DB, error) {
 	db, err := tryOpenDB(path)
 	if err == nil {
 		return db, nil
 	}
-	if _, e := os.Stat(path); e != nil {
+	var refused syscall.Errno
+	if _, e := os.Stat(path); e != nil || errors.As(err, &refused) || errors.Is(err, bolterrors.ErrTimeout) {
 		return nil, fmt.Errorf("database of the door for LangBot: %w", err)
 	}
 	aside := path + ".damaged-" + time.Now().UTC().Format("20060102T150405")
@@ -41,10 +47,16 @@ func (s *Server) openDB(path string) (*bbolt.DB, error) {
 	return db, nil
 }
 
+// tryOpenDB opens the database and reads all of it, here where damage is expected.
 func tryOpenDB(path string) (db *bbolt.DB, err error) {
-	defer func() { // bbolt's way to report damaged pages
-		if r := recover(); r != nil {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut
+	defer func() {
+		if r := recover(); r != nil { // also bbolt's way to report damaged pages
 			err = fmt.Errorf("%s: %v", filepath.Base(path), r)
+		}
+		if err != nil && db != nil {
+			db.Close() // best effort
+			db = nil
 		}
 	}()
 	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
@@ -55,10 +67,18 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 		return err
 	})
 	if err != nil {
-		db.Close()
-		return nil, err
+		return db, err
 	}
-	return db, nil
+	return db, db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(k, v []byte) error {
+				if len(v) > 0 {
+					_ = v[len(v)-1] // the last page of a long value
+				}
+				return nil
+			})
+		})
+	})
 }
 
 // store writes to the database: what is handed over while a commit is under way goes into
