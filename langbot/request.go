@@ -59,11 +59,14 @@ func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
 	if err != nil {
 		return out, err
 	}
-	if skill && k.s.o.SkillsDir == "" {
+	switch {
+	case skill && k.s.o.SkillsDir == "":
 		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
-		return out, nil
+	case skill: // where they are is the operator's choice, whatever the client's roots
+		out.Source = path.Join(k.s.skillsOf(k.at.Namespace()), rest)
+	default:
+		out.Source, err = k.hostPath(field, m.HostPath)
 	}
-	out.Source, err = k.hostPath(field, m.HostPath)
 	return out, err
 }
 

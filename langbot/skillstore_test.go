@@ -73,6 +73,9 @@ func TestSkillsDir(t *testing.T) {
 		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
+	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{b.path("shared/mine")}}})
+	b.call("box_exec", mount(s["package_root"].(string))) // where skills are is not the client's choice
+	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
 }
