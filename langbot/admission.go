@@ -35,6 +35,16 @@ func (s *Server) configureAdmission(instance string, raw json.RawMessage) error 
 	return nil
 }
 
+// requireAdmission has the operator's settings count from the start where they require
+// admission. That they do not is for box_init to say: see Book.
+func (s *Server) requireAdmission() error {
+	raw := s.base.said["admission"]
+	if p, _ := grants.ParsePolicy(raw); !p.Required {
+		return nil
+	}
+	return s.book.Configure(raw)
+}
+
 // admit says whether the action may be done where admission is required.
 func (k *call) admit(ctx context.Context) error {
 	policy, invalid := k.s.book.Policy()

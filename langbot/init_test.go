@@ -83,6 +83,26 @@ func TestInitFromEnvironment(t *testing.T) {
 	}
 }
 
+// TestAdmissionFromEnvironment: the operator's word counts before any client has said
+// something, and cannot be taken back by one.
+func TestAdmissionFromEnvironment(t *testing.T) {
+	for _, init := range []string{`{"admission": {"required": true}}`, `{"admission": {"requierd": true}}`, `{"limits": {"max_sessions": -1}, "admission": {"required": true}}`} {
+		b := open(t, func(o *Options) { o.Init, o.Prober = init, &prober{} })
+		for range 2 {
+			if _, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true")); err == nil || strings.HasPrefix(err.Error(), "BoxError") || len(b.host.ids()) != 0 {
+				t.Errorf("%s: a box without a grant: %v", init, err)
+			}
+			_, _ = b.try(context.Background(), nil, "box_init", object{"local": object{"host_root": b.path("shared")}}) // some are refused
+		}
+		_, _ = b.try(context.Background(), nil, "box_init", object{"admission": nil})
+		if p, _ := b.server.book.Policy(); !p.Required {
+			t.Errorf("%s: a client has switched it off", init)
+		}
+	}
+	b := open(t, func(o *Options) { o.Init = `{"admission": {"required": false}}` })
+	b.call("box_exec", cmd("s", "true"))
+}
+
 func TestSharedWorkspace(t *testing.T) {
 	b := open(t)
 	name := ".langbot-box-volume-probe-" + strings.Repeat("0a", 16)

@@ -75,6 +75,9 @@ func (s *Server) open() (err error) {
 	if s.book, err = grants.Open(s.db, time.Now); err != nil {
 		return err
 	}
+	if err := s.requireAdmission(); err != nil {
+		return err
+	}
 	sub := s.sessions.Subscribe(s.o.Tenant, 0)
 	if err := s.takeOver(); err != nil {
 		sub.Close()

@@ -155,7 +155,12 @@ func (s *Server) initial() *settings {
 	}
 	next, err := base.merged(json.RawMessage(s.o.Init), s.o.Roots)
 	if err != nil {
-		s.log.Warn("LANGBOT_BOX_CONFIG is ignored", "error", err)
+		s.log.Warn("LANGBOT_BOX_CONFIG is ignored, but for its key admission", "error", err)
+		var said map[string]json.RawMessage
+		_ = json.Unmarshal([]byte(s.o.Init), &said) // then there is none
+		if raw, ok := said["admission"]; ok {
+			base.said = map[string]json.RawMessage{"admission": raw}
+		}
 		return base
 	}
 	return next
