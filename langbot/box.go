@@ -37,9 +37,14 @@ const (
 // logical is the name that replies have.
 func (b *box) logical() string { return b.at.Logical(b.physical) }
 
-// keyOf names a session for the manager: a physical id may hold what an id of boxd must not.
+// keyOf names a session for the manager: a physical id may hold what an id of boxd must
+// not. One that is too long for it keeps its beginning, by which removeUnknown knows
+// it; no physical id has an "@".
 func (s *Server) keyOf(physical string) (session.Key, error) {
 	id, err := policy.ScopeID("{id}", map[string]string{"id": physical})
+	if digest, long := strings.CutPrefix(id, "sha256:"); long {
+		id = ours.FindString(physical) + "@" + digest
+	}
 	return session.Key{Tenant: s.o.Tenant, ID: id}, err
 }
 
@@ -60,6 +65,7 @@ func (s *Server) reserveLocked(k *call, physical string, spec protocol.BoxSpec) 
 		return nil, protocol.Errorf(protocol.CapacityExceeded, "Box session capacity reached (%d)", most)
 	}
 	spec.Cmd, spec.Env = "", nil // of one command, and maybe secret
+	spec.ExtraMounts = extra(&spec)
 	b := &box{at: k.at, physical: physical, key: key, spec: spec, processes: map[string]*process{}, gone: make(chan struct{})}
 	s.boxes[physical], s.byKey[key.ID] = b, b
 	return b, nil

@@ -119,7 +119,7 @@ func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) erro
 		return err
 	}
 	k.s.mu.Lock()
-	b.spec.ExtraMounts = spec.ExtraMounts
+	b.spec.ExtraMounts = extra(spec)
 	noted := k.s.noteLocked(b)
 	k.s.mu.Unlock()
 	return noted.wait()

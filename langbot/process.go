@@ -18,13 +18,13 @@ type process struct {
 	processRecord
 	b       *box
 	id      string
-	started time.Time
 	gone    chan struct{} // closed when it is out of the registry
 	leaving sync.Once
 
-	live  *session.Process // nil while it starts
-	relay *linerelay.Relay // nil until somebody attaches
-	end   *processEnd      // nil until it has ended
+	live    *session.Process // nil while it starts
+	started time.Time
+	relay   *linerelay.Relay // nil until somebody attaches
+	end     *processEnd      // nil until it has ended
 }
 
 // processRecord is a process in the database. Values of its environment are not kept.
@@ -131,7 +131,7 @@ func (k *call) getProcess(context.Context) (any, error) {
 
 func (s *Server) processInfo(p *process) protocol.ProcessInfo {
 	s.mu.Lock()
-	running, end, live := p.runsLocked(), p.end, p.live
+	running, end, live, started := p.runsLocked(), p.end, p.live, p.started
 	attached := p.relay != nil && p.relay.Attached()
 	s.mu.Unlock()
 	if !running && end == nil { // in this very moment
@@ -140,7 +140,7 @@ func (s *Server) processInfo(p *process) protocol.ProcessInfo {
 	info := protocol.ProcessInfo{
 		SessionID: p.b.logical(), ProcessID: p.id, Status: protocol.Running,
 		Command: p.Command, Args: p.Args, Cwd: p.Cwd, EnvKeys: p.EnvKeys,
-		Attached: attached, StartedAt: protocol.Time(p.started),
+		Attached: attached, StartedAt: protocol.Time(started),
 	}
 	if end != nil {
 		at := protocol.Time(end.at)

@@ -240,6 +240,22 @@ func TestStartThatFails(t *testing.T) {
 	b.call("box_start_managed_process", proc("s", "p", "serve"))
 }
 
+// TestLookWhileStarting is for the race detector.
+func TestLookWhileStarting(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", spec("s", nil))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 20 {
+			b.call("box_start_managed_process", proc("s", "p", "exit", "0"))
+		}
+	}()
+	for !isDone(done) {
+		b.call("box_get_session", object{"session_id": "s"})
+	}
+}
+
 func TestRelayRefusals(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", spec("s", nil))

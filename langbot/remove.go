@@ -72,6 +72,8 @@ func (s *Server) awaitGone(ctx context.Context, b *box) error {
 	select {
 	case <-b.gone:
 		return nil
+	case <-s.ctx.Done(): // ctx may be one that never ends
+		return errShutdown
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
 	}

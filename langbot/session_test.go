@@ -7,6 +7,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -474,4 +475,85 @@ func TestRemovedUnderAnExec(t *testing.T) {
 		b.call("box_create_session", spec("s", nil))
 		b.call("box_delete_session", object{"session_id": "s"})
 	}
+}
+
+// TestLongNames: a session whose name is too long for the manager is one like others,
+// also if it is on no record.
+func TestLongNames(t *testing.T) {
+	b := open(t)
+	long, other := strings.Repeat("a.b_", 200), strings.Repeat("a.b_", 200)+"c"
+	for _, id := range []string{long, other} {
+		b.call("box_create_session", spec(id, object{"persistent": true}))
+	}
+	b.call("box_exec", spec(long, object{"cmd": "true", "persistent": true}))
+	if ids := b.sessionsOf(at); !slices.Contains(ids, long) || !slices.Contains(ids, other) || len(b.host.ids()) != 2 {
+		t.Errorf("%.100q", ids)
+	}
+	b.restart()
+	b.call("box_delete_session", object{"session_id": other})
+	if err := b.server.store.remove(b.server.boxes[at.Runtime()+"-"+long].physical).wait(); err != nil {
+		t.Fatal(err)
+	}
+	sub := b.sessions.Subscribe("", 0)
+	defer sub.Close()
+	if err := b.server.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.server = must(New(b.o))
+	for timeout := time.After(time.Minute); len(b.host.ids()) > 0; {
+		select {
+		case <-sub.C:
+		case <-timeout:
+			t.Fatal("a session on no record is not removed")
+		}
+	}
+}
+
+// TestBoundedNames: what is kept as long as a session is not as long as a message.
+func TestBoundedNames(t *testing.T) {
+	b := open(t)
+	long := "/" + strings.Repeat("x", 5000)
+	for _, change := range []object{{"image": long}, {"host_path": long, "host_path_mode": "none"}, {"mount_path": long}, {"workdir": long},
+		{"extra_mounts": []any{object{"host_path": long, "mount_path": "/m", "mode": "none"}}}} {
+		b.refused(protocol.BoxValidation, "box_create_session", spec("s", change))
+	}
+	b.refused(protocol.BoxValidation, "box_create_session", spec(long, nil))
+	var none []any
+	for i := range 1000 {
+		none = append(none, object{"host_path": fmt.Sprint("/", i), "mount_path": "/m", "mode": "none"})
+	}
+	b.call("box_create_session", spec("s", object{"extra_mounts": none}))
+	if n := len(b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts); n != 0 {
+		t.Errorf("%d mounts are kept that are none", n)
+	}
+}
+
+// TestMountsOfTwo: one who changes the mounts while another one has just done so. Who comes
+// last has them, and the records say so.
+func TestMountsOfTwo(t *testing.T) {
+	bubble(t, func(b *bench) {
+		use := func(action, target string) {
+			b.call(action, spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}}))
+		}
+		use("box_create_session", "/first")
+		var held sync.Once
+		goOn := make(chan struct{})
+		b.host.setHook(func(_ context.Context, op, _ string) error {
+			if op == "update" {
+				held.Do(func() { <-goOn })
+			}
+			return nil
+		})
+		var wg sync.WaitGroup
+		wg.Go(func() { use("box_create_session", "/second") })
+		synctest.Wait()
+		wg.Go(func() { use("box_exec", "/third") })
+		synctest.Wait() // it waits for the second, and comes before what that does next
+		close(goOn)
+		wg.Wait()
+		recorded := b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts[0].MountPath
+		if have := b.host.only().targets(); !slices.Contains(have, recorded) {
+			t.Errorf("the box has %q, on record is %s", have, recorded)
+		}
+	})
 }

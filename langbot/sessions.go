@@ -57,10 +57,15 @@ func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (sessi
 	}
 	defer unlock()
 	k.s.mu.Lock()
-	ended := b.state != alive
+	ended, changed := b.state != alive, !sameMounts(&b.spec, spec)
 	k.s.mu.Unlock()
 	if ended {
 		return session.View{}, errEnded
+	}
+	if changed { // by another request, whose mounts would be on record and these in the box
+		if err := k.remount(ctx, b, spec); err != nil {
+			return session.View{}, err
+		}
 	}
 	return k.s.sessions.Ensure(ctx, k.who(), b.key, r)
 }

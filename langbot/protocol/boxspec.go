@@ -83,7 +83,7 @@ func (s *BoxSpec) set(f field) (err error) {
 	case "env":
 		s.Env, err = f.env()
 	case "image":
-		s.Image, err = f.text()
+		s.Image, err = f.short()
 	case "host_path":
 		s.HostPath, err = optional(f, field.host)
 	case "host_path_mode":

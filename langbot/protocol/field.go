@@ -57,6 +57,19 @@ func (f field) text() (string, error) {
 	return s, err
 }
 
+// maxShort is the most bytes of a name or path that is kept as long as its session is:
+// that of a path (PATH_MAX).
+const maxShort = 4096
+
+// short is a text of bounded length.
+func (f field) short() (string, error) {
+	s, err := f.text()
+	if err == nil && len(s) > maxShort {
+		return "", f.fail("has " + strconv.Itoa(len(s)) + " bytes: must have at most " + strconv.Itoa(maxShort))
+	}
+	return s, err
+}
+
 // trimmed is a text without white space at its ends.
 func (f field) trimmed() (string, error) {
 	s, err := f.text()
@@ -74,7 +87,8 @@ func (f field) nonEmpty() (string, error) {
 
 // inside is an absolute path in a box.
 func (f field) inside() (string, error) {
-	s, err := f.trimmed()
+	s, err := f.short()
+	s = Trim(s)
 	if err == nil && !strings.HasPrefix(s, "/") {
 		return "", f.fail("must be an absolute path inside the sandbox: begin it with /")
 	}
@@ -83,7 +97,8 @@ func (f field) inside() (string, error) {
 
 // host is an absolute path of the host, of either kind of system.
 func (f field) host() (string, error) {
-	s, err := f.trimmed()
+	s, err := f.short()
+	s = Trim(s)
 	if err == nil && !isAbs(s) {
 		return "", f.fail("must be an absolute host path: begin it with /")
 	}
