@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -70,12 +71,15 @@ func (d dirs) makeState(root bool, a account) (err error) {
 // prepare makes both directories, as root, for a daemon that runs as a.
 func (d dirs) prepare(a account) error {
 	// The daemon may not put another directory in the place of one of the launcher's:
-	// it writes as a member of the group, and the sticky bit protects what is not its.
+	// it is no more than let in, and the sticky bit protects what is not its.
 	mode := 0o770 | fs.ModeSticky
 	if d.nested() {
 		mode |= 0o001 // boxes pass through
 	}
 	if err := makeDir(d.state, 0, a.gid, mode, a.uid); err != nil {
+		return fmt.Errorf("state directory: %w", err)
+	}
+	if err := letIn(d.state, a.uid, mode); err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if err := makeDir(d.runtime, 0, 0, 0o711, 0); err != nil {
@@ -109,6 +113,43 @@ func makeDir(path string, uid, gid int, mode fs.FileMode, former int) error {
 		return err
 	}
 	return f.Chmod(mode)
+}
+
+// letIn gives the directory path of root, which others may not write to, an ACL by which
+// one user has all rights, and its group those of all others: the group of a daemon may
+// be that of other users too. A file system without ACLs goes by the group.
+func letIn(path string, uid int, mode fs.FileMode) error {
+	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	err = linux.Retry(func() error {
+		return unix.Fsetxattr(int(f.Fd()), "system.posix_acl_access", accessList(uint32(uid), uint16(mode&7)), 0)
+	})
+	if err != nil && err != unix.EOPNOTSUPP {
+		return &fs.PathError{Op: "fsetxattr(system.posix_acl_access)", Path: path, Err: err}
+	}
+	return nil
+}
+
+// accessList is an ACL as include/uapi/linux/posix_acl_xattr.h has it: a version, then
+// entries of tag, permissions and id, in this order of tags.
+func accessList(uid uint32, others uint16) []byte {
+	const all, none = 7, ^uint32(0)
+	acl := binary.LittleEndian.AppendUint32(nil, 2)
+	for _, entry := range []struct {
+		tag, rights uint16
+		id          uint32
+	}{
+		{0x01, all, none}, {0x02, all, uid}, {0x04, others, none}, // owner, the user, the group
+		{0x10, all, none}, {0x20, others, none}, // mask, others
+	} {
+		acl = binary.LittleEndian.AppendUint16(acl, entry.tag)
+		acl = binary.LittleEndian.AppendUint16(acl, entry.rights)
+		acl = binary.LittleEndian.AppendUint32(acl, entry.id)
+	}
+	return acl
 }
 
 // makeOwnState makes the state directory of a daemon that was not started as root.
