@@ -74,6 +74,7 @@ func TestSkillsDir(t *testing.T) {
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
 	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{b.path("shared/mine")}}})
+	b.call("box_delete_session", object{"session_id": "s"})
 	b.call("box_exec", mount(s["package_root"].(string))) // where skills are is not the client's choice
 	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
