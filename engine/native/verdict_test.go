@@ -1,11 +1,14 @@
 package native
 
 import (
+	"errors"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"golang.org/x/sys/unix"
 )
 
@@ -120,5 +123,41 @@ func TestFilled(t *testing.T) {
 		if got := v.filled(c.before, c.now); got != c.want {
 			t.Errorf("%s: %v", c.name, got)
 		}
+	}
+}
+
+// A descriptor of a volume keeps it mounted: what is watched is let go of when it is
+// detached, with the box, and when the box is gone before it could be watched.
+func TestVolumeSet(t *testing.T) {
+	open := func() *os.File {
+		f, err := os.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	s := &volumeSet{}
+	detached, kept, late := open(), open(), open()
+	s.add([]rpc.Volume{{Path: "/a"}, {Path: "/b"}}, []*os.File{detached, kept})
+	before := levels(s)
+	s.drop([]string{"/a", "/c"})
+	if _, err := detached.Stat(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("detached: %v", err)
+	}
+	if now := before[0].of.level(); now.known {
+		t.Error("the level of what was detached is known")
+	}
+	if len(levels(s)) != 1 || !levels(s)[0].known {
+		t.Errorf("watched: %+v", levels(s))
+	}
+	s.close()
+	s.add([]rpc.Volume{{Path: "/c"}}, []*os.File{late})
+	for name, f := range map[string]*os.File{"kept": kept, "late": late} {
+		if _, err := f.Stat(); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if len(levels(s)) != 0 {
+		t.Error("a box that is gone has volumes")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -28,14 +29,19 @@ func (v *volume) describe() string {
 
 // volumeSet is what of a box is watched.
 type volumeSet struct {
-	mu   sync.Mutex
-	list []*volume
+	mu     sync.Mutex
+	list   []*volume
+	closed bool
 }
 
 // add takes ownership of files, one for each volume.
 func (s *volumeSet) add(volumes []rpc.Volume, files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.closed { // the box was removed while it got them
+		linux.CloseAll(files[:len(volumes)])
+		return
+	}
 	for i, v := range volumes {
 		s.list = append(s.list, &volume{Volume: v, dir: files[i]})
 	}
@@ -60,7 +66,7 @@ func (s *volumeSet) close() {
 	for _, v := range s.list {
 		v.dir.Close()
 	}
-	s.list = nil
+	s.list, s.closed = nil, true
 }
 
 // level is how much of a volume is left for commands.
