@@ -66,6 +66,7 @@ func TestStartAndStop(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) { send(w, apitypes.Process{ID: "p", State: "running"}) })
 	for _, args := range []string{"start s --id p --history 64K --drop-oldest -- srv", "start s -t --id p -- sh",
 		"start s --id p --drop-stderr --process-memory 64M --workspace-size 1G --workspace-inodes 99 --workspace-target /data -- srv",
+		"start s --id p --workspace-size 0 -- srv",
 		"stop s p", "stop s p --grace 1s", "sessions rm s t"} {
 		if status, v := d.call(strings.Split(args, " ")...); status != 0 {
 			t.Errorf("boxd %s: status %d, %q", args, status, v.stderr.String())
@@ -75,6 +76,7 @@ func TestStartAndStop(t *testing.T) {
 		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"history":65536,"drop_oldest":true}`,
 		`POST /v1/sessions/s/processes {"id":"p","argv":["sh"],"env":{"TERM":"vt220"},"tty":{"rows":24,"cols":80}}`,
 		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"drop_stderr":true,"memory":67108864,"session":{"workspace_size":1073741824,"workspace_inodes":99,"workspace_target":"/data"}}`,
+		`POST /v1/sessions/s/processes {"id":"p","argv":["srv"],"session":{"workspace_size":0}}`,
 		`POST /v1/sessions/s/processes/p/stop {}`,
 		`POST /v1/sessions/s/processes/p/stop {"grace":1}`,
 		`DELETE /v1/sessions/s`,

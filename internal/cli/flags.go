@@ -113,6 +113,14 @@ func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 	}}
 }
 
+// sizeOrNone is a size of which 0 is none, which can differ from the default.
+func sizeOrNone(dst *int64) pflag.Value {
+	return &textValue{"", func(s string) (err error) {
+		*dst, err = engine.ParseSize(s)
+		return err
+	}}
+}
+
 func pidsValue(dst *int64) pflag.Value {
 	return &textValue{strconv.Itoa(engine.DefaultPIDs), func(s string) error {
 		if s == unlimited {

@@ -48,7 +48,7 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	fs.Var(cpusValue(&f.cpus), "cpus", "processors' worth of time: `N` such as 1.5, or \"unlimited\"")
 	fs.Var(pidsValue(&f.pids), "pids", "processes and threads at once: `N`, or \"unlimited\"")
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` at "+engine.WorkspaceTarget+" instead of a directory that boxd keeps")
-	fs.Var(sizeValue(&f.workspaceSize, "", false), "workspace-size", "hard limit of the workspace: `SIZE` from 1M; what is beyond does not fit")
+	fs.Var(sizeOrNone(&f.workspaceSize), "workspace-size", "hard limit of the workspace: `SIZE` from 1M, what is beyond does not fit; 0 is none")
 	fs.Int64Var(&f.workspaceInodes, "workspace-inodes", 0, "files and directories in it, with --workspace-size: `N` (default: one for each 16K)")
 	fs.StringVar(&f.workspaceTarget, "workspace-target", "", "have the workspace at `PATH` in the session instead of "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")

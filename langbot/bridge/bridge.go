@@ -205,7 +205,12 @@ func (b *bridge) shutdown(answers <-chan error) error {
 	if err := b.send(ownRequest(seqShutdown, "box_shutdown", json.RawMessage("{}"))); err != nil {
 		return err
 	}
-	err := <-answers
+	var err error
+	select {
+	case err = <-answers:
+	case <-time.After(b.o.Patience + time.Second):
+		return errors.New("stdout: nobody reads what the daemon answered") // that write cannot be interrupted
+	}
 	b.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
 	return err
 }

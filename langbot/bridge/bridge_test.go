@@ -146,8 +146,27 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a parent that is gone, or does not read, keeps nobody from removing its
-// sessions.
+// TestStuckParent: a parent that keeps stdout open and does not read it keeps the bridge
+// from ending no longer than a daemon that does not answer.
+func TestStuckParent(t *testing.T) {
+	d := newDaemon(t)
+	out, w := io.Pipe()
+	t.Cleanup(func() { out.Close() })
+	r := start(t, d, func(o *Options) { o.Out, o.Patience = w, time.Second })
+	r.send(`{"seq_id":1,"action":"__ping","data":{}}`)
+	for !slices.Contains(d.seen(), "__ping") { // answered before box_shutdown, then
+		time.Sleep(time.Millisecond)
+	}
+	r.cancel()
+	if err := r.end(); err == nil || !strings.HasPrefix(err.Error(), "stdout: ") {
+		t.Errorf("got %v", err)
+	}
+	if !slices.Contains(d.seen(), "box_shutdown") {
+		t.Error("the sessions were not removed")
+	}
+}
+
+// TestNobodyReads: a parent that is gone keeps nobody from removing its sessions.
 func TestNobodyReads(t *testing.T) {
 	d := newDaemon(t)
 	out, w := io.Pipe()
