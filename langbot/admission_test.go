@@ -20,12 +20,14 @@ type prober struct {
 	mu    sync.Mutex
 	bad   []string
 	asked int
+	age   time.Duration // of the last answer, at most
 }
 
-func (p *prober) Report(context.Context, time.Duration) attest.Report {
+func (p *prober) Report(_ context.Context, maxAge time.Duration) attest.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
+	p.age = maxAge
 	r := attest.Report{Checks: map[string]attest.Check{}}
 	for _, name := range attest.Names {
 		r.Checks[name] = attest.Check{OK: true}
@@ -320,4 +322,19 @@ func TestStandardReadiness(t *testing.T) {
 	if l := b.server.Live().(map[string]any); l["live"] != true {
 		t.Errorf("%v", l)
 	}
+}
+
+// TestReadinessFlood: whoever asks as often as they can, of a server that caches nothing,
+// has no box measured each time.
+func TestReadinessFlood(t *testing.T) {
+	cloud(t, func(b *bench, p *prober) {
+		b.require(object{"readiness_cache_sec": 0})
+		if _, ready := b.server.Ready(context.Background()); !ready {
+			t.Error("not ready")
+		}
+		if p.mu.Lock(); p.age < leastAge {
+			t.Errorf("a measurement may be %v old", p.age)
+		}
+		p.mu.Unlock()
+	})
 }

@@ -37,8 +37,13 @@ const (
 	modeGrants   = "grant_enforced"
 )
 
-// standardAge is how old measurements may be where nothing depends on them.
-const standardAge = 10 * time.Minute
+// standardAge is how old measurements may be where nothing depends on them, and leastAge
+// how old they may be in any case: probes ask without credentials, and must not keep a
+// probe box running all the time.
+const (
+	standardAge = 10 * time.Minute
+	leastAge    = 5 * time.Second
+)
 
 const notReady = "managed sandbox isolation is not ready"
 
@@ -59,7 +64,7 @@ func (s *Server) measure(ctx context.Context, available bool, maxAge time.Durati
 	if !available {
 		return nothing("the engine is not available")
 	}
-	return s.o.Prober.Report(ctx, maxAge)
+	return s.o.Prober.Report(ctx, max(maxAge, leastAge))
 }
 
 func guarantees(r attest.Report) map[string]guarantee {
