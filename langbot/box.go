@@ -19,6 +19,7 @@ type box struct {
 
 	state     state
 	spec      protocol.BoxSpec // as it was asked for
+	unsure    bool             // the mounts of the box may be others than those of spec
 	processes map[string]*process
 	ended     string // why it ended or ends, for the commands that run in it
 	// gone is closed when it is out of the registry.

@@ -70,4 +70,7 @@ func extra(spec *protocol.BoxSpec) []protocol.MountSpec {
 	return slices.Compact(list)
 }
 
-func sameMounts(have, want *protocol.BoxSpec) bool { return slices.Equal(extra(have), extra(want)) }
+// hasMounts says whether the box is known to have the mounts of a spec. Server.mu is held.
+func (b *box) hasMounts(want *protocol.BoxSpec) bool {
+	return !b.unsure && slices.Equal(extra(&b.spec), extra(want))
+}

@@ -58,7 +58,7 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 	if err := conflict(k.at, physical, &b.spec, spec); err != nil {
 		return nil, err
 	}
-	if !sameMounts(&b.spec, spec) {
+	if !b.hasMounts(spec) {
 		return nil, nil
 	}
 	return b, nil
@@ -115,11 +115,14 @@ func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) erro
 	if err != nil {
 		return err
 	}
+	k.s.mu.Lock()
+	b.unsure = true
+	k.s.mu.Unlock()
 	if _, err := k.s.sessions.Ensure(ctx, k.who(), b.key, r); err != nil {
 		return err
 	}
 	k.s.mu.Lock()
-	b.spec.ExtraMounts = extra(spec)
+	b.spec.ExtraMounts, b.unsure = extra(spec), false
 	noted := k.s.noteLocked(b)
 	k.s.mu.Unlock()
 	return noted.wait()

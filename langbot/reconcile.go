@@ -48,7 +48,8 @@ func (s *Server) adopt(physical string, r record) bool {
 	if _, err := s.sessions.Get(key); err != nil {
 		return false
 	}
-	b := &box{at: r.At, physical: physical, key: key, state: alive, spec: r.Spec, processes: map[string]*process{}, gone: make(chan struct{})}
+	// The end may have come between a change of the mounts and its record.
+	b := &box{at: r.At, physical: physical, key: key, state: alive, spec: r.Spec, unsure: true, processes: map[string]*process{}, gone: make(chan struct{})}
 	s.boxes[physical], s.byKey[key.ID] = b, b
 	views, err := s.sessions.Processes(key)
 	if err != nil {

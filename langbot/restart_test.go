@@ -105,6 +105,56 @@ func TestRecordsAndSessionsDiffer(t *testing.T) {
 	b.call("box_create_session", spec("stray", object{"cpus": 2}))
 }
 
+// TestMountsOnRecord: a daemon that ends between a change of the mounts and its record
+// leaves a box that has others than it should.
+func TestMountsOnRecord(t *testing.T) {
+	b := open(t)
+	with := func(target string) object {
+		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}})
+	}
+	b.call("box_exec", with("/old"))
+	s := b.server.boxes[at.Runtime()+"-s"]
+	old := s.spec
+	b.call("box_exec", with("/new"))
+	s.spec = old
+	b.server.mu.Lock()
+	noted := b.server.noteLocked(s)
+	b.server.mu.Unlock()
+	if err := noted.wait(); err != nil {
+		t.Fatal(err)
+	}
+	b.restart()
+	b.call("box_exec", with("/old"))
+	if have := b.host.only().targets(); !slices.Contains(have, "/old") || slices.Contains(have, "/new") {
+		t.Errorf("%q", have)
+	}
+}
+
+// TestLateRecord: a process that starts while its session goes does not bring the record
+// of that back.
+func TestLateRecord(t *testing.T) {
+	b := open(t)
+	ctx := context.Background()
+	b.call("box_create_session", spec("s", nil))
+	s := b.server.boxes[at.Runtime()+"-s"]
+	k := &call{s: b.server, conn: b.conn("i"), at: at}
+	p, err := k.replaceProcess(ctx, s, &protocol.ProcessSpec{ProcessID: "p", Command: "serve"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.call("box_delete_session", object{"session_id": "s"})
+	if err := k.launch(ctx, p, &protocol.ProcessSpec{ProcessID: "p", Command: "serve"}); err == nil {
+		t.Error("a process in a session that is gone")
+	}
+	if err := b.server.store.remove("none").wait(); err != nil { // all before it is written by then
+		t.Fatal(err)
+	}
+	records := 0
+	if err := b.server.store.load(func(string, []byte) { records++ }); err != nil || records != 0 {
+		t.Errorf("%d records, %v", records, err)
+	}
+}
+
 // TestStrayInTheWay: a session of the manager's that is on no record is not handed out.
 func TestStrayInTheWay(t *testing.T) {
 	b := open(t)

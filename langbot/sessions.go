@@ -57,7 +57,7 @@ func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (sessi
 	}
 	defer unlock()
 	k.s.mu.Lock()
-	ended, changed := b.state != alive, !sameMounts(&b.spec, spec)
+	ended, changed := b.state != alive, !b.hasMounts(spec)
 	k.s.mu.Unlock()
 	if ended {
 		return session.View{}, errEnded

@@ -126,6 +126,10 @@ func (s *Server) runningLocked(ok func(*process) bool) (count int) {
 func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpec) error {
 	s := k.s
 	s.mu.Lock()
+	if p.b.state != alive { // the record may be that of its successor by now
+		s.mu.Unlock()
+		return notFound(k.at, p.b.physical)
+	}
 	noted := s.noteLocked(p.b) // beside the start: either without the other is cleared away at the next opening
 	s.mu.Unlock()
 	_, err := s.sessions.Start(ctx, k.who(), p.b.key, nil, session.ProcessSpec{
