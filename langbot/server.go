@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/langbot/fence"
 	"github.com/boxd/boxd/langbot/grants"
 	"github.com/boxd/boxd/langbot/skills"
+	"github.com/boxd/boxd/langbot/transfer"
 	"github.com/boxd/boxd/session"
 )
 
@@ -57,6 +58,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	s.base = s.initial()
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
+	s.uploads = transfer.NewPool(maxUploads)
 	s.skills = skills.New(skills.Options{Open: s.openSkills, Path: s.skillsOf, Logger: o.Logger})
 	if s.db, err = s.openDB(o.DB); err != nil {
 		return nil, err

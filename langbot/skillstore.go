@@ -153,8 +153,12 @@ func (s *Server) Opened(c *door.Conn) {
 	s.mu.Lock()
 	most := s.settingsLocked(c.Instance()).limits.MaxRPCFileBytes
 	s.mu.Unlock()
-	c.Value = transfer.NewSet(s.o.Scratch, most)
+	c.Value = transfer.NewSet(s.o.Scratch, most, s.uploads)
 }
+
+// maxUploads is what all connections together may have sent and not used yet: it is kept
+// beside the records of all sessions, which need room as well.
+const maxUploads = 1 << 30
 
 // Closed lets go of what a connection has not finished sending.
 func (s *Server) Closed(c *door.Conn) {
@@ -167,4 +171,5 @@ func (s *Server) Closed(c *door.Conn) {
 type skillState struct {
 	skillsMade sync.Map // namespaces whose store was found or made, and has its limits
 	softSkills sync.Once
+	uploads    *transfer.Pool
 }

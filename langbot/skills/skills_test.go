@@ -32,7 +32,7 @@ type data = map[string]any
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir(), ns: "ws-1", files: transfer.NewSet(t.TempDir(), 64<<20)}
+	h := &host{t: t, dir: t.TempDir(), ns: "ws-1", files: transfer.NewSet(t.TempDir(), 64<<20, nil)}
 	t.Cleanup(h.files.Close)
 	h.store = New(Options{
 		Path: func(ns string) string { return "/srv/skills/" + ns },

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -27,10 +28,35 @@ const (
 	MaxFull = 8
 )
 
+// Pool bounds what the sets of all connections keep together. It is safe for concurrent
+// use.
+type Pool struct {
+	most int64
+	used atomic.Int64
+}
+
+// NewPool returns a pool of so many bytes.
+func NewPool(bytes int64) *Pool { return &Pool{most: bytes} }
+
+func (p *Pool) take(n int64) bool {
+	if p == nil || p.used.Add(n) <= p.most {
+		return true
+	}
+	p.used.Add(-n)
+	return false
+}
+
+func (p *Pool) give(n int64) {
+	if p != nil {
+		p.used.Add(-n)
+	}
+}
+
 // Set is the files that one connection is sending. It is safe for concurrent use.
 type Set struct {
-	dir string
-	max int64
+	dir  string
+	max  int64
+	pool *Pool // may be nil
 
 	mu     sync.Mutex
 	files  map[string]*file
@@ -45,9 +71,10 @@ type file struct {
 }
 
 // NewSet returns a set whose files are unlinked temporary files beneath dir (empty:
-// [os.TempDir]), of at most max bytes each.
-func NewSet(dir string, max int64) *Set {
-	return &Set{dir: dir, max: max, files: make(map[string]*file)}
+// [os.TempDir]), of at most max bytes each, and together with other sets of what is in
+// pool, if that is not nil.
+func NewSet(dir string, max int64, pool *Pool) *Set {
+	return &Set{dir: dir, max: max, pool: pool, files: make(map[string]*file)}
 }
 
 // Chunk takes one chunk, the data of a __file_chunk action. A file of which a chunk was
@@ -104,7 +131,11 @@ func (s *Set) append(f *file, p []byte) error {
 	if s.total+n > s.max*MaxFull {
 		return refuse("the files that are being sent exceed %d bytes: finish one first", s.max*MaxFull)
 	}
+	if !s.pool.take(n) {
+		return refuse("the files that are being sent on all connections exceed %d bytes: try again later", s.pool.most)
+	}
 	if _, err := f.f.WriteAt(p, f.size); err != nil {
+		s.pool.give(n)
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 			return refuse("the server has no space left for the files that it is sent: try again later")
 		}
@@ -127,8 +158,7 @@ func (s *Set) Take(key string) (*os.File, int64, error) {
 	if f == nil {
 		return nil, 0, refuse("file_key %q: no such file was sent on this connection", key)
 	}
-	delete(s.files, key)
-	s.total -= f.size
+	s.forget(key, f)
 	if _, err := f.f.Seek(0, io.SeekStart); err != nil {
 		f.f.Close()
 		return nil, 0, fmt.Errorf("reading what was sent: %w", err)
@@ -150,9 +180,14 @@ func (s *Set) Close() {
 // drop deletes a file. The caller holds s.mu.
 func (s *Set) drop(key string) {
 	f := s.files[key]
+	s.forget(key, f)
+	f.f.Close() // nothing that was written is wanted any more
+}
+
+func (s *Set) forget(key string, f *file) {
 	delete(s.files, key)
 	s.total -= f.size
-	f.f.Close() // nothing that was written is wanted any more
+	s.pool.give(f.size)
 }
 
 // unlinked makes a file without a name; where the file system needs one (open(2),

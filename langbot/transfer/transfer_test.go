@@ -22,7 +22,7 @@ const limit = 100_000
 
 func newSet(t *testing.T) *Set {
 	t.Helper()
-	s := NewSet(t.TempDir(), limit)
+	s := NewSet(t.TempDir(), limit, nil)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -205,7 +205,7 @@ func TestBounds(t *testing.T) {
 // Nothing is ever seen in the directory, and after Close nothing is open (TestMain).
 func TestUnlinked(t *testing.T) {
 	dir := t.TempDir()
-	s := NewSet(dir, limit)
+	s := NewSet(dir, limit, nil)
 	send(t, s, "k", []byte("x"))
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("there is %v in the directory: %v", names, err)
@@ -218,7 +218,7 @@ func TestUnlinked(t *testing.T) {
 }
 
 func TestNoDirectory(t *testing.T) {
-	s := NewSet(t.TempDir()+"/missing", limit)
+	s := NewSet(t.TempDir()+"/missing", limit, nil)
 	defer s.Close()
 	if err := s.Chunk(request("k", 0, 1, nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
@@ -256,7 +256,7 @@ func FuzzChunk(f *testing.F) {
 	f.Add([]byte(`[]`))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := NewSet(dir, limit)
+		s := NewSet(dir, limit, nil)
 		defer s.Close()
 		if s.Chunk(data) != nil {
 			return
@@ -270,4 +270,33 @@ func FuzzChunk(f *testing.F) {
 			}
 		}
 	})
+}
+
+// Sets of one pool have its bytes together, and give them back whatever becomes of a
+// file.
+func TestPool(t *testing.T) {
+	pool := NewPool(2*limit + 100)
+	one, two := NewSet(t.TempDir(), limit, pool), NewSet(t.TempDir(), limit, pool)
+	t.Cleanup(one.Close)
+	t.Cleanup(two.Close)
+	full := make([]byte, limit)
+	for i, giveBack := range []func(){
+		func() { take(t, one, "a") },
+		func() { one.Chunk(request("a", 0, 1, nil)) },             // begins it anew
+		func() { one.Chunk(request("a", 1, 2, full[:MaxChunk])) }, // is too much, so it is gone
+		one.Close,
+	} {
+		send(t, one, "a", full)
+		send(t, two, "b", full)
+		if err := two.Chunk(request("c", 0, 1, full[:101])); err == nil || !strings.Contains(err.Error(), "on all connections") {
+			t.Errorf("%d: got %v", i, err)
+		}
+		giveBack()
+		send(t, two, "c", full)
+		take(t, two, "b")
+		take(t, two, "c")
+		if used := pool.used.Load(); used != 0 {
+			t.Errorf("%d: %d bytes are in use", i, used)
+		}
+	}
 }

@@ -30,7 +30,7 @@ func newSkillStore(t testing.TB, s *storage, size, inodes int64) *skillStore {
 	if err := s.MakeVolume(t.Context(), engine.Volume{Name: "skills", Bytes: size, Inodes: inodes}); err != nil {
 		t.Fatal(err)
 	}
-	files := transfer.NewSet(t.TempDir(), 20<<20)
+	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
 	t.Cleanup(files.Close)
 	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{
 		Path: func(string) string { return "/srv/skills" },
