@@ -169,6 +169,25 @@ func TestRetention(t *testing.T) {
 	})
 }
 
+// TestRetentionOfLongOnes: how much is kept of ended processes is bounded in bytes, too.
+func TestRetentionOfLongOnes(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.call("box_init", object{"limits": object{"max_completed_processes": 10000}})
+		b.call("box_create_session", spec("s", object{"persistent": true}))
+		long := strings.Repeat("x", 120<<10)
+		for i := range 100 {
+			b.call("box_start_managed_process", proc("s", fmt.Sprint(i), "exit", "0", long, long))
+			time.Sleep(time.Millisecond)
+			synctest.Wait()
+		}
+		kept := b.call("box_get_session", object{"session_id": "s"})["managed_processes"].(object)
+		if n := len(kept); n < 50 || n > 80 || kept["99"] == nil || kept["0"] != nil {
+			t.Errorf("%d are kept", n)
+		}
+		b.refused(protocol.BoxValidation, "box_start_managed_process", proc("s", "p", "exit", "0", long, long, long))
+	})
+}
+
 // TestPreviewOutlivesOutput: the end of a process is told after its output was given up.
 func TestPreviewOutlivesOutput(t *testing.T) {
 	bubble(t, func(b *bench) {

@@ -43,15 +43,31 @@ func (s *Server) completed(p *process) time.Duration {
 		}
 	}
 	s.mu.Unlock()
-	if over := len(ended) - int(limits.MaxCompletedProcesses); over > 0 {
-		slices.SortFunc(ended, func(x, y *process) int {
-			return cmp.Or(x.end.at.Compare(y.end.at), cmp.Compare(x.id, y.id))
-		})
-		for _, old := range ended[:over] {
+	slices.SortFunc(ended, func(x, y *process) int { // the latest first
+		return -cmp.Or(x.end.at.Compare(y.end.at), cmp.Compare(x.id, y.id))
+	})
+	size := 0
+	for i, old := range ended {
+		if size += old.size(); int64(i) >= limits.MaxCompletedProcesses || size > maxEnded {
 			s.background(func(ctx context.Context) { s.expel(ctx, old) })
 		}
 	}
 	return time.Until(end.at.Add(time.Duration(limits.CompletedRetentionSec) * time.Second))
+}
+
+// maxEnded is the most bytes of what is kept of the ended processes of an instance: room
+// for the records and previews of ten times the usual number of processes.
+const maxEnded = 16 << 20
+
+// size is about what is kept of an ended process.
+func (p *process) size() int {
+	n := len(p.id) + len(p.Command) + len(p.Cwd) + len(p.end.preview)
+	for _, list := range [][]string{p.Args, p.EnvKeys} {
+		for _, s := range list {
+			n += len(s) + 16
+		}
+	}
+	return n
 }
 
 // expel forgets an ended process, unless its place was taken already.

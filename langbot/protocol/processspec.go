@@ -30,7 +30,24 @@ func ParseProcessSpec(spec json.RawMessage) (ProcessSpec, error) {
 	if s.Command == "" {
 		return ProcessSpec{}, Errorf(BoxValidation, "command: is missing: it is required")
 	}
+	if n := s.size(); n > maxProcess {
+		return ProcessSpec{}, Errorf(BoxValidation, "spec: command, args, cwd and names of env have %d bytes: must have at most %d together", n, maxProcess)
+	}
 	return s, nil
+}
+
+// maxProcess is the most bytes of what is kept of a process, as long as it is known.
+const maxProcess = 256 << 10
+
+func (s *ProcessSpec) size() int {
+	n := len(s.ProcessID) + len(s.Command) + len(s.Cwd)
+	for _, arg := range s.Args {
+		n += len(arg) + 1
+	}
+	for name := range s.Env {
+		n += len(name) + 1
+	}
+	return n
 }
 
 // set takes over one member. Unknown ones do not matter.
