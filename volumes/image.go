@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/cleanup"
-	"github.com/boxd/boxd/internal/linux"
 )
 
 // An image is an ext4 without a journal in a sparse file: what is not used takes no
@@ -120,14 +119,23 @@ func (s *Store) imageRoot(name string, r record) (*os.File, error) {
 		return nil, err
 	}
 	defer top.Close()
-	flags, err := linux.MountFlags(top)
-	if err != nil {
+	if err := tryWrite(top); err != nil {
 		return nil, err
 	}
-	if flags&unix.ST_RDONLY != 0 {
-		return nil, fmt.Errorf("its file system has become read-only after an error: it is checked when nothing uses it any more and it is mounted again")
-	}
 	return openDir(top, rootName, unix.O_PATH)
+}
+
+// tryWrite says that a file system cannot be written to any more. Since Linux 6.15 none of
+// the flags of an ext4 tells (EXT4_FLAGS_EMERGENCY_RO), so a nameless file has to.
+func tryWrite(top *os.File) error {
+	fd, err := unix.Openat(int(top.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		unix.Close(fd)
+	}
+	if errors.Is(err, unix.EROFS) {
+		return fmt.Errorf("its file system has become read-only after an error: it is checked when nothing uses it any more and it is mounted again: %w", err)
+	}
+	return nil // it may be full, which is for those to find out who write
 }
 
 // removeImage deletes the image of a volume, and its mount. Those who have it mounted

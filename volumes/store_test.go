@@ -345,6 +345,47 @@ func TestImageFoundAgain(t *testing.T) {
 	})
 }
 
+// TestDiskFull: an image that the disk beneath it has no room for becomes read-only, and
+// is refused as long as somebody has it; then it is repaired.
+func TestDiskFull(t *testing.T) {
+	requireLoop(t)
+	dir := t.TempDir()
+	if err := unix.Mount("none", dir, "tmpfs", 0, "size=40M,mode=755"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	p := place{data: filepath.Join(dir, "data"), mounts: filepath.Join(dir, "mounts")}
+	s := p.open(t, ByImage)
+	mustMake(t, s, "v", 200<<20, 0)
+	root := mustRoot(t, s, "v")
+	if err := tryAsUser(root, func() error { return second(fill("file")) }); err == nil {
+		t.Fatal("the disk was not full")
+	}
+	err := tryAsUser(root, func() error { return os.WriteFile("other", nil, 0o600) })
+	if !errors.Is(err, unix.EROFS) {
+		t.Skip("the file system goes on: ", err)
+	}
+	again, err := s.Root("v")
+	if !errors.Is(err, unix.EROFS) || !strings.Contains(err.Error(), "read-only after an error") {
+		t.Errorf("opened while it cannot be written to: %v", err)
+		again.Close() // nil is fine
+	}
+	if _, err := s.List(); err != nil {
+		t.Error(err)
+	}
+	root.Close()
+	if err := s.Release("v"); err != nil {
+		t.Fatal(err)
+	}
+	root = mustRoot(t, s, "v")
+	asUser(t, root, func() error { return errors.Join(os.Remove("file"), os.WriteFile("other", nil, 0o600)) })
+	root.Close()
+	if err := s.Remove("v"); err != nil {
+		t.Error(err)
+	}
+	mustMake(t, s, "w", 4<<20, 0)
+}
+
 // TestUnclean: the power went while the image was mounted.
 func TestUnclean(t *testing.T) {
 	requireLoop(t)
