@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/langbot/attest"
 	"github.com/boxd/boxd/langbot/grants"
 	"github.com/boxd/boxd/langbot/protocol"
@@ -20,14 +21,16 @@ type prober struct {
 	mu    sync.Mutex
 	bad   []string
 	asked int
-	age   time.Duration // of the last answer, at most
+	// Of the last question.
+	age       time.Duration
+	workspace engine.Directory
 }
 
-func (p *prober) Report(_ context.Context, maxAge time.Duration) attest.Report {
+func (p *prober) ReportOf(_ context.Context, maxAge time.Duration, workspace engine.Directory) attest.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
-	p.age = maxAge
+	p.age, p.workspace = maxAge, workspace
 	r := attest.Report{Checks: map[string]attest.Check{}}
 	for _, name := range attest.Names {
 		r.Checks[name] = attest.Check{OK: true}
@@ -337,4 +340,23 @@ func TestReadinessFlood(t *testing.T) {
 		}
 		p.mu.Unlock()
 	})
+}
+
+// TestReadinessOfSharedWorkspaces: it is the file system of the workspaces whose quotas
+// are measured.
+func TestReadinessOfSharedWorkspaces(t *testing.T) {
+	p := &prober{}
+	b := open(t, func(o *Options) { o.Prober = p })
+	want := func(dir engine.Directory) {
+		t.Helper()
+		b.server.Ready(context.Background())
+		if p.workspace != dir {
+			t.Errorf("measured %+v, want %+v", p.workspace, dir)
+		}
+	}
+	want(engine.Directory{})
+	b.call("box_init", object{"local": object{"host_root": b.path("shared"), "default_workspace": b.path("shared/mine")}})
+	want(engine.Directory{Path: b.path("shared/mine"), Within: b.o.Roots[0]})
+	b.require(nil)
+	want(engine.Directory{Path: b.path("shared/default"), Within: b.o.Roots[0]})
 }

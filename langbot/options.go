@@ -52,7 +52,7 @@ type Options struct {
 
 // Prober measures what the host guarantees; an attest.Prober is one.
 type Prober interface {
-	Report(ctx context.Context, maxAge time.Duration) attest.Report
+	ReportOf(ctx context.Context, maxAge time.Duration, workspace engine.Directory) attest.Report
 	Close()
 }
 
@@ -92,8 +92,10 @@ func set[T comparable](p *T, value T) {
 // unknown is a Prober that has measured nothing.
 type unknown struct{}
 
-// Report says so.
-func (unknown) Report(context.Context, time.Duration) attest.Report { return nothing("not measured") }
+// ReportOf says so.
+func (unknown) ReportOf(context.Context, time.Duration, engine.Directory) attest.Report {
+	return nothing("not measured")
+}
 
 // Close does nothing.
 func (unknown) Close() {}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/langbot/attest"
 )
 
@@ -55,16 +56,20 @@ func (s *Server) readiness(ctx context.Context, st *settings) readiness {
 	r := readiness{Mode: modeStandard, Backend: readyBackend{backend: s.backend(ctx)}}
 	r.Checks = map[string]bool{"backend_available": r.Backend.Available}
 	r.Ready = r.Backend.Available
-	r.Guarantees = guarantees(s.measure(ctx, r.Backend.Available, standardAge))
+	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, standardAge))
 	return r
 }
 
 // measure is what the host guarantees; without a backend nothing.
-func (s *Server) measure(ctx context.Context, available bool, maxAge time.Duration) attest.Report {
+func (s *Server) measure(ctx context.Context, l local, available bool, maxAge time.Duration) attest.Report {
 	if !available {
 		return nothing("the engine is not available")
 	}
-	return s.o.Prober.Report(ctx, max(maxAge, leastAge))
+	var workspace engine.Directory // of workspaces that are boxd's own, or can be nowhere else
+	if l.within != "" {
+		workspace = engine.Directory{Path: l.workspace, Within: l.within}
+	}
+	return s.o.Prober.ReportOf(ctx, max(maxAge, leastAge), workspace)
 }
 
 func guarantees(r attest.Report) map[string]guarantee {

@@ -59,7 +59,7 @@ func (s *Server) strictChecks(ctx context.Context, st *settings, policy grants.P
 	unsafe := false // there is no switch for that: quotas are measured
 	r := readiness{Mode: modeGrants, Backend: readyBackend{backend: s.backend(ctx)}, Unsafe: &unsafe}
 	r.Backend.Details = map[string]any{"implementation": "boxd"}
-	r.Guarantees = guarantees(s.measure(ctx, r.Backend.Available, age))
+	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, age))
 	r.Checks = map[string]bool{
 		"configuration":       invalid == nil,
 		"required_backend":    s.backendName() == grants.RequiredBackend,

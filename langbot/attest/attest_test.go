@@ -288,6 +288,27 @@ func TestHostSkills(t *testing.T) {
 	wantOnly(t, ask(t, f, o), "not in a root", HardSkillStorageQuota, InodeQuota)
 }
 
+// Workspaces in a directory of the host are measured there, for who has them there.
+func TestHostWorkspaces(t *testing.T) {
+	dir := t.TempDir()
+	f := newFake()
+	p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
+	defer p.Close()
+	of := engine.Directory{Path: dir, Within: filepath.Dir(dir)}
+	wantOnly(t, p.ReportOf(bg, time.Minute, of), "")
+	m := f.specs[0].Mounts[0]
+	if m.Source != dir+"/.boxd-attest-workspace" || m.Target != engine.WorkspaceTarget || m.Within != of.Within || m.Volume != "" || f.limits[m.Source] != 0 {
+		t.Errorf("mounted %+v, limits then %v", m, f.limits)
+	}
+	f.errs["limit"] = fmt.Errorf("%w: tmpfs has no project quota", engine.ErrUnenforceable)
+	wantOnly(t, p.ReportOf(bg, 0, of), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	wantOnly(t, p.Report(bg, time.Minute), "") // volumes can do it
+	wantOnly(t, p.ReportOf(bg, time.Minute, of), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	if names, _ := os.ReadDir(dir); len(names) != 0 || len(f.volumes) != 0 || len(f.specs) != 3 {
+		t.Errorf("left: %v, %v after %d boxes", names, f.volumes, len(f.specs))
+	}
+}
+
 // Nothing is done until somebody asks, and then once for all who ask.
 func TestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

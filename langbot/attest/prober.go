@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // Bounds of one measurement: what it takes at most, and to take it apart again.
@@ -12,6 +14,9 @@ const (
 	measureTime = 10 * time.Second
 	removeTime  = 10 * time.Second
 )
+
+// maxKept is how many reports are kept: one server has one or two.
+const maxKept = 16
 
 // Prober measures when it is asked. It is safe for concurrent use.
 type Prober struct {
@@ -21,8 +26,8 @@ type Prober struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	last    *Report
-	running chan struct{} // closed when the measurement under way is done; nil if none is
+	last    map[engine.Directory]Report // by where workspaces are
+	running chan struct{}               // closed when the measurement under way is done; nil if none is
 	closed  bool
 }
 
@@ -31,18 +36,25 @@ func New(o Options) *Prober {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Prober{o: o}
+	p := &Prober{o: o, last: make(map[engine.Directory]Report)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Report returns a report that is at most maxAge old, and measures if there is none.
+// Report is ReportOf workspaces in volumes.
+func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
+	return p.ReportOf(ctx, maxAge, engine.Directory{})
+}
+
+// ReportOf returns a report that is at most maxAge old, and measures if there is none.
+// Workspaces are in a directory of the host, in which the probe makes one, or in volumes
+// if workspace is empty.
 // Everybody who asks meanwhile gets the result of that one measurement, which goes on
 // if ctx ends. It never fails: what could not be measured is false.
-func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
+func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, workspace engine.Directory) Report {
 	asked := time.Now()
 	for {
-		r, wait := p.begin(asked, maxAge)
+		r, wait := p.begin(asked, maxAge, workspace)
 		if wait == nil {
 			return r
 		}
@@ -54,13 +66,13 @@ func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
 	}
 }
 
-// begin returns a report, or what to wait for: the end of a measurement, which it
-// starts if there is none.
-func (p *Prober) begin(asked time.Time, maxAge time.Duration) (Report, <-chan struct{}) {
+// begin returns a report, or what to wait for: the end of a measurement, maybe of other
+// workspaces, which it starts if there is none.
+func (p *Prober) begin(asked time.Time, maxAge time.Duration, workspace engine.Directory) (Report, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last != nil && (time.Since(p.last.At) <= maxAge || !p.last.At.Before(asked)) {
-		return *p.last, nil
+	if last, ok := p.last[workspace]; ok && (time.Since(last.At) <= maxAge || !last.At.Before(asked)) {
+		return last, nil
 	}
 	if p.closed {
 		return nothing("not measured: the server is shutting down"), nil
@@ -68,18 +80,21 @@ func (p *Prober) begin(asked time.Time, maxAge time.Duration) (Report, <-chan st
 	if p.running == nil {
 		done := make(chan struct{})
 		p.running = done
-		p.wg.Go(func() { p.measure(done) })
+		p.wg.Go(func() { p.measure(done, workspace) })
 	}
 	return Report{}, p.running
 }
 
-func (p *Prober) measure(done chan struct{}) {
+func (p *Prober) measure(done chan struct{}, workspace engine.Directory) {
 	ctx, cancel := context.WithTimeout(p.ctx, measureTime)
 	defer cancel()
-	r := p.run(ctx)
+	r := p.run(ctx, workspace)
 	r.At = time.Now()
 	p.mu.Lock()
-	p.last, p.running = &r, nil
+	if len(p.last) >= maxKept {
+		clear(p.last)
+	}
+	p.last[workspace], p.running = r, nil
 	p.mu.Unlock()
 	close(done)
 }

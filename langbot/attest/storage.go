@@ -28,6 +28,7 @@ const (
 const (
 	workspaceVolume = "attest-workspace"
 	skillsVolume    = "attest-skills"
+	workspaceName   = ".boxd-attest-workspace"
 	skillsName      = ".boxd-attest"
 
 	skillsTarget = "/skills"
@@ -40,7 +41,7 @@ type quotas struct {
 	// Why there is no such storage; nil if there is.
 	workspace, skills error
 
-	hostSkills engine.Directory // to be removed; Path is empty if there is none
+	made []engine.Directory // of the host, to be removed
 }
 
 // errNoStorage is the reason where nothing limits directories.
@@ -49,30 +50,37 @@ var errNoStorage = errors.New("this engine keeps no storage of limited size")
 // errUnlimited is the reason where the operator wants no limit.
 var errUnlimited = errors.New("no limit of skills is configured")
 
-func (p *Prober) makeQuotas(ctx context.Context) *quotas {
+func (p *Prober) makeQuotas(ctx context.Context, workspace engine.Directory) *quotas {
 	q := &quotas{storage: p.o.Storage}
 	if q.storage == nil {
 		q.workspace, q.skills = errNoStorage, errNoStorage
 		return q
 	}
-	if q.workspace = q.volume(ctx, workspaceVolume); q.workspace == nil {
-		q.mounts = append(q.mounts, mounts.Mount{Source: "/", Target: engine.WorkspaceTarget, Volume: workspaceVolume})
-	}
-	if p.o.SkillsDir == "" {
-		if q.skills = q.volume(ctx, skillsVolume); q.skills == nil {
-			q.mounts = append(q.mounts, mounts.Mount{Source: "/", Target: skillsTarget, Volume: skillsVolume})
-		}
-		return q
-	}
-	if p.o.SkillsUnlimited {
+	q.workspace = q.add(ctx, workspaceVolume, workspace, workspaceName, engine.WorkspaceTarget)
+	if p.o.SkillsUnlimited && p.o.SkillsDir != "" {
 		q.skills = errUnlimited
 		return q
 	}
-	d := engine.Directory{Path: path.Join(p.o.SkillsDir, skillsName), Within: p.o.Within}
-	if q.skills = q.host(ctx, d); q.skills == nil {
-		q.mounts = append(q.mounts, mounts.Mount{Source: d.Path, Target: skillsTarget, Within: d.Within})
-	}
+	q.skills = q.add(ctx, skillsVolume, engine.Directory{Path: p.o.SkillsDir, Within: p.o.Within}, skillsName, skillsTarget)
 	return q
+}
+
+// add makes the directory name in dir, or a volume if that is none, and has it mounted at
+// target.
+func (q *quotas) add(ctx context.Context, volume string, dir engine.Directory, name, target string) error {
+	m := mounts.Mount{Source: "/", Target: target, Volume: volume}
+	var err error
+	if dir.Path == "" {
+		err = q.volume(ctx, volume)
+	} else {
+		dir.Path = path.Join(dir.Path, name)
+		m = mounts.Mount{Source: dir.Path, Target: target, Within: dir.Within}
+		err = q.host(ctx, dir)
+	}
+	if err == nil {
+		q.mounts = append(q.mounts, m)
+	}
+	return err
 }
 
 func (q *quotas) volume(ctx context.Context, name string) error {
@@ -91,7 +99,7 @@ func (q *quotas) host(ctx context.Context, d engine.Directory) error {
 		return err
 	}
 	dir.Close()
-	q.hostSkills = d
+	q.made = append(q.made, d)
 	return q.storage.LimitDirectory(ctx, d, volumeSize, volumeInodes)
 }
 
@@ -101,17 +109,17 @@ func (q *quotas) remove(ctx context.Context) error {
 		return nil
 	}
 	err := errors.Join(q.storage.RemoveVolume(ctx, workspaceVolume), q.storage.RemoveVolume(ctx, skillsVolume))
-	if q.hostSkills.Path == "" {
-		return err
+	for _, d := range q.made {
+		if e := q.storage.LimitDirectory(ctx, d, 0, 0); !errors.Is(e, engine.ErrUnenforceable) { // then it has none
+			err = errors.Join(err, e)
+		}
+		err = errors.Join(err, q.removeHost(ctx, d))
 	}
-	if q.skills == nil {
-		err = errors.Join(err, q.storage.LimitDirectory(ctx, q.hostSkills, 0, 0))
-	}
-	return errors.Join(err, q.removeHost(ctx))
+	return err
 }
 
-func (q *quotas) removeHost(ctx context.Context) error {
-	d := q.hostSkills
+func (q *quotas) removeHost(ctx context.Context, d engine.Directory) error {
+	name := path.Base(d.Path)
 	d.Path = path.Dir(d.Path)
 	dir, err := q.storage.OpenDirectory(ctx, d)
 	if err != nil {
@@ -123,7 +131,7 @@ func (q *quotas) removeHost(ctx context.Context) error {
 		return err
 	}
 	defer root.Close()
-	if err := root.RemoveAll(skillsName); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := root.RemoveAll(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

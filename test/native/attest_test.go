@@ -96,8 +96,9 @@ func TestAttestWithoutStorage(t *testing.T) {
 	wantChecks(t, prober(t, s, attest.Options{}).Report(t.Context(), 0), not)
 }
 
-// Skills in a directory of the host are limited by project quota, where there is one.
-func TestAttestSkillsOfHost(t *testing.T) {
+// Skills, or workspaces, in a directory of the host are limited by project quota, where
+// there is one.
+func TestAttestDirectoryOfHost(t *testing.T) {
 	s := startStorage(t, 0)
 	root := dataParent(t)
 	dir := filepath.Join(root, "skills")
@@ -116,6 +117,11 @@ func TestAttestSkillsOfHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service, SkillsDir: dir, Within: root}).Report(t.Context(), 0), not)
+	if limitable != nil {
+		delete(not, attest.HardSkillStorageQuota) // in a volume now, and workspaces there
+		not[attest.HardWorkspaceQuota] = "quota"
+	}
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, d), not)
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("the probe left %v: %v", names, err)
 	}
