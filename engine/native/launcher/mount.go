@@ -191,34 +191,36 @@ func (b *box) takeTarget(target string) (mounted, error) {
 
 // update carries out a change: all of it, or, on failure, as little as possible:
 // what was attached is taken away again. Whatever order the change lists them in,
-// outer mounts are attached before, and detached after, those within.
-func (l *Launcher) update(b *box, c engine.Change, again bool) (err error) {
+// outer mounts are attached before, and detached after, those within. What was detached
+// stays so.
+func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []string, err error) {
 	if err := c.Validate(); err != nil {
-		return err
+		return nil, err
 	}
 	if again {
 		c = b.undone(c)
 	}
 	for _, target := range innerFirst(c.Detach) {
 		if err := l.detach(b, target); err != nil {
-			return err
+			return detached, err
 		}
+		detached = append(detached, target)
 	}
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
 	for _, m := range mounts.InOrder(c.Attach) {
 		if err := l.attach(b, m); err != nil {
-			return err
+			return detached, err
 		}
 		undo.Push(func() error { return l.detach(b, m.Target) })
 	}
 	if c.Limits != nil {
 		if err := b.limit(*c.Limits); err != nil {
-			return err
+			return detached, err
 		}
 	}
 	undo.Release()
-	return nil
+	return detached, nil
 }
 
 // undone is what of a change has not been carried out.

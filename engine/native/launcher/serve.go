@@ -30,6 +30,9 @@ func (l *Launcher) answer(client *wire.Conn, frame *wire.Frame) {
 	answer := rpc.Reply{Body: reply}
 	if err != nil {
 		answer = rpc.Reply{Error: rpc.NewError(err)}
+		if u, ok := reply.(rpc.Updated); ok {
+			answer.Body = u
+		}
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {
@@ -69,8 +72,9 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := l.update(b, m.Change, m.Again); err != nil {
-			return nil, nil, err
+		detached, err := l.update(b, m.Change, m.Again)
+		if err != nil {
+			return rpc.Updated{Detached: detached}, nil, err
 		}
 		volumes, files := b.openLimited(maxVolumes, func(at string) bool {
 			return slices.ContainsFunc(m.Change.Attach, func(m mounts.Mount) bool { return m.Target == at })

@@ -134,6 +134,8 @@ type Update struct {
 // Updated answers Update: what of what was attached can be filled. One descriptor each.
 type Updated struct {
 	Volumes []Volume `json:",omitempty"`
+	// Detached comes with an error: what was detached before.
+	Detached []string `json:",omitempty"`
 }
 
 // Reply carries a failure or the result of a request in Body.
