@@ -105,7 +105,9 @@ func TestWhoMayConnect(t *testing.T) {
 	if d.Instance() != "" {
 		t.Fatalf("pinned to %q without an upgrade", d.Instance())
 	}
-	dial(t, addr, true, tokenHeader, secret)
+	ws := dial(t, addr, true, tokenHeader, secret)
+	send(t, ws, request(1, "__ping")) // an upgrade is answered before it is noted
+	recv(t, ws)
 	if d.Instance() != "i" {
 		t.Fatalf("pinned to %q", d.Instance())
 	}
