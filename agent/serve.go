@@ -18,7 +18,7 @@ import (
 // cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
-	if err := errors.Join(enter(a.home), renounce()); err != nil {
+	if err := errors.Join(enter(a.home), renounce(), fineTimers()); err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
 	placed <- struct{}{}
@@ -32,6 +32,15 @@ func (a *agent) thread(placed chan<- struct{}) {
 			os.Exit(1) // a box that nobody can reach is of no use
 		}
 	}
+}
+
+// timerSlack is the kernel's default in ns, prctl(2) PR_SET_TIMERSLACK.
+const timerSlack = 50_000
+
+// fineTimers gives the calling thread, and so the commands that it gives birth to, timers as
+// the kernel has them by default: those of the agent are coarser (threads.c).
+func fineTimers() error {
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0))
 }
 
 // enter moves the calling thread into the cgroups behind tasks files.

@@ -278,3 +278,9 @@ func TestProcIsPrivate(t *testing.T) {
 		t.Errorf("%q: want PID 1 and the shell itself", o.stdout)
 	}
 }
+
+// TestTimers: commands have the kernel's timers, though those of their agent are coarser.
+func TestTimers(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	wantOutput(t, b, "cat /proc/self/timerslack_ns; sh -c 'cat /proc/self/timerslack_ns'", "50000\n50000\n")
+}
