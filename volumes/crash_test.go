@@ -132,6 +132,9 @@ func TestHalfStates(t *testing.T) {
 							t.Errorf("%+v", got)
 						}
 					}
+					if left, err := entries(s.private); len(left) != 0 || err != nil {
+						t.Errorf("mounted by List: %q, %v", left, err)
+					}
 				}
 				if err := errors.Join(s.Remove("v"), s.Remove("neighbour")); err != nil {
 					t.Error(err)

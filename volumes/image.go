@@ -152,15 +152,14 @@ func (s *Store) removeImage(name string) error {
 	return err
 }
 
-// adoptImage finds out what the record of an image was.
+// adoptImage finds out what the record of an image was. It does not stay mounted for that.
 func (s *Store) adoptImage(name string) (record, error) {
 	top, _, err := s.mountOnce(name)
 	if err != nil {
 		return record{}, err
 	}
-	defer top.Close()
 	u, err := measure(top)
-	if err != nil {
+	if err = errors.Join(err, top.Close(), s.unmount(name, unix.MNT_DETACH)); err != nil {
 		return record{}, err
 	}
 	r := record{By: ByImage, Bytes: min(max(u.capacity()*block, MinBytes), MaxBytes), Inodes: min(max(u.inodes, MinInodes), MaxInodes)}

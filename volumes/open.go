@@ -115,16 +115,17 @@ func (s *Store) heal() error {
 		}
 	}
 	for _, name := range names {
+		// An image can wait until somebody asks for it: a large one that lost its record
+		// when the power went may have to be checked for minutes.
+		if image, err := s.exists(name + imageSuffix); image && err == nil {
+			continue
+		}
 		r, err := s.load(name)
 		// What cannot be put in order is said by whoever asks for it: one bad volume must
 		// not take all others away.
 		if err == nil && r.Project != 0 && s.quota {
 			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
 		}
-	}
-	// Images whose records were lost were mounted to be read. Nobody has asked for them.
-	if err := s.unmountAll(); err != nil {
-		return err
 	}
 	s.sweeper.Go(s.emptyTrash)
 	return nil
