@@ -29,7 +29,16 @@ func (s *Server) takeOver() error {
 		}
 	}
 	s.removeUnknown()
-	for _, b := range s.boxesWhere(func(*box) bool { return true }) {
+	// Until here nobody else has looked at the registry, which is without its lock. One
+	// that watches may forget a process at once, and records its session then: with all
+	// the others that it has.
+	all := s.boxesWhere(func(*box) bool { return true })
+	for _, b := range all {
+		for _, p := range s.processesOf(b) {
+			s.background(func(ctx context.Context) { s.watch(ctx, p) })
+		}
+	}
+	for _, b := range all {
 		if current, ok := s.fence.Current(b.at.Instance, b.at.Workspace); ok && current > b.at.Generation {
 			s.background(func(ctx context.Context) { // the generation advanced, and this was not done any more
 				_ = s.end(ctx, s.self(), b, "a newer generation of its workspace has begun")
@@ -77,7 +86,6 @@ func (s *Server) adoptProcess(b *box, id string, r processRecord) {
 	}
 	p := &process{processRecord: r, b: b, id: id, started: live.View().StartedAt, gone: make(chan struct{}), live: live}
 	b.processes[id] = p
-	s.background(func(ctx context.Context) { s.watch(ctx, p) })
 }
 
 // ours are the ids that only this package gives to sessions.

@@ -2,6 +2,7 @@ package langbot
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -103,6 +104,30 @@ func TestRecordsAndSessionsDiffer(t *testing.T) {
 	}
 	b.call("box_create_session", spec("gone", object{"cpus": 2}))
 	b.call("box_create_session", spec("stray", object{"cpus": 2}))
+}
+
+// TestRestartWithEnded: ended processes whose time is over go while others are taken over,
+// and take nothing with them.
+func TestRestartWithEnded(t *testing.T) {
+	b := open(t)
+	b.call("box_init", object{"limits": object{"completed_process_retention_sec": 86400, "max_managed_processes": 1024}})
+	for i := range 40 {
+		id := fmt.Sprint("s", i)
+		b.call("box_create_session", spec(id, nil))
+		for _, p := range []string{"a", "b", "z"} {
+			b.call("box_start_managed_process", proc(id, p, "exit", "0"))
+		}
+		b.call("box_start_managed_process", proc(id, "m", "serve"))
+	}
+	b.o.Init = `{"limits": {"completed_process_retention_sec": 0}}`
+	for range 2 { // the second one sees what the first has recorded
+		b.restart()
+		for i := range 40 {
+			if p := b.info(fmt.Sprint("s", i), "m"); p["status"] != "running" {
+				t.Errorf("%v", p)
+			}
+		}
+	}
 }
 
 // TestMountsOnRecord: a daemon that ends between a change of the mounts and its record
