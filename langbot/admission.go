@@ -58,7 +58,7 @@ func (k *call) admit(ctx context.Context) error {
 		return protocol.Errorf(protocol.Readiness, "%s (failed checks: %s)", notReady, strings.Join(r.failed(), ", "))
 	}
 	if _, err := k.s.book.Live(k.at); err != nil {
-		k.s.background(func(ctx context.Context) { k.s.clearDue(ctx) }) // it may have expired just now
+		k.s.clearSoon() // it may have expired just now
 		return err
 	}
 	switch k.action {

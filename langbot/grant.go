@@ -85,6 +85,18 @@ func (s *Server) clearDue(ctx context.Context) {
 	}
 }
 
+// clearSoon is clearDue beside what the caller does; however many ask, it is done once at
+// a time.
+func (s *Server) clearSoon() {
+	if !s.clearing.CompareAndSwap(false, true) {
+		return
+	}
+	s.background(func(ctx context.Context) {
+		defer s.clearing.Store(false)
+		s.clearDue(ctx)
+	})
+}
+
 // sweep runs until the server closes.
 func (s *Server) sweep() {
 	for {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -34,6 +35,8 @@ type Server struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // what runs in the background
+
+	clearing atomic.Bool // see clearSoon
 
 	mu       sync.Mutex
 	closed   bool
