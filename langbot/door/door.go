@@ -23,7 +23,7 @@ type Options struct {
 	PerConnection bool
 	// Logger gets what an operator should know; nil is silence.
 	Logger *slog.Logger
-	// MaxConnections is the most connections with actions at once; 0 is 256.
+	// MaxConnections is the most connections at once, relays included; 0 is 256.
 	MaxConnections int
 }
 
@@ -44,7 +44,8 @@ type Door struct {
 	mu      sync.Mutex
 	pinned  string
 	conns   map[*conn]struct{}
-	taken   int // connections, also those that are being upgraded
+	taken   int // connections with actions, also those that are being upgraded
+	relays  int // those of relays, for which Close does not wait: they are the backend's
 	stopped bool
 	servers map[*http.Server]struct{}
 	idle    *sync.Cond // taken has become less
@@ -95,11 +96,28 @@ func (d *Door) Instance() string {
 func (d *Door) take() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.stopped || d.taken >= d.o.MaxConnections {
+	if d.fullLocked() {
 		return http.StatusServiceUnavailable
 	}
 	d.taken++
 	return 0
+}
+
+func (d *Door) fullLocked() bool { return d.stopped || d.taken+d.relays >= d.o.MaxConnections }
+
+// takeRelay makes room for a relay, if ok; free has to be called at its end.
+func (d *Door) takeRelay() (free func(), ok bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.fullLocked() {
+		return nil, false
+	}
+	d.relays++
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.relays--
+	}, true
 }
 
 func (d *Door) give() {

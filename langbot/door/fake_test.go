@@ -35,6 +35,7 @@ type backend struct {
 	doing          int
 	over           chan *Conn // gets each connection that was closed
 	relays         chan string
+	hold           chan struct{} // if not nil, relays end when it is closed
 	generations    map[string]int64
 	ready          bool
 }
@@ -75,6 +76,9 @@ func (b *backend) Closed(c *Conn) {
 
 func (b *backend) Relay(w http.ResponseWriter, _ *http.Request, c protocol.Context, physical, process string) {
 	b.relays <- c.Logical(physical) + " " + process
+	if b.hold != nil {
+		<-b.hold
+	}
 	w.WriteHeader(http.StatusBadRequest)
 }
 

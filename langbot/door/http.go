@@ -124,13 +124,12 @@ func (d *Door) serveRelay(w http.ResponseWriter, r *http.Request, session, proce
 		d.unauthorized(w, r, "session of another workspace or generation")
 		return
 	}
-	d.mu.Lock()
-	stopped := d.stopped
-	d.mu.Unlock()
-	if stopped {
-		text(w, http.StatusServiceUnavailable, stopReason)
+	free, ok := d.takeRelay()
+	if !ok {
+		text(w, http.StatusServiceUnavailable, full)
 		return
 	}
+	defer free()
 	d.b.Relay(w, r, c, session, process)
 }
 
@@ -146,7 +145,7 @@ func (d *Door) serveActions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if status := d.take(); status != 0 {
-		text(w, status, "503: the server is stopping, or has as many connections as it takes")
+		text(w, status, full)
 		return
 	}
 	defer d.give()
@@ -154,6 +153,8 @@ func (d *Door) serveActions(w http.ResponseWriter, r *http.Request) {
 		c.serve()
 	}
 }
+
+const full = "503: the server is stopping, or has as many connections as it takes"
 
 // upgrade answers the request, and pins the instance of the first that succeeds.
 func (d *Door) upgrade(w http.ResponseWriter, r *http.Request, instance string) *conn {

@@ -235,6 +235,26 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
+// TestTooManyRelays: relays count as connections, and Close does not wait for them.
+func TestTooManyRelays(t *testing.T) {
+	b := newBackend(nil)
+	b.generations["i w"] = 1
+	b.hold = make(chan struct{})
+	d, addr := serve(t, b, Options{MaxConnections: 2, Instance: "i"})
+	relay := "/v1/sessions/" + (protocol.Context{Instance: "i", Workspace: "w", Generation: 1}).Runtime() + "-s/managed-process/ws"
+	kv := []string{instanceHeader, "i", workspaceHeader, "w", generationHeader, "1"}
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() { wantStatus(t, addr, relay, 400, kv...) })
+		<-b.relays
+	}
+	wantStatus(t, addr, relay, 503, kv...)
+	wantStatus(t, addr, "/rpc/ws", 503, with()...)
+	d.Close(websocket.CloseGoingAway, stopReason)
+	close(b.hold)
+	wg.Wait()
+}
+
 // TestOffers: what is answered to an offer of compression.
 func TestOffers(t *testing.T) {
 	_, addr := serve(t, newBackend(nil), Options{})
