@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"runtime/debug"
 	"sync"
@@ -81,7 +82,9 @@ func (c *conn) serve() {
 // read takes messages until there cannot be more, and returns why.
 func (c *conn) read() error {
 	for {
-		c.out.wait() // who does not take replies is not listened to
+		if !c.out.wait() { // who does not take replies is not listened to
+			return net.ErrClosed
+		}
 		kind, r, err := c.ws.NextReader()
 		if err != nil {
 			return err
@@ -167,12 +170,14 @@ func (c *conn) run(r protocol.Request, size int) {
 	default:
 		b = protocol.Success(r.Seq, data)
 	}
-	// Before the peer can have the answer, and after the memory for it is taken.
+	// Before the peer can have the answer, and not before that counts among those to be
+	// written: in between, more would be begun than there is room for.
 	c.mu.Lock()
 	c.actions--
 	c.asking -= size
+	flush := b != nil && c.out.add(b)
 	c.mu.Unlock()
-	if b != nil && c.out.add(b) {
+	if flush {
 		c.out.flush()
 	}
 }

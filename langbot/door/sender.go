@@ -28,6 +28,7 @@ type sender struct {
 	waiting int // replies in queue, and those being written
 	writing bool
 	stopped bool
+	cut     bool      // stopped because the peer does not take what it asks for
 	room    sync.Cond // bytes and waiting have become less, or stopped
 }
 
@@ -82,13 +83,15 @@ func (s *sender) one(b []byte) error {
 	return s.ws.WriteMessage(websocket.TextMessage, b)
 }
 
-// wait returns when there is room for more replies, or there will be none.
-func (s *sender) wait() {
+// wait returns when there is room for more replies, or there will be none. It is false
+// if the peer has been cut: what it has sent already is not to be read either.
+func (s *sender) wait() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.stopped && (s.waiting > fullReplies || s.bytes > fullBytes) {
 		s.room.Wait()
 	}
+	return !s.cut
 }
 
 // stop forgets what was not written.
@@ -107,5 +110,6 @@ func (s *sender) stopLocked() {
 // cutLocked is stopLocked, and ends the reading: the peer does not take what it asks for.
 func (s *sender) cutLocked() {
 	s.stopLocked()
+	s.cut = true
 	s.ws.UnderlyingConn().(*meter).finish(0)
 }
