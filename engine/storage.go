@@ -110,6 +110,8 @@ type Directory struct {
 	// that exists. Nothing of Path may be a symlink then.
 	Make bool
 	// ReadOnly forbids writes through the descriptor.
+	// ReadOnly is the only way to open a directory of the host that belongs to root, for
+	// a client that is not root.
 	ReadOnly bool
 }
 

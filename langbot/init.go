@@ -50,7 +50,7 @@ func (s *Server) makeWorkspace(ctx context.Context, l local) error {
 	if storage == nil {
 		return protocol.Errorf(protocol.BoxValidation, "box.local.default_workspace %q: this engine cannot make directories", l.workspace)
 	}
-	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, Make: true})
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, Make: true, ReadOnly: true})
 	if err != nil {
 		return protocol.Errorf(protocol.BoxValidation, "box.local.default_workspace %q: %v", l.workspace, err)
 	}

@@ -44,7 +44,7 @@ func (k *call) marker(ctx context.Context, name string) (sum []byte, size int64,
 	if l.workspace == "" || l.within == "" || storage == nil {
 		return nil, 0, errors.New("there is none: box_init must name an absolute box.local.default_workspace in an allowed mount root")
 	}
-	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within})
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, ReadOnly: true})
 	if err != nil {
 		return nil, 0, err
 	}

@@ -103,7 +103,7 @@ func (s *Server) workspaceMounted(ctx context.Context, l local) bool {
 	if storage == nil || l.within == "" {
 		return false
 	}
-	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within})
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, ReadOnly: true})
 	if err != nil {
 		return false
 	}

@@ -86,17 +86,18 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 		if storage == nil {
 			return s.workspaceError(ctx, r, fmt.Errorf("workspace %s: cannot be made: %w", engine.Quote(r.Workspace), errNoStorage))
 		}
+		d.ReadOnly = true // it is only to be made
 		f, err := storage.OpenDirectory(ctx, d)
 		if err != nil {
 			return s.workspaceError(ctx, r, err)
 		}
-		f.Close() // it was only to be made
+		f.Close()
 	}
 	if r.WorkspaceSize == 0 {
 		return nil
 	}
 	err := errNoStorage
-	if d.Make = false; storage != nil {
+	if d.Make, d.ReadOnly = false, false; storage != nil {
 		limits := engine.Volume{Bytes: r.WorkspaceSize, Inodes: r.WorkspaceInodes}.WithDefaults() // as a volume has them
 		err = storage.LimitDirectory(ctx, d, limits.Bytes, limits.Inodes)
 	}

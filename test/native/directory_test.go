@@ -42,7 +42,6 @@ func TestOpenDirectory(t *testing.T) {
 	s := startStorage(t, client)
 	s.make("v", 8*mib, 0, "/x")
 	hosts := hostDir(t, 1000, 1001)
-	roots := hostDir(t, 0, 0)
 	own := hostDir(t, client, client)
 	for _, c := range []struct {
 		name     string
@@ -52,7 +51,6 @@ func TestOpenDirectory(t *testing.T) {
 		uid, gid uint32
 	}{
 		{"owner's", engine.Directory{Path: hosts, Within: hosts}, mounts.Mount{Source: hosts, Target: "/data"}, hosts, 1000, 1001},
-		{"root's", engine.Directory{Path: roots, Within: "/tmp"}, mounts.Mount{Source: roots, Target: "/data"}, roots, 0, 0},
 		{"client's", engine.Directory{Path: own, Within: own}, mounts.Mount{Source: own, Target: "/data"}, own, client, client},
 		{"made", engine.Directory{Path: hosts + "/a/b", Within: hosts, Make: true}, mounts.Mount{Source: hosts + "/a/b", Target: "/data"}, hosts + "/a/b", 1000, 1001},
 		{"volume", engine.Directory{Path: "/", Volume: "v"}, mounts.Mount{Source: "/", Volume: "v", Target: "/data"}, "", 0, 0},
@@ -156,7 +154,21 @@ func TestOpenDirectoryRefusals(t *testing.T) {
 	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{{Source: "/", Volume: "v", Target: "/v"}}})
 	wantOutput(t, b, "cd /v && mkdir d && ln -s d rel && ln -s /etc etc && ln -s ../.. up && mkfifo fifo && touch file", "")
 	within := base + "/root"
+	roots, group := hostDir(t, 0, 0), hostDir(t, 1000, 0)
+	for _, path := range []string{roots, roots + "/made"} { // to be looked at by whoever may open it
+		dir, err := s.OpenDirectory(t.Context(), engine.Directory{Path: path, Within: roots, Make: true, ReadOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := makeAt(dir, "program", "x"); !errors.Is(err, unix.EROFS) {
+			t.Errorf("writing to root's %s: %v", path, err)
+		}
+		dir.Close()
+	}
 	for _, d := range []engine.Directory{
+		{Path: roots, Within: roots},
+		{Path: roots + "/made", Within: roots, Make: true},
+		{Path: group, Within: group},
 		{Path: within + "/absolute", Within: within},
 		{Path: within + "/out", Within: within},
 		{Path: within + "/magic/etc", Within: within},

@@ -139,6 +139,12 @@ func (l *Launcher) handleOpenDirectory(body []byte) ([]*os.File, error) {
 		return nil, err
 	}
 	defer src.Close()
+	// Who writes as root makes files that are root's, with any mode: a program that runs as
+	// root for whoever starts it, too. In a box the system call policy refuses that.
+	if l.service.uid != 0 && !m.Directory.ReadOnly && m.Directory.Volume == "" && (src.UID == 0 || src.GID == 0) {
+		return nil, &engine.FieldError{Field: "directory.path", Value: engine.Quote(m.Directory.Path),
+			Rule: fmt.Sprintf("belongs to root (user %d, group %d): opened for writing it must be another's; chown it, or a directory in it", src.UID, src.GID)}
+	}
 	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)
 	if err != nil {
 		return nil, err
