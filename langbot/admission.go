@@ -10,9 +10,13 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// configureAdmission takes over the policy of box_init. It is one for the whole server:
-// an instance that says nothing of admission does not speak for the one that does.
+// configureAdmission takes over the policy of box_init, if it has one: a policy that was
+// kept over a restart ends by word, not by silence. It is one for the whole server: an
+// instance that says nothing of admission does not speak for the one that does.
 func (s *Server) configureAdmission(instance string, raw json.RawMessage) error {
+	if raw == nil {
+		return nil
+	}
 	s.mu.Lock()
 	owner := s.admits
 	s.mu.Unlock()
