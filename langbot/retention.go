@@ -56,8 +56,8 @@ func (s *Server) completed(p *process) time.Duration {
 }
 
 // maxEnded is the most bytes of what is kept of the ended processes of an instance: room
-// for the records and previews of ten times the usual number of processes.
-const maxEnded = 16 << 20
+// for the records and the longest previews of the usual number of processes.
+const maxEnded = 4 << 20
 
 // size is about what is kept of an ended process.
 func (p *process) size() int {
