@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"runtime"
+	"unsafe"
 
 	"github.com/boxd/boxd/agent/wire"
 	"golang.org/x/sys/unix"
@@ -18,7 +19,7 @@ import (
 // cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
-	if err := errors.Join(enter(a.home), renounce(), fineTimers()); err != nil {
+	if err := errors.Join(enter(a.home), renounce(), nameThread(wire.SpawnerName)); err != nil {
 		os.Exit(1) // commands must not run outside the limits
 	}
 	placed <- struct{}{}
@@ -34,13 +35,13 @@ func (a *agent) thread(placed chan<- struct{}) {
 	}
 }
 
-// timerSlack is the kernel's default in ns, prctl(2) PR_SET_TIMERSLACK.
-const timerSlack = 50_000
-
-// fineTimers gives the calling thread, and so the commands that it gives birth to, timers as
-// the kernel has them by default: those of the agent are coarser (threads.c).
-func fineTimers() error {
-	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_TIMERSLACK, timerSlack, 0, 0, 0))
+// nameThread names the calling thread, for the launcher and for people.
+func nameThread(name string) error {
+	p, err := unix.BytePtrFromString(name)
+	if err != nil {
+		return err
+	}
+	return os.NewSyscallError("prctl", unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(p)), 0, 0, 0))
 }
 
 // enter moves the calling thread into the cgroups behind tasks files.

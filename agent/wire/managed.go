@@ -52,6 +52,10 @@ const (
 	StepFind  = "finding managed process"
 )
 
+// SpawnerName is the name of the agent's threads that give birth to commands, which inherit
+// much of them.
+const SpawnerName = "spawner"
+
 // Streams of a managed process. With a terminal there is Stdout only.
 const (
 	Stdout = 0

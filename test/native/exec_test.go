@@ -279,8 +279,27 @@ func TestProcIsPrivate(t *testing.T) {
 	}
 }
 
-// TestTimers: commands have the kernel's timers, though those of their agent are coarser.
+// TestTimers: commands have the kernel's timers, though those of their agent are coarser
+// once it has a managed process.
 func TestTimers(t *testing.T) {
-	b := newBox(t, engine.Spec{})
-	wantOutput(t, b, "cat /proc/self/timerslack_ns; sh -c 'cat /proc/self/timerslack_ns'", "50000\n50000\n")
+	s := startStorage(t, 0)
+	b := createLive(t, s.Service, engine.Spec{})
+	const timers = "cat /proc/self/timerslack_ns; sh -c 'cat /proc/self/timerslack_ns'"
+	wantOutput(t, b, timers, "50000\n50000\n")
+	p, err := b.Launch(t.Context(), engine.Managed{Key: "p", Args: []string{"sh", "-c", timers + "; exec sleep 1000"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 12)
+	for n := 0; n < len(buf); {
+		m, _, err := p.Stdio().Stdout.ReadAt(t.Context(), buf[n:], int64(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += m
+	}
+	if string(buf) != "50000\n50000\n" {
+		t.Errorf("a managed process has %q", buf)
+	}
+	wantOutput(t, b, timers, "50000\n50000\n")
 }

@@ -29,6 +29,7 @@ type box struct {
 	dir  string // what others must find after a crash
 	// private is for what nobody else needs to see.
 	private string
+	coarse  sync.Once // see coarsen
 
 	lease     *idLease
 	group     *cgroups.Group

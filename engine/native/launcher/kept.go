@@ -46,6 +46,7 @@ func (l *Launcher) handleKeep(r *request) error {
 			return b.orLost(err)
 		}
 	}
+	b.coarsen()
 	return b.mark(m.Slot, m.Key)
 }
 
