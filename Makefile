@@ -34,7 +34,7 @@ FUZZTIME ?= 30s
 # What "make test" runs in the virtual machine: without their long tests, the packages
 # that another kernel and cgroup v2 may make a difference to. VM_RUN narrows it,
 # VM_TIMEOUT bounds it, in seconds.
-VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/e2e ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
+VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
 VM_RUN     ?=
 # Tests of what no kernel makes a difference to: how the daemon starts and stops,
 # what its commands print, and how much goes through a ring.
