@@ -36,9 +36,8 @@ FUZZTIME ?= 30s
 # VM_TIMEOUT bounds it, in seconds.
 VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
 VM_RUN     ?=
-# Tests of what no kernel makes a difference to: how the daemon starts and stops,
-# what its commands print, and how much goes through a ring.
-VM_SKIP    ?= ^(TestManaged(Bulk|DropStderr|DropOldest)|TestDaemon(StopIsBounded|RefusesToStart|WithoutLauncher|StopsSessions|ReloadsTokens)|TestAuditVerify|TestLooking|TestProcesses|TestSecondDaemonIsRefused|TestSocketActivation|TestStateDirIsNoTrap|TestBadInput)$$
+# Tests of what no kernel makes a difference to: how much goes through a ring.
+VM_SKIP    ?= ^TestManaged(Bulk|DropStderr|DropOldest)$$
 VM_TIMEOUT ?= 1200
 
 .DEFAULT_GOAL := help
