@@ -36,8 +36,9 @@ FUZZTIME ?= 30s
 # VM_TIMEOUT bounds it, in seconds.
 VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
 VM_RUN     ?=
-# Tests of what no kernel makes a difference to: how much goes through a ring.
-VM_SKIP    ?= ^TestManaged(Bulk|DropStderr|DropOldest)$$
+# Long tests of what no kernel makes a difference to: how much goes through a ring, what
+# is refused, when something of ours is killed.
+VM_SKIP    ?= ^(TestManaged(Bulk|DropStderr|DropOldest|Many|Endings|EndsAlone|OutlivesClients|EnlargedPipe)|TestStorageLauncherKilled|TestFiles(DeepTree|HugeDirectory)|TestMakeUnderAttack|TestBadNestedMounts)$$
 VM_TIMEOUT ?= 1200
 
 .DEFAULT_GOAL := help
