@@ -39,7 +39,7 @@ VM_RUN     ?=
 # Long tests of what no kernel makes a difference to: how much goes through a ring, what
 # is refused, when something of ours is killed.
 VM_SKIP    ?= ^(TestManaged(Bulk|DropStderr|DropOldest|Many|Endings|EndsAlone|OutlivesClients|EnlargedPipe)|TestStorageLauncherKilled|TestFiles(DeepTree|HugeDirectory)|TestMakeUnderAttack|TestBadNestedMounts)$$
-VM_TIMEOUT ?= 1200
+VM_TIMEOUT ?= 2400
 
 .DEFAULT_GOAL := help
 .PHONY: help
