@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
-	"regexp"
 	"time"
 
 	"github.com/boxd/boxd/langbot/protocol"
@@ -40,8 +38,6 @@ type door struct {
 	bots   []*langbot.Client
 }
 
-var doorAddress = regexp.MustCompile(`msg=listening protocol=langbot network=tcp address=(\S+)`)
-
 // withDoor measures through LangBot's protocol, with n connections.
 func (b *bench) withDoor(ctx context.Context, what string, n int, measure func(*door) error) {
 	s, err := b.serve("--langbot-listen", "127.0.0.1:0")
@@ -55,15 +51,11 @@ func (b *bench) withDoor(ctx context.Context, what string, n int, measure func(*
 }
 
 func (d *door) connect(ctx context.Context, n int, measure func(*door) error) error {
-	log, err := os.ReadFile(d.Log())
+	address, err := d.LangbotAddress()
 	if err != nil {
 		return err
 	}
-	m := doorAddress.FindSubmatch(log)
-	if m == nil {
-		return errors.New("the daemon's log names no address of LangBot's protocol")
-	}
-	d.dialer = langbot.Dialer{Base: "ws://" + string(m[1]), Deflate: true}
+	d.dialer = langbot.Dialer{Base: "ws://" + address, Deflate: true}
 	for range n {
 		bot, err := d.dialer.Dial(ctx, inLangbot.Instance)
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -96,20 +95,14 @@ func begin(t *testing.T, args ...string) *world {
 	return w
 }
 
-var doorAddress = regexp.MustCompile(`msg=listening .*protocol=langbot.* address=(\S+)`)
-
 // dialer knows where the door of the latest incarnation is.
 func (w *world) dialer() Dialer {
 	w.t.Helper()
-	log, err := os.ReadFile(w.Log())
+	address, err := w.LangbotAddress()
 	if err != nil {
-		w.t.Fatal(err)
+		w.t.Fatalf("%v:\n%s", err, w.LogTail(20))
 	}
-	all := doorAddress.FindAllStringSubmatch(string(log), -1)
-	if len(all) == 0 {
-		w.t.Fatalf("the daemon's log names no address of the door:\n%s", w.LogTail(20))
-	}
-	return Dialer{Base: "ws://" + all[len(all)-1][1], Deflate: true}
+	return Dialer{Base: "ws://" + address, Deflate: true}
 }
 
 // dial opens an RPC connection.
