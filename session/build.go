@@ -12,20 +12,40 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// build makes the next box of the session. The op is held. First the record with its
-// id, then the box, then the record that it runs: whenever this process dies, its
-// successor knows what may be there. On failure there is no box.
+// build makes the next box of the session. The op is held. It ends when there are both the
+// record with the id of the box and the box, which are made side by side: whenever this
+// process dies, its successor knows what may be there. A box without a record is a stray
+// one to it, and a record without a box is of a session that nobody has seen. That the box
+// runs is recorded without waiting: a successor that finds the older record takes it from
+// the box itself. On failure there is no box.
 func (s *session) build(ctx context.Context) error {
 	s.mu.Lock()
 	s.generation++
 	s.boxID, s.state, s.reason = newBoxID(), Creating, ""
 	begun := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	if err := begun.wait(); err != nil {
+	box, err := s.makeBox(ctx)
+	recorded := begun.wait()
+	if err != nil {
+		return errors.Join(err, recorded)
+	}
+	if err = recorded; err == nil {
+		err = s.adoptBox(box)
+	}
+	if err != nil {
+		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
+			s.m.discardLater(box.ID())
+			err = errors.Join(err, e)
+		}
 		return err
 	}
+	return nil
+}
+
+// makeBox makes the workspace, if need be, and the box.
+func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.prepareWorkspace(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	s.mu.Lock()
 	spec := s.resolved.Spec
@@ -35,47 +55,57 @@ func (s *session) build(ctx context.Context) error {
 	if err != nil {
 		// Nothing should be left. If the launcher died in between, nobody knows.
 		s.m.discardLater(spec.ID)
-		return fmt.Errorf("creating a box: %w", causeOf(ctx, err))
+		return nil, fmt.Errorf("creating a box: %w", causeOf(ctx, err))
 	}
-	if err := s.adoptBox(box); err != nil {
-		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
-			s.m.discardLater(spec.ID)
-			err = errors.Join(err, e)
-		}
-		return err
-	}
-	return nil
+	return box, nil
 }
 
-// adoptBox makes box that of the session, once that is recorded.
+// adoptBox makes box that of the session.
 func (s *session) adoptBox(box engine.LiveBox) error {
-	s.mu.Lock()
-	record := s.recordLocked()
-	record.State = Running
-	changes := []change{record.put()}
-	volume := volumeOf(s.resolved)
-	if s.m.volumes.isKept(volume) { // it is this session's from now on
-		changes = append(changes, change{metaBucket, keptKey(volume), nil})
-	}
-	running := s.m.store.enqueue(changes...)
-	s.mu.Unlock()
-	if err := running.wait(); err != nil {
-		return err
-	}
-	s.m.volumes.claim(volume)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()
 		return errRemoved
 	}
 	s.box, s.state = box, Running
+	running := s.recordRunningLocked()
 	s.mu.Unlock()
 	s.touch()
-	if !s.m.spawn(func() { s.watch(box) }) {
+	if !s.m.spawn(func() { s.watch(box) }) || !s.m.spawn(func() { s.confirm(box, running) }) {
 		return ErrClosed
 	}
 	s.arm()
 	return nil
+}
+
+// recordRunningLocked records that the box runs, and whose the volume is from now on.
+func (s *session) recordRunningLocked() *pending {
+	changes := []change{s.recordLocked().put()}
+	if volume := volumeOf(s.resolved); s.m.volumes.isKept(volume) {
+		s.m.volumes.claim(volume)
+		changes = append(changes, change{metaBucket, keptKey(volume), nil})
+	}
+	return s.m.store.enqueue(changes...)
+}
+
+// confirm waits until it is recorded that box runs. A record that cannot be written, such
+// as on a full disk, is tried again as long as it would be true.
+func (s *session) confirm(box engine.LiveBox, running *pending) {
+	err := running.wait()
+	if err == nil || s.m.ctx.Err() != nil {
+		return
+	}
+	s.m.report(s.key, "", "recording that its box runs (it is tried again): "+err.Error())
+	s.m.retry(func(context.Context) error {
+		s.mu.Lock()
+		if s.box != box || s.state != Running || s.removing {
+			s.mu.Unlock()
+			return nil
+		}
+		running := s.recordRunningLocked()
+		s.mu.Unlock()
+		return running.wait()
+	})
 }
 
 // causeOf says why ctx ended, if that is what err is about.

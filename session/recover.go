@@ -69,7 +69,20 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 	if err := r.orphanVolumes(ctx, got.fresh); err != nil {
 		return err
 	}
+	if err := r.dropEmptyWorkspaces(); err != nil {
+		m.report(Key{}, "", err.Error()) // they are in nobody's way
+	}
 	return r.conclude(got.fresh)
+}
+
+// dropEmptyWorkspaces removes those that were made for sessions of which there was no
+// record yet.
+func (r *recovery) dropEmptyWorkspaces() error {
+	owned := map[string]bool{}
+	for _, s := range r.m.all("") {
+		owned[r.m.workspaces.Path(s.key.Tenant, s.key.ID)] = true
+	}
+	return r.m.workspaces.DropUnknown(func(path string) bool { return owned[path] })
 }
 
 // conclude forgets the processes of sessions that are not there, and notes that boxes

@@ -160,7 +160,11 @@ func TestCrashDuring(t *testing.T) {
 		ok func(b *bench) bool
 	}{
 		{"create", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
-		{"created", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
+		{"created", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, // its box is whole: nobody knows who has seen it
+			func(b *bench) bool {
+				v, err := b.Get(keyB)
+				return len(b.List("")) == 2 && err == nil && v.State == Running
+			}},
 		{"remove", func(b *bench) { b.Remove(ctx, me, keyA) }, func(b *bench) bool { return len(b.List("")) == 0 }},
 		{"launch", func(b *bench) { b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}) },
 			func(b *bench) bool { l, _ := b.Processes(keyA); return len(l) == 0 }},
@@ -489,7 +493,10 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
 	fails := make(chan struct{}, 1)
 	b.host.setHook(func(_ context.Context, op, _ string) error {
-		if op == "discard" {
+		switch op {
+		case "adopt":
+			return errors.New("it is not whole")
+		case "discard":
 			select {
 			case fails <- struct{}{}:
 				return errors.New("boom")
@@ -503,6 +510,92 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 		t.Errorf("sessions %+v", l)
 	}
 	b.eventually("its end", func() bool { return b.host.box(v.Box) == nil })
+}
+
+// A session is answered for before it is recorded that its box runs, and a box can
+// outlive the daemon that has only recorded that it makes it.
+func TestAnsweredBeforeItIsRecorded(t *testing.T) {
+	for _, generation := range []int{1, 2} {
+		b := open(t)
+		ask := policy.Request{WorkspaceSize: sizeOf(8 << 20), Env: map[string]string{"A": "1"}}
+		v := b.ensure(keyA, ask)
+		if generation == 2 {
+			b.host.kill(v.Box)
+			v = b.ensure(keyA, ask)
+		}
+		if v.Generation != generation {
+			t.Fatalf("generation %d", v.Generation)
+		}
+		b.Close(ctx, false)
+		b.rewrite(keyA, func(r *sessionRecord) { r.State, r.Resolved.Env = Creating, nil }) // the box knows better
+		b.start()
+		if got := b.get(keyA); got.State != Running || got.Box != v.Box || got.Generation != generation || !slices.Contains(got.Resolved.Env, "A=1") {
+			t.Errorf("it was %+v, is %+v", v, got)
+		}
+		if again := b.ensure(keyA, ask); again.Created || again.Recreated {
+			t.Error("it was not found as it was")
+		}
+		b.restart()
+		if got := b.get(keyA); got.State != Running || got.Box != v.Box {
+			t.Errorf("after another start: %+v", got)
+		}
+		b.Close(ctx, true)
+	}
+}
+
+// The record that a box runs is written as soon as that is possible.
+func TestRecordIsWrittenLater(t *testing.T) {
+	b := open(t)
+	var mend func()
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "created" {
+			b.eventually("the first record", func() bool {
+				b.Manager.store.mu.Lock()
+				defer b.Manager.store.mu.Unlock()
+				return len(b.Manager.store.queue) == 0
+			})
+			b.eventually("its transaction", func() bool { return b.recorded(keyA) == Creating })
+			mend = b.breakStore()
+		}
+		return nil
+	})
+	v := b.ensure(keyA, policy.Request{})
+	b.host.setHook(nil)
+	mend()
+	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
+	b.restart()
+	if got := b.get(keyA); got.State != Running || got.Box != v.Box {
+		t.Errorf("it was %+v, is %+v", v, got)
+	}
+}
+
+// recorded is the state that the open database has of a session; empty without a record.
+func (b *bench) recorded(key Key) (state State) {
+	must(b.t, b.Manager.store.db.View(func(tx *bbolt.Tx) error {
+		if r, err := decodeSession(sessionKey(key), tx.Bucket(sessionsBucket).Get(sessionKey(key))); err == nil {
+			state = r.State
+		}
+		return nil
+	}))
+	return state
+}
+
+// Workspaces that are empty and no session's go, those with something in them stay.
+func TestEmptyWorkspacesAreRemoved(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	own := b.Manager.workspaces.Path("t", "a")
+	b.Close(ctx, false)
+	empty, full := filepath.Join(b.dir, "workspaces", "t", "lost"), filepath.Join(b.dir, "workspaces", "u", "lost")
+	must(t, os.Mkdir(empty, 0o700))
+	must(t, os.MkdirAll(filepath.Join(full, "file"), 0o700))
+	must(t, os.MkdirAll(filepath.Join(b.dir, "workspaces", "v"), 0o700))
+	b.start()
+	for path, stays := range map[string]bool{own: true, empty: false, full: true, filepath.Join(b.dir, "workspaces", "v"): false} {
+		if _, err := os.Lstat(path); (err == nil) != stays {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
 }
 
 // Without a database: the newest box of a session counts, and what says nothing goes.

@@ -69,8 +69,14 @@ func (w *windows) bury() bool {
 		return true
 	}
 	must(w.t, w.good.Close())
+	// What it has done to its directories after its death has not happened either.
+	must(w.t, os.RemoveAll(w.workspaceDir()))
+	must(w.t, os.Rename(w.atDeath(), w.workspaceDir()))
 	return false
 }
+
+func (w *windows) workspaceDir() string { return filepath.Join(w.dir, "workspaces") }
+func (w *windows) atDeath() string      { return filepath.Join(w.dir, "workspaces-at-death") }
 
 type windows struct {
 	*bench
@@ -92,6 +98,7 @@ func (w *windows) hook(_ context.Context, op, _ string) error {
 		if w.both {
 			w.good = w.Manager.store.db
 			w.breakStore()
+			must(w.t, os.CopyFS(w.atDeath(), os.DirFS(w.workspaceDir())))
 		}
 		w.client.cut()
 		w.die()

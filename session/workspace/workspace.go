@@ -104,6 +104,43 @@ func (s *Store) DropEmpty(tenant, id string) {
 	_ = linux.RmdirAt(s.root, encode(tenant))
 }
 
+// DropUnknown takes away all workspaces that are empty and whose Path known does not say
+// yes to.
+func (s *Store) DropUnknown(known func(path string) bool) error {
+	tenants, err := os.ReadDir(s.path)
+	if err != nil {
+		return fmt.Errorf("workspaces: %w", err)
+	}
+	for _, tenant := range tenants {
+		if tenant.Name() == trashName || !tenant.IsDir() {
+			continue
+		}
+		if err := s.dropUnknown(tenant.Name(), known); err != nil {
+			return fmt.Errorf("workspaces: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Store) dropUnknown(tenant string, known func(path string) bool) error {
+	parent, err := openDir(s.root, tenant)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	names, err := parent.Readdirnames(-1)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !known(filepath.Join(s.path, tenant, name)) {
+			_ = linux.RmdirAt(parent, name) // fails if there is something in it
+		}
+	}
+	_ = linux.RmdirAt(s.root, tenant)
+	return nil
+}
+
 // makeDir opens the directory name beneath dir, after making it if it is missing.
 func makeDir(dir *os.File, name string) (*os.File, error) {
 	if err := linux.MkdirAt(dir, name, mode); err != nil && !errors.Is(err, fs.ErrExist) {
