@@ -32,7 +32,7 @@ func (b *bench) serve(args ...string) (*served, error) {
 	}
 	d, err := daemon.Start(daemon.Config{
 		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir,
-		Args: append([]string{"--stop-sessions"}, args...),
+		Args: append([]string{"--stop-sessions", "--runtime-dir", filepath.Join(b.scratch, filepath.Base(dir))}, args...),
 	})
 	if err != nil {
 		return nil, err
