@@ -66,7 +66,7 @@ func directories(root *os.Root, dir string, names []string) []string {
 	var dirs []string
 	for _, name := range names {
 		at := path.Join(dir, name)
-		if at == private {
+		if IsPrivate(at) {
 			continue
 		}
 		if st, err := root.Lstat(at); err == nil && st.IsDir() {

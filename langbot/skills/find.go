@@ -10,23 +10,26 @@ import (
 
 // list answers with all skills, the newest first.
 func (o *op) list() (any, error) {
-	places, err := o.places()
+	owners, err := o.owners(o.passOver)
 	if err != nil {
 		return nil, err
 	}
 	skills := []Skill{}
 	room := answerRoom(maxListText)
-	for _, p := range places {
+	for _, w := range owners {
 		if err := o.ctx.Err(); err != nil {
 			return nil, err
 		}
-		s, err := o.tree.load(p)
+		s, err := o.tree.load(w.place)
+		if err == nil && s.Name != w.name { // just now
+			err = errNotIts
+		}
 		if err != nil {
-			o.passOver(p, err)
+			o.passOver(w.place, err)
 			continue
 		}
 		if !room.take(s) {
-			o.passOver(p, refuse("the skills together exceed %d bytes", maxListText))
+			o.passOver(w.place, refuse("the skills together exceed %d bytes", maxListText))
 			break
 		}
 		skills = append(skills, s)
@@ -62,48 +65,49 @@ func (o *op) passOver(p place, err error) {
 	o.store.o.Logger.Info("skill passed over", "directory", o.tree.abs(p.dir), "error", err)
 }
 
-// find returns the skill of that name: the newest, if it is the name of several.
+// find returns the skill of that name, if it can be read.
 func (o *op) find(name string) (Skill, bool, error) {
-	places, err := o.places()
+	owners, err := o.owners(silent)
 	if err != nil {
 		return Skill{}, false, err
 	}
-	var found Skill
-	ok := false
-	for _, p := range places {
-		if err := o.ctx.Err(); err != nil {
-			return Skill{}, false, err
-		}
-		if n, err := o.tree.name(p); err != nil || n != name {
-			continue
-		}
-		s, err := o.tree.load(p)
-		if err != nil || s.Name != name {
-			continue
-		}
-		if !ok || s.updated.After(found.updated) {
-			found, ok = s, true
-		}
+	i := slices.IndexFunc(owners, func(w owner) bool { return w.name == name })
+	if i < 0 {
+		return Skill{}, false, nil
 	}
-	return found, ok, nil
+	s, err := o.tree.load(owners[i].place)
+	return s, err == nil && s.Name == name, nil
 }
 
-// names are those of all skills.
-func (o *op) names() (map[string]bool, error) {
-	places, err := o.places()
+// where returns the directory of the skill of that name, which may be all that is left
+// of it: a box can take the entry file away, or make it what nobody reads.
+func (o *op) where(name string) (string, bool, error) {
+	if dir, ok := o.tree.given[name]; ok {
+		return dir, true, nil
+	}
+	owners, err := o.owners(silent)
 	if err != nil {
-		return nil, err
+		return "", false, err
 	}
-	names := make(map[string]bool)
-	for _, p := range places {
-		if err := o.ctx.Err(); err != nil {
-			return nil, err
-		}
-		if n, err := o.tree.name(p); err == nil {
-			names[n] = true
+	for _, w := range owners {
+		if w.name == name {
+			return w.dir, true, nil
 		}
 	}
-	return names, nil
+	if o.tree.root == nil || checkName(name) != nil || !isRealDir(o.tree.root, name) {
+		return "", false, nil
+	}
+	for _, w := range owners { // it may be called like that, and have others in it
+		if _, ok := within(name, w.dir); ok {
+			return "", false, nil
+		}
+	}
+	for dir := range o.tree.named {
+		if _, ok := within(name, dir); ok {
+			return "", false, nil
+		}
+	}
+	return name, true, nil
 }
 
 // need is find for the skill that the request names.
@@ -114,10 +118,12 @@ func (o *op) need() (Skill, error) {
 	}
 	s, ok, err := o.find(name)
 	if err == nil && !ok {
-		err = refuse(`Skill "%s" not found`, quote(name))
+		err = notFound(name)
 	}
 	return s, err
 }
+
+func notFound(name string) error { return refuse(`Skill "%s" not found`, quote(name)) }
 
 func (o *op) get() (any, error) {
 	name, err := protocol.String(o.data, "name")

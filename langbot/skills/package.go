@@ -99,7 +99,7 @@ func (o *op) make(f front) (place, error) {
 	}
 	_, err = o.tree.root.Lstat(p.dir)
 	if err == nil {
-		return p, o.makeIn(p, text)
+		return p, o.makeIn(p, f.Name, text)
 	}
 	stage, err := o.tree.staging()
 	if err != nil {
@@ -109,10 +109,10 @@ func (o *op) make(f front) (place, error) {
 	if err := create(o.tree.root, path.Join(stage, p.entry), fileMode, strings.NewReader(text)); err != nil {
 		return p, err
 	}
-	return p, o.tree.root.Rename(stage, p.dir)
+	return p, o.tree.naming(f.Name, p.dir, func() error { return o.tree.root.Rename(stage, p.dir) })
 }
 
-func (o *op) makeIn(p place, text string) error {
+func (o *op) makeIn(p place, name, text string) error {
 	taken := refuse("Skill directory already exists: %s", quote(o.tree.abs(p.dir)))
 	if !isRealDir(o.tree.root, p.dir) {
 		return taken
@@ -121,7 +121,7 @@ func (o *op) makeIn(p place, text string) error {
 	if err != nil || len(inside) > 0 {
 		return taken
 	}
-	return o.writeEntry(p, text)
+	return o.tree.naming(name, p.dir, func() error { return o.writeEntry(p, text) })
 }
 
 // adopt makes a skill of a directory that has an entry file, with its texts where f has
@@ -161,7 +161,7 @@ func (o *op) adopt(root string, f front) (place, error) {
 	if err != nil {
 		return p, err
 	}
-	return p, o.writeEntry(p, text)
+	return p, o.tree.naming(f.Name, p.dir, func() error { return o.writeEntry(p, text) })
 }
 
 func orBlank(s, other string) string {
@@ -241,18 +241,26 @@ func (o *op) update() (any, error) {
 
 // delete deletes the whole directory below the root that the skill is in.
 func (o *op) delete() (any, error) {
-	s, err := o.need()
+	name, err := protocol.String(o.data, "name")
 	if err != nil {
 		return nil, err
 	}
-	top, _, _ := strings.Cut(s.place.dir, "/")
+	dir, ok, err := o.where(name)
+	if err == nil && !ok {
+		err = notFound(name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	top, _, _ := strings.Cut(dir, "/")
 	if top == "." {
 		return nil, refuse("A skill that is the Workspace skill root itself cannot be deleted")
 	}
 	if err := o.tree.discard(o.ctx, top); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	return map[string]any{"deleted": s.Name}, nil
+	o.tree.prune()
+	return map[string]any{"deleted": name}, nil
 }
 
 func (o *op) scan() (any, error) {

@@ -208,10 +208,14 @@ func TestList(t *testing.T) {
 	if got := h.list(); got != "new mid old" {
 		t.Errorf("got %q", got)
 	}
-	// Of two with one name, it is the newer one's.
+	// Of two with one name it is not the newest one's, for it is a box that can always
+	// write last.
 	h.put("a/SKILL.md", "---\nname: old\n---\nsecond")
-	if got := h.do("box_get_skill", data{"name": "old"})["skill"].(data); got["instructions"] != "second" {
+	if got := h.do("box_get_skill", data{"name": "old"})["skill"].(data); got["instructions"] != "text" {
 		t.Errorf("got %v", got)
+	}
+	if got := h.list(); got != "new mid old" {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -186,6 +186,11 @@ func (o *op) writeFile() (any, error) {
 	if err := in.write(content); err != nil {
 		return nil, err
 	}
+	if in.name == entryFiles[0] || in.name == in.skill.place.entry {
+		if err := o.rename(in.skill, content); err != nil {
+			return nil, err
+		}
+	}
 	return map[string]any{"skill": in.subject(), "path": in.name, "bytes_written": len(content)}, nil
 }
 

@@ -58,10 +58,12 @@ func (t *tree) load(p place) (Skill, error) {
 	if err != nil {
 		return Skill{}, t.explain(err, path.Join(p.dir, p.entry))
 	}
-	s, err := describe(path.Base(t.abs(p.dir)), text)
+	given := t.named[p.dir]
+	s, err := describe(cmp.Or(given, path.Base(t.abs(p.dir))), text)
 	if err != nil {
 		return Skill{}, err
 	}
+	s.Name = cmp.Or(given, s.Name)
 	s.PackageRoot, s.EntryFile, s.place = t.abs(p.dir), p.entry, p
 	s.PythonProject = isPython(func(name string) (fs.FileMode, bool) {
 		st, err := t.root.Lstat(path.Join(p.dir, name))
@@ -79,8 +81,11 @@ func (t *tree) load(p place) (Skill, error) {
 // headSize is enough of an entry file to know the name of the skill.
 const headSize = maxFront + 1<<10
 
-// name reads no more of the skill at p than its name needs.
+// name is that of the skill at p, of which it reads no more than that needs.
 func (t *tree) name(p place) (string, error) {
+	if given, ok := t.named[p.dir]; ok {
+		return given, nil
+	}
 	f, _, err := openFile(t.root, path.Join(p.dir, p.entry))
 	if err != nil {
 		return "", err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -115,15 +116,33 @@ func (h *host) refused(action string, d data, want string) {
 	h.clean()
 }
 
-// clean fails the test if something that is not for clients was left.
+// clean fails the test if something that is not for clients was left. What the register
+// has is in use.
 func (h *host) clean() {
 	h.t.Helper()
 	_ = filepath.WalkDir(h.dir, func(p string, _ os.DirEntry, _ error) error {
+		if filepath.Base(p) == register {
+			names, err := os.ReadDir(p)
+			if err != nil || len(names) == 0 {
+				h.t.Errorf("the register has %v, %v", names, err)
+			}
+			for _, name := range names {
+				if dir, err := os.Readlink(filepath.Join(p, name.Name())); err != nil || !isDir(filepath.Join(p, "..", dir)) {
+					h.t.Errorf("the name %s is that of %q, %v", name.Name(), dir, err)
+				}
+			}
+			return fs.SkipDir
+		}
 		if strings.HasPrefix(filepath.Base(p), ".boxd") {
 			h.t.Errorf("%s was left", p)
 		}
 		return nil
 	})
+}
+
+func isDir(name string) bool {
+	st, err := os.Lstat(name)
+	return err == nil && st.IsDir()
 }
 
 func (h *host) create(name string) data {

@@ -26,6 +26,7 @@ const private = ".boxd"
 type tree struct {
 	root *os.Root // nil: there is no tree
 	path string   // what clients know it as
+	names
 }
 
 func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
@@ -48,6 +49,10 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 	}
 	if err := t.sweep(ctx); err != nil {
 		s.o.Logger.Warn("deleting what is left of skills", "namespace", ns, "error", err)
+	}
+	if err := t.readRegister(); err != nil {
+		t.close()
+		return nil, fmt.Errorf("reading the names of this workspace's skills: %w", reason(err))
 	}
 	return t, nil
 }
@@ -72,7 +77,7 @@ func (t *tree) rel(field, p string) (string, error) {
 		return ".", nil
 	}
 	rel, ok := strings.CutPrefix(clean, strings.TrimSuffix(t.path, "/")+"/")
-	if !ok || rel == private || strings.HasPrefix(rel, private+"/") {
+	if !ok || IsPrivate(rel) {
 		return "", outside
 	}
 	return rel, nil

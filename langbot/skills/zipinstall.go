@@ -157,9 +157,13 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 // checkNames refuses chosen skills that would have the name of another, and more of them
 // than an answer can tell of.
 func (o *op) checkNames(a *archive, chosen []*candidate) error {
-	names, err := o.names()
+	owners, err := o.owners(silent)
 	if err != nil {
 		return err
+	}
+	names := make(map[string]bool)
+	for _, w := range owners {
+		names[w.name] = true
 	}
 	room := answerRoom(maxListText)
 	for _, c := range chosen {
@@ -194,13 +198,14 @@ func (o *op) readText(a *archive, c *candidate) error {
 func (o *op) moveIn(chosen []*candidate, stage string) error {
 	for i, c := range chosen {
 		from := path.Join(stage, strconv.Itoa(i))
-		err := o.tree.root.Rename(from, c.target)
+		err := o.tree.naming(c.skill.Name, c.target, func() error { return o.tree.root.Rename(from, c.target) })
 		if err == nil {
 			continue
 		}
 		for j, done := range chosen[:i] {
 			err = errors.Join(err, o.tree.root.Rename(done.target, path.Join(stage, strconv.Itoa(j))))
 		}
+		o.tree.prune()
 		return err
 	}
 	return nil

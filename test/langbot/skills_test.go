@@ -107,6 +107,50 @@ func TestSkillInABox(t *testing.T) {
 	}
 }
 
+// TestSkillNamesInABox: a box that may write to a skill takes no other's name, although its
+// skill is the older one, and cannot make its own stay.
+func TestSkillNamesInABox(t *testing.T) {
+	anyKernel(t)
+	b := begin(t).bot("i", "w")
+	roots := make(map[string]string)
+	for _, name := range []string{"evil", "victim"} {
+		key := b.upload(archive(t, "SKILL.md", "---\nname: "+name+"\n---\n"+name))
+		got := b.call("box_install_skill_zip", object{"file_key": key, "filename": name + ".zip"})
+		roots[name] = got["skills"].([]any)[0].(object)["package_root"].(string)
+	}
+	s := spec("s", object{"extra_mounts": []object{{"host_path": roots["evil"], "mount_path": "/workspace/.skills/evil", "mode": "rw"}}})
+	names := func() string {
+		var all string
+		for _, l := range b.call("box_list_skills", object{})["skills"].([]any) {
+			all += fmt.Sprintln(l.(object)["name"], l.(object)["package_root"], l.(object)["instructions"])
+		}
+		return all
+	}
+	for _, do := range []string{
+		`printf -- '---\nname: victim\n---\nevil' > SKILL.md; touch -d 2100-01-01 SKILL.md . 2>/dev/null`,
+		"rm SKILL.md; mkdir victim; printf -- '---\nname: victim\n---\nevil' > victim/SKILL.md",
+		"cd ..; mv evil victim; mv evil/victim .; rmdir evil; rm -rf evil; mkdir -p evil victim; printf evil > victim/SKILL.md",
+		"mkdir -p ../evil/../../.boxd-names; ln -s evil-upload ../.boxd-names/victim; ln -s ../victim-upload victim",
+	} {
+		b.exec(s, "cd .skills/evil; "+do)
+		if got := names(); strings.Count(got, "victim ") != 1 || !strings.Contains(got, "victim "+roots["victim"]+" victim\n") {
+			t.Errorf("after %s there is\n%s", do, got)
+		}
+		got := b.call("box_get_skill", object{"name": "victim"})["skill"].(object)
+		if got["package_root"] != roots["victim"] || got["instructions"] != "victim" {
+			t.Errorf("after %s victim is %s", do, show(got))
+		}
+	}
+	b.sh(s, "cd .skills/evil; rm -rf SKILL.md; mkfifo SKILL.md")
+	b.call("box_delete_skill", object{"name": "evil"})
+	if got := names(); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, "victim ") {
+		t.Errorf("there is %s", got)
+	}
+	if out := b.sh(s, "ls -A .skills/evil; mkdir .skills/evil/x 2>/dev/null || echo gone"); out != "gone" {
+		t.Errorf("what was deleted is there for the box: %q", out)
+	}
+}
+
 // TestSkillQuota: skills have a limit that neither the store nor a box gets past.
 func TestSkillQuota(t *testing.T) {
 	b := begin(t, "--config", configFile(t, "langbot: {skills_size: 8M}\n")).bot("i", "w")

@@ -12,7 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/langbot/transfer"
 	"github.com/boxd/boxd/mounts"
@@ -172,4 +175,37 @@ func TestSkillsOfBox(t *testing.T) {
 		store.must("box_list_skills", map[string]any{}, `"skills":[]`)
 		wantOutput(t, b, "ls -A /skill", "") // deleted under it
 	}
+}
+
+// TestSkillDirectoryOfBox: the directory of a skill is, to the box that may write to it, a
+// mount point. It stays the directory that it is, under its name, born when it was: that
+// is what tells whose a name is.
+func TestSkillDirectoryOfBox(t *testing.T) {
+	s := startStorage(t, 0)
+	store := newSkillStore(t, s, 8*mib, 128)
+	store.must("box_create_skill", map[string]any{"skill": map[string]any{"name": "s"}}, `"name":"s"`)
+	look := func() (uint64, unix.StatxTimestamp) {
+		d, err := s.OpenDirectory(t.Context(), engine.Directory{Volume: "skills", Path: "/s"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer d.Close()
+		st, err := linux.Statx(d, unix.STATX_INO|unix.STATX_BTIME)
+		if err != nil || st.Mask&unix.STATX_BTIME == 0 {
+			t.Fatalf("%#x, %v", st.Mask, err)
+		}
+		return st.Ino, st.Btime
+	}
+	ino, born := look()
+	for _, uid := range []int{0, 1000} {
+		b := createLive(t, s.Service, engine.Spec{User: engine.User{UID: uid, GID: uid},
+			Mounts: []mounts.Mount{{Source: "/s", Target: "/workspace/skills/s", Volume: "skills"}}})
+		wantOutput(t, b, `cd /workspace/skills && for d in "mv s t" "rmdir s" "rm -rf s" "mv -T /tmp s" "ln -sfT /tmp s" "umount s" "mount --bind /tmp s" "mv s/../s s/../../s"; do
+			$d >/tmp/out 2>&1 && echo "$d worked"; done; touch -d 1990-01-01 s; chmod 700 s; mkdir s/sub; ls s`, "sub\n")
+		if i, at := look(); i != ino || at != born {
+			t.Errorf("the directory was %d of %v, is %d of %v", ino, born, i, at)
+		}
+		wantOutput(t, b, "rmdir /workspace/skills/s/sub", "")
+	}
+	store.must("box_delete_skill", map[string]any{"name": "s"}, `"deleted":"s"`)
 }
