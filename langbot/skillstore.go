@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
@@ -42,10 +43,11 @@ func (k *call) skillPath(field, name string) (skill bool, rest string, err error
 		return false, "", nil
 	}
 	own := k.s.skillsOf(k.at.Namespace())
-	if clean == own || !below(clean, own) {
+	rest = strings.TrimPrefix(clean, own)
+	if clean == own || !below(clean, own) || skills.IsPrivate(strings.TrimPrefix(rest, "/")) {
 		return false, "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be one of the workspace's own skills, in %q", field, name, own)
 	}
-	return true, strings.TrimPrefix(clean, own), nil
+	return true, rest, nil
 }
 
 // openSkills opens the directory of a namespace's skills, whose size is limited when it

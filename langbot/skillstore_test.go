@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -79,6 +80,10 @@ func TestSkillsDir(t *testing.T) {
 	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
+	own := path.Dir(s["package_root"].(string))
+	for _, dir := range []string{own, own + "/.boxd", own + "/.boxd/x", own + "/.boxd-names", own + "/one/../.boxd-names"} {
+		b.refused(protocol.BoxValidation, "box_exec", mount(dir))
+	}
 }
 
 // TestSkillsDirLimits: a directory of skills has its limits of bytes and files from the
