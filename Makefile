@@ -31,15 +31,12 @@ RUN      ?=
 TESTARGS ?=
 ARGS      = $(if $(RUN),-run '$(RUN)') $(TESTARGS)
 FUZZTIME ?= 30s
-# What "make test" runs in the virtual machine: without their long tests, the packages
-# that another kernel and cgroup v2 may make a difference to. VM_RUN narrows it,
-# VM_TIMEOUT bounds it, in seconds.
+# What "make test" runs in the virtual machine: the packages that another kernel and
+# cgroup v2 may make a difference to, without what testutil.Long leaves out there. VM_RUN
+# narrows it, VM_TIMEOUT bounds it, in seconds.
 VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
 VM_RUN     ?=
-# Long tests of what no kernel makes a difference to: how much goes through a ring, what
-# is refused, when something of ours is killed.
-VM_SKIP    ?= ^(TestManaged(Bulk|DropStderr|DropOldest|Many|Endings|EndsAlone|OutlivesClients|EnlargedPipe)|TestStorageLauncherKilled|TestFiles(DeepTree|HugeDirectory)|TestMakeUnderAttack|TestBadNestedMounts)$$
-VM_TIMEOUT ?= 2400
+VM_TIMEOUT ?= 1800
 
 .DEFAULT_GOAL := help
 .PHONY: help
@@ -125,7 +122,7 @@ test-vm-short:
 	@if grep -qw memory /sys/fs/cgroup/cgroup.controllers 2>/dev/null; then \
 		echo 'test-vm: not needed, this machine has cgroup v2 itself (make test-vm runs it all the same)'; \
 	else \
-		set -x; $(ROOT) test/vm/run-tests -b "$(BIN)" -t $(VM_TIMEOUT) -short -skip '$(VM_SKIP)' $(if $(VM_RUN),-run '$(VM_RUN)') $$($(KERNEL) $(VM_PKGS)); \
+		set -x; $(ROOT) test/vm/run-tests -b "$(BIN)" -t $(VM_TIMEOUT) -short $(if $(VM_RUN),-run '$(VM_RUN)') $$($(KERNEL) $(VM_PKGS)); \
 	fi
 
 .PHONY: race

@@ -162,6 +162,7 @@ func failed(id uint32) wire.Frame {
 // an error or a verdict, and neither a descriptor nor a goroutine is left
 // (testutil.Main looks).
 func TestHostileAgentSays(t *testing.T) {
+	testutil.Long(t)
 	for name, c := range map[string]struct {
 		says    func(i *impostor, id uint32)
 		verdict engine.Verdict // "" is an error of Start

@@ -177,6 +177,7 @@ func TestHostileAgentLaunch(t *testing.T) {
 // TestHostileAgentManaged: whatever an agent says of a running process, it ends with
 // a verdict, and readers get what was there and an end.
 func TestHostileAgentManaged(t *testing.T) {
+	testutil.Long(t)
 	ended := func(status uint32, out uint64) *wire.EndedMsg {
 		return &wire.EndedMsg{Status: status, Heads: [2]uint64{out, 0}}
 	}

@@ -56,8 +56,8 @@ func RequireProgram(t testing.TB, name string) string {
 }
 
 // Long marks a test that takes more than a few seconds, or minutes in an emulated
-// machine. It is left out with -short, which is how "make test" uses the virtual
-// machine; no other target does.
+// machine, for what no kernel makes a difference to. It is left out with -short, which is
+// how "make test" uses the virtual machine; no other target does.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -226,6 +227,7 @@ func TestOpenDirectoryRefusals(t *testing.T) {
 // TestMakeUnderAttack: the directory above is the workspace of a box, which puts symlinks
 // in the way all the time. Nothing is made elsewhere, and what is opened is its own.
 func TestMakeUnderAttack(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	base := hostDir(t, 1000, 1000)
 	victim := filepath.Join(base, "victim")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // stubborn scripts leave processes that do not want to end.
@@ -42,6 +43,7 @@ func TestTimeout(t *testing.T) {
 // TestTimeoutIsGentle: a command has its grace to say goodbye, and its whole tree
 // hears of it.
 func TestTimeoutIsGentle(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	c := shell(`trap 'echo parent; wait; exit 7' TERM
 		setsid sh -c 'trap "echo child; exit" TERM; while :; do sleep 0.05; done' & 

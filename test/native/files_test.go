@@ -21,6 +21,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -260,6 +261,7 @@ func (p *pattern) Read(b []byte) (int, error) {
 
 // TestFilesLarge: 100 MB there and back.
 func TestFilesLarge(t *testing.T) {
+	testutil.Long(t)
 	const size = 100 << 20
 	dir := hostDir(t, 0, 0)
 	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{{Source: dir, Target: engine.WorkspaceTarget}}, Limits: engine.Limits{Memory: 256 << 20}})
@@ -328,6 +330,7 @@ func TestFilesFull(t *testing.T) {
 
 // TestFilesHugeDirectory: 20,000 entries, of which the first are listed.
 func TestFilesHugeDirectory(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{{Source: hostDir(t, 0, 0), Target: engine.WorkspaceTarget}}})
 	want(t, run(t, b, python("import os\nos.mkdir('huge')\nfor i in range(20000): os.mknod(f'huge/{i:05}')")), engine.Exited, 0)
 	for _, most := range []int{1, 777, files.MaxEntries} {
@@ -352,6 +355,7 @@ func TestFilesHugeDirectory(t *testing.T) {
 
 // TestFilesDeepTree: deeper than a path can name and than there are descriptors.
 func TestFilesDeepTree(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{Limits: engine.Limits{OpenFiles: 32}})
 	want(t, run(t, b, python("import os\nfor i in range(3000): os.mkdir('d'*9); os.mknod('f'); os.chdir('d'*9)")), engine.Exited, 0)
 	if err := files.Remove(t.Context(), b, asUser, "ddddddddd", true); err != nil {
@@ -363,6 +367,7 @@ func TestFilesDeepTree(t *testing.T) {
 // TestFilesRemoveSwapped: while a tree is removed, its directories turn into symlinks
 // to what must stay, and back.
 func TestFilesRemoveSwapped(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	want(t, run(t, b, shell("mkdir -p ~/keep/d; for i in $(seq 200); do touch ~/keep/d/$i; done")), engine.Exited, 0)
 	p := begin(t, b, python(`

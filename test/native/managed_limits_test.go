@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // managedHog takes so many MiB of memory, once it is told to, and says so.
@@ -236,6 +237,7 @@ for i in range(20000):
 // TestManagedDropStderr: a process that floods its stderr is never held up by that, and
 // not a byte of its stdout is lost, however slowly that is read.
 func TestManagedDropStderr(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", stderrFlood)
 	m.DropStderr, m.History = true, 16<<10

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // Clients come and go in the middle of input and output: every byte arrives once, and
 // the process stays what it is.
 func TestManagedOutlivesClients(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	socket := startService(t, dir, 0)
 	s := connect(t, socket)
@@ -94,6 +96,7 @@ func TestManagedOutlivesClients(t *testing.T) {
 // What ends while nobody is there is found as it ended, with its terminal, its signals
 // and what it used.
 func TestManagedEndsAlone(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	socket := startService(t, dir, 0)
 	s := connect(t, socket)

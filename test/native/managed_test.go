@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // live is what these tests need of a box of either kind of engine.
@@ -137,6 +138,7 @@ func TestManaged(t *testing.T) {
 }
 
 func TestManagedEndings(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
 	for i, c := range []struct {
 		script  string
@@ -215,6 +217,7 @@ func numbered(size int) []byte {
 }
 
 func TestManagedBulk(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	for _, history := range []int64{engine.MinHistory, 64 << 10, 1 << 20} {
 		m := managedPython(fmt.Sprint("h", history), writer100MB)
@@ -292,6 +295,7 @@ func TestManagedEndsUnread(t *testing.T) {
 // With DropOldest the process never waits, and what is read is never anything else
 // than what was written at that offset.
 func TestManagedDropOldest(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", writer100MB)
 	m.DropOldest, m.History = true, 64<<10
@@ -495,6 +499,7 @@ func TestManagedTree(t *testing.T) {
 }
 
 func TestManagedMany(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	var all []engine.ManagedProcess
 	for i := range 64 {
@@ -640,6 +645,7 @@ func killInit(t testing.TB, b engine.Box) {
 // exits does not thereby live on for everybody, however little is read. What had to go
 // for it is the oldest, and said to be gone.
 func TestManagedEnlargedPipe(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `
 import os, fcntl

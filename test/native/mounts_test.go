@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -187,6 +188,7 @@ func TestNestedLiveMounts(t *testing.T) {
 // TestBadMounts: each is refused with one line that names field, value and rule,
 // for a new box and for a running one, and nothing is left of the attempt.
 func TestBadMounts(t *testing.T) {
+	testutil.Long(t)
 	state := stateDir(t)
 	e := startIn(t, state)
 	good := hostDir(t, 0, 0)

@@ -112,6 +112,7 @@ func TestManyNestedMounts(t *testing.T) {
 // TestBadNestedMounts: what cannot be made is refused in one line, and nothing of it
 // is left, for a new box and for a running one.
 func TestBadNestedMounts(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	dir, work := workspace(t, 0, 0)
 	if err := errors.Join(os.WriteFile(dir+"/file", nil, 0o644), os.Symlink("/etc", dir+"/link"), os.Symlink(dir, dir+"/host"), os.Mkdir(dir+"/foreign", 0o755), os.Chown(dir+"/foreign", 99, 99)); err != nil {
@@ -154,6 +155,7 @@ func TestBadNestedMounts(t *testing.T) {
 // TestFullNestedMount: without an inode to spare a mount point is refused, and what was
 // made of it is taken back: another box's user of the file system finds as much as before.
 func TestFullNestedMount(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{TmpSize: 1 << 20})
 	// All inodes but one.
 	wantOutput(t, b, "cd /tmp; i=0; while mkdir $i 2>/dev/null; do i=$((i+1)); done; rmdir 0; echo full", "full\n")

@@ -251,6 +251,7 @@ func initPath(t *testing.T) string {
 // TestServiceRecords: a record that is not provably of a box of ours costs the box its
 // life, and nobody else anything.
 func TestServiceRecords(t *testing.T) {
+	testutil.Long(t)
 	edit := func(change func(r map[string]any)) func([]byte) []byte {
 		return func(text []byte) []byte {
 			var r map[string]any
@@ -321,6 +322,7 @@ func TestServiceRecords(t *testing.T) {
 // TestServiceChaos kills the launcher at random moments while boxes are made, used,
 // changed and removed. Nobody notices but by a delay.
 func TestServiceChaos(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	kills := 20
 	if testing.Short() {

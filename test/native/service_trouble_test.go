@@ -71,6 +71,7 @@ func (k *shortKeeper) fail(t *testing.T, dir string, few int) {
 // TestServiceShortage: a launcher that has not enough descriptors to start, or to take
 // over its boxes, leaves them alone, and the next one that has takes them over.
 func TestServiceShortage(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	k := startShortKeeper(t, dir)
 	t.Cleanup(func() { _ = k.cmd.Wait() })

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -18,6 +19,7 @@ import (
 // and in the middle of each. What was asked for is done once, a volume in use stays the
 // same file system, and nothing is left.
 func TestStorageLauncherKilled(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	delays := []time.Duration{0, 2, 5, 10, 17, 30}
 	if testing.Short() {
