@@ -9,7 +9,6 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -82,13 +81,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	if err := emptyDumps(b.pid); err != nil {
 		return err
 	}
-	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
-		return err
-	}
-	if err := b.stillThere(); err != nil {
-		return err
-	}
-	return b.root.Hide()
+	return b.stillThere()
 }
 
 // awaitReady receives the agent's answer to Init.

@@ -33,7 +33,7 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}
 	for _, step := range []func(*box) error{
-		l.reserve, l.makeParts, l.startInit, l.greetAgent, l.attachMounts, l.verify, l.finish,
+		l.reserve, l.makeParts, l.startInit, l.furnish, l.verify, l.finish,
 	} {
 		if err := step(b); err != nil {
 			return nil, errors.Join(err, l.discard(b))
@@ -196,6 +196,27 @@ func (b *box) start() error {
 	}
 	b.reap() // from here on the number may become another's
 	return err
+}
+
+// furnish gives the box its mounts while the agent sets itself up. The stage has changed
+// its root by now: the box has its own copy of the mounts, and what is added stays.
+func (l *Launcher) furnish(b *box) (err error) {
+	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
+		return err
+	}
+	if err := b.stillThere(); err != nil {
+		return err
+	}
+	furnished := make(chan error, 1)
+	go func() {
+		err := b.root.Hide()
+		if err == nil {
+			err = l.attachMounts(b)
+		}
+		furnished <- err
+	}()
+	err = l.greetAgent(b)
+	return errors.Join(err, <-furnished)
 }
 
 // agentProcess is PID 1. The files stay the caller's.

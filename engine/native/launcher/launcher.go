@@ -57,6 +57,14 @@ type Launcher struct {
 	requests sync.WaitGroup
 }
 
+// quietLibcontainer leaves its reports to the errors that it returns, and starts its init
+// stage with the one processor that the stage would else reduce itself to, after it has
+// looked for a limit and stopped its threads.
+func quietLibcontainer() {
+	logrus.SetLevel(logrus.ErrorLevel)
+	os.Setenv("GOMAXPROCS", "1") // of the stage: this process has read its own
+}
+
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 func Main(stateDir string) error {
@@ -66,7 +74,7 @@ func Main(stateDir string) error {
 	// Its end is the client's, or SIGKILL: signals that reach a whole session or
 	// service must not stop it in the middle of removing boxes.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
-	logrus.SetLevel(logrus.ErrorLevel) // libcontainer's; what matters comes back as an error
+	quietLibcontainer()
 	client, err := wire.FileConn(os.NewFile(clientFD, "client"))
 	if err != nil {
 		return err

@@ -16,7 +16,6 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
-	"github.com/sirupsen/logrus"
 	"golang.org/x/sys/unix"
 )
 
@@ -52,7 +51,7 @@ func Service(o ServiceOptions) error {
 		return err
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
-	logrus.SetLevel(logrus.ErrorLevel)
+	quietLibcontainer()
 	listener, err := o.listen()
 	if err != nil {
 		return err
