@@ -28,6 +28,12 @@ func (c *conn) shut(code int, reason string) {
 	c.meter.finish(c.d.times.linger)
 }
 
+// isTimeout reports whether err is that of a deadline.
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
 // isNet reports whether err is of the connection: there is nobody to talk to. The end of
 // the stream is none of these: the library makes a CloseError of it.
 func isNet(err error) bool {

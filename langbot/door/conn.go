@@ -1,15 +1,14 @@
 package door
 
 import (
+	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"runtime/debug"
 	"sync"
 	"time"
-	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
 
@@ -19,7 +18,8 @@ import (
 // maxInFlight is the most actions of one connection at a time.
 const maxInFlight = 128
 
-// maxAsking is the most bytes of requests under way, if there is more than one.
+// maxAsking is the most bytes of requests of one connection under way, whatever there
+// would be room for.
 const maxAsking = 64 << 20
 
 var errBusy = &protocol.Error{Text: "Runtime connection is busy (max 128 concurrent actions)"}
@@ -38,14 +38,15 @@ type conn struct {
 
 	mu      sync.Mutex
 	actions int
-	asking  int  // bytes of the requests under way
-	shutted bool // a close frame of ours was decided upon
+	asking  int   // bytes of the requests under way
+	asked   share // the same, of Memory
+	shutted bool  // a close frame of ours was decided upon
 }
 
 func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance string) *conn {
 	c := &conn{d: d, ws: ws, meter: m, info: &Conn{Remote: r.RemoteAddr, instance: instance}}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
-	c.out.init(ws, d.times.write)
+	c.out.init(ws, m, &d.memory.waiting, d.times, c.cancel)
 	ws.EnableWriteCompression(false)
 	// The library's own handler gives up after a second, and the connection with it: a
 	// peer whose event loop stalls while we write to it would be lost.
@@ -71,6 +72,9 @@ func (c *conn) serve() {
 	err := c.read()
 	c.cancel()
 	c.end(err)
+	if c.out.isCut() {
+		err = errCut
+	}
 	c.ws.Close()
 	c.out.stop()
 	c.d.leave(c)
@@ -92,40 +96,8 @@ func (c *conn) read() error {
 		if kind != websocket.TextMessage {
 			return errBinary
 		}
-		c.meter.message = time.Now().Add(c.d.times.message)
-		msg, err := readMessage(r)
-		if err != nil {
+		if err := c.receive(r); err != nil {
 			return err
-		}
-		c.meter.message = time.Time{}
-		if !utf8.Valid(msg) {
-			return errUTF8
-		}
-		c.take(msg)
-	}
-}
-
-var (
-	errBinary = errors.New("binary message")
-	errUTF8   = errors.New("text that is not UTF-8")
-)
-
-// readMessage reads all of r. It allocates no more than what really comes.
-func readMessage(r io.Reader) ([]byte, error) {
-	b := make([]byte, 0, 1<<10)
-	for {
-		n, err := r.Read(b[len(b):cap(b)])
-		b = b[:len(b)+n]
-		switch {
-		case err == io.EOF && len(b) <= protocol.MaxMessage:
-			return b, nil
-		case len(b) > protocol.MaxMessage:
-			return nil, errTooBig
-		case err != nil:
-			return nil, err
-		}
-		if len(b) == cap(b) {
-			b = append(b, 0)[:len(b)]
 		}
 	}
 }
@@ -136,46 +108,60 @@ func (c *conn) take(msg []byte) {
 	switch {
 	case errors.Is(err, protocol.ErrIgnore):
 		return
-	case err == nil && c.begin(len(msg)):
-		c.wg.Go(func() { c.run(r, len(msg)) })
-		return
 	case err == nil:
-		err = errBusy
+		size := cap(msg) // what it keeps in memory
+		if err = c.begin(size); err == nil {
+			c.wg.Go(func() { c.run(r, size) })
+			return
+		}
 	}
-	if c.out.add(protocol.Failure(r.Seq, err)) {
+	if c.out.add(c.out.admit(r.Seq, protocol.Failure(r.Seq, err))) {
 		c.wg.Go(c.out.flush) // this goroutine goes on reading
 	}
 }
 
 // begin counts an action in.
-func (c *conn) begin(size int) bool {
+func (c *conn) begin(size int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.shutted || c.actions >= maxInFlight || c.actions > 0 && c.asking+size > maxAsking {
-		return false
+	switch {
+	case c.shutted || c.actions >= maxInFlight || c.asking+size > maxAsking:
+		return errBusy
+	case !c.d.memory.asking.take(&c.asked, size):
+		return errAll
 	}
 	c.actions++
 	c.asking += size
-	return true
+	return nil
+}
+
+// spent counts the bytes of a request out: nobody looks at them any more.
+func (c *conn) spent(size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asking -= size
+	c.d.memory.asking.give(&c.asked, size)
 }
 
 // run does one action and answers it.
 func (c *conn) run(r protocol.Request, size int) {
+	seq := bytes.Clone(r.Seq) // it is a piece of the message
 	data, err := c.do(r)
 	var b []byte
 	switch {
 	case c.ctx.Err() != nil: // nobody is there for the answer
 	case err != nil:
-		b = protocol.Failure(r.Seq, err)
+		b = protocol.Failure(seq, err)
 	default:
-		b = protocol.Success(r.Seq, data)
+		b = protocol.Success(seq, data)
 	}
+	c.spent(size) // before there is room for the reply: one is never kept for the other
+	out := c.out.admit(seq, b)
 	// Before the peer can have the answer, and not before that counts among those to be
 	// written: in between, more would be begun than there is room for.
 	c.mu.Lock()
 	c.actions--
-	c.asking -= size
-	flush := b != nil && c.out.add(b)
+	flush := c.out.add(out)
 	c.mu.Unlock()
 	if flush {
 		c.out.flush()
@@ -221,10 +207,13 @@ func (c *conn) end(err error) {
 	switch {
 	case errors.Is(err, errTooBig), errors.Is(err, errFragments):
 		c.shut(websocket.CloseMessageTooBig, err.Error())
+	case errors.Is(err, errTurn):
+		c.shut(websocket.CloseTryAgainLater, err.Error())
 	case errors.Is(err, errBinary):
 		c.shut(websocket.CloseNormalClosure, "")
 	case errors.Is(err, errUTF8):
 		c.shut(websocket.CloseInvalidFramePayloadData, err.Error())
+	case errors.Is(err, context.Canceled): // of ctx: a close frame was sent
 	case isNet(err):
 		return
 	default: // of the library, which has said why if it is a matter of the protocol

@@ -25,6 +25,9 @@ type Options struct {
 	Logger *slog.Logger
 	// MaxConnections is the most connections at once, relays included; 0 is 256.
 	MaxConnections int
+	// Memory bounds the messages of all connections, together with those of other Doors
+	// that have the same; nil: by themselves.
+	Memory *Memory
 }
 
 // Door is an http.Handler for everything under LangBot's address. It is safe for
@@ -32,6 +35,7 @@ type Options struct {
 type Door struct {
 	b        Backend
 	o        Options
+	memory   *Memory
 	token    [sha256.Size]byte
 	times    times
 	seldom   seldom
@@ -58,11 +62,15 @@ type times struct {
 	message time.Duration // from the first to the last byte of a message
 	write   time.Duration // for one reply, and a second more per MiB
 	linger  time.Duration // for the peer to answer a close frame
+	turn    time.Duration // for a long message, if others wait to send one
+	wait    time.Duration // for such a turn
+	stall   time.Duration // without taking anything of a reply, if there is no room for others
 }
 
 // The peer pings every 20 seconds of its own accord, but its event loop is known to
 // stall: give it more than one chance.
-var defaultTimes = times{ping: 20 * time.Second, silence: 90 * time.Second, message: 2 * time.Minute, write: 30 * time.Second, linger: 5 * time.Second}
+var defaultTimes = times{ping: 20 * time.Second, silence: 90 * time.Second, message: 2 * time.Minute, write: 30 * time.Second, linger: 5 * time.Second,
+	turn: 10 * time.Second, wait: 30 * time.Second, stall: 2 * time.Second}
 
 const defaultMaxConnections = 256
 
@@ -74,8 +82,11 @@ func New(b Backend, o Options) *Door {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	if o.Memory == nil {
+		o.Memory = NewMemory()
+	}
 	d := &Door{
-		b: b, o: o, token: sha256.Sum256([]byte(o.Token)), times: defaultTimes, pinned: o.Instance,
+		b: b, o: o, memory: o.Memory, token: sha256.Sum256([]byte(o.Token)), times: defaultTimes, pinned: o.Instance,
 		conns: map[*conn]struct{}{}, servers: map[*http.Server]struct{}{},
 		// With a size for reading, the Upgrader reads through the connection that it is
 		// given, and not through the buffer that net/http had.

@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -36,9 +37,29 @@ type meter struct {
 	// between messages.
 	message time.Time
 
+	// moved is when the peer has last taken something, by now.
+	moved atomic.Int64
+
 	mu sync.Mutex
 	// last is until when the peer may send anything; zero is for ever.
 	last time.Time
+	// until is the deadline of the read under way, but for turn.
+	until time.Time
+	// turn is until when the message has to be complete because others wait; zero: none do.
+	turn time.Time
+}
+
+// Write notes how the peer takes what is written, piece by piece.
+func (m *meter) Write(p []byte) (n int, err error) {
+	const piece = 64 << 10
+	for {
+		k, err := m.Conn.Write(p[n:min(len(p), n+piece)])
+		n += k
+		if err != nil || n == len(p) {
+			return n, err
+		}
+		m.moved.Store(int64(now()))
+	}
 }
 
 // Read returns no byte beyond a violation.
@@ -50,6 +71,9 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := m.Conn.Read(p)
+	for n == 0 && isTimeout(err) && m.early() {
+		n, err = m.Conn.Read(p)
+	}
 	good, broken := m.frames.feed(p[:n])
 	if broken == nil {
 		return n, err
@@ -69,7 +93,37 @@ func (m *meter) extend() error {
 			until = t
 		}
 	}
-	return m.Conn.SetReadDeadline(until)
+	m.until = until
+	return m.Conn.SetReadDeadline(m.deadlineLocked())
+}
+
+func (m *meter) deadlineLocked() time.Time {
+	if !m.turn.IsZero() && m.turn.Before(m.until) {
+		return m.turn
+	}
+	return m.until
+}
+
+// early reports whether there is time left, because a deadline was taken back.
+func (m *meter) early() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return time.Now().Before(m.deadlineLocked())
+}
+
+// hurry has the message that is being read end by then; zero takes that back.
+func (m *meter) hurry(until time.Time) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turn = until
+	m.Conn.SetReadDeadline(m.deadlineLocked())
+}
+
+// late reports whether the message has taken longer than others can wait for it.
+func (m *meter) late() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return !m.turn.IsZero() && !time.Now().Before(m.turn)
 }
 
 // finish lets the peer send for this much longer.
@@ -77,7 +131,7 @@ func (m *meter) finish(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if until := time.Now().Add(d); m.last.IsZero() || until.Before(m.last) {
-		m.last = until
+		m.last, m.until = until, until
 		m.Conn.SetReadDeadline(until)
 	}
 }

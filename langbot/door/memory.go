@@ -1,0 +1,56 @@
+package door
+
+import "github.com/boxd/boxd/langbot/protocol"
+
+// Memory bounds what the messages of all connections take, of every Door that it is
+// given to. It has three parts, which never wait for one another:
+//
+//	reading  messages that are being read     a long one waits for its turn
+//	asking   requests under way               one more is answered with errAll
+//	waiting  replies that are to be written   who takes nothing is cut, else errReplies
+//
+// In each of them every connection has `own` bytes to itself, so that whatever others do
+// there is room for a message of the usual size, and for its reply. Beyond these a
+// connection can have as much as it leaves to the others: alone half of a part, a third
+// beside another that has as much, and so on. So one that comes later finds room, too,
+// and smaller messages find it for longer than larger ones.
+//
+// The most that there can be is maxReaders*perReader + mostAsking + mostWaiting,
+// 1008 MiB, and less than 512 KiB for each connection: own bytes in each part, half as much
+// again while a short message grows, and refusals (see sender.admit).
+type Memory struct {
+	reading readers
+	asking  pool
+	waiting pool
+}
+
+const (
+	// own is what a connection has to itself: more than a chunk of a file, which is the
+	// longest message that clients send as a matter of course.
+	own = 64 << 10
+	// maxReaders is how many messages longer than own can be read at once. Nobody knows
+	// how long they become, so each counts as the longest.
+	maxReaders  = 10
+	mostAsking  = 256 << 20
+	mostWaiting = 512 << 20
+	// perReader is what reading a message takes: while its buffer grows, there are two.
+	perReader = protocol.MaxMessage * 3 / 2
+)
+
+var (
+	errAll = &protocol.Error{Class: protocol.BoxError,
+		Text: "the requests under way on all connections have more bytes than the server takes: try again later"}
+	errReplies = &protocol.Error{Class: protocol.BoxError,
+		Text: "the replies waiting on all connections have more bytes than the server keeps: the reply to this request is lost"}
+)
+
+// NewMemory returns a Memory of the usual size.
+func NewMemory() *Memory { return newMemory(maxReaders, mostAsking, mostWaiting) }
+
+func newMemory(readers, asking, waiting int) *Memory {
+	m := new(Memory)
+	m.reading.free = readers
+	m.asking.init(asking)
+	m.waiting.init(waiting)
+	return m
+}

@@ -1,0 +1,150 @@
+package door
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// pool is a number of bytes that connections share; see Memory for how. Its users never
+// wait for anything but the end of connections that were cut.
+type pool struct {
+	most int
+
+	mu     sync.Mutex
+	used   int // by all shares, beyond what is their own
+	peak   int // the highest that used has been
+	dying  int // the part of used that belongs to shares that are dying
+	shares map[*share]struct{}
+	freed  sync.Cond // used has become less, or a share is dying
+}
+
+// share is what one connection has of a pool.
+type share struct {
+	cut   func()        // ends the connection and gives back all; nil if nobody may
+	moved *atomic.Int64 // when its peer has last taken something, by now; with cut
+
+	// Guarded by pool.mu.
+	used  int
+	dying bool // cut was called or is about to be: it gets nothing more
+}
+
+func (p *pool) init(most int) {
+	p.most, p.shares, p.freed.L = most, map[*share]struct{}{}, &p.mu
+}
+
+// beyond is the part of n bytes that is not a connection's own.
+func beyond(n int) int { return max(0, n-own) }
+
+// fitsLocked reports whether s may have n bytes more once `coming` have come back: its
+// own, or so many that it leaves as many to others.
+func (p *pool) fitsLocked(s *share, n, coming int) bool {
+	has := beyond(s.used + n)
+	more := has - beyond(s.used)
+	return more == 0 || has <= p.most-(p.used-coming)-more
+}
+
+// take takes n bytes, if s may have them.
+func (p *pool) take(s *share, n int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s.dying || !p.fitsLocked(s, n, 0) {
+		return false
+	}
+	p.addLocked(s, n)
+	return true
+}
+
+// press is take, and makes room: of the connections whose peer has taken nothing for
+// this long, those that have the most are cut until there is enough. Where that would
+// not do, none is but s, if its own peer is such a one.
+func (p *pool) press(s *share, n int, stall time.Duration) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !s.dying && !p.fitsLocked(s, n, 0) {
+		if p.fitsLocked(s, n, p.dying) {
+			p.freed.Wait() // not for long: their connections are closed
+			continue
+		}
+		v, others := p.stalledLocked(s, stall)
+		if !p.fitsLocked(s, n, p.dying+others) {
+			if !s.stalledLocked(stall) {
+				return false
+			}
+			v = s
+		}
+		v.dying = true
+		p.dying += beyond(v.used)
+		p.freed.Broadcast()
+		p.mu.Unlock()
+		v.cut()
+		p.mu.Lock()
+	}
+	if s.dying {
+		return false
+	}
+	p.addLocked(s, n)
+	return true
+}
+
+// stalledLocked returns the share that has the most of those that nobody takes from, and
+// what others than s have of these.
+func (p *pool) stalledLocked(s *share, stall time.Duration) (most *share, others int) {
+	for o := range p.shares {
+		if !o.stalledLocked(stall) {
+			continue
+		}
+		if o != s {
+			others += beyond(o.used)
+		}
+		if most == nil || o.used > most.used {
+			most = o
+		}
+	}
+	return most, others
+}
+
+// stalledLocked reports whether s has something that its peer does not take, and others
+// could have.
+func (s *share) stalledLocked(stall time.Duration) bool {
+	return !s.dying && s.cut != nil && beyond(s.used) > 0 && now()-time.Duration(s.moved.Load()) >= stall
+}
+
+func (p *pool) addLocked(s *share, n int) {
+	if n == 0 {
+		return
+	}
+	if s.used == 0 {
+		p.shares[s] = struct{}{}
+		if s.moved != nil {
+			s.moved.Store(int64(now())) // there was nothing to take until now
+		}
+	}
+	p.used += beyond(s.used+n) - beyond(s.used)
+	p.peak = max(p.peak, p.used)
+	s.used += n
+}
+
+// give gives n bytes back.
+func (p *pool) give(s *share, n int) {
+	if n == 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	less := beyond(s.used) - beyond(s.used-n)
+	s.used -= n
+	p.used -= less
+	if s.dying {
+		p.dying -= less
+	}
+	if s.used == 0 {
+		delete(p.shares, s)
+	}
+	p.freed.Broadcast()
+}
+
+var epoch = time.Now()
+
+// now is the time by a clock that nobody sets.
+func now() time.Duration { return time.Since(epoch) }

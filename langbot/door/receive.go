@@ -1,0 +1,89 @@
+package door
+
+import (
+	"errors"
+	"io"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxd/boxd/langbot/protocol"
+)
+
+var (
+	errBinary = errors.New("binary message")
+	errUTF8   = errors.New("text that is not UTF-8")
+)
+
+// receive reads one message and begins what it asks for. What it reads counts as being
+// read until it counts as a request under way, or is dropped.
+func (c *conn) receive(r io.Reader) error {
+	var t *turn // nil: the message is a short one so far
+	long := func() error {
+		next := &turn{meter: c.meter, length: c.d.times.turn}
+		if err := c.d.memory.reading.enter(c.ctx, next, c.d.times.wait); err != nil {
+			return err
+		}
+		t = next
+		c.meter.message = time.Now().Add(c.d.times.message) // it was not the peer that took time
+		return nil
+	}
+	defer func() {
+		if t != nil {
+			c.d.memory.reading.leave(t)
+		}
+	}()
+	c.meter.message = time.Now().Add(c.d.times.message)
+	msg, err := readMessage(r, long)
+	if isTimeout(err) && c.meter.late() {
+		return errTurn
+	}
+	c.meter.message = time.Time{}
+	switch {
+	case err != nil:
+		return err
+	case !utf8.Valid(msg):
+		return errUTF8
+	}
+	c.take(msg)
+	return nil
+}
+
+// readMessage reads all of r, and calls long before it takes more than own bytes for it.
+// It allocates no more than twice what really comes.
+func readMessage(r io.Reader, long func() error) ([]byte, error) {
+	b := make([]byte, 0, 1<<10)
+	for {
+		if len(b) == protocol.MaxMessage {
+			return b, atEnd(r)
+		}
+		if len(b) == cap(b) {
+			if cap(b) == own {
+				if err := long(); err != nil {
+					return nil, err
+				}
+			}
+			b = append(make([]byte, 0, min(2*cap(b), protocol.MaxMessage)), b...)
+		}
+		n, err := r.Read(b[len(b):cap(b)])
+		b = b[:len(b)+n]
+		switch {
+		case err == io.EOF:
+			return b, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// atEnd is nil if there is nothing more in r.
+func atEnd(r io.Reader) error {
+	var more [1]byte
+	switch n, err := io.ReadFull(r, more[:]); {
+	case n > 0:
+		return errTooBig
+	case err == io.EOF:
+		return nil
+	default:
+		return err
+	}
+}

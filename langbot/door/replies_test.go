@@ -1,0 +1,132 @@
+package door
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+)
+
+// TestReplyReaders has 100 connections that ask for much and read nothing. They are cut,
+// and one that reads is not.
+func TestReplyReaders(t *testing.T) {
+	const attackers, each = 100, 20
+	m := newMemory(1, 16<<20, 8<<20)
+	b := newBackend(sized)
+	// Everyone counts as one who takes nothing, the good client too: it is spared
+	// because it never has the most.
+	_, addr := serveTight(t, m, b, func(t *times) { t.stall = 0 })
+	victim := dial(t, addr, false)
+	var all []*raw
+	for i := range attackers {
+		c := dialRude(t, addr)
+		all = append(all, c)
+		c.Write(bytes.Repeat(frame(0x81, []byte(request(1, fmt.Sprint(128<<10)))), each)) // it may be cut meanwhile
+		ask(t, victim, request(i, "100"))
+		ask(t, victim, request(i, fmt.Sprint(100_000)))
+	}
+	m.waiting.check(t)
+	ask(t, victim, request(1, fmt.Sprint(3<<20))) // one that takes much is not cut for it, and finds room
+	for range attackers / 2 {                     // 8 MiB and what the kernel takes are not enough for so many
+		<-b.over
+	}
+	ask(t, victim, request(1, "100"))
+	for _, c := range all {
+		c.Close()
+	}
+	victim.Close()
+	for range attackers - attackers/2 + 1 {
+		<-b.over
+	}
+	m.wantEmpty(t, 1)
+}
+
+// TestTooManyReplies: who reads what it gets is never cut, but refused.
+func TestTooManyReplies(t *testing.T) {
+	const clients, each = 20, 20
+	m := newMemory(1, 16<<20, 4<<20)
+	b := newBackend(sized)
+	d, addr := serveTight(t, m, b, func(t *times) { t.stall = time.Hour })
+	var all []*websocket.Conn
+	for range clients {
+		ws := dial(t, addr, false)
+		all = append(all, ws)
+		for i := range each {
+			send(t, ws, request(i, fmt.Sprint(256<<10)))
+		}
+		send(t, ws, request(each, "1"))
+	}
+	eventually(t, "all replies are there", func() bool { return b.count() == clients*(each+1) && d.actions() == 0 })
+	m.waiting.check(t)
+	refused := 0
+	for _, ws := range all {
+		for range each + 1 {
+			switch a := recv(t, ws); {
+			case a.Code == 0:
+			case a.Message == "BoxError: "+errReplies.Text:
+				refused++
+				if string(a.Seq) == fmt.Sprint(each) {
+					t.Error("a small reply was refused")
+				}
+			default:
+				t.Errorf("got %+v", a)
+			}
+		}
+	}
+	for _, ws := range all {
+		ask(t, ws, request(1, fmt.Sprint(256<<10))) // there is room again
+	}
+	if refused == 0 || len(b.over) > 0 {
+		t.Errorf("%d were refused, %d cut", refused, len(b.over))
+	}
+	for _, ws := range all {
+		ws.Close()
+	}
+	for range all {
+		<-b.over
+	}
+	m.wantEmpty(t, 1)
+}
+
+// TestStorm: whatever connections do, and however they end, everything comes back.
+func TestStorm(t *testing.T) {
+	const clients, rounds = 25, 4
+	m := newMemory(2, 1<<20, 2<<20)
+	b := newBackend(sized)
+	_, addr := serveTight(t, m, b, func(t *times) {
+		t.turn, t.wait, t.stall, t.linger = 20*time.Millisecond, 100*time.Millisecond, 0, 50*time.Millisecond
+	})
+	var wg sync.WaitGroup
+	for range clients {
+		wg.Go(func() {
+			for range rounds {
+				c := dialRude(t, addr)
+				n := rand.IntN(10)
+				for range n {
+					c.Write(frame(0x81, []byte(request(1, fmt.Sprint(rand.IntN(1<<18))))))
+					c.Write(frame(0x81, message(100+rand.IntN(100_000))))
+				}
+				if rand.IntN(3) == 0 {
+					c.Write(unfinished()[:rand.IntN(1<<20)])
+				}
+				if n > 0 && rand.IntN(2) == 0 {
+					c.try()
+				}
+				if rand.IntN(2) == 0 {
+					c.Conn.(*net.TCPConn).SetLinger(-1)
+				}
+				c.Close()
+			}
+		})
+	}
+	wg.Wait()
+	for range clients * rounds {
+		<-b.over
+	}
+	m.wantEmpty(t, 2)
+}
