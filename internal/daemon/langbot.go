@@ -72,7 +72,8 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	if err != nil {
 		return fmt.Errorf("langbot: %w", err)
 	}
-	o := langbotdoor.Options{Token: c.Token, Instance: c.InstanceID, Logger: d.log, MaxConnections: c.MaxConnections}
+	o := langbotdoor.Options{Token: c.Token, Instance: c.InstanceID, Logger: d.log, MaxConnections: c.MaxConnections,
+		Memory: langbotdoor.NewMemory()} // one for both doors
 	if d.second.listener != nil {
 		d.second.tcp = langbotdoor.New(d.second.server, o)
 	}
