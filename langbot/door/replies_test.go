@@ -46,6 +46,24 @@ func TestReplyReaders(t *testing.T) {
 	m.wantEmpty(t, 1)
 }
 
+// TestCutAtOnce: what is cut gives room at once, even if its reader waits behind its
+// writer to answer a ping.
+func TestCutAtOnce(t *testing.T) {
+	m := newMemory(1, 1<<20, 8<<20)
+	b := newBackend(sized)
+	_, addr := serveTight(t, m, b, func(t *times) { t.stall, t.write = 0, time.Hour })
+	c := dialRude(t, addr)
+	c.write(frame(0x81, []byte(request(1, fmt.Sprint(4_000_000)))))
+	c.r.Peek(2) // it is being written
+	c.write(frame(0x89, []byte("?")))
+	ws := dial(t, addr, false)
+	ask(t, ws, request(1, fmt.Sprint(3<<20)))
+	<-b.over
+	ws.Close()
+	<-b.over
+	m.wantEmpty(t, 1)
+}
+
 // TestTooManyReplies: who reads what it gets is never cut, but refused.
 func TestTooManyReplies(t *testing.T) {
 	const clients, each = 20, 20
