@@ -224,7 +224,7 @@ func agentProcess(control, cgroup *os.File) *libcontainer.Process {
 	return &libcontainer.Process{
 		Init:       true,
 		Args:       []string{"/proc/self/exe", "agent"},
-		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug},
+		Env:        []string{"PATH=/usr/bin:/bin", "HOME=/", agentDebug, agentProcs},
 		Cwd:        "/",
 		UID:        agentID,
 		GID:        agentID,
