@@ -31,8 +31,8 @@ func (b *bench) serve(args ...string) (*served, error) {
 		return nil, err
 	}
 	d, err := daemon.Start(daemon.Config{
-		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir,
-		Args: append([]string{"--stop-sessions", "--runtime-dir", filepath.Join(b.scratch, filepath.Base(dir))}, args...),
+		Boxd: filepath.Join(b.bin, "boxd"), Init: filepath.Join(b.bin, "boxd-init"), Dir: dir, Runtime: filepath.Join(b.scratch, filepath.Base(dir)),
+		Args: append([]string{"--stop-sessions"}, args...),
 	})
 	if err != nil {
 		return nil, err

@@ -241,7 +241,11 @@ func (d *door) processorTime() (alone, all time.Duration, err error) {
 		return 0, 0, err
 	}
 	all = alone
-	for _, launcher := range d.Find(daemon.Launcher) {
+	launchers := d.Find(daemon.Launcher)
+	if len(launchers) != 1 {
+		return 0, 0, fmt.Errorf("the daemon has %d launchers", len(launchers))
+	}
+	for _, launcher := range launchers {
 		for _, pid := range append(children(launcher), launcher) {
 			used, err := processorTime(pid)
 			if err != nil {

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,8 @@ type Config struct {
 	// nothing is ever mounted into a box. The daemon keeps
 	// its state, its socket and its log in it.
 	Dir string
+	// Runtime is the runtime directory. Empty: "run" in the state directory.
+	Runtime string
 	// Args are further arguments of "boxd serve".
 	Args []string
 }
@@ -50,6 +53,8 @@ func (d *Daemon) State() string  { return filepath.Join(d.Dir, "state") }
 func (d *Daemon) Socket() string { return filepath.Join(d.Dir, "state", "boxd.sock") }
 func (d *Daemon) Log() string    { return filepath.Join(d.Dir, "log") }
 
+func (d *Daemon) runtime() string { return cmp.Or(d.Runtime, filepath.Join(d.State(), "run")) }
+
 // Start runs the daemon again after it ended.
 func (d *Daemon) Start() error {
 	ready, err := listenReady(filepath.Join(d.Dir, "notify"))
@@ -62,7 +67,7 @@ func (d *Daemon) Start() error {
 		return err
 	}
 	defer log.Close()
-	args := append([]string{"serve", "--state-dir", d.State(), "--init", d.Init}, d.Args...)
+	args := append([]string{"serve", "--state-dir", d.State(), "--runtime-dir", d.runtime(), "--init", d.Init}, d.Args...)
 	d.cmd = exec.Command(d.Boxd, args...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))

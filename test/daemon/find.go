@@ -20,7 +20,7 @@ const (
 // Find lists the processes that play role for this daemon. There is a moment in
 // which there is none, and one in which the child of one looks like it.
 func (d *Daemon) Find(role Role) (pids []int) {
-	runtime := filepath.Join(d.State(), "run")
+	runtime := d.runtime()
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, name := range names {
 		b, err := os.ReadFile(name)
