@@ -15,7 +15,7 @@ import "github.com/boxd/boxd/langbot/protocol"
 // beside another that has as much, and so on. So one that comes later finds room, too,
 // and smaller messages find it for longer than larger ones.
 //
-// The most that there can be is maxReaders*perReader + mostAsking + mostWaiting,
+// The most that there can be is mostReading + mostAsking + mostWaiting,
 // 1008 MiB, and less than 512 KiB for each connection: own bytes in each part, half as much
 // again while a short message grows, and refusals (see sender.admit).
 type Memory struct {
@@ -28,13 +28,14 @@ const (
 	// own is what a connection has to itself: more than a chunk of a file, which is the
 	// longest message that clients send as a matter of course.
 	own = 64 << 10
-	// maxReaders is how many messages longer than own can be read at once. Nobody knows
-	// how long they become, so each counts as the longest.
-	maxReaders  = 10
+
+	mostReading = 240 << 20
 	mostAsking  = 256 << 20
 	mostWaiting = 512 << 20
-	// perReader is what reading a message takes: while its buffer grows, there are two.
-	perReader = protocol.MaxMessage * 3 / 2
+	// maxReaders is how many messages longer than own can be read at once. Nobody knows
+	// how long they become, so each counts as the longest, and while its buffer grows
+	// there are two.
+	maxReaders = mostReading / (protocol.MaxMessage * 3 / 2)
 )
 
 var (
