@@ -11,7 +11,7 @@ import (
 
 // ensure returns the session that spec asks for, which is made if it is missing, and
 // whose mounts are changed if they differ. made is what it is like if this call made it.
-func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *session.View, err error) {
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *made, err error) {
 	physical, err := k.at.Physical(spec.SessionID)
 	if err != nil {
 		return nil, nil, err
@@ -46,6 +46,12 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 	}
 }
 
+// made is a new session. It is on disk when recorded says so, or a command in it has ended.
+type made struct {
+	session.View
+	recorded func() error
+}
+
 // reuse returns a session that is as it should be; nil, nil if something has to be done
 // first.
 func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
@@ -65,7 +71,7 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 }
 
 // create makes a session. Its lock is held.
-func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *session.View, error) {
+func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *made, error) {
 	s := k.s
 	r, err := k.request(spec)
 	if err != nil {
@@ -85,19 +91,19 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 		s.forget(b)
 		return nil, nil, err
 	}
-	view, err := s.sessions.Ensure(ctx, k.who(), b.key, r)
+	view, recorded, err := s.sessions.Prepare(ctx, k.who(), b.key, r)
 	if err == nil && !view.Created || errors.Is(err, session.ErrConflict) {
 		// One that is on no record: what it is, and what is in it, is not known.
 		if err = s.sessions.Remove(ctx, k.who(), b.key); err == nil || errors.Is(err, session.ErrNotFound) {
-			view, err = s.sessions.Ensure(ctx, k.who(), b.key, r)
+			view, recorded, err = s.sessions.Prepare(ctx, k.who(), b.key, r)
 		}
 	}
-	made := err == nil
+	there := err == nil
 	if e := noted.wait(); err == nil {
 		err = e
 	}
 	if err != nil {
-		if made {
+		if there {
 			s.background(func(ctx context.Context) { _ = s.sessions.Remove(ctx, s.self(), b.key) }) // it is tried again by itself
 		}
 		s.forget(b)
@@ -106,7 +112,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()
-	return b, &view, nil
+	return b, &made{view, recorded}, nil
 }
 
 // remount changes the mounts of a live session. Its lock is held.

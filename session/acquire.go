@@ -14,11 +14,25 @@ type use struct {
 	s                  *session
 	box                engine.LiveBox
 	created, recreated bool
+	recording          *recording // of the box
 }
 
-// acquire gets a hold on session key; with a, as a has it, and made if it is missing.
-// ctx bounds only the waiting and the making.
+// acquire gets a hold on session key, which is on disk; with a, as a has it, and made if
+// it is missing. ctx bounds only the waiting and the making.
 func (m *Manager) acquire(ctx context.Context, c Caller, key Key, a *asked) (*use, error) {
+	u, err := m.acquireEarly(ctx, c, key, a)
+	if err != nil {
+		return nil, err
+	}
+	if err := u.awaitRecord(); err != nil {
+		u.release()
+		return nil, err
+	}
+	return u, nil
+}
+
+// acquireEarly is acquire for a caller that calls awaitRecord itself, before it answers.
+func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked) (*use, error) {
 	for {
 		s, fresh, err := m.lookup(key, a != nil)
 		if err != nil {
@@ -80,7 +94,17 @@ func (s *session) tryUse(a *asked) *use {
 func (s *session) useLocked() *use {
 	s.uses++
 	s.touch()
-	return &use{s: s, box: s.box}
+	return &use{s: s, box: s.box, recording: s.recording}
+}
+
+// awaitRecord waits until it is on disk that the box runs. Who answers for the session
+// has waited for that: what is known outside is true after a crash.
+func (u *use) awaitRecord() error {
+	if u.recording == nil {
+		return nil
+	}
+	<-u.recording.done
+	return u.recording.err
 }
 
 // release gives the hold back.

@@ -16,8 +16,8 @@ import (
 // record with the id of the box and the box, which are made side by side: whenever this
 // process dies, its successor knows what may be there. A box without a record is a stray
 // one to it, and a record without a box is of a session that nobody has seen. That the box
-// runs is recorded without waiting: a successor that finds the older record takes it from
-// the box itself. On failure there is no box.
+// runs is recorded while its first command may run already: see use.awaitRecord. On
+// failure there is no box.
 func (s *session) build(ctx context.Context) error {
 	s.mu.Lock()
 	s.generation++
@@ -26,8 +26,11 @@ func (s *session) build(ctx context.Context) error {
 	s.mu.Unlock()
 	box, err := s.makeBox(ctx)
 	recorded := begun.wait()
+	if recorded != nil {
+		s.m.report(s.key, "", recorded.Error())
+	}
 	if err != nil {
-		return errors.Join(err, recorded)
+		return err
 	}
 	if err = recorded; err == nil {
 		err = s.adoptBox(box)
@@ -68,43 +71,74 @@ func (s *session) adoptBox(box engine.LiveBox) error {
 		return errRemoved
 	}
 	s.box, s.state = box, Running
-	running := s.recordRunningLocked()
+	volume := volumeOf(s.resolved)
+	if !s.m.volumes.isKept(volume) {
+		volume = ""
+	}
+	r := s.recordBoxLocked(volume)
 	s.mu.Unlock()
 	s.touch()
-	if !s.m.spawn(func() { s.watch(box) }) || !s.m.spawn(func() { s.confirm(box, running) }) {
+	begun := s.m.spawn(func() {
+		s.m.wg.Go(func() { s.confirm(r) })
+		s.watch(box)
+	})
+	if !begun {
+		s.mu.Lock()
+		s.box = nil
+		s.mu.Unlock()
+		_ = r.await() // for those who have got hold of the session
 		return ErrClosed
 	}
 	s.arm()
 	return nil
 }
 
-// recordRunningLocked records that the box runs, and whose the volume is from now on.
-func (s *session) recordRunningLocked() *pending {
-	changes := []change{s.recordLocked().put()}
-	if volume := volumeOf(s.resolved); s.m.volumes.isKept(volume) {
-		s.m.volumes.claim(volume)
-		changes = append(changes, change{metaBucket, keptKey(volume), nil})
-	}
-	return s.m.store.enqueue(changes...)
+// recording is an attempt to record that a box runs.
+type recording struct {
+	m      *Manager
+	volume string // was kept for the session and is its own from then on; mostly empty
+	queued *pending
+	done   chan struct{} // closed when err is known
+	err    error
 }
 
-// confirm waits until it is recorded that box runs. A record that cannot be written, such
-// as on a full disk, is tried again as long as it would be true.
-func (s *session) confirm(box engine.LiveBox, running *pending) {
-	err := running.wait()
+// recordBoxLocked begins to record the session as it is with its new box. The caller calls
+// await.
+func (s *session) recordBoxLocked(volume string) *recording {
+	changes := []change{s.recordLocked().put()}
+	if volume != "" {
+		changes = append(changes, change{metaBucket, keptKey(volume), nil})
+	}
+	s.recording = &recording{m: s.m, volume: volume, queued: s.m.store.enqueue(changes...), done: make(chan struct{})}
+	return s.recording
+}
+
+// await ends the attempt. It is called once; everybody else waits for done.
+func (r *recording) await() error {
+	if r.err = r.queued.wait(); r.err == nil && r.volume != "" {
+		r.m.volumes.claim(r.volume)
+	}
+	close(r.done)
+	return r.err
+}
+
+// confirm waits until r is on disk. What cannot be written, such as on a full disk, is
+// tried again, whatever has become of the box; until then nobody can use the session.
+func (s *session) confirm(r *recording) {
+	err := r.await()
 	if err == nil || s.m.ctx.Err() != nil {
 		return
 	}
 	s.m.report(s.key, "", "recording that its box runs (it is tried again): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
-		if s.box != box || s.state != Running || s.removing {
+		if s.recording != r || s.removing || s.gone {
 			s.mu.Unlock()
 			return nil
 		}
-		running := s.recordRunningLocked()
+		r = s.recordBoxLocked(r.volume)
 		s.mu.Unlock()
-		return running.wait()
+		return r.await()
 	})
 }
 

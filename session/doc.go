@@ -16,7 +16,7 @@
 //	volumes.looking  one who asks for the volumes of the engine at a time
 //	Manager.mu   the registry and the heap of deadlines; never over I/O
 //	session.mu   fields of one session and its processes; never over I/O
-//	leaves       events, errors, counters, the queue of the database
+//	leaves       events, errors, counters, the queue of the database, what is known of volumes
 //
 // Manager.mu and session.mu are never held together, so a list of sessions waits
 // for no session, and no session for a list.

@@ -73,16 +73,30 @@ func (s *session) compare(c Caller, have policy.Resolved, a *asked) (mountDiff, 
 // the policy has decided about them. A session that is being removed is waited for,
 // and made anew.
 func (m *Manager) Ensure(ctx context.Context, c Caller, key Key, r policy.Request) (View, error) {
+	v, recorded, err := m.Prepare(ctx, c, key, r)
+	if err == nil {
+		err = recorded()
+	}
+	if err != nil {
+		return View{}, err
+	}
+	return v, nil
+}
+
+// Prepare is Ensure for a caller who runs something in the session before anybody hears
+// of it. It does not wait until the session is on disk: all others do before they return,
+// and so does recorded, whose error means that it is not. It is nil with an err.
+func (m *Manager) Prepare(ctx context.Context, c Caller, key Key, r policy.Request) (v View, recorded func() error, err error) {
 	key, a, err := m.resolve(c, key, &r)
 	if err != nil {
-		return View{}, err
+		return View{}, nil, err
 	}
-	u, err := m.acquire(ctx, c, key, a)
+	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
-		return View{}, err
+		return View{}, nil, err
 	}
 	defer u.release()
-	return u.view(), nil
+	return u.view(), u.awaitRecord, nil
 }
 
 // view is the session, and what was done for this use.

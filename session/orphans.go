@@ -105,7 +105,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		}
 	}
 	for name := range m.volumes.kept {
-		if !there[name] || owned[name] { // a session that has it was recorded last
+		if !there[name] {
 			delete(m.volumes.kept, name)
 			changes = append(changes, change{metaBucket, keptKey(name), nil})
 		}

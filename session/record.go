@@ -50,6 +50,8 @@ type processRecord struct {
 	StartedAt  time.Time      `json:"started_at"`
 	EndedAt    time.Time      `json:"ended_at,omitzero"`
 	Result     *engine.Result `json:"result,omitempty"`
+	// Replaces is the process that had the id, while this one is only starting.
+	Replaces *processRecord `json:"replaces,omitempty"`
 }
 
 func (r *sessionRecord) key() Key { return Key{r.Tenant, r.ID} }
@@ -143,6 +145,8 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 		err = fmt.Errorf("has ended without a result")
 	case r.Key == "":
 		err = fmt.Errorf("no key")
+	case r.Replaces != nil && (r.Replaces.ID != r.ID || r.Replaces.key() != r.key() || r.Replaces.Key == "" || !r.Replaces.State.Ended() || r.Replaces.Result == nil):
+		err = fmt.Errorf("replaces what has not ended")
 	default:
 		err = policy.ValidateProcessID(r.ID)
 	}

@@ -160,11 +160,7 @@ func TestCrashDuring(t *testing.T) {
 		ok func(b *bench) bool
 	}{
 		{"create", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
-		{"created", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, // its box is whole: nobody knows who has seen it
-			func(b *bench) bool {
-				v, err := b.Get(keyB)
-				return len(b.List("")) == 2 && err == nil && v.State == Running
-			}},
+		{"created", func(b *bench) { b.Ensure(ctx, me, keyB, policy.Request{}) }, func(b *bench) bool { return len(b.List("")) == 1 }},
 		{"remove", func(b *bench) { b.Remove(ctx, me, keyA) }, func(b *bench) bool { return len(b.List("")) == 0 }},
 		{"launch", func(b *bench) { b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}) },
 			func(b *bench) bool { l, _ := b.Processes(keyA); return len(l) == 0 }},
@@ -419,19 +415,25 @@ func second[T any](_ T, err error) error { return err }
 
 // breakStore makes all writes fail until mend is called.
 func (b *bench) breakStore() (mend func()) {
+	good := b.swapStore(b.brokenDB())
+	return func() { b.swapStore(good) }
+}
+
+// brokenDB is a database that fails.
+func (b *bench) brokenDB() *bbolt.DB {
 	broken, err := bbolt.Open(filepath.Join(b.t.TempDir(), "broken.db"), 0o600, nil)
 	must(b.t, err)
 	must(b.t, broken.Close())
+	return broken
+}
+
+// swapStore gives the manager another database. A transaction under way ends in the old.
+func (b *bench) swapStore(db *bbolt.DB) (old *bbolt.DB) {
 	s := b.Manager.store
-	swap := func(db *bbolt.DB) *bbolt.DB {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		old := s.db
-		s.db = db
-		return old
-	}
-	good := swap(broken)
-	return func() { swap(good) }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.db = s.db, db
+	return old
 }
 
 func TestBoxThatCannotBeTakenOver(t *testing.T) {
@@ -493,10 +495,7 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
 	fails := make(chan struct{}, 1)
 	b.host.setHook(func(_ context.Context, op, _ string) error {
-		switch op {
-		case "adopt":
-			return errors.New("it is not whole")
-		case "discard":
+		if op == "discard" {
 			select {
 			case fails <- struct{}{}:
 				return errors.New("boom")
@@ -512,57 +511,36 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 	b.eventually("its end", func() bool { return b.host.box(v.Box) == nil })
 }
 
-// A session is answered for before it is recorded that its box runs, and a box can
-// outlive the daemon that has only recorded that it makes it.
-func TestAnsweredBeforeItIsRecorded(t *testing.T) {
-	for _, generation := range []int{1, 2} {
-		b := open(t)
-		ask := policy.Request{WorkspaceSize: sizeOf(8 << 20), Env: map[string]string{"A": "1"}}
-		v := b.ensure(keyA, ask)
-		if generation == 2 {
-			b.host.kill(v.Box)
-			v = b.ensure(keyA, ask)
-		}
-		if v.Generation != generation {
-			t.Fatalf("generation %d", v.Generation)
-		}
-		b.Close(ctx, false)
-		b.rewrite(keyA, func(r *sessionRecord) { r.State, r.Resolved.Env = Creating, nil }) // the box knows better
-		b.start()
-		if got := b.get(keyA); got.State != Running || got.Box != v.Box || got.Generation != generation || !slices.Contains(got.Resolved.Env, "A=1") {
-			t.Errorf("it was %+v, is %+v", v, got)
-		}
-		if again := b.ensure(keyA, ask); again.Created || again.Recreated {
-			t.Error("it was not found as it was")
-		}
-		b.restart()
-		if got := b.get(keyA); got.State != Running || got.Box != v.Box {
-			t.Errorf("after another start: %+v", got)
-		}
-		b.Close(ctx, true)
-	}
-}
-
-// The record that a box runs is written as soon as that is possible.
+// Nobody is answered for a session that is not on disk; it is recorded as soon as that is
+// possible, and can be used then.
 func TestRecordIsWrittenLater(t *testing.T) {
 	b := open(t)
 	var mend func()
 	b.host.setHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
-			b.eventually("the first record", func() bool {
-				b.Manager.store.mu.Lock()
-				defer b.Manager.store.mu.Unlock()
-				return len(b.Manager.store.queue) == 0
-			})
-			b.eventually("its transaction", func() bool { return b.recorded(keyA) == Creating })
+			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
 			mend = b.breakStore()
 		}
 		return nil
 	})
-	v := b.ensure(keyA, policy.Request{})
+	for _, what := range []string{"made", "joined"} {
+		if v, err := b.Ensure(ctx, me, keyA, policy.Request{}); err == nil {
+			t.Fatalf("%s: %+v", what, v)
+		}
+	}
 	b.host.setHook(nil)
+	if res, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err == nil {
+		t.Errorf("a command ran: %+v", res)
+	}
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); err == nil {
+		t.Error("a process was started")
+	}
 	mend()
 	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
+	v := b.ensure(keyA, policy.Request{})
+	if v.Created || v.Recreated {
+		t.Errorf("%+v", v)
+	}
 	b.restart()
 	if got := b.get(keyA); got.State != Running || got.Box != v.Box {
 		t.Errorf("it was %+v, is %+v", v, got)
@@ -589,9 +567,11 @@ func TestEmptyWorkspacesAreRemoved(t *testing.T) {
 	empty, full := filepath.Join(b.dir, "workspaces", "t", "lost"), filepath.Join(b.dir, "workspaces", "u", "lost")
 	must(t, os.Mkdir(empty, 0o700))
 	must(t, os.MkdirAll(filepath.Join(full, "file"), 0o700))
-	must(t, os.MkdirAll(filepath.Join(b.dir, "workspaces", "v"), 0o700))
+	bare, foreign := filepath.Join(b.dir, "workspaces", "v"), filepath.Join(b.dir, "workspaces", "lost+found")
+	must(t, os.MkdirAll(bare, 0o700))
+	must(t, os.MkdirAll(foreign, 0o700)) // of a file system of its own
 	b.start()
-	for path, stays := range map[string]bool{own: true, empty: false, full: true, filepath.Join(b.dir, "workspaces", "v"): false} {
+	for path, stays := range map[string]bool{own: true, empty: false, full: true, bare: false, foreign: true} {
 		if _, err := os.Lstat(path); (err == nil) != stays {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -633,4 +613,36 @@ func TestProcessesWithoutASession(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// The process that had an id is there again if the next one was only about to start.
+func TestStartThatReplacesNothing(t *testing.T) {
+	b := open(t)
+	old := b.launch(keyA, "p", "exit", "3")
+	await(t, old.Done(), "the end")
+	client, reached := b.client, make(chan struct{})
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "launch" {
+			close(reached)
+			<-client.ctx.Done()
+		}
+		return nil
+	})
+	done, m := make(chan struct{}), b.Manager
+	go func() {
+		defer close(done)
+		m.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}})
+	}()
+	await(t, reached, "the start")
+	b.crash()
+	await(t, done, "the caller")
+	b.host.setHook(nil)
+	for range 2 {
+		b.start()
+		p, err := b.Process(keyA, "p")
+		if err != nil || p.View().Key != old.View().Key || p.View().State != ProcessExited || *p.View().ExitCode != 3 || p.Live() == nil {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		b.Close(ctx, false)
+	}
 }

@@ -30,6 +30,12 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 	}
 	running := 0
 	for id, p := range s.processes {
+		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // nobody has seen it
+			p = restoreProcess(s, *p.record.Replaces)
+			s.processes[id] = p
+			changes = append(changes, p.record.put())
+		}
+		p.record.Replaces = nil
 		l := live[p.record.Key]
 		delete(live, p.record.Key)
 		switch ended := p.record.State.Ended(); {

@@ -31,6 +31,7 @@ type session struct {
 	generation int
 	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
 	boxID      string
+	recording  *recording      // the last attempt for this box; nil if it was taken over
 	resolved   policy.Resolved // replaced as a whole: views share it
 	unenforced string          // see View
 	createdAt  time.Time

@@ -109,11 +109,11 @@ func (b *bench) tryStart() error {
 // more, in the database first and then on the host, or the other way round.
 func (b *bench) crash() {
 	b.t.Helper()
+	good, broken := b.Manager.store.db, b.brokenDB() // which takes a while
 	if b.engineFirst {
 		b.client.cut()
 	}
-	good := b.Manager.store.db
-	b.breakStore()
+	b.swapStore(broken)
 	b.client.cut()
 	b.Manager.Close(context.Background(), false)
 	must(b.t, good.Close())

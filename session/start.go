@@ -123,8 +123,13 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("process %q is %s, stop it first: %w", spec.ID, state, ErrExists)
 	}
+	if old != nil {
+		before := old.record
+		p.record.Replaces = &before
+	}
 	s.processes[spec.ID] = p
 	noted := s.m.store.enqueue(p.record.put())
+	p.record.Replaces = nil // later records are without it
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
 		p.abandon(old)

@@ -35,8 +35,13 @@ func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 // note keeps a box whose note says that it is the newest one of a session that has
 // no record, and reports whether it did.
 func (r *recovery) note(box engine.LiveBox) bool {
-	rec, ok := recordOf(box)
-	if !ok {
+	var rec sessionRecord
+	spec := box.Spec()
+	if json.Unmarshal([]byte(spec.Labels[label]), &rec) != nil {
+		return false
+	}
+	rec.State, rec.Box, rec.Resolved.Spec = Running, box.ID(), spec
+	if rec.Generation < 1 || rec.validate() != nil {
 		return false
 	}
 	r.mu.Lock()
@@ -53,16 +58,6 @@ func (r *recovery) note(box engine.LiveBox) bool {
 	}
 	r.found[rec.key()] = found{rec, box}
 	return true
-}
-
-// recordOf is what a box says of its session.
-func recordOf(box engine.LiveBox) (rec sessionRecord, ok bool) {
-	spec := box.Spec()
-	if json.Unmarshal([]byte(spec.Labels[label]), &rec) != nil {
-		return rec, false
-	}
-	rec.State, rec.Box, rec.Resolved.Spec = Running, box.ID(), spec
-	return rec, rec.Generation >= 1 && rec.validate() == nil
 }
 
 // claimFound makes a session of a box that has told whose it is.

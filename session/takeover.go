@@ -12,21 +12,15 @@ import (
 // session goes on with the session of a record. An error is one of the engine, which
 // means that Open has to be tried again.
 func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
-	m, written, exists := r.m, encode(&rec), r.boxes[rec.Box]
-	var box engine.LiveBox
-	var err error
-	if rec.State == Creating && exists {
-		if box, err = r.finish(ctx, &rec); err != nil {
-			return err
-		}
-	}
+	m := r.m
 	if rec.State == Creating && rec.Generation == 1 {
 		return r.giveUp(rec) // nobody has seen it
 	}
 	s := r.restore(rec)
+	exists := r.boxes[rec.Box]
+	var box engine.LiveBox
+	var err error
 	switch {
-	case box != nil:
-		r.take(s, box)
 	case rec.State == Stopping:
 		return r.goOnRemoving(s)
 	case rec.State == Running && exists:
@@ -41,31 +35,13 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	if box == nil && exists {
 		m.discardLater(rec.Box)
 	}
-	if err := r.settle(s, box, written); err != nil {
+	if err := r.settle(s, box, encode(&rec)); err != nil {
 		return err
 	}
 	if rec.State == Running && box == nil {
 		s.tellLost(s.reason)
 	}
 	return nil
-}
-
-// finish takes over the box of a record that was written before it was made: its session
-// may have been seen. What the box says of it is newer, and rec becomes that. Without a
-// box that is whole, rec stays as it is.
-func (r *recovery) finish(ctx context.Context, rec *sessionRecord) (engine.LiveBox, error) {
-	box, err := r.m.engine.Adopt(ctx, rec.Box, engine.Spec{})
-	switch {
-	case err == nil:
-		if told, ok := recordOf(box); ok && told.key() == rec.key() && told.Generation == rec.Generation {
-			*rec = told
-			return box, nil
-		}
-		r.m.removeLater(box)
-	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
-		return nil, fmt.Errorf("taking over the box of session %q: %w", rec.ID, err)
-	}
-	return nil, nil
 }
 
 // fail is for a session that nobody else uses yet.
@@ -110,7 +86,10 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 	}
 	switch {
 	case err == nil:
-		r.take(s, box)
+		s.correct(box.Spec())
+		if _, err := r.m.policy.RecheckMounts(s.key.Tenant, s.resolved); err != nil {
+			r.m.report(s.key, "", "its box keeps, as long as it lives, what is not allowed any more: "+err.Error())
+		}
 		return box, nil
 	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
 		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
@@ -120,14 +99,6 @@ func (r *recovery) adopt(ctx context.Context, s *session) (engine.LiveBox, error
 		s.fail("taking over its box: " + err.Error())
 	}
 	return nil, nil
-}
-
-// take makes s what its box says.
-func (r *recovery) take(s *session, box engine.LiveBox) {
-	s.correct(box.Spec())
-	if _, err := r.m.policy.RecheckMounts(s.key.Tenant, s.resolved); err != nil {
-		r.m.report(s.key, "", "its box keeps, as long as it lives, what is not allowed any more: "+err.Error())
-	}
 }
 
 // isShortage reports whether err says more about this process or the host than about

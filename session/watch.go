@@ -57,7 +57,7 @@ func (s *session) limit(e engine.Event) {
 // lost marks the session as failed because PID 1 of box is gone, unless that is known.
 func (s *session) lost(box engine.LiveBox) {
 	s.mu.Lock()
-	if s.box != box || s.state != Running || s.removing || !isDone(box.Done()) {
+	if s.box != box || s.state != Running || s.removing || s.gone || !isDone(box.Done()) {
 		s.mu.Unlock()
 		return
 	}

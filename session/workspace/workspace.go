@@ -105,21 +105,22 @@ func (s *Store) DropEmpty(tenant, id string) {
 }
 
 // DropUnknown takes away all workspaces that are empty and whose Path known does not say
-// yes to.
+// yes to. What Make cannot have made is left alone.
 func (s *Store) DropUnknown(known func(path string) bool) error {
 	tenants, err := os.ReadDir(s.path)
 	if err != nil {
 		return fmt.Errorf("workspaces: %w", err)
 	}
+	var errs []error
 	for _, tenant := range tenants {
-		if tenant.Name() == trashName || !tenant.IsDir() {
+		if !tenant.IsDir() || !isEncoded(tenant.Name()) {
 			continue
 		}
-		if err := s.dropUnknown(tenant.Name(), known); err != nil {
-			return fmt.Errorf("workspaces: %w", err)
+		if err := s.dropUnknown(tenant.Name(), known); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, fmt.Errorf("workspaces: %w", err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 func (s *Store) dropUnknown(tenant string, known func(path string) bool) error {
@@ -133,8 +134,8 @@ func (s *Store) dropUnknown(tenant string, known func(path string) bool) error {
 		return err
 	}
 	for _, name := range names {
-		if !known(filepath.Join(s.path, tenant, name)) {
-			_ = linux.RmdirAt(parent, name) // fails if there is something in it
+		if isEncoded(name) && !known(filepath.Join(s.path, tenant, name)) {
+			_ = linux.RmdirAt(parent, name) // fails if there is something in it, or it was never a workspace
 		}
 	}
 	_ = linux.RmdirAt(s.root, tenant)
@@ -176,4 +177,9 @@ func encode(name string) string {
 		return "%"
 	}
 	return out.String()
+}
+
+// isEncoded reports whether encode can have written name.
+func isEncoded(name string) bool {
+	return !strings.HasPrefix(name, ".") && !strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(plain+"%", r) })
 }
