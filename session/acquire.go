@@ -45,6 +45,10 @@ func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked)
 			u, err = s.join(ctx, c, a)
 		}
 		if err == nil {
+			if err := u.unrecorded(); err != nil { // nothing is begun in it
+				u.release()
+				return nil, err
+			}
 			return u, nil // which holds on to m.wg
 		}
 		m.wg.Done()
@@ -104,6 +108,14 @@ func (u *use) awaitRecord() error {
 		return nil
 	}
 	<-u.recording.done
+	return u.recording.err
+}
+
+// unrecorded is why it could not be recorded that the box runs, as far as that is known.
+func (u *use) unrecorded() error {
+	if u.recording == nil || !isDone(u.recording.done) {
+		return nil
+	}
 	return u.recording.err
 }
 

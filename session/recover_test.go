@@ -528,7 +528,12 @@ func TestRecordIsWrittenLater(t *testing.T) {
 			t.Fatalf("%s: %+v", what, v)
 		}
 	}
-	b.host.setHook(nil)
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "start" || op == "launch" {
+			t.Error("something was begun in it")
+		}
+		return nil
+	})
 	if res, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err == nil {
 		t.Errorf("a command ran: %+v", res)
 	}
