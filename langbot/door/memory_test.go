@@ -140,7 +140,7 @@ func TestUnfinishedMessages(t *testing.T) {
 	for i := range 50 {
 		ask(t, victim, request(i, "x"))
 	}
-	ask(t, victim, string(message(own-1)))
+	ask(t, victim, string(message(own)))
 	send(t, victim, string(message(1<<20))) // is read when it is its turn
 	eventually(t, "a long message of a good client waits", func() bool {
 		_, waiting := m.reading.count()

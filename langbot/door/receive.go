@@ -52,17 +52,25 @@ func (c *conn) receive(r io.Reader) error {
 // It allocates no more than twice what really comes.
 func readMessage(r io.Reader, long func() error) ([]byte, error) {
 	b := make([]byte, 0, 1<<10)
+	var next [1]byte
 	for {
-		if len(b) == protocol.MaxMessage {
-			return b, atEnd(r)
-		}
-		if len(b) == cap(b) {
-			if cap(b) == own {
+		if len(b) == cap(b) { // whether there is more is to be known first
+			switch _, err := io.ReadFull(r, next[:]); {
+			case err == io.EOF:
+				return b, nil
+			case err != nil:
+				return nil, err
+			}
+			switch len(b) {
+			case protocol.MaxMessage:
+				return nil, errTooBig
+			case own:
 				if err := long(); err != nil {
 					return nil, err
 				}
 			}
 			b = append(make([]byte, 0, min(2*cap(b), protocol.MaxMessage)), b...)
+			b = append(b, next[0])
 		}
 		n, err := r.Read(b[len(b):cap(b)])
 		b = b[:len(b)+n]
@@ -72,18 +80,5 @@ func readMessage(r io.Reader, long func() error) ([]byte, error) {
 		case err != nil:
 			return nil, err
 		}
-	}
-}
-
-// atEnd is nil if there is nothing more in r.
-func atEnd(r io.Reader) error {
-	var more [1]byte
-	switch n, err := io.ReadFull(r, more[:]); {
-	case n > 0:
-		return errTooBig
-	case err == io.EOF:
-		return nil
-	default:
-		return err
 	}
 }
