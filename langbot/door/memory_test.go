@@ -77,15 +77,15 @@ func (m *Memory) wantEmpty(t *testing.T, most int) {
 	r := &m.reading
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.free != most || len(r.holders) != 0 || r.waiting.Len() != 0 || r.peak > most {
-		t.Errorf("%d of %d turns are free, %d taken, at most %d were, %d wait", r.free, most, len(r.holders), r.peak, r.waiting.Len())
+	if r.free != most || len(r.holders) != 0 || len(r.waiting) != 0 || r.peak > most {
+		t.Errorf("%d of %d turns are free, %d taken, at most %d were, %d wait", r.free, most, len(r.holders), r.peak, len(r.waiting))
 	}
 }
 
 func (r *readers) count() (holders, waiting int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return len(r.holders), r.waiting.Len()
+	return len(r.holders), len(r.waiting)
 }
 
 // count is how many actions have been done.

@@ -71,7 +71,10 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := m.Conn.Read(p)
-	for n == 0 && isTimeout(err) && m.early() {
+	for n == 0 && isTimeout(err) {
+		if err = m.expired(err); err != nil {
+			break
+		}
 		n, err = m.Conn.Read(p)
 	}
 	good, broken := m.frames.feed(p[:n])
@@ -104,26 +107,30 @@ func (m *meter) deadlineLocked() time.Time {
 	return m.until
 }
 
-// early reports whether there is time left, because a deadline was taken back.
-func (m *meter) early() bool {
+// expired is what a read returns whose deadline is over: errTurn if it was that of the
+// turn, whatever becomes of that later, or err. It is nil if there is time left, because
+// a deadline was taken back.
+func (m *meter) expired(err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return time.Now().Before(m.deadlineLocked())
+	switch deadline := m.deadlineLocked(); {
+	case time.Now().Before(deadline):
+		return nil
+	case deadline.Equal(m.turn):
+		return errTurn
+	}
+	return err
 }
 
 // hurry has the message that is being read end by then; zero takes that back.
 func (m *meter) hurry(until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.turn.Equal(until) {
+		return
+	}
 	m.turn = until
 	m.Conn.SetReadDeadline(m.deadlineLocked())
-}
-
-// late reports whether the message has taken longer than others can wait for it.
-func (m *meter) late() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return !m.turn.IsZero() && !time.Now().Before(m.turn)
 }
 
 // finish lets the peer send for this much longer.

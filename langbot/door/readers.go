@@ -1,9 +1,9 @@
 package door
 
 import (
-	"container/list"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 )
@@ -11,20 +11,20 @@ import (
 // readers bounds how many long messages are read at once. Who comes when there are
 // enough waits, and is served in the order of coming: what it sends stays with its
 // peer. To let nobody wait for long, each has a turn: once it is over, a message that is
-// not complete costs the connection if anybody waits. Nobody who waits holds anything
-// that others wait for.
+// not complete costs the connection, oldest first, if there is one that waits for it.
+// Nobody who waits holds anything that others wait for.
 type readers struct {
 	mu      sync.Mutex
 	free    int
-	holders map[*turn]struct{}
-	waiting list.List // of *turn
-	peak    int       // the most holders that there have been
+	holders []*turn // in the order in which their turns end
+	waiting []*turn // in the order of coming
+	peak    int     // the most holders that there have been
 }
 
 // turn is the right of one connection to read a long message.
 type turn struct {
 	meter *meter
-	// length is how long it lasts if somebody waits.
+	// length is how long it lasts if somebody waits; it is the same for all.
 	length  time.Duration
 	granted chan struct{}
 	until   time.Time
@@ -33,14 +33,14 @@ type turn struct {
 // errTurn says that the connection has to end for others.
 var errTurn = errors.New("too many long messages at once: try again later")
 
-// enter returns when it is t's turn. The error is errTurn if that takes too long, or
-// that of ctx.
+// enter returns when it is t's turn, which leave ends. The error is errTurn if that takes
+// too long, or that of ctx.
 func (r *readers) enter(ctx context.Context, t *turn, most time.Duration) error {
 	t.granted = make(chan struct{})
-	place := r.queue(t)
-	if place == nil {
-		return nil
-	}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, t)
+	r.dealLocked()
+	r.mu.Unlock()
 	limit := time.NewTimer(most)
 	defer limit.Stop()
 	var err error
@@ -52,71 +52,40 @@ func (r *readers) enter(ctx context.Context, t *turn, most time.Duration) error 
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	select {
-	case <-t.granted: // meanwhile
-		r.leaveLocked(t)
-	default:
-		r.nextLocked(place)
-	}
+	r.leave(t) // it may have been granted meanwhile
 	return err
 }
 
-// queue begins t, or puts it behind those that wait and returns its place there.
-func (r *readers) queue(t *turn) *list.Element {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.free > 0 {
-		r.free--
-		r.grantLocked(t)
-		return nil
-	}
-	if r.waiting.Len() == 0 {
-		for h := range r.holders {
-			h.meter.hurry(h.until)
-		}
-	}
-	return r.waiting.PushBack(t)
-}
-
-func (r *readers) grantLocked(t *turn) {
-	if r.holders == nil {
-		r.holders = map[*turn]struct{}{}
-	}
-	r.holders[t] = struct{}{}
-	r.peak = max(r.peak, len(r.holders))
-	t.until = time.Now().Add(t.length)
-	if r.waiting.Len() > 0 {
-		t.meter.hurry(t.until)
-	}
-	close(t.granted)
-}
-
-// leave ends a turn that was granted.
+// leave ends t, or the waiting for it.
 func (r *readers) leave(t *turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.leaveLocked(t)
-}
-
-func (r *readers) leaveLocked(t *turn) {
-	delete(r.holders, t)
-	t.meter.hurry(time.Time{})
-	if r.waiting.Len() == 0 {
+	if i := slices.Index(r.holders, t); i >= 0 {
+		r.holders = slices.Delete(r.holders, i, i+1)
 		r.free++
-		return
+		t.meter.hurry(time.Time{})
+	} else if i := slices.Index(r.waiting, t); i >= 0 {
+		r.waiting = slices.Delete(r.waiting, i, i+1)
 	}
-	r.grantLocked(r.nextLocked(r.waiting.Front()))
+	r.dealLocked()
 }
 
-// nextLocked takes one out of those that wait. If it was the last, there is no hurry.
-func (r *readers) nextLocked(e *list.Element) *turn {
-	t := r.waiting.Remove(e).(*turn)
-	if r.waiting.Len() == 0 {
-		for h := range r.holders {
+// dealLocked grants what is free, and hurries as many as others wait for.
+func (r *readers) dealLocked() {
+	for r.free > 0 && len(r.waiting) > 0 {
+		t := r.waiting[0]
+		r.waiting = slices.Delete(r.waiting, 0, 1)
+		r.free--
+		r.holders = append(r.holders, t)
+		r.peak = max(r.peak, len(r.holders))
+		t.until = time.Now().Add(t.length)
+		close(t.granted)
+	}
+	for i, h := range r.holders {
+		if i < len(r.waiting) {
+			h.meter.hurry(h.until)
+		} else {
 			h.meter.hurry(time.Time{})
 		}
 	}
-	return t
 }

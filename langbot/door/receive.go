@@ -34,9 +34,6 @@ func (c *conn) receive(r io.Reader) error {
 	}()
 	c.meter.message = time.Now().Add(c.d.times.message)
 	msg, err := readMessage(r, long)
-	if isTimeout(err) && c.meter.late() {
-		return errTurn
-	}
 	c.meter.message = time.Time{}
 	switch {
 	case err != nil:

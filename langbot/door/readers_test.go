@@ -1,0 +1,104 @@
+package door
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"testing"
+	"time"
+)
+
+// newMeter returns a meter of a connection whose peer says nothing.
+func newMeter(t *testing.T) *meter {
+	t.Helper()
+	c, peer := net.Pipe()
+	t.Cleanup(func() { c.Close(); peer.Close() })
+	return &meter{Conn: c, times: &times{silence: time.Hour}}
+}
+
+// TestTurnIsOver: a read that a turn has ended says so, even if nobody waits for the turn
+// any more when the answer is made.
+func TestTurnIsOver(t *testing.T) {
+	m := newMeter(t)
+	m.hurry(time.Now().Add(-time.Second))
+	_, err := m.Read(make([]byte, 1))
+	m.hurry(time.Time{})
+	if !errors.Is(err, errTurn) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestTurnTakenBack: a read goes on whose deadline was taken back, and ends with another
+// one for another reason.
+func TestTurnTakenBack(t *testing.T) {
+	m := newMeter(t)
+	m.extend()
+	m.hurry(time.Now().Add(-time.Second))
+	m.hurry(time.Time{})
+	if err := m.expired(errors.New("x")); err != nil {
+		t.Errorf("got %v before the time was over", err)
+	}
+	m.last = time.Now().Add(20 * time.Millisecond)
+	if _, err := m.Read(make([]byte, 1)); !isTimeout(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// wantHurried wants these meters to be in a hurry, and no others.
+func wantHurried(t *testing.T, all []*meter, want ...bool) {
+	t.Helper()
+	var got []bool
+	for _, m := range all {
+		m.mu.Lock()
+		got = append(got, !m.turn.IsZero())
+		m.mu.Unlock()
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("in a hurry are %v, want %v", got, want)
+	}
+}
+
+// TestHurry: as many have to hurry as wait, those first whose turns are over first.
+func TestHurry(t *testing.T) {
+	r := &readers{free: 3}
+	var meters []*meter
+	var turns []*turn
+	enter := func(ctx context.Context) (left chan error) {
+		m := newMeter(t)
+		next := &turn{meter: m, length: time.Hour}
+		meters, turns = append(meters, m), append(turns, next)
+		left = make(chan error, 1)
+		go func() { left <- r.enter(ctx, next, time.Hour) }()
+		n := len(turns)
+		eventually(t, "it has come", func() bool { holders, waiting := r.count(); return holders+waiting == n })
+		return left
+	}
+	for range 3 {
+		if err := <-enter(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantHurried(t, meters, false, false, false)
+	first := enter(t.Context())
+	wantHurried(t, meters, true, false, false, false)
+	ctx, cancel := context.WithCancel(t.Context())
+	second := enter(ctx)
+	wantHurried(t, meters, true, true, false, false, false)
+	cancel()
+	if err := <-second; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	wantHurried(t, meters, true, false, false, false, false)
+	r.leave(turns[1]) // who need not hurry is done
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+	wantHurried(t, meters, false, false, false, false, false)
+	for _, i := range []int{0, 2, 3} {
+		r.leave(turns[i])
+	}
+	if holders, waiting := r.count(); r.free != 3 || holders+waiting != 0 {
+		t.Errorf("%d are free, %d held, %d wait", r.free, holders, waiting)
+	}
+}
