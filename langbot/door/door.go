@@ -68,9 +68,11 @@ type times struct {
 }
 
 // The peer pings every 20 seconds of its own accord, but its event loop is known to
-// stall: give it more than one chance.
+// stall: give it more than one chance. Its pings are behind the message that it is
+// sending: while that waits for its turn and is read, they are not answered. It takes 15
+// seconds for the answer to a __ping, and 20 for a pong.
 var defaultTimes = times{ping: 20 * time.Second, silence: 90 * time.Second, message: 2 * time.Minute, write: 30 * time.Second, linger: 5 * time.Second,
-	turn: 10 * time.Second, wait: 30 * time.Second, stall: 2 * time.Second}
+	turn: 5 * time.Second, wait: 10 * time.Second, stall: 2 * time.Second}
 
 const defaultMaxConnections = 256
 

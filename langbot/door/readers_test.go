@@ -102,3 +102,11 @@ func TestHurry(t *testing.T) {
 		t.Errorf("%d are free, %d held, %d wait", r.free, holders, waiting)
 	}
 }
+
+// TestWaitOfAPing: a peer does not lose patience because its message waits for others.
+func TestWaitOfAPing(t *testing.T) {
+	const patience = 15 * time.Second // LangBot's, for a __ping; 20 seconds for a pong
+	if d := defaultTimes; d.wait+d.turn > patience || d.wait <= d.turn {
+		t.Errorf("a message waits for %v and is read for %v", d.wait, d.turn)
+	}
+}
