@@ -103,6 +103,75 @@ func TestHurry(t *testing.T) {
 	}
 }
 
+// TestTurnsOfInstances: one of each instance is granted at a time, however many of
+// another have come before.
+func TestTurnsOfInstances(t *testing.T) {
+	r := &readers{free: 2}
+	granted := make(chan *turn)
+	come := 0
+	enter := func(instance string) {
+		next := &turn{meter: newMeter(t), instance: instance, length: time.Hour}
+		go func() {
+			if r.enter(t.Context(), next, time.Hour) == nil {
+				granted <- next
+			}
+		}()
+		come++
+		eventually(t, "it has come", func() bool { holders, waiting := r.count(); return holders+waiting == come })
+	}
+	for range 6 {
+		enter("a")
+	}
+	enter("b")
+	enter("b")
+	enter("c")
+	held := []*turn{<-granted, <-granted}
+	var order string
+	for range 7 {
+		r.leave(held[0])
+		next := <-granted
+		held = append(held[1:], next)
+		order += next.instance
+	}
+	if want := "abcabaa"; order != want {
+		t.Errorf("the order was %s, want %s", order, want)
+	}
+}
+
+// TestManyOfOneInstance: a long message of another instance need not wait for all of them.
+func TestManyOfOneInstance(t *testing.T) {
+	const attackers = 20
+	m := newMemory(1, 64<<20, 1<<20)
+	b := newBackend(nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, addr := serveOn(t, tight{l}, b, Options{PerConnection: true, Memory: m}, func(t *times) { t.turn, t.wait = 200*time.Millisecond, time.Hour })
+	held := &turn{meter: newMeter(t), length: time.Hour}
+	if err := m.reading.enter(t.Context(), held, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	kv := slices.Clone(upgradeHeaders)
+	kv[len(kv)-1] = "greedy"
+	for range attackers {
+		c := dialRaw(t, addr, "/rpc/ws", kv...)
+		c.Conn.(*net.TCPConn).SetLinger(0)
+		go c.Write(unfinished())
+	}
+	victim := dial(t, addr, false)
+	eventually(t, "all wait", func() bool { _, n := m.reading.count(); return n == attackers })
+	send(t, victim, string(message(1<<20)))
+	eventually(t, "one more waits", func() bool { _, n := m.reading.count(); return n == attackers+1 })
+	m.reading.leave(held)
+	if a := recv(t, victim); a.Code != 0 {
+		t.Errorf("got %s", a.Message)
+	}
+	if _, n := m.reading.count(); n < attackers/2 {
+		t.Errorf("%d wait still", n)
+	}
+}
+
 // TestWaitOfAPing: a peer does not lose patience because its message waits for others.
 func TestWaitOfAPing(t *testing.T) {
 	const patience = 15 * time.Second // LangBot's, for a __ping; 20 seconds for a pong

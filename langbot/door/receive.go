@@ -19,7 +19,7 @@ var (
 func (c *conn) receive(r io.Reader) error {
 	var t *turn // nil: the message is a short one so far
 	long := func() error {
-		next := &turn{meter: c.meter, length: c.d.times.turn}
+		next := &turn{meter: c.meter, instance: c.info.instance, length: c.d.times.turn}
 		if err := c.d.memory.reading.enter(c.ctx, next, c.d.times.wait); err != nil {
 			return err
 		}
