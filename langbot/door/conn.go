@@ -47,6 +47,7 @@ func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance st
 	c := &conn{d: d, ws: ws, meter: m, info: &Conn{Remote: r.RemoteAddr, instance: instance}}
 	c.ctx, c.cancel = context.WithCancel(context.WithoutCancel(r.Context()))
 	c.out.init(ws, m, &d.memory.waiting, d.times, c.cancel)
+	c.asked.instance, c.out.share.instance = instance, instance
 	ws.EnableWriteCompression(false)
 	// The library's own handler gives up after a second, and the connection with it: a
 	// peer whose event loop stalls while we write to it would be lost.

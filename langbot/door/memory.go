@@ -10,10 +10,12 @@ import "github.com/boxd/boxd/langbot/protocol"
 //	waiting  replies that are to be written   who takes nothing is cut, else errReplies
 //
 // In each of them every connection has `own` bytes to itself, so that whatever others do
-// there is room for a message of the usual size, and for its reply. Beyond these a
-// connection can have as much as it leaves to the others: alone half of a part, a third
-// beside another that has as much, and so on. So one that comes later finds room, too,
-// and smaller messages find it for longer than larger ones.
+// there is room for a message of the usual size, and for its reply. What is beyond these
+// is shared by instance first, as each connection names it: an instance can have as much
+// of asking and waiting as it leaves to others, and a connection of it as much of that as
+// it leaves to the others of its instance. So alone an instance can have half, and its
+// only connection a quarter; who comes later finds room, too, and smaller messages find
+// it for longer than larger ones. Turns to read go round by instance.
 //
 // The most that there can be is mostReading + mostAsking + mostWaiting,
 // 1008 MiB, and less than 512 KiB for each connection: own bytes in each part, half as much

@@ -37,7 +37,7 @@ func serveTight(t *testing.T, m *Memory, b Backend, change ...func(*times)) (*Do
 	if err != nil {
 		t.Fatal(err)
 	}
-	return serveOn(t, tight{l}, b, Options{MaxConnections: 1000, Memory: m}, change...)
+	return serveOn(t, tight{l}, b, Options{MaxConnections: 1000, Memory: m, PerConnection: true}, change...)
 }
 
 // dialRude is dialRaw for who leaves without a word, and keeps little itself.
@@ -211,10 +211,10 @@ func TestWaitingEnds(t *testing.T) {
 }
 
 // TestRequestsOfAll: requests under way are bounded together. Who comes later finds
-// less, and always something.
+// less, and always something; of another instance, more.
 func TestRequestsOfAll(t *testing.T) {
-	const clients, each = 10, 20
-	m := newMemory(4, 1<<20, 1<<20)
+	const clients, each = 11, 20
+	m := newMemory(4, 2<<20, 1<<20)
 	begun, release := make(chan struct{}), make(chan struct{})
 	b := newBackend(func(_ context.Context, _ *Conn, r protocol.Request) (any, error) {
 		if len(r.Data) > 1<<10 {
@@ -230,7 +230,11 @@ func TestRequestsOfAll(t *testing.T) {
 	var under []int
 	var all []*websocket.Conn
 	for i := range clients {
-		ws := dial(t, addr, false)
+		instance := "i"
+		if i == clients-1 {
+			instance = "another"
+		}
+		ws := dial(t, addr, false, instanceHeader, instance)
 		all = append(all, ws)
 		readers.Go(func() {
 			for {
@@ -259,7 +263,7 @@ func TestRequestsOfAll(t *testing.T) {
 		ask(t, small, request(i, "x"))
 		m.asking.check(t)
 	}
-	if want := []int{9, 5, 3, 2, 1, 1, 1, 1, 1, 1}; !slices.Equal(under, want) { // one is its own, then the half of what is left
+	if want := []int{9, 5, 3, 2, 1, 1, 1, 1, 1, 1, 5}; !slices.Equal(under, want) { // one is its own, then the half of what is left
 		t.Errorf("begun were %v, want %v", under, want)
 	}
 	close(release)

@@ -1,6 +1,7 @@
 package door
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,15 +13,18 @@ type pool struct {
 	most int
 
 	mu     sync.Mutex
-	used   int // by all shares, beyond what is their own
-	peak   int // the highest that used has been
-	dying  int // the part of used that belongs to shares that are dying
+	used   int            // by all shares, beyond what is their own
+	peak   int            // the highest that used has been
+	dying  int            // the part of used that belongs to shares that are dying
+	of     map[string]int // the rest of used, by instance
 	shares map[*share]struct{}
 	freed  sync.Cond // used has become less, or a share is dying
 }
 
 // share is what one connection has of a pool.
 type share struct {
+	instance string
+
 	cut   func()        // ends the connection and gives back all; nil if nobody may
 	moved *atomic.Int64 // when its peer has last taken something, by now; with cut
 
@@ -30,25 +34,34 @@ type share struct {
 }
 
 func (p *pool) init(most int) {
-	p.most, p.shares, p.freed.L = most, map[*share]struct{}{}, &p.mu
+	p.most, p.of, p.shares, p.freed.L = most, map[string]int{}, map[*share]struct{}{}, &p.mu
 }
 
 // beyond is the part of n bytes that is not a connection's own.
 func beyond(n int) int { return max(0, n-own) }
 
-// fitsLocked reports whether s may have n bytes more once `coming` have come back: its
-// own, or so many that it leaves as many to others.
-func (p *pool) fitsLocked(s *share, n, coming int) bool {
+// fitsLocked reports whether s may have n bytes more, once `coming` of others have come
+// back: its own, or so many that its instance leaves as many to others, and s as many of
+// that to the rest of its instance.
+func (p *pool) fitsLocked(s *share, n int, coming freeing) bool {
 	has := beyond(s.used + n)
 	more := has - beyond(s.used)
-	return more == 0 || has <= p.most-(p.used-coming)-more
+	same := p.of[s.instance] - coming.same
+	others := p.used - coming.all - same
+	return more == 0 || has <= (p.most-others)/2-(same+more)
+}
+
+// freeing is what a pool is going to have back.
+type freeing struct {
+	all  int
+	same int // the part of all that counts for the instance that is looked at
 }
 
 // take takes n bytes, if s may have them.
 func (p *pool) take(s *share, n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s.dying || !p.fitsLocked(s, n, 0) {
+	if s.dying || !p.fitsLocked(s, n, freeing{}) {
 		return false
 	}
 	p.addLocked(s, n)
@@ -56,18 +69,19 @@ func (p *pool) take(s *share, n int) bool {
 }
 
 // press is take, and makes room: of the connections whose peer has taken nothing for
-// this long, those that have the most are cut until there is enough. Where that would
-// not do, none is but s, if its own peer is such a one.
+// this long, some are cut until there is enough: of the instances with the most, those
+// with the most. Where that would not do, none is but s, if its own peer is such a one.
 func (p *pool) press(s *share, n int, stall time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for !s.dying && !p.fitsLocked(s, n, 0) {
-		if p.fitsLocked(s, n, p.dying) {
+	for !s.dying && !p.fitsLocked(s, n, freeing{}) {
+		if p.fitsLocked(s, n, freeing{all: p.dying}) {
 			p.freed.Wait() // not for long: their connections are closed
 			continue
 		}
 		v, others := p.stalledLocked(s, stall)
-		if !p.fitsLocked(s, n, p.dying+others) {
+		others.all += p.dying
+		if !p.fitsLocked(s, n, others) {
 			if !s.stalledLocked(stall) {
 				return false
 			}
@@ -75,6 +89,7 @@ func (p *pool) press(s *share, n int, stall time.Duration) bool {
 		}
 		v.dying = true
 		p.dying += beyond(v.used)
+		p.countLocked(v, -beyond(v.used))
 		p.freed.Broadcast()
 		p.mu.Unlock()
 		v.cut()
@@ -87,21 +102,24 @@ func (p *pool) press(s *share, n int, stall time.Duration) bool {
 	return true
 }
 
-// stalledLocked returns the share that has the most of those that nobody takes from, and
+// stalledLocked returns the share to be cut first, of those that nobody takes from, and
 // what others than s have of these.
-func (p *pool) stalledLocked(s *share, stall time.Duration) (most *share, others int) {
+func (p *pool) stalledLocked(s *share, stall time.Duration) (first *share, others freeing) {
 	for o := range p.shares {
 		if !o.stalledLocked(stall) {
 			continue
 		}
 		if o != s {
-			others += beyond(o.used)
+			others.all += beyond(o.used)
+			if o.instance == s.instance {
+				others.same += beyond(o.used)
+			}
 		}
-		if most == nil || o.used > most.used {
-			most = o
+		if first == nil || cmp.Or(cmp.Compare(p.of[o.instance], p.of[first.instance]), cmp.Compare(o.used, first.used)) > 0 {
+			first = o
 		}
 	}
-	return most, others
+	return first, others
 }
 
 // stalledLocked reports whether s has something that its peer does not take, and others
@@ -120,9 +138,19 @@ func (p *pool) addLocked(s *share, n int) {
 			s.moved.Store(int64(now())) // there was nothing to take until now
 		}
 	}
-	p.used += beyond(s.used+n) - beyond(s.used)
+	more := beyond(s.used+n) - beyond(s.used)
+	p.used += more
+	p.countLocked(s, more)
 	p.peak = max(p.peak, p.used)
 	s.used += n
+}
+
+// countLocked counts n bytes for the instance of s.
+func (p *pool) countLocked(s *share, n int) {
+	p.of[s.instance] += n
+	if p.of[s.instance] == 0 {
+		delete(p.of, s.instance)
+	}
 }
 
 // give gives n bytes back.
@@ -137,6 +165,8 @@ func (p *pool) give(s *share, n int) {
 	p.used -= less
 	if s.dying {
 		p.dying -= less
+	} else {
+		p.countLocked(s, -less)
 	}
 	if s.used == 0 {
 		delete(p.shares, s)

@@ -1,7 +1,9 @@
 package door
 
 import (
+	"maps"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,7 +15,7 @@ func (p *pool) check(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	used, dying := 0, 0
+	used, dying, of := 0, 0, map[string]int{}
 	for s := range p.shares {
 		if s.used <= 0 {
 			t.Errorf("a share of %d bytes is kept", s.used)
@@ -21,10 +23,12 @@ func (p *pool) check(t *testing.T) {
 		used += beyond(s.used)
 		if s.dying {
 			dying += beyond(s.used)
+		} else if beyond(s.used) > 0 {
+			of[s.instance] += beyond(s.used)
 		}
 	}
-	if used != p.used || dying != p.dying || p.used > p.peak || p.peak > p.most {
-		t.Errorf("counted %d, dying %d; the pool says %d, %d and has had %d of %d", used, dying, p.used, p.dying, p.peak, p.most)
+	if used != p.used || dying != p.dying || !maps.Equal(of, p.of) || p.used > p.peak || p.peak > p.most {
+		t.Errorf("counted %d, dying %d, others %v; the pool says %d, %d, %v and has had %d of %d", used, dying, of, p.used, p.dying, p.of, p.peak, p.most)
 	}
 }
 
@@ -46,28 +50,39 @@ func newPool(most int) *pool {
 }
 
 // TestHalves: each takes as much as it is given; everyone finds something, and less than
-// who came before.
+// who came before. One of another instance finds more.
 func TestHalves(t *testing.T) {
-	p := newPool(1 << 20)
+	p := newPool(2 << 20)
 	var all []*share
-	for _, want := range []int{512 << 10, 256 << 10, 128 << 10, 64 << 10, 32 << 10, 16 << 10, 8 << 10, 4 << 10, 2 << 10, 1 << 10, 0} {
-		s := new(share)
+	fill := func(instance string, want int) {
+		t.Helper()
+		s := &share{instance: instance}
 		all = append(all, s)
 		if !p.take(s, own) {
 			t.Fatal("its own was refused")
 		}
 		for p.take(s, 1<<10) {
 		}
-		if beyond(s.used) != want {
-			t.Errorf("share %d has %d bytes, want %d", len(all), beyond(s.used), want)
+		if got := beyond(s.used) >> 10; got != want {
+			t.Errorf("share %d has %d KiB, want %d", len(all), got, want)
 		}
 	}
+	for _, want := range []int{512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0} {
+		fill("", want)
+	}
+	for _, want := range []int{256, 128, 64} { // of 1025 KiB that are left
+		fill("another", want)
+	}
+	fill("third", (1025-448)/4)
 	p.check(t)
+	for _, s := range all[11:] {
+		p.give(s, s.used)
+	}
 	p.give(all[0], all[0].used-own)
 	if !p.take(all[1], 64<<10) || !p.take(all[9], 64<<10) {
 		t.Error("what came back is not for everyone")
 	}
-	for _, s := range all {
+	for _, s := range all[:11] {
 		p.give(s, s.used)
 	}
 	p.wantEmpty(t)
@@ -97,7 +112,7 @@ func newReader(p *pool, moved time.Duration, n int) *reader {
 
 // TestPress: the one with the most goes first, of those whose peer takes nothing.
 func TestPress(t *testing.T) {
-	p := newPool(16 << 20)
+	p := newPool(32 << 20)
 	const stall = time.Hour
 	long := now() - 2*stall
 	healthy := newReader(p, now(), 5<<20)
@@ -136,15 +151,58 @@ func TestPress(t *testing.T) {
 	p.wantEmpty(t)
 }
 
+// TestPressOfInstances: the first that is cut is of the instance that has the most.
+func TestPressOfInstances(t *testing.T) {
+	p := newPool(16 << 20)
+	const stall = time.Hour
+	long := now() - 2*stall
+	var many []*reader
+	for range 3 {
+		r := newReader(p, long, 1<<20)
+		many = append(many, r)
+	}
+	one := newReader(p, long, own)
+	p.give(&one.share, own)
+	one.share.instance = "one"
+	if !p.take(&one.share, 2<<20) {
+		t.Fatal("no room")
+	}
+	one.share.moved.Store(int64(long))
+	next := newReader(p, now(), own)
+	p.give(&next.share, own)
+	next.share.instance = "next"
+	taken := make(chan bool)
+	go func() { taken <- p.press(&next.share, 3<<20, stall) }()
+	var cut *reader
+	eventually(t, "one is cut", func() bool {
+		for _, r := range append(many, one) {
+			if r.cuts.Load() > 0 {
+				cut = r
+			}
+		}
+		return cut != nil
+	})
+	p.give(&cut.share, cut.share.used)
+	if !<-taken || cut == one {
+		t.Error("the one was cut that has the most alone")
+	}
+	p.check(t)
+	for _, r := range append(many, one, next) {
+		p.give(&r.share, r.share.used)
+	}
+	p.wantEmpty(t)
+}
+
 // TestPoolAtRandom has many take, press, give and be cut at once.
 func TestPoolAtRandom(t *testing.T) {
-	p := newPool(4 << 20)
+	p := newPool(8 << 20)
 	var wg sync.WaitGroup
-	for range 16 {
+	for i := range 16 {
 		wg.Go(func() {
 			var mu sync.Mutex
 			var has []int
-			s := &share{moved: new(atomic.Int64)}
+			instance := strings.Repeat("i", i%3)
+			s := &share{instance: instance, moved: new(atomic.Int64)}
 			drop := func(keep int) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -170,7 +228,7 @@ func TestPoolAtRandom(t *testing.T) {
 					drop(0)
 				}
 				if dying {
-					s = &share{moved: new(atomic.Int64), cut: s.cut}
+					s = &share{instance: instance, moved: new(atomic.Int64), cut: s.cut}
 				}
 			}
 			drop(0)

@@ -143,11 +143,7 @@ func TestManyOfOneInstance(t *testing.T) {
 	const attackers = 20
 	m := newMemory(1, 64<<20, 1<<20)
 	b := newBackend(nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, addr := serveOn(t, tight{l}, b, Options{PerConnection: true, Memory: m}, func(t *times) { t.turn, t.wait = 200*time.Millisecond, time.Hour })
+	_, addr := serveTight(t, m, b, func(t *times) { t.turn, t.wait = 200*time.Millisecond, time.Hour })
 	held := &turn{meter: newMeter(t), length: time.Hour}
 	if err := m.reading.enter(t.Context(), held, time.Hour); err != nil {
 		t.Fatal(err)

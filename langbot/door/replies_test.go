@@ -16,7 +16,7 @@ import (
 // and one that reads is not.
 func TestReplyReaders(t *testing.T) {
 	const attackers, each = 100, 20
-	m := newMemory(1, 16<<20, 8<<20)
+	m := newMemory(1, 16<<20, 16<<20)
 	b := newBackend(sized)
 	// Everyone counts as one who takes nothing, the good client too: it is spared
 	// because it never has the most.
@@ -32,7 +32,7 @@ func TestReplyReaders(t *testing.T) {
 	}
 	m.waiting.check(t)
 	ask(t, victim, request(1, fmt.Sprint(3<<20))) // one that takes much is not cut for it, and finds room
-	for range attackers / 2 {                     // 8 MiB and what the kernel takes are not enough for so many
+	for range attackers / 2 {                     // 16 MiB and what the kernel takes are not enough for so many
 		<-b.over
 	}
 	ask(t, victim, request(1, "100"))
@@ -49,7 +49,7 @@ func TestReplyReaders(t *testing.T) {
 // TestCutAtOnce: what is cut gives room at once, even if its reader waits behind its
 // writer to answer a ping.
 func TestCutAtOnce(t *testing.T) {
-	m := newMemory(1, 1<<20, 8<<20)
+	m := newMemory(1, 1<<20, 16<<20)
 	b := newBackend(sized)
 	_, addr := serveTight(t, m, b, func(t *times) { t.stall, t.write = 0, time.Hour })
 	c := dialRude(t, addr)
@@ -67,7 +67,7 @@ func TestCutAtOnce(t *testing.T) {
 // TestTooManyReplies: who reads what it gets is never cut, but refused.
 func TestTooManyReplies(t *testing.T) {
 	const clients, each = 20, 20
-	m := newMemory(1, 16<<20, 4<<20)
+	m := newMemory(1, 16<<20, 8<<20)
 	b := newBackend(sized)
 	d, addr := serveTight(t, m, b, func(t *times) { t.stall = time.Hour })
 	var all []*websocket.Conn
