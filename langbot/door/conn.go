@@ -3,6 +3,7 @@ package door
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -148,16 +149,7 @@ func (c *conn) spent(size int) {
 func (c *conn) run(r protocol.Request, size int) {
 	seq := bytes.Clone(r.Seq) // it is a piece of the message
 	data, err := c.do(r)
-	var b []byte
-	switch {
-	case c.ctx.Err() != nil: // nobody is there for the answer
-	case err != nil:
-		b = protocol.Failure(seq, err)
-	default:
-		b = protocol.Success(seq, data)
-	}
-	c.spent(size) // before there is room for the reply: one is never kept for the other
-	out := c.out.admit(seq, b)
+	out := c.encode(seq, data, err, size)
 	// Before the peer can have the answer, and not before that counts among those to be
 	// written: in between, more would be begun than there is room for.
 	c.mu.Lock()
@@ -167,6 +159,28 @@ func (c *conn) run(r protocol.Request, size int) {
 	if flush {
 		c.out.flush()
 	}
+}
+
+// encode returns the reply to an action, admitted, and counts its request out. There is
+// none if nobody is there for it.
+func (c *conn) encode(seq json.RawMessage, data any, err error, size int) reply {
+	if data != nil || err != nil { // else it is short, and may be that to a __ping
+		select {
+		case c.d.memory.encoding <- struct{}{}:
+			defer func() { <-c.d.memory.encoding }()
+		case <-c.ctx.Done():
+		}
+	}
+	var b []byte
+	switch {
+	case c.ctx.Err() != nil:
+	case err != nil:
+		b = protocol.Failure(seq, err)
+	default:
+		b = protocol.Success(seq, data)
+	}
+	c.spent(size) // before there is room for the reply: one is never kept for the other
+	return c.out.admit(seq, b)
 }
 
 // do is Backend.Do. A panic in it is the failure of one action and not of everybody's

@@ -17,13 +17,19 @@ import "github.com/boxd/boxd/langbot/protocol"
 // only connection a quarter; who comes later finds room, too, and smaller messages find
 // it for longer than larger ones. Turns to read go round by instance.
 //
-// The most that there can be is mostReading + mostAsking + mostWaiting,
-// 1008 MiB, and less than 512 KiB for each connection: own bytes in each part, half as much
-// again while a short message grows, and refusals (see sender.admit).
+// The most that these can have is mostReading + mostAsking + mostWaiting, 1008 MiB, and
+// less than 512 KiB for each connection: own bytes in each part, half as much again while
+// a short message grows, and refusals (see sender.admit).
+//
+// Not counted is what actions have, their results among it: how long a reply becomes
+// shows only when its result is encoded. No more than maxEncoding replies of all
+// connections are between that and being admitted or refused; other results wait.
 type Memory struct {
 	reading readers
 	asking  pool
 	waiting pool
+	// encoding has a place for each reply that is being encoded.
+	encoding chan struct{}
 }
 
 const (
@@ -38,6 +44,10 @@ const (
 	// how long they become, so each counts as the longest, and while its buffer grows
 	// there are two.
 	maxReaders = mostReading / (protocol.MaxMessage * 3 / 2)
+	// maxEncoding is how many replies can be encoded at once. Each takes several times
+	// its length then, with the buffers of the encoder. They wait for nothing but
+	// processors, so more of them at once would not be done much sooner.
+	maxEncoding = 4
 )
 
 var (
@@ -51,7 +61,7 @@ var (
 func NewMemory() *Memory { return newMemory(maxReaders, mostAsking, mostWaiting) }
 
 func newMemory(readers, asking, waiting int) *Memory {
-	m := new(Memory)
+	m := &Memory{encoding: make(chan struct{}, maxEncoding)}
 	m.reading.free = readers
 	m.asking.init(asking)
 	m.waiting.init(waiting)

@@ -2,14 +2,18 @@ package door
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/langbot/protocol"
 )
 
 // TestReplyReaders has 100 connections that ask for much and read nothing. They are cut,
@@ -109,6 +113,67 @@ func TestTooManyReplies(t *testing.T) {
 		<-b.over
 	}
 	m.wantEmpty(t, 1)
+}
+
+// gate is a result that is encoded when it is open.
+type gate struct {
+	open chan struct{}
+	now  atomic.Int32 // how many are being encoded
+}
+
+func (g *gate) MarshalJSON() ([]byte, error) {
+	g.now.Add(1)
+	defer g.now.Add(-1)
+	<-g.open
+	return []byte(`{}`), nil
+}
+
+// TestEncoding: few replies are encoded at once, and those that have no data do not wait
+// for them.
+func TestEncoding(t *testing.T) {
+	const clients, each = 3, 4
+	m := newMemory(1, 1<<20, 1<<20)
+	g := &gate{open: make(chan struct{})}
+	b := newBackend(func(_ context.Context, _ *Conn, r protocol.Request) (any, error) {
+		if r.Action == "__ping" {
+			return nil, nil
+		}
+		return g, nil
+	})
+	_, addr := serveTight(t, m, b)
+	var all []*websocket.Conn
+	for range clients {
+		ws := dial(t, addr, false)
+		all = append(all, ws)
+		for i := range each {
+			send(t, ws, request(i, "x"))
+		}
+	}
+	gone := dial(t, addr, false)
+	send(t, gone, request(1, "x"))
+	eventually(t, "all are done, and as many are being encoded as can be", func() bool {
+		return b.count() == clients*each+1 && g.now.Load() >= maxEncoding
+	})
+	ask(t, dial(t, addr, false), request(1, "__ping"))
+	gone.Close() // nobody waits for its reply, or it is one of those that are being encoded
+	if n := g.now.Load(); n != maxEncoding {
+		t.Errorf("%d are encoded at once", n)
+	}
+	close(g.open)
+	for _, ws := range all {
+		for range each {
+			if a := recv(t, ws); a.Code != 0 {
+				t.Errorf("got %s", a.Message)
+			}
+		}
+		ws.Close()
+	}
+	for range clients + 1 {
+		<-b.over
+	}
+	if len(m.encoding) != 0 {
+		t.Errorf("%d places did not come back", len(m.encoding))
+	}
 }
 
 // TestStorm: whatever connections do, and however they end, everything comes back.
