@@ -31,6 +31,14 @@ func ReadlinkAt(dir *os.File, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
+// RenameAt moves name of dir to another directory, over a file that has that name there.
+// Both names must be single components; symlinks are moved, not followed.
+func RenameAt(dir *os.File, name string, to *os.File, newName string) error {
+	err := Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(to.Fd()), newName) })
+	runtime.KeepAlive(to)
+	return pathError("renameat", dir, name, err)
+}
+
 // MknodAt creates a node beneath dir; the umask applies to mode.
 func MknodAt(dir *os.File, name string, mode uint32, dev uint64) error {
 	err := Retry(func() error { return unix.Mknodat(int(dir.Fd()), name, mode, int(dev)) })

@@ -39,6 +39,13 @@ func TestAt(t *testing.T) {
 	if target, err := ReadlinkAt(dir, "link"); err != nil || target != "file" {
 		t.Errorf("link -> %q, %v", target, err)
 	}
+	other := openTemp(t)
+	if err := RenameAt(dir, "link", other, "moved"); err != nil {
+		t.Error(err)
+	}
+	if target, err := ReadlinkAt(other, "moved"); err != nil || target != "file" {
+		t.Errorf("moved -> %q, %v", target, err)
+	}
 	if st, err := Fstatfs(dir); err != nil || st.Bsize == 0 {
 		t.Errorf("statfs: block size %d, %v", st.Bsize, err)
 	}
@@ -56,6 +63,7 @@ func TestAtErrors(t *testing.T) {
 		{readlink, unix.ENOENT},
 		{SymlinkAt("x", dir, "link"), unix.EEXIST},
 		{ChmodAt(dir, "missing", 0o600), unix.ENOENT},
+		{RenameAt(dir, "missing", dir, "link"), unix.ENOENT},
 	} {
 		var path *os.PathError
 		if !errors.Is(c.err, c.want) || !errors.As(c.err, &path) {

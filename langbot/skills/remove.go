@@ -24,28 +24,45 @@ const sweepTime = 2 * time.Second
 // staging makes an empty directory for what is on its way in. It is there only while an
 // action is under way: what a crash left is deleted by the next one.
 func (t *tree) staging() (string, error) {
-	name := path.Join(private, strings.ToLower(rand.Text()))
-	return name, makeDirs(t.root, name)
+	name, err := t.privateName()
+	if err == nil {
+		err = makeDirs(t.root, name)
+	}
+	return name, err
 }
 
-// discard deletes name: at once from where it is, whole, and then its contents.
+// privateName is a name in the private directory that is free.
+func (t *tree) privateName() (string, error) {
+	return path.Join(private, strings.ToLower(rand.Text())), makeDirs(t.root, private)
+}
+
+// discard deletes name: at once from where it is, whole, and then its contents. Where
+// there is no room for that, its contents are deleted where they are.
 func (t *tree) discard(ctx context.Context, name string) error {
-	if err := makeDirs(t.root, private); err != nil {
+	err := t.moveOut(name)
+	if isFull(err) {
+		return removeTree(context.WithoutCancel(ctx), t.root, name)
+	}
+	if err == nil {
+		t.tidy(ctx)
+	}
+	return err
+}
+
+// moveOut moves name into the private directory.
+func (t *tree) moveOut(name string) error {
+	to, err := t.privateName()
+	if err != nil {
 		return err
 	}
-	to := path.Join(private, strings.ToLower(rand.Text()))
-	err := t.root.Rename(name, to)
+	err = t.root.Rename(name, to)
 	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
 		if err := unlock(t.root, name); err != nil {
 			return err
 		}
 		err = t.root.Rename(name, to)
 	}
-	if err != nil {
-		return err
-	}
-	t.tidy(ctx)
-	return nil
+	return err
 }
 
 // tidy sweeps at the end of an action, also of one that was given up. What stays is for
@@ -68,26 +85,17 @@ const maxDepth = 64
 func removeTree(ctx context.Context, root *os.Root, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
-	r := removal{ctx: ctx, root: root}
-	work := []string{name}
-	for len(work) > 0 {
-		if err := r.remove(root, work[0], work[0], 0); err != nil {
-			return err
-		}
-		work = append(work[1:], r.moved...)
-		r.moved = nil
-	}
-	return nil
+	r := removal{ctx: ctx}
+	return r.remove(root, name, 0)
 }
 
 type removal struct {
-	ctx   context.Context
-	root  *os.Root
-	moved []string // beneath root, out of what was too deep
+	ctx context.Context
+	top *os.Root // what is to be deleted
 }
 
-// remove deletes name beneath dir; at is its name beneath the removal's root.
-func (r *removal) remove(dir *os.Root, name, at string, depth int) error {
+// remove deletes name beneath dir, which is so deep.
+func (r *removal) remove(dir *os.Root, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
 	}
@@ -99,9 +107,9 @@ func (r *removal) remove(dir *os.Root, name, at string, depth int) error {
 		return err
 	}
 	if depth >= maxDepth {
-		return r.moveUp(dir, name, at)
+		return r.moveUp(dir, name)
 	}
-	if err := r.empty(dir, name, at, depth); err != nil {
+	if err := r.empty(dir, name, depth); err != nil {
 		return err
 	}
 	if err := dir.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -110,31 +118,28 @@ func (r *removal) remove(dir *os.Root, name, at string, depth int) error {
 	return nil
 }
 
-// moveUp moves a directory that is too deep to where it is not.
-func (r *removal) moveUp(dir *os.Root, name, at string) error {
-	to := path.Join(path.Dir(r.top(at)), ".boxd-"+strings.ToLower(rand.Text()))
+// moveUp moves a directory that is too deep to the top, where it is found once more. It
+// goes by descriptors: a box can put a symlink, which leads to another's, in place of any
+// directory on the way.
+func (r *removal) moveUp(dir *os.Root, name string) error {
 	if err := unlock(dir, name); err != nil {
 		return err
 	}
-	if err := r.root.Rename(at, to); err != nil {
+	from, err := openDir(dir, ".")
+	if err != nil {
 		return err
 	}
-	r.moved = append(r.moved, to)
-	return nil
-}
-
-// top is the first name of at, beneath the private directory if it is there.
-func (r *removal) top(at string) string {
-	first, rest, _ := strings.Cut(at, "/")
-	if first == private && rest != "" {
-		second, _, _ := strings.Cut(rest, "/")
-		return path.Join(first, second)
+	defer from.Close()
+	to, err := openDir(r.top, ".")
+	if err != nil {
+		return err
 	}
-	return first
+	defer to.Close()
+	return linux.RenameAt(from, name, to, ".boxd-"+strings.ToLower(rand.Text()))
 }
 
 // empty deletes what is in the directory name beneath dir, whatever its mode is.
-func (r *removal) empty(dir *os.Root, name, at string, depth int) error {
+func (r *removal) empty(dir *os.Root, name string, depth int) error {
 	if err := unlock(dir, name); err != nil {
 		return err
 	}
@@ -143,13 +148,16 @@ func (r *removal) empty(dir *os.Root, name, at string, depth int) error {
 		return err
 	}
 	defer sub.Close()
+	if depth == 0 {
+		r.top = sub
+	}
 	for {
 		names, err := someNames(sub)
 		if err != nil || len(names) == 0 {
 			return err
 		}
 		for _, n := range names {
-			if err := r.remove(sub, n, path.Join(at, n), depth+1); err != nil {
+			if err := r.remove(sub, n, depth+1); err != nil {
 				return err
 			}
 		}
