@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -35,7 +36,7 @@ func classify(class protocol.Class, err error) error {
 	if isFull(err) {
 		err = errFull
 	}
-	return protocol.Errorf(class, "%s", err)
+	return protocol.Errorf(class, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")) // errors.Join
 }
 
 // errEscapes is a symlink that leads out of its package.

@@ -56,7 +56,7 @@ func (o *op) places() ([]place, error) {
 	places, err := discover(o.ctx, o.tree.root, ".", listDepth)
 	if errors.Is(err, errTooLong) {
 		o.store.o.Logger.Warn("skills: there is more than is looked at", "root", o.tree.path, "entries", maxEntries, "skills", maxSkills)
-		err = nil
+		o.cut, err = true, nil
 	}
 	return places, err
 }
@@ -65,18 +65,49 @@ func (o *op) passOver(p place, err error) {
 	o.store.o.Logger.Info("skill passed over", "directory", o.tree.abs(p.dir), "error", err)
 }
 
-// find returns the skill of that name, if it can be read.
-func (o *op) find(name string) (Skill, bool, error) {
-	owners, err := o.owners(silent)
+// holder returns where the skill of that name is, if it has an entry file.
+func (o *op) holder(name string) (place, bool, error) {
+	if dir, ok := o.tree.given[name]; ok {
+		p := place{dir, findEntry(o.tree.root, dir)}
+		return p, p.entry != "" && isRealDir(o.tree.root, dir), nil
+	}
+	owners, err := o.known()
 	if err != nil {
-		return Skill{}, false, err
+		return place{}, false, err
 	}
 	i := slices.IndexFunc(owners, func(w owner) bool { return w.name == name })
 	if i < 0 {
-		return Skill{}, false, nil
+		return place{}, false, nil
 	}
-	s, err := o.tree.load(owners[i].place)
+	return owners[i].place, true, nil
+}
+
+// find returns the skill of that name, if it can be read.
+func (o *op) find(name string) (Skill, bool, error) {
+	p, ok, err := o.holder(name)
+	if err != nil || !ok {
+		return Skill{}, false, err
+	}
+	s, err := o.tree.load(p)
 	return s, err == nil && s.Name == name, nil
+}
+
+// free refuses a name for what is, or will be, in dir if it is that of another skill which
+// can be read. One that cannot has lost it to whoever wants it.
+func (o *op) free(name, dir string) error {
+	p, ok, err := o.holder(name)
+	if err != nil || !ok || p.dir == dir {
+		return err
+	}
+	_, err = o.tree.load(p)
+	var broken refusal
+	if errors.As(err, &broken) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return refuse(`Skill with name "%s" already exists`, name)
 }
 
 // where returns the directory of the skill of that name, which may be all that is left
@@ -85,7 +116,7 @@ func (o *op) where(name string) (string, bool, error) {
 	if dir, ok := o.tree.given[name]; ok {
 		return dir, true, nil
 	}
-	owners, err := o.owners(silent)
+	owners, err := o.known()
 	if err != nil {
 		return "", false, err
 	}
@@ -94,7 +125,7 @@ func (o *op) where(name string) (string, bool, error) {
 			return w.dir, true, nil
 		}
 	}
-	if o.tree.root == nil || checkName(name) != nil || !isRealDir(o.tree.root, name) {
+	if o.tree.root == nil || o.cut || checkName(name) != nil || !isRealDir(o.tree.root, name) {
 		return "", false, nil
 	}
 	for _, w := range owners { // it may be called like that, and have others in it

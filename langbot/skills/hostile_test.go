@@ -282,9 +282,8 @@ func TestDeleteHostileTree(t *testing.T) {
 		}
 	}
 	h.do("box_delete_skill", data{"name": "s"})
-	left, err := os.ReadDir(h.path("."))
-	if err != nil || len(left) != 0 {
-		t.Errorf("%v was left: %v", left, err)
+	if left := h.left(); len(left) != 0 {
+		t.Errorf("%v was left", left)
 	}
 }
 

@@ -3,6 +3,7 @@ package skills
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -223,7 +224,7 @@ func TestNameOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.is("y", "y")
-	if isDir(h.path(register)) {
+	if _, err := os.Lstat(h.path(register + "/y")); err == nil {
 		t.Error("the register has a name of what is gone")
 	}
 }
@@ -250,11 +251,18 @@ func TestClientRenames(t *testing.T) {
 	write := func(skill, name string) {
 		h.do("box_write_skill_file", data{"name": skill, "path": "SKILL.md", "content": named(name, "")})
 	}
-	write("s", "taken")
+	// Another's name is refused before anything is written.
+	before := h.read("zip-upload/SKILL.md")
+	h.refused("box_write_skill_file", data{"name": "s", "path": "SKILL.md", "content": named("taken", "")}, `Skill with name "taken" already exists`)
+	if h.read("zip-upload/SKILL.md") != before {
+		t.Error("the file was written")
+	}
 	h.is("s", "zip-upload")
 	h.is("taken", "taken")
-	write("s", "broken")
-	h.is("s", "zip-upload")
+	write("s", "broken") // which nobody can read
+	h.is("broken", "zip-upload")
+	h.none("s")
+	write("broken", "s")
 	write("s", "free")
 	h.is("free", "zip-upload")
 	h.none("s")
@@ -310,10 +318,22 @@ func TestRegister(t *testing.T) {
 		t.Error("what is outside is gone")
 	}
 	h.is("s", "s")
+	// What is no symlink protects no name, and is in nobody's way.
 	h.put(register+"/x/SKILL.md", "x")
-	if _, err := h.try("box_delete_skill", data{"name": "s"}); err == nil || !strings.Contains(err.Error(), "names of this workspace's skills") {
-		t.Errorf("got %v", err)
+	h.put(register+"/y", "x")
+	h.put(register+"/.z", "x")
+	var log strings.Builder
+	h.store.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	h.is("s", "s")
+	for _, name := range []string{"x", "y", ".z"} {
+		if !strings.Contains(log.String(), register+"/"+name+"\n") && !strings.Contains(log.String(), register+"/"+name+" ") {
+			t.Errorf("nothing is said about %s:\n%s", name, &log)
+		}
 	}
+	h.create("y")
+	h.is("y", "y")
+	h.do("box_delete_skill", data{"name": "s"})
+	h.none("s")
 	for name, want := range map[string]bool{register: true, register + "/x": true, private: true, ".boxd-namesake": false, "s": false, "s/" + register: false} {
 		if IsPrivate(name) != want {
 			t.Errorf("%s: %v", name, !want)

@@ -55,10 +55,8 @@ func (o *op) create() (any, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	if _, ok, err := o.find(name); err != nil {
+	if err := o.free(name, ""); err != nil {
 		return nil, err
-	} else if ok {
-		return nil, refuse(`Skill with name "%s" already exists`, name)
 	}
 	f := front{Name: name, DisplayName: or(w.DisplayName, ""), Description: or(w.Description, ""), instructions: or(w.Instructions, "")}
 	var p place
@@ -116,6 +114,11 @@ func (o *op) makeIn(p place, name, text string) error {
 	taken := refuse("Skill directory already exists: %s", quote(o.tree.abs(p.dir)))
 	if !isRealDir(o.tree.root, p.dir) {
 		return taken
+	}
+	for dir, other := range o.tree.named {
+		if _, ok := within(p.dir, dir); ok && other != name {
+			return taken
+		}
 	}
 	inside, err := discover(o.ctx, o.tree.root, p.dir, listDepth-1)
 	if err != nil || len(inside) > 0 {
@@ -233,7 +236,7 @@ func (o *op) update() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := o.writeEntry(s.place, text); err != nil {
+	if err := o.tree.naming(s.Name, s.place.dir, func() error { return o.writeEntry(s.place, text) }); err != nil {
 		return nil, err
 	}
 	return o.answer(s.place)

@@ -242,10 +242,12 @@ func TestDiscoveryBounds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	h.put("unseen/in/SKILL.md", "x")
 	h.put("zzz/SKILL.md", "x")
 	if got := h.list(); got != "zzz" {
 		t.Errorf("found %q", got)
 	}
+	h.refused("box_delete_skill", data{"name": "unseen"}, "not found") // there may be a skill in it
 	h.refused("box_scan_skill_directory", data{"path": "/srv/skills/ws-1/junk"}, "exceeds 10000 entries")
 	h.do("box_delete_skill", data{"name": "zzz"})
 

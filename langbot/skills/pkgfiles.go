@@ -183,15 +183,28 @@ func (o *op) writeFile() (any, error) {
 		return nil, err
 	}
 	defer in.pkg.Close()
-	if err := in.write(content); err != nil {
+	name, err := o.nameAfter(in, content)
+	if err != nil {
 		return nil, err
 	}
-	if in.name == entryFiles[0] || in.name == in.skill.place.entry {
-		if err := o.rename(in.skill, content); err != nil {
-			return nil, err
-		}
+	if err := o.tree.naming(name, in.skill.place.dir, func() error { return in.write(content) }); err != nil {
+		return nil, err
 	}
 	return map[string]any{"skill": in.subject(), "path": in.name, "bytes_written": len(content)}, nil
+}
+
+// nameAfter is the name of the skill once the file has that content: another one if that is
+// its entry file, and says so. What is another's is refused before anything is written.
+func (o *op) nameAfter(in *inPackage, content string) (string, error) {
+	s := in.skill
+	if in.name != entryFiles[0] && in.name != s.place.entry {
+		return s.Name, nil
+	}
+	after, err := describe(s.Name, []byte(content))
+	if err != nil {
+		return "", err
+	}
+	return after.Name, o.free(after.Name, s.place.dir)
 }
 
 // write writes the file with the directories above it, or nothing.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path"
@@ -12,6 +13,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
 )
 
 // Bounds of what is read.
@@ -113,15 +116,18 @@ func readFull(f *os.File, p []byte) (int, error) {
 	return n, nil
 }
 
-// explain says what is wrong with reading the text file name.
+// explain says what is wrong with reading the text file name: a refusal if it is the file.
 func (t *tree) explain(err error, name string) error {
 	switch {
 	case errors.Is(err, errTooLong):
 		return refuse("%s exceeds %d bytes", quote(t.abs(name)), maxText)
 	case errors.Is(err, fs.ErrNotExist):
 		return refuse("Skill file not found: %s", quote(t.abs(name)))
+	case escapes(err), errors.Is(err, errNotRegular), errors.Is(err, fs.ErrPermission), errors.Is(err, unix.ENOTDIR),
+		errors.Is(err, unix.ELOOP), errors.Is(err, unix.ENXIO):
+		return refuse("%s: %v", quote(t.abs(name)), reason(err))
 	}
-	return refuse("%s: %v", quote(t.abs(name)), reason(err))
+	return fmt.Errorf("%s: %w", quote(t.abs(name)), reason(err))
 }
 
 // isPython says whether a directory is a Python project by what is in it.
@@ -135,6 +141,10 @@ func isPython(look func(name string) (fs.FileMode, bool)) bool {
 	return ok && mode.IsDir()
 }
 
+// maxName is the bytes of a name, which is one of a directory, and with a spare before it
+// in the register. NAME_MAX is 255.
+const maxName = 254
+
 // checkName checks the name of a skill.
 func checkName(name string) error {
 	if name == "" {
@@ -142,6 +152,9 @@ func checkName(name string) error {
 	}
 	if utf8.RuneCountInString(name) > 64 {
 		return refuse("Skill name exceeds 64 characters")
+	}
+	if len(name) > maxName {
+		return refuse("Skill name exceeds %d bytes", maxName)
 	}
 	letters := false
 	for _, r := range name {

@@ -59,6 +59,8 @@ type op struct {
 	data  json.RawMessage
 	files *transfer.Set
 	tree  *tree
+	known func() ([]owner, error) // owners, as they were at first
+	cut   bool                    // there may be more of them than were looked at
 }
 
 // action says how an action is done.
@@ -117,7 +119,14 @@ func (s *Store) do(ctx context.Context, ns string, a action, data json.RawMessag
 		return nil, err
 	}
 	defer tree.close()
-	return a.do(&op{ctx: ctx, store: s, data: data, files: t, tree: tree})
+	o := &op{ctx: ctx, store: s, data: data, files: t, tree: tree}
+	o.known = sync.OnceValues(func() ([]owner, error) { return o.owners(silent) })
+	if tree.root != nil && !tree.registered {
+		if err := o.registerAll(); err != nil {
+			s.o.Logger.Warn("registering the names of skills (it is tried again)", "namespace", ns, "error", err)
+		}
+	}
+	return a.do(o)
 }
 
 // lock waits until nobody else does anything in ns.

@@ -123,8 +123,8 @@ func (h *host) clean() {
 	_ = filepath.WalkDir(h.dir, func(p string, _ os.DirEntry, _ error) error {
 		if filepath.Base(p) == register {
 			names, err := os.ReadDir(p)
-			if err != nil || len(names) == 0 {
-				h.t.Errorf("the register has %v, %v", names, err)
+			if err != nil {
+				h.t.Error(err)
 			}
 			for _, name := range names {
 				if dir, err := os.Readlink(filepath.Join(p, name.Name())); err != nil || !isDir(filepath.Join(p, "..", dir)) {
@@ -138,6 +138,22 @@ func (h *host) clean() {
 		}
 		return nil
 	})
+}
+
+// left are the names in the tree, the register not among them.
+func (h *host) left() []string {
+	h.t.Helper()
+	list, err := os.ReadDir(h.path("."))
+	if err != nil && !os.IsNotExist(err) {
+		h.t.Fatal(err)
+	}
+	var names []string
+	for _, e := range list {
+		if e.Name() != register {
+			names = append(names, e.Name())
+		}
+	}
+	return names
 }
 
 func isDir(name string) bool {

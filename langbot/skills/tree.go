@@ -50,7 +50,10 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 	if err := t.sweep(ctx); err != nil {
 		s.o.Logger.Warn("deleting what is left of skills", "namespace", ns, "error", err)
 	}
-	if err := t.readRegister(); err != nil {
+	bad := func(entry string) {
+		s.o.Logger.Warn("skills: what is no symlink protects no name", "namespace", ns, "file", t.abs(inRegister(entry)))
+	}
+	if err := t.readRegister(bad); err != nil {
 		t.close()
 		return nil, fmt.Errorf("reading the names of this workspace's skills: %w", reason(err))
 	}

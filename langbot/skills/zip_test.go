@@ -147,7 +147,7 @@ func (h *host) zipRefused(p []byte, d data, want string) {
 		if got := h.list(); got != "" {
 			h.t.Fatalf("%q was installed", got)
 		}
-		if names, _ := os.ReadDir(h.path(".")); len(names) != 0 {
+		if names := h.left(); len(names) != 0 {
 			h.t.Errorf("%v was left", names)
 		}
 	}
@@ -343,7 +343,7 @@ func (h *host) zipRefusedInstall(p []byte, d data, want string) {
 		request[k] = v
 	}
 	h.refused("box_install_skill_zip", request, want)
-	if names, _ := os.ReadDir(h.path(".")); len(names) != 0 {
+	if names := h.left(); len(names) != 0 {
 		h.t.Errorf("%v was left", names)
 	}
 }

@@ -157,14 +157,7 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 // checkNames refuses chosen skills that would have the name of another, and more of them
 // than an answer can tell of.
 func (o *op) checkNames(a *archive, chosen []*candidate) error {
-	owners, err := o.owners(silent)
-	if err != nil {
-		return err
-	}
 	names := make(map[string]bool)
-	for _, w := range owners {
-		names[w.name] = true
-	}
 	room := answerRoom(maxListText)
 	for _, c := range chosen {
 		if err := o.readText(a, c); err != nil {
@@ -180,6 +173,9 @@ func (o *op) checkNames(a *archive, chosen []*candidate) error {
 		if names[c.skill.Name] {
 			return refuse(`Skill with name "%s" already exists`, c.skill.Name)
 		}
+		if err := o.free(c.skill.Name, c.target); err != nil {
+			return err
+		}
 		names[c.skill.Name] = true
 	}
 	return nil
@@ -194,19 +190,30 @@ func (o *op) readText(a *archive, c *candidate) error {
 	return keepText([]*candidate{c}, r.e, r)
 }
 
-// moveIn moves staged skills to their places. If that fails for one, none is there.
+// moveIn moves staged skills to their places. If that fails for one, none is there, and
+// names are whose they were.
 func (o *op) moveIn(chosen []*candidate, stage string) error {
+	var gifts []*gift
+	staged := func(i int) string { return path.Join(stage, strconv.Itoa(i)) }
 	for i, c := range chosen {
-		from := path.Join(stage, strconv.Itoa(i))
-		err := o.tree.naming(c.skill.Name, c.target, func() error { return o.tree.root.Rename(from, c.target) })
+		g, err := o.tree.give(c.skill.Name, c.target)
+		if err == nil {
+			gifts = append(gifts, g)
+			err = o.tree.root.Rename(staged(i), c.target)
+		}
 		if err == nil {
 			continue
 		}
-		for j, done := range chosen[:i] {
-			err = errors.Join(err, o.tree.root.Rename(done.target, path.Join(stage, strconv.Itoa(j))))
+		for j, g := range slices.Backward(gifts) {
+			if j < i {
+				err = errors.Join(err, o.tree.root.Rename(chosen[j].target, staged(j)))
+			}
+			err = errors.Join(err, g.undo())
 		}
-		o.tree.prune()
 		return err
+	}
+	for _, g := range gifts {
+		g.keep()
 	}
 	return nil
 }
