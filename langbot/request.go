@@ -63,7 +63,8 @@ func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
 	case skill && k.s.o.SkillsDir == "":
 		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
 	case skill: // where they are is the operator's choice, whatever the client's roots
-		out.Source = path.Join(k.s.skillsOf(k.at.Namespace()), rest)
+		out.NoLinks = k.s.skillsOf(k.at.Namespace()) // in which boxes write
+		out.Source = path.Join(out.NoLinks, rest)
 	default:
 		out.Source, err = k.hostPath(field, m.HostPath)
 	}

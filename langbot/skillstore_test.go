@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/langbot/protocol"
+	"github.com/boxd/boxd/mounts"
 )
 
 func create(name string) object {
@@ -74,13 +75,28 @@ func TestSkillsDir(t *testing.T) {
 		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
+	// Wherever a box had a symlink lead there, nothing but a skill is mounted.
+	m := b.host.only().Spec().Mounts[1]
+	own := path.Dir(s["package_root"].(string))
+	if m.NoLinks != own || m.Within != b.path("shared") {
+		t.Errorf("%+v", m)
+	}
+	for name, to := range map[string]string{"up": "..", "names": "../.boxd-names", "other": "../../ws-of-another", "self": "."} {
+		m.Source = own + "/one/" + name
+		if err := os.Symlink(to, m.Source); err != nil {
+			t.Fatal(err)
+		}
+		if src, err := mounts.Open(m, nil); err == nil {
+			t.Errorf("%s leads to %s", m.Source, src.Path)
+			src.Close()
+		}
+	}
 	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{b.path("shared/mine")}}})
 	b.call("box_delete_session", object{"session_id": "s"})
 	b.call("box_exec", mount(s["package_root"].(string))) // where skills are is not the client's choice
 	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
-	own := path.Dir(s["package_root"].(string))
 	for _, dir := range []string{own, own + "/.boxd", own + "/.boxd/x", own + "/.boxd-names", own + "/one/../.boxd-names"} {
 		b.refused(protocol.BoxValidation, "box_exec", mount(dir))
 	}

@@ -65,7 +65,7 @@ func (m Mount) toMake() ([]string, error) {
 	if m.Source != path.Clean(m.Source) {
 		return nil, refuse(fieldSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
 	}
-	rel, err := m.beneath()
+	rel, err := m.beneath(fieldWithin, m.Within)
 	return components(rel), err
 }
 

@@ -15,8 +15,12 @@ type Mount struct {
 	// that leads out is refused, and so is an absolute symlink wherever it leads.
 	// Empty: anywhere that [Open] allows.
 	Within string `json:"within,omitempty"`
+	// NoLinks is a directory of the host, as a cleaned absolute path, that the source must
+	// be or lie beneath: from there on boxes may have written, and no symlink and no mount
+	// is passed on the way. It lies in Within itself. Empty: symlinks are followed.
+	NoLinks string `json:"no_links,omitempty"`
 	// Volume is the name of the volume that Source is a cleaned path in: "/" is all of
-	// it, and no component is a symlink. Within is empty then. Empty: Source is one of
+	// it, and no component is a symlink. Within and NoLinks are empty then. Empty: Source is one of
 	// the host.
 	Volume string `json:"volume,omitempty"`
 }

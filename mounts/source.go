@@ -23,7 +23,8 @@ type Source struct {
 // /proc, and decides on what it found: a directory or a regular file that is
 // outside of every tree in deny (see [DefaultDeny] for the rules). The caller
 // closes the Source. With m.Within it does not leave that directory on the way,
-// whatever others do to the path meanwhile. Errors are of type [*Error] if m breaks a rule.
+// whatever others do to the path meanwhile; with m.NoLinks it follows no symlink from there
+// on. Errors are of type [*Error] if m breaks a rule.
 //
 // Hard links cannot be told from the file: that a user cannot link files of
 // others is up to the host's fs.protected_hardlinks.
@@ -48,6 +49,9 @@ func Open(m Mount, deny []string) (*Source, error) {
 
 // resolve returns an O_PATH descriptor of what m.Source leads to.
 func resolve(m Mount) (*os.File, error) {
+	if m.NoLinks != "" {
+		return resolveNoLinks(m)
+	}
 	if m.Within != "" {
 		return resolveWithin(m)
 	}

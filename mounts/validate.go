@@ -32,8 +32,13 @@ func (m Mount) Validate() error {
 			return err
 		}
 	}
+	if m.NoLinks != "" {
+		if _, err := m.beneath(fieldNoLinks, m.NoLinks); err != nil {
+			return err
+		}
+	}
 	if m.Within != "" {
-		if _, err := m.beneath(); err != nil {
+		if _, err := m.upper().beneath(fieldWithin, m.Within); err != nil {
 			return err
 		}
 	}
@@ -47,6 +52,9 @@ func (m Mount) checkVolume() error {
 	}
 	if m.Within != "" {
 		return refuse(fieldWithin, m.Within, "must be empty for a source in a volume, which is never left anyway")
+	}
+	if m.NoLinks != "" {
+		return refuse(fieldNoLinks, m.NoLinks, "must be empty for a source in a volume, where no symlink is passed anyway")
 	}
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return err

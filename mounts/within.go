@@ -11,21 +11,33 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-const fieldWithin = "mount within"
+const (
+	fieldWithin  = "mount within"
+	fieldNoLinks = "mount no_links"
+)
 
-// beneath returns the source as a path relative to Within, of which it keeps each
+// upper is the mount of NoLinks, if there is one: the part of the way to the source that
+// may pass symlinks.
+func (m Mount) upper() Mount {
+	if m.NoLinks != "" {
+		m.Source, m.NoLinks = m.NoLinks, ""
+	}
+	return m
+}
+
+// beneath returns the source as a path relative to dir, of which it keeps each
 // ".." for the kernel to judge: whether "a/.." leads back depends on what a is.
-func (m Mount) beneath() (string, error) {
-	if err := checkPath(fieldWithin, m.Within); err != nil {
+func (m Mount) beneath(field, dir string) (string, error) {
+	if err := checkPath(field, dir); err != nil {
 		return "", err
 	}
-	if m.Within != path.Clean(m.Within) {
-		return "", refuse(fieldWithin, m.Within, "must be written as %q", path.Clean(m.Within))
+	if dir != path.Clean(dir) {
+		return "", refuse(field, dir, "must be written as %q", path.Clean(dir))
 	}
 	names := components(m.Source)
-	for _, name := range components(m.Within) {
+	for _, name := range components(dir) {
 		if len(names) == 0 || names[0] != name {
-			return "", refuse(fieldSource, m.Source, "must lie in the directory %s", quote(m.Within))
+			return "", refuse(fieldSource, m.Source, "must lie in the directory %s", quote(dir))
 		}
 		names = names[1:]
 	}
@@ -62,7 +74,7 @@ func openWithin(m Mount) (*os.File, error) {
 // resolveWithin is resolve with a directory that must not be left. That directory is
 // the operator's, and symlinks to it are followed.
 func resolveWithin(m Mount) (*os.File, error) {
-	rel, err := m.beneath()
+	rel, err := m.beneath(fieldWithin, m.Within)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +93,33 @@ func resolveWithin(m Mount) (*os.File, error) {
 			quote(m.Within)).because(err)
 	}
 	if err != nil {
+		return nil, explainOpen(m.Source, err)
+	}
+	return f, nil
+}
+
+// resolveNoLinks is resolve for a source on the way to which boxes have written, from
+// NoLinks on.
+func resolveNoLinks(m Mount) (*os.File, error) {
+	rel, err := m.beneath(fieldNoLinks, m.NoLinks)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := resolve(m.upper())
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := linux.Openat2(dir, rel, unix.OpenHow{
+		Flags:   unix.O_PATH,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, refuse(fieldSource, m.Source, "passes a symlink in the directory %s, name the real path", quote(m.NoLinks)).because(err)
+	case errors.Is(err, unix.EXDEV):
+		return nil, refuse(fieldSource, m.Source, `leaves the directory %s by "..", or passes a mount`, quote(m.NoLinks)).because(err)
+	case err != nil:
 		return nil, explainOpen(m.Source, err)
 	}
 	return f, nil

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path"
@@ -93,7 +94,7 @@ func (p *Policy) decideWorkspace(tenant, source, mode, target string) (mounts.Mo
 // decideMount decides about a mount that is not the workspace, which is at workspace;
 // field is its name in errors, mode the most that the profile allows.
 func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount) (mounts.Mount, Decision, error) {
-	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume}
+	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume, NoLinks: asked.NoLinks}
 	if mode == WorkspaceNone {
 		err := &DeniedError{Field: field, Value: engine.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
 		return mounts.Mount{}, mountDecision(m, err), err
@@ -134,7 +135,7 @@ func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
 	}
 	m.Source = path.Clean(m.Source)
 	roots := p.rules(tenant).roots
-	m.Within = rootOf(m.Source, roots)
+	m.Within = rootOf(cmp.Or(m.NoLinks, m.Source), roots)
 	switch {
 	case m.Within != "":
 		return nil

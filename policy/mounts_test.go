@@ -218,6 +218,29 @@ func TestRecheckMounts(t *testing.T) {
 	}
 }
 
+// TestNoLinks: what may not be passed stays so, in a session from before a change of the
+// configuration too, and the root is one that has all of it.
+func TestNoLinks(t *testing.T) {
+	asked := Mount{Source: "/srv/a/skills/ns/one", Target: "/one", NoLinks: "/srv/a/skills/ns"}
+	p := newPolicy(t, Config{AllowedMountRoots: []string{"/srv/a", "/srv/a/skills/ns/one"}})
+	m, _, err := p.MayMount("a", Resolved{MountMode: "rw"}, asked)
+	if want := (mounts.Mount{Source: asked.Source, Target: "/one", Within: "/srv/a", NoLinks: asked.NoLinks}); err != nil || m != want {
+		t.Fatalf("%+v, %v, want %+v", m, err, want)
+	}
+	r, err := newPolicy(t, Config{AllowedMountRoots: []string{"/srv"}}).RecheckMounts("a", Resolved{Spec: engine.Spec{Mounts: []mounts.Mount{m}}})
+	if m.Within = "/srv"; err != nil || r.Spec.Mounts[0] != m {
+		t.Errorf("%+v, %v, want %+v", r.Spec.Mounts, err, m)
+	}
+	_, err = newPolicy(t, Config{AllowedMountRoots: []string{asked.Source}}).RecheckMounts("a", r)
+	if !errors.Is(err, ErrDenied) {
+		t.Errorf("a root that has only a part of it: %v, want ErrDenied", err)
+	}
+	asked.NoLinks = "/srv/a/skills/other"
+	if m, _, err := p.MayMount("a", Resolved{MountMode: "rw"}, asked); err == nil {
+		t.Errorf("%+v is not in %s", m, asked.NoLinks)
+	}
+}
+
 func FuzzMount(f *testing.F) {
 	p, err := New(Config{AllowedMountRoots: []string{"/srv/a", "/data"}})
 	if err != nil {

@@ -13,7 +13,7 @@ func sampleSession() *sessionRecord {
 	return &sessionRecord{
 		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
 		Resolved: policy.Resolved{Profile: "default", WorkspaceMode: "rw", IdleTTL: time.Minute, Env: []string{"A=b"},
-			Spec: engine.Spec{Image: "host", Mounts: []mount{{Source: "/srv/x", Target: "/x", Within: "/srv"}}, Limits: engine.Limits{CPUs: 0.5}}},
+			Spec: engine.Spec{Image: "host", Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}, Limits: engine.Limits{CPUs: 0.5}}},
 	}
 }
 
