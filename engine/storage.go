@@ -27,7 +27,8 @@ type Storage interface {
 	Volumes(ctx context.Context) ([]VolumeState, error)
 	// OpenDirectory returns a directory in which all files belong to the user of the
 	// calling process: an id-mapped view where they do not. What it makes there belongs
-	// to the owner of the directory. The caller closes it; nothing stays mounted.
+	// to the owner of the directory. The caller closes it; nothing stays mounted. Where
+	// there is none the error is fs.ErrNotExist too.
 	OpenDirectory(ctx context.Context, d Directory) (*os.File, error)
 	// LimitDirectory bounds a directory of the host that is not a volume, what is in it
 	// already included. ErrUnenforceable, with file system and advice, where there is

@@ -8,6 +8,7 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 )
@@ -148,6 +149,35 @@ func TestSkillNamesInABox(t *testing.T) {
 	}
 	if out := b.sh(s, "ls -A .skills/evil; mkdir .skills/evil/x 2>/dev/null || echo gone"); out != "gone" {
 		t.Errorf("what was deleted is there for the box: %q", out)
+	}
+}
+
+// TestSkillLinksInABox: with skills in a directory of the host, what a box puts into its
+// skill leads no mount to another's, to the store's own files or out of the workspace.
+func TestSkillLinksInABox(t *testing.T) {
+	root := t.TempDir()
+	if err := os.Chown(root, sharedOwner, sharedOwner); err != nil {
+		t.Fatal(err)
+	}
+	w := begin(t, "--allow-mount-root", root, "--config", configFile(t, "langbot: {skills_dir: "+root+"/skills, skills_size: 0}\n"))
+	w.bot("i", "v").call("box_create_skill", object{"skill": object{"name": "secret", "instructions": "x"}})
+	b := w.bot("i", "w")
+	b.call("box_create_skill", object{"skill": object{"name": "victim", "instructions": "x"}})
+	skill := b.call("box_create_skill", object{"skill": object{"name": "evil", "instructions": "x"}})["skill"].(object)
+	dir := skill["package_root"].(string)
+	with := func(session, source string) object {
+		return spec(session, object{"cmd": "true", "extra_mounts": []object{{"host_path": source, "mount_path": "/workspace/.skills/evil", "mode": "rw"}}})
+	}
+	if out := b.sh(with("s", dir), "cd .skills/evil; mkdir -p real/sub; ln -s .. up; ln -s ../.boxd-names names; ln -s ../victim victim; ln -s ../.. all; ln -s real in; ls"); !strings.Contains(out, "victim") {
+		t.Fatalf("%q", out)
+	}
+	for _, name := range []string{"up", "names", "victim", "all", "all/../victim", "in", "in/sub", "up/evil"} {
+		if m := b.refused("BoxValidationError", "box_exec", with("t", dir+"/"+name)); !strings.Contains(m, "symlink") {
+			t.Errorf("%s: %s", name, m)
+		}
+	}
+	if out := b.sh(with("t", dir+"/real"), "ls .skills/evil"); out != "sub" {
+		t.Errorf("%q", out)
 	}
 }
 

@@ -44,6 +44,14 @@ func TestOpenDirectory(t *testing.T) {
 	s.make("v", 8*mib, 0, "/x")
 	hosts := hostDir(t, 1000, 1001)
 	own := hostDir(t, client, client)
+	for _, d := range []engine.Directory{{Path: hosts + "/a/b", Within: hosts}, {Path: "/c/d", Volume: "v"}} {
+		if dir, err := s.OpenDirectory(t.Context(), d); !errors.Is(err, fs.ErrNotExist) || !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("what is missing: %v, %v", dir, err)
+		}
+	}
+	if dir, err := s.OpenDirectory(t.Context(), engine.Directory{Path: hosts + "/none/a", Within: hosts + "/none"}); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("where the root is missing: %v, %v", dir, err)
+	}
 	for _, c := range []struct {
 		name     string
 		d        engine.Directory

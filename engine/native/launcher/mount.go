@@ -3,11 +3,13 @@ package launcher
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/mounts"
 )
@@ -267,8 +269,17 @@ func (b *box) limit(l engine.Limits) error {
 // fieldError makes a broken rule of package mounts one of the engine's.
 func fieldError(err error) error {
 	var m *mounts.Error
-	if errors.As(err, &m) {
-		return &engine.FieldError{Field: m.Field, Value: m.Value, Rule: m.Rule}
+	if !errors.As(err, &m) {
+		return err
 	}
-	return err
+	field := &engine.FieldError{Field: m.Field, Value: m.Value, Rule: m.Rule}
+	if m.Field == "mount source" && errors.Is(err, fs.ErrNotExist) {
+		return missingError{field}
+	}
+	return field
 }
+
+// missingError is a source that does not exist.
+type missingError struct{ *engine.FieldError }
+
+func (e missingError) Unwrap() []error { return []error{e.FieldError, rpc.ErrMissing} }

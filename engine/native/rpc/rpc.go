@@ -19,6 +19,8 @@ package rpc
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -151,10 +153,15 @@ type Error struct {
 	Field   *engine.FieldError `json:",omitempty"`
 }
 
+// ErrMissing is a directory or file that was asked for and is not there. Not every file
+// that is missing is one.
+var ErrMissing = fmt.Errorf("what was asked for: %w", fs.ErrNotExist)
+
 // kinds are the conditions that clients tell apart.
 var kinds = map[string]error{
 	"unenforceable": engine.ErrUnenforceable,
 	"lost":          engine.ErrBoxLost,
+	"missing":       ErrMissing,
 	"invalid":       engine.ErrInvalid,
 }
 
@@ -166,7 +173,7 @@ func NewError(err error) *Error {
 		e.Field = field
 	}
 	for kind, target := range kinds {
-		if errors.Is(err, target) {
+		if fieldSays := e.Field != nil && kind == "invalid"; !fieldSays && errors.Is(err, target) {
 			e.Kind = kind
 		}
 	}
@@ -176,9 +183,13 @@ func NewError(err error) *Error {
 func (e *Error) Error() string { return e.Message }
 
 // Unwrap gives back what the launcher's error meant.
-func (e *Error) Unwrap() error {
+func (e *Error) Unwrap() []error {
+	var all []error
 	if e.Field != nil {
-		return e.Field
+		all = append(all, e.Field)
 	}
-	return kinds[e.Kind]
+	if kind, ok := kinds[e.Kind]; ok {
+		all = append(all, kind)
+	}
+	return all
 }
