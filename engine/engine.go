@@ -21,7 +21,8 @@ type Box interface {
 	// Start runs a command and returns once the program runs. Cancelling ctx
 	// kills the command (verdict Canceled).
 	Start(ctx context.Context, cmd Command) (Process, error)
-	// Update changes limits and mounts of the running box.
+	// Update changes limits and mounts of the running box: all of it or, on failure, at
+	// most what is to be detached.
 	Update(ctx context.Context, change Change) error
 	// Done is closed when PID 1 of the box is gone.
 	Done() <-chan struct{}

@@ -116,6 +116,7 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 			return errAgain
 		}
 		if err != nil {
+			s.keepToBox(box)
 			return fmt.Errorf("changing the box: %w", causeOf(ctx, err))
 		}
 	}
@@ -137,4 +138,21 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 		}
 	}
 	return err
+}
+
+// keepToBox makes the session's mounts those that its box has: a change that failed may
+// have taken some away.
+func (s *session) keepToBox(box engine.LiveBox) {
+	spec := box.Spec()
+	s.mu.Lock()
+	if spec.ID != s.boxID || slices.Equal(spec.Mounts, s.resolved.Spec.Mounts) { // or an engine that does not tell
+		s.mu.Unlock()
+		return
+	}
+	s.resolved.Spec.Mounts = spec.Mounts
+	noted := s.m.store.enqueue(s.recordLocked().put())
+	s.mu.Unlock()
+	if err := noted.wait(); err != nil { // the successor asks the box
+		s.m.report(s.key, "", err.Error())
+	}
 }

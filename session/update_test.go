@@ -185,3 +185,35 @@ func TestUpdateWithoutItsProfile(t *testing.T) {
 		t.Errorf("a limit by a profile that is gone: %v", err)
 	}
 }
+
+// A change that fails may have taken mounts away; the session knows, also after a restart,
+// and gets them back with the next use that asks for them.
+func TestFailedChangeOfMounts(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		b := open(t)
+		at := func(source string) policy.Request {
+			return policy.Request{Mounts: []policy.Mount{{Source: source, Target: "/x"}}}
+		}
+		v := b.ensure(keyA, at("/srv/data/x"))
+		b.host.setHook(func(_ context.Context, op, box string) error {
+			if op == "update" {
+				must(t, b.host.box(box).change(engine.Change{Detach: []string{"/x"}}))
+				return errors.New("no such source")
+			}
+			return nil
+		})
+		if _, err := b.Ensure(ctx, me, keyA, at("/srv/data/y")); err == nil {
+			t.Fatal("changed")
+		}
+		b.host.setHook(nil)
+		if restart {
+			b.restart()
+		}
+		for _, source := range []string{"/srv/data/x", "/srv/data/y"} {
+			if got := b.ensure(keyA, at(source)); got.Box != v.Box || !slices.Equal(b.host.box(v.Box).spec.Mounts, got.Resolved.Spec.Mounts) {
+				t.Errorf("%s: session %+v, box %+v", source, got.Resolved.Spec.Mounts, b.host.box(v.Box).spec.Mounts)
+			}
+		}
+		b.Close(ctx, false)
+	}
+}

@@ -196,6 +196,7 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	var updated rpc.Updated
 	files, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, &updated)
 	if err != nil && !errors.Is(err, errTruncated) { // that is done, but not watched
+		b.note(engine.Change{Detach: updated.Detached})
 		b.volumes.drop(updated.Detached)
 		return fmt.Errorf("updating box %q: %w", b.id, err)
 	}

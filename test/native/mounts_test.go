@@ -141,7 +141,7 @@ func TestLiveMounts(t *testing.T) {
 	if err == nil {
 		t.Error("attached what does not exist")
 	}
-	wantOutput(t, b, "ls -A /opt/good 2>/dev/null", "")
+	wantOutput(t, b, "ls -A /opt/good 2>/dev/null; true", "")
 	if err := b.Update(t.Context(), engine.Change{Detach: []string{"/usr"}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("detaching what was never attached: %v", err)
 	}
@@ -172,7 +172,8 @@ func TestNestedLiveMounts(t *testing.T) {
 		{"the inner one", engine.Change{Attach: []mounts.Mount{inner}}, "", "/data/in\n"},
 		{"one above", engine.Change{Attach: []mounts.Mount{outer}}, "hide", "/data/in\n"},
 		{"replaced", engine.Change{Detach: []string{"/data/in"}, Attach: []mounts.Mount{outer, inner}}, "", "/data\n/data/in\n"},
-		{"with one that fails", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: "/no/such/dir", Target: "/data/in/x"}}}, "does not exist", ""},
+		{"with one that is refused", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: "/no/such/dir", Target: "/data/in/x"}}}, "does not exist", "/data\n/data/in\n"},
+		{"with one that fails", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: inner.Source, Target: "/data/name"}}}, "director", ""},
 	} {
 		err := b.Update(t.Context(), c.Change)
 		if (err != nil) != (c.rule != "") || err != nil && !strings.Contains(err.Error(), c.rule) {

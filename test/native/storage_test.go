@@ -363,12 +363,16 @@ func TestVolumeComesAndGoes(t *testing.T) {
 			t.Fatal(err)
 		}
 		wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/data"}}), "/data 4 MiB")
-		// Also if that is all that can be done.
-		change := engine.Change{Detach: []string{"/data"}}
-		if name == "second" {
-			change.Attach = []mounts.Mount{{Source: "/", Target: "/other", Volume: "unknown"}}
+		// What can be seen to be impossible takes nothing away.
+		change := engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{{Source: "/", Target: "/other", Volume: "unknown"}}}
+		if err := b.Update(t.Context(), change); err == nil {
+			t.Fatal("attached")
 		}
-		if err := b.Update(t.Context(), change); (err != nil) != (name == "second") {
+		if err := s.RemoveVolume(t.Context(), name); err == nil {
+			t.Fatal("removed while it is in use")
+		}
+		change.Attach = nil
+		if err := b.Update(t.Context(), change); err != nil {
 			t.Fatal(err)
 		}
 		if err := s.RemoveVolume(t.Context(), name); err != nil {

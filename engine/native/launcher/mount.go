@@ -202,6 +202,14 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	if again {
 		c = b.undone(c)
 	}
+	// Before anything is taken away: a source that is refused leaves all as it was.
+	for _, m := range c.Attach {
+		src, err := l.openSource(m)
+		if err != nil {
+			return nil, err
+		}
+		src.Close()
+	}
 	for _, target := range innerFirst(c.Detach) {
 		if err := l.detach(b, target); err != nil {
 			return detached, err
