@@ -32,6 +32,7 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 	if b.id == "" {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}
+	defer l.networks.prepare()
 	for _, step := range []func(*box) error{
 		l.reserve, l.makeParts, l.startInit, l.furnish, l.verify, l.finish,
 	} {
@@ -81,16 +82,15 @@ func (l *Launcher) reserve(b *box) error {
 	return nil
 }
 
-// makeParts makes what the init stage will be put together from, all at once.
+// makeParts makes what the init stage will be put together from, side by side; what takes
+// longest, here.
 func (l *Launcher) makeParts(b *box) error {
-	cgroups, network := make(chan error, 1), make(chan error, 1)
-	go func() { cgroups <- errors.Join(l.makeCgroups(b), b.makeUserNS()) }()
-	go func() {
-		var err error
-		b.network, err = l.networks.take()
-		network <- err
-	}()
-	return errors.Join(l.makeRoot(b), <-cgroups, <-network)
+	root := make(chan error, 1)
+	go func() { root <- l.makeRoot(b) }()
+	err := errors.Join(l.makeCgroups(b), b.makeUserNS())
+	var nerr error
+	b.network, nerr = l.networks.take()
+	return errors.Join(<-root, err, nerr)
 }
 
 // makeUserNS makes the user namespace of the box. It belongs to the user of PID 1
@@ -175,6 +175,7 @@ func (l *Launcher) startInit(b *box) error {
 	}
 	defer home.Close()
 	b.process = agentProcess(agentEnd, home)
+	l.networks.prepare() // while the stage, which keeps one processor busy, is waited for
 	return b.start()
 }
 

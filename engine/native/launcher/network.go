@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/netns"
 )
@@ -13,6 +14,7 @@ import (
 // the host's user namespace, so that nobody in a box has any power over it.
 type networks struct {
 	ready chan made
+	taken atomic.Bool // and the next one is not under way
 }
 
 type made struct {
@@ -22,25 +24,28 @@ type made struct {
 
 func newNetworks() *networks {
 	n := &networks{ready: make(chan made, 1)}
+	n.taken.Store(true)
 	n.prepare()
 	return n
 }
 
-// prepare makes the next one in the background; exactly one is under way or ready
-// at any time.
+// prepare makes the next one in the background, if there is none and none is under way.
 func (n *networks) prepare() {
+	if !n.taken.CompareAndSwap(true, false) {
+		return
+	}
 	go func() {
 		ns, err := makeNetwork()
 		n.ready <- made{ns, err}
 	}()
 }
 
-// take returns a namespace that nobody else has; the caller owns it. Several
-// callers at once do not wait for each other.
+// take returns a namespace that nobody else has; the caller owns it, and calls prepare
+// when there is time. Several callers at once do not wait for each other.
 func (n *networks) take() (*os.File, error) {
 	select {
 	case m := <-n.ready:
-		n.prepare()
+		n.taken.Store(true)
 		return m.ns, m.err
 	default:
 		return makeNetwork()
