@@ -101,14 +101,21 @@ func (s *session) useLocked() *use {
 	return &use{s: s, box: s.box, recording: s.recording}
 }
 
-// awaitRecord waits until it is on disk that the box runs. Who answers for the session
-// has waited for that: what is known outside is true after a crash.
+// awaitRecord waits until it is on disk that the box runs, or the last attempt has failed.
+// Who answers for the session has waited for that: what is known outside is true after a
+// crash.
 func (u *use) awaitRecord() error {
-	if u.recording == nil {
-		return nil
+	for r := u.recording; r != nil; {
+		<-r.done
+		u.s.mu.Lock()
+		next, same := u.s.recording, u.s.boxID == u.box.ID()
+		u.s.mu.Unlock()
+		if r.err == nil || next == r || !same {
+			return r.err
+		}
+		r = next
 	}
-	<-u.recording.done
-	return u.recording.err
+	return nil
 }
 
 // unrecorded is why it could not be recorded that the box runs, as far as that is known.

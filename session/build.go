@@ -132,7 +132,7 @@ func (s *session) confirm(r *recording) {
 	s.m.report(s.key, "", "recording that its box runs (it is tried again): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
-		if s.recording != r || s.removing || s.gone {
+		if s.recording != r || s.removing || s.gone || s.state == Stopping { // which is for its own record
 			s.mu.Unlock()
 			return nil
 		}

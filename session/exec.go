@@ -21,7 +21,7 @@ import (
 // command is started in the new one. One that is lost later is a result with the
 // verdict engine.BoxLost: what the command has done by then is not known, so it is
 // not repeated.
-func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (res ExecResult, err error) {
+func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
 	began := time.Now()
 	// Before a session is made for it.
 	if err := m.command(policy.Resolved{}, e).Validate(); err != nil {
@@ -36,9 +36,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, err
 	}
 	defer func() { // u may become another
-		if e := u.awaitRecord(); e != nil {
-			res, err = ExecResult{}, m.fail(c, key, "exec", e)
-		}
+		_ = u.awaitRecord() // reported there; what has run has a result all the same
 		u.release()
 	}()
 	run, err := m.admit(ctx, c, u, e)
@@ -68,8 +66,8 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	if e.Started != nil {
 		e.Started(p)
 	}
-	result, err := p.Wait()
-	return m.finish(c, u, run, result, err, time.Since(began))
+	res, err := p.Wait()
+	return m.finish(c, u, run, res, err, time.Since(began))
 }
 
 // unstarted says that a start failed because the box is lost, and that it was not

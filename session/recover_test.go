@@ -552,6 +552,43 @@ func TestRecordIsWrittenLater(t *testing.T) {
 	}
 }
 
+// A command that has run has its result, also if its session was recorded only meanwhile.
+func TestResultOfAnUnrecordedSession(t *testing.T) {
+	b := open(t)
+	var mend func()
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		switch op {
+		case "created":
+			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+			mend = b.breakStore()
+		case "start":
+			b.Manager.mu.Lock()
+			s := b.Manager.sessions[keyA]
+			b.Manager.mu.Unlock()
+			s.mu.Lock()
+			r := s.recording
+			s.mu.Unlock()
+			await(t, r.done, "the attempt to record it")
+			mend() // in vain if the attempt was awaited before, and the command refused
+			b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
+		}
+		return nil
+	})
+	res, err := b.Exec(ctx, me, keyA, &policy.Request{}, Exec{Args: []string{"exit", "3"}})
+	switch {
+	case err != nil && !errors.Is(err, ErrStorage): // refused before it ran
+		t.Fatal(err)
+	case err == nil && (res.Verdict != engine.Exited || res.ExitCode != 3):
+		t.Errorf("%+v", res)
+	}
+	mend()
+	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
+	b.eventually("its use", func() bool {
+		res, err = b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"exit", "4"}})
+		return err == nil && res.ExitCode == 4
+	})
+}
+
 // recorded is the state that the open database has of a session; empty without a record.
 func (b *bench) recorded(key Key) (state State) {
 	must(b.t, b.Manager.store.db.View(func(tx *bbolt.Tx) error {

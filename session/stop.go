@@ -49,9 +49,11 @@ func (p *Process) markStopped() (first bool) {
 		return false
 	}
 	p.stopped = true
-	if p.record.State == ProcessRunning {
-		p.record.State = ProcessStopping
+	if p.record.State != ProcessRunning { // run does it
+		s.mu.Unlock()
+		return true
 	}
+	p.record.State = ProcessStopping
 	noted := s.m.store.enqueue(p.record.put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {

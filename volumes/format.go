@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"runtime"
@@ -91,6 +92,9 @@ func format(image *os.File, bytes, inodes int64) error {
 
 // check repairs the file system in image, which nothing has mounted.
 func check(image *os.File) error {
+	if err := sealSuper(image); err != nil {
+		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
+	}
 	// 1: errors were corrected. 2: the same, of a mounted file system.
 	err := run([]string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}, image, 1, "-f", "-y")
 	if err != nil {
@@ -138,7 +142,7 @@ type super struct {
 	blocks, freeBlocks        int64
 	inodes, freeInodes        int64
 	inodesPerGroup, inodeSize int64
-	clean                     bool // unmounted, and without errors
+	clean                     bool // unmounted, without errors, and written to its end
 }
 
 const (
@@ -151,7 +155,39 @@ func readSuper(image *os.File) (super, error) {
 	if _, err := image.ReadAt(b[:], superOffset); err != nil {
 		return super{}, fmt.Errorf("reading the super block: %w", err)
 	}
-	return parseSuper(b[:])
+	sb, err := parseSuper(b[:])
+	sb.clean = sb.clean && checksum(b[:]) == binary.LittleEndian.Uint32(b[checksumAt:])
+	return sb, err
+}
+
+// checksumAt is where s_checksum is: of all that is before it, by crc32c without the last
+// inversion (ext4_superblock_csum in fs/ext4/super.c).
+const checksumAt = superSize - 4
+
+func checksum(b []byte) uint32 {
+	return ^crc32.Checksum(b[:checksumAt], crc32.MakeTable(crc32.Castagnoli))
+}
+
+// sealSuper corrects the checksum of the super block. e2fsck writes what it changes there
+// in pieces, and the checksum last (write_primary_superblock in lib/ext2fs/closefs.c): one
+// that was killed in between leaves a super block that no e2fsck would read again, and a
+// small file system has no copy of it.
+func sealSuper(image *os.File) error {
+	var b [superSize]byte
+	if _, err := image.ReadAt(b[:], superOffset); err != nil {
+		return fmt.Errorf("reading the super block: %w", err)
+	}
+	if _, err := parseSuper(b[:]); err != nil {
+		return err
+	}
+	sum := checksum(b[:])
+	if binary.LittleEndian.Uint32(b[checksumAt:]) == sum {
+		return nil
+	}
+	if _, err := image.WriteAt(binary.LittleEndian.AppendUint32(nil, sum), superOffset+checksumAt); err != nil {
+		return fmt.Errorf("writing the super block: %w", err)
+	}
+	return image.Sync()
 }
 
 func parseSuper(b []byte) (super, error) {

@@ -658,3 +658,53 @@ func TestIDMapped(t *testing.T) {
 		}
 	})
 }
+
+// TestTornSuper: an e2fsck that was killed while it wrote the super block leaves new
+// values with the old checksum; the next check goes on from there. What is none of our
+// super blocks is left alone.
+func TestTornSuper(t *testing.T) {
+	for name, field := range map[string]int64{"free blocks": 0xc, "free inodes": 0x10, "time of the last check": 0x40, "state": 0x3a, "checksum": 0x3fc} {
+		image, err := os.Create(filepath.Join(t.TempDir(), "image"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer image.Close()
+		if err := format(image, 8<<20, 1024); err != nil {
+			t.Fatal(err)
+		}
+		if err := sealSuper(image); err != nil {
+			t.Fatal(err)
+		}
+		if err := run([]string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}, image, 0, "-f", "-n"); err != nil {
+			t.Fatalf("our checksum is not that of e2fsprogs: %v", err)
+		}
+		for range 2 {
+			var b [1]byte
+			if _, err := image.ReadAt(b[:], superOffset+field); err != nil {
+				t.Fatal(err)
+			}
+			b[0] ^= 1
+			if _, err := image.WriteAt(b[:], superOffset+field); err != nil {
+				t.Fatal(err)
+			}
+			if sb, err := readSuper(image); err != nil || sb.clean {
+				t.Errorf("%s: %+v, %v: want one to be checked", name, sb, err)
+			}
+			if err := check(image); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if sb, err := readSuper(image); err != nil || !sb.clean {
+				t.Errorf("%s: %+v, %v after the check", name, sb, err)
+			}
+		}
+		if err := run([]string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}, image, 0, "-f", "-n"); err != nil {
+			t.Errorf("%s: after the check: %v", name, err)
+		}
+		if _, err := image.WriteAt([]byte{0}, superOffset+0x38); err != nil { // the magic number
+			t.Fatal(err)
+		}
+		if check(image) == nil {
+			t.Errorf("%s: a super block that is none was taken for one", name)
+		}
+	}
+}
