@@ -90,13 +90,15 @@ func format(image *os.File, bytes, inodes int64) error {
 	return nil
 }
 
+var e2fsck = []string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}
+
 // check repairs the file system in image, which nothing has mounted.
 func check(image *os.File) error {
 	if err := sealSuper(image); err != nil {
 		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
 	}
 	// 1: errors were corrected. 2: the same, of a mounted file system.
-	err := run([]string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}, image, 1, "-f", "-y")
+	err := run(e2fsck, image, 1, "-f", "-y")
 	if err != nil {
 		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
 	}
@@ -142,7 +144,9 @@ type super struct {
 	blocks, freeBlocks        int64
 	inodes, freeInodes        int64
 	inodesPerGroup, inodeSize int64
-	clean                     bool // unmounted, without errors, and written to its end
+	clean                     bool   // unmounted, without errors, and not torn
+	sum                       uint32 // the checksum that it should have
+	torn                      bool   // it has another one
 }
 
 const (
@@ -151,13 +155,18 @@ const (
 )
 
 func readSuper(image *os.File) (super, error) {
-	var b [superSize]byte
-	if _, err := image.ReadAt(b[:], superOffset); err != nil {
+	b := make([]byte, superSize)
+	if _, err := image.ReadAt(b, superOffset); err != nil {
 		return super{}, fmt.Errorf("reading the super block: %w", err)
 	}
-	sb, err := parseSuper(b[:])
-	sb.clean = sb.clean && checksum(b[:]) == binary.LittleEndian.Uint32(b[checksumAt:])
-	return sb, err
+	sb, err := parseSuper(b)
+	if err != nil {
+		return super{}, err
+	}
+	sb.sum = checksum(b)
+	sb.torn = sb.sum != binary.LittleEndian.Uint32(b[checksumAt:])
+	sb.clean = sb.clean && !sb.torn
+	return sb, nil
 }
 
 // checksumAt is where s_checksum is: of all that is before it, by crc32c without the last
@@ -173,18 +182,11 @@ func checksum(b []byte) uint32 {
 // that was killed in between leaves a super block that no e2fsck would read again, and a
 // small file system has no copy of it.
 func sealSuper(image *os.File) error {
-	var b [superSize]byte
-	if _, err := image.ReadAt(b[:], superOffset); err != nil {
-		return fmt.Errorf("reading the super block: %w", err)
-	}
-	if _, err := parseSuper(b[:]); err != nil {
+	sb, err := readSuper(image)
+	if err != nil || !sb.torn {
 		return err
 	}
-	sum := checksum(b[:])
-	if binary.LittleEndian.Uint32(b[checksumAt:]) == sum {
-		return nil
-	}
-	if _, err := image.WriteAt(binary.LittleEndian.AppendUint32(nil, sum), superOffset+checksumAt); err != nil {
+	if _, err := image.WriteAt(binary.LittleEndian.AppendUint32(nil, sb.sum), superOffset+checksumAt); err != nil {
 		return fmt.Errorf("writing the super block: %w", err)
 	}
 	return image.Sync()

@@ -87,10 +87,9 @@ func (l *Launcher) reserve(b *box) error {
 func (l *Launcher) makeParts(b *box) error {
 	root := make(chan error, 1)
 	go func() { root <- l.makeRoot(b) }()
-	err := errors.Join(l.makeCgroups(b), b.makeUserNS())
-	var nerr error
-	b.network, nerr = l.networks.take()
-	return errors.Join(<-root, err, nerr)
+	var err error
+	b.network, err = l.networks.take()
+	return errors.Join(err, l.makeCgroups(b), b.makeUserNS(), <-root)
 }
 
 // makeUserNS makes the user namespace of the box. It belongs to the user of PID 1

@@ -202,13 +202,10 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	if again {
 		c = b.undone(c)
 	}
-	// Before anything is taken away: a source that is refused leaves all as it was.
-	for _, m := range c.Attach {
-		src, err := l.openSource(m)
-		if err != nil {
+	if len(c.Detach) > 0 { // what is attached can be undone, but not that
+		if err := l.canOpen(c.Attach); err != nil {
 			return nil, err
 		}
-		src.Close()
 	}
 	for _, target := range innerFirst(c.Detach) {
 		if err := l.detach(b, target); err != nil {
@@ -231,6 +228,18 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	}
 	undo.Release()
 	return detached, nil
+}
+
+// canOpen is the error of the first source that would be refused.
+func (l *Launcher) canOpen(list []mounts.Mount) error {
+	for _, m := range list {
+		src, err := l.openSource(m)
+		if err != nil {
+			return err
+		}
+		src.Close()
+	}
+	return nil
 }
 
 // undone is what of a change has not been carried out.
