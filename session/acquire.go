@@ -119,11 +119,16 @@ func (u *use) awaitRecord() error {
 }
 
 // unrecorded is why it could not be recorded that the box runs, as far as that is known.
+// It waits only after a first failure.
 func (u *use) unrecorded() error {
-	if u.recording == nil || !isDone(u.recording.done) {
+	r := u.recording
+	switch {
+	case r == nil || !r.repeated && !isDone(r.done):
 		return nil
+	case r.repeated:
+		return u.awaitRecord()
 	}
-	return u.recording.err
+	return r.err
 }
 
 // release gives the hold back.

@@ -95,11 +95,12 @@ func (s *session) adoptBox(box engine.LiveBox) error {
 
 // recording is an attempt to record that a box runs.
 type recording struct {
-	m      *Manager
-	volume string // was kept for the session and is its own from then on; mostly empty
-	queued *pending
-	done   chan struct{} // closed when err is known
-	err    error
+	m        *Manager
+	volume   string // was kept for the session and is its own from then on; mostly empty
+	repeated bool   // after one that failed
+	queued   *pending
+	done     chan struct{} // closed when err is known
+	err      error
 }
 
 // recordBoxLocked begins to record the session as it is with its new box. The caller calls
@@ -137,6 +138,7 @@ func (s *session) confirm(r *recording) {
 			return nil
 		}
 		r = s.recordBoxLocked(r.volume)
+		r.repeated = true
 		s.mu.Unlock()
 		return r.await()
 	})

@@ -419,6 +419,40 @@ func (b *bench) breakStore() (mend func()) {
 	return func() { b.swapStore(good) }
 }
 
+// stallStore lets all writes wait until fail is called; they fail then.
+func (b *bench) stallStore() (fail func()) {
+	stalled, err := bbolt.Open(filepath.Join(b.t.TempDir(), "stalled.db"), 0o600, nil) // without buckets
+	must(b.t, err)
+	tx, err := stalled.Begin(true)
+	must(b.t, err)
+	b.swapStore(stalled)
+	b.t.Cleanup(func() { must(b.t, stalled.Close()) })
+	return func() { must(b.t, tx.Rollback()) }
+}
+
+// session is the manager's own of that key.
+func (b *bench) session(key Key) *session {
+	b.Manager.mu.Lock()
+	defer b.Manager.mu.Unlock()
+	return b.Manager.sessions[key]
+}
+
+// retrying says that it is being recorded once more that the session's box runs.
+func (b *bench) retrying(key Key) bool {
+	s := b.session(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !isDone(s.recording.done)
+}
+
+// held says that somebody uses the session.
+func (b *bench) held(key Key) bool {
+	s := b.session(key)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.uses > 0
+}
+
 // brokenDB is a database that fails.
 func (b *bench) brokenDB() *bbolt.DB {
 	broken, err := bbolt.Open(filepath.Join(b.t.TempDir(), "broken.db"), 0o600, nil)
@@ -540,6 +574,19 @@ func TestRecordIsWrittenLater(t *testing.T) {
 	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); err == nil {
 		t.Error("a process was started")
 	}
+	// Another attempt, of which nothing is known yet, does not let anything begin either.
+	fail := b.stallStore()
+	b.eventually("another attempt", func() bool { return b.retrying(keyA) })
+	refused := make(chan error, 1)
+	go func() {
+		_, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
+		refused <- err
+	}()
+	b.eventually("its use", func() bool { return b.held(keyA) })
+	fail()
+	if err := <-refused; !errors.Is(err, ErrStorage) {
+		t.Errorf("during another attempt: %v", err)
+	}
 	mend()
 	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
 	v := b.ensure(keyA, policy.Request{})
@@ -562,9 +609,7 @@ func TestResultOfAnUnrecordedSession(t *testing.T) {
 			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
 			mend = b.breakStore()
 		case "start":
-			b.Manager.mu.Lock()
-			s := b.Manager.sessions[keyA]
-			b.Manager.mu.Unlock()
+			s := b.session(keyA)
 			s.mu.Lock()
 			r := s.recording
 			s.mu.Unlock()
