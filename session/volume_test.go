@@ -375,6 +375,7 @@ func TestUseOfVolumesThatNobodyTells(t *testing.T) {
 		ask := policy.Request{WorkspaceSize: sizeOf(1 << 30)}
 		b.ensure(keyA, ask)
 		b.host.fill(volumeName(keyA), 1000)
+		time.Sleep(measureEvery + time.Minute) // the opening may have measured it when it was empty
 		b.exec(keyA, "true")
 		slow := false
 		b.host.setHook(func(ctx context.Context, op, _ string) error {
