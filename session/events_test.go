@@ -5,6 +5,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -103,5 +104,36 @@ func TestErrorsAreBounded(t *testing.T) {
 	list := b.Errors()
 	if len(list) != keepErrors || list[0].Message != "error 104; of two lines" || list[99].Message != "error 5; of two lines" {
 		t.Errorf("%d, from %q to %q", len(list), list[0].Message, list[len(list)-1].Message)
+	}
+}
+
+// The end of a session is told and counted while there cannot be another of its id.
+func TestRemovalIsToldBeforeTheNext(t *testing.T) {
+	b := newBench(t)
+	var early, there, told bool
+	b.audit.told = func(e audit.Entry) {
+		if e.Action != string(EventRemoved) {
+			return
+		}
+		told = true
+		early = b.Stats().Removed == 1
+		_, err := b.Get(keyA)
+		there = err == nil
+	}
+	b.start()
+	b.ensure(keyA, policy.Request{})
+	sub := b.Subscribe("t", 0)
+	defer sub.Close()
+	if err := b.Remove(ctx, me, keyA); err != nil {
+		t.Fatal(err)
+	}
+	if !told || !early || !there {
+		t.Errorf("told %v, counted %v, the id was taken %v", told, early, there)
+	}
+	b.ensure(keyA, policy.Request{})
+	for _, want := range []EventType{EventState, EventRemoved, EventCreated} {
+		if e := <-sub.C; e.Type != want {
+			t.Errorf("%+v, want %s", e, want)
+		}
 	}
 }

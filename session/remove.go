@@ -86,7 +86,7 @@ func (s *session) teardown(r removal) {
 			return nil // closing
 		}
 		defer s.end()
-		err := s.tryRemove(ctx)
+		err := s.tryRemove(ctx, r)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
@@ -100,14 +100,9 @@ func (s *session) teardown(r removal) {
 		}
 		return err
 	})
-	s.mu.Lock()
-	gone := s.gone && s.goneErr == nil
-	s.mu.Unlock()
-	if gone {
-		s.removedBy(r)
-	}
 }
 
+// removedBy tells that the session is removed, before anybody can make another of its id.
 func (s *session) removedBy(r removal) {
 	kind, counter := EventRemoved, &s.m.counters.removed
 	if r.expired {
@@ -120,7 +115,7 @@ func (s *session) removedBy(r removal) {
 
 // tryRemove removes what there is of the session. The op is held. The record goes
 // last, so that whatever is left is known to a successor.
-func (s *session) tryRemove(ctx context.Context) error {
+func (s *session) tryRemove(ctx context.Context, r removal) error {
 	s.mu.Lock()
 	if s.gone { // its creation was given up
 		s.mu.Unlock()
@@ -162,6 +157,7 @@ func (s *session) tryRemove(ctx context.Context) error {
 		p.drop(ctx)
 	}
 	s.releaseQuota()
+	s.removedBy(r)
 	s.m.forget(s, nil)
 	return nil
 }

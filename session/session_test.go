@@ -39,9 +39,13 @@ type fakeAudit struct {
 	mu   sync.Mutex
 	list []audit.Entry
 	err  error
+	told func(audit.Entry) // may be nil; set before the manager runs
 }
 
 func (a *fakeAudit) Append(e audit.Entry) error {
+	if a.told != nil {
+		a.told(e)
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.err != nil {
