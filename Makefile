@@ -36,7 +36,7 @@ FUZZTIME ?= 30s
 # narrows it, VM_TIMEOUT bounds it, in seconds.
 VM_PKGS    ?= ./cgroups/... ./mounts ./netns ./rootfs ./engine/native/... ./internal/linux ./test/native ./test/attack ./test/faults ./test/crash ./volumes ./langbot/attest ./test/langbot
 VM_RUN     ?=
-VM_TIMEOUT ?= 1800
+VM_TIMEOUT ?= 3600
 
 .DEFAULT_GOAL := help
 .PHONY: help
