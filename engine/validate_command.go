@@ -98,15 +98,20 @@ func validateArg(field, s, shown string) error {
 	return nil
 }
 
-func (c Command) validateArgsSize() error {
-	total := reservedArgs
+// ArgsSize is how much of what execve accepts Args and Env take up, in bytes.
+func (c Command) ArgsSize() int {
+	total := 0
 	for _, list := range [][]string{c.Args, c.Env} {
 		for _, s := range list {
 			total += len(s) + 1 + pointerSize
 		}
 	}
-	if total > maxArgs {
-		return &FieldError{"args and env", fmt.Sprintf("%d bytes", total-reservedArgs),
+	return total
+}
+
+func (c Command) validateArgsSize() error {
+	if total := c.ArgsSize(); total > maxArgs-reservedArgs {
+		return &FieldError{"args and env", fmt.Sprintf("%d bytes", total),
 			fmt.Sprintf("must be at most %d bytes together, the limit of execve; pass more by stdin or a file", maxArgs-reservedArgs)}
 	}
 	return nil

@@ -141,7 +141,7 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	switch {
 	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
 		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)
-	case failed.Step == wire.StepExec:
+	case failed.Step == wire.StepExec && !noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
 		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", cmd.Dir, engine.ErrNoDir)
@@ -149,12 +149,23 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 		return fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:
 		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, b.currentLimits().PIDs)
-	case failed.Errno == syscall.ENOMEM:
+	case noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
-			program, failed.Errno, engine.FormatSize(b.currentLimits().Memory))
+			program, syscall.ENOMEM, engine.FormatSize(b.currentLimits().Memory))
 	}
 	return fmt.Errorf("executing %q: %w", program, failed)
 }
+
+// noMemory reports whether errno says that there is no memory. execve(2) says E2BIG also
+// where it gets no page for the arguments (get_arg_page in fs/exec.c); too long they can
+// only be above minArgs.
+func noMemory(cmd *engine.Command, errno syscall.Errno) bool {
+	return errno == syscall.ENOMEM || errno == syscall.E2BIG && cmd.ArgsSize() < minArgs
+}
+
+// minArgs is what execve(2) accepts whatever RLIMIT_STACK is, ARG_MAX of <linux/limits.h>,
+// without the path of the program and the variables that are added by default.
+const minArgs = 128<<10 - 8<<10
 
 // event takes a frame of the agent. It runs on the box's reader.
 func (p *process) event(frame *wire.Frame) {

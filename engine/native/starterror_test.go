@@ -1,0 +1,43 @@
+package native
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+)
+
+// Why a command did not start, from what the kernel said at which step. A box that is full
+// of files in memory is not a program that cannot be executed.
+func TestStartError(t *testing.T) {
+	b := &box{limits: engine.Limits{Memory: 48 << 20, PIDs: 7}}
+	long := []string{strings.Repeat("x", 100<<10), strings.Repeat("y", 100<<10)}
+	for _, c := range []struct {
+		step  string
+		errno syscall.Errno
+		args  []string
+		is    error
+		says  string
+	}{
+		{wire.StepExec, syscall.ENOENT, nil, engine.ErrNotFound, ""},
+		{wire.StepExec, syscall.EACCES, nil, engine.ErrNotExecutable, "permission denied"},
+		{wire.StepExec, syscall.E2BIG, long, engine.ErrNotExecutable, "argument list too long"},
+		{wire.StepExec, syscall.E2BIG, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
+		{wire.StepExec, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
+		{wire.StepClone, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
+		{wire.StepClone, syscall.EAGAIN, nil, syscall.EAGAIN, "pids limit of 7"},
+		{wire.StepChdir, syscall.ENOENT, nil, engine.ErrNoDir, "create it first"},
+	} {
+		cmd := &engine.Command{Args: append([]string{"sh"}, c.args...)}
+		err := b.startError(cmd, &wire.FailedMsg{Step: c.step, Errno: c.errno})
+		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s, %v: %v", c.step, c.errno, err)
+		}
+		if errors.Is(err, engine.ErrNotExecutable) != (c.is == engine.ErrNotExecutable) {
+			t.Errorf("%s, %v: %v", c.step, c.errno, err)
+		}
+	}
+}
