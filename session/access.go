@@ -73,8 +73,17 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 	if err != nil {
 		return nil, nil, err
 	}
-	release, err = m.admitAccess(ctx, c, s, a)
-	return s.placed(box), release, err
+	u := s.look()
+	if u.box != box { // another one, or none any more
+		return nil, func() {}, nil
+	}
+	if err := u.awaitRecord(); err != nil {
+		return nil, nil, err
+	}
+	if release, err = m.admitAccess(ctx, c, s, a); err != nil {
+		return nil, nil, err
+	}
+	return s.placed(box), release, nil
 }
 
 func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {

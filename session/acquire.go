@@ -101,6 +101,13 @@ func (s *session) useLocked() *use {
 	return &use{s: s, box: s.box, recording: s.recording}
 }
 
+// look is a use that does not count and is not given back. There is a box.
+func (s *session) look() *use {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return &use{s: s, box: s.box, recording: s.recording}
+}
+
 // awaitRecord waits until it is on disk that the box runs, or the last attempt has failed.
 // Who answers for the session has waited for that: what is known outside is true after a
 // crash.
@@ -167,6 +174,9 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		return s.replace(ctx, c, change)
 	}
 	if !change.empty() {
+		if err := s.look().unrecorded(); err != nil {
+			return nil, err
+		}
 		if err := s.changeMounts(ctx, c, change); err != nil {
 			return nil, err
 		}

@@ -17,10 +17,15 @@ import (
 // process dies, its successor knows what may be there. A box without a record is a stray
 // one to it, and a record without a box is of a session that nobody has seen. That the box
 // runs is recorded while its first command may run already: see use.awaitRecord. On
-// failure there is no box.
-func (s *session) build(ctx context.Context) error {
+// failure there is no box. kind is what is told of the box.
+func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	s.mu.Lock()
+	if s.removing {
+		s.mu.Unlock()
+		return errRemoved
+	}
 	s.generation++
+	s.fresh = s.generation == 1 && s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
 	s.boxID, s.state, s.reason = newBoxID(), Creating, ""
 	begun := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
@@ -33,7 +38,7 @@ func (s *session) build(ctx context.Context) error {
 		return err
 	}
 	if err = recorded; err == nil {
-		err = s.adoptBox(box)
+		err = s.adoptBox(box, c, kind)
 	}
 	if err != nil {
 		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
@@ -63,8 +68,19 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	return box, nil
 }
 
-// adoptBox makes box that of the session.
-func (s *session) adoptBox(box engine.LiveBox) error {
+// adoptBox makes box that of the session, and tells kind.
+func (s *session) adoptBox(box engine.LiveBox, c Caller, kind EventType) error {
+	begun := make(chan *recording, 1)
+	ok := s.m.spawn(func() { // before anything is recorded, which it would be too late to undo
+		if r := <-begun; r != nil {
+			s.m.wg.Go(func() { s.confirm(r) })
+			s.watch(box)
+		}
+	})
+	if !ok {
+		return ErrClosed
+	}
+	defer close(begun)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()
@@ -75,20 +91,12 @@ func (s *session) adoptBox(box engine.LiveBox) error {
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
-	r := s.recordBoxLocked(volume)
+	told := s.event(kind, c, s.boxID, map[string]any{"generation": s.generation})
+	begun <- s.recordBoxLocked(volume)
+	s.m.events.publish(told)
 	s.mu.Unlock()
+	s.m.logEvent(told)
 	s.touch()
-	begun := s.m.spawn(func() {
-		s.m.wg.Go(func() { s.confirm(r) })
-		s.watch(box)
-	})
-	if !begun {
-		s.mu.Lock()
-		s.box = nil
-		s.mu.Unlock()
-		_ = r.await() // for those who have got hold of the session
-		return ErrClosed
-	}
 	s.arm()
 	return nil
 }
@@ -159,7 +167,7 @@ func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 // database is lost. TTLs that are changed later are not in them.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
-	r.State, r.Resolved.Spec = Running, engine.Spec{} // the box has the spec itself
+	r.State, r.Fresh, r.Resolved.Spec = Running, false, engine.Spec{} // the box has the spec itself
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail

@@ -30,12 +30,11 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 		if ctx.Err() != nil {
 			cause = nil
 		}
-		s.m.forget(s, cause)
 		s.m.fail(c, s.key, "create", err)
+		s.m.forget(s, cause)
 		return nil, err
 	}
 	s.m.counters.created.Add(1)
-	s.publish(EventCreated, c, nil)
 	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done}) // it is allowed and done
 	s.mu.Lock()
 	u := s.useLocked()
@@ -81,7 +80,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		return err
 	}
 	undo.Push(func() error {
-		if err := s.m.store.write(change{sessionsBucket, sessionKey(s.key), nil}); err != nil {
+		if err := s.erase(); err != nil {
 			s.m.report(s.key, "", "undoing its creation: "+err.Error()) // the next opening does it
 		}
 		return nil
@@ -93,7 +92,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		})
 		undo.Push(func() error { s.undoVolume(); return nil })
 	}
-	if err := s.build(ctx); err != nil {
+	if err := s.build(ctx, c, EventCreated); err != nil {
 		return err
 	}
 	undo.Release()

@@ -46,6 +46,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	defer run.release()
 	ctx, stop := u.s.context(ctx)
 	defer stop()
+	if err := u.unrecorded(); err != nil { // meanwhile
+		return ExecResult{}, m.fail(c, key, "exec", err)
+	}
 
 	p, err := u.box.Start(ctx, run.cmd)
 	if unstarted(err) {
@@ -62,7 +65,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	if err != nil {
 		return ExecResult{}, m.fail(c, key, "exec", fmt.Errorf("starting %s: %w", engine.Quote(run.cmd.Args[0]), causeOf(ctx, err)))
 	}
-	u.s.publish(EventExecStarted, c, map[string]any{"program": run.cmd.Args[0]})
+	m.tell(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
 	if e.Started != nil {
 		e.Started(p)
 	}
@@ -234,7 +237,7 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
 	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
-	s.publish(EventExecEnded, c, details)
+	m.tell(s.event(EventExecEnded, c, u.box.ID(), details))
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
 	r.release()                                                                                                             // it does not run any more
 	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}

@@ -396,7 +396,7 @@ func TestLimitEventsOfALostBox(t *testing.T) {
 		box.events <- engine.Event{Kind: engine.EventOOM, Count: 1}
 		close(box.dead)
 		box.mu.Unlock()
-		for want := []EventType{EventPIDsLimit, EventOOM, EventError, EventState}; len(want) > 0; want = want[1:] {
+		for want := []EventType{EventPIDsLimit, EventOOM, EventState, EventError}; len(want) > 0; want = want[1:] {
 			if e := <-sub.C; e.Type != want[0] {
 				t.Fatalf("event %+v, want %s", e, want[0])
 			}

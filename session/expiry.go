@@ -87,6 +87,9 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 func (s *session) arm() {
 	s.mu.Lock()
 	at, ok := s.deadlineLocked()
+	if s.uses > 0 { // who gives back the last hold does not move it
+		at = min(at, s.m.now()+s.resolved.IdleTTL)
+	}
 	s.mu.Unlock()
 	if !ok {
 		return

@@ -131,7 +131,9 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 	}
 	s.mu.Lock()
 	s.resolved, s.lifeEnd = old, life
+	undone := s.m.store.enqueue(s.recordLocked().put()) // what was written meanwhile had the change
 	s.mu.Unlock()
+	_ = undone.wait() // if nothing can be written, nothing was
 	if told {
 		if e := box.Update(ctx, undo); e != nil {
 			err = errors.Join(err, fmt.Errorf("undoing it: %w", e))

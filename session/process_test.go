@@ -309,3 +309,23 @@ func TestQuotaOfProcesses(t *testing.T) {
 	}
 	b.launch(keyA, "q", "serve") // there is room at once
 }
+
+// An ended process that was removed stays away, also if its id was about to be used again.
+func TestRemovedProcessStaysAway(t *testing.T) {
+	b := open(t)
+	old := b.launch(keyA, "p", "exit", "3")
+	await(t, old.Done(), "the end")
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "launch" {
+			must(t, old.Remove(ctx, me))
+			return errors.New("boom")
+		}
+		return nil
+	})
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); err == nil {
+		t.Fatal("started")
+	}
+	if p, err := b.Process(keyA, "p"); err == nil {
+		t.Errorf("it was removed: %+v", p.View().State)
+	}
+}

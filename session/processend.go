@@ -43,6 +43,7 @@ func (p *Process) finish(res engine.Result, release func()) {
 		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()
+	p.tell(end) // before there can be another of its id, or of its session's
 	s.mu.Lock()
 	p.record = end
 	s.running--
@@ -50,7 +51,6 @@ func (p *Process) finish(res engine.Result, release func()) {
 	release() // whoever waits for the end may start the next one
 	close(p.done)
 	s.arm()
-	p.tell(end)
 	s.prune(s.m.ctx)
 }
 
@@ -105,13 +105,21 @@ func (s *session) prune(ctx context.Context) {
 	}
 }
 
-// forget takes an ended process out of the session, if it is still the one of its id.
+// forget takes an ended process out of the session, if it is still there.
 func (p *Process) forget(ctx context.Context) error {
 	s := p.s
 	s.mu.Lock()
-	if s.processes[p.id] != p {
+	if next := s.processes[p.id]; next != p {
+		var noted *pending
+		if next != nil && next.record.State == ProcessStarting && !p.dropped { // which may fail
+			noted = s.m.store.enqueue(next.record.put()) // it replaces nobody now
+		}
 		s.mu.Unlock()
-		return nil
+		if noted == nil {
+			return nil
+		}
+		p.drop(ctx)
+		return noted.wait()
 	}
 	if !p.record.State.Ended() || s.removing {
 		s.mu.Unlock()

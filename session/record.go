@@ -26,7 +26,10 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // id of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
-	CreatedAt  time.Time       `json:"created_at"`
+	// Fresh: there was no directory of its workspace when its creation began; what is in
+	// one now is of a session that nobody has seen. Only while it is being created.
+	Fresh     bool      `json:"fresh,omitempty"`
+	CreatedAt time.Time `json:"created_at"`
 	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what
 	// a clock that was set back can add.
 	LifeLeft time.Duration `json:"life_left,omitempty"`

@@ -148,7 +148,7 @@ func countable(u policy.Use) policy.Use {
 // they were.
 func (r *recovery) settle(s *session, box engine.LiveBox, written []byte) error {
 	m := r.m
-	begin, changes := s.settleProcesses(box)
+	begin, changes, ended := s.settleProcesses(box)
 	if put := s.recordLocked().put(); !bytes.Equal(put.value, written) {
 		changes = append(changes, put)
 	}
@@ -164,6 +164,9 @@ func (r *recovery) settle(s *session, box engine.LiveBox, written []byte) error 
 		m.counters.adopted.Add(1)
 		s.publish(EventAdopted, system, map[string]any{"generation": s.generation})
 		m.spawn(func() { s.watch(box) })
+	}
+	for _, p := range ended {
+		p.tell(p.record)
 	}
 	for _, fn := range begin {
 		m.spawn(fn)

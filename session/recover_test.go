@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"go.etcd.io/bbolt"
 
@@ -413,63 +414,6 @@ func TestEndIsRecordedLater(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// breakStore makes all writes fail until mend is called.
-func (b *bench) breakStore() (mend func()) {
-	good := b.swapStore(b.brokenDB())
-	return func() { b.swapStore(good) }
-}
-
-// stallStore lets all writes wait until fail is called; they fail then.
-func (b *bench) stallStore() (fail func()) {
-	stalled, err := bbolt.Open(filepath.Join(b.t.TempDir(), "stalled.db"), 0o600, nil) // without buckets
-	must(b.t, err)
-	tx, err := stalled.Begin(true)
-	must(b.t, err)
-	b.swapStore(stalled)
-	b.t.Cleanup(func() { must(b.t, stalled.Close()) })
-	return func() { must(b.t, tx.Rollback()) }
-}
-
-// session is the manager's own of that key.
-func (b *bench) session(key Key) *session {
-	b.Manager.mu.Lock()
-	defer b.Manager.mu.Unlock()
-	return b.Manager.sessions[key]
-}
-
-// retrying says that it is being recorded once more that the session's box runs.
-func (b *bench) retrying(key Key) bool {
-	s := b.session(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return !isDone(s.recording.done)
-}
-
-// held says that somebody uses the session.
-func (b *bench) held(key Key) bool {
-	s := b.session(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.uses > 0
-}
-
-// brokenDB is a database that fails.
-func (b *bench) brokenDB() *bbolt.DB {
-	broken, err := bbolt.Open(filepath.Join(b.t.TempDir(), "broken.db"), 0o600, nil)
-	must(b.t, err)
-	must(b.t, broken.Close())
-	return broken
-}
-
-// swapStore gives the manager another database. A transaction under way ends in the old.
-func (b *bench) swapStore(db *bbolt.DB) (old *bbolt.DB) {
-	s := b.Manager.store
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	old, s.db = s.db, db
-	return old
-}
-
 func TestBoxThatCannotBeTakenOver(t *testing.T) {
 	b := open(t)
 	old := b.ensure(keyA, policy.Request{})
@@ -543,106 +487,6 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 		t.Errorf("sessions %+v", l)
 	}
 	b.eventually("its end", func() bool { return b.host.box(v.Box) == nil })
-}
-
-// Nobody is answered for a session that is not on disk; it is recorded as soon as that is
-// possible, and can be used then.
-func TestRecordIsWrittenLater(t *testing.T) {
-	b := open(t)
-	var mend func()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
-		if op == "created" {
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
-			mend = b.breakStore()
-		}
-		return nil
-	})
-	for _, what := range []string{"made", "joined"} {
-		if v, err := b.Ensure(ctx, me, keyA, policy.Request{}); err == nil {
-			t.Fatalf("%s: %+v", what, v)
-		}
-	}
-	b.host.setHook(func(_ context.Context, op, _ string) error {
-		if op == "start" || op == "launch" {
-			t.Error("something was begun in it")
-		}
-		return nil
-	})
-	if res, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); err == nil {
-		t.Errorf("a command ran: %+v", res)
-	}
-	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); err == nil {
-		t.Error("a process was started")
-	}
-	// Another attempt, of which nothing is known yet, does not let anything begin either.
-	fail := b.stallStore()
-	b.eventually("another attempt", func() bool { return b.retrying(keyA) })
-	refused := make(chan error, 1)
-	go func() {
-		_, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
-		refused <- err
-	}()
-	b.eventually("its use", func() bool { return b.held(keyA) })
-	fail()
-	if err := <-refused; !errors.Is(err, ErrStorage) {
-		t.Errorf("during another attempt: %v", err)
-	}
-	mend()
-	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
-	v := b.ensure(keyA, policy.Request{})
-	if v.Created || v.Recreated {
-		t.Errorf("%+v", v)
-	}
-	b.restart()
-	if got := b.get(keyA); got.State != Running || got.Box != v.Box {
-		t.Errorf("it was %+v, is %+v", v, got)
-	}
-}
-
-// A command that has run has its result, also if its session was recorded only meanwhile.
-func TestResultOfAnUnrecordedSession(t *testing.T) {
-	b := open(t)
-	var mend func()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
-		switch op {
-		case "created":
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
-			mend = b.breakStore()
-		case "start":
-			s := b.session(keyA)
-			s.mu.Lock()
-			r := s.recording
-			s.mu.Unlock()
-			await(t, r.done, "the attempt to record it")
-			mend() // in vain if the attempt was awaited before, and the command refused
-			b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
-		}
-		return nil
-	})
-	res, err := b.Exec(ctx, me, keyA, &policy.Request{}, Exec{Args: []string{"exit", "3"}})
-	switch {
-	case err != nil && !errors.Is(err, ErrStorage): // refused before it ran
-		t.Fatal(err)
-	case err == nil && (res.Verdict != engine.Exited || res.ExitCode != 3):
-		t.Errorf("%+v", res)
-	}
-	mend()
-	b.eventually("the record", func() bool { return b.recorded(keyA) == Running })
-	b.eventually("its use", func() bool {
-		res, err = b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"exit", "4"}})
-		return err == nil && res.ExitCode == 4
-	})
-}
-
-// recorded is the state that the open database has of a session; empty without a record.
-func (b *bench) recorded(key Key) (state State) {
-	must(b.t, b.Manager.store.db.View(func(tx *bbolt.Tx) error {
-		if r, err := decodeSession(sessionKey(key), tx.Bucket(sessionsBucket).Get(sessionKey(key))); err == nil {
-			state = r.State
-		}
-		return nil
-	}))
-	return state
 }
 
 // Workspaces that are empty and no session's go, those with something in them stay.
@@ -732,4 +576,31 @@ func TestStartThatReplacesNothing(t *testing.T) {
 		}
 		b.Close(ctx, false)
 	}
+}
+
+// A removal that is said to go on goes on after a crash.
+func TestRemovalGoesOnAfterACrash(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{})
+	client, reached := b.client, make(chan struct{})
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "update" {
+			close(reached)
+			<-client.ctx.Done()
+		}
+		return nil
+	})
+	m, done := b.Manager, make(chan struct{})
+	go func() { defer close(done); m.Update(ctx, me, keyA, Update{Memory: ptr(policy.Size(1 << 30))}) }()
+	await(t, reached, "the change")
+	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+	defer cancel()
+	if err := b.Remove(short, me, keyA); err == nil || !strings.Contains(err.Error(), "it goes on") {
+		t.Fatal(err)
+	}
+	b.crash()
+	await(t, done, "the caller")
+	b.host.setHook(nil)
+	b.start()
+	b.eventually("the removal", func() bool { return second(b.Get(keyA)) != nil })
 }

@@ -20,8 +20,9 @@ func restoreProcess(s *session, r processRecord) *Process {
 }
 
 // settleProcesses matches the records of processes with what is in the box, nil being
-// none. It returns what has to be begun and written. Nobody else uses s yet.
-func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes []change) {
+// none. It returns what has to be begun and written, and which of them have ended.
+// Nobody else uses s yet.
+func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes []change, ended []*Process) {
 	live := map[string]engine.ManagedProcess{}
 	if box != nil {
 		for _, l := range box.Managed() {
@@ -38,8 +39,8 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 		p.record.Replaces = nil
 		l := live[p.record.Key]
 		delete(live, p.record.Key)
-		switch ended := p.record.State.Ended(); {
-		case ended:
+		switch {
+		case p.record.State.Ended():
 			p.live = l // its output can still be read
 		case l != nil:
 			running++
@@ -53,7 +54,7 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
 		default:
 			changes = append(changes, p.vanish())
-			begin = append(begin, func() { p.tell(p.record) }) // it does not change any more
+			ended = append(ended, p)
 		}
 	}
 	s.running = running
@@ -62,7 +63,7 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 		s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
 		s.m.end(l)
 	}
-	return begin, changes
+	return begin, changes, ended
 }
 
 // resume goes on with a process that its box still has, running or ended.

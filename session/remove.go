@@ -51,10 +51,25 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 		defer s.mu.Unlock()
 		return fmt.Errorf("removing session %q (it is tried again): %w", key.ID, s.removeErr)
 	case <-ctx.Done():
+		if err := s.noteRemoval(); err != nil {
+			return fmt.Errorf("removing session %q (it goes on, if this process does): %w", key.ID, err)
+		}
 		return fmt.Errorf("removing session %q (it goes on): %w", key.ID, context.Cause(ctx))
 	case <-m.ctx.Done():
 		return ErrClosed
 	}
+}
+
+// noteRemoval records that the session is being removed, so that a successor goes on.
+func (s *session) noteRemoval() error {
+	s.mu.Lock()
+	if s.erased {
+		s.mu.Unlock()
+		return nil
+	}
+	noted := s.m.store.enqueue(s.recordLocked().put())
+	s.mu.Unlock()
+	return noted.wait()
 }
 
 // markRemovalLocked makes sure that nothing is begun in the session any more, and
@@ -72,16 +87,16 @@ func (s *session) markRemovalLocked(reason string) bool {
 // closes; the next one goes on then.
 func (s *session) teardown(r removal) {
 	s.publish(EventState, r.caller, map[string]any{"state": Stopping, "reason": r.reason})
-	if r.expired { // many may do so at once
-		select {
-		case s.m.reapers <- struct{}{}:
-			defer func() { <-s.m.reapers }()
-		case <-s.m.ctx.Done():
-			return
-		}
-	}
 	first := true
 	s.m.retry(func(ctx context.Context) error {
+		if r.expired { // many may do so at once
+			select {
+			case s.m.reapers <- struct{}{}:
+				defer func() { <-s.m.reapers }()
+			case <-ctx.Done():
+				return nil
+			}
+		}
 		if err := s.begin(ctx); err != nil {
 			return nil // closing
 		}
@@ -143,14 +158,10 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 			return err
 		}
 	}
-	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
 	s.mu.Lock()
 	list := s.processesLocked()
 	s.mu.Unlock()
-	for _, p := range list {
-		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
-	}
-	if err := s.m.store.write(changes...); err != nil {
+	if err := s.erase(list...); err != nil {
 		return err
 	}
 	for _, p := range list {
@@ -160,6 +171,26 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	s.removedBy(r)
 	s.m.forget(s, nil)
 	return nil
+}
+
+// erase deletes the records of the session and of its processes. Nothing is recorded of it
+// behind that.
+func (s *session) erase(list ...*Process) error {
+	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
+	for _, p := range list {
+		changes = append(changes, change{processBucket, processKey(s.key, p.id), nil})
+	}
+	s.mu.Lock()
+	s.erased = true
+	noted := s.m.store.enqueue(changes...)
+	s.mu.Unlock()
+	err := noted.wait()
+	if err != nil {
+		s.mu.Lock()
+		s.erased = false
+		s.mu.Unlock()
+	}
+	return err
 }
 
 // removeTimeout bounds one attempt to take a box apart.

@@ -23,14 +23,14 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
 	}
-	if err := s.tryReplace(ctx, change); err != nil {
+	if err := s.tryReplace(ctx, c, change); err != nil {
 		err = s.removedMeanwhile(err)
 		s.m.fail(c, s.key, "recreate", err)
 		return nil, err
 	}
 	s.m.counters.recreated.Add(1)
-	s.publish(EventRecreated, c, map[string]any{"generation": s.view().Generation})
 	_ = s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Done}) // it is allowed and done
+	s.tellMounts(c, change)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removing {
@@ -41,7 +41,7 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 	return u, nil
 }
 
-func (s *session) tryReplace(ctx context.Context, change mountDiff) error {
+func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) error {
 	s.mu.Lock()
 	old := s.resolved
 	s.mu.Unlock()
@@ -56,14 +56,16 @@ func (s *session) tryReplace(ctx context.Context, change mountDiff) error {
 	s.mu.Lock()
 	s.resolved = want
 	s.mu.Unlock()
-	err = s.build(ctx)
+	err = s.build(ctx, c, EventRecreated)
 	if err == nil {
 		return nil
 	}
 	s.mu.Lock()
-	s.resolved, s.state, s.reason = old, Failed, "building a new box: "+err.Error()
+	s.resolved = old
 	if s.removing {
-		s.state = Stopping
+		s.state = Stopping // for its own reason
+	} else {
+		s.state, s.reason = Failed, "building a new box: "+err.Error()
 	}
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()

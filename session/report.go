@@ -82,17 +82,29 @@ func (m *Manager) report(key Key, process, message string) {
 	m.tell(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process, Details: map[string]any{"message": message}})
 }
 
-// publish tells subscribers and the log about the session. No lock is held.
+// publish tells subscribers and the log about the session and the box that it has. No
+// lock is held.
 func (s *session) publish(t EventType, c Caller, details map[string]any) {
 	s.mu.Lock()
 	box := s.boxID
 	s.mu.Unlock()
-	s.m.tell(Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: box, Request: c.Request, Details: details})
+	s.m.tell(s.event(t, c, box, details))
 }
 
-// tell hands e to subscribers, and to the log with all ids.
+func (s *session) event(t EventType, c Caller, box string, details map[string]any) Event {
+	return Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: box, Request: c.Request, Details: details}
+}
+
+// tell hands e to subscribers, and to the log.
 func (m *Manager) tell(e Event) {
 	m.events.publish(e)
+	m.logEvent(e)
+}
+
+// logEvent writes e with all ids. Of what changes the state of a session subscribers are
+// told with its lock held, so that nothing that follows from it comes before; the log may
+// be slow.
+func (m *Manager) logEvent(e Event) {
 	level := slog.LevelInfo
 	switch e.Type {
 	case EventExecStarted, EventExecEnded:

@@ -34,6 +34,7 @@ type session struct {
 	recording  *recording      // the last attempt for this box; nil if it was taken over
 	resolved   policy.Resolved // replaced as a whole: views share it
 	unenforced string          // see View
+	fresh      bool            // see sessionRecord
 	createdAt  time.Time
 	bornAt     time.Duration // createdAt, of m.now; below 0 if before Open
 	lifeEnd    time.Duration // of m.now; 0: never
@@ -45,6 +46,7 @@ type session struct {
 	removing   bool
 	removeErr  error         // of the last attempt to remove it
 	stumbled   chan struct{} // closed when the first attempt failed
+	erased     bool          // the end of its record was begun
 	gone       bool
 	goneErr    error  // why it could not be created
 	release    func() // of what is reserved in the ledger
@@ -160,7 +162,7 @@ func (m *Manager) wall(t time.Duration) time.Time {
 func (s *session) recordLocked() *sessionRecord {
 	r := &sessionRecord{
 		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,
-		Box: s.boxID, Resolved: s.resolved, Unenforced: s.unenforced, CreatedAt: s.createdAt,
+		Box: s.boxID, Resolved: s.resolved, Unenforced: s.unenforced, Fresh: s.fresh && s.state == Creating, CreatedAt: s.createdAt,
 	}
 	if s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())

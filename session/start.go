@@ -138,12 +138,13 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 	return p, old, nil
 }
 
-// abandon gives the id back to old, or to nobody, because p has not been started.
+// abandon gives the id back to old, or to nobody, because p has not been started. Who
+// removed old meanwhile has dropped it.
 func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()
 	var noted *pending
-	if old != nil {
+	if old != nil && !old.dropped {
 		s.processes[p.id] = old
 		noted = s.m.store.enqueue(old.record.put())
 	} else {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -39,7 +40,9 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 		return err
 	}
 	if rec.State == Running && box == nil {
-		s.tellLost(s.reason)
+		told := s.failedLocked()
+		m.events.publish(told)
+		s.reportLost(told)
 	}
 	return nil
 }
@@ -53,13 +56,24 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 		r.m.counters.discarded.Add(1)
 		r.m.discardLater(rec.Box) // without a record it is a stray one to the next opening
 	}
-	if rec.Resolved.Workspace == "" {
+	switch {
+	case rec.Resolved.Workspace != "":
+	case rec.Fresh:
+		if err := r.m.workspaces.Delete(r.m.ctx, rec.Tenant, rec.ID); err != nil {
+			r.m.report(rec.key(), "", err.Error())
+		}
+	default: // one from before a lost database stays
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
 	}
 	if name := volumeOf(rec.Resolved); name != "" && r.m.options.Storage != nil && !r.m.volumes.isKept(name) {
 		r.m.removeVolumeLater(name, rec.Box)
 	}
-	return r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil})
+	if err := r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil}); err != nil {
+		return err
+	}
+	_ = r.m.audit(system, rec.key(), audit.Entry{Action: "create", Box: rec.Box, Decision: audit.Failed,
+		Reason: "boxd ended before it was known to be complete"}) // reported there
+	return nil
 }
 
 // goOnRemoving goes on with the removal of a session in the background.
@@ -68,9 +82,8 @@ func (r *recovery) goOnRemoving(s *session) error {
 	s.cancel()
 	for _, p := range s.processes {
 		if !p.record.State.Ended() { // it goes with its box
-			p.record.State, p.record.Result = ProcessFailed, &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
-			close(p.up)
-			close(p.done)
+			p.vanish() // its record goes with that of the session
+			p.tell(p.record)
 		}
 	}
 	reason := s.reason

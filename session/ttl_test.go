@@ -1,6 +1,9 @@
 package session
 
 import (
+	"context"
+	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -27,8 +30,9 @@ func (b *bench) gone(key Key) bool {
 
 func TestIdleTTL(t *testing.T) {
 	bubble(t, func(b *bench) {
-		v := b.ensure(keyA, policy.Request{})
-		if want := time.Now().Add(policy.DefaultIdleTTL).Round(0); !v.ExpiresAt.IsZero() && !v.ExpiresAt.Equal(want) {
+		b.ensure(keyA, policy.Request{})
+		v := b.get(keyA)
+		if want := time.Now().Add(policy.DefaultIdleTTL).Round(0); !v.ExpiresAt.Equal(want) {
 			t.Errorf("expires at %v, want %v", v.ExpiresAt, want)
 		}
 		time.Sleep(299 * time.Second)
@@ -204,6 +208,40 @@ func TestLifetimeAndAClockSetBack(t *testing.T) {
 		time.Sleep(10*time.Minute + time.Second)
 		if !b.gone(keyA) {
 			t.Error("the step gave it more time")
+		}
+	})
+}
+
+// A command longer than the idle TTL does not switch the idle TTL off.
+func TestIdleTTLAfterALongCommand(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(10 * time.Second)), MaxLifetime: ptr(policy.Duration(time.Hour))})
+		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(11 * time.Second)
+		if !b.gone(keyA) {
+			t.Error("it did not expire")
+		}
+	})
+}
+
+// Sessions that cannot be removed do not keep others from expiring.
+func TestExpiryBesideStuckOnes(t *testing.T) {
+	bubble(t, func(b *bench) {
+		for i := range parallel {
+			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{WorkspaceSize: sizeOf(8 << 20), IdleTTL: ptr(policy.Duration(10 * time.Second))})
+		}
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(20 * time.Second))})
+		b.host.setHook(func(_ context.Context, op, _ string) error {
+			if op == "remove-volume" {
+				return errors.New("busy")
+			}
+			return nil
+		})
+		time.Sleep(10 * time.Minute)
+		if !b.gone(keyA) {
+			t.Errorf("%+v", b.get(keyA).State)
 		}
 	})
 }

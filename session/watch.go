@@ -18,9 +18,9 @@ func (s *session) watch(box engine.LiveBox) {
 				events = nil
 				continue
 			}
-			s.limit(e)
+			s.limit(box, e)
 		case <-box.Done():
-			s.lastLimits(events)
+			s.lastLimits(box, events)
 			s.lost(box)
 			s.sweepLost(box)
 			return
@@ -31,14 +31,14 @@ func (s *session) watch(box engine.LiveBox) {
 }
 
 // lastLimits publishes what a box that is gone has left of events, which often say why.
-func (s *session) lastLimits(events <-chan engine.Event) {
+func (s *session) lastLimits(box engine.LiveBox, events <-chan engine.Event) {
 	for {
 		select {
 		case e, ok := <-events:
 			if !ok {
 				return
 			}
-			s.limit(e)
+			s.limit(box, e)
 		default:
 			return
 		}
@@ -46,12 +46,12 @@ func (s *session) lastLimits(events <-chan engine.Event) {
 }
 
 // limit publishes a limit that the box ran into.
-func (s *session) limit(e engine.Event) {
+func (s *session) limit(box engine.LiveBox, e engine.Event) {
 	kind := EventOOM
 	if e.Kind == engine.EventPIDs {
 		kind = EventPIDsLimit
 	}
-	s.publish(kind, system, map[string]any{"count": e.Count})
+	s.m.tell(s.event(kind, system, box.ID(), map[string]any{"count": e.Count}))
 }
 
 // lost marks the session as failed because PID 1 of box is gone, unless that is known.
@@ -62,20 +62,28 @@ func (s *session) lost(box engine.LiveBox) {
 		return
 	}
 	s.state, s.reason = Failed, "PID 1 of box "+s.boxID+" is gone"
-	reason := s.reason
+	told := s.failedLocked()
 	noted := s.m.store.enqueue(s.recordLocked().put())
+	s.m.events.publish(told)
 	s.mu.Unlock()
-	s.tellLost(reason)
+	s.reportLost(told)
 	if err := noted.wait(); err != nil { // the successor finds it lost as well
 		s.m.report(s.key, "", err.Error())
 	}
 }
 
-func (s *session) tellLost(reason string) {
+// failedLocked is what subscribers are told of a lost box.
+func (s *session) failedLocked() Event {
+	return s.event(EventState, system, s.boxID, map[string]any{"state": Failed, "reason": s.reason})
+}
+
+// reportLost tells the others. No lock is held.
+func (s *session) reportLost(told Event) {
+	reason := told.Details["reason"].(string)
 	s.m.counters.lost.Add(1)
+	s.m.logEvent(told)
 	s.m.report(s.key, "", reason)
-	s.publish(EventState, system, map[string]any{"state": Failed, "reason": reason})
-	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Decision: audit.Failed, Reason: reason})
+	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Box: told.Box, Decision: audit.Failed, Reason: reason})
 }
 
 // sweepLost takes apart a lost box that nobody replaces at once.

@@ -67,6 +67,12 @@ func (s *Store) Path(tenant, id string) string {
 	return filepath.Join(s.path, encode(tenant), encode(id))
 }
 
+// IsMissing reports whether there is certainly no workspace id of tenant.
+func (s *Store) IsMissing(tenant, id string) bool {
+	_, err := os.Lstat(s.Path(tenant, id))
+	return errors.Is(err, fs.ErrNotExist)
+}
+
 // Make makes the workspace id of tenant, at its Path. One that is there already is
 // left as it is.
 func (s *Store) Make(tenant, id string) error {
