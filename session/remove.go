@@ -63,7 +63,7 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 // noteRemoval records that the session is being removed, so that a successor goes on.
 func (s *session) noteRemoval() error {
 	s.mu.Lock()
-	if s.erased {
+	if s.generation == 0 || s.erased || s.gone { // nothing is recorded, or will not be soon
 		s.mu.Unlock()
 		return nil
 	}
