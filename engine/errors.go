@@ -15,6 +15,9 @@ var (
 	ErrNotFound = errors.New("program not found")
 	// ErrNotExecutable: the program exists but cannot be executed.
 	ErrNotExecutable = errors.New("program not executable")
+	// ErrAtLimit: a command cannot be started because of a limit of the box that is
+	// reached: of memory, or of processes.
+	ErrAtLimit = errors.New("limit of the box reached")
 	// ErrNoDir: the working directory does not exist.
 	ErrNoDir = errors.New("working directory does not exist")
 	// ErrBoxLost: PID 1 of the box is gone.

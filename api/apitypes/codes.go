@@ -32,6 +32,7 @@ const (
 	CodeNoStream             = "no_such_stream"
 	CodeProgramNotFound      = "program_not_found"
 	CodeProgramNotExecutable = "program_not_executable"
+	CodeBoxAtLimit           = "box_at_limit"
 	CodeNoDirectory          = "no_such_directory"
 	CodeBoxLost              = "box_lost"
 	CodeUnenforceable        = "unenforceable"

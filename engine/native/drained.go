@@ -49,6 +49,9 @@ func (d *drained) count() error {
 	d.cut = true
 	return d.control("ioctl(FIONREAD)", func(fd int) (err error) {
 		d.left, err = unix.IoctlGetInt(fd, unix.TIOCINQ) // also called FIONREAD
+		if _, e := unix.IoctlGetTermios(fd, unix.TCGETS); e == nil {
+			d.left = ttyBuffer
+		}
 		return err
 	})
 }
@@ -80,3 +83,7 @@ func (d *drained) control(name string, call func(fd int) error) error {
 	})
 	return errors.Join(err, os.NewSyscallError(name, cerr))
 }
+
+// ttyBuffer is more than a terminal can hold of output. FIONREAD tells only what the line
+// discipline has of it (4 KiB at most), and not what is in the buffers of the port (8 KiB).
+const ttyBuffer = 16 << 10

@@ -137,7 +137,7 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	if failed == nil {
 		return nil
 	}
-	program := cmp.Or(cmd.Builtin, cmd.Args[0])
+	program, limits := cmp.Or(cmd.Builtin, cmd.Args[0]), b.currentLimits()
 	switch {
 	case failed.Step == wire.StepExec && (failed.Errno == syscall.ENOENT || failed.Errno == syscall.ENOTDIR):
 		return fmt.Errorf("executing %q: %w", program, engine.ErrNotFound)
@@ -147,11 +147,13 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
 		return fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
-	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN:
-		return fmt.Errorf("executing %q: %w: the box is at its pids limit of %d", program, failed.Errno, b.currentLimits().PIDs)
+	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN && limits.PIDs != engine.Unlimited:
+		return fmt.Errorf("executing %q: %w: %w: the box is at its pids limit of %d", program, engine.ErrAtLimit, failed.Errno, limits.PIDs)
+	case noMemory(cmd, failed.Errno) && limits.Memory != engine.Unlimited:
+		return fmt.Errorf("executing %q: %w: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
+			program, engine.ErrAtLimit, syscall.ENOMEM, engine.FormatSize(limits.Memory))
 	case noMemory(cmd, failed.Errno):
-		return fmt.Errorf("executing %q: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
-			program, syscall.ENOMEM, engine.FormatSize(b.currentLimits().Memory))
+		return fmt.Errorf("executing %q: %w: the host has no memory for it", program, syscall.ENOMEM)
 	}
 	return fmt.Errorf("executing %q: %w", program, failed)
 }

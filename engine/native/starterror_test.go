@@ -25,10 +25,10 @@ func TestStartError(t *testing.T) {
 		{wire.StepExec, syscall.ENOENT, nil, engine.ErrNotFound, ""},
 		{wire.StepExec, syscall.EACCES, nil, engine.ErrNotExecutable, "permission denied"},
 		{wire.StepExec, syscall.E2BIG, long, engine.ErrNotExecutable, "argument list too long"},
-		{wire.StepExec, syscall.E2BIG, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
+		{wire.StepExec, syscall.E2BIG, nil, engine.ErrAtLimit, "memory limit of 48 MiB"},
 		{wire.StepExec, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
 		{wire.StepClone, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
-		{wire.StepClone, syscall.EAGAIN, nil, syscall.EAGAIN, "pids limit of 7"},
+		{wire.StepClone, syscall.EAGAIN, nil, engine.ErrAtLimit, "pids limit of 7"},
 		{wire.StepChdir, syscall.ENOENT, nil, engine.ErrNoDir, "create it first"},
 	} {
 		cmd := &engine.Command{Args: append([]string{"sh"}, c.args...)}

@@ -2,6 +2,7 @@ package native
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,8 +11,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -199,5 +202,35 @@ func TestServiceSecrets(t *testing.T) {
 	})
 	if err != nil {
 		t.Error(err)
+	}
+}
+
+// A launcher that cannot take a connection, for want of descriptors, takes the next ones.
+func TestShortageAtConnecting(t *testing.T) {
+	dir := stateDir(t)
+	socket := startService(t, dir, 0)
+	s := connect(t, socket)
+	createLive(t, s, engine.Spec{})
+	launcher := serviceProcesses(t, "launcher", dir)[0]
+	var old unix.Rlimit
+	if err := unix.Prlimit(launcher, unix.RLIMIT_NOFILE, nil, &old); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(launcher, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: old.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := native.Connect(ctx, native.ServiceOptions{Socket: socket}); err == nil {
+		t.Error("connected without a descriptor")
+	}
+	if err := unix.Prlimit(launcher, unix.RLIMIT_NOFILE, &old, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Health(t.Context()); err != nil {
+		t.Errorf("after the shortage: %v", err)
+	}
+	if now := serviceProcesses(t, "launcher", dir); len(now) != 1 || now[0] != launcher {
+		t.Errorf("launchers %v, was %d", now, launcher)
 	}
 }

@@ -5,8 +5,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // openTerminal starts a command at a terminal of 24 by 80; what is written to the
@@ -146,5 +148,32 @@ func TestTerminalLimits(t *testing.T) {
 	want(t, o, engine.OutputLimit, 137)
 	if n := len(out.String()); n != 50_000 {
 		t.Errorf("%d bytes came", n)
+	}
+}
+
+// slowOnce takes its time for the first write, and none for the others.
+type slowOnce struct{ n int }
+
+func (s *slowOnce) Write(p []byte) (int, error) {
+	if s.n == 0 {
+		time.Sleep(3 * time.Second) // longer than a command that has ended is waited for
+	}
+	s.n += len(p)
+	return len(p), nil
+}
+
+// What a command has written to its terminal is not lost because its reader is slow.
+func TestTerminalTail(t *testing.T) {
+	testutil.Long(t)
+	b := newBox(t, engine.Spec{})
+	for _, background := range []string{"", "; sleep 30 &"} {
+		w := &slowOnce{}
+		cmd := shell("stty raw -echo; head -c 11000 /dev/zero | tr '\\0' x" + background)
+		cmd.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+		cmd.Stdout, cmd.KeepBackground = w, background != ""
+		r := wait(t, begin(t, b, cmd))
+		if w.n != 11000 || r.Verdict != engine.Exited {
+			t.Errorf("background %q: %d of 11000 bytes, verdict %v", background, w.n, r.Verdict)
+		}
 	}
 }

@@ -10,7 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -109,5 +111,30 @@ func TestLockPatiently(t *testing.T) {
 func TestOneLine(t *testing.T) {
 	if got := oneLine(unix.EBUSY); got != "device or resource busy" {
 		t.Error(got)
+	}
+}
+
+// A change that replaces a mount, asked for again after it was carried out, leaves it.
+func TestReplacementAgain(t *testing.T) {
+	b := &box{id: "b"}
+	b.init()
+	fresh := mounts.Mount{Source: "/srv/new", Target: "/data"}
+	c := engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{fresh}}
+	for _, s := range []struct {
+		there          mounted
+		detach, attach int
+	}{
+		{mounted{Mount: fresh, ID: 7}, 0, 0},
+		{mounted{Mount: mounts.Mount{Source: "/srv/old", Target: "/data"}, ID: 7}, 1, 1},
+		{mounted{Mount: fresh, ID: pending}, 1, 1},
+	} {
+		b.mounted["/data"] = s.there
+		if got := b.undone(c); len(got.Detach) != s.detach || len(got.Attach) != s.attach {
+			t.Errorf("with %+v: %+v", s.there, got)
+		}
+	}
+	delete(b.mounted, "/data")
+	if got := b.undone(c); len(got.Detach) != 0 || len(got.Attach) != 1 {
+		t.Errorf("detached already: %+v", got)
 	}
 }

@@ -246,13 +246,15 @@ func (l *Launcher) canOpen(list []mounts.Mount) error {
 func (b *box) undone(c engine.Change) engine.Change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.Detach = slices.DeleteFunc(slices.Clone(c.Detach), func(target string) bool {
-		_, ok := b.mounted[target]
-		return !ok
-	})
+	replaced := map[string]bool{} // attached already: not to be detached before that
 	c.Attach = slices.DeleteFunc(slices.Clone(c.Attach), func(m mounts.Mount) bool {
 		has, ok := b.mounted[m.Target]
-		return ok && has.ID != pending && has.Mount == m
+		replaced[m.Target] = ok && has.ID != pending && has.Mount == m
+		return replaced[m.Target]
+	})
+	c.Detach = slices.DeleteFunc(slices.Clone(c.Detach), func(target string) bool {
+		_, ok := b.mounted[target]
+		return !ok || replaced[target]
 	})
 	return c
 }

@@ -111,14 +111,21 @@ func (l *Launcher) serveClients() {
 	s := l.service
 	ended := make(chan struct{})
 	s.serving.Go(func() { l.tellEvents(ended) })
+	failing := false
 	for {
 		sock, err := s.listener.AcceptUnix()
 		if err != nil {
-			if !errors.Is(err, net.ErrClosed) {
+			if errors.Is(err, net.ErrClosed) {
+				break
+			}
+			if !failing { // once: it may be long
 				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
 			}
-			break
+			failing = true
+			time.Sleep(100 * time.Millisecond) // of descriptors or memory there may be some later
+			continue
 		}
+		failing = false
 		s.serving.Go(func() { l.welcome(sock) })
 	}
 	close(ended)
