@@ -28,6 +28,7 @@ type bench struct {
 	o    Options
 	// storage is that of host, or nil.
 	storage engine.Storage
+	audit   session.Auditor
 
 	sessions *session.Manager
 	server   *Server
@@ -67,7 +68,7 @@ func (b *bench) start() {
 		b.Fatal(err)
 	}
 	b.sessions, err = session.Open(context.Background(), session.Options{
-		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.storage, Policy: decide, Logger: b.o.Logger,
+		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.storage, Policy: decide, Logger: b.o.Logger, Audit: b.audit,
 	})
 	if err != nil {
 		b.Fatal(err)

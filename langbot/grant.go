@@ -2,7 +2,6 @@ package langbot
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/boxd/boxd/langbot/grants"
@@ -77,9 +76,22 @@ func (s *Server) clearOne(ctx context.Context, due grants.Due) error {
 // go from before a restart.
 func (s *Server) clearDue(ctx context.Context) {
 	list, err := s.book.Due()
+	s.stillDue(ctx, err)
 	for _, due := range list {
-		err = errors.Join(err, s.clearOne(ctx, due))
+		who := due.Instance + "\x00" + due.Workspace
+		if _, busy := s.clears.LoadOrStore(who, true); busy {
+			continue
+		}
+		if !s.background(func(ctx context.Context) {
+			defer s.clears.Delete(who)
+			s.stillDue(ctx, s.clearOne(ctx, due))
+		}) {
+			return
+		}
 	}
+}
+
+func (s *Server) stillDue(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
 		s.log.Warn("ending what is not admitted any more (it is tried again)", "error", err)
 	}

@@ -28,6 +28,17 @@ func (s *Server) Relay(w http.ResponseWriter, r *http.Request, at protocol.Conte
 
 // relayOf finds the relay of a process that runs.
 func (s *Server) relayOf(at protocol.Context, physical, id string) (*linerelay.Relay, error) {
+	relay, err := s.findRelay(at, physical, id)
+	if err == nil { // behind it: an advance that was not seen here finds the relay and shuts it
+		err = s.fence.Check(at)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return relay, nil
+}
+
+func (s *Server) findRelay(at protocol.Context, physical, id string) (*linerelay.Relay, error) {
 	if err := s.mayRelay(); err != nil {
 		return nil, err
 	}

@@ -33,6 +33,10 @@ func (s *Server) end(ctx context.Context, who session.Caller, b *box, reason str
 		if err == nil || errors.Is(err, session.ErrNotFound) {
 			s.forget(b)
 			err = nil
+		} else if v, e := s.sessions.Get(b.key); e == nil && v.State != session.Stopping { // it was not even begun
+			s.mu.Lock()
+			b.state, b.ended = alive, ""
+			s.mu.Unlock()
 		} // else its end is told by an event
 		result <- err
 	})

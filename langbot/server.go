@@ -37,6 +37,7 @@ type Server struct {
 	wg     sync.WaitGroup // what runs in the background
 
 	clearing atomic.Bool // see clearSoon
+	clears   sync.Map    // workspaces that are being cleared
 
 	mu       sync.Mutex
 	closed   bool

@@ -84,6 +84,11 @@ func (k *call) replaceProcess(ctx context.Context, b *box, spec *protocol.Proces
 			return nil, err
 		}
 	}
+	if stray, err := k.s.sessions.Process(b.key, name); err == nil && (old == nil || stray != old.live) { // on no record
+		if err := stray.Remove(ctx, k.who()); err != nil && !errors.Is(err, session.ErrNotFound) {
+			return nil, err
+		}
+	}
 	if old != nil {
 		k.s.dropProcess(old)
 	}
@@ -163,11 +168,12 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 
 // removeLater removes a process that nobody knows.
 func (s *Server) removeLater(key session.Key, name string) {
+	p, err := s.sessions.Process(key, name) // this one, whoever has its name later
+	if err != nil {
+		return
+	}
 	s.background(func(ctx context.Context) {
-		p, err := s.sessions.Process(key, name)
-		if err == nil {
-			err = p.Remove(ctx, s.self())
-		}
+		err := p.Remove(ctx, s.self())
 		if err != nil && !errors.Is(err, session.ErrNotFound) && ctx.Err() == nil {
 			s.log.Warn("removing a process that is on no record", "session", key.ID, "process", name, "error", err)
 		}

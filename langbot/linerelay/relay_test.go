@@ -217,6 +217,7 @@ func TestStdinIsClosed(t *testing.T) {
 	p.out.print("still here\n")
 	c.wantMessages("still here\n")
 
+	p = newProc(64 << 10)
 	src := p.source()
 	src.Stdin = nil
 	c = serveSource(t, p, src, nil).dial()

@@ -339,3 +339,30 @@ func (e *ending) Write(p []byte) (int, error) {
 	e.end()
 	return e.Writer.Write(p)
 }
+
+// A caller who leaves while the directory is being opened leaves nothing open.
+func TestLostWhileOpening(t *testing.T) {
+	h := newHost(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	open := h.store.o.Open
+	var given *os.File
+	h.store.o.Open = func(c context.Context, ns string, make bool) (f *os.File, err error) {
+		f, err = open(c, ns, true)
+		given = f
+		cancel() // the launcher has answered already
+		return f, err
+	}
+	func() {
+		defer func() {
+			if p := recover(); p != nil {
+				t.Errorf("panic: %v", p)
+			}
+		}()
+		if _, err := h.store.Do(ctx, h.ns, "box_list_skills", []byte("{}"), h.files); !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	}()
+	if _, err := given.Stat(); err == nil {
+		t.Error("the descriptor is open")
+	}
+}

@@ -35,6 +35,10 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 	if errors.Is(err, fs.ErrNotExist) && !make {
 		return t, nil
 	}
+	if err == nil && ctx.Err() != nil {
+		dir.Close()
+		return nil, ctx.Err()
+	}
 	var told *protocol.Error
 	if errors.As(err, &told) || ctx.Err() != nil {
 		return nil, err
