@@ -86,14 +86,14 @@ func (s *session) adoptBox(box engine.LiveBox, c Caller, kind EventType) error {
 		s.mu.Unlock()
 		return errRemoved
 	}
-	s.box, s.state = box, Running
+	s.box, s.state, s.made = box, Running, true
 	volume := volumeOf(s.resolved)
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
 	told := s.event(kind, c, s.boxID, map[string]any{"generation": s.generation})
-	begun <- s.recordBoxLocked(volume)
 	s.m.events.publish(told)
+	begun <- s.recordBoxLocked(volume)
 	s.mu.Unlock()
 	s.m.logEvent(told)
 	s.touch()
@@ -114,12 +114,18 @@ type recording struct {
 // recordBoxLocked begins to record the session as it is with its new box. The caller calls
 // await.
 func (s *session) recordBoxLocked(volume string) *recording {
-	changes := []change{s.recordLocked().put()}
-	if volume != "" {
-		changes = append(changes, change{metaBucket, keptKey(volume), nil})
-	}
-	s.recording = &recording{m: s.m, volume: volume, queued: s.m.store.enqueue(changes...), done: make(chan struct{})}
+	s.recording = &recording{m: s.m, volume: volume, done: make(chan struct{})}
+	s.recording.queued = s.m.store.enqueue(s.recording.changes(s)...)
 	return s.recording
+}
+
+// changes are what is to be written of s. s.mu is held.
+func (r *recording) changes(s *session) []change {
+	list := []change{s.recordLocked().put()}
+	if r.volume != "" {
+		list = append(list, change{metaBucket, keptKey(r.volume), nil})
+	}
+	return list
 }
 
 // await ends the attempt. It is called once; everybody else waits for done.

@@ -87,8 +87,11 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 func (s *session) arm() {
 	s.mu.Lock()
 	at, ok := s.deadlineLocked()
-	if s.uses > 0 { // who gives back the last hold does not move it
-		at = min(at, s.m.now()+s.resolved.IdleTTL)
+	if s.uses > 0 && !s.resolved.Persistent && !s.removing && !s.gone && s.state != Creating {
+		// Who gives back the last hold does not move it.
+		if look := s.m.now() + s.resolved.IdleTTL; !ok || look < at {
+			at, ok = look, true
+		}
 	}
 	s.mu.Unlock()
 	if !ok {

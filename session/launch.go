@@ -45,6 +45,7 @@ func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
 	r := p.record
 	r.State, r.PID = ProcessRunning, live.Control().PID()
 	noted := s.m.store.enqueue(r.put())
+	p.launched = true
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
 		return err

@@ -98,14 +98,22 @@ func (m *Manager) all(tenant string) []*session {
 	return list
 }
 
-// forget takes s out of the registry. Its op is held.
-func (m *Manager) forget(s *session, cause error) {
+// forget takes s out of the registry, and tells subscribers with that, so that who hears
+// of it does not find it any more, and nothing of another one of its id comes before. Its
+// op is held.
+func (m *Manager) forget(s *session, cause error, told ...Event) {
 	m.mu.Lock()
 	if m.sessions[s.key] == s {
 		delete(m.sessions, s.key)
 	}
 	m.deadlines.drop(s)
+	for _, e := range told {
+		m.events.publish(e)
+	}
 	m.mu.Unlock()
+	for _, e := range told {
+		m.logEvent(e)
+	}
 
 	s.mu.Lock()
 	s.gone, s.goneErr = true, cause

@@ -93,6 +93,12 @@ func (m *Manager) sweepTrash() {
 	}
 }
 
+// sweepBehind is sweepTrash for the workspace of a box that is being taken apart.
+func (m *Manager) sweepBehind(box string) {
+	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, box) })
+	m.sweepTrash()
+}
+
 // join ends all goroutines and calls and waits for them.
 func (m *Manager) join() {
 	m.cancel()
@@ -123,15 +129,20 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	m.join()
 	m.events.close()
 	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reported there
-	return errors.Join(err, m.noteLifetimes(), m.store.close(), m.workspaces.Close(), m.lock.Close())
+	return errors.Join(err, m.noteLast(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 
-// noteLifetimes writes down what is left of the lifetimes.
-func (m *Manager) noteLifetimes() error {
+// noteLast writes down what is left of the lifetimes, and which boxes run if that could
+// not be recorded. Nothing is done any more.
+func (m *Manager) noteLast() error {
 	var changes []change
 	for _, s := range m.all("") {
 		s.mu.Lock()
-		if s.lifeEnd > 0 && s.state != Creating {
+		r := s.recording
+		switch {
+		case r != nil && r.err != nil:
+			changes = append(changes, r.changes(s)...)
+		case s.lifeEnd > 0 && s.state != Creating:
 			changes = append(changes, s.recordLocked().put())
 		}
 		s.mu.Unlock()

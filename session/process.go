@@ -15,11 +15,12 @@ type Process struct {
 	id string
 
 	// Guarded by s.mu.
-	record  processRecord
-	live    engine.ManagedProcess // nil until it runs, and after a restart if the box was lost
-	ending  bool                  // its end is being recorded
-	stopped bool                  // it is to be stopped
-	dropped bool
+	record   processRecord
+	live     engine.ManagedProcess // nil until it runs, and after a restart if the box was lost
+	ending   bool                  // its end is being recorded
+	stopped  bool                  // it is to be stopped
+	launched bool                  // that it runs was handed to the store
+	dropped  bool
 
 	up   chan struct{} // closed when live is set, or it is known that it never will be
 	done chan struct{} // closed when its end is recorded, or it never ran

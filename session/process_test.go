@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.etcd.io/bbolt"
+
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
@@ -327,5 +329,50 @@ func TestRemovedProcessStaysAway(t *testing.T) {
 	}
 	if p, err := b.Process(keyA, "p"); err == nil {
 		t.Errorf("it was removed: %+v", p.View().State)
+	}
+}
+
+// The record of a process that runs is not overtaken by what the removal of the one before
+// it records.
+func TestRemovalBesideTheNextStart(t *testing.T) {
+	b := open(t)
+	old := b.launch(keyA, "p", "exit", "3")
+	await(t, old.Done(), "the end")
+	good := b.Manager.store.db
+	held := make(chan *bbolt.Tx, 1)
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op != "launched" {
+			return nil
+		}
+		tx, err := good.Begin(true) // the writer waits
+		held <- tx
+		return err
+	})
+	started, removed := make(chan error, 1), make(chan error, 1)
+	go func() {
+		started <- second(b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}))
+	}()
+	tx := <-held
+	b.eventually("its record", func() bool {
+		p, err := b.Process(keyA, "p")
+		if err != nil {
+			return false
+		}
+		b.session(keyA).mu.Lock()
+		defer b.session(keyA).mu.Unlock()
+		return p.launched
+	})
+	go func() { removed <- old.Remove(ctx, me) }()
+	await(t, old.Gone(), "the removal")
+	must(t, tx.Rollback())
+	must(t, <-started)
+	must(t, <-removed)
+	p, err := b.Process(keyA, "p")
+	must(t, err)
+	b.crash()
+	b.host.remove(p.View().Box)
+	b.start()
+	if p, err := b.Process(keyA, "p"); err != nil || p.View().State != ProcessFailed {
+		t.Errorf("a process that was answered for: %v", err)
 	}
 }

@@ -110,16 +110,17 @@ func (p *Process) forget(ctx context.Context) error {
 	s := p.s
 	s.mu.Lock()
 	if next := s.processes[p.id]; next != p {
-		var noted *pending
-		if next != nil && next.record.State == ProcessStarting && !p.dropped { // which may fail
-			noted = s.m.store.enqueue(next.record.put()) // it replaces nobody now
+		var replaced []change
+		if next != nil && next.record.State == ProcessStarting && !next.launched {
+			replaced = append(replaced, next.record.put()) // nobody, also if it cannot be started
 		}
+		noted, dropped := s.m.store.enqueue(replaced...), p.dropped
+		p.dropped = true
 		s.mu.Unlock()
-		if noted == nil {
-			return nil
+		if !dropped {
+			p.letGo(ctx)
 		}
-		p.drop(ctx)
-		return noted.wait()
+		return noted.wait() // also for what the next one has handed over
 	}
 	if !p.record.State.Ended() || s.removing {
 		s.mu.Unlock()
@@ -144,14 +145,21 @@ func (p *Process) forget(ctx context.Context) error {
 // any more. If that fails it is tried again, as long as the manager is open: until then
 // the box has an unknown process, which the next opening forgets.
 func (p *Process) drop(ctx context.Context) {
+	p.s.mu.Lock()
+	dropped := p.dropped
+	p.dropped = true
+	p.s.mu.Unlock()
+	if !dropped {
+		p.letGo(ctx)
+	}
+}
+
+// letGo is the rest of drop, for the one who has set dropped.
+func (p *Process) letGo(ctx context.Context) {
 	s := p.s
 	s.mu.Lock()
-	live, dropped := p.live, p.dropped
-	p.dropped = true
+	live := p.live
 	s.mu.Unlock()
-	if dropped {
-		return
-	}
 	close(p.gone)
 	if live == nil {
 		return

@@ -437,3 +437,61 @@ func (b *bench) swapStore(db *bbolt.DB) (old *bbolt.DB) {
 	old, s.db = s.db, db
 	return old
 }
+
+// What could not be recorded is recorded when the manager closes, if that is possible then.
+func TestUnrecordedSessionAtTheEnd(t *testing.T) {
+	b := open(t)
+	mend := b.brokenRecord()
+	v := b.get(keyA)
+	must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "result"), nil, 0o600))
+	b.eventually("a pause between two attempts", func() bool {
+		s := b.session(keyA)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.recording.repeated && isDone(s.recording.done)
+	})
+	mend()
+	must(t, b.Manager.Close(ctx, false))
+	b.start()
+	if got := b.get(keyA); got.Box != v.Box || got.State != Running {
+		t.Errorf("%+v", got)
+	}
+	if _, err := os.Stat(filepath.Join(b.workspace(keyA), "result")); err != nil {
+		t.Error(err)
+	}
+}
+
+// A removal in the middle of a first creation leaves what was there before to nobody's
+// harm, also if the process ends then.
+func TestRemovalOfACreationAndCrash(t *testing.T) {
+	b := open(t)
+	file := filepath.Join(b.workspace(keyA), "old")
+	must(t, os.MkdirAll(b.workspace(keyA), 0o700))
+	must(t, os.WriteFile(file, nil, 0o600))
+	client, reached := b.client, make(chan struct{})
+	b.host.setHook(func(_ context.Context, op, _ string) error {
+		if op == "create" {
+			close(reached)
+			<-client.ctx.Done()
+		}
+		return nil
+	})
+	done := make(chan struct{})
+	m := b.Manager
+	go func() { defer close(done); m.Ensure(ctx, me, keyA, policy.Request{}) }()
+	await(t, reached, "create")
+	gone, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := b.Remove(gone, me, keyA); err == nil {
+		t.Error("it is removed")
+	}
+	b.crash()
+	<-done
+	b.host.setHook(nil)
+	b.start()
+	b.eventually("its end", func() bool { return second(b.Get(keyA)) != nil && b.recorded(keyA) == "" })
+	must(t, b.Manager.Close(ctx, false)) // what was begun has ended
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}

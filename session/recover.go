@@ -123,6 +123,7 @@ func (r *recovery) restore(rec sessionRecord) *session {
 		left = min(left, rec.LifeLeft)
 	}
 	s.setLifeLocked(left) // nobody else knows s yet
+	s.made = true
 	for _, p := range r.processes[s.key] {
 		s.processes[p.ID] = restoreProcess(s, p)
 	}
@@ -143,13 +144,13 @@ func countable(u policy.Use) policy.Use {
 	return u
 }
 
-// settle brings the records of s, which has the one written, and its processes up to
-// date, and lets it go on. Without a change nothing is written: most sessions are as
+// settle brings the records of s, of which rec was read, and of its processes up to
+// date, and lets it go on. rec is nil if there is none. Without a change nothing is written: most sessions are as
 // they were.
-func (r *recovery) settle(s *session, box engine.LiveBox, written []byte) error {
+func (r *recovery) settle(s *session, box engine.LiveBox, rec *sessionRecord) error {
 	m := r.m
 	begin, changes, ended := s.settleProcesses(box)
-	if put := s.recordLocked().put(); !bytes.Equal(put.value, written) {
+	if put := s.recordLocked().put(); rec == nil || !bytes.Equal(put.value, encode(rec)) {
 		changes = append(changes, put)
 	}
 	if len(changes) > 0 {
@@ -164,6 +165,11 @@ func (r *recovery) settle(s *session, box engine.LiveBox, written []byte) error 
 		m.counters.adopted.Add(1)
 		s.publish(EventAdopted, system, map[string]any{"generation": s.generation})
 		m.spawn(func() { s.watch(box) })
+	}
+	if rec != nil && rec.State == Running && box == nil {
+		told := s.failedLocked()
+		m.events.publish(told)
+		s.reportLost(told)
 	}
 	for _, p := range ended {
 		p.tell(p.record)

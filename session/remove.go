@@ -63,7 +63,7 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 // noteRemoval records that the session is being removed, so that a successor goes on.
 func (s *session) noteRemoval() error {
 	s.mu.Lock()
-	if s.generation == 0 || s.erased || s.gone { // nothing is recorded, or will not be soon
+	if !s.made || s.erased || s.gone { // a first creation that was cut off is given up anyway
 		s.mu.Unlock()
 		return nil
 	}
@@ -117,15 +117,18 @@ func (s *session) teardown(r removal) {
 	})
 }
 
-// removedBy tells that the session is removed, before anybody can make another of its id.
-func (s *session) removedBy(r removal) {
+// ended takes the session, which is removed, out of the registry, and tells everybody.
+func (s *session) ended(r removal) {
 	kind, counter := EventRemoved, &s.m.counters.removed
 	if r.expired {
 		kind, counter = EventExpired, &s.m.counters.expired
 	}
 	counter.Add(1)
-	s.publish(kind, r.caller, map[string]any{"reason": r.reason})
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason}) // done
+	s.mu.Lock()
+	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
+	s.mu.Unlock()
+	s.m.forget(s, nil, told)
 }
 
 // tryRemove removes what there is of the session. The op is held. The record goes
@@ -168,8 +171,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		p.drop(ctx)
 	}
 	s.releaseQuota()
-	s.removedBy(r)
-	s.m.forget(s, nil)
+	s.ended(r)
 	return nil
 }
 

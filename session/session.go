@@ -46,6 +46,7 @@ type session struct {
 	removing   bool
 	removeErr  error         // of the last attempt to remove it
 	stumbled   chan struct{} // closed when the first attempt failed
+	made       bool          // has had a box
 	erased     bool          // the end of its record was begun
 	gone       bool
 	goneErr    error  // why it could not be created

@@ -51,7 +51,9 @@ func (s *session) shutDown() error {
 	persistent, removing := s.resolved.Persistent, s.removing
 	s.mu.Unlock()
 	if persistent && !removing {
-		return s.halt()
+		if err := s.halt(); !errors.Is(err, errRemoved) {
+			return err
+		}
 	}
 	const reason = "the daemon stops"
 	s.mu.Lock()
@@ -70,7 +72,7 @@ func (s *session) shutDown() error {
 	}
 }
 
-// halt ends the box and keeps the session.
+// halt ends the box and keeps the session; errRemoved: that is being removed.
 func (s *session) halt() error {
 	s.cancel() // what runs in it
 	if err := s.begin(s.m.ctx); err != nil {
@@ -78,9 +80,9 @@ func (s *session) halt() error {
 	}
 	defer s.end()
 	s.mu.Lock()
-	if s.gone {
+	if s.gone || s.removing {
 		s.mu.Unlock()
-		return nil
+		return errRemoved
 	}
 	s.state, s.reason = Stopping, "the daemon stops"
 	s.mu.Unlock()

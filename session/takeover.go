@@ -36,15 +36,7 @@ func (r *recovery) session(ctx context.Context, rec sessionRecord) error {
 	if box == nil && exists {
 		m.discardLater(rec.Box)
 	}
-	if err := r.settle(s, box, encode(&rec)); err != nil {
-		return err
-	}
-	if rec.State == Running && box == nil {
-		told := s.failedLocked()
-		m.events.publish(told)
-		s.reportLost(told)
-	}
-	return nil
+	return r.settle(s, box, &rec)
 }
 
 // fail is for a session that nobody else uses yet.
@@ -59,9 +51,10 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 	switch {
 	case rec.Resolved.Workspace != "":
 	case rec.Fresh:
-		if err := r.m.workspaces.Delete(r.m.ctx, rec.Tenant, rec.ID); err != nil {
-			r.m.report(rec.key(), "", err.Error())
+		if err := r.m.workspaces.Trash(rec.Tenant, rec.ID); err != nil {
+			r.m.report(rec.key(), "", "its workspace is left to the next session of its id: "+err.Error())
 		}
+		r.m.spawn(func() { r.m.sweepBehind(rec.Box) })
 	default: // one from before a lost database stays
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
 	}
@@ -80,10 +73,20 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 func (r *recovery) goOnRemoving(s *session) error {
 	s.removing = true
 	s.cancel()
+	var changes []change
 	for _, p := range s.processes {
-		if !p.record.State.Ended() { // it goes with its box
-			p.vanish() // its record goes with that of the session
+		if p.record.State.Ended() {
+			continue
+		}
+		seen := p.record.State != ProcessStarting
+		changes = append(changes, p.vanish()) // it goes with its box
+		if seen {
 			p.tell(p.record)
+		}
+	}
+	if len(changes) > 0 {
+		if err := r.m.store.write(changes...); err != nil {
+			return err
 		}
 	}
 	reason := s.reason

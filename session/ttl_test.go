@@ -245,3 +245,24 @@ func TestExpiryBesideStuckOnes(t *testing.T) {
 		}
 	})
 }
+
+// An idle TTL that is made shorter while a command runs counts from its end.
+func TestShorterTTLWhileUsed(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(time.Hour))})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second})
+		}()
+		time.Sleep(time.Second)
+		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(policy.Duration(10 * time.Second))}); err != nil {
+			t.Fatal(err)
+		}
+		<-done
+		time.Sleep(11 * time.Second)
+		if !b.gone(keyA) {
+			t.Error("it did not expire")
+		}
+	})
+}

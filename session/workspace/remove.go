@@ -20,24 +20,37 @@ import (
 // trash for [Store.Sweep]. One that does not exist is no error. No box may have it
 // mounted any more.
 func (s *Store) Delete(ctx context.Context, tenant, id string) error {
+	name, err := s.trashed(tenant, id)
+	if err != nil || name == "" {
+		return err
+	}
+	return s.empty(ctx, name)
+}
+
+// Trash is the part of Delete that makes room at once. A box may have it mounted.
+func (s *Store) Trash(tenant, id string) error {
+	_, err := s.trashed(tenant, id)
+	return err
+}
+
+// trashed moves a workspace into the trash and returns its name there; empty if there is
+// none.
+func (s *Store) trashed(tenant, id string) (string, error) {
 	parent, err := openDir(s.root, encode(tenant))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return "", nil
 	}
 	if err != nil {
-		return fmt.Errorf("deleting workspace: %w", err)
+		return "", fmt.Errorf("deleting workspace: %w", err)
 	}
 	defer parent.Close()
 	name, err := s.discard(parent, encode(id))
 	if err != nil {
-		return fmt.Errorf("deleting workspace: %w", err)
+		return "", fmt.Errorf("deleting workspace: %w", err)
 	}
 	// The tenant's directory goes with its last workspace; others keep it.
 	_ = linux.RmdirAt(s.root, encode(tenant))
-	if name == "" {
-		return nil
-	}
-	return s.empty(ctx, name)
+	return name, nil
 }
 
 // Sweep deletes what is in the trash.

@@ -69,7 +69,11 @@ func (s *Store) Path(tenant, id string) string {
 
 // IsMissing reports whether there is certainly no workspace id of tenant.
 func (s *Store) IsMissing(tenant, id string) bool {
-	_, err := os.Lstat(s.Path(tenant, id))
+	parent, err := openDir(s.root, encode(tenant))
+	if err == nil {
+		defer parent.Close()
+		_, err = linux.StatAt(parent, encode(id))
+	}
 	return errors.Is(err, fs.ErrNotExist)
 }
 
