@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -71,7 +72,7 @@ func (p *managed) openTerminal(m *wire.LaunchMsg, pty []int, child *[3]int) erro
 	if p.in, err = newInput(p.tty, true); err != nil {
 		return err
 	}
-	return p.addOutput(m, p.tty, ttyBuffer)
+	return p.addOutput(m, p.tty, linux.TTYBuffer)
 }
 
 func (p *managed) openPipes(m *wire.LaunchMsg, child *[3]int) error {

@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -14,9 +15,6 @@ const (
 	// larger, the fewer changes between the process and the agent. Pipes of all
 	// processes of a box must stay below pipe-user-pages-soft (pipe(7)).
 	maxPipe = 256 << 10
-	// ttyBuffer is what the kernel may keep of a terminal's output, in bytes: 8 KiB
-	// in the port (pty_common_install) and 4 KiB in the line discipline.
-	ttyBuffer = 16 << 10
 	// maxRead is the most that one read takes.
 	maxRead = 256 << 10
 )
@@ -181,7 +179,7 @@ func (o *output) takeRest() {
 	left := 0
 	err := o.raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
 	if o.tty {
-		left = ttyBuffer
+		left = linux.TTYBuffer
 	}
 	for err == nil && left > 0 {
 		o.room = min(o.waitRoomForRest(), uint64(left))

@@ -98,15 +98,17 @@ func (s *session) tryUse(a *asked) *use {
 func (s *session) useLocked() *use {
 	s.uses++
 	s.touch()
-	return &use{s: s, box: s.box, recording: s.recording}
+	return s.lookLocked()
 }
 
 // look is a use that does not count and is not given back. There is a box.
 func (s *session) look() *use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return &use{s: s, box: s.box, recording: s.recording}
+	return s.lookLocked()
 }
+
+func (s *session) lookLocked() *use { return &use{s: s, box: s.box, recording: s.recording} }
 
 // awaitRecord waits until it is on disk that the box runs, or the last attempt has failed.
 // Who answers for the session has waited for that: what is known outside is true after a

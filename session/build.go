@@ -19,13 +19,14 @@ import (
 // runs is recorded while its first command may run already: see use.awaitRecord. On
 // failure there is no box. kind is what is told of the box.
 func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
+	fresh := kind == EventCreated && s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()
 		return errRemoved
 	}
 	s.generation++
-	s.fresh = s.generation == 1 && s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
+	s.fresh = fresh
 	s.boxID, s.state, s.reason = newBoxID(), Creating, ""
 	begun := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()

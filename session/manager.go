@@ -150,16 +150,19 @@ func (m *Manager) retry(fn func(ctx context.Context) error) {
 
 // discardLater removes a box that may exist and that nobody holds.
 func (m *Manager) discardLater(id string) {
-	m.spawn(func() {
-		m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })
-	})
+	m.spawn(func() { m.discard(id) })
+}
+
+// discard removes a box that may exist, however often that has to be tried.
+func (m *Manager) discard(id string) {
+	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })
 }
 
 // removeLater removes a box that is held and that nobody wants.
 func (m *Manager) removeLater(box engine.LiveBox) {
 	m.spawn(func() {
 		if box.Remove(m.ctx) != nil { // which has let go of it
-			m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, box.ID()) })
+			m.discard(box.ID())
 		}
 	})
 }

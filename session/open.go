@@ -93,12 +93,6 @@ func (m *Manager) sweepTrash() {
 	}
 }
 
-// sweepBehind is sweepTrash for the workspace of a box that is being taken apart.
-func (m *Manager) sweepBehind(box string) {
-	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, box) })
-	m.sweepTrash()
-}
-
 // join ends all goroutines and calls and waits for them.
 func (m *Manager) join() {
 	m.cancel()

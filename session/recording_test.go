@@ -22,7 +22,7 @@ func TestRecordIsWrittenLater(t *testing.T) {
 	var mend func()
 	b.host.setHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+			b.firstRecord()
 			mend = b.breakStore()
 		}
 		return nil
@@ -77,13 +77,10 @@ func TestResultOfAnUnrecordedSession(t *testing.T) {
 	b.host.setHook(func(_ context.Context, op, _ string) error {
 		switch op {
 		case "created":
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+			b.firstRecord()
 			fail = b.stallStore()
 		case "start":
-			s := b.session(keyA)
-			s.mu.Lock()
-			r := s.recording
-			s.mu.Unlock()
+			r := b.attempt(keyA)
 			b.taken()
 			b.swapStore(good)
 			fail()
@@ -126,7 +123,7 @@ func TestNobodyIsAnsweredBefore(t *testing.T) {
 			b.host.setHook(func(_ context.Context, op, _ string) error {
 				switch op {
 				case "created":
-					b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+					b.firstRecord()
 					fail = b.stallStore()
 					close(stalled)
 				case "launch":
@@ -158,10 +155,7 @@ func TestNothingBeginsAfterTheFailure(t *testing.T) {
 	b.audit.told = func(e audit.Entry) {
 		if e.Action == "exec" && e.Decision == audit.Allow {
 			slow = true
-			s := b.session(keyA)
-			s.mu.Lock()
-			r := s.recording
-			s.mu.Unlock()
+			r := b.attempt(keyA)
 			fail()
 			await(t, r.done, "the failure")
 			if r.err == nil {
@@ -173,7 +167,7 @@ func TestNothingBeginsAfterTheFailure(t *testing.T) {
 	b.host.setHook(func(_ context.Context, op, _ string) error {
 		switch op {
 		case "created":
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+			b.firstRecord()
 			fail = b.stallStore()
 		case "start":
 			t.Error("a command was begun after the failure")
@@ -299,7 +293,7 @@ func TestFilesOfAGivenUpSession(t *testing.T) {
 			b.host.setHook(func(_ context.Context, op, _ string) error {
 				switch op {
 				case "created":
-					b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+					b.firstRecord()
 					fail = b.stallStore()
 				case "start":
 					if ask.WorkspaceSize != nil {
@@ -348,7 +342,7 @@ func (b *bench) brokenRecord() (mend func()) {
 	b.t.Helper()
 	b.host.setHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
-			b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
+			b.firstRecord()
 			mend = b.breakStore()
 		}
 		return nil
@@ -406,11 +400,19 @@ func (b *bench) taken() {
 }
 
 // retrying says that it is being recorded once more that the session's box runs.
-func (b *bench) retrying(key Key) bool {
+func (b *bench) retrying(key Key) bool { return !isDone(b.attempt(key).done) }
+
+// attempt is the last one to record that the session's box runs.
+func (b *bench) attempt(key Key) *recording {
 	s := b.session(key)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !isDone(s.recording.done)
+	return s.recording
+}
+
+// firstRecord waits until it is on disk that a session is being made.
+func (b *bench) firstRecord() {
+	b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
 }
 
 // held says that somebody uses the session.
@@ -445,10 +447,8 @@ func TestUnrecordedSessionAtTheEnd(t *testing.T) {
 	v := b.get(keyA)
 	must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "result"), nil, 0o600))
 	b.eventually("a pause between two attempts", func() bool {
-		s := b.session(keyA)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.recording.repeated && isDone(s.recording.done)
+		r := b.attempt(keyA)
+		return r.repeated && isDone(r.done)
 	})
 	mend()
 	must(t, b.Manager.Close(ctx, false))

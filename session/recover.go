@@ -145,8 +145,8 @@ func countable(u policy.Use) policy.Use {
 }
 
 // settle brings the records of s, of which rec was read, and of its processes up to
-// date, and lets it go on. rec is nil if there is none. Without a change nothing is written: most sessions are as
-// they were.
+// date, and lets it go on. rec is nil if there is none. Without a change nothing is
+// written: most sessions are as they were.
 func (r *recovery) settle(s *session, box engine.LiveBox, rec *sessionRecord) error {
 	m := r.m
 	begin, changes, ended := s.settleProcesses(box)

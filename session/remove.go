@@ -63,7 +63,7 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 // noteRemoval records that the session is being removed, so that a successor goes on.
 func (s *session) noteRemoval() error {
 	s.mu.Lock()
-	if !s.made || s.erased || s.gone { // a first creation that was cut off is given up anyway
+	if !s.made || s.erased { // a first creation that was cut off is given up anyway
 		s.mu.Unlock()
 		return nil
 	}

@@ -46,7 +46,10 @@ func (s *session) fail(reason string) { s.state, s.reason = Failed, reason }
 func (r *recovery) giveUp(rec sessionRecord) error {
 	if r.boxes[rec.Box] {
 		r.m.counters.discarded.Add(1)
-		r.m.discardLater(rec.Box) // without a record it is a stray one to the next opening
+		r.m.spawn(func() { // without a record it is a stray one to the next opening
+			r.m.discard(rec.Box)
+			r.m.sweepTrash() // where its workspace may be, which it could still write to
+		})
 	}
 	switch {
 	case rec.Resolved.Workspace != "":
@@ -54,7 +57,6 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 		if err := r.m.workspaces.Trash(rec.Tenant, rec.ID); err != nil {
 			r.m.report(rec.key(), "", "its workspace is left to the next session of its id: "+err.Error())
 		}
-		r.m.spawn(func() { r.m.sweepBehind(rec.Box) })
 	default: // one from before a lost database stays
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
 	}

@@ -149,8 +149,7 @@ func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err er
 			return st, err
 		}
 	}
-	err = linux.Retry(func() error { return unix.Renameat(int(t.dir.Fd()), name, int(t.dir.Fd()), t.name) })
-	if err != nil {
+	if err = linux.RenameAt(t.dir, name, t.dir, t.name); err != nil {
 		return st, err
 	}
 	return linux.Fstat(f)

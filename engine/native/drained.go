@@ -50,7 +50,7 @@ func (d *drained) count() error {
 	return d.control("ioctl(FIONREAD)", func(fd int) (err error) {
 		d.left, err = unix.IoctlGetInt(fd, unix.TIOCINQ) // also called FIONREAD
 		if _, e := unix.IoctlGetTermios(fd, unix.TCGETS); e == nil {
-			d.left = ttyBuffer
+			d.left = linux.TTYBuffer // it tells less than it has
 		}
 		return err
 	})
@@ -83,7 +83,3 @@ func (d *drained) control(name string, call func(fd int) error) error {
 	})
 	return errors.Join(err, os.NewSyscallError(name, cerr))
 }
-
-// ttyBuffer is more than a terminal can hold of output. FIONREAD tells only what the line
-// discipline has of it (4 KiB at most), and not what is in the buffers of the port (8 KiB).
-const ttyBuffer = 16 << 10

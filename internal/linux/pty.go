@@ -7,6 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// TTYBuffer is more than the kernel keeps of a terminal's output, in bytes: 8 KiB in the
+// port (pty_common_install) and 4 KiB in the line discipline, of which alone FIONREAD tells.
+const TTYBuffer = 16 << 10
+
 // OpenPTY opens a new pseudoterminal of the devpts instance whose root
 // directory is pts (O_PATH will do). The slave is opened through the master
 // (TIOCGPTPEER, Linux 4.13), so that nobody can put another file in its place.

@@ -62,12 +62,12 @@ func (s *Store) Sweep(ctx context.Context) error {
 // if there is none.
 func (s *Store) discard(dir *os.File, name string) (string, error) {
 	to := strings.ToLower(rand.Text())
-	err := linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(s.trash.Fd()), to) })
+	err := linux.RenameAt(dir, name, s.trash, to)
 	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
 		if err := unlock(dir, name); err != nil {
 			return "", err
 		}
-		err = linux.Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(s.trash.Fd()), to) })
+		err = linux.RenameAt(dir, name, s.trash, to)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, e := linux.StatAt(dir, name); errors.Is(e, fs.ErrNotExist) {
@@ -75,7 +75,7 @@ func (s *Store) discard(dir *os.File, name string) (string, error) {
 		} // else it is the trash that is gone
 	}
 	if err != nil {
-		return "", &os.PathError{Op: "moving to the trash", Path: dir.Name() + "/" + name, Err: err}
+		return "", fmt.Errorf("moving to the trash: %w", err)
 	}
 	return to, nil
 }
