@@ -3,7 +3,6 @@ package rootfs
 import (
 	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -177,20 +176,4 @@ func (b *builder) volumes() error {
 		return err
 	}
 	return b.mountTmpfs("dev/shm", attrDefault|unix.MOUNT_ATTR_NOEXEC, "1777", base, base)
-}
-
-// maxPTYs bounds the terminals of a box: those of the whole host are limited
-// (kernel.pty.max, 4096 by default).
-const maxPTYs = 128
-
-// devpts mounts the box's own instance of devpts.
-func (b *builder) devpts() error {
-	m, err := linux.NewMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
-		linux.Option{Key: "newinstance"}, linux.Option{Key: "ptmxmode", Value: "0666"}, linux.Option{Key: "mode", Value: "0620"},
-		linux.Option{Key: "gid", Value: strconv.Itoa(b.o.IDBase + ttyGID)}, linux.Option{Key: "max", Value: strconv.Itoa(maxPTYs)})
-	if err != nil {
-		return err
-	}
-	b.root.pts = m
-	return attach(m, b.box, "dev/pts")
 }
