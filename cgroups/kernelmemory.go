@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -92,7 +93,8 @@ func bootWords() (words []string) {
 // proveSockets has a TCP connection hold data in a throw-away cgroup that is made as a
 // box with one slot, and looks whether the box's account shows it.
 func (h *Host) proveSockets(on *hierarchy) (err error) {
-	g := &Group{ID: "sockets-" + strings.ToLower(rand.Text()), host: h}
+	h.sweepProofs(on)
+	g := &Group{ID: fmt.Sprintf("%s%d-%s", proofPrefix, os.Getpid(), strings.ToLower(rand.Text())), host: h}
 	defer func() {
 		for _, t := range g.v1 {
 			err = errors.Join(err, g.removeFrom(context.Background(), t), t.box.Close())
@@ -125,6 +127,23 @@ func (h *Host) proveSockets(on *hierarchy) (err error) {
 		}
 		return errors.Join(err, g.LeaveThread())
 	})
+}
+
+// proofPrefix begins the name of a cgroup of a proof; the pid of its process follows.
+const proofPrefix = "sockets-"
+
+// sweepProofs removes what processes left that were killed during their proof.
+func (h *Host) sweepProofs(on *hierarchy) {
+	names, _ := subdirectories(on.dir, baseName) // none: nothing is left
+	for _, name := range names {
+		rest, ok := strings.CutPrefix(name, proofPrefix)
+		pid, _, _ := strings.Cut(rest, "-")
+		if n, err := strconv.Atoi(pid); !ok || err != nil || unix.Kill(n, 0) != unix.ESRCH {
+			continue
+		}
+		_ = linux.RmdirAt(on.dir, baseName+"/"+name+"/work") // what cannot be removed is tried again
+		_ = linux.RmdirAt(on.dir, baseName+"/"+name)
+	}
 }
 
 // holdData calls fn while a TCP connection has data that nobody has read. It is one

@@ -5,12 +5,15 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // sockets is the role of a command that sends over TCP connections of its own until
@@ -212,4 +215,31 @@ func BenchmarkKernelMemoryProof(b *testing.B) {
 		check(b, h.proveSockets(on))
 		check(b, first.Close())
 	}
+}
+
+// TestProofOfKilledProcess: what a process left that was killed during its proof is gone
+// after the next one; the proof of a living process is left alone.
+func TestProofOfKilledProcess(t *testing.T) {
+	h := testHost(t)
+	on := h.of("memory")
+	if on == nil || !on.v1 {
+		t.Skip("there is no proof on cgroup2")
+	}
+	dead := exec.Command("true")
+	check(t, dead.Run())
+	_ = linux.MkdirAt(on.dir, baseName, 0o755) // it may be there
+	names := map[int]string{}
+	for _, pid := range []int{dead.Process.Pid, os.Getpid()} {
+		names[pid] = fmt.Sprintf("%s/%s%d-test", baseName, proofPrefix, pid)
+		check(t, linux.MkdirAt(on.dir, names[pid], 0o755))
+		check(t, linux.MkdirAt(on.dir, names[pid]+"/work", 0o755))
+	}
+	check(t, h.CheckKernelMemory())
+	if exists(on.dir, names[dead.Process.Pid]) {
+		t.Error("the cgroup of a dead process is still there")
+	}
+	own := names[os.Getpid()]
+	check(t, linux.RmdirAt(on.dir, own+"/work"))
+	check(t, linux.RmdirAt(on.dir, own))
+	_ = linux.RmdirAt(on.dir, baseName)
 }
