@@ -55,7 +55,7 @@ var rows = []row{
 	{"langbot/protocol", nil, "pure values: envelope, models, names and errors can be read and fuzzed alone"},
 	{"langbot/fence", []string{"langbot/protocol"}, "one rule, kept on disk: what ends with a generation is told by a function"},
 	{"langbot/grants", []string{"langbot/protocol"}, "who is admitted and until when, kept on disk: nothing of sessions"},
-	{"langbot/door", []string{"langbot/protocol"}, "the HTTP edge: who connects and how much; what an action does is behind an interface"},
+	{"langbot/door", []string{"internal/linux", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
 	{"langbot/transfer", []string{"langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
