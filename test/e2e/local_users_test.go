@@ -3,6 +3,7 @@ package e2e
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,6 +101,41 @@ func TestLocalUsers(t *testing.T) {
 	}
 	if log := d.logged(); !strings.Contains(log, fmt.Sprintf(`"actor":"uid:%d"`, listedByID)) {
 		t.Error("the log does not name the user of a request")
+	}
+}
+
+// A client of another network namespace cannot be named, whoever it is.
+func TestClientOfAnotherNetwork(t *testing.T) {
+	testutil.RequireRoot(t)
+	var client, server net.Conn
+	var listener net.Listener
+	err := linux.OnThrowawayThread(func() (err error) {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		if err := linux.SetLinkUp("lo"); err != nil {
+			return err
+		}
+		if listener, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
+			return err
+		}
+		client, err = net.Dial("tcp", listener.Addr().String())
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	defer client.Close()
+	if server, err = listener.Accept(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	if uid, err := linux.TCPClientUID(server.(*net.TCPConn)); !errors.Is(err, linux.ErrClientGone) {
+		t.Errorf("user %d, %v; want ErrClientGone", uid, err)
+	}
+	if err := linux.CanNameTCPClients(listener); err == nil {
+		t.Error("a listener of another network namespace passes")
 	}
 }
 
