@@ -82,3 +82,24 @@ func TestSecretOfAnyUser(t *testing.T) {
 		t.Errorf("without the secret: %v, want 401", err)
 	}
 }
+
+// Relays of "boxd langbot --stdio" without a secret are for root and the user who runs it.
+func TestBridgeUsers(t *testing.T) {
+	anyKernel(t)
+	w := begin(t)
+	b := w.stdioBox(Context{"child", "w", 1})
+	b.call("box_create_session", spec("s", nil), nil)
+	b.call("box_start_managed_process", object{"session_id": "s", "spec": object{"process_id": "p", "command": "cat"}}, nil)
+	for uid, admitted := range map[int]bool{0: true, sharedOwner: false} {
+		d := w.dialerAs(uid)
+		d.Base = "ws://" + b.relays
+		ws, err := d.Relay(t.Context(), b.at.Headers(), physicalOf(b.at, "s"), "p")
+		var status *StatusError
+		if admitted && err != nil || !admitted && (!errors.As(err, &status) || status.Status != 403) {
+			t.Errorf("user %d: %v", uid, err)
+		}
+		if err == nil {
+			ws.Close()
+		}
+	}
+}
