@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -38,6 +39,10 @@ type Facts struct {
 	// launcher answered.
 	InitError error
 	Box       Trial
+
+	// Leftovers are what launchers have left in StateDir and cannot remove.
+	StateDir  string
+	Leftovers []*leftover.Record
 }
 
 // Trial is an attempt to build a box with the default limits and run a command
@@ -56,6 +61,7 @@ type Host struct {
 	InitPath  string
 	InitError error // why there is no InitPath
 	NewEngine func(ctx context.Context) (engine.Engine, error)
+	StateDir  string // of launchers
 }
 
 // sysctls that can take away what boxes need.
@@ -109,6 +115,8 @@ func Gather(ctx context.Context, h Host) Facts {
 	default:
 		f.tryBox(ctx, h)
 	}
+	f.StateDir = h.StateDir
+	f.Leftovers, _ = leftover.List(h.StateDir) // the error is one of the pattern
 	return f
 }
 

@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
 	"golang.org/x/sys/unix"
 )
 
@@ -129,6 +131,34 @@ func TestUserNamespaces(t *testing.T) {
 		}).userNamespaces()
 		if got.Status != c.status || got.Mend != c.mend {
 			t.Errorf("%s: %+v, want %s, %q", c.name, got, c.status, c.mend)
+		}
+	}
+}
+
+// A leftover is shown with its reasons, which are not endless, and is no reason to have
+// no boxes.
+func TestLeftovers(t *testing.T) {
+	reasons := map[string]string{}
+	for i := range 1000 {
+		reasons[fmt.Sprintf("b%03d", i)] = fmt.Sprintf("box \"b%03d\": busy", i)
+	}
+	f := healthy(func(f *Facts) {
+		f.StateDir = "/run/boxd"
+		f.Leftovers = []*leftover.Record{{Instance: "run-a", Tries: 3, Reasons: reasons, Next: time.Unix(0, 0)}, {Instance: "run-b", Tries: 1, Reasons: map[string]string{"": "no"}}}
+	})
+	r := NewReport(f)
+	got := r.Checks[len(r.Checks)-2:]
+	if !r.OK || got[0].Name != "leftover" || got[0].Status != Degraded || got[1].Name != "leftover" {
+		t.Fatalf("%+v", r)
+	}
+	for _, part := range []string{"run-a", "3 tries", `box "b000": busy`, "980 more"} {
+		if !strings.Contains(got[0].Detail, part) || len(got[0].Detail) > 2000 {
+			t.Errorf("%q: want %q in it", got[0].Detail, part)
+		}
+	}
+	for _, part := range []string{"1970-01-01T00:00:00Z", "rm /run/boxd/stuck-run-a"} {
+		if !strings.Contains(got[0].Mend, part) {
+			t.Errorf("%q: want %q in it", got[0].Mend, part)
 		}
 	}
 }

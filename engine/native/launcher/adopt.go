@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ func (l *Launcher) adoptAll() error {
 	if err != nil {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
+	before := leftover.Read(l.instance.state, filepath.Base(l.instance.dir))
+	stuck := map[string]error{} // not to be tried again now
 	var left []os.DirEntry
 	var failed error
 	var mu sync.Mutex
@@ -38,6 +41,12 @@ func (l *Launcher) adoptAll() error {
 		wg.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
+			if before != nil && !before.Due() && before.Reasons[e.Name()] != "" {
+				mu.Lock()
+				defer mu.Unlock()
+				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
+				return
+			}
 			b, err := l.adopt(e.Name(), boot)
 			mu.Lock()
 			defer mu.Unlock()
@@ -56,7 +65,7 @@ func (l *Launcher) adoptAll() error {
 	if failed != nil {
 		return failed
 	}
-	return l.sweepLeft(left)
+	return l.sweepLeft(left, stuck)
 }
 
 // isShortage says that a failure is one of this process or host and says nothing about
@@ -71,14 +80,25 @@ func isShortage(err error) bool {
 	return false
 }
 
-// sweepLeft removes boxes that were not taken over, and leases of none.
-func (l *Launcher) sweepLeft(left []os.DirEntry) error {
+// sweepLeft removes boxes that were not taken over, and leases of none. It does not try
+// those in stuck.
+func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
 	defer cancel()
 	keep := sweepBoxes(ctx, l.instance.dir, left, l.cgroups)
-	for id, err := range keep {
-		// Its record stays for the next launcher; the others are not worse for it.
-		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
+	// Their records stay for the next launcher; the other boxes are not worse for it.
+	if line := leftover.Line(keep); line != "" {
+		fmt.Fprintln(os.Stderr, line)
+	}
+	if len(keep) > 0 || len(stuck) == 0 {
+		all := maps.Clone(keep)
+		maps.Copy(all, stuck)
+		if err := leftover.Note(l.instance.state, filepath.Base(l.instance.dir), all); err != nil {
+			return fmt.Errorf("recording what could not be removed: %w", err)
+		}
+	}
+	maps.Copy(keep, stuck)
+	for id := range keep {
 		l.noteUnremoved(id)
 	}
 	for id := range l.boxes {
