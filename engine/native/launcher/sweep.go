@@ -83,7 +83,7 @@ func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) e
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	failed := sweepBoxes(ctx, dir, boxes, host)
-	err = sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed)
+	err = errors.Join(sweepCgroups(ctx, host, proofName(dir)), sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed))
 	for _, e := range failed {
 		err = errors.Join(err, e)
 	}
