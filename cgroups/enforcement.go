@@ -28,7 +28,8 @@ var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
 // Enforcement tries every limit on a cgroup made for it, which is removed again.
 func (h *Host) Enforcement() []Enforcement {
 	probe := Limits{Memory: 64 << 20, PIDs: 16, CPUs: 0.5, AllowDegraded: true}
-	g, err := h.Create(fmt.Sprintf("probe-%d", os.Getpid()), Owner{}, probe)
+	probeName := fmt.Sprintf("probe-%d", os.Getpid())
+	g, err := h.Create(probeName, Owner{}, probe)
 	var degraded []*UnenforceableError
 	if err == nil {
 		degraded = g.Degraded
@@ -40,7 +41,7 @@ func (h *Host) Enforcement() []Enforcement {
 		if t := h.of(f.controller); t != nil && t.v1 {
 			e.By, e.Note = "cgroup v1 "+f.v1, f.v1Note
 		}
-		if u, ok := errors.AsType[*UnenforceableError](h.CheckKernelMemory()); ok && f.limit == u.Limit {
+		if u, ok := errors.AsType[*UnenforceableError](h.CheckKernelMemory(probeName)); ok && f.limit == u.Limit {
 			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // also where memory is not limited at all
 		}
 		for _, d := range degraded {

@@ -2,12 +2,10 @@ package cgroups
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -34,48 +32,55 @@ const socketShare = 4
 
 // kernelMemory is what a Host found out about the accounting of kernel memory.
 type kernelMemory struct {
-	once sync.Once
-	err  *UnenforceableError
+	mu    sync.Mutex
+	known bool // err is the answer
+	err   error
 	// hold is a socket of the proof. While it exists the kernel keeps the account of its
 	// cgroup, which is gone otherwise: the first account of all patches the kernel's code
 	// on all processors (130 µs), which a box need not wait for.
-	hold *os.File
+	hold   *os.File
+	closed bool
 }
 
-// CheckKernelMemory finds out whether this host charges a box for the kernel memory
-// that it makes its sockets hold: nil, or an [UnenforceableError]. The first call takes
-// some 0.3 ms; who calls it ahead of time saves the first box of the Host this wait.
-func (h *Host) CheckKernelMemory() error {
+// errUncounted is a proof that came out against the kernel. Other failures say nothing
+// about it, and it is tried again.
+var errUncounted = errors.New("the kernel does not count what sockets hold")
+
+// CheckKernelMemory finds out whether this host charges a box for the kernel memory that
+// its sockets hold: nil, or an [UnenforceableError]. The answer is kept. Finding it takes
+// some 0.5 ms; a call ahead of time saves the first box of the Host this wait. id names a
+// throw-away cgroup; a leftover of that name, of a process that was killed here, is taken
+// away first.
+func (h *Host) CheckKernelMemory(id string) error {
 	k := &h.kernel
-	k.once.Do(func() {
-		reason, mend := h.uncharged()
-		if reason != "" {
-			k.err = &UnenforceableError{Limit: "kernel memory", Reason: reason, Mend: mend}
-		}
-	})
-	if k.err == nil {
-		return nil
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.known || k.closed {
+		return k.err
 	}
-	return k.err
-}
-
-// uncharged says why kernel memory is not charged, and what to do.
-func (h *Host) uncharged() (reason, mend string) {
 	on := h.of("memory")
-	if on == nil {
-		return "no hierarchy has the memory controller", mends["memory"]
+	words := bootWords()
+	u := &UnenforceableError{Limit: "kernel memory"}
+	switch {
+	case on == nil:
+		u.Reason, u.Mend = "no hierarchy has the memory controller", mends["memory"]
+	case slices.Contains(words, "nokmem") || !on.v1 && slices.Contains(words, "nosocket"):
+		u.Reason = "the kernel was booted with cgroup.memory=" + strings.Join(words, ",")
+		u.Mend = "boot without cgroup.memory=nokmem and nosocket"
+	case on.v1:
+		if err := h.proveSockets(on, id); err != nil {
+			u.Reason = "proving that sockets are counted: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+			u.Mend = "boot with systemd.unified_cgroup_hierarchy=1, or use a kernel with " + socketLimit
+			if !errors.Is(err, errUncounted) && !errors.Is(err, os.ErrNotExist) {
+				return u
+			}
+		}
 	}
-	if words := bootWords(); slices.Contains(words, "nokmem") || !on.v1 && slices.Contains(words, "nosocket") {
-		return "the kernel was booted with cgroup.memory=" + strings.Join(words, ","), "boot without cgroup.memory=nokmem and nosocket"
+	if u.Reason != "" {
+		k.err = u
 	}
-	if !on.v1 {
-		return "", ""
-	}
-	if err := h.proveSockets(on); err != nil {
-		return "the memory of sockets is not counted: " + strings.ReplaceAll(err.Error(), "\n", "; "),
-			"boot with systemd.unified_cgroup_hierarchy=1, or use a kernel with " + socketLimit
-	}
-	return "", ""
+	k.known = true
+	return k.err
 }
 
 // bootWords are what the kernel's parameter cgroup.memory= has
@@ -92,9 +97,11 @@ func bootWords() (words []string) {
 
 // proveSockets has a TCP connection hold data in a throw-away cgroup that is made as a
 // box with one slot, and looks whether the box's account shows it.
-func (h *Host) proveSockets(on *hierarchy) (err error) {
-	h.sweepProofs(on)
-	g := &Group{ID: fmt.Sprintf("%s%d-%s", proofPrefix, os.Getpid(), strings.ToLower(rand.Text())), host: h}
+func (h *Host) proveSockets(on *hierarchy, id string) (err error) {
+	g := &Group{ID: id, host: h}
+	if err := g.removeFrom(context.Background(), &tree{on: on}); err != nil {
+		return err
+	}
 	defer func() {
 		for _, t := range g.v1 {
 			err = errors.Join(err, g.removeFrom(context.Background(), t), t.box.Close())
@@ -118,32 +125,15 @@ func (h *Host) proveSockets(on *hierarchy) (err error) {
 		err := holdData(func() error {
 			n, err := readNumber(box, socketUsage)
 			if err == nil && n <= 0 {
-				err = fmt.Errorf("%s/%s is %d while a connection holds data", box.Name(), socketUsage, n)
+				err = fmt.Errorf("%w: %s is %d while a connection holds data", errUncounted, socketUsage, n)
 			}
 			return err
 		})
-		if fd, serr := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); serr == nil {
+		if fd, serr := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); serr == nil && h.kernel.hold == nil {
 			h.kernel.hold = os.NewFile(uintptr(fd), "socket of a cgroup")
 		}
 		return errors.Join(err, g.LeaveThread())
 	})
-}
-
-// proofPrefix begins the name of a cgroup of a proof; the pid of its process follows.
-const proofPrefix = "sockets-"
-
-// sweepProofs removes what processes left that were killed during their proof.
-func (h *Host) sweepProofs(on *hierarchy) {
-	names, _ := subdirectories(on.dir, baseName) // none: nothing is left
-	for _, name := range names {
-		rest, ok := strings.CutPrefix(name, proofPrefix)
-		pid, _, _ := strings.Cut(rest, "-")
-		if n, err := strconv.Atoi(pid); !ok || err != nil || unix.Kill(n, 0) != unix.ESRCH {
-			continue
-		}
-		_ = linux.RmdirAt(on.dir, baseName+"/"+name+"/work") // what cannot be removed is tried again
-		_ = linux.RmdirAt(on.dir, baseName+"/"+name)
-	}
 }
 
 // holdData calls fn while a TCP connection has data that nobody has read. It is one
@@ -176,9 +166,11 @@ func holdData(fn func() error) error {
 	return fn()
 }
 
-// close releases what the proof holds.
+// close releases what the proof holds, and lets no further one begin.
 func (k *kernelMemory) close() error {
-	k.once.Do(func() {}) // waits for one under way
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = true
 	if k.hold == nil {
 		return nil
 	}
@@ -191,7 +183,7 @@ func (k *kernelMemory) close() error {
 // v1. It needs no bound of its own on cgroup2.
 func (g *Group) boundSockets(memory int64) error {
 	if memory > 0 {
-		if err := g.host.CheckKernelMemory(); err != nil {
+		if err := g.host.CheckKernelMemory(g.ID + "-sockets"); err != nil {
 			return err
 		}
 	}

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/boxd/boxd/internal/linux"
 )
 
 // sockets is the role of a command that sends over TCP connections of its own until
@@ -150,7 +147,8 @@ func TestSocketMemory(t *testing.T) {
 // nothing, and fails where the account is off.
 func TestKernelMemory(t *testing.T) {
 	h := testHost(t)
-	check(t, h.CheckKernelMemory())
+	id := testID()
+	check(t, h.CheckKernelMemory(id))
 	on := h.of("memory")
 	if !on.v1 {
 		return
@@ -158,15 +156,19 @@ func TestKernelMemory(t *testing.T) {
 	if h.kernel.hold == nil {
 		t.Error("nothing keeps the kernel's account")
 	}
-	if ids, err := h.List(); err != nil || strings.Contains(strings.Join(ids, " "), "sockets-") {
-		t.Errorf("%v, %v", ids, err)
-	}
+	mustBeGone(t, h, id)
+	// What a process left that was killed meanwhile is no hindrance.
+	g := &Group{ID: id, host: h}
+	check(t, g.makeV1(on))
+	check(t, g.v1[0].box.Close())
+	check(t, h.proveSockets(on, id))
+	mustBeGone(t, h, id)
 	// A hierarchy that has no such account: that of another controller.
 	other := h.of("pids")
 	if !other.v1 || other.has("memory") {
 		return
 	}
-	if err := h.proveSockets(other); !errors.Is(err, os.ErrNotExist) {
+	if err := h.proveSockets(other, id); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("on %s: %v", other.dir.Name(), err)
 	}
 }
@@ -175,9 +177,8 @@ func TestKernelMemory(t *testing.T) {
 // not counted, unless that was accepted; one without is not.
 func TestKernelMemoryUnenforceable(t *testing.T) {
 	h := testHost(t)
-	h.kernel.once.Do(func() {
-		h.kernel.err = &UnenforceableError{Limit: "kernel memory", Reason: "not counted", Mend: "another kernel"}
-	})
+	h.kernel.known = true
+	h.kernel.err = &UnenforceableError{Limit: "kernel memory", Reason: "not counted", Mend: "another kernel"}
 	id := testID()
 	_, err := h.Create(id, Owner{}, Limits{Memory: 64 * mib})
 	if u, ok := errors.AsType[*UnenforceableError](err); !ok || u.Limit != "kernel memory" {
@@ -209,37 +210,7 @@ func BenchmarkKernelMemoryProof(b *testing.B) {
 	if !on.v1 {
 		return
 	}
-	check(b, h.CheckKernelMemory())
 	for b.Loop() {
-		first := h.kernel.hold
-		check(b, h.proveSockets(on))
-		check(b, first.Close())
+		check(b, h.proveSockets(on, testID()))
 	}
-}
-
-// TestProofOfKilledProcess: what a process left that was killed during its proof is gone
-// after the next one; the proof of a living process is left alone.
-func TestProofOfKilledProcess(t *testing.T) {
-	h := testHost(t)
-	on := h.of("memory")
-	if on == nil || !on.v1 {
-		t.Skip("there is no proof on cgroup2")
-	}
-	dead := exec.Command("true")
-	check(t, dead.Run())
-	_ = linux.MkdirAt(on.dir, baseName, 0o755) // it may be there
-	names := map[int]string{}
-	for _, pid := range []int{dead.Process.Pid, os.Getpid()} {
-		names[pid] = fmt.Sprintf("%s/%s%d-test", baseName, proofPrefix, pid)
-		check(t, linux.MkdirAt(on.dir, names[pid], 0o755))
-		check(t, linux.MkdirAt(on.dir, names[pid]+"/work", 0o755))
-	}
-	check(t, h.CheckKernelMemory())
-	if exists(on.dir, names[dead.Process.Pid]) {
-		t.Error("the cgroup of a dead process is still there")
-	}
-	own := names[os.Getpid()]
-	check(t, linux.RmdirAt(on.dir, own+"/work"))
-	check(t, linux.RmdirAt(on.dir, own))
-	_ = linux.RmdirAt(on.dir, baseName)
 }

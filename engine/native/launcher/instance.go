@@ -168,6 +168,12 @@ func cgroupName(dir, box string) string {
 	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "." + box
 }
 
+// proofName names the cgroup in which the launcher of an instance proves what the kernel
+// counts. No box is called like that.
+func proofName(dir string) string {
+	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "-sockets"
+}
+
 // boxOf is the box of a cgroup called as by cgroupName.
 func boxOf(cgroup string) string {
 	_, box, _ := strings.Cut(cgroup, ".")

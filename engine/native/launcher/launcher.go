@@ -153,11 +153,12 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.cgroups, err = cgroups.Detect(); err != nil {
 		return fmt.Errorf("finding cgroups: %w", err)
 	}
-	// Ahead of the first box, which waits for the answer. It ends before the Host closes.
-	go func() { _ = l.cgroups.CheckKernelMemory() }()
 	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
 		return err
 	}
+	// Ahead of the first box, which waits for the answer. The Host waits for it as well
+	// when it is closed.
+	go func() { _ = l.cgroups.CheckKernelMemory(proofName(l.instance.dir)) }()
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}

@@ -111,7 +111,7 @@ func sweepInstance(ctx context.Context, state, dir string, again bool, host *cgr
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	failed := sweepBoxes(ctx, dir, boxes, host)
-	err = sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed)
+	err = errors.Join(sweepCgroups(ctx, host, proofName(dir)), sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed))
 	if err == nil && len(failed) == 0 {
 		err = os.RemoveAll(dir)
 	}
