@@ -71,14 +71,7 @@ func List(state string) ([]*Record, error) {
 // Note records a try: errs are what could not be removed and why, as in
 // [Record.Reasons]. Without errs the record goes.
 func Note(state, instance string, errs map[string]error) error {
-	path := Path(state, instance)
-	if len(errs) == 0 {
-		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil
-	}
-	r := Record{Reasons: map[string]string{}}
+	r := Record{Instance: instance, Reasons: map[string]string{}}
 	if before := Read(state, instance); before != nil {
 		r.Tries = before.Tries
 	}
@@ -86,6 +79,28 @@ func Note(state, instance string, errs map[string]error) error {
 	r.Tries, r.Next = r.Tries+1, time.Now().Add(pause).UTC()
 	for box, err := range errs {
 		r.Reasons[box] = Shorten(err.Error(), maxReason)
+	}
+	return r.write(state)
+}
+
+// Forget removes a box, which is gone, from the record of its instance.
+func Forget(state, instance, box string) error {
+	r := Read(state, instance)
+	if r == nil || r.Reasons[box] == "" {
+		return nil
+	}
+	delete(r.Reasons, box)
+	return r.write(state)
+}
+
+// write writes the record, or removes it if there is nothing in it.
+func (r *Record) write(state string) error {
+	path := Path(state, r.Instance)
+	if len(r.Reasons) == 0 {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
 	}
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -42,6 +42,27 @@ func TestPauses(t *testing.T) {
 	}
 }
 
+func TestForget(t *testing.T) {
+	state := t.TempDir()
+	if err := Forget(state, "run-a", "b1"); err != nil {
+		t.Error(err)
+	}
+	if err := Note(state, "run-a", map[string]error{"b1": errors.New("busy"), "b2": errors.New("busy")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, box := range []string{"b1", "other"} {
+		if err := Forget(state, "run-a", box); err != nil {
+			t.Error(err)
+		}
+	}
+	if r := Read(state, "run-a"); r == nil || len(r.Reasons) != 1 || r.Reasons["b2"] == "" || r.Tries != 1 {
+		t.Errorf("%+v", r)
+	}
+	if err := Forget(state, "run-a", "b2"); err != nil || Read(state, "run-a") != nil {
+		t.Error("the record of nothing is there", err)
+	}
+}
+
 func TestDue(t *testing.T) {
 	for wait, want := range map[time.Duration]bool{-time.Second: true, time.Second: false, 59 * time.Minute: false, 100 * time.Hour: true} {
 		if r := (&Record{Next: time.Now().Add(wait)}); r.Due() != want {

@@ -41,12 +41,6 @@ func (l *Launcher) adoptAll() error {
 		wg.Go(func() {
 			turn <- struct{}{}
 			defer func() { <-turn }()
-			if before != nil && !before.Due() && before.Reasons[e.Name()] != "" {
-				mu.Lock()
-				defer mu.Unlock()
-				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
-				return
-			}
 			b, err := l.adopt(e.Name(), boot)
 			mu.Lock()
 			defer mu.Unlock()
@@ -55,6 +49,8 @@ func (l *Launcher) adoptAll() error {
 				l.boxes[b.id] = b
 			case isShortage(err):
 				failed = fmt.Errorf("taking over box %q: %w", e.Name(), err)
+			case before != nil && !before.Due() && before.Reasons[e.Name()] != "":
+				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
 			default:
 				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneLine(err))
 				left = append(left, e)

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/native/seccomp"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/boxd/boxd/mounts"
@@ -255,7 +256,7 @@ func (l *Launcher) removeAgain(id string) error {
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)
 	l.undead.Store(len(l.unremoved) > 0)
-	return nil
+	return leftover.Forget(l.instance.state, filepath.Base(l.instance.dir), id)
 }
 
 // close destroys all boxes and the instance.
