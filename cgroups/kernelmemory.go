@@ -26,9 +26,9 @@ const (
 	socketUsage = "memory.kmem.tcp.usage_in_bytes"
 )
 
-// socketShare is the part of a memory limit that the sockets of a box may have beside
-// it on v1: 1/4.
-const socketShare = 4
+// SocketShare says how much the sockets of a box may hold beside its memory limit on v1:
+// one part of the limit in so many.
+const SocketShare = 4
 
 // kernelMemory is what a Host found out about the accounting of kernel memory.
 type kernelMemory struct {
@@ -129,8 +129,10 @@ func (h *Host) proveSockets(on *hierarchy, id string) (err error) {
 			}
 			return err
 		})
-		if fd, serr := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); serr == nil && h.kernel.hold == nil {
-			h.kernel.hold = os.NewFile(uintptr(fd), "socket of a cgroup")
+		if h.kernel.hold == nil {
+			if fd, serr := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); serr == nil {
+				h.kernel.hold = os.NewFile(uintptr(fd), "socket of a cgroup")
+			}
 		}
 		return errors.Join(err, g.LeaveThread())
 	})
@@ -193,7 +195,7 @@ func (g *Group) boundSockets(memory int64) error {
 	}
 	bound := int64(Unlimited)
 	if memory > 0 {
-		bound = memory / socketShare
+		bound = memory / SocketShare
 		bound -= bound % int64(os.Getpagesize())
 	}
 	err := apply([]*knob{{dir: t.box, file: "work/" + socketLimit, value: bound}})

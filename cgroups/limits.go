@@ -61,7 +61,7 @@ type InUseError struct {
 
 func (e *InUseError) Error() string {
 	if e.Sockets > 0 {
-		return fmt.Sprintf("lowering memory to %d bytes: that leaves sockets 1/%d of it and they hold %d bytes: end commands first, or choose a higher limit", e.Want, socketShare, e.Sockets)
+		return fmt.Sprintf("lowering memory to %d bytes: that leaves sockets 1/%d of it and they hold %d bytes: end commands first, or choose a higher limit", e.Want, SocketShare, e.Sockets)
 	}
 	return fmt.Sprintf("lowering memory to %d bytes: the box uses %d bytes: end commands first, or choose a higher limit", e.Want, e.Usage)
 }

@@ -66,7 +66,8 @@ var rows = []row{
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
-	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
+	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "netns", "rootfs"},
+		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
 	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
 	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box

@@ -53,6 +53,8 @@ func NewReport(f Facts) Report {
 	for _, need := range needs {
 		r.Checks = append(r.Checks, f.feature(need))
 	}
+	r.Checks = append(r.Checks, f.network())
+	r.Checks = append(r.Checks, f.pools()...)
 	r.Checks = append(r.Checks, f.init(), f.box())
 	for _, l := range f.Leftovers {
 		r.Checks = append(r.Checks, f.leftover(l))

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/leftover"
+	"github.com/boxd/boxd/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,8 +25,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func healthy(change func(*Facts)) Facts {
 	f := Facts{
 		Version: "1.2.3", Release: "6.12.90+deb13-amd64", Machine: "x86_64",
-		Features:   map[string]error{},
-		Sysctls:    map[string]string{"user/max_user_namespaces": "31000", "kernel/unprivileged_userns_clone": "1"},
+		Features: map[string]error{},
+		Sysctls: map[string]string{
+			"user/max_user_namespaces": "31000", "kernel/unprivileged_userns_clone": "1",
+			poolPIDs: "4194304", poolFiles: "9223372036854775807", poolAIO: "65536", poolPTY: "4096", reservePTY: "1024",
+			poolTCP: "131072\t262144\t1048576", poolUDP: "131072\t262144\t1048576",
+		},
+		Memory: 4 << 30, PageSize: 4096,
 		CgroupMode: string(cgroups.Unified),
 		Enforcement: []cgroups.Enforcement{
 			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
@@ -48,6 +54,10 @@ func TestReport(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
 		"healthy": func(*Facts) {},
 		"hybrid": func(f *Facts) {
+			f.Memory = 24 << 30
+			f.Sysctls[poolPIDs], f.Sysctls[poolFiles], f.Sysctls[poolPTY] = "4096", "100000", "1500"
+			f.Sysctls[poolTCP] = "287901\t383868\t575802"
+			delete(f.Sysctls, poolUDP)
 			f.CgroupMode = string(cgroups.Hybrid)
 			f.Enforcement = []cgroups.Enforcement{
 				{Limit: "memory", Enforced: true, By: "cgroup v1 memory.limit_in_bytes", Note: "weaker than cgroup2"},
@@ -57,6 +67,10 @@ func TestReport(t *testing.T) {
 		},
 		"old": func(f *Facts) {
 			f.Release, f.Upstream = "5.10.0-33-amd64", "5.10.226"
+			f.HostWide = []netns.HostWide{
+				{Sysctl: netns.Sysctl{Path: "core/tstamp_allow_data", Value: "0", Since: "6.13"}, Present: "1"},
+				{Sysctl: netns.Sysctl{Path: "core/optmem_max", Value: "4096", Since: "6.8"}, Present: "20480"},
+			}
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
 				f.Features[feature] = errNo
 			}
