@@ -3,6 +3,8 @@ package testutil
 import (
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -68,8 +70,21 @@ func Long(t testing.TB) {
 // required says that skips are checked.
 func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 
-// programs are those that every test machine has.
+// programs are those that every test machine has: see .ci/setup.
 var programs = map[string]bool{
 	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
 	"mount": true, "ip": true,
+	"file": true, "man": true, "gpg": true, "gpg-agent": true,
+	"ssh": true, "scp": true, "ssh-agent": true, "ssh-add": true, "ssh-keygen": true, "dropbear": true, "dropbearkey": true,
+	"dig": true, "getent": true, "musl-gcc": true, "node": true, "java": true, "javac": true,
+	"psql": true, "initdb": true, "postgres": true, "pg_ctl": true,
+	"mariadb": true, "mariadbd": true, "mariadb-install-db": true,
+	"redis-check-rdb": true, "redis-cli": true, "nginx": true, "chromium": isDebian(),
+}
+
+// isDebian says whether this is Debian itself. Chromium is a snap in Ubuntu, which a
+// box cannot run.
+func isDebian() bool {
+	release, _ := os.ReadFile("/etc/os-release") // without it: some other distribution
+	return slices.Contains(strings.Split(string(release), "\n"), "ID=debian")
 }

@@ -1,0 +1,3 @@
+# shellcheck shell=sh
+echo hello | gzip >greeting
+file greeting | cut -d, -f1
