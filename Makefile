@@ -23,7 +23,9 @@ ROOT    := $(if $(filter-out 0,$(shell id -u)),sudo -E env "PATH=$(PATH)")
 KERNEL  := .ci/packages kernel
 UNIT    := .ci/packages unit
 # Privileged tests find the binaries here and may not skip in CI.
-TESTENV  = BOXD_BIN_DIR="$(abspath $(BIN))" $(if $(CI),BOXD_TEST_REQUIRE=1)
+# FULL=1 runs the forms of tests that take minutes (testutil.Full).
+TESTENV  = BOXD_BIN_DIR="$(abspath $(BIN))" $(if $(CI),BOXD_TEST_REQUIRE=1) $(FULLENV)
+FULLENV  = $(if $(FULL),BOXD_TEST_FULL=1)
 
 # Narrow any test target:  make test-root PKGS=./cgroups RUN=TestFreeze
 PKGS     ?=
@@ -49,6 +51,7 @@ help:
 	@echo 'make test-unit   the tests that need no privilege, with the race detector'
 	@echo 'make test-root   the privileged tests, on this machine'
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
+	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short'
 	@echo 'make race        all tests with the race detector'
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
 	@echo 'make bench       print the benchmark table'
@@ -103,18 +106,22 @@ run: export DEMO := $(DEMO_TEXT)
 test: setup
 	@MAKE="$(MAKE)" .ci/steps build lint test-unit test-root test-vm-short
 
+.PHONY: full
+full: setup
+	@MAKE="$(MAKE)" FULL=1 .ci/steps build lint test-unit test-root test-vm
+
 .PHONY: test-unit
 test-unit:
 	CGO_ENABLED=1 $(GO) test -race $(ARGS) $$($(UNIT) $(PKGS))
 
 .PHONY: test-root
 test-root: build
-	$(TESTENV) $(GO) test -p 1 -count=1 -timeout 15m $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+	$(TESTENV) $(GO) test -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: test-vm
 test-vm: build
 	@.ci/setup vm
-	$(ROOT) test/vm/run-tests -b "$(BIN)" -t 5400 $(ARGS) $$($(KERNEL) $(PKGS))
+	$(ROOT) env $(FULLENV) test/vm/run-tests -b "$(BIN)" -t $(if $(FULL),14400,5400) $(ARGS) $$($(KERNEL) $(PKGS))
 
 # A machine with cgroup v2 of its own has run these tests already.
 .PHONY: test-vm-short

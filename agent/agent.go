@@ -96,9 +96,15 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := harden(m.Policy); err != nil {
+	supervisor, err := newSupervisor(m.Sockets)
+	if err != nil {
 		return nil, err
 	}
+	listener, err := harden(m.Policy)
+	if err != nil {
+		return nil, err
+	}
+	go supervisor.run(listener)
 	files := frame.Files()
 	managed := new(table)
 	return &agent{

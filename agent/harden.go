@@ -9,32 +9,35 @@ import (
 )
 
 // harden makes the process unreadable for its commands and installs the seccomp
-// policy on all of its threads. Any failure is the end of the box.
-func harden(policy []byte) error {
+// policy on all of its threads. It returns the descriptor that reports the calls
+// which the policy leaves to the supervisor. Any failure is the end of the box.
+func harden(policy []byte) (listener int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("clearing dumpable: %w", err)
+		return 0, fmt.Errorf("clearing dumpable: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("setting no_new_privs: %w", err)
+		return 0, fmt.Errorf("setting no_new_privs: %w", err)
 	}
 	if len(policy) == 0 || len(policy)%8 != 0 {
-		return fmt.Errorf("installing seccomp policy of %d bytes: not whole instructions", len(policy))
+		return 0, fmt.Errorf("installing seccomp policy of %d bytes: not whole instructions", len(policy))
 	}
 	prog := unix.SockFprog{
 		Len:    uint16(len(policy) / 8),
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(policy))),
 	}
-	const tsync = unix.SECCOMP_FILTER_FLAG_TSYNC
-	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, tsync, uintptr(unsafe.Pointer(&prog)))
+	// A thread that cannot follow is an error (TSYNC_ESRCH). Once the supervisor has
+	// taken a call, only SIGKILL interrupts it: else a signal that comes again and
+	// again, such as Go's SIGURG, would restart the call each time.
+	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
+	const killable = 1 << 5 // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19
+	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags|killable, uintptr(unsafe.Pointer(&prog)))
+	if errno == unix.EINVAL {
+		fd, _, errno = unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
+	}
 	if errno != 0 {
-		return os.NewSyscallError("installing seccomp policy", errno)
+		return 0, os.NewSyscallError("installing seccomp policy", errno)
 	}
-	// seccomp(2): with TSYNC the id of a thread that could not follow is returned
-	// without an error.
-	if thread != 0 {
-		return fmt.Errorf("installing seccomp policy: thread %d did not follow", thread)
-	}
-	return nil
+	return int(fd), nil
 }
 
 // unignoreThreadSignals gives the two signals that glibc keeps for its threads

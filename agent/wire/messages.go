@@ -35,6 +35,14 @@ type InitMsg struct {
 	HomeTasks uint32
 	// Spawners is how many threads give birth to commands, 1 … MaxSpawners.
 	Spawners uint32
+	// Sockets bounds how many sockets the box may have.
+	Sockets Sockets
+}
+
+// Sockets is how many sockets of a kind may exist in a box at once.
+type Sockets struct {
+	Netlink uint32
+	Inet    uint32 // TCP and UDP, IPv4 and IPv6 together
 }
 
 // SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
@@ -92,6 +100,8 @@ func (m *InitMsg) Marshal() []byte {
 	e.bytes(m.Policy)
 	e.u32(m.HomeTasks)
 	e.u32(m.Spawners)
+	e.u32(m.Sockets.Netlink)
+	e.u32(m.Sockets.Inet)
 	return e.b
 }
 
@@ -102,6 +112,7 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	m.Policy = d.bytes()
 	m.HomeTasks = d.u32()
 	m.Spawners = d.u32()
+	m.Sockets = Sockets{Netlink: d.u32(), Inet: d.u32()}
 	if m.Spawners == 0 || m.Spawners > MaxSpawners {
 		d.bad = true
 	}

@@ -67,6 +67,10 @@ func Long(t testing.TB) {
 	}
 }
 
+// Full says whether a test runs in its long form, of minutes: only "make full" asks
+// for that.
+func Full() bool { return os.Getenv("BOXD_TEST_FULL") == "1" }
+
 // required says that skips are checked.
 func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 

@@ -55,6 +55,11 @@ func (b *box) socketAddress() (dir *os.File, name string, err error) {
 	return dir, linux.FdPath(dir) + "/" + socketName, nil
 }
 
+// maxSockets is how many sockets a box may have at once. A program opens one netlink
+// socket to look names or interfaces up, and closes it. A socket with full queues
+// holds some 300 KB that the memory limit does not see.
+var maxSockets = wire.Sockets{Netlink: 32, Inet: 2048}
+
 // greetAgent sets the agent up and waits until it has hardened itself.
 func (l *Launcher) greetAgent(b *box) error {
 	home, err := b.group.HomeTasks()
@@ -67,6 +72,7 @@ func (l *Launcher) greetAgent(b *box) error {
 		Policy:    l.policy,
 		HomeTasks: uint32(len(home)),
 		Spawners:  cgroups.SpawnerThreads,
+		Sockets:   maxSockets,
 	}
 	files := append([]*os.File{b.listener}, home...)
 	if err := b.control.Send(wire.TypeInit, 1, m.Marshal(), files...); err != nil {

@@ -73,7 +73,11 @@ func compileRule(r rule) []unix.SockFilter {
 // compileCond falls through if c holds, else skips the rest instructions that
 // follow it.
 func compileCond(c cond, rest int) []unix.SockFilter {
-	p := []unix.SockFilter{load(uint32(offsetArgs + 8*c.arg))}
+	offset := uint32(offsetArgs + 8*c.arg)
+	if c.high {
+		offset += 4
+	}
+	p := []unix.SockFilter{load(offset)}
 	if c.mask != all {
 		p = append(p, unix.SockFilter{Code: unix.BPF_ALU | unix.BPF_AND | unix.BPF_K, K: c.mask})
 	}

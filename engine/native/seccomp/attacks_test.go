@@ -58,6 +58,18 @@ func onFile(fn func(path string) error) func(string) error {
 	}
 }
 
+// onSocket runs fn with a UDP socket.
+func onSocket(fn func(fd int) error) func(string) error {
+	return func(string) error {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(fd)
+		return fn(fd)
+	}
+}
+
 func create(flags int, mode uint32) func(string) error {
 	return func(dir string) error {
 		path := dir
@@ -148,6 +160,56 @@ var attacks = []attack{
 	{"mknod u+s", unix.EPERM, func(dir string) error { return unix.Mknod(filepath.Join(dir, "n"), unix.S_IFREG|0o4755, 0) }},
 	{"mknod device", unix.EPERM, func(dir string) error { return unix.Mknod(filepath.Join(dir, "d"), unix.S_IFCHR|0o600, 0x103) }},
 	{"mkdir drops setgid", 0, mkdirDropsBits},
+
+	// One filter and no more, and where it is not refused it is gone with its socket.
+	{"attach filter", unix.ENOPROTOOPT, onSocket(func(fd int) error {
+		yes := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff}}
+		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &yes[0]})
+	})},
+	{"seccomp filter", unix.EINVAL, sys(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, nowhere)},
+	{"seccomp filter by prctl", unix.EINVAL, sys(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, nowhere)},
+	{"io_setup", unix.ENOSYS, sys(unix.SYS_IO_SETUP, 0, nowhere)},
+	{"memfd_secret", unix.ENOSYS, sys(unix.SYS_MEMFD_SECRET, 1<<30)},
+	{"huge pages", unix.ENOMEM, sys(unix.SYS_MMAP, 0, 2<<20, 0, unix.MAP_PRIVATE|unix.MAP_ANON|unix.MAP_HUGETLB, none, 0)},
+	{"setxattr", unix.EOPNOTSUPP, onFile(func(p string) error { return unix.Setxattr(p, "user.x", []byte("x"), 0) })},
+	{"lease", unix.EAGAIN, onFile(func(p string) error {
+		f, err := os.Open(p)
+		if err == nil {
+			defer f.Close()
+			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
+		}
+		return err
+	})},
+	{"core limit stays", 0, func(string) error {
+		var before, after unix.Rlimit
+		if err := unix.Getrlimit(unix.RLIMIT_CORE, &before); err != nil {
+			return err
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 0, Max: before.Max}); err != nil {
+			return err
+		}
+		if err := unix.Getrlimit(unix.RLIMIT_CORE, &after); err != nil {
+			return err
+		}
+		if os.Getenv(role) == "attacks" && before != after {
+			return fmt.Errorf("limit is %v, was %v", after, before)
+		}
+		return nil
+	}},
+	{"buffer size stays", 0, onSocket(func(fd int) error {
+		before, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+		if err != nil {
+			return err
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, 8192); err != nil {
+			return err
+		}
+		after, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF)
+		if os.Getenv(role) == "attacks" && before != after {
+			return fmt.Errorf("size is %d, was %d", after, before)
+		}
+		return err
+	})},
 	{"chmod", 0, onFile(func(p string) error { return unix.Chmod(p, 0o1755) })},
 	{"create", 0, create(unix.O_CREAT|unix.O_WRONLY, 0o600)},
 	{"fifo", 0, func(dir string) error { return unix.Mkfifo(filepath.Join(dir, "fifo"), 0o600) }},
@@ -224,7 +286,7 @@ func TestAttacks(t *testing.T) {
 		if got[a.name] != want {
 			t.Errorf("%s: %s, want %s", a.name, got[a.name], want)
 		}
-		if a.want == unix.EPERM && os.Geteuid() == 0 && control[a.name] == want {
+		if (a.want == unix.EPERM || a.want == unix.ENOPROTOOPT) && os.Geteuid() == 0 && control[a.name] == want {
 			t.Errorf("%s: %s without the filter too, so this proves nothing", a.name, want)
 		}
 	}

@@ -84,6 +84,10 @@ func (v verdict) String() string {
 		return "allow"
 	case v == kill:
 		return "kill"
+	case v == ask:
+		return "ask"
+	case v == pretend:
+		return "pretend"
 	case v&unix.SECCOMP_RET_ACTION_FULL == unix.SECCOMP_RET_ERRNO:
 		return unix.ErrnoName(unix.Errno(v & unix.SECCOMP_RET_DATA))
 	}

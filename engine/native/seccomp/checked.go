@@ -33,7 +33,97 @@ var checked = []struct {
 	{call{"openat", 257, 56}, "no setuid, no setgid", noSetidOpen(2)},
 	{call{"mknod", 133, -1}, "no setuid, no setgid, no devices", noSetidNode(1)},
 	{call{"mknodat", 259, 33}, "no setuid, no setgid, no devices", noSetidNode(2)},
+
+	// What follows bounds the memory that a box can make the kernel hold.
+	{call{"setsockopt", 54, 208}, "no programs for the kernel, no queues outside the memory limit", socketOptions},
+	{call{"seccomp", 317, 277}, "no programs for the kernel", check{
+		{[]cond{is(0, all, unix.SECCOMP_SET_MODE_FILTER)}, einval},
+		{nil, allow},
+	}},
+	{call{"prctl", 157, 167}, "no programs for the kernel; no merging of pages, which the memory limit does not see", check{
+		{[]cond{is(0, all, unix.PR_SET_SECCOMP, unix.PR_SET_MEMORY_MERGE)}, einval},
+		{nil, allow},
+	}},
+	{call{"madvise", 28, 233}, "no merging of pages", check{
+		{[]cond{is(2, all, unix.MADV_MERGEABLE)}, einval},
+		{nil, allow},
+	}},
+	{call{"mmap", 9, 222}, "huge pages come from a pool of the host", check{
+		{[]cond{isNot(3, unix.MAP_HUGETLB, 0)}, enomem},
+		{nil, allow},
+	}},
+	{call{"memfd_create", 319, 279}, "huge pages come from a pool of the host", check{
+		{[]cond{isNot(1, unix.MFD_HUGETLB, 0)}, einval},
+		{nil, allow},
+	}},
+	{call{"shmget", 29, 194}, "huge pages come from a pool of the host", check{
+		{[]cond{isNot(2, shmHugetlb, 0)}, enomem},
+		{nil, allow},
+	}},
+	{call{"fcntl", 72, 25}, "a lease delays whoever opens the file, on the host too", check{
+		{[]cond{is(1, all, unix.F_SETLEASE)}, eagain},
+		{nil, allow},
+	}},
+	{call{"setrlimit", 160, 164}, "the limit on core dumps protects at one value only, see wire.BoxRlimits", check{
+		{[]cond{is(0, all, unix.RLIMIT_CORE)}, pretend},
+		{nil, allow},
+	}},
+	{call{"prlimit64", 302, 261}, "as setrlimit; asking is allowed", check{
+		{[]cond{isNot(1, all, unix.RLIMIT_CORE)}, allow},
+		{isNull(2), allow},
+		{isNull(3), pretend},
+		{nil, eperm}, // the former limit is asked for as well, which cannot be pretended
+	}},
+	{call{"setxattr", 188, 5}, "the memory limit does not see ACLs, and the attribute's name lies in memory", check{{nil, eopnotsupp}}},
+	{call{"lsetxattr", 189, 6}, "as setxattr", check{{nil, eopnotsupp}}},
+	{call{"fsetxattr", 190, 7}, "as setxattr", check{{nil, eopnotsupp}}},
+	{call{"setxattrat", 463, 463}, "as setxattr", check{{nil, eopnotsupp}}},
 }
+
+// shmHugetlb is SHM_HUGETLB of <linux/shm.h>.
+const shmHugetlb = 0o4000
+
+// socketOptions are refused as a kernel without them would, except where programs
+// take that for a reason to give up: those options succeed without effect.
+var socketOptions = check{
+	// Classic and extended BPF programs.
+	{option(unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF,
+		unix.SO_ATTACH_REUSEPORT_CBPF, unix.SO_ATTACH_REUSEPORT_EBPF), enoprotoopt},
+	// The size of a queue that no limit counts: netlink, and errors of any socket.
+	// The kernel clamps what is asked for as well, so programs go on.
+	{option(unix.SOL_SOCKET, unix.SO_SNDBUF, unix.SO_RCVBUF), pretend},
+	// ICMP errors go to a queue that no limit counts. glibc's resolver gives up on
+	// a name server whose socket refuses this.
+	{option(unix.SOL_IP, unix.IP_RECVERR), pretend},
+	{option(unix.SOL_IPV6, unix.IPV6_RECVERR), pretend},
+	// Time stamps go to the same queue.
+	{option(unix.SOL_SOCKET, unix.SO_TIMESTAMPING_OLD, unix.SO_TIMESTAMPING_NEW), enoprotoopt},
+	// Datagrams that are put together outside the memory limit.
+	{option(unix.SOL_UDP, unix.UDP_CORK), enoprotoopt},
+	// Keys that the memory limit does not see.
+	{option(unix.SOL_TCP, unix.TCP_MD5SIG, unix.TCP_MD5SIG_EXT, tcpAOAddKey, tcpAODelKey, tcpAOInfo,
+		tcpAOGetKeys, tcpAORepair), enoprotoopt},
+	// All of the host's users share 4,096 flow labels (net/ipv6/ip6_flowlabel.c).
+	{option(unix.SOL_IPV6, ipv6FlowlabelMgr), enoprotoopt},
+	{nil, allow},
+}
+
+// option holds for setsockopt of one of names at a level.
+func option(level uint32, names ...uint32) []cond {
+	return []cond{is(1, all, level), is(2, all, names...)}
+}
+
+// ipv6FlowlabelMgr is IPV6_FLOWLABEL_MGR of <linux/in6.h>.
+const ipv6FlowlabelMgr = 32
+
+// TCP authentication options of <linux/tcp.h>, Linux 6.7.
+const (
+	tcpAOAddKey = 38 + iota
+	tcpAODelKey
+	tcpAOInfo
+	tcpAOGetKeys
+	tcpAORepair
+)
 
 // tiocsetd chooses the line discipline of a terminal (ioctl_tty(2)).
 const tiocsetd = 0x5423
@@ -54,15 +144,19 @@ const sockType = 0xf
 
 // ordinarySockets gives the errno that the kernel itself would give if the
 // family or protocol were not built in. MPTCP is not offered; Go's net package,
-// which tries it first, takes EPROTONOSUPPORT for "not here".
+// which tries it first, takes EPROTONOSUPPORT for "not here". An ICMP socket is
+// what a host without a ping_group_range refuses; its queue is not counted
+// against any limit. The supervisor counts the sockets of the other families: what
+// the kernel holds for them is only partly under the memory limit.
 var ordinarySockets = check{
 	{[]cond{is(0, all, unix.AF_UNIX)}, allow},
-	{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_ROUTE)}, allow},
+	{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_ROUTE)}, ask},
 	{[]cond{isNot(0, all, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK)}, eafnosupport},
 	{[]cond{is(0, all, unix.AF_NETLINK)}, eprotonosupport},
 	{[]cond{is(1, sockType, unix.SOCK_RAW, unix.SOCK_PACKET)}, eperm},
 	{[]cond{isNot(1, sockType, unix.SOCK_STREAM, unix.SOCK_DGRAM)}, eprotonosupport},
-	{[]cond{is(2, all, 0, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6)}, allow},
+	{[]cond{is(2, all, 0, unix.IPPROTO_TCP, unix.IPPROTO_UDP)}, ask},
+	{[]cond{is(2, all, unix.IPPROTO_ICMP, unix.IPPROTO_ICMPV6)}, eacces},
 	{nil, eprotonosupport},
 }
 

@@ -22,7 +22,7 @@
 //	socket, AF_INET and AF_INET6    EPERM            packets past the stack (also SOCK_PACKET, which
 //	of type SOCK_RAW, SOCK_PACKET                    turns AF_INET into AF_PACKET)
 //	socket, protocols other than    EPROTONOSUPPORT  SCTP, DCCP, L2TP, SMC … are modules loaded on demand
-//	TCP, UDP, ICMP
+//	TCP, UDP
 //	socket, AF_NETLINK other than   EPROTONOSUPPORT  getaddrinfo and if_nameindex need NETLINK_ROUTE;
 //	NETLINK_ROUTE                                    netfilter, crypto, xfrm … are attack surface
 //	ioctl TIOCSTI, TIOCLINUX        EPERM            typing into the terminal of the caller; compared in
@@ -37,6 +37,40 @@
 //	keyctl, add_key, request_key    EPERM            keyrings are not namespaced
 //	modify_ldt                      EPERM            only 16-bit programs need it
 //	adjtimex, clock_adjtime         EPERM            the clock belongs to the host
+//
+// A command could make the kernel hold memory that the limits of its box do not
+// count, or take from a pool that all of the host shares. What allows that gets
+// the answer of a kernel without the feature, because programs go on then; an
+// option that is ignored is one whose refusal programs take for a reason to stop:
+//
+//	call                            answer           why
+//	seccomp(SET_MODE_FILTER),       EINVAL           programs of a box do not enter the kernel
+//	prctl(PR_SET_SECCOMP)
+//	setsockopt SO_ATTACH_*          ENOPROTOOPT      the same
+//	socket AF_INET, AF_INET6,       counted by the   the queues of a socket are only partly counted;
+//	AF_NETLINK                      supervisor       without a supervisor: ENOSYS
+//	socket of ICMP                  EACCES           a queue that is not counted; ping needs it
+//	setsockopt SO_SNDBUF, SO_RCVBUF ignored          the bound of queues that are not counted
+//	setsockopt IP_RECVERR,          ignored          the error queue is not counted; glibc's resolver
+//	IPV6_RECVERR                                     insists on the option
+//	setsockopt SO_TIMESTAMPING      ENOPROTOOPT      the same queue (see netns.Sysctls for the rest of it)
+//	setsockopt UDP_CORK             ENOPROTOOPT      unsent datagrams are not counted
+//	setsockopt TCP_MD5SIG, TCP_AO_* ENOPROTOOPT      keys are not counted
+//	setsockopt IPV6_FLOWLABEL_MGR   ENOPROTOOPT      4,096 labels for the whole host
+//	setxattr and its kin            EOPNOTSUPP       POSIX ACLs are not counted: up to 128 KB for each
+//	                                                 directory; user.* goes with them, as the name lies
+//	                                                 in memory
+//	io_setup and its kin            ENOSYS           fs.aio-max-nr is one counter for the whole host
+//	memfd_secret                    ENOSYS           splits the kernel's direct map for good
+//	MAP_HUGETLB, SHM_HUGETLB,       ENOMEM, ENOMEM,  the pool of huge pages is the host's
+//	MFD_HUGETLB                     EINVAL
+//	MADV_MERGEABLE,                 EINVAL           items of ksmd are not counted; also a side channel
+//	PR_SET_MEMORY_MERGE
+//	fcntl F_SETLEASE                EAGAIN           a lease holds up an open on the host for 45 s
+//	setrlimit, prlimit64 of         ignored          at 1 the kernel writes no core and starts no program
+//	RLIMIT_CORE                                      for one; at 0 it starts the program of a
+//	                                                 core_pattern that is a pipe. With the former limit
+//	                                                 asked for in the same call: EPERM
 //
 // Looser than one may expect, with reasons:
 //

@@ -24,9 +24,21 @@ const (
 	allow verdict = unix.SECCOMP_RET_ALLOW
 	kill  verdict = unix.SECCOMP_RET_KILL_PROCESS
 
-	eperm           = unix.SECCOMP_RET_ERRNO | verdict(unix.EPERM)
-	enosys          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
+	// ask leaves the call to the box's supervisor (agent/supervise.c). Without one
+	// the kernel answers ENOSYS.
+	ask verdict = unix.SECCOMP_RET_USER_NOTIF
+	// pretend returns 0 and does nothing.
+	pretend verdict = unix.SECCOMP_RET_ERRNO
+
+	eacces          = unix.SECCOMP_RET_ERRNO | verdict(unix.EACCES)
 	eafnosupport    = unix.SECCOMP_RET_ERRNO | verdict(unix.EAFNOSUPPORT)
+	eagain          = unix.SECCOMP_RET_ERRNO | verdict(unix.EAGAIN)
+	einval          = unix.SECCOMP_RET_ERRNO | verdict(unix.EINVAL)
+	enomem          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOMEM)
+	enoprotoopt     = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOPROTOOPT)
+	enosys          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
+	eopnotsupp      = unix.SECCOMP_RET_ERRNO | verdict(unix.EOPNOTSUPP)
+	eperm           = unix.SECCOMP_RET_ERRNO | verdict(unix.EPERM)
 	eprotonosupport = unix.SECCOMP_RET_ERRNO | verdict(unix.EPROTONOSUPPORT)
 )
 
@@ -40,11 +52,13 @@ type rule struct {
 	verdict
 }
 
-// cond compares the low 32 bits of an argument, because all arguments checked
-// here are ints to the kernel, which drops the rest: comparing 64 bits would let
-// a caller hide a value behind a high bit (CVE-2019-10063).
+// cond compares the low 32 bits of an argument. Most arguments checked here are
+// ints to the kernel, which drops the rest: comparing 64 bits would let a caller
+// hide a value behind a high bit (CVE-2019-10063). For a pointer, both halves
+// count: see isNull.
 type cond struct {
 	arg  int    // 0 … 5
+	high bool   // the high 32 bits instead
 	mask uint32 // applied before comparing
 	in   []uint32
 	not  bool // none of in, instead of one of them
@@ -58,6 +72,11 @@ func is(arg int, mask uint32, values ...uint32) cond {
 // isNot holds when argument arg, masked, is none of values.
 func isNot(arg int, mask uint32, values ...uint32) cond {
 	return cond{arg: arg, mask: mask, in: values, not: true}
+}
+
+// isNull holds when the pointer in argument arg is NULL.
+func isNull(arg int) []cond {
+	return []cond{{arg: arg, mask: all, in: []uint32{0}}, {arg: arg, high: true, mask: all, in: []uint32{0}}}
 }
 
 // all is the mask of a whole int.

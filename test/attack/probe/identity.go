@@ -147,5 +147,5 @@ func raiseLimits(bait) outcome {
 		}
 		limit.Max++
 		return failing("raising a hard limit", unix.Setrlimit(resource, &limit))
-	}, unix.RLIMIT_CORE, unix.RLIMIT_NOFILE, unix.RLIMIT_FSIZE, unix.RLIMIT_NPROC)
+	}, unix.RLIMIT_NOFILE, unix.RLIMIT_FSIZE, unix.RLIMIT_NPROC)
 }

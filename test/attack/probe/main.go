@@ -50,7 +50,8 @@ const (
 
 // tables are all probes, by topic.
 var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespaceProbes,
-	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes}
+	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes,
+	kernelMemoryProbes}
 
 // companions are probes that need something beside them in the box, which the test
 // makes, by what kind of thing that is.
