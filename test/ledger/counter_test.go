@@ -225,11 +225,12 @@ func queued(files ...string) counter {
 	}
 }
 
-// lines counts the lines of one of the box's files below /proc/net, without a heading.
-func lines(file string) counter {
+// lines counts the lines of one of the box's files below /proc/net, without a heading, times
+// the size of what each shows.
+func lines(file string, size int64) counter {
 	return func(s *scene) (n int64, _ error) {
-		n = -1
-		err := eachLine(s.proc+"/net/"+file, func([]string) error { n++; return nil })
+		n = -size
+		err := eachLine(s.proc+"/net/"+file, func([]string) error { n += size; return nil })
 		return max(n, 0), err
 	}
 }

@@ -17,7 +17,7 @@ var fileKinds = []kind{
 	{name: "data in tmpfs", take: tmpfsData, held: claimed, limit: inMemory, why: "charged"},
 	{name: "inodes of tmpfs", take: tmpfsInodes, held: slab("shmem_inode_cache"), limit: inMemory, why: "charged, and 16384 a mount"},
 	{name: "names of symbolic links", take: symlinks, held: claimed, limit: inMemory, why: "16384 a mount"},
-	{name: "names that do not exist", take: missingNames, held: charge, limit: inMemory, why: "charged, and given back"},
+	{name: "names that do not exist", take: missingNames, held: charge, limit: inMemory, bareless: "only a box has a charge", why: "charged, and given back"},
 	{name: "open files", workers: 8, take: openFiles, held: number("fs/file-nr"),
 		// The limits of a process times those of the box.
 		limit: func() bound { return share(1024 * 128) }, why: "file-max is one pool of the host"},
@@ -32,32 +32,32 @@ var fileKinds = []kind{
 		why: "limited for each user, and a box is a user of its own"},
 	{name: "inotify watches", take: inotifyWatches, held: slab("inotify_inode_mark"), limit: inMemory, why: "charged"},
 	{name: "inotify events", take: inotifyEvents, held: claimed, limit: inMemory, why: "charged, 16384 an instance"},
-	{name: "epoll instances", workers: 8, take: descriptors(func() (int, error) { return unix.EpollCreate1(unix.EPOLL_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
+	{name: "epoll instances", workers: 8, take: descriptors(256, func() (int, error) { return unix.EpollCreate1(unix.EPOLL_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
 	{name: "epoll items", take: epollItems, held: slab("eventpoll_epi"), limit: inMemory, why: "charged, and limited for each user"},
-	{name: "event descriptors", workers: 8, take: descriptors(func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "64 bytes a descriptor are not charged"},
-	{name: "timer descriptors", workers: 8, take: descriptors(func() (int, error) { return unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
+	{name: "event descriptors", workers: 8, take: descriptors(64, func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "64 bytes a descriptor are not charged"},
+	{name: "timer descriptors", workers: 8, take: descriptors(256, func() (int, error) { return unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
 	{name: "asynchronous I/O contexts", take: aioContexts, held: number("fs/aio-nr"), limit: func() bound { return share(65536 / 16) },
 		why: "aio-max-nr is one pool of the host"},
 }
 
 // lockKinds are locks of files: file_lock_cache is charged to nobody.
 var lockKinds = []kind{
-	{name: "POSIX byte-range locks", workers: 3, take: rangeLocks(unix.F_SETLK), held: slab("file_lock_cache"), limit: inMemory,
+	{name: "POSIX byte-range locks", workers: 3, take: rangeLocks(unix.F_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
 		why: "only a watcher bounds them"},
-	{name: "byte-range locks of open files", workers: 3, take: rangeLocks(unix.F_OFD_SETLK), held: slab("file_lock_cache"), limit: inMemory,
+	{name: "byte-range locks of open files", workers: 3, take: rangeLocks(unix.F_OFD_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
 		why: "only a watcher bounds them"},
 	{name: "flock", workers: 4, take: wholeLocks, held: slab("file_lock_cache"), limit: inMemory, why: "one a file"},
 	{name: "leases", workers: 4, take: leases, held: slab("file_lock_cache", "file_lease_cache"), limit: inMemory, why: "one a file"},
 }
 
 // descriptors opens something until no more is given.
-func descriptors(open func() (int, error)) func(*hoard) error {
+func descriptors(size int, open func() (int, error)) func(*hoard) error {
 	return func(h *hoard) error {
 		for {
 			if _, err := open(); err != nil {
 				return err
 			}
-			if !h.took(0) {
+			if !h.took(size) {
 				return nil
 			}
 		}
@@ -65,7 +65,7 @@ func descriptors(open func() (int, error)) func(*hoard) error {
 }
 
 func openFiles(h *hoard) error {
-	return descriptors(func() (int, error) { return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) })(h)
+	return descriptors(232, func() (int, error) { return unix.Open("/dev/null", unix.O_RDONLY|unix.O_CLOEXEC, 0) })(h)
 }
 
 func accessLists(h *hoard) error {
@@ -256,13 +256,13 @@ func givenPages(h *hoard) error {
 }
 
 func terminals(h *hoard) error {
-	return descriptors(func() (int, error) {
+	return descriptors(1<<10, func() (int, error) {
 		return unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	})(h)
 }
 
 func inotifyInstances(h *hoard) error {
-	return descriptors(func() (int, error) { return unix.InotifyInit1(unix.IN_CLOEXEC) })(h)
+	return descriptors(256, func() (int, error) { return unix.InotifyInit1(unix.IN_CLOEXEC) })(h)
 }
 
 func inotifyWatches(h *hoard) error {
@@ -279,7 +279,7 @@ func inotifyWatches(h *hoard) error {
 			if _, err := unix.InotifyAddWatch(fd, name, unix.IN_ALL_EVENTS); err != nil {
 				return os.NewSyscallError("inotify_add_watch", err)
 			}
-			if !h.took(1 << 10) {
+			if !h.took(72) {
 				return nil
 			}
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"runtime"
@@ -21,6 +22,7 @@ const (
 	roleKind   = "BOXD_TEST_KIND"   // name of the kind to make
 	roleWorker = "BOXD_TEST_WORKER" // number of this process
 	roleTime   = "BOXD_TEST_TIME"   // how long to go on
+	roleBare   = "BOXD_TEST_BARE"   // set: there is no box, see TestCountersCanTell
 )
 
 // mostBytes is where each process stops by itself, whatever the kernel allows. All of a
@@ -33,6 +35,7 @@ type hoard struct {
 	worker         int
 	deadline       time.Time
 	most           int64 // bytes that this process may claim
+	mostObjects    int64
 	objects, bytes int64 // claimed, as far as system calls told
 	told           time.Time
 	toldBytes      int64
@@ -51,7 +54,7 @@ func (h *hoard) tookMany(objects, n int) bool {
 		h.told, h.toldBytes = now, h.bytes
 		h.tell("holds", nil)
 	}
-	return h.bytes < h.most && now.Before(h.deadline)
+	return h.bytes < h.most && h.objects < h.mostObjects && now.Before(h.deadline)
 }
 
 // tell prints one line for the test, see report.
@@ -101,6 +104,16 @@ func playHoarder(name string) error {
 		return err
 	}
 	workers := max(1, k.workers)
+	h := &hoard{worker: worker, most: mostBytes / int64(workers), mostObjects: math.MaxInt64}
+	if os.Getenv(roleBare) != "" {
+		if err := leaveHost(); err != nil {
+			return err
+		}
+		workers, h.most, h.mostObjects = 1, bareBytes, bareObjects
+		if k.limit().unit != "bytes" {
+			h.mostObjects = bareOfPool
+		}
+	}
 	var ended sync.WaitGroup
 	for i := 1; worker == 0 && i < workers; i++ {
 		c := exec.Command("/proc/self/exe")
@@ -115,7 +128,7 @@ func playHoarder(name string) error {
 		})
 	}
 	runtime.LockOSThread()
-	h := &hoard{worker: worker, deadline: time.Now().Add(lasting), most: mostBytes / int64(workers)}
+	h.deadline = time.Now().Add(lasting)
 	h.tell("done", k.take(h))
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err

@@ -9,7 +9,12 @@ type kind struct {
 	take    func(*hoard) error // in the box: makes objects and keeps them
 	held    counter            // on the host
 	limit   func() bound       // what one box may hold
-	why     string             // what keeps it there, or would hurt
+	// watched kinds are bounded by the launcher alone, which looks several times a second and
+	// lowers the box's memory limit: what counts is what the box still holds then.
+	watched bool
+	// bareless says why the counter cannot be tried without a box.
+	bareless string
+	why      string // what keeps it there, or would hurt
 }
 
 // kinds are all that is known. The rules they prove, and what no rule can, are in SECURITY.md.

@@ -19,7 +19,7 @@ var memoryKinds = []kind{
 	{name: "slots of futexes", take: futexSlots, held: claimed, limit: inMemory, why: "charged"},
 	{name: "secret memory", take: secretMemory, held: made, limit: func() bound { return share(0) },
 		why: "it splits the large pages of the kernel's own map for good"},
-	{name: "huge pages", take: hugeMappings, held: hugePages, limit: func() bound { return share(0) }, why: "nr_hugepages is one pool of the host"},
+	{name: "huge pages", take: hugeMappings, held: hugePages, bareless: "most hosts have none", limit: func() bound { return share(0) }, why: "nr_hugepages is one pool of the host"},
 }
 
 // pointer returns an address for a system call. What it points to is moved to the heap, where

@@ -12,11 +12,11 @@ import (
 // socket and that is charged to nobody.
 var optionKinds = []kind{
 	{name: "TCP MD5 keys", workers: 4, take: tcpKeys, held: kmallocs, limit: inMemory, why: "a key is 192 bytes, 128 KB of them a socket"},
-	{name: "IPv4 multicast groups", workers: 8, take: ipv4Groups, held: kmallocs, limit: inMemory, why: "igmp_max_memberships of the box"},
-	{name: "IPv6 multicast groups", workers: 2, take: ipv6Groups, held: kmallocs, limit: inMemory, why: "optmem_max of the box"},
+	{name: "IPv4 multicast groups", workers: 8, take: ipv4Groups, held: lines("igmp", 200), limit: inMemory, why: "igmp_max_memberships of the box"},
+	{name: "IPv6 multicast groups", workers: 2, take: ipv6Groups, held: lines("igmp6", 240), limit: inMemory, why: "optmem_max of the box"},
 	{name: "IPv6 source filters", take: sourceFilters, held: kmallocs, limit: inMemory, why: "optmem_max of the box"},
 	{name: "IPv4 options", workers: 4, take: ipv4Options, held: kmallocs, limit: inMemory, why: "40 bytes a socket"},
-	{name: "IPv6 flow labels", take: flowLabels, held: lines("ip6_flowlabel"),
+	{name: "IPv6 flow labels", take: flowLabels, held: lines("ip6_flowlabel", 1),
 		limit: func() bound { return share(4096 / 16) }, why: "the host has 4096 of them"},
 	{name: "socket filters", take: oneSocketFilter, held: made, limit: func() bound { return share(0) },
 		why: "a program of a command does not enter the kernel"},

@@ -12,15 +12,15 @@ import (
 // is accepted (net/core/sock.c, sk_clone_lock), and on cgroup v1 its data only where the
 // command's own group was told to.
 var tcpKinds = []kind{
-	{name: "TCP accept queue", workers: 2, take: acceptQueue(0), held: socketBytes("TCP"), limit: inMemory,
+	{name: "TCP accept queue", workers: 2, take: acceptQueue(0), held: socketBytes("TCP"), limit: inMemory, watched: true,
 		why: "nobody pays before accept: somaxconn of the box and the number of its sockets bound it"},
-	{name: "TCP accept queue, with data", take: acceptQueue(256 << 10), held: tcpMemory, limit: inMemory,
+	{name: "TCP accept queue, with data", take: acceptQueue(256 << 10), held: tcpMemory, limit: inMemory, watched: true,
 		why: "as the queue, and the first window of each"},
 	{name: "TCP queues", take: tcpQueues(false), held: tcpMemory, limit: inMemory, why: "tcp_mem is one pool of the host"},
 	{name: "connections closed with data unsent", take: tcpQueues(true), held: sockstat("TCP", "orphan", 1),
 		limit: func() bound { return share(131072 / 16) }, why: "tcp_max_orphans is one pool of the host"},
 	{name: "TCP time-wait", workers: 2, take: timeWait, held: sockstat("TCP", "tw", 256), limit: inMemory, why: "tcp_max_tw_buckets of the box"},
-	{name: "half-open TCP connections", take: halfOpen, held: slab("request_sock_TCP"), limit: inMemory, why: "somaxconn of the box"},
+	{name: "half-open TCP connections", take: halfOpen, held: slab("request_sock_TCP"), limit: inMemory, bareless: "loopback drops what a listener has no place for", why: "somaxconn of the box"},
 }
 
 // tcpMemory is what all sockets of the host have, in pages.
