@@ -1,0 +1,7 @@
+// Package ledger has only tests: for each kind of object that a command can make the
+// kernel hold, a box takes as much as it can, and must not hold more than its memory
+// limit and a margin, or more than its share of a pool of the whole host.
+//
+// A new kind is one row of a table in kinds_test.go: a function that makes the objects, and
+// the kernel's counter of them. No row loads a program into the kernel more than once.
+package ledger
