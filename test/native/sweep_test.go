@@ -1,10 +1,15 @@
 package native
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -34,5 +39,28 @@ func TestSweepSparesTheLiving(t *testing.T) {
 			wantOutput(t, b, "echo first", "first\n")
 			wantOutput(t, second, "echo second", "second\n")
 		})
+	}
+}
+
+// TestSweepProof: a launcher that is killed while it proves what the kernel counts leaves
+// a cgroup that is no box's. The next one removes it with the rest.
+func TestSweepProof(t *testing.T) {
+	state := stateDir(t)
+	h, err := cgroups.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	on := cmp.Or(h.Mountpoint("memory"), h.Mountpoint(""))
+	dead := fmt.Sprintf("dead%d", os.Getpid())
+	left := filepath.Join(on, cgroups.Path(dead+"-sockets"))
+	for _, dir := range []string{filepath.Join(state, "run-"+dead, "boxes"), filepath.Join(left, "work")} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			t.Fatal(err)
+		}
+	}
+	startIn(t, state)
+	if _, err := os.Stat(left); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%s is left: %v", left, err)
 	}
 }
