@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -90,7 +89,6 @@ var errEnough = errors.New("as much as it wanted")
 // playHoarder makes objects of a kind and holds them until standard input ends. The first
 // process starts the others, so that a box has more descriptors than one process may have.
 func playHoarder(name string) error {
-	debug.SetGCPercent(-1) // nothing made by a system call is closed behind our back
 	k, ok := findKind(name)
 	if !ok {
 		return fmt.Errorf("no kind is called %q", name)
