@@ -29,6 +29,9 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 		service: l.service != nil,
 	}
 	b.init()
+	if !b.service {
+		b.wave = l.waves.take()
+	}
 	if b.id == "" {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}

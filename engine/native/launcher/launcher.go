@@ -40,6 +40,7 @@ type Launcher struct {
 	storage  *storage // nil without a data directory
 	policy   []byte   // seccomp program of agents
 	networks *networks
+	waves    waves // of boxes that end with this launcher
 	creating chan struct{}
 	budget   *budget // of requests
 	// generation counts the launchers of an instance: the numbers of slots begin with
