@@ -41,7 +41,7 @@ var rows = []row{
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp",
+	{"engine/native/launcher", []string{"internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 

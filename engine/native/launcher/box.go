@@ -57,6 +57,8 @@ type box struct {
 	slots   map[string]*cgroups.Slot
 	mounted map[string]mounted  // by target
 	userNS  map[string]*os.File // by id map
+	leaving int                 // slots of takeSlot that are not gone yet
+	outside heldOutside
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 

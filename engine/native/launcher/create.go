@@ -51,6 +51,7 @@ func (b *box) init() {
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
 	b.userNS = map[string]*os.File{}
+	b.outside.killed = map[string]struct{}{}
 	b.life, b.end = context.WithCancel(context.Background())
 }
 
