@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"net"
 	"net/http"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -25,9 +27,11 @@ type Auth struct {
 	// ClientCerts accepts a client certificate that the TLS listener has verified:
 	// its common name is the tenant, its organizational unit the role.
 	ClientCerts bool
-	// Anonymous is who asks through TCP without any of these; nil: nobody may. Only
-	// for listeners on loopback: whoever opens them has to see to that.
-	Anonymous *Identity
+	// Local decides about a client that connects through TCP from this host and shows
+	// none of these. uid is the user who made the client's socket, and means nothing if
+	// err says why that is not known. An error of Local refuses the request. nil: TCP
+	// clients need one of the above.
+	Local func(uid int, err error) (Identity, error)
 }
 
 var (
@@ -42,18 +46,29 @@ type connKey struct{}
 
 // connInfo is what is known of a connection.
 type connInfo struct {
-	unix bool
-	peer linux.Peer
-	err  error           // why the peer is not known
-	raw  syscall.RawConn // the socket; nil: there is none
+	unix, tcp bool
+	peer      linux.Peer      // with unix
+	uid       int             // with tcp, and only if Auth.Local asks for it
+	err       error           // why peer or uid is not known
+	raw       syscall.RawConn // the socket; nil: there is none
 }
 
-// connContext looks at who has connected, once for each connection.
-func connContext(ctx context.Context, c net.Conn) context.Context {
+// connContext looks at who has connected, once for each connection: as soon as it is
+// accepted, because a client that has gone cannot be named any more.
+func (a *Auth) connContext(ctx context.Context, c net.Conn) context.Context {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
 	info := &connInfo{raw: rawConn(c)}
-	if u, ok := c.(*net.UnixConn); ok {
+	switch c := c.(type) {
+	case *net.UnixConn:
 		info.unix = true
-		info.peer, info.err = linux.PeerOf(u)
+		info.peer, info.err = linux.PeerOf(c)
+	case *net.TCPConn:
+		info.tcp = true
+		if a.Local != nil {
+			info.uid, info.err = linux.TCPClientUID(c)
+		}
 	}
 	return context.WithValue(ctx, connKey{}, info)
 }
@@ -68,8 +83,15 @@ func (a *Auth) identify(r *http.Request) (Identity, error) {
 		return a.byPeer(info)
 	case a.ClientCerts && r.TLS != nil && len(r.TLS.VerifiedChains) > 0:
 		return byCertificate(r)
-	case a.Anonymous != nil:
-		return *a.Anonymous, fromBrowser(r)
+	case a.Local != nil && info != nil && info.tcp:
+		if err := fromBrowser(r); err != nil {
+			return Identity{}, err
+		}
+		id, err := a.Local(info.uid, info.err)
+		if err != nil {
+			return Identity{}, &refusal{code: apitypes.CodeForbidden, detail: err.Error(), err: err}
+		}
+		return id, nil
 	}
 	return Identity{}, errUnauthenticated
 }

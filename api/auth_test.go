@@ -9,12 +9,15 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"errors"
+	"io"
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -153,7 +156,7 @@ func TestTCPNeedsCredentials(t *testing.T) {
 // What a web page can make a browser send to an open port on loopback.
 func TestBrowsers(t *testing.T) {
 	f := serve(t, func(o *Options, _ *policy.Config) {
-		o.Auth = Auth{Anonymous: &Identity{DefaultTenant, "loopback", Admin}}
+		o.Auth = Auth{Local: func(int, error) (Identity, error) { return Identity{DefaultTenant, "uid:1", Admin}, nil }}
 	})
 	if resp, body := f.raw("GET", "/v1/status", "", ""); resp.StatusCode != 200 {
 		t.Errorf("%d %s", resp.StatusCode, body)
@@ -172,6 +175,71 @@ func TestBrowsers(t *testing.T) {
 		if err := fromBrowser(r); (err == nil) != ok {
 			t.Errorf("host %q: %v", host, err)
 		}
+	}
+}
+
+// Local is asked about the user of a TCP client on each listener, and about nobody else.
+func TestLocalUsers(t *testing.T) {
+	var refused atomic.Bool
+	f := serve(t, func(o *Options, _ *policy.Config) {
+		o.Auth.Local = func(uid int, err error) (Identity, error) {
+			if err != nil || uid != os.Getuid() {
+				t.Errorf("user %d, %v", uid, err)
+			}
+			if refused.Load() {
+				return Identity{}, errors.New("listen: user 7 may not")
+			}
+			return Identity{DefaultTenant, "uid:7", Operator}, nil
+		}
+	})
+	six, err := net.Listen("tcp", "[::1]:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go f.Serve(six, nil)
+	cert, key := certificate(t, pkix.Name{CommonName: "localhost"}, nil, nil)
+	secure, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go f.Serve(secure, &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{cert.Raw}, PrivateKey: key}}})
+	hc := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	defer hc.CloseIdleConnections()
+	for _, base := range []string{f.base, "http://" + six.Addr().String(), "https://" + secure.Addr().String()} {
+		for _, want := range []struct {
+			refused bool
+			path    string
+			status  int
+			body    string
+		}{
+			{false, "/v1/sessions", 200, "sessions"},
+			{true, "/v1/sessions", 403, `"detail":"listen: user 7 may not"`}, // on the same connection
+			{true, "/v1/nothing", 403, `"code":"forbidden"`},
+			{true, "/healthz", 200, ""},
+			{false, "/v1/status", 200, ""},
+		} {
+			refused.Store(want.refused)
+			resp, err := hc.Get(base + want.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil || resp.StatusCode != want.status || !strings.Contains(string(body), want.body) {
+				t.Errorf("%s%s: %d %s %v, want %d %s", base, want.path, resp.StatusCode, body, err, want.status, want.body)
+			}
+		}
+	}
+	refused.Store(true)
+	if resp, body := f.raw("GET", "/v1/status", "", "", "Authorization", "Bearer "+operatorToken); resp.StatusCode != 200 {
+		t.Errorf("with a token: %d %s", resp.StatusCode, body)
+	}
+	// A connection that Serve has not seen has no user.
+	w := httptest.NewRecorder()
+	refused.Store(false)
+	f.ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1/v1/status", nil))
+	if w.Code != 401 {
+		t.Errorf("without a connection: %d %s", w.Code, w.Body)
 	}
 }
 

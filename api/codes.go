@@ -62,7 +62,7 @@ var kinds = []kind{
 	{apitypes.CodeDenied, http.StatusForbidden, "The policy forbids it", []error{policy.ErrDenied}},
 	{apitypes.CodeProgramNotFound, http.StatusUnprocessableEntity, "The program does not exist in the box", []error{engine.ErrNotFound}},
 	{apitypes.CodeProgramNotExecutable, http.StatusUnprocessableEntity, "The program cannot be executed", []error{engine.ErrNotExecutable}},
-	{apitypes.CodeBoxAtLimit, http.StatusConflict, "The box is at its limit of memory or processes", []error{engine.ErrAtLimit}},
+	{apitypes.CodeBoxAtLimit, http.StatusConflict, "The box is at its limit of memory, processes or terminals", []error{engine.ErrAtLimit}},
 	{apitypes.CodeNoDirectory, http.StatusUnprocessableEntity, "The working directory does not exist", []error{engine.ErrNoDir}},
 	{apitypes.CodeUnenforceable, http.StatusNotImplemented, "This host cannot enforce a limit that was asked for", []error{engine.ErrUnenforceable}},
 	{apitypes.CodeBoxLost, http.StatusConflict, "The box was lost; the next use makes a new one", []error{engine.ErrBoxLost}},

@@ -42,9 +42,6 @@ func (c *call) untilGone() (context.Context, context.CancelFunc) {
 
 // rawConn is the socket below c, or nil if there is none.
 func rawConn(c net.Conn) syscall.RawConn {
-	if t, ok := c.(interface{ NetConn() net.Conn }); ok { // TLS
-		c = t.NetConn()
-	}
 	s, ok := c.(syscall.Conn)
 	if !ok {
 		return nil

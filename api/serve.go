@@ -103,7 +103,9 @@ func (c *call) serve() error {
 
 // admit finds out who asks, and whether that role may.
 func (c *call) admit() (err error) {
-	if c.who, err = c.s.opt.Auth.identify(c.r); err != nil {
+	if c.who, err = c.s.opt.Auth.identify(c.r); errors.As(err, new(*refusal)) {
+		return err
+	} else if err != nil {
 		code := apitypes.CodeUnauthenticated
 		if errors.Is(err, errStranger) || errors.Is(err, errBrowser) {
 			code = apitypes.CodeForbidden

@@ -147,7 +147,7 @@ func (s *Server) newHTTP(config *tls.Config) (*http.Server, error) {
 		Protocols:         protocols,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		BaseContext:       func(net.Listener) context.Context { return s.base },
-		ConnContext:       connContext,
+		ConnContext:       s.opt.Auth.connContext,
 		ConnState:         conns.changed,
 	}
 	s.mu.Lock()

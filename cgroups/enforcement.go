@@ -9,7 +9,7 @@ import (
 
 // Enforcement says how this host enforces one limit.
 type Enforcement struct {
-	Limit    string // "memory", "swap", "pids" or "cpus"
+	Limit    string // "memory", "swap", "kernel memory", "pids" or "cpus"
 	Enforced bool
 	By       string // the file that does it, such as "cgroup2 memory.max"
 	Note     string // what is weaker than on cgroup2, or why it is not enforced
@@ -20,6 +20,7 @@ type Enforcement struct {
 var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
 	{"memory", "memory", "memory.max", "memory.limit_in_bytes", "an out-of-memory kill ends one process, not the whole command"},
 	{"swap", "memory", "memory.swap.max", "memory.memsw.limit_in_bytes", ""},
+	{"kernel memory", "memory", "memory.max", socketLimit, "sockets have a quarter of the memory limit beside it; what waits to be accepted is bounded in number only"},
 	{"pids", "pids", "pids.max", "pids.max", ""},
 	{"cpus", "cpu", "cpu.max", "cpu.cfs_quota_us", ""},
 }
@@ -27,7 +28,8 @@ var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
 // Enforcement tries every limit on a cgroup made for it, which is removed again.
 func (h *Host) Enforcement() []Enforcement {
 	probe := Limits{Memory: 64 << 20, PIDs: 16, CPUs: 0.5, AllowDegraded: true}
-	g, err := h.Create(fmt.Sprintf("probe-%d", os.Getpid()), Owner{}, probe)
+	probeName := fmt.Sprintf("probe-%d", os.Getpid())
+	g, err := h.Create(probeName, Owner{}, probe)
 	var degraded []*UnenforceableError
 	if err == nil {
 		degraded = g.Degraded
@@ -38,6 +40,9 @@ func (h *Host) Enforcement() []Enforcement {
 		e := Enforcement{Limit: f.limit, Enforced: true, By: "cgroup2 " + f.v2}
 		if t := h.of(f.controller); t != nil && t.v1 {
 			e.By, e.Note = "cgroup v1 "+f.v1, f.v1Note
+		}
+		if u, ok := errors.AsType[*UnenforceableError](h.CheckKernelMemory(probeName)); ok && f.limit == u.Limit {
+			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // also where memory is not limited at all
 		}
 		for _, d := range degraded {
 			if d.Limit == f.limit {

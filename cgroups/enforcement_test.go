@@ -103,7 +103,7 @@ func waitFor(t testing.TB, ok func() bool) {
 func TestEnforcement(t *testing.T) {
 	h := testHost(t)
 	list := h.Enforcement()
-	if len(list) != 4 {
+	if len(list) != 5 {
 		t.Fatalf("%d rows", len(list))
 	}
 	for _, e := range list {

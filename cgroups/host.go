@@ -39,6 +39,8 @@ type Host struct {
 	// localPIDs: the cgroup2 super block counts a refused fork at the cgroup of
 	// the forking task even where Linux 6.11 would not (pids_localevents).
 	localPIDs bool
+
+	kernel kernelMemory
 }
 
 // hierarchy is one mounted cgroup tree.
@@ -252,7 +254,7 @@ func (h *Host) of(controller string) *hierarchy {
 
 // Close closes the descriptors. Close the groups made from the Host first.
 func (h *Host) Close() error {
-	var errs []error
+	errs := []error{h.kernel.close()}
 	for _, t := range h.v1 {
 		errs = append(errs, t.dir.Close())
 	}

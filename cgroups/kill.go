@@ -191,6 +191,22 @@ func strays(dir *os.File, name string) ([]int, error) {
 	return pids, nil
 }
 
+// Processes returns the processes that are in a cgroup of the box on any hierarchy.
+func (g *Group) Processes() (pids []int, err error) {
+	for _, t := range g.trees() {
+		if t.box == nil {
+			continue
+		}
+		more, err := treePIDs(t.box, "")
+		if err != nil {
+			return nil, fmt.Errorf("processes of box %q: %w", g.ID, err)
+		}
+		pids = append(pids, more...)
+	}
+	slices.Sort(pids)
+	return slices.Compact(pids), nil
+}
+
 // readPIDs reads a list of process ids. A cgroup that is gone has none; 0 is a
 // process of another pid namespace and is left out.
 func readPIDs(dir *os.File, name string) ([]int, error) {

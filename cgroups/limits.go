@@ -40,7 +40,7 @@ const cpuPeriod = 100_000
 
 // UnenforceableError is a limit that this host cannot enforce.
 type UnenforceableError struct {
-	Limit  string // "memory", "swap", "pids" or "cpus"
+	Limit  string // "memory", "swap", "kernel memory", "pids" or "cpus"
 	Reason string // what is missing
 	Mend   string // what to do about it
 }
@@ -53,10 +53,16 @@ func (e *UnenforceableError) Error() string {
 // reclaimed what it could. Nothing was changed and nothing was killed.
 type InUseError struct {
 	Want, Usage int64 // bytes
-	Err         error // what the kernel said, if it was the kernel
+	// Sockets are the bytes that sockets hold, if it is their share of Want that is too
+	// small and not Want itself.
+	Sockets int64
+	Err     error // what the kernel said, if it was the kernel
 }
 
 func (e *InUseError) Error() string {
+	if e.Sockets > 0 {
+		return fmt.Sprintf("lowering memory to %d bytes: that leaves sockets 1/%d of it and they hold %d bytes: end commands first, or choose a higher limit", e.Want, SocketShare, e.Sockets)
+	}
 	return fmt.Sprintf("lowering memory to %d bytes: the box uses %d bytes: end commands first, or choose a higher limit", e.Want, e.Usage)
 }
 

@@ -33,6 +33,8 @@ func play(role string, args []string) int {
 	case "true":
 	case "hog":
 		return hog(args[0])
+	case "sockets":
+		return sockets(args[0])
 	case "burn":
 		return burn(args[0])
 	case "forks":

@@ -48,13 +48,23 @@ func (g *Group) setAllLocked(l Limits) error {
 	return nil
 }
 
-// setOne puts one limit into force. Memory comes with swap.
+// setOne puts one limit into force. Memory comes with swap and with sockets.
 func (g *Group) setOne(name string, l Limits) error {
 	g.forgetDegraded(name)
-	err := g.limit(name, l)
-	if err == nil && name == "memory" && l.Memory > 0 {
-		err = g.noSwap()
+	if err := g.limit(name, l); err != nil || name != "memory" {
+		return g.accept(name, l, err)
 	}
+	if l.Memory > 0 {
+		if err := g.accept(name, l, g.noSwap()); err != nil {
+			return err
+		}
+	}
+	return g.accept(name, l, g.boundSockets(l.Memory))
+}
+
+// accept notes what cannot be enforced where that was allowed, and returns other
+// errors.
+func (g *Group) accept(name string, l Limits, err error) error {
 	u, ok := errors.AsType[*UnenforceableError](err)
 	switch {
 	case !ok:
@@ -71,6 +81,9 @@ func (g *Group) setOne(name string, l Limits) error {
 // undoOne puts an old limit back. What could not be enforced then cannot be now.
 func (g *Group) undoOne(name string, old Limits) error {
 	err := g.limit(name, old)
+	if err == nil && name == "memory" {
+		err = g.boundSockets(old.Memory)
+	}
 	if _, ok := errors.AsType[*UnenforceableError](err); ok {
 		return nil
 	}
@@ -92,7 +105,7 @@ func (g *Group) forgetDegraded(controller string) {
 // controller is the controller that the limit of e belongs to.
 func (e *UnenforceableError) controller() string {
 	switch e.Limit {
-	case "swap":
+	case "swap", "kernel memory":
 		return "memory"
 	case "cpus":
 		return "cpu"

@@ -75,6 +75,9 @@ func (s *Slot) mkdir(undo *cleanup.Stack) error {
 			return err
 		}
 	}
+	if err := s.countSockets(); err != nil {
+		return err
+	}
 	procs := s.path() + "/cgroup.procs"
 	if err := linux.Fchownat(g.v2.box, procs, g.owner.UID, g.owner.GID); err != nil {
 		return err

@@ -12,21 +12,24 @@ import (
 // The tag yaml is the name of a key, env that of its variable behind "BOXD_" where
 // it is not the path of the key in upper case.
 type Config struct {
-	StateDir   string   `yaml:"state_dir"`
-	RuntimeDir string   `yaml:"runtime_dir"` // empty: follows from StateDir
-	Socket     Socket   `yaml:"socket"`
-	Listen     string   `yaml:"listen"` // TCP address; empty: none
-	TLS        TLS      `yaml:"tls"`
-	TokensFile string   `yaml:"tokens_file"`
-	User       string   `yaml:"user"` // empty: boxd, or nobody where that does not exist
-	InitPath   string   `yaml:"init_path" env:"INIT"`
-	Log        Log      `yaml:"log"`
-	Audit      Audit    `yaml:"audit"`
-	Sessions   Sessions `yaml:"sessions"`
-	Exec       Exec     `yaml:"exec"`
-	Relay      Relay    `yaml:"relay"`
-	HTTP       HTTP     `yaml:"http"`
-	Langbot    Langbot  `yaml:"langbot"`
+	StateDir   string `yaml:"state_dir"`
+	RuntimeDir string `yaml:"runtime_dir"` // empty: follows from StateDir
+	Socket     Socket `yaml:"socket"`
+	Listen     string `yaml:"listen"` // TCP address; empty: none
+	// ListenUsers are users of this host, by name or number, who may use TCP listeners that
+	// ask for no credentials.
+	ListenUsers []string `yaml:"listen_users"`
+	TLS         TLS      `yaml:"tls"`
+	TokensFile  string   `yaml:"tokens_file"`
+	User        string   `yaml:"user"` // empty: boxd, or nobody where that does not exist
+	InitPath    string   `yaml:"init_path" env:"INIT"`
+	Log         Log      `yaml:"log"`
+	Audit       Audit    `yaml:"audit"`
+	Sessions    Sessions `yaml:"sessions"`
+	Exec        Exec     `yaml:"exec"`
+	Relay       Relay    `yaml:"relay"`
+	HTTP        HTTP     `yaml:"http"`
+	Langbot     Langbot  `yaml:"langbot"`
 
 	Policy policy.Config `yaml:",inline"`
 }

@@ -154,6 +154,11 @@ func isLoopback(host string) bool {
 var nameSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
 
 func (c *Config) validateWords() error {
+	for i, name := range c.ListenUsers {
+		if !nameSyntax.MatchString(name) {
+			return refuse(fmt.Sprintf("listen_users[%d]", i), engine.Quote(name), "must be the name or number of a user")
+		}
+	}
 	switch {
 	case c.User != "" && !nameSyntax.MatchString(c.User):
 		return refuse("user", engine.Quote(c.User), "must be the name or number of a user")

@@ -16,7 +16,7 @@ var (
 	// ErrNotExecutable: the program exists but cannot be executed.
 	ErrNotExecutable = errors.New("program not executable")
 	// ErrAtLimit: a command cannot be started because of a limit of the box that is
-	// reached: of memory, or of processes.
+	// reached: of memory, of processes or of terminals.
 	ErrAtLimit = errors.New("limit of the box reached")
 	// ErrNoDir: the working directory does not exist.
 	ErrNoDir = errors.New("working directory does not exist")

@@ -1,9 +1,7 @@
 package netns
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -59,73 +57,4 @@ func setUp() error {
 		return err
 	}
 	return linux.SetLinkUp("lo")
-}
-
-// A Sysctl is a setting of a network namespace.
-type Sysctl struct {
-	Path  string // below /proc/sys/net
-	Value string
-	// Optional: a kernel without it, or without IPv6, does without.
-	Optional bool
-}
-
-// Sysctls are set in the network namespace of every box.
-var Sysctls = []Sysctl{
-	// A command without capabilities may listen on port 80.
-	{"ipv4/ip_unprivileged_port_start", "0", false},
-	// ping works without capabilities or raw sockets. The value is in the ids of
-	// whoever writes it, here the host's.
-	{"ipv4/ping_group_range", "0 2147483647", true},
-	// Where the host has IPv6 in its kernel but off, a box still has ::1.
-	{"ipv6/conf/lo/disable_ipv6", "0", true},
-}
-
-// writeSysctls writes Sysctls. What /proc/sys/net shows depends on the thread
-// that opens it.
-func writeSysctls() error {
-	dir, err := openSysNet()
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	for _, s := range Sysctls {
-		err := writeSysctl(dir, s)
-		if s.Optional && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("setting net/%s to %q: %w", s.Path, s.Value, err)
-		}
-	}
-	return nil
-}
-
-// openSysNet opens /proc/sys/net and makes sure that it is on a procfs: a fake
-// one would swallow what is written (CVE-2019-19921).
-func openSysNet() (*os.File, error) {
-	dir, err := linux.Openat2(nil, "/proc/sys/net", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
-	if err != nil {
-		return nil, err
-	}
-	st, err := linux.Fstatfs(dir)
-	if err == nil && st.Type != unix.PROC_SUPER_MAGIC {
-		err = &os.PathError{Op: "checking", Path: "/proc/sys/net", Err: errors.New("not on a procfs")}
-	}
-	if err != nil {
-		dir.Close()
-		return nil, err
-	}
-	return dir, nil
-}
-
-func writeSysctl(dir *os.File, s Sysctl) error {
-	file, err := linux.Openat2(dir, s.Path, unix.OpenHow{
-		Flags:   unix.O_WRONLY,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_XDEV | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return err
-	}
-	_, err = file.WriteString(s.Value)
-	return errors.Join(err, file.Close())
 }

@@ -2,6 +2,7 @@ package netns
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -80,7 +81,7 @@ func requireIPv6(t testing.TB) {
 
 func TestSamePortInTwoNamespaces(t *testing.T) {
 	a, b := newNS(t), newNS(t)
-	// Port 80 needs no capability either, see TestUnprivilegedPort.
+	// Port 80 needs no capability either, see TestUnprivileged.
 	for _, ns := range []*os.File{a, b} {
 		listen(t, ns, "tcp4", "127.0.0.1:80")
 	}
@@ -129,9 +130,9 @@ func TestHostUnreachable(t *testing.T) {
 	}
 }
 
-// TestUnprivilegedPort is a thread without capabilities that listens on port 80
-// and opens a ping socket.
-func TestUnprivilegedPort(t *testing.T) {
+// TestUnprivileged is a thread without capabilities. It may listen on port 80, and
+// may have no ping socket: the queue of one is charged to no cgroup.
+func TestUnprivileged(t *testing.T) {
 	const base = 0x6ffd0000
 	within(t, newNS(t), func() error {
 		// Raw calls change this thread only; it is thrown away afterwards.
@@ -140,17 +141,21 @@ func TestUnprivilegedPort(t *testing.T) {
 				return errno
 			}
 		}
-		for _, s := range []struct{ kind, proto, port int }{
-			{unix.SOCK_STREAM, 0, 80},
-			{unix.SOCK_DGRAM, unix.IPPROTO_ICMP, 0},
-		} {
-			fd, err := unix.Socket(unix.AF_INET, s.kind|unix.SOCK_CLOEXEC, s.proto)
-			if err != nil {
-				return os.NewSyscallError("socket", err)
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return os.NewSyscallError("socket", err)
+		}
+		defer unix.Close(fd)
+		if err := unix.Bind(fd, &unix.SockaddrInet4{Port: 80, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		for family, protocol := range map[int]int{unix.AF_INET: unix.IPPROTO_ICMP, unix.AF_INET6: unix.IPPROTO_ICMPV6} {
+			fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, protocol)
+			if err == nil {
+				unix.Close(fd)
 			}
-			defer unix.Close(fd)
-			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: s.port, Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-				return os.NewSyscallError("bind", err)
+			if err != unix.EACCES && err != unix.EAFNOSUPPORT {
+				return fmt.Errorf("ping socket of family %d: %v, want EACCES", family, err)
 			}
 		}
 		return nil
@@ -221,36 +226,129 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// read returns a setting as the thread's network namespace has it.
+func read(path string) (string, error) {
+	text, err := os.ReadFile("/proc/sys/net/" + path)
+	return oneSpace(text), err
+}
+
+// TestSysctls: each setting is in force in a new namespace, is no larger than what
+// the kernel gave, and is unchanged on the host.
 func TestSysctls(t *testing.T) {
+	testutil.RequireRoot(t)
+	before := map[string]string{}
+	for _, s := range Sysctls {
+		before[s.Path], _ = read(s.Path)
+	}
 	ns := newNS(t)
 	for _, s := range Sysctls {
-		var got string
-		within(t, ns, func() error {
-			b, err := os.ReadFile("/proc/sys/net/" + s.Path)
-			if s.Optional && errors.Is(err, fs.ErrNotExist) {
-				b, err = []byte(s.Value), nil
-			}
-			got = strings.Join(strings.Fields(string(b)), " ")
-			return err
+		var got, given string
+		var missing error
+		within(t, ns, func() (err error) {
+			got, missing = read(s.Path)
+			return nil
 		})
-		if got != s.Value {
-			t.Errorf("net/%s = %q, want %q", s.Path, got, s.Value)
+		if errors.Is(missing, fs.ErrNotExist) && (s.Optional || s.Since != "") {
+			t.Logf("net/%s: not in a namespace on this kernel", s.Path)
+			continue
+		}
+		if missing != nil {
+			t.Error(missing)
+			continue
+		}
+		if err := linux.OnThrowawayThread(func() (err error) {
+			if err = unix.Unshare(unix.CLONE_NEWNET); err == nil {
+				given, err = read(s.Path)
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if want := s.wanted(given); got != want {
+			t.Errorf("net/%s = %q, want %q", s.Path, got, want)
+		}
+	}
+	for path, want := range before {
+		if got, _ := read(path); got != want {
+			t.Errorf("the host's net/%s was %q and is %q", path, want, got)
 		}
 	}
 }
 
-// TestWithoutIPv6 is a host that has no IPv6: a path that does not exist is
-// passed over only where that is allowed.
-func TestWithoutIPv6(t *testing.T) {
+func TestWanted(t *testing.T) {
+	for _, c := range []struct {
+		value   string
+		lower   bool
+		present string
+		want    string
+	}{
+		{"0", false, "1", "0"},
+		{"1", false, "0", "1"},
+		{"128", true, "4096", "128"},
+		{"128", true, "16", "16"},
+		{"4096 131072 1048576", true, "4096 131072 33554432", "4096 131072 1048576"},
+		{"4096 131072 1048576", true, "4096 16384 65536", "4096 16384 65536"},
+		{"128", true, "", "128"},
+	} {
+		if got := (Sysctl{Value: c.value, Lower: c.lower}).wanted(c.present); got != c.want {
+			t.Errorf("%q where %q is present (lower only: %v): %q, want %q", c.value, c.present, c.lower, got, c.want)
+		}
+	}
+}
+
+// TestHostWide: on this kernel either each namespace has a setting, or the host's
+// value is found.
+func TestHostWide(t *testing.T) {
+	ns := newNS(t)
+	found, err := FindHostWide()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]string{}
+	for _, h := range found {
+		t.Logf("net/%s is %s for the whole host, before Linux %s", h.Path, h.Present, h.Since)
+		names[h.Path] = h.Present
+	}
+	for _, s := range Sysctls {
+		if s.Since == "" {
+			continue
+		}
+		var in, host string
+		within(t, ns, func() error { in, _ = read(s.Path); return nil })
+		host, _ = read(s.Path)
+		switch present, is := names[s.Path]; {
+		case is && (present != host || in != "" && in != host):
+			t.Errorf("net/%s: found %q, the host has %q and a namespace %q", s.Path, present, host, in)
+		case !is && in != s.Value && host != s.Value && host != "" && s.wanted(host) != host:
+			t.Errorf("net/%s is %q in a namespace and %q on the host, and was not found", s.Path, in, host)
+		}
+	}
+}
+
+// TestMissing: a setting that does not exist is passed over only where that is
+// allowed, as for a host without IPv6.
+func TestMissing(t *testing.T) {
 	defer func(old []Sysctl) { Sysctls = old }(Sysctls)
 	testutil.RequireRoot(t)
-	Sysctls = []Sysctl{{"no6/conf/lo/disable_ipv6", "0", true}}
+	Sysctls = []Sysctl{{Path: "no6/conf/lo/disable_ipv6", Value: "0", Optional: true}, {Path: "no4/later", Value: "0", Since: "9.9"}}
 	ns, err := New()
 	if err != nil {
 		t.Fatal(err)
 	}
 	ns.Close()
-	Sysctls = []Sysctl{{"no4/port", "0", false}}
+	if found, err := FindHostWide(); err != nil || len(found) > 0 {
+		t.Errorf("what no kernel has was found for the whole host: %v, %v", found, err)
+	}
+	// rmem_max is shown in a namespace since 6.11 and cannot be written there.
+	Sysctls = []Sysctl{{Path: "core/rmem_max", Value: "4096", Lower: true, Since: "9.9"}}
+	host, err := read("core/rmem_max")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := FindHostWide(); err != nil || len(found) != 1 || found[0].Present != host {
+		t.Errorf("rmem_max, %s for the whole host: found %v, %v", host, found, err)
+	}
+	Sysctls = []Sysctl{{Path: "no4/port", Value: "0"}}
 	if ns, err := New(); err == nil {
 		ns.Close()
 		t.Error("a required setting that does not exist was passed over")

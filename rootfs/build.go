@@ -3,7 +3,6 @@ package rootfs
 import (
 	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +33,7 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.reach, b.devpts, b.volumes} {
+	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.reach, b.devpts, b.volumes} {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -51,6 +50,7 @@ type builder struct {
 	root *Root
 	top  *os.File // root of the tmpfs, writable
 	box  *os.File // the box's root as the box gets it
+	kept uint32   // as that of a filler
 }
 
 func (b *builder) close() {
@@ -64,12 +64,13 @@ func (b *builder) skeleton() (err error) {
 	if b.o.Writable {
 		size = b.o.UpperSize
 	}
-	b.top, err = mountTop(b.root.dir, b.undo, sized(size, "0711", 0, 0)...)
+	b.top, err = mountTop(b.root.dir, b.undo, sized(size, devInodes, "0711", 0, 0)...)
 	if err != nil {
 		return err
 	}
 	owner := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
 	owner.learnUmask(rootName, 0o755)
+	b.kept = owner.kept
 	f := owner.into(rootName)
 	if f.err != nil {
 		return f.err
@@ -104,7 +105,7 @@ func (b *builder) fill(f *filler) error {
 		f.symlink(l.name, l.target)
 	}
 	for _, t := range b.host.trees {
-		if t.name != "etc" && t.name != "dev" {
+		if t.name != "etc" {
 			f.mkdir(t.name, 0o755)
 		}
 	}
@@ -144,7 +145,7 @@ func (b *builder) system() error {
 	for _, t := range b.host.trees {
 		mount := func() error { return cloneTo(t.root, b.box, t.name, 0) }
 		switch {
-		case !b.o.Writable || t.name == "dev":
+		case !b.o.Writable:
 		case t.name == "etc":
 			mount = b.overlayEtc
 		default:
@@ -159,7 +160,7 @@ func (b *builder) system() error {
 
 // mountTmpfs attaches a tmpfs of its own at path and keeps a descriptor of it.
 func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) error {
-	m, err := linux.NewMount("tmpfs", attrs, sized(b.o.TmpSize, mode, uid, gid)...)
+	m, err := linux.NewMount("tmpfs", attrs, sized(b.o.TmpSize, 0, mode, uid, gid)...)
 	if err != nil {
 		return err
 	}
@@ -177,20 +178,4 @@ func (b *builder) volumes() error {
 		return err
 	}
 	return b.mountTmpfs("dev/shm", attrDefault|unix.MOUNT_ATTR_NOEXEC, "1777", base, base)
-}
-
-// maxPTYs bounds the terminals of a box: those of the whole host are limited
-// (kernel.pty.max, 4096 by default).
-const maxPTYs = 128
-
-// devpts mounts the box's own instance of devpts.
-func (b *builder) devpts() error {
-	m, err := linux.NewMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
-		linux.Option{Key: "newinstance"}, linux.Option{Key: "ptmxmode", Value: "0666"}, linux.Option{Key: "mode", Value: "0620"},
-		linux.Option{Key: "gid", Value: strconv.Itoa(b.o.IDBase + ttyGID)}, linux.Option{Key: "max", Value: strconv.Itoa(maxPTYs)})
-	if err != nil {
-		return err
-	}
-	b.root.pts = m
-	return attach(m, b.box, "dev/pts")
 }

@@ -1,7 +1,7 @@
 package rootfs
 
 import (
-	"os"
+	"fmt"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,33 +21,41 @@ var devLinks = []link{
 	{"ptmx", "pts/ptmx"},
 }
 
-// addDev makes the /dev that boxes share: a read-only mount, which does not
-// keep anyone from writing to a device. Boxes mount pts and shm of their own in
-// it. mqueue stays empty: such a file system must be mounted in the box's ipc
-// namespace, and mq_open(3) works without it.
-func (h *Host) addDev(top *os.File, _ string) error {
-	f := &filler{top: top}
-	f.mkdir("dev", 0o755)
-	dev := f.into("dev")
-	if dev.err != nil {
-		return dev.err
+// devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
+const devInodes = 32
+
+// dev makes the box's /dev: a read-only mount, which does not keep anyone from writing
+// to a device. All that is in it are inodes of this box alone, since locks belong to the
+// inode: flock(2) and fcntl(2) locks on a /dev/null that boxes share would reach from
+// one box into another. They lie beside the box's root, out of its reach. The box
+// mounts pts and shm of its own in it. mqueue stays empty: such a file system must be
+// mounted in the box's ipc namespace, and mq_open(3) works without it.
+func (b *builder) dev() error {
+	top := &filler{top: b.top, kept: b.kept}
+	top.mkdir("dev", 0o755)
+	f := top.into("dev")
+	if f.err != nil {
+		return f.err
 	}
-	defer dev.top.Close()
+	defer f.top.Close()
 	for _, d := range devices {
-		dev.mknod(d.name, unix.S_IFCHR|0o666, unix.Mkdev(d.major, d.minor))
+		f.mknod(d.name, unix.S_IFCHR|0o666, unix.Mkdev(d.major, d.minor))
 	}
 	for _, l := range devLinks {
-		dev.symlink(l.name, l.target)
+		f.symlink(l.name, l.target)
 	}
 	for _, name := range []string{"pts", "shm", "mqueue"} {
-		dev.mkdir(name, 0o755)
+		f.mkdir(name, 0o755)
 	}
-	if h.reachable {
-		dev.mkdir(hostDir, 0o700)
-		dev.mkdir(hostView, 0o700)
+	if b.host.reachable {
+		f.mkdir(hostDir, 0o700)
+		f.mkdir(hostView, 0o700)
 	}
-	if dev.err != nil {
-		return dev.err
+	if f.err != nil {
+		return f.err
 	}
-	return h.seal(top, "dev", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC)
+	if err := cloneTo(f.top, b.box, "dev", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
+		return fmt.Errorf("mounting %q: %w", "/dev", err)
+	}
+	return nil
 }

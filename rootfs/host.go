@@ -65,7 +65,7 @@ func buildHost(dir, root string, reachable bool) (host *Host, err error) {
 	defer top.Close()
 	h := &Host{dir: dir, reachable: reachable}
 	undo.Push(h.closeTrees)
-	for _, fill := range []func(top *os.File, root string) error{h.addSystem, h.addEtc, h.addDev} {
+	for _, fill := range []func(top *os.File, root string) error{h.addSystem, h.addEtc} {
 		if err := fill(top, root); err != nil {
 			return nil, wrap(err)
 		}

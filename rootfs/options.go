@@ -74,10 +74,12 @@ func oneWord(name string) bool {
 // sized returns the options of a tmpfs of size bytes. It gets an inode for each
 // page: less would fail before the size is used up with many small files, and
 // more would let empty files take more kernel memory than the size suggests.
-func sized(size int64, mode string, uid, gid int) []linux.Option {
+//
+// inodes come on top of those.
+func sized(size, inodes int64, mode string, uid, gid int) []linux.Option {
 	return []linux.Option{
 		{Key: "size", Value: strconv.FormatInt(size, 10)},
-		{Key: "nr_inodes", Value: strconv.FormatInt(max(size/4096, 64), 10)},
+		{Key: "nr_inodes", Value: strconv.FormatInt(max(size/4096, 64)+inodes, 10)},
 		{Key: "mode", Value: mode},
 		{Key: "uid", Value: strconv.Itoa(uid)},
 		{Key: "gid", Value: strconv.Itoa(gid)},

@@ -2,7 +2,6 @@ package rootfs
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
@@ -39,25 +38,6 @@ func (r *Root) Skeleton() *os.File { return r.skeleton }
 // for the user uid:gid, ids in the box. Both files are owned by the caller.
 func (r *Root) OpenPTY(uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
 	return openPTY(r.pts, r.idBase+uid, r.idBase+gid, rows, cols)
-}
-
-// openPTY opens a terminal for a user, by ids of the host.
-func openPTY(pts *os.File, uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
-	master, slave, err = linux.OpenPTY(pts)
-	if err != nil {
-		return nil, nil, fmt.Errorf("opening a terminal: %w", err)
-	}
-	size := &unix.Winsize{Row: rows, Col: cols}
-	err = linux.Retry(func() error { return unix.IoctlSetWinsize(int(master.Fd()), unix.TIOCSWINSZ, size) })
-	if err == nil {
-		err = linux.Retry(func() error { return unix.Fchown(int(slave.Fd()), uid, gid) })
-	}
-	if err != nil {
-		master.Close()
-		slave.Close()
-		return nil, nil, fmt.Errorf("setting up a terminal: %w", err)
-	}
-	return master, slave, nil
 }
 
 // Hide removes the launcher's view of the root, once the box has its own copy

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -185,6 +186,108 @@ func TestPTYAfterHide(t *testing.T) {
 	st, err := linux.Fstat(slave)
 	if err != nil || st.Uid != testBase || st.Gid != testBase || st.Mode&0o777 != 0o620 {
 		t.Errorf("slave belongs to %d:%d, mode %o, %v", st.Uid, st.Gid, st.Mode, err)
+	}
+}
+
+// TestPTYLimit: a box has a few terminals, whoever opens them, and the refusal says so.
+// Those of another box are not among them.
+func TestPTYLimit(t *testing.T) {
+	dir := stateDir(t)
+	h := testHost(t, dir)
+	r := testBox(t, h, dir, "a", options(testBase))
+	other := testBox(t, h, dir, "b", options(otherBase))
+	const inBox = 5
+	cmd := command(r, testBase, "1000 1000", "/bin/sh", "-c", `for fd in 3 4 5 6 7; do eval "exec $fd<>/dev/ptmx"; done; echo open; read end`)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer stdin.Close()
+	if _, err := stdout.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range MaxPTYs - inBox {
+		master, slave, err := r.OpenPTY(0, 0, 24, 80)
+		if err != nil {
+			t.Fatalf("terminal %d: %v", inBox+i, err)
+		}
+		defer master.Close()
+		defer slave.Close()
+	}
+	_, _, err = r.OpenPTY(0, 0, 24, 80)
+	if !errors.Is(err, ErrNoTerminal) || !strings.Contains(err.Error(), "the box has 16 open") {
+		t.Errorf("one more: %v", err)
+	}
+	master, slave, err := other.OpenPTY(0, 0, 24, 80)
+	if err != nil {
+		t.Fatalf("in another box: %v", err)
+	}
+	master.Close()
+	slave.Close()
+}
+
+// TestPTYPool: boxes cannot take the host's last terminals. It changes a setting of the
+// whole machine.
+func TestPTYPool(t *testing.T) {
+	dir := stateDir(t)
+	if os.Getenv("BOXD_TEST_VM") == "" {
+		return
+	}
+	const setting = "/proc/sys/kernel/pty/max"
+	before, err := os.ReadFile(setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.WriteFile(setting, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	p := readPool()
+	if err := os.WriteFile(setting, []byte(fmt.Sprint(p.open+p.reserve+4)), 0); err != nil {
+		t.Fatal(err)
+	}
+	h := testHost(t, dir)
+	for i, name := range []string{"a", "b", "c", "d"} {
+		r := testBox(t, h, dir, name, options(testBase))
+		master, slave, err := r.OpenPTY(0, 0, 24, 80)
+		if i < 3 {
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer master.Close()
+			defer slave.Close()
+		} else if !errors.Is(err, ErrNoTerminal) || !strings.Contains(err.Error(), "the last 1024 are not for boxes") {
+			t.Errorf("the last terminal but those of the host: %v", err)
+		}
+	}
+	// The first mount namespace is that of the machine's first process.
+	out, err := exec.Command("nsenter", "--mount=/proc/1/ns/mnt", "sh", "-c", "exec 3<>/dev/ptmx && echo opened").CombinedOutput()
+	if string(out) != "opened\n" {
+		t.Errorf("a terminal of the host: %q, %v", out, err)
+	}
+}
+
+func TestPTYFault(t *testing.T) {
+	for _, c := range []struct {
+		pool ptyPool
+		want string
+	}{
+		{ptyPool{open: 20, max: 4096, reserve: 1024}, "the box has 16 open, the most it may: close one"},
+		{ptyPool{open: 3071, max: 4096, reserve: 1024}, "3071 are open on this host, of kernel.pty.max 4096 the last 1024 are not for boxes: close some, or raise that sysctl"},
+		{ptyPool{}, "the box has 16 open, the most it may: close one"},
+	} {
+		if got := c.pool.fault(); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.pool, got, c.want)
+		}
 	}
 }
 

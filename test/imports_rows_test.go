@@ -18,6 +18,7 @@ var base = []string{"internal/cleanup", "internal/version"}
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
 	{"internal/version", nil, "one variable"},
+	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 
@@ -41,7 +42,7 @@ var rows = []row{
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
@@ -56,17 +57,18 @@ var rows = []row{
 	{"langbot/protocol", nil, "pure values: envelope, models, names and errors can be read and fuzzed alone"},
 	{"langbot/fence", []string{"langbot/protocol"}, "one rule, kept on disk: what ends with a generation is told by a function"},
 	{"langbot/grants", []string{"langbot/protocol"}, "who is admitted and until when, kept on disk: nothing of sessions"},
-	{"langbot/door", []string{"langbot/protocol"}, "the HTTP edge: who connects and how much; what an action does is behind an interface"},
+	{"langbot/door", []string{"internal/linux", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
 	{"langbot/transfer", []string{"langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
-	{"langbot/bridge", []string{"langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand"},
+	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
 	{"langbot", []string{"engine", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
-	{"internal/doctor", []string{"internal/linux", "cgroups", "engine"}, "judges this host; the box it tries is of an engine that it is given"},
+	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "netns", "rootfs"},
+		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
 	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
 	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box

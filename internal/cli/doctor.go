@@ -49,10 +49,10 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 func (a *App) doctor(asJSON bool, initFlag, stateDir string) error {
 	signals := a.watchSignals()
 	defer signals.stop()
-	host := doctor.Host{Version: a.Version}
+	host := doctor.Host{Version: a.Version, StateDir: a.stateDir(stateDir)}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
-		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: a.stateDir(stateDir)})
+		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.StateDir})
 	}
 	report := doctor.NewReport(a.Examine(signals.ctx, host))
 	if err := a.writeReport(report, asJSON); err != nil {

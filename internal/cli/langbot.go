@@ -35,7 +35,8 @@ for whoever starts its box runtime as a child. Relays of managed processes, /hea
 and /readyz are served on a TCP address.
 
 The environment says for whom: LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required. With
-LANGBOT_BOX_CONTROL_TOKEN relays ask for that token. LANGBOT_BOX_CONFIG, a JSON
+LANGBOT_BOX_CONTROL_TOKEN relays ask for that token; without it, they are for root and
+the user who runs this command. LANGBOT_BOX_CONFIG, a JSON
 object, is sent to the daemon as a box_init.
 
 Messages go to stderr. At the end of stdin, or with SIGINT or SIGTERM, the sessions of

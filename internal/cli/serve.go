@@ -30,6 +30,7 @@ type serveFlags struct {
 	tokens, user, initPath string
 	logFormat, logLevel    string
 	allowMountRoots        []string
+	listenUsers            []string
 	stopSessions           bool
 }
 
@@ -72,6 +73,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: that of --user)")
 	fs.StringVar(&f.listen, "listen", "", "TCP `ADDR` to listen on as well; without tokens or client certificates only a loopback one")
 	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret only a loopback one")
+	fs.StringArrayVar(&f.listenUsers, "listen-user", nil, "let user `NAME` of this host use TCP listeners without tokens (repeatable; docs/config.md has who else may)")
 	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
 	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
 	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or nobody where that does not exist)")
@@ -87,7 +89,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	}
 	must(cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
 	must(cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp)))
-	for _, flag := range []string{"listen", "langbot-listen", "socket-group", "user"} {
+	for _, flag := range []string{"listen", "langbot-listen", "listen-user", "socket-group", "user"} {
 		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
 	}
 }
@@ -162,6 +164,7 @@ func (f *serveFlags) apply(cmd *cobra.Command, c *config.Config) error {
 			*t.dst = t.value
 		}
 	}
+	c.ListenUsers = append(c.ListenUsers, f.listenUsers...)
 	for _, root := range f.allowMountRoots {
 		abs, err := filepath.Abs(root)
 		if err != nil {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // door is a listener, with TLS if that is configured and it is a TCP one.
@@ -16,10 +18,6 @@ type door struct {
 	net.Listener
 	tls *tls.Config
 }
-
-// local is who asks through a loopback address where nobody has to say who he is:
-// any user of this host, so no administrator.
-var local = api.Identity{Tenant: api.DefaultTenant, Actor: "loopback", Role: api.Operator}
 
 // openDoors loads what clients are known by, and opens the listeners: those of the
 // service manager, or else the socket of the configuration, and its TCP address.
@@ -36,15 +34,16 @@ func (d *daemon) openDoors() error {
 	}
 	d.auth.ClientCerts = c.TLS.ClientCA != ""
 	authenticated := d.auth.Tokens != nil || d.auth.ClientCerts
-	if !authenticated {
-		d.auth.Anonymous = &local
-	}
 	listeners, err := activated(authenticated)
 	if err != nil {
 		return err
 	}
 	d.admit(listeners, config)
 	gid, err := d.socketGroup()
+	if err != nil {
+		return err
+	}
+	users, err := d.newLocalUsers(gid)
 	if err != nil {
 		return err
 	}
@@ -61,11 +60,33 @@ func (d *daemon) openDoors() error {
 			return err
 		}
 		d.admit([]net.Listener{l}, config)
-		if !authenticated {
-			d.log.Warn("every user of this host may use the sessions of a tenant through TCP: set tokens_file, or do without listen", "tenant", local.Tenant, "address", l.Addr().String())
+	}
+	if !authenticated {
+		if err := d.admitLocal(users); err != nil {
+			return err
 		}
 	}
-	return d.listenLangbot()
+	return d.listenLangbot(users)
+}
+
+// admitLocal lets users of this host in through TCP listeners that ask for no
+// credentials, as operators of the default tenant.
+func (d *daemon) admitLocal(users *localUsers) error {
+	for _, one := range d.doors {
+		if _, ok := one.Addr().(*net.TCPAddr); !ok {
+			continue
+		}
+		if err := linux.CanNameTCPClients(one.Listener); err != nil {
+			return fmt.Errorf("listen %q: the users of its clients cannot be found: %w: %s, or do without listen", one.Addr(), err, users.remedy)
+		}
+	}
+	d.auth.Local = func(uid int, unknown error) (api.Identity, error) {
+		if err := users.check(uid, unknown); err != nil {
+			return api.Identity{}, err
+		}
+		return api.Identity{Tenant: api.DefaultTenant, Actor: "uid:" + strconv.Itoa(uid), Role: api.Operator}, nil
+	}
+	return nil
 }
 
 // admit takes over listeners.

@@ -12,9 +12,11 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/langbot"
 	"github.com/boxd/boxd/langbot/attest"
 	langbotdoor "github.com/boxd/boxd/langbot/door"
+	"github.com/boxd/boxd/policy"
 )
 
 // langbotPrefix is where LangBot's protocol is spoken on the API's own listeners.
@@ -25,13 +27,14 @@ const langbotPrefix = "/langbot/"
 type second struct {
 	server   *langbot.Server
 	listener *net.TCPListener  // nil: none is configured
+	users    *localUsers       // of listener; nil: it asks for a secret
 	tcp      *langbotdoor.Door // nil without listener
 	local    *langbotdoor.Door
 }
 
 // listenLangbot opens the TCP address of LangBot's protocol, and reads the secret that
-// is asked for there.
-func (d *daemon) listenLangbot() (err error) {
+// is asked for there. Without a secret, it is for users and the owners of the mount roots.
+func (d *daemon) listenLangbot(users *localUsers) (err error) {
 	c := &d.Config.Langbot
 	if c.Listen == "" {
 		return nil
@@ -44,8 +47,16 @@ func (d *daemon) listenLangbot() (err error) {
 		return fmt.Errorf("langbot: %w", err)
 	}
 	d.second.listener = l
-	if c.Token == "" {
-		d.log.Warn("every user of this host may use the sessions of a tenant through LangBot's protocol: set LANGBOT_BOX_CONTROL_TOKEN or langbot.token_file", "tenant", c.Tenant, "address", l.Addr().String())
+	if c.Token != "" {
+		return nil
+	}
+	rules, err := policy.New(d.Config.Policy)
+	if err != nil {
+		return err
+	}
+	d.second.users = users.forLangbot(rules.MountRoots(c.Tenant))
+	if err := linux.CanNameTCPClients(l); err != nil {
+		return fmt.Errorf("langbot.listen %q: the users of its clients cannot be found: %w: %s", l.Addr(), err, d.second.users.remedy)
 	}
 	return nil
 }
@@ -75,7 +86,11 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	o := langbotdoor.Options{Token: c.Token, Instance: c.InstanceID, Logger: d.log, MaxConnections: c.MaxConnections,
 		Memory: langbotdoor.NewMemory()} // one for both doors
 	if d.second.listener != nil {
-		d.second.tcp = langbotdoor.New(d.second.server, o)
+		tcp := o
+		if d.second.users != nil {
+			tcp.Local = d.second.users.check
+		}
+		d.second.tcp = langbotdoor.New(d.second.server, tcp)
 	}
 	// Who may use the socket of the API needs no token, and may speak for any instance.
 	o.Token, o.Instance, o.PerConnection = "", "", true

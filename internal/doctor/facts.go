@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/netns"
 )
 
 // Facts are what was found on a host.
@@ -29,6 +32,13 @@ type Facts struct {
 	// out.
 	Sysctls map[string]string
 
+	// Memory is the size of main memory and PageSize that of a page, in bytes; 0 if unknown.
+	Memory, PageSize int64
+	// HostWide are settings that boxes should have each and this kernel has for the whole
+	// host; only if UID is 0.
+	HostWide      []netns.HostWide
+	HostWideError error
+
 	CgroupMode  string // of package cgroups; empty if CgroupError is set
 	CgroupError error
 	Enforcement []cgroups.Enforcement // only if UID is 0
@@ -38,6 +48,10 @@ type Facts struct {
 	// launcher answered.
 	InitError error
 	Box       Trial
+
+	// Leftovers are what launchers have left in StateDir and cannot remove.
+	StateDir  string
+	Leftovers []*leftover.Record
 }
 
 // Trial is an attempt to build a box with the default limits and run a command
@@ -56,14 +70,16 @@ type Host struct {
 	InitPath  string
 	InitError error // why there is no InitPath
 	NewEngine func(ctx context.Context) (engine.Engine, error)
+	StateDir  string // of launchers
 }
 
-// sysctls that can take away what boxes need.
+// sysctls that can take away what boxes need, and those that are pools of the host.
 var sysctls = []string{
 	"user/max_user_namespaces",
 	"kernel/unprivileged_userns_clone",             // Debian
 	"kernel/apparmor_restrict_unprivileged_userns", // Ubuntu 23.10
 	"vm/memfd_noexec",                              // Linux 6.3
+	poolPIDs, poolFiles, poolAIO, poolPTY, reservePTY, poolTCP, poolUDP,
 }
 
 // probes of single features, by the name under which they are reported.
@@ -100,6 +116,15 @@ func Gather(ctx context.Context, h Host) Facts {
 			f.Sysctls[name] = value
 		}
 	}
+	f.PageSize = int64(os.Getpagesize())
+	// "MemTotal:       24671232 kB" comes first (proc_meminfo(5)).
+	if fields := strings.Fields(readLine("/proc/meminfo")); len(fields) > 1 && fields[0] == "MemTotal:" {
+		kib, _ := strconv.ParseInt(fields[1], 10, 64)
+		f.Memory = kib << 10
+	}
+	if f.UID == 0 {
+		f.HostWide, f.HostWideError = netns.FindHostWide()
+	}
 	f.examineCgroups()
 	switch {
 	case f.InitError != nil:
@@ -109,6 +134,8 @@ func Gather(ctx context.Context, h Host) Facts {
 	default:
 		f.tryBox(ctx, h)
 	}
+	f.StateDir = h.StateDir
+	f.Leftovers, _ = leftover.List(h.StateDir) // the error is one of the pattern
 	return f
 }
 

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/internal/leftover"
 )
 
 // Status is the outcome of a check.
@@ -49,7 +53,12 @@ func NewReport(f Facts) Report {
 	for _, need := range needs {
 		r.Checks = append(r.Checks, f.feature(need))
 	}
+	r.Checks = append(r.Checks, f.network())
+	r.Checks = append(r.Checks, f.pools()...)
 	r.Checks = append(r.Checks, f.init(), f.box())
+	for _, l := range f.Leftovers {
+		r.Checks = append(r.Checks, f.leftover(l))
+	}
 	return r
 }
 
@@ -146,6 +155,26 @@ func (f Facts) box() Check {
 	}
 	return Check{"box", Failed, f.Box.Error.Error(), "see what is not ok above"}
 }
+
+// leftover explains what launchers cannot remove. Boxes do not need it to be gone.
+func (f Facts) leftover(l *leftover.Record) Check {
+	boxes := slices.Sorted(maps.Keys(l.Reasons))
+	var reasons []string
+	for _, box := range boxes[:min(len(boxes), maxLeftovers)] {
+		reasons = append(reasons, l.Reasons[box])
+	}
+	if n := len(boxes) - len(reasons); n > 0 {
+		reasons = append(reasons, fmt.Sprintf("%d more", n))
+	}
+	return Check{"leftover", Degraded,
+		fmt.Sprintf("%s, of a launcher that was killed, could not be removed in %d tries: %s", l.Instance, l.Tries, strings.Join(reasons, "; ")),
+		fmt.Sprintf("remove what holds it: a process in state D waits for a device or a network file system; EBUSY can be a mount (umount it), "+
+			"EPERM an immutable file (chattr -i). The next launcher from %s on tries again; rm %s makes it try at once",
+			l.Next.UTC().Format(time.RFC3339), leftover.Path(f.StateDir, l.Instance))}
+}
+
+// maxLeftovers bounds the boxes of one instance that a report names.
+const maxLeftovers = 20
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
 

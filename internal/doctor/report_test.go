@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
+	"github.com/boxd/boxd/netns"
 	"golang.org/x/sys/unix"
 )
 
@@ -22,8 +25,13 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func healthy(change func(*Facts)) Facts {
 	f := Facts{
 		Version: "1.2.3", Release: "6.12.90+deb13-amd64", Machine: "x86_64",
-		Features:   map[string]error{},
-		Sysctls:    map[string]string{"user/max_user_namespaces": "31000", "kernel/unprivileged_userns_clone": "1"},
+		Features: map[string]error{},
+		Sysctls: map[string]string{
+			"user/max_user_namespaces": "31000", "kernel/unprivileged_userns_clone": "1",
+			poolPIDs: "4194304", poolFiles: "9223372036854775807", poolAIO: "65536", poolPTY: "4096", reservePTY: "1024",
+			poolTCP: "131072\t262144\t1048576", poolUDP: "131072\t262144\t1048576",
+		},
+		Memory: 4 << 30, PageSize: 4096,
 		CgroupMode: string(cgroups.Unified),
 		Enforcement: []cgroups.Enforcement{
 			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
@@ -46,6 +54,10 @@ func TestReport(t *testing.T) {
 	for name, change := range map[string]func(*Facts){
 		"healthy": func(*Facts) {},
 		"hybrid": func(f *Facts) {
+			f.Memory = 24 << 30
+			f.Sysctls[poolPIDs], f.Sysctls[poolFiles], f.Sysctls[poolPTY] = "4096", "100000", "1500"
+			f.Sysctls[poolTCP] = "287901\t383868\t575802"
+			delete(f.Sysctls, poolUDP)
 			f.CgroupMode = string(cgroups.Hybrid)
 			f.Enforcement = []cgroups.Enforcement{
 				{Limit: "memory", Enforced: true, By: "cgroup v1 memory.limit_in_bytes", Note: "weaker than cgroup2"},
@@ -55,6 +67,10 @@ func TestReport(t *testing.T) {
 		},
 		"old": func(f *Facts) {
 			f.Release, f.Upstream = "5.10.0-33-amd64", "5.10.226"
+			f.HostWide = []netns.HostWide{
+				{Sysctl: netns.Sysctl{Path: "core/tstamp_allow_data", Value: "0", Since: "6.13"}, Present: "1"},
+				{Sysctl: netns.Sysctl{Path: "core/optmem_max", Value: "4096", Since: "6.8"}, Present: "20480"},
+			}
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
 				f.Features[feature] = errNo
 			}
@@ -129,6 +145,34 @@ func TestUserNamespaces(t *testing.T) {
 		}).userNamespaces()
 		if got.Status != c.status || got.Mend != c.mend {
 			t.Errorf("%s: %+v, want %s, %q", c.name, got, c.status, c.mend)
+		}
+	}
+}
+
+// A leftover is shown with its reasons, which are not endless, and is no reason to have
+// no boxes.
+func TestLeftovers(t *testing.T) {
+	reasons := map[string]string{}
+	for i := range 1000 {
+		reasons[fmt.Sprintf("b%03d", i)] = fmt.Sprintf("box \"b%03d\": busy", i)
+	}
+	f := healthy(func(f *Facts) {
+		f.StateDir = "/run/boxd"
+		f.Leftovers = []*leftover.Record{{Instance: "run-a", Tries: 3, Reasons: reasons, Next: time.Unix(0, 0)}, {Instance: "run-b", Tries: 1, Reasons: map[string]string{"": "no"}}}
+	})
+	r := NewReport(f)
+	got := r.Checks[len(r.Checks)-2:]
+	if !r.OK || got[0].Name != "leftover" || got[0].Status != Degraded || got[1].Name != "leftover" {
+		t.Fatalf("%+v", r)
+	}
+	for _, part := range []string{"run-a", "3 tries", `box "b000": busy`, "980 more"} {
+		if !strings.Contains(got[0].Detail, part) || len(got[0].Detail) > 2000 {
+			t.Errorf("%q: want %q in it", got[0].Detail, part)
+		}
+	}
+	for _, part := range []string{"1970-01-01T00:00:00Z", "rm /run/boxd/stuck-run-a"} {
+		if !strings.Contains(got[0].Mend, part) {
+			t.Errorf("%q: want %q in it", got[0].Mend, part)
 		}
 	}
 }

@@ -4,15 +4,20 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
+	"fmt"
 	"io"
 	"log"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"os"
 	"path"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 const (
@@ -51,6 +56,7 @@ func serveRelays(o *Options) (stop func()) {
 			}
 		}),
 		BaseContext:       func(net.Listener) context.Context { return ctx },
+		ConnContext:       func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, connKey{}, c) },
 		ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
 		ErrorLog: log.New(io.Discard, "", 0),
 	}
@@ -73,12 +79,40 @@ func serveRelays(o *Options) (stop func()) {
 // on waiting for a client whose relay has ended.
 type listener struct{ net.Listener }
 
+// conn is a connection and the user of this host who made the client's socket.
+type conn struct {
+	net.Conn
+	uid int
+	err error // why uid is not known
+}
+
 func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err
 	}
-	return struct{ net.Conn }{c}, nil
+	known := conn{Conn: c, err: errors.New("the connection is not TCP")}
+	if t, ok := c.(*net.TCPConn); ok {
+		known.uid, known.err = linux.TCPClientUID(t)
+	}
+	return known, nil
+}
+
+// connKey is the key of a conn in the context of its requests.
+type connKey struct{}
+
+// admitUser says why the user of a client may not come without a token: root may, and
+// the user whose sessions they are.
+func admitUser(ctx context.Context) error {
+	const remedy = "set LANGBOT_BOX_CONTROL_TOKEN"
+	c, _ := ctx.Value(connKey{}).(conn)
+	switch {
+	case c.err != nil:
+		return fmt.Errorf("langbot --stdio: the user who connects is not known: %w: %s", c.err, remedy)
+	case c.Conn == nil || c.uid != 0 && c.uid != os.Getuid():
+		return fmt.Errorf("langbot --stdio: user %d may not connect through TCP without a token: %s", c.uid, remedy)
+	}
+	return nil
 }
 
 // admit answers what is none of the daemon's business.
@@ -89,6 +123,12 @@ func (o *Options) admit(w http.ResponseWriter, r *http.Request) bool {
 	case !strings.HasPrefix(p, "/v1/sessions/") || path.Clean(p) != p:
 		answer(w, http.StatusNotFound, "404: Not Found")
 		return false
+	}
+	if o.Token == "" {
+		if err := admitUser(r.Context()); err != nil {
+			answer(w, http.StatusForbidden, err.Error())
+			return false
+		}
 	}
 	want, got := sha256.Sum256([]byte(o.Token)), sha256.Sum256([]byte(r.Header.Get(tokenHeader)))
 	// Hashes have one length, so the comparison tells nothing of that of the token.

@@ -1,12 +1,17 @@
 package door
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"net"
 	"net/http"
 	"strconv"
 	"unicode/utf8"
 
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -17,6 +22,48 @@ const (
 	workspaceHeader  = "X-LangBot-Workspace-Id"
 	generationHeader = "X-LangBot-Placement-Generation"
 )
+
+// clientKey is the key of a client in the context of a connection.
+type clientKey struct{}
+
+// client is the user of this host at the other end of a connection.
+type client struct {
+	uid int
+	err error // why uid is not known
+}
+
+// connContext finds the user of a client as soon as it has connected, because a client
+// that has gone cannot be named any more.
+func (d *Door) connContext(ctx context.Context, c net.Conn) context.Context {
+	if d.o.Local == nil {
+		return ctx
+	}
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	who := client{err: errors.New("the connection is not TCP")}
+	if t, ok := c.(*net.TCPConn); ok {
+		who.uid, who.err = linux.TCPClientUID(t)
+	}
+	return context.WithValue(ctx, clientKey{}, who)
+}
+
+// admitsUser reports whether the user of the client may use the door. If not, it
+// has answered.
+func (d *Door) admitsUser(w http.ResponseWriter, r *http.Request) bool {
+	if d.o.Local == nil {
+		return true
+	}
+	who, ok := r.Context().Value(clientKey{}).(client)
+	if !ok {
+		who.err = errors.New("the connection is not the door's own")
+	}
+	if err := d.o.Local(who.uid, who.err); err != nil {
+		text(w, http.StatusForbidden, err.Error())
+		return false
+	}
+	return true
+}
 
 // admits reports whether the request has the token, and which instance it names.
 func (d *Door) admits(r *http.Request) (instance string, ok bool) {

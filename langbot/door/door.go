@@ -21,6 +21,10 @@ type Options struct {
 	// PerConnection trusts the instance that each connection names, and pins none: for
 	// a transport that only LangBot's own user can reach.
 	PerConnection bool
+	// Local decides about each client of [Door.Serve], besides Token: uid is the user of
+	// this host who made the client's socket, and means nothing if err says why that is
+	// not known. An error of Local is the line that refuses the client. nil: all may.
+	Local func(uid int, err error) error
 	// Logger gets what an operator should know; nil is silence.
 	Logger *slog.Logger
 	// MaxConnections is the most connections at once, relays included; 0 is 256.

@@ -105,6 +105,9 @@ func (d *Door) writeJSON(w http.ResponseWriter, status int, body any) {
 // serveRelay checks who asks, in the order in which the protocol has it, and hands
 // over. Whether there is such a process is for the backend to say.
 func (d *Door) serveRelay(w http.ResponseWriter, r *http.Request, session, process string) {
+	if !d.admitsUser(w, r) {
+		return
+	}
 	instance, ok := d.admits(r)
 	pinned := d.Instance()
 	if !ok || !d.o.PerConnection && instance != pinned { // nothing is pinned: nobody has a process yet
@@ -135,6 +138,9 @@ func (d *Door) serveRelay(w http.ResponseWriter, r *http.Request, session, proce
 
 // serveActions serves a connection that carries actions, until it ends.
 func (d *Door) serveActions(w http.ResponseWriter, r *http.Request) {
+	if !d.admitsUser(w, r) {
+		return
+	}
 	instance, ok := d.admits(r)
 	if pinned := d.Instance(); !ok || !d.o.PerConnection && pinned != "" && instance != pinned {
 		d.unauthorized(w, r, "token or instance")

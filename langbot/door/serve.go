@@ -31,7 +31,7 @@ func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 	strangers := &strangers{places: map[net.Conn]*list.Element{}, order: list.New(), most: maxStrangers}
 	s := &http.Server{
 		Handler: d, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
-		ConnState: strangers.changed, ErrorLog: slog.NewLogLogger(d.o.Logger.Handler(), slog.LevelDebug),
+		ConnContext: d.connContext, ConnState: strangers.changed, ErrorLog: slog.NewLogLogger(d.o.Logger.Handler(), slog.LevelDebug),
 	}
 	if !d.addServer(s) {
 		l.Close()

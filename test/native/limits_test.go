@@ -24,6 +24,34 @@ print("taken", flush=True)
 sys.stdin.read()
 `
 
+// TestSocketMemory: what TCP connections hold is charged to the box on cgroup2, and is
+// bounded by a quarter of its memory limit on v1, in each command.
+func TestSocketMemory(t *testing.T) {
+	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 * mib}})
+	for range 2 {
+		o := run(t, b, python(`
+import socket
+listener, kept, sent = socket.create_server(("127.0.0.1", 0)), [], 0
+chunk = bytes(1 << 20)
+for i in range(120):
+    client = socket.create_connection(listener.getsockname())
+    kept.append((client, listener.accept()))
+    client.setblocking(False)
+    try:
+        while True: sent += client.send(chunk)
+    except BlockingIOError: pass
+print(sent)
+`))
+		if o.Verdict == engine.OOM {
+			continue
+		}
+		want(t, o, engine.Exited, 0)
+		if sent, err := strconv.Atoi(strings.TrimSpace(o.stdout)); err != nil || sent > 32*mib {
+			t.Errorf("sockets of a box of 64 MiB took %q bytes", o.stdout)
+		}
+	}
+}
+
 // TestMemoryLimit has the memory limit reached in every way that there is.
 func TestMemoryLimit(t *testing.T) {
 	e := start(t)

@@ -94,3 +94,43 @@ func TestHostUnreachable(t *testing.T) {
 		t.Errorf("%q, %q", o.stdout, tail(o.stderr))
 	}
 }
+
+// TestNetworkBounds: what a socket can make the kernel hold without a charge is
+// bounded by the settings of the box's network namespace.
+func TestNetworkBounds(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	o := run(t, b, python(`
+import errno, os, socket, struct
+def refusal(call, *args):
+    try: call(*args)
+    except OSError as e: return errno.errorcode[e.errno]
+    return "works"
+
+print("ping", refusal(socket.socket, socket.AF_INET, socket.SOCK_DGRAM, socket.IPPROTO_ICMP))
+
+# Clients of a listener that accepts nobody. On loopback a connection is there, or
+# not, when connect returns.
+listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+clients = [socket.socket() for _ in range(200)]
+connected = 0
+for c in clients:
+    c.setblocking(False)
+    c.connect_ex(listener.getsockname())
+    connected += refusal(c.getpeername) == "works"
+print("waiting connections", connected)
+
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+join = lambda i: s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, struct.pack("4s4s", socket.inet_aton("239.0.0.%d" % i), socket.inet_aton("127.0.0.1")))
+print("groups", [refusal(join, i) for i in range(1, 6)])
+
+# A time stamp asked for by a control message alone.
+if os.path.exists("/proc/sys/net/core/tstamp_allow_data"):
+    s.sendmsg([b"x" * 1000], [(socket.SOL_SOCKET, 37, struct.pack("I", 2))], 0, ("127.0.0.1", 9))
+    print("copy of what was sent", refusal(s.recvmsg, 2000, 1000, socket.MSG_ERRQUEUE | socket.MSG_DONTWAIT))
+`))
+	want(t, o, engine.Exited, 0)
+	wanted := "ping EACCES\nwaiting connections 129\ngroups ['works', 'works', 'works', 'works', 'ENOBUFS']\n"
+	if got := strings.TrimSuffix(o.stdout, "copy of what was sent EAGAIN\n"); got != wanted {
+		t.Errorf("%q, %q", o.stdout, tail(o.stderr))
+	}
+}

@@ -3,6 +3,7 @@ package native
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -152,6 +154,70 @@ func TestServiceRemovesAgain(t *testing.T) {
 	if leases, err := os.ReadDir(filepath.Join(dir, "ids")); err != nil || len(leases) > 0 {
 		t.Errorf("id ranges in use: %v, %v", leases, err)
 	}
+}
+
+// TestServiceLeftover: a box that can neither be taken over nor removed is tried again
+// when it is due, and not by each launcher of the service. A later box of its id is none
+// of its business.
+func TestServiceLeftover(t *testing.T) {
+	s, dir := newService(t)
+	createLive(t, s, engine.Spec{ID: "sticky"})
+	path := boxDir(t, dir, "sticky")
+	instance := filepath.Base(filepath.Dir(filepath.Dir(path)))
+	obstacle := filepath.Join(path, "obstacle")
+	if err := os.Mkdir(obstacle, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("boxd-test", obstacle, "tmpfs", 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(obstacle, unix.MNT_DETACH) }) // where the test failed
+	if err := os.Remove(filepath.Join(path, "box.json")); err != nil {
+		t.Fatal(err) // without it nobody takes the box over
+	}
+	restart := func() *leftover.Record {
+		killLauncher(t, dir)
+		if _, err := s.Boxes(t.Context()); err != nil { // the answer of the next launcher
+			t.Fatal(err)
+		}
+		return leftover.Read(dir, instance)
+	}
+	due := func(r *leftover.Record) {
+		r.Next = time.Time{}
+		text, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(leftover.Path(dir, instance), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for try := range 2 {
+		for range 2 { // the second one does not try
+			if r := restart(); r == nil || r.Tries != try+1 || !strings.Contains(r.Reasons["sticky"], "device or resource busy") {
+				t.Fatalf("after %d tries: %+v", try+1, r)
+			}
+		}
+		due(leftover.Read(dir, instance))
+	}
+	if err := unix.Unmount(obstacle, 0); err != nil {
+		t.Fatal(err)
+	}
+	if r := restart(); r != nil {
+		t.Errorf("the box can be removed, and is on record: %+v", r)
+	}
+	if _, err := os.Lstat(path); err == nil {
+		t.Error("the box is still there")
+	}
+	// A record of an earlier box does not keep a later one from being taken over.
+	b := createLive(t, s, engine.Spec{ID: "sticky"})
+	if err := leftover.Note(dir, instance, map[string]error{"sticky": unix.EBUSY}); err != nil {
+		t.Fatal(err)
+	}
+	if r := restart(); r != nil {
+		t.Errorf("a box that was taken over is on record: %+v", r)
+	}
+	wantOutput(t, b, "echo there", "there\n")
 }
 
 // TestServiceFullStateDir: a mount that cannot be put on record is not made. The next

@@ -2,6 +2,8 @@ package native
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -11,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 )
 
@@ -163,4 +166,42 @@ for line in sys.stdin:
 	if r := wait(t, p); r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
+}
+
+// TestFreezeDuringSupervisedCalls: a command that waits for the supervisor cannot be
+// frozen, so the supervisor may not be frozen before it.
+func TestFreezeDuringSupervisedCalls(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	host, err := cgroups.Detect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	p := begin(t, b, python(`
+import os, socket
+for _ in range(20):
+    if os.fork() == 0:
+        while True:
+            try: socket.socket().close()
+            except OSError: pass
+os.wait()
+`))
+	waitUntil(t, "there is a flood", func() bool { return len(commands(t, b)) > 20 })
+	group, err := host.OpenGroup(filepath.Base(filepath.Dir(filepath.Dir(workDirs(t, b)[0]))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer group.Close()
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		err := group.Freeze(ctx)
+		cancel()
+		if err := errors.Join(err, group.Thaw()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	wait(t, p)
 }

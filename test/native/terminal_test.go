@@ -1,6 +1,7 @@
 package native
 
 import (
+	"errors"
 	"io"
 	"strings"
 	"syscall"
@@ -41,6 +42,35 @@ func TestTerminal(t *testing.T) {
 			t.Errorf("user %d: %q", u.UID, got)
 		}
 	}
+}
+
+// TestTerminalLimit: a box that holds all of its terminals is told so when a command
+// with one is started, and other commands go on.
+func TestTerminalLimit(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	out := newScreen()
+	c := python(`
+import os, sys
+held = []
+try:
+    while True: held.append(os.open("/dev/ptmx", os.O_RDWR))
+except OSError as e: print(len(held), e.strerror, flush=True)
+sys.stdin.read()
+`)
+	in, end := io.Pipe()
+	c.Stdin, c.Stdout = in, out
+	p := begin(t, b, c)
+	out.await(t, "16 No space left on device")
+	_, err := b.Start(t.Context(), engine.Command{Args: []string{"true"}, TTY: &engine.WindowSize{Rows: 24, Cols: 80}})
+	if !errors.Is(err, engine.ErrAtLimit) || !strings.Contains(err.Error(), "the box has 16 open") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
+	wantOutput(t, b, "echo alive", "alive\n")
+	end.Close()
+	if _, err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+	want(t, run(t, b, engine.Command{Args: []string{"true"}, TTY: &engine.WindowSize{Rows: 24, Cols: 80}}), engine.Exited, 0)
 }
 
 func TestTerminalResize(t *testing.T) {

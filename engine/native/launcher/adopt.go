@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -29,6 +30,8 @@ func (l *Launcher) adoptAll() error {
 	if err != nil {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
+	before := leftover.Read(l.instance.state, filepath.Base(l.instance.dir))
+	stuck := map[string]error{} // not to be tried again now
 	var left []os.DirEntry
 	var failed error
 	var mu sync.Mutex
@@ -46,6 +49,8 @@ func (l *Launcher) adoptAll() error {
 				l.boxes[b.id] = b
 			case isShortage(err):
 				failed = fmt.Errorf("taking over box %q: %w", e.Name(), err)
+			case before != nil && !before.Due() && before.Reasons[e.Name()] != "":
+				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
 			default:
 				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneLine(err))
 				left = append(left, e)
@@ -56,7 +61,7 @@ func (l *Launcher) adoptAll() error {
 	if failed != nil {
 		return failed
 	}
-	return l.sweepLeft(left)
+	return l.sweepLeft(left, stuck)
 }
 
 // isShortage says that a failure is one of this process or host and says nothing about
@@ -71,14 +76,25 @@ func isShortage(err error) bool {
 	return false
 }
 
-// sweepLeft removes boxes that were not taken over, and leases of none.
-func (l *Launcher) sweepLeft(left []os.DirEntry) error {
+// sweepLeft removes boxes that were not taken over, and leases of none. It does not try
+// those in stuck.
+func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
 	defer cancel()
 	keep := sweepBoxes(ctx, l.instance.dir, left, l.cgroups)
-	for id, err := range keep {
-		// Its record stays for the next launcher; the others are not worse for it.
-		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
+	// Their records stay for the next launcher; the other boxes are not worse for it.
+	if line := leftover.Line(keep); line != "" {
+		fmt.Fprintln(os.Stderr, line)
+	}
+	if len(keep) > 0 || len(stuck) == 0 {
+		all := maps.Clone(keep)
+		maps.Copy(all, stuck)
+		if err := leftover.Note(l.instance.state, filepath.Base(l.instance.dir), all); err != nil {
+			return fmt.Errorf("recording what could not be removed: %w", err)
+		}
+	}
+	maps.Copy(keep, stuck)
+	for id := range keep {
 		l.noteUnremoved(id)
 	}
 	for id := range l.boxes {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -21,8 +22,8 @@ import (
 //
 //	lock             held while an instance is made or dead ones are swept
 //	ids/<n>          symlink to <instance>/<box>: who has range n
+//	stuck-<instance> what of it could not be removed, and when to try again
 //	<instance>/lock  locked as long as the launcher lives
-//	<instance>/stuck       a sweep gave up on a box of it
 //	<instance>/service     its boxes outlive their launcher: no sweep touches it
 //	<instance>/generation  how many launchers a service has had
 //	<instance>/boxes/<box>/
@@ -59,9 +60,13 @@ func openInstance(ctx context.Context, state string, host *cgroups.Host, service
 		return nil, fmt.Errorf("locking state directory: %w", err)
 	}
 	defer global.Close()
-	if err := sweep(ctx, state, host); err != nil {
-		// The box to be made is not worse for it, and the next launcher tries again.
-		fmt.Fprintf(os.Stderr, "boxd-init: removing leftovers of a launcher that was killed: %v\n", oneLine(err))
+	// The box to be made is not worse for what is left, and a later launcher tries again.
+	failed, err := sweep(ctx, state, host)
+	if err != nil {
+		failed[""] = err
+	}
+	if line := leftover.Line(failed); line != "" {
+		fmt.Fprintln(os.Stderr, line)
 	}
 	if service {
 		if i, err := findService(state); i != nil || err != nil {
@@ -161,6 +166,12 @@ func (i *instance) owner(box string) string { return filepath.Base(i.dir) + "/" 
 // A name has a single dot: ids of boxes have none.
 func cgroupName(dir, box string) string {
 	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "." + box
+}
+
+// proofName names the cgroup in which the launcher of an instance proves what the kernel
+// counts. No box is called like that.
+func proofName(dir string) string {
+	return strings.TrimPrefix(filepath.Base(dir), instancePrefix) + "-sockets"
 }
 
 // boxOf is the box of a cgroup called as by cgroupName.

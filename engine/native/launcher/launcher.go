@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/native/seccomp"
+	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
 	"github.com/boxd/boxd/mounts"
@@ -160,6 +161,9 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
 		return err
 	}
+	// Ahead of the first box, which waits for the answer. The Host waits for it as well
+	// when it is closed.
+	go func() { _ = l.cgroups.CheckKernelMemory(proofName(l.instance.dir)) }()
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}
@@ -263,7 +267,7 @@ func (l *Launcher) removeAgain(id string) error {
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)
 	l.undead.Store(len(l.unremoved) > 0)
-	return nil
+	return leftover.Forget(l.instance.state, filepath.Base(l.instance.dir), id)
 }
 
 // close destroys all boxes and the instance.

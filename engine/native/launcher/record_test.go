@@ -95,8 +95,8 @@ func TestFindService(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := sweep(t.Context(), state, nil); err != nil {
-		t.Error(err)
+	if left, err := sweep(t.Context(), state, nil); err != nil || len(left) > 0 {
+		t.Error(left, err)
 	}
 	i, err := findService(state)
 	if err != nil || i == nil || i.dir != dir {

@@ -306,6 +306,9 @@ func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
 		return nil, nil, &engine.FieldError{Field: "user", Value: fmt.Sprintf("%d:%d", u.UID, u.GID), Rule: "must be ids of commands in a box"}
 	}
 	master, slave, err := b.openPTY(m)
+	if errors.Is(err, rootfs.ErrNoTerminal) {
+		err = fmt.Errorf("%w: %w", engine.ErrAtLimit, err)
+	}
 	if err != nil {
 		return nil, nil, err
 	}

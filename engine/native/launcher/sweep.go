@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,31 +13,41 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/internal/leftover"
 	"golang.org/x/sys/unix"
 )
 
-// Every launcher sweeps before it is ready, so what cannot be removed (a process
-// that SIGKILL does not reach, in a hung file system, say) is waited for once and
-// then only looked at.
+// Bounds of the removal of what dead launchers left. A launcher that starts waits for it,
+// so what makes no progress (a process that SIGKILL does not reach, in a hung file
+// system, say) is waited for once. Then there is a record of it, package leftover, and
+// later tries, which are seldom, only look.
 const (
 	sweepTime = 10 * time.Second // for the boxes of one dead instance
+	quietTime = 3 * time.Second  // without that one of them goes
 	againTime = 50 * time.Millisecond
-	stuckName = "stuck"
 )
 
 // sweep removes everything that instances without a living launcher left: their
 // processes by cgroup.kill, cgroups, leases, directories. Mounts are gone with
 // the processes: they were in private mount namespaces. It goes on after a
-// failure; the record of what is left stays for the next sweep.
-func sweep(ctx context.Context, state string, host *cgroups.Host) error {
+// failure, and returns what could not be removed in this try and why, by instance and
+// box. What has failed before and is not due to be tried again does not count.
+func sweep(ctx context.Context, state string, host *cgroups.Host) (map[string]error, error) {
+	failed := map[string]error{}
+	if err := forgetGone(state); err != nil {
+		return failed, err
+	}
 	dirs, err := filepath.Glob(filepath.Join(state, instancePrefix+"*"))
 	if err != nil {
-		return err
+		return failed, err
 	}
-	var errs error
 	for _, dir := range dirs {
 		if _, err := os.Lstat(filepath.Join(dir, serviceName)); err == nil {
 			continue // its boxes wait for the next launcher of the service
+		}
+		before := leftover.Read(state, filepath.Base(dir))
+		if before != nil && !before.Due() {
+			continue
 		}
 		lock, err := lockExisting(filepath.Join(dir, "lock"))
 		if errors.Is(err, unix.EWOULDBLOCK) {
@@ -45,13 +56,30 @@ func sweep(ctx context.Context, state string, host *cgroups.Host) error {
 		// Without a lock file its launcher died before it made one (we hold the
 		// global lock, so nobody is about to), or is removing the directory itself
 		// this very moment; then two do the same, which does no harm.
+		left := map[string]error{"": err}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
-			err = sweepInstance(ctx, state, dir, host)
+			left = sweepInstance(ctx, state, dir, before != nil, host)
 			lock.Close() // a nil file is fine
 		}
-		errs = errors.Join(errs, err)
+		if err := leftover.Note(state, filepath.Base(dir), left); err != nil {
+			left[""] = errors.Join(left[""], err)
+		}
+		for box, err := range left {
+			failed[filepath.Base(dir)+"/"+box] = err
+		}
 	}
-	return errs
+	return failed, nil
+}
+
+// forgetGone removes the records of instances that somebody else has removed.
+func forgetGone(state string) error {
+	records, err := leftover.List(state)
+	for _, r := range records {
+		if _, serr := os.Lstat(filepath.Join(state, r.Instance)); errors.Is(serr, fs.ErrNotExist) {
+			err = errors.Join(err, leftover.Note(state, r.Instance, nil))
+		}
+	}
+	return err
 }
 
 // lockExisting is lockFile for a file that must not be made: a new one would
@@ -68,44 +96,52 @@ func lockExisting(path string) (*os.File, error) {
 	return f, nil
 }
 
-// sweepInstance removes a dead instance, or all of it but the boxes that cannot
-// be removed.
-func sweepInstance(ctx context.Context, state, dir string, host *cgroups.Host) error {
+// sweepInstance removes a dead instance, or all of it but the boxes that cannot be
+// removed, which it returns with the reason; "" is the instance itself. again: that was
+// tried before.
+func sweepInstance(ctx context.Context, state, dir string, again bool, host *cgroups.Host) map[string]error {
 	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return map[string]error{"": err}
 	}
-	stuck := filepath.Join(dir, stuckName)
 	limit := sweepTime
-	if _, err := os.Lstat(stuck); err == nil {
+	if again {
 		limit = againTime
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	failed := sweepBoxes(ctx, dir, boxes, host)
-	err = sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed)
-	for _, e := range failed {
-		err = errors.Join(err, e)
+	err = errors.Join(sweepCgroups(ctx, host, proofName(dir)), sweepLeases(filepath.Join(state, "ids"), filepath.Base(dir), failed))
+	if err == nil && len(failed) == 0 {
+		err = os.RemoveAll(dir)
 	}
 	if err != nil {
-		return errors.Join(err, os.WriteFile(stuck, nil, 0o600))
+		failed[""] = err
 	}
-	return os.RemoveAll(dir)
+	return failed
 }
 
 // sweepBoxes removes the boxes of a dead instance, all at once, so that one which
-// is stuck does not use up the time of the others. It returns what failed, by box.
+// is stuck does not use up the time of the others. It gives up when none has gone for
+// quietTime. It returns what failed, by box.
 func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgroups.Host) map[string]error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	quiet := time.AfterFunc(quietTime, func() { cancel(fmt.Errorf("nothing has changed for %v", quietTime)) })
+	defer quiet.Stop()
 	var wg sync.WaitGroup
 	var mu sync.Mutex
 	failed := map[string]error{}
 	for _, b := range boxes {
 		wg.Go(func() {
-			if err := sweepBox(ctx, dir, b.Name(), host); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed[b.Name()] = fmt.Errorf("box %q: %w", b.Name(), err)
+			err := sweepBox(ctx, dir, b.Name(), host)
+			if err == nil {
+				quiet.Reset(quietTime)
+				return
 			}
+			mu.Lock()
+			defer mu.Unlock()
+			failed[b.Name()] = fmt.Errorf("box %q: %w", b.Name(), err)
 		})
 	}
 	wg.Wait()
@@ -135,7 +171,24 @@ func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 	if err := group.Kill(); err != nil {
 		return err
 	}
-	return group.Remove(ctx)
+	if err := group.Remove(ctx); err != nil {
+		return explain(group, err)
+	}
+	return nil
+}
+
+// explain says which process keeps a cgroup from being removed, and what it waits for.
+func explain(group *cgroups.Group, err error) error {
+	pids, perr := group.Processes()
+	if perr != nil || len(pids) == 0 {
+		return err
+	}
+	// pid (comm) state …, proc_pid_stat(5)
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pids[0]))
+	head, tail, _ := bytes.Cut(stat, []byte(") "))
+	_, comm, _ := bytes.Cut(head, []byte("("))
+	wchan, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pids[0]))
+	return fmt.Errorf("%d processes do not end, the first is %d (%q, state %.1s, waits in %q): %w", len(pids), pids[0], comm, tail, wchan, err)
 }
 
 // sweepLeases gives back the id ranges of a dead instance, except those of boxes

@@ -183,6 +183,7 @@ var kinds = map[string]error{
 	"lost":          engine.ErrBoxLost,
 	"missing":       ErrMissing,
 	"invalid":       engine.ErrInvalid,
+	"at limit":      engine.ErrAtLimit,
 }
 
 // NewError wraps err for the way.

@@ -13,8 +13,8 @@ import (
 // counts, or to take from a pool of the whole host. Each tries one object, and
 // wants the errno that a kernel without that feature gives.
 var kernelMemoryProbes = []probe{
-	{"socket-filter", "a program in the kernel", socketOption(unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER), true},
-	{"reuseport-filter", "a program in the kernel", socketOption(unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF), true},
+	{"socket-filter", "a program in the kernel", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER), true},
+	{"reuseport-filter", "a program in the kernel", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF), true},
 	{"seccomp-filter", "a program in the kernel", answers(unix.EINVAL, unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, nowhere), true},
 	{"seccomp-prctl", "a program in the kernel", answers(unix.EINVAL, unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, nowhere), true},
 	{"aio", "fs.aio-max-nr is one counter for the host", answers(unix.ENOSYS, unix.SYS_IO_SETUP, 1, nowhere), true},
@@ -26,10 +26,10 @@ var kernelMemoryProbes = []probe{
 	{"acl", "an ACL of 128 KB in each of 16,384 directories", accessList, false},
 	{"lease", "the host's open waits for 45 s", lease, true},
 	{"core-limit-zero", "at 0 a core_pattern that is a pipe runs", coreLimitZero, false},
-	{"md5-keys", "keys that no limit counts", socketOption(unix.ENOPROTOOPT, unix.SOL_TCP, unix.TCP_MD5SIG), false},
+	{"md5-keys", "keys that no limit counts", socketOption(unix.SOCK_STREAM, unix.ENOPROTOOPT, unix.SOL_TCP, unix.TCP_MD5SIG), true},
 	{"flow-labels", "4,096 for the whole host", socketOption6(unix.ENOPROTOOPT, unix.SOL_IPV6, 32), true},
-	{"cork", "datagrams that no limit counts", socketOption(unix.ENOPROTOOPT, unix.SOL_UDP, unix.UDP_CORK), false},
-	{"timestamps", "copies of packets on the error queue", socketOption(unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_TIMESTAMPING), true},
+	{"cork", "datagrams that no limit counts", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_UDP, unix.UDP_CORK), false},
+	{"timestamps", "copies of packets on the error queue", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_TIMESTAMPING), true},
 	{"error-queue", "ICMP errors on a queue that no limit counts", ineffective(unix.SOL_IP, unix.IP_RECVERR), true},
 	{"buffers", "the bound of queues that no limit counts", ineffective(unix.SOL_SOCKET, unix.SO_RCVBUF), true},
 	{"ping-sockets", "a queue that no limit counts", sockets(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP), false},
@@ -54,19 +54,20 @@ func wantErrno(errno unix.Errno, err error) outcome {
 	return escaped("%s, not %s", cause(err), cause(errno))
 }
 
-// socketOption wants errno from setting an option of a UDP socket, the first
-// argument of which would be the address of nothing.
-func socketOption(errno unix.Errno, level, name uintptr) func(bait) outcome {
-	return optionOf(unix.AF_INET, errno, level, name)
+// socketOption wants errno from setting an option of an IPv4 socket. The value is at
+// an address that nothing has mapped.
+func socketOption(kind int, errno unix.Errno, level, name uintptr) func(bait) outcome {
+	return optionOf(unix.AF_INET, kind, errno, level, name)
 }
 
+// socketOption6 is socketOption of an IPv6 socket.
 func socketOption6(errno unix.Errno, level, name uintptr) func(bait) outcome {
-	return optionOf(unix.AF_INET6, errno, level, name)
+	return optionOf(unix.AF_INET6, unix.SOCK_DGRAM, errno, level, name)
 }
 
-func optionOf(family int, errno unix.Errno, level, name uintptr) func(bait) outcome {
+func optionOf(family, kind int, errno unix.Errno, level, name uintptr) func(bait) outcome {
 	return func(bait) outcome {
-		fd, err := unix.Socket(family, unix.SOCK_DGRAM, 0)
+		fd, err := unix.Socket(family, kind, 0)
 		if err != nil {
 			return untried(cause(err))
 		}

@@ -19,6 +19,8 @@ var networkProbes = []probe{
 	{"sock-packet", "the same by its old name", sockets(unix.AF_INET, unix.SOCK_PACKET, 0), true},
 	{"sock-raw", "packets past the stack", sockets(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), true},
 	{"sock-raw6", "packets past the stack", sockets(unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6), false},
+	{"ping", "a receive queue that no cgroup is charged for", sockets(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP), false},
+	{"ping6", "the same for IPv6", sockets(unix.AF_INET6, unix.SOCK_DGRAM, unix.IPPROTO_ICMPV6), false},
 	{"families", "address families are modules, loaded on demand", families, true},
 	{"protocols", "so are protocols", protocols, false},
 	{"netlink", "netfilter and others are configured, or just attacked", netlink, true},
