@@ -6,6 +6,8 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"sync"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"golang.org/x/sys/unix"
@@ -28,6 +30,8 @@ type agent struct {
 	home     []*os.File // v1 tasks files of the threads that give birth
 	threads  int        // how many there are
 	lifeline bool       // the box ends with the launcher's connection
+	linger   time.Duration
+	serving  sync.Map // the descriptors of clients' connections
 }
 
 // Main is the life of PID 1. It returns only when the box shall end.
@@ -115,6 +119,7 @@ func start(frame *wire.Frame) (*agent, error) {
 		home:     files[1:],
 		threads:  int(m.Spawners),
 		lifeline: m.Lifeline,
+		linger:   time.Duration(m.Linger) * time.Millisecond,
 	}, nil
 }
 
@@ -127,6 +132,15 @@ func (a *agent) watch(control *wire.Conn) {
 	}
 	control.Close()
 	if a.lifeline {
+		if a.linger > 0 {
+			// As if it had ended: its clients hear no more of it, and its commands are dead.
+			a.serving.Range(func(fd, _ any) bool {
+				_ = unix.Shutdown(fd.(int), unix.SHUT_RDWR)
+				return true
+			})
+			_ = unix.Kill(-1, unix.SIGKILL) // all but this process
+			time.Sleep(a.linger)
+		}
 		os.Exit(0)
 	}
 }

@@ -27,7 +27,9 @@ func (a *agent) thread(placed chan<- struct{}) {
 		fd, _, err := unix.Accept4(int(a.listener.Fd()), unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
+			a.serving.Store(fd, nil)
 			a.serve(wire.BlockingConn(fd))
+			a.serving.Delete(fd)
 		case unix.EINTR, unix.ECONNABORTED:
 		default:
 			os.Exit(1) // a box that nobody can reach is of no use

@@ -39,8 +39,9 @@ type Group struct {
 	lastSlot  atomic.Int64
 	watcher   atomic.Pointer[Watcher] // who hears of its limits, if anybody
 
-	mu     sync.Mutex // guards limits, and setting them
+	mu     sync.Mutex // guards what follows, and setting limits
 	limits Limits
+	debit  int64 // bytes that the memory limit is lowered by, see Debit
 }
 
 // tree is boxd/<box> on one hierarchy.

@@ -98,12 +98,16 @@ func (g *Group) limitMemory(bytes int64) error {
 	if err != nil {
 		return err
 	}
-	if err := shrinkV2(t.box, bytes); err != nil {
+	left := g.lessDebitLocked(bytes)
+	if err := shrinkV2(t.box, left); err != nil {
+		if u, ok := errors.AsType[*InUseError](err); ok {
+			u.Want, u.Usage = bytes, u.Usage+g.debit
+		}
 		return err
 	}
 	return apply([]*knob{
 		{dir: t.box, file: "memory.max", value: plus(bytes, headroomMemory), style: v2Number},
-		{dir: t.box, file: "work/memory.max", value: bytes, style: v2Number},
+		{dir: t.box, file: "work/memory.max", value: left, style: v2Number},
 	})
 }
 
@@ -136,7 +140,7 @@ func (g *Group) limitMemoryV1(bytes int64) error {
 	for _, level := range []struct {
 		prefix string
 		value  int64
-	}{{"", plus(bytes, headroomMemory)}, {"work/", bytes}} {
+	}{{"", plus(bytes, headroomMemory)}, {"work/", g.lessDebitLocked(bytes)}} {
 		// memsw equal to memory leaves no room for swap.
 		if exists(t.box, level.prefix+"memory.memsw.limit_in_bytes") {
 			knobs = append(knobs, &knob{dir: t.box, file: level.prefix + "memory.memsw.limit_in_bytes", value: level.value})
@@ -147,7 +151,7 @@ func (g *Group) limitMemoryV1(bytes int64) error {
 	if errors.Is(err, unix.EBUSY) && bytes > 0 {
 		// Reclaim did not get there; v1 kills nothing on a lowered limit.
 		used, _ := (&knob{dir: t.box, file: "work/memory.usage_in_bytes"}).read()
-		return &InUseError{Want: bytes, Usage: used, Err: err}
+		return &InUseError{Want: bytes, Usage: used + g.debit, Err: err}
 	}
 	return err
 }

@@ -142,6 +142,20 @@ func (w *Watcher) readLocked(s *watched) {
 	w.tell(s.group.ID, s.limit, total)
 }
 
+// Count notes that the caller, instead of the kernel, has killed something for
+// a limit. A nil Watcher tells nobody.
+func (w *Watcher) Count(g *Group, l Limit) {
+	if w == nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if b := w.boxes[g]; b != nil {
+		b.total[l]++
+		w.tell(g.ID, l, b.total[l])
+	}
+}
+
 // announcedLocked is how often an eventfd was told of its own cgroup since it was read
 // last. That the box is out of memory is announced to work and to all below it (in this
 // order: mem_cgroup_oom_notify), and counts once.

@@ -39,9 +39,10 @@ var rows = []row{
 	{"files", []string{"engine", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
+	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 

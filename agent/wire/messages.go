@@ -29,6 +29,9 @@ const (
 type InitMsg struct {
 	// Lifeline: the agent, and so the box, ends when this connection closes.
 	Lifeline bool
+	// Linger is how many milliseconds the agent waits then, once its commands are dead: a
+	// launcher that dies must not end all of its boxes in the same moment.
+	Linger uint32
 	// Policy is the seccomp program for the agent and all it starts, as an array
 	// of struct sock_filter (8 bytes each).
 	Policy    []byte
@@ -97,6 +100,7 @@ type ExitedMsg struct {
 func (m *InitMsg) Marshal() []byte {
 	var e encoder
 	e.bool(m.Lifeline)
+	e.u32(m.Linger)
 	e.bytes(m.Policy)
 	e.u32(m.HomeTasks)
 	e.u32(m.Spawners)
@@ -109,6 +113,7 @@ func (m *InitMsg) Marshal() []byte {
 func (m *InitMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Lifeline = d.bool()
+	m.Linger = d.u32()
 	m.Policy = d.bytes()
 	m.HomeTasks = d.u32()
 	m.Spawners = d.u32()

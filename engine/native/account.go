@@ -1,12 +1,14 @@
 package native
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
 	"golang.org/x/sys/unix"
 )
 
@@ -21,8 +23,9 @@ type account struct {
 	// box.mu.
 	most engine.Limits
 
-	hitOwn   bool  // something was killed for the memory limit of its slot
-	fileSize int64 // limit that it runs under, in bytes; none if not above 0
+	outside  rpc.OutsideHeld // what the box held outside its charge, if it was killed
+	hitOwn   bool            // something was killed for the memory limit of its slot
+	fileSize int64           // limit that it runs under, in bytes; none if not above 0
 	began    time.Time
 	levels   []level // of the volumes before it ran
 
@@ -93,7 +96,7 @@ func (a *account) conclude(e ending) {
 	case e.reason != "":
 		r.Verdict, r.Limit = e.reason, e.limit
 	case failed && positive(r.Receipt.OOMKills):
-		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(a.memoryLimit(limits))
+		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(a.memoryLimit(limits))+a.heldOutside()
 	case (failed || e.background) && positive(r.Receipt.PIDsLimitReached):
 		r.Verdict, r.Limit = engine.PIDsLimit, fmt.Sprint(limits.PIDs)
 	case r.Signal == unix.SIGXFSZ && a.fileSize > 0:
@@ -110,10 +113,50 @@ func (a *account) conclude(e ending) {
 // memoryLimit is the limit that something was killed for: that of the slot, or of the
 // box.
 func (a *account) memoryLimit(box engine.Limits) int64 {
-	if own := a.slot.memory; own > 0 && (a.hitOwn || box.Memory == engine.Unlimited) {
+	if own := a.slot.memory; own > 0 && !a.outside.Killed && (a.hitOwn || box.Memory == engine.Unlimited) {
 		return own
 	}
 	return box.Memory
+}
+
+// askOutside asks the launcher, if a process was killed and that can be for memory, what the
+// box held outside its charge.
+func (a *account) askOutside(status unix.WaitStatus) {
+	r := &a.result.Receipt
+	if killed := status.Signaled() && status.Signal() == unix.SIGKILL; !killed && !positive(r.OOMKills) {
+		return
+	}
+	// Without an answer the verdict is that of the kernel's counts.
+	ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
+	defer cancel()
+	ask := rpc.Outside{ID: a.box.id, Slot: a.slot.name, Age: time.Since(a.began)}
+	_, _ = a.box.slots.link.call(ctx, rpc.TypeOutside, ask, &a.outside)
+	if a.outside.Killed {
+		kills := int64(1)
+		if r.OOMKills != nil {
+			kills += *r.OOMKills
+		}
+		r.OOMKills = &kills
+	}
+}
+
+// outsideDeadline bounds the answer, for which a launcher needs microseconds.
+const outsideDeadline = 2 * time.Second
+
+// heldOutside says, behind a memory limit, what of it was not the commands' to use.
+func (a *account) heldOutside() string {
+	h := a.outside
+	if h.Locks+h.Sockets == 0 || a.hitOwn && !h.Killed {
+		return ""
+	}
+	by := "file locks and sockets"
+	switch {
+	case h.Sockets == 0:
+		by = "file locks"
+	case h.Locks == 0:
+		by = "sockets"
+	}
+	return fmt.Sprintf(", of which %s held by %s outside its charge", engine.FormatSize(h.Locks+h.Sockets), by)
 }
 
 // isEnd says whether a status is that of a process that has ended.

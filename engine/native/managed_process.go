@@ -114,6 +114,7 @@ func (p *managed) finish(status unix.WaitStatus, wall time.Duration) {
 	p.readUse()
 	background, err := p.slot.stats.Populated()
 	p.note(err)
+	p.askOutside(status)
 	p.conclude(ending{status: status, exited: true, background: background})
 }
 

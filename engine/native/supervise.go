@@ -26,6 +26,9 @@ func (p *process) supervise(ctx context.Context) {
 		reason = p.lateReason()
 	}
 	p.measure()
+	if reason == "" && exited {
+		p.askOutside(status)
+	}
 	p.judge(reason, status, exited, background)
 	p.io.close()
 	p.box.unregister(p)

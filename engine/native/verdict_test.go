@@ -66,6 +66,35 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestHeldOutside: what of the limit was not the commands' to use is named, and a kill that
+// only the launcher has counted is one for memory.
+func TestHeldOutside(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		held   rpc.OutsideHeld
+		own    bool // the limit of the slot was hit
+		kills  int64
+		limit  string
+		status unix.WaitStatus
+	}{
+		{"locks", rpc.OutsideHeld{Locks: 41 << 20}, false, 1, "64 MiB, of which 41 MiB held by file locks outside its charge", killedBy(unix.SIGKILL)},
+		{"sockets", rpc.OutsideHeld{Sockets: 3 << 19}, false, 1, "64 MiB, of which 1.5 MiB held by sockets outside its charge", exitStatus(137)},
+		{"both", rpc.OutsideHeld{Locks: 1 << 20, Sockets: 1 << 20, Killed: true}, false, 1, "64 MiB, of which 2 MiB held by file locks and sockets outside its charge", killedBy(unix.SIGKILL)},
+		{"nothing", rpc.OutsideHeld{}, false, 1, "64 MiB", killedBy(unix.SIGKILL)},
+		{"the slot's own limit", rpc.OutsideHeld{Locks: 2 << 20}, true, 1, "16 MiB", killedBy(unix.SIGKILL)},
+	} {
+		a := account{box: &box{limits: engine.Limits{Memory: 64 << 20}}, slot: &slot{}, outside: c.held, hitOwn: c.own}
+		if c.own {
+			a.slot.memory = 16 << 20
+		}
+		a.result.Receipt = receipt(count(c.kills), nil)
+		a.conclude(ending{status: c.status, exited: true})
+		if a.result.Verdict != engine.OOM || a.result.Limit != c.limit {
+			t.Errorf("%s: %s, limit %q, want %q", c.name, a.result.Verdict, a.result.Limit, c.limit)
+		}
+	}
+}
+
 // Which memory limit is named: that of the process only if it was hit.
 func TestMemoryLimitOf(t *testing.T) {
 	const own, boxes = 16 << 20, 64 << 20

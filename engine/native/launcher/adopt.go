@@ -163,7 +163,10 @@ func (l *Launcher) findGroup(b *box) error {
 	}
 	group.NumberFrom(l.generation << slotBits)
 	b.group = group
-	return group.Thaw() // the launcher before may have been killed in unmount
+	if err := group.Debit(0); err != nil { // the launcher before may have lowered the limit
+		return err
+	}
+	return group.Thaw() // and it may have been killed in unmount
 }
 
 // findInit opens PID 1 and then makes sure that it is the one that was meant: a pidfd

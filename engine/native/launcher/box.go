@@ -46,6 +46,7 @@ type box struct {
 	ns        mounts.NS     //
 	reaped    chan struct{} // closed when PID 1 has been waited for
 
+	wave     place      // among the boxes that end with this process
 	service  bool       // the box outlives the launcher
 	limiting sync.Mutex // before saving: who changes limits
 	freezing sync.Mutex // who stops the box for a moment
@@ -56,6 +57,8 @@ type box struct {
 	slots   map[string]*cgroups.Slot
 	mounted map[string]mounted  // by target
 	userNS  map[string]*os.File // by id map
+	leaving int                 // slots of takeSlot that are not gone yet
+	outside heldOutside
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 
@@ -80,18 +83,25 @@ func (b *box) leave() { b.users.Done() }
 // destroy ends the box and removes all that belongs to it. It goes on after a
 // failure, and reports all of them.
 func (b *box) destroy() error {
-	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
-	defer cancel()
 	b.mu.Lock()
 	b.removed = true
 	b.mu.Unlock()
 	b.end()
+	_ = endings.take(context.Background()) // there will be a turn: each is given back in time
+	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
+	defer cancel()
 	err := b.kill() // first: what follows may wait for others
+	ended := b.awaitEnd(ctx)
+	endings.give()
 	b.users.Wait()
-	if err := errors.Join(err, b.destroyParts(ctx)); err != nil {
+	if ended == nil && b.container != nil {
+		ended = b.container.Destroy()
+	}
+	if err := errors.Join(err, ended, b.destroyParts(ctx)); err != nil {
 		// The directory and the lease stay: the next launcher sweeps again.
 		return fmt.Errorf("removing box %q: %w", b.id, err)
 	}
+	b.wave.leave()
 	return b.forget()
 }
 
@@ -122,9 +132,9 @@ func (b *box) kill() (err error) {
 // adopted says that another launcher made the box.
 func (b *box) adopted() bool { return b.process == nil && b.pidfd != nil }
 
-// destroyParts waits for the end of the box and takes apart what it was made of.
+// destroyParts takes apart what the box was made of.
 func (b *box) destroyParts(ctx context.Context) error {
-	errs := []error{b.destroyContainer(ctx), b.destroySlots()}
+	errs := []error{b.destroySlots()}
 	if b.group != nil {
 		b.watcher.Remove(b.group) // a nil Watcher is fine
 		errs = append(errs, b.group.Remove(ctx))
@@ -151,30 +161,24 @@ func (b *box) forget() error {
 	return errors.Join(errs...)
 }
 
-// destroyContainer waits until PID 1, which was killed, has been reaped.
-func (b *box) destroyContainer(ctx context.Context) error {
-	if b.adopted() {
-		return b.awaitEnd(ctx)
-	}
-	if b.container == nil {
-		return nil
-	}
-	if b.reaped != nil {
+// awaitEnd waits for the end of PID 1, which was killed: until it has been reaped, where it
+// is a child.
+func (b *box) awaitEnd(ctx context.Context) error {
+	switch {
+	case b.reaped != nil:
 		select {
 		case <-b.reaped:
+			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
 		}
-	}
-	return b.container.Destroy()
-}
-
-// awaitEnd waits for the end of a PID 1 that is not a child.
-func (b *box) awaitEnd(ctx context.Context) error {
-	for ctx.Err() == nil {
-		if ended, err := linux.HasExited(b.pidfd, time.Second); ended || err != nil {
-			return err
+	case b.adopted():
+		for ctx.Err() == nil {
+			if ended, err := linux.HasExited(b.pidfd, time.Second); ended || err != nil {
+				return err
+			}
 		}
+	default:
+		return nil
 	}
 	return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
 }

@@ -69,6 +69,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	defer linux.CloseAll(home)
 	m := wire.InitMsg{
 		Lifeline:  !b.service,
+		Linger:    b.wave.linger(),
 		Policy:    l.policy,
 		HomeTasks: uint32(len(home)),
 		Spawners:  cgroups.SpawnerThreads,

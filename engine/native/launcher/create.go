@@ -29,6 +29,9 @@ func (l *Launcher) create(spec engine.Spec) (*box, error) {
 		service: l.service != nil,
 	}
 	b.init()
+	if !b.service {
+		b.wave = l.waves.take()
+	}
 	if b.id == "" {
 		b.id = "box-" + strings.ToLower(rand.Text())
 	}
@@ -48,6 +51,7 @@ func (b *box) init() {
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
 	b.userNS = map[string]*os.File{}
+	b.outside.killed = map[string]struct{}{}
 	b.life, b.end = context.WithCancel(context.Background())
 }
 

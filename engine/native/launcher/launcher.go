@@ -41,6 +41,7 @@ type Launcher struct {
 	storage  *storage // nil without a data directory
 	policy   []byte   // seccomp program of agents
 	networks *networks
+	waves    waves // of boxes that end with this launcher
 	creating chan struct{}
 	budget   *budget // of requests
 	// generation counts the launchers of an instance: the numbers of slots begin with
@@ -56,6 +57,9 @@ type Launcher struct {
 	undead atomic.Bool
 
 	requests sync.WaitGroup
+
+	watching    sync.WaitGroup // watchOutside
+	stopOutside chan struct{}  // closed to end it; nil before it began
 }
 
 // quietLibcontainer leaves its reports to the errors that it returns, and starts its init
@@ -171,10 +175,17 @@ func (l *Launcher) openHost(stateDir string) error {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()
-	if err := l.hideCgroups(); err != nil || l.service == nil {
+	if err := l.hideCgroups(); err != nil {
 		return err
 	}
-	return l.openService()
+	if l.service != nil {
+		if err := l.openService(); err != nil {
+			return err
+		}
+	}
+	l.stopOutside = make(chan struct{})
+	l.watching.Go(func() { l.watchOutside(l.stopOutside) })
+	return nil
 }
 
 // hideCgroups shows libcontainer a read-only cgroup2 and nothing else, so that it
@@ -265,6 +276,10 @@ func (l *Launcher) close() error {
 		return nil
 	}
 	l.requests.Wait()
+	if l.stopOutside != nil {
+		close(l.stopOutside)
+		l.watching.Wait()
+	}
 	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll())

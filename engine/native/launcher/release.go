@@ -21,7 +21,7 @@ func (l *Launcher) release(b *box, name string) {
 	cancel()
 	if s.Remove(now) == nil {
 		b.unmark(name)
-		b.dropping.Done()
+		b.dropped()
 		return
 	}
 	go b.dropSlot(s)
@@ -37,12 +37,22 @@ func (b *box) takeSlot(name string) *cgroups.Slot {
 		return nil
 	}
 	delete(b.slots, name)
+	delete(b.outside.killed, name)
+	b.leaving++
 	b.dropping.Add(1)
 	return s
 }
 
+// dropped says that a slot of takeSlot is gone, or the box is ending.
+func (b *box) dropped() {
+	b.mu.Lock()
+	b.leaving--
+	b.mu.Unlock()
+	b.dropping.Done()
+}
+
 func (b *box) dropSlot(s *cgroups.Slot) {
-	defer b.dropping.Done()
+	defer b.dropped()
 	if s.WaitEmpty(b.life) != nil {
 		_ = s.Close() // the box ends, and its cgroups with it
 		return

@@ -88,6 +88,8 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return nil, nil, l.handleKeep(r)
 	case rpc.TypePTY:
 		return l.handlePTY(r)
+	case rpc.TypeOutside:
+		return l.handleOutside(r)
 	case rpc.TypeConnect:
 		return l.handleConnect(r)
 	}

@@ -164,6 +164,10 @@ func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 		return err
 	}
 	defer group.Close()
+	if err := endings.take(ctx); err != nil {
+		return err
+	}
+	defer endings.give()
 	if err := group.Kill(); err != nil {
 		return err
 	}

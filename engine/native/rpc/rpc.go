@@ -10,7 +10,7 @@
 //	  | <- Reply    names, fds: dir, tasks…, stats…  |
 //	  | -- Kill     box, slot, signal -------------> |
 //	  | <- Reply                                     |
-//	  | -- PTY, Update, Remove --------------------> |
+//	  | -- PTY, Update, Outside, Remove -----------> |
 //	  | <- Reply                                     |
 //
 // Requests are answered in any order. The launcher is root and its client need
@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -111,6 +112,25 @@ type Kill struct {
 	ID     string
 	Slot   string
 	Signal int
+}
+
+// TypeOutside is the type of Outside.
+const TypeOutside = 90
+
+// Outside asks what the box has held outside its memory charge during a command that was
+// killed. Age is how long ago the command began.
+type Outside struct {
+	ID   string
+	Slot string
+	Age  time.Duration
+}
+
+// OutsideHeld answers Outside: the bytes that the memory limit was lowered by when something
+// was killed last, or when it was lowered last, 0 for never in that time.
+type OutsideHeld struct {
+	Locks, Sockets int64 `json:",omitempty"`
+	// Killed: the launcher killed the command because of it. The kernel does not count that.
+	Killed bool `json:",omitempty"`
 }
 
 // Connect asks for a further connection to the agent of a box, the one

@@ -1,0 +1,150 @@
+package cgroups
+
+import (
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Debit lowers the memory limit of the box's commands by what the box holds outside its
+// charge, in bytes; 0 lifts the debit. It changes no limit of the box: [Group.Limits] stays,
+// and [Group.Set] takes the debit into account. A box without a memory limit has none.
+//
+// Where the commands then use more than is left, cgroup2 kills at once, as for any lowered
+// memory.max. v1 refuses instead, an [InUseError]: nothing was changed.
+func (g *Group) Debit(bytes int64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	limit := g.limits.normal().Memory
+	if limit < 0 {
+		return nil
+	}
+	t, work, err := g.workMemory()
+	if err != nil {
+		return nil // no memory limit is in force, which was accepted
+	}
+	old := g.debit
+	g.debit = bytes
+	for _, k := range work {
+		k.value = g.lessDebitLocked(limit)
+	}
+	if t.on.v1 {
+		err = apply(work)
+	} else {
+		// Also where the limit stays: a signal may have ended the kernel's loop that kills.
+		err = work[0].set(work[0].value)
+	}
+	if err == nil {
+		return nil
+	}
+	g.debit = old
+	if errors.Is(err, unix.EBUSY) {
+		used, _ := (&knob{dir: t.box, file: "work/memory.usage_in_bytes"}).read()
+		return &InUseError{Want: limit, Usage: used + bytes, Err: err}
+	}
+	return err
+}
+
+// lessDebitLocked is what of a memory limit is left to the commands. The caller holds g.mu.
+func (g *Group) lessDebitLocked(limit int64) int64 {
+	if limit < 0 {
+		return limit
+	}
+	left := max(limit-g.debit, 0)
+	return left - left%int64(os.Getpagesize())
+}
+
+// workMemory returns the knobs of the memory limit of all commands, in the order for raising.
+func (g *Group) workMemory() (*tree, []*knob, error) {
+	if g.v1Tree("memory") == nil {
+		t, err := g.carrier("memory", "memory", "memory.max")
+		if err != nil {
+			return nil, nil, err
+		}
+		return t, []*knob{{dir: t.box, file: "work/memory.max", style: v2Number}}, nil
+	}
+	t, err := g.carrier("memory", "memory", "memory.limit_in_bytes")
+	if err != nil {
+		return nil, nil, err
+	}
+	var knobs []*knob
+	if exists(t.box, "work/memory.memsw.limit_in_bytes") {
+		knobs = append(knobs, &knob{dir: t.box, file: "work/memory.memsw.limit_in_bytes"})
+	}
+	return t, append(knobs, &knob{dir: t.box, file: "work/memory.limit_in_bytes"}), nil
+}
+
+// MemoryUse is how many bytes the commands of the box are charged for, 0 where that is not
+// counted.
+func (g *Group) MemoryUse() (int64, error) {
+	n, err := g.figure("memory", "memory.current", "memory.usage_in_bytes", "")
+	return value(n), ignoreGone(err)
+}
+
+// SocketCharge is how many bytes of socket buffers the commands of the box are charged for:
+// "sock" of memory.stat, or on v1 the usage of memory.kmem.tcp, which UDP counts to as well.
+// It is 0 where the kernel charges none.
+func (g *Group) SocketCharge() (int64, error) {
+	if t := g.v1Tree("memory"); t != nil {
+		n, err := readNumber(t.box, "work/memory.kmem.tcp.usage_in_bytes")
+		return n, ignoreGone(err)
+	}
+	if !g.v2.on.has("memory") {
+		return 0, nil
+	}
+	text, err := linux.ReadFileAt(g.v2.box, "work/memory.stat", maxFile)
+	if err != nil {
+		return 0, ignoreGone(err)
+	}
+	n, err := findNumber(text, "sock")
+	return value(n), err
+}
+
+// PIDs lists the processes of all commands of the box.
+func (g *Group) PIDs() ([]int, error) {
+	slots, err := g.Slots()
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	var all []int
+	for _, slot := range slots {
+		pids, err := readPIDs(g.v2.box, "work/"+slot+"/cgroup.procs")
+		if err != nil && !gone(err) {
+			return nil, err
+		}
+		all = append(all, pids...)
+	}
+	return all, nil
+}
+
+// LargestSlot returns the slot with a live process that is charged for most memory, nil
+// without one.
+func (g *Group) LargestSlot() (*Slot, error) {
+	slots, err := g.Slots()
+	if err != nil {
+		return nil, ignoreGone(err)
+	}
+	t, file := g.treeOf("memory"), "memory.current"
+	if g.v1Tree("memory") != nil {
+		file = "memory.usage_in_bytes"
+	}
+	var largest *Slot
+	most := int64(-1)
+	for _, slot := range slots {
+		pids, err := readPIDs(g.v2.box, "work/"+slot+"/cgroup.procs")
+		if err != nil || len(pids) == 0 {
+			continue // it is gone, or empty
+		}
+		var n int64
+		if t != nil {
+			n, _ = readNumber(t.box, "work/"+slot+"/"+file)
+		}
+		if n > most {
+			largest, most = &Slot{Name: slot, group: g}, n
+		}
+	}
+	return largest, nil
+}

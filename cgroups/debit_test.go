@@ -1,0 +1,85 @@
+package cgroups
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+)
+
+// TestDebit: a debit lowers what is in force and not the limit that was asked for, changes of
+// the limit take it into account, and an adoption lifts it.
+func TestDebit(t *testing.T) {
+	b := newBox(t, Limits{Memory: 64 * mib})
+	inForce := func(want int64) {
+		t.Helper()
+		if m, _, _ := b.inForce(t); m != want {
+			t.Errorf("%d MiB in force, want %d", m/mib, want/mib)
+		}
+	}
+	wanted := b.Limits()
+	check(t, b.Debit(24*mib))
+	inForce(40 * mib)
+	if b.Limits() != wanted {
+		t.Errorf("Limits() is %+v, want %+v", b.Limits(), wanted)
+	}
+	check(t, b.Set(Limits{Memory: 96 * mib}))
+	inForce(72 * mib)
+	check(t, b.Set(Limits{Memory: 32 * mib}))
+	inForce(8 * mib)
+	check(t, b.Debit(48*mib)) // more than the limit
+	inForce(0)
+	check(t, b.Set(Limits{Memory: Unlimited}))
+	inForce(Unlimited)
+	check(t, b.Debit(1*mib)) // of nothing
+	inForce(Unlimited)
+	check(t, b.Set(Limits{Memory: 64 * mib}))
+	check(t, b.Debit(0))
+	inForce(64 * mib)
+
+	check(t, b.Debit(24*mib))
+	adopted, err := b.host.Adopt(b.ID, Owner{}, wanted)
+	check(t, err)
+	check(t, adopted.Debit(0))
+	inForce(64 * mib)
+	check(t, adopted.Close())
+}
+
+// TestDebitBelowUse: what does not fit any more is killed on cgroup2, and on v1 is an error
+// with what there is to kill.
+func TestDebitBelowUse(t *testing.T) {
+	b := newBox(t, Limits{Memory: 128 * mib})
+	small, _ := b.slot(t)
+	b.start(t, small, "hog", fmt.Sprint(4*mib)).line(t)
+	large, stats := b.slot(t)
+	hog := b.start(t, large, "hog", fmt.Sprint(64*mib))
+	hog.line(t)
+	if s, err := b.LargestSlot(); err != nil || s == nil || s.Name != large.Name {
+		t.Errorf("the largest slot: %+v, %v", s, err)
+	}
+	if pids, err := b.PIDs(); err != nil || len(pids) != 2 {
+		t.Errorf("processes %v, %v", pids, err)
+	}
+	err := b.Debit(96 * mib)
+	if b.v1Tree("memory") == nil {
+		check(t, err)
+		if sig := hog.wait(t); sig != syscall.SIGKILL {
+			t.Errorf("the hog ended by %v", sig)
+		}
+		if use, err := stats.Read(); err != nil || orMinus(use.OOMKills) < 1 {
+			t.Errorf("%s, %v: want an OOM kill", use, err)
+		}
+		return
+	}
+	var inUse *InUseError
+	if !errors.As(err, &inUse) || inUse.Usage < 160*mib || inUse.Want != 128*mib {
+		t.Errorf("a debit of what is in use: %v", err)
+	}
+	if m, _, _ := b.inForce(t); m != 128*mib {
+		t.Errorf("%d MiB in force", m/mib)
+	}
+	check(t, b.Debit(32*mib))
+	if m, _, _ := b.inForce(t); m != 96*mib {
+		t.Errorf("%d MiB in force after a smaller debit", m/mib)
+	}
+}

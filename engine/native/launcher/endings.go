@@ -1,0 +1,92 @@
+package launcher
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Each box has a seccomp program, and the end of a box frees it: bpf_prog_free leaves that to
+// one work of the system's workqueue, and the works of a processor wait for one another.
+// The queue runs no more than a number of works of a processor at a time (WQ_DFL_ACTIVE in
+// include/linux/workqueue.h: 256, or 1,024 since Linux 6.9); with so many that wait, the
+// kernel has none left for what they wait for. So boxes end a few at a time.
+
+const (
+	// maxEnding is how many boxes may be ending at a time: a quarter of the least bound, if
+	// one processor gets all of the works.
+	maxEnding = 64
+	// freeTime is how long after the end of PID 1 its program counts: freeing one takes the
+	// kernel some 50 µs, once it comes to it.
+	freeTime = 20 * time.Millisecond
+)
+
+// turns bounds how many boxes are ending.
+type turns chan struct{}
+
+// endings are those of this process.
+var endings = make(turns, maxEnding)
+
+// take waits for a turn to end a box. The caller gives it back when PID 1 has ended, or when
+// it waits for that no longer.
+func (t turns) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("waiting for the end of other boxes: %w", context.Cause(ctx))
+	}
+}
+
+// give does not wait: the turn is free a moment later.
+func (t turns) give() { time.AfterFunc(freeTime, func() { <-t }) }
+
+// When a launcher dies, nobody is left to give turns to the boxes that end with it: they end
+// in waves instead, each lingerTime after the one before. Their commands are dead at once, so
+// nothing is lost by taking long. The kernel takes about 1 ms of a processor to end a box, and
+// 10 ms in an emulated machine; a wave that takes longer meets the next one.
+const (
+	waveSize   = maxEnding / 2
+	lingerTime = 400 * time.Millisecond
+)
+
+// waves places the boxes that end with this process, waveSize in each wave.
+type waves struct {
+	mu    sync.Mutex
+	boxes []int // by wave
+}
+
+// place is that of a box in a wave; zero: none.
+type place struct {
+	of   *waves
+	wave int
+}
+
+// take takes a place in the first wave that has one.
+func (w *waves) take() place {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i := slices.IndexFunc(w.boxes, func(n int) bool { return n < waveSize })
+	if i < 0 {
+		i = len(w.boxes)
+		w.boxes = append(w.boxes, 0)
+	}
+	w.boxes[i]++
+	return place{w, i}
+}
+
+// leave gives the place back, once.
+func (t *place) leave() {
+	if t.of == nil {
+		return
+	}
+	t.of.mu.Lock()
+	defer t.of.mu.Unlock()
+	t.of.boxes[t.wave]--
+	t.of = nil
+}
+
+// linger is how many milliseconds the agent of a box waits when its launcher is gone.
+func (t place) linger() uint32 { return uint32(t.wave) * uint32(lingerTime/time.Millisecond) }

@@ -1,0 +1,249 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine/native/outside"
+	"github.com/boxd/boxd/engine/native/rpc"
+)
+
+// Some memory that commands make the kernel hold is charged to no cgroup, and no rule can
+// refuse it: file locks, for one. The launcher measures it (package outside) and lowers the
+// memory limit of the box by it, so that it counts against the limit after all and the
+// ordinary OOM verdict ends the command. When the box lets go, the limit rises again.
+
+const (
+	// outsideEvery is how often the launcher looks at the memory of the host: one file.
+	outsideEvery = 200 * time.Millisecond
+	// outsideGrowth of the kernel's memory since the last look that found nothing makes it
+	// look into the boxes, and so does outsideRound, because the growth of one thing can
+	// be hidden by the end of another.
+	outsideGrowth = 4 << 20
+	outsideRound  = 10 * time.Second
+	// outsideRest is how many times as long as a look took the launcher rests after it, if it
+	// found nothing new. Else it rests for as long, because what it found can grow fast.
+	outsideRest = 9
+	// outsideLeast is what a box may hold without notice: some 5,000 file locks.
+	outsideLeast = 1 << 20
+)
+
+// heldOutside is what a box holds outside its charge.
+type heldOutside struct {
+	now    outside.Held // that the limit is lowered by
+	last   outside.Held // the last that was not nothing
+	at     time.Time    // of last
+	killed map[string]struct{}
+	busy   atomic.Bool // the limit is being set
+}
+
+// outsideWatch is the launcher's look at the host.
+type outsideWatch struct {
+	meminfo, slabinfo *os.File
+	text              []byte    // room to read them
+	base              int64     // of the kernel's memory; none at 0
+	round             time.Time // of the last look into all boxes
+	lowered           bool      // the limit of a box is
+	changed           bool      // by the last look
+}
+
+// watchOutside runs until stop.
+func (l *Launcher) watchOutside(stop <-chan struct{}) {
+	var w outsideWatch
+	var err, serr error
+	w.meminfo, err = os.Open("/proc/meminfo")
+	w.slabinfo, serr = os.Open("/proc/slabinfo")
+	if err := errors.Join(err, serr); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: watching memory outside the charge of boxes: %v\n", oneLine(err))
+	}
+	defer w.meminfo.Close() // nil files are fine
+	defer w.slabinfo.Close()
+	timer := time.NewTimer(outsideEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-stop:
+			return
+		}
+		began := time.Now()
+		l.lookOutside(&w, began)
+		rest := time.Since(began)
+		if !w.changed {
+			rest *= outsideRest
+		}
+		timer.Reset(max(outsideEvery, rest))
+	}
+}
+
+// lookOutside looks at the host, and into the boxes if there is reason to.
+func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
+	kernel := outside.KernelMemory(w.readAgain(w.meminfo))
+	if w.base == 0 || kernel < w.base {
+		w.base = kernel
+	}
+	all := kernel >= w.base+outsideGrowth || now.Sub(w.round) >= outsideRound
+	if !all && !w.lowered {
+		return
+	}
+	if all {
+		w.base, w.round = kernel, now
+	}
+	boxes := l.boxesToLookInto(all)
+	var locks, size int64
+	if len(boxes) > 0 {
+		locks, size = outside.LockCache(w.readAgain(w.slabinfo))
+		if locks >= 0 && locks*size < outsideLeast {
+			size = 0 // no box can have that many
+		}
+	}
+	w.lowered, w.changed = false, false
+	for _, b := range boxes {
+		if b.enter() {
+			lowered, changed := b.lookOutside(size)
+			w.lowered, w.changed = w.lowered || lowered, w.changed || changed
+			b.leave()
+		}
+	}
+}
+
+// boxesToLookInto are those whose limit is lowered, or all in which a command may run: all
+// commands run in slots of the launcher's.
+func (l *Launcher) boxesToLookInto(all bool) (boxes []*box) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.boxes {
+		b.mu.Lock()
+		if b.outside.now != (outside.Held{}) || all && len(b.slots)+b.leaving > 0 {
+			boxes = append(boxes, b)
+		}
+		b.mu.Unlock()
+	}
+	return boxes
+}
+
+// readAgain reads a file of /proc from its beginning, "" if it cannot be read.
+func (w *outsideWatch) readAgain(f *os.File) string {
+	if w.text == nil {
+		w.text = make([]byte, 128<<10) // slabinfo is the longer one, some 25 KB
+	}
+	n, _ := f.ReadAt(w.text, 0) // of a nil file nothing
+	return string(w.text[:max(n, 0)])
+}
+
+// lookOutside measures what the box holds, and sets its limit. lockSize is 0 if file locks need
+// not be counted. It says whether the limit is lowered, and whether it changes.
+func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
+	limit := b.group.Limits().Memory
+	if limit < 0 {
+		return false, false
+	}
+	b.mu.Lock()
+	old := b.outside.now
+	b.mu.Unlock()
+	held, err := b.holds(limit, lockSize)
+	if err != nil { // the box ends, or the host is short of something: next time
+		return old != outside.Held{}, false
+	}
+	if held.Total() < outsideLeast {
+		held = outside.Held{}
+	}
+	lowered, changed = held != outside.Held{}, held != old
+	// Also where nothing has changed: what still holds on is killed then.
+	if (lowered || changed) && b.outside.busy.CompareAndSwap(false, true) {
+		b.users.Add(1) // the caller is one of them
+		go func() {    // the kernel may have to write pages back first
+			defer b.leave()
+			defer b.outside.busy.Store(false)
+			b.debit(held)
+		}()
+	}
+	return lowered, changed
+}
+
+// holds measures. More than what is left of the limit need not be known exactly.
+func (b *box) holds(limit, lockSize int64) (held outside.Held, err error) {
+	pids, err := b.group.PIDs()
+	if err != nil || len(pids) == 0 {
+		return held, err
+	}
+	used, err := b.group.MemoryUse()
+	if err != nil {
+		return held, err
+	}
+	enough := max(limit-used, 0) + outsideLeast
+	sockets, err := outside.ReadSockets(b.pid, enough)
+	if err != nil {
+		return held, err
+	}
+	if err := b.stillThere(); err != nil {
+		return held, err // the number may be another process's
+	}
+	charge, err := b.group.SocketCharge()
+	if err != nil {
+		return held, err
+	}
+	held.Sockets = sockets.Uncharged(charge)
+	if lockSize > 0 {
+		n, err := outside.CountLocks(pids, enough/lockSize+1)
+		if err != nil {
+			return held, err
+		}
+		held.Locks = n * lockSize
+	}
+	return held, nil
+}
+
+// debit lowers the limit of the box by what it holds, or lifts it again.
+func (b *box) debit(held outside.Held) {
+	b.mu.Lock()
+	b.outside.now = held
+	if held != (outside.Held{}) { // before anything is killed: the client asks after that
+		b.outside.last, b.outside.at = held, time.Now()
+	}
+	b.mu.Unlock()
+	err := b.group.Debit(held.Total())
+	if _, ok := errors.AsType[*cgroups.InUseError](err); ok {
+		// On cgroup2 the kernel has killed, on v1 it refuses.
+		err = b.killLargest()
+	}
+	if err != nil && b.life.Err() == nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: box %q: lowering its memory limit: %v\n", b.id, oneLine(err))
+	}
+}
+
+// killLargest kills the command that is charged for most memory, which the kernel would do.
+func (b *box) killLargest() error {
+	s, err := b.group.LargestSlot()
+	if s == nil || err != nil {
+		return err
+	}
+	b.mu.Lock()
+	if b.slots[s.Name] != nil { // else nobody waits for it any more
+		b.outside.killed[s.Name] = struct{}{}
+	}
+	b.mu.Unlock()
+	b.watcher.Count(b.group, cgroups.MemoryLimit)
+	return s.Kill()
+}
+
+// handleOutside tells why a command was killed.
+func (l *Launcher) handleOutside(r *request) (any, []*os.File, error) {
+	var m rpc.Outside
+	b, err := l.find(r, &m, func() string { return m.ID })
+	if err != nil {
+		return nil, nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var held rpc.OutsideHeld
+	if time.Since(b.outside.at) <= m.Age {
+		held.Locks, held.Sockets = b.outside.last.Locks, b.outside.last.Sockets
+	}
+	_, held.Killed = b.outside.killed[m.Slot]
+	return held, nil, nil
+}

@@ -1,0 +1,212 @@
+package outside
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestHost(t *testing.T) {
+	const meminfo = `MemTotal:       24684092 kB
+MemFree:        22757440 kB
+MemAvailable:   24069300 kB
+Buffers:            8132 kB
+Cached:          1474100 kB
+SwapCached:            0 kB
+AnonPages:         39472 kB
+KReclaimable:     114028 kB
+Slab:             144720 kB
+SUnreclaim:        30692 kB
+HugePages_Total:       0
+`
+	if got := KernelMemory(meminfo); got != 290920<<10 {
+		t.Errorf("kernel memory %d KiB, want 290920", got>>10)
+	}
+	const slabinfo = `slabinfo - version: 2.1
+# name            <active_objs> <num_objs> <objsize> <objperslab> <pagesperslab> : tunables <limit> <batchcount> <sharedfactor> : slabdata <active_slabs> <num_slabs> <sharedavail>
+file_lock_ctx         73     73     56   73    1 : tunables    0    0    0 : slabdata      1      1      0
+file_lock_cache    40003  40005    192   21    1 : tunables    0    0    0 : slabdata   1905   1905      0
+`
+	if locks, size := LockCache(slabinfo); locks != 40003 || size != 192 {
+		t.Errorf("%d locks of %d bytes, want 40003 of 192", locks, size)
+	}
+	if locks, size := LockCache("slabinfo - version: 2.1\n"); locks != -1 || size != 192 {
+		t.Errorf("%d locks of %d bytes without the cache", locks, size)
+	}
+}
+
+// The files are as Linux 6.18 writes them.
+const (
+	tcp = `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode                                                     
+   0: 0100007F:C79F 00000000:0000 0A 00000000:00000002 00:00000000 00000000     0        0 186430 3 00000000fe261061 100 0 0 10 0                    
+   1: 0100007F:C79F 0100007F:8C1C 01 00000010:000003E8 00:00000000 00000000     0        0 186434 1 000000003d464d55 20 4 32 10 -1                   
+   2: 0100007F:8C1C 0100007F:C79F 06 00000000:00000000 03:00001720 00000000     0        0 0 3 000000005e791efe                                      
+   3: 0100007F:C79F 0100007F:8C2A 01 00000000:000003E8 00:00000000 00000000     0        0 0 1 0000000061192ca7 20 4 32 10 -1                        
+   4: 0100007F:C79F 0100007F:8C38 08 00000000:00000001 00:00000000 00000000     0        0 0 1 0000000074941014 20 4 32 10 -1                        
+   5: 0100007F:C7AF 0100007F:8C38 04 00000005:00000000 00:00000000 00000000     0        0 0 1 0000000074941014 20 4 32 10 -1                        
+`
+	udp = `   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode ref pointer drops             
+ 4505: 0100007F:C8B5 0100007F:0009 01 00005160:00000900 00:00000000 00000000     0        0 186435 2 000000003eb9af16 0        
+`
+	netlink = `sk               Eth Pid        Groups   Rmem     Wmem     Dump  Locks    Drops    Inode
+000000007619198e 0   0          00000000 0        0        0     2        0        185696  
+00000000818a52aa 0   18456      00000000 768      256      0     2        0        186436  
+`
+	protocols = `protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de sh ss gs se re bi br ha uh gp em
+PINGv6    1344      0      -1   NI       0   yes  kernel      y  y  y  n  n  y  n  n  y  y  y  y  y  y  n  y  y  n
+TCP       2304      7     160   no     192   yes  kernel      y  y  y  y  y  y  y  y  y  y  y  y  n  y  y  y  y  y
+`
+)
+
+func TestSocketTables(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		add        func(*Sockets, []string, int64)
+		want       Sockets
+	}{
+		// Two wait to be accepted, with 1,001 bytes; one that has been holds 1,016, one that
+		// was closed 5.
+		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021}},
+		{"udp", udp, (*Sockets).addUDP, Sockets{Never: 0x5160, Maybe: 0x900}},
+		{"icmp", udp, (*Sockets).addPing, Sockets{Never: 0x5160 + 0x900}},
+		{"netlink", netlink, (*Sockets).addNetlink, Sockets{Never: 1024}},
+		{"garbage", "a\nb c\n0: 1 2 3\n" + strings.Repeat("x ", 12), (*Sockets).addTCP, Sockets{}},
+		{"nothing", "", (*Sockets).addUDP, Sockets{}},
+	} {
+		var s Sockets
+		if err := s.addTable(strings.NewReader(c.text), table{add: c.add}, 2304, 1<<20); err != nil || s != c.want {
+			t.Errorf("%s: %+v, %v, want %+v", c.name, s, err, c.want)
+		}
+	}
+	if k := parseProtocols(protocols); k["TCP"] != (kind{2304, 7}) || k["PINGv6"] != (kind{1344, 0}) {
+		t.Errorf("protocols: %v", k)
+	}
+	// Reading ends where it is enough.
+	var s Sockets
+	if err := s.addTable(strings.NewReader(tcp), table{add: (*Sockets).addTCP}, 2304, 100); err != nil || s.Never != 2304+1000 {
+		t.Errorf("enough is %+v, %v", s, err)
+	}
+}
+
+// TestUncharged: what is charged is not counted once more.
+func TestUncharged(t *testing.T) {
+	s := Sockets{Never: 10, Maybe: 100}
+	for charge, want := range map[int64]int64{0: 110, 60: 50, 100: 10, 1000: 10} {
+		if got := s.Uncharged(charge); got != want {
+			t.Errorf("with a charge of %d: %d, want %d", charge, got, want)
+		}
+	}
+}
+
+func count(t *testing.T) int64 {
+	t.Helper()
+	n, err := CountLocks([]int{os.Getpid()}, 1<<30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func lock(t *testing.T, f *os.File, cmd int, at int64) {
+	t.Helper()
+	if err := unix.FcntlFlock(f.Fd(), cmd, &unix.Flock_t{Type: unix.F_RDLCK, Start: at, Len: 1}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCountLocks: each lock counts once, by whichever descriptor, file table or process it
+// shows.
+func TestCountLocks(t *testing.T) {
+	if n := count(t); n != 0 {
+		t.Fatalf("%d locks already", n)
+	}
+	path := filepath.Join(t.TempDir(), "x")
+	open := func() *os.File {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		return f
+	}
+	a, b := open(), open()
+	for i := range int64(100) {
+		lock(t, a, unix.F_SETLK, 2*i)
+	}
+	if n := count(t); n != 100 {
+		t.Errorf("%d POSIX locks, want 100", n)
+	}
+	if dup, err := unix.Dup(int(a.Fd())); err != nil {
+		t.Fatal(err)
+	} else {
+		defer unix.Close(dup)
+	}
+	if n := count(t); n != 100 {
+		t.Errorf("%d locks with a duplicate, want 100", n)
+	}
+	// Two open files with the same locks, which show the same text.
+	for i := range int64(10) {
+		lock(t, a, unix.F_OFD_SETLK, 1000+2*i)
+		lock(t, b, unix.F_OFD_SETLK, 1000+2*i)
+	}
+	if n := count(t); n != 120 {
+		t.Errorf("%d locks with those of open files, want 120", n)
+	}
+	if err := unix.Flock(int(b.Fd()), unix.LOCK_SH); err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t); n != 121 {
+		t.Errorf("%d locks with a flock, want 121", n)
+	}
+	if n, err := CountLocks([]int{os.Getpid(), os.Getpid()}, 1<<30); n != 121 || err != nil {
+		t.Errorf("%d locks of a process that is listed twice, %v", n, err)
+	}
+	if n, err := CountLocks([]int{os.Getpid()}, 50); n < 50 || n > 121 || err != nil {
+		t.Errorf("%d locks where 50 are enough, %v", n, err)
+	}
+}
+
+// TestCountLocksOfThread: a thread can have descriptors of its own, which the process does
+// not show.
+func TestCountLocksOfThread(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x")
+	taken, done := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread() // and never unlock it: the thread is of no further use
+		taken <- func() error {
+			if err := unix.Unshare(unix.CLONE_FILES); err != nil {
+				return err
+			}
+			fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT, 0o600)
+			if err != nil {
+				return err
+			}
+			for i := range int64(10) {
+				if err := unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &unix.Flock_t{Type: unix.F_WRLCK, Start: 2 * i, Len: 1}); err != nil {
+					return fmt.Errorf("locking: %w", err)
+				}
+			}
+			return nil
+		}()
+		<-done
+	}()
+	defer close(done)
+	if err := <-taken; err != nil {
+		t.Fatal(err)
+	}
+	if n := count(t); n != 10 {
+		t.Errorf("%d locks of a thread, want 10", n)
+	}
+}
+
+// TestCountLocksOfNobody: processes end.
+func TestCountLocksOfNobody(t *testing.T) {
+	if n, err := CountLocks([]int{1 << 30}, 10); n != 0 || err != nil {
+		t.Errorf("%d locks, %v", n, err)
+	}
+}

@@ -1,0 +1,155 @@
+package outside
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Sockets is what the sockets of a network namespace hold, in bytes.
+type Sockets struct {
+	// Never is what no cgroup is charged for on any kernel: connections that nobody has
+	// accepted (made in a soft interrupt), datagrams that wait to be sent (UDP_CORK), and
+	// all queues of ping and netlink sockets.
+	Never int64
+	// Maybe is what is charged on cgroup v2, and on v1 where memory.kmem.tcp is in use: the
+	// queues of TCP sockets and of received datagrams.
+	Maybe int64
+}
+
+// Uncharged is what the charge for sockets, as the memory cgroup shows it, leaves out.
+func (s Sockets) Uncharged(charge int64) int64 { return s.Never + max(s.Maybe-charge, 0) }
+
+// fewSockets of a kind are not looked at: their queues cannot hold much.
+const fewSockets = 16
+
+// table is one file of /proc/<pid>/net that lists the sockets of a protocol.
+type table struct {
+	protocol, file string
+	add            func(s *Sockets, f []string, size int64)
+}
+
+var tables = []table{
+	{"NETLINK", "netlink", (*Sockets).addNetlink},
+	{"UDP", "udp", (*Sockets).addUDP}, {"UDPv6", "udp6", (*Sockets).addUDP},
+	{"PING", "icmp", (*Sockets).addPing}, {"PINGv6", "icmp6", (*Sockets).addPing},
+	// Last: the kernel goes through the connections of all namespaces, which takes milliseconds.
+	{"TCP", "tcp", (*Sockets).addTCP}, {"TCPv6", "tcp6", (*Sockets).addTCP},
+}
+
+// ReadSockets measures the sockets of the network namespace of process pid. It may stop
+// once Never is enough.
+func ReadSockets(pid int, enough int64) (s Sockets, err error) {
+	dir := fmt.Sprintf("/proc/%d/net/", pid)
+	protocols, err := os.ReadFile(dir + "protocols")
+	if err != nil {
+		return s, fmt.Errorf("counting sockets: %w", err)
+	}
+	kinds := parseProtocols(string(protocols))
+	for _, t := range tables {
+		kind := kinds[t.protocol]
+		if kind.sockets < fewSockets || s.Never >= enough {
+			continue
+		}
+		f, err := os.Open(dir + t.file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // the kernel has no such protocol
+		}
+		if err == nil {
+			err = s.addTable(f, t, kind.size, enough)
+			f.Close()
+		}
+		if err != nil {
+			return s, fmt.Errorf("measuring sockets: %w", err)
+		}
+	}
+	return s, nil
+}
+
+// kind is one line of /proc/<pid>/net/protocols.
+type kind struct{ size, sockets int64 }
+
+// parseProtocols returns how many sockets of each protocol there are, with or without a
+// descriptor, and the bytes of one.
+func parseProtocols(text string) map[string]kind {
+	kinds := map[string]kind{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			continue
+		}
+		var k kind
+		k.size, _ = strconv.ParseInt(f[1], 10, 64)
+		k.sockets, _ = strconv.ParseInt(f[2], 10, 64)
+		kinds[f[0]] = k
+	}
+	return kinds
+}
+
+// addTable adds the sockets of one table.
+func (s *Sockets) addTable(r io.Reader, t table, size, enough int64) error {
+	lines := bufio.NewScanner(r)
+	lines.Scan() // the names of the columns
+	for lines.Scan() && s.Never < enough {
+		if f := strings.Fields(lines.Text()); len(f) >= 10 {
+			t.add(s, f, size)
+		}
+	}
+	return lines.Err()
+}
+
+// queues returns the column tx_queue:rx_queue.
+func queues(f []string) (tx, rx int64) {
+	a, b, _ := strings.Cut(f[4], ":")
+	tx, _ = strconv.ParseInt(a, 16, 64)
+	rx, _ = strconv.ParseInt(b, 16, 64)
+	return tx, rx
+}
+
+// addUDP takes a socket whose queues are shown with all that belongs to the buffers
+// (udp4_format_sock in net/ipv4/udp.c); the received ones include the error queue.
+func (s *Sockets) addUDP(f []string, _ int64) {
+	tx, rx := queues(f)
+	s.Never += tx
+	s.Maybe += rx
+}
+
+func (s *Sockets) addPing(f []string, _ int64) {
+	tx, rx := queues(f)
+	s.Never += tx + rx
+}
+
+func (s *Sockets) addNetlink(f []string, _ int64) {
+	rmem, _ := strconv.ParseInt(f[4], 10, 64)
+	wmem, _ := strconv.ParseInt(f[5], 10, 64)
+	s.Never += rmem + wmem
+}
+
+// The states of TCP, include/net/tcp_states.h, in which the queues are none, or in which a
+// socket without an inode is one that waits to be accepted.
+const (
+	established = "01"
+	synRecv     = "03"
+	timeWait    = "06"
+	closeWait   = "08"
+	listening   = "0A" // rx_queue is the number of connections that wait
+	newSynRecv  = "0C"
+)
+
+// addTCP takes a socket whose queues are shown as bytes of the stream: the buffers are
+// larger.
+func (s *Sockets) addTCP(f []string, size int64) {
+	tx, rx := queues(f)
+	switch state, inode := f[3], f[9]; {
+	case state == synRecv || state == timeWait || state == listening || state == newSynRecv:
+	case inode == "0" && (state == established || state == closeWait):
+		s.Never += size + tx + rx
+	default:
+		s.Maybe += tx + rx
+	}
+}

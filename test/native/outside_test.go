@@ -1,0 +1,206 @@
+package native
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+// takeLocks takes argv[1] POSIX locks of a byte each, 1,000 a file, says so, and holds them.
+const takeLocks = `
+import fcntl, os, struct, sys
+want, files = int(sys.argv[1]), []
+for i in range(want):
+    if i % 1000 == 0: files.append(os.open("/tmp/%d" % (i // 1000), os.O_RDWR | os.O_CREAT))
+    fcntl.fcntl(files[-1], fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, i % 1000 * 2, 1, 0))
+print("taken", flush=True)
+sys.stdin.read()
+`
+
+// cork begins argv[1] datagrams of 60 KB and sends none.
+const cork = `
+import socket, sys
+held = []
+for i in range(int(sys.argv[1])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(("127.0.0.1", 9))
+    try: s.send(bytes(60000), socket.MSG_MORE)
+    except OSError as e: print("refused", e); sys.exit(3)
+    held.append(s)
+print("taken", flush=True)
+sys.stdin.read()
+`
+
+// lockSlab is how many bytes of file locks the host has.
+func lockSlab(t *testing.T) int64 {
+	t.Helper()
+	text, err := os.ReadFile("/proc/slabinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if f := strings.Fields(line); f[0] == "file_lock_cache" {
+			n, _ := strconv.ParseInt(f[1], 10, 64)
+			size, _ := strconv.ParseInt(f[3], 10, 64)
+			return n * size
+		}
+	}
+	t.Skip("the kernel lists no cache of file locks")
+	return 0
+}
+
+// TestOutsideOfCharge: what a box holds and no cgroup is charged for counts against its
+// memory limit, and the verdict says so. Each attacker stops by itself at some 200 MB.
+func TestOutsideOfCharge(t *testing.T) {
+	limit := int64(64 * mib)
+	if testing.Short() {
+		limit = 24 * mib
+	}
+	for _, c := range []struct {
+		name, script, by string
+		n                int
+	}{
+		{"file locks", takeLocks, "file locks", 1_000_000},
+		{"datagrams that nobody sends", cork, "sockets", 1000},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: limit}})
+			cmd := python(c.script, strconv.Itoa(c.n))
+			cmd.Stdin, _ = neverRead(t) // who is not ended stays
+			o := run(t, b, cmd)
+			want(t, o, engine.OOM, 137)
+			if !strings.HasPrefix(o.Limit, engine.FormatSize(limit)+", of which ") || !strings.HasSuffix(o.Limit, " held by "+c.by+" outside its charge") {
+				t.Errorf("limit %q does not name %s", o.Limit, c.by)
+			}
+			if o.Receipt.OOMKills == nil || *o.Receipt.OOMKills < 1 {
+				t.Error("the receipt counts no kill")
+			}
+			if c.by == "file locks" {
+				waitUntil(t, "the locks are gone", func() bool { return lockSlab(t) < 8*mib })
+			}
+			// The limit rises again with the next looks.
+			waitUntil(t, "all of the memory is there again", func() bool {
+				o, err := tryRun(t, b, python("x = bytearray(12 << 20); print('ok')"))
+				return err == nil && o.stdout == "ok\n"
+			})
+		})
+	}
+}
+
+// ordinary is what a program may well do: 200 connections with data under way, a database, and
+// some locks.
+const ordinary = `
+import fcntl, os, socket, sqlite3, struct, sys
+server = socket.create_server(("127.0.0.1", 0), backlog=100)
+held = []
+for i in range(200):
+    a = socket.create_connection(server.getsockname())
+    b, _ = server.accept()
+    a.send(bytes(2000))
+    held += [a, b]
+for i in range(50): held.append(socket.create_connection(server.getsockname()))
+db = sqlite3.connect("/tmp/db")
+db.execute("create table x (n)")
+for i in range(20): db.execute("insert into x values (?)", (i,))
+f = os.open("/tmp/f", os.O_RDWR | os.O_CREAT)
+for i in range(1000): fcntl.fcntl(f, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * i, 1, 0))
+print("ready", flush=True)
+sys.stdin.read()
+db.commit()
+`
+
+// TestOrdinaryBoxIsLeftAlone while the box beside it is ended.
+func TestOrdinaryBoxIsLeftAlone(t *testing.T) {
+	testutil.Long(t)
+	e := start(t)
+	limits := engine.Limits{Memory: 64 * mib}
+	quiet, greedy := create(t, e, engine.Spec{Limits: limits}), create(t, e, engine.Spec{Limits: limits})
+	p, in := beginHolding(t, quiet, python(ordinary), "ready\n")
+	cmd := python(takeLocks, "1000000")
+	cmd.Stdin, _ = neverRead(t)
+	want(t, run(t, greedy, cmd), engine.OOM, 137)
+	if got := limitInForce(t, quiet.ID()); got != 64*mib {
+		t.Errorf("the limit of the other box is %d", got)
+	}
+	in.Close()
+	if r := wait(t, p); r.Verdict != engine.Exited || r.ExitCode != 0 {
+		t.Errorf("the ordinary command: %s, %d, limit %q", r.Verdict, r.ExitCode, r.Limit)
+	}
+}
+
+// TestLimitAfterLauncherDied: a limit that was lowered when the launcher died rises again,
+// and one that was changed meanwhile is the changed one.
+func TestLimitAfterLauncherDied(t *testing.T) {
+	s, dir := newService(t)
+	b := createLive(t, s, engine.Spec{Limits: engine.Limits{Memory: 64 * mib}})
+	p, in := beginHolding(t, b, python(takeLocks, "60000"), "taken\n") // 11 MiB
+	waitUntil(t, "the limit is lowered", func() bool { return limitInForce(t, b.ID()) < 54*mib })
+	update(t, b, engine.Limits{Memory: 80 * mib})
+	if got := limitInForce(t, b.ID()); got > 70*mib || got < 66*mib {
+		t.Errorf("raised by 16 MiB the limit is %d, want some 69 MiB", got)
+	}
+	killLauncher(t, dir)
+	in.Close()
+	if r := wait(t, p); r.ExitCode != 0 {
+		t.Errorf("the command: %s, %d", r.Verdict, r.ExitCode)
+	}
+	waitUntil(t, "the limit is what was asked for", func() bool { return limitInForce(t, b.ID()) == 80*mib })
+}
+
+// beginHolding starts a command that says line, and then holds what it has until its stdin
+// is closed.
+func beginHolding(t *testing.T, b engine.Box, c engine.Command, line string) (engine.Process, *os.File) {
+	t.Helper()
+	stdin, in := neverRead(t)
+	out, stdout, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	defer stdout.Close()
+	c.Stdin, c.Stdout, c.Stderr = stdin, stdout, os.Stderr
+	p := begin(t, b, c)
+	stdout.Close()
+	said := make([]byte, len(line))
+	if _, err := io.ReadFull(out, said); err != nil || string(said) != line {
+		t.Fatalf("it said %q, %v, want %q", said, err, line)
+	}
+	return p, in
+}
+
+// neverRead is a stdin that does not end before the test, unless its other end is closed.
+func neverRead(t *testing.T) (stdin, in *os.File) {
+	t.Helper()
+	stdin, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { stdin.Close(); in.Close() })
+	return stdin, in
+}
+
+// limitInForce is the memory limit of the commands of a box, as the kernel has it.
+func limitInForce(t *testing.T, id string) int64 {
+	t.Helper()
+	for _, pattern := range []string{"/sys/fs/cgroup/boxd/*." + id + "/work/memory.max", "/sys/fs/cgroup/memory/boxd/*." + id + "/work/memory.limit_in_bytes"} {
+		if files, _ := filepath.Glob(pattern); len(files) == 1 {
+			text, err := os.ReadFile(files[0])
+			if err != nil {
+				t.Fatal(err)
+			}
+			n, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n
+		}
+	}
+	t.Fatalf("box %s has no memory limit", id)
+	return 0
+}
