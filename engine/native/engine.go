@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // DefaultStateDir is where launchers keep what must be found again after a
@@ -93,13 +94,28 @@ const (
 	startPatience = time.Second // it has no boxes yet
 	closePatience = 15 * time.Second
 	boxPatience   = 200 * time.Millisecond // more for each of its boxes
+	killPatience  = 5 * time.Second        // after SIGKILL
 )
 
-// endLauncher waits until the launcher has ended.
+// endLauncher waits until the launcher has ended. One that hangs in the kernel is not ended by
+// SIGKILL either: then the error says where it hangs.
 func (e *Engine) endLauncher(patience time.Duration) error {
-	t := time.AfterFunc(patience, func() { _ = e.launcher.Process.Kill() })
-	defer t.Stop()
-	return e.launcher.Wait()
+	ended := make(chan error, 1)
+	go func() { ended <- e.launcher.Wait() }()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(patience):
+	}
+	_ = e.launcher.Process.Kill()
+	select {
+	case err := <-ended:
+		return err
+	case <-time.After(killPatience):
+	}
+	threads, _ := linux.Waits(e.launcher.Process.Pid) // it may have ended just now
+	where, _ := linux.Hanging(threads)
+	return fmt.Errorf("the launcher does not end although it was killed: %v", where)
 }
 
 // ignoreExit drops the exit status of a launcher whose failure is known already.

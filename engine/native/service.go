@@ -168,8 +168,14 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Health implements engine.Service.
+// healthTime bounds the launcher's word about its health. It may build a box before it answers.
+const healthTime = 5 * time.Second
+
+// Health implements engine.Service. If no box was built within the last seconds the launcher
+// builds one and removes it; ask no more often than the answer is needed.
 func (s *Service) Health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
 	_, err := s.link.call(ctx, rpc.TypePing, struct{}{}, nil)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: it does not answer: %w", engine.ErrNoLauncher, err)

@@ -92,7 +92,15 @@ func (k *keeper) passOn() {
 	defer k.mu.Unlock()
 	if k.pid > 0 {
 		_ = unix.Kill(k.pid, unix.SIGTERM) // not waited for yet: the number is its own
+		time.AfterFunc(slowEnd+stallTime, k.giveUp)
 	}
+}
+
+// giveUp ends the keeper of a launcher that hangs in the kernel and so cannot end.
+func (k *keeper) giveUp() {
+	fmt.Fprintln(os.Stderr, "boxd-init: the launcher does not end; its keeper ends without it")
+	_ = os.Remove(filepath.Join(k.options.StateDir, SocketName))
+	os.Exit(1)
 }
 
 // run starts launchers until one ends by request.

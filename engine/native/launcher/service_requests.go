@@ -64,7 +64,9 @@ func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
 func (l *Launcher) list() (list rpc.List, err error) {
 	entries, err := os.ReadDir(l.instance.boxes())
 	for _, e := range entries {
-		list.IDs = append(list.IDs, e.Name())
+		if !l.works.isProbe(e.Name()) {
+			list.IDs = append(list.IDs, e.Name())
+		}
 	}
 	return list, err
 }
@@ -87,7 +89,7 @@ func (l *Launcher) health() error {
 	if _, err := l.cgroups.List(); err != nil {
 		return fmt.Errorf("looking at cgroups: %w", err)
 	}
-	return nil
+	return l.canBuild()
 }
 
 func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
