@@ -25,11 +25,17 @@ func (s *Server) backendName() string {
 
 // backend asks the engine. Without one there is no name.
 func (s *Server) backend(ctx context.Context) backend {
-	if s.o.Health(ctx) != nil {
-		return backend{}
+	b, _ := s.available(ctx)
+	return b
+}
+
+// available is backend, and why there is none.
+func (s *Server) available(ctx context.Context) (backend, error) {
+	if err := s.o.Health(ctx); err != nil {
+		return backend{}, err
 	}
 	name := s.backendName()
-	return backend{&name, true}
+	return backend{&name, true}, nil
 }
 
 // status tells what the workspace has.

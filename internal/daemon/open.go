@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -42,7 +43,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	metrics := api.NewMetrics()
 	d.sessions, err = session.Open(ctx, session.Options{
-		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: filepath.Join(d.dirs.state, "workspaces"), Lock: d.lock,
+		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: d.dirs.workspaces(), Lock: d.lock,
 		Engine: d.service, Storage: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
 		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
 		KeepEnded: c.Sessions.KeepEnded, StopGrace: time.Duration(c.Sessions.StopGrace),
@@ -56,12 +57,32 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Health: d.service.Health, Audit: d.audit, Metrics: metrics,
+		Health: d.health, Audit: d.audit, Metrics: metrics,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
 		Others: d.second.others(c.Langbot.Tenant),
 	})
 	return nil
+}
+
+// healthTime bounds the answer of the launcher: somewhat more than it takes to find out that it
+// cannot build boxes.
+const healthTime = 7 * time.Second
+
+// health is nil if a session could be made now: the launcher can build boxes, and can mount
+// workspaces into them.
+func (d *daemon) health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
+	if err := d.service.Health(ctx); err != nil {
+		return err
+	}
+	dir := d.dirs.workspaces()
+	f, err := d.service.OpenDirectory(ctx, engine.Directory{Path: dir, Within: dir, ReadOnly: true, Mappable: true})
+	if err != nil {
+		return fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
+	}
+	return f.Close()
 }
 
 // connect connects to the launcher service.

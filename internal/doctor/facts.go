@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -33,6 +34,11 @@ type Facts struct {
 	CgroupError error
 	Enforcement []cgroups.Enforcement // only if UID is 0
 
+	// StateDir is where the daemon keeps workspaces, or the nearest directory above it that
+	// exists. WorkspaceError is nil if it can be id-mapped, else as in Features.
+	StateDir       string
+	WorkspaceError error
+
 	InitPath string
 	// InitError is why boxd-init was not found or does not fit; nil if a
 	// launcher answered.
@@ -54,7 +60,8 @@ type Trial struct {
 type Host struct {
 	Version   string
 	InitPath  string
-	InitError error // why there is no InitPath
+	InitError error  // why there is no InitPath
+	StateDir  string // of the daemon
 	NewEngine func(ctx context.Context) (engine.Engine, error)
 }
 
@@ -100,6 +107,8 @@ func Gather(ctx context.Context, h Host) Facts {
 			f.Sysctls[name] = value
 		}
 	}
+	f.StateDir = existing(h.StateDir)
+	f.WorkspaceError = linux.ProbeIDMap(f.StateDir)
 	f.examineCgroups()
 	switch {
 	case f.InitError != nil:
@@ -110,6 +119,18 @@ func Gather(ctx context.Context, h Host) Facts {
 		f.tryBox(ctx, h)
 	}
 	return f
+}
+
+// existing is the nearest directory above a path, or the path itself, that is there.
+func existing(path string) string {
+	path = filepath.Clean("/" + path)
+	for path != "/" {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		path = filepath.Dir(path)
+	}
+	return path
 }
 
 // readLine is the content of a one-line file of procfs, empty if it is not there.

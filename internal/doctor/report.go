@@ -49,7 +49,7 @@ func NewReport(f Facts) Report {
 	for _, need := range needs {
 		r.Checks = append(r.Checks, f.feature(need))
 	}
-	r.Checks = append(r.Checks, f.init(), f.box())
+	r.Checks = append(r.Checks, f.workspaces(), f.init(), f.box())
 	return r
 }
 
@@ -120,6 +120,20 @@ func limit(e cgroups.Enforcement) Check {
 	}
 	if !e.Enforced {
 		c.Status, c.Detail = Degraded, "not enforced: "+e.Note
+	}
+	return c
+}
+
+// workspaces says whether sessions of the daemon can have workspaces there. boxd run needs none.
+func (f Facts) workspaces() Check {
+	c := Check{Name: "workspaces", Status: OK, Detail: f.StateDir + " can be id-mapped into boxes"}
+	switch {
+	case f.WorkspaceError == nil:
+	case certainNo(f.WorkspaceError):
+		c.Status, c.Detail = Degraded, f.WorkspaceError.Error()
+		c.Mend = "put the daemon's state directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3): else its sessions have no workspace and it is not ready"
+	default:
+		c.Status, c.Detail = Unknown, f.WorkspaceError.Error()
 	}
 	return c
 }

@@ -29,6 +29,7 @@ func healthy(change func(*Facts)) Facts {
 			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
 			{Limit: "swap", Enforced: true, By: "cgroup2 memory.swap.max"},
 		},
+		StateDir: "/var/lib/boxd",
 		InitPath: "/usr/libexec/boxd/boxd-init",
 		Box:      Trial{Create: 9 * time.Millisecond, Run: 1500 * time.Microsecond},
 	}
@@ -58,6 +59,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
 				f.Features[feature] = errNo
 			}
+			f.WorkspaceError = errNo
 			f.CgroupMode, f.Enforcement, f.CgroupError = "", nil, errors.New("mounting cgroup2: no such device")
 			f.Box.Error = errors.New("creating box: no such device")
 		},
@@ -67,6 +69,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureUserNS, featureMounts, featureIDMap, featureOverlay} {
 				f.Features[feature] = eperm
 			}
+			f.WorkspaceError = eperm
 		},
 		"no-init": func(f *Facts) {
 			f.InitPath, f.InitError = "", fmt.Errorf("%w: no boxd-init", engine.ErrNoLauncher)
