@@ -52,10 +52,11 @@ const (
 
 const notReady = "managed sandbox isolation is not ready"
 
-// readiness asks the engine and, if it is there, measures.
-func (s *Server) readiness(ctx context.Context, st *settings) readiness {
+// readiness asks the engine and, if it is there, measures. With now the engine is asked even
+// where admission is required and an earlier answer would do.
+func (s *Server) readiness(ctx context.Context, st *settings, now bool) readiness {
 	if policy, invalid := s.book.Policy(); policy.Required {
-		return s.strictReadiness(ctx, st, policy, invalid)
+		return s.strictReadiness(ctx, st, policy, invalid, now)
 	}
 	r := readiness{Mode: modeStandard}
 	var why error
@@ -106,7 +107,7 @@ func (s *Server) Ready(ctx context.Context) (any, bool) {
 	s.mu.Lock()
 	st := s.settingsLocked(s.latest)
 	s.mu.Unlock()
-	r := s.readiness(ctx, st)
+	r := s.readiness(ctx, st, true)
 	r.Resources = s.resources()
 	return r, r.Ready
 }

@@ -67,7 +67,7 @@ func (k *call) health(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
 		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, k.settings())
+	r := k.s.readiness(ctx, k.settings(), true)
 	if !r.Ready {
 		return nil, protocol.Errorf(protocol.Readiness, notReady)
 	}
@@ -79,7 +79,7 @@ func (k *call) backendInfo(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
 		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, k.settings())
+	r := k.s.readiness(ctx, k.settings(), true)
 	return map[string]any{"name": r.Backend.Name, "available": r.Backend.Available, "readiness": r}, nil
 }
 

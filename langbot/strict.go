@@ -25,16 +25,23 @@ type cached struct {
 // deployment relies on, and all of it measured, or nothing runs. What was found out is good
 // for as long as the policy says; in the second half of that time it is found out again
 // beside, so that those who ask often do not wait.
-func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error) readiness {
+//
+// With now, as for who asks for nothing but readiness, it is asked each time whether boxes can be
+// made. A command does without: if its box cannot be made it is told so then. An old "no" is
+// never good: it may have passed.
+func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error, now bool) readiness {
 	age := time.Duration(min(policy.ReadinessCacheSec, longest)) * time.Second
-	// What is cheap to find out is never old: whether boxes can be made. An answer from a time
-	// when it was otherwise is worth nothing now.
-	_, why := s.available(ctx)
 	s.mu.Lock()
 	last := s.strict
+	s.mu.Unlock()
 	old := time.Since(last.at)
-	good := last.of == st && old < age && last.r.Backend.Available == (why == nil)
-	renew := good && old > age/2 && !last.renewing
+	good := last.of == st && old < age && last.r.Backend.Available
+	if good && now {
+		_, why := s.available(ctx)
+		good = why == nil
+	}
+	s.mu.Lock()
+	renew := good && old > age/2 && !s.strict.renewing
 	if renew {
 		s.strict.renewing = true
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/audit"
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -63,26 +62,6 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		Others: d.second.others(c.Langbot.Tenant),
 	})
 	return nil
-}
-
-// healthTime bounds the answer of the launcher: somewhat more than it takes to find out that it
-// cannot build boxes.
-const healthTime = 7 * time.Second
-
-// health is nil if a session could be made now: the launcher can build boxes, and can mount
-// workspaces into them.
-func (d *daemon) health(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTime)
-	defer cancel()
-	if err := d.service.Health(ctx); err != nil {
-		return err
-	}
-	dir := d.dirs.workspaces()
-	f, err := d.service.OpenDirectory(ctx, engine.Directory{Path: dir, Within: dir, ReadOnly: true, Mappable: true})
-	if err != nil {
-		return fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
-	}
-	return f.Close()
 }
 
 // connect connects to the launcher service.
