@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,25 +16,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CatchInit waits for the processes that become PID 1 of the box called id, and freezes the
-// first of them that is wanted: with "agent" one that runs the agent, with "" any. It returns
-// its number, or 0 if the box was faster or done is closed. release lets it go on; it is called
-// with the end of the test at the latest.
+// CatchInit has create make a box, waits for the processes that become PID 1 of it, and freezes
+// the first of them that is wanted: with "agent" one that runs the agent, with "" any. The box is
+// one that is not there yet and that id, a pattern, fits. create returns at once, and a channel
+// that is closed when it has ended. CatchInit returns the number of the process, or 0 if create
+// was faster. release lets the process go on; it is called with the end of the test at the latest.
 //
 // The freezer of cgroup v1 holds it as an uninterruptible sleep does: SIGKILL does not end it.
 // Where there is none it is frozen by cgroup2, which SIGKILL ends.
-func CatchInit(t testing.TB, id, want string, done <-chan struct{}) (pid int, release func()) {
+func CatchInit(t testing.TB, id, want string, create func() (done <-chan struct{})) (pid int, release func()) {
 	t.Helper()
 	RequireRoot(t)
 	f := newFreezer(t)
+	pattern := filepath.Join(mountOf("cgroup2"), "boxd", "*."+id, "init")
+	before, _ := filepath.Glob(pattern)
+	done := create()
 	for {
 		select {
 		case <-done:
 			return 0, f.release
 		default:
 		}
-		dirs, _ := filepath.Glob(filepath.Join(mountOf("cgroup2"), "boxd", "*."+id, "init"))
+		dirs, _ := filepath.Glob(pattern)
 		for _, dir := range dirs {
+			if slices.Contains(before, dir) {
+				continue
+			}
 			for _, pid := range pidsIn(dir) {
 				args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 				if want != "" && !bytes.HasSuffix(args, []byte("\x00"+want+"\x00")) {

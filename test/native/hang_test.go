@@ -28,15 +28,17 @@ func hang(t *testing.T, s *native.Service, id, at string, limit time.Duration) h
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		ended := make(chan error, 1)
 		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			b, err := s.Create(ctx, engine.Spec{ID: id})
-			if err == nil {
-				err = b.Remove(context.Background())
-			}
-			ended <- err
-		}()
-		pid, release := testutil.CatchInit(t, id, at, done)
+		pid, release := testutil.CatchInit(t, id, at, func() <-chan struct{} {
+			go func() {
+				defer close(done)
+				b, err := s.Create(ctx, engine.Spec{ID: id})
+				if err == nil {
+					err = b.Remove(context.Background())
+				}
+				ended <- err
+			}()
+			return done
+		})
 		t.Cleanup(cancel)
 		// It may have been caught too late to be missed.
 		select {

@@ -83,7 +83,7 @@ func (l *Launcher) health() error {
 	if err := unix.Statfs(l.instance.boxes(), &st); err != nil {
 		return fmt.Errorf("state directory %q: %w", l.instance.state, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < minFreeBytes || st.Files > 0 && st.Ffree < minFreeInodes {
+	if free := int64(st.Bavail) * st.Bsize; st.Blocks > 0 && free < minFreeBytes || st.Files > 0 && st.Ffree < minFreeInodes {
 		return fmt.Errorf("state directory %q: its file system is full (%d bytes and %d inodes free)", l.instance.state, free, st.Ffree)
 	}
 	if _, err := l.cgroups.List(); err != nil {
