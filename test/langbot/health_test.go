@@ -66,11 +66,12 @@ func (w *world) healthIsNot(well bool, words []string) string {
 	return ""
 }
 
-// hang has the making of a session's box hang at its agent, and returns what lets it go on.
-func (w *world) hang(id string) (release func(), ended <-chan error) {
+// hang has the making of a session's box hang at its agent, and returns what lets it go on. The
+// client waits for limit.
+func (w *world) hang(id string, limit time.Duration) (release func(), ended <-chan error) {
 	w.t.Helper()
 	for i := range 100 {
-		ctx, cancel := context.WithTimeout(w.t.Context(), promise)
+		ctx, cancel := context.WithTimeout(w.t.Context(), limit)
 		w.t.Cleanup(cancel)
 		result, done := make(chan error, 1), make(chan struct{})
 		pid, release := testutil.CatchInit(w.t, "s-*", "agent", func() <-chan struct{} {
@@ -100,21 +101,23 @@ func (w *world) hang(id string) (release func(), ended <-chan error) {
 func TestHangIsTold(t *testing.T) {
 	w := begin(t)
 	w.wantHealth(true)
-	release, ended := w.hang("hangs")
+	release, ended := w.hang("hangs", patience)
 	w.wantHealth(false, "the agent's start, with its system call filter, has taken", "state ")
 	for _, id := range []string{"a", "b", "c"} {
 		if r, err := w.api.Exec(t.Context(), id, apitypes.ExecRequest{Argv: []string{"true"}, Session: &apitypes.SessionSpec{}}); err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
 			t.Errorf("in another box: %+v, %v", r, err)
 		}
 	}
+	release()
+	if err := <-ended; err != nil {
+		t.Errorf("a create that goes on in time: %v", err)
+	}
+	w.wantHealth(true)
+	// What hangs keeps nobody from ending.
+	release, ended = w.hang("again", 2*time.Second)
 	if err := <-ended; err == nil {
 		t.Error("a session whose box hangs was made")
 	}
-	w.wantHealth(false)
-	release()
-	w.wantHealth(true)
-	// What hangs keeps nobody from ending.
-	release, _ = w.hang("again")
 	if err := w.Stop(); err != nil {
 		t.Error(err)
 	}
