@@ -95,27 +95,34 @@ const (
 	closePatience = 15 * time.Second
 	boxPatience   = 200 * time.Millisecond // more for each of its boxes
 	killPatience  = 5 * time.Second        // after SIGKILL
+	// lingerPatience is how long it may need for its last threads.
+	lingerPatience = time.Second
 )
 
-// endLauncher waits until the launcher has ended. One that hangs in the kernel is not ended by
-// SIGKILL either: then the error says where it hangs.
+// endLauncher waits until the launcher has ended. One with a thread that hangs in the kernel is
+// not waited for: the error says where.
 func (e *Engine) endLauncher(patience time.Duration) error {
 	ended := make(chan error, 1)
 	go func() { ended <- e.launcher.Wait() }()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(patience):
+	look := time.NewTicker(lingerPatience)
+	defer look.Stop()
+	kill, late := time.After(patience), time.After(patience+killPatience)
+	for lingered := false; ; {
+		select {
+		case err := <-ended:
+			return err
+		case <-kill:
+			_ = e.launcher.Process.Kill()
+		case <-late:
+			return fmt.Errorf("the launcher has not ended %v after SIGKILL", killPatience)
+		case <-look.C:
+			thread, lingers := linux.Lingers(e.launcher.Process.Pid)
+			if lingers && lingered {
+				return fmt.Errorf("the launcher has ended but for a thread that hangs in the kernel: %v", thread)
+			}
+			lingered = lingers
+		}
 	}
-	_ = e.launcher.Process.Kill()
-	select {
-	case err := <-ended:
-		return err
-	case <-time.After(killPatience):
-	}
-	threads, _ := linux.Waits(e.launcher.Process.Pid) // it may have ended just now
-	where, _ := linux.Hanging(threads)
-	return fmt.Errorf("the launcher does not end although it was killed: %v", where)
 }
 
 // ignoreExit drops the exit status of a launcher whose failure is known already.

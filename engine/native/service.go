@@ -243,12 +243,21 @@ func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 
 // awaitEnd waits for the end of a process that has been told to end.
 func awaitEnd(ctx context.Context, pidfd *os.File) error {
-	for end := time.Now().Add(endPatience); time.Now().Before(end); {
+	looked, lingered := time.Now(), false
+	for end := looked.Add(endPatience); time.Now().Before(end); {
 		if ended, err := linux.HasExited(pidfd, 50*time.Millisecond); ended || err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if time.Since(looked) >= lingerPatience {
+			looked = time.Now()
+			thread, lingers := linux.Lingers(linux.PidfdPID(pidfd))
+			if lingers && lingered {
+				return fmt.Errorf("stopping launcher: it has ended but for a thread that hangs in the kernel: %v", thread)
+			}
+			lingered = lingers
 		}
 	}
 	return fmt.Errorf("stopping launcher: it has not ended after %v", endPatience)

@@ -93,6 +93,21 @@ func Waits(pid int) ([]Wait, error) {
 	return list, nil
 }
 
+// Lingers says whether a process has ended but for a thread that hangs in the kernel, and which:
+// nobody can wait for it until that thread has ended too. For a moment it is true of each process
+// that ends with several threads.
+func Lingers(pid int) (thread Wait, lingers bool) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // cheap, and mostly enough
+	if end := bytes.LastIndexByte(stat, ')'); err != nil || end < 0 || !bytes.HasPrefix(stat[end:], []byte(") Z")) {
+		return Wait{}, false
+	}
+	threads, err := Waits(pid)
+	if err != nil || len(threads) < 2 {
+		return Wait{}, false
+	}
+	return Hanging(threads[1:])
+}
+
 // Hanging returns the thread of a process that most likely keeps others waiting: one in an
 // uninterruptible sleep, else one that is stopped, else one that waits where healthy threads
 // do not, else the first.

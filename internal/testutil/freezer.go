@@ -17,7 +17,7 @@ import (
 )
 
 // CatchInit has create make a box, waits for the processes that become PID 1 of it, and freezes
-// the first of them that is wanted: with "agent" one that runs the agent, with "" any. The box is
+// the first of them that is wanted: with "agent" one that runs the agent, with "" one before that. The box is
 // one that is not there yet and that id, a pattern, fits. create returns at once, and a channel
 // that is closed when it has ended. CatchInit returns the number of the process, or 0 if create
 // was faster. release lets the process go on; it is called with the end of the test at the latest.
@@ -43,13 +43,17 @@ func CatchInit(t testing.TB, id, want string, create func() (done <-chan struct{
 				continue
 			}
 			for _, pid := range pidsIn(dir) {
-				args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-				if want != "" && !bytes.HasSuffix(args, []byte("\x00"+want+"\x00")) {
+				if want == "agent" && !runsAgent(pid) {
 					continue
 				}
-				if f.freeze(dir, pid) {
-					return pid, f.release
+				if !f.freeze(dir, pid) {
+					continue
 				}
+				// One that has its filter has said that it is ready, or is about to.
+				if runsAgent(pid) != (want == "agent") || hasFilter(pid) {
+					return 0, f.release
+				}
+				return pid, f.release
 			}
 		}
 	}
@@ -80,12 +84,38 @@ func newFreezer(t testing.TB) *freezer {
 	return f
 }
 
+// freeze returns when the process does nothing any more; false if it has ended.
 func (f *freezer) freeze(dir string, pid int) bool {
+	state, frozen := dir+"/cgroup.events", "frozen 1"
 	if f.v1 != "" {
-		return os.WriteFile(f.v1+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0) == nil
+		state, frozen = f.v1+"/freezer.state", "FROZEN"
+		if os.WriteFile(f.v1+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0) != nil {
+			return false
+		}
+	} else {
+		f.frozen = append(f.frozen, dir)
+		if os.WriteFile(dir+"/cgroup.freeze", []byte("1"), 0) != nil {
+			return false
+		}
 	}
-	f.frozen = append(f.frozen, dir)
-	return os.WriteFile(dir+"/cgroup.freeze", []byte("1"), 0) == nil
+	for {
+		if text, err := os.ReadFile(state); err != nil || bytes.Contains(text, []byte(frozen)) {
+			return err == nil && (f.v1 == "" || slices.Contains(pidsIn(f.v1), pid))
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// runsAgent says whether a process is the agent, and not what becomes it.
+func runsAgent(pid int) bool {
+	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	return bytes.HasSuffix(args, []byte("\x00agent\x00"))
+}
+
+// hasFilter says whether a process has installed a system call filter.
+func hasFilter(pid int) bool {
+	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	return bytes.Contains(status, []byte("\nSeccomp:\t2"))
 }
 
 func (f *freezer) release() {

@@ -82,15 +82,12 @@ func (w *world) hang(id string, limit time.Duration) (release func(), ended <-ch
 			}()
 			return done
 		})
-		select {
-		case <-time.After(200 * time.Millisecond):
-			if pid != 0 {
-				return release, result
-			}
-			<-done
-		case <-done: // it was caught too late
+		if pid != 0 {
+			return release, result
 		}
 		release()
+		<-done // it was caught too late
+		cancel()
 	}
 	w.t.Fatal("no agent was caught at its start")
 	return nil, nil

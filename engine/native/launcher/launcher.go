@@ -265,6 +265,10 @@ func (l *Launcher) close() error {
 	if l == nil {
 		return nil
 	}
+	if l.instance != nil && l.instance.lock != nil {
+		// With the process it would be held for as long as a thread hangs in the kernel.
+		defer l.instance.lock.Close()
+	}
 	if err := l.drain(); err != nil {
 		return err // the next launcher goes on with, or removes, what is there
 	}
@@ -316,10 +320,6 @@ func (l *Launcher) drain() error {
 			return nil
 		case <-time.After(slowEnd - quickEnd):
 		}
-	}
-	// The lock would be held for as long as a thread hangs that nothing can kill.
-	if l.instance != nil && l.instance.lock != nil {
-		l.instance.lock.Close()
 	}
 	return fmt.Errorf("ending although requests hang: %s", l.works.text())
 }
