@@ -13,8 +13,9 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// healthTimeout bounds how long the engine may take to say how it is.
-const healthTimeout = 2 * time.Second
+// healthTimeout bounds how long the engine may take to say how it is. It may try to build a box
+// first.
+const healthTimeout = 8 * time.Second
 
 // available is nil if the daemon and its engine, whose health is sick, can serve.
 func (s *Server) available(sick error) error {

@@ -114,6 +114,9 @@ type Directory struct {
 	// ReadOnly is the only way to open a directory of the host that belongs to root, for
 	// a client that is not root.
 	ReadOnly bool
+	// Mappable also tries to id-map the directory as for the mount of a box, and fails with
+	// the reason where the kernel cannot: a FieldError.
+	Mappable bool
 }
 
 // Validate checks the shape of d without touching the kernel. Errors are of type

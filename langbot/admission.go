@@ -58,7 +58,7 @@ func (k *call) admit(ctx context.Context) error {
 	if invalid != nil {
 		return invalid
 	}
-	if r := k.s.readiness(ctx, k.settings()); !r.Ready {
+	if r := k.s.readiness(ctx, k.settings(), false); !r.Ready {
 		return protocol.Errorf(protocol.Readiness, "%s (failed checks: %s)", notReady, strings.Join(r.failed(), ", "))
 	}
 	if _, err := k.s.book.Live(k.at); err != nil {

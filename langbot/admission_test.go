@@ -3,6 +3,9 @@ package langbot
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -320,7 +323,7 @@ func TestStandardReadiness(t *testing.T) {
 	}
 	b.host.sick = context.DeadlineExceeded
 	body, ok = b.server.Ready(context.Background())
-	if r := body.(readiness); ok || r.Backend.Name != nil || r.Guarantees["cgroup_v2"].OK {
+	if r := body.(readiness); ok || r.Backend.Name != nil || r.Guarantees["cgroup_v2"].OK || r.Error != context.DeadlineExceeded.Error() {
 		t.Errorf("%+v", r)
 	}
 	if h := b.call("box_health", object{}); h["name"] != nil || h["available"] != false {
@@ -331,6 +334,62 @@ func TestStandardReadiness(t *testing.T) {
 	}
 	if l := b.server.Live().(map[string]any); l["live"] != true {
 		t.Errorf("%v", l)
+	}
+}
+
+// TestReadinessNow: where admission is required, too, a readiness is false as soon as no box can
+// be made, whatever was found out before, says why, and is true again as soon as one can.
+func TestReadinessNow(t *testing.T) {
+	cloud(t, func(b *bench, p *prober) {
+		ready := func() readiness {
+			body, ok := b.server.Ready(context.Background())
+			if r := body.(readiness); r.Ready == ok {
+				return r
+			}
+			t.Errorf("%v, but %+v", ok, body)
+			return readiness{}
+		}
+		sick := func(err error) {
+			b.host.mu.Lock()
+			defer b.host.mu.Unlock()
+			b.host.sick = err
+		}
+		if r := ready(); !r.Ready {
+			t.Fatalf("%+v", r)
+		}
+		sick(errors.New("a step hangs\nin the kernel"))
+		if r := ready(); r.Ready || r.Checks["backend_available"] || !strings.HasSuffix(r.Error, ": a step hangs in the kernel") {
+			t.Errorf("%+v", r)
+		}
+		sick(nil)
+		if r := ready(); !r.Ready {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// TestReadinessOfUnmappable: workspaces that cannot be mounted into boxes are no readiness.
+func TestReadinessOfUnmappable(t *testing.T) {
+	b := open(t, func(o *Options) { o.Prober = &prober{} })
+	if err := os.MkdirAll(b.path("shared/mine"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	b.call("box_init", object{"local": object{"host_root": b.path("shared"), "default_workspace": b.path("shared/mine")}})
+	for _, c := range []struct {
+		err   error
+		ready bool
+	}{{nil, true}, {fs.ErrNotExist, true}, {errors.New("cannot be id-mapped"), false}} {
+		b.host.setHook(func(_ context.Context, op, _ string) error {
+			if op == "map" {
+				return c.err
+			}
+			return nil
+		})
+		body, ok := b.server.Ready(context.Background())
+		r := body.(readiness)
+		if ok != c.ready || r.Checks["workspace_mount"] != c.ready || (r.Error == "cannot be id-mapped") != !c.ready {
+			t.Errorf("%v: %+v", c.err, r)
+		}
 	}
 }
 

@@ -152,9 +152,14 @@ func (h *fakeHost) Volumes(context.Context) (list []engine.VolumeState, err erro
 }
 
 // OpenDirectory knows the host's directories by their own names.
-func (h *fakeHost) OpenDirectory(_ context.Context, d engine.Directory) (*os.File, error) {
+func (h *fakeHost) OpenDirectory(ctx context.Context, d engine.Directory) (*os.File, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
+	}
+	if d.Mappable {
+		if err := h.before(ctx, "map", ""); err != nil {
+			return nil, err
+		}
 	}
 	name := d.Path
 	if d.Volume != "" {

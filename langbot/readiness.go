@@ -1,7 +1,11 @@
 package langbot
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -48,17 +52,33 @@ const (
 
 const notReady = "managed sandbox isolation is not ready"
 
-// readiness asks the engine and, if it is there, measures.
-func (s *Server) readiness(ctx context.Context, st *settings) readiness {
+// readiness asks the engine and, if it is there, measures. With now the engine is asked even
+// where admission is required and an earlier answer would do.
+func (s *Server) readiness(ctx context.Context, st *settings, now bool) readiness {
 	if policy, invalid := s.book.Policy(); policy.Required {
-		return s.strictReadiness(ctx, st, policy, invalid)
+		return s.strictReadiness(ctx, st, policy, invalid, now)
 	}
-	r := readiness{Mode: modeStandard, Backend: readyBackend{backend: s.backend(ctx)}}
-	r.Checks = map[string]bool{"backend_available": r.Backend.Available}
-	r.Ready = r.Backend.Available
+	r := readiness{Mode: modeStandard}
+	var why error
+	r.Backend.backend, why = s.available(ctx)
+	r.Checks = map[string]bool{"backend_available": why == nil}
+	if st.local.within != "" {
+		err := s.checkWorkspaces(ctx, st.local)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil // the first session makes it
+		}
+		r.Checks["workspace_mount"] = err == nil
+		why = cmp.Or(why, err)
+	}
+	if r.Ready = why == nil; why != nil {
+		r.Error = oneLine(why)
+	}
 	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, standardAge))
 	return r
 }
+
+// oneLine is what err says, without line breaks.
+func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // measure is what the host guarantees; without a backend nothing.
 func (s *Server) measure(ctx context.Context, l local, available bool, maxAge time.Duration) attest.Report {
@@ -87,7 +107,7 @@ func (s *Server) Ready(ctx context.Context) (any, bool) {
 	s.mu.Lock()
 	st := s.settingsLocked(s.latest)
 	s.mu.Unlock()
-	r := s.readiness(ctx, st)
+	r := s.readiness(ctx, st, true)
 	r.Resources = s.resources()
 	return r, r.Ready
 }

@@ -25,11 +25,17 @@ func (s *Server) backendName() string {
 
 // backend asks the engine. Without one there is no name.
 func (s *Server) backend(ctx context.Context) backend {
-	if s.o.Health(ctx) != nil {
-		return backend{}
+	b, _ := s.available(ctx)
+	return b
+}
+
+// available is backend, and why there is none.
+func (s *Server) available(ctx context.Context) (backend, error) {
+	if err := s.o.Health(ctx); err != nil {
+		return backend{}, err
 	}
 	name := s.backendName()
-	return backend{&name, true}
+	return backend{&name, true}, nil
 }
 
 // status tells what the workspace has.
@@ -61,7 +67,7 @@ func (k *call) health(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
 		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, k.settings())
+	r := k.s.readiness(ctx, k.settings(), true)
 	if !r.Ready {
 		return nil, protocol.Errorf(protocol.Readiness, notReady)
 	}
@@ -73,7 +79,7 @@ func (k *call) backendInfo(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
 		return k.s.backend(ctx), nil
 	}
-	r := k.s.readiness(ctx, k.settings())
+	r := k.s.readiness(ctx, k.settings(), true)
 	return map[string]any{"name": r.Backend.Name, "available": r.Backend.Available, "readiness": r}, nil
 }
 

@@ -1,7 +1,9 @@
 package langbot
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -23,13 +25,23 @@ type cached struct {
 // deployment relies on, and all of it measured, or nothing runs. What was found out is good
 // for as long as the policy says; in the second half of that time it is found out again
 // beside, so that those who ask often do not wait.
-func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error) readiness {
+//
+// With now, as for who asks for nothing but readiness, it is asked each time whether boxes can be
+// made. A command does without: if its box cannot be made it is told so then. An old "no" is
+// never good: it may have passed.
+func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error, now bool) readiness {
 	age := time.Duration(min(policy.ReadinessCacheSec, longest)) * time.Second
 	s.mu.Lock()
 	last := s.strict
+	s.mu.Unlock()
 	old := time.Since(last.at)
-	good := last.of == st && old < age
-	renew := good && old > age/2 && !last.renewing
+	good := last.of == st && old < age && last.r.Backend.Available
+	if good && now {
+		_, why := s.available(ctx)
+		good = why == nil
+	}
+	s.mu.Lock()
+	renew := good && old > age/2 && !s.strict.renewing
 	if renew {
 		s.strict.renewing = true
 	}
@@ -57,13 +69,16 @@ func (s *Server) findOut(ctx context.Context, st *settings, policy grants.Policy
 
 func (s *Server) strictChecks(ctx context.Context, st *settings, policy grants.Policy, invalid error, age time.Duration) readiness {
 	unsafe := false // there is no switch for that: quotas are measured
-	r := readiness{Mode: modeGrants, Backend: readyBackend{backend: s.backend(ctx)}, Unsafe: &unsafe}
+	r := readiness{Mode: modeGrants, Unsafe: &unsafe}
+	var why error
+	r.Backend.backend, why = s.available(ctx)
 	r.Backend.Details = map[string]any{"implementation": "boxd"}
 	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, age))
+	mounted := s.checkWorkspaces(ctx, st.local)
 	r.Checks = map[string]bool{
 		"configuration":       invalid == nil,
 		"required_backend":    s.backendName() == grants.RequiredBackend,
-		"workspace_mount":     s.workspaceMounted(ctx, st.local),
+		"workspace_mount":     mounted == nil,
 		"backend_available":   r.Backend.Available,
 		"session_cap":         policy.MaxSessions <= 1,
 		"managed_process_cap": policy.MaxManagedProcesses == 0,
@@ -78,6 +93,9 @@ func (s *Server) strictChecks(ctx context.Context, st *settings, policy grants.P
 		r.Error = invalid.Error()
 	case !r.Ready:
 		r.Error = "failed checks: " + strings.Join(failed, ", ")
+		if why := cmp.Or(why, mounted); why != nil {
+			r.Error += ": " + oneLine(why)
+		}
 	}
 	return r
 }
@@ -93,19 +111,24 @@ func (r readiness) failed() (names []string) {
 	return names
 }
 
-// workspaceMounted says whether the directory of shared workspaces is there and can be
-// used. If none is named, boxd keeps the workspaces itself.
-func (s *Server) workspaceMounted(ctx context.Context, l local) bool {
+// checkWorkspaces is nil if the directory of shared workspaces is there and can be mounted into
+// boxes. If none is named, boxd keeps the workspaces itself.
+func (s *Server) checkWorkspaces(ctx context.Context, l local) error {
 	if l.workspace == "" {
-		return true
+		return nil
 	}
 	storage := s.storage()
 	if storage == nil || l.within == "" {
-		return false
+		return errors.New("the directory of shared workspaces is not in a directory that may be mounted from")
 	}
-	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, ReadOnly: true})
+	ctx, cancel := context.WithTimeout(ctx, checkTime)
+	defer cancel()
+	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, ReadOnly: true, Mappable: true})
 	if err != nil {
-		return false
+		return err
 	}
-	return dir.Close() == nil
+	return dir.Close()
 }
+
+// checkTime bounds how long a file system may take to show its directory.
+const checkTime = 5 * time.Second

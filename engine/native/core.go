@@ -37,6 +37,9 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	if spec.ID == "" {
+		spec.ID = randomID() // so that it can be named to the launcher before it is there
+	}
 	spec = spec.WithDefaults()
 	var created rpc.Created
 	files, err := c.link.call(ctx, rpc.TypeCreate, rpc.Create{Spec: spec}, &created)

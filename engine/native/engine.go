@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // DefaultStateDir is where launchers keep what must be found again after a
@@ -93,13 +94,35 @@ const (
 	startPatience = time.Second // it has no boxes yet
 	closePatience = 15 * time.Second
 	boxPatience   = 200 * time.Millisecond // more for each of its boxes
+	killPatience  = 5 * time.Second        // after SIGKILL
+	// lingerPatience is how long it may need for its last threads.
+	lingerPatience = time.Second
 )
 
-// endLauncher waits until the launcher has ended.
+// endLauncher waits until the launcher has ended. One with a thread that hangs in the kernel is
+// not waited for: the error says where.
 func (e *Engine) endLauncher(patience time.Duration) error {
-	t := time.AfterFunc(patience, func() { _ = e.launcher.Process.Kill() })
-	defer t.Stop()
-	return e.launcher.Wait()
+	ended := make(chan error, 1)
+	go func() { ended <- e.launcher.Wait() }()
+	look := time.NewTicker(lingerPatience)
+	defer look.Stop()
+	kill, late := time.After(patience), time.After(patience+killPatience)
+	for lingered := false; ; {
+		select {
+		case err := <-ended:
+			return err
+		case <-kill:
+			_ = e.launcher.Process.Kill()
+		case <-late:
+			return fmt.Errorf("the launcher has not ended %v after SIGKILL", killPatience)
+		case <-look.C:
+			thread, lingers := linux.Lingers(e.launcher.Process.Pid)
+			if lingers && lingered {
+				return fmt.Errorf("the launcher has ended but for a thread that hangs in the kernel: %v", thread)
+			}
+			lingered = lingers
+		}
+	}
 }
 
 // ignoreExit drops the exit status of a launcher whose failure is known already.

@@ -51,6 +51,9 @@ type request struct {
 // launcher needs milliseconds; one that was stopped never answers.
 const requestDeadline = 2 * time.Minute
 
+// askTime is how long before its deadline a request that has no answer is asked after.
+const askTime = 500 * time.Millisecond
+
 // newLink takes ownership of conn.
 func newLink(conn *wire.Conn, o linkOptions) *link {
 	l := &link{
@@ -222,14 +225,9 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 		l.unsent(conn, id)
 		return nil, fmt.Errorf("%w: %w: %w: %w", engine.ErrNoLauncher, errLost, errUnsent, err)
 	}
-	var frame *wire.Frame
-	select {
-	case frame = <-ch:
-	case <-ctx.Done():
-		if l.giveUp(id, r) {
-			return nil, context.Cause(ctx)
-		}
-		frame = <-ch
+	frame, err := l.await(ctx, conn, id, ch, r)
+	if err != nil {
+		return nil, err
 	}
 	if frame == nil { // closed
 		l.mu.Lock()
@@ -237,6 +235,66 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 		return nil, l.lostErrorLocked()
 	}
 	return decodeReply(frame, reply)
+}
+
+// await returns the reply, nil if the connection is lost. If ctx ends first, the error says
+// what the launcher is at: it is asked shortly before.
+func (l *link) await(ctx context.Context, conn *wire.Conn, id uint32, ch chan *wire.Frame, r request) (*wire.Frame, error) {
+	var asked chan *wire.Frame
+	var question uint32
+	at := "the launcher does not answer"
+	end, _ := ctx.Deadline() // there is one: see requestDeadline
+	left := time.Until(end)
+	soon := time.NewTimer(left - min(left/4, askTime))
+	defer soon.Stop()
+	defer func() {
+		if asked != nil {
+			l.giveUp(question, request{})
+		}
+	}()
+	for {
+		select {
+		case frame := <-ch:
+			return frame, nil
+		case <-soon.C:
+			question, asked = l.ask(conn, id)
+		case frame := <-asked:
+			asked = nil
+			var answer rpc.At
+			if frame != nil {
+				if _, err := decodeReply(frame, &answer); err == nil {
+					at = answer.Text
+				}
+			}
+		case <-ctx.Done():
+			if !l.giveUp(id, r) {
+				return <-ch, nil
+			}
+			if r.typ == rpc.TypeCreate && r.box != "" {
+				_ = l.tell(rpc.TypeRemove, rpc.Box{ID: r.box}) // lost, it is an orphan
+			}
+			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+				return nil, fmt.Errorf("%w: %s", context.Cause(ctx), at)
+			}
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// ask asks what request id is at. The channel is nil if that cannot be asked.
+func (l *link) ask(conn *wire.Conn, id uint32) (question uint32, answer chan *wire.Frame) {
+	body, err := json.Marshal(rpc.Where{Request: id})
+	if err != nil {
+		return 0, nil
+	}
+	if question, answer, err = l.register(conn); err != nil {
+		return 0, nil
+	}
+	if conn.Send(rpc.TypeWhere, question, body) != nil {
+		l.unsent(conn, question)
+		return 0, nil
+	}
+	return question, answer
 }
 
 // decodeReply takes the reply out of frame.

@@ -168,8 +168,14 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// Health implements engine.Service.
+// healthTime bounds the launcher's word about its health. It may build a box before it answers.
+const healthTime = 5 * time.Second
+
+// Health implements engine.Service. If no box was built within the last seconds the launcher
+// builds one and removes it; ask no more often than the answer is needed.
 func (s *Service) Health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthTime)
+	defer cancel()
 	_, err := s.link.call(ctx, rpc.TypePing, struct{}{}, nil)
 	if err != nil && ctx.Err() != nil {
 		return fmt.Errorf("%w: it does not answer: %w", engine.ErrNoLauncher, err)
@@ -237,12 +243,21 @@ func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 
 // awaitEnd waits for the end of a process that has been told to end.
 func awaitEnd(ctx context.Context, pidfd *os.File) error {
-	for end := time.Now().Add(endPatience); time.Now().Before(end); {
+	looked, lingered := time.Now(), false
+	for end := looked.Add(endPatience); time.Now().Before(end); {
 		if ended, err := linux.HasExited(pidfd, 50*time.Millisecond); ended || err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
+		}
+		if time.Since(looked) >= lingerPatience {
+			looked = time.Now()
+			thread, lingers := linux.Lingers(linux.PidfdPID(pidfd))
+			if lingers && lingered {
+				return fmt.Errorf("stopping launcher: it has ended but for a thread that hangs in the kernel: %v", thread)
+			}
+			lingered = lingers
 		}
 	}
 	return fmt.Errorf("stopping launcher: it has not ended after %v", endPatience)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
 	"github.com/spf13/cobra"
@@ -49,10 +50,14 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 func (a *App) doctor(asJSON bool, initFlag, stateDir string) error {
 	signals := a.watchSignals()
 	defer signals.stop()
-	host := doctor.Host{Version: a.Version, StateDir: a.stateDir(stateDir)}
+	host := doctor.Host{Version: a.Version, RunDir: a.stateDir(stateDir), StateDir: config.DefaultStateDir}
+	// A configuration that cannot be read is for boxd serve to complain of.
+	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
+		host.StateDir = c.StateDir
+	}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
-		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.StateDir})
+		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir})
 	}
 	report := doctor.NewReport(a.Examine(signals.ctx, host))
 	if err := a.writeReport(report, asJSON); err != nil {

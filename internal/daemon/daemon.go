@@ -59,6 +59,7 @@ type daemon struct {
 	sessions *session.Manager
 	second   second
 	server   *api.Server
+	checked  healthCheck
 }
 
 // Run is the daemon: it returns after SIGTERM or SIGINT once all is closed, or

@@ -70,7 +70,7 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 		return fmt.Errorf("langbot: %w", err)
 	}
 	d.second.server, err = langbot.New(langbot.Options{
-		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.service.Health,
+		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.health,
 		Prober: attest.New(attest.Options{
 			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log,
 			SkillsDir: c.SkillsDir, Within: rootOf(roots, c.SkillsDir), SkillsUnlimited: c.SkillsSize == 0,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -43,14 +44,19 @@ type Facts struct {
 	CgroupError error
 	Enforcement []cgroups.Enforcement // only if UID is 0
 
+	// StateDir is where the daemon keeps workspaces, or the nearest directory above it that
+	// exists. WorkspaceError is nil if it can be id-mapped, else as in Features.
+	StateDir       string
+	WorkspaceError error
+
 	InitPath string
 	// InitError is why boxd-init was not found or does not fit; nil if a
 	// launcher answered.
 	InitError error
 	Box       Trial
 
-	// Leftovers are what launchers have left in StateDir and cannot remove.
-	StateDir  string
+	// Leftovers are what launchers have left in RunDir and cannot remove.
+	RunDir    string
 	Leftovers []*leftover.Record
 }
 
@@ -68,9 +74,10 @@ type Trial struct {
 type Host struct {
 	Version   string
 	InitPath  string
-	InitError error // why there is no InitPath
+	InitError error  // why there is no InitPath
+	StateDir  string // of the daemon
 	NewEngine func(ctx context.Context) (engine.Engine, error)
-	StateDir  string // of launchers
+	RunDir    string // of launchers
 }
 
 // sysctls that can take away what boxes need, and those that are pools of the host.
@@ -125,6 +132,8 @@ func Gather(ctx context.Context, h Host) Facts {
 	if f.UID == 0 {
 		f.HostWide, f.HostWideError = netns.FindHostWide()
 	}
+	f.StateDir = existing(h.StateDir)
+	f.WorkspaceError = linux.ProbeIDMap(f.StateDir)
 	f.examineCgroups()
 	switch {
 	case f.InitError != nil:
@@ -134,9 +143,21 @@ func Gather(ctx context.Context, h Host) Facts {
 	default:
 		f.tryBox(ctx, h)
 	}
-	f.StateDir = h.StateDir
-	f.Leftovers, _ = leftover.List(h.StateDir) // the error is one of the pattern
+	f.RunDir = h.RunDir
+	f.Leftovers, _ = leftover.List(h.RunDir) // the error is one of the pattern
 	return f
+}
+
+// existing is the nearest directory above a path, or the path itself, that is there.
+func existing(path string) string {
+	path = filepath.Clean("/" + path)
+	for path != "/" {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		path = filepath.Dir(path)
+	}
+	return path
 }
 
 // readLine is the content of a one-line file of procfs, empty if it is not there.

@@ -55,7 +55,7 @@ func NewReport(f Facts) Report {
 	}
 	r.Checks = append(r.Checks, f.network())
 	r.Checks = append(r.Checks, f.pools()...)
-	r.Checks = append(r.Checks, f.init(), f.box())
+	r.Checks = append(r.Checks, f.workspaces(), f.init(), f.box())
 	for _, l := range f.Leftovers {
 		r.Checks = append(r.Checks, f.leftover(l))
 	}
@@ -133,6 +133,20 @@ func limit(e cgroups.Enforcement) Check {
 	return c
 }
 
+// workspaces says whether sessions of the daemon can have workspaces there. boxd run needs none.
+func (f Facts) workspaces() Check {
+	c := Check{Name: "workspaces", Status: OK, Detail: f.StateDir + " can be id-mapped into boxes"}
+	switch {
+	case f.WorkspaceError == nil:
+	case certainNo(f.WorkspaceError):
+		c.Status, c.Detail = Degraded, f.WorkspaceError.Error()
+		c.Mend = "put the daemon's state directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3): else its sessions have no workspace and it is not ready"
+	default:
+		c.Status, c.Detail = Unknown, f.WorkspaceError.Error()
+	}
+	return c
+}
+
 func (f Facts) init() Check {
 	switch {
 	case f.InitError != nil:
@@ -170,7 +184,7 @@ func (f Facts) leftover(l *leftover.Record) Check {
 		fmt.Sprintf("%s, of a launcher that was killed, could not be removed in %d tries: %s", l.Instance, l.Tries, strings.Join(reasons, "; ")),
 		fmt.Sprintf("remove what holds it: a process in state D waits for a device or a network file system; EBUSY can be a mount (umount it), "+
 			"EPERM an immutable file (chattr -i). The next launcher from %s on tries again; rm %s makes it try at once",
-			l.Next.UTC().Format(time.RFC3339), leftover.Path(f.StateDir, l.Instance))}
+			l.Next.UTC().Format(time.RFC3339), leftover.Path(f.RunDir, l.Instance))}
 }
 
 // maxLeftovers bounds the boxes of one instance that a report names.

@@ -37,6 +37,7 @@ func healthy(change func(*Facts)) Facts {
 			{Limit: "memory", Enforced: true, By: "cgroup2 memory.max"},
 			{Limit: "swap", Enforced: true, By: "cgroup2 memory.swap.max"},
 		},
+		StateDir: "/var/lib/boxd",
 		InitPath: "/usr/libexec/boxd/boxd-init",
 		Box:      Trial{Create: 9 * time.Millisecond, Run: 1500 * time.Microsecond},
 	}
@@ -74,6 +75,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureMounts, featureIDMap, featureOverlay, featureMemfd} {
 				f.Features[feature] = errNo
 			}
+			f.WorkspaceError = errNo
 			f.CgroupMode, f.Enforcement, f.CgroupError = "", nil, errors.New("mounting cgroup2: no such device")
 			f.Box.Error = errors.New("creating box: no such device")
 		},
@@ -83,6 +85,7 @@ func TestReport(t *testing.T) {
 			for _, feature := range []string{featureUserNS, featureMounts, featureIDMap, featureOverlay} {
 				f.Features[feature] = eperm
 			}
+			f.WorkspaceError = eperm
 		},
 		"no-init": func(f *Facts) {
 			f.InitPath, f.InitError = "", fmt.Errorf("%w: no boxd-init", engine.ErrNoLauncher)
@@ -157,7 +160,7 @@ func TestLeftovers(t *testing.T) {
 		reasons[fmt.Sprintf("b%03d", i)] = fmt.Sprintf("box \"b%03d\": busy", i)
 	}
 	f := healthy(func(f *Facts) {
-		f.StateDir = "/run/boxd"
+		f.RunDir = "/run/boxd"
 		f.Leftovers = []*leftover.Record{{Instance: "run-a", Tries: 3, Reasons: reasons, Next: time.Unix(0, 0)}, {Instance: "run-b", Tries: 1, Reasons: map[string]string{"": "no"}}}
 	})
 	r := NewReport(f)

@@ -2,8 +2,11 @@ package linux
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -60,4 +63,17 @@ func pollExit(fd, milliseconds int) (bool, error) {
 		return err
 	})
 	return fds[0].Revents != 0, os.NewSyscallError("poll", err)
+}
+
+// PidfdPID is the number of the process behind a pidfd, 0 if it has ended and was waited for, or
+// is in a pid namespace that this process does not see (proc_pid_fdinfo(5)).
+func PidfdPID(pidfd *os.File) int {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", pidfd.Fd()))
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, "Pid:"); ok {
+			pid, _ := strconv.Atoi(strings.TrimSpace(value))
+			return max(pid, 0)
+		}
+	}
+	return 0
 }

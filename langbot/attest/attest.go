@@ -56,6 +56,8 @@ type Check struct {
 type Report struct {
 	Checks map[string]Check // by name, all of Names
 	At     time.Time
+	// unmeasured: there was no probe box. It says nothing about the host, only about now.
+	unmeasured bool
 }
 
 // Failed lists the names of the checks that are false, in the order of Names.

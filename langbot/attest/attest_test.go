@@ -342,12 +342,23 @@ func TestOnce(t *testing.T) {
 		if len(f.calls) != 2 { // with a writable root and without one
 			t.Errorf("calls %v", f.calls)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(unmeasuredAge)
 		if r := p.Report(bg, time.Minute); r.At != first.At {
-			t.Error("what is just young enough was measured again")
+			t.Error("what failed a moment ago was tried again")
 		}
 		time.Sleep(time.Second)
 		if r := p.Report(bg, time.Minute); r.At == first.At || len(f.calls) != 4 {
+			t.Error("what could not be measured was not tried again")
+		}
+		delete(f.errs, "create")
+		time.Sleep(unmeasuredAge + time.Second)
+		first = p.Report(bg, time.Minute)
+		time.Sleep(time.Minute)
+		if r := p.Report(bg, time.Minute); r.At != first.At || first.unmeasured {
+			t.Error("what is just young enough was measured again")
+		}
+		time.Sleep(time.Second)
+		if r := p.Report(bg, time.Minute); r.At == first.At {
 			t.Error("what is too old was not measured again")
 		}
 	})

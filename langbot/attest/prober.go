@@ -15,6 +15,9 @@ const (
 	removeTime  = 10 * time.Second
 )
 
+// unmeasuredAge is how long a report counts that could not be measured.
+const unmeasuredAge = 5 * time.Second
+
 // maxKept is how many reports are kept: one server has one or two.
 const maxKept = 16
 
@@ -71,7 +74,11 @@ func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, workspace e
 func (p *Prober) begin(asked time.Time, maxAge time.Duration, workspace engine.Directory) (Report, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if last, ok := p.last[workspace]; ok && (time.Since(last.At) <= maxAge || !last.At.Before(asked)) {
+	last, ok := p.last[workspace]
+	if last.unmeasured {
+		maxAge = min(maxAge, unmeasuredAge)
+	}
+	if ok && (time.Since(last.At) <= maxAge || !last.At.Before(asked)) {
 		return last, nil
 	}
 	if p.closed {
@@ -111,7 +118,7 @@ func (p *Prober) Close() {
 
 // nothing is a report in which all is false.
 func nothing(why string) Report {
-	r := Report{Checks: make(map[string]Check), At: time.Now()}
+	r := Report{Checks: make(map[string]Check), At: time.Now(), unmeasured: true}
 	for _, name := range Names {
 		r.Checks[name] = Check{Reason: why}
 	}

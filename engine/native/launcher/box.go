@@ -29,6 +29,7 @@ type box struct {
 	dir  string // what others must find after a crash
 	// private is for what nobody else needs to see.
 	private string
+	work    *work     // that makes the box; nil for one that was adopted
 	coarse  sync.Once // see coarsen
 
 	lease     *idLease

@@ -4,17 +4,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
-
-// agentDeadline bounds the agent's answer to Init. It is generous because an
-// overloaded host is slow for everybody; nothing hostile runs yet.
-const agentDeadline = 60 * time.Second
 
 // socketName is the agent's listening socket in the box's directory, which the
 // box itself cannot see.
@@ -91,10 +86,9 @@ func (l *Launcher) greetAgent(b *box) error {
 	return b.stillThere()
 }
 
-// awaitReady receives the agent's answer to Init.
+// awaitReady receives the agent's answer to Init. It is bounded by giveUpTime: then the
+// connection is closed.
 func awaitReady(control *wire.Conn) error {
-	timer := time.AfterFunc(agentDeadline, func() { control.Close() })
-	defer timer.Stop()
 	frame, err := control.Receive()
 	if err != nil {
 		return err

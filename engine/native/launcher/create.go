@@ -2,12 +2,10 @@ package launcher
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
@@ -17,33 +15,57 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 )
 
-// create builds a box in which commands can run. On failure nothing is left.
-func (l *Launcher) create(spec engine.Spec) (*box, error) {
+// create builds a box in which commands can run. On failure nothing is left, except of a box
+// that cannot be removed.
+func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
-	spec = spec.WithDefaults()
 	b := &box{
 		id:      spec.ID,
-		spec:    spec,
-		service: l.service != nil,
+		spec:    spec.WithDefaults(),
+		service: l.service != nil && !w.probe,
+		work:    w,
 	}
 	b.init()
 	if !b.service {
 		b.wave = l.waves.take()
-	}
-	if b.id == "" {
-		b.id = "box-" + strings.ToLower(rand.Text())
 	}
 	defer l.networks.prepare()
 	for _, step := range []func(*box) error{
 		l.reserve, l.makeParts, l.startInit, l.furnish, l.verify, l.finish,
 	} {
 		if err := step(b); err != nil {
-			return nil, errors.Join(err, l.discard(b))
+			return nil, errors.Join(err, l.abandon(b, err))
 		}
 	}
+	w.all.noteBuilt()
 	return b, nil
+}
+
+// abandon removes what was made of a box that is not to be. A PID 1 that SIGKILL does not
+// reach, since it hangs in the kernel, is waited for: until it has ended the create counts as
+// hanging.
+func (l *Launcher) abandon(b *box, why error) error {
+	b.work.failed(why)
+	b.work.spare()
+	defer b.work.begin("removing what was made of a box", "", only(b.pid))()
+	err := l.discard(b)
+	if err != nil && b.reaped != nil {
+		<-b.reaped
+		err = l.removeAgain(b.id)
+	}
+	return err
+}
+
+// only is a list of processes with one in it, or none before there is one.
+func only(pid int) func() []int {
+	return func() []int {
+		if pid == 0 {
+			return nil
+		}
+		return []int{pid}
+	}
 }
 
 // init makes what every box has.
@@ -57,10 +79,10 @@ func (b *box) init() {
 
 // finish makes the box one of the service, if there is one.
 func (l *Launcher) finish(b *box) error {
-	if l.service == nil {
+	defer b.work.begin("recording it", "", nil)()
+	if !b.service {
 		return nil
 	}
-	b.spec.ID = b.id
 	if err := b.settle(); err != nil {
 		return err
 	}
@@ -69,6 +91,7 @@ func (l *Launcher) finish(b *box) error {
 
 // reserve takes the box's name on this host and its id range.
 func (l *Launcher) reserve(b *box) error {
+	defer b.work.begin("reserving its name and its ids", "", nil)()
 	dir := filepath.Join(l.instance.boxes(), b.id)
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return fmt.Errorf("reserving box %q: %w", b.id, err)
@@ -91,15 +114,20 @@ func (l *Launcher) reserve(b *box) error {
 func (l *Launcher) makeParts(b *box) error {
 	root := make(chan error, 1)
 	go func() { root <- l.makeRoot(b) }()
-	var err error
+	return errors.Join(l.takeNetwork(b), l.makeCgroups(b), b.makeUserNS(), <-root)
+}
+
+func (l *Launcher) takeNetwork(b *box) (err error) {
+	defer b.work.begin("making its network namespace", "", nil)()
 	b.network, err = l.networks.take()
-	return errors.Join(err, l.makeCgroups(b), b.makeUserNS(), <-root)
+	return err
 }
 
 // makeUserNS makes the user namespace of the box. It belongs to the user of PID 1
 // and not to root, to whom the kernel would charge what all boxes use of inotify,
 // POSIX queues, timers and the like.
 func (b *box) makeUserNS() error {
+	defer b.work.begin("making its user namespace", "", nil)()
 	ids := fmt.Sprintf("0 %d %d", b.lease.Base, idRange)
 	ns, err := linux.NewOwnedUserNS(b.lease.Base+agentID, ids, ids)
 	if err != nil {
@@ -110,6 +138,7 @@ func (b *box) makeUserNS() error {
 }
 
 func (l *Launcher) makeCgroups(b *box) error {
+	defer b.work.begin("making its cgroups", "", nil)()
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
 	group, err := l.cgroups.Create(cgroupName(l.instance.dir, b.id), owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
 	var cannot *cgroups.UnenforceableError
@@ -121,6 +150,7 @@ func (l *Launcher) makeCgroups(b *box) error {
 	}
 	group.NumberFrom(l.generation << slotBits)
 	b.group = group
+	b.work.onRefusal(func() { _ = group.Kill() }) // the init stage, if it hangs
 	return nil
 }
 
@@ -129,6 +159,7 @@ func groupLimits(l engine.Limits, degraded bool) cgroups.Limits {
 }
 
 func (l *Launcher) makeRoot(b *box) error {
+	defer b.work.begin("making its root", "", nil)()
 	o := rootfs.Options{
 		Hostname:  b.spec.Hostname,
 		IDBase:    b.lease.Base,
@@ -179,6 +210,10 @@ func (l *Launcher) startInit(b *box) error {
 	defer home.Close()
 	b.process = agentProcess(agentEnd, home)
 	l.networks.prepare() // while the stage, which keeps one processor busy, is waited for
+	defer b.work.begin("starting its init stage", "", func() []int {
+		pids, _ := cgroups.Processes(home) // all may be gone
+		return pids
+	})()
 	return b.start()
 }
 
@@ -199,6 +234,7 @@ func (b *box) start() error {
 		b.pidfd, err = linux.PidfdOpen(b.pid)
 	}
 	b.reap() // from here on the number may become another's
+	b.work.onRefusal(func() { _ = b.kill() })
 	return err
 }
 
@@ -213,13 +249,17 @@ func (l *Launcher) furnish(b *box) (err error) {
 	}
 	furnished := make(chan error, 1)
 	go func() {
+		done := b.work.begin("hiding its root", "", nil)
 		err := b.root.Hide()
+		done()
 		if err == nil {
 			err = l.attachMounts(b)
 		}
 		furnished <- err
 	}()
+	done := b.work.begin("the agent's start, with its system call filter,", "", only(b.pid))
 	err = l.greetAgent(b)
+	done()
 	return errors.Join(err, <-furnished)
 }
 

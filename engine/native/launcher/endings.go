@@ -44,12 +44,12 @@ func (t turns) take(ctx context.Context) error {
 func (t turns) give() { time.AfterFunc(freeTime, func() { <-t }) }
 
 // When a launcher dies, nobody is left to give turns to the boxes that end with it: they end
-// in waves instead, each lingerTime after the one before. Their commands are dead at once, so
+// in waves instead, each waveTime after the one before. Their commands are dead at once, so
 // nothing is lost by taking long. The kernel takes about 1 ms of a processor to end a box, and
 // 10 ms in an emulated machine; a wave that takes longer meets the next one.
 const (
-	waveSize   = maxEnding / 2
-	lingerTime = 400 * time.Millisecond
+	waveSize = maxEnding / 2
+	waveTime = 400 * time.Millisecond
 )
 
 // waves places the boxes that end with this process, waveSize in each wave.
@@ -89,4 +89,4 @@ func (t *place) leave() {
 }
 
 // linger is how many milliseconds the agent of a box waits when its launcher is gone.
-func (t place) linger() uint32 { return uint32(t.wave) * uint32(lingerTime/time.Millisecond) }
+func (t place) linger() uint32 { return uint32(t.wave) * uint32(waveTime/time.Millisecond) }

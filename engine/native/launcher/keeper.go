@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -93,6 +94,38 @@ func (k *keeper) passOn() {
 	if k.pid > 0 {
 		_ = unix.Kill(k.pid, unix.SIGTERM) // not waited for yet: the number is its own
 	}
+}
+
+// lingerTime is how long a launcher may need for its last threads.
+const lingerTime = time.Second
+
+// watch ends the keeper of a launcher that has ended by request but for a thread that hangs in
+// the kernel: it could not be waited for until the kernel lets the thread go.
+func (k *keeper) watch(pid int) {
+	for lingered := false; ; {
+		time.Sleep(lingerTime)
+		k.mu.Lock()
+		gone := k.pid != pid
+		k.mu.Unlock()
+		if gone {
+			return
+		}
+		thread, lingers := linux.Lingers(pid)
+		if lingers && lingered && exitedWell(pid) {
+			fmt.Fprintf(os.Stderr, "boxd-init: the launcher has ended but for a thread that hangs in the kernel: %v\n", thread)
+			_ = os.Remove(filepath.Join(k.options.StateDir, SocketName))
+			os.Exit(0)
+		}
+		lingered = lingers
+	}
+}
+
+// exitedWell says whether the first thread of a process has ended with status 0: field 52 of
+// /proc/<pid>/stat (proc_pid_stat(5)).
+func exitedWell(pid int) bool {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:])) // from field 3 on
+	return len(fields) >= 50 && fields[49] == "0"
 }
 
 // run starts launchers until one ends by request.
@@ -190,6 +223,7 @@ func (k *keeper) start() (int, error) {
 		return 0, fmt.Errorf("starting launcher: %w", err)
 	}
 	k.pid = pid
+	go k.watch(pid)
 	return pid, nil
 }
 

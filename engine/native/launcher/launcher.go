@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
@@ -44,6 +45,8 @@ type Launcher struct {
 	waves    waves // of boxes that end with this launcher
 	creating chan struct{}
 	budget   *budget // of requests
+	works    *works  // requests under way
+	pulse    pulse   // whether boxes can be built
 	// generation counts the launchers of an instance: the numbers of slots begin with
 	// it, so that none is given out twice.
 	generation int64
@@ -130,6 +133,7 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 		boxes:   map[string]*box{},
 		deny:    append([]string{stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
+		works:   newWorks(),
 		// No more at once than there are processors: with twice as many a hundred boxes are
 		// there 15 % sooner, but commands in others wait 10 to 20 % longer meanwhile.
 		creating: make(chan struct{}, runtime.NumCPU()),
@@ -214,9 +218,10 @@ func (l *Launcher) serve() {
 		}
 		cost := requestCost + len(frame.Body)
 		l.budget.take(cost) // the client waits, and at most one frame more is in memory
+		w := l.works.request(l.client, frame)
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
-			l.answer(l.client, frame)
+			l.answer(w, frame)
 		})
 	}
 }
@@ -275,7 +280,13 @@ func (l *Launcher) close() error {
 	if l == nil {
 		return nil
 	}
-	l.requests.Wait()
+	if l.instance != nil && l.instance.lock != nil {
+		// With the process it would be held for as long as a thread hangs in the kernel.
+		defer l.instance.lock.Close()
+	}
+	if err := l.drain(); err != nil {
+		return err // the next launcher goes on with, or removes, what is there
+	}
 	if l.stopOutside != nil {
 		close(l.stopOutside)
 		l.watching.Wait()
@@ -293,13 +304,43 @@ func (l *Launcher) close() error {
 		errs = append(errs, l.image.Close())
 	}
 	// Otherwise the next launcher finds there what to remove, or to go on with.
-	if l.instance != nil && !l.undead.Load() && (l.service == nil || l.instance.empty()) {
+	if l.instance != nil && !l.undead.Load() && l.works.idle() && (l.service == nil || l.instance.empty()) {
 		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {
 		errs = append(errs, l.cgroups.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// How long the end of a launcher waits for requests under way: those that take milliseconds
+// unless they hang, and those that may take their time.
+const (
+	quickEnd = 10 * time.Second
+	slowEnd  = removeTime + quickEnd
+)
+
+// drain waits for the requests under way, but not for ever for those that hang in the kernel.
+func (l *Launcher) drain() error {
+	l.works.forsake(nil)
+	drained := make(chan struct{})
+	go func() {
+		defer close(drained)
+		l.requests.Wait()
+	}()
+	select {
+	case <-drained:
+		return nil
+	case <-time.After(quickEnd):
+	}
+	if l.works.anySlow() {
+		select {
+		case <-drained:
+			return nil
+		case <-time.After(slowEnd - quickEnd):
+		}
+	}
+	return fmt.Errorf("ending although requests hang: %s", l.works.text())
 }
 
 func (l *Launcher) discardAll() error {

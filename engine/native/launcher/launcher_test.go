@@ -24,7 +24,7 @@ func newTestLauncher(t *testing.T) *Launcher {
 	if err := os.MkdirAll(i.boxes(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	return &Launcher{instance: i, boxes: map[string]*box{}}
+	return &Launcher{instance: i, boxes: map[string]*box{}, works: newWorks()}
 }
 
 func newTestBox(id string) *box {

@@ -18,7 +18,10 @@ import (
 // running one.
 func (l *Launcher) attachMounts(b *box) error {
 	for _, m := range mounts.InOrder(b.spec.Mounts) {
-		if err := l.attach(b, m); err != nil {
+		done := b.work.begin("attaching a mount", "at "+engine.Quote(m.Target), nil)
+		err := l.attach(b, m)
+		done()
+		if err != nil {
 			return err
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"sync/atomic"
+	"time"
 
 	"github.com/boxd/boxd/netns"
 )
@@ -52,10 +53,13 @@ func (n *networks) take() (*os.File, error) {
 	}
 }
 
-// close waits for the one under way.
+// close waits for the one under way, unless that hangs.
 func (n *networks) close() {
-	m := <-n.ready
-	m.ns.Close() // a nil file is fine
+	select {
+	case m := <-n.ready:
+		m.ns.Close() // a nil file is fine
+	case <-time.After(stallTime):
+	}
 }
 
 // makeNetwork makes a namespace and proves that nothing leads out of it.

@@ -1,11 +1,13 @@
 package launcher
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
@@ -19,8 +21,9 @@ import (
 
 // answer carries out one request and replies. Descriptors in a reply are lent to
 // the kernel and closed here.
-func (l *Launcher) answer(client *wire.Conn, frame *wire.Frame) {
-	r := &request{Frame: frame}
+func (l *Launcher) answer(w *work, frame *wire.Frame) {
+	client := w.conn
+	r := &request{Frame: frame, work: w}
 	defer r.done()
 	reply, files, err := l.handle(r)
 	defer linux.CloseAll(files)
@@ -51,10 +54,14 @@ func (l *Launcher) answer(client *wire.Conn, frame *wire.Frame) {
 // may be the box's.
 type request struct {
 	*wire.Frame
-	box *box
+	box  *box
+	work *work
 }
 
 func (r *request) done() {
+	if r.Type != rpc.TypeCreate { // which may go on
+		r.work.end()
+	}
 	if r.box != nil {
 		r.box.leave()
 	}
@@ -63,7 +70,7 @@ func (r *request) done() {
 func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	switch r.Type {
 	case rpc.TypeCreate:
-		return l.handleCreate(r.Body)
+		return l.handleCreate(r.work, r.Body)
 	case rpc.TypeRemove:
 		return nil, nil, l.handleRemove(r.Body)
 	case rpc.TypeUpdate:
@@ -92,6 +99,8 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 		return l.handleOutside(r)
 	case rpc.TypeConnect:
 		return l.handleConnect(r)
+	case rpc.TypeWhere:
+		return l.handleWhere(r)
 	}
 	if l.service != nil {
 		return l.handleService(r)
@@ -114,21 +123,59 @@ func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
 	return b, nil
 }
 
-func (l *Launcher) handleCreate(body []byte) (any, []*os.File, error) {
+// handleCreate answers when the box is there, or its create is refused: because it hangs, or
+// because its client has given up. Then it goes on beside, until what was made is removed.
+func (l *Launcher) handleCreate(w *work, body []byte) (any, []*os.File, error) {
 	var m rpc.Create
 	if err := json.Unmarshal(body, &m); err != nil {
+		w.end()
 		return nil, nil, fmt.Errorf("decoding request: %w", err)
 	}
-	l.creating <- struct{}{}
-	defer func() { <-l.creating }()
-	b, err := l.create(m.Spec)
-	if err != nil {
-		return nil, nil, err
+	if m.Spec.ID == "" {
+		m.Spec.ID = "box-" + strings.ToLower(rand.Text())
 	}
+	w.makes(m.Spec.ID, false)
+	var created rpc.Created
+	var files []*os.File
+	done := make(chan error, 1)
+	go func() {
+		defer w.end()
+		c, f, err := l.createFor(w, m.Spec)
+		if err == nil || w.complete() {
+			created, files = c, f
+			done <- err
+		}
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			return nil, nil, err
+		}
+		return created, files, nil
+	case <-w.refused:
+		return nil, nil, w.why
+	}
+}
+
+// createFor builds a box for a client. It is one of the launcher's boxes once w is complete.
+func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File, error) {
+	if err := w.enter(l.creating); err != nil {
+		return rpc.Created{}, nil, err
+	}
+	defer w.leave()
+	b, err := l.create(w, spec)
+	if err != nil {
+		return rpc.Created{}, nil, err
+	}
+	done := w.begin("handing it over", "", nil)
 	created, files, err := b.handOver(true)
+	done()
+	if err == nil && !w.complete() {
+		err = w.why
+	}
 	if err != nil {
 		linux.CloseAll(files)
-		return nil, nil, errors.Join(err, l.discard(b))
+		return created, nil, errors.Join(err, l.abandon(b, err))
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -203,10 +250,14 @@ func (l *Launcher) handleRemove(body []byte) error {
 	b := l.boxes[m.ID]
 	delete(l.boxes, m.ID)
 	l.mu.Unlock()
-	if b == nil {
-		return l.removeAgain(m.ID) // removed already, most likely
+	if b != nil {
+		return l.discard(b)
 	}
-	return l.discard(b)
+	if w := l.works.creating(m.ID); w != nil {
+		w.refuse("its client has given up")
+		return nil
+	}
+	return l.removeAgain(m.ID) // removed already, most likely
 }
 
 func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
@@ -264,6 +315,15 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 		return nil, fmt.Errorf("command %q of box %q: %w", name, b.id, engine.ErrBoxLost)
 	}
 	return s, nil
+}
+
+// handleWhere tells a client what another request of its is at.
+func (l *Launcher) handleWhere(r *request) (any, []*os.File, error) {
+	var m rpc.Where
+	if err := json.Unmarshal(r.Body, &m); err != nil {
+		return nil, nil, fmt.Errorf("decoding request: %w", err)
+	}
+	return rpc.At{Text: l.works.at(r.work.conn, m.Request)}, nil, nil
 }
 
 // handleConnect opens a further connection to the agent.

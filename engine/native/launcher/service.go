@@ -162,6 +162,7 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 	c.greeted.Store(true)
 	l.service.events.wake()
 	l.serveClient(c)
+	l.works.forsake(c.conn)
 	l.service.leave(c)
 }
 
@@ -250,9 +251,10 @@ func (l *Launcher) serveClient(c *client) {
 		if frame.Type == rpc.TypeCreate {
 			c.creates.Add(1)
 		}
+		w := l.works.request(c.conn, frame)
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
-			l.answer(c.conn, frame)
+			l.answer(w, frame)
 			switch frame.Type {
 			case rpc.TypeCreate:
 				c.creates.Done()

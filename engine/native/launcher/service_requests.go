@@ -64,7 +64,9 @@ func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
 func (l *Launcher) list() (list rpc.List, err error) {
 	entries, err := os.ReadDir(l.instance.boxes())
 	for _, e := range entries {
-		list.IDs = append(list.IDs, e.Name())
+		if !l.works.isProbe(e.Name()) {
+			list.IDs = append(list.IDs, e.Name())
+		}
 	}
 	return list, err
 }
@@ -81,13 +83,13 @@ func (l *Launcher) health() error {
 	if err := unix.Statfs(l.instance.boxes(), &st); err != nil {
 		return fmt.Errorf("state directory %q: %w", l.instance.state, err)
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < minFreeBytes || st.Files > 0 && st.Ffree < minFreeInodes {
+	if free := int64(st.Bavail) * st.Bsize; st.Blocks > 0 && free < minFreeBytes || st.Files > 0 && st.Ffree < minFreeInodes {
 		return fmt.Errorf("state directory %q: its file system is full (%d bytes and %d inodes free)", l.instance.state, free, st.Ffree)
 	}
 	if _, err := l.cgroups.List(); err != nil {
 		return fmt.Errorf("looking at cgroups: %w", err)
 	}
-	return nil
+	return l.canBuild()
 }
 
 func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {

@@ -145,11 +145,31 @@ func (l *Launcher) handleOpenDirectory(body []byte) ([]*os.File, error) {
 		return nil, &engine.FieldError{Field: "directory.path", Value: engine.Quote(m.Directory.Path),
 			Rule: fmt.Sprintf("belongs to root (user %d, group %d): opened for writing it must be another's; chown it, or a directory in it", src.UID, src.GID)}
 	}
+	if m.Directory.Mappable {
+		if err := tryMap(src.Source); err != nil {
+			return nil, err
+		}
+	}
 	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
 	return []*os.File{dir}, nil
+}
+
+// tryMap makes the mount of src that a box would get, and drops it.
+func tryMap(src *mounts.Source) error {
+	owner := mounts.OwnerMap(src.UID, src.GID, idBase, idBase)
+	ns, err := mounts.UserNS(owner)
+	if err != nil {
+		return fmt.Errorf("making id map: %w", err)
+	}
+	defer ns.Close()
+	tree, err := src.Tree(mounts.TreeOptions{ReadOnly: true, Map: owner, UserNS: ns})
+	if err != nil {
+		return fieldError(err)
+	}
+	return tree.Close()
 }
 
 // openDirectory opens, and on request makes, a directory of the host or of a volume.

@@ -13,6 +13,7 @@ import (
 // for, before any command runs: a set-up step that a kernel or a bug turned into
 // a no-op must not go unnoticed.
 func (l *Launcher) verify(b *box) error {
+	defer b.work.begin("verifying it", "", nil)()
 	status, err := readStatus(b.pid)
 	if err != nil {
 		return fmt.Errorf("verifying box: %w", err)

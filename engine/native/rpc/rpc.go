@@ -12,6 +12,8 @@
 //	  | <- Reply                                     |
 //	  | -- PTY, Update, Outside, Remove -----------> |
 //	  | <- Reply                                     |
+//	  | -- Where    id of a request's frame -------> |
+//	  | <- Reply    what it is at                    |
 //
 // Requests are answered in any order. The launcher is root and its client need
 // not be: everything in a request is checked again by the launcher.
@@ -40,6 +42,7 @@ const (
 	TypeKill    = 70
 	TypePTY     = 71
 	TypeConnect = 72
+	TypeWhere   = 86
 )
 
 // Hello is the first frame of a launcher.
@@ -137,6 +140,14 @@ type OutsideHeld struct {
 // descriptor of the reply.
 type Connect struct{ ID string }
 
+// Where asks what another request of the same connection, by the id of its frame, is at: the
+// client has waited long.
+type Where struct{ Request uint32 }
+
+// At answers Where with one line for people: the step, for how long, and who waits where in the
+// kernel.
+type At struct{ Text string }
+
 // PTY asks for a terminal of the box. Descriptors of the reply: master, slave.
 type PTY struct {
 	ID   string
@@ -184,6 +195,7 @@ var kinds = map[string]error{
 	"missing":       ErrMissing,
 	"invalid":       engine.ErrInvalid,
 	"at limit":      engine.ErrAtLimit,
+	"unavailable":   engine.ErrNoLauncher,
 }
 
 // NewError wraps err for the way.

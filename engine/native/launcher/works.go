@@ -1,0 +1,494 @@
+package launcher
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+)
+
+const (
+	// stallTime is how long a create may be at one step before it counts as hanging. A step
+	// takes milliseconds. From then on the create keeps nobody waiting, and Ping reports it.
+	stallTime = 5 * time.Second
+	// giveUpTime is how long it may be at one step before its client gets an error.
+	giveUpTime = 30 * time.Second
+	// maxHanging is how many creates may hang at once. Each holds threads, descriptors and
+	// cgroups of this process; further creates are refused at once.
+	maxHanging = 16
+)
+
+// works are the requests that the launcher is carrying out, and the steps that they are at.
+type works struct {
+	mu      sync.Mutex
+	all     map[*work]struct{}
+	hanging int       // creates that hang
+	built   time.Time // when a box was last built
+}
+
+// work is one request under way. A nil work is never at anything.
+type work struct {
+	all     *works
+	what    string     // it is at before its first step
+	conn    *wire.Conn // of the client; nil: the launcher's own work
+	request uint32     // its frame
+	slow    bool       // it may take longer than a moment
+	// refused is closed once the client of a create waits no longer; why is set before.
+	refused chan struct{}
+
+	// Guarded by all.mu.
+	box      string // that is created; empty for other requests
+	probe    bool   // the box is for nobody, see pulse
+	steps    []*step
+	stalled  int    // how many of them hang
+	release  func() // gives the create's slot back; nil without one
+	forsaken bool   // the client is gone: it is refused as soon as it hangs
+	over     bool   // nothing can refuse it any more
+	why      error
+	failure  error // of the create, while what was made is removed
+
+	killing sync.Mutex
+	killers []func() // each ends processes that the create waits for
+}
+
+// step is something that a work is at.
+type step struct {
+	name   string       // without anything that belongs to a tenant: everybody may read it
+	detail string       // for whoever sent the request; may be empty
+	pids   func() []int // processes that it waits for; nil: it waits in this process
+	since  time.Time
+	timer  *time.Timer
+	hangs  bool
+	done   bool
+}
+
+func newWorks() *works { return &works{all: map[*work]struct{}{}} }
+
+// requestNames say what requests other than creates are at: those that may take longer than
+// a moment, and the others.
+var (
+	slowNames = map[byte]string{
+		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
+		rpc.TypeRemoveVolume: "removing a volume", rpc.TypeLimitDirectory: "limiting a directory",
+	}
+	quickNames = map[byte]string{
+		rpc.TypeUpdate: "changing a box", rpc.TypeSlots: "making cgroups of commands", rpc.TypeKill: "killing a command",
+		rpc.TypePTY: "opening a terminal", rpc.TypeConnect: "connecting to an agent", rpc.TypeAdopt: "adopting a box",
+		rpc.TypeList: "listing boxes", rpc.TypePing: "looking at the host's health", rpc.TypeUsage: "measuring a box",
+		rpc.TypeOpen: "opening cgroups of commands", rpc.TypeKeep: "keeping the cgroup of a process",
+		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",
+	}
+)
+
+// request registers a frame of a client.
+func (a *works) request(conn *wire.Conn, f *wire.Frame) *work {
+	w := &work{conn: conn, request: f.ID, what: "waiting for its turn: as many boxes are being built as there are processors"}
+	if f.Type != rpc.TypeCreate {
+		w.slow = slowNames[f.Type] != ""
+		w.steps = []*step{{name: slowNames[f.Type] + quickNames[f.Type], since: time.Now()}}
+	}
+	return a.add(w)
+}
+
+// add registers a work. Its end is w.end.
+func (a *works) add(w *work) *work {
+	w.all = a
+	w.refused = make(chan struct{})
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.all[w] = struct{}{}
+	return w
+}
+
+// makes says that w is the create of a box.
+func (w *work) makes(box string, probe bool) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.box, w.probe = box, probe
+}
+
+func (w *work) end() {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.over = true
+	delete(w.all.all, w)
+}
+
+// begin says what the work is at; the caller calls the result when that is done. Several
+// steps may be under way at once.
+func (w *work) begin(name, detail string, pids func() []int) (done func()) {
+	if w == nil {
+		return func() {}
+	}
+	s := &step{name: name, detail: detail, pids: pids, since: time.Now()}
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.steps = append(w.steps, s)
+	if w.box != "" {
+		s.timer = time.AfterFunc(stallTime, func() { w.stall(s) })
+	}
+	return func() { w.finish(s) }
+}
+
+func (w *work) finish(s *step) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	s.done = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	for i, other := range w.steps {
+		if other == s {
+			w.steps = append(w.steps[:i], w.steps[i+1:]...)
+			break
+		}
+	}
+	if s.hangs {
+		if w.stalled--; w.stalled == 0 {
+			w.all.hanging--
+		}
+	}
+}
+
+// stall makes w a create that hangs at s. Its slot is free for others.
+func (w *work) stall(s *step) {
+	w.all.mu.Lock()
+	if s.done {
+		w.all.mu.Unlock()
+		return
+	}
+	s.hangs = true
+	if w.stalled++; w.stalled == 1 {
+		w.all.hanging++
+	}
+	w.releaseLocked()
+	late := w.forsaken
+	if !late {
+		s.timer = time.AfterFunc(giveUpTime-stallTime, func() { w.giveUp(s) })
+	}
+	w.all.mu.Unlock()
+	if late {
+		w.giveUp(s)
+	}
+}
+
+func (w *work) releaseLocked() {
+	if w.release != nil {
+		w.release()
+		w.release = nil
+	}
+}
+
+// giveUp refuses the create if it is still at s.
+func (w *work) giveUp(s *step) {
+	text := s.text(true)
+	w.all.mu.Lock()
+	late := s.done
+	w.all.mu.Unlock()
+	if !late {
+		w.refuse(text + ": given up")
+	}
+}
+
+// refuse has the client of a create told why it gets no box, and ends what can be ended. What
+// still comes of the create is removed by whoever carries it out.
+func (w *work) refuse(why string) {
+	w.all.mu.Lock()
+	if w.over {
+		w.all.mu.Unlock()
+		return
+	}
+	w.over = true
+	w.why = unavailable(fmt.Sprintf("box %q: %s", w.box, why))
+	if w.failure != nil {
+		w.why = fmt.Errorf("%w; before: %w", w.why, w.failure)
+	}
+	close(w.refused)
+	w.all.mu.Unlock()
+	go w.kill() // may hang itself
+}
+
+// complete is true if the client still waits for the box: from then on it gets it.
+func (w *work) complete() bool {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	if w.over {
+		return false
+	}
+	w.over = true
+	return true
+}
+
+// onRefusal has fn called when the create is refused, or now if it was. fn ends processes
+// that the create waits for.
+func (w *work) onRefusal(fn func()) {
+	w.killing.Lock()
+	w.killers = append(w.killers, fn)
+	w.killing.Unlock()
+	select {
+	case <-w.refused:
+		w.kill()
+	default:
+	}
+}
+
+func (w *work) kill() {
+	w.killing.Lock()
+	defer w.killing.Unlock()
+	for _, fn := range w.killers {
+		fn()
+	}
+	w.killers = nil
+}
+
+// spare is called before the box is taken apart: nothing is killed by refusing any more.
+func (w *work) spare() {
+	w.killing.Lock()
+	defer w.killing.Unlock()
+	w.killers = nil
+}
+
+// failed notes why there will be no box, for a client that is refused while what was made
+// of it is removed.
+func (w *work) failed(err error) {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.failure = err
+}
+
+// enter waits for one of the slots, of which there are as many as creates may be at work at
+// once. Creates that hang have none.
+func (w *work) enter(slots chan struct{}) error {
+	if err := w.all.full(); err != nil {
+		return err
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-w.refused:
+		return w.why
+	}
+	w.all.mu.Lock()
+	w.release = func() { <-slots }
+	w.all.mu.Unlock()
+	err := w.all.full() // those before may hang by now
+	if err != nil {
+		w.leave()
+	}
+	return err
+}
+
+func (w *work) leave() {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	w.releaseLocked()
+}
+
+// full is the refusal of a create where too many hang.
+func (a *works) full() error {
+	a.mu.Lock()
+	n := a.hanging
+	a.mu.Unlock()
+	if n < maxHanging {
+		return nil
+	}
+	return unavailable(fmt.Sprintf("no further box is tried: %s", a.report()))
+}
+
+// noteBuilt notes that the kernel can build boxes.
+func (a *works) noteBuilt() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.built = time.Now()
+}
+
+func (a *works) builtSince(t time.Time) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.built.After(t)
+}
+
+// creating returns the create of a box that its client may still get, nil if there is none.
+func (a *works) creating(box string) *work {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w := range a.all {
+		if w.box == box && box != "" && !w.over {
+			return w
+		}
+	}
+	return nil
+}
+
+// isProbe says whether a box is none of a client.
+func (a *works) isProbe(box string) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w := range a.all {
+		if w.probe && w.box == box {
+			return true
+		}
+	}
+	return false
+}
+
+// forsake is for a client that is gone, or all with nil: nobody waits for those of its creates
+// that hang.
+func (a *works) forsake(conn *wire.Conn) {
+	a.mu.Lock()
+	var late []*work
+	for w := range a.all {
+		if conn == nil || w.conn == conn {
+			w.forsaken = true
+			if w.stalled > 0 {
+				late = append(late, w)
+			}
+		}
+	}
+	a.mu.Unlock()
+	for _, w := range late {
+		w.refuse("its client is gone")
+	}
+}
+
+// report says at what the creates hang, or "". It names nobody's box and no path.
+func (a *works) report() string {
+	a.mu.Lock()
+	var oldest *step
+	for w := range a.all {
+		for _, s := range w.steps {
+			if s.hangs && (oldest == nil || s.since.Before(oldest.since)) {
+				oldest = s
+			}
+		}
+	}
+	n := a.hanging
+	a.mu.Unlock()
+	switch {
+	case oldest == nil:
+		return ""
+	case n == 1:
+		return "the making of a box hangs: " + oldest.text(false)
+	}
+	return fmt.Sprintf("the making of %d boxes hangs, the first: %s", n, oldest.text(false))
+}
+
+// at says what a client's request is at.
+func (a *works) at(conn *wire.Conn, request uint32) string {
+	a.mu.Lock()
+	var found *work
+	for w := range a.all {
+		if w.conn == conn && w.request == request {
+			found = w
+		}
+	}
+	a.mu.Unlock()
+	if found == nil {
+		return "it has just been answered"
+	}
+	return a.textOf(found)
+}
+
+// textOf says what w is at, for whoever asked for it.
+func (a *works) textOf(w *work) string {
+	a.mu.Lock()
+	var oldest *step
+	for _, s := range w.steps {
+		if oldest == nil || s.since.Before(oldest.since) {
+			oldest = s
+		}
+	}
+	what := w.what
+	a.mu.Unlock()
+	if oldest == nil {
+		return what
+	}
+	return oldest.text(true)
+}
+
+// idle says whether nothing is under way.
+func (a *works) idle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return len(a.all) == 0
+}
+
+// anySlow says whether something is under way that may take its time.
+func (a *works) anySlow() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for w := range a.all {
+		if w.slow {
+			return true
+		}
+	}
+	return false
+}
+
+// text lists what is under way.
+func (a *works) text() string {
+	a.mu.Lock()
+	list := slices.Collect(maps.Keys(a.all))
+	a.mu.Unlock()
+	var texts []string
+	for _, w := range list[:min(len(list), maxNamed)] {
+		texts = append(texts, a.textOf(w))
+	}
+	return fmt.Sprintf("%d, such as %s", len(list), strings.Join(texts, "; "))
+}
+
+// text says what the step is, for how long, and who waits where in the kernel. works.mu is
+// not held: /proc is read.
+func (s *step) text(withDetail bool) string {
+	name := s.name
+	if withDetail && s.detail != "" {
+		name += " " + s.detail
+	}
+	return fmt.Sprintf("%s has taken %.1f s: %s", name, time.Since(s.since).Seconds(), s.where())
+}
+
+// maxNamed is how many threads of this process are named.
+const maxNamed = 3
+
+func (s *step) where() string {
+	if s.pids != nil {
+		var threads []linux.Wait
+		for _, pid := range s.pids() {
+			list, _ := linux.Waits(pid) // it may have ended
+			threads = append(threads, list...)
+		}
+		if w, ok := linux.Hanging(threads); ok {
+			return w.String()
+		}
+		return "there is no process yet"
+	}
+	own, err := linux.Waits(os.Getpid())
+	if err != nil {
+		return err.Error()
+	}
+	var odd []string
+	for _, w := range own {
+		if !w.IsIdle() && len(odd) < maxNamed {
+			odd = append(odd, w.String())
+		}
+	}
+	if len(odd) == 0 {
+		return "no thread of the launcher hangs in the kernel"
+	}
+	return "launcher " + strings.Join(odd, ", ")
+}
+
+// unavailable is the error of a host that cannot build boxes now.
+type unavailable string
+
+func (u unavailable) Error() string { return string(u) }
+
+// Is makes it what a client knows as a launcher that is not available.
+func (u unavailable) Is(target error) bool { return target == engine.ErrNoLauncher }

@@ -1,0 +1,165 @@
+package langbot
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/daemon"
+	"golang.org/x/sys/unix"
+)
+
+// promise is within which time health tells the truth.
+const promise = 10 * time.Second
+
+// wantHealth waits for what all doors say to be as wanted, no longer than promised: well, or
+// ill for a reason with all of words.
+func (w *world) wantHealth(well bool, words ...string) {
+	w.t.Helper()
+	began := time.Now()
+	var wrong string
+	for time.Since(began) < promise {
+		if wrong = w.healthIsNot(well, words); wrong == "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	w.t.Errorf("after %v: %s", time.Since(began), wrong)
+}
+
+// healthIsNot says what is not as wanted.
+func (w *world) healthIsNot(well bool, words []string) string {
+	says := map[string]string{}
+	s, err := w.api.Status(w.t.Context())
+	if err != nil || s.Available != well || s.Engine.OK != well {
+		return fmt.Sprintf("status: %+v, %v", s, err)
+	}
+	says["status"] = s.Reason
+	boxd, _ := testutil.BuildBinaries(w.t)
+	out, err := exec.Command(boxd, "status", "--socket", w.Socket()).CombinedOutput()
+	if (err == nil) != well {
+		return fmt.Sprintf("boxd status: %v: %s", err, out)
+	}
+	says["boxd status"] = string(out)
+	var r struct {
+		Ready bool   `json:"ready"`
+		Error string `json:"error"`
+	}
+	if code := w.get("/readyz", &r); (code == http.StatusOK) != well || r.Ready != well {
+		return fmt.Sprintf("LangBot's readiness: %d, %+v", code, r)
+	}
+	says["LangBot's readiness"] = r.Error
+	for who, text := range says {
+		for _, word := range words {
+			if !strings.Contains(text, word) {
+				return fmt.Sprintf("%s says %q, not %q", who, text, word)
+			}
+		}
+	}
+	return ""
+}
+
+// hang has the making of a session's box hang at its agent, and returns what lets it go on. The
+// client waits for limit.
+func (w *world) hang(id string, limit time.Duration) (release func(), ended <-chan error) {
+	w.t.Helper()
+	for i := range 100 {
+		ctx, cancel := context.WithTimeout(w.t.Context(), limit)
+		w.t.Cleanup(cancel)
+		result, done := make(chan error, 1), make(chan struct{})
+		pid, release := testutil.CatchInit(w.t, "s-*", "agent", func() <-chan struct{} {
+			go func() {
+				defer close(done)
+				_, err := w.api.Ensure(ctx, apitypes.SessionRequest{ID: fmt.Sprint(id, i)})
+				result <- err
+			}()
+			return done
+		})
+		if pid != 0 {
+			return release, result
+		}
+		release()
+		<-done // it was caught too late
+		cancel()
+	}
+	w.t.Fatal("no agent was caught at its start")
+	return nil, nil
+}
+
+// TestHangIsTold: while a box cannot be built, all that say how boxd is say so, and where it
+// hangs; others get theirs; a daemon that is told to end does, and nothing stays.
+func TestHangIsTold(t *testing.T) {
+	w := begin(t)
+	w.wantHealth(true)
+	release, ended := w.hang("hangs", patience)
+	w.wantHealth(false, "the agent's start, with its system call filter, has taken", "state ")
+	for _, id := range []string{"a", "b", "c"} {
+		if r, err := w.api.Exec(t.Context(), id, apitypes.ExecRequest{Argv: []string{"true"}, Session: &apitypes.SessionSpec{}}); err != nil || r.ExitCode == nil || *r.ExitCode != 0 {
+			t.Errorf("in another box: %+v, %v", r, err)
+		}
+	}
+	release()
+	if err := <-ended; err != nil {
+		t.Errorf("a create that goes on in time: %v", err)
+	}
+	w.wantHealth(true)
+	// What hangs keeps nobody from ending.
+	release, ended = w.hang("again", 2*time.Second)
+	if err := <-ended; err == nil {
+		t.Error("a session whose box hangs was made")
+	}
+	if err := w.Stop(); err != nil {
+		t.Error(err)
+	}
+	release()
+	if err := w.Start(); err != nil { // which removes what the hanging create left
+		t.Fatal(err)
+	}
+	w.wantHealth(true)
+}
+
+// TestUnmappableWorkspaces: a daemon whose workspaces are on a file system that cannot be
+// id-mapped can serve nobody, and says why.
+func TestUnmappableWorkspaces(t *testing.T) {
+	testutil.RequireRoot(t)
+	dir, err := os.MkdirTemp("", "boxd-langbot-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("boxd-test", dir, "ramfs", 0, "mode=0711"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	boxd, init := testutil.BuildBinaries(t)
+	w := &world{t: t}
+	if w.Daemon, err = daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: []string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0"}}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	if w.api, err = w.Client(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(w.api.Close)
+	w.wantHealth(false, "workspaces cannot be mounted into boxes", "ramfs file system, which this kernel cannot id-map")
+	if _, err := w.api.Ensure(t.Context(), apitypes.SessionRequest{ID: "a"}); err == nil {
+		t.Error("a session was made")
+	}
+}

@@ -1,0 +1,144 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/mounts"
+)
+
+// hanging is a create that hangs.
+type hanging struct {
+	id      string
+	release func()
+	ended   <-chan error
+}
+
+// hang has a create hang at one of the processes of its box, see testutil.CatchInit. limit
+// bounds the create.
+func hang(t *testing.T, s *native.Service, id, at string, limit time.Duration) hanging {
+	t.Helper()
+	for range 100 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		ended := make(chan error, 1)
+		done := make(chan struct{})
+		pid, release := testutil.CatchInit(t, id, at, func() <-chan struct{} {
+			go func() {
+				defer close(done)
+				b, err := s.Create(ctx, engine.Spec{ID: id})
+				if err == nil {
+					err = b.Remove(context.Background())
+				}
+				ended <- err
+			}()
+			return done
+		})
+		t.Cleanup(cancel)
+		if pid != 0 {
+			return hanging{id, release, ended}
+		}
+		release()
+		<-done
+		cancel()
+	}
+	t.Fatalf("no process of a box was caught at %q", at)
+	return hanging{}
+}
+
+// hangAtMount has a create hang at a mount whose source does not answer.
+func hangAtMount(t *testing.T, s *native.Service, id, source string, limit time.Duration) <-chan error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	t.Cleanup(cancel)
+	ended := make(chan error, 1)
+	go func() {
+		b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []mounts.Mount{{Source: source, Target: "/data"}}})
+		if err == nil {
+			err = b.Remove(context.Background())
+		}
+		ended <- err
+	}()
+	return ended
+}
+
+// wantEnd waits for an error that names all of words.
+func wantEnd(t *testing.T, ended <-chan error, target error, words ...string) {
+	t.Helper()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, target) {
+			t.Errorf("%v, want %v", err, target)
+		}
+		for _, word := range words {
+			if err == nil || !strings.Contains(err.Error(), word) {
+				t.Errorf("%v: does not say %q", err, word)
+			}
+		}
+	case <-time.After(patience):
+		t.Fatalf("not answered after %v", patience)
+	}
+}
+
+// healthWithin waits for a health that is as wanted, for 10 s: the promise.
+func healthWithin(t *testing.T, s *native.Service, words ...string) {
+	t.Helper()
+	began := time.Now()
+	var err error
+	for time.Since(began) < 10*time.Second {
+		err = s.Health(t.Context())
+		if (err == nil) == (len(words) == 0) {
+			break
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if (err == nil) != (len(words) == 0) {
+		t.Errorf("health after %v: %v", time.Since(began), err)
+		return
+	}
+	for _, word := range words {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("%v: does not say %q", err, word)
+		}
+	}
+}
+
+// TestHangingCreates: creates that hang in the kernel keep nobody waiting, are named to those
+// who asked for them and to those who ask for the launcher's health, and leave nothing.
+func TestHangingCreates(t *testing.T) {
+	source, freeMount := testutil.StuckFS(t)
+	s, dir := newService(t)
+	healthWithin(t, s)
+	limit := 8 * time.Second
+	atMount := hangAtMount(t, s, "at-mount", source, limit)
+	atAgent := hang(t, s, "at-agent", "agent", limit)
+	healthWithin(t, s, "hangs", "has taken", "wchan")
+	// Others are built, whatever the number of processors.
+	for range 3 {
+		b := createLive(t, s, engine.Spec{})
+		wantOutput(t, b, "echo works", "works\n")
+		remove(t, b)
+	}
+	atStage := hang(t, s, "at-stage", "", time.Second)
+	wantEnd(t, atStage.ended, context.DeadlineExceeded, "starting its init stage", "state ")
+	wantEnd(t, atMount, context.DeadlineExceeded, "attaching a mount at \"/data\"", "request_wait_answer")
+	wantEnd(t, atAgent.ended, context.DeadlineExceeded, "the agent's start, with its system call filter", "state ")
+	// Nobody waits for them any more, and they hang all the same.
+	healthWithin(t, s, "hangs")
+	freeMount()
+	atAgent.release()
+	atStage.release()
+	healthWithin(t, s)
+	waitUntil(t, "what was made of them is gone", func() bool {
+		ids, err := s.Boxes(t.Context())
+		return err == nil && len(ids) == 0
+	})
+	if n := len(serviceProcesses(t, "launcher", dir)); n != 1 {
+		t.Errorf("%d launchers", n)
+	}
+}
