@@ -18,7 +18,7 @@ type Config struct {
 	Listen     string   `yaml:"listen"` // TCP address; empty: none
 	TLS        TLS      `yaml:"tls"`
 	TokensFile string   `yaml:"tokens_file"`
-	User       string   `yaml:"user"` // empty: boxd, or nobody where that does not exist
+	User       string   `yaml:"user"` // empty: boxd, or an id of its own where that does not exist
 	InitPath   string   `yaml:"init_path" env:"INIT"`
 	Log        Log      `yaml:"log"`
 	Audit      Audit    `yaml:"audit"`

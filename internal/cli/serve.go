@@ -74,7 +74,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret only a loopback one")
 	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
 	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
-	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or nobody where that does not exist)")
+	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an id of its own where that does not exist)")
 	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
 	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")

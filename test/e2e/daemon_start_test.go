@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ func TestDaemonRefusesToStart(t *testing.T) {
 		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
 		{[]string{"--state-dir", "/run/boxd-e2e-refused"}, []string{"/run/boxd-e2e-refused", "nothing there is ever mounted"}},
 		{[]string{"--user", "root"}, []string{"root"}},
+		{[]string{"--user", "nobody"}, []string{"must not be nobody"}},
 		{[]string{"--user", "no-such-user"}, []string{"no-such-user"}},
 		{[]string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
 		{[]string{"--log-format", "xml"}, []string{"xml"}},
@@ -50,15 +52,9 @@ func TestStateDirIsNoTrap(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("keep"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(d.dir, uid, gid); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"daemon.lock", "boxd.sock"} {
 		path := filepath.Join(d.dir, name)
-		if err := os.Symlink(victim, path); err != nil {
+		if err := errors.Join(os.Symlink(victim, path), os.Lchown(path, uid, gid)); err != nil {
 			t.Fatal(err)
 		}
 		d.refuses(nil)
@@ -148,13 +144,10 @@ func (d *daemon) address(network string) string {
 // A daemon that is not root says what it needs.
 func TestDaemonWithoutLauncher(t *testing.T) {
 	d := newDaemon(t)
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
+	if err := os.Chown(d.dir, ownID, ownID); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(d.dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	d.credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	d.credential = &syscall.Credential{Uid: ownID, Gid: ownID}
 	d.launch()
 	if status := d.wait(); status != 125 || !strings.Contains(d.logged(), "start boxd-launcher.service, or start boxd serve as root") {
 		t.Errorf("status %d:\n%s", status, d.logged())

@@ -35,6 +35,9 @@ func init() {
 	if socket == "" {
 		return
 	}
+	if _, err := os.Stdin.Read(make([]byte, 1)); err != nil { // the launcher knows of this process
+		os.Exit(1)
+	}
 	if err := playClient(socket); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -106,7 +109,8 @@ func startClient(t *testing.T, socket string, uid int) (*exec.Cmd, string) {
 	cmd.Env = append(os.Environ(), clientEnv+"="+socket)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	cmd.Dir = "/"
-	if _, err := cmd.StdinPipe(); err != nil {
+	in, err := cmd.StdinPipe()
+	if err != nil {
 		t.Fatal(err)
 	}
 	out, err := cmd.StdoutPipe()
@@ -115,6 +119,12 @@ func startClient(t *testing.T, socket string, uid int) (*exec.Cmd, string) {
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
+	}
+	if err := native.AdmitClient(filepath.Dir(socket), cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if _, err := in.Write([]byte{'\n'}); err != nil {
+		t.Error(err)
 	}
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	return cmd, strings.TrimSpace(line)
