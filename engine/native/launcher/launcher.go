@@ -40,6 +40,7 @@ type Launcher struct {
 	storage  *storage // nil without a data directory
 	policy   []byte   // seccomp program of agents
 	networks *networks
+	views    views
 	creating chan struct{}
 	budget   *budget // of requests
 	// generation counts the launchers of an instance: the numbers of slots begin with
@@ -159,6 +160,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}
+	l.views.dir = filepath.Join(l.instance.private(), "views")
 	openHost := rootfs.OpenHost
 	if l.service != nil {
 		openHost = rootfs.OpenReachableHost
