@@ -12,6 +12,8 @@ import (
 // ServeOptions is what boxd serve was asked for.
 type ServeOptions struct {
 	Config config.Config
+	// ConfigFile is where it was read from; empty: it was not.
+	ConfigFile string
 	// Reload reads file, environment and flags again.
 	Reload func() (config.Config, error)
 	// InitPath is boxd-init, or why there is none: only who starts the launcher
@@ -98,7 +100,7 @@ func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	o := ServeOptions{Config: c, Reload: load, StopSessions: f.stopSessions}
+	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
 	return a.Serve(o)
 }

@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Config was validated.
 	Config config.Config
+	// ConfigFile is where it was read from; empty: it was not.
+	ConfigFile string
 	// Reload reads the configuration again; it is called at SIGHUP.
 	Reload  func() (config.Config, error)
 	Version string
@@ -54,6 +56,7 @@ type daemon struct {
 	// ownLauncher: this daemon started the launcher service, or found one that an
 	// earlier daemon had started.
 	ownLauncher bool
+	landlock    int // version that confines this process; 0: none
 
 	audit    *audit.Log
 	sessions *session.Manager

@@ -128,6 +128,60 @@ func TestDaemonReloadsTokens(t *testing.T) {
 	write("third-0123456789abcdef0123456789 t1 viewer\n") // for the clean-up
 }
 
+// Confined to its files, the daemon reads a tokens file again that was put in the place of
+// the one it knew, and one line says what to do about a file elsewhere.
+func TestDaemonReloadsConfined(t *testing.T) {
+	dir := t.TempDir()
+	for path := dir; path != "/tmp" && path != "/"; path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, gid := servingUser(t)
+	write := func(path, text string) {
+		t.Helper()
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o640),
+			os.Chown(path+".new", 0, gid), os.Rename(path+".new", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, tokens, other := dir+"/conf/config.yaml", dir+"/tokens/file", dir+"/other/file"
+	write(tokens, "first-0123456789abcdef0123456789 t1 operator\n")
+	write(other, "other-0123456789abcdef0123456789 t1 operator\n")
+	write(config, "tokens_file: "+tokens+"\nlisten: 127.0.0.1:0\nlog: {format: json}\n")
+	d := newDaemon(t, "--config", config)
+	d.start()
+	url := "http://" + d.address("tcp")
+	reload := func() {
+		t.Helper()
+		d.cmd.Process.Signal(syscall.SIGHUP)
+		d.awaitNotify("RELOADING=1")
+		d.awaitNotify("READY=1")
+	}
+	ask := func(token string) int {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return d.run("sessions", "ls", "--url", url, "--token-file", file).status
+	}
+	write(tokens, "second-0123456789abcdef0123456789 t1 operator\n")
+	reload()
+	if first, second := ask("first-0123456789abcdef0123456789"), ask("second-0123456789abcdef0123456789"); first != 125 || second != 0 {
+		t.Errorf("after another file took the place of the tokens file: %d, %d, want 125, 0\n%s", first, second, d.logged())
+	}
+	write(config, "tokens_file: "+other+"\nlisten: 127.0.0.1:0\nlog: {format: json}\n")
+	reload()
+	if second, third := ask("second-0123456789abcdef0123456789"), ask("other-0123456789abcdef0123456789"); second != 0 || third != 125 {
+		t.Errorf("after the configuration named another file: %d, %d, want 0, 125", second, third)
+	}
+	if !strings.Contains(d.logged(), "restart boxd") {
+		t.Errorf("nothing says what to do:\n%s", d.logged())
+	}
+}
+
 // address is where the daemon listens, of its log in JSON.
 func (d *daemon) address(network string) string {
 	d.t.Helper()
