@@ -31,7 +31,7 @@ func (d *daemon) paths() []linux.LandlockPath {
 	c := &d.Config
 	paths := []linux.LandlockPath{
 		{Path: d.dirs.state, Use: linux.LandlockWrite},
-		{Path: filepath.Dir(c.Audit.File), Use: linux.LandlockWrite},
+		{Path: readAgain(c.Audit.File), Use: linux.LandlockWrite},
 		// Root's, so it can write nothing there; but views of directories, which the launcher
 		// opens for it and which are its own to write, hang below.
 		{Path: d.dirs.runtime, Use: linux.LandlockWrite},
@@ -54,8 +54,8 @@ func (d *daemon) paths() []linux.LandlockPath {
 	return paths
 }
 
-// readAgain is what has to be open to read file again: its directory, but not all of the
-// host.
+// readAgain is what has to be open for a file that is replaced: its directory, but not all
+// of the host.
 func readAgain(file string) string {
 	if dir := filepath.Dir(file); dir != "/" {
 		return dir
