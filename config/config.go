@@ -21,7 +21,7 @@ type Config struct {
 	ListenUsers []string `yaml:"listen_users"`
 	TLS         TLS      `yaml:"tls"`
 	TokensFile  string   `yaml:"tokens_file"`
-	User        string   `yaml:"user"` // empty: boxd, or nobody where that does not exist
+	User        string   `yaml:"user"` // empty: boxd, or an id of its own where that does not exist
 	InitPath    string   `yaml:"init_path" env:"INIT"`
 	Log         Log      `yaml:"log"`
 	Audit       Audit    `yaml:"audit"`

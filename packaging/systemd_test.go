@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,15 +47,17 @@ func TestSystemdVerify(t *testing.T) {
 	}
 }
 
-// The daemon's sandbox may become tighter, not looser.
+// The sandboxes may become tighter, not looser.
 func TestSystemdSecurity(t *testing.T) {
 	analyze := testutil.RequireProgram(t, "systemd-analyze")
+	// Exposure is counted in tenths here: 20 is 2.0 of 10.
+	thresholds := map[string]string{"boxd.service": "20", "boxd-launcher.service": "82"}
 	for _, unit := range units(t) {
-		if filepath.Base(unit) != "boxd.service" {
+		threshold, ok := thresholds[filepath.Base(unit)]
+		if !ok {
 			continue
 		}
-		// Exposure is counted in tenths here: 20 is 2.0 of 10.
-		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold=20", "--no-pager", unit).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--offline=true", "--threshold="+threshold, "--no-pager", unit).CombinedOutput()
 		if err != nil {
 			t.Errorf("systemd-analyze security: %v\n%.3000s", err, out)
 		}
@@ -79,5 +82,30 @@ func TestUnitsAgree(t *testing.T) {
 				t.Errorf("%s: no line %q", file, line)
 			}
 		}
+	}
+}
+
+// The unit and the launcher, which gives up capabilities by itself, keep the same ones.
+func TestLauncherUnitCapabilities(t *testing.T) {
+	name := regexp.MustCompile(`CAP_[A-Z_]+`)
+	listed := func(file, from, to string) []string {
+		t.Helper()
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(text), from)
+		block, _, ended := strings.Cut(rest, to)
+		names := name.FindAllString(block, -1)
+		slices.Sort(names)
+		if !ended || len(names) == 0 {
+			t.Fatalf("%s: no list of capabilities", file)
+		}
+		return names
+	}
+	unit := listed("systemd/boxd-launcher.service", "\nCapabilityBoundingSet=", "\n")
+	program := listed("../engine/native/launcher/capabilities.c", "uint64_t used =", ";\n")
+	if !slices.Equal(unit, program) {
+		t.Errorf("the unit keeps %q, the launcher %q", unit, program)
 	}
 }

@@ -46,6 +46,8 @@ var rows = []row{
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
+	{"internal/confine", []string{"internal/linux", "engine/native/seccomp"}, "what the daemon gives up, apart from it: a test tries to break out of the same"},
+
 	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
@@ -74,7 +76,7 @@ var rows = []row{
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "policy", "config", "audit", "session", "relay", "api",
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
 		"langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},

@@ -40,7 +40,7 @@ func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) 
 // serve is the daemon.
 func serve(o cli.ServeOptions) error {
 	return daemon.Run(daemon.Options{
-		Config: o.Config, Reload: o.Reload, Version: version.Version,
+		Config: o.Config, ConfigFile: o.ConfigFile, Reload: o.Reload, Version: version.Version,
 		InitPath: o.InitPath, InitError: o.InitError,
 		StopSessions: o.StopSessions, Log: os.Stderr,
 	})

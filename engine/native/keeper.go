@@ -26,8 +26,8 @@ type LauncherOptions struct {
 	InitPath string
 	// StateDir is as in [Options]; empty is DefaultStateDir.
 	StateDir string
-	// ClientUID and ClientGID own the service's socket: the user that may connect,
-	// besides root.
+	// ClientUID and ClientGID own the service's socket: the user that the client is of,
+	// see [AdmitClient], besides root.
 	ClientUID, ClientGID int
 	// DataDir is where the launcher keeps volumes: root's, and closed to all others; the
 	// directory above it must exist. Empty: there are no volumes.
@@ -39,7 +39,7 @@ type LauncherOptions struct {
 // StartLauncher makes sure that a launcher service of this program's version runs
 // for a state directory and for this user, and returns its socket. Only root can.
 // One of another version, or for another user, is ended first; its boxes stay. The
-// service outlives the caller.
+// service outlives the caller. It serves root, and the process that [AdmitClient] names.
 func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err error) {
 	if os.Geteuid() != 0 {
 		return "", fmt.Errorf("%w: uid %d: only root can start it", engine.ErrNoLauncher, os.Geteuid())

@@ -12,6 +12,8 @@ import (
 // ServeOptions is what boxd serve was asked for.
 type ServeOptions struct {
 	Config config.Config
+	// ConfigFile is where it was read from; empty: it was not.
+	ConfigFile string
 	// Reload reads file, environment and flags again.
 	Reload func() (config.Config, error)
 	// InitPath is boxd-init, or why there is none: only who starts the launcher
@@ -76,7 +78,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringArrayVar(&f.listenUsers, "listen-user", nil, "let user `NAME` of this host use TCP listeners without tokens (repeatable; docs/config.md has who else may)")
 	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
 	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
-	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or nobody where that does not exist)")
+	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an id of its own where that does not exist)")
 	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
 	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
@@ -100,7 +102,7 @@ func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
-	o := ServeOptions{Config: c, Reload: load, StopSessions: f.stopSessions}
+	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
 	return a.Serve(o)
 }

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os/user"
@@ -12,29 +13,34 @@ import (
 // DefaultUser is whom packages create for the daemon.
 const DefaultUser = "boxd"
 
-// nobody is what the kernel and every distribution use for a user without rights.
+// nobody is the user of programs that shall own nothing, so of several at once: each of
+// them could be the launcher's client in the daemon's place.
 const nobody = 65534
 
 // account is the user that the daemon serves as.
 type account struct {
 	name     string
 	uid, gid int
-	// fallback: DefaultUser does not exist here, and nobody is used in its place.
-	fallback bool
+	// dedicated: it has no entry in the user database, see dedicatedAccount.
+	dedicated bool
 }
 
-// lookupAccount finds the user called name; "" is DefaultUser, or nobody where
-// that does not exist. Root is refused: what faces clients is not root.
-func lookupAccount(name string) (account, error) {
+// lookupAccount finds the user called name; "" is the id that the state directory dir was
+// given to, else DefaultUser, else a new id for dir. Root is refused, because what faces
+// clients is not root, and so is nobody.
+func lookupAccount(name, dir string) (account, error) {
 	byDefault := name == ""
 	if byDefault {
+		if _, kept, err := keptID(dir); kept || err != nil {
+			return dedicatedAccount(dir)
+		}
 		name = DefaultUser
 	}
 	u, err := user.Lookup(name)
 	var unknown user.UnknownUserError
 	switch {
 	case errors.As(err, &unknown) && byDefault:
-		return account{name: "nobody", uid: nobody, gid: nobody, fallback: true}, nil
+		return dedicatedAccount(dir)
 	case errors.As(err, &unknown):
 		return account{}, &engine.FieldError{Field: "user", Value: engine.Quote(name), Rule: "must be a user of this host; useradd --system makes one"}
 	case err != nil:
@@ -48,7 +54,16 @@ func lookupAccount(name string) (account, error) {
 	if uid == 0 || gid == 0 {
 		return account{}, &engine.FieldError{Field: "user", Value: engine.Quote(name), Rule: "must be neither root nor in group root: only the launcher is"}
 	}
-	return account{name: name, uid: uid, gid: gid}, nil
+	return account{name: name, uid: uid, gid: gid}, refuseNobody(name, uid)
+}
+
+// refuseNobody refuses to serve as user nobody.
+func refuseNobody(name string, uid int) error {
+	if uid != nobody {
+		return nil
+	}
+	return &engine.FieldError{Field: "user", Value: engine.Quote(cmp.Or(name, strconv.Itoa(uid))),
+		Rule: "must not be nobody, as whom other programs run too: leave it out for an id of boxd's own, or name a user that useradd --system made for boxd"}
 }
 
 // lookupGroup finds the id of the group called name, or of the one that name is

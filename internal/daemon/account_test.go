@@ -1,30 +1,69 @@
 package daemon
 
 import (
+	"os"
 	"os/user"
+	"slices"
 	"strings"
 	"testing"
 )
 
 func TestLookupAccount(t *testing.T) {
+	dir := t.TempDir() // not root's, so given to no id
 	if _, err := user.Lookup(DefaultUser); err != nil {
-		a, err := lookupAccount("")
-		if want := (account{"nobody", nobody, nobody, true}); err != nil || a != want {
-			t.Errorf("default: %+v, %v, want %+v", a, err, want)
+		a, err := lookupAccount("", dir)
+		if err != nil || !a.dedicated || a.uid < firstDedicated || a.uid > lastDedicated || a.gid != a.uid {
+			t.Errorf("default: %+v, %v, want an id of its own", a, err)
 		}
-	}
-	a, err := lookupAccount("nobody")
-	if err != nil || a.uid == 0 || a.fallback {
-		t.Errorf("nobody: %+v, %v", a, err)
+		if again, err := lookupAccount("", dir); err != nil || again != a {
+			t.Errorf("asked again: %+v, %v, want %+v", again, err, a)
+		}
+		if other, err := lookupAccount("", dir+"/other"); err != nil || other.uid == a.uid {
+			t.Errorf("another directory: %+v, %v, want another id than %d", other, err, a.uid)
+		}
 	}
 	for name, part := range map[string]string{
 		"root":           "neither root nor in group root",
+		"nobody":         `user "nobody": must not be nobody`,
 		"no-such-user-x": `user "no-such-user-x": must be a user of this host`,
 		"../etc":         "must be a user",
 	} {
-		if _, err := lookupAccount(name); err == nil || !strings.Contains(err.Error(), part) {
-			t.Errorf("%s: %v, want %q", name, err, part)
+		if _, err := lookupAccount(name, dir); err == nil || !strings.Contains(err.Error(), part) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v, want one line with %q", name, err, part)
 		}
+	}
+}
+
+func TestParseIDRanges(t *testing.T) {
+	got, err := parseIDRanges("# comment\nann:100000:65536\n\n1000:2147418112:10\n")
+	want := []idRange{{"ann", 100000, 65536}, {"1000", firstDedicated, 10}}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %v, want %v", got, err, want)
+	}
+	for _, text := range []string{"ann:100000", "ann:x:1", "ann:1:-1", "ann:1:99999999999"} {
+		if got, err := parseIDRanges(text); err == nil {
+			t.Errorf("%q: %v, want an error: ids that others have would be taken for free", text, got)
+		}
+	}
+}
+
+// What a daemon of another user has left is refused in one line that says what to do.
+func TestCheckOwner(t *testing.T) {
+	dir := t.TempDir()
+	if err := checkOwner(dir, account{uid: 7, gid: 7}); err != nil {
+		t.Errorf("a new directory: %v", err)
+	}
+	if err := os.WriteFile(dir+"/daemon.lock", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if os.Getuid() == 0 {
+		if err := os.Chown(dir+"/daemon.lock", 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := checkOwner(dir, account{uid: 7, gid: 8})
+	if err == nil || !strings.Contains(err.Error(), " 7:8 "+dir) || !strings.Contains(err.Error(), "chown -hR --from=") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("another user's directory: %v, want one line with the chown", err)
 	}
 }
 

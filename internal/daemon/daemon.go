@@ -21,6 +21,8 @@ import (
 type Options struct {
 	// Config was validated.
 	Config config.Config
+	// ConfigFile is where it was read from; empty: it was not.
+	ConfigFile string
 	// Reload reads the configuration again; it is called at SIGHUP.
 	Reload  func() (config.Config, error)
 	Version string
@@ -54,6 +56,7 @@ type daemon struct {
 	// ownLauncher: this daemon started the launcher service, or found one that an
 	// earlier daemon had started.
 	ownLauncher bool
+	landlock    int // version that confines this process; 0: none
 
 	audit    *audit.Log
 	sessions *session.Manager
@@ -126,14 +129,14 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 // findAccount says as whom to serve.
 func (d *daemon) findAccount() (err error) {
 	if d.root {
-		d.account, err = lookupAccount(d.Config.User)
+		d.account, err = lookupAccount(d.Config.User, d.dirs.state)
 		return err
 	}
 	d.account = account{uid: os.Getuid(), gid: os.Getgid()}
-	if d.Config.User == "" {
-		return nil
+	if err := refuseNobody(d.Config.User, d.account.uid); err != nil || d.Config.User == "" {
+		return err
 	}
-	if wanted, err := lookupAccount(d.Config.User); err != nil || wanted.uid != d.account.uid {
+	if wanted, err := lookupAccount(d.Config.User, d.dirs.state); err != nil || wanted.uid != d.account.uid {
 		return errors.Join(err, fmt.Errorf("user %q: only root can become another user, and this is user %d", d.Config.User, d.account.uid))
 	}
 	return nil
@@ -158,7 +161,9 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 		return fmt.Errorf("starting the launcher service: %w", err)
 	}
 	d.ownLauncher = true
-	return nil
+	// It is this process that the launcher serves, also when it is root no longer: not
+	// whoever has its user.
+	return native.AdmitClient(d.dirs.runtime, os.Getpid())
 }
 
 // launcherPatience bounds the wait for a launcher that adopts its boxes first.
@@ -177,10 +182,6 @@ func (d *daemon) dropRoot() error {
 	if err := verify(os.Getuid(), os.Getgid()); err != nil {
 		return fmt.Errorf("privileges are not gone: %w", err)
 	}
-	if d.account.fallback {
-		d.log.Warn("there is no user "+DefaultUser+": serving as nobody, which is for development only", "uid", d.account.uid, "gid", d.account.gid)
-	} else {
-		d.log.Info("privileges are given up", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid())
-	}
+	d.log.Info("privileges are given up", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid(), "dedicated", d.account.dedicated)
 	return nil
 }

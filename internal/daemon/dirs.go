@@ -56,6 +56,9 @@ func (d dirs) makeState(root bool, a account) (err error) {
 	if err := checkState(d.state); err != nil {
 		return err
 	}
+	if err := checkOwner(d.state, a); err != nil {
+		return err
+	}
 	if root {
 		err = d.prepare(a)
 	} else {

@@ -33,6 +33,9 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if d.service, err = d.connect(ctx); err != nil {
 		return err
 	}
+	if err := d.confine(); err != nil {
+		return err
+	}
 	if d.audit, err = audit.Open(c.Audit.File, audit.Options{MaxBytes: int64(c.Audit.MaxSize), Keep: c.Audit.Keep, Sync: c.Audit.Sync}); err != nil {
 		return fmt.Errorf("audit log: %w", err)
 	}

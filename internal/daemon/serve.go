@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"sync"
@@ -84,6 +85,12 @@ func (d *daemon) reload() {
 	notifyReloading(d.log)
 	defer notify(d.log, sdnotify.SdNotifyReady)
 	c, err := d.Reload()
+	if errors.Is(err, fs.ErrPermission) && d.landlock != 0 {
+		err = fmt.Errorf("%w: restart boxd if the file is elsewhere now", err)
+	}
+	if err == nil && c.TokensFile != d.Config.TokensFile {
+		err = fmt.Errorf("tokens_file is %q now and was %q: restart boxd, which can read no other file than the one it started with", c.TokensFile, d.Config.TokensFile)
+	}
 	if err == nil {
 		err = d.level.UnmarshalText([]byte(c.Log.Level))
 	}

@@ -100,6 +100,8 @@ var probes = map[string]func() error{
 	featurePidfd:   linux.ProbePidfd,
 	featureOpenat2: linux.ProbeOpenat2,
 	featureMemfd:   linux.ProbeExecMemfd,
+
+	featureLandlock: linux.ProbeLandlock,
 }
 
 // Gather examines this host. It builds a box, runs a command in it and removes

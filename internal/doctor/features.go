@@ -13,6 +13,8 @@ const (
 	featurePidfd   = "pidfd"
 	featureOpenat2 = "openat2"
 	featureMemfd   = "memfd exec"
+
+	featureLandlock = "landlock"
 )
 
 // need is a feature of the kernel that boxes rest on.
@@ -33,6 +35,7 @@ var needs = []need{
 	{featurePidfd, "processes are named without the danger of a reused number", "needs Linux 5.3", false},
 	{featureOpenat2, "paths are resolved beneath a directory", "needs Linux 5.6", false},
 	{featureMemfd, "the launcher runs from a sealed copy of itself", "set sysctl vm.memfd_noexec to 0 or 1", false},
+	{featureLandlock, "boxd serve is confined to its own files", "needs Linux 5.19 with CONFIG_SECURITY_LANDLOCK and landlock in the boot parameter lsm=", true},
 }
 
 func (f Facts) feature(n need) Check {

@@ -1,6 +1,7 @@
 package linux
 
 import (
+	"errors"
 	"net"
 	"os"
 	"unsafe"
@@ -60,4 +61,35 @@ func peerGroups(fd uintptr) []int {
 		return groups
 	}
 	return nil
+}
+
+// PeerProcess returns a pidfd of the process that connected c, and its pid. A kernel
+// before Linux 6.5 (SO_PEERPIDFD) only knows the pid, which another process may have by
+// now if the one that connected has ended.
+func PeerProcess(c *net.UnixConn) (pidfd *os.File, pid int, err error) {
+	peer, err := PeerOf(c)
+	if err != nil {
+		return nil, 0, err
+	}
+	if peer.PID <= 0 {
+		return nil, 0, errors.New("the peer is in another pid namespace")
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, 0, err
+	}
+	var fd int
+	var sockErr error
+	if err := raw.Control(func(s uintptr) { fd, sockErr = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD) }); err != nil {
+		return nil, 0, err
+	}
+	if sockErr == unix.ENOPROTOOPT {
+		pidfd, err = PidfdOpen(peer.PID)
+		return pidfd, peer.PID, err
+	}
+	if sockErr != nil { // ESRCH, EINVAL: it has ended and was reaped
+		return nil, 0, os.NewSyscallError("getsockopt(SO_PEERPIDFD)", sockErr)
+	}
+	unix.CloseOnExec(fd) // already so, as of every pidfd
+	return os.NewFile(uintptr(fd), "pidfd"), peer.PID, nil
 }

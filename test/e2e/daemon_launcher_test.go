@@ -1,29 +1,37 @@
 package e2e
 
 import (
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/linux"
+	boxddaemon "github.com/boxd/boxd/test/daemon"
 )
 
 // As under systemd: the launcher is a unit of its own, and the daemon never root.
 func TestDaemonBesideLauncher(t *testing.T) {
 	d := newDaemon(t)
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(d.dir, 65534, 65534); err != nil {
+	if err := os.Chown(d.dir, ownID, ownID); err != nil {
 		t.Fatal(err)
 	}
 	runtime := filepath.Join(filepath.Dir(d.dir), "run")
 	launcher := d.startLauncher(runtime)
-	d.credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	d.credential, d.unit = &syscall.Credential{Uid: ownID, Gid: ownID}, makeUnit(t)
 	d.flags = []string{"--runtime-dir", runtime}
 	d.start()
+	if said := askLauncher(t, filepath.Join(runtime, "launcher.sock"), d.credential); !strings.Contains(said, "run boxd serve as "+unit) {
+		t.Errorf("a process of the daemon's user outside of its unit was told %q", said)
+	}
 	d.says(0, "", "start", "s", "--id", "p", "--", "cat")
 	d.says(0, "one\n", "exec", "s", "--", "echo", "one")
 	launcher.kill()
@@ -43,6 +51,107 @@ func TestDaemonBesideLauncher(t *testing.T) {
 	launcher.terminate()
 }
 
+// unit is the systemd unit of daemons that are not started as root.
+const unit = "boxd-e2e.service"
+
+// makeUnit makes the cgroup of unit, as systemd does for a service.
+func makeUnit(t *testing.T) *os.File {
+	t.Helper()
+	root := "/sys/fs/cgroup/unified"
+	if _, err := os.Stat(root); err != nil {
+		root = "/sys/fs/cgroup"
+	}
+	path := filepath.Join(root, unit)
+	if err := os.Mkdir(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Close()
+		if err := os.Remove(path); err != nil {
+			t.Error(err)
+		}
+	})
+	return f
+}
+
+// A process of the daemon's user is not the daemon: neither beside one that root has
+// started, nor while it is dead, nor beside one that is a systemd unit. And the daemon
+// gets in again whoever of the two was killed.
+func TestLauncherServesOneProcess(t *testing.T) {
+	d := startDaemon(t)
+	uid, gid := servingUser(t)
+	runtime := filepath.Join(d.dir, "run")
+	stranger := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	refused := func(when string) {
+		t.Helper()
+		if said := askLauncher(t, filepath.Join(runtime, "launcher.sock"), stranger); !strings.Contains(said, "this launcher serves one process of that user") {
+			t.Errorf("%s: another process of the daemon's user was told %q", when, said)
+		}
+	}
+	d.says(0, "one\n", "exec", "s", "--", "echo", "one")
+	refused("beside the daemon")
+	d.kill()
+	refused("while there is no daemon")
+	d.start()
+	d.says(0, "two\n", "exec", "s", "--", "echo", "two")
+	parts := boxddaemon.Daemon{Config: boxddaemon.Config{Runtime: runtime}}
+	for _, pid := range parts.Find(boxddaemon.Launcher) {
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Error(err)
+		}
+	}
+	d.says(0, "three\n", "exec", "other", "--", "echo", "three")
+	refused("after a restart of the launcher")
+}
+
+// askLauncher connects to the launcher as a process of some user, asks for the boxes, and
+// returns the refusal, or what else came.
+func askLauncher(t *testing.T, socket string, who *syscall.Credential) string {
+	t.Helper()
+	var fd int
+	// The thread alone becomes that user. The process is this one, which root has not named.
+	err := linux.OnThrowawayThread(func() (err error) {
+		for _, call := range []struct {
+			trap uintptr
+			id   uint32
+		}{{syscall.SYS_SETRESGID, who.Gid}, {syscall.SYS_SETRESUID, who.Uid}} {
+			if _, _, errno := syscall.RawSyscall(call.trap, uintptr(call.id), uintptr(call.id), uintptr(call.id)); errno != 0 {
+				return errno
+			}
+		}
+		if fd, err = syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0); err != nil {
+			return err
+		}
+		return syscall.Connect(fd, &syscall.SockaddrUnix{Name: socket})
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := wire.FileConn(os.NewFile(uintptr(fd), "launcher"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.Send(rpc.TypeList, 1, []byte("{}")) // it may have hung up already
+	frame, err := conn.Receive()
+	if err != nil {
+		return "nothing: " + err.Error()
+	}
+	defer frame.Close()
+	var h rpc.Hello
+	if err := json.Unmarshal(frame.Body, &h); err != nil || frame.Type != rpc.TypeHello || h.PID != 0 || h.ClientUID != 0 || h.DataDir != "" {
+		return fmt.Sprintf("more than a refusal: type %d, %s", frame.Type, frame.Body)
+	}
+	if more, err := conn.Receive(); err == nil {
+		return fmt.Sprintf("more: type %d, %s", more.Type, more.Body)
+	}
+	return h.Error
+}
+
 // launcher is a launcher service that is no child of the daemon.
 type launcher struct {
 	t    *testing.T
@@ -58,7 +167,7 @@ func (d *daemon) startLauncher(runtime string) *launcher {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	l := &launcher{t: d.t, cmd: exec.Command(d.init, "launcher", "--service", "--state-dir", runtime, "--client", "nobody"), done: make(chan struct{})}
+	l := &launcher{t: d.t, cmd: exec.Command(d.init, "launcher", "--service", "--state-dir", runtime, "--client", strconv.Itoa(ownID), "--client-unit", unit), done: make(chan struct{})}
 	l.cmd.Env = append(d.env, "NOTIFY_SOCKET="+d.notify.LocalAddr().String())
 	l.cmd.Stdout, l.cmd.Stderr = log, log
 	if err := l.cmd.Start(); err != nil {

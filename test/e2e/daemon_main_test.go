@@ -20,6 +20,7 @@ type daemon struct {
 	dir        string              // state directory
 	flags      []string            // of boxd serve
 	credential *syscall.Credential // whom it is started as; nil: root
+	unit       *os.File            // cgroup that it is started in; nil: that of the tests
 	cmd        *exec.Cmd
 	ended      chan struct{}
 	cancel     context.CancelFunc
@@ -41,6 +42,10 @@ func newDaemon(t *testing.T, flags ...string) *daemon {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	d := &daemon{cli: c, dir: filepath.Join(dir, "state"), flags: flags, log: filepath.Join(dir, "log")}
 	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, gid := servingUser(t)
+	if err := errors.Join(os.Mkdir(d.dir, 0o700), os.Chown(d.dir, 0, gid)); err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, "notify")
@@ -86,6 +91,9 @@ func (d *daemon) launch(flags ...string) {
 	cmd.Env = append(d.env, "NOTIFY_SOCKET="+d.notify.LocalAddr().String())
 	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = log, log, d.extra
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: d.credential}
+	if d.unit != nil {
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(d.unit.Fd())
+	}
 	if err := cmd.Start(); err != nil {
 		d.t.Fatal(err)
 	}

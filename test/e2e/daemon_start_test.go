@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -31,6 +32,7 @@ func TestDaemonRefusesToStart(t *testing.T) {
 		{[]string{"--tokens-file", "/no/such"}, []string{"/no/such"}},
 		{[]string{"--state-dir", "/run/boxd-e2e-refused"}, []string{"/run/boxd-e2e-refused", "nothing there is ever mounted"}},
 		{[]string{"--user", "root"}, []string{"root"}},
+		{[]string{"--user", "nobody"}, []string{"must not be nobody"}},
 		{[]string{"--user", "no-such-user"}, []string{"no-such-user"}},
 		{[]string{"--socket-group", "no-such-group"}, []string{"no-such-group"}},
 		{[]string{"--listen-user", "no-such-user"}, []string{"listen_users[0]", "no-such-user", "must be a user of this host"}},
@@ -53,15 +55,9 @@ func TestStateDirIsNoTrap(t *testing.T) {
 	if err := os.WriteFile(victim, []byte("keep"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chown(d.dir, uid, gid); err != nil {
-		t.Fatal(err)
-	}
 	for _, name := range []string{"daemon.lock", "boxd.sock"} {
 		path := filepath.Join(d.dir, name)
-		if err := os.Symlink(victim, path); err != nil {
+		if err := errors.Join(os.Symlink(victim, path), os.Lchown(path, uid, gid)); err != nil {
 			t.Fatal(err)
 		}
 		d.refuses(nil)
@@ -135,6 +131,60 @@ func TestDaemonReloadsTokens(t *testing.T) {
 	write("third-0123456789abcdef0123456789 t1 viewer\n") // for the clean-up
 }
 
+// Confined to its files, the daemon reads a tokens file again that was put in the place of
+// the one it knew, and one line says what to do about a file elsewhere.
+func TestDaemonReloadsConfined(t *testing.T) {
+	dir := t.TempDir()
+	for path := dir; path != "/tmp" && path != "/"; path = filepath.Dir(path) {
+		if err := os.Chmod(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, gid := servingUser(t)
+	write := func(path, text string) {
+		t.Helper()
+		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path+".new", []byte(text), 0o640),
+			os.Chown(path+".new", 0, gid), os.Rename(path+".new", path))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	config, tokens, other := dir+"/conf/config.yaml", dir+"/tokens/file", dir+"/other/file"
+	write(tokens, "first-0123456789abcdef0123456789 t1 operator\n")
+	write(other, "other-0123456789abcdef0123456789 t1 operator\n")
+	write(config, "tokens_file: "+tokens+"\nlisten: 127.0.0.1:0\nlog: {format: json}\n")
+	d := newDaemon(t, "--config", config)
+	d.start()
+	url := "http://" + d.address("tcp")
+	reload := func() {
+		t.Helper()
+		d.cmd.Process.Signal(syscall.SIGHUP)
+		d.awaitNotify("RELOADING=1")
+		d.awaitNotify("READY=1")
+	}
+	ask := func(token string) int {
+		t.Helper()
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return d.run("sessions", "ls", "--url", url, "--token-file", file).status
+	}
+	write(tokens, "second-0123456789abcdef0123456789 t1 operator\n")
+	reload()
+	if first, second := ask("first-0123456789abcdef0123456789"), ask("second-0123456789abcdef0123456789"); first != 125 || second != 0 {
+		t.Errorf("after another file took the place of the tokens file: %d, %d, want 125, 0\n%s", first, second, d.logged())
+	}
+	write(config, "tokens_file: "+other+"\nlisten: 127.0.0.1:0\nlog: {format: json}\n")
+	reload()
+	if second, third := ask("second-0123456789abcdef0123456789"), ask("other-0123456789abcdef0123456789"); second != 0 || third != 125 {
+		t.Errorf("after the configuration named another file: %d, %d, want 0, 125", second, third)
+	}
+	if !strings.Contains(d.logged(), "restart boxd") {
+		t.Errorf("nothing says what to do:\n%s", d.logged())
+	}
+}
+
 // address is where the daemon listens, of its log in JSON.
 func (d *daemon) address(network string) string {
 	d.t.Helper()
@@ -151,13 +201,10 @@ func (d *daemon) address(network string) string {
 // A daemon that is not root says what it needs.
 func TestDaemonWithoutLauncher(t *testing.T) {
 	d := newDaemon(t)
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
+	if err := os.Chown(d.dir, ownID, ownID); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chown(d.dir, 65534, 65534); err != nil {
-		t.Fatal(err)
-	}
-	d.credential = &syscall.Credential{Uid: 65534, Gid: 65534}
+	d.credential = &syscall.Credential{Uid: ownID, Gid: ownID}
 	d.launch()
 	if status := d.wait(); status != 125 || !strings.Contains(d.logged(), "start boxd-launcher.service, or start boxd serve as root") {
 		t.Errorf("status %d:\n%s", status, d.logged())

@@ -12,11 +12,15 @@ import (
 	"testing"
 )
 
+// ownID is the user of daemons on a host without a user boxd: newDaemon gives the state
+// directory to it.
+const ownID = 0x7fff1234
+
 // servingUser is whom a daemon that was started as root serves as.
 func servingUser(t *testing.T) (uid, gid int) {
 	u, err := user.Lookup("boxd")
 	if err != nil {
-		return 65534, 65534
+		return ownID, ownID
 	}
 	uid, _ = strconv.Atoi(u.Uid)
 	gid, _ = strconv.Atoi(u.Gid)
@@ -28,15 +32,12 @@ func TestDaemonIsNotRoot(t *testing.T) {
 	uid, gid := servingUser(t)
 	for name, want := range map[string]string{
 		"Uid": fmt.Sprintf("%d %d %d %d", uid, uid, uid, uid), "Gid": fmt.Sprintf("%d %d %d %d", gid, gid, gid, gid),
-		"Groups": fmt.Sprint(gid), "NoNewPrivs": "1", "CapInh": "0000000000000000", "CapPrm": "0000000000000000",
+		"Groups": fmt.Sprint(gid), "NoNewPrivs": "1", "Seccomp": "2", "CapInh": "0000000000000000", "CapPrm": "0000000000000000",
 		"CapEff": "0000000000000000", "CapAmb": "0000000000000000",
 	} {
 		if got := d.field(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
-	}
-	if _, err := user.Lookup("boxd"); err != nil && !strings.Contains(d.logged(), "serving as nobody, which is for development only") {
-		t.Errorf("nothing is said about the missing user:\n%s", d.logged())
 	}
 	for name, want := range map[string]struct {
 		mode     fs.FileMode
@@ -58,6 +59,44 @@ func TestDaemonIsNotRoot(t *testing.T) {
 	// Not dumpable: /proc/<pid> belongs to root.
 	if info, err := os.Stat(fmt.Sprintf("/proc/%d/environ", d.cmd.Process.Pid)); err != nil || info.Sys().(*syscall.Stat_t).Uid != 0 {
 		t.Errorf("the daemon can be looked into: %v, %v", info, err)
+	}
+}
+
+// Without a user boxd the daemon has an id that nothing else has, and has it again, so that
+// its files stay its own; what nobody has left is refused with what to do.
+func TestDaemonHasItsOwnID(t *testing.T) {
+	if _, err := user.Lookup("boxd"); err == nil {
+		t.Skip("there is a user boxd") // then it serves as that
+	}
+	d := newDaemon(t)
+	if err := os.Chown(d.dir, 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	uid := d.field("Uid")
+	for _, end := range []func(){d.kill, d.stop} {
+		d.says(0, "kept\n", "exec", "s", "--", "sh", "-c", "echo kept >> file; tail -n 1 file")
+		end()
+		d.start()
+		if again := d.field("Uid"); again != uid {
+			t.Errorf("user %q, and before it was %q", again, uid)
+		}
+	}
+	id, err := strconv.Atoi(strings.Fields(uid)[0])
+	if err != nil || id < 0x7fff0000 || id > 0x7ffffffe {
+		t.Errorf("user %d, %v: not above those of boxes", id, err)
+	}
+	if _, err := user.LookupId(strconv.Itoa(id)); err == nil {
+		t.Errorf("user %d is in the user database", id)
+	}
+	d.stop()
+	lock := filepath.Join(d.dir, "daemon.lock")
+	if err := os.Chown(lock, 65534, 65534); err != nil {
+		t.Fatal(err)
+	}
+	d.refuses(nil, "is that of a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
+	if err := os.Chown(lock, id, id); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -23,7 +23,8 @@ func TestDaemonVolumes(t *testing.T) {
 	if err := unix.Lstat(volumes, &st); err != nil || st.Uid != 0 || st.Mode != unix.S_IFDIR|0o700 {
 		t.Errorf("%s: owner %d, mode %o, %v", volumes, st.Uid, st.Mode, err)
 	}
-	err := linux.AsOwner(65534, 65534, func() error {
+	uid, gid := servingUser(t)
+	err := linux.AsOwner(uint32(uid), uint32(gid), func() error {
 		for what, err := range map[string]error{
 			"renamed": os.Rename(volumes, volumes+"-away"),
 			"removed": os.Remove(volumes),

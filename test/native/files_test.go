@@ -527,6 +527,7 @@ const callerSocket = "BOXD_TEST_FILES_SOCKET"
 
 func init() {
 	if socket := os.Getenv(callerSocket); socket != "" {
+		awaitAdmission()
 		if err := playCaller(socket); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -571,13 +572,13 @@ func playCaller(socket string) error {
 
 // TestFilesUnprivileged: the caller is a user without any privilege on this host.
 func TestFilesUnprivileged(t *testing.T) {
-	const nobody = 65534
-	socket := startService(t, stateDir(t), nobody)
+	socket := startService(t, stateDir(t), strangerUID)
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Dir = "/"
 	cmd.Env = []string{callerSocket + "=" + socket}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Errorf("%v: %s", err, out)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	admitted(t, cmd, socket, strangerUID)
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v: %s", err, out.String())
 	}
 }

@@ -35,6 +35,7 @@ func init() {
 	if socket == "" {
 		return
 	}
+	awaitAdmission()
 	if err := playClient(socket); err != nil {
 		fmt.Println(err)
 		os.Exit(1)
@@ -99,23 +100,40 @@ func releaseSome(ctx context.Context, b engine.LiveBox) error {
 	return nil
 }
 
-// startClient runs playClient as uid and returns when it is done.
-func startClient(t *testing.T, socket string, uid int) (*exec.Cmd, string) {
+// admitted starts cmd as uid, which calls awaitAdmission, and makes it the process that the
+// launcher at socket serves.
+func admitted(t *testing.T, cmd *exec.Cmd, socket string, uid int) {
 	t.Helper()
-	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), clientEnv+"="+socket)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}
 	cmd.Dir = "/"
-	if _, err := cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
+	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	if err := native.AdmitClient(filepath.Dir(socket), cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	if _, err := in.Write([]byte{'\n'}); err != nil {
+		t.Error(err)
+	}
+}
+
+// awaitAdmission waits until the launcher knows of this process.
+func awaitAdmission() { _, _ = os.Stdin.Read(make([]byte, 1)) }
+
+// startClient runs playClient as uid and returns when it is done.
+func startClient(t *testing.T, socket string, uid int) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), clientEnv+"="+socket)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	admitted(t, cmd, socket, uid)
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	return cmd, strings.TrimSpace(line)
 }

@@ -22,6 +22,9 @@ type ServiceOptions struct {
 	StateDir string
 	// ClientUID and ClientGID own the socket: the user that may connect, besides root.
 	ClientUID, ClientGID int
+	// ClientUnit is the systemd unit that the client runs as; empty: it is the process that
+	// root has named, see rpc.NameClient.
+	ClientUnit string
 	// DataDir is where volumes are kept; empty: there are none.
 	DataDir string
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
@@ -33,7 +36,7 @@ const SocketName = "launcher.sock"
 
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
-//	--state-dir DIR --client USER[:GROUP] [--data-dir DIR]
+//	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
 //
 // Users and groups are names or numbers; the group is that of the user if it is left
 // out.
@@ -50,6 +53,8 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			o.StateDir = args[1]
 		case args[0] == "--data-dir":
 			o.DataDir = args[1]
+		case args[0] == "--client-unit":
+			o.ClientUnit = args[1]
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
 		default:
@@ -63,11 +68,17 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 	if !filepath.IsAbs(o.StateDir) || o.ClientUID < 0 {
 		return o, errors.New("a service needs --state-dir, absolute, and --client")
 	}
+	if o.ClientUnit != "" && (!strings.HasSuffix(o.ClientUnit, ".service") || strings.Contains(o.ClientUnit, "/")) {
+		return o, fmt.Errorf("client unit %q: must be the name of a systemd service, such as boxd.service", o.ClientUnit)
+	}
 	if o.DataDir != "" && o.DataDir != filepath.Clean("/"+o.DataDir) {
 		return o, fmt.Errorf("data directory %q: must be absolute and cleaned", o.DataDir)
 	}
 	return o, nil
 }
+
+// overflowID is user nobody, whom the kernel also shows for owners it cannot express.
+const overflowID = 65534
 
 // parseClient reads USER[:GROUP].
 func parseClient(text string) (uid, gid int, err error) {
@@ -92,6 +103,9 @@ func parseClient(text string) (uid, gid int, err error) {
 	if uid < 0 || gid < 0 {
 		return -1, -1, fmt.Errorf("client %q: ids are not negative", text)
 	}
+	if uid == overflowID {
+		return -1, -1, fmt.Errorf("client %q: must not be nobody, as whom other programs run too: name a user that nothing else runs as (useradd --system boxd)", text)
+	}
 	return uid, gid, nil
 }
 
@@ -106,6 +120,9 @@ func lookUpUser(name string, isID bool) (*user.User, error) {
 func (o *ServiceOptions) args(role ...string) []string {
 	args := append(append([]string{"boxd-init"}, role...), "--state-dir", o.StateDir,
 		"--client", fmt.Sprintf("%d:%d", o.ClientUID, o.ClientGID))
+	if o.ClientUnit != "" {
+		args = append(args, "--client-unit", o.ClientUnit)
+	}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
 	}

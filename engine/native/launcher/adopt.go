@@ -26,7 +26,7 @@ func (l *Launcher) adoptAll() error {
 	if err != nil {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
-	boot, err := bootID()
+	boot, err := linux.BootID()
 	if err != nil {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
@@ -176,7 +176,7 @@ func (l *Launcher) findInit(b *box) error {
 	if b.pidfd, err = linux.PidfdOpen(b.pid); err != nil {
 		return fmt.Errorf("PID 1 has ended: %w", err)
 	}
-	start, err := startTime(b.pid)
+	start, err := linux.StartTime(b.pid)
 	if err != nil {
 		return err
 	}

@@ -179,8 +179,8 @@ func (b *box) settle() error {
 		PID: b.pid, IDBase: b.lease.Base, Cgroup: b.group.ID, Degraded: b.degraded(),
 	}
 	var err, berr error
-	r.Start, err = startTime(b.pid)
-	r.BootID, berr = bootID()
+	r.Start, err = linux.StartTime(b.pid)
+	r.BootID, berr = linux.BootID()
 	if err := errors.Join(err, berr, b.stillThere()); err != nil {
 		return fmt.Errorf("recording box: %w", err)
 	}

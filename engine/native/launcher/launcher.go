@@ -43,6 +43,7 @@ type Launcher struct {
 	policy   []byte   // seccomp program of agents
 	networks *networks
 	waves    waves // of boxes that end with this launcher
+	views    views
 	creating chan struct{}
 	budget   *budget // of requests
 	works    *works  // requests under way
@@ -171,6 +172,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
 	}
+	l.views.dir = filepath.Join(l.instance.private(), "views")
 	openHost := rootfs.OpenHost
 	if l.service != nil {
 		openHost = rootfs.OpenReachableHost

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
@@ -144,27 +142,4 @@ func replaceFile(path string, content []byte) error {
 		return err
 	}
 	return os.Rename(fresh, path)
-}
-
-// startTime is when process pid started, in clock ticks since boot: field 22 of
-// /proc/<pid>/stat (proc_pid_stat(5)). A number and a start time are one process
-// until the next boot.
-func startTime(pid int) (uint64, error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, err
-	}
-	// The name, field 2, may hold anything.
-	_, rest, ok := strings.Cut(string(stat[max(strings.LastIndexByte(string(stat), ')'), 0):]), " ")
-	fields := strings.Fields(rest)
-	if !ok || len(fields) < 20 {
-		return 0, fmt.Errorf("/proc/%d/stat: unknown form", pid)
-	}
-	return strconv.ParseUint(fields[19], 10, 64)
-}
-
-// bootID names this boot of the machine.
-func bootID() (string, error) {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(id)), err
 }

@@ -66,19 +66,6 @@ func FuzzParseRecord(f *testing.F) {
 	})
 }
 
-func TestStartTime(t *testing.T) {
-	mine, err := startTime(os.Getpid())
-	if err != nil || mine == 0 {
-		t.Errorf("start time %d, %v", mine, err)
-	}
-	if first, err := startTime(1); err != nil || first >= mine {
-		t.Errorf("process 1 started at %d, %v, this one at %d", first, err, mine)
-	}
-	if _, err := startTime(1 << 30); err == nil {
-		t.Error("a process that cannot be has a start time")
-	}
-}
-
 // TestFindService: an instance of a service is found, and not swept; one whose launcher
 // lives is refused.
 func TestFindService(t *testing.T) {

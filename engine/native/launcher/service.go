@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,9 @@ import (
 // service is what a launcher has besides when it outlives its clients, and its boxes
 // outlive it.
 type service struct {
+	stateDir string
 	uid, gid int    // of the client, besides root
+	unit     string // systemd's, of the client; empty: root names its process
 	dataDir  string // for volumes; empty: none
 	listener *net.UnixListener
 	watcher  *cgroups.Watcher
@@ -56,7 +59,7 @@ func Service(o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &service{uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, listener: listener, events: newEvents()}
+	s := &service{stateDir: o.StateDir, unit: o.ClientUnit, uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, listener: listener, events: newEvents()}
 	l, err := open(o.StateDir, s)
 	if err != nil {
 		s.refuseAll(err)
@@ -169,10 +172,10 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 // take makes c the client. While another one lives there is no second; one that is
 // gone is waited for until nothing more comes of what it asked for.
 func (s *service) take(c *client) (rpc.Hello, error) {
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir}
 	if err := s.checkPeer(c.sock); err != nil {
-		return h, err
+		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // and nothing else
 	}
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir}
 	for {
 		s.mu.Lock()
 		before := s.current
@@ -204,36 +207,10 @@ func (s *service) leave(c *client) {
 	close(c.gone)
 }
 
-// checkPeer says whether the process at the other end may use the service.
-func (s *service) checkPeer(sock *net.UnixConn) error {
-	var cred *unix.Ucred
-	err := control(sock, func(fd int) (err error) {
-		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("finding out who connects: %w", err)
-	}
-	if uid := int(cred.Uid); uid != 0 && uid != s.uid {
-		return fmt.Errorf("uid %d: this launcher serves uid %d", uid, s.uid)
-	}
-	return nil
-}
-
 // hungUp says whether the other end is closed.
 func hungUp(sock *net.UnixConn) bool {
 	raw, err := sock.SyscallConn()
 	return err != nil || linux.HungUp(raw)
-}
-
-func control(sock *net.UnixConn, call func(fd int) error) error {
-	raw, err := sock.SyscallConn()
-	if err != nil {
-		return err
-	}
-	var cerr error
-	err = raw.Control(func(fd uintptr) { cerr = call(int(fd)) })
-	return errors.Join(err, cerr)
 }
 
 // serveClient answers requests until the client goes away.
@@ -259,6 +236,7 @@ func (l *Launcher) serveClient(c *client) {
 			case rpc.TypeCreate:
 				c.creates.Done()
 			case rpc.TypeStop:
+				_ = os.Remove(filepath.Join(l.service.stateDir, rpc.ClientFile)) // the next one is named anew
 				l.service.stop()
 			}
 		})

@@ -68,6 +68,7 @@ func (l *Launcher) handleRemoveVolume(body []byte) error {
 	if l.storage == nil {
 		return nil // it cannot exist
 	}
+	l.views.detach() // what the client has closed does not keep it
 	return l.storage.remove(m.Name)
 }
 
@@ -124,8 +125,8 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 	return volumeError(m.Directory.Path, l.storage.store.LimitTree(dir, m.Bytes, m.Inodes))
 }
 
-// handleOpenDirectory answers with a directory of a mount that is nowhere: it has the
-// client as its owner, and is gone when the client closes it.
+// handleOpenDirectory answers with a directory of a mount that only this process sees: it
+// has the client as its owner, and is gone when the client closes it (see views).
 func (l *Launcher) handleOpenDirectory(body []byte) ([]*os.File, error) {
 	var m rpc.OpenDirectory
 	if err := decode(body, &m); err != nil {
@@ -230,6 +231,9 @@ func (l *Launcher) viewFor(src *mounts.Source, readOnly bool) (*os.File, error) 
 		return nil, fieldError(err)
 	}
 	defer tree.Close()
+	if err := l.views.attach(tree); err != nil {
+		return nil, err
+	}
 	return linux.Openat2(tree, ".", unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,

@@ -1,0 +1,87 @@
+package rpc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// ClientFile, in the state directory of a launcher service, holds the [Client].
+const ClientFile = "client"
+
+// Client is the process that root has named as the client of a launcher service. A user
+// id alone is no identity: anything may run as it. Only root can write the file, and a
+// launcher that is started again reads it as well.
+type Client struct {
+	BootID string
+	PID    int
+	Start  uint64 // as linux.StartTime
+}
+
+// NameClient makes process pid the client of the launcher service of stateDir, which
+// must exist. A client that is still alive is not replaced.
+func NameClient(stateDir string, pid int) error {
+	path := filepath.Join(stateDir, ClientFile)
+	if now, err := ReadClient(stateDir); err == nil && now.PID != pid && now.alive() {
+		return fmt.Errorf("launcher client: process %d has the launcher of %q: stop it first, or choose another runtime directory", now.PID, stateDir)
+	}
+	c := Client{PID: pid}
+	var err, berr error
+	c.Start, err = linux.StartTime(pid)
+	c.BootID, berr = linux.BootID()
+	if err := errors.Join(err, berr); err != nil {
+		return fmt.Errorf("launcher client: %w", err)
+	}
+	text, err := json.Marshal(c)
+	if err == nil {
+		err = os.WriteFile(path+".new", text, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("launcher client: %w", err)
+	}
+	return nil
+}
+
+// ReadClient returns the client that was named, or the zero Client.
+func ReadClient(stateDir string) (c Client, err error) {
+	text, err := os.ReadFile(filepath.Join(stateDir, ClientFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return c, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &c)
+	}
+	return c, err
+}
+
+// Is reports whether c is process pid, which the caller keeps from being replaced by
+// another one of that number.
+func (c Client) Is(pid int) bool {
+	boot, err := linux.BootID()
+	if err != nil || c.PID != pid || c.BootID != boot {
+		return false
+	}
+	start, err := linux.StartTime(pid)
+	return err == nil && start == c.Start
+}
+
+func (c Client) alive() bool {
+	if c.PID <= 1 {
+		return false
+	}
+	pidfd, err := linux.PidfdOpen(c.PID)
+	if err != nil {
+		return false
+	}
+	defer pidfd.Close()
+	ended, err := linux.HasExited(pidfd, 0)
+	return err == nil && !ended && c.Is(c.PID)
+}

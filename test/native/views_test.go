@@ -1,0 +1,48 @@
+package native
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// TestViewsAreBounded: what a client has open is attached in the launcher, so there is a
+// bound; what it has closed does not count, and nothing of it stays.
+func TestViewsAreBounded(t *testing.T) {
+	s := startStorage(t, strangerUID)
+	dir := t.TempDir()
+	if err := os.Chown(dir, strangerUID, strangerUID); err != nil {
+		t.Fatal(err)
+	}
+	d := engine.Directory{Path: dir, Within: dir}
+	attached := func() int {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(serviceProcesses(t, "launcher", s.dir)[0]) + "/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(text), "/private/views/")
+	}
+	for range 2 {
+		var open []*os.File
+		for {
+			f, err := s.OpenDirectory(patient(t), d)
+			if err != nil {
+				if len(open) < 100 || len(open) > 1000 || !strings.Contains(err.Error(), "close some") {
+					t.Errorf("after %d directories: %v", len(open), err)
+				}
+				break
+			}
+			open = append(open, f)
+		}
+		if n := attached(); n != len(open) {
+			t.Errorf("%d are attached, %d are open", n, len(open))
+		}
+		for _, f := range open {
+			f.Close()
+		}
+	}
+	waitUntil(t, "nothing is attached", func() bool { return attached() == 0 })
+}
