@@ -24,6 +24,8 @@ import (
 type service struct {
 	uid, gid int    // of the client, besides root
 	dataDir  string // for volumes; empty: none
+	options  ServiceOptions
+	roots    mountRoots // what the client can reach of the host, unless it is root
 	listener *net.UnixListener
 	watcher  *cgroups.Watcher
 	events   *events
@@ -56,8 +58,12 @@ func Service(o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &service{uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, listener: listener, events: newEvents()}
-	l, err := open(o.StateDir, s)
+	s := &service{uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, options: o, listener: listener, events: newEvents()}
+	s.roots, err = o.roots()
+	var l *Launcher
+	if err == nil {
+		l, err = open(o.StateDir, s)
+	}
 	if err != nil {
 		s.refuseAll(err)
 		return err
@@ -168,7 +174,7 @@ func (l *Launcher) welcome(sock *net.UnixConn) {
 // take makes c the client. While another one lives there is no second; one that is
 // gone is waited for until nothing more comes of what it asked for.
 func (s *service) take(c *client) (rpc.Hello, error) {
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir}
+	h := s.hello()
 	if err := s.checkPeer(c.sock); err != nil {
 		return h, err
 	}
@@ -191,6 +197,12 @@ func (s *service) take(c *client) (rpc.Hello, error) {
 		}
 		<-before.gone
 	}
+}
+
+// hello says who serves, and how it was started.
+func (s *service) hello() rpc.Hello {
+	return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid,
+		DataDir: s.dataDir, MountRoots: s.options.MountRoots, Workspaces: s.options.Workspaces}
 }
 
 // leave makes room for the next client.
@@ -286,7 +298,8 @@ func (s *service) refuseAll(reason error) {
 		if err != nil {
 			return
 		}
-		h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir, Error: oneLine(reason)}
+		h := s.hello()
+		h.Error = oneLine(reason)
 		conn := wire.NewConn(sock)
 		if s.checkPeer(sock) == nil {
 			_ = sayHello(conn, h)
