@@ -32,6 +32,9 @@ func (d dirs) volumes() (string, error) {
 	return filepath.Join(real, "volumes"), nil
 }
 
+// workspaces is where workspaces of sessions are: the daemon's.
+func (d dirs) workspaces() string { return filepath.Join(d.state, "workspaces") }
+
 // nested says that the launcher's directory lies in the daemon's.
 func (d dirs) nested() bool {
 	rel, err := filepath.Rel(d.state, d.runtime)

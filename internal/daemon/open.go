@@ -42,7 +42,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	metrics := api.NewMetrics()
 	d.sessions, err = session.Open(ctx, session.Options{
-		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: filepath.Join(d.dirs.state, "workspaces"), Lock: d.lock,
+		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: d.dirs.workspaces(), Lock: d.lock,
 		Engine: d.service, Storage: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
 		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
 		KeepEnded: c.Sessions.KeepEnded, StopGrace: time.Duration(c.Sessions.StopGrace),
