@@ -28,7 +28,10 @@ const maxLinks = 40
 // A symlink on the way counts only where nobody but root can put one: the link and the
 // directory it is in belong to root, and others cannot write there. Otherwise whoever
 // owns a directory on the way could make any directory of the host the root.
-func OpenRoot(name string) (Root, error) {
+//
+// Nor may stranger, or everybody, be able to write in a directory on the way: what others
+// have put there could be renamed to be the root. A nil stranger leaves that to Allow.
+func OpenRoot(name string, stranger *Owner) (Root, error) {
 	if err := checkPath(fieldRoot, name); err != nil {
 		return Root{}, err
 	}
@@ -47,6 +50,14 @@ func OpenRoot(name string) (Root, error) {
 	}
 	links := 0
 	for rest := components(name); len(rest) > 0; {
+		above, err := linux.Fstat(at)
+		if err != nil {
+			return fail(err)
+		}
+		if stranger != nil && stranger.mayRename(above) {
+			return fail(refuse(fieldRoot, name, "lies in a directory (of user %d, mode %04o) in which user %d can put another in its place: use one in a directory of root's",
+				above.Uid, above.Mode&0o7777, stranger.UID))
+		}
 		next, err := linux.Openat2(at, rest[0], unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})
 		if err != nil {
 			return fail(refuse(fieldRoot, name, "cannot be opened: %s", rootCause(err)).because(err))
@@ -57,10 +68,6 @@ func OpenRoot(name string) (Root, error) {
 			var target string
 			target, err = linux.ReadlinkAt(next, "")
 			next.Close()
-			if err != nil {
-				return fail(err)
-			}
-			above, err := linux.Fstat(at)
 			if err != nil {
 				return fail(err)
 			}
@@ -90,6 +97,15 @@ func OpenRoot(name string) (Root, error) {
 	}
 	closeUnless(at, top)
 	return Root{Path: name, dir: dir}, nil
+}
+
+// mayRename says whether o can give another name to what somebody else has in a directory.
+func (o *Owner) mayRename(dir unix.Stat_t) bool {
+	if int(dir.Uid) == o.UID {
+		return true
+	}
+	writes := dir.Mode&0o002 != 0 || dir.Mode&0o020 != 0 && int(dir.Gid) == o.GID
+	return writes && dir.Mode&unix.S_ISVTX == 0
 }
 
 // Close closes the descriptor. Sources stay.

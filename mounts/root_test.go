@@ -41,7 +41,7 @@ func TestOpenRoot(t *testing.T) {
 		"theirs": theirs, "alices/link": theirs, "open/link": theirs, "through": theirs, "loop": theirs,
 		"real/file": "is not a directory", "real/file/x": "is not a directory", "dangling": "cannot be opened", "real/../real": "must be written as",
 	} {
-		r, err := OpenRoot(base + "/" + name)
+		r, err := OpenRoot(base+"/"+name, nil)
 		if rule != "" {
 			if err == nil || !strings.Contains(err.Error(), rule) {
 				t.Errorf("%s: %v, want %q", name, err, rule)
@@ -60,10 +60,42 @@ func TestOpenRoot(t *testing.T) {
 		}
 		r.Close()
 	}
-	if r, err := OpenRoot(at("alices/dir")); err != nil {
+	if r, err := OpenRoot(at("alices/dir"), &Owner{UID: other + 1, GID: other + 1}); err != nil {
 		t.Errorf("a directory of another user without symlinks: %v", err)
 	} else {
 		r.Close()
+	}
+}
+
+// TestRootOfAStranger: who could put another directory under the name of a root names none.
+func TestRootOfAStranger(t *testing.T) {
+	testutil.RequireRoot(t)
+	base := t.TempDir() // with directories of root's above, and the sticky one of all
+	const uid, gid = 4242, 4343
+	for _, c := range []struct {
+		uid, gid int
+		mode     os.FileMode
+		refused  bool
+	}{
+		{0, 0, 0o755, false}, {uid, 0, 0o755, true}, {uid, 0, 0o555, true}, {0, gid, 0o755, false}, {0, gid, 0o775, true}, {0, 0, 0o775, false},
+		{0, 0, 0o757, true}, {0, 0, 0o777 | os.ModeSticky, false}, {0, gid, 0o775 | os.ModeSticky, false}, {uid, 0, 0o777 | os.ModeSticky, true}, {uid + 1, gid + 1, 0o755, false},
+	} {
+		dir := filepath.Join(base, "above")
+		err := errors.Join(os.MkdirAll(dir+"/in/root", 0o755), os.Chown(dir, c.uid, c.gid), os.Chmod(dir, c.mode))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{dir + "/in", dir + "/in/root"} {
+			r, err := OpenRoot(name, &Owner{UID: uid, GID: gid})
+			if err == nil {
+				r.Close()
+			} else {
+				checkMessage(t, err)
+			}
+			if (err != nil) != c.refused || err != nil && !strings.Contains(err.Error(), "can put another in its place") {
+				t.Errorf("%+v: %v", c, err)
+			}
+		}
 	}
 }
 
@@ -79,7 +111,7 @@ func TestRootHolds(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	r, err := OpenRoot(at("root"))
+	r, err := OpenRoot(at("root"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -70,7 +70,7 @@ func (a *attacker) sources() []string {
 		a.Base, a.Base + "/", a.at("bait"), a.at("bait/"), a.at("bait/."), a.at("bait/secret"), a.at("bait/program"), a.at("bait/closed"), a.at("bait/missing"),
 		a.at("private"), a.at("private/secret"), a.at("private/theirs"), a.at("private/theirs/secret"), a.at("private/missing"),
 		a.at("shared/../bait"), a.Base + "/shared/../bait", a.Base + "/shared/../../" + filepath.Base(a.Base) + "/bait", a.Base + "//shared//..//bait/secret",
-		a.at("home"), a.at("home/own"), a.at("home/root"), a.at("home/root/secret"), a.at("home/root/closed"), a.at("home/closed"), a.Base + "/home/root/../../bait",
+		a.at("home"), a.at("home/own"), a.at("home/root"), a.at("home/root/secret"), a.at("home/root/closed"), a.at("home/second"), a.at("home/second/secret"), a.at("home/closed"), a.Base + "/home/root/../../bait",
 		a.at("clean"), a.at("clean/bait"), a.at("clean/bait/secret"), a.at("clean/bait/public"), a.at("clean/bait/closed"), a.Base + "/clean/theirs/../bait", a.Base + "/clean/theirs/dir/../../bait/secret",
 		a.at("clean/theirs/bait"), a.at("clean/theirs/bait/program"), a.at("clean/theirs/planted-by-root"), a.at("clean/theirs/group"), a.at("clean/theirs/mnt"), a.at("clean/theirs/mnt/secret"),
 		a.at("ro"), a.at("ro/dir"), a.at("ro/dir/file"),
@@ -526,9 +526,15 @@ func (a *attacker) legitimate(ctx context.Context, s *native.Service) {
 	}
 }
 
-// replaceRoot makes the name of a mount root, which is in a directory of the client's, lead
-// to root's directory.
+// replaceRoot makes the names of mount roots, which are in a directory of the client's, lead
+// to directories of root's.
 func (a *attacker) replaceRoot() {
+	if err := os.Rename(a.at("home/second"), a.at("home/was-second")); err != nil {
+		panic(err)
+	}
+	if err := os.Rename(a.at("home/roots"), a.at("home/second")); err != nil {
+		panic(err)
+	}
 	if err := os.Rename(a.at("home/root"), a.at("home/was-root")); err != nil {
 		panic(err)
 	}

@@ -128,7 +128,7 @@ func newWorld(t *testing.T) *world {
 	w.plan.OtherSocket = filepath.Join(w.plan.OtherState, native.SocketName)
 	w.lay()
 	w.roots = []string{
-		w.plan.at("shared"), w.plan.at("clean") + ":no-root-owned", w.plan.at("ro") + ":ro", w.plan.at("home/root"),
+		w.plan.at("shared"), w.plan.at("clean") + ":no-root-owned", w.plan.at("ro") + ":ro", w.plan.at("home/root"), w.plan.at("home/second"),
 	}
 	return w
 }
@@ -158,7 +158,8 @@ func newState(t *testing.T) string {
 //	shared/           a mount root; what is root's in it was named by root: writable
 //	clean/            a mount root, no-root-owned: theirs/ is the client's, bait/ root's
 //	ro/               a mount root, read-only
-//	home/             the client's: home/root is a mount root, whose name the client can change
+//	home/             the client's: home/root and home/second are mount roots, whose names the
+//	                  client can give to what root has put there
 //	workspaces/       the client's, as the daemon's own
 func (w *world) lay() {
 	p, secret := &w.plan, w.secret+"\n"
@@ -197,6 +198,9 @@ func (w *world) lay() {
 	file("ro/dir/file", "read only\n", 0o644, 4242)
 	dir("home", 0o755, uid)
 	dir("home/root", 0o755, uid)
+	dir("home/second", 0o755, uid)
+	dir("home/roots", 0o755, 0)
+	file("home/roots/secret", secret, 0o600, 0)
 	dir("workspaces/tenant", 0o700, uid)
 	dir("workspaces/tenant/session", 0o700, uid)
 	file("workspaces/tenant/linked", secret, 0o600, 0) // as if linked there by somebody

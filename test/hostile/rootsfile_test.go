@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"golang.org/x/sys/unix"
 )
 
 // TestRootsFile: /etc/boxd/launcher.yaml counts for a launcher that gets no flags. One that
@@ -44,6 +45,7 @@ func TestRootsFile(t *testing.T) {
 	wants("another directory", open(s, "bait", true), outside)
 	// It is read when the launcher starts, and at no other time.
 	w.must(os.WriteFile(file, []byte("mount_roots: [/]\n"), 0o644))
+	w.must(l.cmd.Process.Signal(unix.SIGHUP))
 	wants("another directory, once the file allows it", open(s, "bait", true), outside)
 	s.Close()
 	w.stop(l, w.plan.State)

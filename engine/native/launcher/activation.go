@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 )
@@ -150,7 +151,7 @@ func (o *ServiceOptions) roots() (mountRoots, error) {
 	if err != nil {
 		return nil, err
 	}
-	roots.report()
+	roots.report(mounts.Owner{UID: o.ClientUID, GID: o.ClientGID})
 	return roots, nil
 }
 

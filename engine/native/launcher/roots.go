@@ -115,15 +115,22 @@ func (all mountRoots) of(source string) (best mountRoot, ok bool) {
 
 // report names the roots that cannot be opened now. They may come later, with the disk
 // that they are on; boxes wait for their launcher now.
-func (all mountRoots) report() {
+func (all mountRoots) report(client mounts.Owner) {
 	for _, r := range all {
-		root, err := mounts.OpenRoot(r.path)
+		root, err := r.open(client)
 		if err == nil {
 			root.Close()
 		} else if !r.own { // which the client makes itself
 			fmt.Fprintf(os.Stderr, "boxd-init: %v; it is looked for again with each request\n", oneLine(err))
 		}
 	}
+}
+
+func (r mountRoot) open(client mounts.Owner) (mounts.Root, error) {
+	if r.own { // its name is the client's, and so is all that it gets there
+		return mounts.OpenRoot(r.path, nil)
+	}
+	return mounts.OpenRoot(r.path, &client)
 }
 
 // hostSource opens what m mounts of the host, or makes it if it may be missing. No
@@ -140,7 +147,7 @@ func (l *Launcher) hostSource(m mounts.Mount, mayMake bool) (*mounts.Source, err
 		}
 		mayMake = mayMake && !r.readOnly
 		var err error
-		if root, err = mounts.OpenRoot(r.path); err != nil {
+		if root, err = r.open(mounts.Owner{UID: l.service.uid, GID: l.service.gid}); err != nil {
 			return nil, fieldError(err)
 		}
 		defer root.Close()
@@ -162,8 +169,8 @@ func (r mountRoot) allow(m mounts.Mount, uid, gid uint32, client int) error {
 	switch {
 	case r.noRootOwned && (uid == 0 || gid == 0):
 		return refuseSource(m, fmt.Sprintf("belongs to root (user %d, group %d), or would be made in a directory that does: the launcher's mount root %q is no-root-owned; chown it to another user and group", uid, gid, r.path))
-	case r.own && int(uid) != client:
-		return refuseSource(m, fmt.Sprintf("belongs to user %d: in %q, where workspaces are, only what belongs to the launcher's client, user %d, is mounted", uid, r.path, client))
+	case r.own && (int(uid) != client || gid == 0):
+		return refuseSource(m, fmt.Sprintf("belongs to user %d and group %d: in %q, where workspaces are, only what belongs to the launcher's client, user %d, and not to group 0, is mounted", uid, gid, r.path, client))
 	}
 	return nil
 }
