@@ -71,8 +71,7 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 			if err != nil {
 				return fail(err)
 			}
-			others := above.Mode&0o022 != 0 && above.Mode&unix.S_ISVTX == 0
-			if links++; links > maxLinks || st.Uid != 0 || above.Uid != 0 || others {
+			if links++; links > maxLinks || st.Uid != 0 || above.Uid != 0 || above.Mode&0o022 != 0 {
 				return fail(refuse(fieldRoot, name, "passes the symlink to %s, which others than root can change: name the real path", quote(target)))
 			}
 			if path.IsAbs(target) {

@@ -37,8 +37,8 @@ func TestOpenRoot(t *testing.T) {
 	}
 	const theirs = "which others than root can change"
 	for name, rule := range map[string]string{
-		"real/dir": "", "ours": "", "absolute/dir": "", "twice": "", "winding": "", "sticky/link": "",
-		"theirs": theirs, "alices/link": theirs, "open/link": theirs, "through": theirs, "loop": theirs,
+		"real/dir": "", "ours": "", "absolute/dir": "", "twice": "", "winding": "",
+		"theirs": theirs, "alices/link": theirs, "open/link": theirs, "sticky/link": theirs, "through": theirs, "loop": theirs,
 		"real/file": "is not a directory", "real/file/x": "is not a directory", "dangling": "cannot be opened", "real/../real": "must be written as",
 	} {
 		r, err := OpenRoot(base+"/"+name, nil)
