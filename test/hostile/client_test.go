@@ -35,8 +35,9 @@ func playClient(text string) {
 	if err := json.Unmarshal([]byte(text), &a.plan); err != nil {
 		panic(err)
 	}
-	if unix.Getuid() == 0 || unix.Geteuid() != a.UID {
-		panic("the client must be the daemon's user")
+	status, err := os.ReadFile("/proc/self/status")
+	if err != nil || unix.Getuid() != a.UID || a.UID == 0 || !strings.Contains(string(status), "CapPrm:\t0000000000000000\n") {
+		panic(fmt.Sprintf("the client must be the daemon's user, without capabilities: %v\n%s", err, status))
 	}
 	time.AfterFunc(patience-10*time.Second, func() { panic("the attack takes too long") })
 	switch a.Phase {
