@@ -122,6 +122,9 @@ func (a *attacker) reach() {
 					granted(m)
 				}
 				for _, make := range []bool{false, true} {
+					if make && !strings.HasPrefix(source, a.Base) {
+						continue // a launcher that is broken shall make nothing elsewhere on this host
+					}
 					d := engine.Directory{Path: source, Within: within, ReadOnly: readOnly, Make: make}
 					said := a.ask(rpc.TypeOpenDirectory, text(rpc.OpenDirectory{Directory: d}))
 					if within == "/" && !readOnly && !make {
@@ -350,7 +353,7 @@ func (a *attacker) fuzz() {
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Change":{"Attach":[{"source":` + bait + `,"target":"/f/1","within":"/"}],"Detach":["/f/1"]}}`},
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Change":{"Attach":[{"source":` + clean + `,"target":"/f/2","within":` + clean + `,"no_links":` + clean + `,"read_only":false}]}}`},
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Again":true,"Change":{"Limits":{"memory":67108864,"pids":100,"cpus":1}}}`},
-		{rpc.TypeOpenDirectory, `{"Directory":{"Path":` + bait + `,"Within":"/","Make":true,"ReadOnly":false,"Volume":""}}`},
+		{rpc.TypeOpenDirectory, `{"Directory":{"Path":` + bait + `,"Within":` + quoted(a.Base) + `,"Make":true,"ReadOnly":false,"Volume":""}}`},
 		{rpc.TypeOpenDirectory, `{"Directory":{"Path":` + clean + `,"Within":` + clean + `,"Make":false,"ReadOnly":true}}`},
 		{rpc.TypeLimitDirectory, `{"Directory":{"Path":` + bait + `,"Within":"/"},"Bytes":1048576,"Inodes":100}`},
 		{rpc.TypeSlots, `{"ID":` + own + `,"Count":1,"Used":["1"],"Background":["2"]}`},
