@@ -8,6 +8,8 @@ import (
 	"reflect"
 	"strings"
 	"syscall"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // maxFile bounds a configuration file in bytes.
@@ -20,12 +22,17 @@ const maxFile = 1 << 20
 func Load(path string, env func(string) (string, bool)) (Config, error) {
 	c := Default()
 	if path != "" {
-		b, err := readFile(path)
+		b, isRoots, err := readFile(path)
 		if err != nil {
 			return Config{}, fmt.Errorf("configuration: %w", err)
 		}
 		if err := parse(path, b, &c); err != nil {
 			return Config{}, err
+		}
+		// Root hands these roots to the launcher: who can write the file names them.
+		if roots := c.MountRoots(); os.Geteuid() == 0 && len(roots) > 0 && !isRoots {
+			return Config{}, &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(roots[0]),
+				Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), or be given as --allow-mount-root", path)}
 		}
 	}
 	if env != nil {
@@ -37,21 +44,26 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 	return c, nil
 }
 
-// readFile reads a regular file; O_NONBLOCK keeps a FIFO from blocking.
-func readFile(path string) ([]byte, error) {
+// readFile reads a regular file; O_NONBLOCK keeps a FIFO from blocking. isRoots says that
+// only root can write it.
+func readFile(path string) (b []byte, isRoots bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil, errors.Join(err, fmt.Errorf("%q is not a regular file", path))
+	st, err := f.Stat()
+	if err != nil || !st.Mode().IsRegular() {
+		return nil, false, errors.Join(err, fmt.Errorf("%q is not a regular file", path))
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		isRoots = sys.Uid == 0 && st.Mode().Perm()&0o022 == 0
+	}
+	b, err = io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err == nil && len(b) > maxFile {
 		err = fmt.Errorf("%q is longer than %d bytes", path, maxFile)
 	}
-	return b, err
+	return b, isRoots, err
 }
 
 // EnvPrefix starts the names of all variables.

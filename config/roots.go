@@ -29,6 +29,18 @@ func (c *Config) validatePolicy() error {
 	return c.openRoots()
 }
 
+// MountRoots are the roots of all tenants: what the launcher must let the daemon mount.
+func (c *Config) MountRoots() []string {
+	roots := slices.Clone(c.Policy.AllowedMountRoots)
+	for _, t := range c.Policy.Tenants {
+		if t.AllowedMountRoots != nil {
+			roots = append(roots, *t.AllowedMountRoots...)
+		}
+	}
+	slices.Sort(roots)
+	return slices.Compact(roots)
+}
+
 // openRoots looks where the allowed mount roots really are: a link to /etc is /etc.
 // A root that does not exist yet, or that this process may not see, is left to the
 // launcher, which looks at every mount that is made.

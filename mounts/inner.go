@@ -11,7 +11,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Owner is who makes a mount point inside a mount of the box: ids of the host.
+// Owner is a user and group of the host, such as who makes a mount point inside a mount of
+// the box.
 type Owner struct{ UID, GID int }
 
 // maxNewDirs is how many directories are made for one target inside a mount: each is

@@ -19,17 +19,39 @@ import (
 // Boxes may be at work in the directories on the way. Each step goes on from a
 // descriptor, with the rights of an owner who could do all of it by himself; what
 // counts in the end is one look from m.Within on, as for a directory that was there.
-func Make(m Mount, deny []string) (*Source, error) {
-	rel, err := m.toMake()
-	if err != nil {
+func Make(m Mount, deny []string) (*Source, error) { return Root{}.Make(m, deny) }
+
+// Make is [Make] for a source that lies in r.
+func (r Root) Make(m Mount, deny []string) (*Source, error) {
+	if err := checkPath(fieldSource, m.Source); err != nil {
 		return nil, err
 	}
-	within, err := openWithin(m)
+	if m.Source != path.Clean(m.Source) {
+		return nil, refuse(fieldSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
+	}
+	if _, err := m.beneath(fieldWithin, m.Within); err != nil {
+		return nil, err
+	}
+	within, name, err := r.bound(m)
 	if err != nil {
 		return nil, err
 	}
 	defer within.Close()
-	mayMake := func(at *os.File, rest []string) error { return checkMake(at, rest, m.Source, deny) }
+	below, err := m.beneath(fieldWithin, name)
+	if err != nil {
+		return nil, err
+	}
+	rel := components(below)
+	mayMake := func(at *os.File, rest []string) error {
+		st, err := linux.Fstat(at)
+		if err != nil {
+			return err
+		}
+		if err := r.allow(st); err != nil {
+			return err
+		}
+		return checkMake(at, rest, m.Source, deny)
+	}
 	if err := makeBeneath(within, rel, m.Source, mayMake); err != nil {
 		return nil, err
 	}
@@ -37,7 +59,7 @@ func Make(m Mount, deny []string) (*Source, error) {
 	if err != nil {
 		return nil, explainMakeSource(m.Source, rel, err)
 	}
-	s, err := newSource(f, m.Source, deny)
+	s, err := r.newSource(f, m.Source, deny)
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -55,18 +77,6 @@ func MakeIn(root *os.File, m Mount) (*Source, error) {
 		return nil, err
 	}
 	return OpenIn(root, m)
-}
-
-// toMake returns the names below Within.
-func (m Mount) toMake() ([]string, error) {
-	if err := checkPath(fieldSource, m.Source); err != nil {
-		return nil, err
-	}
-	if m.Source != path.Clean(m.Source) {
-		return nil, refuse(fieldSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
-	}
-	rel, err := m.beneath(fieldWithin, m.Within)
-	return components(rel), err
 }
 
 // stepHow opens a directory and nothing else, on a way without symlinks.

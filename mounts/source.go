@@ -28,18 +28,21 @@ type Source struct {
 //
 // Hard links cannot be told from the file: that a user cannot link files of
 // others is up to the host's fs.protected_hardlinks.
-func Open(m Mount, deny []string) (*Source, error) {
+func Open(m Mount, deny []string) (*Source, error) { return Root{}.Open(m, deny) }
+
+// Open is [Open] for a source that lies in r.
+func (r Root) Open(m Mount, deny []string) (*Source, error) {
 	if err := checkPath(fieldSource, m.Source); err != nil {
 		return nil, err
 	}
 	if m.Volume != "" {
 		return nil, refuse(fieldVolume, m.Volume, "there are no volumes here, only directories of the host")
 	}
-	f, err := resolve(m)
+	f, err := r.resolve(m)
 	if err != nil {
 		return nil, err
 	}
-	s, err := newSource(f, m.Source, deny)
+	s, err := r.newSource(f, m.Source, deny)
 	if err != nil {
 		f.Close()
 		return nil, err
@@ -48,17 +51,35 @@ func Open(m Mount, deny []string) (*Source, error) {
 }
 
 // resolve returns an O_PATH descriptor of what m.Source leads to.
-func resolve(m Mount) (*os.File, error) {
+func (r Root) resolve(m Mount) (*os.File, error) {
 	if m.NoLinks != "" {
-		return resolveNoLinks(m)
+		return r.resolveNoLinks(m)
 	}
-	if m.Within != "" {
-		return resolveWithin(m)
+	dir, name, err := r.bound(m)
+	if err != nil {
+		return nil, err
 	}
-	f, err := linux.Openat2(nil, m.Source, unix.OpenHow{
+	if dir == nil {
+		f, err := r.open(m.Source, unix.O_PATH)
+		if err != nil {
+			return nil, explainOpen(m.Source, err)
+		}
+		return f, nil
+	}
+	defer dir.Close()
+	rel, err := m.beneath(fieldWithin, name)
+	if err != nil {
+		return nil, err
+	}
+	f, err := linux.Openat2(dir, rel, unix.OpenHow{
 		Flags:   unix.O_PATH,
-		Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	})
+	// openat2(2): EXDEV is a way out of dir, and also an absolute symlink.
+	if errors.Is(err, unix.EXDEV) {
+		return nil, refuse(fieldSource, m.Source, `leaves the directory %s, in which it must lie, by ".." or a symlink (an absolute one counts wherever it leads)`,
+			quote(name)).because(err)
+	}
 	if err != nil {
 		return nil, explainOpen(m.Source, err)
 	}
@@ -66,13 +87,16 @@ func resolve(m Mount) (*os.File, error) {
 }
 
 // newSource checks f, which name led to.
-func newSource(f *os.File, name string, deny []string) (*Source, error) {
+func (r Root) newSource(f *os.File, name string, deny []string) (*Source, error) {
 	st, err := linux.Fstat(f)
 	if err != nil {
 		return nil, err
 	}
 	if kind := kindOf(st.Mode); kind != "" {
 		return nil, refuse(fieldSource, name, "is a %s, must be a directory or a regular file", kind)
+	}
+	if err := r.allow(st); err != nil {
+		return nil, err
 	}
 	table, err := readMountTable()
 	if err != nil {

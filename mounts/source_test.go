@@ -107,7 +107,7 @@ func TestOpenRemovedDirectory(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newSource(s.File, dir, nil); !errors.Is(err, errMoved) {
+	if _, err := (Root{}).newSource(s.File, dir, nil); !errors.Is(err, errMoved) {
 		t.Errorf("checking a removed directory: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 const (
 	fieldWithin  = "mount within"
 	fieldNoLinks = "mount no_links"
+	fieldRoot    = "mount root"
 )
 
 // upper is the mount of NoLinks, if there is one: the part of the way to the source that
@@ -59,53 +60,17 @@ func components(p string) []string {
 	return names
 }
 
-// openWithin opens the directory that must not be left.
-func openWithin(m Mount) (*os.File, error) {
-	dir, err := linux.Openat2(nil, m.Within, unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY,
-		Resolve: unix.RESOLVE_NO_MAGICLINKS,
-	})
-	if err != nil {
-		return nil, refuse(fieldWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).because(err)
-	}
-	return dir, nil
-}
-
-// resolveWithin is resolve with a directory that must not be left. That directory is
-// the operator's, and symlinks to it are followed.
-func resolveWithin(m Mount) (*os.File, error) {
-	rel, err := m.beneath(fieldWithin, m.Within)
-	if err != nil {
-		return nil, err
-	}
-	dir, err := openWithin(m)
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	f, err := linux.Openat2(dir, rel, unix.OpenHow{
-		Flags:   unix.O_PATH,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
-	})
-	// openat2(2): EXDEV is a way out of dir, and also an absolute symlink.
-	if errors.Is(err, unix.EXDEV) {
-		return nil, refuse(fieldSource, m.Source, `leaves the directory %s, in which it must lie, by ".." or a symlink (an absolute one counts wherever it leads)`,
-			quote(m.Within)).because(err)
-	}
-	if err != nil {
-		return nil, explainOpen(m.Source, err)
-	}
-	return f, nil
-}
-
 // resolveNoLinks is resolve for a source on the way to which boxes have written, from
 // NoLinks on.
-func resolveNoLinks(m Mount) (*os.File, error) {
+func (r Root) resolveNoLinks(m Mount) (*os.File, error) {
+	if r.dir != nil && isBelow(r.Path, m.NoLinks) {
+		m.NoLinks = r.Path // the way to it is root's
+	}
 	rel, err := m.beneath(fieldNoLinks, m.NoLinks)
 	if err != nil {
 		return nil, err
 	}
-	dir, err := resolve(m.upper())
+	dir, err := r.resolve(m.upper())
 	if err != nil {
 		return nil, err
 	}

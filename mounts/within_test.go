@@ -146,7 +146,7 @@ func TestSwappedSourceNeverLeaves(t *testing.T) {
 		stop := swapper(t, filepath.Join(root, "swapped"), filepath.Join(root, "other"))
 		opened, refused := 0, 0
 		for i := 0; i < 20000 && (i < 1000 || opened == 0 || refused == 0); i++ {
-			f, err := resolve(Mount{Source: source, Target: "/t", Within: root})
+			f, err := Root{}.resolve(Mount{Source: source, Target: "/t", Within: root})
 			if err != nil {
 				refused++
 				continue

@@ -32,6 +32,13 @@ type LauncherOptions struct {
 	// DataDir is where the launcher keeps volumes: root's, and closed to all others; the
 	// directory above it must exist. Empty: there are no volumes.
 	DataDir string
+	// MountRoots are directories of the host, as DIR[:ro][:no-root-owned]: a client that is
+	// not root can mount and open nothing outside of them, and of those that root names in
+	// /etc/boxd/launcher.yaml.
+	MountRoots []string
+	// Workspaces is a directory of the client's own; what belongs to the client in it can
+	// be mounted as well. Empty: there is none.
+	Workspaces string
 	// Logger gets what is not an error of a call; nil discards it.
 	Logger *slog.Logger
 }
@@ -87,12 +94,13 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close() // a nil file is fine
 		return false, context.Cause(ctx)
 	case err == nil && h.Version == version.Version && h.Protocol == rpc.Protocol && h.ClientUID == o.ClientUID && (h.Error == "" || h.Busy):
-		if h.Busy || !orphaned && (h.DataDir == o.DataDir || keeper == nil) {
+		same := h.DataDir == o.DataDir && h.Workspaces == o.Workspaces && slices.Equal(h.MountRoots, o.MountRoots)
+		if h.Busy || !orphaned && (same || keeper == nil) {
 			keeper.Close()
 			return true, nil
 		}
-		// Nobody would start it again, or it was started to keep its volumes elsewhere (by
-		// a keeper: systemd would start it just like that again). It makes room.
+		// Nobody would start it again, or it was started with other directories (by a
+		// keeper: systemd would start it just like that again). It makes room.
 	case h.Busy:
 		keeper.Close()
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
@@ -193,6 +201,12 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 	args := []string{"keeper", "--state-dir", o.StateDir, "--client", strconv.Itoa(o.ClientUID) + ":" + strconv.Itoa(o.ClientGID)}
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
+	}
+	if o.Workspaces != "" {
+		args = append(args, "--workspaces", o.Workspaces)
+	}
+	for _, root := range o.MountRoots {
+		args = append(args, "--mount-root", root)
 	}
 	cmd := initCommand(exe, args...)
 	if err := cmd.Start(); err != nil {

@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"os"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/config"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/session"
 )
@@ -151,11 +153,17 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	roots := d.Config.MountRoots()
+	for _, root := range roots {
+		if strings.Contains(root, ":") {
+			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
+		}
+	}
 	ctx, cancel := context.WithTimeout(ctx, launcherPatience)
 	defer cancel()
 	_, err = native.StartLauncher(ctx, native.LauncherOptions{
 		InitPath: d.InitPath, StateDir: d.dirs.runtime, ClientUID: d.account.uid, ClientGID: d.account.gid,
-		DataDir: dataDir, Logger: d.log,
+		DataDir: dataDir, MountRoots: roots, Workspaces: d.dirs.workspaces(), Logger: d.log,
 	})
 	if err != nil {
 		return fmt.Errorf("starting the launcher service: %w", err)

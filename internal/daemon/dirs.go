@@ -32,7 +32,7 @@ func (d dirs) volumes() (string, error) {
 	return filepath.Join(real, "volumes"), nil
 }
 
-// workspaces is where the workspaces that boxd keeps are: the daemon's.
+// workspaces is where workspaces of sessions are: the daemon's.
 func (d dirs) workspaces() string { return filepath.Join(d.state, "workspaces") }
 
 // nested says that the launcher's directory lies in the daemon's.

@@ -152,6 +152,46 @@ func askLauncher(t *testing.T, socket string, who *syscall.Credential) string {
 	return h.Error
 }
 
+// TestRootsOfTheLauncher: a daemon that root did not start is held by the roots that root
+// has named for the launcher, whatever its own configuration allows.
+func TestRootsOfTheLauncher(t *testing.T) {
+	d := newDaemon(t)
+	shared := filepath.Join(filepath.Dir(d.dir), "shared")
+	for _, err := range []error{
+		os.Mkdir(d.dir, 0o700), os.Chown(d.dir, ownID, ownID),
+		os.MkdirAll(filepath.Join(shared, "dir"), 0o755),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime := filepath.Join(filepath.Dir(d.dir), "run")
+	launcher := d.startLauncher(runtime)
+	d.credential, d.unit = &syscall.Credential{Uid: ownID, Gid: ownID}, makeUnit(t)
+	d.flags = []string{"--runtime-dir", runtime, "--allow-mount-root", shared}
+	d.start()
+	d.says(0, "", "exec", "own", "--", "touch", "file") // its own workspaces need no root
+	write := []string{"exec", "s", "--workspace", filepath.Join(shared, "dir"), "--", "touch", "file"}
+	d.wantRefused(125, d.run(write...), shared+"/dir", "outside of the launcher's mount roots: root names them in /etc/boxd/launcher.yaml or with --mount-root")
+	for _, restricted := range []struct{ option, rule string }{{":ro", "read-only"}, {":no-root-owned", "belongs to root"}} {
+		launcher.terminate()
+		launcher = d.startLauncher(runtime, "--mount-root", shared+restricted.option)
+		d.wantRefused(125, d.run(write...), shared+"/dir", restricted.rule)
+	}
+	launcher.terminate()
+	launcher = d.startLauncher(runtime, "--mount-root", shared)
+	d.says(0, "", write...)
+	if _, err := os.Stat(filepath.Join(shared, "dir/file")); err != nil {
+		t.Error(err)
+	}
+	for _, session := range []string{"s", "own"} {
+		d.says(0, "", "sessions", "rm", session)
+	}
+	d.stop()
+	d.cmd = nil
+	launcher.terminate()
+}
+
 // launcher is a launcher service that is no child of the daemon.
 type launcher struct {
 	t    *testing.T
@@ -160,14 +200,15 @@ type launcher struct {
 }
 
 // startLauncher starts one that is ready when it returns.
-func (d *daemon) startLauncher(runtime string) *launcher {
+func (d *daemon) startLauncher(runtime string, args ...string) *launcher {
 	d.t.Helper()
 	log, err := os.OpenFile(d.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		d.t.Fatal(err)
 	}
 	defer log.Close()
-	l := &launcher{t: d.t, cmd: exec.Command(d.init, "launcher", "--service", "--state-dir", runtime, "--client", strconv.Itoa(ownID), "--client-unit", unit), done: make(chan struct{})}
+	l := &launcher{t: d.t, cmd: exec.Command(d.init, append([]string{"launcher", "--service", "--state-dir", runtime, "--client", strconv.Itoa(ownID), "--client-unit", unit,
+		"--workspaces", filepath.Join(d.dir, "workspaces")}, args...)...), done: make(chan struct{})}
 	l.cmd.Env = append(d.env, "NOTIFY_SOCKET="+d.notify.LocalAddr().String())
 	l.cmd.Stdout, l.cmd.Stderr = log, log
 	if err := l.cmd.Start(); err != nil {

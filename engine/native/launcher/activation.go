@@ -9,10 +9,12 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
 	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 )
@@ -27,6 +29,12 @@ type ServiceOptions struct {
 	ClientUnit string
 	// DataDir is where volumes are kept; empty: there are none.
 	DataDir string
+	// MountRoots are DIR[:ro][:no-root-owned]: with those of RootsFile, all that a client
+	// who is not root can mount and open of the host.
+	MountRoots []string
+	// Workspaces is a directory of the client's; what belongs to the client in it can be
+	// mounted as well. Empty: there is none.
+	Workspaces string
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
@@ -37,6 +45,7 @@ const SocketName = "launcher.sock"
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
+//	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]...
 //
 // Users and groups are names or numbers; the group is that of the user if it is left
 // out.
@@ -55,6 +64,11 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 			o.DataDir = args[1]
 		case args[0] == "--client-unit":
 			o.ClientUnit = args[1]
+		case args[0] == "--workspaces":
+			o.Workspaces = args[1]
+		case args[0] == "--mount-root":
+			_, err = parseRoot(args[1])
+			o.MountRoots = append(o.MountRoots, args[1])
 		case args[0] == "--client":
 			o.ClientUID, o.ClientGID, err = parseClient(args[1])
 		default:
@@ -73,6 +87,12 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 	}
 	if o.DataDir != "" && o.DataDir != filepath.Clean("/"+o.DataDir) {
 		return o, fmt.Errorf("data directory %q: must be absolute and cleaned", o.DataDir)
+	}
+	if o.Workspaces != "" && o.Workspaces != filepath.Clean("/"+o.Workspaces) {
+		return o, fmt.Errorf("directory of workspaces %q: must be absolute and cleaned", o.Workspaces)
+	}
+	if len(o.MountRoots) > maxRoots {
+		return o, fmt.Errorf("%d mount roots: there can be %d", len(o.MountRoots), maxRoots)
 	}
 	return o, nil
 }
@@ -126,7 +146,30 @@ func (o *ServiceOptions) args(role ...string) []string {
 	if o.DataDir != "" {
 		args = append(args, "--data-dir", o.DataDir)
 	}
+	if o.Workspaces != "" {
+		args = append(args, "--workspaces", o.Workspaces)
+	}
+	for _, root := range o.MountRoots {
+		args = append(args, "--mount-root", root)
+	}
 	return args
+}
+
+// roots are what the client can reach of the host. A client that is root has no bound.
+func (o *ServiceOptions) roots() (mountRoots, error) {
+	if o.ClientUID == 0 {
+		return nil, nil
+	}
+	named, err := readRootsFile(RootsFile)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := newRoots(slices.Concat(named, o.MountRoots), o.Workspaces)
+	if err != nil {
+		return nil, err
+	}
+	roots.report(mounts.Owner{UID: o.ClientUID, GID: o.ClientGID})
+	return roots, nil
 }
 
 // prepare executes the program anew from a sealed copy and in a mount namespace of its

@@ -3,6 +3,7 @@ package launcher
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -63,7 +64,7 @@ func TestParseServiceDataDir(t *testing.T) {
 		if c.want == "" && (err != nil || o.DataDir != c.dir) || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q: %+v, %v", c.dir, o, err)
 		}
-		if again, err := ParseService(o.args()[1:]); c.want == "" && (err != nil || again != o) {
+		if again, err := ParseService(o.args()[1:]); c.want == "" && (err != nil || !reflect.DeepEqual(again, o)) {
 			t.Errorf("%+v from %q, %v", again, o.args(), err)
 		}
 	}

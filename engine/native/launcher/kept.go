@@ -34,7 +34,7 @@ func (l *Launcher) handleKeep(r *request) error {
 		return err
 	}
 	if m.Key == "" || m.Memory < 0 || m.Memory > engine.MaxMemory {
-		return fmt.Errorf("keeping command %q under key %q with %d bytes of memory: %w", m.Slot, m.Key, m.Memory, wire.ErrProtocol)
+		return fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", engine.Quote(m.Slot), engine.Quote(m.Key), m.Memory, wire.ErrProtocol)
 	}
 	if m.Memory > 0 {
 		err := s.LimitMemory(m.Memory, b.spec.AllowDegraded)

@@ -117,7 +117,7 @@ func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
 	b := l.boxes[id()]
 	l.mu.Unlock()
 	if b == nil || !b.enter() {
-		return nil, fmt.Errorf("box %q: %w", id(), engine.ErrBoxLost)
+		return nil, fmt.Errorf("box %s: %w", engine.Quote(id()), engine.ErrBoxLost)
 	}
 	r.box = b
 	return b, nil
@@ -312,7 +312,7 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 	defer b.mu.Unlock()
 	s := b.slots[name]
 	if s == nil {
-		return nil, fmt.Errorf("command %q of box %q: %w", name, b.id, engine.ErrBoxLost)
+		return nil, fmt.Errorf("command %s of box %q: %w", engine.Quote(name), b.id, engine.ErrBoxLost)
 	}
 	return s, nil
 }

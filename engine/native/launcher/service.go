@@ -27,6 +27,8 @@ type service struct {
 	uid, gid int    // of the client, besides root
 	unit     string // systemd's, of the client; empty: root names its process
 	dataDir  string // for volumes; empty: none
+	options  ServiceOptions
+	roots    mountRoots // what the client can reach of the host, unless it is root
 	listener *net.UnixListener
 	watcher  *cgroups.Watcher
 	events   *events
@@ -59,8 +61,12 @@ func Service(o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &service{stateDir: o.StateDir, unit: o.ClientUnit, uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, listener: listener, events: newEvents()}
-	l, err := open(o.StateDir, s)
+	s := &service{stateDir: o.StateDir, unit: o.ClientUnit, uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, options: o, listener: listener, events: newEvents()}
+	s.roots, err = o.roots()
+	var l *Launcher
+	if err == nil {
+		l, err = open(o.StateDir, s)
+	}
 	if err != nil {
 		s.refuseAll(err)
 		return err
@@ -175,7 +181,7 @@ func (s *service) take(c *client) (rpc.Hello, error) {
 	if err := s.checkPeer(c.sock); err != nil {
 		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // and nothing else
 	}
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir}
+	h := s.hello()
 	for {
 		s.mu.Lock()
 		before := s.current
@@ -195,6 +201,12 @@ func (s *service) take(c *client) (rpc.Hello, error) {
 		}
 		<-before.gone
 	}
+}
+
+// hello says who serves, and how it was started.
+func (s *service) hello() rpc.Hello {
+	return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid,
+		DataDir: s.dataDir, MountRoots: s.options.MountRoots, Workspaces: s.options.Workspaces}
 }
 
 // leave makes room for the next client.
@@ -266,7 +278,8 @@ func (s *service) refuseAll(reason error) {
 		if err != nil {
 			return
 		}
-		h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid, DataDir: s.dataDir, Error: oneLine(reason)}
+		h := s.hello()
+		h.Error = oneLine(reason)
 		conn := wire.NewConn(sock)
 		if s.checkPeer(sock) == nil {
 			_ = sayHello(conn, h)

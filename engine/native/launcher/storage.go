@@ -287,9 +287,9 @@ func (s *source) Close() {
 // openSource opens what m mounts, on the host or in a volume.
 func (l *Launcher) openSource(m mounts.Mount) (*source, error) {
 	if m.Volume == "" {
-		src, err := mounts.Open(m, l.deny)
+		src, err := l.hostSource(m, false)
 		if err != nil {
-			return nil, fieldError(err)
+			return nil, err
 		}
 		return &source{Source: src, limit: hostLimit(src, m)}, nil
 	}

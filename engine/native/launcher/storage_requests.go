@@ -175,7 +175,7 @@ func tryMap(src *mounts.Source) error {
 
 // openDirectory opens, and on request makes, a directory of the host or of a volume.
 func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
-	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, Target: "/" + "directory"}
+	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget}
 	if err := m.Validate(); err != nil {
 		return nil, fieldError(err)
 	}
@@ -195,9 +195,9 @@ func (l *Launcher) openOrMake(m mounts.Mount, missing bool) (*source, error) {
 		return l.openSource(m)
 	}
 	if m.Volume == "" {
-		src, err := mounts.Make(m, l.deny)
+		src, err := l.hostSource(m, true)
 		if err != nil {
-			return nil, fieldError(err)
+			return nil, err
 		}
 		return &source{Source: src}, nil
 	}

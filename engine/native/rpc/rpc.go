@@ -58,6 +58,9 @@ type Hello struct {
 	ClientUID int `json:",omitempty"`
 	// DataDir of a service; empty if it keeps no volumes.
 	DataDir string `json:",omitempty"`
+	// MountRoots and Workspaces of a service, as on its command line.
+	MountRoots []string `json:",omitempty"`
+	Workspaces string   `json:",omitempty"`
 }
 
 // Create asks for a box.

@@ -1,0 +1,186 @@
+package launcher
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/mounts"
+)
+
+// Mount roots are the launcher's own bound on what a client that is not root can reach
+// of the host. Root names them: in RootsFile, with --mount-root, or by starting boxd
+// serve with --allow-mount-root, which passes them on as --mount-root. They are read
+// once, when the launcher starts. No request changes them.
+//
+// A root is opened anew for each request. A descriptor that is held would keep the host
+// from unmounting the file system, and would show the old directory after the operator
+// has replaced it. It would gain nothing either: a client can make its launcher start
+// again (rpc.Stop). What counts is that the client cannot change what a root leads to,
+// and [mounts.OpenRoot] sees to that each time.
+
+// mountRoot is a directory of the host in which a client may mount and open what is there.
+type mountRoot struct {
+	path     string
+	readOnly bool
+	// noRootOwned leaves out what belongs to root's user or group.
+	noRootOwned bool
+	// own leaves out what does not belong to the client.
+	own bool
+}
+
+// maxRoots bounds the number of mount roots from one origin.
+const maxRoots = 1024
+
+// parseRoot reads DIR[:ro][:no-root-owned]. A directory with a colon in its name cannot
+// be a root.
+func parseRoot(text string) (r mountRoot, err error) {
+	refuse := func(rule string) (mountRoot, error) {
+		return mountRoot{}, &engine.FieldError{Field: "mount root", Value: engine.Quote(text), Rule: rule}
+	}
+	dir, options, _ := strings.Cut(text, ":")
+	if err := (mounts.Mount{Source: dir, Target: "/root-of-mounts"}).Validate(); err != nil || dir != path.Clean(dir) {
+		return refuse("must be an absolute, cleaned path, with an optional :ro and :no-root-owned")
+	}
+	r.path = dir
+	if dir == text {
+		return r, nil
+	}
+	for option := range strings.SplitSeq(options, ":") {
+		switch {
+		case option == "ro" && !r.readOnly:
+			r.readOnly = true
+		case option == "no-root-owned" && !r.noRootOwned:
+			r.noRootOwned = true
+		default:
+			return refuse(fmt.Sprintf("option %q: must be ro or no-root-owned, each at most once; a directory with a colon in its name cannot be a root", option))
+		}
+	}
+	return r, nil
+}
+
+// mountRoots are sorted by path.
+type mountRoots []mountRoot
+
+// newRoots puts roots of all origins together. Restrictions add up: the same directory
+// may be named twice, and what is said of a directory holds for roots in it as well.
+func newRoots(texts []string, workspaces string) (mountRoots, error) {
+	var all mountRoots
+	for _, text := range texts {
+		r, err := parseRoot(text)
+		if err != nil {
+			return nil, err
+		}
+		if i := slices.IndexFunc(all, func(o mountRoot) bool { return o.path == r.path }); i >= 0 {
+			all[i].readOnly = all[i].readOnly || r.readOnly
+			all[i].noRootOwned = all[i].noRootOwned || r.noRootOwned
+			continue
+		}
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b mountRoot) int { return cmp.Compare(a.path, b.path) })
+	for i := range all { // outer ones come first
+		inner := &all[i]
+		for _, outer := range all[:i] {
+			if !mounts.Contains(outer.path, inner.path) {
+				continue
+			}
+			if inner.readOnly && !outer.readOnly || inner.noRootOwned && !outer.noRootOwned {
+				return nil, &engine.FieldError{Field: "mount root", Value: engine.Quote(inner.path),
+					Rule: fmt.Sprintf("is more restricted than the root %q that it lies in, through which it can be reached all the same: restrict that, or name directories apart", outer.path)}
+			}
+			inner.readOnly = inner.readOnly || outer.readOnly
+			inner.noRootOwned = inner.noRootOwned || outer.noRootOwned
+		}
+	}
+	if workspaces != "" {
+		all = append(all, mountRoot{path: workspaces, own: true})
+	}
+	return all, nil
+}
+
+// of returns the innermost root that source, as it is written, lies in.
+func (all mountRoots) of(source string) (best mountRoot, ok bool) {
+	for _, r := range all {
+		if mounts.Contains(r.path, source) && (!ok || len(r.path) >= len(best.path)) {
+			best, ok = r, true
+		}
+	}
+	return best, ok
+}
+
+// report names the roots that cannot be opened now. They may come later, with the disk
+// that they are on; boxes wait for their launcher now.
+func (all mountRoots) report(client mounts.Owner) {
+	for _, r := range all {
+		root, err := r.open(client)
+		if err == nil {
+			root.Close()
+		} else if !r.own { // which the client makes itself
+			fmt.Fprintf(os.Stderr, "boxd-init: %v; it is looked for again with each request\n", oneLine(err))
+		}
+	}
+}
+
+func (r mountRoot) open(client mounts.Owner) (mounts.Root, error) {
+	if r.own { // its name is the client's, and so is all that it gets there
+		return mounts.OpenRoot(r.path, nil)
+	}
+	return mounts.OpenRoot(r.path, &client)
+}
+
+// hostSource opens what m mounts of the host, or makes it if it may be missing. No
+// request reaches a directory or file of the host in any other way.
+func (l *Launcher) hostSource(m mounts.Mount, mayMake bool) (*mounts.Source, error) {
+	var root mounts.Root
+	if l.service != nil && l.service.uid != 0 {
+		r, ok := l.service.roots.of(m.Source)
+		if !ok {
+			return nil, refuseSource(m, "is outside of the launcher's mount roots: root names them in "+RootsFile+" or with --mount-root")
+		}
+		if r.readOnly && !m.ReadOnly {
+			return nil, refuseSource(m, fmt.Sprintf("is in the mount root %q, which is read-only: root named it so for the launcher", r.path))
+		}
+		mayMake = mayMake && !r.readOnly
+		var err error
+		if root, err = r.open(mounts.Owner{UID: l.service.uid, GID: l.service.gid}); err != nil {
+			return nil, fieldError(err)
+		}
+		defer root.Close()
+		root.Allow = func(uid, gid uint32) error { return r.allow(m, uid, gid, l.service.uid) }
+	}
+	open := root.Open
+	if mayMake {
+		open = root.Make
+	}
+	src, err := open(m, l.deny)
+	if err != nil {
+		return nil, fieldError(err)
+	}
+	return src, nil
+}
+
+// allow judges the owner of what m leads to.
+func (r mountRoot) allow(m mounts.Mount, uid, gid uint32, client int) error {
+	switch {
+	case r.noRootOwned && (uid == 0 || gid == 0):
+		return refuseSource(m, fmt.Sprintf("belongs to root (user %d, group %d), or would be made in a directory that does: the launcher's mount root %q is no-root-owned; chown it to another user and group", uid, gid, r.path))
+	case r.own && (int(uid) != client || gid == 0):
+		return refuseSource(m, fmt.Sprintf("belongs to user %d and group %d: in %q, where workspaces are, only what belongs to the launcher's client, user %d, and not to group 0, is mounted", uid, gid, r.path, client))
+	}
+	return nil
+}
+
+// directoryTarget is the target of a mount that stands for an [engine.Directory].
+const directoryTarget = "/directory"
+
+func refuseSource(m mounts.Mount, rule string) error {
+	if m.Target != directoryTarget {
+		rule += fmt.Sprintf(" (mount at %s)", engine.Quote(m.Target))
+	}
+	return &engine.FieldError{Field: "mount source", Value: engine.Quote(m.Source), Rule: rule}
+}

@@ -1,0 +1,157 @@
+package mounts
+
+import (
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Root is a directory of the host that sources must lie in, whatever a mount asks for.
+// The zero Root is the whole host.
+type Root struct {
+	Path string // absolute and cleaned: sources in the root begin with it
+	// Allow judges the owner of a source, and the owner of the directory that a missing
+	// one would be made in; nil allows all.
+	Allow func(uid, gid uint32) error
+
+	dir *os.File // O_PATH; nil: the whole host
+}
+
+// maxLinks is how many symlinks OpenRoot follows, as the kernel (path_resolution(7)).
+const maxLinks = 40
+
+// OpenRoot opens the directory at name, an absolute cleaned path. The caller closes it.
+//
+// A symlink on the way counts only where nobody but root can put one: the link and the
+// directory it is in belong to root, and others cannot write there. Otherwise whoever
+// owns a directory on the way could make any directory of the host the root.
+//
+// Nor may stranger, or everybody, be able to write in a directory on the way: what others
+// have put there could be renamed to be the root. A nil stranger leaves that to Allow.
+func OpenRoot(name string, stranger *Owner) (Root, error) {
+	if err := checkPath(fieldRoot, name); err != nil {
+		return Root{}, err
+	}
+	if name != path.Clean(name) {
+		return Root{}, refuse(fieldRoot, name, "must be written as %q", path.Clean(name))
+	}
+	top, err := linux.Openat2(nil, "/", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
+	if err != nil {
+		return Root{}, err
+	}
+	defer top.Close()
+	at := top
+	fail := func(err error) (Root, error) {
+		closeUnless(at, top)
+		return Root{}, err
+	}
+	links := 0
+	for rest := components(name); len(rest) > 0; {
+		above, err := linux.Fstat(at)
+		if err != nil {
+			return fail(err)
+		}
+		if stranger != nil && stranger.mayRename(above) {
+			return fail(refuse(fieldRoot, name, "lies in a directory (of user %d, mode %04o) in which user %d can put another in its place: use one in a directory of root's",
+				above.Uid, above.Mode&0o7777, stranger.UID))
+		}
+		next, err := linux.Openat2(at, rest[0], unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})
+		if err != nil {
+			return fail(refuse(fieldRoot, name, "cannot be opened: %s", rootCause(err)).because(err))
+		}
+		rest = rest[1:]
+		st, err := linux.Fstat(next)
+		if err == nil && st.Mode&unix.S_IFMT == unix.S_IFLNK {
+			var target string
+			target, err = linux.ReadlinkAt(next, "")
+			next.Close()
+			if err != nil {
+				return fail(err)
+			}
+			if links++; links > maxLinks || st.Uid != 0 || above.Uid != 0 || above.Mode&0o022 != 0 {
+				return fail(refuse(fieldRoot, name, "passes the symlink to %s, which others than root can change: name the real path", quote(target)))
+			}
+			if path.IsAbs(target) {
+				closeUnless(at, top)
+				at = top
+			}
+			rest = append(components(target), rest...)
+			continue
+		}
+		closeUnless(at, top)
+		at = next
+		switch {
+		case err != nil:
+			return fail(err)
+		case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+			return fail(refuse(fieldRoot, name, "is not a directory"))
+		}
+	}
+	dir, err := linux.Dup(at, 0)
+	if err != nil {
+		return fail(err)
+	}
+	closeUnless(at, top)
+	return Root{Path: name, dir: dir}, nil
+}
+
+// mayRename says whether o can give another name to what somebody else has in a directory.
+func (o *Owner) mayRename(dir unix.Stat_t) bool {
+	if int(dir.Uid) == o.UID {
+		return true
+	}
+	writes := dir.Mode&0o002 != 0 || dir.Mode&0o020 != 0 && int(dir.Gid) == o.GID
+	return writes && dir.Mode&unix.S_ISVTX == 0
+}
+
+// Close closes the descriptor. Sources stay.
+func (r Root) Close() error { return r.dir.Close() }
+
+// Contains says whether source, as it is written, lies in the directory at dir.
+func Contains(dir, source string) bool {
+	_, err := Mount{Source: source}.beneath(fieldRoot, dir)
+	return err == nil
+}
+
+// open opens the absolute path p: beneath the root, if there is one.
+func (r Root) open(p string, flags uint64) (*os.File, error) {
+	if r.dir == nil {
+		return linux.Openat2(nil, p, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_MAGICLINKS})
+	}
+	rel, err := Mount{Source: p}.beneath(fieldRoot, r.Path)
+	if err != nil {
+		return nil, err
+	}
+	return linux.Openat2(r.dir, rel, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS})
+}
+
+// bound opens the directory that must not be left on the way to the source: m.Within or
+// the root, whichever is deeper. It is nil without either.
+func (r Root) bound(m Mount) (dir *os.File, name string, err error) {
+	switch {
+	case r.dir != nil && (m.Within == "" || isBelow(r.Path, m.Within)):
+		dir, err = linux.Dup(r.dir, 0)
+		return dir, r.Path, err
+	case m.Within == "":
+		return nil, "", nil
+	}
+	if err := checkPath(fieldWithin, m.Within); err != nil {
+		return nil, "", err
+	}
+	dir, err = r.open(m.Within, unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		return nil, "", refuse(fieldWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).because(err)
+	}
+	return dir, m.Within, nil
+}
+
+// allow asks r.Allow about what has the status st.
+func (r Root) allow(st unix.Stat_t) error {
+	if r.Allow == nil {
+		return nil
+	}
+	return r.Allow(st.Uid, st.Gid)
+}
