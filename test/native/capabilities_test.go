@@ -39,7 +39,7 @@ var operations = []struct {
 	do   func(*trial) error
 }{
 	{"create", func(s *trial) (err error) {
-		s.box, err = s.Create(s.ctx, engine.Spec{ID: "one", WritableRoot: true})
+		s.box, err = s.Create(s.ctx, engine.Spec{ID: "one"})
 		return err
 	}},
 	{"run a command", func(s *trial) error { return s.says("echo on", "on\n") }},
