@@ -125,8 +125,8 @@ func TestSocketMemory(t *testing.T) {
 			t.Errorf("sockets hold %d bytes with a bound of %d; %d were taken", got, bound(), taken)
 		}
 	}
-	// The limit of a live box. What sockets hold now does not fit into less.
-	err := b.Set(Limits{Memory: 32 * mib})
+	// The limit of a live box. What sockets hold now does not fit into a quarter of less.
+	err := b.Set(Limits{Memory: 48 * mib})
 	inUse, ok := errors.AsType[*InUseError](err)
 	if !ok || inUse.Sockets < 8*mib || !strings.Contains(err.Error(), "sockets") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("lowering: %v", err)
