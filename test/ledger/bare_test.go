@@ -36,7 +36,7 @@ func TestCountersCanTell(t *testing.T) {
 			var last string
 			for range 5 { // other programs of the host move some counters, and so does what was held before
 				claims, grown := makeBare(t, k)
-				want := claims.bytes / 4
+				want := claims.bytes / 8 // sizes are estimates: kernels differ
 				if k.limit().unit != "bytes" {
 					want = claims.objects / 2
 				}

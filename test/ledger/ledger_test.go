@@ -52,7 +52,7 @@ func TestLedger(t *testing.T) {
 
 // watcherPatience bounds the wait for a watcher to end the command. It looks several times a
 // second.
-const watcherPatience = 5 * time.Second
+const watcherPatience = 20 * time.Second
 
 // measure has a new box make and keep what it can for some time and returns the most that the
 // kind's counter rose to or, for a kind that is watched, where it stays.
