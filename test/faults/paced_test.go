@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mostEnding is how many boxes may be ending at a time: maxEnding of the launcher.
+// mostEnding is the stated bound: maxEnding of the launcher, and those that it frees late.
 const mostEnding = 64
 
 // TestPacedEndings ends many boxes at once, in each way there is, and counts meanwhile in the

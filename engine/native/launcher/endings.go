@@ -15,12 +15,13 @@ import (
 // kernel has none left for what they wait for. So boxes end a few at a time.
 
 const (
-	// maxEnding is how many boxes may be ending at a time: a quarter of the least bound, if
-	// one processor gets all of the works.
-	maxEnding = 64
+	// maxEnding is how many boxes may be ending at a time. With those whose program an emulated
+	// machine frees after freeTime, fewer than 64 programs are under way: a quarter of the least
+	// bound, if one processor gets all of the works.
+	maxEnding = 48
 	// freeTime is how long after the end of PID 1 its program counts: freeing one takes the
-	// kernel some 50 µs, once it comes to it.
-	freeTime = 20 * time.Millisecond
+	// kernel some 50 µs, once it comes to it: 20 ms were too few for an emulated machine.
+	freeTime = 100 * time.Millisecond
 )
 
 // turns bounds how many boxes are ending.
@@ -48,7 +49,7 @@ func (t turns) give() { time.AfterFunc(freeTime, func() { <-t }) }
 // nothing is lost by taking long. The kernel takes about 1 ms of a processor to end a box, and
 // 10 ms in an emulated machine; a wave that takes longer meets the next one.
 const (
-	waveSize = maxEnding / 2
+	waveSize = 32
 	waveTime = 400 * time.Millisecond
 )
 

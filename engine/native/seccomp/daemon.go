@@ -193,8 +193,9 @@ var daemonChecked = []struct {
 	}},
 	{call{"mmap", 9, 222}, "no new executable memory", notExecutable},
 	{call{"mprotect", 10, 226}, "no new executable memory", notExecutable},
-	{call{"socket", 41, 198}, "TCP, UDP and Unix sockets", check{
+	{call{"socket", 41, 198}, "TCP, UDP and Unix sockets; the socket table, which names the user of a TCP client", check{
 		{[]cond{is(0, all, unix.AF_UNIX)}, allow},
+		{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_SOCK_DIAG)}, allow},
 		{[]cond{isNot(0, all, unix.AF_INET, unix.AF_INET6)}, eafnosupport},
 		{[]cond{isNot(1, sockType, unix.SOCK_STREAM, unix.SOCK_DGRAM)}, eperm},
 		{[]cond{is(2, all, 0, unix.IPPROTO_TCP, unix.IPPROTO_UDP)}, allow},
