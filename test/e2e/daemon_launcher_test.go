@@ -158,7 +158,7 @@ func TestRootsOfTheLauncher(t *testing.T) {
 	d := newDaemon(t)
 	shared := filepath.Join(filepath.Dir(d.dir), "shared")
 	for _, err := range []error{
-		os.Mkdir(d.dir, 0o700), os.Chown(d.dir, ownID, ownID),
+		os.Chown(d.dir, ownID, ownID),
 		os.MkdirAll(filepath.Join(shared, "dir"), 0o755),
 	} {
 		if err != nil {
