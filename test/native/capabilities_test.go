@@ -167,7 +167,7 @@ func firstFailure(t *testing.T, client, lacks int) (operation string, err error)
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command(initPath, "keeper", "--state-dir", dir, "--client", strconv.Itoa(client), "--data-dir", data)
+	cmd := exec.Command(initPath, "keeper", "--state-dir", dir, "--client", strconv.Itoa(client), "--data-dir", data, "--mount-root", owned, "--mount-root", rooted)
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,7 @@ var needs = map[int]string{
 	unix.CAP_SYS_PTRACE:   "create",
 	unix.CAP_SYS_ADMIN:    "start",
 	unix.CAP_SYS_NICE:     "coarse timers",
-	unix.CAP_MKNOD:        "start", // it makes the /dev of boxes
+	unix.CAP_MKNOD:        "create", // it makes the /dev of boxes
 	unix.CAP_SETFCAP:      "make a directory",
 }
 

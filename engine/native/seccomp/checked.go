@@ -60,8 +60,9 @@ var checked = []struct {
 		{[]cond{isNot(2, shmHugetlb, 0)}, enomem},
 		{nil, allow},
 	}},
-	{call{"fcntl", 72, 25}, "a lease delays whoever opens the file, on the host too", check{
+	{call{"fcntl", 72, 25}, "a lease delays whoever opens the file, on the host too; a lock of an open file lives on without a descriptor, where it is not counted", check{
 		{[]cond{is(1, all, unix.F_SETLEASE)}, eagain},
+		{[]cond{is(1, all, unix.F_OFD_SETLK, unix.F_OFD_SETLKW, unix.F_OFD_GETLK)}, einval},
 		{nil, allow},
 	}},
 	{call{"setrlimit", 160, 164}, "the limit on core dumps protects at one value only, see wire.BoxRlimits", check{

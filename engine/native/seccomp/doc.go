@@ -67,6 +67,9 @@
 //	MADV_MERGEABLE,                 EINVAL           items of ksmd are not counted; also a side channel
 //	PR_SET_MEMORY_MERGE
 //	fcntl F_SETLEASE                EAGAIN           a lease holds up an open on the host for 45 s
+//	fcntl F_OFD_SETLK and its kin   EINVAL           locks are not counted, and those of an open file
+//	                                                 outlive its descriptors, where the launcher does not
+//	                                                 see them; kernels before 3.15 answer this
 //	setrlimit, prlimit64 of         ignored          at 1 the kernel writes no core and starts no program
 //	RLIMIT_CORE                                      for one; at 0 it starts the program of a
 //	                                                 core_pattern that is a pipe. With the former limit

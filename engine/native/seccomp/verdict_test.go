@@ -187,6 +187,8 @@ func TestVerdicts(t *testing.T) {
 		{"madvise", args{0, 0, unix.MADV_DONTNEED}, allow},
 		{"fcntl", args{3, unix.F_SETLEASE, unix.F_WRLCK}, eagain},
 		{"fcntl", args{3, unix.F_SETLK}, allow},
+		{"fcntl", args{3, unix.F_OFD_SETLK}, einval},
+		{"fcntl", args{3, high | unix.F_OFD_SETLKW}, einval},
 		{"setrlimit", args{unix.RLIMIT_CORE, 1}, pretend},
 		{"setrlimit", args{high | unix.RLIMIT_CORE, 1}, pretend},
 		{"setrlimit", args{unix.RLIMIT_NOFILE, 1}, allow},

@@ -25,6 +25,7 @@ var kernelMemoryProbes = []probe{
 	{"merge-pages", "items that no limit counts", answers(unix.EINVAL, unix.SYS_MADVISE, 0, 4096, unix.MADV_MERGEABLE), true},
 	{"acl", "an ACL of 128 KB in each of 16,384 directories", accessList, false},
 	{"lease", "the host's open waits for 45 s", lease, true},
+	{"open-file-locks", "locks that no limit counts and no descriptor shows", answers(unix.EINVAL, unix.SYS_FCNTL, none, unix.F_OFD_SETLK, nowhere), true},
 	{"core-limit-zero", "at 0 a core_pattern that is a pipe runs", coreLimitZero, false},
 	{"md5-keys", "keys that no limit counts", socketOption(unix.SOCK_STREAM, unix.ENOPROTOOPT, unix.SOL_TCP, unix.TCP_MD5SIG), true},
 	{"flow-labels", "4,096 for the whole host", socketOption6(unix.ENOPROTOOPT, unix.SOL_IPV6, 32), true},
