@@ -48,7 +48,11 @@ func (d *daemon) openDoors() error {
 		return err
 	}
 	if len(listeners) == 0 {
-		l, err := listenUnix(c.Socket.Path, gid, c.Socket.FileMode())
+		owner := gid
+		if !d.root && gid == d.account.gid {
+			owner = -1 // it is the group of new files already
+		}
+		l, err := listenUnix(c.Socket.Path, owner, c.Socket.FileMode())
 		if err != nil {
 			return err
 		}
@@ -110,9 +114,6 @@ func (d *daemon) socketGroup() (int, error) {
 		}
 	}
 	d.auth.Groups = []int{gid}
-	if !d.root && gid == d.account.gid {
-		return -1, nil // it is that of new files already
-	}
 	return gid, nil
 }
 

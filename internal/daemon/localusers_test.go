@@ -2,9 +2,12 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
+	"os/user"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -24,6 +27,34 @@ func TestStarter(t *testing.T) {
 		t.Setenv("SUDO_UID", c.sudo)
 		if got := (&daemon{root: c.root}).starter(); got != c.want {
 			t.Errorf("%+v: got %d", c, got)
+		}
+	}
+}
+
+// The socket's group is known also where the daemon need not set it: members are admitted
+// whether root started the daemon or not.
+func TestSocketGroup(t *testing.T) {
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, uerr := strconv.Atoi(me.Uid)
+	gid, gerr := strconv.Atoi(me.Gid)
+	if err := errors.Join(uerr, gerr); err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range []bool{true, false} {
+		d := &daemon{root: root, account: account{gid: gid}, log: slog.New(slog.DiscardHandler)}
+		got, err := d.socketGroup()
+		if err != nil || got != gid {
+			t.Errorf("root %v: group %d, %v, want %d", root, got, err, gid)
+		}
+		users, err := d.newLocalUsers(got)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !users.isMember(uid) {
+			t.Errorf("root %v: a member of the socket's group is none", root)
 		}
 	}
 }

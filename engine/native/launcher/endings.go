@@ -8,19 +8,15 @@ import (
 	"time"
 )
 
-// Each box has a seccomp program, and the end of a box frees it: bpf_prog_free leaves that to
-// one work of the system's workqueue, and the works of a processor wait for one another.
-// The queue runs no more than a number of works of a processor at a time (WQ_DFL_ACTIVE in
-// include/linux/workqueue.h: 256, or 1,024 since Linux 6.9); with so many that wait, the
-// kernel has none left for what they wait for. So boxes end a few at a time.
+// Ending a box makes the kernel do deferred work, some of it after PID 1 has been reaped. A
+// launcher ends at most maxEnding boxes at a time, so that this work stays bounded.
 
 const (
-	// maxEnding is how many boxes may be ending at a time. With those whose program an emulated
-	// machine frees after freeTime, fewer than 64 programs are under way: a quarter of the least
-	// bound, if one processor gets all of the works.
+	// maxEnding is how many boxes may be ending at a time; with those for which the kernel is
+	// late, fewer than 64.
 	maxEnding = 48
-	// freeTime is how long after the end of PID 1 its program counts: freeing one takes the
-	// kernel some 50 µs, once it comes to it: 20 ms were too few for an emulated machine.
+	// freeTime is how long after the end of PID 1 a box counts as ending. The kernel takes
+	// some 50 µs once it comes to it; 20 ms were too few for an emulated machine.
 	freeTime = 100 * time.Millisecond
 )
 
