@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -80,10 +81,18 @@ func (l *localUsers) admits(uid int) bool {
 	return slices.Contains(l.uids, uid) || slices.ContainsFunc(l.roots, owns) || l.isMember(uid)
 }
 
+// ownerNow is the owner, -1 without one. A root that somebody made after the daemon had
+// started counts only if no stranger could have made it.
 func (r mountRoot) ownerNow() int {
 	info, err := os.Stat(r.path)
 	if err != nil {
 		return r.owner
+	}
+	if r.owner < 0 {
+		parent, err := os.Stat(filepath.Dir(r.path))
+		if err != nil || parent.Mode().Perm()&0o022 != 0 {
+			return -1
+		}
 	}
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
@@ -128,7 +137,9 @@ func (l *localUsers) forLangbot(roots []string) *localUsers {
 	second := &localUsers{setting: "langbot.listen", remedy: "set LANGBOT_BOX_CONTROL_TOKEN or langbot.token_file", uids: l.uids, gid: l.gid, log: l.log}
 	for _, path := range roots {
 		r := mountRoot{path: path, owner: -1}
-		r.owner = r.ownerNow()
+		if info, err := os.Stat(path); err == nil {
+			r.owner = int(info.Sys().(*syscall.Stat_t).Uid)
+		}
 		second.roots = append(second.roots, r)
 	}
 	return second

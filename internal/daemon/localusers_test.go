@@ -80,6 +80,15 @@ func TestLocalUsers(t *testing.T) {
 	if err := os.Mkdir(root, 0o700); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.Chmod(filepath.Dir(root), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if me := os.Getuid(); me != 0 && second.admits(me) || (second.roots[0].ownerNow() != -1) {
+		t.Error("a mount root that any user could have made names its owner")
+	}
+	if err := os.Chmod(filepath.Dir(root), 0o755); err != nil {
+		t.Fatal(err)
+	}
 	if me := os.Getuid(); !second.admits(me) || me != 0 && users.admits(me) {
 		t.Errorf("user %d owns a mount root: admitted at LangBot's door %v, at the other %v", me, second.admits(me), users.admits(me))
 	}
