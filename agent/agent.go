@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -31,7 +32,8 @@ type agent struct {
 	threads  int        // how many there are
 	lifeline bool       // the box ends with the launcher's connection
 	linger   time.Duration
-	serving  sync.Map // the descriptors of clients' connections
+	serving  sync.Map    // clients' connections, *wire.Conn, with their descriptors
+	ending   atomic.Bool // the box ends: it serves no client any more
 }
 
 // Main is the life of PID 1. It returns only when the box shall end.
@@ -132,15 +134,27 @@ func (a *agent) watch(control *wire.Conn) {
 	}
 	control.Close()
 	if a.lifeline {
-		if a.linger > 0 {
-			// As if it had ended: its clients hear no more of it, and its commands are dead.
-			a.serving.Range(func(fd, _ any) bool {
-				_ = unix.Shutdown(fd.(int), unix.SHUT_RDWR)
-				return true
-			})
-			_ = unix.Kill(-1, unix.SIGKILL) // all but this process
-			time.Sleep(a.linger)
-		}
+		a.lingerOn()
 		os.Exit(0)
+	}
+}
+
+// lingerOn waits until this box may end. Until then it is as if it had ended: it serves no
+// client, and its commands are dead, also one whose birth was under way.
+func (a *agent) lingerOn() {
+	if a.linger <= 0 {
+		return
+	}
+	a.ending.Store(true)
+	_ = unix.Shutdown(int(a.listener.Fd()), unix.SHUT_RDWR)
+	for end := time.Now().Add(a.linger); ; time.Sleep(10 * time.Millisecond) {
+		a.serving.Range(func(_, fd any) bool {
+			_ = unix.Shutdown(fd.(int), unix.SHUT_RDWR)
+			return true
+		})
+		_ = unix.Kill(-1, unix.SIGKILL) // all but this process
+		if time.Now().After(end) {
+			return
+		}
 	}
 }

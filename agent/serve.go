@@ -27,12 +27,16 @@ func (a *agent) thread(placed chan<- struct{}) {
 		fd, _, err := unix.Accept4(int(a.listener.Fd()), unix.SOCK_CLOEXEC)
 		switch err {
 		case nil:
-			a.serving.Store(fd, nil)
-			a.serve(wire.BlockingConn(fd))
-			a.serving.Delete(fd)
+			conn := wire.BlockingConn(fd)
+			a.serving.Store(conn, fd)
+			a.serve(conn)
+			a.serving.Delete(conn)
 		case unix.EINTR, unix.ECONNABORTED:
 		default:
-			os.Exit(1) // a box that nobody can reach is of no use
+			if a.ending.Load() {
+				select {} // lingerOn ends the process
+			}
+			os.Exit(1) // a box that cannot be reached is of no use
 		}
 	}
 }

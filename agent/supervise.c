@@ -12,9 +12,10 @@
 // families, which includes sockets that are not bound, are in flight over a Unix
 // socket, or wait to be accepted. /proc/self/net/protocols tells how many of them
 // are netlink and Unix sockets (of TCP and UDP, only those with a port). A socket appears in it only after its call was continued, so calls that
-// may still be under way are added (struct grant). With them the bound is exact:
-// threads that ask at the same moment cannot share one free place. The file is
-// read only when the last count and the calls since then reach the bound.
+// may still be under way are added (struct grant): threads that ask at the same moment
+// cannot share one free place. So the bound of netlink sockets is exact; that of the
+// others can be off by the Unix sockets that come and go between two reads. The
+// files are read only when the last count and the calls since then reach the bound.
 //
 // This runs on a thread of PID 1: the kernel charges a flood of calls to the box,
 // the supervisor lives exactly as long as the box, whichever of our processes dies,
@@ -75,8 +76,12 @@ static int read_all(int fd, char *text, size_t size)
 		ssize_t n = pread(fd, text + have, size - 1 - have, have);
 		if (n < 0 && errno == EINTR)
 			continue;
-		if (n < 0 || have + n >= size - 1)
+		if (n < 0)
 			return -1;
+		if (have + n >= size - 1) {
+			errno = E2BIG;
+			return -1;
+		}
 		if (n == 0)
 			break;
 		have += n;
@@ -85,7 +90,8 @@ static int read_all(int fd, char *text, size_t size)
 	return 0;
 }
 
-// Reads /proc/<thread>/<name>. Returns -1 if the thread is gone.
+// Reads /proc/<thread>/<name>. Returns -1, and sets errno, if that fails: ENOENT or
+// ESRCH if the thread is gone.
 static int read_of_thread(struct supervisor *s, pid_t thread, const char *name, char *text, size_t size)
 {
 	char path[64];
@@ -95,9 +101,10 @@ static int read_of_thread(struct supervisor *s, pid_t thread, const char *name, 
 	fd = openat(s->files.proc, path, O_RDONLY | O_CLOEXEC);
 	if (fd < 0)
 		return -1;
-	err = read_all(fd, text, size);
+	err = read_all(fd, text, size) < 0 ? errno : 0;
 	close(fd);
-	return err;
+	errno = err;
+	return err ? -1 : 0;
 }
 
 // Returns how long a thread has run, in ns, or 0 where the kernel does not say
@@ -112,13 +119,14 @@ static uint64_t processor_time(struct supervisor *s, pid_t thread)
 	return ns;
 }
 
-// Returns the state of a thread as in proc(5), or 0 if it is gone.
+// Returns the state of a thread as in proc(5), 0 if it is gone, and "running" if it
+// cannot be found out.
 static char state_of(struct supervisor *s, pid_t thread)
 {
 	char text[1024], *p;
 
 	if (read_of_thread(s, thread, "stat", text, sizeof text) < 0)
-		return 0;
+		return errno == ENOENT || errno == ESRCH ? 0 : 'R';
 	p = strrchr(text, ')'); // the name, in parentheses, may contain anything
 	return p && p[1] == ' ' ? p[2] : 0;
 }

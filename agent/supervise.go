@@ -48,6 +48,7 @@ func (s *supervisor) run(listener int) {
 	bounds := C.struct_boxd_bounds{netlink: C.uint32_t(s.bounds.Netlink), inet: C.uint32_t(s.bounds.Inet)}
 	files := C.struct_boxd_files{proc: C.int(s.proc.Fd()), protocols: C.int(s.protocols.Fd()), sockstat: C.int(s.sockstat.Fd())}
 	errno := C.boxd_supervise(C.int(listener), files, bounds)
+	runtime.KeepAlive(s) // its files: the numbers alone do not keep them open
 	fmt.Fprintf(os.Stderr, "boxd-init: agent: supervising sockets: %v\n", unix.Errno(errno))
 	os.Exit(1)
 }

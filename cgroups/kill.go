@@ -207,12 +207,12 @@ func (g *Group) Processes() (pids []int, err error) {
 	return slices.Compact(pids), nil
 }
 
-// readPIDs reads a list of process ids. A cgroup that is gone has none; 0 is a
-// process of another pid namespace and is left out.
 // Processes lists the processes in a cgroup2 directory, those below it not included. One
 // that is gone has none.
 func Processes(dir *os.File) ([]int, error) { return readPIDs(dir, "cgroup.procs") }
 
+// readPIDs reads a list of process ids. A cgroup that is gone has none; 0 is a
+// process of another pid namespace and is left out.
 func readPIDs(dir *os.File, name string) ([]int, error) {
 	f, err := linux.OpenAt(dir, name, unix.O_RDONLY)
 	if err != nil {

@@ -103,8 +103,8 @@ func (o *Owner) mayRename(dir unix.Stat_t) bool {
 	if int(dir.Uid) == o.UID {
 		return true
 	}
-	writes := dir.Mode&0o002 != 0 || dir.Mode&0o020 != 0 && int(dir.Gid) == o.GID
-	return writes && dir.Mode&unix.S_ISVTX == 0
+	// Any group may be one of o's; an ACL that lets o write shows in these bits (acl(5)).
+	return dir.Mode&0o022 != 0 && dir.Mode&unix.S_ISVTX == 0
 }
 
 // Close closes the descriptor. Sources stay.

@@ -70,6 +70,23 @@ func TestSocketBounds(t *testing.T) {
 	}
 }
 
+// TestSocketBoundsOfABusyBox: the supervisor goes on when the runtime of PID 1 has collected
+// its garbage, which 100 births with large environments make it do.
+func TestSocketBoundsOfABusyBox(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	c := shell("true")
+	c.Env = []string{"LARGE=" + strings.Repeat("x", 100<<10)}
+	for range 100 {
+		want(t, run(t, b, c), engine.Exited, 0)
+	}
+	for range 3 { // a count that cannot be read would refuse what comes after the first
+		o := run(t, b, python(hoard, fmt.Sprint(unix.AF_NETLINK), "40"))
+		if want(t, o, engine.Exited, 0); o.stdout != "32 {'ENOBUFS'}\n8\n" {
+			t.Errorf("%q; %q", o.stdout, tail(o.stderr))
+		}
+	}
+}
+
 // TestSocketBoundIgnoresUnix: Unix sockets are under the memory limit.
 func TestSocketBoundIgnoresUnix(t *testing.T) {
 	b := newBox(t, engine.Spec{})

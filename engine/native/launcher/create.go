@@ -49,6 +49,9 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 func (l *Launcher) abandon(b *box, why error) error {
 	b.work.failed(why)
 	b.work.spare()
+	// The wait for a turn is no part of the step: with many boxes that end it takes long.
+	_ = endings.take(context.Background())
+	b.turn = true
 	defer b.work.begin("removing what was made of a box", "", only(b.pid))()
 	err := l.discard(b)
 	if err != nil && b.reaped != nil {
@@ -191,6 +194,8 @@ func (l *Launcher) makeRoot(b *box) error {
 func (l *Launcher) startInit(b *box) error {
 	defer b.network.Close() // the box holds them from here on
 	defer b.user.Close()
+	prepared := b.work.begin("preparing its init stage", "", nil)
+	defer func() { prepared() }()
 	c := config(b.spec, b.id, b.root.Path(), fdPath(b.user), fdPath(b.network), b.lease.Base)
 	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
@@ -210,10 +215,11 @@ func (l *Launcher) startInit(b *box) error {
 	defer home.Close()
 	b.process = agentProcess(agentEnd, home)
 	l.networks.prepare() // while the stage, which keeps one processor busy, is waited for
-	defer b.work.begin("starting its init stage", "", func() []int {
+	prepared()
+	prepared = b.work.begin("starting its init stage", "", func() []int {
 		pids, _ := cgroups.Processes(home) // all may be gone
 		return pids
-	})()
+	})
 	return b.start()
 }
 

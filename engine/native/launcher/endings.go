@@ -18,6 +18,8 @@ const (
 	// freeTime is how long after the end of PID 1 a box counts as ending. The kernel takes
 	// some 50 µs once it comes to it; 20 ms were too few for an emulated machine.
 	freeTime = 100 * time.Millisecond
+	// unkillableTime is how long a box that does not end keeps its turn.
+	unkillableTime = time.Second
 )
 
 // turns bounds how many boxes are ending.

@@ -112,6 +112,7 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 	if err := l.storage.ready(); err != nil {
 		return err
 	}
+	m.Directory.ReadOnly = false // a limit is a change
 	src, err := l.openDirectory(m.Directory)
 	if err != nil {
 		return err

@@ -164,12 +164,17 @@ func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 		return err
 	}
 	defer group.Close()
-	if err := endings.take(ctx); err != nil {
-		return err
-	}
-	defer endings.give()
-	if err := group.Kill(); err != nil {
-		return err
+	// Only processes need a turn to end; mostly they have ended already.
+	if pids, err := group.Processes(); err != nil || len(pids) > 0 {
+		if err := endings.take(ctx); err != nil {
+			return err
+		}
+		give := sync.OnceFunc(endings.give)
+		defer give()
+		defer time.AfterFunc(unkillableTime, give).Stop()
+		if err := group.Kill(); err != nil {
+			return err
+		}
 	}
 	if err := group.Remove(ctx); err != nil {
 		return explain(group, err)
