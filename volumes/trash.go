@@ -71,14 +71,14 @@ func (s *Store) discard(trash *os.File, name string) error {
 		next := work[last]
 		work = work[:last]
 		err := unlink(trash, next)
-		if err == nil {
-			continue
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			continue // it may be in the trash of a Store that empties it at the same time
 		}
 		if !errors.Is(err, unix.EISDIR) {
 			return fmt.Errorf("deleting what was in it: %w", err)
 		}
 		more, err := s.discardDir(trash, next)
-		if err != nil {
+		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("deleting what was in it: %w", err)
 		}
 		work = append(work, more...)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/internal/confine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/langbot/attest"
 )
 
 // confine leaves a daemon that is taken over what it needs and nothing else: its own
@@ -39,8 +40,10 @@ func (d *daemon) paths() []linux.LandlockPath {
 		{Path: "/etc"}, // users, groups, names of hosts
 		{Path: "/usr/share/zoneinfo"},
 		{Path: "/proc"},
-		// Package attest makes a file that a box must not see.
-		{Path: os.TempDir(), Use: linux.LandlockMake},
+	}
+	// There package attest makes a file that a box must not see.
+	for _, dir := range attest.Public {
+		paths = append(paths, linux.LandlockPath{Path: dir, Use: linux.LandlockMake})
 	}
 	for _, file := range []string{d.ConfigFile, c.TokensFile, c.Langbot.TokenFile} {
 		if file == "" {

@@ -36,8 +36,8 @@ type control struct {
 	dirs       map[string]string // those of shared that there are: device and inode
 }
 
-// public are directories in which everybody may make files, for want of a better one.
-var public = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
+// Public are the directories, which everybody may write, that a probe tries for its marker without a directory of its own.
+var Public = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
 
 // mark makes the marker in the first of dirs where that can be done.
 func (c *control) mark(dirs []string) (err error) {
@@ -53,7 +53,7 @@ func (c *control) mark(dirs []string) (err error) {
 }
 
 func newControl(dir string) (*control, error) {
-	dirs := public
+	dirs := Public
 	if dir != "" {
 		dirs = []string{dir}
 	}

@@ -332,12 +332,14 @@ func (l *Launcher) drain() error {
 	}()
 	select {
 	case <-drained:
+		l.works.settle(quickEnd)
 		return nil
 	case <-time.After(quickEnd):
 	}
 	if l.works.anySlow() {
 		select {
 		case <-drained:
+			l.works.settle(quickEnd)
 			return nil
 		case <-time.After(slowEnd - quickEnd):
 		}

@@ -413,6 +413,24 @@ func (a *works) textOf(w *work) string {
 	return oldest.text(true)
 }
 
+// settle waits, for some time at most, until all that is still under way hangs. Creates that
+// were refused go on without a request, until what was made of their boxes is removed.
+func (a *works) settle(limit time.Duration) {
+	busy := func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for w := range a.all {
+			if w.stalled == 0 {
+				return true
+			}
+		}
+		return false
+	}
+	for end := time.Now().Add(limit); busy() && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
 // idle says whether nothing is under way.
 func (a *works) idle() bool {
 	a.mu.Lock()
