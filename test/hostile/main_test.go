@@ -118,7 +118,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { os.RemoveAll(base) })
 	w := &world{t: t, init: init, secret: secretMark + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	w.plan = plan{
-		Base: base, UID: daemonUser(t), Seed: uint64(time.Now().UnixNano()), Fuzz: 6000, Tries: 160,
+		Base: base, UID: daemonUser(t), Seed: seed(t), Fuzz: 6000, Tries: 160,
 		State: newState(t), OtherState: newState(t), Data: filepath.Join(base, "volumes"),
 		OtherBox: "other-box", OtherVolume: "other-volume",
 	}
@@ -132,6 +132,21 @@ func newWorld(t *testing.T) *world {
 		w.plan.at("shared"), w.plan.at("clean") + ":no-root-owned", w.plan.at("ro") + ":ro", w.plan.at("home/root"), w.plan.at("home/second"),
 	}
 	return w
+}
+
+// seed is BOXD_TEST_SEED, or a new one. With the seed of an earlier run the client makes
+// the same random choices.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	n := uint64(time.Now().UnixNano())
+	if text := os.Getenv("BOXD_TEST_SEED"); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("BOXD_TEST_SEED: %v", err)
+		}
+	}
+	t.Logf("again with BOXD_TEST_SEED=%d", n)
+	return n
 }
 
 // newState makes a state directory for a launcher.
