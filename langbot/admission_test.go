@@ -23,6 +23,8 @@ import (
 type prober struct {
 	mu    sync.Mutex
 	bad   []string
+	late  string
+	at    time.Time // of reports; now if zero
 	asked int
 	// Of the last question.
 	age       time.Duration
@@ -34,7 +36,10 @@ func (p *prober) ReportOf(_ context.Context, maxAge time.Duration, workspace eng
 	defer p.mu.Unlock()
 	p.asked++
 	p.age, p.workspace = maxAge, workspace
-	r := attest.Report{Checks: map[string]attest.Check{}}
+	r := attest.Report{Checks: map[string]attest.Check{}, Late: p.late, At: p.at}
+	if r.At.IsZero() {
+		r.At = time.Now()
+	}
 	for _, name := range attest.Names {
 		r.Checks[name] = attest.Check{OK: true}
 	}
@@ -335,6 +340,29 @@ func TestStandardReadiness(t *testing.T) {
 	if l := b.server.Live().(map[string]any); l["live"] != true {
 		t.Errorf("%v", l)
 	}
+}
+
+// TestReadinessLate: what hangs while it is measured makes that answer false. What hung before the
+// engine was asked does not, nor does a host that guarantees nothing.
+func TestReadinessLate(t *testing.T) {
+	p := &prober{bad: attest.Names}
+	bubble(t, func(b *bench) {
+		want := func(ready bool, text string) {
+			t.Helper()
+			body, ok := b.server.Ready(context.Background())
+			if r := body.(readiness); ok != ready || r.Ready != ready || !r.Checks["backend_available"] || r.Error != text {
+				t.Errorf("%v, %+v, want %v", ok, r, ready)
+			}
+		}
+		want(true, "")
+		p.late = "cgroup_v2:\nno end"
+		want(false, "measuring what this host guarantees did not end: cgroup_v2: no end")
+		p.at = time.Now()
+		time.Sleep(time.Second)
+		want(true, "")
+		p.late, p.at = "", time.Time{}
+		want(true, "")
+	}, func(o *Options) { o.Prober = p })
 }
 
 // TestReadinessNow: where admission is required, too, a readiness is false as soon as no box can

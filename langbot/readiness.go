@@ -58,6 +58,7 @@ func (s *Server) readiness(ctx context.Context, st *settings, now bool) readines
 	if policy, invalid := s.book.Policy(); policy.Required {
 		return s.strictReadiness(ctx, st, policy, invalid, now)
 	}
+	asked := time.Now()
 	r := readiness{Mode: modeStandard}
 	var why error
 	r.Backend.backend, why = s.available(ctx)
@@ -70,10 +71,16 @@ func (s *Server) readiness(ctx context.Context, st *settings, now bool) readines
 		r.Checks["workspace_mount"] = err == nil
 		why = cmp.Or(why, err)
 	}
+	report := s.measure(ctx, st.local, r.Backend.Available, standardAge)
+	// What was found false does not matter here. But a measurement that has hung since the engine
+	// was asked is newer than its answer.
+	if why == nil && report.Late != "" && !report.At.Before(asked) {
+		why = errors.New("measuring what this host guarantees did not end: " + report.Late)
+	}
 	if r.Ready = why == nil; why != nil {
 		r.Error = oneLine(why)
 	}
-	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, standardAge))
+	r.Guarantees = guarantees(report)
 	return r
 }
 

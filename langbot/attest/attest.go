@@ -56,7 +56,10 @@ type Check struct {
 type Report struct {
 	Checks map[string]Check // by name, all of Names
 	At     time.Time
-	// unmeasured: there was no probe box. It says nothing about the host, only about now.
+	// Late says why the measurement did not come to its end in time: something hangs. Empty if
+	// it did, whatever it found.
+	Late string
+	// unmeasured: there was no probe box, or it was late. It says nothing about the host, only about now.
 	unmeasured bool
 }
 

@@ -222,9 +222,20 @@ func TestTrouble(t *testing.T) {
 		t.Run(call, func(t *testing.T) {
 			f := newFake()
 			f.errs[call] = trouble
-			wantOnly(t, ask(t, f, Options{Storage: f}), "no loop devices", checks...)
+			r := ask(t, f, Options{Storage: f})
+			wantOnly(t, r, "no loop devices", checks...)
+			if r.Late != "" { // it failed, and did not hang
+				t.Errorf("late: %q", r.Late)
+			}
 		})
 	}
+	t.Run("no launcher", func(t *testing.T) {
+		f := newFake()
+		f.errs["create"] = fmt.Errorf("%w: the making of a box hangs", engine.ErrNoLauncher)
+		if r := ask(t, f, Options{Storage: f}); !strings.Contains(r.Late, "the making of a box hangs") {
+			t.Errorf("late: %q", r.Late)
+		}
+	})
 	t.Run("no storage", func(t *testing.T) {
 		wantOnly(t, ask(t, newFake(), Options{}), "no storage of limited size", quota...)
 	})
@@ -331,6 +342,8 @@ func TestOnce(t *testing.T) {
 		cancel()
 		if r := <-reports; len(r.Failed()) != len(Names) || !strings.Contains(r.Checks[CgroupV2].Reason, "nobody waited") {
 			t.Errorf("one who left: %v", r.Checks)
+		} else if r.Late == "" {
+			t.Error("one who left was not told that it is late")
 		}
 		close(f.hang)
 		first := <-reports
@@ -376,6 +389,9 @@ func TestHang(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 		wantOnly(t, r, "deadline exceeded", Names...)
+		if !strings.Contains(r.Late, "deadline exceeded") {
+			t.Errorf("late: %q", r.Late)
+		}
 		go p.Report(bg, 0)
 		synctest.Wait()
 		began = time.Now()
@@ -400,7 +416,11 @@ func TestStuckBox(t *testing.T) {
 		f := newFake()
 		f.stuck = true
 		p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
-		wantOnly(t, p.Report(bg, 0), "deadline exceeded", Names...)
+		r := p.Report(bg, 0)
+		wantOnly(t, r, "deadline exceeded", Names...)
+		if r.Late == "" || !r.unmeasured {
+			t.Errorf("late: %q, unmeasured: %v", r.Late, r.unmeasured)
+		}
 		p.Close()
 		if len(f.volumes) != 0 || f.live != 0 {
 			t.Errorf("left: %v, %d boxes", f.volumes, f.live)

@@ -64,7 +64,7 @@ func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, workspace e
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nothing("not measured: nobody waited for it")
+			return late(nothing("not measured: nobody waited for it"))
 		}
 	}
 }
@@ -114,6 +114,15 @@ func (p *Prober) Close() {
 	p.mu.Unlock()
 	p.cancel()
 	p.wg.Wait()
+}
+
+// late is r of a measurement that did not come to its end in time. It counts as unmeasured.
+func late(r Report) Report {
+	failed := r.Failed()
+	if len(failed) > 0 {
+		r.Late, r.unmeasured = failed[0]+": "+r.Checks[failed[0]].Reason, true
+	}
+	return r
 }
 
 // nothing is a report in which all is false.

@@ -52,7 +52,11 @@ func (p *Prober) run(ctx context.Context, workspace engine.Directory) (r Report)
 	}()
 	box, readOnly, err := p.create(ctx, q)
 	if err != nil {
-		return nothing(oneLine("not measured: no probe box: %v", err))
+		r := nothing(oneLine("not measured: no probe box: %v", err))
+		if ctx.Err() != nil || errors.Is(err, engine.ErrNoLauncher) {
+			r = late(r)
+		}
+		return r
 	}
 	defer func() {
 		later, cancel := afterwards(ctx)
@@ -68,6 +72,9 @@ func (p *Prober) run(ctx context.Context, workspace engine.Directory) (r Report)
 		}
 	}
 	r = Report{Checks: e.checks}
+	if ctx.Err() != nil {
+		r = late(r)
+	}
 	p.o.Logger.Debug("measured what the host guarantees", "took", time.Since(began), "false", r.Failed())
 	return r
 }

@@ -456,13 +456,14 @@ func (a *attacker) race(ctx context.Context, s *native.Service, b engine.LiveBox
 	stop := make(chan struct{})
 	var swapping sync.WaitGroup
 	swapping.Go(func() {
+		random := rand.New(rand.NewPCG(a.Seed, 2+uint64(number)))
 		for {
 			select {
 			case <-stop:
 				return
 			default:
 				exchange()
-				time.Sleep(time.Duration(rand.IntN(100)) * time.Microsecond) // else the name is hardly ever still
+				time.Sleep(time.Duration(random.IntN(100)) * time.Microsecond) // else the name is hardly ever still
 			}
 		}
 	})

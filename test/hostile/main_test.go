@@ -2,6 +2,7 @@ package hostile
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { os.RemoveAll(base) })
 	w := &world{t: t, init: init, secret: secretMark + strconv.FormatInt(time.Now().UnixNano(), 36)}
 	w.plan = plan{
-		Base: base, UID: daemonUser(t), Seed: uint64(time.Now().UnixNano()), Fuzz: 6000, Tries: 160,
+		Base: base, UID: daemonUser(t), Seed: seed(t), Fuzz: 6000, Tries: 160,
 		State: newState(t), OtherState: newState(t), Data: filepath.Join(base, "volumes"),
 		OtherBox: "other-box", OtherVolume: "other-volume",
 	}
@@ -131,6 +132,21 @@ func newWorld(t *testing.T) *world {
 		w.plan.at("shared"), w.plan.at("clean") + ":no-root-owned", w.plan.at("ro") + ":ro", w.plan.at("home/root"), w.plan.at("home/second"),
 	}
 	return w
+}
+
+// seed is BOXD_TEST_SEED, or a new one. With the seed of an earlier run the client makes
+// the same random choices.
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	n := uint64(time.Now().UnixNano())
+	if text := os.Getenv("BOXD_TEST_SEED"); text != "" {
+		var err error
+		if n, err = strconv.ParseUint(text, 10, 64); err != nil {
+			t.Fatalf("BOXD_TEST_SEED: %v", err)
+		}
+	}
+	t.Logf("again with BOXD_TEST_SEED=%d", n)
+	return n
 }
 
 // newState makes a state directory for a launcher.
@@ -347,7 +363,8 @@ func (w *world) must(errs ...error) {
 	}
 }
 
-// bait are the trees that must not change, with all that can be seen of them.
+// bait are the trees that must not change, with all that can be seen of them, and of their
+// contents a hash: what a failure prints is read by more than root.
 func (w *world) bait() map[string]string {
 	w.t.Helper()
 	seen := map[string]string{}
@@ -356,20 +373,20 @@ func (w *world) bait() map[string]string {
 		if err := unix.Lstat(path, &st); err != nil {
 			return err
 		}
-		text := ""
+		hash := ""
 		if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Size < 1<<20 {
 			content, err := os.ReadFile(path)
 			if err != nil {
 				return err
 			}
-			text = string(content)
+			hash = fmt.Sprintf("%x", sha256.Sum256(content))
 		}
 		names := make([]byte, 4096)
 		n, err := unix.Llistxattr(path, names)
 		if err != nil {
 			n = copy(names, err.Error())
 		}
-		seen[path] = fmt.Sprintf("%d %o %d:%d %d %d %v %v %q %q", st.Ino, st.Mode, st.Uid, st.Gid, st.Nlink, st.Size, st.Mtim, st.Ctim, names[:n], text)
+		seen[path] = fmt.Sprintf("%d %o %d:%d %d %d %v %v %q %s", st.Ino, st.Mode, st.Uid, st.Gid, st.Nlink, st.Size, st.Mtim, st.Ctim, names[:n], hash)
 		return nil
 	}
 	for _, tree := range []string{"bait", "private", "clean/bait", "clean/theirs/bait", "clean/theirs/planted-by-root", "workspaces/bait", "workspaces/tenant/linked", "workspaces/tenant/alices", "ro", "other"} {
@@ -378,8 +395,31 @@ func (w *world) bait() map[string]string {
 		}))
 	}
 	// The directory itself: nothing was made in it.
-	w.must(add(w.plan.at("clean")), add("/etc/passwd"), add("/etc/shadow"))
+	w.must(add(w.plan.at("clean")))
 	return seen
+}
+
+// wantHostUntouched looks for the client's traces in what the host itself may change meanwhile:
+// what spoilFile, spoilTree and spoil write.
+func (w *world) wantHostUntouched() {
+	w.t.Helper()
+	for _, dir := range []string{"/", "/etc", "/root"} {
+		planted, err := filepath.Glob(filepath.Join(dir, "planted*"))
+		if err != nil || len(planted) > 0 {
+			w.t.Errorf("the client has made %q, %v", planted, err)
+		}
+	}
+	for _, file := range []string{"/etc/passwd", "/etc/shadow"} {
+		text, err := os.ReadFile(file)
+		if err != nil || strings.Contains("\n"+string(text), "\nplanted") { // the contents are not for the log
+			w.t.Errorf("%s was written to by the client, or cannot be read: %v", file, err)
+		}
+		if info, err := os.Stat(file); err != nil {
+			w.t.Error(err)
+		} else if info.Mode()&(os.ModeSetuid|0o022) != 0 {
+			w.t.Errorf("%s: mode %v", file, info.Mode())
+		}
+	}
 }
 
 func (w *world) wantUntouched(before map[string]string) {
@@ -392,6 +432,7 @@ func (w *world) wantUntouched(before map[string]string) {
 	for path := range after {
 		paths[path] = true
 	}
+	w.wantHostUntouched()
 	for path := range paths {
 		if before[path] != after[path] {
 			w.t.Errorf("%s was\n%s\nand is\n%s", path, before[path], after[path])

@@ -115,6 +115,17 @@ func TestHangingCreates(t *testing.T) {
 	s, dir := newService(t)
 	healthWithin(t, s)
 	limit := 8 * time.Second
+	open := func(limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		f, err := s.OpenDirectory(ctx, engine.Directory{Path: source, Within: source, ReadOnly: true, Mappable: true})
+		if err == nil {
+			f.Close()
+		}
+		return err
+	}
+	atOpen := make(chan error, 1)
+	go func() { atOpen <- open(limit) }()
 	atMount := hangAtMount(t, s, "at-mount", source, limit)
 	atAgent := hang(t, s, "at-agent", "agent", limit)
 	healthWithin(t, s, "hangs", "has taken", "wchan")
@@ -127,6 +138,14 @@ func TestHangingCreates(t *testing.T) {
 	atStage := hang(t, s, "at-stage", "", time.Second)
 	wantEnd(t, atStage.ended, context.DeadlineExceeded, "starting its init stage", "state ")
 	wantEnd(t, atMount, context.DeadlineExceeded, "attaching a mount at \"/data\"", "request_wait_answer")
+	wantEnd(t, atOpen, context.DeadlineExceeded, "opening a directory has taken", "request_wait_answer")
+	for range 3 { // no further one hangs, so they cannot use up what requests may hold
+		err := open(patience)
+		if !errors.Is(err, engine.ErrNoLauncher) || errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "hangs already: opening a directory has taken") || !strings.Contains(err.Error(), "request_wait_answer") {
+			t.Errorf("a directory that hangs already: %v", err)
+		}
+	}
 	wantEnd(t, atAgent.ended, context.DeadlineExceeded, "the agent's start, with its system call filter", "state ")
 	// Nobody waits for them any more, and they hang all the same.
 	healthWithin(t, s, "hangs")
@@ -134,6 +153,7 @@ func TestHangingCreates(t *testing.T) {
 	atAgent.release()
 	atStage.release()
 	healthWithin(t, s)
+	waitUntil(t, "the directory does not hang", func() bool { err := open(patience); return err != nil && !strings.Contains(err.Error(), "hangs") })
 	waitUntil(t, "what was made of them is gone", func() bool {
 		ids, err := s.Boxes(t.Context())
 		return err == nil && len(ids) == 0

@@ -48,6 +48,7 @@ type Launcher struct {
 	budget   *budget // of requests
 	works    *works  // requests under way
 	pulse    pulse   // whether boxes can be built
+	trials   trials  // of directories
 	// generation counts the launchers of an instance: the numbers of slots begin with
 	// it, so that none is given out twice.
 	generation int64

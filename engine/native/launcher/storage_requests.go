@@ -27,7 +27,7 @@ func (l *Launcher) handleStorage(r *request) (reply any, files []*os.File, known
 	case rpc.TypeVolumes:
 		reply, err = l.handleVolumes(r.Body)
 	case rpc.TypeOpenDirectory:
-		files, err = l.handleOpenDirectory(r.Body)
+		files, err = l.handleOpenDirectory(r)
 	case rpc.TypeLimitDirectory:
 		err = l.handleLimitDirectory(r.Body)
 	default:
@@ -128,13 +128,20 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 
 // handleOpenDirectory answers with a directory of a mount that only this process sees: it
 // has the client as its owner, and is gone when the client closes it (see views).
-func (l *Launcher) handleOpenDirectory(body []byte) ([]*os.File, error) {
+func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	var m rpc.OpenDirectory
-	if err := decode(body, &m); err != nil {
+	if err := decode(r.Body, &m); err != nil {
 		return nil, err
 	}
 	if err := m.Directory.Validate(); err != nil {
 		return nil, err
+	}
+	if m.Directory.Mappable {
+		leave, err := l.trials.enter(m.Directory, r.work)
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
 	}
 	src, err := l.openDirectory(m.Directory)
 	if err != nil {

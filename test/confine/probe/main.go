@@ -1,6 +1,6 @@
 // Command probe confines itself as boxd serve does, tries what a daemon that was taken
-// over would try, and prints how each attempt ended. With "control" it tries what is
-// harmless of it unconfined.
+// over would try, and prints for each attempt what must refuse it, with which error, and how
+// it ended. With "control" it tries what is harmless of it unconfined.
 package main
 
 import (
@@ -24,9 +24,26 @@ import (
 // would do harm, succeeds before.
 type attempt struct {
 	name     string
+	want     refusal
 	harmless bool
 	do       func() error
 }
+
+// refusal is what refuses an attempt: Landlock, or else the filter, and with which error.
+type refusal struct {
+	landlock bool
+	errno    syscall.Errno
+}
+
+// Landlock refuses files with EACCES. The filter refuses a call that is not on its list with
+// ENOSYS, which tells it from the kernel's own EPERM, and one by its arguments with the others.
+var (
+	byLandlock = refusal{true, unix.EACCES}
+	unlisted   = refusal{false, unix.ENOSYS}
+	argument   = refusal{false, unix.EPERM}
+	family     = refusal{false, unix.EAFNOSUPPORT}
+	protocol   = refusal{false, unix.EPROTONOSUPPORT}
+)
 
 func call(trap uintptr, args ...uintptr) func() error {
 	return func() error {
@@ -63,66 +80,66 @@ func attempts(inside, outside string) []attempt {
 	var siginfo [128]byte
 	page := uintptr(os.Getpagesize())
 	return []attempt{
-		{"open /etc/shadow", false, open("/etc/shadow", os.O_RDONLY)},
-		{"open /root", false, open("/root", os.O_RDONLY)},
-		{"open /", true, open("/", os.O_RDONLY)},
-		{"read outside", true, open(outside+"/file", os.O_RDONLY)},
-		{"write outside", true, open(outside+"/file", os.O_WRONLY)},
-		{"create outside", true, open(outside+"/new", os.O_CREATE|os.O_WRONLY)},
-		{"list outside", true, open(outside, os.O_RDONLY)},
-		{"through a link", true, open(inside+"/link/file", os.O_RDONLY)},
-		{"through ..", true, open(inside+"/../"+filepath.Base(outside)+"/file", os.O_RDONLY)},
-		{"through /proc/self/root", true, open("/proc/self/root"+outside+"/file", os.O_RDONLY)},
-		{"rename out", true, func() error { return os.Rename(inside+"/away", outside+"/away") }},
-		{"remove outside", true, func() error { return os.Remove(outside + "/victim") }},
-		{"truncate outside", true, func() error { return os.Truncate(outside+"/file", 0) }},
-		{"device inside", false, func() error { return unix.Mknod(inside+"/dev", unix.S_IFCHR|0o600, 0x103) }},
-		{"fifo inside", true, func() error { return unix.Mkfifo(inside+"/fifo", 0o600) }},
-		{"setuid inside", true, func() error { return os.Chmod(inside+"/file", 0o600|os.ModeSetuid) }},
-		{"execute", false, func() error { return syscall.Exec(outside+"/program", []string{"program"}, nil) }},
-		{"start a process", true, func() error {
+		// Files that the user may open: else the refusal would be of their modes.
+		{"open /etc/passwd", byLandlock, true, open("/etc/passwd", os.O_RDONLY)},
+		{"open /", byLandlock, true, open("/", os.O_RDONLY)},
+		{"read outside", byLandlock, true, open(outside+"/file", os.O_RDONLY)},
+		{"write outside", byLandlock, true, open(outside+"/file", os.O_WRONLY)},
+		{"create outside", byLandlock, true, open(outside+"/new", os.O_CREATE|os.O_WRONLY)},
+		{"list outside", byLandlock, true, open(outside, os.O_RDONLY)},
+		{"through a link", byLandlock, true, open(inside+"/link/file", os.O_RDONLY)},
+		{"through ..", byLandlock, true, open(inside+"/../"+filepath.Base(outside)+"/file", os.O_RDONLY)},
+		{"through /proc/self/root", byLandlock, true, open("/proc/self/root"+outside+"/file", os.O_RDONLY)},
+		{"rename out", byLandlock, true, func() error { return os.Rename(inside+"/away", outside+"/away") }},
+		{"remove outside", byLandlock, true, func() error { return os.Remove(outside + "/victim") }},
+		{"truncate outside", unlisted, true, func() error { return os.Truncate(outside+"/file", 0) }},
+		{"device inside", unlisted, false, func() error { return unix.Mknod(inside+"/dev", unix.S_IFCHR|0o600, 0x103) }},
+		{"fifo inside", unlisted, true, func() error { return unix.Mkfifo(inside+"/fifo", 0o600) }},
+		{"setuid inside", argument, true, func() error { return os.Chmod(inside+"/file", 0o600|os.ModeSetuid) }},
+		{"execute", unlisted, false, func() error { return syscall.Exec(outside+"/program", []string{"program"}, nil) }},
+		{"start a process", argument, true, func() error {
 			p, err := os.StartProcess(outside+"/program", []string{"program"}, &os.ProcAttr{})
 			if err == nil {
 				_, err = p.Wait()
 			}
 			return err
 		}},
-		{"fork", false, call(unix.SYS_CLONE, uintptr(unix.SIGCHLD))},
-		{"clone3", false, call(unix.SYS_CLONE3, 0, 0)},
-		{"unshare user", false, call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER)},
-		{"setns", false, call(unix.SYS_SETNS, ^uintptr(0), 0)},
-		{"mount", false, call(unix.SYS_MOUNT, 0, 0, 0, 0, 0)},
-		{"fsopen", false, call(unix.SYS_FSOPEN, 0, 0)},
-		{"open_tree", false, call(unix.SYS_OPEN_TREE, ^uintptr(0), 0, 0)},
-		{"chroot", false, call(unix.SYS_CHROOT, 0)},
-		{"pivot_root", false, call(unix.SYS_PIVOT_ROOT, 0, 0)},
-		{"open_by_handle_at", false, call(unix.SYS_OPEN_BY_HANDLE_AT, 0, 0, 0)},
-		{"ptrace", false, call(unix.SYS_PTRACE, unix.PTRACE_TRACEME)},
-		{"process_vm_readv", false, call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
-		{"process_vm_writev", false, call(unix.SYS_PROCESS_VM_WRITEV, uintptr(os.Getpid()))},
-		{"pidfd_getfd", false, call(unix.SYS_PIDFD_GETFD, ^uintptr(0), 0, 0)},
-		{"kill", true, func() error { return unix.Kill(os.Getppid(), 0) }},
-		{"rt_sigqueueinfo", false, call(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), 0, uintptr(unsafe.Pointer(&siginfo)))},
-		{"pidfd_send_signal", false, call(unix.SYS_PIDFD_SEND_SIGNAL, ^uintptr(0), 0, 0, 0)},
-		{"bpf", false, call(unix.SYS_BPF, ^uintptr(0))},
-		{"io_uring", false, call(unix.SYS_IO_URING_SETUP, 0, 0)},
-		{"perf_event_open", false, call(unix.SYS_PERF_EVENT_OPEN, 0, 0, ^uintptr(0), ^uintptr(0), 0)},
-		{"userfaultfd", false, call(unix.SYS_USERFAULTFD, ^uintptr(0))},
-		{"keyctl", false, call(unix.SYS_KEYCTL, ^uintptr(0))},
-		{"add_key", false, call(unix.SYS_ADD_KEY)},
-		{"init_module", false, call(unix.SYS_INIT_MODULE, 0, 0, 0)},
-		{"kexec_load", false, call(unix.SYS_KEXEC_LOAD, 0, 0, 0, ^uintptr(0))},
-		{"reboot", false, call(unix.SYS_REBOOT, 0, 0, 0, 0)},
-		{"setuid", true, call(unix.SYS_SETUID, uintptr(os.Getuid()))},
-		{"capset", false, call(unix.SYS_CAPSET, 0, 0)},
-		{"personality", true, call(unix.SYS_PERSONALITY, 0xffffffff)},
-		{"shmget", false, call(unix.SYS_SHMGET, 0, 0, 0)},
-		{"another filter", false, call(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)},
-		{"another filter by prctl", false, call(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0)},
-		{"dumpable again", true, call(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1)},
-		{"executable memory", true, call(unix.SYS_MMAP, 0, page, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uintptr(0), 0)},
-		{"memory made executable", false, call(unix.SYS_MPROTECT, 0, page, unix.PROT_READ|unix.PROT_EXEC)},
-		{"program for a socket", false, func() error {
+		{"fork", argument, false, call(unix.SYS_CLONE, uintptr(unix.SIGCHLD))},
+		{"clone3", unlisted, false, call(unix.SYS_CLONE3, 0, 0)},
+		{"unshare user", unlisted, false, call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER)},
+		{"setns", unlisted, false, call(unix.SYS_SETNS, ^uintptr(0), 0)},
+		{"mount", unlisted, false, call(unix.SYS_MOUNT, 0, 0, 0, 0, 0)},
+		{"fsopen", unlisted, false, call(unix.SYS_FSOPEN, 0, 0)},
+		{"open_tree", unlisted, false, call(unix.SYS_OPEN_TREE, ^uintptr(0), 0, 0)},
+		{"chroot", unlisted, false, call(unix.SYS_CHROOT, 0)},
+		{"pivot_root", unlisted, false, call(unix.SYS_PIVOT_ROOT, 0, 0)},
+		{"open_by_handle_at", unlisted, false, call(unix.SYS_OPEN_BY_HANDLE_AT, 0, 0, 0)},
+		{"ptrace", unlisted, false, call(unix.SYS_PTRACE, unix.PTRACE_TRACEME)},
+		{"process_vm_readv", unlisted, false, call(unix.SYS_PROCESS_VM_READV, uintptr(os.Getpid()))},
+		{"process_vm_writev", unlisted, false, call(unix.SYS_PROCESS_VM_WRITEV, uintptr(os.Getpid()))},
+		{"pidfd_getfd", unlisted, false, call(unix.SYS_PIDFD_GETFD, ^uintptr(0), 0, 0)},
+		{"kill", unlisted, true, func() error { return unix.Kill(os.Getppid(), 0) }},
+		{"rt_sigqueueinfo", unlisted, false, call(unix.SYS_RT_SIGQUEUEINFO, uintptr(os.Getpid()), 0, uintptr(unsafe.Pointer(&siginfo)))},
+		{"pidfd_send_signal", unlisted, false, call(unix.SYS_PIDFD_SEND_SIGNAL, ^uintptr(0), 0, 0, 0)},
+		{"bpf", unlisted, false, call(unix.SYS_BPF, ^uintptr(0))},
+		{"io_uring", unlisted, false, call(unix.SYS_IO_URING_SETUP, 0, 0)},
+		{"perf_event_open", unlisted, false, call(unix.SYS_PERF_EVENT_OPEN, 0, 0, ^uintptr(0), ^uintptr(0), 0)},
+		{"userfaultfd", unlisted, false, call(unix.SYS_USERFAULTFD, ^uintptr(0))},
+		{"keyctl", unlisted, false, call(unix.SYS_KEYCTL, ^uintptr(0))},
+		{"add_key", unlisted, false, call(unix.SYS_ADD_KEY)},
+		{"init_module", unlisted, false, call(unix.SYS_INIT_MODULE, 0, 0, 0)},
+		{"kexec_load", unlisted, false, call(unix.SYS_KEXEC_LOAD, 0, 0, 0, ^uintptr(0))},
+		{"reboot", unlisted, false, call(unix.SYS_REBOOT, 0, 0, 0, 0)},
+		{"setuid", unlisted, true, call(unix.SYS_SETUID, uintptr(os.Getuid()))},
+		{"capset", unlisted, false, call(unix.SYS_CAPSET, 0, 0)},
+		{"personality", unlisted, true, call(unix.SYS_PERSONALITY, 0xffffffff)},
+		{"shmget", unlisted, false, call(unix.SYS_SHMGET, 0, 0, 0)},
+		{"another filter", unlisted, false, call(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, 0)},
+		{"another filter by prctl", argument, false, call(unix.SYS_PRCTL, unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, 0)},
+		{"dumpable again", argument, true, call(unix.SYS_PRCTL, unix.PR_SET_DUMPABLE, 1)},
+		{"executable memory", argument, true, call(unix.SYS_MMAP, 0, page, unix.PROT_READ|unix.PROT_EXEC, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uintptr(0), 0)},
+		{"memory made executable", argument, false, call(unix.SYS_MPROTECT, 0, page, unix.PROT_READ|unix.PROT_EXEC)},
+		{"program for a socket", argument, false, func() error {
 			s, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
 				return err
@@ -130,13 +147,20 @@ func attempts(inside, outside string) []attempt {
 			defer unix.Close(s)
 			return unix.SetsockoptSockFprog(s, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{})
 		}},
-		{"typing into the terminal", false, call(unix.SYS_IOCTL, 0, unix.TIOCSTI, 0)},
-		{"AF_NETLINK", true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)},
-		{"AF_PACKET", false, socket(unix.AF_PACKET, unix.SOCK_RAW, 0)},
-		{"AF_ALG", false, socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)},
-		{"AF_VSOCK", false, socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)},
-		{"raw socket", false, socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)},
-		{"SCTP", false, socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)},
+		{"typing into the terminal", argument, false, call(unix.SYS_IOCTL, 0, unix.TIOCSTI, 0)},
+		{"NETLINK_ROUTE", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_ROUTE)},
+		{"NETLINK_KOBJECT_UEVENT", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_KOBJECT_UEVENT)},
+		{"NETLINK_GENERIC", family, true, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_GENERIC)},
+		{"NETLINK_AUDIT", family, false, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT)},
+		{"NETLINK_NETFILTER", family, false, socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_NETFILTER)},
+		{"AF_PACKET", family, false, socket(unix.AF_PACKET, unix.SOCK_RAW, 0)},
+		{"AF_ALG", family, false, socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)},
+		{"AF_VSOCK", family, false, socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)},
+		{"raw socket", argument, false, socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)},
+		// The kernel refuses these two otherwise: ESOCKTNOSUPPORT, and EACCES if at all.
+		{"SOCK_RDM", argument, false, socket(unix.AF_INET, unix.SOCK_RDM, 0)},
+		{"ping socket", protocol, false, socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)},
+		{"SCTP", protocol, false, socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)},
 	}
 }
 
@@ -173,6 +197,9 @@ func needed(inside string) error {
 	defer answer.Body.Close()
 	if body, err := io.ReadAll(answer.Body); err != nil || string(body) != "served" {
 		return fmt.Errorf("%q, %w", body, err)
+	}
+	if err := socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG)(); err != nil {
+		return fmt.Errorf("the socket table: %w", err)
 	}
 	for range 20 { // more threads than there were
 		done := make(chan error)
@@ -222,6 +249,10 @@ func main() {
 		} else if err != nil {
 			result = err.Error()
 		}
-		fmt.Printf("%s\t%s\n", a.name, result)
+		owner := "filter"
+		if a.want.landlock {
+			owner = "Landlock"
+		}
+		fmt.Printf("%s\t%s\t%s\t%s\n", a.name, owner, unix.ErrnoName(a.want.errno), result)
 	}
 }
