@@ -551,10 +551,13 @@ func TestPings(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, nil)
 	c := s.dial()
+	// A pong comes behind what the sockets hold, which is megabytes: of long lines, so that
+	// they are few messages.
+	line := strings.Repeat("x", 999) + "\n"
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		for p.out.write(stop, bytes.Repeat([]byte("line\n"), 1000)) == nil {
+		for p.out.write(stop, []byte(strings.Repeat(line, 10))) == nil {
 		}
 	})
 	pongs := 0
@@ -568,7 +571,7 @@ func TestPings(t *testing.T) {
 	})
 	c.WriteControl(websocket.PingMessage, []byte("0"), time.Now().Add(time.Second))
 	for pongs < 10 {
-		c.wantMessages("line\n")
+		c.wantMessages(line)
 	}
 	close(stop)
 	wg.Wait()

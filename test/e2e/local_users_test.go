@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
@@ -96,11 +97,43 @@ func TestLocalUsers(t *testing.T) {
 		}
 		cancel()
 	}
-	if n := strings.Count(d.logged(), "refused a local user"); n < 2 || n > 4 {
-		t.Errorf("%d lines in the log about refused users, want one for each listener in ten seconds", n)
-	}
+	wantRefusalsLogged(t, d.logged())
 	if log := d.logged(); !strings.Contains(log, fmt.Sprintf(`"actor":"uid:%d"`, listedByID)) {
 		t.Error("the log does not name the user of a request")
+	}
+}
+
+// refusalPause is what each listener waits before it logs a refused user again.
+const refusalPause = 10 * time.Second
+
+// wantRefusalsLogged: each listener has logged the first user that it refused, and then at most
+// one for each pause.
+func wantRefusalsLogged(t *testing.T, log string) {
+	t.Helper()
+	last := map[string]time.Time{} // by the setting of the listener
+	for line := range strings.Lines(log) {
+		var entry struct {
+			Time        time.Time
+			Msg, Reason string
+			LikeThis    int `json:"like_this"`
+		}
+		if json.Unmarshal([]byte(line), &entry) != nil || entry.Msg != "refused a local user" {
+			continue
+		}
+		setting, _, _ := strings.Cut(entry.Reason, ":")
+		before, again := last[setting]
+		switch {
+		case !again && entry.LikeThis != 1:
+			t.Errorf("the first line is about %d refusals: %s", entry.LikeThis, line)
+		case again && entry.Time.Sub(before) < refusalPause:
+			t.Errorf("only %v after the line before: %s", entry.Time.Sub(before), line)
+		}
+		last[setting] = entry.Time
+	}
+	for _, setting := range []string{"listen", "langbot.listen"} {
+		if last[setting].IsZero() {
+			t.Errorf("%q: the log has no line about a refused user", setting)
+		}
 	}
 }
 

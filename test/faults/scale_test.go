@@ -16,9 +16,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// makeBoxes makes n boxes, some at a time, runs one command in each and leaves
+// makeUsedBoxes makes n boxes, some at a time, runs one command in each and leaves
 // them idle.
-func makeBoxes(t *testing.T, e engine.Engine, n, parallel int) []engine.Box {
+func makeUsedBoxes(t *testing.T, e engine.Engine, n, parallel int) []engine.Box {
+	t.Helper()
+	return makeBoxes(t, e, n, parallel, func(b engine.Box) { wantUsable(t, b) })
+}
+
+// makeBoxes makes n boxes, some at a time, and does something with each.
+func makeBoxes(t *testing.T, e engine.Engine, n, parallel int, use func(engine.Box)) []engine.Box {
 	t.Helper()
 	boxes := make([]engine.Box, n)
 	var wg sync.WaitGroup
@@ -33,7 +39,7 @@ func makeBoxes(t *testing.T, e engine.Engine, n, parallel int) []engine.Box {
 				return
 			}
 			boxes[i] = b
-			wantUsable(t, b)
+			use(b)
 		})
 	}
 	wg.Wait()
@@ -54,7 +60,7 @@ func TestIdleBoxes(t *testing.T) {
 	before := ownMemory(t, os.Getpid())
 	e := startEngine(t, state)
 	began := time.Now()
-	boxes := makeBoxes(t, e, n, 4)
+	boxes := makeUsedBoxes(t, e, n, 4)
 	made := time.Since(began)
 	var agents, launcher int64
 	count := 0
@@ -118,7 +124,7 @@ func TestParallelCreation(t *testing.T) {
 	state := newState(t)
 	e := startEngine(t, state)
 	began := time.Now()
-	boxes := makeBoxes(t, e, n, n)
+	boxes := makeUsedBoxes(t, e, n, n)
 	t.Logf("%d boxes in parallel: %v", n, time.Since(began).Round(time.Millisecond))
 	seen := map[string]bool{}
 	var wg sync.WaitGroup

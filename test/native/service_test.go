@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -235,18 +236,35 @@ func killLauncher(t testing.TB, dir string) {
 	}
 }
 
+// killAll kills the launcher or keeper of a state directory and waits for its end: until then
+// it may hold locks, although it has no command line any more.
+func killAll(t testing.TB, role, dir string) {
+	t.Helper()
+	for _, pid := range serviceProcesses(t, role, dir) {
+		process, err := linux.PidfdOpen(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer process.Close()
+		if err := linux.PidfdSignal(process, unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		if ended, err := linux.HasExited(process, patience); !ended || err != nil {
+			t.Fatalf("%s %d has not ended after %v: %v", role, pid, patience, err)
+		}
+	}
+}
+
 // TestServiceKeeperKilled: without a keeper the launcher goes on; its own end is healed
 // by whoever starts the service again.
 func TestServiceKeeperKilled(t *testing.T) {
 	s, dir := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "live-one"})
-	for _, pid := range serviceProcesses(t, "keeper", dir) {
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
+	killAll(t, "keeper", dir)
 	if err := s.Health(t.Context()); err != nil {
 		t.Errorf("without a keeper: %v", err)
 	}
-	killLauncher(t, dir)
+	killAll(t, "launcher", dir)
 	restart := func() {
 		if _, err := tryStartService(t, dir, 0); err != nil {
 			t.Fatal(err)
@@ -262,10 +280,7 @@ func TestServiceKeeperKilled(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, pid := range serviceProcesses(t, "keeper", dir) {
-		_ = unix.Kill(pid, unix.SIGKILL)
-	}
-	waitUntil(t, "the keeper is gone", func() bool { return len(serviceProcesses(t, "keeper", dir)) == 0 })
+	killAll(t, "keeper", dir)
 	restart()
 	if n := len(serviceProcesses(t, "keeper", dir)); n != 1 {
 		t.Errorf("%d keepers", n)

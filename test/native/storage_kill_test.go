@@ -214,10 +214,7 @@ func TestVolumeWithoutLauncher(t *testing.T) {
 		c.Stdin = r
 		p := begin(t, b, c)
 		for _, role := range []string{"keeper", "launcher"} {
-			for _, pid := range serviceProcesses(t, role, s.dir) {
-				_ = unix.Kill(pid, unix.SIGKILL)
-			}
-			waitUntil(t, "the "+role+" is gone", func() bool { return len(serviceProcesses(t, role, s.dir)) == 0 })
+			killAll(t, role, s.dir)
 		}
 		if _, err := io.WriteString(w, "go\n"); err != nil {
 			t.Fatal(err)

@@ -15,9 +15,9 @@ http {
 	server { listen 127.0.0.1:8081 so_keepalive=on rcvbuf=64k sndbuf=64k; location / { proxy_pass http://127.0.0.1:8080; } }
 }
 CONFIG
-nginx -p "$PWD" -c nginx.conf -e logs/error
+nginx -p "$PWD" -c nginx.conf
 python3 -c '
 from urllib.request import urlopen
 with urlopen("http://127.0.0.1:8081/") as page, urlopen("http://127.0.0.1:8081/large") as large:
     print(page.status, page.read().decode().strip(), len(large.read()))'
-nginx -p "$PWD" -c nginx.conf -e logs/error -s quit
+nginx -p "$PWD" -c nginx.conf -s quit

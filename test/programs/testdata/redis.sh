@@ -3,7 +3,7 @@
 ln -s "$(command -v redis-check-rdb)" redis-server
 start() {
 	./redis-server --port 6379 --bind 127.0.0.1 --save '' --logfile log &
-	until redis-cli ping >/dev/null 2>&1; do :; done
+	until redis-cli ping >/dev/null 2>&1; do kill -0 $! || { cat log >&2; exit 1; }; done
 }
 start
 redis-cli set greeting hello

@@ -5,7 +5,7 @@ ssh-keygen -q -t ed25519 -N '' -f key
 cp key.pub ~/.ssh/authorized_keys
 dropbearkey -t ed25519 -f host >&2
 dropbear -F -E -s -r host -p 127.0.0.1:2222 2>log &
-until grep -q 'Not backgrounding' log; do :; done
+until grep -q 'Not backgrounding' log; do kill -0 $! || { cat log >&2; exit 1; }; done
 options="-i key -o StrictHostKeyChecking=accept-new -o BatchMode=yes"
 # shellcheck disable=SC2086 # several words
 ssh $options -p 2222 127.0.0.1 'echo hello from a session'
