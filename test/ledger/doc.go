@@ -2,6 +2,6 @@
 // kernel hold, a box takes as much as it can, and must not hold more than its memory
 // limit and a margin, or more than its share of a pool of the whole host.
 //
-// A new kind is one row of a table in kinds_test.go: a function that makes the objects, and
-// the kernel's counter of them. No row loads a program into the kernel more than once.
+// A new kind is one row in the table of its class (sockets_test.go, files_test.go and so on): a
+// function that makes the objects, and the kernel's counter of them. No row loads a program into the kernel more than once.
 package ledger

@@ -36,16 +36,16 @@ var fileKinds = []kind{
 	{name: "epoll items", take: epollItems, held: slab("eventpoll_epi"), limit: inMemory, why: "charged, and limited for each user"},
 	{name: "event descriptors", workers: 8, take: descriptors(64, func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "64 bytes a descriptor are not charged"},
 	{name: "timer descriptors", workers: 8, take: descriptors(256, func() (int, error) { return unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
-	{name: "asynchronous I/O contexts", take: aioContexts, held: number("fs/aio-nr"), limit: func() bound { return share(65536 / 16) },
-		why: "aio-max-nr is one pool of the host"},
+	{name: "asynchronous I/O contexts", take: aioContexts, held: number("fs/aio-nr"), limit: func() bound { return share(0) },
+		why: "aio-max-nr is one pool of the host: io_setup is refused"},
 }
 
 // lockKinds are locks of files: file_lock_cache is charged to nobody.
 var lockKinds = []kind{
-	{name: "POSIX byte-range locks", workers: 3, take: rangeLocks(unix.F_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
+	{name: "POSIX byte-range locks", slow: true, workers: 3, take: rangeLocks(unix.F_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
 		why: "only a watcher bounds them"},
-	{name: "byte-range locks of open files", workers: 3, take: rangeLocks(unix.F_OFD_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
-		why: "only a watcher bounds them"},
+	{name: "byte-range locks of open files", take: rangeLocks(unix.F_OFD_SETLK), held: made, limit: func() bound { return share(0) },
+		why: "no process shows them, so that a watcher could miss them"},
 	{name: "flock", workers: 4, take: wholeLocks, held: slab("file_lock_cache"), limit: inMemory, why: "one a file"},
 	{name: "leases", workers: 4, take: leases, held: slab("file_lock_cache", "file_lease_cache"), limit: inMemory, why: "one a file"},
 }

@@ -12,6 +12,9 @@ type kind struct {
 	// watched kinds are bounded by the launcher alone, which looks several times a second and
 	// lowers the box's memory limit: what counts is what the box still holds then.
 	watched bool
+	// slow kinds grow by less than 250 MB a second where nothing bounds them: the short form has
+	// a smaller box for them, and more time.
+	slow bool
 	// bareless says why the counter cannot be tried without a box.
 	bareless string
 	why      string // what keeps it there, or would hurt

@@ -25,29 +25,47 @@ const target = "/opt/ledger"
 // that one held too much.
 func TestLedger(t *testing.T) {
 	testutil.RequireRoot(t)
-	lasting, runs := 400*time.Millisecond, 1
+	runs := 1
 	if testutil.Full() {
-		lasting, runs = 4*time.Second, 3
-		if os.Getenv("BOXD_TEST_VM") != "" { // an emulated processor
-			lasting *= 2
-		}
+		runs = 3
 	}
 	e, self := start(t), copyOfSelf(t)
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			limit := k.limit()
+			run := runOf(k)
 			var held []int64
 			for range runs {
-				held = append(held, measure(t, e, self, k, lasting))
+				held = append(held, measure(t, e, self, k, run))
 			}
-			for len(held) < 3 && limit.judge(held) != nil {
-				held = append(held, measure(t, e, self, k, lasting))
+			for len(held) < 3 && run.limit.judge(held) != nil {
+				held = append(held, measure(t, e, self, k, run))
 			}
-			if err := limit.judge(held); err != nil {
+			if err := run.limit.judge(held); err != nil {
 				t.Errorf("%v: %s", err, k.why)
 			}
 		})
 	}
+}
+
+// run is how a kind is measured.
+type run struct {
+	memory  int64 // of the box
+	limit   bound
+	lasting time.Duration
+}
+
+func runOf(k kind) run {
+	r := run{boxLimit, k.limit(), 400 * time.Millisecond}
+	switch {
+	case testutil.Full():
+		r.lasting = 4 * time.Second
+		if os.Getenv("BOXD_TEST_VM") != "" { // an emulated processor
+			r.lasting *= 2
+		}
+	case k.slow:
+		r = run{smallLimit, bound{smallLimit + smallMargin, "bytes"}, 1500 * time.Millisecond}
+	}
+	return r
 }
 
 // watcherPatience bounds the wait for a watcher to end the command. It looks several times a
@@ -56,10 +74,10 @@ const watcherPatience = 20 * time.Second
 
 // measure has a new box make and keep what it can for some time and returns the most that the
 // kind's counter rose to or, for a kind that is watched, where it stays.
-func measure(t *testing.T, e engine.Engine, self string, k kind, lasting time.Duration) int64 {
+func measure(t *testing.T, e engine.Engine, self string, k kind, run run) int64 {
 	t.Helper()
 	b, err := e.Create(t.Context(), engine.Spec{
-		Limits: engine.Limits{Memory: boxLimit},
+		Limits: engine.Limits{Memory: run.memory},
 		Mounts: []mounts.Mount{{Source: self, Target: target, ReadOnly: true}},
 	})
 	if err != nil {
@@ -83,7 +101,7 @@ func measure(t *testing.T, e engine.Engine, self string, k kind, lasting time.Du
 	var stderr strings.Builder
 	p, err := b.Start(t.Context(), engine.Command{
 		Args:   []string{target + "/ledger"},
-		Env:    []string{roleKind + "=" + k.name, roleWorker + "=0", fmt.Sprintf("%s=%s", roleTime, lasting), "GOMAXPROCS=2"},
+		Env:    []string{roleKind + "=" + k.name, roleWorker + "=0", fmt.Sprintf("%s=%s", roleTime, run.lasting), "GOMAXPROCS=2"},
 		Stdin:  hold,
 		Stdout: tell,
 		Stderr: &stderr,
@@ -145,7 +163,7 @@ func measure(t *testing.T, e engine.Engine, self string, k kind, lasting time.Du
 	sample()
 	peak := most
 	if k.watched {
-		for patience := time.After(watcherPatience); now > k.limit().most && patience != nil; {
+		for patience := time.After(watcherPatience); now > run.limit.most && patience != nil; {
 			select {
 			case <-tick.C:
 				sample()
@@ -173,7 +191,7 @@ func measure(t *testing.T, e engine.Engine, self string, k kind, lasting time.Du
 	}
 	objects, bytes := read(t, made, s), read(t, claimed, s)
 	t.Logf("%s of %s, %s at most; it claims %d objects, %d MiB; %s %s; MemAvailable fell by %d MiB",
-		k.limit().format(most), k.limit().format(k.limit().most), k.limit().format(peak), objects, bytes>>20, end.Verdict, s.reports[0].reason, fall>>20)
+		run.limit.format(most), run.limit.format(run.limit.most), run.limit.format(peak), objects, bytes>>20, end.Verdict, s.reports[0].reason, fall>>20)
 	return most
 }
 

@@ -11,7 +11,7 @@ import (
 // optionKinds are what options of sockets allocate: memory that optmem_max bounds for each
 // socket and that is charged to nobody.
 var optionKinds = []kind{
-	{name: "TCP MD5 keys", workers: 2, take: tcpKeys, held: kmallocs, limit: inMemory, why: "a key is 192 bytes, 128 KB of them a socket"},
+	{name: "TCP MD5 keys", slow: true, workers: 2, take: tcpKeys, held: kmallocs, limit: inMemory, why: "a key is 192 bytes, 128 KB of them a socket"},
 	{name: "IPv4 multicast groups", workers: 8, take: ipv4Groups, held: lines("igmp", 200), limit: inMemory, why: "igmp_max_memberships of the box"},
 	{name: "IPv6 multicast groups", workers: 2, take: ipv6Groups, held: lines("igmp6", 240), limit: inMemory, why: "optmem_max of the box"},
 	{name: "IPv6 source filters", take: sourceFilters, held: kmallocs, limit: inMemory, why: "optmem_max of the box"},

@@ -12,7 +12,7 @@ import (
 // is accepted (net/core/sock.c, sk_clone_lock), and on cgroup v1 its data only where the
 // command's own group was told to.
 var tcpKinds = []kind{
-	{name: "TCP accept queue", workers: 2, take: acceptQueue(0), held: socketBytes("TCP"), limit: inMemory, watched: true,
+	{name: "TCP accept queue", slow: true, workers: 2, take: acceptQueue(0), held: socketBytes("TCP"), limit: inMemory, watched: true,
 		why: "nobody pays before accept: somaxconn of the box and the number of its sockets bound it"},
 	{name: "TCP accept queue, with data", take: acceptQueue(256 << 10), held: tcpMemory, limit: inMemory, watched: true,
 		why: "as the queue, and the first window of each"},

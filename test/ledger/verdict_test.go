@@ -9,6 +9,10 @@ import (
 // boxLimit is the memory of the boxes.
 const boxLimit = 64 << 20
 
+// smallLimit and smallMargin replace boxLimit and margin in the short form of slow kinds, whose
+// objects take seconds to add up to more than those.
+const smallLimit, smallMargin = 16 << 20, 8 << 20
+
 // margin is what a box may hold beyond its memory limit. It covers what kernels do not
 // charge although they charge the object that it belongs to: contexts of descriptors
 // (eventfd 64 bytes, timerfd and epoll 256 bytes), POSIX locks that a watcher has not seen yet,
