@@ -58,6 +58,9 @@ func (l *Launcher) abandon(b *box, why error) error {
 		<-b.reaped
 		err = l.removeAgain(b.id)
 	}
+	if err != nil && b.work.isOver() { // its client hears no more of it
+		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", oneLine(err))
+	}
 	return err
 }
 

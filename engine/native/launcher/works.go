@@ -216,6 +216,13 @@ func (w *work) refuse(why string) {
 	go w.kill() // may hang itself
 }
 
+// isOver says whether the client of a create has its answer.
+func (w *work) isOver() bool {
+	w.all.mu.Lock()
+	defer w.all.mu.Unlock()
+	return w.over
+}
+
 // complete is true if the client still waits for the box: from then on it gets it.
 func (w *work) complete() bool {
 	w.all.mu.Lock()
