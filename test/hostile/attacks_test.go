@@ -178,6 +178,7 @@ func (a *attacker) boxes() {
 			rpc.TypeRemove: `{"ID":%s}`, rpc.TypeUpdate: `{"ID":%s,"Change":{"Limits":{"memory":8388608}}}`, rpc.TypeSlots: `{"ID":%s,"Count":1}`,
 			rpc.TypeKill: `{"ID":%s,"Slot":"1","Signal":9}`, rpc.TypePTY: `{"ID":%s,"User":{"UID":0,"GID":0}}`, rpc.TypeConnect: `{"ID":%s}`,
 			rpc.TypeAdopt: `{"ID":%s}`, rpc.TypeUsage: `{"ID":%s}`, rpc.TypeKeep: `{"ID":%s,"Slot":"1","Key":"k"}`, rpc.TypeOpen: `{"ID":%s,"Slots":["1"]}`,
+			rpc.TypeOutside: `{"ID":%s,"Slot":"1","Age":9223372036854775807}`,
 		} {
 			if said := a.ask(typ, fmt.Sprintf(body, id)); said == "" && typ != rpc.TypeRemove {
 				a.wrong("request %d about box %.40s was granted", typ, id)
@@ -198,6 +199,7 @@ func (a *attacker) boxes() {
 			{rpc.TypeUpdate, `{%[2]s,"Change":{"Limits":{"open_files":%[1]s,"file_size":%[1]s}}}`},
 			{rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":%[1]s}}`}, {rpc.TypeMakeVolume, `{"Volume":{"name":"n","bytes":1048576,"inodes":%[1]s}}`}, {rpc.TypeVolumes, `{"After":%[1]s}`},
 			{rpc.TypeRemoveVolume, `{"Name":%[1]s}`}, {rpc.TypeUsage, `{"ID":%[1]s}`}, {rpc.TypeList, `%[1]s`}, {rpc.TypePing, `%[1]s`},
+			{rpc.TypeOutside, `{%[2]s,"Slot":"1","Age":%[1]s}`}, {rpc.TypeWhere, `{"Request":%[1]s}`}, {rpc.TypeWhere, `{"Request":1,"ID":%[1]s}`},
 		} {
 			a.ask(r.typ, fmt.Sprintf(r.body, n, own))
 		}
@@ -222,7 +224,9 @@ func (a *attacker) boxes() {
 		a.ask(rpc.TypeSlots, fmt.Sprintf(`{%s,"Background":[%s]}`, own, slot))
 		a.ask(rpc.TypeOpen, fmt.Sprintf(`{%s,"Slots":[%s,%s]}`, own, slot, slot))
 		a.ask(rpc.TypeUpdate, fmt.Sprintf(`{%s,"Change":{"Detach":[%s]}}`, own, slot))
+		a.ask(rpc.TypeOutside, fmt.Sprintf(`{%s,"Slot":%s,"Age":-1}`, own, slot))
 	}
+	a.where()
 	for _, target := range []string{"/", "/proc", "/proc/self/root", "/dev/null", "/sys", "/etc", "/etc/passwd", "/usr", "/usr/bin/sh", "/tmp/../etc", "/x\x00", ""} {
 		a.ask(rpc.TypeUpdate, fmt.Sprintf(`{%s,"Change":{"Attach":[{"source":%s,"target":%s}]}}`, own, quoted(a.at("shared")), quoted(target)))
 		a.ask(rpc.TypeUpdate, fmt.Sprintf(`{%s,"Change":{"Detach":[%s]}}`, own, quoted(target)))
@@ -234,6 +238,22 @@ func (a *attacker) boxes() {
 	if sock, err := net.Dial("unix", a.OtherSocket); err == nil {
 		sock.Close()
 		a.wrong("the client can connect to another user's launcher")
+	}
+}
+
+// where asks what requests are at that the client has not sent: those of other connections, of
+// other instances and of the launcher itself have such numbers.
+func (a *attacker) where() {
+	for _, request := range []uint32{0, a.id + 100, a.id + 100000, 1 << 31, 1<<32 - 1} {
+		if said, reply := a.askFor(rpc.TypeWhere, fmt.Sprintf(`{"Request":%d}`, request)); said != "" || reply != `{"Text":"it has just been answered"}` {
+			a.wrong("a request that the client has not sent is at %q, %q", reply, said)
+		}
+	}
+	// A request of its own is named, and nothing of others with it: this very one is under way.
+	var at rpc.At
+	_, reply := a.askFor(rpc.TypeWhere, fmt.Sprintf(`{"Request":%d}`, a.id+1))
+	if err := json.Unmarshal([]byte(reply), &at); err != nil || !strings.HasPrefix(at.Text, "asking after a request has taken ") || strings.Contains(at.Text, a.OtherBox) {
+		a.wrong("the client's own request is at %q, %v", reply, err)
 	}
 }
 
@@ -316,7 +336,7 @@ func (a *attacker) frames() {
 			_ = a.conn.SendFDs(byte(typ), 7, []byte(list), some[:min(len(some), wire.MaxFDs)]...)
 			a.conn.Close()
 			a.dial()
-			if typ < rpc.TypeHello || typ > rpc.TypeLimitDirectory {
+			if !slices.Contains(a.Requests, byte(typ)) {
 				break
 			}
 		}
@@ -342,14 +362,16 @@ func (a *attacker) frames() {
 	a.dial()
 }
 
-// fuzz sends random frames and valid ones that were changed.
-func (a *attacker) fuzz() {
-	random := rand.New(rand.NewPCG(a.Seed, 1))
+// frame is a request as the client sends it.
+type frame struct {
+	typ  byte
+	body string
+}
+
+// corpus are the valid requests that fuzz changes: one of each type at least, but for unfuzzed.
+func (a *attacker) corpus() []frame {
 	own, bait, clean := quoted(a.own), quoted(a.at("bait")), quoted(a.at("clean/theirs"))
-	valid := []struct {
-		typ  byte
-		body string
-	}{
+	return []frame{
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Change":{"Attach":[{"source":` + bait + `,"target":"/f/1","within":"/"}],"Detach":["/f/1"]}}`},
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Change":{"Attach":[{"source":` + clean + `,"target":"/f/2","within":` + clean + `,"no_links":` + clean + `,"read_only":false}]}}`},
 		{rpc.TypeUpdate, `{"ID":` + own + `,"Again":true,"Change":{"Limits":{"memory":67108864,"pids":100,"cpus":1}}}`},
@@ -360,10 +382,21 @@ func (a *attacker) fuzz() {
 		{rpc.TypeKill, `{"ID":` + own + `,"Slot":"1","Signal":15}`},
 		{rpc.TypePTY, `{"ID":` + own + `,"User":{"UID":0,"GID":0},"Size":{"Rows":24,"Cols":80}}`},
 		{rpc.TypeConnect, `{"ID":` + own + `}`}, {rpc.TypeAdopt, `{"ID":` + own + `}`}, {rpc.TypeUsage, `{"ID":` + own + `}`},
+		{rpc.TypeOutside, `{"ID":` + own + `,"Slot":"1","Age":1000000000}`}, {rpc.TypeWhere, `{"Request":1}`}, {rpc.TypeRemove, `{"ID":"gone"}`},
 		{rpc.TypeList, `{}`}, {rpc.TypePing, `{}`}, {rpc.TypeKeep, `{"ID":` + own + `,"Slot":"1","Key":"k","Memory":8388608}`},
 		{rpc.TypeOpen, `{"ID":` + own + `,"Slots":["1","2"]}`}, {rpc.TypeVolumes, `{"After":"a"}`}, {rpc.TypeRemoveVolume, `{"Name":"n"}`},
 		{rpc.TypeCreate, `{"Spec":{"id":"fuzz","user":{"uid":0},"limits":{"memory":67108864},"mounts":[{"source":` + bait + `,"target":"/f"}]}}`},
 	}
+}
+
+// unfuzzed are requests that random bytes must not make: they would end the attack, or take long.
+var unfuzzed = []byte{rpc.TypeStop, rpc.TypeMakeVolume}
+
+// fuzz sends random frames and valid ones that were changed.
+func (a *attacker) fuzz() {
+	random := rand.New(rand.NewPCG(a.Seed, 1))
+	valid := a.corpus()
+	own, bait, clean := quoted(a.own), quoted(a.at("bait")), quoted(a.at("clean/theirs"))
 	tokens := []string{"-1", "9e99", "null", "true", `"../.."`, "{}", "[]", `"/etc"`, `"\u0000"`, bait, clean, own, quoted(a.OtherBox), "18446744073709551616", `"Within":"/"`, `"NoLinks":"/"`, `,`, `"`, strings.Repeat("[", 500)}
 	mutate := func(s string) string {
 		b := []byte(s)
@@ -392,7 +425,7 @@ func (a *attacker) fuzz() {
 			typ, body := v.typ, mutate(v.body)
 			switch random.IntN(10) {
 			case 0:
-				if typ = byte(random.IntN(256)); typ == rpc.TypeStop || typ == rpc.TypeMakeVolume {
+				if typ = byte(random.IntN(256)); slices.Contains(unfuzzed, typ) {
 					typ = rpc.TypePing // these have their own places
 				}
 			case 1:

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -119,6 +120,9 @@ func (a *attacker) ask(typ byte, body string) string {
 }
 
 func (a *attacker) askFor(typ byte, body string) (said, reply string) {
+	if !slices.Contains(a.Sent, int(typ)) {
+		a.Sent = append(a.Sent, int(typ))
+	}
 	a.send(typ, body)
 	return a.take(fmt.Sprintf("request %d %.150s", typ, body))
 }

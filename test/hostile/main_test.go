@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/user"
@@ -59,6 +60,7 @@ type plan struct {
 	Fuzz                int // how many frames
 	Tries               int // how many requests for each race
 	Seed                uint64
+	Requests            []byte // the types of all requests
 }
 
 func (p *plan) at(name string) string { return filepath.Join(p.Base, name) }
@@ -67,6 +69,7 @@ func (p *plan) at(name string) string { return filepath.Join(p.Base, name) }
 type report struct {
 	Loot  []string // what it has read of secrets, and how
 	Wrong []string // answers that break a promise
+	Sent  []int    // types of requests that were asked on purpose, not by fuzz
 	Asked int
 	Good  int // requests that were granted
 	Boxes int
@@ -120,6 +123,7 @@ func newWorld(t *testing.T) *world {
 	w.plan = plan{
 		Base: base, UID: daemonUser(t), Seed: seed(t), Fuzz: 6000, Tries: 160,
 		State: newState(t), OtherState: newState(t), Data: filepath.Join(base, "volumes"),
+		Requests: slices.Sorted(maps.Values(requests(t))),
 		OtherBox: "other-box", OtherVolume: "other-volume",
 	}
 	if testing.Short() {
@@ -476,8 +480,13 @@ func TestHostileClient(t *testing.T) {
 		t.Errorf("a directory of root's in a mount root that root has named: %q, %v", text, err)
 	}
 	// A client can have its launcher started again. That gives it nothing.
-	w.attack("stop")
+	stopped := w.attack("stop")
 	<-l.done
+	for name, typ := range requests(t) {
+		if !slices.Contains(append(r.Sent, stopped.Sent...), int(typ)) {
+			t.Errorf("the client has not tried request %s", name)
+		}
+	}
 	if code := l.cmd.ProcessState.ExitCode(); code != 0 {
 		t.Errorf("asked to stop, the launcher ended with %d", code)
 	}

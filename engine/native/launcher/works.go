@@ -85,6 +85,7 @@ var (
 		rpc.TypeList: "listing boxes", rpc.TypePing: "looking at the host's health", rpc.TypeUsage: "measuring a box",
 		rpc.TypeOpen: "opening cgroups of commands", rpc.TypeKeep: "keeping the cgroup of a process",
 		rpc.TypeVolumes: "listing volumes", rpc.TypeOpenDirectory: "opening a directory",
+		rpc.TypeOutside: "asking what a box holds outside its charge", rpc.TypeWhere: "asking after a request",
 	}
 )
 
