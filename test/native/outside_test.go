@@ -37,6 +37,25 @@ print("taken", flush=True)
 sys.stdin.read()
 `
 
+// resetClients connects to listeners that never accept, sends argv[1] bytes and resets the connection
+// with connect(AF_UNSPEC): argv[2] listeners with argv[3] connections each. It stops when
+// the TCP sockets of the host hold 300 MB.
+const resetClients = `
+import ctypes, re, socket, sys
+size, listeners, each = map(int, sys.argv[1:])
+libc, client, held = ctypes.CDLL(None, use_errno=True), socket.socket(), []
+for i in range(listeners):
+    server = socket.create_server(("127.0.0.1", 0), backlog=each)
+    held.append(server)
+    for j in range(each):
+        client.connect(server.getsockname())
+        client.send(bytes(size), socket.MSG_DONTWAIT)
+        if libc.connect(client.fileno(), bytes(16), 16): sys.exit(ctypes.get_errno())
+    if int(re.search("TCP:.* mem ([0-9]+)", open("/proc/self/net/sockstat").read())[1]) * 4096 > 300e6: break
+print("taken", flush=True)
+sys.stdin.read()
+`
+
 // lockSlab is how many bytes of file locks the host has.
 func lockSlab(t *testing.T) int64 {
 	t.Helper()
@@ -56,7 +75,7 @@ func lockSlab(t *testing.T) int64 {
 }
 
 // TestOutsideOfCharge: what a box holds and no cgroup is charged for counts against its
-// memory limit, and the verdict says so. Each attacker stops by itself at some 200 MB.
+// memory limit, and the verdict says so. Each attacker stops by itself at some 300 MB.
 func TestOutsideOfCharge(t *testing.T) {
 	limit := int64(64 * mib)
 	if testing.Short() {
@@ -64,15 +83,17 @@ func TestOutsideOfCharge(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, script, by string
-		n                int
+		args             []string
 	}{
-		{"file locks", takeLocks, "file locks", 1_000_000},
-		{"datagrams that nobody sends", cork, "sockets", 1000},
+		{"file locks", takeLocks, "file locks", []string{"1000000"}},
+		{"datagrams that nobody sends", cork, "sockets", []string{"1000"}},
+		{"connections that their clients reset", resetClients, "sockets", []string{"131072", "20", "128"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: limit}})
-			cmd := python(c.script, strconv.Itoa(c.n))
+			cmd := python(c.script, c.args...)
 			cmd.Stdin, _ = neverRead(t) // who is not ended stays
+			cmd.Timeout = patience / 4
 			o := run(t, b, cmd)
 			want(t, o, engine.OOM, 137)
 			if !strings.HasPrefix(o.Limit, engine.FormatSize(limit)+", of which ") || !strings.HasSuffix(o.Limit, " held by "+c.by+" outside its charge") {
@@ -90,6 +111,24 @@ func TestOutsideOfCharge(t *testing.T) {
 				return err == nil && o.stdout == "ok\n"
 			})
 		})
+	}
+}
+
+// TestResetClientsOfHonestServer: connections that were reset before the server accepts them
+// end nothing.
+func TestResetClientsOfHonestServer(t *testing.T) {
+	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 * mib}})
+	p, in := beginHolding(t, b, python(resetClients, "1000", "1", "100"), "taken\n")
+	// The launcher looks after this lot again only with the next box that is ended.
+	greedy := python(takeLocks, "1000000")
+	greedy.Stdin, _ = neverRead(t)
+	want(t, run(t, newBox(t, engine.Spec{Limits: engine.Limits{Memory: 24 * mib}}), greedy), engine.OOM, 137)
+	if got := limitInForce(t, b.ID()); got < 50*mib { // all 100 at the estimate are 12.7 MiB
+		t.Errorf("the limit of the server is %d", got)
+	}
+	in.Close()
+	if r := wait(t, p); r.Verdict != engine.Exited || r.ExitCode != 0 {
+		t.Errorf("the server: %s, %d, limit %q", r.Verdict, r.ExitCode, r.Limit)
 	}
 }
 

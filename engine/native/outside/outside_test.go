@@ -71,7 +71,7 @@ func TestSocketTables(t *testing.T) {
 	}{
 		// Two wait to be accepted, with 1,001 bytes; one that has been holds 1,016, one that
 		// was closed 5.
-		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021}},
+		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021, backlog: 2, waiting: 2, tcpQueues: 2022}},
 		{"udp", udp, (*Sockets).addUDP, Sockets{Never: 0x5160, Maybe: 0x900}},
 		{"icmp", udp, (*Sockets).addPing, Sockets{Never: 0x5160 + 0x900}},
 		{"netlink", netlink, (*Sockets).addNetlink, Sockets{Never: 1024}},
@@ -90,6 +90,51 @@ func TestSocketTables(t *testing.T) {
 	var s Sockets
 	if err := s.addTable(strings.NewReader(tcp), table{add: (*Sockets).addTCP}, 2304, 100); err != nil || s.Never != 2304+1000 {
 		t.Errorf("enough is %+v, %v", s, err)
+	}
+}
+
+// TestHiddenSockets: sockets that no table lists are charged an estimate.
+func TestHiddenSockets(t *testing.T) {
+	// Five listeners, each with 128 connections that were reset, as Linux 6.18 shows them; the
+	// client's socket is the 646th. Then as many corked UDP sockets, disconnected.
+	const (
+		listener  = "   0: 0100007F:8661 00000000:0000 0A 00000000:%08X 00:00000000 00000000     0        0 9007154 129 00000000ab70a654 100 0 0 10 0                 \n"
+		sockstat  = "sockets: used %d\nTCP: inuse 5 orphan 0 tw 0 alloc 647 mem %d\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n"
+		protocols = "protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de sh ss gs se re bi br ha uh gp em\n" +
+			"UDP       1152    %d       0   NI       0   yes  kernel      y  y  y  n  y  y  y  n  y  y  y  y  y  n  n  y  y  y\n" +
+			"TCP       2304    %d   18877   no     192   yes  kernel      y  y  y  y  y  y  y  y  y  y  y  y  n  y  y  y  y  y\n"
+		each = 2304 + 128<<10
+	)
+	for _, c := range []struct {
+		name                         string
+		backlog, used, udp, tcp, mem int64
+		inQueues, accepted, want     int64
+	}{
+		{name: "five listeners full of dead connections", backlog: 640, used: 646, tcp: 5, mem: 1 << 20, want: 640 * each},
+		{name: "no more than the TCP memory of the host", backlog: 640, used: 646, tcp: 5, mem: 18877, want: 18877 * 4096},
+		{name: "nor than what the listed sockets leave of it", backlog: 640, used: 646, tcp: 5, mem: 18877, inQueues: 1 << 20, want: 18877*4096 - 1<<20},
+		{name: "all of it is listed", backlog: 640, used: 646, tcp: 5, mem: 10, inQueues: 1 << 20},
+		{name: "an honest server on a quiet host", backlog: 100, used: 101, tcp: 1, mem: 100, want: 100 * 4096},
+		{name: "a few reset clients on a busy host", backlog: 64, used: 65, tcp: 1, mem: 1 << 20},
+		{name: "connections accepted while the table was read", backlog: 640, used: 1290, tcp: 1285, mem: 1 << 20},
+		{name: "living connections in the queue", backlog: 640, used: 1286, tcp: 1285, accepted: 640, mem: 1 << 20},
+	} {
+		s := Sockets{waiting: c.accepted, tcpQueues: c.inQueues}
+		text := "header\n"
+		for left := c.backlog; left > 0; left -= 128 {
+			text += fmt.Sprintf(listener, min(left, 128))
+		}
+		if err := s.addTable(strings.NewReader(text), table{add: (*Sockets).addTCP}, 2304, 1<<40); err != nil {
+			t.Fatal(err)
+		}
+		used, memory := parseSockstat(fmt.Sprintf(sockstat, c.used, c.mem))
+		kinds := parseProtocols(fmt.Sprintf(protocols, c.udp, c.tcp))
+		if s.addHidden(used-listed(kinds), kinds["TCP"].size, memory); s.Never != c.want {
+			t.Errorf("%s: charged %d, want %d", c.name, s.Never, c.want)
+		}
+	}
+	if used, memory := parseSockstat("sockets: used\nTCP: mem x\n\n"); used != 0 || memory != 0 {
+		t.Errorf("garbage: %d, %d", used, memory)
 	}
 }
 
