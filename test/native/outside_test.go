@@ -56,6 +56,22 @@ print("taken", flush=True)
 sys.stdin.read()
 `
 
+// corkAndDisconnect begins argv[1] datagrams of 60 KB in each of two processes, and
+// disconnects their sockets.
+const corkAndDisconnect = `
+import ctypes, os, socket, sys
+libc, held = ctypes.CDLL(None, use_errno=True), []
+os.fork()
+for i in range(int(sys.argv[1])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(("127.0.0.1", 9))
+    s.send(bytes(60000), socket.MSG_MORE)
+    if libc.connect(s.fileno(), bytes(16), 16): sys.exit(ctypes.get_errno())
+    held.append(s)
+print("taken", flush=True)
+sys.stdin.read()
+`
+
 // lockSlab is how many bytes of file locks the host has.
 func lockSlab(t *testing.T) int64 {
 	t.Helper()
@@ -88,6 +104,7 @@ func TestOutsideOfCharge(t *testing.T) {
 		{"file locks", takeLocks, "file locks", []string{"1000000"}},
 		{"datagrams that nobody sends", cork, "sockets", []string{"1000"}},
 		{"connections that their clients reset", resetClients, "sockets", []string{"131072", "20", "128"}},
+		{"corked sockets that are disconnected", corkAndDisconnect, "sockets", []string{"750"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: limit}})

@@ -118,6 +118,10 @@ func TestHiddenSockets(t *testing.T) {
 		{name: "a few reset clients on a busy host", backlog: 64, used: 65, tcp: 1, mem: 1 << 20},
 		{name: "connections accepted while the table was read", backlog: 640, used: 1290, tcp: 1285, mem: 1 << 20},
 		{name: "living connections in the queue", backlog: 640, used: 1286, tcp: 1285, accepted: 640, mem: 1 << 20},
+		{name: "disconnected UDP sockets", used: 1500, mem: 300, want: (1500 - 256) * 64 << 10},
+		{name: "some sockets without an address", used: 256, mem: 300},
+		{name: "UDP sockets with an address", used: 1500, udp: 1500, mem: 300},
+		{name: "both attacks", backlog: 640, used: 5 + 640 + 300, tcp: 5, mem: 1 << 20, want: 640*each + 44*64<<10},
 	} {
 		s := Sockets{waiting: c.accepted, tcpQueues: c.inQueues}
 		text := "header\n"

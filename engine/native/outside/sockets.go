@@ -39,6 +39,12 @@ const (
 	fewDead = 64
 	// deadQueue is what a dead connection in an accept queue may hold: its receive buffer.
 	deadQueue = 128 << 10
+
+	// fewUnbound is how many sockets may have no address without being charged. Honest
+	// programs bind or connect a socket soon after they open it; hardly any keeps more.
+	fewUnbound = 256
+	// unboundQueue is what an unbound socket may hold: one corked datagram.
+	unboundQueue = 64 << 10
 )
 
 // table is one file of /proc/<pid>/net that lists the sockets of a protocol.
@@ -99,7 +105,8 @@ func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 // have no address (any more). tcpMemory is what the TCP sockets of all of the host hold.
 //
 // A connection that its client resets stays in the accept queue with its data, and the backlog
-// of the listener counts it (tcp_reset in net/ipv4/tcp_input.c unhashes it).
+// of the listener counts it (tcp_reset in net/ipv4/tcp_input.c unhashes it). A UDP socket
+// that is disconnected keeps its corked datagram (__udp_disconnect in net/ipv4/udp.c).
 func (s *Sockets) addHidden(hidden, size, tcpMemory int64) {
 	// The tables are not read at one moment: a connection that was accepted meanwhile is
 	// not dead, nor is it hidden.
@@ -107,6 +114,7 @@ func (s *Sockets) addHidden(hidden, size, tcpMemory int64) {
 	if dead > fewDead {
 		s.Never += min(dead*(size+deadQueue), max(tcpMemory-s.tcpQueues, 0))
 	}
+	s.Never += max(hidden-dead-fewUnbound, 0) * unboundQueue
 }
 
 // parseSockstat returns how many sockets a network namespace has, and how many bytes the
