@@ -149,6 +149,40 @@ func TestResetClientsOfHonestServer(t *testing.T) {
 	}
 }
 
+// spreadLocks takes 4,000 locks in each of 60 files, and shows them at 1,000 descriptors,
+// which 30 more processes inherit.
+const spreadLocks = `
+import fcntl, os, struct, sys
+files = [os.open("/tmp/%d" % i, os.O_RDWR | os.O_CREAT) for i in range(60)]
+for f in files:
+    for i in range(4000): fcntl.fcntl(f, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * i, 1, 0))
+for i in range(900): os.dup(files[i % 60])
+for i in range(30):
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+print("taken", flush=True)
+sys.stdin.read()
+`
+
+// TestSpreadLocks: a box whose locks take long to count does not keep the launcher from
+// finding those of another.
+func TestSpreadLocks(t *testing.T) {
+	testutil.Long(t)
+	e := start(t)
+	slow := create(t, e, engine.Spec{Limits: engine.Limits{Memory: 512 * mib}})
+	greedy := create(t, e, engine.Spec{Limits: engine.Limits{Memory: 24 * mib}})
+	beginHolding(t, slow, python(spreadLocks), "taken\n")
+	waitUntil(t, "the limit is lowered", func() bool { return limitInForce(t, slow.ID()) < 500*mib })
+	for range 3 { // the looks after the first are no slower
+		cmd := python(takeLocks, "1000000")
+		cmd.Stdin, _ = neverRead(t)
+		cmd.Timeout = patience / 2
+		want(t, run(t, greedy, cmd), engine.OOM, 137)
+		waitUntil(t, "the limit is what was asked for", func() bool { return limitInForce(t, greedy.ID()) == 24*mib })
+	}
+}
+
 // ordinary is what a program may well do: 200 connections with data under way, a database, and
 // some locks.
 const ordinary = `

@@ -28,6 +28,11 @@ const (
 	// outsideRest is how many times as long as a look took the launcher rests after it, if it
 	// found nothing new. Else it rests for as long, because what it found can grow fast.
 	outsideRest = 9
+	// outsideLongest is how long the rest after a look may take.
+	outsideLongest = 2 * time.Second
+	// outsideBox is how long the launcher counts the locks of one box: a box can spread
+	// them so that it takes far longer.
+	outsideBox = time.Second
 	// outsideLeast is what a box may hold without notice: some 5,000 file locks.
 	outsideLeast = 1 << 20
 )
@@ -76,7 +81,7 @@ func (l *Launcher) watchOutside(stop <-chan struct{}) {
 		if !w.changed {
 			rest *= outsideRest
 		}
-		timer.Reset(max(outsideEvery, rest))
+		timer.Reset(max(outsideEvery, min(rest, outsideLongest)))
 	}
 }
 
@@ -145,7 +150,7 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	b.mu.Lock()
 	old := b.outside.now
 	b.mu.Unlock()
-	held, err := b.holds(limit, lockSize)
+	held, err := b.holds(limit, lockSize, old.Locks)
 	if err != nil { // the box ends, or the host is short of something: next time
 		return old != outside.Held{}, false
 	}
@@ -165,8 +170,9 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	return lowered, changed
 }
 
-// holds measures. More than what is left of the limit need not be known exactly.
-func (b *box) holds(limit, lockSize int64) (held outside.Held, err error) {
+// holds measures. More than what is left of the limit need not be known exactly. The locks are
+// at least those of the last look, old, if time runs out.
+func (b *box) holds(limit, lockSize, old int64) (held outside.Held, err error) {
 	pids, err := b.group.PIDs()
 	if err != nil || len(pids) == 0 {
 		return held, err
@@ -189,11 +195,14 @@ func (b *box) holds(limit, lockSize int64) (held outside.Held, err error) {
 	}
 	held.Sockets = sockets.Uncharged(charge)
 	if lockSize > 0 {
-		n, err := outside.CountLocks(pids, enough/lockSize+1)
+		locks, err := outside.CountLocks(pids, enough/lockSize+1, time.Now().Add(outsideBox))
 		if err != nil {
 			return held, err
 		}
-		held.Locks = n * lockSize
+		held.Locks = locks.Sum * lockSize
+		if locks.Cut {
+			held.Locks = max(held.Locks, old)
+		}
 	}
 	return held, nil
 }

@@ -1,12 +1,16 @@
 package outside
 
 import (
+	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -154,11 +158,23 @@ func TestUncharged(t *testing.T) {
 
 func count(t *testing.T) int64 {
 	t.Helper()
-	n, err := CountLocks([]int{os.Getpid()}, 1<<30)
-	if err != nil {
-		t.Fatal(err)
+	return countOf(t, 1<<30, os.Getpid())
+}
+
+func countOf(t *testing.T, enough int64, pids ...int) int64 {
+	t.Helper()
+	l, err := CountLocks(pids, enough, time.Now().Add(time.Hour))
+	if err != nil || l.Cut {
+		t.Fatal(l, err)
 	}
-	return n
+	sum := int64(0)
+	for _, n := range l.Of {
+		sum += n
+	}
+	if sum != l.Sum {
+		t.Errorf("%+v: the processes have %d", l, sum)
+	}
+	return l.Sum
 }
 
 func lock(t *testing.T, f *os.File, cmd int, at int64) {
@@ -212,11 +228,60 @@ func TestCountLocks(t *testing.T) {
 	if n := count(t); n != 121 {
 		t.Errorf("%d locks with a flock, want 121", n)
 	}
-	if n, err := CountLocks([]int{os.Getpid(), os.Getpid()}, 1<<30); n != 121 || err != nil {
-		t.Errorf("%d locks of a process that is listed twice, %v", n, err)
+	if n := countOf(t, 1<<30, os.Getpid(), os.Getpid()); n != 121 {
+		t.Errorf("%d locks of a process that is listed twice", n)
 	}
-	if n, err := CountLocks([]int{os.Getpid()}, 50); n < 50 || n > 121 || err != nil {
-		t.Errorf("%d locks where 50 are enough, %v", n, err)
+	if n := countOf(t, 50, os.Getpid()); n < 50 || n > 121 {
+		t.Errorf("%d locks where 50 are enough", n)
+	}
+	if l, err := CountLocks([]int{os.Getpid()}, 1<<30, time.Now()); !l.Cut || err != nil {
+		t.Errorf("without time: %+v, %v", l, err)
+	}
+}
+
+// TestCountLocksOfForks: processes that share open files have POSIX locks of their own, and
+// share locks of flock(2).
+func TestCountLocksOfForks(t *testing.T) {
+	const script = `
+import fcntl, os, struct, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(f, fcntl.LOCK_SH)
+for i in range(20): os.dup(f)
+for i in range(2): os.fork()
+for i in range(50): fcntl.fcntl(f, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 2 * i, 1, 0))
+os.write(1, b"%d\n" % os.getpid())
+sys.stdin.read()
+`
+	cmd := exec.Command("python3", "-c", script, filepath.Join(t.TempDir(), "x"))
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer stdin.Close()
+	var pids []int
+	for lines := bufio.NewScanner(stdout); len(pids) < 4 && lines.Scan(); {
+		pid, err := strconv.Atoi(lines.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	l, err := CountLocks(pids, 1<<30, time.Now().Add(time.Hour))
+	if err != nil || l.Sum != 4*50+1 {
+		t.Errorf("%+v, %v, want 201 locks", l, err)
+	}
+	for _, pid := range pids {
+		if n := l.Of[pid]; n != 50 && n != 51 {
+			t.Errorf("%d locks of process %d", n, pid)
+		}
 	}
 }
 
@@ -255,7 +320,7 @@ func TestCountLocksOfThread(t *testing.T) {
 
 // TestCountLocksOfNobody: processes end.
 func TestCountLocksOfNobody(t *testing.T) {
-	if n, err := CountLocks([]int{1 << 30}, 10); n != 0 || err != nil {
-		t.Errorf("%d locks, %v", n, err)
+	if n := countOf(t, 10, 1<<30); n != 0 {
+		t.Errorf("%d locks", n)
 	}
 }
