@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,7 +29,8 @@ const (
 	// outsideRest is how many times as long as a look took the launcher rests after it, if it
 	// found nothing new. Else it rests for as long, because what it found can grow fast.
 	outsideRest = 9
-	// outsideLongest is how long the rest after a look may take.
+	// outsideLongest is how long a look and the rest after it may take. The next look begins
+	// with the boxes that this one did not come to.
 	outsideLongest = 2 * time.Second
 	// outsideBox is how long the launcher counts the locks of one box: a box can spread
 	// them so that it takes far longer.
@@ -52,6 +54,7 @@ type outsideWatch struct {
 	text              []byte    // room to read them
 	base              int64     // of the kernel's memory; none at 0
 	round             time.Time // of the last look into all boxes
+	left              []*box    // that the last look did not come to
 	lowered           bool      // the limit of a box is
 	changed           bool      // by the last look
 }
@@ -92,13 +95,19 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		w.base = kernel
 	}
 	all := kernel >= w.base+outsideGrowth || now.Sub(w.round) >= outsideRound
-	if !all && !w.lowered {
+	if !all && !w.lowered && len(w.left) == 0 {
 		return
 	}
 	if all {
 		w.base, w.round = kernel, now
 	}
-	boxes := l.boxesToLookInto(all)
+	boxes := w.left
+	for _, b := range l.boxesToLookInto(all) {
+		if !slices.Contains(boxes, b) {
+			boxes = append(boxes, b)
+		}
+	}
+	w.left = nil
 	var locks, size int64
 	if len(boxes) > 0 {
 		locks, size = outside.LockCache(w.readAgain(w.slabinfo))
@@ -107,7 +116,11 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		}
 	}
 	w.lowered, w.changed = false, false
-	for _, b := range boxes {
+	for i, b := range boxes {
+		if time.Since(now) >= outsideLongest {
+			w.left = boxes[i:]
+			break
+		}
 		if b.enter() {
 			lowered, changed := b.lookOutside(size)
 			w.lowered, w.changed = w.lowered || lowered, w.changed || changed
