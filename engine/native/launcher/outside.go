@@ -163,7 +163,7 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	b.mu.Lock()
 	old := b.outside.now
 	b.mu.Unlock()
-	held, err := b.holds(limit, lockSize, old.Locks)
+	held, of, err := b.holds(limit, lockSize, old.Locks)
 	if err != nil { // the box ends, or the host is short of something: next time
 		return old != outside.Held{}, false
 	}
@@ -177,51 +177,55 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 		go func() {    // the kernel may have to write pages back first
 			defer b.leave()
 			defer b.outside.busy.Store(false)
-			b.debit(held)
+			b.debit(held, of)
 		}()
 	}
 	return lowered, changed
 }
 
-// holds measures. More than what is left of the limit need not be known exactly. The locks are
-// at least those of the last look, old, if time runs out.
-func (b *box) holds(limit, lockSize, old int64) (held outside.Held, err error) {
+// holds measures, and says which processes hold how much. More than what is left of the limit need
+// not be known exactly. The locks are at least those of the last look, old, if time runs out.
+func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]int64, err error) {
 	pids, err := b.group.PIDs()
 	if err != nil || len(pids) == 0 {
-		return held, err
+		return held, nil, err
 	}
 	used, err := b.group.MemoryUse()
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	enough := max(limit-used, 0) + outsideLeast
 	sockets, err := outside.ReadSockets(b.pid, enough)
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	if err := b.stillThere(); err != nil {
-		return held, err // the number may be another process's
+		return held, nil, err // the number may be another process's
 	}
 	charge, err := b.group.SocketCharge()
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	held.Sockets = sockets.Uncharged(charge)
 	if lockSize > 0 {
 		locks, err := outside.CountLocks(pids, enough/lockSize+1, time.Now().Add(outsideBox))
 		if err != nil {
-			return held, err
+			return held, nil, err
 		}
-		held.Locks = locks.Sum * lockSize
+		held.Locks, of = locks.Sum*lockSize, locks.Of
+		for pid := range of {
+			of[pid] *= lockSize
+		}
 		if locks.Cut {
 			held.Locks = max(held.Locks, old)
 		}
 	}
-	return held, nil
+	return held, of, nil
 }
 
-// debit lowers the limit of the box by what it holds, or lifts it again.
-func (b *box) debit(held outside.Held) {
+// debit lowers the limit of the box by what it holds, or lifts it again. of is what is known
+// of its processes.
+func (b *box) debit(held outside.Held, of map[int]int64) {
 	b.mu.Lock()
 	b.outside.now = held
 	if held != (outside.Held{}) { // before anything is killed: the client asks after that
@@ -231,16 +235,17 @@ func (b *box) debit(held outside.Held) {
 	err := b.group.Debit(held.Total())
 	if _, ok := errors.AsType[*cgroups.InUseError](err); ok {
 		// On cgroup2 the kernel has killed, on v1 it refuses.
-		err = b.killLargest()
+		err = b.killLargest(held, of)
 	}
 	if err != nil && b.life.Err() == nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: box %q: lowering its memory limit: %v\n", b.id, oneLine(err))
 	}
 }
 
-// killLargest kills the command that is charged for most memory, which the kernel would do.
-func (b *box) killLargest() error {
-	s, err := b.group.LargestSlot()
+// killLargest kills the command whose processes hold most outside the charge, if that is
+// more than half of the debit; else the one that is charged for most memory, as the kernel would.
+func (b *box) killLargest(held outside.Held, of map[int]int64) error {
+	s, err := b.group.LargestSlot(of, held.Total())
 	if s == nil || err != nil {
 		return err
 	}
