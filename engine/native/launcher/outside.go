@@ -33,7 +33,7 @@ const (
 	// with the boxes that this one did not come to.
 	outsideLongest = 2 * time.Second
 	// outsideBox is how long the launcher counts the locks of one box: a box can spread
-	// them so that it takes far longer.
+	// them so that it takes far longer. The next look goes on there.
 	outsideBox = time.Second
 	// outsideLeast is what a box may hold without notice: some 5,000 file locks.
 	outsideLeast = 1 << 20
@@ -46,6 +46,8 @@ type heldOutside struct {
 	at     time.Time    // of last
 	killed map[string]struct{}
 	busy   atomic.Bool // the limit is being set
+
+	locks outside.LockCounter // the watcher's alone
 }
 
 // outsideWatch is the launcher's look at the host.
@@ -54,7 +56,7 @@ type outsideWatch struct {
 	text              []byte    // room to read them
 	base              int64     // of the kernel's memory; none at 0
 	round             time.Time // of the last look into all boxes
-	left              []*box    // that the last look did not come to
+	left              []*box    // that the last look did not come to, or not to the end of
 	lowered           bool      // the limit of a box is
 	changed           bool      // by the last look
 }
@@ -116,6 +118,7 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		}
 	}
 	w.lowered, w.changed = false, false
+	var cut []*box
 	for i, b := range boxes {
 		if time.Since(now) >= outsideLongest {
 			w.left = boxes[i:]
@@ -124,9 +127,13 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		if b.enter() {
 			lowered, changed := b.lookOutside(size)
 			w.lowered, w.changed = w.lowered || lowered, w.changed || changed
+			if b.outside.locks.Cut {
+				cut = append(cut, b)
+			}
 			b.leave()
 		}
 	}
+	w.left = append(w.left, cut...)
 }
 
 // boxesToLookInto are those whose limit is lowered, or all in which a command may run: all
@@ -208,17 +215,19 @@ func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]i
 	}
 	held.Sockets = sockets.Uncharged(charge)
 	if lockSize > 0 {
-		locks, err := outside.CountLocks(pids, enough/lockSize+1, time.Now().Add(outsideBox))
+		locks, err := b.outside.locks.Count(pids, enough/lockSize+1, time.Now().Add(outsideBox))
 		if err != nil {
 			return held, nil, err
 		}
-		held.Locks, of = locks.Sum*lockSize, locks.Of
-		for pid := range of {
-			of[pid] *= lockSize
+		held.Locks, of = locks.Sum*lockSize, make(map[int]int64, len(locks.Of))
+		for pid, n := range locks.Of {
+			of[pid] = n * lockSize
 		}
 		if locks.Cut {
 			held.Locks = max(held.Locks, old)
 		}
+	} else {
+		b.outside.locks = outside.LockCounter{}
 	}
 	return held, of, nil
 }

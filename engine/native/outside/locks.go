@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"slices"
 	"strconv"
@@ -26,79 +25,79 @@ import (
 type Locks struct {
 	Of  map[int]int64 // by process
 	Sum int64
-	Cut bool // time ran out: there may be more
+	Cut bool // time ran out: the next call goes on
 }
 
-// CountLocks counts the file locks that processes hold through their descriptors, up to
-// about enough, and until a moment. It looks at the descriptors in random order: where time runs
-// out again and again, no process can know that its locks are never reached. A process that
-// ends meanwhile holds none.
-func CountLocks(pids []int, enough int64, until time.Time) (Locks, error) {
-	c := lockCounter{Locks: Locks{Of: map[int]int64{}}, enough: enough, until: until, ofFiles: openFiles{}, text: bufio.NewReaderSize(nil, 64<<10)}
-	for _, i := range rand.Perm(len(pids)) {
-		if err := c.addProcess(pids[i]); err != nil {
-			return c.Locks, fmt.Errorf("counting file locks: %w", err)
-		}
-		if c.ended() {
-			break
-		}
-	}
-	return c.Locks, nil
-}
-
-type lockCounter struct {
+// LockCounter counts the file locks of a box. Its zero value is ready.
+type LockCounter struct {
 	Locks
-	enough  int64
-	until   time.Time
+	// What is left to look at: of a table, of a process, and of the box.
+	fds, tids, pids []int
+	pid, tid        int
+
+	inTable openFiles // of the table of tid
 	tables  []int     // threads with the tables of descriptors seen so far, in the order of kcmp(2)
 	ofFiles openFiles // that flock(2) locks were counted of: they show in each table
 	text    *bufio.Reader
 }
 
-// ended says whether what was counted is enough, or time has run out.
-func (c *lockCounter) ended() bool {
-	c.Cut = c.Cut || time.Now().After(c.until)
-	return c.Cut || c.Sum >= c.enough
+// Count counts the file locks that processes hold through their descriptors, up to about
+// enough, and until a moment. Where the last call ran out of time, this one goes on there and
+// adds to its result: however a box spreads its locks, they are found after some calls. A process that
+// ends meanwhile holds none.
+func (c *LockCounter) Count(pids []int, enough int64, until time.Time) (Locks, error) {
+	if !c.Cut {
+		*c = LockCounter{Locks: Locks{Of: map[int]int64{}}, pids: slices.Clone(pids), ofFiles: openFiles{}, text: bufio.NewReaderSize(nil, 64<<10)}
+	}
+	c.Cut = false
+	for c.Sum < enough {
+		if time.Now().After(until) {
+			c.Cut = true
+			break
+		}
+		var err error
+		switch {
+		case len(c.fds) > 0:
+			c.addDescriptor(c.pid, descriptor{c.tid, pop(&c.fds)}, enough)
+		case len(c.tids) > 0:
+			c.tid = pop(&c.tids)
+			err = c.enterTable()
+		case len(c.pids) > 0:
+			c.pid = pop(&c.pids)
+			c.tids, err = numbers(fmt.Sprintf("/proc/%d/task", c.pid))
+		default:
+			return c.Locks, nil
+		}
+		if err != nil {
+			return c.Locks, fmt.Errorf("counting file locks: %w", err)
+		}
+	}
+	return c.Locks, nil
 }
 
-// addProcess counts the locks of a process: of each table of descriptors that its threads
-// have.
-func (c *lockCounter) addProcess(pid int) error {
-	tids, err := numbers(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return err
+func pop(list *[]int) int {
+	last := len(*list) - 1
+	n := (*list)[last]
+	*list = (*list)[:last]
+	return n
+}
+
+// enterTable begins with the table of descriptors of the thread, if it has not been seen.
+func (c *LockCounter) enterTable() (err error) {
+	at, found := c.findTable(c.tid)
+	if found {
+		return nil
 	}
-	for _, tid := range tids {
-		if c.ended() {
-			return nil
-		}
-		at, found := c.findTable(tid)
-		if found {
-			continue
-		}
-		fds, err := numbers(fmt.Sprintf("/proc/%d/task/%d/fd", pid, tid))
-		if err != nil {
-			return err
-		}
-		if len(fds) == 0 {
-			continue // or it has ended, and the others have them still
-		}
-		c.tables = slices.Insert(c.tables, at, tid)
-		inTable := openFiles{}
-		rand.Shuffle(len(fds), func(i, j int) { fds[i], fds[j] = fds[j], fds[i] })
-		for _, fd := range fds {
-			if c.ended() {
-				return nil
-			}
-			c.addDescriptor(pid, descriptor{tid, fd}, inTable)
-		}
+	c.fds, err = numbers(fmt.Sprintf("/proc/%d/task/%d/fd", c.pid, c.tid))
+	if len(c.fds) > 0 { // else it has none, or it has ended and the others have them still
+		c.tables, c.inTable = slices.Insert(c.tables, at, c.tid), openFiles{}
 	}
-	return nil
+	return err
 }
 
 // findTable looks for the table of a thread among those seen, and drops threads that have
 // ended.
-func (c *lockCounter) findTable(tid int) (at int, found bool) {
+func (c *LockCounter) findTable(tid int) (at int, found bool) {
 	for {
 		gone := -1
 		at, found = slices.BinarySearchFunc(c.tables, tid, func(other, tid int) int {
@@ -124,7 +123,7 @@ func (c *lockCounter) findTable(tid int) (at int, found bool) {
 // A text of many locks takes the kernel long, so duplicates are found before it is read. A POSIX
 // lock belongs to a table and shows at each descriptor of its open file there; the
 // same open file can show other locks in another table.
-func (c *lockCounter) addDescriptor(pid int, d descriptor, inTable openFiles) {
+func (c *LockCounter) addDescriptor(pid int, d descriptor, enough int64) {
 	path := fmt.Sprintf("/proc/%d/task/%d/fd", pid, d.tid)
 	// Only files have locks. Some of what has not, such as an epoll(7) instance, has long texts.
 	link := fmt.Sprintf("%s/%d", path, d.fd)
@@ -137,10 +136,10 @@ func (c *lockCounter) addDescriptor(pid int, d descriptor, inTable openFiles) {
 		return
 	}
 	key := inode{st.Dev_major, st.Dev_minor, st.Ino}
-	if !inTable.isNew(key, d) {
+	if !c.inTable.isNew(key, d) {
 		return
 	}
-	posix, ofFile, err := c.countLines(fmt.Sprintf("%sinfo/%d", path, d.fd))
+	posix, ofFile, err := c.countLines(fmt.Sprintf("%sinfo/%d", path, d.fd), enough)
 	if err != nil {
 		return
 	}
@@ -155,14 +154,14 @@ func (c *lockCounter) addDescriptor(pid int, d descriptor, inTable openFiles) {
 
 // countLines counts the locks in an fdinfo file (proc_pid_fdinfo(5)): those of a table, and
 // those of the open file.
-func (c *lockCounter) countLines(path string) (posix, ofFile int64, err error) {
+func (c *LockCounter) countLines(path string, enough int64) (posix, ofFile int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer f.Close()
 	c.text.Reset(f)
-	for c.Sum+posix < c.enough {
+	for c.Sum+posix < enough {
 		line, err := c.text.ReadSlice('\n')
 		if errors.Is(err, io.EOF) {
 			break
