@@ -120,9 +120,10 @@ func (g *Group) PIDs() ([]int, error) {
 	return all, nil
 }
 
-// LargestSlot returns the slot with a live process that is charged for most memory, nil
-// without one.
-func (g *Group) LargestSlot() (*Slot, error) {
+// LargestSlot returns the slot to kill for a debit: the one whose processes hold more than
+// half of it outside the charge, of which outside tells the bytes by process; else the one
+// that is charged for most memory. It has a live process; nil without one.
+func (g *Group) LargestSlot(outside map[int]int64, debit int64) (*Slot, error) {
 	slots, err := g.Slots()
 	if err != nil {
 		return nil, ignoreGone(err)
@@ -138,7 +139,13 @@ func (g *Group) LargestSlot() (*Slot, error) {
 		if err != nil || len(pids) == 0 {
 			continue // it is gone, or empty
 		}
-		var n int64
+		var n, held int64
+		for _, pid := range pids {
+			held += outside[pid]
+		}
+		if held > debit/2 {
+			return &Slot{Name: slot, group: g}, nil
+		}
 		if t != nil {
 			n, _ = readNumber(t.box, "work/"+slot+"/"+file)
 		}

@@ -54,13 +54,20 @@ func TestDebitBelowUse(t *testing.T) {
 	large, stats := b.slot(t)
 	hog := b.start(t, large, "hog", fmt.Sprint(64*mib))
 	hog.line(t)
-	if s, err := b.LargestSlot(); err != nil || s == nil || s.Name != large.Name {
+	if s, err := b.LargestSlot(nil, 0); err != nil || s == nil || s.Name != large.Name {
 		t.Errorf("the largest slot: %+v, %v", s, err)
+	}
+	locker, err := readPIDs(b.v2.box, small.path()+"/cgroup.procs")
+	check(t, err)
+	for held, want := range map[int64]string{51: small.Name, 50: large.Name} {
+		if s, err := b.LargestSlot(map[int]int64{locker[0]: held}, 100); err != nil || s == nil || s.Name != want {
+			t.Errorf("with %d of 100 held by the small slot: %+v, %v, want slot %s", held, s, err, want)
+		}
 	}
 	if pids, err := b.PIDs(); err != nil || len(pids) != 2 {
 		t.Errorf("processes %v, %v", pids, err)
 	}
-	err := b.Debit(96 * mib)
+	err = b.Debit(96 * mib)
 	if b.v1Tree("memory") == nil {
 		check(t, err)
 		if sig := hog.wait(t); sig != syscall.SIGKILL {

@@ -32,3 +32,16 @@ func MountFlags(f *os.File) (int64, error) {
 	}
 	return int64(st.Flags), nil
 }
+
+// StatxCached returns the fields of mask of the file at path, following symlinks. It asks no server:
+// what it returns of a network file system may be out of date.
+func StatxCached(path string, mask int) (unix.Statx_t, error) {
+	var st unix.Statx_t
+	err := Retry(func() error {
+		return unix.Statx(unix.AT_FDCWD, path, unix.AT_STATX_DONT_SYNC, mask, &st)
+	})
+	if err != nil {
+		return st, &os.PathError{Op: "statx", Path: path, Err: err}
+	}
+	return st, nil
+}

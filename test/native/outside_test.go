@@ -38,6 +38,41 @@ print("taken", flush=True)
 sys.stdin.read()
 `
 
+// resetClients connects to listeners that never accept, sends argv[1] bytes and resets the connection
+// with connect(AF_UNSPEC): argv[2] listeners with argv[3] connections each. It stops when
+// the TCP sockets of the host hold 300 MB.
+const resetClients = `
+import ctypes, re, socket, sys
+size, listeners, each = map(int, sys.argv[1:])
+libc, client, held = ctypes.CDLL(None, use_errno=True), socket.socket(), []
+for i in range(listeners):
+    server = socket.create_server(("127.0.0.1", 0), backlog=each)
+    held.append(server)
+    for j in range(each):
+        client.connect(server.getsockname())
+        client.send(bytes(size), socket.MSG_DONTWAIT)
+        if libc.connect(client.fileno(), bytes(16), 16): sys.exit(ctypes.get_errno())
+    if int(re.search("TCP:.* mem ([0-9]+)", open("/proc/self/net/sockstat").read())[1]) * 4096 > 300e6: break
+print("taken", flush=True)
+sys.stdin.read()
+`
+
+// corkAndDisconnect begins argv[1] datagrams of 60 KB in each of two processes, and
+// disconnects their sockets.
+const corkAndDisconnect = `
+import ctypes, os, socket, sys
+libc, held = ctypes.CDLL(None, use_errno=True), []
+os.fork()
+for i in range(int(sys.argv[1])):
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.connect(("127.0.0.1", 9))
+    s.send(bytes(60000), socket.MSG_MORE)
+    if libc.connect(s.fileno(), bytes(16), 16): sys.exit(ctypes.get_errno())
+    held.append(s)
+print("taken", flush=True)
+sys.stdin.read()
+`
+
 // fileLocks returns how many file locks the host has, and the size of one in the kernel: see
 // slabinfo(5). The kernel merges caches of one size, so that this one may stand under the
 // name of another: then it is found in /sys/kernel/slab.
@@ -72,7 +107,7 @@ func fileLocks(t *testing.T) (n, size int64) {
 }
 
 // TestOutsideOfCharge: what a box holds and no cgroup is charged for counts against its
-// memory limit, and the verdict says so. Each attacker stops by itself at some 200 MB.
+// memory limit, and the verdict says so. Each attacker stops by itself at some 300 MB.
 func TestOutsideOfCharge(t *testing.T) {
 	limit := int64(64 * mib)
 	if testing.Short() {
@@ -80,16 +115,19 @@ func TestOutsideOfCharge(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name, script, by string
-		n                int
+		args             []string
 	}{
-		{"file locks", takeLocks, "file locks", 1_000_000},
-		{"datagrams that nobody sends", cork, "sockets", 1000},
+		{"file locks", takeLocks, "file locks", []string{"1000000"}},
+		{"datagrams that nobody sends", cork, "sockets", []string{"1000"}},
+		{"connections that their clients reset", resetClients, "sockets", []string{"131072", "20", "128"}},
+		{"corked sockets that are disconnected", corkAndDisconnect, "sockets", []string{"750"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			before, size := fileLocks(t)
 			b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: limit}})
-			cmd := python(c.script, strconv.Itoa(c.n))
+			cmd := python(c.script, c.args...)
 			cmd.Stdin, _ = neverRead(t) // who is not ended stays
+			cmd.Timeout = patience / 4
 			o := run(t, b, cmd)
 			want(t, o, engine.OOM, 137)
 			if !strings.HasPrefix(o.Limit, engine.FormatSize(limit)+", of which ") || !strings.HasSuffix(o.Limit, " held by "+c.by+" outside its charge") {
@@ -111,6 +149,55 @@ func TestOutsideOfCharge(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestResetClientsOfHonestServer: connections that were reset before the server accepts them
+// end nothing.
+func TestResetClientsOfHonestServer(t *testing.T) {
+	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 64 * mib}})
+	p, in := beginHolding(t, b, python(resetClients, "1000", "1", "100"), "taken\n")
+	// The launcher looks after this lot again only with the next box that is ended.
+	greedy := python(takeLocks, "1000000")
+	greedy.Stdin, _ = neverRead(t)
+	want(t, run(t, newBox(t, engine.Spec{Limits: engine.Limits{Memory: 24 * mib}}), greedy), engine.OOM, 137)
+	if got := limitInForce(t, b.ID()); got < 50*mib { // all 100 at the estimate are 12.7 MiB
+		t.Errorf("the limit of the server is %d", got)
+	}
+	in.Close()
+	if r := wait(t, p); r.Verdict != engine.Exited || r.ExitCode != 0 {
+		t.Errorf("the server: %s, %d, limit %q", r.Verdict, r.ExitCode, r.Limit)
+	}
+}
+
+// spreadLocks takes 4,000 locks in each of 60 files, and shows them at 1,000 descriptors,
+// which 30 more processes inherit.
+const spreadLocks = `
+import fcntl, os, struct, sys
+files = [os.open("/tmp/%d" % i, os.O_RDWR | os.O_CREAT) for i in range(60)]
+for f in files:
+    for i in range(4000): fcntl.fcntl(f, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 2 * i, 1, 0))
+for i in range(900): os.dup(files[i % 60])
+for i in range(30):
+    if os.fork() == 0:
+        sys.stdin.read()
+        os._exit(0)
+print("taken", flush=True)
+sys.stdin.read()
+`
+
+// TestSpreadLocks: a box whose locks take long to count does not keep the launcher from
+// finding those of another.
+func TestSpreadLocks(t *testing.T) {
+	testutil.Long(t)
+	e := start(t)
+	slow := create(t, e, engine.Spec{Limits: engine.Limits{Memory: 512 * mib}})
+	greedy := create(t, e, engine.Spec{Limits: engine.Limits{Memory: 24 * mib}})
+	beginHolding(t, slow, python(spreadLocks), "taken\n")
+	waitUntil(t, "the limit is lowered", func() bool { return limitInForce(t, slow.ID()) < 500*mib })
+	cmd := python(takeLocks, "1000000")
+	cmd.Stdin, _ = neverRead(t)
+	cmd.Timeout = patience / 2
+	want(t, run(t, greedy, cmd), engine.OOM, 137)
 }
 
 // ordinary is what a program may well do: 200 connections with data under way, a database, and

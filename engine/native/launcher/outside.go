@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -28,6 +29,12 @@ const (
 	// outsideRest is how many times as long as a look took the launcher rests after it, if it
 	// found nothing new. Else it rests for as long, because what it found can grow fast.
 	outsideRest = 9
+	// outsideLongest is how long a look and the rest after it may take. The next look begins
+	// with the boxes that this one did not come to.
+	outsideLongest = 2 * time.Second
+	// outsideBox is how long the launcher counts the locks of one box: a box can spread
+	// them so that it takes far longer. The next look goes on there.
+	outsideBox = time.Second
 	// outsideLeast is what a box may hold without notice: some 5,000 file locks.
 	outsideLeast = 1 << 20
 )
@@ -39,6 +46,8 @@ type heldOutside struct {
 	at     time.Time    // of last
 	killed map[string]struct{}
 	busy   atomic.Bool // the limit is being set
+
+	locks outside.LockCounter // the watcher's alone
 }
 
 // outsideWatch is the launcher's look at the host.
@@ -47,6 +56,7 @@ type outsideWatch struct {
 	text              []byte    // room to read them
 	base              int64     // of the kernel's memory; none at 0
 	round             time.Time // of the last look into all boxes
+	left              []*box    // that the last look did not come to, or not to the end of
 	lowered           bool      // the limit of a box is
 	changed           bool      // by the last look
 }
@@ -76,7 +86,7 @@ func (l *Launcher) watchOutside(stop <-chan struct{}) {
 		if !w.changed {
 			rest *= outsideRest
 		}
-		timer.Reset(max(outsideEvery, rest))
+		timer.Reset(max(outsideEvery, min(rest, outsideLongest)))
 	}
 }
 
@@ -87,13 +97,19 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		w.base = kernel
 	}
 	all := kernel >= w.base+outsideGrowth || now.Sub(w.round) >= outsideRound
-	if !all && !w.lowered {
+	if !all && !w.lowered && len(w.left) == 0 {
 		return
 	}
 	if all {
 		w.base, w.round = kernel, now
 	}
-	boxes := l.boxesToLookInto(all)
+	boxes := w.left
+	for _, b := range l.boxesToLookInto(all) {
+		if !slices.Contains(boxes, b) {
+			boxes = append(boxes, b)
+		}
+	}
+	w.left = nil
 	var locks, size int64
 	if len(boxes) > 0 {
 		locks, size = outside.LockCache(w.readAgain(w.slabinfo))
@@ -102,13 +118,22 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		}
 	}
 	w.lowered, w.changed = false, false
-	for _, b := range boxes {
+	var cut []*box
+	for i, b := range boxes {
+		if time.Since(now) >= outsideLongest {
+			w.left = boxes[i:]
+			break
+		}
 		if b.enter() {
 			lowered, changed := b.lookOutside(size)
 			w.lowered, w.changed = w.lowered || lowered, w.changed || changed
+			if b.outside.locks.Cut {
+				cut = append(cut, b)
+			}
 			b.leave()
 		}
 	}
+	w.left = append(w.left, cut...)
 }
 
 // boxesToLookInto are those whose limit is lowered, or all in which a command may run: all
@@ -145,7 +170,7 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	b.mu.Lock()
 	old := b.outside.now
 	b.mu.Unlock()
-	held, err := b.holds(limit, lockSize)
+	held, of, err := b.holds(limit, lockSize, old.Locks)
 	if err != nil { // the box ends, or the host is short of something: next time
 		return old != outside.Held{}, false
 	}
@@ -159,47 +184,57 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 		go func() {    // the kernel may have to write pages back first
 			defer b.leave()
 			defer b.outside.busy.Store(false)
-			b.debit(held)
+			b.debit(held, of)
 		}()
 	}
 	return lowered, changed
 }
 
-// holds measures. More than what is left of the limit need not be known exactly.
-func (b *box) holds(limit, lockSize int64) (held outside.Held, err error) {
+// holds measures, and says which processes hold how much. More than what is left of the limit need
+// not be known exactly. The locks are at least those of the last look, old, if time runs out.
+func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]int64, err error) {
 	pids, err := b.group.PIDs()
 	if err != nil || len(pids) == 0 {
-		return held, err
+		return held, nil, err
 	}
 	used, err := b.group.MemoryUse()
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	enough := max(limit-used, 0) + outsideLeast
 	sockets, err := outside.ReadSockets(b.pid, enough)
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	if err := b.stillThere(); err != nil {
-		return held, err // the number may be another process's
+		return held, nil, err // the number may be another process's
 	}
 	charge, err := b.group.SocketCharge()
 	if err != nil {
-		return held, err
+		return held, nil, err
 	}
 	held.Sockets = sockets.Uncharged(charge)
 	if lockSize > 0 {
-		n, err := outside.CountLocks(pids, enough/lockSize+1)
+		locks, err := b.outside.locks.Count(pids, enough/lockSize+1, time.Now().Add(outsideBox))
 		if err != nil {
-			return held, err
+			return held, nil, err
 		}
-		held.Locks = n * lockSize
+		held.Locks, of = locks.Sum*lockSize, make(map[int]int64, len(locks.Of))
+		for pid, n := range locks.Of {
+			of[pid] = n * lockSize
+		}
+		if locks.Cut {
+			held.Locks = max(held.Locks, old)
+		}
+	} else {
+		b.outside.locks = outside.LockCounter{}
 	}
-	return held, nil
+	return held, of, nil
 }
 
-// debit lowers the limit of the box by what it holds, or lifts it again.
-func (b *box) debit(held outside.Held) {
+// debit lowers the limit of the box by what it holds, or lifts it again. of is what is known
+// of its processes.
+func (b *box) debit(held outside.Held, of map[int]int64) {
 	b.mu.Lock()
 	b.outside.now = held
 	if held != (outside.Held{}) { // before anything is killed: the client asks after that
@@ -209,16 +244,17 @@ func (b *box) debit(held outside.Held) {
 	err := b.group.Debit(held.Total())
 	if _, ok := errors.AsType[*cgroups.InUseError](err); ok {
 		// On cgroup2 the kernel has killed, on v1 it refuses.
-		err = b.killLargest()
+		err = b.killLargest(held, of)
 	}
 	if err != nil && b.life.Err() == nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: box %q: lowering its memory limit: %v\n", b.id, oneLine(err))
 	}
 }
 
-// killLargest kills the command that is charged for most memory, which the kernel would do.
-func (b *box) killLargest() error {
-	s, err := b.group.LargestSlot()
+// killLargest kills the command whose processes hold most outside the charge, if that is
+// more than half of the debit; else the one that is charged for most memory, as the kernel would.
+func (b *box) killLargest(held outside.Held, of map[int]int64) error {
+	s, err := b.group.LargestSlot(of, held.Total())
 	if s == nil || err != nil {
 		return err
 	}

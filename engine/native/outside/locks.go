@@ -1,14 +1,16 @@
 package outside
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
-	"hash/maphash"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,122 +21,192 @@ import (
 // through the list from its beginning again, during which no process of the host can take or
 // release a lock (locks_start in fs/locks.c). With some 100,000 locks that is a second.
 
-// CountLocks counts the file locks that processes hold through their descriptors, up to
-// about enough. A process that ends meanwhile holds none.
-func CountLocks(pids []int, enough int64) (int64, error) {
-	c := lockCounter{enough: enough, seed: maphash.MakeSeed(), known: map[uint64][]descriptor{}}
-	for _, pid := range pids {
-		if err := c.addProcess(pid); err != nil {
-			return c.locks, fmt.Errorf("counting file locks: %w", err)
-		}
-		if c.locks >= enough {
+// Locks are the file locks of a set of processes.
+type Locks struct {
+	Of  map[int]int64 // by process
+	Sum int64
+	Cut bool // time ran out: the next call goes on
+}
+
+// LockCounter counts the file locks of a box. Its zero value is ready.
+type LockCounter struct {
+	Locks
+	// What is left to look at: of a table, of a process, and of the box.
+	fds, tids, pids []int
+	pid, tid        int
+
+	inTable openFiles // of the table of tid
+	tables  []int     // threads with the tables of descriptors seen so far, in the order of kcmp(2)
+	ofFiles openFiles // that flock(2) locks were counted of: they show in each table
+	text    *bufio.Reader
+}
+
+// Count counts the file locks that processes hold through their descriptors, up to about
+// enough, and until a moment. Where the last call ran out of time, this one goes on there and
+// adds to its result: however a box spreads its locks, they are found after some calls. A process that
+// ends meanwhile holds none.
+func (c *LockCounter) Count(pids []int, enough int64, until time.Time) (Locks, error) {
+	if !c.Cut {
+		*c = LockCounter{Locks: Locks{Of: map[int]int64{}}, pids: slices.Clone(pids), ofFiles: openFiles{}, text: bufio.NewReaderSize(nil, 64<<10)}
+	}
+	c.Cut = false
+	for c.Sum < enough {
+		if time.Now().After(until) {
+			c.Cut = true
 			break
 		}
+		var err error
+		switch {
+		case len(c.fds) > 0:
+			c.addDescriptor(c.pid, descriptor{c.tid, pop(&c.fds)}, enough)
+		case len(c.tids) > 0:
+			c.tid = pop(&c.tids)
+			err = c.enterTable()
+		case len(c.pids) > 0:
+			c.pid = pop(&c.pids)
+			c.tids, err = numbers(fmt.Sprintf("/proc/%d/task", c.pid))
+		default:
+			return c.Locks, nil
+		}
+		if err != nil {
+			return c.Locks, fmt.Errorf("counting file locks: %w", err)
+		}
 	}
-	return c.locks, nil
+	return c.Locks, nil
+}
+
+func pop(list *[]int) int {
+	last := len(*list) - 1
+	n := (*list)[last]
+	*list = (*list)[:last]
+	return n
+}
+
+// enterTable begins with the table of descriptors of the thread, if it has not been seen.
+func (c *LockCounter) enterTable() (err error) {
+	at, found := c.findTable(c.tid)
+	if found {
+		return nil
+	}
+	c.fds, err = numbers(fmt.Sprintf("/proc/%d/task/%d/fd", c.pid, c.tid))
+	if len(c.fds) > 0 { // else it has none, or it has ended and the others have them still
+		c.tables, c.inTable = slices.Insert(c.tables, at, c.tid), openFiles{}
+	}
+	return err
+}
+
+// findTable looks for the table of a thread among those seen, and drops threads that have
+// ended.
+func (c *LockCounter) findTable(tid int) (at int, found bool) {
+	for {
+		gone := -1
+		at, found = slices.BinarySearchFunc(c.tables, tid, func(other, tid int) int {
+			order, err := linux.Kcmp(linux.KcmpFiles, other, 0, tid, 0)
+			if err != nil && gone < 0 {
+				gone = slices.Index(c.tables, other)
+			}
+			return order
+		})
+		if gone < 0 {
+			return at, found
+		}
+		if _, err := linux.Kcmp(linux.KcmpFiles, tid, 0, tid, 0); err != nil {
+			return 0, true // it has ended itself
+		}
+		c.tables = slices.Delete(c.tables, gone, gone+1)
+	}
+}
+
+// addDescriptor counts the locks that a descriptor shows. One that cannot be looked at is
+// closed by now.
+//
+// A text of many locks takes the kernel long, so duplicates are found before it is read. A POSIX
+// lock belongs to a table and shows at each descriptor of its open file there; the
+// same open file can show other locks in another table.
+func (c *LockCounter) addDescriptor(pid int, d descriptor, enough int64) {
+	path := fmt.Sprintf("/proc/%d/task/%d/fd", pid, d.tid)
+	// Only files have locks. Some of what has not, such as an epoll(7) instance, has long texts.
+	link := fmt.Sprintf("%s/%d", path, d.fd)
+	target, err := os.Readlink(link)
+	if err != nil || !strings.HasPrefix(target, "/") {
+		return
+	}
+	st, err := linux.StatxCached(link, unix.STATX_INO)
+	if err != nil {
+		return
+	}
+	key := inode{st.Dev_major, st.Dev_minor, st.Ino}
+	if !c.inTable.isNew(key, d) {
+		return
+	}
+	posix, ofFile, err := c.countLines(fmt.Sprintf("%sinfo/%d", path, d.fd), enough)
+	if err != nil {
+		return
+	}
+	if ofFile > 0 && c.ofFiles.isNew(key, d) {
+		posix += ofFile
+	}
+	if posix > 0 {
+		c.Of[pid] += posix
+		c.Sum += posix
+	}
+}
+
+// countLines counts the locks in an fdinfo file (proc_pid_fdinfo(5)): those of a table, and
+// those of the open file.
+func (c *LockCounter) countLines(path string, enough int64) (posix, ofFile int64, err error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer f.Close()
+	c.text.Reset(f)
+	for c.Sum+posix < enough {
+		line, err := c.text.ReadSlice('\n')
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return 0, 0, err
+		}
+		switch {
+		case !bytes.HasPrefix(line, []byte("lock:\t")):
+		case bytes.Contains(line, []byte(": POSIX ")):
+			posix++
+		default:
+			ofFile++
+		}
+	}
+	return posix, ofFile, nil
 }
 
 // descriptor is one descriptor of a thread.
 type descriptor struct{ tid, fd int }
 
-type lockCounter struct {
-	locks, enough int64
-	seed          maphash.Seed
-	// known are the descriptors that locks were counted of, by the text of the locks, in the
-	// order of kcmp(2). A lock shows at each descriptor of its open file, also in
-	// other processes.
-	known map[uint64][]descriptor
-	buf   []byte
+// inode is the device and the number of a file.
+type inode struct {
+	major, minor uint32
+	number       uint64
 }
 
-// addProcess counts the locks of a process: of each table of descriptors that its threads
-// have.
-func (c *lockCounter) addProcess(pid int) error {
-	tids, err := numbers(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return err
-	}
-	var tables []int // threads, each with a table of its own
-	for _, tid := range tids {
-		shared := slices.ContainsFunc(tables, func(other int) bool {
-			order, err := linux.Kcmp(linux.KcmpFiles, tid, 0, other, 0)
-			return err != nil || order == 0
-		})
-		if shared {
-			continue
-		}
-		fds, err := numbers(fmt.Sprintf("/proc/%d/task/%d/fdinfo", pid, tid))
-		if err != nil {
-			return err
-		}
-		if len(fds) > 0 { // else it has none, or it has ended and the others have them still
-			tables = append(tables, tid)
-		}
-		for _, fd := range fds {
-			if c.addDescriptor(pid, descriptor{tid, fd}); c.locks >= c.enough {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-// addDescriptor counts the locks that a descriptor shows. One that cannot be looked at is
-// closed by now.
-func (c *lockCounter) addDescriptor(pid int, d descriptor) {
-	path := fmt.Sprintf("/proc/%d/task/%d/fd", pid, d.tid)
-	// Only files have locks. Some of what has not, such as an epoll(7) instance, has long texts.
-	target, err := os.Readlink(fmt.Sprintf("%s/%d", path, d.fd))
-	if err != nil || !strings.HasPrefix(target, "/") {
-		return
-	}
-	text, err := c.read(fmt.Sprintf("%sinfo/%d", path, d.fd))
-	if err != nil {
-		return
-	}
-	locks, n := lockLines(text)
-	if n == 0 || !c.isNew(maphash.Bytes(c.seed, locks), d) {
-		return
-	}
-	c.locks += n
-}
+// openFiles has one descriptor of each open file, by inode, in the order of kcmp(2).
+type openFiles map[inode][]descriptor
 
 // isNew says whether d is the first descriptor of its open file, and keeps it.
-func (c *lockCounter) isNew(key uint64, d descriptor) bool {
+func (o openFiles) isNew(key inode, d descriptor) bool {
 	var failed error
-	at, found := slices.BinarySearchFunc(c.known[key], d, func(other, d descriptor) int {
+	at, found := slices.BinarySearchFunc(o[key], d, func(other, d descriptor) int {
 		order, err := linux.Kcmp(linux.KcmpFile, other.tid, other.fd, d.tid, d.fd)
 		failed = errors.Join(failed, err)
 		return order
 	})
 	if found || failed != nil {
-		return false // rather too few than too many
+		// Rather too few than too many. To close a descriptor of a file releases all POSIX locks
+		// of its process on the file, so closing one in between hides none.
+		return false
 	}
-	c.known[key] = slices.Insert(c.known[key], at, d)
+	o[key] = slices.Insert(o[key], at, d)
 	return true
-}
-
-// read returns the text of a file, valid until the next read.
-func (c *lockCounter) read(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	b := bytes.NewBuffer(c.buf[:0])
-	_, err = b.ReadFrom(f)
-	c.buf = b.Bytes()
-	return c.buf, err
-}
-
-// lockLines returns the lines of an fdinfo file (proc_pid_fdinfo(5)) that are of locks, and
-// how many there are. They come last.
-func lockLines(fdinfo []byte) (lines []byte, n int64) {
-	at := bytes.Index(fdinfo, []byte("\nlock:\t"))
-	if at < 0 {
-		return nil, 0
-	}
-	return fdinfo[at:], int64(bytes.Count(fdinfo[at:], []byte("\nlock:\t")))
 }
 
 // numbers lists the entries of a directory that are numbers. One that is gone has none.

@@ -1,12 +1,16 @@
 package outside
 
 import (
+	"bufio"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -71,7 +75,7 @@ func TestSocketTables(t *testing.T) {
 	}{
 		// Two wait to be accepted, with 1,001 bytes; one that has been holds 1,016, one that
 		// was closed 5.
-		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021}},
+		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021, backlog: 2, waiting: 2, tcpQueues: 2022}},
 		{"udp", udp, (*Sockets).addUDP, Sockets{Never: 0x5160, Maybe: 0x900}},
 		{"icmp", udp, (*Sockets).addPing, Sockets{Never: 0x5160 + 0x900}},
 		{"netlink", netlink, (*Sockets).addNetlink, Sockets{Never: 1024}},
@@ -93,6 +97,55 @@ func TestSocketTables(t *testing.T) {
 	}
 }
 
+// TestHiddenSockets: sockets that no table lists are charged an estimate.
+func TestHiddenSockets(t *testing.T) {
+	// Five listeners, each with 128 connections that were reset, as Linux 6.18 shows them; the
+	// client's socket is the 646th. Then as many corked UDP sockets, disconnected.
+	const (
+		listener  = "   0: 0100007F:8661 00000000:0000 0A 00000000:%08X 00:00000000 00000000     0        0 9007154 129 00000000ab70a654 100 0 0 10 0                 \n"
+		sockstat  = "sockets: used %d\nTCP: inuse 5 orphan 0 tw 0 alloc 647 mem %d\nUDP: inuse 0 mem 0\nUDPLITE: inuse 0\nRAW: inuse 0\nFRAG: inuse 0 memory 0\n"
+		protocols = "protocol  size sockets  memory press maxhdr  slab module     cl co di ac io in de sh ss gs se re bi br ha uh gp em\n" +
+			"UDP       1152    %d       0   NI       0   yes  kernel      y  y  y  n  y  y  y  n  y  y  y  y  y  n  n  y  y  y\n" +
+			"TCP       2304    %d   18877   no     192   yes  kernel      y  y  y  y  y  y  y  y  y  y  y  y  n  y  y  y  y  y\n"
+		each = 2304 + 128<<10
+	)
+	for _, c := range []struct {
+		name                         string
+		backlog, used, udp, tcp, mem int64
+		inQueues, accepted, want     int64
+	}{
+		{name: "five listeners full of dead connections", backlog: 640, used: 646, tcp: 5, mem: 1 << 20, want: 640 * each},
+		{name: "no more than the TCP memory of the host", backlog: 640, used: 646, tcp: 5, mem: 18877, want: 18877 * 4096},
+		{name: "nor than what the listed sockets leave of it", backlog: 640, used: 646, tcp: 5, mem: 18877, inQueues: 1 << 20, want: 18877*4096 - 1<<20},
+		{name: "all of it is listed", backlog: 640, used: 646, tcp: 5, mem: 10, inQueues: 1 << 20},
+		{name: "an honest server on a quiet host", backlog: 100, used: 101, tcp: 1, mem: 100, want: 100 * 4096},
+		{name: "a few reset clients on a busy host", backlog: 64, used: 65, tcp: 1, mem: 1 << 20},
+		{name: "connections accepted while the table was read", backlog: 640, used: 1290, tcp: 1285, mem: 1 << 20},
+		{name: "living connections in the queue", backlog: 640, used: 1286, tcp: 1285, accepted: 640, mem: 1 << 20},
+		{name: "disconnected UDP sockets", used: 1500, mem: 300, want: (1500 - 256) * 64 << 10},
+		{name: "some sockets without an address", used: 256, mem: 300},
+		{name: "UDP sockets with an address", used: 1500, udp: 1500, mem: 300},
+		{name: "both attacks", backlog: 640, used: 5 + 640 + 300, tcp: 5, mem: 1 << 20, want: 640*each + 44*64<<10},
+	} {
+		s := Sockets{waiting: c.accepted, tcpQueues: c.inQueues}
+		text := "header\n"
+		for left := c.backlog; left > 0; left -= 128 {
+			text += fmt.Sprintf(listener, min(left, 128))
+		}
+		if err := s.addTable(strings.NewReader(text), table{add: (*Sockets).addTCP}, 2304, 1<<40); err != nil {
+			t.Fatal(err)
+		}
+		used, memory := parseSockstat(fmt.Sprintf(sockstat, c.used, c.mem))
+		kinds := parseProtocols(fmt.Sprintf(protocols, c.udp, c.tcp))
+		if s.addHidden(used-listed(kinds), kinds["TCP"].size, memory); s.Never != c.want {
+			t.Errorf("%s: charged %d, want %d", c.name, s.Never, c.want)
+		}
+	}
+	if used, memory := parseSockstat("sockets: used\nTCP: mem x\n\n"); used != 0 || memory != 0 {
+		t.Errorf("garbage: %d, %d", used, memory)
+	}
+}
+
 // TestUncharged: what is charged is not counted once more.
 func TestUncharged(t *testing.T) {
 	s := Sockets{Never: 10, Maybe: 100}
@@ -105,11 +158,23 @@ func TestUncharged(t *testing.T) {
 
 func count(t *testing.T) int64 {
 	t.Helper()
-	n, err := CountLocks([]int{os.Getpid()}, 1<<30)
-	if err != nil {
-		t.Fatal(err)
+	return countOf(t, 1<<30, os.Getpid())
+}
+
+func countOf(t *testing.T, enough int64, pids ...int) int64 {
+	t.Helper()
+	l, err := new(LockCounter).Count(pids, enough, time.Now().Add(time.Hour))
+	if err != nil || l.Cut {
+		t.Fatal(l, err)
 	}
-	return n
+	sum := int64(0)
+	for _, n := range l.Of {
+		sum += n
+	}
+	if sum != l.Sum {
+		t.Errorf("%+v: the processes have %d", l, sum)
+	}
+	return l.Sum
 }
 
 func lock(t *testing.T, f *os.File, cmd int, at int64) {
@@ -163,11 +228,71 @@ func TestCountLocks(t *testing.T) {
 	if n := count(t); n != 121 {
 		t.Errorf("%d locks with a flock, want 121", n)
 	}
-	if n, err := CountLocks([]int{os.Getpid(), os.Getpid()}, 1<<30); n != 121 || err != nil {
-		t.Errorf("%d locks of a process that is listed twice, %v", n, err)
+	if n := countOf(t, 1<<30, os.Getpid(), os.Getpid()); n != 121 {
+		t.Errorf("%d locks of a process that is listed twice", n)
 	}
-	if n, err := CountLocks([]int{os.Getpid()}, 50); n < 50 || n > 121 || err != nil {
-		t.Errorf("%d locks where 50 are enough, %v", n, err)
+	if n := countOf(t, 50, os.Getpid()); n < 50 || n > 121 {
+		t.Errorf("%d locks where 50 are enough", n)
+	}
+	// Without time it goes on where it stopped.
+	var c LockCounter
+	l, err := c.Count([]int{os.Getpid()}, 1<<30, time.Now())
+	if !l.Cut || err != nil {
+		t.Fatalf("without time: %+v, %v", l, err)
+	}
+	for range 10_000_000 {
+		if l, err = c.Count(nil, 1<<30, time.Now().Add(time.Microsecond)); !l.Cut || err != nil {
+			break
+		}
+	}
+	if l.Cut || l.Sum != 121 || err != nil {
+		t.Errorf("in pieces: %+v, %v, want 121 locks", l, err)
+	}
+}
+
+// TestCountLocksOfForks: processes that share open files have POSIX locks of their own, and
+// share locks of flock(2).
+func TestCountLocksOfForks(t *testing.T) {
+	const script = `
+import fcntl, os, struct, sys
+f = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+fcntl.flock(f, fcntl.LOCK_SH)
+for i in range(20): os.dup(f)
+for i in range(2): os.fork()
+for i in range(50): fcntl.fcntl(f, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 2 * i, 1, 0))
+os.write(1, b"%d\n" % os.getpid())
+sys.stdin.read()
+`
+	cmd := exec.Command("python3", "-c", script, filepath.Join(t.TempDir(), "x"))
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer stdin.Close()
+	var pids []int
+	for lines := bufio.NewScanner(stdout); len(pids) < 4 && lines.Scan(); {
+		pid, err := strconv.Atoi(lines.Text())
+		if err != nil {
+			t.Fatal(err)
+		}
+		pids = append(pids, pid)
+	}
+	l, err := new(LockCounter).Count(pids, 1<<30, time.Now().Add(time.Hour))
+	if err != nil || l.Sum != 4*50+1 {
+		t.Errorf("%+v, %v, want 201 locks", l, err)
+	}
+	for _, pid := range pids {
+		if n := l.Of[pid]; n != 50 && n != 51 {
+			t.Errorf("%d locks of process %d", n, pid)
+		}
 	}
 }
 
@@ -206,7 +331,7 @@ func TestCountLocksOfThread(t *testing.T) {
 
 // TestCountLocksOfNobody: processes end.
 func TestCountLocksOfNobody(t *testing.T) {
-	if n, err := CountLocks([]int{1 << 30}, 10); n != 0 || err != nil {
-		t.Errorf("%d locks, %v", n, err)
+	if n := countOf(t, 10, 1<<30); n != 0 {
+		t.Errorf("%d locks", n)
 	}
 }

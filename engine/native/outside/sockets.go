@@ -20,13 +20,32 @@ type Sockets struct {
 	// Maybe is what is charged on cgroup v2, and on v1 where memory.kmem.tcp is in use: the
 	// queues of TCP sockets and of received datagrams.
 	Maybe int64
+
+	backlog   int64 // connections that wait to be accepted, living or dead
+	waiting   int64 // those of them that /proc lists: the living
+	tcpQueues int64 // bytes in the queues of listed TCP sockets
 }
 
 // Uncharged is what the charge for sockets, as the memory cgroup shows it, leaves out.
 func (s Sockets) Uncharged(charge int64) int64 { return s.Never + max(s.Maybe-charge, 0) }
 
-// fewSockets of a kind are not looked at: their queues cannot hold much.
-const fewSockets = 16
+const (
+	// fewSockets of a kind other than TCP are not looked at: their queues cannot hold much.
+	// One TCP listener can have a long accept queue.
+	fewSockets = 16
+
+	// fewDead is how many dead connections may wait to be accepted without being charged:
+	// clients of an honest server give up now and then.
+	fewDead = 64
+	// deadQueue is what a dead connection in an accept queue may hold: its receive buffer.
+	deadQueue = 128 << 10
+
+	// fewUnbound is how many sockets may have no address without being charged. Honest
+	// programs bind or connect a socket soon after they open it; hardly any keeps more.
+	fewUnbound = 256
+	// unboundQueue is what an unbound socket may hold: one corked datagram.
+	unboundQueue = 64 << 10
+)
 
 // table is one file of /proc/<pid>/net that lists the sockets of a protocol.
 type table struct {
@@ -43,7 +62,7 @@ var tables = []table{
 }
 
 // ReadSockets measures the sockets of the network namespace of process pid. It may stop
-// once Never is enough.
+// once Never is enough. It estimates what hidden sockets hold, which no table lists.
 func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 	dir := fmt.Sprintf("/proc/%d/net/", pid)
 	protocols, err := os.ReadFile(dir + "protocols")
@@ -51,9 +70,16 @@ func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 		return s, fmt.Errorf("counting sockets: %w", err)
 	}
 	kinds := parseProtocols(string(protocols))
+	sockstat, err := os.ReadFile(dir + "sockstat")
+	if err != nil {
+		return s, fmt.Errorf("counting sockets: %w", err)
+	}
 	for _, t := range tables {
-		kind := kinds[t.protocol]
-		if kind.sockets < fewSockets || s.Never >= enough {
+		kind, few := kinds[t.protocol], int64(fewSockets)
+		if strings.HasPrefix(t.protocol, "TCP") {
+			few = 1
+		}
+		if kind.sockets < few || s.Never >= enough {
 			continue
 		}
 		f, err := os.Open(dir + t.file)
@@ -68,14 +94,60 @@ func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 			return s, fmt.Errorf("measuring sockets: %w", err)
 		}
 	}
+	if s.Never < enough {
+		used, tcpMemory := parseSockstat(string(sockstat))
+		s.addHidden(used-listed(kinds), kinds["TCP"].size, tcpMemory)
+	}
 	return s, nil
+}
+
+// addHidden charges sockets that the namespace has and no protocol lists, because they
+// have no address (any more). tcpMemory is what the TCP sockets of all of the host hold.
+//
+// A connection that its client resets stays in the accept queue with its data, and the backlog
+// of the listener counts it (tcp_reset in net/ipv4/tcp_input.c unhashes it). A UDP socket
+// that is disconnected keeps its corked datagram (__udp_disconnect in net/ipv4/udp.c).
+func (s *Sockets) addHidden(hidden, size, tcpMemory int64) {
+	// The tables are not read at one moment: a connection that was accepted meanwhile is
+	// not dead, nor is it hidden.
+	dead := max(min(s.backlog-s.waiting, hidden), 0)
+	if dead > fewDead {
+		s.Never += min(dead*(size+deadQueue), max(tcpMemory-s.tcpQueues, 0))
+	}
+	s.Never += max(hidden-dead-fewUnbound, 0) * unboundQueue
+}
+
+// parseSockstat returns how many sockets a network namespace has, and how many bytes the
+// queues of all TCP sockets of the host take.
+func parseSockstat(text string) (used, tcpMemory int64) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		for i := 1; i+1 < len(f); i += 2 {
+			n, _ := strconv.ParseInt(f[i+1], 10, 64)
+			switch {
+			case f[0] == "sockets:" && f[i] == "used":
+				used = n
+			case f[0] == "TCP:" && f[i] == "mem":
+				tcpMemory = n * int64(os.Getpagesize())
+			}
+		}
+	}
+	return used, tcpMemory
+}
+
+// listed is how many sockets the protocols know.
+func listed(kinds map[string]kind) (n int64) {
+	for _, k := range kinds {
+		n += k.sockets
+	}
+	return n
 }
 
 // kind is one line of /proc/<pid>/net/protocols.
 type kind struct{ size, sockets int64 }
 
-// parseProtocols returns how many sockets of each protocol there are, with or without a
-// descriptor, and the bytes of one.
+// parseProtocols returns how many sockets of each protocol there are that have an address
+// (or need none), with or without a descriptor, and the bytes of one.
 func parseProtocols(text string) map[string]kind {
 	kinds := map[string]kind{}
 	for line := range strings.Lines(text) {
@@ -146,10 +218,15 @@ const (
 func (s *Sockets) addTCP(f []string, size int64) {
 	tx, rx := queues(f)
 	switch state, inode := f[3], f[9]; {
-	case state == synRecv || state == timeWait || state == listening || state == newSynRecv:
+	case state == listening:
+		s.backlog += rx
+	case state == synRecv || state == timeWait || state == newSynRecv:
 	case inode == "0" && (state == established || state == closeWait):
+		s.waiting++
+		s.tcpQueues += tx + rx
 		s.Never += size + tx + rx
 	default:
+		s.tcpQueues += tx + rx
 		s.Maybe += tx + rx
 	}
 }
