@@ -55,7 +55,7 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 			return fail(err)
 		}
 		if stranger != nil && stranger.mayRename(above) {
-			return fail(refuse(fieldRoot, name, "lies in a directory (of user %d, mode %04o) in which user %d can put another in its place: use one in a directory of root's",
+			return fail(refuse(fieldRoot, name, "lies in a directory (of user %d, mode %04o) in which user %d or a group can put another in its place: use one in a directory of root's",
 				above.Uid, above.Mode&0o7777, stranger.UID))
 		}
 		next, err := linux.Openat2(at, rest[0], unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})

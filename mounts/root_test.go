@@ -77,7 +77,7 @@ func TestRootOfAStranger(t *testing.T) {
 		mode     os.FileMode
 		refused  bool
 	}{
-		{0, 0, 0o755, false}, {uid, 0, 0o755, true}, {uid, 0, 0o555, true}, {0, gid, 0o755, false}, {0, gid, 0o775, true}, {0, 0, 0o775, false},
+		{0, 0, 0o755, false}, {uid, 0, 0o755, true}, {uid, 0, 0o555, true}, {0, gid, 0o755, false}, {0, gid, 0o775, true}, {0, gid + 1, 0o775, true}, {0, 0, 0o775, true},
 		{0, 0, 0o757, true}, {0, 0, 0o777 | os.ModeSticky, false}, {0, gid, 0o775 | os.ModeSticky, false}, {uid, 0, 0o777 | os.ModeSticky, true}, {uid + 1, gid + 1, 0o755, false},
 	} {
 		dir := filepath.Join(base, "above")
