@@ -23,7 +23,7 @@ type healthCheck struct {
 	mu      sync.Mutex
 	at      time.Time
 	err     error
-	running chan struct{} // closed when it has been found out again; nil if nobody is at it
+	running chan struct{} // closed when it has been found out again; nil while no look is under way
 }
 
 // health is nil if a session could be made now: the launcher can build boxes, and can mount

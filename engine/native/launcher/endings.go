@@ -42,7 +42,7 @@ func (t turns) take(ctx context.Context) error {
 // give does not wait: the turn is free a moment later.
 func (t turns) give() { time.AfterFunc(freeTime, func() { <-t }) }
 
-// When a launcher dies, nobody is left to give turns to the boxes that end with it: they end
+// When a launcher dies, it gives no more turns to the boxes that end with it: they end
 // in waves instead, each waveTime after the one before. Their commands are dead at once, so
 // nothing is lost by taking long. The kernel takes about 1 ms of a processor to end a box, and
 // 10 ms in an emulated machine; a wave that takes longer meets the next one.
@@ -57,7 +57,7 @@ type waves struct {
 	boxes []int // by wave
 }
 
-// place is that of a box in a wave; zero: none.
+// place is the place of a box in a wave. The zero place is none.
 type place struct {
 	of   *waves
 	wave int

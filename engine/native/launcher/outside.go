@@ -259,7 +259,7 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 		return err
 	}
 	b.mu.Lock()
-	if b.slots[s.Name] != nil { // else nobody waits for it any more
+	if b.slots[s.Name] != nil { // else its client no longer waits for it
 		b.outside.killed[s.Name] = struct{}{}
 	}
 	b.mu.Unlock()

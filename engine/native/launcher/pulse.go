@@ -95,6 +95,6 @@ func (l *Launcher) runProbe(p *probe) {
 	}
 	close(p.built)
 	if err == nil {
-		_ = l.abandon(b, nil) // what is left is removed by the next launcher, and told by it
+		_ = l.abandon(b, nil) // the next launcher removes what is left, and reports it
 	}
 }

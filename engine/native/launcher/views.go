@@ -68,7 +68,7 @@ const (
 // end: its mount namespace ends with it.
 func (v *views) detachAll() {
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
-		time.Sleep(pause) // the kernel tells nobody when a descriptor is closed
+		time.Sleep(pause) // the kernel does not report the closing of a descriptor
 		v.mu.Lock()
 		v.detachLocked()
 		if v.busy = len(v.open) > 0; !v.busy {

@@ -17,7 +17,7 @@ import (
 
 const (
 	// stallTime is how long a create may be at one step before it counts as hanging. A step
-	// takes milliseconds. From then on the create keeps nobody waiting, and Ping reports it.
+	// takes milliseconds. From then on the create blocks no other request, and Ping reports it.
 	stallTime = 5 * time.Second
 	// giveUpTime is how long it may be at one step before its client gets an error.
 	giveUpTime = 30 * time.Second
@@ -34,10 +34,10 @@ type works struct {
 	built   time.Time // when a box was last built
 }
 
-// work is one request under way. A nil work is never at anything.
+// work is one request under way. A nil work records no steps.
 type work struct {
 	all     *works
-	what    string     // it is at before its first step
+	what    string     // what the work does before its first step
 	conn    *wire.Conn // of the client; nil: the launcher's own work
 	request uint32     // its frame
 	slow    bool       // it may take longer than a moment
@@ -46,7 +46,7 @@ type work struct {
 
 	// Guarded by all.mu.
 	box      string // that is created; empty for other requests
-	probe    bool   // the box is for nobody, see pulse
+	probe    bool   // the box is a probe of the launcher itself, see pulse
 	steps    []*step
 	stalled  int    // how many of them hang
 	release  func() // gives the create's slot back; nil without one
@@ -62,7 +62,7 @@ type work struct {
 // step is something that a work is at.
 type step struct {
 	name   string       // without anything that belongs to a tenant: everybody may read it
-	detail string       // for whoever sent the request; may be empty
+	detail string       // for the client that sent the request; may be empty
 	pids   func() []int // processes that it waits for; nil: it waits in this process
 	since  time.Time
 	timer  *time.Timer
@@ -335,7 +335,7 @@ func (a *works) creating(box string) *work {
 	return nil
 }
 
-// isProbe says whether a box is none of a client.
+// isProbe reports whether a box is a probe of the launcher itself.
 func (a *works) isProbe(box string) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -347,8 +347,8 @@ func (a *works) isProbe(box string) bool {
 	return false
 }
 
-// forsake is for a client that is gone, or all with nil: nobody waits for those of its creates
-// that hang.
+// forsake refuses the creates that hang, now or later, of a client that is gone; nil stands
+// for all clients.
 func (a *works) forsake(conn *wire.Conn) {
 	a.mu.Lock()
 	var late []*work
@@ -366,7 +366,7 @@ func (a *works) forsake(conn *wire.Conn) {
 	}
 }
 
-// report says at what the creates hang, or "". It names nobody's box and no path.
+// report says at which step creates hang, or "". It names no box and no path.
 func (a *works) report() string {
 	a.mu.Lock()
 	var oldest *step
@@ -404,7 +404,7 @@ func (a *works) at(conn *wire.Conn, request uint32) string {
 	return a.textOf(found)
 }
 
-// textOf says what w is at, for whoever asked for it.
+// textOf describes the current step of w for its client.
 func (a *works) textOf(w *work) string {
 	a.mu.Lock()
 	var oldest *step
