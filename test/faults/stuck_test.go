@@ -21,6 +21,7 @@ import (
 // What is left stays on record with its id range, the doctor shows it, and it is removed
 // by a try once that is possible.
 func TestStuckLeftover(t *testing.T) {
+	testutil.Long(t)
 	binaries(t)
 	for name, busy := range map[string]func(box, work string) string{
 		"a mount on a cgroup":           func(_, work string) string { return work },
