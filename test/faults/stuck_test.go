@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/internal/leftover"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
