@@ -16,7 +16,7 @@ import (
 
 // What the sockets of a box queue is kernel memory. cgroup2 charges it to the cgroup
 // that made the socket. v1 has an account of its own for it, beside that of the memory
-// limit, and it is off for every cgroup to which nobody has written a limit: writing
+// limit, and it is off for every cgroup without a limit of its own: writing
 // one to the box alone changes nothing, and nothing says so. So each slot switches the
 // account on before a command can make a socket there, the box has the bound, and the
 // arrangement is proved on sockets once for each Host. It has the receive queues of UDP

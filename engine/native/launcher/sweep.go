@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/leftover"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -188,12 +188,14 @@ func explain(group *cgroups.Group, err error) error {
 	if perr != nil || len(pids) == 0 {
 		return err
 	}
-	// pid (comm) state …, proc_pid_stat(5)
-	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pids[0]))
-	head, tail, _ := bytes.Cut(stat, []byte(") "))
-	_, comm, _ := bytes.Cut(head, []byte("("))
-	wchan, _ := os.ReadFile(fmt.Sprintf("/proc/%d/wchan", pids[0]))
-	return fmt.Errorf("%d processes do not end, the first is %d (%q, state %.1s, waits in %q): %w", len(pids), pids[0], comm, tail, wchan, err)
+	first := fmt.Sprintf("process %d", pids[0])
+	if threads, werr := linux.Waits(pids[0]); werr == nil && len(threads) > 0 {
+		first = threads[0].String()
+		if worst, found := linux.Hanging(threads); found {
+			first = worst.String()
+		}
+	}
+	return fmt.Errorf("%d processes do not end, such as %s: %w", len(pids), first, err)
 }
 
 // sweepLeases gives back the id ranges of a dead instance, except those of boxes
