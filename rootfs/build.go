@@ -50,12 +50,14 @@ type builder struct {
 	root *Root
 	top  *os.File // root of the tmpfs, writable
 	box  *os.File // the box's root as the box gets it
+	etc  *os.File // id-mapped /etc of a writable root, until it is mounted
 	kept uint32   // as that of a filler
 }
 
 func (b *builder) close() {
 	b.top.Close() // a nil file is fine
 	b.box.Close()
+	b.etc.Close()
 }
 
 // skeleton makes the tmpfs with all directories, links and generated files.
@@ -76,9 +78,6 @@ func (b *builder) skeleton() (err error) {
 		return f.err
 	}
 	b.root.skeleton = f.top
-	if b.o.Writable {
-		b.root.volumes = append(b.root.volumes, Volume{Path: "/", Size: size, Dir: f.top})
-	}
 	return b.fill(f)
 }
 
@@ -164,7 +163,7 @@ func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) 
 	if err != nil {
 		return err
 	}
-	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, Dir: m})
+	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, File: m})
 	return attach(m, b.box, path)
 }
 

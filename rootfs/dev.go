@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // devices of every box, all with mode 0666, by their numbers in
@@ -23,6 +25,10 @@ var devLinks = []link{
 
 // devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
 const devInodes = 32
+
+// sizeFile is an empty file in /dev, which the box cannot write to: it tells how full the file
+// system of a writable root is, which it lies in, and leads nowhere.
+const sizeFile = ".size"
 
 // dev makes the box's /dev: a read-only mount, which does not keep anyone from writing
 // to a device. All that is in it are inodes of this box alone, since locks belong to the
@@ -50,6 +56,16 @@ func (b *builder) dev() error {
 	if b.host.reachable {
 		f.mkdir(hostDir, 0o700)
 		f.mkdir(hostView, 0o700)
+	}
+	if b.o.Writable {
+		f.write(sizeFile, 0o444, nil)
+		f.do(func() error {
+			size, err := linux.Openat2(f.top, sizeFile, unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})
+			if err == nil {
+				b.root.volumes = append(b.root.volumes, Volume{Path: "/", Size: b.o.UpperSize, File: size})
+			}
+			return err
+		})
 	}
 	if f.err != nil {
 		return f.err

@@ -74,7 +74,7 @@ func (r *Root) closeFiles() error {
 	r.skeleton.Close() // a nil file is fine
 	r.pts.Close()
 	for _, v := range r.volumes {
-		v.Dir.Close() // "/" is the skeleton; closing twice is fine
+		v.File.Close()
 	}
 	return nil
 }
