@@ -26,6 +26,9 @@ var devLinks = []link{
 // devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
 const devInodes = 32
 
+// devName is where the box's /dev is beneath the directory of a Root.
+const devName = "dev"
+
 // sizeFile is an empty file in /dev, which the box cannot write to: it tells how full the file
 // system of a writable root is, which it lies in, and leads nowhere.
 const sizeFile = ".size"
@@ -36,10 +39,13 @@ const sizeFile = ".size"
 // one box into another. They lie beside the box's root, out of its reach. The box
 // mounts pts and shm of its own in it. mqueue stays empty: such a file system must be
 // mounted in the box's ipc namespace, and mq_open(3) works without it.
+//
+// The mount is made beside the box's root, with those on it, for the box's first process to bind
+// it on /dev: if it were on the root already, the box would have it twice.
 func (b *builder) dev() error {
 	top := &filler{top: b.top, kept: b.kept}
-	top.mkdir("dev", 0o755)
-	f := top.into("dev")
+	top.mkdir(devName, 0o755)
+	f := top.into(devName)
 	if f.err != nil {
 		return f.err
 	}
@@ -70,8 +76,10 @@ func (b *builder) dev() error {
 	if f.err != nil {
 		return f.err
 	}
-	if err := cloneTo(f.top, b.box, "dev", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
+	if err := cloneTo(f.top, b.top, devName, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
 		return fmt.Errorf("mounting %q: %w", "/dev", err)
 	}
-	return nil
+	var err error
+	b.devices, err = openDir(b.top, devName)
+	return err
 }

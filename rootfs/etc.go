@@ -231,38 +231,6 @@ func readBeneath(dir *os.File, name string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// addEtc makes the /etc that boxes share: a copy that is kept in the directory cache, or
-// one in the template.
-func (h *Host) addEtc(top *os.File, root, cache string) error {
-	src, err := os.OpenFile(filepath.Join(root, "etc"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	f := &filler{top: top}
-	f.learnUmask("etc", 0o755)
-	if f.err != nil {
-		return f.err
-	}
-	tree, err := keptEtc(root, src, cache)
-	if err != nil {
-		return err
-	}
-	if tree != nil {
-		defer tree.Close()
-		return h.keep(top, "etc", tree, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
-	}
-	etc := f.into("etc")
-	if etc.err != nil {
-		return etc.err
-	}
-	defer etc.top.Close()
-	if _, err := fillPublicEtc(root, src, etc); err != nil {
-		return err
-	}
-	return h.seal(top, "etc", attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
-}
-
 // listed is how directories are opened for listing; anything else, a symlink
 // too, is an error.
 var listed = unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW}

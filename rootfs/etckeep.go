@@ -19,7 +19,8 @@ import (
 // Making a copy of /etc takes longer than starting a launcher: so copies are kept, in a
 // directory that launchers share.
 //
-//	<copy>/etc    what boxes see
+//	<copy>/etc    what boxes see of /etc
+//	<copy>/cpu    and of cpuDir
 //	<copy>/index  the state of its sources in the first line, then their names
 //	current       symlink to the newest copy
 //
@@ -43,9 +44,10 @@ func copyNames() string {
 	return fmt.Sprintf("%d-%.8s-", etcRule, boot)
 }
 
-// stateOf is a digest of the status of files and directories.
-func stateOf(sources []etcEntry) string {
+// stateOf is a digest of the status of files and directories, and of the processors.
+func stateOf(sources []etcEntry, processors string) string {
 	h := sha256.New()
+	fmt.Fprintln(h, processors)
 	var buf []byte
 	for _, e := range sources {
 		buf = append(append(buf[:0], e.name...), 0)
@@ -57,23 +59,66 @@ func stateOf(sources []etcEntry) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// keptEtc returns a detached mount of the copy for the present state of /etc, whose directory
-// is src, nil if none can be kept.
-func keptEtc(root string, src *os.File, cache string) (*os.File, error) {
+// addCopies adds what boxes share of /etc and of /sys: from a copy that is kept in the
+// directory cache, or from one in the template.
+func (h *Host) addCopies(top *os.File, root, cache string) error {
+	src, err := os.OpenFile(filepath.Join(root, "etc"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	f := &filler{top: top}
+	f.learnUmask("copy", 0o711)
+	f.mkdir("etc", 0o755)
+	for i, char := range cpuDir + "/" {
+		if char == '/' {
+			f.mkdir(cpuDir[:i], 0o755)
+		}
+	}
+	if f.err != nil {
+		return f.err
+	}
+	from, err := openKept(root, src, cache)
+	if err == nil && from == nil {
+		if from, err = openDir(top, "copy"); err == nil {
+			_, err = fillCopy(root, src, from)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	for name, copied := range map[string]string{"etc": "etc", cpuDir: "cpu"} {
+		tree, err := linux.OpenTree(from, copied, unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil {
+			return err
+		}
+		err = h.keep(top, name, tree, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
+		tree.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openKept opens the copy for the present state of the sources, nil if none can be kept. The
+// directory of the host's /etc is src.
+func openKept(root string, src *os.File, cache string) (*os.File, error) {
 	if cache == "" || !onlyRootWrites(cache) {
 		return nil, nil
 	}
 	name, err := os.Readlink(filepath.Join(cache, currentEtc))
-	if err != nil || !strings.HasPrefix(name, copyNames()) || !isCurrent(src, filepath.Join(cache, name)) {
+	if err != nil || !strings.HasPrefix(name, copyNames()) || !isCurrent(root, src, filepath.Join(cache, name)) {
 		if name, err = keepEtc(root, src, cache); name == "" || err != nil {
 			return nil, err
 		}
 	}
-	return linux.OpenTree(nil, filepath.Join(cache, name, "etc"), unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
+	return os.OpenFile(filepath.Join(cache, name), unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
 // isCurrent says whether the sources of a copy are as they were.
-func isCurrent(src *os.File, kept string) bool {
+func isCurrent(root string, src *os.File, kept string) bool {
 	index, err := os.ReadFile(filepath.Join(kept, "index"))
 	if err != nil {
 		return false
@@ -87,7 +132,7 @@ func isCurrent(src *os.File, kept string) bool {
 		}
 		sources = append(sources, etcEntry{name: name, st: st})
 	}
-	return state == stateOf(sources)
+	return state == stateOf(sources, cpuState(root))
 }
 
 // keepEtc makes a copy, which appears whole or not at all, and makes it the current one. It
@@ -135,23 +180,34 @@ func fillKept(root string, src *os.File, dir string) error {
 		return err
 	}
 	defer top.Close()
-	f := &filler{top: top}
-	f.learnUmask("etc", 0o755)
-	etc := f.into("etc")
-	if etc.err != nil {
-		return etc.err
-	}
-	defer etc.top.Close()
-	sources, err := fillPublicEtc(root, src, etc)
+	processors := cpuState(root)
+	sources, err := fillCopy(root, src, top)
 	if err != nil {
 		return err
 	}
 	var index strings.Builder
-	index.WriteString(stateOf(sources))
+	index.WriteString(stateOf(sources, processors))
 	for _, e := range sources {
 		index.WriteString("\n" + e.name)
 	}
 	return os.WriteFile(filepath.Join(dir, "index"), []byte(index.String()), 0o600)
+}
+
+// fillCopy makes the directories etc and cpu in top. It returns what the first depends on.
+func fillCopy(root string, src, top *os.File) ([]etcEntry, error) {
+	f := &filler{top: top}
+	f.learnUmask("etc", 0o755)
+	f.mkdir("cpu", 0o755)
+	etc, cpu := f.into("etc"), f.into("cpu")
+	if err := errors.Join(etc.err, cpu.err); err != nil {
+		return nil, err
+	}
+	defer etc.top.Close()
+	defer cpu.top.Close()
+	if err := fillCPUs(root, cpu); err != nil {
+		return nil, err
+	}
+	return fillPublicEtc(root, src, etc)
 }
 
 // onlyRootWrites makes the directory cache, and says that nobody but root can put anything in

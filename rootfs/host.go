@@ -70,7 +70,7 @@ func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) 
 	if err := h.addSystem(top, root); err != nil {
 		return nil, wrap(err)
 	}
-	if err := h.addEtc(top, root, cache); err != nil {
+	if err := h.addCopies(top, root, cache); err != nil {
 		return nil, wrap(err)
 	}
 	undo.Release()
@@ -134,22 +134,6 @@ func (h *Host) addTree(top *os.File, name, path string) error {
 		return err
 	}
 	return h.keep(top, name, tree, attrReadOnly)
-}
-
-// seal makes the directory name of the template a read-only mount of its own, so
-// that clones of it need no attributes set again.
-func (h *Host) seal(top *os.File, name string, attrs uint64) error {
-	dir, err := openDir(top, name)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	tree, err := clone(dir)
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-	return h.keep(top, name, tree, attrs)
 }
 
 // keep attaches mount at name of the template and remembers its root.

@@ -39,7 +39,7 @@ func (b *builder) reach() error {
 	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
 		return err
 	}
-	return attach(m, b.box, "dev/"+hostView)
+	return attach(m, b.devices, hostView)
 }
 
 // Live is the root of a running box, seen through a process in it. What a path leads

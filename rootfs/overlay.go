@@ -58,7 +58,7 @@ func (b *builder) overlayEtc() error {
 		return err
 	}
 	defer lower.Close()
-	return b.overlayOn(t, lower, b.writePerBox)
+	return b.overlayOn(t, "lower", b.writePerBox)
 }
 
 // overlay mounts a writable view of t: the host's public files below, as if the
@@ -70,15 +70,15 @@ func (b *builder) overlay(t tree) error {
 		return err
 	}
 	defer lower.Close()
-	if err := b.overlayOn(t, lower, func(*filler) {}); err != nil {
+	if err := b.overlayOn(t, "public", func(*filler) {}); err != nil {
 		return err
 	}
 	return b.submounts(t)
 }
 
-// overlayOn mounts an overlay at t's place: lower, and over it what fill makes and the
-// box will change.
-func (b *builder) overlayOn(t tree, lower *os.File, fill func(upper *filler)) error {
+// overlayOn mounts an overlay at t's place: the layer of t that was attached as lower, and over
+// it what fill makes and the box will change.
+func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) error {
 	upper, err := b.layer("upper", t)
 	if err != nil {
 		return err
@@ -93,10 +93,9 @@ func (b *builder) overlayOn(t tree, lower *os.File, fill func(upper *filler)) er
 		return err
 	}
 	defer work.Close()
-	m, err := linux.NewMount("overlay", attrDefault,
-		linux.Option{Key: "lowerdir", Value: linux.FdPath(lower)},
-		linux.Option{Key: "upperdir", Value: linux.FdPath(upper)},
-		linux.Option{Key: "workdir", Value: linux.FdPath(work)},
+	m, err := b.newOverlay(linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
+		linux.Option{Key: "upperdir", Value: layerName("upper", t)},
+		linux.Option{Key: "workdir", Value: layerName("work", t)},
 		// Renaming a directory of the host would fail with EXDEV otherwise, and mv
 		// would copy it.
 		linux.Option{Key: "redirect_dir", Value: "on"},
@@ -107,6 +106,19 @@ func (b *builder) overlayOn(t tree, lower *os.File, fill func(upper *filler)) er
 	}
 	defer m.Close()
 	return attach(m, b.box, t.name)
+}
+
+// newOverlay mounts an overlay whose layers are named relative to the directory of the Root.
+// The box reads these names in /proc/self/mountinfo: they say nothing about the host.
+func (b *builder) newOverlay(options ...linux.Option) (m *os.File, err error) {
+	err = linux.OnThrowawayThread(func() error {
+		if err := unix.Fchdir(int(b.top.Fd())); err != nil {
+			return os.NewSyscallError("fchdir", err)
+		}
+		m, err = linux.NewMount("overlay", attrDefault, options...)
+		return err
+	})
+	return m, err
 }
 
 // submounts shows what the host has mounted within t as it is, read-only: a layer
