@@ -96,7 +96,7 @@ func refuse(w http.ResponseWriter, status int, code, detail string) {
 
 func TestNoDaemon(t *testing.T) {
 	d := &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "none")}
-	for _, args := range [][]string{{"status"}, {"ps"}, {"sessions", "ls"}, {"exec", "s", "--", "true"}, {"attach", "s", "p"}, {"logs", "s", "p"}, {"events"}, {"top", "--once"}, {"cp", "s:x", "-"}} {
+	for _, args := range [][]string{{"status"}, {"ps"}, {"sessions", "ls"}, {"exec", "s", "--", "true"}, {"logs", "s", "p"}, {"events"}, {"top", "--once"}, {"cp", "s:x", "-"}} {
 		status, v := d.call(args...)
 		line := v.stderr.String()
 		if status != 125 || !strings.HasPrefix(line, "boxd: ") || strings.Count(line, "\n") != 1 || !strings.Contains(line, "is the daemon running?") || !strings.Contains(line, d.socket) {
