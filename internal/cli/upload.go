@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 )
 
@@ -67,7 +68,7 @@ func (j *copier) uploadDir(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	if err := j.c.Mkdir(ctx, j.session, to, true); err != nil {
+	if err := j.c.Mkdir(ctx, j.session, apitypes.MkdirRequest{Path: to, Parents: true}); err != nil {
 		return fmt.Errorf("%s:%s: %w", j.session, to, err)
 	}
 	j.Directories++
