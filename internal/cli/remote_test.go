@@ -124,8 +124,6 @@ func TestRemoteUsage(t *testing.T) {
 		{"attach s p --since x", "--since \"x\": must be"},
 		{"attach s p --detach-keys ctrl-", "--detach-keys \"ctrl-\": must be"},
 		{"attach s p --observe --take-over", "--take-over with --observe"},
-		{"cp a b", "one of source and destination"},
-		{"cp s:a t:b", "one of source and destination"},
 		{"status --socket /x --url http://127.0.0.1:1", "--socket \"/x\": cannot be used together with --url"},
 		{"status --url ftp://x", "must be http://host:port"},
 		{"status --url http://127.0.0.1:1 --token-file /no-such-file", "--token-file: open /no-such-file"},
