@@ -123,4 +123,6 @@ var routes = []route{
 		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false}}, status: http.StatusNoContent, handler: (*call).removeFile},
 	{method: "POST", path: filesPath + "/mkdir", name: "mkdir", summary: "Make a directory in the box", role: Operator,
 		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, handler: (*call).mkdir},
+	{method: "PUT", path: filesPath + "/symlink", name: "make-symlink", summary: "Make a symlink in the box, in place of a file or symlink that is there", role: Operator,
+		query: []param{pathParam, {"target", "string", "What the symlink points to.", true}}, status: http.StatusNoContent, handler: (*call).symlink},
 }

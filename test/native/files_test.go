@@ -69,11 +69,11 @@ func TestFiles(t *testing.T) {
 		t.Run(fmt.Sprint(user.UID), func(t *testing.T) {
 			b := create(t, e, engine.Spec{User: user})
 			ctx := t.Context()
-			if err := files.Mkdir(ctx, b, asUser, "a/b", true); err != nil {
+			if err := files.Mkdir(ctx, b, asUser, "a/b", files.MkdirOptions{Parents: true}); err != nil {
 				t.Fatal(err)
 			}
-			wantError(t, "mkdir twice", files.Mkdir(ctx, b, asUser, "a/b", false), fs.ErrExist)
-			if err := files.Mkdir(ctx, b, asUser, "a/b/", true); err != nil {
+			wantError(t, "mkdir twice", files.Mkdir(ctx, b, asUser, "a/b", files.MkdirOptions{}), fs.ErrExist)
+			if err := files.Mkdir(ctx, b, asUser, "a/b/", files.MkdirOptions{Parents: true}); err != nil {
 				t.Error(err)
 			}
 			info, err := files.Write(ctx, b, asUser, "a/b/c/file", strings.NewReader("hello"), files.WriteOptions{Mode: 0o751, MakeParents: true})
@@ -150,7 +150,7 @@ func TestFilesRefused(t *testing.T) {
 	}
 	list := func(path string) error { _, _, err := files.List(ctx, b, asUser, path, 0); return err }
 	stat := func(path string) error { _, err := files.Stat(ctx, b, asUser, path); return err }
-	mkdir := func(path string) error { return files.Mkdir(ctx, b, asUser, path, true) }
+	mkdir := func(path string) error { return files.Mkdir(ctx, b, asUser, path, files.MkdirOptions{Parents: true}) }
 	remove := func(path string) error { return files.Remove(ctx, b, asUser, path, true) }
 	for _, c := range []struct {
 		name string
@@ -223,7 +223,7 @@ func TestFilesNames(t *testing.T) {
 	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	ctx := t.Context()
-	if err := files.Mkdir(ctx, b, asUser, "names", false); err != nil {
+	if err := files.Mkdir(ctx, b, asUser, "names", files.MkdirOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	names := []string{"-rf", " ", "a\nb", "\xff\xfe", "ä€", "\x1b[31m", `"\`, "...", "*", strings.Repeat("n", 255), "\r", "{}", "-"}
@@ -565,7 +565,7 @@ func playCaller(socket string) error {
 		lerr = errors.Join(lerr, fmt.Errorf("listed %+v", list))
 	}
 	_, serr := files.Stat(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "/proc/self")
-	merr := files.Mkdir(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "a/other", false)
+	merr := files.Mkdir(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "a/other", files.MkdirOptions{})
 	if errors.Is(merr, fs.ErrPermission) {
 		merr = nil
 	} else {

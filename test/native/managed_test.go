@@ -443,6 +443,20 @@ sys.exit(6)
 	}
 }
 
+// A shell that edits lines sees the end of its input, although it was told before it
+// listened.
+func TestManagedTerminalAtItsEnd(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedShell("a", "exec bash --norc")
+	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+	p := launch(t, b, m)
+	if err := p.Stdio().Stdin.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+	readAll(t, p.Stdio().Stdout)
+	wantManaged(t, p, engine.Exited, 0)
+}
+
 // All of a terminal's last words are there.
 func TestManagedTerminalEnd(t *testing.T) {
 	testutil.Long(t)
