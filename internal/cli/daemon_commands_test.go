@@ -43,8 +43,8 @@ func TestLists(t *testing.T) {
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
 		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices"}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
-		{"ps", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
-		{"ps s1 --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
+		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
+		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
 		{"status", 1, []string{"available", "no: the launcher is gone"}},
 		{"status --json", 1, []string{`"available":false`}},
 		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},
@@ -104,11 +104,11 @@ func TestLogs(t *testing.T) {
 func TestEvents(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "id: 4\nevent: session\ndata: {\"id\":4,\"type\":\"session.created\",\"session\":\"s\\u0007\",\"details\":{\"b\":1,\"a\":\"x\"}}\n\n")
+		fmt.Fprint(w, "id: 4\nevent: session\ndata: {\"id\":4,\"time\":\"2026-11-22T12:00:00Z\",\"type\":\"session.created\",\"session\":\"s\\u0007\",\"details\":{\"b\":1,\"a\":\"x\"}}\n\n")
 		fmt.Fprint(w, "event: missed\ndata: {\"missed\":3}\n\n")
 	})
 	status, v := d.call("events")
-	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
+	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || !strings.HasPrefix(v.stdout.String(), "2026-11-22 ") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
 }

@@ -117,9 +117,22 @@ func TestProcesses(t *testing.T) {
 	d.says(0, "err\n", "logs", "s", "p", "--stream", "stderr")
 	d.says(0, "t\n", "logs", "s", "p", "--since", "2")
 	d.says(0, "out\n", "logs", "-f", "s", "p")
-	if got := d.run("ps"); got.status != 0 || !strings.Contains(got.stdout, "stopped") || !strings.Contains(got.stdout, " 8 B ") {
+	if got := d.run("ps", "--all"); got.status != 0 || !strings.Contains(got.stdout, "\tstopped\t") || !strings.Contains(got.stdout, "\t8 B\t") {
 		t.Errorf("%v", got)
 	}
+	d.says(0, "", "ps", "-q")
+	d.says(0, "s p stopped\n", "ps", "-a", "--format", "{{.session}} {{.id}} {{.state}}")
+	d.says(0, "would remove process s p\n", "prune", "--dry-run")
+	d.says(0, "p\n", "ps", "-aq", "s")
+	d.says(0, "removed process s p\n", "prune")
+	d.says(0, "", "ps", "-aq", "s")
+	d.says(0, "", "start", "s", "--id", "p", "--", "sleep", "3600")
+	d.says(0, "", "prune", "--idle", "1ms")
+	d.says(0, "", "kill", "s", "p")
+	d.awaitExit("p")
+	d.says(0, "SIGKILL\n", "inspect", "s", "p", "--format", "{{.signal}}")
+	d.says(0, "removed session s\n", "prune", "--idle", "1ms")
+	d.says(0, "", "sessions", "ls", "-q")
 	d.says(125, "", "attach", "s", "nosuch")
 }
 
@@ -136,9 +149,9 @@ func TestLooking(t *testing.T) {
 		args  string
 		parts []string
 	}{
-		{"sessions ls", []string{"s ", "running", "default"}},
+		{"sessions ls", []string{"s\t", "\trunning\t", "default"}},
 		{"sessions show s", []string{"64 MiB", "running"}},
-		{"top --once", []string{"s ", "64 MiB"}},
+		{"top --once", []string{"s\t", "64 MiB"}},
 		{"top --once --json", []string{`"session":"s"`}},
 		{"status", []string{"available", "yes"}},
 		{"status --json", []string{`"available":true`}},
