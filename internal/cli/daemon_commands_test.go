@@ -90,7 +90,7 @@ func TestLogs(t *testing.T) {
 		w.Header().Set("X-Boxd-Gap", "2")
 		fmt.Fprint(w, "text\xff")
 	})
-	status, v := d.call("logs", "-f", "--stream", "stderr", "--since", "10", "s", "p")
+	status, v := d.call("logs", "-f", "--stream", "stderr", "--offset", "10", "s", "p")
 	if status != 0 || v.stdout.String() != "text\xff" || v.stderr.String() != "boxd: 2 bytes of stderr are gone\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
@@ -98,7 +98,10 @@ func TestLogs(t *testing.T) {
 	if want := `{"stream":"stdout","offset":12,"gone":2,"data_base64":"dGV4dP8="}` + "\n"; status != 0 || v.stdout.String() != want {
 		t.Errorf("status %d, %q, want %q", status, v.stdout.String(), want)
 	}
-	d.wantRequests("GET /v1/sessions/s/processes/p/logs?follow=1&offset=10&stream=stderr", "GET /v1/sessions/s/processes/p/logs?stream=stdout")
+	d.call("logs", "--since", "1h", "--tail", "0", "--timestamps", "s", "p")
+	d.call("logs", "--since", "2026-11-22T12:00:00Z", "--tail", "all", "s", "p")
+	d.wantRequests("GET /v1/sessions/s/processes/p/logs?follow=1&offset=10&stream=stderr", "GET /v1/sessions/s/processes/p/logs?stream=stdout",
+		"GET /v1/sessions/s/processes/p/logs?since=1h&stream=stdout&tail=0&timestamps=1", "GET /v1/sessions/s/processes/p/logs?since=2026-11-22T12%3A00%3A00Z&stream=stdout")
 }
 
 func TestEvents(t *testing.T) {

@@ -164,8 +164,15 @@ func TestProcesses(t *testing.T) {
 	d.says(0, "", "stop", "s", "p")
 	d.says(0, "out\n", "logs", "s", "p")
 	d.says(0, "err\n", "logs", "s", "p", "--stream", "stderr")
-	d.says(0, "t\n", "logs", "s", "p", "--since", "2")
+	d.says(0, "t\n", "logs", "s", "p", "--offset", "2")
 	d.says(0, "out\n", "logs", "-f", "s", "p")
+	d.says(0, "out\n", "logs", "s", "p", "--since", "1h", "--tail", "1")
+	d.says(0, "", "logs", "s", "p", "--tail", "0")
+	d.says(0, "", "logs", "s", "p", "--since", "2100-01-01T00:00:00Z")
+	stamp, word, _ := strings.Cut(d.run("logs", "s", "p", "--timestamps").stdout, " ")
+	if at, err := time.Parse(time.RFC3339, stamp); err != nil || time.Since(at).Abs() > time.Hour || word != "out\n" {
+		t.Errorf("--timestamps: %q %q, %v", stamp, word, err)
+	}
 	if got := d.run("ps", "--all"); got.status != 0 || !strings.Contains(got.stdout, "\tstopped\t") || !strings.Contains(got.stdout, "\t8 B\t") {
 		t.Errorf("%v", got)
 	}
