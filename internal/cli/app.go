@@ -96,6 +96,9 @@ func oneLine(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
+// Command is the whole command line, for programs that describe it.
+func (a *App) Command() *cobra.Command { return a.newRoot() }
+
 func (a *App) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "boxd",
