@@ -106,7 +106,8 @@ var routes = []route{
 		status: http.StatusSwitchingProtocols, handler: (*call).relay},
 	{method: "GET", path: processPath + "/logs", name: "logs", summary: "Output of a managed process as plain bytes", role: Viewer,
 		query: []param{{"stream", "string", "stdout (the default) or stderr.", false}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false},
-			{"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
+			{"tail", "integer", "Only that many of the last lines.", false}, {"since", "string", "Only what came since: a duration before now, or a time of RFC 3339.", false},
+			{"timestamps", "boolean", "Put the time at which it came in front of each line.", false}, {"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
 		status: http.StatusOK, replyType: octets, handler: (*call).logs},
 
 	{method: "GET", path: filesPath, name: "list-files", summary: "The entries of a directory in the box", role: Viewer,
