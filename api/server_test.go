@@ -100,8 +100,12 @@ func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.sessions, err = session.Open(t.Context(), session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
-		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec})
+	so := session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
+		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec}
+	if o.Audit != nil {
+		so.Audit = o.Audit
+	}
+	f.sessions, err = session.Open(t.Context(), so)
 	if err != nil {
 		t.Fatal(err)
 	}
