@@ -112,8 +112,10 @@ func (c *call) stopProcess() error {
 		return err
 	}
 	var q apitypes.StopRequest
-	if err := c.decode(&q); err != nil {
-		return err
+	if c.r.ContentLength != 0 { // the body is optional
+		if err := c.decode(&q); err != nil {
+			return err
+		}
 	}
 	var o session.StopOptions
 	if q.Grace != nil {

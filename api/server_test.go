@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -226,5 +227,22 @@ func checkProblem(t testing.TB, resp *http.Response, body []byte) apitypes.Probl
 	if strings.ContainsAny(p.Detail, "\n\r") {
 		t.Errorf("detail of several lines: %q", p.Detail)
 	}
+	checkDescribed(t, resp.Request, p)
 	return p
+}
+
+var described = newMux()
+
+// checkDescribed: the document says that a request to this operation can be refused so.
+func checkDescribed(t testing.TB, r *http.Request, p apitypes.Problem) {
+	t.Helper()
+	if p.Status >= 500 || r == nil || checkURL(r.URL) != nil { // no request: a recorder has the answer
+		return
+	}
+	_, pattern := described.Handler(r)
+	for i := range routes {
+		if rt := &routes[i]; rt.method+" "+rt.path == pattern && !slices.Contains(rt.refusals(), p.Code) {
+			t.Errorf("%s: refused with %s, which the document does not say: %s", pattern, p.Code, p.Detail)
+		}
+	}
 }
