@@ -50,7 +50,10 @@ type Event struct {
 // endDetails are the details of an event, and of an audit entry, about the end of a
 // command: signal is there only if one ended it.
 func endDetails(r engine.Result) map[string]any {
-	d := map[string]any{"verdict": r.Verdict, "exit_code": r.Exit()}
+	d := map[string]any{"verdict": r.Verdict, "exit_code": nil}
+	if r.ExitCode >= 0 {
+		d["exit_code"] = r.ExitCode
+	}
 	if r.Signal != 0 {
 		d["signal"] = linux.SignalName(r.Signal)
 	}
