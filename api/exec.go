@@ -37,7 +37,7 @@ func (c *call) exec() error {
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
-		return noSession(err)
+		return noSession(commandError(err, q.Argv))
 	}
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)

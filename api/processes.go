@@ -46,7 +46,7 @@ func (c *call) startProcess() error {
 	}
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), spec)
 	if err != nil {
-		return noSession(err)
+		return noSession(commandError(err, q.Argv))
 	}
 	return c.reply(http.StatusCreated, processOf(&v))
 }
