@@ -77,7 +77,8 @@ func (p *Process) tell(end processRecord) {
 		kind = EventProcessStopped
 	}
 	s.m.counters.verdict(end.Result.Verdict)
-	details := map[string]any{"state": end.State, "verdict": end.Result.Verdict, "exit_code": end.Result.ExitCode}
+	details := endDetails(*end.Result)
+	details["state"] = end.State
 	s.m.tell(Event{Type: kind, Tenant: s.key.Tenant, Session: s.key.ID, Box: end.Box, Process: p.id, Details: details})
 	_ = s.m.audit(system, s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
 		Reason: string(end.Result.Verdict), Details: details}) // it has ended

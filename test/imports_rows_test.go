@@ -51,7 +51,7 @@ var rows = []row{
 	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel; the edges are above it"},
+	{"session", []string{"internal/linux", "engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},

@@ -32,12 +32,6 @@ func (a *App) newCopyProgress(contentToStdout bool) *copyProgress {
 	return p
 }
 
-// Times of the line on the screen.
-const (
-	progressAfter = time.Second
-	progressPause = 200 * time.Millisecond
-)
-
 // countedReader counts what is read of a file that is copied.
 type countedReader struct {
 	io.Reader
@@ -72,7 +66,7 @@ func (r *countedReader) count() int64 {
 
 func (p *copyProgress) showLocked(r *countedReader) {
 	now := time.Now()
-	if p.screen == nil || now.Sub(p.begun) < progressAfter || now.Sub(p.shown) < progressPause {
+	if p.screen == nil || now.Sub(p.begun) < progressDelay || now.Sub(p.shown) < progressPause {
 		return
 	}
 	p.shown = now
