@@ -22,6 +22,8 @@ type Process struct {
 	launched bool                  // that it runs was handed to the store
 	dropped  bool
 
+	release func() // of what one that was found counts in quotas; nil if it had ended
+
 	up   chan struct{} // closed when live is set, or it is known that it never will be
 	done chan struct{} // closed when its end is recorded, or it never ran
 	gone chan struct{}
@@ -81,7 +83,7 @@ func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Process returns a managed process, running or ended.
 func (m *Manager) Process(key Key, id string) (*Process, error) {
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +98,7 @@ func (m *Manager) Process(key Key, id string) (*Process, error) {
 // Processes lists the managed processes of a session, sorted by id. It does not
 // count as use.
 func (m *Manager) Processes(key Key) ([]ProcessView, error) {
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, err
 	}

@@ -87,6 +87,7 @@ func (b *bench) start() {
 	if err := b.tryStart(); err != nil {
 		b.t.Fatal(err)
 	}
+	<-b.adopted
 }
 
 func (b *bench) tryStart() error {
