@@ -58,6 +58,9 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	undo.Release()
 	m.auditOpening()
 	m.spawn(func() { m.takeOverAll(left) })
+	if got.uncounted {
+		m.spawn(func() { m.retry(func(context.Context) error { return m.store.write(epoch(got.epoch)) }) })
+	}
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)

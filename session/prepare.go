@@ -32,7 +32,7 @@ func (s *session) prepareWorkspace(ctx context.Context) error {
 // prepareDirectory makes a workspace without a hard limit.
 func (s *session) prepareDirectory() error {
 	if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
-		return &storageError{"making the workspace", err}
+		return &storageError{"making the workspace", s.m.workspaces.Root(), err}
 	}
 	return nil
 }

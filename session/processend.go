@@ -80,7 +80,7 @@ func (p *Process) tell(end processRecord) {
 	details := map[string]any{"state": end.State, "verdict": end.Result.Verdict, "exit_code": end.Result.ExitCode}
 	s.m.tell(Event{Type: kind, Tenant: s.key.Tenant, Session: s.key.ID, Box: end.Box, Process: p.id, Details: details})
 	_ = s.m.audit(system, s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: details}) // it has ended
+		Reason: string(end.Result.Verdict), Details: details, Ends: true}) // it has ended
 }
 
 // prune forgets the ended processes that are more than the session keeps, the oldest

@@ -102,7 +102,17 @@ func (r *recovery) conclude(searched bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return r.m.store.write(changes...)
+	return r.record(changes...)
+}
+
+// record writes what was found out. On a full disk a successor finds it out as well.
+func (r *recovery) record(changes ...change) error {
+	err := r.m.store.write(changes...)
+	if isFull(err) {
+		r.m.report(Key{}, "", err.Error())
+		return nil
+	}
+	return err
 }
 
 // restore makes the session of a record and its processes, without the box, and adds it to

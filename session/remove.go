@@ -33,7 +33,10 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 		return err
 	}
 	defer m.wg.Done()
-	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow}); err != nil {
+	s.mu.Lock()
+	first := !s.removing // else it could be asked for until the reserve is used up
+	s.mu.Unlock()
+	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow, Ends: first}); err != nil {
 		return err
 	}
 	const reason = "removed by request"
@@ -124,7 +127,7 @@ func (s *session) ended(r removal) {
 		kind, counter = EventExpired, &s.m.counters.expired
 	}
 	counter.Add(1)
-	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason}) // done
+	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true}) // done
 	s.mu.Lock()
 	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
@@ -143,7 +146,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	// What is not noted a successor finds as a session without a box. That is no reason
+	// to leave it on a full disk.
+	if err := noted.wait(); err != nil && !isFull(err) {
 		return err
 	}
 	step, cancel := context.WithTimeout(ctx, removeTimeout)
@@ -217,7 +222,7 @@ func (s *session) deleteWorkspace(ctx context.Context) error {
 		return nil
 	}
 	if _, e := os.Lstat(s.m.workspaces.Path(s.key.Tenant, s.key.ID)); !errors.Is(e, fs.ErrNotExist) {
-		return &storageError{"removing the workspace", err} // the next session of this name must not find it
+		return &storageError{"removing the workspace", s.m.workspaces.Root(), err} // the next session of this name must not find it
 	}
 	s.m.report(s.key, "", err.Error())
 	return nil

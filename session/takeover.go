@@ -162,7 +162,7 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 	if name := volumeOf(rec.Resolved); name != "" && r.m.options.Storage != nil && !r.m.volumes.isKept(name) {
 		r.m.removeVolumeLater(name, rec.Box)
 	}
-	if err := r.m.store.write(change{sessionsBucket, sessionKey(rec.key()), nil}); err != nil {
+	if err := r.record(change{sessionsBucket, sessionKey(rec.key()), nil}); err != nil {
 		return err
 	}
 	_ = r.m.audit(system, rec.key(), audit.Entry{Action: "create", Box: rec.Box, Decision: audit.Failed,
