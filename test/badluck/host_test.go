@@ -3,7 +3,9 @@ package badluck
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -133,16 +135,43 @@ func TestCorruptDatabase(t *testing.T) {
 // TestDiskFull: what cannot be recorded is not done, nothing is left half-done, and all can
 // be ended, by a daemon that was started on the full disk as well.
 func TestDiskFull(t *testing.T) {
+	t.Run("tmpfs", func(t *testing.T) {
+		testDiskFull(t, func(dir string) error {
+			return unix.Mount("boxd-badluck", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32m,mode=711")
+		})
+	})
+	t.Run("ext4", func(t *testing.T) { testDiskFull(t, mountImage(t, 48<<20)) })
+}
+
+// mountImage returns what mounts an ext4 file system of this size.
+func mountImage(t *testing.T, size int64) func(dir string) error {
+	mkfs := testutil.RequireProgram(t, "mkfs.ext4")
+	image := filepath.Join(newDir(t), "image")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(mkfs, "-q", "-m", "0", image).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	}
+	return func(dir string) error {
+		if out, err := exec.Command("mount", "-o", "loop,nosuid,nodev", image, dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("mount: %w: %s", err, out)
+		}
+		return os.Chmod(dir, 0o711)
+	}
+}
+
+func testDiskFull(t *testing.T, mount func(dir string) error) {
 	dir := newDir(t)
 	state := filepath.Join(dir, "state")
 	if err := os.Mkdir(state, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("boxd-badluck", state, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32m,mode=711"); err != nil {
+	if err := mount(state); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(state, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(state, 0); err != nil {
 			t.Error(err)
 		}
 	})
