@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -29,6 +30,7 @@ type Manager struct {
 	errors     errorLog
 	counters   counters
 	volumes    volumes
+	noShares   atomic.Bool // see limitShare
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc

@@ -64,6 +64,9 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)
+	if o.MinFree > 0 {
+		m.spawn(m.guard)
+	}
 	return m, nil
 }
 

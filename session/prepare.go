@@ -26,7 +26,11 @@ func (s *session) prepareWorkspace(ctx context.Context) error {
 	case volumeOf(r) != "":
 		return s.prepareVolume(ctx, r)
 	}
-	return s.prepareDirectory()
+	if err := s.prepareDirectory(); err != nil {
+		return err
+	}
+	s.limitShare(ctx)
+	return nil
 }
 
 // prepareDirectory makes a workspace without a hard limit.

@@ -21,6 +21,7 @@ type Process struct {
 	stopped  bool                  // it is to be stopped
 	launched bool                  // that it runs was handed to the store
 	dropped  bool
+	overDisk error // why the guard has ended it; nil: it has not
 
 	release func() // of what one that was found counts in quotas; nil if it had ended
 

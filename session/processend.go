@@ -28,6 +28,7 @@ func (p *Process) finish(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
+	res = overDisk(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
 	switch {

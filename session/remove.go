@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 )
 
 // removal is why and for whom a session is removed.
@@ -217,6 +218,11 @@ func (s *session) deleteVolume(ctx context.Context, name string) error {
 // deleteWorkspace deletes the workspace of boxd's own. On success its place is free, also
 // if something in it cannot be deleted: that waits in the trash.
 func (s *session) deleteWorkspace(ctx context.Context) error {
+	if storage := s.m.options.Storage; storage != nil && s.m.options.MinFree > 0 && !s.m.noShares.Load() {
+		if err := storage.LimitDirectory(ctx, s.directory(), 0, 0); err != nil && !errors.Is(err, engine.ErrUnenforceable) && !errors.Is(err, fs.ErrNotExist) {
+			s.m.log.Warn("taking the limit off the workspace", "session", s.key.String(), "error", err)
+		}
+	}
 	err := s.m.workspaces.Delete(ctx, s.key.Tenant, s.key.ID)
 	if err == nil || errors.Is(err, context.Canceled) { // which counts behind the move to the trash
 		return nil
