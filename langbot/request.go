@@ -60,10 +60,10 @@ func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
 		return out, err
 	}
 	switch {
-	case skill && k.s.o.SkillsDir == "":
+	case skill && k.skillsDir() == "":
 		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
 	case skill: // where they are is the operator's choice, whatever the client's roots
-		out.NoLinks = k.s.skillsOf(k.at.Namespace()) // in which boxes write
+		out.NoLinks = k.ownSkills() // in which boxes write
 		out.Source = path.Join(out.NoLinks, rest)
 	default:
 		out.Source, err = k.hostPath(field, m.HostPath)

@@ -63,7 +63,7 @@ func New(o Options) (_ *Server, err error) {
 	s.base = s.initial()
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.uploads = transfer.NewPool(maxUploads)
-	s.skills = skills.New(skills.Options{Open: s.openSkills, Path: s.skillsOf, Logger: o.Logger})
+	s.skills = skills.New(skills.Options{Logger: o.Logger})
 	if s.db, err = s.openDB(o.DB); err != nil {
 		return nil, err
 	}

@@ -304,7 +304,7 @@ func TestZipCanceled(t *testing.T) {
 	raw, _ := json.Marshal(data{"file_key": h.send(several(t)), "source_paths": []string{"one", "two"}})
 	unpacked := 0
 	watched := &countdown{Context: ctx, at: 12, then: func() { unpacked, _ = countFiles(h.dir); cancel() }}
-	if _, err := h.store.Do(watched, h.ns, "box_install_skill_zip", raw, h.files); !errors.Is(err, context.Canceled) {
+	if _, err := h.store.Do(watched, h.root(h.ns), "box_install_skill_zip", raw, h.files); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if left, _ := countFiles(h.dir); unpacked == 0 || left != 0 {
