@@ -29,9 +29,9 @@ type Options struct {
 	Tenant      string // that the sessions belong to; empty: "langbot"
 	Profile     string // of the sessions; empty: policy.LangbotProfile
 	BackendName string // that clients are told; empty: "boxd"
-	// Offline gives a session that asks for a network a box without one; else it is
-	// refused.
-	Offline bool
+	// RefuseNetwork refuses a session that asks for a network; else it gets a box without
+	// one, and a warning.
+	RefuseNetwork bool
 	// TimeoutEndsCommand spares the session when a command takes too long.
 	TimeoutEndsCommand bool
 

@@ -74,7 +74,7 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log, SkillsUnlimited: c.SkillsSize == 0,
 		}),
 		Tenant: c.Tenant, Profile: c.Profile, BackendName: c.BackendName,
-		Offline: c.NetworkOn == config.LangbotOffline, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
+		RefuseNetwork: c.NetworkOn == config.LangbotRefuse, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
 		Roots: roots, SkillsDir: c.SkillsDir, SkillsSize: int64(c.SkillsSize), SkillsInodes: c.SkillsInodes,
 		Init: c.Init, Logger: d.log,
 	})
