@@ -36,8 +36,9 @@ type Server struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // what runs in the background
 
-	clearing atomic.Bool // see clearSoon
-	clears   sync.Map    // workspaces that are being cleared
+	hung     atomic.Int64 // actions that were answered for, see inTime
+	clearing atomic.Bool  // see clearSoon
+	clears   sync.Map     // workspaces that are being cleared
 
 	mu       sync.Mutex
 	closed   bool

@@ -70,6 +70,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		e.Started(p)
 	}
 	res, err := p.Wait()
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
 }
 
