@@ -106,7 +106,8 @@ var routes = []route{
 		status: http.StatusSwitchingProtocols, handler: (*call).relay},
 	{method: "GET", path: processPath + "/logs", name: "logs", summary: "Output of a managed process as plain bytes", role: Viewer,
 		query: []param{{"stream", "string", "stdout (the default) or stderr.", false}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false},
-			{"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
+			{"tail", "integer", "Only that many of the last lines.", false}, {"since", "string", "Only what came since: a duration before now, or a time of RFC 3339.", false},
+			{"timestamps", "boolean", "Put the time at which it came in front of each line.", false}, {"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
 		status: http.StatusOK, replyType: octets, handler: (*call).logs},
 
 	{method: "GET", path: filesPath, name: "list-files", summary: "The entries of a directory in the box", role: Viewer,
@@ -123,4 +124,6 @@ var routes = []route{
 		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false}}, status: http.StatusNoContent, handler: (*call).removeFile},
 	{method: "POST", path: filesPath + "/mkdir", name: "mkdir", summary: "Make a directory in the box", role: Operator,
 		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, handler: (*call).mkdir},
+	{method: "PUT", path: filesPath + "/symlink", name: "make-symlink", summary: "Make a symlink in the box, in place of a file or symlink that is there", role: Operator,
+		query: []param{pathParam, {"target", "string", "What the symlink points to.", true}}, status: http.StatusNoContent, handler: (*call).symlink},
 }

@@ -88,6 +88,7 @@ func TestAttest(t *testing.T) {
 
 // Without storage the rest is measured all the same.
 func TestAttestWithoutStorage(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	not := notV2()
 	for _, name := range []string{attest.HardWorkspaceQuota, attest.HardSkillStorageQuota, attest.InodeQuota} {
@@ -99,6 +100,7 @@ func TestAttestWithoutStorage(t *testing.T) {
 // Skills, or workspaces, in a directory of the host are limited by project quota, where
 // there is one.
 func TestAttestDirectoryOfHost(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	root := dataParent(t)
 	dir := filepath.Join(root, "skills")

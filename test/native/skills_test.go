@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/langbot/transfer"
 	"github.com/boxd/boxd/mounts"
@@ -155,6 +156,7 @@ func TestSkillsFull(t *testing.T) {
 // TestSkillsOfBox: a box works in a skill that the daemon keeps. What either makes is the
 // other's to change and to delete, whatever modes the box gave it.
 func TestSkillsOfBox(t *testing.T) {
+	testutil.Long(t)
 	for _, uid := range []int{0, 1000} {
 		s := startStorage(t, 0)
 		store := newSkillStore(t, s, 8*mib, 128)
@@ -182,6 +184,7 @@ func TestSkillsOfBox(t *testing.T) {
 // mount point. It stays the directory that it is, under its name, born when it was: that
 // is what tells whose a name is.
 func TestSkillDirectoryOfBox(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	store := newSkillStore(t, s, 8*mib, 128)
 	store.must("box_create_skill", map[string]any{"skill": map[string]any{"name": "s"}}, `"name":"s"`)
