@@ -73,6 +73,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	res = overDisk(res, context.Cause(ctx))
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
 }
 

@@ -32,6 +32,11 @@ func (p *Process) finish(res engine.Result, release func()) {
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
 	switch {
+	case s.removing: // which took its box away: that is no accident
+		end.State = ProcessStopped
+		if res.Verdict == engine.BoxLost {
+			res.Verdict = engine.Canceled
+		}
 	case res.Verdict == engine.BoxLost:
 		end.State = ProcessFailed
 	case p.stopped:

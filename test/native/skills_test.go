@@ -25,6 +25,7 @@ import (
 // skillStore is a store of skills in a volume.
 type skillStore struct {
 	*skills.Store
+	root  skills.Root
 	t     testing.TB
 	files *transfer.Set
 }
@@ -36,12 +37,12 @@ func newSkillStore(t testing.TB, s *storage, size, inodes int64) *skillStore {
 	}
 	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
 	t.Cleanup(files.Close)
-	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{
-		Path: func(string) string { return "/srv/skills" },
-		Open: func(ctx context.Context, _ string, _ bool) (*os.File, error) {
+	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+		Namespace: "ns", Path: "/srv/skills",
+		Open: func(ctx context.Context, _ bool) (*os.File, error) {
 			return s.OpenDirectory(ctx, engine.Directory{Volume: "skills", Path: "/"})
 		},
-	})}
+	}}
 }
 
 func (s *skillStore) do(action string, data map[string]any) (string, error) {
@@ -49,7 +50,7 @@ func (s *skillStore) do(action string, data map[string]any) (string, error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	answer, err := s.Do(s.t.Context(), "ns", action, raw, s.files)
+	answer, err := s.Do(s.t.Context(), s.root, action, raw, s.files)
 	if err != nil {
 		return "", err
 	}
