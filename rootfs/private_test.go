@@ -36,7 +36,7 @@ func privateHost(t *testing.T, dir string) *Host {
 	if out, err := exec.Command("sh", "-ec", private, "sh", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	h, err := openHost(filepath.Join(dir, "host"), root)
+	h, err := buildHost(filepath.Join(dir, "host"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func TestHostWithSubmounts(t *testing.T) {
 	if err := os.WriteFile(local+"/x", []byte("submount\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h, err := openHost(filepath.Join(dir, "host"), root)
+	h, err := buildHost(filepath.Join(dir, "host"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,6 +113,12 @@ func TestOpenFiles(t *testing.T) {
 	}
 }
 
+// TestOpenFilesDefault: a program that asks for more open files than the usual 1,024 gets them.
+func TestOpenFilesDefault(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	wantOutput(t, b, "ulimit -Sn; ulimit -Hn; ulimit -Sn 4096 && ulimit -Sn; ulimit -n 4097 2>/dev/null || echo refused", "1024\n4096\n4096\nrefused\n")
+}
+
 // TestOutputLimit floods each stream.
 func TestOutputLimit(t *testing.T) {
 	b := newBox(t, engine.Spec{})
