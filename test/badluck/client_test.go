@@ -179,7 +179,7 @@ func TestNeverReads(t *testing.T) {
 		}
 		defer r.Close()
 	}
-	bytes := "1000000000" // while the others flood
+	bytes := "1000000000"                                   // while the others flood
 	if testing.Short() || os.Getenv("BOXD_TEST_VM") != "" { // an emulated processor
 		bytes = "50000000"
 	}
