@@ -77,7 +77,7 @@ func sessionOf(v *session.View) apitypes.Session {
 		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
 		WorkspaceBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
 		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
-		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced,
+		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced, Warnings: r.Warnings,
 	}
 	for _, m := range spec.Mounts {
 		// Where boxd keeps its own workspaces is nobody's business.

@@ -110,7 +110,8 @@ var routes = []route{
 		status: http.StatusSwitchingProtocols, fails: []string{apitypes.CodeRelayRequest, apitypes.CodeWriterTaken, apitypes.CodeOutputGone, apitypes.CodeNoOffset}, handler: (*call).relay},
 	{method: "GET", path: processPath + "/logs", name: "logs", summary: "Output of a managed process as plain bytes", role: Viewer,
 		query: []param{{"stream", "string", "stdout (the default) or stderr.", false, []string{"stdout", "stderr"}}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false, nil},
-			{"follow", "boolean", "Go on until the process has ended.", false, nil}, limitParam},
+			{"tail", "integer", "Only that many of the last lines.", false, nil}, {"since", "string", "Only what came since: a duration before now, or a time of RFC 3339.", false, nil},
+			{"timestamps", "boolean", "Put the time at which it came in front of each line.", false, nil}, {"follow", "boolean", "Go on until the process has ended.", false, nil}, limitParam},
 		status: http.StatusOK, replyType: octets, fails: []string{apitypes.CodeOutputGone, apitypes.CodeNoOffset, apitypes.CodeNoStream}, handler: (*call).logs},
 
 	{method: "GET", path: filesPath, name: "list-files", summary: "The entries of a directory in the box", role: Viewer,
@@ -127,4 +128,6 @@ var routes = []route{
 		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).removeFile},
 	{method: "POST", path: filesPath + "/mkdir", name: "mkdir", summary: "Make a directory in the box", role: Operator,
 		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).mkdir},
+	{method: "PUT", path: filesPath + "/symlink", name: "make-symlink", summary: "Make a symlink in the box, in place of a file or symlink that is there", role: Operator,
+		query: []param{pathParam, {"target", "string", "What the symlink points to.", true, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).symlink},
 }

@@ -32,7 +32,8 @@ type Command struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// TTY gives the command a pseudoterminal: Stdin and Stdout are its two
-	// directions, Stderr must be nil.
+	// directions, Stderr must be nil. At the end of Stdin, which nil has at once, the
+	// terminal's end-of-file character is typed, for as long as the command reads.
 	TTY *WindowSize
 	// Timeout ends the command: SIGTERM to its whole tree, Grace, then
 	// everything is killed. 0 is none.

@@ -46,6 +46,8 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	defer run.release()
 	ctx, stop := u.s.context(ctx)
 	defer stop()
+	ctx, ended := u.s.working(ctx)
+	defer ended()
 	if err := u.unrecorded(); err != nil { // meanwhile
 		return ExecResult{}, m.fail(c, key, "exec", err)
 	}
@@ -70,6 +72,10 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		e.Started(p)
 	}
 	res, err := p.Wait()
+	res = overDisk(res, context.Cause(ctx))
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
 }
 

@@ -59,6 +59,9 @@ not apply, is left out.`,
 func (a *App) run(f *runFlags, args []string) error {
 	out := a.newOutput(f)
 	r, err := a.request(f, args)
+	if err == nil && f.tty && f.interactive && asTerminal(a.Stdin) == nil {
+		err = &engine.FieldError{Field: "--tty", Value: "with --interactive", Rule: "stdin is not a terminal: leave out -t, or run it at a terminal"}
+	}
 	if err != nil {
 		return out.failed(statusOf(err), err)
 	}

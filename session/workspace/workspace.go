@@ -65,6 +65,9 @@ func (s *Store) Close() error { return errors.Join(s.trash.Close(), s.root.Close
 // Root is the absolute path of the store.
 func (s *Store) Root() string { return s.path }
 
+// Space is that of the file system of the store.
+func (s *Store) Space() (unix.Statfs_t, error) { return linux.Fstatfs(s.root) }
+
 // Path is where the workspace id of tenant is, or would be. Different pairs have
 // different paths.
 func (s *Store) Path(tenant, id string) string {
