@@ -271,6 +271,12 @@ func requestsIn(s oddState, id string) (list []apiRequest) {
 		}
 	}
 	add("write-file", "again", "PUT", session+"/files/content?path="+s.path, content)
+	add("make-symlink", "plain", "PUT", session+"/files/symlink?target=f&path="+s.path, "")
+	for _, query := range []string{"target=&path=link", "target=%00&path=link", "target=" + strings.Repeat("x/", 3000) + "&path=link", "target=f&path=/usr/x", "target=f&path=.", "target=f&path=no/link"} {
+		if s.wrong {
+			add("make-symlink", query, "PUT", session+"/files/symlink?"+query, "")
+		}
+	}
 	for _, path := range []string{"/usr/x", "/proc/x", "/", ".", long, "a/b/c"} {
 		if !s.wrong {
 			break
