@@ -45,12 +45,7 @@ stream if the path in the session is a directory.`,
   boxd cp src/. lab:/workspace/app
   tar c src | boxd cp - lab:
   boxd cp lab:log - | tail`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usageError(cmd, fmt.Sprintf("cp takes SOURCE and DESTINATION, not %d arguments", len(args)))
-			}
-			return nil
-		},
+		Args: exactly("SOURCE", "DESTINATION"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			if err := checkPlaces(from, to); err != nil {

@@ -371,7 +371,7 @@ func TestCopySkips(t *testing.T) {
 
 func TestCopyUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "SOURCE and DESTINATION, not 1", "s:a b c": "not 3",
+		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
 		"a/b:c d": "neither", "a@/b:c d": "neither",
 	} {
 		v := newInvocation(t)

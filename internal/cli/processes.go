@@ -18,7 +18,7 @@ func (a *App) newPs() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ps [SESSION] [flags]",
 		Short: "List managed processes, of one session or of all",
-		Args:  cobra.MaximumNArgs(1),
+		Args:  exactly("[SESSION]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				list, err := processes(ctx, c, args)
