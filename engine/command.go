@@ -89,6 +89,15 @@ type Result struct {
 	Receipt Receipt
 }
 
+// Exit is the exit status if the command exited by itself, else nil: the form in which
+// everything that leaves boxd as JSON has it.
+func (r Result) Exit() *int {
+	if r.ExitCode < 0 {
+		return nil
+	}
+	return &r.ExitCode
+}
+
 // Status is the exit status as a shell reports it: the command's own, 128+n
 // after signal n, 124 after a timeout, 137 for a box that was lost and for output
 // beyond the limit, whether or not the command ended before it was killed.

@@ -35,6 +35,8 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrNotRegular: a FIFO, socket, device or directory in place of a file.
 	ErrNotRegular = errors.New("not a regular file")
+	// ErrRefused: the kernel refused the operation in the box; the error has its errno.
+	ErrRefused = errors.New("refused in the box")
 	// ErrTimeout: the operation did not end in time.
 	ErrTimeout = errors.New("timed out")
 	// ErrProtocol: the answer was not one. Something in the box disturbed it.

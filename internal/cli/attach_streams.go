@@ -27,7 +27,7 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 	var term *terminal
 	if conn.Hello().TTY {
 		term = a.openTerminal()
-		if !f.observe {
+		if !f.observe && !f.noStdin {
 			if err := term.makeRaw(); err != nil {
 				return err
 			}

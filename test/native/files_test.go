@@ -63,6 +63,7 @@ func wantError(t testing.TB, name string, err, what error) {
 
 // TestFiles: every operation, as root of the box and as another user.
 func TestFiles(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		t.Run(fmt.Sprint(user.UID), func(t *testing.T) {
@@ -133,6 +134,7 @@ func TestFiles(t *testing.T) {
 
 // TestFilesRefused: every error that a path can give.
 func TestFilesRefused(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	ctx := t.Context()
 	wantOutput(t, b, "cd /tmp && mkdir dir shut && touch file && mkfifo fifo && ln -s loop loop && chmod 0 shut && ln -s /dev/zero zero && "+
@@ -218,6 +220,7 @@ func TestFilesRefused(t *testing.T) {
 
 // TestFilesNames: any bytes but "/" and NUL.
 func TestFilesNames(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	ctx := t.Context()
 	if err := files.Mkdir(ctx, b, asUser, "names", files.MkdirOptions{}); err != nil {
@@ -283,6 +286,7 @@ func TestFilesLarge(t *testing.T) {
 
 // TestFilesAllOrNothing: content that is too long, or fails, changes nothing.
 func TestFilesAllOrNothing(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	boom := errors.New("boom")
 	for name, how := range map[string]files.WriteOptions{"replace": {MaxBytes: 100_000}, "append": {MaxBytes: 100_000, Append: true}} {

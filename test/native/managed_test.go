@@ -170,6 +170,7 @@ func TestManagedEndings(t *testing.T) {
 // What is written in the end is delivered, and the end is not held up by those who
 // hold the pipes without having anything to say.
 func TestManagedBackground(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", `(sleep 1000; echo never) & (while :; do echo noise; done) >&2 & echo last; exit 4`))
 	began := time.Now()
@@ -458,6 +459,7 @@ func TestManagedTerminalAtItsEnd(t *testing.T) {
 
 // All of a terminal's last words are there.
 func TestManagedTerminalEnd(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	for i := range 20 {
 		m := managedShell(fmt.Sprint("p", i), "seq 1 3000; echo the end")

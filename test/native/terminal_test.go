@@ -25,6 +25,7 @@ func openTerminal(t *testing.T, b engine.Box, c engine.Command) (engine.Process,
 }
 
 func TestTerminal(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{User: u})
@@ -59,6 +60,7 @@ func TestTerminalAtItsEnd(t *testing.T) {
 // TestTerminalLimit: a box that holds all of its terminals is told so when a command
 // with one is started, and other commands go on.
 func TestTerminalLimit(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	out := newScreen()
 	c := python(`
