@@ -34,7 +34,7 @@ box, runs a command in it and removes it. Each line of the report is
 and says what to do about it.
 
 Exit status: 0 if a box could be built and a command ran in it, else 1.`,
-		Args: cobra.NoArgs,
+		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.doctor(asJSON, initPath, stateDir) },
 
 		DisableFlagsInUseLine: true,

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
@@ -100,11 +103,39 @@ func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
 	c, err := load()
 	if err != nil {
-		return err
+		return a.nameOrigin(cmd, err)
 	}
 	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
-	return a.Serve(o)
+	return a.nameOrigin(cmd, a.Serve(o))
+}
+
+// serveFlagOf are the flags of the keys that have one of another name.
+var serveFlagOf = map[string]string{
+	"socket.path": "socket", "socket.group": "socket-group", "langbot.listen": "langbot-listen", "init_path": "init", "log.format": "log-format", "log.level": "log-level",
+	"state_dir": "state-dir", "runtime_dir": "runtime-dir", "tokens_file": "tokens-file", "allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user",
+}
+
+// nameOrigin names the flag or the variable that a refused setting comes from. One of
+// the configuration file keeps the name that it has there.
+func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
+	bad, ok := errors.AsType[*engine.FieldError](err)
+	if !ok || err.Error() != bad.Error() { // there is more to say
+		return err
+	}
+	key, _, _ := strings.Cut(bad.Field, "[")
+	named := *bad
+	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
+	variable := config.Variable(key)
+	switch {
+	case flag != nil && flag.Changed:
+		named.Field = "--" + flag.Name
+	case variable != "" && a.env("", variable) != "":
+		named.Field = "environment: " + variable
+	default:
+		return err
+	}
+	return &named
 }
 
 // loadConfig puts the flags on top of environment and file, and checks all of it.

@@ -22,7 +22,7 @@ const maxSocketPath = 107
 // with mode. A socket that nobody listens on any more is replaced.
 func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, error) {
 	if len(path) > maxSocketPath {
-		return nil, &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
+		return nil, &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
@@ -78,14 +78,14 @@ func removeStale(path string) error {
 		return fmt.Errorf("socket: %w", err)
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
+		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close()
 	}
 	if err == nil || !isGone(err) {
-		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
+		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("stale socket: %w", err)
