@@ -56,6 +56,7 @@ func TestTerminalEndWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer in.abandon()
 	c, p := newTestClient(t)
 	if !in.end(c, 0) {
 		t.Error("the end of the input breaks a rule")

@@ -73,6 +73,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	res = overDisk(res, context.Cause(ctx))
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
 }
 
@@ -239,7 +242,7 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 	if m.options.Observe != nil {
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
-	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
+	details := endDetails(res)
 	m.tell(s.event(EventExecEnded, c, u.box.ID(), details))
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
 	r.release()                                                                                                             // it does not run any more

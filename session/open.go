@@ -44,6 +44,15 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 		return nil, err
 	}
 	undo.Push(spaces.Close)
+	if o.Storage != nil {
+		spaces.Reclaim = func(ctx context.Context, path string) error {
+			f, err := o.Storage.OpenDirectory(ctx, engine.Directory{Path: path, Within: spaces.Root(), Reclaim: true})
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+	}
 	st, got, err := openStore(o.DB)
 	if err != nil {
 		return nil, err

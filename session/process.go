@@ -45,11 +45,7 @@ func (p *Process) View() ProcessView {
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0
-		v.Signal, v.Verdict, v.Limit = r.Result.Signal, r.Result.Verdict, r.Result.Limit
-		if r.Result.ExitCode >= 0 {
-			code := r.Result.ExitCode
-			v.ExitCode = &code
-		}
+		v.ExitCode, v.Signal, v.Verdict, v.Limit = r.Result.Exit(), r.Result.Signal, r.Result.Verdict, r.Result.Limit
 	}
 	return v
 }

@@ -85,10 +85,14 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 	return append(begin, func() { p.watch(p.release) })
 }
 
-// vanish marks a process whose box is gone as failed: how it ended nobody knows.
+// vanish marks a process whose box is gone: as stopped if the session is being removed,
+// else as failed, because nobody knows how it ended.
 func (p *Process) vanish() change {
 	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
 	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+	if p.s.removing {
+		p.record.State, p.record.Result.Verdict = ProcessStopped, engine.Canceled
+	}
 	p.release()
 	close(p.up)
 	close(p.done)

@@ -316,7 +316,7 @@ func TestPeerThatNeverReads(t *testing.T) {
 func TestTakeOverOfStuck(t *testing.T) {
 	p := newProc(1 << 20)
 	s := serve(t, p, func(o *times) { o.stall, o.ping = time.Hour, time.Hour }) // nothing else ends it
-	s.dial() // never reads
+	s.dial()                                                                    // never reads
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -453,7 +453,7 @@ func TestCloseIsBounded(t *testing.T) {
 	p := newProc(1 << 20)
 	p.in.allow = 0
 	s := serve(t, p, func(o *times) { o.stall, o.ping = time.Hour, time.Hour }) // nothing else ends it
-	c := s.dial() // neither reads nor answers
+	c := s.dial()                                                               // neither reads nor answers
 	for range 20 {
 		c.send(strings.Repeat("x", 100<<10))
 	}

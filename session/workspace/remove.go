@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -113,7 +114,13 @@ func (s *Store) empty(ctx context.Context, name string) error {
 	var errs []error
 	for len(work) > 0 {
 		r := removal{ctx: ctx, store: s}
-		if err := r.remove(s.trash, work[0], 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := r.remove(s.trash, work[0], 0)
+		if errors.Is(err, fs.ErrPermission) && s.Reclaim != nil {
+			if err = s.Reclaim(ctx, filepath.Join(s.path, trashName)); err == nil {
+				err = r.remove(s.trash, work[0], 0)
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("emptying the trash: %w", err))
 		}
 		work = append(work[1:], r.moved...)

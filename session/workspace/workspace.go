@@ -6,6 +6,7 @@
 package workspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,9 @@ const mode = 0o700
 type Store struct {
 	path        string
 	root, trash *os.File
+	// Reclaim makes everything below a directory of the store belong to its owner, after
+	// other users of boxes wrote there; nil: nobody can. It is set before the first use.
+	Reclaim func(ctx context.Context, path string) error
 }
 
 // Open opens the store at path, and makes it if it is missing.
