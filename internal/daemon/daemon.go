@@ -51,10 +51,12 @@ type daemon struct {
 	account account
 	dirs    dirs
 
-	lock    *os.File
-	auth    api.Auth
-	doors   []door
-	service *native.Service
+	lock  *os.File
+	auth  api.Auth
+	doors []door
+	// warnings are what status says beside whether boxd can serve.
+	warnings []string
+	service  *native.Service
 	// ownLauncher: this daemon started the launcher service, or found one that an
 	// earlier daemon had started.
 	ownLauncher bool
@@ -121,7 +123,10 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	if err != nil {
 		d.log.Warn("limit of open files", "error", err)
 	}
-	d.log.Debug("limit of open files", "files", files)
+	if w := filesWarning(files, filesNeeded(d.Config)); w != "" && err == nil {
+		d.log.Warn(w)
+		d.warnings = append(d.warnings, w)
+	}
 	if !d.root {
 		return nil
 	}
