@@ -3,6 +3,7 @@ package rootfs
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,12 +51,17 @@ type builder struct {
 	root *Root
 	top  *os.File // root of the tmpfs, writable
 	box  *os.File // the box's root as the box gets it
-	kept uint32   // as that of a filler
+	// devices is the root of the box's /dev.
+	devices *os.File
+	etc     *os.File // id-mapped /etc of a writable root, until it is mounted
+	kept    uint32   // as that of a filler
 }
 
 func (b *builder) close() {
 	b.top.Close() // a nil file is fine
 	b.box.Close()
+	b.etc.Close()
+	b.devices.Close()
 }
 
 // skeleton makes the tmpfs with all directories, links and generated files.
@@ -76,9 +82,6 @@ func (b *builder) skeleton() (err error) {
 		return f.err
 	}
 	b.root.skeleton = f.top
-	if b.o.Writable {
-		b.root.volumes = append(b.root.volumes, Volume{Path: "/", Size: size, Dir: f.top})
-	}
 	return b.fill(f)
 }
 
@@ -88,7 +91,7 @@ var directories = []struct {
 	path string
 	mode uint32
 }{
-	{"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
+	{"proc", 0o555}, {"sys", 0o555}, {"sys/devices", 0o755}, {"sys/devices/system", 0o755}, {cpuDir, 0o755}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
 	{"home", 0o755}, {HomeDir[1:], 0o755}, {"root", 0o755}, {"workspace", 0o755}, {"opt", 0o755}, {"srv", 0o755},
 	{"mnt", 0o755}, {"media", 0o755}, {"var", 0o755}, {"var/lib", 0o755}, {"var/cache", 0o755}, {"var/log", 0o755},
 }
@@ -105,7 +108,7 @@ func (b *builder) fill(f *filler) error {
 		f.symlink(l.name, l.target)
 	}
 	for _, t := range b.host.trees {
-		if t.name != "etc" {
+		if t.name != "etc" && t.name != cpuDir {
 			f.mkdir(t.name, 0o755)
 		}
 	}
@@ -145,7 +148,7 @@ func (b *builder) system() error {
 	for _, t := range b.host.trees {
 		mount := func() error { return cloneTo(t.root, b.box, t.name, 0) }
 		switch {
-		case !b.o.Writable:
+		case !b.o.Writable, t.name == cpuDir:
 		case t.name == "etc":
 			mount = b.overlayEtc
 		default:
@@ -164,7 +167,10 @@ func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) 
 	if err != nil {
 		return err
 	}
-	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, Dir: m})
+	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, File: m})
+	if name, ok := strings.CutPrefix(path, "dev/"); ok {
+		return attach(m, b.devices, name)
+	}
 	return attach(m, b.box, path)
 }
 

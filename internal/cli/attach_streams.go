@@ -164,13 +164,13 @@ type attachedProcess struct {
 	proxy bool
 }
 
-// Signal passes sig on; SIGHUP, or one that is not for the process, leaves it.
+// Signal passes sig on. SIGHUP, or one that cannot be sent or is not for the process,
+// leaves it.
 func (p *attachedProcess) Signal(sig syscall.Signal) error {
-	if !p.proxy || sig == syscall.SIGHUP {
+	if !p.proxy || sig == syscall.SIGHUP || p.conn.Signal(int(sig)) != nil {
 		p.leave()
-		return nil
 	}
-	return p.conn.Signal(int(sig))
+	return nil
 }
 
 func (p *attachedProcess) Resize(size engine.WindowSize) error {

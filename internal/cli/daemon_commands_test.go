@@ -25,7 +25,7 @@ func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter)
 func TestLists(t *testing.T) {
 	now := time.Now()
 	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
-		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices"}
+		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	d := newFakeDaemon(t, answers(t, map[string]any{
 		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{session}},
@@ -41,7 +41,7 @@ func TestLists(t *testing.T) {
 	}{
 		{"sessions ls", 0, []string{"SESSION", "s1", "running"}},
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
-		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices"}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet"}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
 		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
 		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},

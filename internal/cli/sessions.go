@@ -113,6 +113,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	if s.Unenforced != "" {
 		t.row("not enforced", s.Unenforced)
 	}
+	for _, warning := range s.Warnings {
+		t.row("warning", warning)
+	}
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
 	}
