@@ -27,6 +27,8 @@ type App struct {
 	Examine Examine
 	// Serve runs the daemon until it is stopped.
 	Serve func(options ServeOptions) error
+	// CheckServe finds what would keep Serve from starting.
+	CheckServe func(options ServeOptions) []error
 	// Signals are those sent to this process. Nil: the real ones.
 	Signals <-chan os.Signal
 }

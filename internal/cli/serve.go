@@ -36,7 +36,7 @@ type serveFlags struct {
 	logFormat, logLevel    string
 	allowMountRoots        []string
 	listenUsers            []string
-	stopSessions           bool
+	stopSessions, check    bool
 }
 
 func (a *App) newServe() *cobra.Command {
@@ -54,8 +54,12 @@ that runs already; systemd starts one by boxd-launcher.service.
 
 A --state-dir that is not the default has runtime directory and socket in it, unless
 they are named. SIGTERM and SIGINT stop the daemon; sessions and their processes go
-on, and the next daemon takes them over. SIGHUP reads tokens and log level again.`,
+on, and the next daemon takes them over. SIGHUP reads tokens and log level again.
+
+--check looks for all that would keep it from starting, says it, and ends: with 0 if it
+could start, else 1. A daemon that runs already does not matter, nor is it disturbed.`,
 		Example: `  boxd serve
+  boxd serve --check --config /etc/boxd/new.yaml
   boxd serve --state-dir /srv/boxd --allow-mount-root /srv/jobs
   boxd serve --listen 127.0.0.1:8420 --tokens-file /etc/boxd/tokens
   boxd serve --langbot-listen 127.0.0.1:5410`,
@@ -84,6 +88,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an id of its own where that does not exist)")
 	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
+	fs.BoolVar(&f.check, "check", false, "only say whether it could start: look at the configuration and the host, build a box, start nothing")
 	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
 	fs.StringVar(&f.logLevel, "log-level", "", "`LEVEL` of the log: debug, info, warn or error (default info)")
 	for _, flag := range []string{"config", "socket", "tokens-file", "init"} {
@@ -102,11 +107,17 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
 	c, err := load()
+	if err != nil && f.check {
+		return a.checkServe(ServeOptions{}, a.nameOrigin(cmd, err))
+	}
 	if err != nil {
 		return a.nameOrigin(cmd, err)
 	}
 	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
+	if f.check {
+		return a.checkServe(o, nil)
+	}
 	return a.nameOrigin(cmd, a.Serve(o))
 }
 

@@ -159,10 +159,8 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 		return err
 	}
 	roots := d.Config.MountRoots()
-	for _, root := range roots {
-		if strings.Contains(root, ":") {
-			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
-		}
+	if err := checkRoots(roots); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, launcherPatience)
 	defer cancel()
@@ -177,6 +175,16 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	// It is this process that the launcher serves, also when it is root no longer: not
 	// whoever has its user.
 	return native.AdmitClient(d.dirs.runtime, os.Getpid())
+}
+
+// checkRoots refuses mount roots that the launcher's command line cannot say.
+func checkRoots(roots []string) error {
+	for _, root := range roots {
+		if strings.Contains(root, ":") {
+			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
+		}
+	}
+	return nil
 }
 
 // launcherPatience bounds the wait for a launcher that adopts its boxes first.
