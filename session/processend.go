@@ -49,12 +49,17 @@ func (p *Process) finish(res engine.Result, release func()) {
 		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()
-	p.tell(end) // before there can be another of its id, or of its session's
+	e := p.endEvent(end)
+	s.m.counters.verdict(res.Verdict)
+	_ = s.m.audit(system, s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(res.Verdict), Details: e.Details, Ends: true}) // it has ended
+	release() // a subscriber may start the next one at once
 	s.mu.Lock()
 	p.record = end
 	s.running--
+	s.m.events.publish(e)
 	s.mu.Unlock()
-	release() // whoever waits for the end may start the next one
+	s.m.logEvent(e)
 	close(p.done)
 	s.arm()
 	s.prune(s.m.ctx)
@@ -76,18 +81,24 @@ func (p *Process) recordLater() {
 	})
 }
 
-func (p *Process) tell(end processRecord) {
-	s := p.s
+// endEvent is the event of the end of p.
+func (p *Process) endEvent(end processRecord) Event {
 	kind := EventProcessExited
 	if end.State == ProcessStopped {
 		kind = EventProcessStopped
 	}
-	s.m.counters.verdict(end.Result.Verdict)
 	details := endDetails(*end.Result)
 	details["state"] = end.State
-	s.m.tell(Event{Type: kind, Tenant: s.key.Tenant, Session: s.key.ID, Box: end.Box, Process: p.id, Details: details})
-	_ = s.m.audit(system, s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: details, Ends: true}) // it has ended
+	return Event{Type: kind, Tenant: p.s.key.Tenant, Session: p.s.key.ID, Box: end.Box, Process: p.id, Details: details}
+}
+
+// tell reports the end of a process whose record shows it already.
+func (p *Process) tell(end processRecord) {
+	e := p.endEvent(end)
+	p.s.m.counters.verdict(end.Result.Verdict)
+	p.s.m.tell(e)
+	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(end.Result.Verdict), Details: e.Details, Ends: true})
 }
 
 // prune forgets the ended processes that are more than the session keeps, the oldest
