@@ -116,6 +116,7 @@ func full(t *testing.T, r *Root) (path string, size int64) {
 }
 
 func TestVolumesTellWhenFull(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := testHost(t, dir)
 	for i, c := range []struct{ script, path string }{

@@ -135,6 +135,7 @@ func TestWritableRoot(t *testing.T) {
 
 // TestWritableBudget fills one tree of the root; the size is that of all.
 func TestWritableBudget(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h, _ := writableHost(t, dir)
 	for i, script := range []string{

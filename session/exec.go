@@ -46,6 +46,8 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	defer run.release()
 	ctx, stop := u.s.context(ctx)
 	defer stop()
+	ctx, ended := u.s.working(ctx)
+	defer ended()
 	if err := u.unrecorded(); err != nil { // meanwhile
 		return ExecResult{}, m.fail(c, key, "exec", err)
 	}
@@ -63,14 +65,26 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return m.finish(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
 	}
 	if err != nil {
-		return ExecResult{}, m.fail(c, key, "exec", fmt.Errorf("starting %s: %w", engine.Quote(run.cmd.Args[0]), causeOf(ctx, err)))
+		return ExecResult{}, m.fail(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
 	}
 	m.tell(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
 	if e.Started != nil {
 		e.Started(p)
 	}
 	res, err := p.Wait()
+	res = overDisk(res, context.Cause(ctx))
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
+}
+
+// startError names the program of a command that could not be started, unless err does.
+func startError(program string, err error) error {
+	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) {
+		return err
+	}
+	return fmt.Errorf("starting %s: %w", engine.Quote(program), err)
 }
 
 // unstarted says that a start failed because the box is lost, and that it was not
@@ -236,7 +250,7 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 	if m.options.Observe != nil {
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
-	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
+	details := endDetails(res)
 	m.tell(s.event(EventExecEnded, c, u.box.ID(), details))
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
 	r.release()                                                                                                             // it does not run any more

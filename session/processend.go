@@ -28,9 +28,15 @@ func (p *Process) finish(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
+	res = overDisk(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
 	switch {
+	case s.removing: // which took its box away: that is no accident
+		end.State = ProcessStopped
+		if res.Verdict == engine.BoxLost {
+			res.Verdict = engine.Canceled
+		}
 	case res.Verdict == engine.BoxLost:
 		end.State = ProcessFailed
 	case p.stopped:
@@ -43,12 +49,17 @@ func (p *Process) finish(res engine.Result, release func()) {
 		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()
-	p.tell(end) // before there can be another of its id, or of its session's
+	e := p.endEvent(end)
+	s.m.counters.verdict(res.Verdict)
+	_ = s.m.audit(system, s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(res.Verdict), Details: e.Details, Ends: true}) // it has ended
+	release() // a subscriber may start the next one at once
 	s.mu.Lock()
 	p.record = end
 	s.running--
+	s.m.events.publish(e)
 	s.mu.Unlock()
-	release() // whoever waits for the end may start the next one
+	s.m.logEvent(e)
 	close(p.done)
 	s.arm()
 	s.prune(s.m.ctx)
@@ -70,17 +81,24 @@ func (p *Process) recordLater() {
 	})
 }
 
-func (p *Process) tell(end processRecord) {
-	s := p.s
+// endEvent is the event of the end of p.
+func (p *Process) endEvent(end processRecord) Event {
 	kind := EventProcessExited
 	if end.State == ProcessStopped {
 		kind = EventProcessStopped
 	}
-	s.m.counters.verdict(end.Result.Verdict)
-	details := map[string]any{"state": end.State, "verdict": end.Result.Verdict, "exit_code": end.Result.ExitCode}
-	s.m.tell(Event{Type: kind, Tenant: s.key.Tenant, Session: s.key.ID, Box: end.Box, Process: p.id, Details: details})
-	_ = s.m.audit(system, s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: details}) // it has ended
+	details := endDetails(*end.Result)
+	details["state"] = end.State
+	return Event{Type: kind, Tenant: p.s.key.Tenant, Session: p.s.key.ID, Box: end.Box, Process: p.id, Details: details}
+}
+
+// tell reports the end of a process whose record shows it already.
+func (p *Process) tell(end processRecord) {
+	e := p.endEvent(end)
+	p.s.m.counters.verdict(end.Result.Verdict)
+	p.s.m.tell(e)
+	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(end.Result.Verdict), Details: e.Details, Ends: true})
 }
 
 // prune forgets the ended processes that are more than the session keeps, the oldest

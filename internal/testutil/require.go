@@ -57,6 +57,20 @@ func RequireProgram(t testing.TB, name string) string {
 	return ""
 }
 
+// RequireFile ends the test if there is no file at path, which "make setup" installs. With
+// BOXD_TEST_REQUIRE=1 that is a failure.
+func RequireFile(t testing.TB, path string) {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err == nil {
+		return
+	}
+	if required() {
+		t.Fatalf("%v: run make setup", err)
+	}
+	t.Skip(err)
+}
+
 // Long marks a test that takes more than a few seconds, or minutes in an emulated
 // machine, for what no kernel makes a difference to. It is left out with -short, which is
 // how "make test" uses the virtual machine; no other target does.
@@ -77,7 +91,7 @@ func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 // programs are those that every test machine has: see .ci/setup.
 var programs = map[string]bool{
 	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
-	"mount": true, "ip": true,
+	"mount": true, "ip": true, "unshare": true, "setpriv": true,
 	"file": true, "man": true, "gpg": true, "gpg-agent": true,
 	"ssh": true, "scp": true, "ssh-agent": true, "ssh-add": true, "ssh-keygen": true, "dropbear": true, "dropbearkey": true,
 	"dig": true, "getent": true, "musl-gcc": true, "node": true, "java": true, "javac": true,

@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestDiskLimits fills everything that a box can write to.
 func TestDiskLimits(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	ro := engine.Spec{TmpSize: 4 * mib}
 	rw := engine.Spec{TmpSize: 4 * mib, UpperSize: 8 * mib, WritableRoot: true}

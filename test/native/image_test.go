@@ -12,6 +12,7 @@ import (
 
 // TestReadOnlyRoot tries to write everywhere but where a box may.
 func TestReadOnlyRoot(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{User: u})
@@ -28,6 +29,7 @@ func TestReadOnlyRoot(t *testing.T) {
 
 // TestPlaces: what programs take for granted.
 func TestPlaces(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}, {UID: 4711, GID: 4711}} {
 		b := create(t, e, engine.Spec{User: u, Hostname: "name-1.example"})
