@@ -33,7 +33,7 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.reach, b.devpts, b.volumes} {
+	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.visible, b.reach, b.devpts, b.volumes} {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -64,7 +64,7 @@ func (b *builder) skeleton() (err error) {
 	if b.o.Writable {
 		size = b.o.UpperSize
 	}
-	b.top, err = mountTop(b.root.dir, b.undo, sized(size, devInodes, "0711", 0, 0)...)
+	b.top, err = mountTop(b.root.dir, b.undo, sized(size+b.host.figures.size(), devInodes, "0711", 0, 0)...)
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type Host struct {
 	links []link
 	// reachable: processes that did not build a root go on with it, see OpenLive.
 	reachable bool
+	figures   *hostFigures
 }
 
 // tree is a mount of the template that every box gets a clone of.
@@ -64,6 +65,9 @@ func buildHost(dir, root string, reachable bool) (host *Host, err error) {
 	}
 	defer top.Close()
 	h := &Host{dir: dir, reachable: reachable}
+	if h.figures, err = openHostFigures(); err != nil {
+		return nil, wrap(err)
+	}
 	undo.Push(h.closeTrees)
 	for _, fill := range []func(top *os.File, root string) error{h.addSystem, h.addEtc} {
 		if err := fill(top, root); err != nil {

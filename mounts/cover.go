@@ -1,0 +1,36 @@
+package mounts
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/boxd/boxd/internal/linux"
+)
+
+// Cover is a detached mount of a file, for a path of the box that is a file as well.
+type Cover struct {
+	Tree   *os.File // its owner closes it
+	Target string
+}
+
+// CoverFiles attaches covers in a box in which no command runs yet. Unlike the mounts of
+// [Attach] they may cover files of /proc, and are never detached.
+func CoverFiles(ns NS, covers []Cover) error {
+	return ns.enter(func() error {
+		for _, c := range covers {
+			point, err := ns.openTarget(c.Target)
+			if err != nil {
+				return err
+			}
+			err = linux.MoveMount(c.Tree, point, "", 0)
+			point.Close()
+			if err == nil {
+				err = ns.confirm(c.Tree, c.Target)
+			}
+			if err != nil {
+				return fmt.Errorf("covering %q: %w", c.Target, err)
+			}
+		}
+		return nil
+	})
+}
