@@ -7,15 +7,15 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Cover is a detached mount of a file, for a path of the box that is a file as well.
+// Cover is a detached mount for a path of the box, a file or a directory as the path is.
 type Cover struct {
 	Tree   *os.File // its owner closes it
 	Target string
 }
 
-// CoverFiles attaches covers in a box in which no command runs yet. Unlike the mounts of
-// [Attach] they may cover files of /proc, and are never detached.
-func CoverFiles(ns NS, covers []Cover) error {
+// CoverAll attaches covers in a box in which no command runs yet. Unlike the mounts of
+// [Attach] they may lie in /proc and /sys, and are never detached.
+func CoverAll(ns NS, covers []Cover) error {
 	return ns.enter(func() error {
 		for _, c := range covers {
 			point, err := ns.openTarget(c.Target)

@@ -64,7 +64,8 @@ func (b *builder) skeleton() (err error) {
 	if b.o.Writable {
 		size = b.o.UpperSize
 	}
-	b.top, err = mountTop(b.root.dir, b.undo, sized(size+b.host.figures.size(), devInodes, "0711", 0, 0)...)
+	bytes, inodes := b.host.figures.size()
+	b.top, err = mountTop(b.root.dir, b.undo, sized(size+bytes, devInodes+inodes, "0711", 0, 0)...)
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ var directories = []struct {
 	path string
 	mode uint32
 }{
-	{"proc", 0o555}, {"sys", 0o555}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
+	{"proc", 0o555}, {"sys", 0o555}, {"sys/devices", 0o555}, {"sys/devices/system", 0o555}, {processorsTarget, 0o555}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
 	{"home", 0o755}, {HomeDir[1:], 0o755}, {"root", 0o755}, {"workspace", 0o755}, {"opt", 0o755}, {"srv", 0o755},
 	{"mnt", 0o755}, {"media", 0o755}, {"var", 0o755}, {"var/lib", 0o755}, {"var/cache", 0o755}, {"var/log", 0o755},
 }

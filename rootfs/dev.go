@@ -21,7 +21,7 @@ var devLinks = []link{
 	{"ptmx", "pts/ptmx"},
 }
 
-// devInodes is how many inodes /dev and visibleDir take of the box's tmpfs, with room for more.
+// devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
 const devInodes = 32
 
 // dev makes the box's /dev: a read-only mount, which does not keep anyone from writing

@@ -24,7 +24,7 @@ import (
 // seconds old.
 const visibleDir = "visible"
 
-// visibleFiles are the files in it, by the names that they cover in /proc.
+// visibleFiles are files in it, by the names that they cover in /proc.
 var visibleFiles = []string{"meminfo", "cpuinfo", "stat"}
 
 // hostFigures is what Figures are compared with. It is safe for concurrent use.
@@ -58,6 +58,14 @@ func (h *hostFigures) memoryNow() (hostMemory, error) {
 	return h.memory, nil
 }
 
+// within returns f with the processors that the host has, if it says more or nothing.
+func (h *hostFigures) within(f Figures) Figures {
+	if n := max(len(h.processors.ends), 1); f.Processors <= 0 || f.Processors > n {
+		f.Processors = n
+	}
+	return f
+}
+
 // texts are the contents of visibleFiles.
 func (h *hostFigures) texts(f Figures) ([][]byte, error) {
 	memory, err := h.memoryNow()
@@ -68,22 +76,21 @@ func (h *hostFigures) texts(f Figures) ([][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n := max(len(h.processors.ends), 1); f.Processors <= 0 || f.Processors > n {
-		f.Processors = n
-	}
 	return [][]byte{f.meminfo(memory), h.processors.first(f.Processors), f.stat(time.Now(), up)}, nil
 }
 
-// size is how many bytes the files take at most.
-func (h *hostFigures) size() int64 {
+// size is how many bytes and inodes the files take at most.
+func (h *hostFigures) size() (bytes, inodes int64) {
 	const statLine = 128
-	page := int64(os.Getpagesize())
-	return 4*page + int64(len(h.processors.text)) + int64(len(h.processors.ends))*statLine
+	n := len(h.processors.ends)
+	pages := 4 + processorPages(n)
+	return pages*int64(os.Getpagesize()) + int64(len(h.processors.text)+n*statLine), 8 + processorInodes(n)
 }
 
 // visible makes the files, and the mounts of them that [Root.Cover] attaches.
 func (b *builder) visible() error {
-	texts, err := b.host.figures.texts(b.o.Figures)
+	figures := b.host.figures.within(b.o.Figures)
+	texts, err := b.host.figures.texts(figures)
 	if err != nil {
 		return err
 	}
@@ -97,15 +104,23 @@ func (b *builder) visible() error {
 	for i, name := range visibleFiles {
 		f.write(name, 0o444, texts[i])
 	}
+	f.mkdir(processorsDir, 0o755)
 	if f.err != nil {
 		return f.err
 	}
-	for _, name := range visibleFiles {
+	if err := showProcessors(f.top, figures.Processors); err != nil {
+		return err
+	}
+	for _, name := range append([]string{processorsDir}, visibleFiles...) {
+		target := "/proc/" + name
+		if name == processorsDir {
+			target = "/" + processorsTarget
+		}
 		tree, err := linux.OpenTree(f.top, name, unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
 		if err != nil {
 			return err
 		}
-		b.root.covers = append(b.root.covers, mounts.Cover{Tree: tree, Target: "/proc/" + name})
+		b.root.covers = append(b.root.covers, mounts.Cover{Tree: tree, Target: target})
 		if err := linux.MountSetattr(tree, false, unix.MountAttr{Attr_set: attrReadOnly | unix.MOUNT_ATTR_NOEXEC}); err != nil {
 			return err
 		}
@@ -115,7 +130,7 @@ func (b *builder) visible() error {
 
 // Cover shows the box its limits, those of Options at first. ns is the box's, in which /proc is
 // mounted and no command runs yet.
-func (r *Root) Cover(ns mounts.NS) error { return mounts.CoverFiles(ns, r.covers) }
+func (r *Root) Cover(ns mounts.NS) error { return mounts.CoverAll(ns, r.covers) }
 
 // Visible is the directory of the files that show the box its limits, for [Host.Show]. It
 // belongs to r.
@@ -136,8 +151,10 @@ func (l *Live) Visible() (*os.File, error) {
 // A reader can get the beginning of the new text with the end of the old one. So each figure of memory keeps
 // its place, and processors are added and taken away at the end.
 func (h *Host) Show(dir *os.File, f Figures) error {
+	f = h.figures.within(f)
 	texts, err := h.figures.texts(f)
 	if err == nil {
+		err = showProcessors(dir, f.Processors)
 		for i, name := range visibleFiles {
 			err = errors.Join(err, linux.RewriteAt(dir, name, texts[i]))
 		}

@@ -27,10 +27,15 @@ func (v visible) limits() engine.Limits {
 
 // files is the output of filesScript.
 func (v visible) files() string {
-	return fmt.Sprintf("%d %d %d %d\n", v.mib<<10, v.processors, v.processors, 0)
+	online := "0"
+	if v.processors > 1 {
+		online = fmt.Sprintf("0-%d", v.processors-1)
+	}
+	return fmt.Sprintf("%d %d %d %d %s %s %s %d\n", v.mib<<10, v.processors, v.processors, 0, online, online, online, v.processors)
 }
 
-const filesScript = `echo $(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo) $(grep -c ^processor /proc/cpuinfo) $(grep -c '^cpu[0-9]' /proc/stat) $(sed -n 's/^SwapTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo)`
+const filesScript = `echo $(sed -n 's/^MemTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo) $(grep -c ^processor /proc/cpuinfo) $(grep -c '^cpu[0-9]' /proc/stat) $(sed -n 's/^SwapTotal: *\([0-9]*\) kB$/\1/p' /proc/meminfo) \
+$(cd /sys/devices/system/cpu; cat online possible present; ls -d cpu[0-9]* | wc -l)`
 
 // few and all processors of this host; on one with a single processor they are the same.
 var few, all = visible{512, 1}, visible{768, runtime.NumCPU()}
@@ -52,6 +57,9 @@ func TestVisibleLimits(t *testing.T) {
 			}
 			return fmt.Sprintf("%d\n%d %d\n", v.processors, v.processors, v.processors)
 		}},
+		{"getconf", "getconf _NPROCESSORS_ONLN; getconf _NPROCESSORS_CONF", func(v visible) string { return fmt.Sprintf("%[1]d\n%[1]d\n", v.processors) }},
+		{"lscpu", `LC_ALL=C lscpu | awk -F: '/^(CPU.s.|Thread.s. per core|Core.s. per socket|Socket.s.):/ {print $2 + 0}'`,
+			func(v visible) string { return fmt.Sprintf("%[1]d\n1\n%[1]d\n1\n", v.processors) }},
 		{"node", `node -e 'const os = require("os"); console.log(os.cpus().length, os.totalmem() / 2 ** 20, process.availableMemory() <= os.totalmem())'`,
 			func(v visible) string { return fmt.Sprintf("%d %d true\n", v.processors, v.mib) }},
 	} {
@@ -170,6 +178,18 @@ for f in files:
     os.chdir(b"/proc/self")
     if len(leads(b".." + f[5:])) != len(leads(f)): print("another text by ..")
     os.close(fd)
+cpu = b"/sys/devices/system/cpu"
+for f in (cpu, cpu + b"/online"):
+    for flags in (0, 2, 8): refused("umount", libc.umount2, f, flags)
+    refused("unlink", os.unlink, f)
+    refused("rename", os.rename, f, f + b"x")
+    refused("chmod", os.chmod, f, 0o777)
+    refused("open", os.open, f, os.O_WRONLY)
+refused("bind over", libc.mount, b"/tmp/proc", cpu, None, 4096, None)
+refused("create", os.open, cpu + b"/x", os.O_CREAT | os.O_WRONLY)
+refused("mkdir", os.mkdir, cpu + b"/cpu7")
+refused("rename", os.rename, b"/sys/devices", b"/sys/x")
+refused("a sysfs", libc.mount, b"sysfs", b"/tmp/proc/a", b"sysfs", 0, None)
 refused("a second procfs", libc.mount, b"proc", b"/tmp/proc/a", b"proc", 0, None)
 refused("fsopen", libc.syscall, 430, b"proc", 0)
 refused("unshare", libc.unshare, 0x10000000 | 0x20000)
@@ -199,6 +219,9 @@ for i in range(16):
             text = open("/proc/meminfo", "rb").read()
             total, available = (int(re.search(name + rb": +(\d+) kB\n", text)[1]) for name in (b"MemTotal", b"MemAvailable"))
             cpus = open("/proc/cpuinfo", "rb").read().count(b"processor\t"), len(re.findall(rb"(?m)^cpu\d", open("/proc/stat", "rb").read()))
+            cpus += len(os.listdir("/sys/devices/system/cpu/")) - 5,
+            online = open("/sys/devices/system/cpu/online", "rb").read()
+            if online not in (b"0\n", b"0-%d\n" % (max(processors) - 1)): print("online", online, flush=True)
             if total not in sizes or available > max(sizes) or set(cpus) - set(processors):
                 print("seen", total, available, cpus, flush=True)
 print("reading", flush=True)
