@@ -13,7 +13,7 @@ type Cover struct {
 	Target string
 }
 
-// CoverAll attaches covers in a box in which no command runs yet. Unlike the mounts of
+// CoverAll attaches covers in a box in which no command runs yet that could move their targets. Unlike the mounts of
 // [Attach] they may lie in /proc and /sys, and are never detached.
 func CoverAll(ns NS, covers []Cover) error {
 	return ns.enter(func() error {
@@ -24,9 +24,6 @@ func CoverAll(ns NS, covers []Cover) error {
 			}
 			err = linux.MoveMount(c.Tree, point, "", 0)
 			point.Close()
-			if err == nil {
-				err = ns.confirm(c.Tree, c.Target)
-			}
 			if err != nil {
 				return fmt.Errorf("covering %q: %w", c.Target, err)
 			}

@@ -65,13 +65,40 @@ func cpuMask(first, end int) string {
 	return text.String()
 }
 
+// makeProcessors makes the files of n processors in the directory top, which is empty.
+func makeProcessors(top string, n int) error {
+	for i := range n {
+		err := os.Mkdir(top+cpuDir(i), 0o755)
+		if err == nil && n <= maxTopology {
+			err = os.Mkdir(top+cpuDir(i)+"/topology", 0o755)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	first := map[string]string{} // paths by content
+	for _, f := range cpuFiles(n) {
+		path, err := top+f.path, error(nil)
+		if same, ok := first[f.content]; ok {
+			err = os.Link(same, path)
+		} else {
+			err = os.WriteFile(path, []byte(f.content+"\n"), 0o444)
+			first[f.content] = path
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // showProcessors has the files in visible show n processors. A file is never changed but replaced, so
-// a reader gets the old or the new one. Files of the same content are links to one inode.
+// a reader gets the old or the new one.
 func showProcessors(visible *os.File, n int) (err error) {
 	top := linux.FdPath(visible) + "/"
-	cpu, fresh := top+processorsDir+"/", top+"new/"
+	old, fresh := top+processorsDir+"/", top+"new/"
 	files := cpuFiles(n)
-	if online, err := os.ReadFile(cpu + "online"); err == nil && string(online) == files[len(files)-1].content+"\n" {
+	if online, err := os.ReadFile(old + "online"); err == nil && string(online) == files[len(files)-1].content+"\n" {
 		return nil
 	}
 	// It is there if a launcher was killed in the middle of this.
@@ -79,40 +106,30 @@ func showProcessors(visible *os.File, n int) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(fresh)) }()
-	for i := range n {
-		dir := cpu + cpuDir(i)
-		topology := dir + "/topology"
-		if n <= maxTopology {
-			dir = topology
-		}
-		err := os.MkdirAll(dir, 0o755)
-		if err == nil && n > maxTopology && i < maxTopology {
-			err = os.RemoveAll(topology) // of fewer processors before
-		}
-		if err != nil {
-			return err
-		}
+	if err := makeProcessors(fresh, n); err != nil {
+		return err
 	}
-	contents := map[string]string{} // paths
-	for _, f := range files {
-		path, ok := contents[f.content]
-		if !ok {
-			path = fresh + strconv.Itoa(len(contents))
-			if err := os.WriteFile(path, []byte(f.content+"\n"), 0o444); err != nil {
+	for i := range n {
+		for _, dir := range []string{cpuDir(i), cpuDir(i) + "/topology"} {
+			// A directory that is there already stays; one that has come with the one above is moved.
+			err := os.Rename(fresh+dir, old+dir)
+			if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			contents[f.content] = path
 		}
-		err := os.Link(path, cpu+f.path)
-		if errors.Is(err, fs.ErrExist) {
-			err = errors.Join(os.Link(path, fresh+"link"), os.Rename(fresh+"link", cpu+f.path))
+		if n > maxTopology && i < maxTopology {
+			if err := os.RemoveAll(old + cpuDir(i) + "/topology"); err != nil {
+				return err
+			}
 		}
-		if err != nil {
-			return err
+	}
+	for _, f := range files {
+		if err := os.Rename(fresh+f.path, old+f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err // else it was moved with its directory
 		}
 	}
 	for i := n; ; i++ {
-		dir := cpu + cpuDir(i)
+		dir := old + cpuDir(i)
 		if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}

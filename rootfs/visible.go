@@ -108,7 +108,7 @@ func (b *builder) visible() error {
 	if f.err != nil {
 		return f.err
 	}
-	if err := showProcessors(f.top, figures.Processors); err != nil {
+	if err := makeProcessors(linux.FdPath(f.top)+"/"+processorsDir+"/", figures.Processors); err != nil {
 		return err
 	}
 	for _, name := range append([]string{processorsDir}, visibleFiles...) {
