@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -24,13 +25,15 @@ type input struct {
 	closing  bool   // no more is to come
 	state    uint32 // wire.InputOpen …
 	draining bool   // a goroutine empties the queue
+
+	gone chan struct{} // closed when the process is
 }
 
 // newInput takes ownership of file, which is in non-blocking mode. A terminal's is
 // only lent: its output is the same file.
 func newInput(file *os.File, tty bool) (*input, error) {
 	raw, err := file.SyscallConn()
-	return &input{tty: tty, file: file, raw: raw}, err
+	return &input{tty: tty, file: file, raw: raw, gone: make(chan struct{})}, err
 }
 
 // add takes data, whose first byte has offset off. False means that the client
@@ -154,33 +157,19 @@ func (in *input) finishLocked() {
 }
 
 // finishTerminal sends the character that ends the input, which may have to wait for
-// room as everything else.
+// room as everything else, and sees to it that the process notices.
 func (in *input) finishTerminal(raw syscall.RawConn) {
-	var err error
-	cerr := raw.Write(func(fd uintptr) bool {
-		_, err = write(int(fd), []byte{endOfFile(int(fd))})
-		return err != unix.EAGAIN
+	linux.EndTerminalInput(raw, in.gone, func(err error) {
+		in.mu.Lock()
+		in.draining = false
+		in.wroteLocked(0, err)
+		if in.state == wire.InputOpen {
+			in.state = wire.InputClosed
+			in.closeLocked()
+		}
+		in.mu.Unlock()
+		in.tell()
 	})
-	in.mu.Lock()
-	in.draining = false
-	in.wroteLocked(0, err, cerr)
-	if in.state == wire.InputOpen {
-		in.state = wire.InputClosed
-		in.closeLocked()
-	}
-	in.mu.Unlock()
-	in.tell()
-}
-
-// endOfFile is the character that ends the input of a terminal, ^D if it has none
-// (termios(3)).
-func endOfFile(fd int) byte {
-	const ctrlD = 4
-	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil || t.Cc[unix.VEOF] == 0 {
-		return ctrlD
-	}
-	return t.Cc[unix.VEOF]
 }
 
 // abandon is the end of a process that is gone.
@@ -191,6 +180,11 @@ func (in *input) abandon() {
 		in.state, in.queue = wire.InputBroken, nil
 	}
 	in.closeLocked()
+	select {
+	case <-in.gone:
+	default:
+		close(in.gone)
+	}
 }
 
 func (in *input) closeLocked() {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -55,6 +56,7 @@ func TestTerminalEndWaits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer in.abandon()
 	c, p := newTestClient(t)
 	if !in.end(c, 0) {
 		t.Error("the end of the input breaks a rule")
@@ -76,7 +78,7 @@ func TestTerminalEndWaits(t *testing.T) {
 	}()
 	select {
 	case <-seen:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testutil.Patience()):
 		t.Fatal("the end of the input never came")
 	}
 	for m.State == wire.InputOpen {

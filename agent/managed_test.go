@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -330,7 +331,7 @@ func TestInputRules(t *testing.T) {
 		t.Error("something was taken behind the end")
 	}
 	r.Close() // the process does not read any more
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
 		var m wire.ManagedMsg
 		if in.progress(&m); m.Input == wire.InputBroken {
 			break

@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/internal/linux"
@@ -108,7 +109,7 @@ func (o *output) read(fd uintptr) bool {
 // filled makes what was read visible.
 func (o *output) filled() {
 	o.mu.Lock()
-	o.ring.advance(o.n)
+	o.ring.advance(o.n, time.Now())
 	o.head = o.ring.head
 	o.mu.Unlock()
 	o.notify()

@@ -3,6 +3,7 @@ package agent
 import (
 	"os"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -18,6 +19,7 @@ type ring struct {
 	head   uint64
 	floor  uint64
 	record int // to be written next
+	marks  marks
 }
 
 func newRing(size uint64) (*ring, error) {
@@ -78,8 +80,9 @@ func (r *ring) space(n uint64) []byte {
 	return r.mem[wire.RingHeader+at:][:n]
 }
 
-// advance says that n bytes of space are filled.
-func (r *ring) advance(n int) {
+// advance says that n bytes of space are filled, now.
+func (r *ring) advance(n int, now time.Time) {
+	r.marks.note(r.mem, r.head, r.floor, now)
 	r.head += uint64(n)
 	r.publish()
 }

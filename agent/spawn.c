@@ -203,11 +203,14 @@ static void set_limits(struct boxd_spawn *s)
 		struct { uint64_t cur, max; } now, want;
 		if (syscall(SYS_prlimit64, 0, s->rlimits[i].resource, NULL, &now) < 0)
 			fail(s, STEP_RLIMIT);
-		want.cur = want.max = s->rlimits[i].value;
+		want.cur = s->rlimits[i].soft;
+		want.max = s->rlimits[i].hard;
 		// A hard limit cannot be raised without CAP_SYS_RESOURCE in the host's
 		// user namespace: what there is is stricter, and stays.
 		if (want.max > now.max)
-			want.cur = want.max = now.max;
+			want.max = now.max;
+		if (want.cur > want.max)
+			want.cur = want.max;
 		if (syscall(SYS_prlimit64, 0, s->rlimits[i].resource, &want, NULL) < 0)
 			fail(s, STEP_RLIMIT);
 	}

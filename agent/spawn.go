@@ -65,7 +65,7 @@ func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
 		s.rlimits, s.nrlimits = (*C.struct_boxd_rlimit)(p), C.uint32_t(n)
 		for i, r := range unsafe.Slice(s.rlimits, n) {
 			r.resource = C.uint32_t(m.Rlimits[i].Resource)
-			r.value = C.uint64_t(m.Rlimits[i].Value)
+			r.soft, r.hard = C.uint64_t(m.Rlimits[i].Soft), C.uint64_t(m.Rlimits[i].Hard)
 			unsafe.Slice(s.rlimits, n)[i] = r
 		}
 	}

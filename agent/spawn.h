@@ -25,7 +25,7 @@ enum boxd_step {
 
 struct boxd_rlimit {
 	uint32_t resource;
-	uint64_t value;
+	uint64_t soft, hard;
 };
 
 struct boxd_spawn {

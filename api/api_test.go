@@ -297,21 +297,35 @@ func TestFiles(t *testing.T) {
 	if err != nil || len(list.Files) != 2 || list.Files[0].Type != "dir" || string(list.Files[1].RawName) != "\xff" {
 		t.Errorf("%+v, %v", list, err)
 	}
-	if err := c.Mkdir(ctx, "a", dir+"/m", false); err != nil {
+	if err := c.Mkdir(ctx, "a", apitypes.MkdirRequest{Path: dir + "/m", Mode: "0710"}); err != nil {
 		t.Error(err)
+	}
+	if info, err := c.StatFile(ctx, "a", dir+"/m"); err != nil || info.Mode != "0710" {
+		t.Errorf("%+v, %v", info, err)
+	}
+	for _, target := range []string{"m", "nowhere/\u00e9"} { // the second replaces the first
+		if err := c.Symlink(ctx, "a", dir+"/link", target); err != nil {
+			t.Error(err)
+		}
+		if info, err := c.StatFile(ctx, "a", dir+"/link"); err != nil || info.Target != target {
+			t.Errorf("%+v, %v", info, err)
+		}
 	}
 	for what, check := range map[string]struct {
 		err  error
 		code string
 	}{
-		"mkdir again": {c.Mkdir(ctx, "a", dir+"/m", false), apitypes.CodeFileExists},
-		"stat":        {second(c.StatFile(ctx, "a", dir+"/none")), apitypes.CodeNoFile},
-		"read dir":    {second(c.ReadFile(ctx, "a", dir, 0, 0)), apitypes.CodeFileType},
-		"remove full": {c.RemoveFile(ctx, "a", dir+"/d", false), apitypes.CodeNotEmpty},
-		"no path":     {c.RemoveFile(ctx, "a", "", false), apitypes.CodeInvalid},
-		"no session":  {c.RemoveFile(ctx, "b", "x", false), apitypes.CodeSessionNotFound},
-		"mode":        {second(c.WriteFile(ctx, "a", path, nil, client.WriteOptions{Mode: "999"})), apitypes.CodeInvalid},
-		"too large":   {second(c.WriteFile(ctx, "a", path, io.LimitReader(zeros{}, 2<<20), client.WriteOptions{})), apitypes.CodeFileTooLarge},
+		"mkdir mode":      {c.Mkdir(ctx, "a", apitypes.MkdirRequest{Path: dir + "/n", Mode: "1777"}), apitypes.CodeInvalid},
+		"link over dir":   {c.Symlink(ctx, "a", dir+"/m", "x"), apitypes.CodeFileType},
+		"link to nothing": {c.Symlink(ctx, "a", dir+"/y", ""), apitypes.CodeInvalid},
+		"mkdir again":     {c.Mkdir(ctx, "a", apitypes.MkdirRequest{Path: dir + "/m"}), apitypes.CodeFileExists},
+		"stat":            {second(c.StatFile(ctx, "a", dir+"/none")), apitypes.CodeNoFile},
+		"read dir":        {second(c.ReadFile(ctx, "a", dir, 0, 0)), apitypes.CodeFileType},
+		"remove full":     {c.RemoveFile(ctx, "a", dir+"/d", false), apitypes.CodeNotEmpty},
+		"no path":         {c.RemoveFile(ctx, "a", "", false), apitypes.CodeInvalid},
+		"no session":      {c.RemoveFile(ctx, "b", "x", false), apitypes.CodeSessionNotFound},
+		"mode":            {second(c.WriteFile(ctx, "a", path, nil, client.WriteOptions{Mode: "999"})), apitypes.CodeInvalid},
+		"too large":       {second(c.WriteFile(ctx, "a", path, io.LimitReader(zeros{}, 2<<20), client.WriteOptions{})), apitypes.CodeFileTooLarge},
 	} {
 		if !client.IsCode(check.err, check.code) {
 			t.Errorf("%s: %v, want %s", what, check.err, check.code)

@@ -89,8 +89,7 @@ var fileKinds = []kind{
 	{apitypes.CodeFilePermission, http.StatusForbidden, "The user in the box may not do this", []error{fs.ErrPermission, syscall.EROFS}},
 	{apitypes.CodeNoFile, http.StatusNotFound, "No such file in the box", []error{fs.ErrNotExist}},
 	{apitypes.CodeFileExists, http.StatusConflict, "The file exists", []error{fs.ErrExist}},
-	{apitypes.CodeFileOperation, http.StatusConflict, "The kernel refused the operation in the box", []error{
-		syscall.ELOOP, syscall.ENAMETOOLONG, syscall.EXDEV, syscall.ETXTBSY, syscall.EBUSY, syscall.EFBIG, syscall.EINVAL, syscall.EMLINK}},
+	{apitypes.CodeFileOperation, http.StatusConflict, "The kernel refused the operation in the box", []error{files.ErrRefused}},
 }
 
 // match is the kind of err in list, or nil.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ func sessionOf(v *session.View) apitypes.Session {
 		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
 		WorkspaceBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
 		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
-		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced,
+		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced, Warnings: r.Warnings,
 	}
 	for _, m := range spec.Mounts {
 		// Where boxd keeps its own workspaces is nobody's business.
@@ -127,6 +128,36 @@ func envOf(env map[string]string) ([]string, error) {
 	}
 	slices.Sort(list)
 	return list, nil
+}
+
+// commandError is err in the words of a request that runs a command.
+func commandError(err error, argv []string) error {
+	program := "argv"
+	if len(argv) == 0 {
+		program = "shell"
+	}
+	var bad *engine.FieldError
+	switch {
+	case errors.As(err, &bad) && bad.Field == "dir":
+		return &engine.FieldError{Field: "cwd", Value: bad.Value, Rule: bad.Rule}
+	case errors.As(err, &bad) && bad.Field == "args and env":
+		return &engine.FieldError{Field: program, Value: bad.Value, Rule: bad.Rule}
+	case errors.As(err, &bad) && strings.HasPrefix(bad.Field, "args["):
+		field := "shell"
+		if len(argv) > 0 {
+			field = "argv" + strings.TrimPrefix(bad.Field, "args")
+		}
+		return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
+	case errors.As(err, &bad) && strings.HasPrefix(bad.Field, "env["): // an index of the environment that the session has, too
+		return &engine.FieldError{Field: "env", Value: bad.Value, Rule: bad.Rule}
+	case errors.Is(err, engine.ErrNoDir):
+		return &refusal{code: apitypes.CodeNoDirectory, field: "cwd", detail: err.Error(), err: err}
+	case errors.Is(err, engine.ErrNotFound):
+		return &refusal{code: apitypes.CodeProgramNotFound, field: program, detail: err.Error(), err: err}
+	case errors.Is(err, engine.ErrNotExecutable):
+		return &refusal{code: apitypes.CodeProgramNotExecutable, field: program, detail: err.Error(), err: err}
+	}
+	return err
 }
 
 // argsOf is what is to be run: argv, or a line for the shell.

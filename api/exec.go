@@ -37,7 +37,7 @@ func (c *call) exec() error {
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
-		return noSession(err)
+		return noSession(commandError(err, q.Argv))
 	}
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
@@ -86,15 +86,11 @@ func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
 
 // resultOf is how a command ended, without its output.
 func resultOf(res *session.ExecResult, took time.Duration) apitypes.ExecResult {
-	r := apitypes.ExecResult{
-		Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
+	return apitypes.ExecResult{
+		ExitCode: res.Exit(), Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
 		Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
 		Created: res.Session.Created, Recreated: res.Session.Recreated,
 	}
-	if res.ExitCode >= 0 {
-		r.ExitCode = &res.ExitCode
-	}
-	return r
 }
 
 // textOrBytes is b as text if it is that, else as bytes, which JSON has in base64.

@@ -23,7 +23,7 @@ func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Ex
 	e.Started = func(engine.Process) { out.begin() }
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
-	if err = noSession(err); err != nil {
+	if err = noSession(commandError(err, q.Argv)); err != nil {
 		if !c.w.started() {
 			return err
 		}

@@ -157,14 +157,22 @@ func (c *call) writeFile() error {
 	})
 }
 
+// parseMode reads permission bits; "" is 0, the default.
+func parseMode(mode string) (uint32, error) {
+	if mode == "" {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(mode, 8, 32)
+	if err != nil || n == 0 || n > 0o777 {
+		return 0, &engine.FieldError{Field: "mode", Value: engine.Quote(mode), Rule: "must be permission bits in octal, such as 0644"}
+	}
+	return uint32(n), nil
+}
+
 func (c *call) writeOptions() (o files.WriteOptions, err error) {
 	o.MaxBytes = c.s.opt.MaxFile
-	if mode := c.query("mode"); mode != "" {
-		n, err := strconv.ParseUint(mode, 8, 32)
-		if err != nil || n == 0 || n > 0o777 {
-			return o, &engine.FieldError{Field: "mode", Value: engine.Quote(mode), Rule: "must be permission bits in octal, such as 0644"}
-		}
-		o.Mode = uint32(n)
+	if o.Mode, err = parseMode(c.query("mode")); err != nil {
+		return o, err
 	}
 	if o.Append, err = c.queryBool("append"); err != nil {
 		return o, err
@@ -229,8 +237,21 @@ func (c *call) mkdir() error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
+	mode, err := parseMode(q.Mode)
+	if err != nil {
+		return err
+	}
 	return c.inBox(session.Access{Action: "file-mkdir", Path: q.Path, Write: true}, func(box engine.LiveBox, path string) error {
-		if err := files.Mkdir(c.r.Context(), box, metaOptions(), path, q.Parents); err != nil {
+		if err := files.Mkdir(c.r.Context(), box, metaOptions(), path, files.MkdirOptions{Mode: mode, Parents: q.Parents}); err != nil {
+			return err
+		}
+		return c.empty()
+	})
+}
+
+func (c *call) symlink() error {
+	return c.inBox(session.Access{Action: "file-symlink", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
+		if err := files.Symlink(c.r.Context(), box, metaOptions(), path, c.query("target")); err != nil {
 			return err
 		}
 		return c.empty()

@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/http"
 	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
 )
 
 // Several requests on one connection, in the ways that HTTP/1.1 allows.
@@ -46,5 +48,26 @@ func TestOneConnection(t *testing.T) {
 	}
 	if n, err := io.Copy(io.Discard, r); n != 0 || err != nil {
 		t.Errorf("%d bytes more, %v", n, err)
+	}
+}
+
+// The body of a stop is optional; one that is there is read.
+func TestStopWithoutBody(t *testing.T) {
+	f := serve(t, nil)
+	c := f.client()
+	ensure(t, c, "a")
+	for id, body := range map[string]string{"p": "", "q": "{}", "r": `{"grace":"1s"}`} {
+		if _, err := c.Start(t.Context(), "a", apitypes.ProcessRequest{ID: id, Argv: []string{"sleep", "55"}}); err != nil {
+			t.Fatal(err)
+		}
+		if resp, answer := f.raw("POST", "/v1/sessions/a/processes/"+id+"/stop", adminToken, body); resp.StatusCode != 200 {
+			t.Errorf("stop with body %q: %d %s", body, resp.StatusCode, answer)
+		}
+	}
+	if p := f.problem("POST", "/v1/sessions/a/processes/p/stop", adminToken, "{"); p.Code != apitypes.CodeMalformed {
+		t.Errorf("%+v", p)
+	}
+	if p := f.problem("POST", "/v1/sessions/a/processes/p/signal", adminToken, ""); p.Code != apitypes.CodeMediaType {
+		t.Errorf("signal without a body: %+v", p)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -246,16 +247,17 @@ func TestShutdown(t *testing.T) {
 		}
 	}
 	sub.Close()
-	stop, cancel := context.WithTimeout(ctx, time.Second)
+	stop, cancel := context.WithCancel(ctx)
 	defer cancel()
-	start := time.Now()
+	short := make(chan string, 1)
+	go func() {
+		short <- <-results
+		cancel() // the patience of the shutdown is over, and the long one still runs
+	}()
 	if err := f.Shutdown(stop); err != nil {
 		t.Error(err)
 	}
-	if took := time.Since(start); took > 10*time.Second {
-		t.Errorf("took %v", took)
-	}
-	if verdict := <-results; verdict != "exited" {
+	if verdict := <-short; verdict != "exited" {
 		t.Errorf("the short command: %s", verdict)
 	}
 	if verdict := <-results; verdict != "canceled" {
@@ -284,7 +286,8 @@ func TestShutdown(t *testing.T) {
 // and nobody else.
 func TestHalfOpenConnections(t *testing.T) {
 	const most, attackers = 500, 10000
-	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxConnections = most })
+	// No connection gives up its place by itself.
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxConnections, o.HeaderTimeout = most, time.Hour })
 	raiseFiles(t, attackers+2*most)
 	used := f.client() // a connection that is in use, and must stay
 	ensure(t, used, "a")
@@ -304,7 +307,6 @@ func TestHalfOpenConnections(t *testing.T) {
 			io.WriteString(c, "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nX-Slow: ")
 		}
 		if i%1000 == 999 {
-			start := time.Now()
 			if _, err := used.Exec(t.Context(), "a", apitypes.ExecRequest{Argv: []string{"true"}}); err != nil {
 				t.Errorf("after %d: %v", i+1, err)
 			}
@@ -316,9 +318,6 @@ func TestHalfOpenConnections(t *testing.T) {
 				t.Errorf("a new client after %d: %v", i+1, err)
 			}
 			fresh.Close()
-			if took := time.Since(start); took > 5*time.Second {
-				t.Errorf("after %d it took %v", i+1, took)
-			}
 		}
 	}
 }
@@ -362,7 +361,7 @@ func TestBodiesThatNeverCome(t *testing.T) {
 	for strings.Count(f.log.String(), "msg=request ") < most {
 		time.Sleep(time.Millisecond) // all are answered, or would be
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testutil.Patience())
 	defer cancel()
 	for {
 		_, err := f.as(adminToken, "").Status(ctx)
@@ -406,7 +405,7 @@ func TestSlowHeader(t *testing.T) {
 	}
 	defer c.Close()
 	io.WriteString(c, "GET /v1/status HTTP/1.1\r\nX: ")
-	c.SetReadDeadline(time.Now().Add(10 * time.Second))
+	c.SetReadDeadline(time.Now().Add(testutil.Patience()))
 	if _, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Error("it was not cut")
 	}

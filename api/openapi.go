@@ -3,12 +3,17 @@ package api
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/session"
 	"github.com/danielgtaylor/huma/v2"
 )
 
@@ -17,20 +22,30 @@ const schemas = "#/components/schemas/"
 // Document is the OpenAPI 3.1 document of all routes, as JSON. It is the same for
 // the same code.
 func Document() []byte {
-	registry := huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer)
-	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[sizeSchema]())
-	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[durationSchema]())
+	// A request may say "512M" and "1m30s"; an answer has numbers.
+	asked, registry := huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer), huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer)
+	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[sizeSchema]())
+	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[float64]())
 	doc := &huma.OpenAPI{
 		OpenAPI: "3.1.0",
-		Info: &huma.Info{Title: "boxd", Version: "1",
+		Info: &huma.Info{Title: "boxd", Version: "1", License: &huma.License{Name: "Apache License 2.0", Identifier: "Apache-2.0"},
 			Description: "Sessions, commands and managed processes in isolated boxes. docs/api.md explains it."},
+		Servers: []*huma.Server{{URL: "/", Description: "Wherever the daemon listens; its Unix socket has no URL."}},
 		Components: &huma.Components{Schemas: registry, SecuritySchemes: map[string]*huma.SecurityScheme{
 			"bearer": {Type: "http", Scheme: "bearer", Description: "On a Unix socket the peer's user counts in its place; with TLS a client certificate may."},
 		}},
 		Security: []map[string][]string{{"bearer": {}}},
 	}
 	for i := range routes {
-		doc.AddOperation(routes[i].operation(registry))
+		doc.AddOperation(routes[i].operation(asked, registry))
+	}
+	if err := merge(registry.Map(), asked.Map()); err != nil {
+		panic(err) // of the types, and the tests would have it too
+	}
+	for name, values := range enums {
+		schema, property, _ := strings.Cut(name, ".")
+		registry.Map()[schema].Properties[property].Enum = values
 	}
 	raw, err := json.Marshal(doc)
 	if err != nil {
@@ -44,28 +59,94 @@ func Document() []byte {
 	return out.Bytes()
 }
 
-// operation describes rt.
-func (rt *route) operation(registry huma.Registry) *huma.Operation {
+// merge adds more to all. Types that requests and answers share must look alike in both.
+func merge(all, more map[string]*huma.Schema) error {
+	for name, schema := range more {
+		if has := all[name]; has != nil {
+			a, err := json.Marshal(has)
+			b, err2 := json.Marshal(schema)
+			if err = errors.Join(err, err2); err != nil || !bytes.Equal(a, b) {
+				return fmt.Errorf("schema %s: not the same in requests and answers: %w", name, err)
+			}
+		}
+		all[name] = schema
+	}
+	return nil
+}
+
+// enums are the properties that have one of a few values.
+var enums = map[string][]any{
+	"Problem.code":       codes(),
+	"Problem.scope":      {"tenant", "global"},
+	"QuotaUse.scope":     {"tenant", "global"},
+	"Session.state":      {session.Creating, session.Running, session.Stopping, session.Stopped, session.Failed},
+	"Process.state":      {session.ProcessStarting, session.ProcessRunning, session.ProcessStopping, session.ProcessExited, session.ProcessStopped, session.ProcessFailed},
+	"ExecResult.verdict": verdicts,
+	"Process.verdict":    verdicts,
+	"ExecEvent.stream":   {"stdout", "stderr"},
+	"FileInfo.type":      {"file", "dir", "symlink", "fifo", "socket", "device"},
+	"Port.protocol":      {"tcp", "tcp6", "udp", "udp6"},
+
+	"Session.workspace_mode":        workspaceModes,
+	"SessionSpec.workspace_mode":    workspaceModes,
+	"SessionRequest.workspace_mode": workspaceModes,
+	"Profile.workspace_mode":        workspaceModes,
+	"Profile.mount_mode":            workspaceModes,
+	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
+		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventOOM,
+		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventExpired, session.EventRemoved, session.EventError},
+}
+
+var (
+	workspaceModes = []any{"rw", "ro", "none"}
+	verdicts       = []any{engine.Exited, engine.Signaled, engine.TimedOut, engine.OOM, engine.PIDsLimit, engine.DiskQuota, engine.OutputLimit,
+		engine.Canceled, engine.BoxLost}
+)
+
+// codes are those that a client can see.
+func codes() (list []any) {
+	for _, k := range slices.Concat(kinds, fileKinds) {
+		if k.code != apitypes.CodeCanceled {
+			list = append(list, k.code)
+		}
+	}
+	return list
+}
+
+// operation describes rt, with the schemas of requests and of answers.
+func (rt *route) operation(asked, registry huma.Registry) *huma.Operation {
 	op := &huma.Operation{
 		Method: rt.method, Path: rt.path, OperationID: rt.name, Summary: rt.summary,
 		Description: rt.access(), Parameters: rt.parameters(),
 		Responses: map[string]*huma.Response{
-			"default": {Description: "An error", Content: map[string]*huma.MediaType{
-				"application/problem+json": {Schema: schemaOf(registry, apitypes.Problem{})}}},
+			"default":               problemResponse(registry, "Any other error"),
 			strconv.Itoa(rt.status): rt.response(registry),
 		},
+	}
+	described := map[string][]string{}
+	for _, code := range rt.refusals() {
+		status := strconv.Itoa(byCode(code).status)
+		described[status] = append(described[status], code)
+	}
+	for status, codes := range described {
+		op.Responses[status] = problemResponse(registry, strings.Join(codes, ", "))
 	}
 	if rt.open {
 		op.Security = []map[string][]string{{}}
 	}
 	switch {
 	case rt.body != nil:
-		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{
-			"application/json": {Schema: schemaOf(registry, rt.body)}}}
+		op.RequestBody = &huma.RequestBody{Required: !rt.bodyOptional, Content: map[string]*huma.MediaType{
+			"application/json": {Schema: schemaOf(asked, rt.body)}}}
 	case rt.rawBody != "":
 		op.RequestBody = &huma.RequestBody{Required: true, Content: map[string]*huma.MediaType{rt.rawBody: binary()}}
 	}
 	return op
+}
+
+func problemResponse(registry huma.Registry, description string) *huma.Response {
+	return &huma.Response{Description: description, Content: map[string]*huma.MediaType{
+		"application/problem+json": {Schema: schemaOf(registry, apitypes.Problem{})}}}
 }
 
 func (rt *route) access() string {
@@ -86,9 +167,9 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 	switch rt.replyType {
 	case "":
 	case ndjson:
-		r.Content[ndjson] = &huma.MediaType{Schema: schemaOf(registry, apitypes.ExecEvent{})}
+		r.Content[ndjson] = &huma.MediaType{Schema: textOf(schemaOf(registry, apitypes.ExecEvent{}), "Lines; each is the JSON of an ExecEvent.")}
 	case sse:
-		r.Content[sse] = &huma.MediaType{Schema: schemaOf(registry, rt.reply)}
+		r.Content[sse] = &huma.MediaType{Schema: textOf(schemaOf(registry, rt.reply), "Server-sent events; the data of each is the JSON of an Event.")}
 	case "application/json":
 		r.Content[rt.replyType] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject}}
 	default:
@@ -96,6 +177,13 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 		r.Content[kind] = binary()
 	}
 	return r
+}
+
+// textOf is a stream of many values of a type. To say that the whole of it is one of them
+// would make generated clients parse it so.
+func textOf(part *huma.Schema, description string) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeString, Description: description, Extensions: map[string]any{
+		"contentMediaType": "application/json", "contentSchema": part}}
 }
 
 func binary() *huma.MediaType {
@@ -110,7 +198,11 @@ func (rt *route) parameters() []*huma.Param {
 		}
 	}
 	for _, p := range rt.query {
-		list = append(list, &huma.Param{Name: p.name, In: "query", Required: p.required, Description: p.doc, Schema: &huma.Schema{Type: p.kind}})
+		schema := &huma.Schema{Type: p.kind}
+		for _, value := range p.enum {
+			schema.Enum = append(schema.Enum, value)
+		}
+		list = append(list, &huma.Param{Name: p.name, In: "query", Required: p.required, Description: p.doc, Schema: schema})
 	}
 	if !rt.open {
 		list = append(list, &huma.Param{Name: TenantHeader, In: "header", Description: "Tenant that is meant, for callers who may choose; * is all of them.", Schema: &huma.Schema{Type: huma.TypeString}})

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/session"
 )
 
 var update = flag.Bool("update", false, "write docs/openapi.json anew")
@@ -73,9 +74,46 @@ func TestOpenAPIIsWhole(t *testing.T) {
 			t.Errorf("%s: responses %v", rt.name, op.Responses)
 		}
 	}
+	for _, rt := range routes {
+		for _, code := range rt.refusals() {
+			if byCode(code).status >= 500 || byCode(code).status == statusVanished {
+				t.Errorf("%s: %s is not about the request", rt.name, code)
+			}
+		}
+	}
 	for _, ref := range regexp.MustCompile(`"\$ref": "([^"]*)"`).FindAllStringSubmatch(string(raw), -1) {
 		if doc.Components.Schemas[strings.TrimPrefix(ref[1], schemas)] == nil {
 			t.Errorf("reference to %s", ref[1])
+		}
+	}
+}
+
+// The document names every value that the packages below have.
+func TestEnumsAreWhole(t *testing.T) {
+	for _, c := range []struct{ property, file, pattern string }{
+		{"Session.state", "../session/view.go", `\bState = "([a-z-]+)"`},
+		{"Process.state", "../session/view.go", `ProcessState = "([a-z-]+)"`},
+		{"ExecResult.verdict", "../engine/command.go", `Verdict = "([a-z-]+)"`},
+		{"Event.type", "../session/events.go", `EventType = "([a-z-]+)"`},
+		{"Problem.code", "apitypes/codes.go", `= "(\w+)"`},
+	} {
+		source, err := os.ReadFile(c.file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values := map[string]bool{}
+		for _, v := range enums[c.property] {
+			values[fmt.Sprint(v)] = true
+		}
+		for _, m := range regexp.MustCompile(c.pattern).FindAllStringSubmatch(string(source), -1) {
+			// Missed is an answer of its own shape, and a canceled request has none to answer.
+			if !values[m[1]] && m[1] != string(session.EventMissed) && m[1] != apitypes.CodeCanceled {
+				t.Errorf("%s: %q is missing", c.property, m[1])
+			}
+			delete(values, m[1])
+		}
+		for v := range values {
+			t.Errorf("%s: there is no %q", c.property, v)
 		}
 	}
 }

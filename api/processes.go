@@ -46,7 +46,7 @@ func (c *call) startProcess() error {
 	}
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), spec)
 	if err != nil {
-		return noSession(err)
+		return noSession(commandError(err, q.Argv))
 	}
 	return c.reply(http.StatusCreated, processOf(&v))
 }
@@ -112,8 +112,10 @@ func (c *call) stopProcess() error {
 		return err
 	}
 	var q apitypes.StopRequest
-	if err := c.decode(&q); err != nil {
-		return err
+	if c.r.ContentLength != 0 { // the body is optional
+		if err := c.decode(&q); err != nil {
+			return err
+		}
 	}
 	var o session.StopOptions
 	if q.Grace != nil {

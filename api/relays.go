@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -99,12 +100,33 @@ func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.So
 	if stdio.Stderr != nil {
 		src.Stderr = stdio.Stderr
 	}
+	if _, ok := stdio.Stdout.(engine.TimedOutput); ok {
+		src.Times = func(s relay.Stream) []relay.Mark { return marksOf(stdio, s) }
+	}
 	if tty {
 		src.Resize = func(rows, cols uint16) error {
 			return live.Control().Resize(engine.WindowSize{Rows: rows, Cols: cols})
 		}
 	}
 	return src
+}
+
+// marksOf says when the output of a stream came.
+func marksOf(stdio engine.Stdio, s relay.Stream) []relay.Mark {
+	out := stdio.Stdout
+	if s == relay.Stderr {
+		out = stdio.Stderr
+	}
+	timed, ok := out.(engine.TimedOutput)
+	if !ok {
+		return nil
+	}
+	times := timed.Times()
+	marks := make([]relay.Mark, len(times))
+	for i, t := range times {
+		marks[i] = relay.Mark(t)
+	}
+	return marks
 }
 
 // relay attaches a client to a managed process until one of them ends.
@@ -198,11 +220,34 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	default:
 		return o, &engine.FieldError{Field: "stream", Value: engine.Quote(stream), Rule: "must be stdout or stderr"}
 	}
-	var errs [3]error
+	var errs [5]error
 	o.Offset, errs[0] = c.queryInt("offset", -1<<62)
 	o.Limit, errs[1] = c.queryInt("limit", 0)
 	o.Follow, errs[2] = c.queryBool("follow")
-	return o, errors.Join(errs[:]...)
+	o.Timestamps, errs[3] = c.queryBool("timestamps")
+	o.Since, errs[4] = c.querySince()
+	if err := errors.Join(errs[:]...); err != nil || c.query("tail") == "" {
+		return o, err
+	}
+	tail, err := c.queryInt("tail", 0)
+	o.Tail = &tail
+	return o, err
+}
+
+// querySince is the moment that the parameter since names.
+func (c *call) querySince() (time.Time, error) {
+	text := c.query("since")
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d > 0 {
+		return time.Now().Add(-d), nil
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return t, &engine.FieldError{Field: "since", Value: engine.Quote(text), Rule: "must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z"}
+	}
+	return t, nil
 }
 
 // untilStopped is the context of a stream without an end: it ends with its client,

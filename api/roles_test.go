@@ -47,6 +47,7 @@ var matrix = map[string]string{
 	"PUT /v1/sessions/{id}/files/content":    "--+-+",
 	"DELETE /v1/sessions/{id}/files/content": "--+-+",
 	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
+	"PUT /v1/sessions/{id}/files/symlink":    "--+-+",
 }
 
 func TestRoles(t *testing.T) {
@@ -147,6 +148,9 @@ func fill(path, id string) string {
 	path = strings.NewReplacer("{id}", id, "{pid}", "p").Replace(path)
 	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") {
 		path += "?path=x"
+	}
+	if strings.HasSuffix(path, "symlink?path=x") {
+		path += "&target=y"
 	}
 	return path
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/boxd/boxd/api/apitypes"
 )
@@ -16,10 +17,12 @@ type route struct {
 	everyTenant  bool // only those who may see all tenants
 	query        []param
 	body         any    // zero value of the type of the JSON body; nil: none
+	bodyOptional bool   // the JSON body may be missing
 	rawBody      string // content type of a body that is not JSON
 	status       int
-	reply        any    // zero value of the type of the JSON answer; nil: see replyType
-	replyType    string // content type of an answer that is not JSON, or not only
+	reply        any      // zero value of the type of the JSON answer; nil: see replyType
+	replyType    string   // content type of an answer that is not JSON, or not only
+	fails        []string // codes below 500, beside those that follow from the rest
 	handler      func(*call) error
 }
 
@@ -27,12 +30,13 @@ type route struct {
 type param struct {
 	name, kind, doc string // kind is the JSON type
 	required        bool
+	enum            []string // the values that there are; nil: any
 }
 
 var (
-	pathParam   = param{"path", "string", "Path in the box, absolute or relative to the workspace.", true}
-	offsetParam = param{"offset", "integer", "Offset of the first byte.", false}
-	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false}
+	pathParam   = param{"path", "string", "Path in the box, absolute or relative to the workspace.", true, nil}
+	offsetParam = param{"offset", "integer", "Offset of the first byte.", false, nil}
+	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false, nil}
 )
 
 const (
@@ -64,7 +68,7 @@ var routes = []route{
 	{method: "GET", path: "/v1/errors", name: "errors", summary: "The last errors, newest first", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ErrorList{}, handler: (*call).errors},
 	{method: "GET", path: "/v1/events", name: "events", summary: "What happens, as server-sent events", role: Viewer,
-		query:  []param{{"last_event_id", "integer", "Go on behind this event; as the header Last-Event-ID.", false}},
+		query:  []param{{"last_event_id", "integer", "Go on behind this event; as the header Last-Event-ID.", false, nil}},
 		status: http.StatusOK, reply: apitypes.Event{}, replyType: sse, handler: (*call).events},
 	{method: "GET", path: "/v1/profiles", name: "profiles", summary: "The profiles", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ProfileList{}, handler: (*call).profiles},
@@ -72,55 +76,58 @@ var routes = []route{
 	{method: "GET", path: sessionsPath, name: "list-sessions", summary: "The sessions of the tenant", role: Viewer,
 		status: http.StatusOK, reply: apitypes.SessionList{}, handler: (*call).listSessions},
 	{method: "POST", path: sessionsPath, name: "ensure-session", summary: "Get a session, and make it if it is not there", role: Operator,
-		body: apitypes.SessionRequest{}, status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).ensureSession},
+		body: apitypes.SessionRequest{}, status: http.StatusOK, reply: apitypes.Session{}, fails: makeRefusals, handler: (*call).ensureSession},
 	{method: "GET", path: sessionPath, name: "get-session", summary: "A session; looking is not use", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).getSession},
 	{method: "PATCH", path: sessionPath, name: "update-session", summary: "Change mounts, network, TTL and limits of a live session", role: Operator,
-		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, handler: (*call).updateSession},
+		body: apitypes.SessionUpdate{}, status: http.StatusOK, reply: apitypes.Session{}, fails: slices.Concat(useRefusals, []string{apitypes.CodeNotAttached, apitypes.CodeNoMountPoint}), handler: (*call).updateSession},
 	{method: "DELETE", path: sessionPath, name: "remove-session", summary: "End a session with all that runs in it", role: Operator,
-		status: http.StatusNoContent, handler: (*call).removeSession},
+		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: (*call).removeSession},
 	{method: "GET", path: sessionPath + "/usage", name: "usage", summary: "What the session's box uses now", role: Viewer,
-		status: http.StatusOK, reply: apitypes.Usage{}, handler: (*call).usage},
+		status: http.StatusOK, reply: apitypes.Usage{}, fails: []string{apitypes.CodeBoxLost}, handler: (*call).usage},
 	{method: "GET", path: sessionPath + "/ports", name: "ports", summary: "What listens in the session's box", role: Viewer,
-		status: http.StatusOK, reply: apitypes.PortList{}, handler: (*call).ports},
+		status: http.StatusOK, reply: apitypes.PortList{}, fails: []string{apitypes.CodeBoxLost}, handler: (*call).ports},
 
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
-		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, handler: (*call).exec},
+		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: (*call).exec},
 
 	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ProcessList{}, handler: (*call).listProcesses},
 	{method: "POST", path: processesPath, name: "start-process", summary: "Start a managed process", role: Operator,
-		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, handler: (*call).startProcess},
+		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, fails: append(slices.Clone(runRefusals), apitypes.CodeExists), handler: (*call).startProcess},
 	{method: "GET", path: processPath, name: "get-process", summary: "A managed process", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Process{}, handler: (*call).getProcess},
 	{method: "DELETE", path: processPath, name: "remove-process", summary: "End a managed process and forget its output", role: Operator,
-		status: http.StatusNoContent, handler: (*call).removeProcess},
+		status: http.StatusNoContent, fails: []string{apitypes.CodeState}, handler: (*call).removeProcess},
 	{method: "POST", path: processPath + "/stop", name: "stop-process", summary: "End a managed process and keep its output", role: Operator,
-		body: apitypes.StopRequest{}, status: http.StatusOK, reply: apitypes.Process{}, handler: (*call).stopProcess},
+		body: apitypes.StopRequest{}, bodyOptional: true, status: http.StatusOK, reply: apitypes.Process{}, fails: []string{apitypes.CodeState, apitypes.CodeBoxLost}, handler: (*call).stopProcess},
 	{method: "POST", path: processPath + "/signal", name: "signal-process", summary: "Send a signal to a managed process", role: Operator,
-		body: apitypes.SignalRequest{}, status: http.StatusNoContent, handler: (*call).signalProcess},
+		body: apitypes.SignalRequest{}, status: http.StatusNoContent, fails: []string{apitypes.CodeProcessEnded, apitypes.CodeBoxLost}, handler: (*call).signalProcess},
 	{method: "GET", path: processPath + "/relay", name: "relay", summary: "Attach to a managed process by WebSocket; docs/relay.md has the protocol. A viewer only watches", role: Viewer,
-		query: []param{{"mode", "string", "observe (the default) or write.", false}, {"since", "string", "Where stdout begins: an offset, oldest or end; after a comma the same for stderr.", false},
-			{"since_stderr", "string", "Where stderr begins.", false}, {"takeover", "integer", "1: become the writer in place of another.", false},
-			{"ack", "integer", "1: with flow control.", false}, {"client", "string", "Id of the client across its connections.", false}},
-		status: http.StatusSwitchingProtocols, handler: (*call).relay},
+		query: []param{{"mode", "string", "observe (the default) or write.", false, []string{"observe", "write"}}, {"since", "string", "Where stdout begins: an offset, oldest or end; after a comma the same for stderr.", false, nil},
+			{"since_stderr", "string", "Where stderr begins.", false, nil}, {"takeover", "integer", "1: become the writer in place of another.", false, nil},
+			{"ack", "integer", "1: with flow control.", false, nil}, {"client", "string", "Id of the client across its connections.", false, nil}},
+		status: http.StatusSwitchingProtocols, fails: []string{apitypes.CodeRelayRequest, apitypes.CodeWriterTaken, apitypes.CodeOutputGone, apitypes.CodeNoOffset}, handler: (*call).relay},
 	{method: "GET", path: processPath + "/logs", name: "logs", summary: "Output of a managed process as plain bytes", role: Viewer,
-		query: []param{{"stream", "string", "stdout (the default) or stderr.", false}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false},
-			{"follow", "boolean", "Go on until the process has ended.", false}, limitParam},
-		status: http.StatusOK, replyType: octets, handler: (*call).logs},
+		query: []param{{"stream", "string", "stdout (the default) or stderr.", false, []string{"stdout", "stderr"}}, {"offset", "integer", "Offset of the first byte; a negative one counts from the end.", false, nil},
+			{"tail", "integer", "Only that many of the last lines.", false, nil}, {"since", "string", "Only what came since: a duration before now, or a time of RFC 3339.", false, nil},
+			{"timestamps", "boolean", "Put the time at which it came in front of each line.", false, nil}, {"follow", "boolean", "Go on until the process has ended.", false, nil}, limitParam},
+		status: http.StatusOK, replyType: octets, fails: []string{apitypes.CodeOutputGone, apitypes.CodeNoOffset, apitypes.CodeNoStream}, handler: (*call).logs},
 
 	{method: "GET", path: filesPath, name: "list-files", summary: "The entries of a directory in the box", role: Viewer,
-		query: []param{pathParam, {"limit", "integer", "Entries at most; 0: 1000.", false}}, status: http.StatusOK, reply: apitypes.FileList{}, handler: (*call).listFiles},
+		query: []param{pathParam, {"limit", "integer", "Entries at most; 0: 1000.", false, nil}}, status: http.StatusOK, reply: apitypes.FileList{}, fails: fileRefusals, handler: (*call).listFiles},
 	{method: "GET", path: filesPath + "/stat", name: "stat-file", summary: "What is at a path in the box", role: Viewer,
-		query: []param{pathParam}, status: http.StatusOK, reply: apitypes.FileInfo{}, handler: (*call).statFile},
+		query: []param{pathParam}, status: http.StatusOK, reply: apitypes.FileInfo{}, fails: fileRefusals, handler: (*call).statFile},
 	{method: "GET", path: filesPath + "/content", name: "read-file", summary: "The content of a file in the box", role: Viewer,
-		query: []param{pathParam, offsetParam, limitParam}, status: http.StatusOK, replyType: octets, handler: (*call).readFile},
+		query: []param{pathParam, offsetParam, limitParam}, status: http.StatusOK, replyType: octets, fails: fileRefusals, handler: (*call).readFile},
 	{method: "PUT", path: filesPath + "/content", name: "write-file", summary: "Replace a file in the box, or add to it", role: Operator,
-		query: []param{pathParam, {"mode", "string", "Permission bits in octal.", false}, {"append", "boolean", "Add to the file.", false},
-			{"parents", "boolean", "Make missing directories.", false}},
-		rawBody: octets, status: http.StatusOK, reply: apitypes.FileInfo{}, handler: (*call).writeFile},
+		query: []param{pathParam, {"mode", "string", "Permission bits in octal.", false, nil}, {"append", "boolean", "Add to the file.", false, nil},
+			{"parents", "boolean", "Make missing directories.", false, nil}},
+		rawBody: octets, status: http.StatusOK, reply: apitypes.FileInfo{}, fails: fileRefusals, handler: (*call).writeFile},
 	{method: "DELETE", path: filesPath + "/content", name: "remove-file", summary: "Remove a file or directory in the box", role: Operator,
-		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false}}, status: http.StatusNoContent, handler: (*call).removeFile},
+		query: []param{pathParam, {"recursive", "boolean", "A directory with all that is in it.", false, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).removeFile},
 	{method: "POST", path: filesPath + "/mkdir", name: "mkdir", summary: "Make a directory in the box", role: Operator,
-		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, handler: (*call).mkdir},
+		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).mkdir},
+	{method: "PUT", path: filesPath + "/symlink", name: "make-symlink", summary: "Make a symlink in the box, in place of a file or symlink that is there", role: Operator,
+		query: []param{pathParam, {"target", "string", "What the symlink points to.", true, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).symlink},
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,8 +101,12 @@ func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.sessions, err = session.Open(t.Context(), session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
-		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec})
+	so := session.Options{DB: filepath.Join(dir, "db"), Workspaces: filepath.Join(dir, "w"),
+		Engine: f.engine, Storage: f.engine, Policy: rules, Logger: logger, Observe: o.Metrics.ObserveExec}
+	if o.Audit != nil {
+		so.Audit = o.Audit
+	}
+	f.sessions, err = session.Open(t.Context(), so)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,5 +227,22 @@ func checkProblem(t testing.TB, resp *http.Response, body []byte) apitypes.Probl
 	if strings.ContainsAny(p.Detail, "\n\r") {
 		t.Errorf("detail of several lines: %q", p.Detail)
 	}
+	checkDescribed(t, resp.Request, p)
 	return p
+}
+
+var described = newMux()
+
+// checkDescribed: the document says that a request to this operation can be refused so.
+func checkDescribed(t testing.TB, r *http.Request, p apitypes.Problem) {
+	t.Helper()
+	if p.Status >= 500 || r == nil || checkURL(r.URL) != nil { // no request: a recorder has the answer
+		return
+	}
+	_, pattern := described.Handler(r)
+	for i := range routes {
+		if rt := &routes[i]; rt.method+" "+rt.path == pattern && !slices.Contains(rt.refusals(), p.Code) {
+			t.Errorf("%s: refused with %s, which the document does not say: %s", pattern, p.Code, p.Detail)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // A client that has sent more than its request is missed as well when it is gone.
@@ -50,7 +51,7 @@ func TestVanishedClientThatSentMore(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	for deadline := time.Now().Add(peerInterval + 5*time.Second); ended() < before+len(conns); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testutil.Patience()); ended() < before+len(conns); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d of %d requests go on without their clients", before+len(conns)-ended(), len(conns))
 		}

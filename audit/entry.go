@@ -32,6 +32,9 @@ type Entry struct {
 	Decision string         `json:"decision,omitempty"` // Allow, Deny, Done or Failed
 	Reason   string         `json:"reason,omitempty"`
 	Details  map[string]any `json:"details,omitempty"`
+
+	// Ends says that it is about the end of something, and may use the [Reserve].
+	Ends bool `json:"-"`
 }
 
 // MaxLine is the longest line in bytes, its newline included.

@@ -83,12 +83,15 @@ func (l *Log) rotateLocked() error {
 		if err := l.file.Sync(); err != nil {
 			return err
 		}
+		if err := l.file.Truncate(l.size); err != nil { // without the reserve
+			return err
+		}
 		if err := os.Rename(l.path, rotated(l.path, l.number)); err != nil {
 			return err
 		}
 		// Its content is synced, so that closing loses nothing.
 		l.file.Close()
-		l.file, l.size = nil, 0
+		l.file, l.size, l.allocated = nil, 0, 0
 	}
 	f, err := openLocked(l.path, 0)
 	if err != nil {

@@ -31,15 +31,20 @@ type Log struct {
 	path    string
 	options Options
 
-	mu     sync.Mutex
-	file   logFile // nil: a rotation failed half-way; the next Append goes on with it
-	size   int64   // of file up to the end of the last line
-	number int     // of file
-	oldest int     // lowest number that is kept; only grows
-	head   Head
-	dirty  bool  // there may be part of a line behind size
-	err    error // of the last Append
-	closed bool
+	mu   sync.Mutex
+	file logFile // nil: a rotation failed half-way; the next Append goes on with it
+	size int64   // of file up to the end of the last line
+	// allocated is how far there is disk for the file, its reserve included.
+	allocated int64
+	// unready: the disk was full when the log was opened, so that the end of its chain
+	// could not be made ready; the next Append does that.
+	unready bool
+	number  int // of file
+	oldest  int // lowest number that is kept; only grows
+	head    Head
+	dirty   bool  // there may be part of a line behind size
+	err     error // of the last Append
+	closed  bool
 }
 
 // logFile is an *os.File; tests put one in its place that fails.
@@ -59,13 +64,34 @@ func Open(path string, o Options) (*Log, error) {
 		return nil, fmt.Errorf("audit log %q: files of %d bytes, %d kept: must be at least %d and 1", path, o.MaxBytes, o.Keep, MinBytes)
 	}
 	l := &Log{path: path, options: o, head: Head{Hash: noHash}}
-	if err := l.resume(); err != nil {
+	err := l.open()
+	if isFull(err) && l.file != nil { // who has this log can make room
+		l.unready, l.err = true, err
+		return l, nil
+	}
+	if err != nil {
 		if l.file != nil {
 			l.file.Close()
 		}
-		return nil, fmt.Errorf("audit log %q: %w", path, err)
+		return nil, err
 	}
 	return l, nil
+}
+
+// open opens the file, and makes it ready.
+func (l *Log) open() error {
+	f, err := openLocked(l.path, 0)
+	if err == nil {
+		l.file = f
+		err = l.resume(f)
+	}
+	if err == nil {
+		err = l.reserveLocked(0)
+	}
+	if err != nil {
+		return l.advise(fmt.Errorf("audit log %q: %w", l.path, err))
+	}
+	return nil
 }
 
 // Append writes e. After an error the entry counts as not written, and the next
@@ -80,7 +106,7 @@ func (l *Log) Append(e Entry) error {
 	if l.closed {
 		return ErrClosed
 	}
-	err := l.appendLocked(e)
+	err := l.advise(l.appendLocked(e))
 	if !errors.Is(err, ErrEntry) { // which says nothing about the disk
 		l.err = err
 	}
@@ -89,11 +115,23 @@ func (l *Log) Append(e Entry) error {
 
 // appendLocked writes e, in a new file if this one is full.
 func (l *Log) appendLocked(e Entry) error {
+	if f, ok := l.file.(*os.File); ok && l.unready {
+		if err := l.resume(f); err != nil {
+			return fmt.Errorf("audit log %q: %w", l.path, err)
+		}
+		l.unready = false
+	}
 	line, hash, err := encode(l.next(e))
 	if err != nil {
 		return err
 	}
 	full := l.size > 0 && l.size+int64(len(line)) > l.options.MaxBytes
+	if err := l.reserveLocked(int64(len(line))); err != nil {
+		if !e.Ends {
+			return fmt.Errorf("audit log %q: %w", l.path, err)
+		}
+		full = false // this file has the reserve
+	}
 	if l.file == nil || full {
 		if err := l.rotateLocked(); err != nil {
 			return fmt.Errorf("audit log %q: rotating: %w", l.path, err)
@@ -126,6 +164,7 @@ func (l *Log) writeLocked(line []byte, head Head) error {
 	}
 	if err != nil {
 		l.dirty = l.file.Truncate(l.size) != nil
+		l.allocated = 0 // what was behind the end is given up
 		return err
 	}
 	l.size += int64(len(line))
@@ -173,7 +212,7 @@ func (l *Log) Healthy() error {
 		return ErrClosed
 	}
 	if l.err != nil {
-		l.err = l.appendLocked(Entry{Time: time.Now().UTC(), Action: "audit-resumed", Decision: Done, Reason: l.err.Error()})
+		l.err = l.advise(l.appendLocked(Entry{Time: time.Now().UTC(), Action: "audit-resumed", Decision: Done, Reason: l.err.Error()}))
 	}
 	return l.err
 }

@@ -9,13 +9,8 @@ import (
 	"os"
 )
 
-// resume opens the current file and finds the end of the chain.
-func (l *Log) resume() error {
-	f, err := openLocked(l.path, 0)
-	if err != nil {
-		return err
-	}
-	l.file = f
+// resume finds the end of the chain in the current file, f.
+func (l *Log) resume(f *os.File) error {
 	list, err := numbers(l.path)
 	if err != nil {
 		return err

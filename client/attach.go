@@ -18,7 +18,9 @@ type AttachOptions struct {
 	Since relay.Since
 	// ClientID names the client across its connections; see [relay.DialOptions].
 	ClientID string
-	// GiveUp is how long to try to get a new connection; zero is for ever.
+	// Await says that Attach tries again while no daemon answers.
+	Await bool
+	// GiveUp is how long to try to get a connection; zero is for ever.
 	GiveUp time.Duration
 	// Lost, if not nil, is told of each lost connection and each attempt in vain.
 	Lost func(err error)
@@ -31,7 +33,7 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 	if err != nil {
 		return nil, err
 	}
-	r := relay.AttachOptions{DialOptions: d, GiveUp: o.GiveUp, Explain: attachError}
+	r := relay.AttachOptions{DialOptions: d, Await: o.Await, GiveUp: o.GiveUp, Explain: attachError}
 	if o.Lost != nil {
 		r.Lost = func(err error) { o.Lost(attachError(err)) }
 	}

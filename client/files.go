@@ -55,10 +55,12 @@ func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reade
 	return info, err
 }
 
-// ListFiles lists a directory in the box.
+// ListFiles lists the first files of a directory in the box, as many as a daemon lists
+// at most.
 func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.FileList, error) {
 	var l apitypes.FileList
-	err := c.do(ctx, call{method: "GET", path: filesPath(session), query: url.Values{"path": {path}}}, &l)
+	q := url.Values{"path": {path}, "limit": {"10000"}}
+	err := c.do(ctx, call{method: "GET", path: filesPath(session), query: q}, &l)
 	return l, err
 }
 
@@ -79,7 +81,12 @@ func (c *Client) RemoveFile(ctx context.Context, session, path string, recursive
 }
 
 // Mkdir makes a directory in the box.
-func (c *Client) Mkdir(ctx context.Context, session, path string, parents bool) error {
-	r := apitypes.MkdirRequest{Path: path, Parents: parents}
+func (c *Client) Mkdir(ctx context.Context, session string, r apitypes.MkdirRequest) error {
 	return c.do(ctx, call{method: "POST", path: filesPath(session, "mkdir"), body: r}, nil)
+}
+
+// Symlink makes a symlink in the box, in place of a file or symlink that is there.
+func (c *Client) Symlink(ctx context.Context, session, path, target string) error {
+	q := url.Values{"path": {path}, "target": {target}}
+	return c.do(ctx, call{method: "PUT", path: filesPath(session, "symlink"), query: q}, nil)
 }

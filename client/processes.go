@@ -58,6 +58,13 @@ type LogOptions struct {
 	Offset int64  // of the first byte; below what is kept: from there on, see Logs.Gap
 	Follow bool   // go on until the process has ended
 	Limit  int64  // bytes at most; 0: no limit
+	// Tail is how many of the last lines there are; nil: all that are kept.
+	Tail *int64
+	// Since leaves out what came before: a duration before now such as "1h", or a time of
+	// RFC 3339.
+	Since string
+	// Timestamps puts the time at which it came in front of each line.
+	Timestamps bool
 }
 
 // Logs is a part of a process's output. Close it.
@@ -78,6 +85,15 @@ func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*L
 	}
 	if o.Follow {
 		q.Set("follow", "1")
+	}
+	if o.Tail != nil {
+		q.Set("tail", strconv.FormatInt(*o.Tail, 10))
+	}
+	if o.Since != "" {
+		q.Set("since", o.Since)
+	}
+	if o.Timestamps {
+		q.Set("timestamps", "1")
 	}
 	if o.Limit != 0 {
 		q.Set("limit", strconv.FormatInt(o.Limit, 10))

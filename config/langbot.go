@@ -10,7 +10,7 @@ type Langbot struct {
 	Tenant         string      `yaml:"tenant"`       // that its sessions belong to
 	Profile        string      `yaml:"profile"`      // of its sessions
 	BackendName    string      `yaml:"backend_name"` // that it calls itself
-	NetworkOn      string      `yaml:"network_on"`   // LangbotRefuse or LangbotOffline
+	NetworkOn      string      `yaml:"network_on"`   // LangbotOffline or LangbotRefuse
 	TimeoutEnds    string      `yaml:"timeout_ends"` // LangbotSession or LangbotCommand
 	SkillsDir      string      `yaml:"skills_dir"`   // directory of the host; empty: volumes
 	SkillsSize     policy.Size `yaml:"skills_size"`  // of the skills of one workspace
@@ -27,7 +27,7 @@ type Langbot struct {
 // Values of [Langbot].NetworkOn and TimeoutEnds.
 const (
 	LangbotRefuse  = "refuse"  // a request for a network is an error
-	LangbotOffline = "offline" // it gets a box without one
+	LangbotOffline = "offline" // it gets a box without one, and a warning
 	LangbotSession = "session" // as the protocol has it
 	LangbotCommand = "command" // and nothing else
 )
@@ -35,7 +35,7 @@ const (
 func defaultLangbot() Langbot {
 	return Langbot{
 		Tenant: "langbot", Profile: policy.LangbotProfile, BackendName: "boxd",
-		NetworkOn: LangbotRefuse, TimeoutEnds: LangbotSession,
+		NetworkOn: LangbotOffline, TimeoutEnds: LangbotSession,
 		SkillsSize: 256 << 20, MaxConnections: 1024,
 	}
 }

@@ -19,7 +19,7 @@ func TestLangbotDefaults(t *testing.T) {
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	want := Langbot{Tenant: "langbot", Profile: "langbot", BackendName: "boxd", NetworkOn: "refuse", TimeoutEnds: "session", SkillsSize: 256 << 20, MaxConnections: 1024}
+	want := Langbot{Tenant: "langbot", Profile: "langbot", BackendName: "boxd", NetworkOn: "offline", TimeoutEnds: "session", SkillsSize: 256 << 20, MaxConnections: 1024}
 	if c.Langbot != want {
 		t.Errorf("%+v, want %+v", c.Langbot, want)
 	}
@@ -104,7 +104,7 @@ func TestLangbotValues(t *testing.T) {
 		{func(c *Config) { c.Langbot.BackendName = "nsjail" }, ""},
 		{func(c *Config) { c.Langbot.BackendName = "" }, "langbot.backend_name"},
 		{func(c *Config) { c.Langbot.BackendName = "BoxValidationError: x" }, "langbot.backend_name"},
-		{func(c *Config) { c.Langbot.NetworkOn = "offline" }, ""},
+		{func(c *Config) { c.Langbot.NetworkOn = "refuse" }, ""},
 		{func(c *Config) { c.Langbot.NetworkOn = "on" }, "langbot.network_on"},
 		{func(c *Config) { c.Langbot.TimeoutEnds = "command" }, ""},
 		{func(c *Config) { c.Langbot.TimeoutEnds = "" }, "langbot.timeout_ends"},

@@ -53,7 +53,7 @@ func (c *Config) validateLangbot() error {
 	case !backendSyntax.MatchString(l.BackendName):
 		return refuse("langbot.backend_name", engine.Quote(l.BackendName), `must be 1 to 64 of A-Z, a-z, 0-9 and "._-", starting with a letter or digit`)
 	case l.NetworkOn != LangbotRefuse && l.NetworkOn != LangbotOffline:
-		return refuse("langbot.network_on", engine.Quote(l.NetworkOn), `must be "refuse" or "offline"`)
+		return refuse("langbot.network_on", engine.Quote(l.NetworkOn), `must be "offline" or "refuse"`)
 	case l.TimeoutEnds != LangbotSession && l.TimeoutEnds != LangbotCommand:
 		return refuse("langbot.timeout_ends", engine.Quote(l.TimeoutEnds), `must be "session" or "command"`)
 	case l.SkillsSize == 0 && l.SkillsDir == "":

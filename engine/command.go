@@ -32,7 +32,8 @@ type Command struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// TTY gives the command a pseudoterminal: Stdin and Stdout are its two
-	// directions, Stderr must be nil.
+	// directions, Stderr must be nil. At the end of Stdin, which nil has at once, the
+	// terminal's end-of-file character is typed, for as long as the command reads.
 	TTY *WindowSize
 	// Timeout ends the command: SIGTERM to its whole tree, Grace, then
 	// everything is killed. 0 is none.
@@ -86,6 +87,15 @@ type Result struct {
 	// Limit describes the limit behind the verdict, such as "64 MiB", if one was.
 	Limit   string
 	Receipt Receipt
+}
+
+// Exit is the exit status if the command exited by itself, else nil: the form in which
+// everything that leaves boxd as JSON has it.
+func (r Result) Exit() *int {
+	if r.ExitCode < 0 {
+		return nil
+	}
+	return &r.ExitCode
 }
 
 // Status is the exit status as a shell reports it: the command's own, 128+n

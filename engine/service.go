@@ -145,6 +145,21 @@ type Output interface {
 	Released() int64
 }
 
+// TimedOutput is an Output that knows when its bytes came.
+type TimedOutput interface {
+	Output
+	// Times are marks with growing offsets and times. A mark is for the bytes from its
+	// offset to that of the next. The newest are exact to a millisecond; the older they
+	// are, the more bytes share one.
+	Times() []OutputTime
+}
+
+// OutputTime says when the byte at Offset came.
+type OutputTime struct {
+	Offset int64
+	Time   time.Time
+}
+
 // Input is the input stream. Offsets count bytes from the start of the process, so
 // what is sent again after a lost connection is taken once.
 type Input interface {

@@ -14,7 +14,7 @@ const (
 	DefaultMemory    = 512 << 20 // bytes
 	DefaultPIDs      = 128
 	DefaultCPUs      = 1.0
-	DefaultOpenFiles = 1024
+	DefaultOpenFiles = 4096
 	DefaultTmpSize   = 64 << 20  // bytes, for /tmp, the home directory and /dev/shm each
 	DefaultUpperSize = 256 << 20 // bytes, for the writable layer; it counts as memory, so less than that
 )
@@ -88,7 +88,7 @@ type Limits struct {
 	PIDs   int64   `json:"pids,omitempty"`   // processes and threads at once
 	CPUs   float64 `json:"cpus,omitempty"`   // cores' worth of time
 	// Per process, through rlimits:
-	OpenFiles int64 `json:"open_files,omitempty"` // RLIMIT_NOFILE
+	OpenFiles int64 `json:"open_files,omitempty"` // RLIMIT_NOFILE, the hard limit; the soft one is 1024 at most
 	FileSize  int64 `json:"file_size,omitempty"`  // RLIMIT_FSIZE in bytes; 0 is unlimited
 }
 

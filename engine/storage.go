@@ -114,6 +114,9 @@ type Directory struct {
 	// ReadOnly is the only way to open a directory of the host that belongs to root, for
 	// a client that is not root.
 	ReadOnly bool
+	// Reclaim first gives what is in the directory and belongs to other users of a box
+	// ([mounts.Mount.Users]) to the owner of the directory. Only of the host.
+	Reclaim bool
 	// Mappable also tries to id-map the directory as for the mount of a box, and fails with
 	// the reason where the kernel cannot: a FieldError.
 	Mappable bool
@@ -131,6 +134,9 @@ func (d Directory) Validate() error {
 		}
 		if d.Within != "" {
 			return &FieldError{"directory.within", Quote(d.Within), "must be empty for a directory of a volume"}
+		}
+		if d.Reclaim {
+			return &FieldError{"directory.reclaim", "true", "must be false for a directory of a volume"}
 		}
 	} else if err := validatePath("directory.within", d.Within); err != nil {
 		return err

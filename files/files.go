@@ -35,6 +35,8 @@ var (
 	ErrTooLarge = errors.New("too large")
 	// ErrNotRegular: a FIFO, socket, device or directory in place of a file.
 	ErrNotRegular = errors.New("not a regular file")
+	// ErrRefused: the kernel refused the operation in the box; the error has its errno.
+	ErrRefused = errors.New("refused in the box")
 	// ErrTimeout: the operation did not end in time.
 	ErrTimeout = errors.New("timed out")
 	// ErrProtocol: the answer was not one. Something in the box disturbed it.
@@ -110,8 +112,8 @@ func Write(ctx context.Context, box engine.Box, o Options, path string, content 
 	if err := notNegative("max_bytes", most); err != nil {
 		return Info{}, err
 	}
-	if w.Mode > 0o777 {
-		return Info{}, &engine.FieldError{Field: "mode", Value: fmt.Sprintf("0%o", w.Mode), Rule: "must be permission bits, at most 0777"}
+	if err := checkMode(w.Mode); err != nil {
+		return Info{}, err
 	}
 	how := "replace"
 	if w.Append {
@@ -190,12 +192,50 @@ func Remove(ctx context.Context, box engine.Box, o Options, path string, recursi
 	return err
 }
 
-// Mkdir makes a directory with mode 0755. With parents it makes those above as well,
-// and a directory that exists is no error.
-func Mkdir(ctx context.Context, box engine.Box, o Options, path string, parents bool) error {
-	r := request{verb: "making", path: path, args: []string{"mkdir", path, flag(parents, "parents")}}
+// MkdirOptions say how to make a directory.
+type MkdirOptions struct {
+	// Mode is the permission bits of the directory, at most 0o777; 0 is 0755.
+	Mode uint32
+	// Parents makes missing directories above as well, with mode 0755. A directory
+	// that exists is no error then, and stays as it is.
+	Parents bool
+}
+
+// Mkdir makes a directory.
+func Mkdir(ctx context.Context, box engine.Box, o Options, path string, m MkdirOptions) error {
+	if err := checkMode(m.Mode); err != nil {
+		return err
+	}
+	r := request{verb: "making", path: path, args: []string{"mkdir", path, fmt.Sprintf("%o", m.Mode), flag(m.Parents, "parents")}}
 	_, err := r.run(ctx, box, o)
 	return err
+}
+
+// Symlink makes a symlink at path that holds target. It replaces a file or symlink that
+// is there.
+func Symlink(ctx context.Context, box engine.Box, o Options, path, target string) error {
+	rule := ""
+	switch {
+	case target == "":
+		rule = "must not be empty"
+	case strings.Contains(target, "\x00"):
+		rule = "must not contain a NUL byte"
+	case len(target) > maxPath:
+		rule = fmt.Sprintf("is %d bytes long, must be at most %d", len(target), maxPath)
+	}
+	if rule != "" {
+		return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
+	}
+	r := request{verb: "making symlink", path: path, args: []string{"symlink", path, target}}
+	_, err := r.run(ctx, box, o)
+	return err
+}
+
+func checkMode(mode uint32) error {
+	if mode > 0o777 {
+		return &engine.FieldError{Field: "mode", Value: fmt.Sprintf("0%o", mode), Rule: "must be permission bits, at most 0777"}
+	}
+	return nil
 }
 
 // flag is an argument that says yes by its name.

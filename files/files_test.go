@@ -74,7 +74,9 @@ func TestRequests(t *testing.T) {
 		{"list", func(b *box) error { _, _, err := List(ctx, b, o, "a", 0); return err }, "list a 1000", ""},
 		{"remove", func(b *box) error { return Remove(ctx, b, o, "a", false) }, "remove a -", ""},
 		{"remove all", func(b *box) error { return Remove(ctx, b, o, "a", true) }, "remove a recursive", ""},
-		{"mkdir", func(b *box) error { return Mkdir(ctx, b, o, "a", true) }, "mkdir a parents", ""},
+		{"mkdir", func(b *box) error { return Mkdir(ctx, b, o, "a", MkdirOptions{Parents: true}) }, "mkdir a 0 parents", ""},
+		{"mkdir mode", func(b *box) error { return Mkdir(ctx, b, o, "/a", MkdirOptions{Mode: 0o700}) }, "mkdir /a 700 -", "/"},
+		{"symlink", func(b *box) error { return Symlink(ctx, b, o, "/a", "../b c") }, "symlink /a ../b c", "/"},
 		{"write", func(b *box) error {
 			_, err := Write(ctx, b, o, "a", strings.NewReader("abc"), WriteOptions{Mode: 0o640, MakeParents: true})
 			return err
@@ -100,16 +102,19 @@ func TestRequests(t *testing.T) {
 func TestRefusedBeforehand(t *testing.T) {
 	ctx := t.Context()
 	for name, err := range map[string]error{
-		"empty":           Remove(ctx, &box{}, Options{}, "", false),
-		"NUL":             Mkdir(ctx, &box{}, Options{}, "a\x00", false),
-		"long":            Mkdir(ctx, &box{}, Options{}, strings.Repeat("a/", 2048), false),
-		"long name":       Mkdir(ctx, &box{}, Options{}, "a/"+strings.Repeat("b", 256), false),
-		"negative offset": second(Read(ctx, &box{}, Options{}, "a", -1, 0, io.Discard)),
-		"negative limit":  second(Read(ctx, &box{}, Options{}, "a", 0, -1, io.Discard)),
-		"negative bytes":  second(Write(ctx, &box{}, Options{}, "a", nil, WriteOptions{MaxBytes: -1})),
-		"mode":            second(Write(ctx, &box{}, Options{}, "a", nil, WriteOptions{Mode: 0o4755})),
-		"user":            second(Stat(ctx, &box{}, Options{User: &engine.User{UID: -1}}, "a")),
-		"timeout":         second(Stat(ctx, &box{}, Options{Timeout: -1}, "a")),
+		"empty":               Remove(ctx, &box{}, Options{}, "", false),
+		"NUL":                 Mkdir(ctx, &box{}, Options{}, "a\x00", MkdirOptions{}),
+		"mode of a directory": Mkdir(ctx, &box{}, Options{}, "a", MkdirOptions{Mode: 0o1000}),
+		"no target":           Symlink(ctx, &box{}, Options{}, "a", ""),
+		"NUL in a target":     Symlink(ctx, &box{}, Options{}, "a", "b\x00"),
+		"long":                Mkdir(ctx, &box{}, Options{}, strings.Repeat("a/", 2048), MkdirOptions{}),
+		"long name":           Mkdir(ctx, &box{}, Options{}, "a/"+strings.Repeat("b", 256), MkdirOptions{}),
+		"negative offset":     second(Read(ctx, &box{}, Options{}, "a", -1, 0, io.Discard)),
+		"negative limit":      second(Read(ctx, &box{}, Options{}, "a", 0, -1, io.Discard)),
+		"negative bytes":      second(Write(ctx, &box{}, Options{}, "a", nil, WriteOptions{MaxBytes: -1})),
+		"mode":                second(Write(ctx, &box{}, Options{}, "a", nil, WriteOptions{Mode: 0o4755})),
+		"user":                second(Stat(ctx, &box{}, Options{User: &engine.User{UID: -1}}, "a")),
+		"timeout":             second(Stat(ctx, &box{}, Options{Timeout: -1}, "a")),
 	} {
 		if !errors.Is(err, engine.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)

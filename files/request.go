@@ -75,9 +75,9 @@ func (r *request) judge(ctx context.Context, result engine.Result, answer []byte
 	case err == nil && result.ExitCode == 0:
 		return reply, nil
 	case result.Verdict == engine.OOM:
-		return proto.Reply{}, r.failed(fmt.Errorf("%w: the box is at its memory limit of %s", syscall.ENOMEM, result.Limit))
+		return proto.Reply{}, r.failed(fmt.Errorf("%w: %w: the box is at its memory limit of %s", engine.ErrAtLimit, syscall.ENOMEM, result.Limit))
 	case result.Verdict == engine.PIDsLimit || strings.HasPrefix(string(answer), noThread):
-		return proto.Reply{}, r.failed(fmt.Errorf("%w: the box is at its pids limit", syscall.EAGAIN))
+		return proto.Reply{}, r.failed(fmt.Errorf("%w: %w: the box is at its pids limit", engine.ErrAtLimit, syscall.EAGAIN))
 	case err == nil:
 		err = errors.New("it failed without saying why")
 	}
@@ -97,6 +97,20 @@ func ending(r engine.Result) string {
 
 // explain makes an error of what the kernel said in the box.
 func (r *request) explain(f *proto.Failure, result engine.Result) error {
+	if f.Errno == syscall.ENOMEM || f.Errno == syscall.EAGAIN || f.Errno == syscall.EMFILE {
+		return r.failed(fmt.Errorf("%w: %w", engine.ErrAtLimit, f.Errno))
+	}
+	return refusedError{r.refused(f, result)}
+}
+
+// refusedError is what the kernel refused in the box: it is an [ErrRefused].
+type refusedError struct{ error }
+
+func (e refusedError) Is(target error) bool { return target == ErrRefused }
+
+func (e refusedError) Unwrap() error { return e.error }
+
+func (r *request) refused(f *proto.Failure, result engine.Result) error {
 	if f.Type != 0 {
 		return r.failed(fmt.Errorf("%w but a %s: %w", ErrNotRegular, typeName(f.Type), f.Errno))
 	}

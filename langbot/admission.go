@@ -108,7 +108,7 @@ func (k *call) skillRoot(ctx context.Context, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := k.s.skills.Do(ctx, k.at.Namespace(), "box_get_skill", data, nil)
+	out, err := k.s.skills.Do(ctx, k.skillStore(), "box_get_skill", data, nil)
 	if err != nil {
 		return "", err
 	}

@@ -27,15 +27,15 @@ type prober struct {
 	at    time.Time // of reports; now if zero
 	asked int
 	// Of the last question.
-	age       time.Duration
-	workspace engine.Directory
+	age   time.Duration
+	where attest.Places
 }
 
-func (p *prober) ReportOf(_ context.Context, maxAge time.Duration, workspace engine.Directory) attest.Report {
+func (p *prober) ReportOf(_ context.Context, maxAge time.Duration, where attest.Places) attest.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
-	p.age, p.workspace = maxAge, workspace
+	p.age, p.where = maxAge, where
 	r := attest.Report{Checks: map[string]attest.Check{}, Late: p.late, At: p.at}
 	if r.At.IsZero() {
 		r.At = time.Now()
@@ -444,8 +444,8 @@ func TestReadinessOfSharedWorkspaces(t *testing.T) {
 	want := func(dir engine.Directory) {
 		t.Helper()
 		b.server.Ready(context.Background())
-		if p.workspace != dir {
-			t.Errorf("measured %+v, want %+v", p.workspace, dir)
+		if p.where.Workspaces != dir {
+			t.Errorf("measured %+v, want %+v", p.where.Workspaces, dir)
 		}
 	}
 	want(engine.Directory{})

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"sync/atomic"
+	"time"
 
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/protocol"
@@ -19,6 +21,9 @@ type call struct {
 	action string
 	data   json.RawMessage
 	seq    string
+
+	clock *time.Timer                // of inTime
+	ran   atomic.Pointer[execResult] // how the command of box_exec has ended
 }
 
 // action is what one does.
@@ -27,7 +32,9 @@ type action struct {
 	tenant bool
 	// admitted: where admission is required it needs a grant.
 	admitted bool
-	do       func(k *call, ctx context.Context) (any, error)
+	// within is the time after which it is answered for; 0: when it is done.
+	within time.Duration
+	do     func(k *call, ctx context.Context) (any, error)
 }
 
 // actions are all but those of the skill store.
@@ -45,8 +52,8 @@ var actions = map[string]action{
 	"box_status":       {tenant: true, do: (*call).status},
 	"box_get_sessions": {tenant: true, do: (*call).getSessions},
 
-	"box_exec":                  {tenant: true, admitted: true, do: (*call).exec},
-	"box_create_session":        {tenant: true, admitted: true, do: (*call).createSession},
+	"box_exec":                  {tenant: true, admitted: true, within: execTime, do: (*call).exec},
+	"box_create_session":        {tenant: true, admitted: true, within: sessionTime, do: (*call).createSession},
 	"box_get_session":           {tenant: true, admitted: true, do: (*call).getSession},
 	"box_delete_session":        {tenant: true, admitted: true, do: (*call).deleteSession},
 	"box_start_managed_process": {tenant: true, admitted: true, do: (*call).startProcess},
@@ -76,15 +83,19 @@ func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any,
 		return nil, protocol.Errorf(protocol.PermissionError, "%s needs a context: it is done for a workspace", r.Action)
 	}
 	k.at = *r.Context
+	if a.within > 0 {
+		return k.inTime(ctx, a.within, func(ctx context.Context) (any, error) { return k.asTenant(ctx, a) })
+	}
+	return k.asTenant(ctx, a)
+}
+
+// asTenant does an action of a workspace: after admission, behind the fence.
+func (k *call) asTenant(ctx context.Context, a action) (any, error) {
 	if a.admitted {
 		if err := k.admit(ctx); err != nil {
 			return nil, k.fail(ctx, err)
 		}
 	}
-	return k.behindFence(ctx, a)
-}
-
-func (k *call) behindFence(ctx context.Context, a action) (any, error) {
 	inside, leave, err := k.s.fence.Enter(ctx, k.at)
 	if err != nil {
 		return nil, k.fail(ctx, err)

@@ -109,6 +109,9 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 		s.forget(b)
 		return nil, nil, err
 	}
+	for _, warning := range r.Warnings {
+		s.log.Warn("a session lacks something that it asks for", "session", physical, "warning", warning)
+	}
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()

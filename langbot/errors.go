@@ -3,6 +3,7 @@ package langbot
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 
 	"github.com/boxd/boxd/engine"
@@ -45,7 +46,11 @@ func (k *call) fail(ctx context.Context, err error) error {
 			break
 		}
 	}
-	return protocol.Errorf(class, "%s", k.words(err))
+	text := k.words(err)
+	if class == protocol.BoxError && errors.Is(context.Cause(ctx), errLate) {
+		class, text = protocol.BackendUnavailable, fmt.Sprintf("%s was given up because it took too long: %s", k.action, text)
+	}
+	return protocol.Errorf(class, "%s", text)
 }
 
 // words is err on one line, with the names of sessions that the client knows.

@@ -54,15 +54,37 @@ func (k *call) exec(ctx context.Context) (any, error) {
 func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, error) {
 	var stdout, stderr clip
 	began := time.Now()
+	result := func(res session.ExecResult) execResult {
+		out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
+			SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,
+			Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
+		}}
+		if res.Verdict == engine.TimedOut {
+			out.Status = protocol.TimedOut
+			if out.Stderr == "" {
+				out.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(res.Timeout/time.Second))
+			}
+			return out
+		}
+		code := res.Status()
+		out.ExitCode = &code
+		return out
+	}
+	limit := seconds(spec.TimeoutSec)
 	res, err := k.s.sessions.Exec(ctx, k.who(), b.key, nil, session.Exec{
 		Args: []string{"sh", "-lc", spec.Cmd}, Env: environment(spec.Env), Dir: spec.Workdir, MakeDir: true,
 		Stdout: &stdout, Stderr: &stderr, NoOutputLimit: true,
-		Timeout: seconds(spec.TimeoutSec), CancelGrace: cancelGrace, KeepBackground: true,
+		Timeout: limit, CancelGrace: cancelGrace, KeepBackground: true,
+		Started: func(engine.Process) { k.clock.Reset(limit + execTime) },
+		Ended: func(res session.ExecResult) {
+			if res.Verdict != engine.Canceled && res.Verdict != engine.BoxLost {
+				out := result(res)
+				k.ran.Store(&out)
+			}
+			k.clock.Reset(execTime)
+		},
 	})
-	out := execResult{Verdict: res.Verdict, Limit: res.Limit, ExecutionResult: protocol.ExecutionResult{
-		SessionID: b.logical(), BackendName: k.s.backendName(), Status: protocol.Completed,
-		Stdout: stdout.text(), Stderr: stderr.text(), DurationMS: time.Since(began).Milliseconds(),
-	}}
+	out := result(res) // before what follows takes time
 	if errors.Is(err, session.ErrNotFound) {
 		return nil, err
 	}
@@ -79,31 +101,20 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 			return nil, ended
 		}
 		return nil, err
-	case res.Verdict == engine.TimedOut:
-		return k.timedOut(ctx, b, out, res.Timeout)
+	case res.Verdict == engine.TimedOut && !k.s.o.TimeoutEndsCommand:
+		k.endTimedOut(ctx, b)
 	case res.Verdict == engine.Canceled, res.Verdict == engine.BoxLost:
 		return nil, k.cutShort(b)
 	}
-	code := res.Status()
-	out.ExitCode = &code
 	return out, nil
 }
 
-// timedOut ends the session, as the protocol has it, unless the operator wants only the
-// command to end.
-func (k *call) timedOut(ctx context.Context, b *box, out execResult, limit time.Duration) (any, error) {
-	out.Status = protocol.TimedOut
-	if out.Stderr == "" {
-		out.Stderr = fmt.Sprintf("Command timed out after %d seconds.", int64(limit/time.Second))
-	}
-	if k.s.o.TimeoutEndsCommand {
-		return out, nil
-	}
+// endTimedOut ends the session of a command that took too long, as the protocol has it.
+func (k *call) endTimedOut(ctx context.Context, b *box) {
 	err := k.s.end(ctx, k.who(), b, "another command in it took longer than it may, which ends the session")
 	if err != nil && !errors.Is(err, errEnded) { // it goes on by itself
 		k.s.log.Warn("ending a session after a timeout", "session", b.physical, "error", err)
 	}
-	return out, nil
 }
 
 // cutShort is the error of a command that ended because its session did.

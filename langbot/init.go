@@ -24,6 +24,9 @@ func (k *call) init(ctx context.Context) (any, error) {
 	if err := s.makeWorkspace(ctx, next.local); err != nil {
 		return nil, err
 	}
+	if err := k.checkSkills(ctx, &next.local); err != nil {
+		return nil, err
+	}
 	if err := s.configureAdmission(k.at.Instance, next.said["admission"]); err != nil {
 		return nil, err
 	}

@@ -134,7 +134,7 @@ func TestSharedWorkspace(t *testing.T) {
 		if err := make(); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := ask(); err == nil || !strings.HasPrefix(err.Error(), "BoxReadinessError: ") {
+		if out, err := ask(); err == nil || !strings.HasPrefix(err.Error(), "BoxReadinessError: cannot read") {
 			t.Errorf("%s: %v, %v", what, out, err)
 		}
 	}

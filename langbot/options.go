@@ -29,17 +29,18 @@ type Options struct {
 	Tenant      string // that the sessions belong to; empty: "langbot"
 	Profile     string // of the sessions; empty: policy.LangbotProfile
 	BackendName string // that clients are told; empty: "boxd"
-	// Offline gives a session that asks for a network a box without one; else it is
-	// refused.
-	Offline bool
+	// RefuseNetwork refuses a session that asks for a network; else it gets a box without
+	// one, and a warning.
+	RefuseNetwork bool
 	// TimeoutEndsCommand spares the session when a command takes too long.
 	TimeoutEndsCommand bool
 
 	// Roots are the directories of the host that the tenant may mount from.
 	Roots []string
-	// SkillsDir keeps the skills, in one of Roots; empty: each workspace's are in a
-	// volume. SkillsSize in bytes and SkillsInodes (0: by the size) bound those of one
-	// workspace; a size of 0 is 256 MiB for volumes and no bound in SkillsDir.
+	// SkillsDir keeps the skills, in one of Roots; empty: they are where box_init says, in
+	// one of Roots, else each workspace's are in a volume. SkillsSize in bytes and
+	// SkillsInodes (0: by the size) bound those of one workspace; a size of 0 is 256 MiB
+	// for volumes and no bound in SkillsDir.
 	SkillsDir    string
 	SkillsSize   int64
 	SkillsInodes int64
@@ -52,7 +53,7 @@ type Options struct {
 
 // Prober measures what the host guarantees; an attest.Prober is one.
 type Prober interface {
-	ReportOf(ctx context.Context, maxAge time.Duration, workspace engine.Directory) attest.Report
+	ReportOf(ctx context.Context, maxAge time.Duration, where attest.Places) attest.Report
 	Close()
 }
 
@@ -93,7 +94,7 @@ func set[T comparable](p *T, value T) {
 type unknown struct{}
 
 // ReportOf says so.
-func (unknown) ReportOf(context.Context, time.Duration, engine.Directory) attest.Report {
+func (unknown) ReportOf(context.Context, time.Duration, attest.Places) attest.Report {
 	return nothing("not measured")
 }
 

@@ -92,11 +92,14 @@ func (s *Server) measure(ctx context.Context, l local, available bool, maxAge ti
 	if !available {
 		return nothing("the engine is not available")
 	}
-	var workspace engine.Directory // of workspaces that are boxd's own, or can be nowhere else
+	var where attest.Places // empty: workspaces are boxd's own, or can be nowhere else
 	if l.within != "" {
-		workspace = engine.Directory{Path: l.workspace, Within: l.within}
+		where.Workspaces = engine.Directory{Path: l.workspace, Within: l.within}
 	}
-	return s.o.Prober.ReportOf(ctx, max(maxAge, leastAge), workspace)
+	if dir := s.skillsDir(l); dir != "" {
+		where.Skills = engine.Directory{Path: dir, Within: rootOf(dir, s.o.Roots)}
+	}
+	return s.o.Prober.ReportOf(ctx, max(maxAge, leastAge), where)
 }
 
 func guarantees(r attest.Report) map[string]guarantee {

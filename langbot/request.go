@@ -12,7 +12,7 @@ import (
 // request is what a spec asks the session manager for. The image is not part of it: there
 // is one, the host's, and clients are told what they asked for.
 func (k *call) request(spec *protocol.BoxSpec) (policy.Request, error) {
-	if spec.Network == "on" && !k.s.o.Offline {
+	if spec.Network == "on" && k.s.o.RefuseNetwork {
 		return policy.Request{}, protocol.Errorf(protocol.BackendUnavailable,
 			"this runtime cannot give a box a network yet: set network to off, or have the operator set langbot.network_on to offline, which gives such boxes none")
 	}
@@ -23,6 +23,9 @@ func (k *call) request(spec *protocol.BoxSpec) (policy.Request, error) {
 		WritableRoot: &writable, Persistent: &spec.Persistent,
 		WorkspaceTarget: path.Clean(spec.MountPath),
 		Mounts:          []policy.Mount{}, // which are changed live, so none is a wish too
+	}
+	if spec.Network == "on" {
+		r.Warnings = []string{noNetwork}
 	}
 	if spec.MemoryMB > maxMB || spec.WorkspaceQuotaMB > maxMB {
 		return r, protocol.Errorf(protocol.BoxValidation, "memory_mb and workspace_quota_mb must be at most %d", maxMB)
@@ -49,6 +52,9 @@ func (k *call) request(spec *protocol.BoxSpec) (policy.Request, error) {
 	return r, nil
 }
 
+// noNetwork warns of a session that asks for a network.
+const noNetwork = "network: on was asked for, and boxes have no network yet: commands reach nothing but their own box (langbot.network_on)"
+
 // maxMB keeps sizes in bytes far from the end of an int64.
 const maxMB = 1 << 30
 
@@ -60,10 +66,10 @@ func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
 		return out, err
 	}
 	switch {
-	case skill && k.s.o.SkillsDir == "":
+	case skill && k.skillsDir() == "":
 		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
 	case skill: // where they are is the operator's choice, whatever the client's roots
-		out.NoLinks = k.s.skillsOf(k.at.Namespace()) // in which boxes write
+		out.NoLinks = k.ownSkills() // in which boxes write
 		out.Source = path.Join(out.NoLinks, rest)
 	default:
 		out.Source, err = k.hostPath(field, m.HostPath)

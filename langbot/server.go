@@ -36,8 +36,9 @@ type Server struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // what runs in the background
 
-	clearing atomic.Bool // see clearSoon
-	clears   sync.Map    // workspaces that are being cleared
+	hung     atomic.Int64 // actions that were answered for, see inTime
+	clearing atomic.Bool  // see clearSoon
+	clears   sync.Map     // workspaces that are being cleared
 
 	mu       sync.Mutex
 	closed   bool
@@ -63,7 +64,7 @@ func New(o Options) (_ *Server, err error) {
 	s.base = s.initial()
 	s.ctx, s.cancel = context.WithCancelCause(context.Background())
 	s.uploads = transfer.NewPool(maxUploads)
-	s.skills = skills.New(skills.Options{Open: s.openSkills, Path: s.skillsOf, Logger: o.Logger})
+	s.skills = skills.New(skills.Options{Logger: o.Logger})
 	if s.db, err = s.openDB(o.DB); err != nil {
 		return nil, err
 	}

@@ -215,12 +215,37 @@ func TestRequest(t *testing.T) {
 }
 
 func TestNetwork(t *testing.T) {
-	b := open(t)
-	b.refused(protocol.BackendUnavailable, "box_create_session", spec("s", object{"network": "on"}))
-	b = open(t, func(o *Options) { o.Offline = true })
-	if s := b.call("box_create_session", spec("s", object{"network": "on"})); s["network"] != "on" {
-		t.Errorf("%v", s)
+	b := open(t, func(o *Options) { o.RefuseNetwork = true })
+	for _, action := range []string{"box_create_session", "box_exec"} {
+		b.refused(protocol.BackendUnavailable, action, spec("s", object{"network": "on", "cmd": "true"}))
 	}
+	var log logBuffer
+	b = open(t, logged(&log))
+	b.call("box_exec", spec("off", object{"cmd": "true"}))
+	if s := b.call("box_get_session", object{"session_id": "off"}); s["warnings"] != nil || strings.Contains(log.String(), "network") {
+		t.Errorf("without being asked for: %v; log: %s", s, log.String())
+	}
+	// By default, as LangBot's MCP sessions ask for it.
+	mcp := spec("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false})
+	for range 2 {
+		s := b.call("box_create_session", mcp)
+		if list, _ := s["warnings"].([]any); s["network"] != "on" || len(list) != 1 || !strings.Contains(list[0].(string), "no network") {
+			t.Errorf("%v", s)
+		}
+	}
+	b.restart()
+	for _, v := range b.sessions.List("") {
+		if strings.HasSuffix(v.ID, "-mcp-shared") != (len(v.Resolved.Warnings) == 1) {
+			t.Errorf("%s: %v", v.ID, v.Resolved.Warnings)
+		}
+	}
+	if s := b.call("box_get_session", object{"session_id": "mcp-shared"}); len(s["warnings"].([]any)) != 1 {
+		t.Errorf("after a restart: %v", s)
+	}
+	if n := strings.Count(log.String(), "a session lacks something"); n != 1 {
+		t.Errorf("the log warns %d times: %s", n, log.String())
+	}
+	b.refused(protocol.SessionConflict, "box_create_session", spec("mcp-shared", object{"persistent": true, "read_only_rootfs": false}))
 }
 
 func TestCapacity(t *testing.T) {

@@ -130,6 +130,6 @@ func (k *call) info(b *box, v session.View) protocol.SessionInfo {
 		Image: spec.Image, Network: spec.Network, HostPath: spec.HostPath, HostPathMode: spec.HostPathMode, MountPath: spec.MountPath,
 		Persistent: spec.Persistent, CPUs: spec.CPUs, MemoryMB: spec.MemoryMB, PidsLimit: spec.PidsLimit,
 		ReadOnlyRootfs: spec.ReadOnlyRootfs, WorkspaceQuotaMB: spec.WorkspaceQuotaMB,
-		CreatedAt: protocol.Time(v.CreatedAt), LastUsedAt: protocol.Time(v.LastUsed),
+		CreatedAt: protocol.Time(v.CreatedAt), LastUsedAt: protocol.Time(v.LastUsed), Warnings: v.Resolved.Warnings,
 	}
 }

@@ -1,6 +1,7 @@
 package langbot
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"path"
@@ -59,6 +60,9 @@ type local struct {
 	// narrowed are the directories in which the client itself allows mounts; nil: it has
 	// said nothing, so the operator's roots count alone.
 	narrowed []string
+	// skills is the directory of the host for skills; empty: none is named, or noSkills says
+	// why it is not used.
+	skills, noSkills string
 	// ignored are paths that mean nothing here because they are relative.
 	ignored []string
 }
@@ -69,6 +73,7 @@ func parseLocal(raw json.RawMessage, roots []string) (l local, err error) {
 	var said struct {
 		HostRoot  *string         `json:"host_root"`
 		Workspace *string         `json:"default_workspace"`
+		Skills    *string         `json:"skills_root"`
 		Allowed   json.RawMessage `json:"allowed_mount_roots"`
 	}
 	if len(raw) == 0 || string(raw) == "null" {
@@ -100,7 +105,28 @@ func parseLocal(raw json.RawMessage, roots []string) (l local, err error) {
 	if l.workspace != "" && (own == nil || rootOf(l.workspace, own) != "") {
 		l.within = rootOf(l.workspace, roots)
 	}
+	l.nameSkills(text(said.Skills), root, roots)
 	return l, nil
+}
+
+// nameSkills takes the directory for skills: skills_root, or "skills" below host_root. What
+// the client allows to be mounted has no say in it, as in the reference server; what the
+// operator allows decides.
+func (l *local) nameSkills(said, root string, roots []string) {
+	if said == "" && root == "" {
+		return
+	}
+	dir := l.absolute(cmp.Or(said, "skills"), root)
+	switch {
+	case dir == "":
+		l.noSkills = fmt.Sprintf("box.local.skills_root %q is relative, and so is host_root", said)
+	case rootOf(dir, roots) == "":
+		l.noSkills = fmt.Sprintf("%q is outside of the operator's allowed_mount_roots %q", dir, roots)
+	case l.workspace != "" && below(dir, l.workspace):
+		l.noSkills = fmt.Sprintf("%q is in default_workspace %q, in which boxes write", dir, l.workspace)
+	default:
+		l.skills = dir
+	}
 }
 
 // absolute is name, cleaned, below root if it is relative; empty, and noted, if that is
@@ -168,5 +194,5 @@ func (s *Server) initial() *settings {
 
 // describe is what the log says of settings.
 func (st *settings) describe() string {
-	return fmt.Sprintf("default_workspace %q, allowed_mount_roots %q, max_sessions %d", st.local.workspace, st.local.narrowed, st.limits.MaxSessions)
+	return fmt.Sprintf("default_workspace %q, skills_root %q, allowed_mount_roots %q, max_sessions %d", st.local.workspace, st.local.skills, st.local.narrowed, st.limits.MaxSessions)
 }

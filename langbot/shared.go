@@ -31,7 +31,7 @@ func (k *call) verifySharedWorkspace(ctx context.Context) (any, error) {
 			return map[string]any{"marker_name": name, "sha256": hex.EncodeToString(sum), "size": size}, nil
 		}
 	}
-	return nil, protocol.Errorf(protocol.Readiness, "shared workspace: %s", k.words(err))
+	return nil, protocol.Errorf(protocol.Readiness, "cannot read the shared workspace probe: %s", k.words(err))
 }
 
 // marker reads the marker file without following symlinks.

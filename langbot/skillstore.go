@@ -1,6 +1,7 @@
 package langbot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -21,16 +22,19 @@ import (
 // no path of the host.
 const skillsPrefix = "/boxd/skills"
 
-// skillsRoot is the directory of all skills, as clients see it.
-func (s *Server) skillsRoot() string {
-	if s.o.SkillsDir != "" {
-		return s.o.SkillsDir
-	}
-	return skillsPrefix
-}
+// skillsDir is the directory of the host that keeps skills: the operator's, else what an
+// instance has named in box_init. Empty: they are in volumes.
+func (s *Server) skillsDir(l local) string { return cmp.Or(s.o.SkillsDir, l.skills) }
 
-// skillsOf is the directory of the skills of a namespace, as clients see it.
-func (s *Server) skillsOf(ns string) string { return path.Join(s.skillsRoot(), "tenants", ns) }
+func (k *call) skillsDir() string { return k.s.skillsDir(k.settings().local) }
+
+// skillsRoot is the directory of all skills, as clients see it.
+func (k *call) skillsRoot() string { return cmp.Or(k.skillsDir(), skillsPrefix) }
+
+// ownSkills is the directory of the workspace's skills, as clients see it.
+func (k *call) ownSkills() string {
+	return path.Join(k.skillsRoot(), "tenants", k.at.Namespace())
+}
 
 // skillsVolume is the volume of the skills of a namespace.
 func skillsVolume(ns string) string { return "skills-" + ns }
@@ -39,10 +43,10 @@ func skillsVolume(ns string) string { return "skills-" + ns }
 // Those of others are nobody's business, wherever they are.
 func (k *call) skillPath(field, name string) (skill bool, rest string, err error) {
 	clean := path.Clean(name)
-	if !below(clean, k.s.skillsRoot()) {
+	if !below(clean, k.skillsRoot()) {
 		return false, "", nil
 	}
-	own := k.s.skillsOf(k.at.Namespace())
+	own := k.ownSkills()
 	rest = strings.TrimPrefix(clean, own)
 	if clean == own || !below(clean, own) || skills.IsPrivate(strings.TrimPrefix(rest, "/")) {
 		return false, "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be one of the workspace's own skills, in %q", field, name, own)
@@ -50,47 +54,90 @@ func (k *call) skillPath(field, name string) (skill bool, rest string, err error
 	return true, rest, nil
 }
 
-// openSkills opens the directory of a namespace's skills, whose size is limited when it
-// is made.
-func (s *Server) openSkills(ctx context.Context, ns string, make bool) (*os.File, error) {
-	storage := s.storage()
-	if storage == nil {
-		return nil, protocol.Errorf(protocol.BoxError, "the skill store is not available: this engine keeps no directories")
+// skillStore is where the workspace's skills are.
+func (k *call) skillStore() skills.Root {
+	root := skills.Root{Namespace: k.at.Namespace(), Path: k.ownSkills()}
+	dir := k.skillsDir()
+	root.Open = func(ctx context.Context, make bool) (*os.File, error) {
+		storage := k.s.storage()
+		switch {
+		case storage == nil:
+			return nil, protocol.Errorf(protocol.BoxError, "the skill store is not available: this engine keeps no directories")
+		case dir == "":
+			return k.s.openSkillVolume(ctx, storage, skillsVolume(root.Namespace), make)
+		}
+		return k.s.openSkillsIn(ctx, storage, engine.Directory{Path: root.Path, Within: rootOf(dir, k.s.o.Roots)})
 	}
-	if s.o.SkillsDir == "" {
-		return s.openSkillVolume(ctx, storage, ns, make)
-	}
-	dir := engine.Directory{Path: s.skillsOf(ns), Within: rootOf(s.o.SkillsDir, s.o.Roots)}
-	f, err := storage.OpenDirectory(ctx, dir)
-	if make && errors.Is(err, fs.ErrNotExist) {
-		s.skillsMade.Delete(ns) // a new one has no limit yet, whatever an older one had
-		dir.Make = true
-		f, err = storage.OpenDirectory(ctx, dir)
-		dir.Make = false
-	}
+	return root
+}
+
+// openSkillsIn opens a directory of the host with the skills of a workspace. One that is
+// missing is made, for reading too, as the reference server does, and its size is limited.
+func (s *Server) openSkillsIn(ctx context.Context, storage engine.Storage, dir engine.Directory) (*os.File, error) {
+	f, made, err := openOrMake(ctx, storage, dir)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.limitSkills(ctx, storage, ns, dir); err != nil {
+	if made {
+		s.skillsMade.Delete(dir.Path) // a new one has no limit yet, whatever an older one had
+	}
+	if err := s.limitSkills(ctx, storage, dir); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return f, nil
 }
 
-func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, ns string, make bool) (*os.File, error) {
-	name := skillsVolume(ns)
-	if _, known := s.skillsMade.Load(ns); !known {
+// openOrMake opens a directory of the host, which is made if it is missing. On the way to
+// one that exists there may be symlinks, on the way to a new one there is none.
+func openOrMake(ctx context.Context, storage engine.Storage, dir engine.Directory) (f *os.File, made bool, err error) {
+	f, err = storage.OpenDirectory(ctx, dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		dir.Make = true
+		f, err = storage.OpenDirectory(ctx, dir)
+		return f, err == nil, err
+	}
+	return f, false, err
+}
+
+func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, name string, make bool) (*os.File, error) {
+	if _, known := s.skillsMade.Load(name); !known {
 		if err := s.findSkillVolume(ctx, storage, name, make); err != nil {
 			return nil, err
 		}
-		s.skillsMade.Store(ns, true)
+		s.skillsMade.Store(name, true)
 	}
 	f, err := storage.OpenDirectory(ctx, engine.Directory{Volume: name, Path: "/"})
 	if err != nil {
-		s.skillsMade.Delete(ns) // it may have been taken away
+		s.skillsMade.Delete(name) // it may have been taken away
 	}
 	return f, err
+}
+
+// checkSkills makes the directory of skills that an instance names in box_init, as far as
+// it is missing. One that must not be written leaves the skills in volumes, and the log
+// says so. Where that is not known, because the engine does not answer, box_init fails.
+func (k *call) checkSkills(ctx context.Context, l *local) error {
+	s := k.s
+	if l.skills == "" && l.noSkills == "" || s.o.SkillsDir != "" {
+		return nil
+	}
+	if l.noSkills == "" {
+		err := fs.ErrNotExist
+		var f *os.File
+		if storage := s.storage(); storage != nil {
+			f, _, err = openOrMake(ctx, storage, engine.Directory{Path: l.skills, Within: rootOf(l.skills, s.o.Roots)})
+		}
+		switch {
+		case err == nil:
+			return f.Close()
+		case !errors.Is(err, engine.ErrInvalid) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
+			return fmt.Errorf("box.local.skills_root %q: %w", l.skills, err)
+		}
+		l.skills, l.noSkills = "", oneLine(err)
+	}
+	s.log.Warn("the directory for skills that box_init names is not used: they are in volumes of boxd's own", "instance", k.at.Instance, "reason", l.noSkills)
+	return nil
 }
 
 // findSkillVolume makes sure that there is the volume, and that it has today's size.
@@ -116,27 +163,27 @@ func (s *Server) findSkillVolume(ctx context.Context, storage engine.Storage, na
 }
 
 // limitSkills bounds a directory of the host, once, where its file system can do that.
-func (s *Server) limitSkills(ctx context.Context, storage engine.Storage, ns string, dir engine.Directory) error {
-	if _, known := s.skillsMade.Load(ns); known || s.o.SkillsSize == 0 {
+func (s *Server) limitSkills(ctx context.Context, storage engine.Storage, dir engine.Directory) error {
+	if _, known := s.skillsMade.Load(dir.Path); known || s.o.SkillsSize == 0 {
 		return nil
 	}
 	limits := engine.Volume{Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}.WithDefaults()
 	err := storage.LimitDirectory(ctx, dir, limits.Bytes, limits.Inodes)
 	if errors.Is(err, engine.ErrUnenforceable) {
 		s.softSkills.Do(func() {
-			s.log.Warn("langbot.skills_dir is on a file system that cannot limit its size: leave it empty to keep skills in volumes", "error", err)
+			s.log.Warn("skills are on a file system that cannot limit their size", "directory", dir.Path, "error", err)
 		})
 		err = nil
 	}
 	if err == nil {
-		s.skillsMade.Store(ns, true)
+		s.skillsMade.Store(dir.Path, true)
 	}
 	return err
 }
 
 // skill does an action of the skill store.
 func (k *call) skill(ctx context.Context) (any, error) {
-	return k.s.skills.Do(ctx, k.at.Namespace(), k.action, k.data, transfers(k.conn))
+	return k.s.skills.Do(ctx, k.skillStore(), k.action, k.data, transfers(k.conn))
 }
 
 // transfers are the files that a connection is sending.
@@ -171,7 +218,7 @@ func (s *Server) Closed(c *door.Conn) {
 
 // skillState is what the server remembers of skill stores.
 type skillState struct {
-	skillsMade sync.Map // namespaces whose store was found or made, and has its limits
+	skillsMade sync.Map // volumes and directories that were found or made, and have their limits
 	softSkills sync.Once
 	uploads    *transfer.Pool
 }

@@ -62,10 +62,14 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
 		return nil, err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucketIfNotExists(sessionsBucket)
-		return err
-	})
+	var there bool
+	err = db.View(func(tx *bbolt.Tx) error { there = tx.Bucket(sessionsBucket) != nil; return nil })
+	if err == nil && !there { // on a full disk nothing could be written
+		err = db.Update(func(tx *bbolt.Tx) error {
+			_, err := tx.CreateBucketIfNotExists(sessionsBucket)
+			return err
+		})
+	}
 	if err != nil {
 		return db, err
 	}

@@ -3,6 +3,7 @@ package mounts
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
@@ -28,6 +29,17 @@ func OwnerMap(uid, gid, hostUID, hostGID uint32) IDMap {
 		UIDs: []IDRange{{uid, hostUID, 1}},
 		GIDs: []IDRange{{gid, hostGID, 1}},
 	}
+}
+
+// UsersMap is OwnerMap for uid:gid of a box whose ids are size host ids from base on, and
+// shows other files too: the id n of the box is the id disk+n on disk. Only the ids of the
+// owner are not in that range.
+func UsersMap(owner, user Owner, base, disk, size uint32) IDMap {
+	split := func(owner, user uint32) []IDRange {
+		all := []IDRange{{owner, base + user, 1}, {disk, base, user}, {disk + user + 1, base + user + 1, size - user - 1}}
+		return slices.DeleteFunc(all, func(r IDRange) bool { return r.Size == 0 })
+	}
+	return IDMap{UIDs: split(uint32(owner.UID), uint32(user.UID)), GIDs: split(uint32(owner.GID), uint32(user.GID))}
 }
 
 // String is the same for equal maps, and can serve as the key of a cache.

@@ -59,3 +59,31 @@ func TestUserNSRefusesBadMaps(t *testing.T) {
 		}
 	}
 }
+
+// The owner's ids are those of the box's user; each other id of the box is the one as far
+// from disk as it is from base.
+func TestUsersMap(t *testing.T) {
+	for _, c := range []struct {
+		user Owner
+		want string
+	}{
+		{Owner{0, 0}, "uids 7 1000 1 501 1001 9 gids 8 1000 1 501 1001 9 "},
+		{Owner{9, 4}, "uids 7 1009 1 500 1000 9 gids 8 1004 1 500 1000 4 505 1005 5 "},
+	} {
+		m := UsersMap(Owner{7, 8}, c.user, 1000, 500, 10)
+		if m.String() != c.want {
+			t.Errorf("%v: %q, want %q", c.user, m, c.want)
+		}
+		seen := map[uint32]bool{}
+		for _, disk := range []uint32{7, 500, 501, 502, 503, 504, 505, 506, 507, 508, 509} {
+			if host, ok := lookup(m.UIDs, disk); ok && (seen[host] || host < 1000 || host > 1009) {
+				t.Errorf("%v: %d on disk is %d on the host", c.user, disk, host)
+			} else if ok {
+				seen[host] = true
+			}
+		}
+		if len(seen) != 10 {
+			t.Errorf("%v: %d ids of the box are mapped, want 10", c.user, len(seen))
+		}
+	}
+}

@@ -23,4 +23,8 @@ type Mount struct {
 	// it, and no component is a symlink. Within and NoLinks are empty then. Empty: Source is one of
 	// the host.
 	Volume string `json:"volume,omitempty"`
+	// Users lets every user of the box write, not only the one whom the owner of the source
+	// appears as. What others make belongs on disk to ids that neither a box nor a user of
+	// the host has, so it is only for a directory that whoever asks keeps for boxes.
+	Users bool `json:"users,omitempty"`
 }

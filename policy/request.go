@@ -33,6 +33,10 @@ type Request struct {
 	// above it. For callers within boxd: no client can say so.
 	MakeWorkspace bool `json:"-"`
 
+	// Warnings say what the caller lacks of what it really wants, one line each. They come
+	// back in [Resolved]. For callers within boxd: no client can say so.
+	Warnings []string `json:"-"`
+
 	Mounts []Mount           `json:"mounts,omitempty"`
 	User   *engine.User      `json:"user,omitempty"`
 	Env    map[string]string `json:"env,omitempty"` // 64 KiB together at most
@@ -102,6 +106,8 @@ type Resolved struct {
 	// Overridden are the fields of the request whose value was replaced because the
 	// profile locks them, such as "network" or "mounts[0].read_only", sorted.
 	Overridden []string `json:"overridden,omitempty"`
+	// Warnings are those of the request.
+	Warnings []string `json:"warnings,omitempty"`
 	// Decisions are what was decided on the way, for the audit log.
 	Decisions []Decision `json:"-"`
 }

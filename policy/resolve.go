@@ -63,7 +63,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		IdleTTL: time.Duration(v.idleTTL), MaxLifetime: time.Duration(v.maxLifetime), Persistent: v.persistent,
 		Timeout:    clampTimeout(time.Duration(v.timeout), time.Duration(profile.Caps.Timeout)),
 		TimeoutCap: max(0, time.Duration(profile.Caps.Timeout)),
-		Overridden: overridden, MountMode: profile.MountMode,
+		Overridden: overridden, Warnings: r.Warnings, MountMode: profile.MountMode,
 		Decisions: append(decisions, resolveDecision(profile, overridden)),
 	}, nil
 }

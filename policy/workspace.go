@@ -95,12 +95,12 @@ func (r Resolved) OwnWorkspace() bool {
 }
 
 // WorkspaceMount mounts dir, a workspace that boxd keeps below root, by the mode of
-// r, which must not be "none".
+// r, which must not be "none". Every user of the box can use it.
 func (r Resolved) WorkspaceMount(dir, root string) mounts.Mount {
-	return mounts.Mount{Source: dir, Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Within: root}
+	return mounts.Mount{Source: dir, Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Within: root, Users: true}
 }
 
 // VolumeMount is WorkspaceMount for a workspace that is a volume of the engine.
 func (r Resolved) VolumeMount(volume string) mounts.Mount {
-	return mounts.Mount{Source: "/", Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Volume: volume}
+	return mounts.Mount{Source: "/", Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Volume: volume, Users: true}
 }

@@ -13,10 +13,13 @@ import (
 // becomes a random one.
 type AttachOptions struct {
 	DialOptions
-	// GiveUp is how long to try to get a new connection; zero is for ever.
+	// Await says that Attach itself tries again while no relay answers, as it does not
+	// while a daemon is being started.
+	Await bool
+	// GiveUp is how long to try to get a connection; zero is for ever.
 	GiveUp time.Duration
 	// Lost, if not nil, is told of each lost connection and each attempt in vain, by
-	// the goroutine that is in Recv.
+	// the goroutine that is in Attach or Recv.
 	Lost func(err error)
 	// Explain, if not nil, is what Recv returns in place of its last error.
 	Explain func(err error) error
@@ -70,24 +73,23 @@ func Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	if o.ClientID == "" {
 		o.ClientID = rand.Text()
 	}
-	c, err := Dial(ctx, o.DialOptions)
-	if err != nil {
-		return nil, err
-	}
-	h := c.Hello()
-	a := &Attachment{
-		give: o.GiveUp, lost: o.Lost, explain: o.Explain, dial: o.DialOptions, moved: make(chan struct{}),
-		c: c, hello: h, writer: h.Writer, base: h.StdinAccepted,
-		next: [3]int64{Stdout: h.Stdout.Start, Stderr: h.Stderr.Start},
-	}
+	a := &Attachment{give: o.GiveUp, lost: o.Lost, explain: o.Explain, dial: o.DialOptions, moved: make(chan struct{})}
 	if a.lost == nil {
 		a.lost = func(error) {}
 	}
 	if a.explain == nil {
 		a.explain = func(err error) error { return err }
 	}
-	a.dial.TakeOver = false
 	a.ctx, a.cancel = context.WithCancel(ctx)
+	c, err := a.firstConnection(o.Await)
+	if err != nil {
+		a.cancel()
+		return nil, err
+	}
+	h := c.Hello()
+	a.c, a.hello, a.writer, a.base = c, h, h.Writer, h.StdinAccepted
+	a.next = [3]int64{Stdout: h.Stdout.Start, Stderr: h.Stderr.Start}
+	a.dial.TakeOver = false
 	context.AfterFunc(a.ctx, a.drop)
 	return a, nil
 }

@@ -5,13 +5,52 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
 )
+
+// firstConnection connects. With await it tries again while no relay answers.
+func (a *Attachment) firstConnection(await bool) (*Client, error) {
+	for since := time.Now(); ; {
+		c, err := Dial(a.ctx, a.dial)
+		switch {
+		case err == nil || a.ctx.Err() != nil || !await || !isAbsent(err):
+			return c, err
+		case a.give > 0 && time.Since(since) > a.give:
+			return nil, gaveUp(a.give, err)
+		}
+		a.lost(err)
+		a.wait()
+	}
+}
+
+// isAbsent says that err is what a server gives that is stopped or being started. Any
+// other error of a first connection may be a mistake in the address, which trying again
+// does not mend.
+func isAbsent(err error) bool {
+	var refused *DialError
+	if errors.As(err, &refused) {
+		return refused.Status == http.StatusBadGateway || refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusGatewayTimeout
+	}
+	for _, absent := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF, io.ErrUnexpectedEOF} {
+		if errors.Is(err, absent) {
+			return true
+		}
+	}
+	var closed *CloseError
+	return errors.As(err, &closed) && worthRetrying(err)
+}
+
+func gaveUp(after time.Duration, err error) error {
+	return fmt.Errorf("giving up after %v: %w", after, err)
+}
 
 // reconnect replaces the connection that failed with cause. An error is final.
 func (a *Attachment) reconnect(cause error) error {
@@ -33,7 +72,7 @@ func (a *Attachment) reconnect(cause error) error {
 		case !worthRetrying(err):
 			return err
 		case a.give > 0 && time.Since(since) > a.give:
-			return fmt.Errorf("giving up after %v: %w", a.give, err)
+			return gaveUp(a.give, err)
 		}
 		a.lost(err)
 		a.wait()

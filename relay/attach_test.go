@@ -5,12 +5,15 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -293,6 +296,60 @@ func TestAttachmentEnds(t *testing.T) {
 		err = <-result
 		if gaveUp := err != nil && strings.Contains(err.Error(), "giving up"); gaveUp != (how == "give up") || !gaveUp && err != net.ErrClosed {
 			t.Errorf("%s: got %v", how, err)
+		}
+	}
+}
+
+// TestAwait: a first connection is tried again while nobody answers, and only then.
+func TestAwait(t *testing.T) {
+	p := newProc(4 << 10)
+	s := serve(t, p, Options{})
+	for _, c := range []struct {
+		name    string
+		refusal error // of the first two attempts
+		final   bool
+	}{
+		{"refused", syscall.ECONNREFUSED, false},
+		{"no socket", fs.ErrNotExist, false},
+		{"reset", syscall.ECONNRESET, false},
+		{"no right to connect", fs.ErrPermission, true},
+		{"no such host", &net.DNSError{Err: "no such host", IsNotFound: true}, true},
+	} {
+		for _, await := range []bool{true, false} {
+			tried, lost := 0, 0
+			o := AttachOptions{Await: await, Lost: func(error) { lost++ }, DialOptions: DialOptions{URL: s.http.URL, TakeOver: true, Write: true,
+				NetDial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+					if tried++; tried <= 2 {
+						return nil, c.refusal
+					}
+					var d net.Dialer
+					return d.DialContext(ctx, network, addr)
+				}}}
+			a, err := Attach(t.Context(), o)
+			if await && !c.final {
+				if err != nil || lost != 2 || !a.Hello().Writer {
+					t.Fatalf("%s: %v, told of %d", c.name, err, lost)
+				}
+				a.Close()
+			} else if !errors.Is(err, c.refusal) || lost != 0 || tried != 1 {
+				t.Errorf("%s, await %v: %v after %d attempts, told of %d", c.name, await, err, tried, lost)
+			}
+		}
+	}
+	// The daemon's own refusal ends it, "try again" does not.
+	for status, attempts := range map[int]int32{http.StatusNotFound: 1, http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 3} {
+		var asked atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if asked.Add(1) < 3 {
+				w.WriteHeader(status)
+				return
+			}
+			w.WriteHeader(http.StatusGone)
+		}))
+		_, err := Attach(t.Context(), AttachOptions{Await: true, DialOptions: DialOptions{URL: server.URL}})
+		server.Close()
+		if got := asked.Load(); err == nil || got != attempts {
+			t.Errorf("%d: %v after %d attempts, want %d", status, err, got, attempts)
 		}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // ring is an Output in memory, and the process that writes it.
@@ -374,7 +376,7 @@ func collect(r receiver) *collected {
 // has no event of its own.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited for %s in vain", what)
 		}

@@ -14,6 +14,12 @@ type LogOptions struct {
 	Stream Stream // zero is Stdout
 	// Offset is where to begin; a negative one counts from the end.
 	Offset int64
+	// Since leaves out what came before; zero: nothing is.
+	Since time.Time
+	// Tail leaves out all but that many lines of what there is now; nil: nothing is.
+	Tail *int64
+	// Timestamps writes the time at which it came in front of each line.
+	Timestamps bool
 	// Follow waits for more until the stream ends.
 	Follow bool
 	// Limit bounds the bytes written; zero is no limit.
@@ -58,7 +64,24 @@ func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	if first > end {
 		return fmt.Errorf("%w: %v ends at %d, which is below %d", ErrRange, max(o.Stream, Stdout), end, first)
 	}
-	l := logWriter{hub: h, out: out, stream: max(o.Stream, Stdout), w: w, limit: o.Limit, off: max(first, oldest)}
+	l := logWriter{hub: h, out: out, stream: max(o.Stream, Stdout), w: w, limit: o.Limit}
+	if (o.Timestamps || !o.Since.IsZero()) && h.src.Times == nil {
+		return fmt.Errorf("%w: when the output came is not known", errors.ErrUnsupported)
+	}
+	if o.Timestamps {
+		l.stamps = &stamper{times: func() []Mark { return h.src.Times(l.stream) }}
+	}
+	if !o.Since.IsZero() {
+		first = max(first, offsetAt(h.src.Times(l.stream), o.Since, end))
+	}
+	if o.Tail != nil {
+		at, err := lastLines(ctx, out, max(first, oldest), end, *o.Tail)
+		if err != nil {
+			return err
+		}
+		first = max(first, at)
+	}
+	l.off = max(first, oldest)
 	if o.Start != nil {
 		o.Start(l.off, l.off-first)
 	}
@@ -76,6 +99,7 @@ type logWriter struct {
 	w      io.Writer
 	off    int64
 	limit  int64 // zero is none
+	stamps *stamper
 	wrote  int64
 	buf    []byte
 }
@@ -150,8 +174,12 @@ func (l *logWriter) once(ctx context.Context, most int64) error {
 	if at > l.off {
 		return &GapError{Gap{l.stream, l.off, at}}
 	}
+	text := l.buf[:n]
+	if l.stamps != nil {
+		text = l.stamps.stamp(text, l.off)
+	}
 	l.off, l.wrote = l.off+int64(n), l.wrote+int64(n)
-	if err := l.write(l.buf[:n]); err != nil {
+	if err := l.write(text); err != nil {
 		return err
 	}
 	return err

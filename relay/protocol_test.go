@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // raw is a connection that says whatever a test wants.
@@ -115,7 +117,7 @@ func TestViolations(t *testing.T) {
 // wantClose reads until the connection is closed.
 func wantClose(t *testing.T, ws *websocket.Conn, code int) {
 	t.Helper()
-	ws.SetReadDeadline(time.Now().Add(20 * time.Second))
+	ws.SetReadDeadline(time.Now().Add(testutil.Patience()))
 	for {
 		if _, _, err := ws.ReadMessage(); err != nil {
 			if !websocket.IsCloseError(err, code) {

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"syscall"
+	"time"
 )
 
 // Output is one output stream, of which the last part is kept in a ring. Offsets
@@ -17,6 +18,12 @@ type Output interface {
 	ReadAt(ctx context.Context, p []byte, off int64) (n int, at int64, err error)
 	// Release says that bytes below off need not be kept for anybody.
 	Release(off int64)
+}
+
+// Mark says when the byte at Offset came.
+type Mark struct {
+	Offset int64
+	Time   time.Time
 }
 
 // Input is the input stream. Offsets count bytes from the start of the process.
@@ -55,6 +62,9 @@ type Source struct {
 	// which is never nil.
 	Stdin          Input
 	Stdout, Stderr Output
+	// Times says when the bytes of an output came: marks with growing offsets and times,
+	// each for the bytes up to the next. Nil: nobody knows.
+	Times func(Stream) []Mark
 	// TTY says that the process has a terminal.
 	TTY bool
 	// Done is closed when the process has ended and all of its output is in the

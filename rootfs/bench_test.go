@@ -9,7 +9,7 @@ import (
 func BenchmarkOpenHost(b *testing.B) {
 	dir := stateDir(b)
 	for b.Loop() {
-		h, err := OpenHost(filepath.Join(dir, "host"))
+		h, err := OpenHost(filepath.Join(dir, "host"), "")
 		if err != nil {
 			b.Fatal(err)
 		}

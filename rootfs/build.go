@@ -3,6 +3,7 @@ package rootfs
 import (
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -50,12 +51,17 @@ type builder struct {
 	root *Root
 	top  *os.File // root of the tmpfs, writable
 	box  *os.File // the box's root as the box gets it
-	kept uint32   // as that of a filler
+	// devices is the root of the box's /dev.
+	devices *os.File
+	etc     *os.File // id-mapped /etc of a writable root, until it is mounted
+	kept    uint32   // as that of a filler
 }
 
 func (b *builder) close() {
 	b.top.Close() // a nil file is fine
 	b.box.Close()
+	b.etc.Close()
+	b.devices.Close()
 }
 
 // skeleton makes the tmpfs with all directories, links and generated files.
@@ -77,9 +83,6 @@ func (b *builder) skeleton() (err error) {
 		return f.err
 	}
 	b.root.skeleton = f.top
-	if b.o.Writable {
-		b.root.volumes = append(b.root.volumes, Volume{Path: "/", Size: size, Dir: f.top})
-	}
 	return b.fill(f)
 }
 
@@ -165,7 +168,10 @@ func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) 
 	if err != nil {
 		return err
 	}
-	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, Dir: m})
+	b.root.volumes = append(b.root.volumes, Volume{Path: "/" + path, Size: b.o.TmpSize, File: m})
+	if name, ok := strings.CutPrefix(path, "dev/"); ok {
+		return attach(m, b.devices, name)
+	}
 	return attach(m, b.box, path)
 }
 

@@ -1,8 +1,6 @@
 package rootfs
 
 import (
-	"errors"
-	"io"
 	"os"
 	"slices"
 
@@ -22,9 +20,8 @@ func isPublic(st unix.Stat_t) bool {
 	return st.Mode&0o004 != 0
 }
 
-// copyEntry copies name of the directory src, with status st and with all that
-// is beneath it. What is neither public nor a file, directory or symlink is left
-// out, and so are files of more than maxCopiedFile bytes.
+// copyEntry copies name of the directory src, which is ours and public, with status st and
+// with all that is beneath it.
 func copyEntry(src *os.File, dst *filler, name string, st unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -34,50 +31,26 @@ func copyEntry(src *os.File, dst *filler, name string, st unix.Stat_t) error {
 		}
 		dst.symlink(name, target)
 	case unix.S_IFREG:
-		return copyFile(src, dst, name, st)
+		content, err := readBeneath(src, name)
+		if err != nil {
+			return err
+		}
+		dst.write(name, st.Mode&0o755, content)
 	case unix.S_IFDIR:
-		return copyDir(src, dst, name, st)
+		dir, err := openListed(src, name)
+		if err != nil {
+			return err
+		}
+		defer dir.Close()
+		dst.mkdir(name, st.Mode&0o755)
+		sub := dst.into(name)
+		if sub.err != nil {
+			return sub.err
+		}
+		defer sub.top.Close()
+		return copyAll(dir, sub)
 	}
 	return dst.err
-}
-
-func copyFile(src *os.File, dst *filler, name string, st unix.Stat_t) error {
-	if !isPublic(st) || st.Size > maxCopiedFile {
-		return nil
-	}
-	file, err := linux.Openat2(src, name, unix.OpenHow{Flags: unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK})
-	if err != nil {
-		return err
-	}
-	defer file.Close()
-	content, err := io.ReadAll(io.LimitReader(file, maxCopiedFile))
-	if err != nil {
-		return err
-	}
-	dst.write(name, st.Mode&0o755, content)
-	return dst.err
-}
-
-func copyDir(src *os.File, dst *filler, name string, st unix.Stat_t) error {
-	if !isPublic(st) {
-		return nil
-	}
-	dir, err := openListed(src, name)
-	if errors.Is(err, unix.EXDEV) {
-		dst.mkdir(name, st.Mode&0o755) // what is mounted there is not part of src
-		return dst.err
-	}
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	dst.mkdir(name, st.Mode&0o755)
-	sub := dst.into(name)
-	if sub.err != nil {
-		return sub.err
-	}
-	defer sub.top.Close()
-	return copyAll(dir, sub)
 }
 
 // copyAll copies what is in the directory src, which is open for reading, except
@@ -92,10 +65,10 @@ func copyAll(src *os.File, dst *filler, but ...string) error {
 			continue
 		}
 		st, err := linux.StatAt(src, name)
-		if err == nil {
-			err = copyEntry(src, dst, name, st)
+		if err != nil {
+			return err
 		}
-		if err != nil && !isAbsent(err) { // a package may be removed meanwhile
+		if err := copyEntry(src, dst, name, st); err != nil {
 			return err
 		}
 	}

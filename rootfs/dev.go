@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // devices of every box, all with mode 0666, by their numbers in
@@ -24,16 +26,26 @@ var devLinks = []link{
 // devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
 const devInodes = 32
 
+// devName is where the box's /dev is beneath the directory of a Root.
+const devName = "dev"
+
+// sizeFile is an empty file in /dev, which the box cannot write to: it tells how full the file
+// system of a writable root is, which it lies in, and leads nowhere.
+const sizeFile = ".size"
+
 // dev makes the box's /dev: a read-only mount, which does not keep anyone from writing
 // to a device. All that is in it are inodes of this box alone, since locks belong to the
 // inode: flock(2) and fcntl(2) locks on a /dev/null that boxes share would reach from
 // one box into another. They lie beside the box's root, out of its reach. The box
 // mounts pts and shm of its own in it. mqueue stays empty: such a file system must be
 // mounted in the box's ipc namespace, and mq_open(3) works without it.
+//
+// The mount is made beside the box's root, with those on it, for the box's first process to bind
+// it on /dev: if it were on the root already, the box would have it twice.
 func (b *builder) dev() error {
 	top := &filler{top: b.top, kept: b.kept}
-	top.mkdir("dev", 0o755)
-	f := top.into("dev")
+	top.mkdir(devName, 0o755)
+	f := top.into(devName)
 	if f.err != nil {
 		return f.err
 	}
@@ -51,11 +63,23 @@ func (b *builder) dev() error {
 		f.mkdir(hostDir, 0o700)
 		f.mkdir(hostTop, 0o700)
 	}
+	if b.o.Writable {
+		f.write(sizeFile, 0o444, nil)
+		f.do(func() error {
+			size, err := linux.Openat2(f.top, sizeFile, unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})
+			if err == nil {
+				b.root.volumes = append(b.root.volumes, Volume{Path: "/", Size: b.o.UpperSize, File: size})
+			}
+			return err
+		})
+	}
 	if f.err != nil {
 		return f.err
 	}
-	if err := cloneTo(f.top, b.box, "dev", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
+	if err := cloneTo(f.top, b.top, devName, unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC); err != nil {
 		return fmt.Errorf("mounting %q: %w", "/dev", err)
 	}
-	return nil
+	var err error
+	b.devices, err = openDir(b.top, devName)
+	return err
 }

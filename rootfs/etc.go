@@ -1,12 +1,14 @@
 package rootfs
 
 import (
-	"errors"
+	"bytes"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,142 +16,219 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// addEtc makes the /etc that boxes share.
-func (h *Host) addEtc(top *os.File, root string) error {
-	f := &filler{top: top}
-	f.learnUmask("etc", 0o755)
-	etc := f.into("etc")
-	if etc.err != nil {
-		return etc.err
-	}
-	defer etc.top.Close()
-	src, err := os.OpenFile(filepath.Join(root, "etc"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	for _, name := range expandEtc(src) {
-		if err := addEtcName(src, etc, name); err != nil && !isAbsent(err) {
+// The rule for what a box sees of the host's /etc. Everything in question may be read by
+// everybody on the host, below directories that everybody may list. Of that a box sees
+//
+//   - files that a package brought and that are as they were in the package, since whoever
+//     has the package has them;
+//   - files that a package brought and somebody changed, and a few files that are
+//     generated on each system (generatedEtc), unless they may hold a secret;
+//   - symlinks into the host's system directories, and to what a box sees of /etc.
+//
+// So what nobody knows about, such as /etc/foo.key or /etc/myapp/token.conf, stays away. Where no
+// package database can be read, unpackagedEtc says what counts as brought by a package.
+// Whoever brought it, a file that certainly is a secret is left out.
+//
+// The result is a copy, made once per state of /etc: what is planted later is not in it.
+
+// etcEntry is something in the host's /etc.
+type etcEntry struct {
+	name   string // relative to /etc
+	st     unix.Stat_t
+	target string // of a symlink, once it is read
+}
+
+// listEtc lists what of etc everybody on the host may read: files, symlinks, and
+// directories before what is in them.
+func listEtc(etc *os.File) ([]etcEntry, error) {
+	var list []etcEntry
+	var walk func(dir *os.File, prefix string) error
+	walk = func(dir *os.File, prefix string) error {
+		names, err := dir.Readdirnames(-1)
+		if err != nil {
 			return err
 		}
-	}
-	for name, content := range genericEtc {
-		etc.write(name, 0o644, []byte(content))
-	}
-	for _, name := range perBoxEtc {
-		etc.symlink(name, "../"+perBoxDir+"/"+name)
-	}
-	if etc.err != nil {
-		return etc.err
-	}
-	return h.seal(top, "etc", attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
-}
-
-// isAbsent says that the host does not have a name.
-func isAbsent(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
-}
-
-// expandEtc returns etcNames with patterns replaced by what they match in the
-// directory etc.
-func expandEtc(etc *os.File) []string {
-	var names []string
-	listing, _ := etc.Readdirnames(-1) // if it cannot be listed no pattern matches
-	for _, name := range etcNames {
-		if !strings.Contains(name, "*") {
-			names = append(names, name)
-			continue
-		}
-		for _, found := range listing {
-			if ok, _ := path.Match(name, found); ok {
-				names = append(names, found)
+		slices.Sort(names)
+		for _, name := range names {
+			if len(list) == maxEtcEntries {
+				return fmt.Errorf("/etc has more than %d entries", maxEtcEntries)
+			}
+			e := etcEntry{name: prefix + name}
+			if e.st, err = linux.StatAt(dir, name); err != nil {
+				continue // a package may be removed meanwhile
+			}
+			switch e.st.Mode & unix.S_IFMT {
+			case unix.S_IFLNK:
+				list = append(list, e)
+			case unix.S_IFREG:
+				if _, ours := genericEtc[e.name]; isPublic(e.st) && !ours && !slices.Contains(perBoxEtc, e.name) {
+					list = append(list, e)
+				}
+			case unix.S_IFDIR:
+				if !isPublic(e.st) {
+					continue
+				}
+				sub, err := openListed(dir, name)
+				if err != nil {
+					continue // what is mounted there is not part of /etc
+				}
+				list = append(list, e)
+				err = walk(sub, e.name+"/")
+				sub.Close()
+				if err != nil {
+					return err
+				}
 			}
 		}
-	}
-	return names
-}
-
-// addEtcName puts name of the directory src (the host's /etc) into dst.
-func addEtcName(src *os.File, dst *filler, name string) error {
-	dir, base := path.Split(name)
-	if dir == "" {
-		return addEtcEntry(src, dst, base)
-	}
-	parent, err := linux.Openat2(src, dir, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	if _, err := linux.StatAt(parent, base); err != nil {
-		return err // before an empty directory is made for it
-	}
-	sub, err := makeParents(dst, path.Clean(dir))
-	if err != nil {
-		return err
-	}
-	defer sub.top.Close()
-	return addEtcEntry(parent, sub, base)
-}
-
-// makeParents returns a filler for the directory dir, made as needed, whose top
-// the caller closes.
-func makeParents(dst *filler, dir string) (*filler, error) {
-	for i, c := range dir + "/" {
-		if c != '/' {
-			continue
-		}
-		if _, err := linux.StatAt(dst.top, dir[:i]); errors.Is(err, fs.ErrNotExist) {
-			dst.mkdir(dir[:i], 0o755)
-		}
-	}
-	sub := dst.into(dir)
-	return sub, sub.err
-}
-
-// addEtcEntry copies name of src into dst, or binds it if it is a large
-// directory.
-func addEtcEntry(src *os.File, dst *filler, name string) error {
-	st, err := linux.StatAt(src, name)
-	if err != nil {
-		return err
-	}
-	if !isDir(st) {
-		return copyEntry(src, dst, name, st)
-	}
-	if !isPublic(st) {
 		return nil
 	}
-	dir, err := linux.Openat2(src, name, listed)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	if countEntries(dir, maxCopiedDir) <= maxCopiedDir {
-		return copyEntry(src, dst, name, st)
-	}
-	dst.mkdir(name, 0o755)
-	if dst.err != nil {
-		return dst.err
-	}
-	return cloneTo(dir, dst.top, name, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
+	return list, walk(etc, "")
 }
 
-// countEntries counts what is in the directory dir and in its subdirectories, but
-// not much beyond limit.
-func countEntries(dir *os.File, limit int) int {
-	names, _ := dir.Readdirnames(limit + 1)
-	dir.Seek(0, io.SeekStart)
-	count := len(names)
-	for _, name := range names {
-		if count > limit {
-			break
-		}
-		if sub, err := openListed(dir, name); err == nil {
-			count += countEntries(sub, limit-count)
-			sub.Close()
+// etcCopy is a copy of the public part of /etc in the making.
+type etcCopy struct {
+	root     string // of the host
+	src      *os.File
+	dst      *filler
+	packages packagedEtc
+	shown    map[string]bool // names, relative to /etc, that are in the copy
+	sources  []etcEntry      // what it depends on, as it was before it was read
+	bytes    int
+}
+
+// fillPublicEtc puts what boxes may see of src into the directory dst, together with the files
+// that are generated for boxes. It returns what the result depends on: the directories of
+// src, and the files that were taken.
+func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
+	top, err := linux.StatAt(src, ".")
+	if err != nil {
+		return nil, err
+	}
+	list, err := listEtc(src)
+	if err != nil {
+		return nil, err
+	}
+	c := &etcCopy{root: root, src: src, dst: dst, packages: readPackages(root), shown: map[string]bool{}}
+	for name, content := range genericEtc {
+		dst.write(name, 0o644, []byte(content))
+		c.shown[name] = true
+	}
+	for _, name := range perBoxEtc {
+		dst.symlink(name, "../"+perBoxDir+"/"+name)
+		c.shown[name] = true
+	}
+	c.sources = append(c.sources, etcEntry{name: ".", st: top})
+	var links []etcEntry
+	dirs := map[string]unix.Stat_t{}
+	for _, e := range list {
+		switch {
+		case c.shown[e.name]: // ours
+		case isDir(e.st):
+			dirs[e.name] = e.st
+			c.sources = append(c.sources, e)
+		case e.st.Mode&unix.S_IFMT == unix.S_IFLNK:
+			if target, err := linux.ReadlinkAt(src, e.name); err == nil {
+				e.target = target
+				links = append(links, e)
+			}
+		default:
+			c.file(e, dirs)
 		}
 	}
-	return count
+	// A symlink to a symlink is shown if that one is.
+	for more := true; more; {
+		more = false
+		links = slices.DeleteFunc(links, func(e etcEntry) bool {
+			if !c.leadsToShown(e) {
+				return false
+			}
+			c.parents(e.name, dirs)
+			c.dst.symlink(e.name, e.target)
+			c.shown[e.name], more = true, true
+			return true
+		})
+	}
+	return c.sources, dst.err
+}
+
+// file shows a file if the rule says so.
+func (c *etcCopy) file(e etcEntry, dirs map[string]unix.Stat_t) {
+	if e.st.Size > maxEtcFile || c.bytes+int(e.st.Size) > maxEtcBytes {
+		return
+	}
+	content, err := readBeneath(c.src, e.name)
+	if err != nil || !c.isFor(e.name, content) {
+		return
+	}
+	c.bytes += len(content)
+	c.parents(e.name, dirs)
+	c.dst.write(e.name, e.st.Mode&0o755, content)
+	c.shown[e.name] = true
+	c.sources = append(c.sources, e)
+}
+
+// isFor says whether boxes may see a file.
+func (c *etcCopy) isFor(name string, content []byte) bool {
+	packaged, unchanged := c.packages.has(name, content)
+	switch {
+	case unchanged:
+		return !holdsSecret(name, content)
+	case packaged, isGenerated(name), len(c.packages) == 0 && isExpected(name):
+		return !mayHoldSecret(name, content)
+	}
+	return false
+}
+
+// leadsToShown says that a symlink leads into the system directories of the host, or to
+// something of /etc that is in the copy.
+func (c *etcCopy) leadsToShown(e etcEntry) bool {
+	target := e.target
+	if !path.IsAbs(target) {
+		target = path.Join("/etc", path.Dir(e.name), target)
+	}
+	target = path.Clean(target)
+	if name, ok := strings.CutPrefix(target, "/etc/"); ok {
+		return c.shown[name]
+	}
+	first, _, _ := strings.Cut(target[1:], "/")
+	if !slices.Contains(systemDirs, first) {
+		return isGenerated(e.name)
+	}
+	_, err := os.Lstat(filepath.Join(c.root, target))
+	return err == nil
+}
+
+// parents makes the directories above name.
+func (c *etcCopy) parents(name string, dirs map[string]unix.Stat_t) {
+	for i, char := range name {
+		if dir := name[:i]; char == '/' && !c.shown[dir] {
+			c.dst.mkdir(dir, dirs[dir].Mode&0o755)
+			c.shown[dir] = true
+		}
+	}
+}
+
+// readBeneath reads a file of at most maxEtcFile bytes, beneath dir and through no symlink.
+func readBeneath(dir *os.File, name string) ([]byte, error) {
+	file, err := linux.Openat2(dir, name, unix.OpenHow{
+		Flags:   unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	st, err := linux.Fstat(file)
+	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || !isPublic(st)) {
+		err = fs.ErrPermission // it has been replaced meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	b.Grow(int(min(st.Size, maxEtcFile)) + bytes.MinRead)
+	_, err = b.ReadFrom(io.LimitReader(file, maxEtcFile))
+	return b.Bytes(), err
 }
 
 // listed is how directories are opened for listing; anything else, a symlink

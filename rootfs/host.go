@@ -44,17 +44,19 @@ const templateSize = "16m"
 // OpenHost builds the template of the image "host" in dir, which it creates and
 // which must not exist yet. The calling process must be in a private mount
 // namespace.
-func OpenHost(dir string) (*Host, error) { return openHost(dir, "/") }
+//
+// The public part of /etc is copied into the directory cache once per state of /etc, for all
+// who name the same one; it is made if needed and must be root's. Otherwise, and if cache
+// is empty, the copy is made in the template.
+func OpenHost(dir, cache string) (*Host, error) { return buildHost(dir, cache, "/", false) }
 
 // OpenReachableHost is OpenHost for boxes that other processes go on with: with
 // [OpenLive], when the one that built them is gone.
-func OpenReachableHost(dir string) (*Host, error) { return buildHost(dir, "/", true) }
+func OpenReachableHost(dir, cache string) (*Host, error) { return buildHost(dir, cache, "/", true) }
 
-// openHost is OpenHost for a system that lives below root, so that tests can
+// buildHost builds the template of a system that lives below root, so that tests can
 // bring their own.
-func openHost(dir, root string) (host *Host, err error) { return buildHost(dir, root, false) }
-
-func buildHost(dir, root string, reachable bool) (host *Host, err error) {
+func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) {
 	var undo cleanup.Stack
 	defer func() { undo.Undo(&err) }()
 	wrap := func(err error) error { return fmt.Errorf("preparing image \"host\": %w", err) }
@@ -69,10 +71,11 @@ func buildHost(dir, root string, reachable bool) (host *Host, err error) {
 		return nil, wrap(err)
 	}
 	undo.Push(h.closeTrees)
-	for _, fill := range []func(top *os.File, root string) error{h.addSystem, h.addEtc} {
-		if err := fill(top, root); err != nil {
-			return nil, wrap(err)
-		}
+	if err := h.addSystem(top, root); err != nil {
+		return nil, wrap(err)
+	}
+	if err := h.addEtc(top, root, cache); err != nil {
+		return nil, wrap(err)
 	}
 	undo.Release()
 	return h, nil
@@ -135,22 +138,6 @@ func (h *Host) addTree(top *os.File, name, path string) error {
 		return err
 	}
 	return h.keep(top, name, tree, attrReadOnly)
-}
-
-// seal makes the directory name of the template a read-only mount of its own, so
-// that clones of it need no attributes set again.
-func (h *Host) seal(top *os.File, name string, attrs uint64) error {
-	dir, err := openDir(top, name)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	tree, err := clone(dir)
-	if err != nil {
-		return err
-	}
-	defer tree.Close()
-	return h.keep(top, name, tree, attrs)
 }
 
 // keep attaches mount at name of the template and remembers its root.

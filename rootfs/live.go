@@ -40,7 +40,7 @@ func (b *builder) reach() error {
 	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
 		return err
 	}
-	return attach(m, b.box, "dev/"+hostTop)
+	return attach(m, b.devices, hostTop)
 }
 
 // Live is the root of a running box, seen through a process in it. What a path leads
@@ -128,12 +128,12 @@ func (l *Live) Volume(path string, dev Device) (*os.File, error) {
 	return dir, nil
 }
 
-// rootVolume opens a file in the writable root: the root's own descriptor would lead
-// to all that is in it.
+// rootVolume opens a file in the file system of the writable root: the root's own descriptor
+// would lead to all that is in it.
 func (l *Live) rootVolume(dev Device) (*os.File, error) {
-	f, err := linux.Openat2(l.root, "etc/hostname", unix.OpenHow{
+	f, err := linux.Openat2(l.root, "dev/"+sizeFile, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("opening volume %q: %w", "/", err)

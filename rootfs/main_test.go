@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
@@ -57,6 +58,9 @@ func playBox(root string, args []string) error {
 		do   func() error
 	}{
 		{"bind root", func() error { return unix.Mount(root, root, "", unix.MS_BIND|unix.MS_REC, "") }},
+		{"bind dev", func() error {
+			return unix.Mount(filepath.Join(filepath.Dir(root), devName), root+"/dev", "", unix.MS_BIND|unix.MS_REC, "")
+		}},
 		{"mount proc", func() error { return unix.Mount("proc", root+"/proc", "proc", 0, "") }},
 		{"chdir", func() error { return unix.Chdir(root) }},
 		{"pivot_root", func() error { return unix.PivotRoot(".", ".") }},

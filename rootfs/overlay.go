@@ -11,10 +11,17 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// fillEtc copies the shared /etc into the box's own tmpfs, without the large
-// directories of the host that are bound in it. It is small, and before Linux
-// 6.3 a tmpfs cannot be id-mapped, which an overlay would need.
+// fillEtc copies the shared /etc into the box's own tmpfs where it cannot be the lower
+// layer of an overlay: before Linux 6.3 a tmpfs cannot be id-mapped.
 func (b *builder) fillEtc(f *filler) error {
+	m, err := b.idMapped(b.host.tree("etc"))
+	if err == nil {
+		b.etc = m
+		return nil
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		return err
+	}
 	etc := f.into("etc")
 	if etc.err != nil {
 		return etc.err
@@ -28,31 +35,30 @@ func (b *builder) fillEtc(f *filler) error {
 	if err := copyAll(src, etc, perBoxEtc...); err != nil {
 		return err
 	}
-	for _, name := range perBoxEtc {
-		etc.write(name, 0o644, perBoxFile(name, b.o))
-	}
+	b.writePerBox(etc)
 	return etc.err
 }
 
-// overlayEtc mounts what fillEtc left out.
+func (b *builder) writePerBox(f *filler) {
+	for _, name := range perBoxEtc {
+		f.write(name, 0o644, perBoxFile(name, b.o))
+	}
+}
+
+// overlayEtc mounts a writable view of the shared /etc, unless fillEtc has copied it.
+// All in it is public.
 func (b *builder) overlayEtc() error {
-	etc := b.host.tree("etc")
-	subs, err := submounts(etc.root)
+	if b.etc == nil {
+		return nil
+	}
+	t := b.host.tree("etc")
+	lower, err := b.beside("lower", t, b.etc)
+	b.etc = nil
 	if err != nil {
 		return err
 	}
-	for _, sub := range subs {
-		dir, err := openDir(etc.root, sub)
-		if err != nil {
-			return err
-		}
-		err = b.overlay(tree{"etc/" + sub, dir})
-		dir.Close()
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	defer lower.Close()
+	return b.overlayOn(t, "lower", b.writePerBox)
 }
 
 // overlay mounts a writable view of t: the host's public files below, as if the
@@ -64,20 +70,32 @@ func (b *builder) overlay(t tree) error {
 		return err
 	}
 	defer lower.Close()
+	if err := b.overlayOn(t, "public", func(*filler) {}); err != nil {
+		return err
+	}
+	return b.submounts(t)
+}
+
+// overlayOn mounts an overlay at t's place: the layer of t that was attached as lower, and over
+// it what fill makes and the box will change.
+func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) error {
 	upper, err := b.layer("upper", t)
 	if err != nil {
 		return err
 	}
 	defer upper.Close()
+	f := &filler{top: upper, uid: b.o.IDBase, gid: b.o.IDBase, kept: b.kept}
+	if fill(f); f.err != nil {
+		return f.err
+	}
 	work, err := b.layer("work", t)
 	if err != nil {
 		return err
 	}
 	defer work.Close()
-	m, err := linux.NewMount("overlay", attrDefault,
-		linux.Option{Key: "lowerdir", Value: linux.FdPath(lower)},
-		linux.Option{Key: "upperdir", Value: linux.FdPath(upper)},
-		linux.Option{Key: "workdir", Value: linux.FdPath(work)},
+	m, err := b.newOverlay(linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
+		linux.Option{Key: "upperdir", Value: layerName("upper", t)},
+		linux.Option{Key: "workdir", Value: layerName("work", t)},
 		// Renaming a directory of the host would fail with EXDEV otherwise, and mv
 		// would copy it.
 		linux.Option{Key: "redirect_dir", Value: "on"},
@@ -87,10 +105,20 @@ func (b *builder) overlay(t tree) error {
 		return err
 	}
 	defer m.Close()
-	if err := attach(m, b.box, t.name); err != nil {
+	return attach(m, b.box, t.name)
+}
+
+// newOverlay mounts an overlay whose layers are named relative to the directory of the Root.
+// The box reads these names in /proc/self/mountinfo: they say nothing about the host.
+func (b *builder) newOverlay(options ...linux.Option) (m *os.File, err error) {
+	err = linux.OnThrowawayThread(func() error {
+		if err := unix.Fchdir(int(b.top.Fd())); err != nil {
+			return os.NewSyscallError("fchdir", err)
+		}
+		m, err = linux.NewMount("overlay", attrDefault, options...)
 		return err
-	}
-	return b.submounts(t)
+	})
+	return m, err
 }
 
 // submounts shows what the host has mounted within t as it is, read-only: a layer
@@ -124,6 +152,20 @@ func (b *builder) submount(t tree, sub string) error {
 // It must not be a layer of the box's overlay: what belongs to root on the host
 // belongs to the box's root here, private files too.
 func (b *builder) lower(t tree) (*os.File, error) {
+	m, err := b.idMapped(t)
+	if errors.Is(err, unix.EINVAL) {
+		return nil, fmt.Errorf("the host's file system of /%s cannot be id-mapped by this kernel, "+
+			"which a writable root needs; run without it: %w", t.name, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.beside("lower", t, m)
+}
+
+// idMapped returns a detached clone of t in which what belongs to the host's users belongs
+// to those of the box. A file system that cannot do so is EINVAL.
+func (b *builder) idMapped(t tree) (*os.File, error) {
 	m, err := linux.OpenTree(t.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return nil, err
@@ -131,13 +173,9 @@ func (b *builder) lower(t tree) (*os.File, error) {
 	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(b.o.IDMapUserNS.Fd())}
 	if err := linux.MountSetattr(m, false, attr); err != nil {
 		m.Close()
-		if errors.Is(err, unix.EINVAL) {
-			return nil, fmt.Errorf("the host's file system of /%s cannot be id-mapped by this kernel, "+
-				"which a writable root needs; run without it: %w", t.name, err)
-		}
 		return nil, err
 	}
-	return b.beside("lower", t, m)
+	return m, nil
 }
 
 // beside attaches the mount m, which it takes, beside the box's root and returns

@@ -4,6 +4,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // private are things of a host's /usr that not everybody may read, and what is
@@ -34,7 +36,7 @@ func privateHost(t *testing.T, dir string) *Host {
 	if out, err := exec.Command("sh", "-ec", private, "sh", root).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	h, err := openHost(filepath.Join(dir, "host"), root)
+	h, err := buildHost(filepath.Join(dir, "host"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +47,7 @@ func privateHost(t *testing.T, dir string) *Host {
 // TestPrivateFilesStayPrivate tries to read, from a box with a writable root,
 // what only some users of the host may read, as each user it might belong to.
 func TestPrivateFilesStayPrivate(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := privateHost(t, dir)
 	r := testBox(t, h, dir, "a", writable(t, testBase))
@@ -73,6 +76,7 @@ func TestPrivateFilesStayPrivate(t *testing.T) {
 
 // TestPrivateFilesCanGo: the box may do to private files what needs no reading.
 func TestPrivateFilesCanGo(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := privateHost(t, dir)
 	r := testBox(t, h, dir, "a", writable(t, testBase))

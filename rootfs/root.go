@@ -32,6 +32,9 @@ type Root struct {
 // Path is the box's root in the launcher's mount namespace, until Hide.
 func (r *Root) Path() string { return filepath.Join(r.dir, rootName) }
 
+// Dev is what the box's first process binds on /dev, with all that is mounted on it; as Path.
+func (r *Root) Dev() string { return filepath.Join(r.dir, devName) }
+
 // Skeleton is a descriptor of the box's root directory on the tmpfs itself: what
 // is mounted on it for the box is not visible through it, and it can be written
 // to even if the box's root is read-only. It belongs to r.
@@ -81,7 +84,7 @@ func (r *Root) closeFiles() error {
 		c.Tree.Close()
 	}
 	for _, v := range r.volumes {
-		v.Dir.Close() // "/" is the skeleton; closing twice is fine
+		v.File.Close()
 	}
 	return nil
 }

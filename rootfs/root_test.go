@@ -104,7 +104,7 @@ cat </dev/null; /bin/echo x 2>&1 >/dev/full | grep -o 'No space.*'; echo y >/dev
 func full(t *testing.T, r *Root) (path string, size int64) {
 	t.Helper()
 	for _, v := range r.Volumes() {
-		st, err := linux.Fstatfs(v.Dir)
+		st, err := linux.Fstatfs(v.File)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,6 +116,7 @@ func full(t *testing.T, r *Root) (path string, size int64) {
 }
 
 func TestVolumesTellWhenFull(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h := testHost(t, dir)
 	for i, c := range []struct{ script, path string }{
@@ -324,7 +325,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 		root = copySystem(t)
 	}
 	before := mountTable(t)
-	h, err := openHost(filepath.Join(dir, "host2"), root)
+	h, err := buildHost(filepath.Join(dir, "host2"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -381,7 +382,7 @@ func TestBuildFailure(t *testing.T) {
 		{"tmp size", func(o *Options) { o.TmpSize = 1 }, "tmp size 1"},
 		{"upper size", func(o *Options) { o.Writable = true }, "upper size 0"},
 		{"no namespace", func(o *Options) { o.Writable, o.UpperSize = true, 1<<20 }, "user namespace"},
-		{"wrong namespace", func(o *Options) { o.Writable, o.UpperSize, o.IDMapUserNS = true, 4<<20, noMap }, "mounting \"/usr\""},
+		{"wrong namespace", func(o *Options) { o.Writable, o.UpperSize, o.IDMapUserNS = true, 16<<20, noMap }, "mounting \"/usr\""},
 		{"upper too small for /etc", func(o *Options) { o.Writable, o.UpperSize, o.IDMapUserNS = true, 64<<10, noMap }, "no space left"},
 	} {
 		o := options(testBase)

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 func TestChildren(t *testing.T) {
@@ -42,6 +43,7 @@ func TestChildren(t *testing.T) {
 
 // TestHostWithSubmounts is a host with a file system of its own within /usr.
 func TestHostWithSubmounts(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	root := copySystem(t)
 	m, err := linux.NewMount("tmpfs", 0, linux.Option{Key: "size", Value: "1m"})
@@ -57,7 +59,7 @@ func TestHostWithSubmounts(t *testing.T) {
 	if err := os.WriteFile(local+"/x", []byte("submount\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	h, err := openHost(filepath.Join(dir, "host"), root)
+	h, err := buildHost(filepath.Join(dir, "host"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}

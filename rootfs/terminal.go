@@ -33,7 +33,7 @@ func (b *builder) devpts() error {
 		return err
 	}
 	b.root.pts = m
-	return attach(m, b.box, "dev/pts")
+	return attach(m, b.devices, "pts")
 }
 
 // openPTY opens a terminal for a user, by ids of the host.

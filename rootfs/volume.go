@@ -6,7 +6,7 @@ import "os"
 type Volume struct {
 	Path string   // in the box
 	Size int64    // bytes
-	Dir  *os.File // O_PATH descriptor, good for fstatfs; belongs to the Root
+	File *os.File // O_PATH descriptor, good for fstatfs; belongs to the Root
 }
 
 // Volumes are what the box can write to, mounts by others excepted.

@@ -47,7 +47,7 @@ func writableHost(t testing.TB, dir string) (h *Host, small bool) {
 		t.Fatal(err)
 	}
 	t.Logf("using a copy of the system: %v", err)
-	h, err = openHost(filepath.Join(dir, "copy"), copySystem(t))
+	h, err = buildHost(filepath.Join(dir, "copy"), "", copySystem(t), false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestWritableNeedsIDMap(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer linux.Unmount(root, unix.MNT_DETACH)
-	h, err := openHost(filepath.Join(dir, "host"), root)
+	h, err := buildHost(filepath.Join(dir, "host"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,6 +135,7 @@ func TestWritableRoot(t *testing.T) {
 
 // TestWritableBudget fills one tree of the root; the size is that of all.
 func TestWritableBudget(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	h, _ := writableHost(t, dir)
 	for i, script := range []string{

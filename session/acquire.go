@@ -68,6 +68,9 @@ func (s *session) join(ctx context.Context, c Caller, a *asked) (*use, error) {
 		s.m.counters.reused.Add(1)
 		return u, nil
 	}
+	if err := s.takeOver(ctx); err != nil {
+		return nil, err
+	}
 	if err := s.begin(ctx); err != nil {
 		return nil, err
 	}

@@ -19,6 +19,9 @@ import (
 // runs is recorded while its first command may run already: see use.awaitRecord. On
 // failure there is no box. kind is what is told of the box.
 func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
+	if err := s.m.store.admit(); err != nil {
+		return err
+	}
 	fresh := kind == EventCreated && s.m.workspaces.IsMissing(s.key.Tenant, s.key.ID)
 	s.mu.Lock()
 	if s.removing {

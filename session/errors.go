@@ -27,13 +27,21 @@ var (
 	ErrStorage = errors.New("state directory cannot be written")
 )
 
-// storageError is an ErrStorage that says what could not be written.
+// storageError is an ErrStorage that says what could not be written, and where.
 type storageError struct {
 	what string
+	dir  string // in which space may be missing; empty: err says it
 	err  error
 }
 
-func (e *storageError) Error() string        { return e.what + ": " + e.err.Error() }
+func (e *storageError) Error() string {
+	text := e.what + ": " + e.err.Error()
+	if e.dir != "" && isFull(e.err) {
+		text += ": free space in " + e.dir
+	}
+	return text
+}
+
 func (e *storageError) Unwrap() error        { return e.err }
 func (e *storageError) Is(target error) bool { return target == ErrStorage }
 

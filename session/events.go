@@ -1,6 +1,11 @@
 package session
 
-import "time"
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
+)
 
 // EventType says what happened.
 type EventType string
@@ -12,7 +17,7 @@ const (
 	EventAdopted        EventType = "adopted"
 	EventState          EventType = "state" // Details: state, reason
 	EventExecStarted    EventType = "exec-started"
-	EventExecEnded      EventType = "exec-ended" // Details: verdict, exit_code
+	EventExecEnded      EventType = "exec-ended" // Details: verdict, exit_code, signal
 	EventProcessStarted EventType = "process-started"
 	EventProcessExited  EventType = "process-exited"
 	EventProcessStopped EventType = "process-stopped"
@@ -40,6 +45,19 @@ type Event struct {
 	Process string         `json:"process,omitempty"`
 	Request string         `json:"request,omitempty"`
 	Details map[string]any `json:"details,omitempty"`
+}
+
+// endDetails are the details of an event, and of an audit entry, about the end of a
+// command: signal is there only if one ended it.
+func endDetails(r engine.Result) map[string]any {
+	d := map[string]any{"verdict": r.Verdict, "exit_code": nil}
+	if r.ExitCode >= 0 {
+		d["exit_code"] = r.ExitCode
+	}
+	if r.Signal != 0 {
+		d["signal"] = linux.SignalName(r.Signal)
+	}
+	return d
 }
 
 // Subscription receives events. Close it.

@@ -46,6 +46,8 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	defer run.release()
 	ctx, stop := u.s.context(ctx)
 	defer stop()
+	ctx, ended := u.s.working(ctx)
+	defer ended()
 	if err := u.unrecorded(); err != nil { // meanwhile
 		return ExecResult{}, m.fail(c, key, "exec", err)
 	}
@@ -70,6 +72,10 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		e.Started(p)
 	}
 	res, err := p.Wait()
+	res = overDisk(res, context.Cause(ctx))
+	if e.Ended != nil && err == nil {
+		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
+	}
 	return m.finish(c, u, run, res, err, time.Since(began))
 }
 
@@ -236,7 +242,7 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 	if m.options.Observe != nil {
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
-	details := map[string]any{"verdict": res.Verdict, "exit_code": res.ExitCode}
+	details := endDetails(res)
 	m.tell(s.event(EventExecEnded, c, u.box.ID(), details))
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
 	r.release()                                                                                                             // it does not run any more

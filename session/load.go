@@ -26,6 +26,10 @@ type loaded struct {
 	// damage is why a database was kept aside, at path aside.
 	damage error
 	aside  string
+	// file is that of the open database, which closes it.
+	file *os.File
+	// uncounted: the disk was full, so that this opening was not counted.
+	uncounted bool
 }
 
 // errForeign is a database of another version. It is whole, so it is not kept aside
@@ -48,7 +52,9 @@ func openStore(path string) (*store, loaded, error) {
 			return nil, got, fmt.Errorf("session database %s: %w", path, err)
 		}
 	}
-	return newStore(db), got, nil
+	st := newStore(db, got.file)
+	_ = st.admit() // as much as there is; whoever begins something hears of it
+	return st, got, nil
 }
 
 // damaged tells a database that is no use from one that cannot be got at.
@@ -63,9 +69,9 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	got.fresh, got.epoch = fresh.fresh, max(fresh.epoch, got.epoch+1)
+	got.fresh, got.file, got.epoch = fresh.fresh, fresh.file, max(fresh.epoch, got.epoch+1)
 	err = db.Update(func(tx *bbolt.Tx) error {
-		changes := []change{{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, got.epoch)}}
+		changes := []change{epoch(got.epoch)}
 		for _, name := range got.kept {
 			changes = append(changes, change{metaBucket, keptKey(name), []byte{1}})
 		}
@@ -96,17 +102,27 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 			db = nil
 		}
 	}()
-	db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout})
+	db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout, OpenFile: func(name string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(name, flag, mode)
+		got.file = f
+		return f, err
+	}})
 	if err != nil {
 		return nil, got, err
 	}
-	err = db.Update(func(tx *bbolt.Tx) error {
-		if err := beginEpoch(tx, &got); err != nil {
-			return err
-		}
-		return readAll(tx, &got)
-	})
-	return db, got, err
+	err = db.Update(func(tx *bbolt.Tx) error { return beginEpoch(tx, &got) })
+	if got.uncounted = isFull(err) && got.epoch > 1; got.uncounted {
+		err = nil // what is there can be read, and ended
+	}
+	if err != nil {
+		return db, got, err
+	}
+	return db, got, db.View(func(tx *bbolt.Tx) error { return readAll(tx, &got) })
+}
+
+// epoch counts an opening.
+func epoch(n uint64) change {
+	return change{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, n)}
 }
 
 // beginEpoch checks the version, makes what is missing in a new database, and
@@ -132,7 +148,7 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 		got.epoch = binary.BigEndian.Uint64(v)
 	}
 	got.epoch++
-	return meta.Put(epochKey, binary.BigEndian.AppendUint64(nil, got.epoch))
+	return apply(tx, []change{epoch(got.epoch)})
 }
 
 // readAll reads every record that can be read, and returns what was wrong with the

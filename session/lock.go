@@ -35,11 +35,13 @@ func LockState(dir string) (*os.File, error) {
 	return f, nil
 }
 
+// writeHolder says in f who has it. It writes over what is there: on a full disk nobody
+// could take the block meanwhile. A new file stays empty there.
 func writeHolder(f *os.File) error {
-	if err := f.Truncate(0); err != nil {
-		return err
+	_, err := f.WriteAt(fmt.Appendf(nil, "%-15d\n", os.Getpid()), 0)
+	if isFull(err) {
+		return nil
 	}
-	_, err := f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
 	return err
 }
 

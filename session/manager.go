@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -29,6 +30,7 @@ type Manager struct {
 	errors     errorLog
 	counters   counters
 	volumes    volumes
+	noShares   atomic.Bool // see limitShare
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc
@@ -42,6 +44,7 @@ type Manager struct {
 
 	reapers chan struct{} // holds a token per expired session that is being removed
 	wake    chan struct{} // the first deadline has changed
+	adopted chan struct{} // each session has been tried once: see takeOverAll
 	done    chan struct{} // Close has ended
 }
 
@@ -167,17 +170,31 @@ func (m *Manager) removeLater(box engine.LiveBox) {
 	})
 }
 
+// findSettled is find, and waits until it is known what an earlier manager has left of
+// the session.
+func (m *Manager) findSettled(key Key) (*session, error) {
+	s, err := m.find(key)
+	if err == nil {
+		err = s.takeOver(m.ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
 // Get returns a session. It does not count as use.
 func (m *Manager) Get(key Key) (View, error) {
 	s, err := m.find(key)
 	if err != nil {
 		return View{}, err
 	}
+	_ = s.takeOver(m.ctx) // else it is as it was: there is no news of it yet
 	return s.view(), nil
 }
 
 // List returns the sessions of tenant, or of all tenants with "", sorted by key. It
-// does not count as use.
+// does not count as use. One whose box has not been taken over yet is as it was.
 func (m *Manager) List(tenant string) []View {
 	list := m.all(tenant)
 	views := make([]View, len(list))
@@ -190,7 +207,7 @@ func (m *Manager) List(tenant string) []View {
 // Peek returns the box of session key without counting as use, for status; nil if it
 // has none at the moment.
 func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, err
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -321,7 +322,7 @@ func (m *model) checkProcess(fail func(string, ...any), key Key, id string, know
 		}
 		select {
 		case <-p.Done():
-		case <-time.After(10 * time.Second):
+		case <-time.After(testutil.Patience()):
 			fail("process %v/%s has ended, which nobody notices", key, id)
 			continue
 		}

@@ -20,9 +20,10 @@ import (
 const lockName = "daemon.lock"
 
 // Open takes the state directory (ErrLocked if another daemon has it), and goes on
-// where the last manager ended: boxes and managed processes are taken over, what
-// has no owner is removed. If the database is damaged it is kept aside under another
-// name, and sessions are found again by what is noted on their boxes.
+// where the last manager ended: what has no owner is removed, boxes and managed processes
+// are taken over. That goes on behind Open; whoever needs a session meanwhile waits for
+// that one only. If the database is damaged it is kept aside under another name, and
+// sessions are found again by what is noted on their boxes, before Open returns.
 //
 // The idle time of every session starts anew. ctx bounds only Open itself.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
@@ -43,6 +44,15 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 		return nil, err
 	}
 	undo.Push(spaces.Close)
+	if o.Storage != nil {
+		spaces.Reclaim = func(ctx context.Context, path string) error {
+			f, err := o.Storage.OpenDirectory(ctx, engine.Directory{Path: path, Within: spaces.Root(), Reclaim: true})
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		}
+	}
 	st, got, err := openStore(o.DB)
 	if err != nil {
 		return nil, err
@@ -50,14 +60,22 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	m := newManager(o, st, got.epoch)
 	m.workspaces, m.lock = spaces, lock
 	undo.Push(func() error { m.join(); return st.close() })
-	if err := m.recover(ctx, got); err != nil {
+	left, err := m.recover(ctx, got)
+	if err != nil {
 		return nil, err
 	}
 	undo.Release()
 	m.auditOpening()
+	m.spawn(func() { m.takeOverAll(left) })
+	if got.uncounted {
+		m.spawn(func() { m.retry(func(context.Context) error { return m.store.write(epoch(got.epoch)) }) })
+	}
 	m.spawn(m.expire)
 	m.spawn(m.sweepTrash)
 	m.spawn(m.measureAll)
+	if o.MinFree > 0 {
+		m.spawn(m.guard)
+	}
 	return m, nil
 }
 
@@ -72,7 +90,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
 		volumes: volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
-		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), done: make(chan struct{}),
+		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	return m
@@ -82,7 +100,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 // it were killed when their box was taken over, or lost with it.
 func (m *Manager) auditOpening() {
 	st := m.Stats()
-	details := map[string]any{"sessions": st.States, "adopted": st.Adopted, "lost": st.BoxesLost, "discarded": st.Discarded}
+	details := map[string]any{"sessions": st.States, "discarded": st.Discarded}
 	_ = m.audit(system, Key{}, audit.Entry{Action: "open", Decision: audit.Done, Details: details}) // reported there
 }
 

@@ -53,6 +53,9 @@ type Exec struct {
 	// Started, if not nil, is called once when the program runs, with its handle for
 	// signals and window sizes; it must not call Wait.
 	Started func(engine.Process)
+	// Ended, if not nil, is called when the command has ended, with the result and the
+	// timeout that counted, before it is recorded. Exec may still fail then.
+	Ended func(ExecResult)
 }
 
 // ExecResult is how a command ended.

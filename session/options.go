@@ -44,8 +44,13 @@ type Options struct {
 	// StopGrace is the time between SIGTERM and SIGKILL when a managed process is
 	// stopped; 0 is DefaultStopGrace.
 	StopGrace time.Duration
+	// MinFree is how many percent of the file system of Workspaces boxes may not take up,
+	// where workspaces have no hard limit; 0: no matter.
+	MinFree int
 	// Observe, if not nil, is called after each command. It must not block.
 	Observe func(ExecObservation)
+
+	space func() (space, error) // for tests
 }
 
 // Defaults of [Options].

@@ -113,5 +113,5 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return m.store.write(changes...)
+	return r.record(changes...)
 }

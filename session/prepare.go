@@ -26,13 +26,17 @@ func (s *session) prepareWorkspace(ctx context.Context) error {
 	case volumeOf(r) != "":
 		return s.prepareVolume(ctx, r)
 	}
-	return s.prepareDirectory()
+	if err := s.prepareDirectory(); err != nil {
+		return err
+	}
+	s.limitShare(ctx)
+	return nil
 }
 
 // prepareDirectory makes a workspace without a hard limit.
 func (s *session) prepareDirectory() error {
 	if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
-		return &storageError{"making the workspace", err}
+		return &storageError{"making the workspace", s.m.workspaces.Root(), err}
 	}
 	return nil
 }

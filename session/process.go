@@ -21,6 +21,9 @@ type Process struct {
 	stopped  bool                  // it is to be stopped
 	launched bool                  // that it runs was handed to the store
 	dropped  bool
+	overDisk error // why the guard has ended it; nil: it has not
+
+	release func() // of what one that was found counts in quotas; nil if it had ended
 
 	up   chan struct{} // closed when live is set, or it is known that it never will be
 	done chan struct{} // closed when its end is recorded, or it never ran
@@ -42,11 +45,7 @@ func (p *Process) View() ProcessView {
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0
-		v.Signal, v.Verdict, v.Limit = r.Result.Signal, r.Result.Verdict, r.Result.Limit
-		if r.Result.ExitCode >= 0 {
-			code := r.Result.ExitCode
-			v.ExitCode = &code
-		}
+		v.ExitCode, v.Signal, v.Verdict, v.Limit = r.Result.Exit(), r.Result.Signal, r.Result.Verdict, r.Result.Limit
 	}
 	return v
 }
@@ -81,7 +80,7 @@ func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Process returns a managed process, running or ended.
 func (m *Manager) Process(key Key, id string) (*Process, error) {
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +95,7 @@ func (m *Manager) Process(key Key, id string) (*Process, error) {
 // Processes lists the managed processes of a session, sorted by id. It does not
 // count as use.
 func (m *Manager) Processes(key Key) ([]ProcessView, error) {
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, err
 	}

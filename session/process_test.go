@@ -238,6 +238,61 @@ func TestEndedProcessesArePruned(t *testing.T) {
 	})
 }
 
+// A session that is removed takes its processes along: they were stopped, and no box was
+// lost, also where a successor goes on with the removal.
+func TestProcessesOfARemovedSession(t *testing.T) {
+	for _, crash := range []bool{false, true} {
+		b := open(t)
+		ended, p := b.launch(keyA, "ended", "exit", "4"), b.launch(keyA, "p", "serve")
+		await(t, ended.Done(), "the end")
+		sub := b.Subscribe(keyA.Tenant, 0)
+		if crash {
+			cut, cancel := context.WithCancel(ctx)
+			b.host.setHook(func(ctx context.Context, op, _ string) error {
+				if op == "remove" {
+					cancel()
+					<-ctx.Done()
+				}
+				return ctx.Err()
+			})
+			if err := b.Remove(cut, me, keyA); err == nil {
+				t.Fatal("it was removed")
+			}
+			sub.Close()
+			b.crash()
+			b.host.setHook(nil)
+			if err := b.tryStart(); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			must(t, b.Remove(ctx, me, keyA))
+			await(t, p.Done(), "the end")
+			if v := p.View(); v.State != ProcessStopped || v.Verdict != engine.Canceled || v.ExitCode != nil {
+				t.Errorf("%+v", v)
+			}
+			if v := ended.View(); v.State != ProcessExited || *v.ExitCode != 4 {
+				t.Errorf("ended before: %+v", v)
+			}
+			for told := false; !told; {
+				select {
+				case e := <-sub.C:
+					told = e.Process == "p"
+					if told && (e.Type != EventProcessStopped || e.Details["verdict"] != engine.Canceled) {
+						t.Errorf("%+v", e)
+					}
+				case <-time.After(10 * time.Second):
+					t.Fatal("the end was not told")
+				}
+			}
+			sub.Close()
+		}
+		b.eventually("the removal", func() bool { return len(b.List("")) == 0 })
+		if b.audit.count(string(EventProcessStopped), audit.Done) != 1 || b.audit.count("box-lost", audit.Failed) != 0 {
+			t.Errorf("crash %v: the audit log says otherwise", crash)
+		}
+	}
+}
+
 func TestProcessesOfALostBox(t *testing.T) {
 	b := open(t)
 	ended := b.launch(keyA, "ended", "exit", "4")

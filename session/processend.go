@@ -28,9 +28,15 @@ func (p *Process) finish(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
+	res = overDisk(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
 	switch {
+	case s.removing: // which took its box away: that is no accident
+		end.State = ProcessStopped
+		if res.Verdict == engine.BoxLost {
+			res.Verdict = engine.Canceled
+		}
 	case res.Verdict == engine.BoxLost:
 		end.State = ProcessFailed
 	case p.stopped:
@@ -77,10 +83,11 @@ func (p *Process) tell(end processRecord) {
 		kind = EventProcessStopped
 	}
 	s.m.counters.verdict(end.Result.Verdict)
-	details := map[string]any{"state": end.State, "verdict": end.Result.Verdict, "exit_code": end.Result.ExitCode}
+	details := endDetails(*end.Result)
+	details["state"] = end.State
 	s.m.tell(Event{Type: kind, Tenant: s.key.Tenant, Session: s.key.ID, Box: end.Box, Process: p.id, Details: details})
 	_ = s.m.audit(system, s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: details}) // it has ended
+		Reason: string(end.Result.Verdict), Details: details, Ends: true}) // it has ended
 }
 
 // prune forgets the ended processes that are more than the session keeps, the oldest

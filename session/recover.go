@@ -21,6 +21,7 @@ type recovery struct {
 
 	mu    sync.Mutex
 	found map[Key]found // sessions without a record, by their boxes
+	left  []*session    // whose boxes are to be taken over
 }
 
 // found is a box that says whose it is.
@@ -29,14 +30,15 @@ type found struct {
 	box    engine.LiveBox
 }
 
-// recover takes over what the last manager left.
-func (m *Manager) recover(ctx context.Context, got loaded) error {
+// recover finds the sessions that the last manager left, and returns those whose boxes
+// are to be taken over.
+func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	for _, name := range got.kept {
 		m.volumes.kept[name] = true
 	}
 	ids, err := m.engine.Boxes(ctx)
 	if err != nil {
-		return fmt.Errorf("listing boxes: %w", err)
+		return nil, fmt.Errorf("listing boxes: %w", err)
 	}
 	r := &recovery{m: m, boxes: map[string]bool{}, processes: map[Key][]processRecord{}, found: map[Key]found{}}
 	for _, id := range ids {
@@ -52,27 +54,24 @@ func (m *Manager) recover(ctx context.Context, got loaded) error {
 	for _, s := range got.sessions {
 		owned[s.Box] = true
 	}
-	err = each(got.sessions, func(s sessionRecord) error { return r.session(ctx, s) })
-	if err != nil {
-		return err
+	if err := each(got.sessions, r.session); err != nil {
+		return nil, err
 	}
 	strays := slices.DeleteFunc(ids, func(id string) bool { return owned[id] })
 	err = each(strays, func(id string) error { return r.stray(ctx, id, got.fresh) })
 	if err != nil {
-		return err
+		return nil, err
 	}
 	for _, f := range r.found {
-		if err := r.claimFound(f); err != nil {
-			return err
-		}
+		r.claimFound(f)
 	}
 	if err := r.orphanVolumes(ctx, got.fresh); err != nil {
-		return err
+		return nil, err
 	}
 	if err := r.dropEmptyWorkspaces(); err != nil {
 		m.report(Key{}, "", err.Error()) // they are in nobody's way
 	}
-	return r.conclude(got.fresh)
+	return r.left, r.conclude(got.fresh)
 }
 
 // dropEmptyWorkspaces removes those that were made for sessions of which there was no
@@ -103,7 +102,17 @@ func (r *recovery) conclude(searched bool) error {
 	if len(changes) == 0 {
 		return nil
 	}
-	return r.m.store.write(changes...)
+	return r.record(changes...)
+}
+
+// record writes what was found out. On a full disk a successor finds it out as well.
+func (r *recovery) record(changes ...change) error {
+	err := r.m.store.write(changes...)
+	if isFull(err) {
+		r.m.report(Key{}, "", err.Error())
+		return nil
+	}
+	return err
 }
 
 // restore makes the session of a record and its processes, without the box, and adds it to
@@ -126,6 +135,9 @@ func (r *recovery) restore(rec sessionRecord) *session {
 	s.made = true
 	for _, p := range r.processes[s.key] {
 		s.processes[p.ID] = restoreProcess(s, p)
+		if !p.State.Ended() {
+			s.running++
+		}
 	}
 	r.m.mu.Lock()
 	r.m.sessions[s.key] = s
@@ -147,15 +159,18 @@ func countable(u policy.Use) policy.Use {
 // settle brings the records of s, of which rec was read, and of its processes up to
 // date, and lets it go on. rec is nil if there is none. Without a change nothing is
 // written: most sessions are as they were.
-func (r *recovery) settle(s *session, box engine.LiveBox, rec *sessionRecord) error {
-	m := r.m
-	begin, changes, ended := s.settleProcesses(box)
+func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
+	m := s.m
+	s.mu.Lock()
+	begin, changes, ended := s.settleProcessesLocked(box)
 	if put := s.recordLocked().put(); rec == nil || !bytes.Equal(put.value, encode(rec)) {
 		changes = append(changes, put)
 	}
+	noted := m.store.enqueue(changes...)
+	s.mu.Unlock()
 	if len(changes) > 0 {
-		if err := m.store.write(changes...); err != nil {
-			return err
+		if err := noted.wait(); err != nil {
+			m.report(s.key, "", "recording what has become of its box: "+err.Error()) // a successor finds it as well
 		}
 	}
 	if box != nil {
@@ -167,8 +182,10 @@ func (r *recovery) settle(s *session, box engine.LiveBox, rec *sessionRecord) er
 		m.spawn(func() { s.watch(box) })
 	}
 	if rec != nil && rec.State == Running && box == nil {
+		s.mu.Lock()
 		told := s.failedLocked()
 		m.events.publish(told)
+		s.mu.Unlock()
 		s.reportLost(told)
 	}
 	for _, p := range ended {
@@ -178,5 +195,4 @@ func (r *recovery) settle(s *session, box engine.LiveBox, rec *sessionRecord) er
 		m.spawn(fn)
 	}
 	s.arm()
-	return nil
 }

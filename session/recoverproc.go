@@ -15,14 +15,15 @@ func restoreProcess(s *session, r processRecord) *Process {
 	if r.State.Ended() {
 		close(p.up)
 		close(p.done)
+		return p
 	}
+	p.release = s.m.ledger.Adopt(s.key.Tenant, policy.Use{Processes: 1})
 	return p
 }
 
-// settleProcesses matches the records of processes with what is in the box, nil being
-// none. It returns what has to be begun and written, and which of them have ended.
-// Nobody else uses s yet.
-func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes []change, ended []*Process) {
+// settleProcessesLocked matches the records of processes with what is in the box, nil
+// being none. It returns what has to be begun and written, and which of them have ended.
+func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), changes []change, ended []*Process) {
 	live := map[string]engine.ManagedProcess{}
 	if box != nil {
 		for _, l := range box.Managed() {
@@ -32,6 +33,7 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 	running := 0
 	for id, p := range s.processes {
 		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // nobody has seen it
+			p.release()
 			p = restoreProcess(s, *p.record.Replaces)
 			s.processes[id] = p
 			changes = append(changes, p.record.put())
@@ -50,6 +52,7 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 				changes = append(changes, p.record.put())
 			}
 		case p.record.State == ProcessStarting: // nobody has seen it
+			p.release()
 			delete(s.processes, id)
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
 		default:
@@ -60,8 +63,10 @@ func (s *session) settleProcesses(box engine.LiveBox) (begin []func(), changes [
 	s.running = running
 	s.exempt = running > 0 && s.m.policy.MayStayIdle(s.resolved, running).Allowed
 	for _, l := range live {
-		s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
-		s.m.end(l)
+		begin = append(begin, func() {
+			s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
+			s.m.end(l)
+		})
 	}
 	return begin, changes, ended
 }
@@ -77,14 +82,18 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 		p.record.State = ProcessStopping
 		begin = append(begin, func() { p.terminate(s.m.options.StopGrace) })
 	}
-	release := s.m.ledger.Adopt(s.key.Tenant, policy.Use{Processes: 1})
-	return append(begin, func() { p.watch(release) })
+	return append(begin, func() { p.watch(p.release) })
 }
 
-// vanish marks a process whose box is gone as failed: how it ended nobody knows.
+// vanish marks a process whose box is gone: as stopped if the session is being removed,
+// else as failed, because nobody knows how it ended.
 func (p *Process) vanish() change {
 	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
 	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+	if p.s.removing {
+		p.record.State, p.record.Result.Verdict = ProcessStopped, engine.Canceled
+	}
+	p.release()
 	close(p.up)
 	close(p.done)
 	return p.record.put()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine"
 )
 
 // removal is why and for whom a session is removed.
@@ -33,7 +34,10 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 		return err
 	}
 	defer m.wg.Done()
-	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow}); err != nil {
+	s.mu.Lock()
+	first := !s.removing // else it could be asked for until the reserve is used up
+	s.mu.Unlock()
+	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow, Ends: first}); err != nil {
 		return err
 	}
 	const reason = "removed by request"
@@ -124,7 +128,7 @@ func (s *session) ended(r removal) {
 		kind, counter = EventExpired, &s.m.counters.expired
 	}
 	counter.Add(1)
-	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason}) // done
+	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true}) // done
 	s.mu.Lock()
 	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
@@ -143,7 +147,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	// What is not noted a successor finds as a session without a box. That is no reason
+	// to leave it on a full disk.
+	if err := noted.wait(); err != nil && !isFull(err) {
 		return err
 	}
 	step, cancel := context.WithTimeout(ctx, removeTimeout)
@@ -212,12 +218,17 @@ func (s *session) deleteVolume(ctx context.Context, name string) error {
 // deleteWorkspace deletes the workspace of boxd's own. On success its place is free, also
 // if something in it cannot be deleted: that waits in the trash.
 func (s *session) deleteWorkspace(ctx context.Context) error {
+	if storage := s.m.options.Storage; storage != nil && s.m.options.MinFree > 0 && !s.m.noShares.Load() {
+		if err := storage.LimitDirectory(ctx, s.directory(), 0, 0); err != nil && !errors.Is(err, engine.ErrUnenforceable) && !errors.Is(err, fs.ErrNotExist) {
+			s.m.log.Warn("taking the limit off the workspace", "session", s.key.String(), "error", err)
+		}
+	}
 	err := s.m.workspaces.Delete(ctx, s.key.Tenant, s.key.ID)
 	if err == nil || errors.Is(err, context.Canceled) { // which counts behind the move to the trash
 		return nil
 	}
 	if _, e := os.Lstat(s.m.workspaces.Path(s.key.Tenant, s.key.ID)); !errors.Is(e, fs.ErrNotExist) {
-		return &storageError{"removing the workspace", err} // the next session of this name must not find it
+		return &storageError{"removing the workspace", s.m.workspaces.Root(), err} // the next session of this name must not find it
 	}
 	s.m.report(s.key, "", err.Error())
 	return nil

@@ -80,6 +80,7 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 // its managed processes ended. It can be called again after it failed. The op is held,
 // and the state says that nobody can use the box.
 func (s *session) clearBox(ctx context.Context) error {
+	s.forgo()
 	s.mu.Lock()
 	box, id, list := s.box, s.boxID, s.processesLocked()
 	s.box = nil // a Remove lets go of it even if it fails: what is left is for Discard

@@ -34,7 +34,7 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	}
 	if err := m.options.Audit.Append(e); err != nil {
 		m.report(key, e.Process, "audit log: "+err.Error())
-		return &storageError{"audit log", err}
+		return &storageError{"audit log", "", err}
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ type session struct {
 	key     Key
 	op      chan struct{} // holds a token while the state of the session is being changed
 	removed chan struct{} // closed when it is out of the registry
+	settled chan struct{} // closed when it is known what an earlier manager has left of it: see takeOver
 
 	ctx    context.Context // ends when it is to be removed, or the manager closes
 	cancel context.CancelFunc
@@ -25,32 +26,35 @@ type session struct {
 	armed    atomic.Bool  // has a deadline in the heap, at or before its own
 	at       *deadline    // guarded by m.mu
 
-	mu         sync.Mutex
-	state      State
-	reason     string
-	generation int
-	box        engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
-	boxID      string
-	recording  *recording      // the last attempt for this box; nil if it was taken over
-	resolved   policy.Resolved // replaced as a whole: views share it
-	unenforced string          // see View
-	fresh      bool            // see sessionRecord
-	createdAt  time.Time
-	bornAt     time.Duration // createdAt, of m.now; below 0 if before Open
-	lifeEnd    time.Duration // of m.now; 0: never
-	uses       int           // calls that use it now
-	execs      int
-	running    int  // managed processes that have not ended
-	exempt     bool // running ones exempt from the idle TTL
-	processes  map[string]*Process
-	removing   bool
-	removeErr  error         // of the last attempt to remove it
-	stumbled   chan struct{} // closed when the first attempt failed
-	made       bool          // has had a box
-	erased     bool          // the end of its record was begun
-	gone       bool
-	goneErr    error  // why it could not be created
-	release    func() // of what is reserved in the ledger
+	mu          sync.Mutex
+	state       State
+	reason      string
+	generation  int
+	box         engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
+	boxID       string
+	attempt     *attempt        // to take over its box; nil while there is none
+	recording   *recording      // the last attempt for this box; nil if it was taken over
+	resolved    policy.Resolved // replaced as a whole: views share it
+	unenforced  string          // see View
+	fresh       bool            // see sessionRecord
+	createdAt   time.Time
+	bornAt      time.Duration // createdAt, of m.now; below 0 if before Open
+	lifeEnd     time.Duration // of m.now; 0: never
+	uses        int           // calls that use it now
+	execs       int
+	commands    map[int]context.CancelCauseFunc // that run, by number: see working
+	lastCommand int
+	running     int  // managed processes that have not ended
+	exempt      bool // running ones exempt from the idle TTL
+	processes   map[string]*Process
+	removing    bool
+	removeErr   error         // of the last attempt to remove it
+	stumbled    chan struct{} // closed when the first attempt failed
+	made        bool          // has had a box
+	erased      bool          // the end of its record was begun
+	gone        bool
+	goneErr     error  // why it could not be created
+	release     func() // of what is reserved in the ledger
 
 	measured int64 // bytes of the workspace
 
@@ -64,13 +68,20 @@ func newSession(m *Manager, key Key) *session {
 	ctx, cancel := context.WithCancel(m.ctx)
 	s := &session{
 		m: m, key: key, ctx: ctx, cancel: cancel,
-		op: make(chan struct{}, 1), removed: make(chan struct{}), stumbled: make(chan struct{}),
+		op: make(chan struct{}, 1), removed: make(chan struct{}), stumbled: make(chan struct{}), settled: settled,
 		state: Creating, createdAt: time.Now().Round(0), processes: map[string]*Process{},
 	}
 	s.bornAt = m.now()
 	s.touch()
 	return s
 }
+
+// settled is what a session has whose past needs no look.
+var settled = func() chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}()
 
 func notFound(key Key) error { return fmt.Errorf("session %q: %w", key.ID, ErrNotFound) }
 

@@ -87,6 +87,7 @@ func (b *bench) start() {
 	if err := b.tryStart(); err != nil {
 		b.t.Fatal(err)
 	}
+	<-b.adopted
 }
 
 func (b *bench) tryStart() error {
@@ -181,7 +182,7 @@ func await(t testing.TB, ch <-chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-ch:
-	case <-time.After(10 * time.Second):
+	case <-time.After(testutil.Patience()):
 		t.Fatal("waited too long for", what)
 	}
 }
@@ -191,7 +192,7 @@ func (b *bench) eventually(what string, ok func() bool) {
 	b.t.Helper()
 	sub := b.Subscribe("", 0)
 	defer sub.Close()
-	deadline := time.After(10 * time.Second)
+	deadline := time.After(testutil.Patience())
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

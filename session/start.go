@@ -75,6 +75,10 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 		m.deny(c, s.key, "start", err)
 		return nil, err
 	}
+	if err := m.store.admit(); err != nil {
+		release()
+		return nil, m.fail(c, s.key, "start", err)
+	}
 	p, old, err := s.claim(u.box, spec)
 	if err != nil {
 		release()

@@ -21,7 +21,10 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	if o.Grace <= 0 {
 		o.Grace = s.m.options.StopGrace
 	}
-	if err := s.m.audit(c, s.key, audit.Entry{Action: "stop", Process: p.id, Decision: audit.Allow,
+	s.mu.Lock()
+	first := !p.stopped && !p.ending && !p.record.State.Ended() // else it could be asked for until the reserve is used up
+	s.mu.Unlock()
+	if err := s.m.audit(c, s.key, audit.Entry{Action: "stop", Process: p.id, Decision: audit.Allow, Ends: first,
 		Details: map[string]any{"grace": o.Grace.String()}}); err != nil {
 		return err
 	}
@@ -99,7 +102,11 @@ func (p *Process) terminate(grace time.Duration) {
 
 // Remove stops the process if it runs, and forgets it with its output.
 func (p *Process) Remove(ctx context.Context, c Caller) error {
-	if err := p.Note(c, "process-remove", nil); err != nil {
+	s := p.s
+	s.mu.Lock()
+	first := s.processes[p.id] == p // as in Stop
+	s.mu.Unlock()
+	if err := s.m.audit(c, s.key, audit.Entry{Action: "process-remove", Process: p.id, Decision: audit.Allow, Ends: first}); err != nil {
 		return err
 	}
 	if err := p.Stop(ctx, c, StopOptions{}); err != nil {

@@ -2,6 +2,8 @@ package session
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -41,6 +43,7 @@ func (p *pending) wait() error { return <-p.done }
 type store struct {
 	mu     sync.Mutex
 	db     *bbolt.DB
+	room   room
 	queue  []*pending
 	closed bool
 
@@ -48,11 +51,22 @@ type store struct {
 	stopped chan struct{}
 }
 
-// newStore takes over db.
-func newStore(db *bbolt.DB) *store {
-	s := &store{db: db, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+// newStore takes over db, which is in file.
+func newStore(db *bbolt.DB, file *os.File) *store {
+	s := &store{db: db, room: room{file: file}, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 	go s.run()
 	return s
+}
+
+// admit fails if there is no space to begin something new: the rest is for its end.
+func (s *store) admit() error {
+	s.mu.Lock()
+	db := s.db
+	s.mu.Unlock()
+	if err := s.room.check(db); err != nil {
+		return &storageError{"session database", filepath.Dir(db.Path()), err}
+	}
+	return nil
 }
 
 // enqueue hands over changes without waiting. Sets are written in the order in which
@@ -63,7 +77,7 @@ func (s *store) enqueue(changes ...change) *pending {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		p.done <- &storageError{"session database", ErrClosed}
+		p.done <- &storageError{"session database", "", ErrClosed}
 		return p
 	}
 	s.queue = append(s.queue, p)
@@ -120,7 +134,7 @@ func (s *store) flush() {
 func commit(db *bbolt.DB, batch []*pending) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = &storageError{"writing the session database", fmt.Errorf("%v", r)}
+			err = &storageError{"writing the session database", "", fmt.Errorf("%v", r)}
 		}
 	}()
 	err = db.Update(func(tx *bbolt.Tx) error {
@@ -132,7 +146,7 @@ func commit(db *bbolt.DB, batch []*pending) (err error) {
 		return nil
 	})
 	if err != nil {
-		return &storageError{"writing the session database", err}
+		return &storageError{"writing the session database", filepath.Dir(db.Path()), err}
 	}
 	return nil
 }

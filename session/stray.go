@@ -61,7 +61,7 @@ func (r *recovery) note(box engine.LiveBox) bool {
 }
 
 // claimFound makes a session of a box that has told whose it is.
-func (r *recovery) claimFound(f found) error {
+func (r *recovery) claimFound(f found) {
 	s := r.restore(f.record)
 	known := map[string]bool{}
 	for _, p := range s.processes {
@@ -82,5 +82,5 @@ func (r *recovery) claimFound(f found) error {
 		s.processes[id] = p
 	}
 	r.m.report(s.key, "", "session was found again by its box "+f.box.ID())
-	return r.settle(s, f.box, nil)
+	s.settle(f.box, nil)
 }

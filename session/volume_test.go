@@ -40,7 +40,7 @@ func TestVolumeStaysWithTheSession(t *testing.T) {
 	b := open(t)
 	name := volumeName(keyA)
 	v := b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100)), WorkspaceMode: ptr("ro"), WorkspaceTarget: "/data"})
-	if want := (mount{Source: "/", Target: "/data", ReadOnly: true, Volume: name}); !slices.Equal(b.host.box(v.Box).spec.Mounts, []mount{want}) {
+	if want := (mount{Source: "/", Target: "/data", ReadOnly: true, Volume: name, Users: true}); !slices.Equal(b.host.box(v.Box).spec.Mounts, []mount{want}) {
 		t.Errorf("mounts %+v, want %+v", b.host.box(v.Box).spec.Mounts, want)
 	}
 	if got := b.host.volume(name).Volume; got != (engine.Volume{Name: name, Bytes: 8 << 20, Inodes: 100}) {

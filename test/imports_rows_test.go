@@ -51,7 +51,7 @@ var rows = []row{
 	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel; the edges are above it"},
+	{"session", []string{"internal/linux", "engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
@@ -82,6 +82,7 @@ var rows = []row{
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
 	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
+	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
@@ -111,13 +112,13 @@ var foreigns = []foreign{
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
-	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, []string{"engine/native/launcher"},
-		"what people write by hand: our configuration, and the heads of their skills; a test compares the launcher's own reader with it"},
+	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, []string{"engine/native/launcher", "test/langbot"},
+		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},
-	{"github.com/spf13", []string{"internal/cli"}, nil, "flags belong to the command line"},
+	{"github.com/spf13", []string{"internal/cli", "packaging/manual"}, nil, "flags belong to the command line, and its manual"},
 }
 
 // never are modules and packages that may not even be linked in indirectly.

@@ -294,3 +294,47 @@ func TestFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestSymlink: it takes the place of a file or a symlink, not of a directory, and is not
+// followed.
+func TestSymlink(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	if err := errors.Join(os.WriteFile("file", []byte("x"), 0o600), os.Symlink("file", "link"), os.Mkdir("dir", 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"file", "link", "new", dir + "/dir/new"} {
+		if _, _, err := do(t, nil, "symlink", name, "../to/nowhere"); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if target, err := os.Readlink(name); err != nil || target != "../to/nowhere" {
+			t.Errorf("%s: %q, %v", name, target, err)
+		}
+	}
+	for name, want := range map[string]error{"dir": unix.EISDIR, "none/x": unix.ENOENT, "..": unix.EINVAL} {
+		if _, _, err := do(t, nil, "symlink", name, "x"); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", name, err, want)
+		}
+	}
+	if entries, err := os.ReadDir("."); len(entries) != 4 || err != nil {
+		t.Errorf("left over: %v, %v", entries, err)
+	}
+}
+
+func TestMkdirMode(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for _, c := range []struct {
+		args, name string
+		want       os.FileMode
+	}{
+		{"a 0 -", "a", 0o755}, {"b 750 -", "b", 0o750}, {"c/d 700 parents", "c/d", 0o700}, {"c/d 711 parents", "c", 0o755},
+		{"b 700 parents", "b", 0o750}, // it was there
+	} {
+		if _, _, err := do(t, nil, append([]string{"mkdir"}, strings.Fields(c.args)...)...); err != nil {
+			t.Errorf("%s: %v", c.args, err)
+		}
+		if info, err := os.Stat(c.name); err != nil || info.Mode().Perm() != c.want {
+			t.Errorf("%s: %v, %v, want %o", c.args, info, err, c.want)
+		}
+	}
+}

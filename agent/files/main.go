@@ -25,12 +25,13 @@ var operations = map[string]struct {
 	args int
 	run  func(*operation) (proto.Reply, error)
 }{
-	"read":   {2, (*operation).read},
-	"write":  {3, (*operation).write},
-	"list":   {1, (*operation).list},
-	"stat":   {0, (*operation).stat},
-	"remove": {1, (*operation).remove},
-	"mkdir":  {1, (*operation).mkdir},
+	"read":    {2, (*operation).read},
+	"write":   {3, (*operation).write},
+	"list":    {1, (*operation).list},
+	"stat":    {0, (*operation).stat},
+	"remove":  {1, (*operation).remove},
+	"mkdir":   {2, (*operation).mkdir},
+	"symlink": {1, (*operation).symlink},
 }
 
 // Main carries out the operation that args ask for, as package proto has it, and

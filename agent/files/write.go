@@ -29,7 +29,7 @@ func (o *operation) write() (proto.Reply, error) {
 		if err != nil {
 			return proto.Reply{}, err
 		}
-		if err := makeAll(dir); err != nil {
+		if err := makeAll(dir, 0); err != nil {
 			return proto.Reply{}, err
 		}
 	}
@@ -241,28 +241,37 @@ func copyContent(f *os.File, content io.Reader) (int64, error) {
 
 // mkdir makes a directory, and with "parents" those above.
 func (o *operation) mkdir() (proto.Reply, error) {
-	if o.flag(0, "parents") {
-		return proto.Reply{}, makeAll(o.path)
+	mode, err := o.number(0, 8)
+	if err != nil {
+		return proto.Reply{}, err
 	}
-	return proto.Reply{}, makeDir(o.path)
+	if o.flag(1, "parents") {
+		return proto.Reply{}, makeAll(o.path, uint32(mode))
+	}
+	return proto.Reply{}, makeDir(o.path, uint32(mode))
 }
 
-func makeDir(p string) error {
-	return linux.Retry(func() error { return unix.Mkdir(p, 0o755) })
+// makeDir makes a directory with mode; 0 is 0755.
+func makeDir(p string, mode uint32) error {
+	err := linux.Retry(func() error { return unix.Mkdir(p, 0o755) })
+	if err == nil && mode != 0 {
+		err = linux.Retry(func() error { return unix.Chmod(p, mode) })
+	}
+	return err
 }
 
 // makeAll makes p and what is missing above it. p may be there already.
-func makeAll(p string) error {
-	err := makeDir(p)
+func makeAll(p string, mode uint32) error {
+	err := makeDir(p, mode)
 	if err == unix.ENOENT {
 		dir, _, e := split(p)
 		if e != nil || dir == "." {
 			return err
 		}
-		if e := makeAll(dir); e != nil {
+		if e := makeAll(dir, 0); e != nil {
 			return e
 		}
-		err = makeDir(p)
+		err = makeDir(p, mode)
 	}
 	if err != unix.EEXIST {
 		return err
@@ -273,4 +282,22 @@ func makeAll(p string) error {
 		return err
 	}
 	return f.Close()
+}
+
+// symlink makes a symlink, in place of a file or symlink that is there.
+func (o *operation) symlink() (proto.Reply, error) {
+	dir, name, err := openParent(o.path)
+	if err != nil {
+		return proto.Reply{}, err
+	}
+	defer dir.Close()
+	temporary := temporaryName()
+	if err := linux.SymlinkAt(o.args[0], dir, temporary); err != nil {
+		return proto.Reply{}, err
+	}
+	if err := linux.RenameAt(dir, temporary, dir, name); err != nil {
+		_ = unlink(dir, temporary)
+		return proto.Reply{}, err
+	}
+	return proto.Reply{}, nil
 }

@@ -64,10 +64,11 @@ type SpawnMsg struct {
 	Tasks   uint32
 }
 
-// Rlimit is one resource limit of a command, soft and hard alike.
+// Rlimit is one resource limit of a command.
 type Rlimit struct {
 	Resource uint32
-	Value    uint64
+	Soft     uint64 // of which a program is told; it may raise it to Hard
+	Hard     uint64
 }
 
 // SpawnFDs is the number of descriptors of a Spawn frame before the tasks files.
@@ -138,7 +139,8 @@ func (m *SpawnMsg) Marshal() []byte {
 	e.u32(uint32(len(m.Rlimits)))
 	for _, r := range m.Rlimits {
 		e.u32(r.Resource)
-		e.u64(r.Value)
+		e.u64(r.Soft)
+		e.u64(r.Hard)
 	}
 	e.u32(m.Tasks)
 	return e.b
@@ -160,7 +162,7 @@ func (m *SpawnMsg) Unmarshal(b []byte) error {
 		d.bad = true
 	}
 	for i := uint32(0); i < n && !d.bad; i++ {
-		m.Rlimits = append(m.Rlimits, Rlimit{Resource: d.u32(), Value: d.u64()})
+		m.Rlimits = append(m.Rlimits, Rlimit{Resource: d.u32(), Soft: d.u64(), Hard: d.u64()})
 	}
 	m.Tasks = d.u32()
 	if err := d.done("spawn"); err != nil {

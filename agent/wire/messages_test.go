@@ -20,7 +20,7 @@ func messages() map[string]message {
 		"init": &InitMsg{Lifeline: true, Linger: 50, Policy: []byte("12345678"), HomeTasks: 3, Spawners: 2},
 		"spawn": &SpawnMsg{
 			Args: []string{"sh", "-c", ""}, Env: []string{"A=1"}, Dir: "/workspace", MakeDir: true, TTY: true, Self: true,
-			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024}, {1, 1 << 40}}, Tasks: 2,
+			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024, 4096}, {1, 1 << 40, 1 << 41}}, Tasks: 2,
 		},
 		"started": &StartedMsg{PID: 17},
 		"failed":  &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},

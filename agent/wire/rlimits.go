@@ -8,9 +8,9 @@ var BoxRlimits = []Rlimit{
 	// core_pattern says, and a pattern that is a pipe starts a program as the
 	// host's root. A limit of 0 does not stop that; 1 does, and is too little for
 	// a core file (core(5); do_coredump in fs/coredump.c).
-	{Resource: unix.RLIMIT_CORE, Value: 1},
+	{Resource: unix.RLIMIT_CORE, Soft: 1, Hard: 1},
 	// What the kernel gives out per user; a box is a user of its own.
-	{Resource: unix.RLIMIT_SIGPENDING, Value: 4096},
-	{Resource: unix.RLIMIT_MSGQUEUE, Value: 1 << 20},
-	{Resource: unix.RLIMIT_MEMLOCK, Value: 8 << 20},
+	{Resource: unix.RLIMIT_SIGPENDING, Soft: 4096, Hard: 4096},
+	{Resource: unix.RLIMIT_MSGQUEUE, Soft: 1 << 20, Hard: 1 << 20},
+	{Resource: unix.RLIMIT_MEMLOCK, Soft: 8 << 20, Hard: 8 << 20},
 }

@@ -26,5 +26,6 @@ type FileList struct {
 // MkdirRequest makes a directory.
 type MkdirRequest struct {
 	Path    string `json:"path"`
+	Mode    string `json:"mode,omitempty" doc:"Permission bits in octal; 0755 if absent."`
 	Parents bool   `json:"parents,omitempty" doc:"Make missing parents, and do not mind if it exists."`
 }

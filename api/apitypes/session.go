@@ -69,6 +69,7 @@ type Session struct {
 	WorkspaceSize   Size        `json:"workspace_size,omitempty" doc:"Hard limit of the workspace in bytes; absent: none."`
 	WorkspaceInodes int64       `json:"workspace_inodes,omitempty" doc:"Hard limit of the files and directories in it; absent: it follows from the size."`
 	Unenforced      string      `json:"unenforced,omitempty" doc:"Which of its limits this host cannot enforce, and why; only where the daemon allows that."`
+	Warnings        []string    `json:"warnings,omitempty" doc:"What the session lacks of what its client asked for, such as a network."`
 	Mounts          []Mount     `json:"mounts,omitempty"`
 	Env             []string    `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
 	Persistent      bool        `json:"persistent"`

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -69,6 +70,7 @@ func members(t *testing.T, dir *os.File) string {
 // TestAgentThatAcceptsNobody: an agent that was stopped does not hold up the launcher
 // once its queue is full: that is an error, and the box can be removed.
 func TestAgentThatAcceptsNobody(t *testing.T) {
+	testutil.Long(t)
 	e := hostileEngine(t)
 	made, err := e.Create(t.Context(), engine.Spec{})
 	if err != nil {

@@ -275,6 +275,7 @@ func (i *impostor) raw(b []byte, n int) {
 // TestHostileAgentKeepsStdio: an agent that keeps the command's end of a pipe does
 // not keep Wait from returning, and no output that was written is lost.
 func TestHostileAgentKeepsStdio(t *testing.T) {
+	testutil.Long(t)
 	for _, ending := range []string{"exited", "box lost"} {
 		t.Run(ending, func(t *testing.T) {
 			b, i := withImpostor(t)

@@ -179,6 +179,7 @@ func TestHostileClientAsks(t *testing.T) {
 // TestHostileClientBreaksOff: a client that breaks the rules of the connection, or
 // leaves in the middle, loses its boxes, and the launcher ends in good order.
 func TestHostileClientBreaksOff(t *testing.T) {
+	testutil.Long(t)
 	for name, fault := range map[string]func(c *client){
 		"hangs up":         func(*client) {},
 		"a huge length":    func(c *client) { c.raw(bytes.Repeat([]byte{0xff}, wire.HeaderSize)) },

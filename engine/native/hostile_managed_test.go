@@ -106,6 +106,7 @@ func describe(change func(m *wire.ManagedMsg)) *wire.ManagedMsg {
 // TestHostileAgentLaunch: what an agent gives for the output of a process is looked
 // at before it is used. Every lie is the end of the box.
 func TestHostileAgentLaunch(t *testing.T) {
+	testutil.Long(t)
 	ring := func(t *testing.T) *os.File { return newTestRing(t, wire.MinRing, ringSeals).File }
 	same := func(f *os.File) []*os.File { return []*os.File{f, f} }
 	for name, c := range map[string]struct {

@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -146,7 +148,7 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
 		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
-		return fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
+		return b.dirError(cmd, failed)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN && limits.PIDs != engine.Unlimited:
 		return fmt.Errorf("executing %q: %w: %w: the box is at its pids limit of %d", program, engine.ErrAtLimit, failed.Errno, limits.PIDs)
 	case noMemory(cmd, failed.Errno) && limits.Memory != engine.Unlimited:
@@ -156,6 +158,25 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 		return fmt.Errorf("executing %q: %w: the host has no memory for it", program, syscall.ENOMEM)
 	}
 	return fmt.Errorf("executing %q: %w", program, failed)
+}
+
+// dirErrnos are what the kernel says of a working directory that was a wrong one to ask for.
+var dirErrnos = []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.ENOENT, syscall.ENOTDIR, syscall.EEXIST, syscall.ELOOP,
+	syscall.ENAMETOOLONG, syscall.EMLINK, syscall.EINVAL, syscall.ENOSPC, syscall.EDQUOT, syscall.EOVERFLOW}
+
+// dirError says why a command cannot have its working directory. What its user may not
+// enter is the fault of the user that was asked for, if the box has another.
+func (b *box) dirError(cmd *engine.Command, failed *wire.FailedMsg) error {
+	err := fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
+	if !slices.Contains(dirErrnos, failed.Errno) {
+		return err
+	}
+	bad := &engine.FieldError{Field: "dir", Value: engine.Quote(cmd.Dir), Rule: fmt.Sprintf("%s: %v", failed.Step, failed.Errno)}
+	if errors.Is(failed.Errno, fs.ErrPermission) && cmd.User != nil && *cmd.User != b.spec.User {
+		bad.Field, bad.Value = "user", fmt.Sprintf("%d:%d", cmd.User.UID, cmd.User.GID)
+		bad.Rule = fmt.Sprintf("%s %s: %v; the user of the box is %d:%d", failed.Step, engine.Quote(cmd.Dir), failed.Errno, b.spec.User.UID, b.spec.User.GID)
+	}
+	return bad
 }
 
 // noMemory reports whether errno says that there is no memory. execve(2) says E2BIG also

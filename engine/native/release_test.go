@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // listing has the impostor answer the List of an adoption with one process, and the
@@ -31,6 +32,7 @@ func (i *impostor) listing(m *wire.ManagedMsg, rings ...testRing) {
 // TestHostileAgentReleased: an agent cannot make a reader go on behind what there is,
 // nor behind what it can count.
 func TestHostileAgentReleased(t *testing.T) {
+	testutil.Long(t)
 	for name, c := range map[string]struct {
 		floor, head uint64
 		released    [2]uint64

@@ -60,15 +60,20 @@ func processorEnv(env []string, l engine.Limits) (more []string) {
 	return more
 }
 
+// softOpenFiles is what a program has that asks for no more: programs that use select(2), or
+// close all descriptors that they might have, are made for it.
+const softOpenFiles = 1024
+
 // rlimits are the per-process limits of a command.
 func rlimits(l engine.Limits) []wire.Rlimit {
 	r := slices.Clone(wire.BoxRlimits)
 	if l.OpenFiles > 0 {
-		r = append(r, wire.Rlimit{Resource: unix.RLIMIT_NOFILE, Value: uint64(l.OpenFiles)})
+		hard := uint64(l.OpenFiles)
+		r = append(r, wire.Rlimit{Resource: unix.RLIMIT_NOFILE, Soft: min(hard, softOpenFiles), Hard: hard})
 	}
 	size := uint64(math.MaxUint64) // RLIM_INFINITY
 	if l.FileSize > 0 {
 		size = uint64(l.FileSize)
 	}
-	return append(r, wire.Rlimit{Resource: unix.RLIMIT_FSIZE, Value: size})
+	return append(r, wire.Rlimit{Resource: unix.RLIMIT_FSIZE, Soft: size, Hard: size})
 }

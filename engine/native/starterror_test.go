@@ -30,8 +30,14 @@ func TestStartError(t *testing.T) {
 		{wire.StepClone, syscall.ENOMEM, nil, syscall.ENOMEM, "memory limit of 48 MiB"},
 		{wire.StepClone, syscall.EAGAIN, nil, engine.ErrAtLimit, "pids limit of 7"},
 		{wire.StepChdir, syscall.ENOENT, nil, engine.ErrNoDir, "create it first"},
+		{wire.StepChdir, syscall.ENOTDIR, nil, engine.ErrInvalid, `dir "/d": entering working directory: not a directory`},
+		{wire.StepMkdir, syscall.EROFS, nil, engine.ErrInvalid, "creating working directory: read-only"},
+		{wire.StepMkdir, syscall.ENOENT, nil, engine.ErrInvalid, "creating working directory"},
+		{wire.StepMkdir, syscall.ENAMETOOLONG, nil, engine.ErrInvalid, "name too long"},
+		{wire.StepChdir, syscall.EACCES, nil, engine.ErrInvalid, `user 7:8: entering working directory "/d": permission denied; the user of the box is 0:0`},
+		{wire.StepChdir, syscall.EIO, nil, syscall.EIO, "input/output"},
 	} {
-		cmd := &engine.Command{Args: append([]string{"sh"}, c.args...)}
+		cmd := &engine.Command{Args: append([]string{"sh"}, c.args...), Dir: "/d", User: &engine.User{UID: 7, GID: 8}}
 		err := b.startError(cmd, &wire.FailedMsg{Step: c.step, Errno: c.errno})
 		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s, %v: %v", c.step, c.errno, err)

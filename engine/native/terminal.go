@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -59,10 +61,15 @@ func (p *process) openTerminal() error {
 	p.io.child = [3]*os.File{slave, slave, slave}
 	p.io.owned = append(p.io.owned, slave)
 	p.io.ours = append(p.io.ours, master)
-	if p.cmd.Stdin != nil {
-		// The end of the caller's input is ^D, as typed at a terminal.
-		p.io.feed(master, p.cmd.Stdin, func() { _, _ = master.Write([]byte{4}) })
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return err
 	}
+	in := p.cmd.Stdin
+	if in == nil {
+		in = strings.NewReader("")
+	}
+	p.io.feed(master, in, func() { linux.EndTerminalInput(raw, p.done, nil) })
 	out := p.cmd.Stdout
 	if out == nil {
 		out = discard{}

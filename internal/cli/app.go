@@ -96,6 +96,9 @@ func oneLine(err error) string {
 	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
+// Command is the whole command line, for programs that describe it.
+func (a *App) Command() *cobra.Command { return a.newRoot() }
+
 func (a *App) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "boxd",
@@ -120,8 +123,8 @@ box for one command (boxd run), or named sessions that a daemon keeps (boxd serv
 		}
 	}
 	add("alone", a.newRun(), a.newDoctor())
-	add("daemon", a.newServe(), a.newExec(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newPs(), a.newCopy(),
-		a.newSessions(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit(), a.newLangbot())
+	add("daemon", a.newServe(), a.newExec(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(),
+		a.newSessions(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit(), a.newLangbot())
 	root.AddCommand(a.newVersion(), a.newCompletion())
 	return root
 }

@@ -21,8 +21,9 @@ type attachFlags struct {
 	detachKeys                 []byte
 	giveUp                     time.Duration
 
-	raw  bool // the terminal passes on every key, and needs a carriage return for each line
-	lost bool // the user was told that the connection is lost; of who is in Recv
+	connected bool // there was a connection
+	raw       bool // the terminal passes on every key, and needs a carriage return for each line
+	lost      bool // the user was told that the connection is lost; of who is in Recv
 }
 
 func (a *App) newAttach() *cobra.Command {
@@ -37,12 +38,14 @@ process, so a server that speaks over its stdio works through it. If the process
 a terminal and boxd is at one, keys go to the process as they are; the detach keys,
 ^P ^Q, leave it running.
 
-A lost connection is made again, also to a daemon that was killed and started again:
-no byte is lost or repeated. Output begins with the oldest that is kept, or --since.
+While the daemon is down, attach tries to connect until it is back, from the start or
+after a connection is lost: no byte is lost or repeated. --give-up bounds that. Output
+begins with the oldest that is kept, or --since.
 
 Exit status: that of the process as boxd run has it, 0 after the detach keys.
 SIGINT, SIGTERM and SIGQUIT are passed on to the process, a second one leaves it;
-SIGHUP leaves it. One client writes, any number watch with --observe.`,
+SIGHUP, and any of them while there is no connection, leaves it at once. One client
+writes, any number watch with --observe.`,
 		Example: `  boxd attach lab shell
   boxd attach --observe lab server
   boxd attach --since end --take-over lab server`,
@@ -58,7 +61,7 @@ SIGHUP leaves it. One client writes, any number watch with --observe.`,
 	fs.BoolVar(&f.sigProxy, "sig-proxy", true, "pass signals on to the process")
 	fs.Var(sinceValue(&f.since), "since", "begin stdout at `OFFSET` in bytes, \"oldest\" or \"end\"")
 	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that leave a process at a terminal, such as ctrl-a,d; \"\" for none")
-	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to make a lost connection again after `DURATION` (default: try for ever)")
+	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to connect after `DURATION` (default: try for ever)")
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("give-up", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"oldest", "end"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -85,16 +88,30 @@ func (a *App) attach(f *attachFlags, session, process string) error {
 		return explainAttach(err)
 	}
 	defer conn.Close()
+	f.connected, f.lost = true, false
 	return a.relayUntilEnd(f, conn, signals)
+}
+
+// noticeLost says that there is no connection, and how to stop waiting for one.
+func (a *App) noticeLost(f *attachFlags, err error) {
+	leave := "SIGINT ends this"
+	if f.raw && len(f.detachKeys) > 0 {
+		leave = "the detach keys end this" // the terminal makes no signal of a key
+	}
+	if f.connected {
+		a.notice(f, "connection lost, trying again; %s", leave)
+	} else {
+		a.notice(f, "%s; trying again until the daemon answers; %s", oneLine(err), leave)
+	}
 }
 
 func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 	o := client.AttachOptions{
-		Write: !f.observe, TakeOver: f.takeOver, GiveUp: f.giveUp,
+		Write: !f.observe, TakeOver: f.takeOver, Await: true, GiveUp: f.giveUp,
 		Since: relay.Since{Stdout: f.since},
-		Lost: func(error) {
+		Lost: func(err error) {
 			if !f.lost {
-				a.notice(f, "connection lost, trying again")
+				a.noticeLost(f, err)
 			}
 			f.lost = true
 		},

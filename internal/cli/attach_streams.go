@@ -27,7 +27,7 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 	var term *terminal
 	if conn.Hello().TTY {
 		term = a.openTerminal()
-		if !f.observe {
+		if !f.observe && !f.noStdin {
 			if err := term.makeRaw(); err != nil {
 				return err
 			}
@@ -164,13 +164,13 @@ type attachedProcess struct {
 	proxy bool
 }
 
-// Signal passes sig on; SIGHUP, or one that is not for the process, leaves it.
+// Signal passes sig on. SIGHUP, or one that cannot be sent or is not for the process,
+// leaves it.
 func (p *attachedProcess) Signal(sig syscall.Signal) error {
-	if !p.proxy || sig == syscall.SIGHUP {
+	if !p.proxy || sig == syscall.SIGHUP || p.conn.Signal(int(sig)) != nil {
 		p.leave()
-		return nil
 	}
-	return p.conn.Signal(int(sig))
+	return nil
 }
 
 func (p *attachedProcess) Resize(size engine.WindowSize) error {

@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -19,6 +24,8 @@ type fakeRelay struct {
 	hello  relay.Hello
 	events chan relay.Event
 	fail   error // after the last event
+
+	signalErr error // of Signal
 
 	mu   sync.Mutex
 	in   strings.Builder
@@ -75,6 +82,9 @@ func (f *fakeRelay) CloseStdin() error {
 func (f *fakeRelay) Resize(rows, cols uint16) error { return f.note("resize %d %d", rows, cols) }
 func (f *fakeRelay) Signal(sig int) error {
 	f.note("signal %d", sig)
+	if f.signalErr != nil {
+		return f.signalErr
+	}
 	f.events <- relay.Exited{Exit: relay.Exit{Code: -1, Signal: sig, Verdict: "signaled"}}
 	return nil
 }
@@ -172,6 +182,100 @@ func TestAttachSignals(t *testing.T) {
 			t.Errorf("%v: %v, %q, want %d, %q", c.sig, err, conn.log, c.status, c.log)
 		}
 	}
+}
+
+// TestAttachSignalWithoutConnection: a signal that cannot be sent ends boxd attach.
+func TestAttachSignalWithoutConnection(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		v := newInvocation(t)
+		conn := newFakeRelay()
+		conn.signalErr = net.ErrClosed
+		signals := make(chan os.Signal, 1)
+		v.Signals = signals
+		w := v.watchSignals()
+		context.AfterFunc(w.ctx, func() { conn.Close() }) // as the context of the attachment does
+		signals <- sig
+		err := v.relayUntilEnd(&attachFlags{sigProxy: true, noStdin: true}, conn, w)
+		w.stop()
+		if statusIn(err) != 128+int(sig) || !strings.Contains(err.Error(), "the process goes on") {
+			t.Errorf("%v: %v", sig, err)
+		}
+	}
+}
+
+// attachWithoutDaemon runs boxd attach before there is a daemon, and returns once it
+// has said so on stderr.
+func attachWithoutDaemon(t *testing.T, args ...string) (v *invocation, socket string, said string, rest func() string, status chan int) {
+	t.Helper()
+	d := &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "s")}
+	v = newInvocation(t)
+	stderr, w := io.Pipe()
+	v.Stderr = w
+	status = make(chan int, 1)
+	go func() {
+		s := d.callWith(v, append([]string{"attach", "--no-stdin", "lab", "server"}, args...)...)
+		w.Close()
+		status <- s
+	}()
+	lines := bufio.NewReader(stderr)
+	said, err := lines.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v, d.socket, said, func() string { text, _ := io.ReadAll(lines); return string(text) }, status
+}
+
+func TestAttachAwaitsDaemon(t *testing.T) {
+	v, socket, said, rest, status := attachWithoutDaemon(t)
+	if !strings.Contains(said, socket) || !strings.Contains(said, "trying again until the daemon answers") {
+		t.Errorf("said %q", said)
+	}
+	process := &exitedProcess{done: make(chan struct{})}
+	hub := relay.NewHub(relay.Source{Stdout: process, Done: process.done, Exit: func() relay.Exit { return relay.Exit{Code: 7} }}, relay.Options{})
+	defer hub.Close()
+	close(process.done)
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { hub.Serve(w, r, relay.Grant{Write: true}) })}
+	defer server.Close()
+	go server.Serve(l)
+	if more := rest(); more != "" {
+		t.Errorf("stderr %q", more)
+	}
+	if got := <-status; got != 7 || v.stdout.String() != "" {
+		t.Errorf("status %d, stdout %q", got, v.stdout.String())
+	}
+}
+
+func TestAttachWithoutDaemonIsStopped(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		v, _, _, rest, status := attachWithoutDaemon(t)
+		v.signals <- sig
+		if more := rest(); more != "boxd: stopped by "+signalName(sig)+"\n" {
+			t.Errorf("%v: stderr %q", sig, more)
+		}
+		if got := <-status; got != 128+int(sig) {
+			t.Errorf("%v: status %d", sig, got)
+		}
+	}
+	_, _, _, rest, status := attachWithoutDaemon(t, "--give-up", "1ms")
+	if more := rest(); !strings.Contains(more, "giving up after 1ms") || !strings.Contains(more, "is the daemon running?") {
+		t.Errorf("stderr %q", more)
+	}
+	if got := <-status; got != statusFailed {
+		t.Errorf("status %d", got)
+	}
+}
+
+// exitedProcess is the output of a process that wrote nothing.
+type exitedProcess struct{ done chan struct{} }
+
+func (*exitedProcess) Bounds() (oldest, end int64) { return 0, 0 }
+func (*exitedProcess) Release(int64)               {}
+func (*exitedProcess) ReadAt(context.Context, []byte, int64) (int, int64, error) {
+	return 0, 0, io.EOF
 }
 
 func TestDetachKeys(t *testing.T) {

@@ -1,12 +1,20 @@
 package cli
 
 import (
+	"archive/tar"
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
+	"time"
 
+	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/spf13/cobra"
@@ -14,27 +22,47 @@ import (
 
 func (a *App) newCopy() *cobra.Command {
 	var f remoteFlags
+	var follow bool
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE DESTINATION [flags]",
 		Short: "Copy files between the host and a session",
-		Long: `Copy a file, or a directory with all in it, between the host and a session. One of
-both is SESSION:PATH; the other is a path of the host, or "-": a single file goes to
-stdout or comes from stdin. A path with a colon is written ./PATH.
+		Long: `Copy a file, a symlink, or a directory with all in it, between the host and a session.
+One of both is SESSION:PATH; the other is a path of the host. A path of the host with
+a colon is written /DIR/PATH or ./PATH. Paths in a session begin at the workspace if
+they do not begin with a slash.
 
-If the destination is a directory, the copy is made in it. Permission bits are kept,
-owners are not. Symbolic links, devices and the like are left out, and said so on
-stderr. Relative paths in a session begin at the workspace.`,
+Names mean what they mean for docker cp. If DESTINATION is a directory, the copy is
+made in it; if it does not exist, it becomes the name of the copy, and the directory
+above it must exist. SOURCE/. is what is in the directory SOURCE. A SOURCE that is a
+symlink is copied as a symlink, unless it ends in a slash or -L is given. Permission
+bits are kept, but for directories that their owner could not write to; owners are
+not. Devices, sockets and the like are left out, and named on stderr.
+
+"-" in place of the path of the host is stdin or stdout: the bytes of a file, or a tar
+stream if the path in the session is a directory.`,
 		Example: `  boxd cp lab:result.csv .
-  boxd cp src lab:/workspace
-  tar c src | boxd cp - lab:src.tar`,
-		Args: exactly("SOURCE", "DESTINATION"),
+  boxd cp src lab:
+  boxd cp src/. lab:/workspace/app
+  tar c src | boxd cp - lab:
+  boxd cp lab:log - | tail`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usageError(cmd, fmt.Sprintf("cp takes SOURCE and DESTINATION, not %d arguments", len(args)))
+			}
+			return nil
+		},
 		RunE: func(_ *cobra.Command, args []string) error {
+			from, to := parsePlace(args[0]), parsePlace(args[1])
+			if err := checkPlaces(from, to); err != nil {
+				return err
+			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				return a.copyBetween(ctx, c, args[0], args[1], f.json)
+				return a.copyBetween(ctx, c, from, to, follow, f.json)
 			})
 		},
 	}
 	cmd.ValidArgsFunction = a.completePlace(&f)
+	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy what the symlink SOURCE leads to")
 	f.register(cmd)
 	return cmd
 }
@@ -58,71 +86,270 @@ func (a *App) completePlace(f *remoteFlags) cobra.CompletionFunc {
 // place is a side of a copy.
 type place struct {
 	session string // "": the host
-	path    string // in a session maybe relative to its workspace
+	path    string // as it was given
 }
 
-// parsePlace reads SESSION:PATH or a path of the host. What is in front of the
-// colon has no slash.
+// parsePlace reads SESSION:PATH or a path of the host. As for docker cp, that is the
+// host's if what is in front of the colon has a slash or begins with a dot.
 func parsePlace(s string) place {
 	session, p, ok := strings.Cut(s, ":")
-	if !ok || session == "" || strings.Contains(session, "/") {
+	if !ok || session == "" || strings.Contains(session, "/") || strings.HasPrefix(session, ".") {
 		return place{path: s}
 	}
 	return place{session, p}
 }
 
-// resolve makes the path of a place in a session absolute.
-func (p *place) resolve(ctx context.Context, c *client.Client) error {
-	if p.session == "" || path.IsAbs(p.path) {
-		return nil
+func (p place) String() string {
+	if p.session == "" {
+		return printable(p.path)
 	}
-	s, err := c.Session(ctx, p.session)
-	if err != nil {
-		return err
-	}
-	p.path = path.Join(cmp.Or(s.WorkspaceTarget, engine.WorkspaceTarget), p.path)
-	return nil
+	return printable(p.session + ":" + p.path)
 }
 
-// copier counts what it copies.
+// isDirectory says that the path names a directory by its form.
+func (p place) isDirectory() bool {
+	return strings.HasSuffix(p.path, "/") || p.isContent() || path.Base(p.path) == ".."
+}
+
+// isContent says that the path stands for what is in a directory.
+func (p place) isContent() bool {
+	return p.path == "." || strings.HasSuffix(p.path, "/.") || p.session != "" && p.path == ""
+}
+
+func checkPlaces(from, to place) error {
+	switch {
+	case from.session == "" && to.session == "":
+		return errors.New("cp: neither SOURCE nor DESTINATION names a session: write one of them as SESSION:PATH")
+	case from.session != "" && to.session != "":
+		return errors.New("cp: SOURCE and DESTINATION both name a session: copy to the host first")
+	case from.path == "" && from.session == "" || to.path == "" && to.session == "":
+		return errors.New(`cp: a path of the host must not be empty; "." is the current directory`)
+	}
+	return checkNames([]string{from.session + to.session}, []string{"SESSION"})
+}
+
+// copier makes one copy and counts what it consists of.
 type copier struct {
-	app     *App
-	c       *client.Client
-	session string
+	app      *App
+	c        *client.Client
+	session  string
+	progress *copyProgress
 
 	Files       int   `json:"files"`
 	Directories int   `json:"directories"`
+	Symlinks    int   `json:"symlinks"`
 	Bytes       int64 `json:"bytes"`
 	Skipped     int   `json:"skipped"`
 }
 
-func (a *App) copyBetween(ctx context.Context, c *client.Client, source, destination string, asJSON bool) error {
-	from, to := parsePlace(source), parsePlace(destination)
-	if (from.session == "") == (to.session == "") {
-		return errors.New("cp: one of source and destination must be SESSION:PATH, the other a path of the host or -")
+func (a *App) copyBetween(ctx context.Context, c *client.Client, from, to place, follow, asJSON bool) error {
+	j := &copier{app: a, c: c, session: from.session + to.session, progress: a.newCopyProgress(to.path == "-" && to.session == "")}
+	defer j.progress.clear()
+	var err error
+	if from.session != "" {
+		err = j.download(ctx, from, to, follow)
+	} else {
+		err = j.upload(ctx, from, to, follow)
 	}
-	job := &copier{app: a, c: c, session: from.session + to.session}
-	err := errors.Join(from.resolve(ctx, c), to.resolve(ctx, c)) // one of them is of the host
-	switch {
-	case err != nil:
-		return err
-	case from.session != "" && to.path == "-":
-		err = job.print(ctx, from.path)
-	case from.session != "":
-		err = job.download(ctx, from.path, to.path)
-	case from.path == "-":
-		err = job.write(ctx, a.Stdin, to.path, "")
-	default:
-		err = job.upload(ctx, from.path, to.path)
-	}
-	if err == nil && asJSON && to.path != "-" {
-		err = writeJSON(a.Stdout, job)
+	j.progress.clear()
+	if err == nil && asJSON && to != (place{path: "-"}) {
+		err = writeJSON(a.Stdout, j)
 	}
 	return err
 }
 
-// skip tells of what cannot be copied.
-func (j *copier) skip(name, kind string) {
+// inSession is the absolute form of a path in the session.
+func (j *copier) inSession(ctx context.Context, p string) (string, error) {
+	if path.IsAbs(p) {
+		return path.Clean(p), nil
+	}
+	s, err := j.c.Session(ctx, j.session)
+	if err != nil {
+		return "", err
+	}
+	return path.Join(cmp.Or(s.WorkspaceTarget, engine.WorkspaceTarget), p), nil
+}
+
+// source is what is copied, as far as its destination depends on it.
+type source struct {
+	dir     bool
+	content bool // what is in the directory, not the directory
+	base    string
+}
+
+// landing says in which directory a copy lands and under which name; "." is the
+// directory itself. exists and dir describe what is at the destination.
+func (s source) landing(to place, at string, exists, dir bool) (parent, name string, err error) {
+	switch {
+	case dir && s.content:
+		return at, ".", nil
+	case dir:
+		return at, s.base, nil
+	case exists && s.dir:
+		return "", "", fmt.Errorf("destination %s: is not a directory, and a directory is to be copied there", to)
+	case exists && to.isDirectory():
+		return "", "", fmt.Errorf("destination %s: is not a directory", to)
+	case !s.dir && to.isDirectory():
+		return "", "", fmt.Errorf("destination %s: there is no such directory; make it first, or leave out the slash at its end", to)
+	}
+	at = path.Clean(at)
+	return path.Dir(at), path.Base(at), nil
+}
+
+// download copies from the session to the host.
+func (j *copier) download(ctx context.Context, from, to place, follow bool) error {
+	remote, err := j.inSession(ctx, from.path)
+	if err != nil {
+		return err
+	}
+	info, err := j.c.StatFile(ctx, j.session, remote)
+	if err != nil {
+		return j.failed(err)
+	}
+	toStdout := to.path == "-"
+	switch {
+	case info.Target != "" && !follow && !toStdout && !from.isDirectory():
+		info.Type = "symlink"
+	case info.Type == "symlink":
+		return fmt.Errorf("source %s: is a symlink that leads nowhere, to %s", from, engine.Quote(info.Target))
+	}
+	s := source{dir: info.Type == "dir", base: path.Base(remote)}
+	s.content = from.isContent() || s.base == "/"
+	switch {
+	case !s.dir && from.isDirectory():
+		return fmt.Errorf("source %s: is not a directory", from)
+	case info.Type == "device" || info.Type == "fifo" || info.Type == "socket":
+		return fmt.Errorf("source %s: is a %s, which cannot be copied", from, info.Type)
+	}
+	if toStdout {
+		return j.toStdout(ctx, remote, info, s)
+	}
+	local := to.path
+	there, err := os.Stat(local)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err == nil && !there.IsDir() {
+		if local, err = filepath.EvalSymlinks(local); err != nil { // the copy goes where the user's own symlink leads
+			return err
+		}
+	}
+	parent, name, err := s.landing(to, local, there != nil, there != nil && there.IsDir())
+	if err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(parent)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("destination %s: there is no directory %s; make it first", to, engine.Quote(parent))
+	}
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return j.fromSession(ctx, remote, name, info, &hostSink{root})
+}
+
+// toStdout writes a file as it is, and a directory as a tar stream.
+func (j *copier) toStdout(ctx context.Context, remote string, info apitypes.FileInfo, s source) error {
+	if info.Type == "file" {
+		r, err := j.c.ReadFile(ctx, j.session, remote, 0, 0)
+		if err != nil {
+			return j.failed(err)
+		}
+		defer r.Close()
+		_, err = io.Copy(j.app.Stdout, r)
+		return err
+	}
+	if s.content {
+		s.base = "."
+	}
+	w := tar.NewWriter(j.app.Stdout)
+	if err := j.fromSession(ctx, remote, s.base, info, tarSink{w, time.Now()}); err != nil {
+		return err
+	}
+	return w.Close()
+}
+
+// upload copies from the host to the session.
+func (j *copier) upload(ctx context.Context, from, to place, follow bool) error {
+	remote, err := j.inSession(ctx, to.path)
+	if err != nil {
+		return err
+	}
+	exists, dir := true, false
+	there, err := j.c.StatFile(ctx, j.session, remote)
+	switch {
+	case client.IsCode(err, apitypes.CodeNoFile):
+		exists = false
+	case err != nil:
+		return j.failed(err)
+	default:
+		dir = there.Type == "dir"
+	}
+	var s source
+	var info fs.FileInfo
+	if from.path == "-" {
+		if dir {
+			return j.fromTar(ctx, tar.NewReader(j.app.Stdin), sessionSink{j, remote})
+		}
+	} else {
+		if info, s, err = statSource(from, follow); err != nil {
+			return err
+		}
+	}
+	parent, name, err := s.landing(to, remote, exists, dir)
+	if err != nil {
+		return err
+	}
+	if !exists {
+		above, err := j.c.StatFile(ctx, j.session, parent)
+		if client.IsCode(err, apitypes.CodeNoFile) || err == nil && above.Type != "dir" {
+			return fmt.Errorf("destination %s: the session has no directory %s; make it first", to, engine.Quote(parent))
+		}
+		if err != nil {
+			return j.failed(err)
+		}
+	}
+	sink := sessionSink{j, parent}
+	if from.path == "-" {
+		return j.file(ctx, sink, name, 0, -1, j.app.Stdin)
+	}
+	return j.fromHost(ctx, from.path, name, info, sink)
+}
+
+// statSource describes the host's file or directory to copy.
+func statSource(from place, follow bool) (fs.FileInfo, source, error) {
+	stat := os.Lstat
+	if follow || from.isDirectory() {
+		stat = os.Stat
+	}
+	info, err := stat(from.path)
+	if failed, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, source{}, fmt.Errorf("source %s: %w", from, failed.Err)
+	}
+	abs, err := filepath.Abs(from.path)
+	if err != nil {
+		return nil, source{}, err
+	}
+	s := source{dir: info.IsDir(), base: filepath.Base(abs)}
+	s.content = from.isContent() || s.base == "/"
+	if kind := info.Mode().Type(); !info.IsDir() && kind != 0 && kind != fs.ModeSymlink {
+		return nil, s, fmt.Errorf("source %s: is a %s, which cannot be copied", from, typeName(info.Mode()))
+	}
+	return info, s, nil
+}
+
+// failed names the session in an error about one of its files.
+func (j *copier) failed(err error) error {
+	if client.IsCode(err, apitypes.CodeSessionNotFound) {
+		return err
+	}
+	return fmt.Errorf("session %s: %w", j.session, err)
+}
+
+// skip names on stderr what cannot be copied.
+func (j *copier) skip(name, what string) {
 	j.Skipped++
-	j.app.say("boxd: %s is a %s, left out", printable(name), kind)
+	j.progress.clear()
+	j.app.say("boxd: %s: %s, left out", printable(name), what)
 }

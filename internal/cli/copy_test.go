@@ -1,19 +1,31 @@
 package cli
 
 import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"golang.org/x/sys/unix"
 )
 
 func TestParsePlace(t *testing.T) {
 	for s, want := range map[string]place{
 		"s:/a": {"s", "/a"}, "s:a": {"s", "a"}, "s:": {"s", ""}, "s:../x": {"s", "../x"}, "s:a:b": {"s", "a:b"},
-		"./a:b": {"", "./a:b"}, "/a:b": {"", "/a:b"}, ":a": {"", ":a"}, "-": {"", "-"}, "a": {"", "a"},
+		"./a:b": {"", "./a:b"}, "/a:b": {"", "/a:b"}, ":a": {"", ":a"}, "-": {"", "-"}, "a": {"", "a"}, ".": {"", "."}, "..": {"", ".."}, ".a:b": {"", ".a:b"},
 	} {
 		if got := parsePlace(s); got != want {
 			t.Errorf("%q: %+v, want %+v", s, got, want)
@@ -21,52 +33,389 @@ func TestParsePlace(t *testing.T) {
 	}
 }
 
-func TestUpload(t *testing.T) {
-	dir := t.TempDir()
-	tree := filepath.Join(dir, "tree")
-	for name, content := range map[string]string{"a": "A", "sub/b": "BB"} {
-		path := filepath.Join(tree, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(content), 0o640); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(tree, "link")); err != nil {
+// newFileDaemon serves the files API of session s with the directory dir as root.
+func newFileDaemon(t *testing.T, dir string) *fakeDaemon {
+	t.Helper()
+	root, err := os.OpenRoot(dir)
+	if err != nil {
 		t.Fatal(err)
 	}
-	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
-		switch {
-		case r.what == "GET /v1/sessions/s":
-			send(w, apitypes.Session{ID: "s", WorkspaceTarget: "/workspace"})
-		case strings.HasPrefix(r.what, "GET /v1/sessions/s/files/stat?path=%2Fworkspace") && !strings.Contains(r.what, "new"):
-			send(w, apitypes.FileInfo{Type: "dir"})
-		case strings.HasPrefix(r.what, "GET"):
-			refuse(w, 404, "file_not_found", "no")
+	t.Cleanup(func() { root.Close() })
+	describe := func(info fs.FileInfo, name string) apitypes.FileInfo {
+		i := apitypes.FileInfo{Name: filepath.Base(name), Size: info.Size(), Mode: fmt.Sprintf("%04o", info.Mode().Perm())}
+		i.Type = map[fs.FileMode]string{0: "file", fs.ModeDir: "dir", fs.ModeSymlink: "symlink", fs.ModeNamedPipe: "fifo"}[info.Mode().Type()]
+		if i.Type == "symlink" {
+			i.Target, _ = root.Readlink(name)
+		}
+		return i
+	}
+	return newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
+		method, uri, _ := strings.Cut(r.what, " ")
+		u, err := url.Parse(uri)
+		if err != nil {
+			t.Error(err)
+		}
+		q := u.Query()
+		name := filepath.Join(".", strings.TrimPrefix(q.Get("path"), "/"))
+		var answer any
+		switch method + strings.TrimPrefix(u.Path, "/v1/sessions/s") {
+		case "GET":
+			answer = apitypes.Session{ID: "s", WorkspaceTarget: "/w"}
+		case "GET/files/stat":
+			var info, followed fs.FileInfo
+			if info, err = root.Lstat(name); err == nil {
+				i := describe(info, name)
+				if followed, _ = root.Stat(name); followed != nil && i.Target != "" {
+					target := i.Target
+					i = describe(followed, name)
+					i.Target = target
+				}
+				answer = i
+			}
+		case "GET/files":
+			var list apitypes.FileList
+			var entries []fs.DirEntry
+			entries, err = os.ReadDir(filepath.Join(dir, name))
+			for _, e := range entries {
+				info, _ := e.Info()
+				list.Files = append(list.Files, describe(info, filepath.Join(name, e.Name())))
+			}
+			answer = list
+		case "GET/files/content":
+			var text []byte
+			if text, err = root.ReadFile(name); err == nil {
+				w.Write(text)
+				return
+			}
+		case "PUT/files/content":
+			mode, _ := strconv.ParseUint(q.Get("mode"), 8, 32)
+			err = root.MkdirAll(filepath.Dir(name), 0o755)
+			err = errors.Join(err, root.WriteFile(name, []byte(r.body), 0o644))
+			if mode != 0 {
+				err = errors.Join(err, root.Chmod(name, fs.FileMode(mode)))
+			}
+			answer = apitypes.FileInfo{Size: int64(len(r.body))}
+		case "PUT/files/symlink":
+			root.Remove(name)
+			err = root.Symlink(q.Get("target"), name)
+		case "POST/files/mkdir":
+			var m apitypes.MkdirRequest
+			if err := json.Unmarshal([]byte(r.body), &m); err != nil {
+				t.Error(err)
+			}
+			name = filepath.Join(".", m.Path)
+			mode, _ := strconv.ParseUint(m.Mode, 8, 32)
+			if err = root.Mkdir(name, fs.FileMode(mode)); errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
 		default:
-			send(w, apitypes.FileInfo{Size: int64(len(r.body))})
+			t.Errorf("request %s", r.what)
+		}
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			refuse(w, 404, apitypes.CodeNoFile, fmt.Sprintf("%q: no such file or directory", name))
+		case err != nil:
+			refuse(w, 409, apitypes.CodeFileOperation, err.Error())
+		case answer == nil:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			send(w, answer)
 		}
 	})
-	status, v := d.call("cp", tree, "s:", "--json")
-	if status != 0 || v.stdout.String() != `{"files":2,"directories":2,"bytes":3,"skipped":1}`+"\n" || !strings.Contains(v.stderr.String(), "link is a symlink, left out") {
+}
+
+// plant makes files below dir from lines "d/ MODE", "f MODE CONTENT" and "l -> TARGET".
+func plant(t *testing.T, dir string, lines ...string) {
+	t.Helper()
+	for _, line := range lines {
+		f := strings.Fields(line)
+		path := filepath.Join(dir, f[0])
+		mode, _ := strconv.ParseUint(f[1], 8, 32)
+		err := os.MkdirAll(filepath.Dir(path), 0o755)
+		switch {
+		case f[1] == "->":
+			err = errors.Join(err, os.Symlink(f[2], path))
+		case strings.HasSuffix(f[0], "/"):
+			err = errors.Join(err, os.MkdirAll(path, 0o755), os.Chmod(path, fs.FileMode(mode)))
+		default:
+			err = errors.Join(err, os.WriteFile(path, []byte(f[2]), 0o644), os.Chmod(path, fs.FileMode(mode)))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// planted describes what is below dir in the form that plant takes.
+func planted(t *testing.T, dir string) string {
+	t.Helper()
+	var lines []string
+	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		switch info.Mode().Type() {
+		case fs.ModeDir:
+			lines = append(lines, fmt.Sprintf("%s/ %o", name, info.Mode().Perm()))
+		case fs.ModeSymlink:
+			target, _ := os.Readlink(path)
+			lines = append(lines, name+" -> "+target)
+		default:
+			text, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			lines = append(lines, fmt.Sprintf("%s %o %s", name, info.Mode().Perm(), text))
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return strings.Join(lines, ", ")
+}
+
+// TestCopyLikeDocker: where a copy lands, in both directions by the same rules. SRC has
+// tree/, file and link; DST has there/, taken and to-there -> there.
+func TestCopyLikeDocker(t *testing.T) {
+	const file, tree = "755 F", "a 640 A, e/ 700, l -> ../nowhere, sub/ 711, sub/b 600 B"
+	in := func(dir string) string { // the tree below dir
+		return dir + "/ 750, " + dir + "/" + strings.ReplaceAll(tree, ", ", ", "+dir+"/")
+	}
+	for _, c := range []struct {
+		from, to string
+		want     string // what is new at the destination; "!" and a part of the message: it is refused
+	}{
+		{"file", ".", "file " + file},
+		{"file", "..", "../file " + file},
+		{"file", "x", "x " + file},
+		{"file", "./x", "x " + file},
+		{"file", "ABS/x", "x " + file},
+		{"file", "ABS", "file " + file},
+		{"file", "there", "there/file " + file},
+		{"file", "there/", "there/file " + file},
+		{"file", "there/.", "there/file " + file},
+		{"file", "there/x", "there/x " + file},
+		{"file", "to-there", "there/file " + file},
+		{"file", "taken", "taken " + file},
+		{"file", "none/", "!no such directory"},
+		{"file", "none/x", "!no directory"},
+		{"file", "taken/", "!not a directory"},
+		{"file/", ".", "!not a directory"},
+		{"file/.", ".", "!not a directory"},
+		{"tree", "none", in("none")},
+		{"tree", "none/", in("none")},
+		{"tree/", "none", in("none")},
+		{"tree/.", "none", in("none")},
+		{"tree", ".", in("tree")},
+		{"tree/", ".", in("tree")},
+		{"tree/.", ".", tree},
+		{"tree/sub/..", ".", in("tree")},
+		{"tree", "there", in("there/tree")},
+		{"tree/.", "there", "there/" + strings.ReplaceAll(tree, ", ", ", there/")},
+		{"tree", "to-there", in("there/tree")},
+		{"tree", "taken", "!a directory is to be copied there"},
+		{"tree", "none/x", "!no directory"},
+		{"link", ".", "link -> file"},
+		{"link", "x", "x -> file"},
+		{"-L link", "x", "x " + file},
+		{"tree-link", ".", "tree-link -> tree"},
+		{"tree-link/", "x", in("x")},
+		{"tree-link/.", "x", in("x")},
+		{"-L tree-link", "x", in("x")},
+		{"nowhere", "x", "x -> none"},
+		{"-L nowhere", "x", "!"},
+		{"none", "x", "!no such file"},
+	} {
+		for _, down := range []bool{true, false} {
+			source, dest := t.TempDir(), t.TempDir()
+			plant(t, source, "w/tree/ 750", "w/tree/sub/ 711", "w/tree/a 640 A", "w/tree/sub/b 600 B", "w/tree/l -> ../nowhere", "w/tree/e/ 700",
+				"w/file 755 F", "w/link -> file", "w/tree-link -> tree", "w/nowhere -> none")
+			plant(t, dest, "w/there/ 755", "w/taken 644 old", "w/to-there -> there")
+			args := append([]string{"cp"}, strings.Fields(c.from)...)
+			from := &args[len(args)-1]
+			to := strings.ReplaceAll(c.to, "ABS", filepath.Join(dest, "w"))
+			v := newInvocation(t)
+			var d *fakeDaemon
+			if down {
+				d = newFileDaemon(t, source)
+				t.Chdir(filepath.Join(dest, "w"))
+				*from = "s:" + *from
+			} else {
+				d = newFileDaemon(t, dest)
+				t.Chdir(filepath.Join(source, "w"))
+				to = "s:" + strings.ReplaceAll(c.to, "ABS", "/w")
+			}
+			status := d.callWith(v, append(args, to)...)
+			got := planted(t, dest)
+			if rule, refused := strings.CutPrefix(c.want, "!"); refused {
+				if line := v.stderr.String(); status != 125 || !strings.Contains(line, rule) || strings.Count(line, "\n") != 1 || got != "w/ 755, w/taken 644 old, w/there/ 755, w/to-there -> there" {
+					t.Errorf("cp %s %s: status %d, %q, %s", c.from, c.to, status, line, got)
+				}
+				continue
+			}
+			want := []string{"w/ 755", "w/there/ 755", "w/to-there -> there"}
+			if c.to != "taken" {
+				want = append(want, "w/taken 644 old")
+			}
+			for line := range strings.SplitSeq(c.want, ", ") {
+				want = append(want, strings.TrimPrefix("w/"+line, "w/../"))
+			}
+			lines := strings.Split(got, ", ")
+			slices.Sort(lines)
+			slices.Sort(want)
+			if status != 0 || v.stderr.Len() != 0 || !slices.Equal(lines, want) {
+				t.Errorf("cp %s %s, down %v: status %d, %q\n%q, want\n%q", c.from, c.to, down, status, v.stderr.String(), lines, want)
+			}
+		}
+	}
+}
+
+// TestCopyDash: a file is bytes, a directory a tar stream.
+func TestCopyDash(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "w/tree/ 750", "w/tree/sub/ 711", "w/tree/a 640 A", "w/tree/l -> a", "w/link -> tree/a")
+	d := newFileDaemon(t, dir)
+	for _, from := range []string{"s:tree/a", "s:link"} {
+		if status, v := d.call("cp", from, "-"); status != 0 || v.stdout.String() != "A" {
+			t.Errorf("%s: status %d, %q, %q", from, status, v.stdout.String(), v.stderr.String())
+		}
+	}
+	status, packed := d.call("cp", "s:tree", "-")
+	if status != 0 {
+		t.Fatalf("status %d, %q", status, packed.stderr.String())
+	}
+	var names []string
+	for r := tar.NewReader(bytes.NewReader(packed.stdout.Bytes())); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, fmt.Sprintf("%s %o%s", h.Name, h.Mode, h.Linkname))
+	}
+	if got := strings.Join(names, ", "); got != "tree/ 750, tree/a 640, tree/l 777a, tree/sub/ 711" {
+		t.Errorf("packed %s", got)
+	}
+	// And back, into a directory that is there.
+	plant(t, dir, "w/new/ 755")
+	v := newInvocation(t)
+	v.Stdin = &packed.stdout
+	if status := d.callWith(v, "cp", "--json", "-", "s:new"); status != 0 || v.stdout.String() != `{"files":1,"directories":2,"symlinks":1,"bytes":1,"skipped":0}`+"\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
-	d.wantRequests(
-		"GET /v1/sessions/s",
-		"GET /v1/sessions/s/files/stat?path=%2Fworkspace",
-		`POST /v1/sessions/s/files/mkdir {"path":"/workspace/tree","parents":true}`,
-		"PUT /v1/sessions/s/files/content?mode=0640&path=%2Fworkspace%2Ftree%2Fa A",
-		`POST /v1/sessions/s/files/mkdir {"path":"/workspace/tree/sub","parents":true}`,
-		"PUT /v1/sessions/s/files/content?mode=0640&path=%2Fworkspace%2Ftree%2Fsub%2Fb BB",
-	)
-	v = newInvocation(t)
-	v.Stdin = strings.NewReader("piped")
-	d.requests = nil
-	if status := d.callWith(v, "cp", "-", "s:/tmp/x"); status != 0 {
-		t.Errorf("status %d, %q", status, v.stderr.String())
+	if got := planted(t, filepath.Join(dir, "w/new")); got != "tree/ 750, tree/a 640 A, tree/l -> a, tree/sub/ 711" {
+		t.Errorf("unpacked %s", got)
 	}
-	d.wantRequests("PUT /v1/sessions/s/files/content?path=%2Ftmp%2Fx piped")
+	for to, want := range map[string]string{"s:x": "", "s:new": "must be a tar stream", "s:none/x": "no directory", "s:none/": "no such directory"} {
+		v := newInvocation(t)
+		v.Stdin = strings.NewReader("piped")
+		if status := d.callWith(v, "cp", "-", to); (status == 0) != (want == "") || !strings.Contains(v.stderr.String(), want) {
+			t.Errorf("%s: status %d, %q", to, status, v.stderr.String())
+		}
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, "w/x")); string(text) != "piped" {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// TestCopyTarStaysInside: names of a tar stream do not lead above the destination.
+func TestCopyTarStaysInside(t *testing.T) {
+	dir := t.TempDir()
+	plant(t, dir, "w/in/ 755")
+	d := newFileDaemon(t, dir)
+	var stream bytes.Buffer
+	w := tar.NewWriter(&stream)
+	for _, name := range []string{"../a", "/b", "x/../../../c"} {
+		if err := errors.Join(w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Typeflag: tar.TypeReg, Size: 1}), second(w.Write([]byte("x")))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.Close()
+	v := newInvocation(t)
+	v.Stdin = &stream
+	if status := d.callWith(v, "cp", "-", "s:in"); status != 0 || planted(t, dir) != "w/ 755, w/in/ 755, w/in/a 644 x, w/in/b 644 x, w/in/c 644 x" {
+		t.Errorf("status %d, %q, %s", status, v.stderr.String(), planted(t, dir))
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// TestCopySkips: what is neither file, directory nor symlink is named, and left out.
+func TestCopySkips(t *testing.T) {
+	dir, here := t.TempDir(), t.TempDir()
+	plant(t, dir, "w/d/f 644 x")
+	plant(t, here, "u/f 644 x")
+	if err := errors.Join(unix.Mkfifo(filepath.Join(dir, "w/d/p"), 0o600), unix.Mkfifo(filepath.Join(here, "u/p"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	d := newFileDaemon(t, dir)
+	for _, args := range [][]string{{"cp", "s:d", here}, {"cp", filepath.Join(here, "u"), "s:"}} {
+		if status, v := d.call(args...); status != 0 || !strings.HasSuffix(v.stderr.String(), "/p: is a fifo, left out\n") {
+			t.Errorf("%q: status %d, %q", args, status, v.stderr.String())
+		}
+	}
+	for _, args := range [][]string{{"cp", "s:d/p", here}, {"cp", filepath.Join(here, "u/p"), "s:"}, {"cp", "s:d/f", filepath.Join(here, "u/p")}} {
+		if status, v := d.call(args...); status != 125 || !strings.Contains(v.stderr.String(), "is a fifo") {
+			t.Errorf("%q: status %d, %q", args, status, v.stderr.String())
+		}
+	}
+}
+
+func TestCopyUsage(t *testing.T) {
+	for args, want := range map[string]string{
+		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "SOURCE and DESTINATION, not 1", "s:a b c": "not 3",
+		"a/b:c d": "neither", "a@/b:c d": "neither",
+	} {
+		v := newInvocation(t)
+		if status := v.Main(append([]string{"cp"}, strings.Fields(args)...)); status != 125 || !strings.Contains(v.stderr.String(), want) || strings.Count(v.stderr.String(), "\n") != 1 {
+			t.Errorf("cp %s: status %d, %q", args, status, v.stderr.String())
+		}
+	}
+}
+
+// TestCopyProgress: a line on a terminal after a while, and none elsewhere.
+func TestCopyProgress(t *testing.T) {
+	keyboard, tty := openPTY(t)
+	v := newInvocation(t)
+	if p := v.newCopyProgress(false); p.screen != nil {
+		t.Error("shown where there is no terminal")
+	}
+	v.Stderr = tty
+	p := v.newCopyProgress(false)
+	if _, err := io.Copy(io.Discard, p.reader("quick", 5, strings.NewReader("12345"))); err != nil || !p.shown.IsZero() {
+		t.Error("shown at once", err)
+	}
+	p.begun = p.begun.Add(-time.Hour)
+	r := p.reader("dir/slow\x1b", 10, strings.NewReader("12345"))
+	if _, err := r.Read(make([]byte, 5)); err != nil {
+		t.Fatal(err)
+	}
+	p.clear()
+	p.clear() // once is enough
+	tty.WriteString("|")
+	seen := ""
+	for buf := make([]byte, 1000); !strings.HasSuffix(seen, "|"); {
+		n, err := keyboard.Read(buf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen += string(buf[:n])
+	}
+	if want := "\r\x1b[Kcopying dir/slow?: 5 B of 10 B, 50 %; 2 files, 10 B\r\x1b[K|"; seen != want {
+		t.Errorf("screen %q, want %q", seen, want)
+	}
+	v.Stdout = tty
+	if p := v.newCopyProgress(true); p.screen != nil {
+		t.Error("shown amid content")
+	}
 }
 
 // hostileTree answers as a daemon would whose session has names made to escape.
@@ -85,35 +434,6 @@ func hostileTree(names ...apitypes.FileInfo) func(seen, http.ResponseWriter) {
 	}
 }
 
-func TestDownload(t *testing.T) {
-	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
-		switch r.what {
-		case "GET /v1/sessions/s":
-			send(w, apitypes.Session{ID: "s", WorkspaceTarget: "/data"})
-		case "GET /v1/sessions/s/files/stat?path=%2Fdata%2Fd":
-			send(w, apitypes.FileInfo{Name: "d", Type: "dir"})
-		case "GET /v1/sessions/s/files?path=%2Fdata%2Fd":
-			send(w, apitypes.FileList{Files: []apitypes.FileInfo{{Name: "f", Type: "file", Mode: "0750"}, {Name: "l", Type: "symlink"}, {Name: "p", Type: "fifo"}}})
-		case "GET /v1/sessions/s/files/content?path=%2Fdata%2Fd%2Ff":
-			w.Write([]byte("content"))
-		default:
-			refuse(w, 404, "file_not_found", r.what)
-		}
-	})
-	dir := t.TempDir()
-	status, v := d.call("cp", "s:d", dir)
-	text, err := os.ReadFile(filepath.Join(dir, "d", "f"))
-	if status != 0 || string(text) != "content" || err != nil || strings.Count(v.stderr.String(), "left out") != 2 {
-		t.Errorf("status %d, %q, %v, %q", status, text, err, v.stderr.String())
-	}
-	if info, err := os.Stat(filepath.Join(dir, "d", "f")); err != nil || info.Mode().Perm() != 0o750 {
-		t.Errorf("%v, %v", info, err)
-	}
-	if entries, _ := os.ReadDir(filepath.Join(dir, "d")); len(entries) != 1 {
-		t.Errorf("%v", entries)
-	}
-}
-
 func TestDownloadStaysInside(t *testing.T) {
 	outside := t.TempDir()
 	for _, name := range []string{"..", ".", "", "a/b", "../x", "/etc/x", "a\x00b"} {
@@ -122,12 +442,23 @@ func TestDownloadStaysInside(t *testing.T) {
 			t.Errorf("%q: status %d, %q", name, status, v.stderr.String())
 		}
 	}
-	// A symlink that is in the way already is not followed out.
+	// Nor is a symlink followed out: neither one that is in the way already, nor one
+	// that the session sends first.
+	file := apitypes.FileInfo{Name: "f", Type: "file", Mode: "4644"}
+	d := newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "l", Type: "symlink", Target: outside}, apitypes.FileInfo{Name: "l", Type: "dir"}, file))
+	if status, v := d.call("cp", "s:d", t.TempDir()); status != 125 || !strings.Contains(v.stderr.String(), "in the way") {
+		t.Errorf("symlink and directory: status %d, %q", status, v.stderr.String())
+	}
+	d = newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "f", Type: "symlink", Target: outside + "/f"}, file))
 	dir := t.TempDir()
+	if status, v := d.call("cp", "s:d", dir); status != 0 || planted(t, dir) != "d/ 700, d/f 644 content" {
+		t.Errorf("symlink and file: status %d, %q, %s", status, v.stderr.String(), planted(t, dir))
+	}
+	dir = t.TempDir()
 	if err := os.Symlink(outside, filepath.Join(dir, "d")); err != nil {
 		t.Fatal(err)
 	}
-	d := newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "f", Type: "file", Mode: "0644"}))
+	d = newFakeDaemon(t, hostileTree(file))
 	if status, _ := d.call("cp", "s:d", dir); status != 125 {
 		t.Errorf("symlink in the way: status %d", status)
 	}

@@ -25,7 +25,7 @@ func answers(t *testing.T, table map[string]any) func(seen, http.ResponseWriter)
 func TestLists(t *testing.T) {
 	now := time.Now()
 	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
-		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices"}
+		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
 	d := newFakeDaemon(t, answers(t, map[string]any{
 		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{session}},
@@ -41,10 +41,10 @@ func TestLists(t *testing.T) {
 	}{
 		{"sessions ls", 0, []string{"SESSION", "s1", "running"}},
 		{"sessions ls --json", 0, []string{`{"sessions":[{"id":"s1",`}},
-		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices"}},
+		{"sessions show s1", 0, []string{"memory", "64 MiB", "pids", "unlimited", "0.5", "rw at /data, at most 1 GiB\n", "not enforced", "no loop devices", "warning", "no network yet"}},
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
-		{"ps", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
-		{"ps s1 --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
+		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
+		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
 		{"status", 1, []string{"available", "no: the launcher is gone"}},
 		{"status --json", 1, []string{`"available":false`}},
 		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},
@@ -90,7 +90,7 @@ func TestLogs(t *testing.T) {
 		w.Header().Set("X-Boxd-Gap", "2")
 		fmt.Fprint(w, "text\xff")
 	})
-	status, v := d.call("logs", "-f", "--stream", "stderr", "--since", "10", "s", "p")
+	status, v := d.call("logs", "-f", "--stream", "stderr", "--offset", "10", "s", "p")
 	if status != 0 || v.stdout.String() != "text\xff" || v.stderr.String() != "boxd: 2 bytes of stderr are gone\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
@@ -98,17 +98,20 @@ func TestLogs(t *testing.T) {
 	if want := `{"stream":"stdout","offset":12,"gone":2,"data_base64":"dGV4dP8="}` + "\n"; status != 0 || v.stdout.String() != want {
 		t.Errorf("status %d, %q, want %q", status, v.stdout.String(), want)
 	}
-	d.wantRequests("GET /v1/sessions/s/processes/p/logs?follow=1&offset=10&stream=stderr", "GET /v1/sessions/s/processes/p/logs?stream=stdout")
+	d.call("logs", "--since", "1h", "--tail", "0", "--timestamps", "s", "p")
+	d.call("logs", "--since", "2026-11-22T12:00:00Z", "--tail", "all", "s", "p")
+	d.wantRequests("GET /v1/sessions/s/processes/p/logs?follow=1&offset=10&stream=stderr", "GET /v1/sessions/s/processes/p/logs?stream=stdout",
+		"GET /v1/sessions/s/processes/p/logs?since=1h&stream=stdout&tail=0&timestamps=1", "GET /v1/sessions/s/processes/p/logs?since=2026-11-22T12%3A00%3A00Z&stream=stdout")
 }
 
 func TestEvents(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
-		fmt.Fprint(w, "id: 4\nevent: session\ndata: {\"id\":4,\"type\":\"session.created\",\"session\":\"s\\u0007\",\"details\":{\"b\":1,\"a\":\"x\"}}\n\n")
+		fmt.Fprint(w, "id: 4\nevent: session\ndata: {\"id\":4,\"time\":\"2026-11-22T12:00:00Z\",\"type\":\"session.created\",\"session\":\"s\\u0007\",\"details\":{\"b\":1,\"a\":\"x\"}}\n\n")
 		fmt.Fprint(w, "event: missed\ndata: {\"missed\":3}\n\n")
 	})
 	status, v := d.call("events")
-	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
+	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || !strings.HasPrefix(v.stdout.String(), "2026-11-22 ") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
 }

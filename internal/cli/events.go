@@ -29,11 +29,12 @@ interrupted or the daemon ends. --json prints one object a line.`,
 			if cmd.Flags().Changed("since") {
 				last = strconv.FormatUint(max(since, 1), 10)
 			}
-			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, last, f.json) })
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, last, &f.formatFlags) })
 		},
 	}
 	cmd.Flags().Uint64Var(&since, "since", 0, "begin behind the event with `ID`, as far as it is kept; 0: with all that are kept (default: from now on)")
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
+	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
@@ -41,7 +42,7 @@ interrupted or the daemon ends. --json prints one object a line.`,
 // fromOldest is below the ids of all events, and not 0, which is none.
 const fromOldest = "1"
 
-func (a *App) events(ctx context.Context, c *client.Client, last string, asJSON bool) error {
+func (a *App) events(ctx context.Context, c *client.Client, last string, f *formatFlags) error {
 	stream, err := c.Events(ctx, last)
 	if err != nil {
 		return err
@@ -60,10 +61,11 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, asJSON 
 		case err == io.EOF:
 			err = errors.New("the daemon has ended the stream of events")
 		case err != nil:
-		case asJSON:
-			err = writeJSON(a.Stdout, e)
 		default:
-			_, err = fmt.Fprintln(a.Stdout, eventLine(e))
+			err = printOne(a, f, e, func(out screen) error {
+				_, err := fmt.Fprintln(out, eventLine(e))
+				return err
+			})
 		}
 		if err != nil {
 			return err
@@ -73,7 +75,7 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, asJSON 
 
 // eventLine is an event for people.
 func eventLine(e apitypes.Event) string {
-	line := e.Time.Local().Format(time.TimeOnly) + " " + e.Type
+	line := e.Time.Local().Format(time.DateTime) + " " + e.Type
 	for _, part := range []struct{ name, value string }{
 		{"tenant", e.Tenant}, {"session", e.Session}, {"process", e.Process}, {"box", e.Box},
 	} {

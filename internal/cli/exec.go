@@ -21,10 +21,11 @@ type execFlags struct {
 	remoteFlags
 	commandFlags
 	specFlags
-	timeout, grace       time.Duration
-	outputLimit          int64
-	interactive, receipt bool
-	keepBackground       bool
+	timeout, grace   time.Duration
+	outputLimit      int64
+	interactive, tty bool
+	receipt          bool
+	keepBackground   bool
 }
 
 func (a *App) newExec() *cobra.Command {
@@ -43,11 +44,15 @@ timeout, 125 if boxd itself failed, 126 and 127 if the program cannot be execute
 or was not found, 128+n after signal n. SIGINT and SIGTERM end the command.
 
 --json prints one object on stdout, after the command has ended; its output is cut
-at --output-limit or what the daemon allows.`,
+at --output-limit or what the daemon allows.
+
+With -it the command is at the terminal that boxd is at, and runs until it ends or boxd
+does; -t alone leaves stdin alone.`,
 		Example: `  boxd exec build -- make test
   boxd exec build -- cat result
   boxd exec lab --profile network_basic --memory 1G -- python3 train.py
-  generate | boxd exec build -i -- sort`,
+  generate | boxd exec build -i -- sort
+  boxd exec -it lab -- vim notes`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.exec(cmd, &f, args) },
 
@@ -56,6 +61,7 @@ at --output-limit or what the daemon allows.`,
 	f.commandFlags.register(cmd)
 	fs := cmd.Flags()
 	fs.BoolVarP(&f.interactive, "interactive", "i", false, "stdin of the command is that of boxd, read to its end first (default: /dev/null)")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal; -it is for a shell or an editor, see boxd shell")
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (default: the session's)")
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL at a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "bytes of stdout or stderr after which the command is ended, or with --json cut: `SIZE`")
@@ -79,6 +85,9 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	names, command, err := afterDash(cmd, args, "SESSION")
 	if err != nil {
 		return a.execFailed(f, err)
+	}
+	if f.tty {
+		return a.execAtTerminal(cmd, f, names[0], command)
 	}
 	request, err := a.execRequest(f, command)
 	if err != nil {

@@ -22,7 +22,7 @@ func (a *App) execFailed(f *execFlags, err error) error {
 		status = statusNotExecutable
 	}
 	if f.json {
-		if err := writeJSON(a.Stdout, failure{ExitCode: status, Error: oneLine(bare(err))}); err != nil {
+		if err := writeJSON(a.Stdout, failure{Status: status, Error: oneLine(bare(err))}); err != nil {
 			return err
 		}
 	}

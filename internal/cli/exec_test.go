@@ -100,7 +100,7 @@ func TestExecStatus(t *testing.T) {
 	}
 	for code, want := range map[string]int{"program_not_found": 127, "program_not_executable": 126, "session_conflict": 125} {
 		d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) { refuse(w, 422, code, "no") })
-		if status, v := d.call("exec", "s", "--json", "--", "x"); status != want || v.stderr.String() != "boxd: no\n" || v.stdout.String() != fmt.Sprintf("{\"exit_code\":%d,\"error\":\"no\"}\n", want) {
+		if status, v := d.call("exec", "s", "--json", "--", "x"); status != want || v.stderr.String() != "boxd: no\n" || v.stdout.String() != fmt.Sprintf("{\"exit_code\":null,\"status\":%d,\"error\":\"no\"}\n", want) {
 			t.Errorf("%s: status %d, %q, %q", code, status, v.stdout.String(), v.stderr.String())
 		}
 	}

@@ -29,6 +29,7 @@ type runFlags struct {
 	interactive, tty     bool
 	json, receipt, shell bool
 	allowDegraded        bool
+	remove               bool // always true, or refused
 	initPath, stateDir   string
 }
 
@@ -65,6 +66,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
+	fs.BoolVar(&f.remove, "rm", true, "accepted for those who are used to it: the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "go on where the host cannot enforce a limit")
 	registerEngine(fs, &f.initPath, &f.stateDir)
 }

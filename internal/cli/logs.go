@@ -2,8 +2,11 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"strconv"
+	"time"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
@@ -19,17 +22,21 @@ func (a *App) newLogs() *cobra.Command {
 		Long: `Print the output of a managed process that is kept, byte for byte. It does not
 disturb others who read it. What is gone already is told on stderr.
 
---since is an offset in bytes from the start of the stream.`,
+--timestamps has the moment at which boxd read a line, to the millisecond for the last
+thousand moments or so; the older the output, the more lines share one.
+--offset is a position in bytes from the start of the stream.`,
 		Example: `  boxd logs lab server
-  boxd logs -f --stream stderr lab server
-  boxd logs --since 4096 lab server`,
+  boxd logs -f --tail 20 --timestamps lab server
+  boxd logs --since 1h --stream stderr lab server`,
 		Args: exactly("SESSION", "PROCESS"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case o.Stream != "stdout" && o.Stream != "stderr":
 				return &engine.FieldError{Field: "--stream", Value: engine.Quote(o.Stream), Rule: "must be stdout or stderr"}
 			case o.Offset < 0:
-				return &engine.FieldError{Field: "--since", Value: fmt.Sprint(o.Offset), Rule: "must be an offset of 0 or more"}
+				return &engine.FieldError{Field: "--offset", Value: fmt.Sprint(o.Offset), Rule: "must be an offset of 0 or more"}
+			case o.Timestamps && f.json:
+				return &engine.FieldError{Field: "--timestamps", Value: "with --json", Rule: "cannot be used together: JSON has the bytes as they are"}
 			}
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				return a.logs(ctx, c, args[0], args[1], o, f.json)
@@ -39,11 +46,44 @@ disturb others who read it. What is gone already is told on stderr.
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the process has ended")
 	cmd.Flags().StringVar(&o.Stream, "stream", "stdout", "`STREAM` to print: stdout or stderr")
-	cmd.Flags().Int64Var(&o.Offset, "since", 0, "start at `OFFSET`, in bytes")
+	cmd.Flags().Var(tailValue(&o.Tail), "tail", "only the last `N` lines, or \"all\"")
+	cmd.Flags().Var(momentValue(&o.Since), "since", "only what came since `TIME`: a duration before now such as 1h, or 2006-01-02T15:04:05Z")
+	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "put the time at which it came in front of each line")
+	cmd.Flags().Int64Var(&o.Offset, "offset", 0, "start at `OFFSET`, in bytes")
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
+	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"10m", "1h", "24h"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("tail", cobra.FixedCompletions([]string{"20", "100", "all"}, cobra.ShellCompDirectiveNoFileComp)))
+	must(cmd.RegisterFlagCompletionFunc("offset", cobra.NoFileCompletions))
 	return cmd
+}
+
+// tailValue is a number of lines.
+func tailValue(dst **int64) *textValue {
+	return &textValue{"all", func(s string) error {
+		if s == "all" {
+			*dst = nil
+			return nil
+		}
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil || n < 0 {
+			return errors.New(`must be a number of lines, or "all"`)
+		}
+		*dst = &n
+		return nil
+	}}
+}
+
+// momentValue is a moment as the daemon understands it, whose clock counts.
+func momentValue(dst *string) *textValue {
+	return &textValue{"", func(s string) error {
+		d, err := time.ParseDuration(s)
+		if _, terr := time.Parse(time.RFC3339, s); terr != nil && (err != nil || d <= 0) {
+			return errors.New("must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z; --offset takes a position in bytes")
+		}
+		*dst = s
+		return nil
+	}}
 }
 
 // logPiece is one line of boxd logs --json.

@@ -62,7 +62,7 @@ func (o *output) ended(result engine.Result, status int) error {
 // failed reports that there is no result.
 func (o *output) failed(status int, err error) error {
 	if o.json {
-		if err := writeJSON(o.app.Stdout, failure{ExitCode: status, Error: oneLine(err)}); err != nil {
+		if err := writeJSON(o.app.Stdout, failure{Status: status, Error: oneLine(err)}); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,26 +15,47 @@ import (
 
 func (a *App) newPs() *cobra.Command {
 	var f remoteFlags
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "ps [SESSION] [flags]",
 		Short: "List managed processes, of one session or of all",
-		Args:  cobra.MaximumNArgs(1),
+		Long: `List the managed processes that run, of one session or of all. --all lists those that
+have ended too: they and their output are kept until they are removed, see boxd prune.`,
+		Example: `  boxd ps -a lab
+  boxd ps -a --format '{{.session}} {{.id}} {{.exit_code}}'
+  boxd ps -q | xargs -n 2 boxd stop`,
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				list, err := processes(ctx, c, args)
 				if err != nil {
 					return err
 				}
-				if f.json {
-					return writeJSON(a.Stdout, apitypes.ProcessList{Processes: orEmpty(list)})
+				if !all {
+					list = slices.DeleteFunc(list, hasEnded)
 				}
-				return writeProcesses(a.Stdout, list, time.Now())
+				id := func(p apitypes.Process) string {
+					if len(args) == 1 {
+						return p.ID
+					}
+					return p.Session + " " + p.ID
+				}
+				doc := apitypes.ProcessList{Processes: orEmpty(list)}
+				return printList(a, &f.formatFlags, doc, list, id, func(out screen) error { return writeProcesses(out, list, time.Now()) })
 			})
 		},
 		ValidArgsFunction: a.completeNames(&f, completeSession),
 	}
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "list processes that have ended too")
+	f.registerQuiet(cmd, "the ids: those of SESSION, or else session and process")
+	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
+}
+
+// hasEnded says that p will not run any more.
+func hasEnded(p apitypes.Process) bool {
+	return p.State == "exited" || p.State == "stopped" || p.State == "failed"
 }
 
 // processes are those of the one session in args, or of all if there is none.
@@ -60,7 +81,7 @@ func processes(ctx context.Context, c *client.Client, args []string) ([]apitypes
 	return all, nil
 }
 
-func writeProcesses(w io.Writer, list []apitypes.Process, now time.Time) error {
+func writeProcesses(w screen, list []apitypes.Process, now time.Time) error {
 	t := newTable(w, "SESSION", "PROCESS", "STATE", "EXIT", "AGE", "OUTPUT", "COMMAND")
 	for _, p := range list {
 		t.row(p.Session, p.ID, p.State, exitText(p), ago(now, p.StartedAt), outputText(p), strings.Join(p.Argv, " "))

@@ -25,14 +25,19 @@ type remoteFlags struct {
 	socket, url, tokenFile string
 	ca, cert, key          string
 	tenant                 string
-	json                   bool
+	formatFlags
 }
 
 // register declares the flags that all commands of the daemon share.
 func (f *remoteFlags) register(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&f.json, "json", false, "print JSON")
+	f.registerDaemon(cmd)
+}
+
+// registerDaemon declares those that say which daemon is asked.
+func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.BoolVar(&f.json, "json", false, "print JSON")
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
 	fs.StringVar(&f.url, "url", "", "`URL` of a daemon's TCP address instead (default: $BOXD_URL)")
 	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token to show there (default: $BOXD_TOKEN_FILE)")
@@ -140,6 +145,9 @@ func (f *remoteFlags) tls() (*tls.Config, error) {
 
 // remote calls fn with a client and a context that ends with the first signal.
 func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Client) error) error {
+	if err := f.checkFormat(); err != nil {
+		return err
+	}
 	c, err := a.newClient(f)
 	if err != nil {
 		return err

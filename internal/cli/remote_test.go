@@ -96,7 +96,7 @@ func refuse(w http.ResponseWriter, status int, code, detail string) {
 
 func TestNoDaemon(t *testing.T) {
 	d := &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "none")}
-	for _, args := range [][]string{{"status"}, {"ps"}, {"sessions", "ls"}, {"exec", "s", "--", "true"}, {"attach", "s", "p"}, {"logs", "s", "p"}, {"events"}, {"top", "--once"}, {"cp", "s:x", "-"}} {
+	for _, args := range [][]string{{"status"}, {"ps"}, {"sessions", "ls"}, {"exec", "s", "--", "true"}, {"logs", "s", "p"}, {"events"}, {"top", "--once"}, {"cp", "s:x", "-"}} {
 		status, v := d.call(args...)
 		line := v.stderr.String()
 		if status != 125 || !strings.HasPrefix(line, "boxd: ") || strings.Count(line, "\n") != 1 || !strings.Contains(line, "is the daemon running?") || !strings.Contains(line, d.socket) {
@@ -120,12 +120,15 @@ func TestRemoteUsage(t *testing.T) {
 		{"start s -- x", "--id PROCESS is missing"},
 		{"stop s", "want boxd stop SESSION PROCESS"},
 		{"logs s p --stream both", `--stream "both": must be stdout or stderr`},
-		{"logs s p --since -1", "--since -1: must be an offset"},
+		{"logs s p --offset -1", "--offset -1: must be an offset"},
+		{"logs s p --since -1h", `--since "-1h": must be a duration`},
+		{"logs s p --since 4096", "--offset takes a position"},
+		{"logs s p --tail x", `--tail "x": must be a number of lines`},
+		{"logs s p --tail -1", `--tail "-1": must be a number of lines`},
+		{"logs s p -t --json", "--timestamps with --json"},
 		{"attach s p --since x", "--since \"x\": must be"},
 		{"attach s p --detach-keys ctrl-", "--detach-keys \"ctrl-\": must be"},
 		{"attach s p --observe --take-over", "--take-over with --observe"},
-		{"cp a b", "one of source and destination"},
-		{"cp s:a t:b", "one of source and destination"},
 		{"status --socket /x --url http://127.0.0.1:1", "--socket \"/x\": cannot be used together with --url"},
 		{"status --url ftp://x", "must be http://host:port"},
 		{"status --url http://127.0.0.1:1 --token-file /no-such-file", "--token-file: open /no-such-file"},

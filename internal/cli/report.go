@@ -14,7 +14,8 @@ import (
 // report is what --json prints of a command that ran. Scripts rely on the names:
 // a golden file pins them.
 type report struct {
-	ExitCode        int        `json:"exit_code"` // the exit status of boxd run
+	ExitCode        *int       `json:"exit_code"` // null if the command did not exit by itself
+	Status          int        `json:"status"`    // the exit status of boxd run
 	Verdict         string     `json:"verdict"`
 	Signal          string     `json:"signal,omitempty"` // such as "SIGKILL"
 	Limit           string     `json:"limit,omitempty"`  // such as "64 MiB"
@@ -29,7 +30,8 @@ type report struct {
 
 // failure is what --json prints if there is nothing to report.
 type failure struct {
-	ExitCode int    `json:"exit_code"`
+	ExitCode *int   `json:"exit_code"` // always null
+	Status   int    `json:"status"`    // the exit status of boxd
 	Error    string `json:"error"`
 }
 
@@ -68,7 +70,7 @@ func newReceiptDoc(r engine.Receipt) receiptDoc {
 }
 
 func (o *output) report(r engine.Result, status int) report {
-	doc := report{ExitCode: status, Verdict: string(r.Verdict), Limit: r.Limit, Receipt: newReceiptDoc(r.Receipt)}
+	doc := report{ExitCode: r.Exit(), Status: status, Verdict: string(r.Verdict), Limit: r.Limit, Receipt: newReceiptDoc(r.Receipt)}
 	if r.Signal != 0 {
 		doc.Signal = signalName(r.Signal)
 	}

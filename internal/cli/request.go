@@ -52,6 +52,8 @@ func (f *runFlags) check(args []string) error {
 		return &engine.FieldError{Field: "--shell", Value: fmt.Sprintf("with %d arguments", len(args)), Rule: "takes a single one, the script; quote it"}
 	case f.json && f.tty:
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
+	case !f.remove:
+		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
 	case f.upperSize != 0 && !f.rwRootfs:
 		return &engine.FieldError{Field: "--upper-size", Value: engine.FormatSize(f.upperSize), Rule: "needs --rw-rootfs"}
 	}

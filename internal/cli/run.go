@@ -33,9 +33,10 @@ When it was ended by a limit, stderr has a line such as
 SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command; a second one
 kills it.
 
---json prints one object on stdout, after the command has ended: exit_code,
+--json prints one object on stdout, after the command has ended: exit_code (null
+if the command did not exit by itself), status (the exit status of boxd run),
 verdict, signal, limit, stdout, stderr, stdout_truncated, stderr_truncated and
-receipt, or exit_code and error if it could not be run. Output that is not valid
+receipt, or exit_code, status and error if it could not be run. Output that is not valid
 UTF-8 is in stdout_base64 or stderr_base64 instead. What was not measured, or does
 not apply, is left out.`,
 		Example: `  boxd run -- python3 -c 'print(6 * 7)'
@@ -58,6 +59,9 @@ not apply, is left out.`,
 func (a *App) run(f *runFlags, args []string) error {
 	out := a.newOutput(f)
 	r, err := a.request(f, args)
+	if err == nil && f.tty && f.interactive && asTerminal(a.Stdin) == nil {
+		err = &engine.FieldError{Field: "--tty", Value: "with --interactive", Rule: "stdin is not a terminal: leave out -t, or run it at a terminal"}
+	}
 	if err != nil {
 		return out.failed(statusOf(err), err)
 	}

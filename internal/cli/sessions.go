@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -38,13 +37,18 @@ func (a *App) newSessionsList() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if f.json {
-					return writeJSON(a.Stdout, apitypes.SessionList{Sessions: orEmpty(list)})
-				}
-				return writeSessions(a.Stdout, list, time.Now())
+				doc := apitypes.SessionList{Sessions: orEmpty(list)}
+				return printList(a, &f.formatFlags, doc, list, func(s apitypes.Session) string { return s.ID }, func(out screen) error {
+					return writeSessions(out, list, time.Now())
+				})
 			})
 		},
+		Example: `  boxd sessions ls
+  boxd sessions ls --format '{{.id}}\t{{.memory}}'
+  boxd sessions rm $(boxd sessions ls -q)`,
 	}
+	f.registerQuiet(cmd, "the ids")
+	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
@@ -57,7 +61,7 @@ func orEmpty[T any](list []T) []T {
 	return list
 }
 
-func writeSessions(w io.Writer, list []apitypes.Session, now time.Time) error {
+func writeSessions(w screen, list []apitypes.Session, now time.Time) error {
 	t := newTable(w, "SESSION", "TENANT", "STATE", "PROFILE", "PROCESSES", "EXECS", "AGE", "IDLE", "ENDS IN")
 	for _, s := range list {
 		ends := ""
@@ -82,19 +86,17 @@ func (a *App) newSessionsShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if f.json {
-					return writeJSON(a.Stdout, s)
-				}
-				return writeSession(a.Stdout, s)
+				return printOne(a, &f.formatFlags, s, func(out screen) error { return writeSession(out, s) })
 			})
 		},
 		ValidArgsFunction: a.completeNames(&f, completeSession),
 	}
+	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
 
-func writeSession(w io.Writer, s apitypes.Session) error {
+func writeSession(w screen, s apitypes.Session) error {
 	count := func(n int64) string { return fmt.Sprint(n) }
 	t := newTable(w, "session", s.ID)
 	t.row("tenant", s.Tenant)
@@ -110,6 +112,9 @@ func writeSession(w io.Writer, s apitypes.Session) error {
 	t.row("workspace", workspaceText(s))
 	if s.Unenforced != "" {
 		t.row("not enforced", s.Unenforced)
+	}
+	for _, warning := range s.Warnings {
+		t.row("warning", warning)
 	}
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"time"
@@ -32,11 +31,7 @@ be asked. With --wait, both may take that long to come up first.`,
 				if err != nil {
 					return err
 				}
-				if f.json {
-					err = writeJSON(a.Stdout, s)
-				} else {
-					err = writeStatus(a.Stdout, s)
-				}
+				err = printOne(a, &f.formatFlags, s, func(out screen) error { return writeStatus(out, s) })
 				if err == nil && !s.Available {
 					err = &statusError{status: statusUnwell}
 				}
@@ -46,6 +41,7 @@ be asked. With --wait, both may take that long to come up first.`,
 	}
 	cmd.Flags().Var(durationValue(&wait, ""), "wait", "wait up to `DURATION` for a daemon that is being started")
 	must(cmd.RegisterFlagCompletionFunc("wait", cobra.NoFileCompletions))
+	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
@@ -72,7 +68,7 @@ func awaitStatus(ctx context.Context, c *client.Client, wait time.Duration) (api
 	}
 }
 
-func writeStatus(w io.Writer, s apitypes.Status) error {
+func writeStatus(w screen, s apitypes.Status) error {
 	state := "yes"
 	if !s.Available {
 		state = "no" + reason(s.Reason)

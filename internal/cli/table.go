@@ -7,20 +7,22 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
+	"unicode/utf8"
 
 	"github.com/boxd/boxd/engine"
 )
 
-// table prints rows of aligned columns. What comes from a box or another client is
-// printed without control characters.
+// table prints rows of cells: in aligned columns on a terminal, else with one tab between
+// two cells. What comes from a box or another client is printed without control
+// characters.
 type table struct {
-	w *tabwriter.Writer
+	screen
+	rows [][]string
 }
 
-func newTable(w io.Writer, header ...string) *table {
-	t := &table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)}
+func newTable(s screen, header ...string) *table {
+	t := &table{screen: s}
 	t.row(header...)
 	return t
 }
@@ -29,10 +31,51 @@ func (t *table) row(cells ...string) {
 	for i, cell := range cells {
 		cells[i] = printable(cell)
 	}
-	fmt.Fprintln(t.w, strings.Join(cells, "\t"))
+	t.rows = append(t.rows, cells)
 }
 
-func (t *table) flush() error { return t.w.Flush() }
+func (t *table) flush() error {
+	var widths []int
+	for _, row := range t.rows {
+		for i, cell := range row {
+			if i == len(widths) {
+				widths = append(widths, 0)
+			}
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	var b strings.Builder
+	for n, row := range t.rows {
+		for i, cell := range row {
+			last := i == len(row)-1
+			b.WriteString(t.paint(cell, t.colourOf(n, i)))
+			switch {
+			case last:
+				b.WriteByte('\n')
+			case t.terminal:
+				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell)+2))
+			default:
+				b.WriteByte('\t')
+			}
+		}
+	}
+	_, err := io.WriteString(t.Writer, b.String())
+	return err
+}
+
+// colourOf is the colour of a cell. A header of capitals names columns, another one is
+// the first of rows that begin with their name.
+func (t *table) colourOf(row, column int) string {
+	columns := t.rows[0][0] == strings.ToUpper(t.rows[0][0])
+	switch {
+	case columns && row == 0, !columns && column == 0:
+		return bold
+	case columns && column < len(t.rows[0]) && t.rows[0][column] == "STATE",
+		!columns && (t.rows[row][0] == "state" || t.rows[row][0] == "available"):
+		return stateColour(t.rows[row][column])
+	}
+	return ""
+}
 
 // printable replaces what would move the cursor or worse.
 func printable(s string) string {

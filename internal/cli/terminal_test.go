@@ -151,14 +151,20 @@ func TestTTYIsRestored(t *testing.T) {
 	}
 }
 
-// TestTTYWithoutTerminal: -it works in a pipe too, with the size of a VT100.
+// TestTTYWithoutTerminal: -it in a pipe is refused, as docker does. -t alone hands over
+// no stdin, and has the size of a VT100.
 func TestTTYWithoutTerminal(t *testing.T) {
 	v := newInvocation(t)
 	v.Stdin = strings.NewReader("exit\n")
-	if status := v.Main([]string{"run", "-it", "x"}); status != 0 {
+	if status := v.Main([]string{"run", "-it", "x"}); status != 125 || v.fake.log != nil || v.stderr.String() != "boxd: --tty with --interactive: stdin is not a terminal: leave out -t, or run it at a terminal\n" {
+		t.Errorf("status %d, %q, %q", status, v.stderr.String(), v.fake.log)
+	}
+	v = newInvocation(t)
+	v.Stdin = strings.NewReader("exit\n")
+	if status := v.Main([]string{"run", "-t", "x"}); status != 0 {
 		t.Errorf("status %d: %s", status, v.stderr.String())
 	}
-	if cmd := v.fake.cmd; cmd.TTY == nil || *cmd.TTY != (engine.WindowSize{Rows: 24, Cols: 80}) || cmd.Stdin != v.Stdin {
+	if cmd := v.fake.cmd; cmd.TTY == nil || *cmd.TTY != (engine.WindowSize{Rows: 24, Cols: 80}) || cmd.Stdin != nil {
 		t.Errorf("command %+v", cmd)
 	}
 }

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -29,11 +28,14 @@ does not count as use of them. What this host cannot measure is shown as "-".
 box was made. --json prints one object a line, for each look.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
-			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.top(ctx, c, once, interval, f.json) })
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				return a.top(ctx, c, once, interval, &f.formatFlags)
+			})
 		},
 	}
 	cmd.Flags().BoolVar(&once, "once", false, "look once")
 	cmd.Flags().Var(durationValue(&interval, defaultInterval.String()), "interval", "time between two looks: `DURATION`")
+	f.registerFormat(cmd)
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "10s"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd
@@ -62,7 +64,7 @@ type look struct {
 	Sessions []sessionUse `json:"sessions"`
 }
 
-func (a *App) top(ctx context.Context, c *client.Client, once bool, interval time.Duration, asJSON bool) error {
+func (a *App) top(ctx context.Context, c *client.Client, once bool, interval time.Duration, f *formatFlags) error {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var before look
@@ -71,15 +73,12 @@ func (a *App) top(ctx context.Context, c *client.Client, once bool, interval tim
 		if err != nil {
 			return err
 		}
-		switch {
-		case asJSON:
-			err = writeJSON(a.Stdout, now)
-		default:
-			if !once && asTerminal(a.Stdout) != nil {
-				fmt.Fprint(a.Stdout, "\x1b[H\x1b[2J") // home, clear: ECMA-48
+		err = printList(a, f, now, now.Sessions, func(s sessionUse) string { return s.Session }, func(out screen) error {
+			if !once && out.terminal {
+				fmt.Fprint(out, "\x1b[H\x1b[2J") // home, clear: ECMA-48
 			}
-			err = writeLook(a.Stdout, now)
-		}
+			return writeLook(out, now)
+		})
 		if err != nil || once {
 			return err
 		}
@@ -129,7 +128,7 @@ func percent(before look, at time.Time, use sessionUse) *float64 {
 	return nil
 }
 
-func writeLook(w io.Writer, l look) error {
+func writeLook(w screen, l look) error {
 	t := newTable(w, "SESSION", "STATE", "CPU", "CPU TIME", "MEMORY", "OF", "PIDS", "OF", "RUNNING")
 	for _, s := range l.Sessions {
 		cpu, spent, memory, pids := "", "", "", ""

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/config"
@@ -72,11 +71,10 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	d.second.server, err = langbot.New(langbot.Options{
 		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.health,
 		Prober: attest.New(attest.Options{
-			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log,
-			SkillsDir: c.SkillsDir, Within: rootOf(roots, c.SkillsDir), SkillsUnlimited: c.SkillsSize == 0,
+			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log, SkillsUnlimited: c.SkillsSize == 0,
 		}),
 		Tenant: c.Tenant, Profile: c.Profile, BackendName: c.BackendName,
-		Offline: c.NetworkOn == config.LangbotOffline, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
+		RefuseNetwork: c.NetworkOn == config.LangbotRefuse, TimeoutEndsCommand: c.TimeoutEnds == config.LangbotCommand,
 		Roots: roots, SkillsDir: c.SkillsDir, SkillsSize: int64(c.SkillsSize), SkillsInodes: c.SkillsInodes,
 		Init: c.Init, Logger: d.log,
 	})
@@ -96,16 +94,6 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	o.Token, o.Instance, o.PerConnection = "", "", true
 	d.second.local = langbotdoor.New(d.second.server, o)
 	return nil
-}
-
-// rootOf is the root that dir lies in, or "".
-func rootOf(roots []string, dir string) string {
-	for _, root := range roots {
-		if dir != "" && (dir == root || strings.HasPrefix(dir, root+"/")) {
-			return root
-		}
-	}
-	return ""
 }
 
 // others are the doors that the API's server serves as well.

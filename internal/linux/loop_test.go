@@ -68,7 +68,7 @@ func TestLoopBind(t *testing.T) {
 			}
 			dev.Close()
 			// udev may look at it for a moment.
-			for until := time.Now().Add(5 * time.Second); ; time.Sleep(time.Millisecond) {
+			for until := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
 				again, err := os.Open(dev.Name())
 				if err != nil {
 					t.Fatal(err)

@@ -3,6 +3,8 @@ package linux
 import (
 	"os"
 	"runtime"
+	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -42,4 +44,80 @@ func OpenPTY(pts *os.File) (master, slave *os.File, err error) {
 	}
 	runtime.KeepAlive(pts)
 	return master, os.NewFile(uintptr(peer), "pty slave"), nil
+}
+
+// Pauses of EndTerminalInput.
+const (
+	minEndPause = 20 * time.Millisecond
+	maxEndPause = time.Second
+)
+
+// EndTerminalInput has the programs at the terminal behind master, which does not
+// block, see the end of their input, until gone is closed. It calls begun, if that is
+// not nil, after the first attempt and returns when the terminal is closed or gone is.
+//
+// A terminal cannot be at its end as a pipe can: its VEOF character ends one read. The
+// kernel makes a NUL byte of a VEOF that is unread when a program turns canonical mode
+// off (n_tty_set_termios), which a shell does as it starts. So the character is sent
+// again: once after each change of the mode, when it is a key like others, and every
+// now and then in canonical mode, for later reads.
+func EndTerminalInput(master syscall.RawConn, gone <-chan struct{}, begun func(error)) {
+	canonicalBefore, first := false, true
+	pause := minEndPause
+	for {
+		canonical, veof := terminalMode(master)
+		if first || canonical || canonicalBefore {
+			err := writeByte(master, veof)
+			if first && begun != nil {
+				begun(err)
+			}
+			if err != nil {
+				return
+			}
+		}
+		if canonical != canonicalBefore {
+			pause = minEndPause
+		}
+		canonicalBefore, first = canonical, false
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, maxEndPause)
+		case <-gone:
+			return
+		}
+	}
+}
+
+// terminalMode says whether a terminal is in canonical mode and what its VEOF character
+// is, ^D if it has none (termios(3)).
+func terminalMode(master syscall.RawConn) (canonical bool, veof byte) {
+	const ctrlD = 4
+	veof = ctrlD
+	_ = master.Control(func(fd uintptr) {
+		t, err := unix.IoctlGetTermios(int(fd), unix.TCGETS)
+		if err != nil {
+			return
+		}
+		canonical = t.Lflag&unix.ICANON != 0
+		if t.Cc[unix.VEOF] != 0 {
+			veof = t.Cc[unix.VEOF]
+		}
+	})
+	return canonical, veof
+}
+
+// writeByte waits for room.
+func writeByte(f syscall.RawConn, b byte) error {
+	var err error
+	cerr := f.Write(func(fd uintptr) bool {
+		err = Retry(func() error {
+			_, err := unix.Write(int(fd), []byte{b})
+			return err
+		})
+		return err != unix.EAGAIN
+	})
+	if cerr != nil {
+		return cerr
+	}
+	return err
 }

@@ -129,3 +129,10 @@ func charsToString[T int8 | uint8](chars []T) string {
 	}
 	return b.String()
 }
+
+// Lacks reports whether this host is of a kind that has no feature of this name, for tests
+// that expect a refusal then. See [RequireFeature] for those that cannot run.
+func Lacks(feature string) bool {
+	_, absent := expectedAbsent(feature, thisHost())
+	return absent
+}

@@ -57,6 +57,20 @@ func RequireProgram(t testing.TB, name string) string {
 	return ""
 }
 
+// RequireFile ends the test if there is no file at path, which "make setup" installs. With
+// BOXD_TEST_REQUIRE=1 that is a failure.
+func RequireFile(t testing.TB, path string) {
+	t.Helper()
+	_, err := os.Stat(path)
+	if err == nil {
+		return
+	}
+	if required() {
+		t.Fatalf("%v: run make setup", err)
+	}
+	t.Skip(err)
+}
+
 // Long marks a test that takes more than a few seconds, or minutes in an emulated
 // machine, for what no kernel makes a difference to. It is left out with -short, which is
 // how "make test" uses the virtual machine; no other target does.

@@ -94,12 +94,16 @@ func findBoxd(root string, list map[string]string) {
 	})
 }
 
-// listState returns what is in the state directories. The lock file and the
-// directory of id leases stay for the next start: they are no leak.
+// listState returns what is in the state directories. The lock file, the
+// directory of id leases and the copies of /etc stay for the next start: they are no leak.
 func listState(dirs []string) map[string]string {
 	list := map[string]string{}
 	for _, dir := range dirs {
+		etc := filepath.Join(dir, "etc")
 		filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if path == etc {
+				return fs.SkipDir
+			}
 			if err == nil {
 				list[path] = path
 			}

@@ -35,15 +35,19 @@ type Options struct {
 	Storage engine.Storage // nil: the quotas are false
 	// Image of the probe box; empty: the host's. It needs sh and the usual small tools.
 	Image string
-	// SkillsDir and Within are the host directory that keeps skills and the root that it
-	// must stay in; empty: skills are in volumes. The probe makes a directory in it.
-	SkillsDir, Within string
-	// SkillsUnlimited says that skills there are given no limit, whatever the host can do.
+	// SkillsUnlimited says that skills in a directory of the host are given no limit,
+	// whatever the host can do.
 	SkillsUnlimited bool
 	// Scratch is a directory in which the probe makes a file that a box must not see, though
 	// any user may look into it; empty: [os.TempDir].
 	Scratch string
 	Logger  *slog.Logger // nil: nobody
+}
+
+// Places are the directories of the host that keep workspaces and skills, in each of which
+// the probe makes a directory. Where one is empty they are in volumes.
+type Places struct {
+	Workspaces, Skills engine.Directory
 }
 
 // Check is what one experiment showed.

@@ -23,13 +23,19 @@ var bg = context.Background()
 // ask measures with a fake and checks that nothing of it is left.
 func ask(t *testing.T, f *fake, o Options) Report {
 	t.Helper()
+	return askOf(t, f, o, Places{})
+}
+
+// askOf is ask for workspaces and skills in directories of the host.
+func askOf(t *testing.T, f *fake, o Options, where Places) Report {
+	t.Helper()
 	if o.Scratch == "" {
 		o.Scratch = t.TempDir()
 	}
 	o.Engine = f
 	p := New(o)
 	defer p.Close()
-	r := p.Report(t.Context(), 0)
+	r := p.ReportOf(t.Context(), 0, where)
 	if f.live != 0 && f.errs["remove"] == nil || len(f.volumes) != 0 && f.errs["remove"] == nil {
 		t.Errorf("left: %d boxes, volumes %v", f.live, f.volumes)
 	}
@@ -278,10 +284,11 @@ func TestReadOnlyRoot(t *testing.T) {
 func TestHostSkills(t *testing.T) {
 	dir := t.TempDir()
 	f := newFake()
-	o := Options{Storage: f, SkillsDir: dir, Within: filepath.Dir(dir)}
-	wantOnly(t, ask(t, f, o), "")
+	o := Options{Storage: f}
+	where := Places{Skills: engine.Directory{Path: dir, Within: filepath.Dir(dir)}}
+	wantOnly(t, askOf(t, f, o, where), "")
 	m := f.specs[0].Mounts[1]
-	if m.Source != dir+"/.boxd-attest" || m.Within != o.Within || m.Volume != "" || f.limits[m.Source] != 0 {
+	if m.Source != dir+"/.boxd-attest" || m.Within != where.Skills.Within || m.Volume != "" || f.limits[m.Source] != 0 {
 		t.Errorf("mounted %+v, limits then %v", m, f.limits)
 	}
 	if names, _ := os.ReadDir(dir); len(names) != 0 {
@@ -289,14 +296,14 @@ func TestHostSkills(t *testing.T) {
 	}
 	unlimited := o
 	unlimited.SkillsUnlimited = true
-	wantOnly(t, ask(t, f, unlimited), "no limit of skills is configured", HardSkillStorageQuota, InodeQuota)
+	wantOnly(t, askOf(t, f, unlimited, where), "no limit of skills is configured", HardSkillStorageQuota, InodeQuota)
 	f.errs["limit"] = fmt.Errorf("%w: tmpfs has no project quota", engine.ErrUnenforceable)
-	wantOnly(t, ask(t, f, o), "tmpfs has no project quota", HardSkillStorageQuota, InodeQuota)
+	wantOnly(t, askOf(t, f, o, where), "tmpfs has no project quota", HardSkillStorageQuota, InodeQuota)
 	if names, _ := os.ReadDir(dir); len(names) != 0 {
 		t.Errorf("left: %v", names)
 	}
 	f.errs["open"] = errors.New("not in a root")
-	wantOnly(t, ask(t, f, o), "not in a root", HardSkillStorageQuota, InodeQuota)
+	wantOnly(t, askOf(t, f, o, where), "not in a root", HardSkillStorageQuota, InodeQuota)
 }
 
 // Workspaces in a directory of the host are measured there, for who has them there.
@@ -306,15 +313,15 @@ func TestHostWorkspaces(t *testing.T) {
 	p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
 	defer p.Close()
 	of := engine.Directory{Path: dir, Within: filepath.Dir(dir)}
-	wantOnly(t, p.ReportOf(bg, time.Minute, of), "")
+	wantOnly(t, p.ReportOf(bg, time.Minute, Places{Workspaces: of}), "")
 	m := f.specs[0].Mounts[0]
 	if m.Source != dir+"/.boxd-attest-workspace" || m.Target != engine.WorkspaceTarget || m.Within != of.Within || m.Volume != "" || f.limits[m.Source] != 0 {
 		t.Errorf("mounted %+v, limits then %v", m, f.limits)
 	}
 	f.errs["limit"] = fmt.Errorf("%w: tmpfs has no project quota", engine.ErrUnenforceable)
-	wantOnly(t, p.ReportOf(bg, 0, of), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	wantOnly(t, p.ReportOf(bg, 0, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
 	wantOnly(t, p.Report(bg, time.Minute), "") // volumes can do it
-	wantOnly(t, p.ReportOf(bg, time.Minute, of), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	wantOnly(t, p.ReportOf(bg, time.Minute, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
 	if names, _ := os.ReadDir(dir); len(names) != 0 || len(f.volumes) != 0 || len(f.specs) != 3 {
 		t.Errorf("left: %v, %v after %d boxes", names, f.volumes, len(f.specs))
 	}

@@ -5,8 +5,6 @@ import (
 	"log/slog"
 	"sync"
 	"time"
-
-	"github.com/boxd/boxd/engine"
 )
 
 // Bounds of one measurement: what it takes at most, and to take it apart again.
@@ -29,8 +27,8 @@ type Prober struct {
 	wg     sync.WaitGroup
 
 	mu      sync.Mutex
-	last    map[engine.Directory]Report // by where workspaces are
-	running chan struct{}               // closed when the measurement under way is done; nil if none is
+	last    map[Places]Report
+	running chan struct{} // closed when the measurement under way is done; nil if none is
 	closed  bool
 }
 
@@ -39,25 +37,23 @@ func New(o Options) *Prober {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	p := &Prober{o: o, last: make(map[engine.Directory]Report)}
+	p := &Prober{o: o, last: make(map[Places]Report)}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
 	return p
 }
 
-// Report is ReportOf workspaces in volumes.
+// Report is ReportOf workspaces and skills in volumes.
 func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
-	return p.ReportOf(ctx, maxAge, engine.Directory{})
+	return p.ReportOf(ctx, maxAge, Places{})
 }
 
 // ReportOf returns a report that is at most maxAge old, and measures if there is none.
-// Workspaces are in a directory of the host, in which the probe makes one, or in volumes
-// if workspace is empty.
 // Everybody who asks meanwhile gets the result of that one measurement, which goes on
 // if ctx ends. It never fails: what could not be measured is false.
-func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, workspace engine.Directory) Report {
+func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, where Places) Report {
 	asked := time.Now()
 	for {
-		r, wait := p.begin(asked, maxAge, workspace)
+		r, wait := p.begin(asked, maxAge, where)
 		if wait == nil {
 			return r
 		}
@@ -71,10 +67,10 @@ func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, workspace e
 
 // begin returns a report, or what to wait for: the end of a measurement, maybe of other
 // workspaces, which it starts if there is none.
-func (p *Prober) begin(asked time.Time, maxAge time.Duration, workspace engine.Directory) (Report, <-chan struct{}) {
+func (p *Prober) begin(asked time.Time, maxAge time.Duration, where Places) (Report, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	last, ok := p.last[workspace]
+	last, ok := p.last[where]
 	if last.unmeasured {
 		maxAge = min(maxAge, unmeasuredAge)
 	}
@@ -87,21 +83,21 @@ func (p *Prober) begin(asked time.Time, maxAge time.Duration, workspace engine.D
 	if p.running == nil {
 		done := make(chan struct{})
 		p.running = done
-		p.wg.Go(func() { p.measure(done, workspace) })
+		p.wg.Go(func() { p.measure(done, where) })
 	}
 	return Report{}, p.running
 }
 
-func (p *Prober) measure(done chan struct{}, workspace engine.Directory) {
+func (p *Prober) measure(done chan struct{}, where Places) {
 	ctx, cancel := context.WithTimeout(p.ctx, measureTime)
 	defer cancel()
-	r := p.run(ctx, workspace)
+	r := p.run(ctx, where)
 	r.At = time.Now()
 	p.mu.Lock()
 	if len(p.last) >= maxKept {
 		clear(p.last)
 	}
-	p.last[workspace], p.running = r, nil
+	p.last[where], p.running = r, nil
 	p.mu.Unlock()
 	close(done)
 }

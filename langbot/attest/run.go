@@ -35,14 +35,14 @@ type experiment struct {
 }
 
 // run makes the probe box, experiments with it and takes everything away again.
-func (p *Prober) run(ctx context.Context, workspace engine.Directory) (r Report) {
+func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	began := time.Now()
 	c, err := newControl(p.o.Scratch)
 	defer c.close()
 	if err != nil {
 		return nothing(oneLine("not measured: no control: %v", err))
 	}
-	q := p.makeQuotas(ctx, workspace)
+	q := p.makeQuotas(ctx, where)
 	defer func() {
 		later, cancel := afterwards(ctx)
 		defer cancel()

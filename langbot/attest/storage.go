@@ -50,18 +50,18 @@ var errNoStorage = errors.New("this engine keeps no storage of limited size")
 // errUnlimited is the reason where the operator wants no limit.
 var errUnlimited = errors.New("no limit of skills is configured")
 
-func (p *Prober) makeQuotas(ctx context.Context, workspace engine.Directory) *quotas {
+func (p *Prober) makeQuotas(ctx context.Context, where Places) *quotas {
 	q := &quotas{storage: p.o.Storage}
 	if q.storage == nil {
 		q.workspace, q.skills = errNoStorage, errNoStorage
 		return q
 	}
-	q.workspace = q.add(ctx, workspaceVolume, workspace, workspaceName, engine.WorkspaceTarget)
-	if p.o.SkillsUnlimited && p.o.SkillsDir != "" {
+	q.workspace = q.add(ctx, workspaceVolume, where.Workspaces, workspaceName, engine.WorkspaceTarget)
+	if p.o.SkillsUnlimited && where.Skills.Path != "" {
 		q.skills = errUnlimited
 		return q
 	}
-	q.skills = q.add(ctx, skillsVolume, engine.Directory{Path: p.o.SkillsDir, Within: p.o.Within}, skillsName, skillsTarget)
+	q.skills = q.add(ctx, skillsVolume, where.Skills, skillsName, skillsTarget)
 	return q
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/gorilla/websocket"
 )
@@ -197,7 +198,7 @@ func (r *run) next() string {
 			r.t.Fatal("stdout has ended")
 		}
 		return string(msg)
-	case <-time.After(20 * time.Second):
+	case <-time.After(testutil.Patience()):
 		r.t.Fatal("no message")
 	}
 	return ""
@@ -209,7 +210,7 @@ func (r *run) end() error {
 	select {
 	case err := <-r.ended:
 		return err
-	case <-time.After(20 * time.Second):
+	case <-time.After(testutil.Patience()):
 		r.t.Fatal("the bridge does not end")
 	}
 	return nil

@@ -18,8 +18,6 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-const patience = 20 * time.Second
-
 // backend does what a test wants.
 type backend struct {
 	do func(context.Context, *Conn, protocol.Request) (any, error)
@@ -110,7 +108,7 @@ func serveOn(t *testing.T, l net.Listener, b Backend, o Options, change ...func(
 	done := make(chan error, 1)
 	go func() { done <- d.Serve(l, nil) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), testutil.Patience())
 		defer cancel()
 		if err := d.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -133,7 +131,7 @@ func headers(kv ...string) http.Header {
 // dial connects as LangBot does.
 func dial(t *testing.T, addr string, compressed bool, kv ...string) *websocket.Conn {
 	t.Helper()
-	d := websocket.Dialer{EnableCompression: compressed, WriteBufferSize: 64 << 10, HandshakeTimeout: patience}
+	d := websocket.Dialer{EnableCompression: compressed, WriteBufferSize: 64 << 10, HandshakeTimeout: testutil.Patience()}
 	ws, resp, err := d.Dial("ws://"+addr+"/rpc/ws", headers(append([]string{instanceHeader, "i"}, kv...)...))
 	if err != nil {
 		t.Fatalf("dial: %v, %v", err, resp)
@@ -153,7 +151,7 @@ type answer struct {
 
 func recv(t *testing.T, ws *websocket.Conn) answer {
 	t.Helper()
-	ws.SetReadDeadline(time.Now().Add(patience))
+	ws.SetReadDeadline(time.Now().Add(testutil.Patience()))
 	kind, b, err := ws.ReadMessage()
 	if err != nil || kind != websocket.TextMessage {
 		t.Fatalf("kind %d, %v", kind, err)
@@ -180,7 +178,7 @@ func request(seq int, action string) string {
 // closing reads until the close frame and returns its code and reason.
 func closing(t *testing.T, ws *websocket.Conn) (int, string) {
 	t.Helper()
-	ws.SetReadDeadline(time.Now().Add(patience))
+	ws.SetReadDeadline(time.Now().Add(testutil.Patience()))
 	for {
 		_, _, err := ws.ReadMessage()
 		if ce, ok := err.(*websocket.CloseError); ok {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -61,7 +62,7 @@ var blob = strings.Repeat("x", 7<<20)
 // eventually waits for a state that no event tells of.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("not seen: ", what)
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // raw is a client that makes its own frames.
@@ -30,7 +32,7 @@ func dialRaw(t *testing.T, addr, path string, kv ...string) *raw {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(patience))
+	c.SetDeadline(time.Now().Add(testutil.Patience()))
 	h := headers("Host", addr)
 	if path == "/rpc/ws" && len(kv) == 0 {
 		kv = upgradeHeaders

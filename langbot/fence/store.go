@@ -30,10 +30,11 @@ type record struct {
 // would get in.
 func load(db *bbolt.DB) (map[key]*entry, error) {
 	entries := map[key]*entry{}
-	err := db.Update(func(tx *bbolt.Tx) error {
-		b, err := tx.CreateBucketIfNotExists(bucket)
-		if err != nil {
-			return err
+	fresh := false
+	err := db.View(func(tx *bbolt.Tx) error { // which a full disk does not refuse
+		b := tx.Bucket(bucket)
+		if fresh = b == nil; fresh {
+			return nil
 		}
 		return b.ForEach(func(k, v []byte) error {
 			var r record
@@ -47,6 +48,12 @@ func load(db *bbolt.DB) (map[key]*entry, error) {
 			return nil
 		})
 	})
+	if err == nil && fresh {
+		err = db.Update(func(tx *bbolt.Tx) error {
+			_, err := tx.CreateBucket(bucket)
+			return err
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the generations of LangBot's workspaces: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"go.etcd.io/bbolt"
@@ -49,16 +50,13 @@ var (
 // cannot be read is an error: a revocation must not be forgotten.
 func (b *Book) load() (policy json.RawMessage, err error) {
 	b.records = map[key]record{}
-	err = b.db.Update(func(tx *bbolt.Tx) error {
-		meta, err := tx.CreateBucketIfNotExists(metas)
-		if err != nil {
-			return err
+	fresh := false
+	err = b.db.View(func(tx *bbolt.Tx) error { // which a full disk does not refuse
+		meta, all := tx.Bucket(metas), tx.Bucket(bucket)
+		if fresh = meta == nil || all == nil; fresh {
+			return nil
 		}
 		policy = bytes.Clone(meta.Get(policyKey))
-		all, err := tx.CreateBucketIfNotExists(bucket)
-		if err != nil {
-			return err
-		}
 		return all.ForEach(func(k, v []byte) error {
 			var r record
 			if err := json.Unmarshal(v, &r); err != nil {
@@ -71,6 +69,13 @@ func (b *Book) load() (policy json.RawMessage, err error) {
 			return nil
 		})
 	})
+	if err == nil && fresh {
+		err = b.db.Update(func(tx *bbolt.Tx) error {
+			_, e1 := tx.CreateBucketIfNotExists(metas)
+			_, e2 := tx.CreateBucketIfNotExists(bucket)
+			return errors.Join(e1, e2)
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the admission of LangBot's workspaces: %w", err)
 	}

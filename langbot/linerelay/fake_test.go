@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // ring is an engine.Output in memory, and the process that writes it.
@@ -205,7 +207,7 @@ func (s *sink) text() string {
 // awaitText waits until the process has read want and nothing else.
 func (s *sink) awaitText(t testing.TB, want string) {
 	t.Helper()
-	late := time.After(20 * time.Second)
+	late := time.After(testutil.Patience())
 	for {
 		s.mu.Lock()
 		got, moved := s.got.String(), s.moved
@@ -284,13 +286,13 @@ type client struct {
 
 func (s *server) dial() *client {
 	s.t.Helper()
-	d := websocket.Dialer{ReadBufferSize: 64 << 10, HandshakeTimeout: 20 * time.Second}
+	d := websocket.Dialer{ReadBufferSize: 64 << 10, HandshakeTimeout: testutil.Patience()}
 	c, _, err := d.Dial(strings.Replace(s.http.URL, "http", "ws", 1), nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	s.t.Cleanup(func() { c.Close() })
-	c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	c.SetReadDeadline(time.Now().Add(testutil.Patience()))
 	return &client{c, s.t}
 }
 
@@ -345,7 +347,7 @@ func (c *client) send(text string) {
 // await waits until ok is true; what it is about has no event of its own.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited for %s in vain", what)
 		}

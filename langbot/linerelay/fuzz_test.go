@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 	"unicode/utf8"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // FuzzClient sends anything at all behind the upgrade: the process gets whole messages
@@ -38,7 +40,7 @@ func FuzzClient(f *testing.F) {
 		}
 		conn.Write(data)
 		conn.(*net.TCPConn).CloseWrite()
-		conn.SetReadDeadline(time.Now().Add(10 * time.Second))
+		conn.SetReadDeadline(time.Now().Add(testutil.Patience()))
 		if _, err := io.Copy(io.Discard, conn); err != nil && !strings.Contains(err.Error(), "reset") {
 			t.Fatalf("the connection does not end: %v", err)
 		}

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 func TestRelay(t *testing.T) {
@@ -313,8 +315,8 @@ func TestPeerThatNeverReads(t *testing.T) {
 // and only what was not sent is sent to that.
 func TestTakeOverOfStuck(t *testing.T) {
 	p := newProc(1 << 20)
-	s := serve(t, p, nil)
-	s.dial() // never reads
+	s := serve(t, p, func(o *times) { o.stall, o.ping = time.Hour, time.Hour }) // nothing else ends it
+	s.dial()                                                                    // never reads
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -332,11 +334,7 @@ func TestTakeOverOfStuck(t *testing.T) {
 		return last == was && last > 0
 	})
 	c := s.dial()
-	began := time.Now()
 	first := c.next()
-	if d := time.Since(began); d > 5*time.Second {
-		t.Errorf("the first message came after %v", d)
-	}
 	var i int64
 	if fmt.Sscanf(first, "%d\n", &i); i*100 < last || len(first) != 100 {
 		t.Errorf("the first message is %q, want one from %d on", first, last/100)
@@ -390,7 +388,7 @@ func TestStorm(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				c.SetReadDeadline(time.Now().Add(30 * time.Second))
+				c.SetReadDeadline(time.Now().Add(testutil.Patience()))
 				c.WriteMessage(websocket.TextMessage, fmt.Appendf(nil, "%d", i))
 				last := -1
 				for n := 0; ; n++ {
@@ -412,13 +410,7 @@ func TestStorm(t *testing.T) {
 			}
 		})
 	}
-	done := make(chan struct{})
-	go func() { clients.Wait(); close(done) }()
-	select {
-	case <-done:
-	case <-time.After(60 * time.Second):
-		t.Fatal("clients hang")
-	}
+	clients.Wait()
 	close(stop)
 	writer.Wait()
 	c := s.dial()
@@ -460,8 +452,8 @@ func TestClose(t *testing.T) {
 func TestCloseIsBounded(t *testing.T) {
 	p := newProc(1 << 20)
 	p.in.allow = 0
-	s := serve(t, p, nil)
-	c := s.dial() // neither reads nor answers
+	s := serve(t, p, func(o *times) { o.stall, o.ping = time.Hour, time.Hour }) // nothing else ends it
+	c := s.dial()                                                               // neither reads nor answers
 	for range 20 {
 		c.send(strings.Repeat("x", 100<<10))
 	}
@@ -472,11 +464,7 @@ func TestCloseIsBounded(t *testing.T) {
 		}
 	})
 	await(t, "a write", func() bool { return p.in.Accepted() == 0 && p.out.Released() > 1<<20 })
-	began := time.Now()
 	s.relay.Close(1000, "")
-	if d := time.Since(began); d > 3*time.Second {
-		t.Errorf("Close took %v", d)
-	}
 	released := p.out.Released()
 	if s.relay.stdin.in.Accepted() != 0 {
 		t.Error("stdin was taken")

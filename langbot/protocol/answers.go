@@ -21,6 +21,9 @@ type SessionInfo struct {
 	CreatedAt        string  `json:"created_at"`   // Time
 	LastUsedAt       string  `json:"last_used_at"` // Time
 
+	// Not of the reference server: what the session lacks of what was asked for.
+	Warnings []string `json:"warnings,omitempty"`
+
 	// In a reply to get_session only, and only if there are processes.
 	ManagedProcesses map[string]ProcessInfo `json:"managed_processes,omitempty"`
 	ManagedProcess   *ProcessInfo           `json:"managed_process,omitempty"`

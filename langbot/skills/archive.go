@@ -43,7 +43,7 @@ func openArchive(f *os.File, size int64) (*archive, error) {
 	case size == 0:
 		return nil, refuse("Uploaded file is empty")
 	case size > maxZipSize:
-		return nil, refuse("Uploaded file exceeds %d bytes", maxZipSize)
+		return nil, refuse("Uploaded file exceeds the compressed size limit of %d bytes", maxZipSize)
 	}
 	records, err := walkZip(f, size, maxZipEntries)
 	if err != nil {
@@ -69,7 +69,7 @@ func openArchive(f *os.File, size int64) (*archive, error) {
 		unpacked += rec.size
 	}
 	if unpacked > maxZipUnpacked {
-		return nil, refuse("Uploaded archive exceeds %d bytes when it is unpacked", maxZipUnpacked)
+		return nil, refuse("Uploaded archive exceeds the total uncompressed size limit of %d bytes", maxZipUnpacked)
 	}
 	if unpacked > packed*maxZipRatio {
 		return nil, refuse("Uploaded archive exceeds a compression ratio of %d", maxZipRatio)
@@ -106,11 +106,11 @@ func (a *archive) add(f *zip.File, rec zipRecord) error {
 	case rec.method != zip.Store && rec.method != zip.Deflate:
 		return refuse("Uploaded archive uses compression method %d, only store and deflate are supported: %s", rec.method, quote(name))
 	case mode.Type() != 0 && mode.Type() != fs.ModeDir:
-		return refuse("Uploaded archive contains a symlink or special file: %s", quote(name))
+		return refuse("Uploaded archive contains a symbolic link or special file: %s", quote(name))
 	case mode.IsDir() != slash, slash && rec.size != 0:
 		return refuse("Uploaded archive contains what is both a file and a directory: %s", quote(name))
 	case rec.size > maxZipFile:
-		return refuse("Uploaded archive contains a file that exceeds %d bytes: %s", maxZipFile, quote(name))
+		return refuse("Uploaded archive entry exceeds the uncompressed size limit of %d bytes: %s", maxZipFile, quote(name))
 	case rec.method == zip.Store && rec.size != rec.packed:
 		return badZip("the sizes of an entry contradict each other: " + quote(name))
 	case rec.size > rec.packed*maxZipRatio:

@@ -257,7 +257,7 @@ func (o *op) delete() (any, error) {
 	}
 	top, _, _ := strings.Cut(dir, "/")
 	if top == "." {
-		return nil, refuse("A skill that is the Workspace skill root itself cannot be deleted")
+		return nil, refuse("Only managed skills can be deleted, not one that is the Workspace skill root itself")
 	}
 	if err := o.tree.discard(o.ctx, top); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err

@@ -29,7 +29,7 @@ func TestCreateRefused(t *testing.T) {
 		{data{"name": "a.b"}, "can only have"},
 		{data{"name": "a\u202e"}, "can only have"},
 		{data{"name": "--"}, "needs a letter"},
-		{data{"name": strings.Repeat("é", 65)}, "exceeds 64 characters"},
+		{data{"name": strings.Repeat("é", 65)}, "must not exceed 64 characters"},
 		{data{"name": "taken"}, `Skill with name "taken" already exists`},
 		{data{"name": "new", "display_name": []string{"x"}}, "skill.display_name must be a string"},
 		{data{"name": "new", "instructions": strings.Repeat("x", maxText)}, "SKILL.md exceeds 1048576 bytes"},
@@ -162,7 +162,7 @@ func TestDeleteNested(t *testing.T) {
 		t.Errorf("there is %q", got)
 	}
 	h.put("SKILL.md", "---\nname: root\n---\n")
-	h.refused("box_delete_skill", data{"name": "root"}, "cannot be deleted")
+	h.refused("box_delete_skill", data{"name": "root"}, "Only managed skills can be deleted")
 }
 
 func TestScan(t *testing.T) {

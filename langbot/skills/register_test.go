@@ -162,7 +162,7 @@ func TestLongName(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
 	long := strings.Repeat("𐐀", 64)
-	h.refused("box_create_skill", data{"skill": data{"name": long}}, "exceeds 254 bytes")
+	h.refused("box_create_skill", data{"skill": data{"name": long}}, "exceed 254 bytes")
 	h.do("box_write_skill_file", data{"name": "s", "path": "SKILL.md", "content": named(long, "")})
 	h.is("s", "s")
 	h.zip("box_install_skill_zip", makeZip(t, file{name: "SKILL.md", content: named(long, "")}), data{"filename": "zip.zip"})

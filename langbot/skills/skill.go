@@ -151,21 +151,21 @@ func checkName(name string) error {
 		return refuse("Skill name is required")
 	}
 	if utf8.RuneCountInString(name) > 64 {
-		return refuse("Skill name exceeds 64 characters")
+		return refuse("Skill name must not exceed 64 characters")
 	}
 	if len(name) > maxName {
-		return refuse("Skill name exceeds %d bytes", maxName)
+		return refuse("Skill name must not exceed %d bytes", maxName)
 	}
 	letters := false
 	for _, r := range name {
 		alnum := unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsNumber(r)
 		letters = letters || alnum
 		if !alnum && r != '-' && r != '_' || r == utf8.RuneError {
-			return refuse("Skill name can only have letters, digits, - and _")
+			return refuse("Skill name can only have letters, numbers, - and _")
 		}
 	}
 	if !letters {
-		return refuse("Skill name needs a letter or digit")
+		return refuse("Skill name needs a letter or number")
 	}
 	return nil
 }

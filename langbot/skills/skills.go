@@ -19,14 +19,19 @@ import (
 
 // Options of a Store.
 type Options struct {
-	// Open returns a descriptor of the root of a namespace's tree, which the store
-	// closes. If there is none it is made if make is set, and os.ErrNotExist otherwise.
-	// Other errors are for the log, unless they are a *[protocol.Error].
-	Open func(ctx context.Context, ns string, make bool) (*os.File, error)
-	// Path is what clients are told, and say, is the absolute path of that root.
-	Path func(ns string) string
 	// Logger gets what is wrong with skills that are passed over; nil: nobody.
 	Logger *slog.Logger
+}
+
+// Root is the directory with the skills of one namespace.
+type Root struct {
+	Namespace string
+	// Path is the absolute path that clients are told, and say.
+	Path string
+	// Open returns a descriptor of the directory, which the store closes. With make, one
+	// that is missing is made; without, the error may be os.ErrNotExist. Other errors are
+	// for the log, unless they are a *[protocol.Error].
+	Open func(ctx context.Context, make bool) (*os.File, error)
 }
 
 // Store does the actions. It is safe for concurrent use: what is done in one namespace
@@ -90,20 +95,19 @@ func Has(action string) bool {
 	return ok
 }
 
-// Do does one box_*skill* action in namespace ns and returns the data of the answer.
-// Files that were sent are taken from t. Errors are of type *[protocol.Error], or
-// ctx's.
-func (s *Store) Do(ctx context.Context, ns, action string, data json.RawMessage, t *transfer.Set) (any, error) {
+// Do does one box_*skill* action in root and returns the data of the answer. Files that
+// were sent are taken from t. Errors are of type *[protocol.Error], or ctx's.
+func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawMessage, t *transfer.Set) (any, error) {
 	a, ok := actions[action]
 	if !ok {
 		return nil, protocol.Errorf(protocol.ValueError, "Action %s not found", action)
 	}
-	unlock, err := s.lock(ctx, ns)
+	unlock, err := s.lock(ctx, root.Namespace)
 	if err != nil {
 		return nil, err
 	}
 	defer unlock()
-	answer, err := s.do(ctx, ns, a, data, t)
+	answer, err := s.do(ctx, root, a, data, t)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -113,8 +117,8 @@ func (s *Store) Do(ctx context.Context, ns, action string, data json.RawMessage,
 	return answer, nil
 }
 
-func (s *Store) do(ctx context.Context, ns string, a action, data json.RawMessage, t *transfer.Set) (any, error) {
-	tree, err := s.open(ctx, ns, a.make)
+func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
+	tree, err := s.open(ctx, root, a.make)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +127,7 @@ func (s *Store) do(ctx context.Context, ns string, a action, data json.RawMessag
 	o.known = sync.OnceValues(func() ([]owner, error) { return o.owners(silent) })
 	if tree.root != nil && !tree.registered {
 		if err := o.registerAll(); err != nil {
-			s.o.Logger.Warn("registering the names of skills (it is tried again)", "namespace", ns, "error", err)
+			s.o.Logger.Warn("registering the names of skills (it is tried again)", "namespace", root.Namespace, "error", err)
 		}
 	}
 	return a.do(o)

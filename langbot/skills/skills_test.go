@@ -27,6 +27,7 @@ type host struct {
 	store *Store
 	files *transfer.Set
 	ns    string
+	open  func(ctx context.Context, ns string, make bool) (*os.File, error)
 }
 
 type data = map[string]any
@@ -35,18 +36,23 @@ func newHost(t *testing.T) *host {
 	t.Helper()
 	h := &host{t: t, dir: t.TempDir(), ns: "ws-1", files: transfer.NewSet(t.TempDir(), 64<<20, nil)}
 	t.Cleanup(h.files.Close)
-	h.store = New(Options{
-		Path: func(ns string) string { return "/srv/skills/" + ns },
-		Open: func(_ context.Context, ns string, make bool) (*os.File, error) {
-			if make {
-				if err := os.MkdirAll(filepath.Join(h.dir, ns), 0o700); err != nil {
-					return nil, err
-				}
+	h.store = New(Options{})
+	h.open = func(_ context.Context, ns string, make bool) (*os.File, error) {
+		if make {
+			if err := os.MkdirAll(filepath.Join(h.dir, ns), 0o700); err != nil {
+				return nil, err
 			}
-			return os.Open(filepath.Join(h.dir, ns))
-		},
-	})
+		}
+		return os.Open(filepath.Join(h.dir, ns))
+	}
 	return h
+}
+
+// root is the directory of a namespace.
+func (h *host) root(ns string) Root {
+	return Root{Namespace: ns, Path: "/srv/skills/" + ns, Open: func(ctx context.Context, make bool) (*os.File, error) {
+		return h.open(ctx, ns, make)
+	}}
 }
 
 // path is where name of the namespace is on this machine.
@@ -77,7 +83,7 @@ func (h *host) try(action string, d data) (data, error) {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	answer, err := h.store.Do(h.t.Context(), h.ns, action, raw, h.files)
+	answer, err := h.store.Do(h.t.Context(), h.root(h.ns), action, raw, h.files)
 	if err != nil {
 		return nil, err
 	}
@@ -276,7 +282,7 @@ func TestNamespaces(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
-		_, err := h.store.Do(ctx, "ws-1", "box_list_skills", json.RawMessage(`{}`), h.files)
+		_, err := h.store.Do(ctx, h.root("ws-1"), "box_list_skills", json.RawMessage(`{}`), h.files)
 		done <- err
 	}()
 	select {
@@ -299,14 +305,14 @@ func TestNamespaces(t *testing.T) {
 
 func TestOpenFails(t *testing.T) {
 	h := newHost(t)
-	h.store.o.Open = func(context.Context, string, bool) (*os.File, error) {
+	h.open = func(context.Context, string, bool) (*os.File, error) {
 		return nil, errors.New("volume w-1 in /var/lib/boxd: I/O error")
 	}
 	_, err := h.try("box_list_skills", data{})
 	if err == nil || strings.Contains(err.Error(), "/var/lib") || !strings.HasPrefix(err.Error(), "ValueError: ") {
 		t.Errorf("got %v", err)
 	}
-	h.store.o.Open = func(context.Context, string, bool) (*os.File, error) {
+	h.open = func(context.Context, string, bool) (*os.File, error) {
 		return nil, protocol.Errorf(protocol.BoxError, "no store here")
 	}
 	h.refused("box_create_skill", data{}, "no store here")
@@ -321,7 +327,7 @@ func TestListCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var log strings.Builder
 	h.store.o.Logger = slog.New(slog.NewTextHandler(&ending{&log, cancel}, nil))
-	if _, err := h.store.Do(ctx, h.ns, "box_list_skills", nil, h.files); !errors.Is(err, context.Canceled) {
+	if _, err := h.store.Do(ctx, h.root(h.ns), "box_list_skills", nil, h.files); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if n := strings.Count(log.String(), "passed over"); n != 1 {
@@ -344,9 +350,9 @@ func (e *ending) Write(p []byte) (int, error) {
 func TestLostWhileOpening(t *testing.T) {
 	h := newHost(t)
 	ctx, cancel := context.WithCancel(context.Background())
-	open := h.store.o.Open
+	open := h.open
 	var given *os.File
-	h.store.o.Open = func(c context.Context, ns string, make bool) (f *os.File, err error) {
+	h.open = func(c context.Context, ns string, make bool) (f *os.File, err error) {
 		f, err = open(c, ns, true)
 		given = f
 		cancel() // the launcher has answered already
@@ -358,7 +364,7 @@ func TestLostWhileOpening(t *testing.T) {
 				t.Errorf("panic: %v", p)
 			}
 		}()
-		if _, err := h.store.Do(ctx, h.ns, "box_list_skills", []byte("{}"), h.files); !errors.Is(err, context.Canceled) {
+		if _, err := h.store.Do(ctx, h.root(h.ns), "box_list_skills", []byte("{}"), h.files); !errors.Is(err, context.Canceled) {
 			t.Errorf("%v", err)
 		}
 	}()

@@ -29,9 +29,9 @@ type tree struct {
 	names
 }
 
-func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
-	t := &tree{path: path.Clean(s.o.Path(ns))}
-	dir, err := s.o.Open(ctx, ns, make)
+func (s *Store) open(ctx context.Context, root Root, make bool) (*tree, error) {
+	t := &tree{path: path.Clean(root.Path)}
+	dir, err := root.Open(ctx, make)
 	if errors.Is(err, fs.ErrNotExist) && !make {
 		return t, nil
 	}
@@ -44,7 +44,7 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 		return nil, err
 	}
 	if err != nil {
-		s.o.Logger.Error("opening the skills of a workspace", "namespace", ns, "error", err)
+		s.o.Logger.Error("opening the skills of a workspace", "namespace", root.Namespace, "error", err)
 		return nil, refuse("The skills of this workspace cannot be opened: ask the operator to look into the server's log")
 	}
 	defer dir.Close()
@@ -52,10 +52,10 @@ func (s *Store) open(ctx context.Context, ns string, make bool) (*tree, error) {
 		return nil, fmt.Errorf("opening the skills of this workspace: %w", reason(err))
 	}
 	if err := t.sweep(ctx); err != nil {
-		s.o.Logger.Warn("deleting what is left of skills", "namespace", ns, "error", err)
+		s.o.Logger.Warn("deleting what is left of skills", "namespace", root.Namespace, "error", err)
 	}
 	bad := func(entry string) {
-		s.o.Logger.Warn("skills: what is no symlink protects no name", "namespace", ns, "file", t.abs(inRegister(entry)))
+		s.o.Logger.Warn("skills: what is no symlink protects no name", "namespace", root.Namespace, "file", t.abs(inRegister(entry)))
 	}
 	if err := t.readRegister(bad); err != nil {
 		t.close()

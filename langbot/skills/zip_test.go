@@ -304,7 +304,7 @@ func TestZipCanceled(t *testing.T) {
 	raw, _ := json.Marshal(data{"file_key": h.send(several(t)), "source_paths": []string{"one", "two"}})
 	unpacked := 0
 	watched := &countdown{Context: ctx, at: 12, then: func() { unpacked, _ = countFiles(h.dir); cancel() }}
-	if _, err := h.store.Do(watched, h.ns, "box_install_skill_zip", raw, h.files); !errors.Is(err, context.Canceled) {
+	if _, err := h.store.Do(watched, h.root(h.ns), "box_install_skill_zip", raw, h.files); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if left, _ := countFiles(h.dir); unpacked == 0 || left != 0 {
@@ -392,7 +392,7 @@ func TestZipTypes(t *testing.T) {
 	h := newHost(t)
 	ok := skillFile("")
 	for _, mode := range []fs.FileMode{fs.ModeSymlink, fs.ModeNamedPipe, fs.ModeSocket, fs.ModeDevice, fs.ModeDevice | fs.ModeCharDevice} {
-		h.zipRefused(makeZip(t, ok, file{name: "x", content: "/etc/passwd", mode: mode | 0o777}), nil, "contains a symlink or special file: x")
+		h.zipRefused(makeZip(t, ok, file{name: "x", content: "/etc/passwd", mode: mode | 0o777}), nil, "contains a symbolic link or special file: x")
 	}
 	h.zipRefused(makeZip(t, ok, file{name: "x", content: "x", mode: fs.ModeDir | 0o755}), nil, "both a file and a directory: x")
 	h.zipRefused(rawZip(rawEntry{name: "SKILL.md", content: "x", flags: 1}), nil, "Uploaded archive is encrypted")
@@ -406,24 +406,24 @@ func TestZipSizes(t *testing.T) {
 	noise := make([]byte, 200<<10)
 	rand.New(rand.NewSource(1)).Read(noise)
 	h.zipRefused(nil, nil, "Uploaded file is empty")
-	if _, err := openArchive(memoryFile(t, nil), maxZipSize+1); err == nil || !strings.Contains(err.Error(), "exceeds 20971520 bytes") {
+	if _, err := openArchive(memoryFile(t, nil), maxZipSize+1); err == nil || !strings.Contains(err.Error(), "exceeds the compressed size limit of 20971520 bytes") {
 		t.Errorf("got %v", err)
 	}
 	h.zipRefused(makeZip(t, ok, file{name: "zeros", content: string(make([]byte, 1<<20))}), nil, "exceeds a compression ratio of 100: zeros")
 	// What follows is refused by what is said of it, before anything is unpacked.
 	first := rawEntry{name: "SKILL.md", content: "x"}
-	h.zipRefused(rawZip(first, rawEntry{name: "big", content: string(noise), method: zip.Deflate, size: maxZipFile + 1}), nil, "exceeds 16777216 bytes: big")
+	h.zipRefused(rawZip(first, rawEntry{name: "big", content: string(noise), method: zip.Deflate, size: maxZipFile + 1}), nil, "entry exceeds the uncompressed size limit of 16777216 bytes: big")
 	many := []rawEntry{first}
 	for i := range 5 {
 		many = append(many, rawEntry{name: fmt.Sprint(i), content: string(noise), method: zip.Deflate, size: 15 << 20})
 	}
-	h.zipRefused(rawZip(many...), nil, "exceeds 67108864 bytes when it is unpacked")
+	h.zipRefused(rawZip(many...), nil, "exceeds the total uncompressed size limit of 67108864 bytes")
 	var entries []file
 	for i := range 10_001 {
 		entries = append(entries, file{name: fmt.Sprint(i)})
 	}
-	h.zipRefused(makeZip(t, append(entries[:maxZipEntries], ok)...), nil, "exceeds 512 entries: it has 513")
-	h.zipRefused(makeZip(t, append(entries, ok)...), nil, "exceeds 512 entries: it has 10002")
+	h.zipRefused(makeZip(t, append(entries[:maxZipEntries], ok)...), nil, "too many entries: 513, which exceeds 512")
+	h.zipRefused(makeZip(t, append(entries, ok)...), nil, "too many entries: 10002, which exceeds 512")
 	h.zip("box_install_skill_zip", makeZip(t, append(entries[:maxZipEntries-1], ok)...), nil)
 	h.do("box_delete_skill", data{"name": "one"})
 	h.zipRefused(makeZip(t, file{name: "SKILL.md", content: strings.Repeat("x", maxText) + string(noise)}), nil, "SKILL.md exceeds 1048576 bytes")

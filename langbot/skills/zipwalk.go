@@ -58,7 +58,7 @@ func walkZip(r io.ReaderAt, size int64, limit int) ([]zipRecord, error) {
 	case dirAt+dirSize != at:
 		return nil, badZip("its directory is not where it has to be")
 	case int(total) > limit:
-		return nil, refuse("Uploaded archive exceeds %d entries: it has %d", limit, total)
+		return nil, refuse("Uploaded archive has too many entries: %d, which exceeds %d", total, limit)
 	}
 	// A record has at most three times 64 KiB behind it; what the directory takes is also
 	// within the file, so this is no larger.

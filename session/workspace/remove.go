@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -21,10 +22,28 @@ import (
 // mounted any more.
 func (s *Store) Delete(ctx context.Context, tenant, id string) error {
 	name, err := s.trashed(tenant, id)
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // no room for a name in the trash
+		return s.deleteInPlace(ctx, tenant, id)
+	}
 	if err != nil || name == "" {
 		return err
 	}
 	return s.empty(ctx, name)
+}
+
+// deleteInPlace makes room where there is none.
+func (s *Store) deleteInPlace(ctx context.Context, tenant, id string) error {
+	parent, err := openDir(s.root, encode(tenant))
+	if err != nil {
+		return fmt.Errorf("deleting workspace: %w", err)
+	}
+	defer parent.Close()
+	r := removal{ctx: ctx, store: s}
+	if err := r.remove(parent, encode(id), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("deleting workspace: %w", err)
+	}
+	_ = linux.RmdirAt(s.root, encode(tenant))
+	return nil
 }
 
 // Trash is the part of Delete that makes room at once. A box may have it mounted.
@@ -95,7 +114,13 @@ func (s *Store) empty(ctx context.Context, name string) error {
 	var errs []error
 	for len(work) > 0 {
 		r := removal{ctx: ctx, store: s}
-		if err := r.remove(s.trash, work[0], 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		err := r.remove(s.trash, work[0], 0)
+		if errors.Is(err, fs.ErrPermission) && s.Reclaim != nil {
+			if err = s.Reclaim(ctx, filepath.Join(s.path, trashName)); err == nil {
+				err = r.remove(s.trash, work[0], 0)
+			}
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("emptying the trash: %w", err))
 		}
 		work = append(work[1:], r.moved...)

@@ -6,6 +6,7 @@
 package workspace
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -32,6 +33,9 @@ const mode = 0o700
 type Store struct {
 	path        string
 	root, trash *os.File
+	// Reclaim makes everything below a directory of the store belong to its owner, after
+	// other users of boxes wrote there; nil: nobody can. It is set before the first use.
+	Reclaim func(ctx context.Context, path string) error
 }
 
 // Open opens the store at path, and makes it if it is missing.
@@ -60,6 +64,9 @@ func (s *Store) Close() error { return errors.Join(s.trash.Close(), s.root.Close
 
 // Root is the absolute path of the store.
 func (s *Store) Root() string { return s.path }
+
+// Space is that of the file system of the store.
+func (s *Store) Space() (unix.Statfs_t, error) { return linux.Fstatfs(s.root) }
 
 // Path is where the workspace id of tenant is, or would be. Different pairs have
 // different paths.

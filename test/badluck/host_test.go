@@ -3,7 +3,9 @@ package badluck
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -11,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
@@ -129,36 +132,116 @@ func TestCorruptDatabase(t *testing.T) {
 	}
 }
 
-// TestDiskFull: what cannot be recorded is not done, and nothing is left half-done.
+// TestDiskFull: what cannot be recorded is not done, nothing is left half-done, and all can
+// be ended, by a daemon that was started on the full disk as well.
 func TestDiskFull(t *testing.T) {
+	t.Run("tmpfs", func(t *testing.T) {
+		testDiskFull(t, func(dir string) error {
+			return unix.Mount("boxd-badluck", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32m,mode=711")
+		})
+	})
+	t.Run("ext4", func(t *testing.T) { testDiskFull(t, mountImage(t, 48<<20)) })
+}
+
+// mountImage returns what mounts an ext4 file system of this size.
+func mountImage(t *testing.T, size int64) func(dir string) error {
+	mkfs := testutil.RequireProgram(t, "mkfs.ext4")
+	image := filepath.Join(newDir(t), "image")
+	if err := errors.Join(os.WriteFile(image, nil, 0o600), os.Truncate(image, size)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(mkfs, "-q", "-m", "0", image).CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.ext4: %v: %s", err, out)
+	}
+	return func(dir string) error {
+		if out, err := exec.Command("mount", "-o", "loop,nosuid,nodev", image, dir).CombinedOutput(); err != nil {
+			return fmt.Errorf("mount: %w: %s", err, out)
+		}
+		return os.Chmod(dir, 0o711)
+	}
+}
+
+func testDiskFull(t *testing.T, mount func(dir string) error) {
 	dir := newDir(t)
 	state := filepath.Join(dir, "state")
 	if err := os.Mkdir(state, 0o711); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mount("boxd-badluck", state, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=16m,mode=711"); err != nil {
+	if err := mount(state); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := unix.Unmount(state, unix.MNT_DETACH); err != nil {
+		if err := unix.Unmount(state, 0); err != nil {
 			t.Error(err)
 		}
 	})
-	_, c := start(t, dir)
+	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
 	testutil.RequireFeature(t, "id-mapped tmpfs", err)
+	for _, id := range []string{"gone", "later"} {
+		ensure(t, c, id)
+		run(t, c, id, "echo kept > /workspace/file")
+	}
+	for _, id := range []string{"stopped", "removed"} {
+		if _, err := c.Start(timeLimit(t), "old", apitypes.ProcessRequest{ID: id, Argv: []string{"sleep", "1000"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	filler := filepath.Join(state, "filler")
 	fill(t, filler)
-	if _, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "new"}); err == nil {
-		t.Error("a session was made that could not be recorded")
-	} else if !oneClearLine(err) {
-		t.Errorf("the refusal is not one clear line: %v", err)
+	refused := func(what string, err error) {
+		t.Helper()
+		switch {
+		case err == nil:
+			t.Errorf("%s was begun, which could not be recorded", what)
+		case strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), "no space left on device") || !strings.Contains(err.Error(), "free space in "+state):
+			t.Errorf("%s: the refusal is not one clear line: %v", what, err)
+		}
 	}
-	if _, err := c.Session(timeLimit(t), "new"); !client.IsCode(err, apitypes.CodeSessionNotFound) {
-		t.Errorf("the session that could not be made: %v", err)
+	full := func(removed string) {
+		t.Helper()
+		var err error
+		for i := 0; err == nil && i < 1000; i++ { // until what is left of the last block is used up
+			_, err = c.Exec(timeLimit(t), "old", apitypes.ExecRequest{Shell: "true"})
+		}
+		refused("a command", err)
+		_, err = c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "new"})
+		refused("a session", err)
+		if _, err := c.Session(timeLimit(t), "new"); !client.IsCode(err, apitypes.CodeSessionNotFound) {
+			t.Errorf("the session that could not be made: %v", err)
+		}
+		_, err = c.Start(timeLimit(t), "old", apitypes.ProcessRequest{ID: "new", Argv: []string{"true"}})
+		refused("a process", err)
+		if status, err := c.Status(timeLimit(t)); err != nil || status.Available || !strings.Contains(status.Reason, "free space in "+state) {
+			t.Errorf("status %+v, %v", status, err)
+		}
+		if err := c.Remove(timeLimit(t), removed); err != nil {
+			t.Errorf("removing a session: %v", err)
+		}
+		fill(t, filler+removed) // what that has given back
 	}
-	if err := os.Remove(filler); err != nil {
+	full("gone")
+	if _, err := c.Stop(timeLimit(t), "old", "stopped", apitypes.StopRequest{}); err != nil {
+		t.Errorf("stopping a process: %v", err)
+	}
+	if err := c.RemoveProcess(timeLimit(t), "old", "removed"); err != nil {
+		t.Errorf("removing a process: %v", err)
+	}
+	if err := d.Kill(); err != nil {
 		t.Fatal(err)
+	}
+	if err := d.Start(); err != nil {
+		t.Fatalf("the daemon does not start on a full disk: %v", err)
+	}
+	full("later")
+	p, err := c.Process(timeLimit(t), "old", "stopped")
+	if err != nil || p.State != "stopped" {
+		t.Errorf("the process that was stopped: %+v, %v", p, err)
+	}
+	for _, name := range []string{filler, filler + "gone", filler + "later"} {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if after := ensure(t, c, "old"); after.Box != before.Box {
 		t.Errorf("the session has box %s, had %s", after.Box, before.Box)
@@ -169,6 +252,16 @@ func TestDiskFull(t *testing.T) {
 	status, err := c.Status(timeLimit(t))
 	if err != nil || !status.Available {
 		t.Errorf("the status after all is well again: %+v, %v", status, err)
+	}
+	if err := d.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := audit.Verify(filepath.Join(state, "audit.log"))
+	if err != nil || len(report.Torn) > 0 {
+		t.Errorf("the audit log: %+v, %v", report, err)
+	}
+	if err := d.Start(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -188,10 +281,6 @@ func fill(t *testing.T, path string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func oneClearLine(err error) bool {
-	return !strings.Contains(err.Error(), "\n") && strings.Contains(err.Error(), "no space left on device")
 }
 
 // TestBoxDies: the next use of a session whose box is gone gets a new one, on the

@@ -47,17 +47,24 @@ func newDir(t *testing.T) string {
 // start runs a daemon that ends, with its sessions, when the test does.
 func start(t *testing.T, dir string, args ...string) (*daemon.Daemon, *client.Client) {
 	t.Helper()
-	boxd, init := testutil.BuildBinaries(t)
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: append([]string{"--stop-sessions"}, args...)})
+	return startWith(t, daemon.Config{Dir: dir, Args: args})
+}
+
+// startWith is start with the rest of c.
+func startWith(t *testing.T, c daemon.Config) (*daemon.Daemon, *client.Client) {
+	t.Helper()
+	c.Boxd, c.Init = testutil.BuildBinaries(t)
+	c.Args = append([]string{"--stop-sessions"}, c.Args...)
+	d, err := daemon.Start(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := d.Client()
+	conn, err := d.Client()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		c.Close()
+		conn.Close()
 		if err := d.Stop(); err != nil {
 			t.Error(err)
 		}
@@ -65,7 +72,7 @@ func start(t *testing.T, dir string, args ...string) (*daemon.Daemon, *client.Cl
 			t.Logf("the daemon's log ends with:\n%s", d.LogTail(30))
 		}
 	})
-	return d, c
+	return d, conn
 }
 
 func timeLimit(t *testing.T) context.Context {

@@ -31,7 +31,7 @@ func TestCopy(t *testing.T) {
 	d.says(0, "", "exec", "s", "--", "sh", "-c", "test -x tree/big && mkfifo tree/fifo && ln -s /etc/passwd tree/link")
 	out := filepath.Join(dir, "out")
 	got := d.run("cp", "s:tree", out)
-	if got.status != 0 || strings.Count(got.stderr, "left out") != 2 {
+	if got.status != 0 || strings.Count(got.stderr, "left out") != 1 {
 		t.Errorf("%v", got)
 	}
 	if text, err := os.ReadFile(filepath.Join(out, "big")); err != nil || !bytes.Equal(text, data) {
@@ -40,6 +40,11 @@ func TestCopy(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(out, "sub", "empty")); err != nil || info.Size() != 0 || info.Mode().Perm() != 0o750 {
 		t.Errorf("%v, %v", info, err)
 	}
+	if target, err := os.Readlink(filepath.Join(out, "link")); target != "/etc/passwd" || err != nil {
+		t.Errorf("%q, %v", target, err)
+	}
+	d.says(0, "", "cp", out+"/.", "s:again") // the fifo is not there any more
+	d.says(0, "/etc/passwd\n", "exec", "s", "--", "readlink", "again/link")
 	d.stdin = strings.NewReader("piped\x00\xff")
 	d.says(0, "", "cp", "-", "s:/tmp/x")
 	d.says(0, "piped\x00\xff", "cp", "s:/tmp/x", "-")
@@ -102,6 +107,55 @@ func TestAttachTerminal(t *testing.T) {
 	}
 }
 
+// A command at a terminal leaves nothing behind, however it ends.
+func TestTerminalCommand(t *testing.T) {
+	d := startDaemon(t)
+	p := d.openPTY(33, 111, "exec", "-it", "s", "-e", "WORD=yes", "--", "sh")
+	p.send("stty size; echo word=$WORD; exit 7\n")
+	p.await("33 111")
+	p.await("word=yes")
+	if status := p.wait(); status != 7 {
+		t.Errorf("exec -it: status %d, want 7: %q", status, p.text.String())
+	}
+	d.says(0, "", "ps", "-aq")
+	// ^P is a key like any other, and the end of boxd is that of the command.
+	p = d.openPTY(24, 80, "exec", "-it", "s", "--", "sh", "-c", "stty raw -echo; echo ready; dd bs=1 count=2 2>/dev/null | od -An -c; echo done; exec sleep 3600")
+	p.await("ready")
+	p.send("\x10\x11")
+	p.await("done")
+	if !strings.Contains(p.text.String(), "020 021") {
+		t.Errorf("keys: %q", p.text.String())
+	}
+	p.cmd.Process.Signal(syscall.SIGHUP)
+	if status := p.wait(); status != 129 || strings.Contains(p.text.String(), "goes on") {
+		t.Errorf("after SIGHUP: status %d: %q", status, p.text.String())
+	}
+	d.says(0, "", "ps", "-aq")
+	d.says(0, "yes\r\n", "exec", "-t", "s", "--", "sh", "-c", "test -t 1 && echo yes")
+	d.wantRefused(127, d.run("exec", "-t", "s", "--", "nosuchprogram"), "nosuchprogram")
+	d.wantRefused(125, d.run("exec", "-it", "s", "--", "true"), "needs a terminal")
+
+	p = d.openPTY(24, 80, "shell", "s", "-w", "/tmp")
+	p.send("pwd; exit 3\n")
+	p.await("/tmp\r\n")
+	if status := p.wait(); status != 3 {
+		t.Errorf("shell: status %d, want 3: %q", status, p.text.String())
+	}
+	d.says(0, "", "ps", "-aq")
+	// Without a name there is a session for as long as the shell.
+	p = d.openPTY(24, 80, "shell", "--memory", "64M")
+	p.send("echo shell is u''p\n")
+	p.await("shell is up")
+	if got := d.run("sessions", "ls", "-q"); !strings.Contains(got.stdout, "shell-") {
+		t.Errorf("%v", got)
+	}
+	p.send("exit\n")
+	if status := p.wait(); status != 0 {
+		t.Errorf("shell: status %d: %q", status, p.text.String())
+	}
+	d.says(0, "s\n", "sessions", "ls", "-q")
+}
+
 func TestProcesses(t *testing.T) {
 	d := startDaemon(t)
 	d.says(0, "", "start", "s", "--id", "p", "--", "sh", "-c", "echo out; echo err >&2; exec sleep 3600")
@@ -115,11 +169,31 @@ func TestProcesses(t *testing.T) {
 	d.says(0, "", "stop", "s", "p")
 	d.says(0, "out\n", "logs", "s", "p")
 	d.says(0, "err\n", "logs", "s", "p", "--stream", "stderr")
-	d.says(0, "t\n", "logs", "s", "p", "--since", "2")
+	d.says(0, "t\n", "logs", "s", "p", "--offset", "2")
 	d.says(0, "out\n", "logs", "-f", "s", "p")
-	if got := d.run("ps"); got.status != 0 || !strings.Contains(got.stdout, "stopped") || !strings.Contains(got.stdout, " 8 B ") {
+	d.says(0, "out\n", "logs", "s", "p", "--since", "1h", "--tail", "1")
+	d.says(0, "", "logs", "s", "p", "--tail", "0")
+	d.says(0, "", "logs", "s", "p", "--since", "2100-01-01T00:00:00Z")
+	stamp, word, _ := strings.Cut(d.run("logs", "s", "p", "--timestamps").stdout, " ")
+	if at, err := time.Parse(time.RFC3339, stamp); err != nil || time.Since(at).Abs() > time.Hour || word != "out\n" {
+		t.Errorf("--timestamps: %q %q, %v", stamp, word, err)
+	}
+	if got := d.run("ps", "--all"); got.status != 0 || !strings.Contains(got.stdout, "\tstopped\t") || !strings.Contains(got.stdout, "\t8 B\t") {
 		t.Errorf("%v", got)
 	}
+	d.says(0, "", "ps", "-q")
+	d.says(0, "s p stopped\n", "ps", "-a", "--format", "{{.session}} {{.id}} {{.state}}")
+	d.says(0, "would remove process s p\n", "prune", "--dry-run")
+	d.says(0, "p\n", "ps", "-aq", "s")
+	d.says(0, "removed process s p\n", "prune")
+	d.says(0, "", "ps", "-aq", "s")
+	d.says(0, "", "start", "s", "--id", "p", "--", "sleep", "3600")
+	d.says(0, "", "prune", "--idle", "1ms")
+	d.says(0, "", "kill", "s", "p")
+	d.says(0, "", "logs", "-f", "s", "p") // until it has ended
+	d.says(0, "SIGKILL\n", "inspect", "s", "p", "--format", "{{.signal}}")
+	d.says(0, "removed session s\n", "prune", "--idle", "1ms")
+	d.says(0, "", "sessions", "ls", "-q")
 	d.says(125, "", "attach", "s", "nosuch")
 }
 
@@ -136,9 +210,9 @@ func TestLooking(t *testing.T) {
 		args  string
 		parts []string
 	}{
-		{"sessions ls", []string{"s ", "running", "default"}},
+		{"sessions ls", []string{"s\t", "\trunning\t", "default"}},
 		{"sessions show s", []string{"64 MiB", "running"}},
-		{"top --once", []string{"s ", "64 MiB"}},
+		{"top --once", []string{"s\t", "64 MiB"}},
 		{"top --once --json", []string{`"session":"s"`}},
 		{"status", []string{"available", "yes"}},
 		{"status --json", []string{`"available":true`}},

@@ -88,6 +88,21 @@ func TestLocalUsers(t *testing.T) {
 			t.Errorf("LangBot's door, user %d: %d %s", c.uid, status, body)
 		}
 	}
+	// They are operators of the tenant "default": they change what is its, and see nothing of
+	// others or of the whole.
+	for _, uid := range []int{0, listedByID} {
+		for request, want := range map[string]int{
+			"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}": 422,
+			"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n":                                                               403,
+			"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nX-Boxd-Tenant: default\r\n\r\n":                                 200,
+			"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nX-Boxd-Tenant: other\r\n\r\n":                                   403,
+			"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nX-Boxd-Tenant: *\r\n\r\n":                                       403,
+		} {
+			if status, body := ask(t, dialAs(t, uid, api), request); status != want {
+				t.Errorf("user %d, %.40q: %d %s, want %d", uid, request, status, body, want)
+			}
+		}
+	}
 	// A program with another user id, as users have them.
 	for uid, status := range map[uint32]int{listedByID: 0, stranger: 125} {
 		cmd, cancel := d.command("sessions", "ls", "--url", "http://"+api)

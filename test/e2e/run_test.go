@@ -198,7 +198,7 @@ func TestJSON(t *testing.T) {
 	c := newCLI(t)
 	got := c.run("run", "--json", "--memory", "64M", "--", "sh", "-c", "printf 'ä\\n'; echo err >&2; exit 3")
 	doc := parse(t, got)
-	wantKeys(t, doc, "exit_code", "verdict", "stdout", "stdout_truncated", "stderr", "stderr_truncated", "receipt")
+	wantKeys(t, doc, "exit_code", "status", "verdict", "stdout", "stdout_truncated", "stderr", "stderr_truncated", "receipt")
 	if got.status != 3 || got.stderr != "" || doc["exit_code"] != 3.0 || doc["verdict"] != "exited" || doc["stdout"] != "ä\n" || doc["stderr"] != "err\n" {
 		t.Errorf("%v", got)
 	}
@@ -214,8 +214,8 @@ func TestJSON(t *testing.T) {
 
 	got = c.run("run", "--json", "--memory", "64M", "--", "tail", "/dev/zero")
 	doc = parse(t, got)
-	wantKeys(t, doc, "exit_code", "verdict", "signal", "limit", "stdout", "stdout_truncated", "stderr", "stderr_truncated", "receipt")
-	if got.status != 137 || doc["exit_code"] != 137.0 || doc["verdict"] != "oom" || doc["signal"] != "SIGKILL" || doc["limit"] != "64 MiB" || got.stderr != "verdict: oom (limit 64 MiB)\n" {
+	wantKeys(t, doc, "exit_code", "status", "verdict", "signal", "limit", "stdout", "stdout_truncated", "stderr", "stderr_truncated", "receipt")
+	if got.status != 137 || doc["exit_code"] != nil || doc["status"] != 137.0 || doc["verdict"] != "oom" || doc["signal"] != "SIGKILL" || doc["limit"] != "64 MiB" || got.stderr != "verdict: oom (limit 64 MiB)\n" {
 		t.Errorf("%v", got)
 	}
 
@@ -228,12 +228,12 @@ func TestJSON(t *testing.T) {
 
 	got = c.run("run", "--json", "--", "nosuchprogram")
 	doc = parse(t, got)
-	wantKeys(t, doc, "exit_code", "error")
-	if got.status != 127 || doc["exit_code"] != 127.0 || strings.Count(got.stderr, "\n") != 1 {
+	wantKeys(t, doc, "exit_code", "status", "error")
+	if got.status != 127 || doc["exit_code"] != nil || doc["status"] != 127.0 || strings.Count(got.stderr, "\n") != 1 {
 		t.Errorf("%v", got)
 	}
 	got = c.run("run", "--json", "--image", "nosuch", "--", "true")
-	if doc = parse(t, got); got.status != 125 || doc["exit_code"] != 125.0 {
+	if doc = parse(t, got); got.status != 125 || doc["status"] != 125.0 {
 		t.Errorf("%v", got)
 	}
 }

@@ -125,6 +125,9 @@ func (a *attacker) reach() {
 					if make && !strings.HasPrefix(source, a.Base) {
 						continue // a launcher that is broken shall make nothing elsewhere on this host
 					}
+					if !make && strings.HasPrefix(source, a.Base) { // nor give anything else away
+						a.ask(rpc.TypeOpenDirectory, text(rpc.OpenDirectory{Directory: engine.Directory{Path: source, Within: within, ReadOnly: readOnly, Reclaim: true}}))
+					}
 					d := engine.Directory{Path: source, Within: within, ReadOnly: readOnly, Make: make}
 					said := a.ask(rpc.TypeOpenDirectory, text(rpc.OpenDirectory{Directory: d}))
 					if within == "/" && !readOnly && !make {
@@ -136,7 +139,15 @@ func (a *attacker) reach() {
 					}
 				}
 			}
-			m := mounts.Mount{Source: source, Target: target(), Within: within, NoLinks: within}
+			// Only the client's own workspaces are for every user of a box.
+			m := mounts.Mount{Source: source, Target: target(), Within: within, Users: true}
+			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Attach: []mounts.Mount{m}}})) == "" {
+				if !strings.HasPrefix(filepath.Clean(source)+"/", a.at("workspaces/")) {
+					a.wrong("%q was mounted for every user of a box", source)
+				}
+				granted(m)
+			}
+			m = mounts.Mount{Source: source, Target: target(), Within: within, NoLinks: within}
 			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Again: true, Change: engine.Change{Attach: []mounts.Mount{m}}})) == "" {
 				granted(m)
 			}

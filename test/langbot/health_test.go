@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,6 +124,53 @@ func TestHangIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantHealth(true)
+}
+
+// TestLauncherStops: a launcher that is stopped keeps no client of LangBot waiting for longer
+// than 30 s, or LangBot's own patience where that is less; then all goes on.
+func TestLauncherStops(t *testing.T) {
+	if !testutil.Full() {
+		t.Skip("takes half a minute; the same is tried with a clock of its own in package langbot")
+	}
+	w := begin(t)
+	b := w.bot("i", "w")
+	b.call("box_create_session", spec("old", nil))
+	for _, pid := range w.Find(daemon.Launcher) {
+		if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Kill(pid, unix.SIGCONT)
+	}
+	var wg sync.WaitGroup
+	for _, c := range []struct {
+		action, session string
+		most            time.Duration
+	}{{"box_create_session", "new", 15 * time.Second}, {"box_exec", "other", 30 * time.Second}} {
+		wg.Go(func() {
+			began := time.Now()
+			err := b.try(c.action, spec(c.session, object{"cmd": "true", "timeout_sec": 300}), nil)
+			took := time.Since(began)
+			t.Logf("%s: %v after %v", c.action, err, took)
+			if err == nil || !strings.HasPrefix(err.Error(), "BoxBackendUnavailableError: ") || took > c.most {
+				t.Errorf("%s: %v after %v", c.action, err, took)
+			}
+		})
+	}
+	for range 20 { // also when the slots that were made ahead are used up
+		wg.Go(func() {
+			began := time.Now()
+			if r, err := b.tryExec(spec("old", nil), "sleep 1"); time.Since(began) > 31*time.Second {
+				t.Errorf("a command in an old session: %v, %v after %v", r, err, time.Since(began))
+			}
+		})
+	}
+	wg.Wait()
+	for _, pid := range w.Find(daemon.Launcher) {
+		if err := unix.Kill(pid, unix.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.w.await("boxes are made again", func() bool { r, err := b.tryExec(spec("last", nil), "true"); return err == nil && *r.Exit == 0 })
 }
 
 // TestUnmappableWorkspaces: a daemon whose workspaces are on a file system that cannot be

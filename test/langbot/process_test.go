@@ -77,6 +77,28 @@ func TestProcessInfo(t *testing.T) {
 	}
 }
 
+// TestMCPSession: the session that LangBot makes for MCP servers asks for a network, and gets
+// a box without one by the documented set-up: all else works, and all views warn.
+func TestMCPSession(t *testing.T) {
+	w := begin(t)
+	b := w.bot("i", "w")
+	s := b.call("box_create_session", spec("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false, "memory_mb": 1536, "host_path": w.shared + "/default/tenants/x"}))
+	if s["network"] != "on" || len(s["warnings"].([]any)) != 1 {
+		t.Errorf("%s", show(s))
+	}
+	b.launch("mcp-shared", "server", "sh", "-c", "while read -r line; do echo \"$line\"; done")
+	if r := b.exec(spec("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false, "memory_mb": 1536, "host_path": w.shared + "/default/tenants/x"}), "cat /proc/net/dev | tail -n +3"); strings.Count(r.Stdout, ":") != 1 || !strings.Contains(r.Stdout, "lo:") {
+		t.Errorf("interfaces: %v", r)
+	}
+	list, err := w.every.Sessions(t.Context())
+	if err != nil || len(list) != 1 || list[0].Network || len(list[0].Warnings) != 1 || !strings.Contains(list[0].Warnings[0], "langbot.network_on") {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if log := w.LogTail(50); !strings.Contains(log, "boxes have no network yet") {
+		t.Errorf("the log says\n%s", log)
+	}
+}
+
 func TestProcessEnds(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")

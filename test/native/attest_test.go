@@ -88,6 +88,7 @@ func TestAttest(t *testing.T) {
 
 // Without storage the rest is measured all the same.
 func TestAttestWithoutStorage(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	not := notV2()
 	for _, name := range []string{attest.HardWorkspaceQuota, attest.HardSkillStorageQuota, attest.InodeQuota} {
@@ -99,6 +100,7 @@ func TestAttestWithoutStorage(t *testing.T) {
 // Skills, or workspaces, in a directory of the host are limited by project quota, where
 // there is one.
 func TestAttestDirectoryOfHost(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	root := dataParent(t)
 	dir := filepath.Join(root, "skills")
@@ -116,12 +118,12 @@ func TestAttestDirectoryOfHost(t *testing.T) {
 	} else if err := s.LimitDirectory(t.Context(), d, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service, SkillsDir: dir, Within: root}).Report(t.Context(), 0), not)
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, attest.Places{Skills: d}), not)
 	if limitable != nil {
 		delete(not, attest.HardSkillStorageQuota) // in a volume now, and workspaces there
 		not[attest.HardWorkspaceQuota] = "quota"
 	}
-	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, d), not)
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, attest.Places{Workspaces: d}), not)
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("the probe left %v: %v", names, err)
 	}

@@ -114,6 +114,7 @@ func TestCreateCanceled(t *testing.T) {
 
 // TestManyBoxes builds boxes in parallel, with ids of their own.
 func TestManyBoxes(t *testing.T) {
+	testutil.Long(t)
 	n := 100
 	if testing.Short() {
 		n = 10

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -77,6 +78,7 @@ func TestDataDirectoryIsNoSource(t *testing.T) {
 // TestDataDirectoryMoves: a launcher that keeps its volumes elsewhere makes room for one
 // that keeps them where it is asked to; the boxes stay.
 func TestDataDirectoryMoves(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	m := s.make("old", 4*mib, 0, "/data")
 	b := createLive(t, s.Service, engine.Spec{ID: "stays", Mounts: []mounts.Mount{m}})

@@ -39,6 +39,7 @@ func readAt(dir *os.File, name string) (string, error) {
 // TestOpenDirectory: whoever owns a directory of the host, in the descriptor it is the
 // client's; what the client makes there belongs to the owner; and boxes see the same.
 func TestOpenDirectory(t *testing.T) {
+	testutil.Long(t)
 	const client = 4242
 	s := startStorage(t, client)
 	s.make("v", 8*mib, 0, "/x")
@@ -147,6 +148,7 @@ func TestOpenDirectoryReadOnly(t *testing.T) {
 
 // TestOpenDirectoryRefusals: what the launcher does not open, or make, for anybody.
 func TestOpenDirectoryRefusals(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	s.make("v", 8*mib, 0, "/x")
 	base := hostDir(t, 1000, 1000)

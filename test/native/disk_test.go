@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestDiskLimits fills everything that a box can write to.
 func TestDiskLimits(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	ro := engine.Spec{TmpSize: 4 * mib}
 	rw := engine.Spec{TmpSize: 4 * mib, UpperSize: 8 * mib, WritableRoot: true}
@@ -109,6 +111,12 @@ func TestOpenFiles(t *testing.T) {
 	if o.stdout != "EMFILE 39\n" {
 		t.Errorf("%q, %q, want EMFILE 39", o.stdout, tail(o.stderr))
 	}
+}
+
+// TestOpenFilesDefault: a program that asks for more open files than the usual 1,024 gets them.
+func TestOpenFilesDefault(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	wantOutput(t, b, "ulimit -Sn; ulimit -Hn; ulimit -Sn 4096 && ulimit -Sn; ulimit -n 4097 2>/dev/null || echo refused", "1024\n4096\n4096\nrefused\n")
 }
 
 // TestOutputLimit floods each stream.

@@ -223,6 +223,7 @@ func TestBackground(t *testing.T) {
 // TestConcurrent runs fifty commands at once in one box, each with its own
 // streams and its own end.
 func TestConcurrent(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{Limits: engine.Limits{PIDs: 400}})
 	const n = 50
 	type end struct {

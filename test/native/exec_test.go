@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestNoShell: what a shell would expand arrives as it was given.
@@ -70,6 +71,7 @@ func TestEnvironment(t *testing.T) {
 // TestUser: any user of the box, with the name that the box knows it by, and in
 // no group but its own.
 func TestUser(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	plain := create(t, e, engine.Spec{})
 	script := `id -u; id -g; id -G; id -un 2>&1; echo $USER; touch /tmp/f-$(id -u) && stat -c %u:%g /tmp/f-$(id -u); test -w $HOME && echo home`
@@ -257,6 +259,7 @@ except OSError as e: print(e.strerror)
 // TestReopenStreams: the box's end of a stream can be opened again by name, and
 // nothing of the caller with it.
 func TestReopenStreams(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{User: u})
@@ -282,6 +285,7 @@ func TestProcIsPrivate(t *testing.T) {
 // TestTimers: commands have the kernel's timers, though those of their agent are coarser
 // once it has a managed process.
 func TestTimers(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	b := createLive(t, s.Service, engine.Spec{})
 	const timers = "cat /proc/self/timerslack_ns; sh -c 'cat /proc/self/timerslack_ns'"

@@ -63,16 +63,17 @@ func wantError(t testing.TB, name string, err, what error) {
 
 // TestFiles: every operation, as root of the box and as another user.
 func TestFiles(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		t.Run(fmt.Sprint(user.UID), func(t *testing.T) {
 			b := create(t, e, engine.Spec{User: user})
 			ctx := t.Context()
-			if err := files.Mkdir(ctx, b, asUser, "a/b", true); err != nil {
+			if err := files.Mkdir(ctx, b, asUser, "a/b", files.MkdirOptions{Parents: true}); err != nil {
 				t.Fatal(err)
 			}
-			wantError(t, "mkdir twice", files.Mkdir(ctx, b, asUser, "a/b", false), fs.ErrExist)
-			if err := files.Mkdir(ctx, b, asUser, "a/b/", true); err != nil {
+			wantError(t, "mkdir twice", files.Mkdir(ctx, b, asUser, "a/b", files.MkdirOptions{}), fs.ErrExist)
+			if err := files.Mkdir(ctx, b, asUser, "a/b/", files.MkdirOptions{Parents: true}); err != nil {
 				t.Error(err)
 			}
 			info, err := files.Write(ctx, b, asUser, "a/b/c/file", strings.NewReader("hello"), files.WriteOptions{Mode: 0o751, MakeParents: true})
@@ -133,6 +134,7 @@ func TestFiles(t *testing.T) {
 
 // TestFilesRefused: every error that a path can give.
 func TestFilesRefused(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	ctx := t.Context()
 	wantOutput(t, b, "cd /tmp && mkdir dir shut && touch file && mkfifo fifo && ln -s loop loop && chmod 0 shut && ln -s /dev/zero zero && "+
@@ -148,7 +150,7 @@ func TestFilesRefused(t *testing.T) {
 	}
 	list := func(path string) error { _, _, err := files.List(ctx, b, asUser, path, 0); return err }
 	stat := func(path string) error { _, err := files.Stat(ctx, b, asUser, path); return err }
-	mkdir := func(path string) error { return files.Mkdir(ctx, b, asUser, path, true) }
+	mkdir := func(path string) error { return files.Mkdir(ctx, b, asUser, path, files.MkdirOptions{Parents: true}) }
 	remove := func(path string) error { return files.Remove(ctx, b, asUser, path, true) }
 	for _, c := range []struct {
 		name string
@@ -218,9 +220,10 @@ func TestFilesRefused(t *testing.T) {
 
 // TestFilesNames: any bytes but "/" and NUL.
 func TestFilesNames(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	ctx := t.Context()
-	if err := files.Mkdir(ctx, b, asUser, "names", false); err != nil {
+	if err := files.Mkdir(ctx, b, asUser, "names", files.MkdirOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	names := []string{"-rf", " ", "a\nb", "\xff\xfe", "ä€", "\x1b[31m", `"\`, "...", "*", strings.Repeat("n", 255), "\r", "{}", "-"}
@@ -283,6 +286,7 @@ func TestFilesLarge(t *testing.T) {
 
 // TestFilesAllOrNothing: content that is too long, or fails, changes nothing.
 func TestFilesAllOrNothing(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	boom := errors.New("boom")
 	for name, how := range map[string]files.WriteOptions{"replace": {MaxBytes: 100_000}, "append": {MaxBytes: 100_000, Append: true}} {
@@ -561,7 +565,7 @@ func playCaller(socket string) error {
 		lerr = errors.Join(lerr, fmt.Errorf("listed %+v", list))
 	}
 	_, serr := files.Stat(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "/proc/self")
-	merr := files.Mkdir(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "a/other", false)
+	merr := files.Mkdir(ctx, b, files.Options{User: &engine.User{UID: 7, GID: 7}}, "a/other", files.MkdirOptions{})
 	if errors.Is(merr, fs.ErrPermission) {
 		merr = nil
 	} else {

@@ -146,6 +146,7 @@ func writtenBy(t testing.TB, p engine.ManagedProcess) string {
 // TestManagedKept: what a process was started with is its own for as long as it runs,
 // whoever goes and comes again: its memory limit, and how far its output was released.
 func TestManagedKept(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "kept", Limits: engine.Limits{Memory: 256 * mib}})
 	p := launch(t, b, managedHog("hog", 100, 48*mib))

@@ -170,6 +170,7 @@ func TestManagedEndings(t *testing.T) {
 // What is written in the end is delivered, and the end is not held up by those who
 // hold the pipes without having anything to say.
 func TestManagedBackground(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", `(sleep 1000; echo never) & (while :; do echo noise; done) >&2 & echo last; exit 4`))
 	began := time.Now()
@@ -442,8 +443,23 @@ sys.exit(6)
 	}
 }
 
+// A shell that edits lines sees the end of its input, although it was told before it
+// listened.
+func TestManagedTerminalAtItsEnd(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	m := managedShell("a", "exec bash --norc")
+	m.TTY = &engine.WindowSize{Rows: 24, Cols: 80}
+	p := launch(t, b, m)
+	if err := p.Stdio().Stdin.Close(patient(t)); err != nil {
+		t.Error(err)
+	}
+	readAll(t, p.Stdio().Stdout)
+	wantManaged(t, p, engine.Exited, 0)
+}
+
 // All of a terminal's last words are there.
 func TestManagedTerminalEnd(t *testing.T) {
+	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
 	for i := range 20 {
 		m := managedShell(fmt.Sprint("p", i), "seq 1 3000; echo the end")

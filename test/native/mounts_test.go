@@ -33,6 +33,7 @@ func hostDir(t *testing.T, uid, gid int) string {
 // TestOwnership: whatever user a box has, what it writes belongs to the owner of
 // the directory, who can change and delete it. The owner is a real process.
 func TestOwnership(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}, {UID: 65534, GID: 65534}} {
 		for _, owner := range []int{0, 1000, 54321} {

@@ -172,6 +172,7 @@ func TestFullNestedMount(t *testing.T) {
 // TestNestedMountInFullVolume is that of a workspace with a hard limit, which holds for
 // what is made in it on the box's behalf too.
 func TestNestedMountInFullVolume(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("work", 8*mib, 1024, engine.WorkspaceTarget)}})
 	want(t, run(t, b, python(fillFiles, "/workspace")), engine.DiskQuota, 1)

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 const tryConnect = `
@@ -39,6 +40,7 @@ print(len(open("/proc/net/route").readlines()), socket.gethostbyname("localhost"
 // TestSamePort: boxes do not share a network, neither with one another nor with
 // the host.
 func TestSamePort(t *testing.T) {
+	testutil.Long(t)
 	l, err := net.Listen("tcp", ":0")
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 // TestMountRootsStay: a launcher that is started again has the roots that it was started
 // with. One that is wanted with others is replaced, and boxes keep what they have.
 func TestMountRootsStay(t *testing.T) {
+	testutil.Long(t)
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
 	const client = 4242

@@ -20,6 +20,7 @@ import (
 // each box runs the very inode that the launcher runs. A copy would be another
 // memfd (runc's exeseal), or an overlay.
 func TestSealedBinary(t *testing.T) {
+	testutil.Long(t)
 	_, initPath := testutil.BuildBinaries(t)
 	before := descendants(t)
 	e := start(t)

@@ -141,6 +141,7 @@ func startClient(t *testing.T, socket string, uid int) (*exec.Cmd, string) {
 // TestServiceUnprivilegedClient: all that a daemon asks for works without privilege;
 // when it is killed, the next one gets its box, and its commands end.
 func TestServiceUnprivilegedClient(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	socket := startService(t, dir, strangerUID)
 	cmd, said := startClient(t, socket, strangerUID)
@@ -239,6 +240,7 @@ func seedOf(t *testing.T) uint64 {
 // TestServiceTwoStateDirs: two services do not know of each other, nor does a launcher
 // for one client that sweeps the same directory.
 func TestServiceTwoStateDirs(t *testing.T) {
+	testutil.Long(t)
 	one, dir := newService(t)
 	two, _ := newService(t)
 	a, b := createLive(t, one, engine.Spec{ID: "both"}), createLive(t, two, engine.Spec{ID: "both"})

@@ -144,6 +144,7 @@ func adoptLive(t testing.TB, s *native.Service, id string) engine.LiveBox {
 // TestServiceClientsComeAndGo: the box of one client is the next one's, with what is in
 // it and with its PID 1; what the first one left running is not.
 func TestServiceClientsComeAndGo(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	_, m := workspace(t, 0, 0)
 	b := createLive(t, s, engine.Spec{ID: "live-one", Labels: map[string]string{"for": "me"}})
@@ -258,6 +259,7 @@ func killAll(t testing.TB, role, dir string) {
 // TestServiceKeeperKilled: without a keeper the launcher goes on; its own end is healed
 // by whoever starts the service again.
 func TestServiceKeeperKilled(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "live-one"})
 	killAll(t, "keeper", dir)
@@ -311,6 +313,7 @@ func TestServiceStop(t *testing.T) {
 
 // TestServiceEvents: the kernel tells of limits, and the box of what listens in it.
 func TestServiceEvents(t *testing.T) {
+	testutil.Long(t)
 	s, _ := newService(t)
 	b := createLive(t, s, engine.Spec{Limits: engine.Limits{Memory: 64 << 20, PIDs: 8}})
 	run(t, b, python("x = bytearray(200 << 20)"))
@@ -384,6 +387,7 @@ func TestServiceInitKilled(t *testing.T) {
 // TestServiceIdleDescriptors: a thousand idle boxes must fit into one process on each
 // side.
 func TestServiceIdleDescriptors(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	const boxes, most = 10, 15
 	launcher := serviceProcesses(t, "launcher", dir)

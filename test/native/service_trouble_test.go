@@ -160,6 +160,7 @@ func TestServiceRemovesAgain(t *testing.T) {
 // when it is due, and not by each launcher of the service. A later box of its id is none
 // of its business.
 func TestServiceLeftover(t *testing.T) {
+	testutil.Long(t)
 	s, dir := newService(t)
 	createLive(t, s, engine.Spec{ID: "sticky"})
 	path := boxDir(t, dir, "sticky")
@@ -273,6 +274,7 @@ func TestServiceSecrets(t *testing.T) {
 
 // A launcher that cannot take a connection, for want of descriptors, takes the next ones.
 func TestShortageAtConnecting(t *testing.T) {
+	testutil.Long(t)
 	dir := stateDir(t)
 	socket := startService(t, dir, 0)
 	s := connect(t, socket)

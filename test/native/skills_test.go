@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/langbot/transfer"
 	"github.com/boxd/boxd/mounts"
@@ -24,6 +25,7 @@ import (
 // skillStore is a store of skills in a volume.
 type skillStore struct {
 	*skills.Store
+	root  skills.Root
 	t     testing.TB
 	files *transfer.Set
 }
@@ -35,12 +37,12 @@ func newSkillStore(t testing.TB, s *storage, size, inodes int64) *skillStore {
 	}
 	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
 	t.Cleanup(files.Close)
-	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{
-		Path: func(string) string { return "/srv/skills" },
-		Open: func(ctx context.Context, _ string, _ bool) (*os.File, error) {
+	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+		Namespace: "ns", Path: "/srv/skills",
+		Open: func(ctx context.Context, _ bool) (*os.File, error) {
 			return s.OpenDirectory(ctx, engine.Directory{Volume: "skills", Path: "/"})
 		},
-	})}
+	}}
 }
 
 func (s *skillStore) do(action string, data map[string]any) (string, error) {
@@ -48,7 +50,7 @@ func (s *skillStore) do(action string, data map[string]any) (string, error) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	answer, err := s.Do(s.t.Context(), "ns", action, raw, s.files)
+	answer, err := s.Do(s.t.Context(), s.root, action, raw, s.files)
 	if err != nil {
 		return "", err
 	}
@@ -154,6 +156,7 @@ func TestSkillsFull(t *testing.T) {
 // TestSkillsOfBox: a box works in a skill that the daemon keeps. What either makes is the
 // other's to change and to delete, whatever modes the box gave it.
 func TestSkillsOfBox(t *testing.T) {
+	testutil.Long(t)
 	for _, uid := range []int{0, 1000} {
 		s := startStorage(t, 0)
 		store := newSkillStore(t, s, 8*mib, 128)
@@ -181,6 +184,7 @@ func TestSkillsOfBox(t *testing.T) {
 // mount point. It stays the directory that it is, under its name, born when it was: that
 // is what tells whose a name is.
 func TestSkillDirectoryOfBox(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	store := newSkillStore(t, s, 8*mib, 128)
 	store.must("box_create_skill", map[string]any{"skill": map[string]any{"name": "s"}}, `"name":"s"`)

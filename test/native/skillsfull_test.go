@@ -38,10 +38,10 @@ func newSmallStore(t *testing.T, inodes int) *smallStore {
 	})
 	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
 	t.Cleanup(files.Close)
-	return &smallStore{skillStore{t: t, files: files, Store: skills.New(skills.Options{
-		Path: func(string) string { return "/srv/skills" },
-		Open: func(context.Context, string, bool) (*os.File, error) { return os.Open(dir) },
-	})}, dir}
+	return &smallStore{skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+		Namespace: "ns", Path: "/srv/skills",
+		Open: func(context.Context, bool) (*os.File, error) { return os.Open(dir) },
+	}}, dir}
 }
 
 // fill makes files in a new directory fill of a skill until so many inodes are left.

@@ -96,6 +96,7 @@ func (s *storage) liveAndKill(t *testing.T, delay time.Duration) {
 
 // TestVolumeGrowsInUse, or is refused to; it stays usable.
 func TestVolumeGrowsInUse(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("grows", 4*mib, 0, "/data")
 	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
@@ -128,6 +129,7 @@ func TestVolumeGrowsInUse(t *testing.T) {
 // TestVolumeShared: boxes come, go, attach and detach the same volume, and the client
 // looks into it, all at once.
 func TestVolumeShared(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("shared", 16*mib, 0, "/shared")
 	const boxes, rounds = 4, 5
@@ -175,6 +177,7 @@ func TestVolumeShared(t *testing.T) {
 
 // TestManyVolumes: more than there are loop devices at first.
 func TestManyVolumes(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	const count = 12
 	var wg sync.WaitGroup
@@ -205,6 +208,7 @@ func TestManyVolumes(t *testing.T) {
 // whoever starts the service again finds the same file system, also when the box has
 // ended meanwhile.
 func TestVolumeWithoutLauncher(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("alone", 4*mib, 0, engine.WorkspaceTarget)
 	b := createLive(t, s.Service, engine.Spec{ID: "alone", Mounts: []mounts.Mount{m}})

@@ -155,6 +155,7 @@ while True:
 // TestVolumeFull: who fills a volume is told so, by the kernel and by the verdict, and
 // nobody else notices: not the other volume, not the other box.
 func TestVolumeFull(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	work := s.make("work", 8*mib, 1024, engine.WorkspaceTarget)
 	side := s.make("side", 8*mib, 1024, "/side")
@@ -181,6 +182,7 @@ func TestVolumeFull(t *testing.T) {
 // TestVolumeFullOfLargeWrites: a file system refuses a large write as a whole, and is full
 // with most of it left.
 func TestVolumeFullOfLargeWrites(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("large", 16*mib, 0, engine.WorkspaceTarget)}})
 	for _, size := range []string{"512", "64k", "1M", "4M"} {
@@ -203,6 +205,7 @@ func wantVolumeFull(t *testing.T, o outcome, limit string) {
 // TestVolumeFullAfterAdoption: another client, and another launcher, still know which
 // mounts of a box can be filled.
 func TestVolumeFullAfterAdoption(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	work := s.make("work", 4*mib, 0, engine.WorkspaceTarget)
 	work.Source = "/sub"
@@ -235,6 +238,7 @@ func TestVolumeFullAfterAdoption(t *testing.T) {
 
 // TestVolumeStays: what is in a volume is the next box's, whatever ended in between.
 func TestVolumeStays(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("keep", 8*mib, 0, "/data")
 	for round, between := range []func(){
@@ -277,6 +281,7 @@ func TestVolumeStays(t *testing.T) {
 // TestVolumeInUse: a volume that a box has is not removed, also by a launcher that has
 // not made the box.
 func TestVolumeInUse(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	m := s.make("used", 4*mib, 0, "/data")
 	b := createLive(t, s.Service, engine.Spec{ID: "holder", Mounts: []mounts.Mount{m}})
@@ -328,6 +333,7 @@ func TestVolumeInUse(t *testing.T) {
 
 // TestVolumeUnreadable: one bad volume takes no other away, and can be removed.
 func TestVolumeUnreadable(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	s.make("good", 4*mib, 0, "/data")
 	for _, bad := range []string{"bad.img", "other.volume"} {
@@ -356,6 +362,7 @@ func TestVolumeUnreadable(t *testing.T) {
 // TestVolumeComesAndGoes: one that a running box gets is watched like the others; one that
 // is taken away, and removed, is free at once, whatever else the box does.
 func TestVolumeComesAndGoes(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, 0)
 	b := createLive(t, s.Service, engine.Spec{})
 	for _, name := range []string{"first", "second"} {

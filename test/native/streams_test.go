@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // noise is n random bytes, the same for the same seed.
@@ -30,6 +31,7 @@ func sum(b []byte) string {
 
 // TestStreamsExact sends 10 MB through each of the three streams at once.
 func TestStreamsExact(t *testing.T) {
+	testutil.Long(t)
 	dir, m := workspace(t, 0, 0)
 	const size = 10_000_000
 	in, out, errs := noise(size, 1), noise(size, 2), noise(size, 3)
@@ -59,6 +61,7 @@ func TestStreamsExact(t *testing.T) {
 }
 
 func TestStdin(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	file, err := os.CreateTemp(t.TempDir(), "")
 	if err != nil {
@@ -146,6 +149,7 @@ func TestStdinNeverComes(t *testing.T) {
 // TestOutputToFile: one file for both streams is one stream to the command, in the
 // order in which it was written; the box does not get the file itself.
 func TestOutputToFile(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	path := t.TempDir() + "/out"
 	file, err := os.Create(path)
@@ -227,6 +231,7 @@ func (w brokenWriter) Write([]byte) (int, error) { return 0, w.err }
 
 // TestSlowWriter: a command is held up by its reader, not cut off.
 func TestSlowWriter(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	w := &slowWriter{}
 	c := shell("head -c 1000000 /dev/zero")

@@ -25,6 +25,7 @@ func openTerminal(t *testing.T, b engine.Box, c engine.Command) (engine.Process,
 }
 
 func TestTerminal(t *testing.T) {
+	testutil.Long(t)
 	e := start(t)
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{User: u})
@@ -44,9 +45,22 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// TestTerminalAtItsEnd: without input a program at a terminal sees the end of file, also
+// one that changes the terminal's mode before it reads, or reads again.
+func TestTerminalAtItsEnd(t *testing.T) {
+	b := newBox(t, engine.Spec{})
+	for _, in := range []io.Reader{nil, strings.NewReader("")} {
+		for _, args := range [][]string{{"bash", "--norc"}, {"sh", "-c", "cat; cat"}, {"python3", "-i", "-c", ""}} {
+			c := engine.Command{Args: args, Stdin: in, TTY: &engine.WindowSize{Rows: 24, Cols: 80}, Timeout: 20 * time.Second}
+			want(t, run(t, b, c), engine.Exited, 0)
+		}
+	}
+}
+
 // TestTerminalLimit: a box that holds all of its terminals is told so when a command
 // with one is started, and other commands go on.
 func TestTerminalLimit(t *testing.T) {
+	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
 	out := newScreen()
 	c := python(`

@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 // TestViewsAreBounded: what a client has open is attached in the launcher, so there is a
 // bound; what it has closed does not count, and nothing of it stays.
 func TestViewsAreBounded(t *testing.T) {
+	testutil.Long(t)
 	s := startStorage(t, strangerUID)
 	dir := t.TempDir()
 	if err := os.Chown(dir, strangerUID, strangerUID); err != nil {

@@ -3,14 +3,15 @@
 //
 // The operation and its path are arguments:
 //
-//	read   PATH OFFSET LIMIT
-//	write  PATH MODE append|replace parents|-
-//	list   PATH MOST
-//	stat   PATH
-//	remove PATH recursive|-
-//	mkdir  PATH parents|-
+//	read    PATH OFFSET LIMIT
+//	write   PATH MODE append|replace parents|-
+//	list    PATH MOST
+//	stat    PATH
+//	remove  PATH recursive|-
+//	mkdir   PATH MODE parents|-
+//	symlink PATH TARGET
 //
-// Numbers are decimal, MODE octal with 0 for "as it is". On stdin comes the content
+// Numbers are decimal, MODE octal with 0 for "as it is" or the default. On stdin comes the content
 // for write, in chunks: a length of 4 bytes, big endian, and so many bytes, at most
 // MaxChunk. A length of 0 ends it; without that the content is not whole.
 //

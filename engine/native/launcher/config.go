@@ -2,7 +2,6 @@ package launcher
 
 import (
 	"fmt"
-	"path/filepath"
 	"runtime"
 
 	"github.com/boxd/boxd/engine"
@@ -37,7 +36,7 @@ var agentProcs = fmt.Sprintf("GOMAXPROCS=%d", runtime.NumCPU())
 // package cgroups, which knows how to avoid the RCU grace periods, does it all.
 // It installs no seccomp filter either: the agent does, from a program that was
 // compiled once, which saves every box a run of libseccomp.
-func config(spec engine.Spec, id, root, user, network string, base int) *configs.Config {
+func config(spec engine.Spec, id, root, dev, user, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	return &configs.Config{
@@ -51,8 +50,7 @@ func config(spec engine.Spec, id, root, user, network string, base int) *configs
 		RootPropagation: unix.MS_PRIVATE | unix.MS_REC,
 		Mounts: []*configs.Mount{
 			{Source: "proc", Device: "proc", Destination: "/proc", Flags: noswitch},
-			// Says that /dev is there, so that libcontainer leaves it alone.
-			{Source: filepath.Join(root, "dev"), Device: "bind", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
+			{Source: dev, Device: "bind", Destination: "/dev", Flags: unix.MS_BIND | unix.MS_REC},
 		},
 		MaskPaths:       rootfs.ProcPaths(rootfs.MaskedProc),
 		ReadonlyPaths:   rootfs.ProcPaths(rootfs.ReadOnlyProc),

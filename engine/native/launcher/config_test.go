@@ -15,7 +15,7 @@ import (
 // seen. To accept one: BOXD_UPDATE=1 go test ./engine/native/launcher.
 func TestConfigGolden(t *testing.T) {
 	spec := engine.Spec{Hostname: "golden"}.WithDefaults()
-	got, err := json.MarshalIndent(config(spec, "box-1", "/state/root", "/proc/1/fd/8", "/proc/1/fd/9", idBase), "", "\t")
+	got, err := json.MarshalIndent(config(spec, "box-1", "/state/root", "/state/dev", "/proc/1/fd/8", "/proc/1/fd/9", idBase), "", "\t")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,8 +31,8 @@ func ConfineStage() error {
 			return os.NewSyscallError("getrlimit", err)
 		}
 		// A hard limit cannot be raised: what there is is stricter, and stays.
-		value := min(r.Value, now.Max)
-		if err := unix.Setrlimit(int(r.Resource), &unix.Rlimit{Cur: value, Max: value}); err != nil {
+		hard := min(r.Hard, now.Max)
+		if err := unix.Setrlimit(int(r.Resource), &unix.Rlimit{Cur: min(r.Soft, hard), Max: hard}); err != nil {
 			return os.NewSyscallError("setrlimit", err)
 		}
 	}

@@ -200,7 +200,7 @@ func (l *Launcher) startInit(b *box) error {
 	defer b.user.Close()
 	prepared := b.work.begin("preparing its init stage", "", nil)
 	defer func() { prepared() }()
-	c := config(b.spec, b.id, b.root.Path(), fdPath(b.user), fdPath(b.network), b.lease.Base)
+	c := config(b.spec, b.id, b.root.Path(), b.root.Dev(), fdPath(b.user), fdPath(b.network), b.lease.Base)
 	container, err := libcontainer.Create(filepath.Join(b.private, "libcontainer"), b.id, c)
 	if err != nil {
 		return fmt.Errorf("creating container: %w", err)

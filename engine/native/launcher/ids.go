@@ -19,6 +19,13 @@ const (
 	idRanges = 4094
 )
 
+// sharedBase is the id on disk of the box's user 0 where a mount has [mounts.Mount.Users]:
+// a range that no box gets, below the ids that daemons get (0x7fff0000).
+const sharedBase = idBase + idRanges*idRange
+
+// isShared says that a file belongs to a user of a box other than the session's.
+func isShared(id uint32) bool { return id >= sharedBase && id < sharedBase+idRange }
+
 // idLease is a range of host ids that one live box has for itself.
 type idLease struct {
 	Base int

@@ -88,7 +88,7 @@ func (b *box) openPTY(m rpc.PTY) (master, slave *os.File, err error) {
 func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	if b.root != nil {
 		for _, v := range b.root.Volumes() {
-			dir, err := watched(v)
+			dir, err := linux.Dup(v.File, 0)
 			if err != nil {
 				return list, files, err
 			}
@@ -185,7 +185,7 @@ func (b *box) settle() error {
 		return fmt.Errorf("recording box: %w", err)
 	}
 	for _, v := range b.root.Volumes() {
-		dev, err := rootfs.DeviceOf(v.Dir)
+		dev, err := rootfs.DeviceOf(v.File)
 		if err != nil {
 			return fmt.Errorf("recording box: %w", err)
 		}

@@ -28,6 +28,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// etcCache is where all launchers keep their copies of the public part of /etc, whatever
+// their state directories are: making one takes longer than to start a launcher.
+const etcCache = "/run/boxd/etc"
+
 // clientFD is where the launcher finds its client.
 const clientFD = 3
 
@@ -178,7 +182,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.service != nil {
 		openHost = rootfs.OpenReachableHost
 	}
-	if l.image, err = openHost(filepath.Join(l.instance.private(), "host")); err != nil {
+	if l.image, err = openHost(filepath.Join(l.instance.private(), "host"), etcCache); err != nil {
 		return fmt.Errorf("preparing image %q: %w", "host", err)
 	}
 	l.networks = newNetworks()

@@ -12,6 +12,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -133,6 +134,12 @@ func isWithin(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 func (b *box) mount(m mounts.Mount, src *mounts.Source) (mounts.MountID, error) {
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
+	if m.Users && !isShared(src.UID) && !isShared(src.GID) {
+		owner = mounts.UsersMap(mounts.Owner{UID: int(src.UID), GID: int(src.GID)}, mounts.Owner(user), uint32(b.lease.Base), sharedBase, idRange)
+		if err := openToUsers(src); err != nil {
+			return 0, err
+		}
+	}
 	ns, err := b.mapping(owner)
 	if err != nil {
 		return 0, err
@@ -151,6 +158,17 @@ func (b *box) mount(m mounts.Mount, src *mounts.Source) (mounts.MountID, error) 
 		return err
 	})
 	return id, fieldError(err)
+}
+
+// openToUsers lets all users of a box into a directory that nobody of the box has opened
+// or closed yet. Users of the host do not get to it: it lies in one that only its owner
+// can enter.
+func openToUsers(src *mounts.Source) error {
+	st, err := linux.Fstat(src.File)
+	if err != nil || !src.IsDir || st.Mode&0o777 != 0o700 {
+		return err
+	}
+	return os.Chmod(linux.FdPath(src.File), 0o777)
 }
 
 func (l *Launcher) detach(b *box, target string) error {

@@ -31,7 +31,7 @@ type record struct {
 }
 
 const (
-	recordVersion = 1
+	recordVersion = 2
 	recordName    = "box.json"
 	maxRecord     = 4 << 20
 )

@@ -145,6 +145,9 @@ func (l *Launcher) hostSource(m mounts.Mount, mayMake bool) (*mounts.Source, err
 		if r.readOnly && !m.ReadOnly {
 			return nil, refuseSource(m, fmt.Sprintf("is in the mount root %q, which is read-only: root named it so for the launcher", r.path))
 		}
+		if m.Users && !r.own {
+			return nil, refuseSource(m, "is a directory of the host: what users of a box other than its own make there would belong to nobody's ids")
+		}
 		mayMake = mayMake && !r.readOnly
 		var err error
 		if root, err = r.open(mounts.Owner{UID: l.service.uid, GID: l.service.gid}); err != nil {

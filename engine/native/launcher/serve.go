@@ -214,18 +214,6 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	return created, append(files, slotFiles...), nil
 }
 
-// watched returns a descriptor that shows how full v is. That of a writable root is
-// one of a file in it: the root's own leads to where the launcher makes mount points.
-func watched(v rootfs.Volume) (*os.File, error) {
-	if v.Path != "/" {
-		return linux.Dup(v.Dir, 0)
-	}
-	return linux.Openat2(v.Dir, "etc/hostname", unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
-	})
-}
-
 // describe says what a slot is to the client, and with which descriptors: they
 // are the caller's from now on, the slot is used by its name only.
 func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {

@@ -159,6 +159,11 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 			return nil, err
 		}
 	}
+	if m.Directory.Reclaim {
+		if err := reclaim(src.Source); err != nil {
+			return nil, fmt.Errorf("reclaiming what other users of boxes made: %w", err)
+		}
+	}
 	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)
 	if err != nil {
 		return nil, err
@@ -183,7 +188,7 @@ func tryMap(src *mounts.Source) error {
 
 // openDirectory opens, and on request makes, a directory of the host or of a volume.
 func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
-	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget}
+	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget, Users: d.Reclaim}
 	if err := m.Validate(); err != nil {
 		return nil, fieldError(err)
 	}

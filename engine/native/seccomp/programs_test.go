@@ -12,6 +12,7 @@ import (
 // what those print that the policy breaks on purpose, each for a setuid or
 // setgid bit or a namespace; it is empty for the rest.
 func TestPrograms(t *testing.T) {
+	testutil.Long(t)
 	for _, c := range []struct {
 		program, script, fails string
 	}{

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/boxd/boxd/agent/wire"
+)
+
+// markPause is the time that two marks are apart at least: what comes closely behind a
+// mark counts as come with it.
+const markPause = time.Millisecond
+
+// marks says when the bytes of a ring came: see wire.RingMark. Only the goroutine that
+// fills the ring uses it.
+type marks struct {
+	last  int64 // time of the newest
+	count int
+}
+
+// note marks the bytes from offset on as come at now. floor is the offset of the oldest
+// byte that is kept, mem the ring's file.
+func (m *marks) note(mem []byte, offset, floor uint64, now time.Time) {
+	t := now.UnixNano()
+	if m.count > 0 && t-m.last < int64(markPause) { // a clock that was set back too
+		return
+	}
+	words := (*[wire.RingHeader / 8]uint64)(unsafe.Pointer(unsafe.SliceData(mem)))[wire.RingMarksAt/8:]
+	list := words[wire.RingMarkSize/8:]
+	if m.count == wire.RingMarks {
+		atomic.AddUint64(&words[0], 1)
+		m.count = thin(list, m.count, floor)
+		atomic.StoreUint64(&words[1], uint64(m.count))
+		atomic.AddUint64(&words[0], 1)
+	}
+	atomic.StoreUint64(&list[2*m.count], offset)
+	atomic.StoreUint64(&list[2*m.count+1], uint64(t))
+	m.count++
+	m.last = t
+	atomic.StoreUint64(&words[1], uint64(m.count))
+}
+
+// thin removes the marks of bytes below floor, and every other one of the older half of
+// the rest. It returns how many are left.
+func thin(list []uint64, count int, floor uint64) int {
+	first := 0
+	for first+1 < count && list[2*(first+1)] <= floor {
+		first++
+	}
+	older, kept := first+(count-first)/2, 0
+	for i := first; i < count; i++ {
+		if i < older && (i-first)%2 == 1 {
+			continue
+		}
+		atomic.StoreUint64(&list[2*kept], list[2*i])
+		atomic.StoreUint64(&list[2*kept+1], list[2*i+1])
+		kept++
+	}
+	return kept
+}

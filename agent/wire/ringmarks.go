@@ -1,0 +1,47 @@
+package wire
+
+import "encoding/binary"
+
+// RingMark says when a byte of a ring came. Marks lie behind the records of a ring file,
+// words of 64 bits, little endian:
+//
+//	128  sequence: odd while marks are being moved, another number afterwards
+//	136  how many marks there are
+//	144  the marks, oldest first, each an offset and a time
+//
+// A mark is for the bytes from its offset to that of the next one. Marks are added at the
+// end; when there is no room, those of bytes that are gone are removed, and every other
+// one of the older half. So the newest are exact, and the older they are, the coarser.
+type RingMark struct {
+	Offset uint64
+	Time   int64 // nanoseconds of Unix time
+}
+
+const (
+	// RingMarksAt is where the marks begin in the file, RingMarkSize their two words.
+	RingMarksAt  = 128
+	RingMarkSize = 16
+	// RingMarks is how many there can be.
+	RingMarks = (RingHeader - RingMarksAt - RingMarkSize) / RingMarkSize
+)
+
+// RingMarksHead reads the two words in front of the marks. It fails if marks are being
+// moved, or if there cannot be as many.
+func RingMarksHead(b []byte) (sequence uint64, count int, ok bool) {
+	sequence, n := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
+	return sequence, int(min(n, RingMarks)), sequence%2 == 0 && n <= RingMarks
+}
+
+// ParseRingMarks reads marks as far as both of their numbers grow: what an agent writes
+// there may be anything.
+func ParseRingMarks(b []byte) []RingMark {
+	marks := make([]RingMark, 0, len(b)/RingMarkSize)
+	for ; len(b) >= RingMarkSize; b = b[RingMarkSize:] {
+		m := RingMark{binary.LittleEndian.Uint64(b), int64(binary.LittleEndian.Uint64(b[8:]))}
+		if n := len(marks); n > 0 && (m.Offset <= marks[n-1].Offset || m.Time < marks[n-1].Time) || m.Offset > maxOffset || m.Time < 0 {
+			break
+		}
+		marks = append(marks, m)
+	}
+	return marks
+}

@@ -1,0 +1,40 @@
+package native
+
+import (
+	"time"
+
+	"github.com/boxd/boxd/agent/wire"
+	"github.com/boxd/boxd/engine"
+)
+
+// Times implements engine.TimedOutput. Marks that cannot be read are none: an agent may
+// write anything there, and nothing but these answers follows from it.
+func (o *output) Times() []engine.OutputTime {
+	b := make([]byte, wire.RingHeader-wire.RingMarksAt)
+	for range ringTries {
+		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], wire.RingMarksAt); err != nil {
+			return nil
+		}
+		before, count, ok := wire.RingMarksHead(b)
+		if !ok {
+			continue
+		}
+		list := b[wire.RingMarkSize:][:count*wire.RingMarkSize]
+		if _, err := o.file.ReadAt(list, wire.RingMarksAt+wire.RingMarkSize); err != nil {
+			return nil
+		}
+		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], wire.RingMarksAt); err != nil {
+			return nil
+		}
+		if after, _, ok := wire.RingMarksHead(b); !ok || after != before {
+			continue
+		}
+		marks := wire.ParseRingMarks(list)
+		times := make([]engine.OutputTime, len(marks))
+		for i, m := range marks {
+			times[i] = engine.OutputTime{Offset: int64(m.Offset), Time: time.Unix(0, m.Time)}
+		}
+		return times
+	}
+	return nil
+}

@@ -1,0 +1,156 @@
+package cli
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+)
+
+// sink is where a copy is made. Names have slashes and lead nowhere else; "." is the
+// directory that everything goes to, which exists. A size of -1 is not known, a mode
+// of 0 is the default.
+type sink interface {
+	dir(ctx context.Context, name string, mode fs.FileMode) error
+	file(ctx context.Context, name string, mode fs.FileMode, size int64, r io.Reader) error
+	symlink(ctx context.Context, name, target string) error
+}
+
+// hostSink is a directory of the host, which nothing leads out of.
+type hostSink struct{ root *os.Root }
+
+func (s *hostSink) dir(_ context.Context, name string, mode fs.FileMode) error {
+	if name == "." {
+		return nil
+	}
+	err := s.root.Mkdir(name, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		if info, err := s.root.Lstat(name); err != nil || !info.IsDir() {
+			return errors.Join(fmt.Errorf("%s on the host is in the way: it is not a directory", engine.Quote(name)), err)
+		}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.root.Chmod(name, mode)
+}
+
+func (s *hostSink) file(_ context.Context, name string, mode fs.FileMode, _ int64, r io.Reader) error {
+	if err := s.clear(name, false); err != nil {
+		return err
+	}
+	f, err := s.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, r)
+	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+		return fmt.Errorf("copying %s: %w", engine.Quote(name), err)
+	}
+	return nil
+}
+
+func (s *hostSink) symlink(_ context.Context, name, target string) error {
+	if err := s.clear(name, true); err != nil {
+		return err
+	}
+	return s.root.Symlink(target, name)
+}
+
+// clear makes room for a file or symlink: what has its name must be one too. A symlink
+// is removed, a file only if that was asked for.
+func (s *hostSink) clear(name string, file bool) error {
+	info, err := s.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch kind := info.Mode().Type(); {
+	case kind == fs.ModeDir:
+		return fmt.Errorf("%s on the host is in the way: it is a directory", engine.Quote(name))
+	case kind != 0 && kind != fs.ModeSymlink:
+		return fmt.Errorf("%s on the host is in the way: it is a %s", engine.Quote(name), typeName(info.Mode()))
+	case kind == 0 && !file:
+		return nil
+	}
+	return s.root.Remove(name)
+}
+
+// sessionSink is a directory of the copier's session.
+type sessionSink struct {
+	j   *copier
+	top string
+}
+
+func (s sessionSink) dir(ctx context.Context, name string, mode fs.FileMode) error {
+	if name == "." {
+		return nil
+	}
+	if !utf8.ValidString(name) {
+		return fmt.Errorf("directory %s: its name is not UTF-8, so the session cannot have it: rename it, or pack it with tar", engine.Quote(name))
+	}
+	r := apitypes.MkdirRequest{Path: path.Join(s.top, name), Mode: fmt.Sprintf("%04o", mode), Parents: true}
+	if err := s.j.c.Mkdir(ctx, s.j.session, r); err != nil {
+		return s.j.failed(err)
+	}
+	return nil
+}
+
+func (s sessionSink) file(ctx context.Context, name string, mode fs.FileMode, _ int64, r io.Reader) error {
+	o := client.WriteOptions{Parents: true} // a tar stream need not have them
+	if mode != 0 {
+		o.Mode = fmt.Sprintf("%04o", mode)
+	}
+	if _, err := s.j.c.WriteFile(ctx, s.j.session, path.Join(s.top, name), r, o); err != nil {
+		return s.j.failed(err)
+	}
+	return nil
+}
+
+func (s sessionSink) symlink(ctx context.Context, name, target string) error {
+	if err := s.j.c.Symlink(ctx, s.j.session, path.Join(s.top, name), target); err != nil {
+		return s.j.failed(err)
+	}
+	return nil
+}
+
+// tarSink is a tar stream. What is in it is as old as the copy.
+type tarSink struct {
+	w    *tar.Writer
+	time time.Time
+}
+
+func (s tarSink) dir(_ context.Context, name string, mode fs.FileMode) error {
+	if name == "." {
+		return nil
+	}
+	return s.w.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name + "/", Mode: int64(mode), ModTime: s.time})
+}
+
+func (s tarSink) file(_ context.Context, name string, mode fs.FileMode, size int64, r io.Reader) error {
+	if err := s.w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(mode), Size: size, ModTime: s.time}); err != nil {
+		return err
+	}
+	n, err := io.Copy(s.w, r)
+	if errors.Is(err, tar.ErrWriteTooLong) || err == nil && n < size {
+		return fmt.Errorf("file %s: has changed while it was copied", engine.Quote(name))
+	}
+	return err
+}
+
+func (s tarSink) symlink(_ context.Context, name, target string) error {
+	return s.w.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: target, Mode: 0o777, ModTime: s.time})
+}

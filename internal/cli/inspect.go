@@ -1,0 +1,55 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/boxd/boxd/client"
+	"github.com/spf13/cobra"
+)
+
+func (a *App) newInspect() *cobra.Command {
+	var f remoteFlags
+	cmd := &cobra.Command{
+		Use:   "inspect SESSION [PROCESS] [flags]",
+		Short: "Print all there is to say about a session or a process, as JSON",
+		Long: `Print all there is to say about a session, or about one of its managed processes, as
+indented JSON: what the API answers. --json prints it in one line.`,
+		Example: `  boxd inspect lab
+  boxd inspect lab server --format '{{.state}} {{.exit_code}}'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			want := []string{"SESSION", "PROCESS"}
+			if len(args) == 1 {
+				want = want[:1]
+			}
+			return exactly(want...)(cmd, args)
+		},
+		RunE: func(_ *cobra.Command, args []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				if len(args) == 2 {
+					p, err := c.Process(ctx, args[0], args[1])
+					if err != nil {
+						return err
+					}
+					return printOne(a, &f.formatFlags, p, func(out screen) error { return indented(out, p) })
+				}
+				s, err := c.Session(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return printOne(a, &f.formatFlags, s, func(out screen) error { return indented(out, s) })
+			})
+		},
+		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
+	}
+	f.registerFormat(cmd)
+	f.register(cmd)
+	return cmd
+}
+
+func indented(out screen, v any) error {
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

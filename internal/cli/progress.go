@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// progressDelay is how long a task may take without a word.
+	progressDelay = time.Second
+	// progressPause is between two looks of the bar.
+	progressPause = 100 * time.Millisecond
+	progressCells = 24
+)
+
+// progress is a bar on stderr, if that is a terminal, for a task that takes longer than
+// progressDelay. The caller ends it.
+type progress struct {
+	out    screen
+	what   string
+	format func(int64) string
+
+	mu          sync.Mutex
+	done, total int64
+	drawn       bool
+
+	quit   chan struct{}
+	closed chan struct{}
+}
+
+// newProgress begins a task of total units, such as files or bytes; 0: nobody knows how
+// many. format writes a number of units.
+func (a *App) newProgress(what string, total int64, format func(int64) string) *progress {
+	p := &progress{out: a.screen(a.Stderr), what: what, total: total, format: format, quit: make(chan struct{}), closed: make(chan struct{})}
+	if !p.out.terminal {
+		close(p.closed)
+		return p
+	}
+	go p.run(time.After(progressDelay))
+	return p
+}
+
+func (p *progress) run(next <-chan time.Time) {
+	defer close(p.closed)
+	for {
+		select {
+		case <-next:
+			p.draw()
+			next = time.After(progressPause)
+		case <-p.quit:
+			p.pause(func() {})
+			return
+		}
+	}
+}
+
+// add counts n units as done.
+func (p *progress) add(n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.done += n
+}
+
+// end takes the bar away. Nothing of it is on the screen afterwards.
+func (p *progress) end() {
+	close(p.quit)
+	<-p.closed
+}
+
+// pause takes the bar away for as long as say writes a line.
+func (p *progress) pause(say func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.eraseLocked()
+	say()
+}
+
+func (p *progress) draw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.drawn = true
+	fmt.Fprint(p.out, "\r"+p.lineLocked()+"\x1b[K") // erase the rest of the line: ECMA-48
+}
+
+func (p *progress) eraseLocked() {
+	if p.drawn {
+		fmt.Fprint(p.out, "\r\x1b[K")
+	}
+	p.drawn = false
+}
+
+func (p *progress) lineLocked() string {
+	if p.total <= 0 {
+		return fmt.Sprintf("%s: %s", p.what, p.format(p.done))
+	}
+	done := min(p.done, p.total)
+	full := int(done * progressCells / p.total)
+	return fmt.Sprintf("%s [%s%s] %s of %s", p.what, p.out.paint(strings.Repeat("#", full), green), strings.Repeat("-", progressCells-full), p.format(done), p.format(p.total))
+}
+
+// plainCount formats units that are counted one by one.
+func plainCount(n int64) string { return fmt.Sprint(n) }

@@ -1,0 +1,161 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+	"github.com/spf13/cobra"
+)
+
+func (a *App) newPrune() *cobra.Command {
+	var f remoteFlags
+	var dryRun bool
+	var idle time.Duration
+	cmd := &cobra.Command{
+		Use:   "prune [flags]",
+		Short: "Remove processes that have ended, and sessions that nobody uses",
+		Long: `Remove the managed processes that have ended, with the output that is kept of them.
+
+With --idle, sessions that nothing runs in and that were not used for that long are
+removed as well, persistent ones too. A workspace that boxd keeps goes with its session.
+
+--dry-run only says what would be removed. Exit status: 125 if something could not be
+removed; the rest is removed all the same.`,
+		Example: `  boxd prune --dry-run
+  boxd prune --idle 24h`,
+		Args: exactly(),
+		RunE: func(*cobra.Command, []string) error {
+			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				garbage, err := findGarbage(ctx, c, idle)
+				if err != nil {
+					return err
+				}
+				return a.prune(ctx, c, garbage, dryRun, f.json)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
+	cmd.Flags().Var(durationValue(&idle, ""), "idle", "also remove sessions that were not used for `DURATION`")
+	f.register(cmd)
+	must(cmd.RegisterFlagCompletionFunc("idle", cobra.FixedCompletions([]string{"1h", "24h"}, cobra.ShellCompDirectiveNoFileComp)))
+	return cmd
+}
+
+// garbage is something to remove: a session, or a process of one.
+type garbage struct {
+	Session string `json:"session"`
+	Process string `json:"process,omitempty"`
+	idle    time.Duration
+}
+
+func (g garbage) String() string {
+	if g.Process == "" {
+		return "session " + printable(g.Session)
+	}
+	return "process " + printable(g.Session) + " " + printable(g.Process)
+}
+
+// findGarbage lists sessions that were idle for that long, if idle is not 0, and the ended
+// processes of the others.
+func findGarbage(ctx context.Context, c *client.Client, idle time.Duration) (list []garbage, err error) {
+	sessions, err := c.Sessions(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sessions {
+		if isIdle(s, idle) {
+			list = append(list, garbage{Session: s.ID, idle: idle})
+			continue
+		}
+		processes, err := processes(ctx, c, []string{s.ID})
+		if client.IsCode(err, apitypes.CodeSessionNotFound) {
+			continue // it ended meanwhile
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range processes {
+			if hasEnded(p) {
+				list = append(list, garbage{Session: s.ID, Process: p.ID})
+			}
+		}
+	}
+	return list, nil
+}
+
+func isIdle(s apitypes.Session, idle time.Duration) bool {
+	return idle > 0 && s.Processes == 0 && s.Execs == 0 && time.Since(s.LastUsedAt) >= idle
+}
+
+// prune removes what was found. One that cannot be removed does not keep the others.
+func (a *App) prune(ctx context.Context, c *client.Client, list []garbage, dryRun, asJSON bool) error {
+	bar := a.newProgress("removing", int64(len(list)), plainCount)
+	defer bar.end()
+	failed := 0
+	removed := []garbage{}
+	for _, g := range list {
+		still := true
+		if !dryRun {
+			var err error
+			if still, err = g.remove(ctx, c); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				failed++
+				bar.pause(func() { a.say("boxd: %s: %s", g, oneLine(err)) })
+				continue
+			}
+		}
+		bar.add(1)
+		if still {
+			removed = append(removed, g)
+		}
+		if still && !asJSON {
+			verb := map[bool]string{true: "would remove ", false: "removed "}[dryRun]
+			bar.pause(func() { fmt.Fprintln(a.Stdout, verb+g.String()) })
+		}
+	}
+	if asJSON {
+		if err := writeJSON(a.Stdout, map[string]any{"dry_run": dryRun, "removed": removed, "failed": failed}); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return &statusError{status: statusFailed}
+	}
+	return nil
+}
+
+// remove looks again first: what is used meanwhile, or was started again under the same
+// id, stays. It reports whether it removed something.
+func (g garbage) remove(ctx context.Context, c *client.Client) (bool, error) {
+	if g.Process == "" {
+		s, err := c.Session(ctx, g.Session)
+		if err == nil && !isIdle(s, g.idle) {
+			return false, nil
+		}
+		if err == nil {
+			err = c.Remove(ctx, g.Session)
+		}
+		return err == nil, ignoreGone(err)
+	}
+	p, err := c.Process(ctx, g.Session, g.Process)
+	if err == nil && !hasEnded(p) {
+		return false, nil
+	}
+	if err == nil {
+		err = c.RemoveProcess(ctx, g.Session, g.Process)
+	}
+	return err == nil, ignoreGone(err)
+}
+
+// ignoreGone is err, unless that says that there is nothing to remove.
+func ignoreGone(err error) error {
+	if client.IsCode(err, apitypes.CodeSessionNotFound) || client.IsCode(err, apitypes.CodeProcessNotFound) {
+		return nil
+	}
+	return err
+}

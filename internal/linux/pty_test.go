@@ -1,0 +1,127 @@
+package linux
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// newTerminal returns a terminal in canonical mode without echo. The master does not
+// block.
+func newTerminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	pts, err := os.Open("/dev/pts")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pts.Close()
+	blocking, slave, err := OpenPTY(pts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(blocking.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	blocking.Close()
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	master = os.NewFile(uintptr(fd), "master")
+	t.Cleanup(func() { master.Close(); slave.Close() })
+	setMode(t, slave, true)
+	return master, slave
+}
+
+func setMode(t *testing.T, tty *os.File, canonical bool) {
+	t.Helper()
+	mode, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mode.Lflag &^= unix.ECHO | unix.ICANON
+	if canonical {
+		mode.Lflag |= unix.ICANON
+	}
+	if err := unix.IoctlSetTermios(int(tty.Fd()), unix.TCSETS, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// endTerminal begins to end the input of a terminal and returns after the first attempt.
+// The returned function has it stop.
+func endTerminal(t *testing.T, master *os.File) (stop func()) {
+	t.Helper()
+	raw, err := master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, begun, done := make(chan struct{}), make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		EndTerminalInput(raw, gone, func(err error) { begun <- err })
+	}()
+	if err := <-begun; err != nil {
+		t.Fatal(err)
+	}
+	return func() { close(gone); <-done }
+}
+
+// readOnce is one read(2), which waits 20 s at most.
+func readOnce(t *testing.T, tty *os.File) string {
+	t.Helper()
+	poll := []unix.PollFd{{Fd: int32(tty.Fd()), Events: unix.POLLIN}}
+	if n, err := unix.Poll(poll, int((20 * time.Second).Milliseconds())); n != 1 || err != nil {
+		t.Fatalf("nothing to read: %d, %v", n, err)
+	}
+	buf := make([]byte, 100)
+	n, err := unix.Read(int(tty.Fd()), buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(buf[:n])
+}
+
+// Each read at the end of a pipe says so; at a terminal one VEOF is good for one read.
+func TestEndOfTerminalIsSeenByEachRead(t *testing.T) {
+	master, slave := newTerminal(t)
+	if _, err := master.WriteString("a line\npart"); err != nil {
+		t.Fatal(err)
+	}
+	defer endTerminal(t, master)()
+	for i, want := range []string{"a line\n", "part", "", "", ""} {
+		if got := readOnce(t, slave); got != want {
+			t.Fatalf("read %d: %q, want %q", i, got, want)
+		}
+	}
+}
+
+// A program that leaves canonical mode before it reads, as a shell with line editing
+// does, still gets the key.
+func TestEndOfTerminalAcrossModes(t *testing.T) {
+	master, slave := newTerminal(t)
+	defer endTerminal(t, master)()
+	setMode(t, slave, false)
+	for got := ""; got != "\x04"; {
+		if got = readOnce(t, slave); got != "\x00" && got != "\x04" && got != "\x00\x04" {
+			t.Fatalf("got %q", got)
+		}
+		got = got[len(got)-1:]
+	}
+	setMode(t, slave, true)
+	if got := readOnce(t, slave); got != "" {
+		t.Errorf("in canonical mode again: %q", got)
+	}
+}
+
+func TestEndOfTerminalEndsWithIt(t *testing.T) {
+	master, _ := newTerminal(t)
+	raw, err := master.SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	master.Close()
+	EndTerminalInput(raw, nil, nil) // returns
+}

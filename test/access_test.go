@@ -1,0 +1,113 @@
+package test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// accessSentences are what the documents say about who gets in and what they may do then:
+// a part of each sentence as it is written, and the tests that prove it.
+var accessSentences = []struct{ doc, says, tests string }{
+	{"docs/api.md", "root, the daemon's own user and members of the socket's group are administrators", "api/auth_test.go TestPeers"},
+	{"docs/api.md", "an operator of the tenant `default`, if the kernel says that the client's user is root, started the daemon", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/api.md", "A request that a browser sends for a web page", "api/auth_test.go TestBrowsers"},
+	{"docs/api.md", "the tenant and role of the token", "api/auth_test.go TestTokens"},
+	{"docs/api.md", "organizational unit, exactly one", "api/auth_test.go TestClientCertificates"},
+	{"docs/api.md", "the file must not be accessible to others, and SIGHUP", "api/auth_test.go TestLoadTokens, test/e2e/daemon_start_test.go TestDaemonReloadsTokens"},
+	{"docs/api.md", "read what is its tenant's", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "Administrators, and tokens of the tenant `*`, choose a tenant", "api/roles_test.go TestTenantsDoNotMeet"},
+	{"docs/api.md", "What belongs to another tenant answers exactly as if it did not exist", "api/roles_test.go TestTenantsDoNotMeet"},
+	{"docs/api.md", "Viewers are let in to what says viewer", "api/roles_test.go TestRoles, api/openapi_test.go TestRoutesAreDocumented"},
+	{"docs/api.md", "`/healthz` answers 200 to anybody", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
+
+	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
+	{"docs/config.md", "who may write may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},
+	{"docs/config.md", "An address that other hosts reach needs `tokens_file`", "config/validate_test.go TestListen"},
+	{"docs/config.md", "Without either, [some users of this host]", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "names or numbers of users of this host who may connect", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "who then must show one", "internal/daemon/doors_test.go TestClientCAIsRequired"},
+	{"docs/config.md", "A TCP listener on loopback that asks for no credentials", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "without a shared secret) admits these users of the host", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "Everyone else gets HTTP 403 with one line that names the setting", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "the owners of the `allowed_mount_roots` of its tenant", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/localusers_test.go TestLocalUsers"},
+	{"docs/config.md", "A client in another network namespace", "test/e2e/local_users_test.go TestClientOfAnotherNetwork"},
+	{"docs/config.md", "User 65534 (`nobody`) is never admitted", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/localusers_test.go TestLocalUsers"},
+	{"docs/config.md", "Without a secret [some users of this host]", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/config.md", "the one instance of LangBot that is let in", "langbot/door/http_test.go TestConfiguredInstance"},
+
+	{"docs/langbot.md", "the port is for [some users of the host]", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/langbot.md", "`/healthz` and `/readyz` answer everyone", "langbot/door/local_test.go TestLocalUsers"},
+	{"docs/langbot.md", "An address that others can reach needs a secret of at least 32 characters", "config/langbot_test.go TestLangbotListen"},
+	{"docs/langbot.md", "relays there are for root and the user who runs the command", "test/langbot/users_test.go TestBridgeUsers"},
+	{"docs/langbot.md", "who may connect", "config/langbot_test.go TestLangbotListen, test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/langbot.md", "What a grant has let in ends within ten seconds", "test/langbot/admission_test.go TestAdmission"},
+
+	{"docs/operations.md", "the daemon's user and members of the socket's group are administrators through the Unix socket", "api/auth_test.go TestPeers"},
+	{"docs/operations.md", "A TCP listener without tokens is for [some users of the host]", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"docs/operations.md", "usermod -aG boxd alice # may use the socket", "api/auth_test.go TestPeers"},
+	{"docs/operations.md", "`is open to other hosts, which needs authentication`", "config/validate_test.go TestListen"},
+
+	{"SECURITY.md", "by the credentials of a Unix socket, by a token, or by a client certificate", "api/auth_test.go TestPeers, api/auth_test.go TestTokens, api/auth_test.go TestClientCertificates"},
+	{"SECURITY.md", "A TCP listener beyond loopback does not start without authentication", "config/validate_test.go TestListen"},
+	{"SECURITY.md", "On loopback without authentication, the kernel's socket table names the user", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"SECURITY.md", "as operators of tenant `default`", "test/e2e/local_users_test.go TestLocalUsers"},
+	{"SECURITY.md", "LangBot's door also admits the owners of its mount roots", "test/e2e/local_users_test.go TestLocalUsers"},
+}
+
+// aboutAccess finds sentences that say who may do what; notAccess, words in them that mean
+// something else: the operator as a person, and the ACL of a directory.
+var (
+	aboutAccess = regexp.MustCompile(`(?i)\b(administrators?|an operator|operators of|viewers|may (connect|use the (socket|port))|let in|admit(s|ted)?|credentials?|authentication|answers? (200 to )?(anybody|everyone|everybody))\b`)
+	notAccess   = regexp.MustCompile(`the operator sets|operator's (settings|list)|the daemon's group is let in|as an administrator would|hand it over|asks the administrator`)
+	routeTable  = regexp.MustCompile(`(?s)<!-- routes -->.*<!-- end of routes -->`) // api.TestRoutesAreDocumented
+)
+
+// Each sentence of the documents on access is in the table, as it is written, and the tests
+// that prove it exist.
+func TestAccessSentences(t *testing.T) {
+	docs, err := filepath.Glob("../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := map[string]bool{}
+	for _, path := range append(docs, "../README.md", "../SECURITY.md") {
+		doc := strings.TrimPrefix(path, "../")
+		text := routeTable.ReplaceAllString(read(t, path), "")
+		text = strings.Join(strings.Fields(text), " ")
+		for _, sentence := range regexp.MustCompile(`[.:;] | \| | - `).Split(text, -1) {
+			known := false
+			for _, r := range accessSentences {
+				if r.doc == doc && strings.Contains(sentence, r.says) {
+					known, said[r.doc+r.says] = true, true
+				}
+			}
+			if aboutAccess.MatchString(sentence) && !notAccess.MatchString(sentence) && !known {
+				t.Errorf("%s: say which test proves %q", doc, sentence)
+			}
+		}
+	}
+	for _, r := range accessSentences {
+		if !said[r.doc+r.says] {
+			t.Errorf("%s: does not say %q", r.doc, r.says)
+		}
+		for test := range strings.SplitSeq(r.tests, ", ") {
+			file, name, _ := strings.Cut(test, " ")
+			if !strings.Contains(read(t, "../"+file), "\nfunc "+name+"(t *testing.T) {") {
+				t.Errorf("%q: there is no %s in %s", r.says, name, file)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(raw)
+}

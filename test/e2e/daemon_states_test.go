@@ -1,0 +1,335 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/internal/testutil"
+)
+
+// apiClient asks the daemon's socket.
+func (d *daemon) apiClient() *http.Client {
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", d.socket())
+	}}
+	d.t.Cleanup(transport.CloseIdleConnections)
+	return &http.Client{Transport: transport}
+}
+
+// ask sends a request and returns the answer with its body, unless that has no end.
+func (d *daemon) ask(c *http.Client, method, path, body string) (status int, answer []byte) {
+	d.t.Helper()
+	ctx, cancel := context.WithTimeout(d.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://boxd"+path, strings.NewReader(body))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if body != "" {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.Do(req)
+	if err != nil {
+		d.t.Fatalf("%s %s: %v", method, path, err)
+	}
+	defer resp.Body.Close()
+	if resp.Header.Get("Content-Type") == "text/event-stream" {
+		return resp.StatusCode, nil
+	}
+	if answer, err = io.ReadAll(resp.Body); err != nil {
+		d.t.Errorf("%s %s: the answer of status %d ends early: %v", method, path, resp.StatusCode, err)
+	}
+	return resp.StatusCode, answer
+}
+
+// oddState is what a session is in when every operation is tried on it.
+type oddState struct {
+	name    string
+	session string // fields of the request that makes it; "-": there is none
+	shell   string // brings it there: a managed process p, which is ready when it has written a byte
+	user    string // of commands, as a field of a request
+	path    string // of files
+	wrong   bool   // wrong values are tried as well
+	// want is the code of some requests, "" that of one that succeeds.
+	want map[string]string
+}
+
+// The requests that a table of codes names.
+const (
+	plainExec  = "exec: plain"
+	plainStart = "start-process: plain"
+	plainWrite = "write-file: plain"
+	plainList  = "list-files: workspace"
+	plainStat  = "stat-file: workspace"
+	plainMkdir = "mkdir: plain"
+)
+
+func oddStates(root string) []oddState {
+	const hold = "; echo; exec sleep 3600"
+	at := apitypes.CodeBoxAtLimit
+	return []oddState{
+		{name: "plain", path: "f", wrong: true, want: map[string]string{plainExec: "", plainStart: "", plainWrite: "", plainList: "", plainMkdir: apitypes.CodeFileExists}},
+		{name: "missing directory", path: "no/such/f", want: map[string]string{plainWrite: apitypes.CodeNoFile}},
+		{name: "file for a directory", shell: "touch f" + hold, path: "f/x", want: map[string]string{plainWrite: apitypes.CodeFileType}},
+		{name: "at the pids limit", session: `"pids":6`, shell: "for i in 1 2 3 4 5; do sleep 3600 & done" + hold, path: "f",
+			want: map[string]string{plainExec: at, plainStart: at, plainWrite: at, plainList: at, plainStat: at, plainMkdir: at}},
+		{name: "full workspace", session: `"workspace_size":"1M"`, shell: "dd if=/dev/zero of=full bs=512 2>&1; dd if=/dev/zero of=more bs=512 2>&1" + hold, path: "f", want: map[string]string{plainWrite: apitypes.CodeNoSpace, plainExec: ""}},
+		{name: "read-only workspace", session: `"workspace_mode":"ro"`, path: "f", want: map[string]string{plainWrite: apitypes.CodeFilePermission, plainExec: ""}},
+		{name: "no workspace", session: `"workspace_mode":"none"`, path: "f", want: map[string]string{plainExec: ""}},
+		{name: "another user", shell: "mkdir -m 700 closed; touch closed/f" + hold, user: `"user":{"uid":1000,"gid":1000}`, path: "closed/f", want: map[string]string{plainExec: "", plainStart: ""}},
+		{name: "closed directory of the host", session: `"workspace":"` + root + `"`, user: `"user":{"uid":1000,"gid":1000}`, path: "f",
+			want: map[string]string{plainExec: apitypes.CodeInvalid, plainStart: apitypes.CodeInvalid}},
+		{name: "lost box", shell: "echo; exec sleep 3600", path: "f", want: map[string]string{plainExec: "", plainWrite: ""}},
+		{name: "no session", session: "-", path: "f", want: map[string]string{plainExec: apitypes.CodeSessionNotFound, plainStart: apitypes.CodeSessionNotFound,
+			plainWrite: apitypes.CodeSessionNotFound, plainList: apitypes.CodeSessionNotFound, plainMkdir: apitypes.CodeSessionNotFound}},
+	}
+}
+
+// Whatever a client asks of a session in whatever state, the answer never is that
+// something unexpected went wrong, and a value that does not do is named.
+func TestNoAnswerIsInternal(t *testing.T) {
+	testutil.RequireRoot(t)
+	testutil.Long(t)
+	root, err := os.MkdirTemp("", "boxd-e2e-root-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(root) })
+	d := startDaemon(t, "--allow-mount-root", root)
+	c := d.apiClient()
+	status, raw := d.ask(c, "GET", "/v1/openapi.json", "")
+	var doc struct {
+		Paths map[string]map[string]struct{ OperationID string }
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil || status != 200 {
+		t.Fatalf("%d, %v", status, err)
+	}
+	for n, s := range oddStates(root) {
+		id := fmt.Sprint("s", n)
+		d.bring(c, id, s)
+		tried := map[string]bool{}
+		for _, r := range requestsIn(s, id) {
+			tried[r.op] = true
+			d.try(c, s, r)
+		}
+		for path, methods := range doc.Paths {
+			for method, op := range methods {
+				if !tried[op.OperationID] {
+					t.Errorf("%s %s: %s is not tried", method, path, op.OperationID)
+				}
+			}
+		}
+	}
+}
+
+// bring makes session id and brings it to state s.
+func (d *daemon) bring(c *http.Client, id string, s oddState) {
+	d.t.Helper()
+	if s.session == "-" {
+		return
+	}
+	status, answer := d.ask(c, "POST", "/v1/sessions", object(`"id":"`+id+`"`, s.session))
+	var made apitypes.Session
+	if err := json.Unmarshal(answer, &made); err != nil || status != 200 {
+		d.t.Fatalf("%s: %d %s", s.name, status, answer)
+	}
+	if s.shell != "" {
+		line, _ := json.Marshal(s.shell)
+		if status, answer := d.ask(c, "POST", "/v1/sessions/"+id+"/processes", object(`"id":"p"`, `"shell":`+string(line))); status != 201 {
+			d.t.Fatalf("%s: %d %s", s.name, status, answer)
+		}
+		d.ask(c, "GET", "/v1/sessions/"+id+"/processes/p/logs?follow=1&limit=1", "")
+	}
+	if s.name == "lost box" {
+		d.killInit(made.Box)
+		d.ask(c, "GET", "/v1/sessions/"+id+"/processes/p/logs?follow=1", "") // ends when the daemon knows
+	}
+}
+
+// killInit kills PID 1 of a box.
+func (d *daemon) killInit(box string) {
+	d.t.Helper()
+	all, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	for _, file := range all {
+		groups, _ := os.ReadFile(file) // it may have ended
+		args, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "cmdline"))
+		if !strings.Contains(string(groups), box) || !strings.Contains(string(args), "\x00agent\x00") {
+			continue
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			d.t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			d.t.Fatal(err)
+		}
+		return
+	}
+	d.t.Fatalf("box %s has no PID 1", box)
+}
+
+// apiRequest is one that is tried; name is the operation and what is special about it.
+type apiRequest struct{ op, name, method, path, body string }
+
+// object is a JSON object of the fields that are not empty.
+func object(fields ...string) string {
+	var have []string
+	for _, f := range fields {
+		if f != "" {
+			have = append(have, f)
+		}
+	}
+	return "{" + strings.Join(have, ",") + "}"
+}
+
+// requestsIn are requests to all operations, those last that change the session for good.
+func requestsIn(s oddState, id string) (list []apiRequest) {
+	session := "/v1/sessions/" + id
+	process := session + "/processes/p"
+	long := strings.Repeat("x", 300)
+	add := func(op, name, method, path, body string) {
+		list = append(list, apiRequest{op, op + ": " + name, method, path, body})
+	}
+	for _, name := range []string{"healthz", "readyz", "metrics"} {
+		add(name, "", "GET", "/"+name, "")
+	}
+	for _, name := range []string{"openapi", "status", "errors", "events", "profiles"} {
+		path := "/v1/" + name
+		if name == "openapi" {
+			path += ".json"
+		}
+		add(name, "", "GET", path, "")
+	}
+	add("list-sessions", "", "GET", "/v1/sessions", "")
+	add("get-session", "", "GET", session, "")
+	add("usage", "", "GET", session+"/usage", "")
+	add("ports", "", "GET", session+"/ports", "")
+	add("list-processes", "", "GET", session+"/processes", "")
+	add("get-process", "", "GET", process, "")
+	add("logs", "", "GET", process+"/logs?offset=99999999", "")
+	add("relay", "", "GET", process+"/relay", "")
+	for _, fields := range []string{`"workspace":"/no/such"`, `"hostname":"-"`, `"image":"no"`, `"mounts":[{"source":"relative","target":"/x"}]`, `"workspace_target":"/"`,
+		`"memory":"9E"`, `"profile":"no"`, `"workspace_mode":"x"`, `"env":{"a\u0000":"b"}`, `"user":{"uid":-1,"gid":0}`} {
+		if !s.wrong {
+			break
+		}
+		add("ensure-session", fields, "POST", "/v1/sessions", object(`"id":"bad"`, fields))
+	}
+	add("ensure-session", "", "POST", "/v1/sessions", `{}`)
+
+	content := strings.Repeat("content", 10_000)
+	program, shell := `"argv":["true"]`, `"shell":"true"`
+	add("exec", "plain", "POST", session+"/exec", object(program, s.user))
+	for _, fields := range []string{`"cwd":"/no/such"`, `"cwd":"/etc/passwd"`, `"cwd":"/root"`, `"cwd":"/usr/x","mkdir":true`, `"cwd":"/etc/passwd/x","mkdir":true`, `"cwd":"/proc/self/cwd"`,
+		`"cwd":"relative"`, `"cwd":"/workspace/` + long + `"`, `"cwd":"/workspace/` + long + `","mkdir":true`, `"cwd":"/workspace/new","mkdir":true`, `"cwd":"/` + strings.Repeat("x/", 3000) + `"`,
+		`"env":{"A":"\u0000"}`, `"user":{"uid":65535,"gid":0}`, `"user":{"uid":7,"gid":70000}`} {
+		if !s.wrong {
+			break
+		}
+		add("exec", fields, "POST", session+"/exec", object(program, fields))
+		add("exec", "shell, "+fields, "POST", session+"/exec", object(shell, fields))
+		add("start-process", fields, "POST", session+"/processes", object(`"id":"new"`, program, fields))
+	}
+	for _, argv := range []string{`["/etc"]`, `["/etc/passwd"]`, `["no-such"]`, `["/workspace/` + long + `"]`, `["/` + strings.Repeat("x/", 3000) + `"]`, `[""]`, `["true","\u0000"]`} {
+		if !s.wrong {
+			break
+		}
+		add("exec", argv, "POST", session+"/exec", object(`"argv":`+argv, s.user))
+		add("start-process", argv, "POST", session+"/processes", object(`"id":"new"`, `"argv":`+argv, s.user))
+	}
+	add("start-process", "terminal", "POST", session+"/processes", object(`"id":"tty"`, program, `"tty":{"rows":1,"cols":1}`))
+	add("start-process", "plain", "POST", session+"/processes", object(`"id":"q"`, program, s.user))
+	add("start-process", "id", "POST", session+"/processes", object(`"id":"../x"`, program))
+
+	for _, f := range []struct{ op, method, path, more, body string }{
+		{"list-files", "GET", "", "", ""}, {"stat-file", "GET", "/stat", "", ""}, {"read-file", "GET", "/content", "&limit=10", ""},
+		{"write-file", "PUT", "/content", "", content}, {"write-file", "PUT", "/content", "&append=1", content}, {"remove-file", "DELETE", "/content", "", ""},
+	} {
+		for _, path := range []string{"/etc/passwd", "/proc/self/mem", "/proc/1/root", "/dev/null", "/dev/full", "/dev/ptmx", "/usr/x", "%00", "/proc/self/fd/0", long, strings.Repeat("x/", 3000), "/"} {
+			if s.wrong {
+				add(f.op, path+f.more, f.method, session+"/files"+f.path+"?path="+path+f.more, f.body)
+			}
+		}
+		add(f.op, "workspace"+f.more, f.method, session+"/files"+f.path+"?path=."+f.more, f.body)
+		add(f.op, "plain"+f.more, f.method, session+"/files"+f.path+"?path="+s.path+f.more, f.body)
+		if f.op == "write-file" {
+			add("mkdir", "after", "POST", session+"/files/mkdir", object(`"path":"`+s.path+`"`, `"parents":true`))
+		}
+	}
+	add("write-file", "again", "PUT", session+"/files/content?path="+s.path, content)
+	add("make-symlink", "plain", "PUT", session+"/files/symlink?target=f&path="+s.path, "")
+	for _, query := range []string{"target=&path=link", "target=%00&path=link", "target=" + strings.Repeat("x/", 3000) + "&path=link", "target=f&path=/usr/x", "target=f&path=.", "target=f&path=no/link"} {
+		if s.wrong {
+			add("make-symlink", query, "PUT", session+"/files/symlink?"+query, "")
+		}
+	}
+	for _, path := range []string{"/usr/x", "/proc/x", "/", ".", long, "a/b/c"} {
+		if !s.wrong {
+			break
+		}
+		add("mkdir", path, "POST", session+"/files/mkdir", object(`"path":"`+path+`"`))
+	}
+	add("mkdir", "plain", "POST", session+"/files/mkdir", object(`"path":"`+s.path+`"`))
+
+	for _, fields := range []string{"", `"detach":["/none"]`, `"attach":[{"source":"/etc","target":"/workspace/x"}]`, `"cpus":0.001`, `"network":true`, `"memory":"1"`, `"pids":0`, `"idle_ttl":-5`} {
+		add("update-session", fields, "PATCH", session, object(fields))
+		if !s.wrong {
+			break
+		}
+	}
+	for _, signal := range []string{"SIGCONT", "SIGSTOP", "0", "SIGNO", "65"} {
+		if !s.wrong && signal != "SIGCONT" {
+			break
+		}
+		add("signal-process", signal, "POST", process+"/signal", `{"signal":"`+signal+`"}`)
+	}
+	add("stop-process", "", "POST", process+"/stop", "")
+	add("stop-process", "again", "POST", process+"/stop", "{}")
+	add("signal-process", "stopped", "POST", process+"/signal", `{"signal":"TERM"}`)
+	add("remove-process", "", "DELETE", process, "")
+	add("remove-process", "again", "DELETE", process, "")
+	add("update-session", "less", "PATCH", session, `{"memory":"4M","pids":1}`)
+	add("exec", "after less", "POST", session+"/exec", object(program))
+	add("remove-session", "", "DELETE", session, "")
+	add("remove-session", "again", "DELETE", session, "")
+	return list
+}
+
+// fieldOf is the field that a refusal must name.
+var fieldOf = map[string]bool{apitypes.CodeInvalid: true, apitypes.CodeDenied: true, apitypes.CodeNoDirectory: true,
+	apitypes.CodeProgramNotFound: true, apitypes.CodeProgramNotExecutable: true}
+
+func (d *daemon) try(c *http.Client, s oddState, r apiRequest) {
+	d.t.Helper()
+	status, answer := d.ask(c, r.method, r.path, r.body)
+	var p apitypes.Problem
+	if status >= 400 {
+		if err := json.Unmarshal(answer, &p); err != nil {
+			d.t.Errorf("%s, %s: %d %s", s.name, r.name, status, answer)
+		}
+	}
+	if status >= 500 && p.Code != apitypes.CodeNoSpace {
+		d.t.Errorf("%s, %.80s: %d %s: %s", s.name, r.name, status, p.Code, p.Detail)
+	}
+	// Identifiers in the path have no field.
+	if fieldOf[p.Code] && p.Field == "" {
+		d.t.Errorf("%s, %.80s: %s names no field: %s", s.name, r.name, p.Code, p.Detail)
+	}
+	if want, ok := s.want[r.name]; ok && p.Code != want {
+		d.t.Errorf("%s, %s: %d %q, want %q: %s", s.name, r.name, status, p.Code, want, p.Detail)
+	}
+}
