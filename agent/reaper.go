@@ -44,11 +44,16 @@ func (r *reaper) run() error {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
-		switch err {
-		case nil:
+		switch {
+		case err == nil && status.Stopped():
+			// It has asked to be traced by its parent (PTRACE_TRACEME), which this process is
+			// by birth or adoption, and has met a signal. Only the thread that gave birth to it
+			// could let it go on; and a stop is no end, as its client would hear.
+			_ = unix.Kill(pid, unix.SIGKILL)
+		case err == nil:
 			r.ended(pid, status)
-		case unix.EINTR:
-		case unix.ECHILD:
+		case err == unix.EINTR:
+		case err == unix.ECHILD:
 			<-r.born
 		default:
 			return fmt.Errorf("waiting for children: %w", err)

@@ -75,6 +75,7 @@ func (c *call) status() error {
 	s.Quota = quotaOf(use, limits, c.listTenant())
 	if c.who.all() {
 		s.Audit = c.s.auditHead()
+		s.Warnings = c.s.opt.Warnings
 	}
 	return c.reply(http.StatusOK, s)
 }

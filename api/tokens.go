@@ -48,25 +48,25 @@ func (t *Tokens) Reload(path string) error {
 	// Opening a FIFO would wait for somebody to write to it.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		return fmt.Errorf("tokens: %w", err)
+		return fmt.Errorf("tokens_file: %w", err)
 	}
 	defer f.Close()
 	st, err := f.Stat()
 	if err != nil {
-		return fmt.Errorf("tokens: %w", err)
+		return fmt.Errorf("tokens_file: %w", err)
 	}
 	if !st.Mode().IsRegular() {
-		return &engine.FieldError{Field: "tokens file", Value: engine.Quote(path), Rule: "must be a regular file"}
+		return &engine.FieldError{Field: "tokens_file", Value: engine.Quote(path), Rule: "must be a regular file"}
 	}
 	if st.Mode().Perm()&0o007 != 0 {
-		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
+		return &engine.FieldError{Field: "tokens_file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
 	}
 	if st.Size() > maxTokenFile {
-		return &engine.FieldError{Field: "tokens file", Value: fmt.Sprintf("%q of %s", path, engine.FormatSize(st.Size())), Rule: "must have at most " + engine.FormatSize(maxTokenFile)}
+		return &engine.FieldError{Field: "tokens_file", Value: fmt.Sprintf("%q of %s", path, engine.FormatSize(st.Size())), Rule: "must have at most " + engine.FormatSize(maxTokenFile)}
 	}
 	entries, err := parseTokens(io.LimitReader(f, maxTokenFile))
 	if err != nil {
-		return fmt.Errorf("tokens file %q: %w", path, err)
+		return fmt.Errorf("tokens_file %q: %w", path, err)
 	}
 	t.entries.Store(&entries)
 	return nil

@@ -67,6 +67,7 @@ type Sessions struct {
 	IdleTTL   policy.Duration `yaml:"idle_ttl"`   // of profiles that set none
 	KeepEnded int             `yaml:"keep_ended"` // managed processes that have ended, per session
 	StopGrace policy.Duration `yaml:"stop_grace"` // between SIGTERM and SIGKILL
+	MinFree   int             `yaml:"min_free"`   // percent of the disk that workspaces without a hard limit leave; 0: none
 }
 
 // Exec bounds the output of one command.
@@ -106,7 +107,7 @@ func Default() Config {
 		Socket:   Socket{Mode: "0660"},
 		Log:      Log{Format: "text", Level: "info"},
 		Audit:    Audit{MaxSize: 64 << 20, Keep: 10},
-		Sessions: Sessions{IdleTTL: seconds(300), KeepEnded: 16, StopGrace: seconds(5)},
+		Sessions: Sessions{IdleTTL: seconds(300), KeepEnded: 16, StopGrace: seconds(5), MinFree: 5},
 		Exec:     Exec{OutputLimit: 16 << 20, CaptureLimit: 1 << 20},
 		Relay:    Relay{History: engine.DefaultHistory, MaxClients: 4096},
 		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxConnections: 4096,

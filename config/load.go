@@ -69,6 +69,16 @@ func readFile(path string) (b []byte, isRoots bool, err error) {
 // EnvPrefix starts the names of all variables.
 const EnvPrefix = "BOXD_"
 
+// Variable is the name of the variable of a key, "" if it has none.
+func Variable(path string) string {
+	for _, k := range keys() {
+		if k.path == path {
+			return k.env
+		}
+	}
+	return ""
+}
+
 // fromEnv sets each key whose variable is set and not empty.
 func fromEnv(env func(string) (string, bool), c *Config) error {
 	v := reflect.ValueOf(c).Elem()

@@ -41,6 +41,7 @@ func (c *Config) validateNumbers() error {
 		length("sessions.idle_ttl", c.Sessions.IdleTTL, policy.MinIdleTTL, 366*day),
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
+		count("sessions.min_free", c.Sessions.MinFree, 0, 50),
 		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
 		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
 		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),

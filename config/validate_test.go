@@ -73,6 +73,8 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Sessions.IdleTTL = 0 }, "sessions.idle_ttl"},
 		{func(c *Config) { c.Sessions.IdleTTL = -1 }, "sessions.idle_ttl"},
 		{func(c *Config) { c.Sessions.KeepEnded = 0 }, "sessions.keep_ended"},
+		{func(c *Config) { c.Sessions.MinFree = 51 }, "sessions.min_free"},
+		{func(c *Config) { c.Sessions.MinFree = -1 }, "sessions.min_free"},
 		{func(c *Config) { c.Sessions.StopGrace = 0 }, "sessions.stop_grace"},
 		{func(c *Config) { c.Exec.OutputLimit = engine.Unlimited }, ""},
 		{func(c *Config) { c.Exec.OutputLimit = 0 }, "exec.output_limit"},

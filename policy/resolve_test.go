@@ -98,7 +98,7 @@ func TestRequestWins(t *testing.T) {
 		Profile: "default", Network: true, WorkspaceMode: "none", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"},
 		IdleTTL: time.Minute, MaxLifetime: time.Hour, Persistent: true, Timeout: time.Minute, TimeoutCap: 2 * time.Minute, MountMode: "rw",
 		Spec: engine.Spec{Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20,
-			AllowDegraded: true, Limits: engine.Limits{Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 1024, FileSize: -1}},
+			AllowDegraded: true, Limits: engine.Limits{Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 4096, FileSize: -1}},
 		Decisions: []Decision{{Action: ActionResolve, Allowed: true, Rule: "profile default", Details: map[string]any{"profile": "default"}}},
 	}
 	if !reflect.DeepEqual(r, want) {

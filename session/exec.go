@@ -65,7 +65,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return m.finish(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
 	}
 	if err != nil {
-		return ExecResult{}, m.fail(c, key, "exec", fmt.Errorf("starting %s: %w", engine.Quote(run.cmd.Args[0]), causeOf(ctx, err)))
+		return ExecResult{}, m.fail(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
 	}
 	m.tell(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
 	if e.Started != nil {
@@ -77,6 +77,14 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
 	}
 	return m.finish(c, u, run, res, err, time.Since(began))
+}
+
+// startError names the program of a command that could not be started, unless err does.
+func startError(program string, err error) error {
+	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) {
+		return err
+	}
+	return fmt.Errorf("starting %s: %w", engine.Quote(program), err)
 }
 
 // unstarted says that a start failed because the box is lost, and that it was not

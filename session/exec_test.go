@@ -440,3 +440,16 @@ func TestAccessAndPeek(t *testing.T) {
 		t.Errorf("Peek: %v, %v", box, err)
 	}
 }
+
+// An error about a program that cannot run names the program once.
+func TestStartErrorNamesProgramOnce(t *testing.T) {
+	for _, reason := range []error{engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir} {
+		err := fmt.Errorf("executing %q: %w", "x", reason)
+		if got := startError("x", err); got != err {
+			t.Errorf("%v", got)
+		}
+	}
+	if got := startError("x", engine.ErrBoxLost); !errors.Is(got, engine.ErrBoxLost) || !strings.HasPrefix(got.Error(), `starting "x": `) {
+		t.Errorf("%v", got)
+	}
+}

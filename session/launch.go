@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/boxd/boxd/audit"
@@ -29,7 +28,7 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 	live, err := u.box.Launch(ctx, managed(spec, key, resolved))
 	if err != nil {
 		m.killStray(u.box, key)
-		return fmt.Errorf("starting %s: %w", engine.Quote(spec.Args[0]), causeOf(ctx, err))
+		return startError(spec.Args[0], causeOf(ctx, err))
 	}
 	if err := p.run(live, exempt.Allowed); err != nil {
 		m.end(live)

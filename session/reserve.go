@@ -5,11 +5,9 @@ import (
 	"math"
 	"os"
 	"sync"
+	"syscall"
 
 	"go.etcd.io/bbolt"
-	"golang.org/x/sys/unix"
-
-	"github.com/boxd/boxd/internal/linux"
 )
 
 // reserve is how many bytes of disk the database has behind its last page. What is begun
@@ -40,12 +38,12 @@ func (r *room) check(db *bbolt.DB) error {
 		return nil
 	}
 	for _, to := range [...]int64{used + reserve + 64<<10, used + reserve} { // seldom, if there is more
-		err = linux.Preallocate(r.file, to)
+		err = preallocate(r.file, to)
 		switch {
 		case err == nil:
 			r.allocated = to
 			return nil
-		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
 			r.allocated = math.MaxInt64
 			return nil
 		case !isFull(err):
@@ -55,5 +53,15 @@ func (r *room) check(db *bbolt.DB) error {
 	return err
 }
 
+// preallocate makes sure that there is disk for the first n bytes of f, also behind its end.
+func preallocate(f *os.File, n int64) error {
+	const keepSize = 1 // FALLOC_FL_KEEP_SIZE
+	err := error(syscall.EINTR)
+	for err == syscall.EINTR {
+		err = syscall.Fallocate(int(f.Fd()), keepSize, 0, n)
+	}
+	return os.NewSyscallError("fallocate", err)
+}
+
 // isFull reports whether there is no space for what err is about.
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
+func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -12,6 +12,7 @@ type Status struct {
 	Processes int            `json:"processes" doc:"Managed processes that are running."`
 	Execs     int            `json:"execs" doc:"Execs that are running."`
 	Engine    Health         `json:"engine"`
+	Warnings  []string       `json:"warnings,omitempty" doc:"What whoever runs the daemon should change; for callers of all tenants."`
 	Audit     *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota     []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 }

@@ -16,14 +16,15 @@ import (
 
 func main() {
 	app := cli.App{
-		Version:   version.Version,
-		Stdin:     os.Stdin,
-		Stdout:    os.Stdout,
-		Stderr:    os.Stderr,
-		LookupEnv: os.LookupEnv,
-		NewEngine: newEngine,
-		Examine:   doctor.Gather,
-		Serve:     serve,
+		Version:    version.Version,
+		Stdin:      os.Stdin,
+		Stdout:     os.Stdout,
+		Stderr:     os.Stderr,
+		LookupEnv:  os.LookupEnv,
+		NewEngine:  newEngine,
+		Examine:    doctor.Gather,
+		Serve:      serve,
+		CheckServe: func(o cli.ServeOptions) []error { return daemon.Check(daemonOptions(o)) },
 	}
 	os.Exit(app.Main(os.Args[1:]))
 }
@@ -39,11 +40,15 @@ func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) 
 
 // serve is the daemon.
 func serve(o cli.ServeOptions) error {
-	return daemon.Run(daemon.Options{
+	return daemon.Run(daemonOptions(o))
+}
+
+func daemonOptions(o cli.ServeOptions) daemon.Options {
+	return daemon.Options{
 		Config: o.Config, ConfigFile: o.ConfigFile, Reload: o.Reload, Version: version.Version,
 		InitPath: o.InitPath, InitError: o.InitError,
 		StopSessions: o.StopSessions, Log: os.Stderr,
-	})
+	}
 }
 
 // newLogger tells people of what is not an error of a call. Lines have no time:

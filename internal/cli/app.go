@@ -9,9 +9,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // App is what the commands need from the outside. All fields must be set.
@@ -29,6 +27,8 @@ type App struct {
 	Examine Examine
 	// Serve runs the daemon until it is stopped.
 	Serve func(options ServeOptions) error
+	// CheckServe finds what would keep Serve from starting.
+	CheckServe func(options ServeOptions) []error
 	// Signals are those sent to this process. Nil: the real ones.
 	Signals <-chan os.Signal
 }
@@ -60,7 +60,10 @@ func (e *statusError) Unwrap() error { return e.err }
 func (a *App) Main(args []string) int {
 	root := a.newRoot()
 	root.SetArgs(args)
-	err := root.Execute()
+	err := checkCommand(root, args)
+	if err == nil {
+		err = root.Execute()
+	}
 	if err == nil {
 		return 0
 	}
@@ -114,7 +117,10 @@ box for one command (boxd run), or named sessions that a daemon keeps (boxd serv
 	root.SetOut(a.Stdout)
 	root.SetErr(a.Stderr)
 	root.SetFlagErrorFunc(flagError)
-	root.SetHelpCommand(&cobra.Command{Hidden: true, Use: "no-help"})
+	root.Version = a.versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
+	help := newHelp()
+	root.SetHelpCommand(help)
 	root.AddGroup(&cobra.Group{ID: "alone", Title: "Without a daemon:"}, &cobra.Group{ID: "daemon", Title: "The daemon and its sessions:"})
 	add := func(group string, commands ...*cobra.Command) {
 		for _, cmd := range commands {
@@ -125,22 +131,6 @@ box for one command (boxd run), or named sessions that a daemon keeps (boxd serv
 	add("alone", a.newRun(), a.newDoctor())
 	add("daemon", a.newServe(), a.newExec(), a.newShell(), a.newStart(), a.newAttach(), a.newLogs(), a.newStop(), a.newKill(), a.newPs(), a.newCopy(),
 		a.newSessions(), a.newInspect(), a.newPrune(), a.newStatus(), a.newTop(), a.newEvents(), a.newAudit(), a.newLangbot())
-	root.AddCommand(a.newVersion(), a.newCompletion())
+	root.AddCommand(a.newVersion(), a.newCompletion(), help)
 	return root
-}
-
-// flagError words what is wrong with a flag the way a FieldError does.
-func flagError(cmd *cobra.Command, err error) error {
-	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		named := engine.FieldError{Field: "--" + bad.GetFlag().Name, Value: engine.Quote(bad.GetValue()), Rule: bad.Unwrap().Error()}
-		if field, ok := errors.AsType[*engine.FieldError](bad.Unwrap()); ok {
-			named.Rule = field.Rule
-		}
-		if mount, ok := errors.AsType[*mounts.Error](bad.Unwrap()); ok {
-			named.Field += strings.TrimPrefix(mount.Field, "mount")
-			named.Value, named.Rule = mount.Value, mount.Rule
-		}
-		return &named
-	}
-	return fmt.Errorf(`%w; see "%s --help"`, err, cmd.CommandPath())
 }

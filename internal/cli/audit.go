@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -38,7 +39,7 @@ written anew, shows only if --head names the head of a moment, which boxd status
 --json and this command print, and which was kept elsewhere.
 
 Exit status: 0 if the log is whole, 1 if it is not, 125 if it cannot be read.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: exactly("[FILE]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			path := defaultAudit
 			if len(args) == 1 {
@@ -72,7 +73,12 @@ func headValue(dst *audit.Head) *textValue {
 func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
 	report, err := audit.VerifyHead(path, head)
 	broken := errors.Is(err, audit.ErrBroken)
-	if err != nil && !broken {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: the audit log is for root and the daemon's user: run this with sudo", err)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: name the file that the daemon writes, audit.log in its state directory or the setting audit.file: boxd audit verify FILE", err)
+	case err != nil && !broken:
 		return err
 	}
 	if asJSON {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/boxd/boxd/engine"
@@ -21,10 +20,11 @@ func (a *App) newCompletion() *cobra.Command {
 For the running shell only: source <(boxd completion bash)
 In bash it needs the package bash-completion.`,
 		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 || !slices.Contains(cmd.ValidArgs, args[0]) {
-				return fmt.Errorf("completion for %q: must be one of bash, zsh and fish", args)
+			err := exactly("SHELL")(cmd, args)
+			if err == nil && !slices.Contains(cmd.ValidArgs, args[0]) {
+				err = &engine.FieldError{Field: "SHELL", Value: engine.Quote(args[0]), Rule: "must be bash, zsh or fish"}
 			}
-			return nil
+			return err
 		},
 		ValidArgs:             []string{"bash", "zsh", "fish"},
 		DisableFlagsInUseLine: true,
@@ -37,8 +37,9 @@ In bash it needs the package bash-completion.`,
 				return root.GenZshCompletion(w)
 			case "fish":
 				return root.GenFishCompletion(w, true)
+			default:
+				return usageError(cmd, "no completion for "+engine.Quote(args[0]))
 			}
-			return fmt.Errorf("no completion for %q", args[0])
 		},
 	}
 }

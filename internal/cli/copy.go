@@ -45,12 +45,7 @@ stream if the path in the session is a directory.`,
   boxd cp src/. lab:/workspace/app
   tar c src | boxd cp - lab:
   boxd cp lab:log - | tail`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usageError(cmd, fmt.Sprintf("cp takes SOURCE and DESTINATION, not %d arguments", len(args)))
-			}
-			return nil
-		},
+		Args: exactly("SOURCE", "DESTINATION"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			if err := checkPlaces(from, to); err != nil {
@@ -133,7 +128,7 @@ type copier struct {
 	app      *App
 	c        *client.Client
 	session  string
-	progress *copyProgress
+	progress *progress // of bytes; nil: what is copied goes to the screen itself
 
 	Files       int   `json:"files"`
 	Directories int   `json:"directories"`
@@ -143,15 +138,17 @@ type copier struct {
 }
 
 func (a *App) copyBetween(ctx context.Context, c *client.Client, from, to place, follow, asJSON bool) error {
-	j := &copier{app: a, c: c, session: from.session + to.session, progress: a.newCopyProgress(to.path == "-" && to.session == "")}
-	defer j.progress.clear()
+	j := &copier{app: a, c: c, session: from.session + to.session}
+	if toStdout := to == (place{path: "-"}); !toStdout || asTerminal(a.Stdout) == nil {
+		j.progress = a.newProgress("copying "+from.String(), 0, engine.FormatSize)
+		defer j.progress.end()
+	}
 	var err error
 	if from.session != "" {
 		err = j.download(ctx, from, to, follow)
 	} else {
 		err = j.upload(ctx, from, to, follow)
 	}
-	j.progress.clear()
 	if err == nil && asJSON && to != (place{path: "-"}) {
 		err = writeJSON(a.Stdout, j)
 	}
@@ -207,6 +204,9 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 		return j.failed(err)
 	}
 	toStdout := to.path == "-"
+	if j.progress != nil && info.Type == "file" {
+		j.progress.expect(info.Size)
+	}
 	switch {
 	case info.Target != "" && !follow && !toStdout && !from.isDirectory():
 		info.Type = "symlink"
@@ -296,6 +296,9 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 		if info, s, err = statSource(from, follow); err != nil {
 			return err
 		}
+		if info.Mode().IsRegular() {
+			j.progress.expect(info.Size())
+		}
 	}
 	parent, name, err := s.landing(to, remote, exists, dir)
 	if err != nil {
@@ -350,6 +353,10 @@ func (j *copier) failed(err error) error {
 // skip names on stderr what cannot be copied.
 func (j *copier) skip(name, what string) {
 	j.Skipped++
-	j.progress.clear()
-	j.app.say("boxd: %s: %s, left out", printable(name), what)
+	say := func() { j.app.say("boxd: %s: %s, left out", printable(name), what) }
+	if j.progress == nil {
+		say()
+		return
+	}
+	j.progress.pause(say)
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -162,13 +163,30 @@ func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 
 // file has the sink make a file; size is -1 if it is not known.
 func (j *copier) file(ctx context.Context, to sink, name string, mode fs.FileMode, size int64, r io.Reader) error {
-	counted := j.progress.reader(name, size, r)
+	counted := &countedReader{r: r, p: j.progress}
 	if err := to.file(ctx, name, mode, size, counted); err != nil {
 		return err
 	}
 	j.Files++
-	j.Bytes += counted.count()
+	j.Bytes += counted.n.Load()
 	return nil
+}
+
+// countedReader counts what is read of a file. The HTTP client reads a body in a
+// goroutine of its own, which can outlive a request that failed.
+type countedReader struct {
+	r io.Reader
+	p *progress
+	n atomic.Int64
+}
+
+func (c *countedReader) Read(b []byte) (int, error) {
+	n, err := c.r.Read(b)
+	c.n.Add(int64(n))
+	if c.p != nil {
+		c.p.add(int64(n))
+	}
+	return n, err
 }
 
 func (j *copier) directory(ctx context.Context, to sink, name string, mode fs.FileMode) error {

@@ -16,7 +16,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"golang.org/x/sys/unix"
@@ -371,7 +370,7 @@ func TestCopySkips(t *testing.T) {
 
 func TestCopyUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "SOURCE and DESTINATION, not 1", "s:a b c": "not 3",
+		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
 		"a/b:c d": "neither", "a@/b:c d": "neither",
 	} {
 		v := newInvocation(t)
@@ -381,40 +380,26 @@ func TestCopyUsage(t *testing.T) {
 	}
 }
 
-// TestCopyProgress: a line on a terminal after a while, and none elsewhere.
+// TestCopyProgress: what is copied is counted for the bar, which does not appear amid
+// content on the screen.
 func TestCopyProgress(t *testing.T) {
-	keyboard, tty := openPTY(t)
-	v := newInvocation(t)
-	if p := v.newCopyProgress(false); p.screen != nil {
-		t.Error("shown where there is no terminal")
-	}
-	v.Stderr = tty
-	p := v.newCopyProgress(false)
-	if _, err := io.Copy(io.Discard, p.reader("quick", 5, strings.NewReader("12345"))); err != nil || !p.shown.IsZero() {
-		t.Error("shown at once", err)
-	}
-	p.begun = p.begun.Add(-time.Hour)
-	r := p.reader("dir/slow\x1b", 10, strings.NewReader("12345"))
-	if _, err := r.Read(make([]byte, 5)); err != nil {
+	dir := t.TempDir()
+	plant(t, dir, "w/file 644 content")
+	d := newFileDaemon(t, dir)
+	j := &copier{progress: newInvocation(t).newProgress("copying", 0, plainCount)}
+	j.progress.expect(9)
+	if err := j.file(t.Context(), tarSink{w: tar.NewWriter(io.Discard)}, "f", 0o644, 7, strings.NewReader("content")); err != nil {
 		t.Fatal(err)
 	}
-	p.clear()
-	p.clear() // once is enough
-	tty.WriteString("|")
-	seen := ""
-	for buf := make([]byte, 1000); !strings.HasSuffix(seen, "|"); {
-		n, err := keyboard.Read(buf)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seen += string(buf[:n])
+	j.progress.end()
+	if j.progress.done != 7 || j.progress.total != 9 || j.Bytes != 7 {
+		t.Errorf("%d of %d, %d bytes", j.progress.done, j.progress.total, j.Bytes)
 	}
-	if want := "\r\x1b[Kcopying dir/slow?: 5 B of 10 B, 50 %; 2 files, 10 B\r\x1b[K|"; seen != want {
-		t.Errorf("screen %q, want %q", seen, want)
-	}
-	v.Stdout = tty
-	if p := v.newCopyProgress(true); p.screen != nil {
-		t.Error("shown amid content")
+	_, tty := openPTY(t)
+	v := newInvocation(t)
+	v.Stdout, v.Stderr = tty, tty
+	if status := d.callWith(v, "cp", "s:file", "-"); status != 0 {
+		t.Errorf("status %d", status)
 	}
 }
 

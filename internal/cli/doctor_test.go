@@ -23,6 +23,8 @@ func TestDoctor(t *testing.T) {
 		{"doctor", ill, 1, "Boxes cannot be built here.\n"},
 		{"doctor --json", ill, 1, `"ok": false`},
 		{"doctor --json", nil, 0, `"ok": true`},
+		{"doctor --explain", ill, 1, "because: follows from"},
+		{"doctor --explain --json", ill, 1, `"cause": "`},
 	} {
 		v := newInvocation(t)
 		v.Examine = func(ctx context.Context, h doctor.Host) doctor.Facts {

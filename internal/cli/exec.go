@@ -106,7 +106,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 		})
 	})
 	if err != nil {
-		return a.execFailed(f, err)
+		return a.execFailed(f, nameRemoteFlag(cmd, err))
 	}
 	return a.execEnded(f, result)
 }

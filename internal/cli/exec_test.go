@@ -38,12 +38,12 @@ func TestExecFlags(t *testing.T) {
 	})
 	v := newInvocation(t)
 	v.Stdin = strings.NewReader("in")
-	status := d.callWith(v, "exec", "a b", "-i", "-e", "K=v", "-w", "/tmp", "--mkdir", "-u", "5:6", "--timeout", "2", "--profile", "p", "--memory", "64M",
+	status := d.callWith(v, "exec", "a:b", "-i", "-e", "K=v", "-w", "/tmp", "--mkdir", "-u", "5:6", "--timeout", "2", "--profile", "p", "--memory", "64M",
 		"--cpus", "0.5", "--pids", "unlimited", "--rw-rootfs", "-v", "/srv/x:/x:ro", "--persistent", "--idle-ttl", "1m", "--network=false", "--shell", "--", "echo $K")
 	if status != 0 {
 		t.Fatalf("status %d: %s", status, v.stderr.String())
 	}
-	if len(d.requests) != 1 || !strings.HasPrefix(d.requests[0].what, "POST /v1/sessions/a%20b/exec") {
+	if len(d.requests) != 1 || !strings.HasPrefix(d.requests[0].what, "POST /v1/sessions/a:b/exec") {
 		t.Fatalf("%+v", d.requests)
 	}
 	var r apitypes.ExecRequest

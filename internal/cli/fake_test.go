@@ -126,7 +126,8 @@ func newInvocation(t *testing.T) *invocation {
 			v.fake.options = options
 			return v.fake, v.fake.newErr
 		},
-		Signals: v.signals,
+		CheckServe: func(ServeOptions) []error { return nil },
+		Signals:    v.signals,
 	}
 	return v
 }

@@ -77,17 +77,17 @@ func TestFormatRefusals(t *testing.T) {
 		{[]string{"ps", "--format", ""}, "must be a template"},
 		{[]string{"ps", "--format", "x", "--json"}, "cannot be used together with --json"},
 		{[]string{"ps", "-q", "--json"}, "cannot be used together"},
-		{[]string{"inspect"}, "want boxd inspect SESSION PROCESS"},
-		{[]string{"inspect", "a", "b", "c"}, "want boxd inspect SESSION PROCESS"},
-		{[]string{"kill", "s"}, "want boxd kill SESSION PROCESS"},
+		{[]string{"inspect"}, "SESSION is missing: boxd inspect SESSION [PROCESS]"},
+		{[]string{"inspect", "a", "b", "c"}, `"c": is one argument too many: boxd inspect SESSION [PROCESS]`},
+		{[]string{"kill", "s"}, "PROCESS is missing: boxd kill SESSION PROCESS"},
 		{[]string{"kill", "s", "p", "-s", ""}, `--signal "": must be`},
 		{[]string{"run", "--rm=false", "--", "true"}, "--rm false: must be true"},
 		{[]string{"exec", "-t", "s", "--timeout", "1s", "--", "true"}, "--timeout with -t: cannot be used together"},
 		{[]string{"exec", "-it", "s", "--", "true"}, "-t with -i: needs a terminal on stdin"},
 		{[]string{"shell", "s"}, "stdin is no terminal"},
-		{[]string{"shell", ".."}, `SESSION "..": must be the id of one`},
+		{[]string{"shell", ".."}, `SESSION "..": must be 1 to 128`},
 		{[]string{"prune", "--idle", "0"}, "--idle"},
-		{[]string{"prune", "x"}, "want boxd prune"},
+		{[]string{"prune", "x"}, `"x": is one argument too many: boxd prune`},
 	} {
 		status, v := d.call(c.args...)
 		line := v.stderr.String()

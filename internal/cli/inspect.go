@@ -17,13 +17,7 @@ func (a *App) newInspect() *cobra.Command {
 indented JSON: what the API answers. --json prints it in one line.`,
 		Example: `  boxd inspect lab
   boxd inspect lab server --format '{{.state}} {{.exit_code}}'`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			want := []string{"SESSION", "PROCESS"}
-			if len(args) == 1 {
-				want = want[:1]
-			}
-			return exactly(want...)(cmd, args)
-		},
+		Args: exactly("SESSION", "[PROCESS]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				if len(args) == 2 {

@@ -88,7 +88,7 @@ func (a *App) langbot(f *langbotFlags) error {
 // bridgeOptions reads flags and environment, and opens the address for relays.
 func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
 	if !f.stdio {
-		return o, &engine.FieldError{Field: "--stdio", Value: "is missing", Rule: "is how this command speaks; boxd serve --langbot-listen serves TCP"}
+		return o, &engine.FieldError{Field: "--stdio", Value: "is missing", Rule: "this command speaks on stdin and stdout only; boxd serve --langbot-listen serves TCP"}
 	}
 	instance := a.env("", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID")
 	if !instanceName.MatchString(instance) {

@@ -167,7 +167,7 @@ func TestLangbotRefused(t *testing.T) {
 		stderr string
 	}{
 		{"langbot", nil, "--stdio is missing"},
-		{stdio + " x", nil, "want boxd langbot"},
+		{stdio + " x", nil, "\"x\": is one argument too many: boxd langbot;"},
 		{stdio, map[string]string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID": ""}, `LANGBOT_BOX_TRUSTED_INSTANCE_UUID "": must be the id`},
 		{stdio, map[string]string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID": "a b"}, `LANGBOT_BOX_TRUSTED_INSTANCE_UUID "a b": must be the id`},
 		{stdio, map[string]string{"LANGBOT_BOX_CONTROL_TOKEN": "short"}, "LANGBOT_BOX_CONTROL_TOKEN (secret): must have 32"},

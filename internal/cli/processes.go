@@ -24,7 +24,7 @@ have ended too: they and their output are kept until they are removed, see boxd 
 		Example: `  boxd ps -a lab
   boxd ps -a --format '{{.session}} {{.id}} {{.exit_code}}'
   boxd ps -q | xargs -n 2 boxd stop`,
-		Args: cobra.MaximumNArgs(1),
+		Args: exactly("[SESSION]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				list, err := processes(ctx, c, args)

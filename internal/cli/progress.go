@@ -56,6 +56,13 @@ func (p *progress) run(next <-chan time.Time) {
 	}
 }
 
+// expect says how many units the task has, once that is known.
+func (p *progress) expect(total int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.total = total
+}
+
 // add counts n units as done.
 func (p *progress) add(n int64) {
 	p.mu.Lock()

@@ -4,14 +4,19 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"os"
+	"os/user"
 	"strings"
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 )
 
 // defaultSocket is where packages have the daemon listen.
@@ -162,10 +167,26 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	return explainRemote(err)
 }
 
-// explainRemote says what to do where no daemon answers.
+// explainRemote says what to do where no daemon answers, or none may be asked.
 func explainRemote(err error) error {
 	if isRefused(err) {
 		return fmt.Errorf("%w: is the daemon running? boxd serve starts it, --socket or --url says where it is", err)
 	}
-	return err
+	dial, ok := errors.AsType[*net.OpError](err)
+	if !ok || dial.Op != "dial" || dial.Addr == nil || !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	who := fmt.Sprintf("user %d", os.Geteuid())
+	if u, err := user.Current(); err == nil {
+		who = "user " + engine.Quote(u.Username)
+	}
+	var st unix.Stat_t
+	if unix.Stat(dial.Addr.String(), &st) != nil || st.Mode&0o020 == 0 {
+		return fmt.Errorf("%w: %s may not use the daemon's socket: run this with sudo", err, who)
+	}
+	group, lookupErr := user.LookupGroupId(fmt.Sprint(st.Gid))
+	if lookupErr != nil {
+		return fmt.Errorf("%w: %s may not use the daemon's socket: run this with sudo, or have the daemon started with --socket-group", err, who)
+	}
+	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, engine.Quote(group.Name), who)
 }

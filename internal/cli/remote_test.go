@@ -2,13 +2,17 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -105,20 +109,67 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
+// TestMayNotConnect: what is said says what to do, and names the group that may.
+func TestMayNotConnect(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	denied := func() error {
+		dial := &net.OpError{Op: "dial", Net: "unix", Addr: &net.UnixAddr{Name: socket}, Err: os.NewSyscallError("connect", syscall.EACCES)}
+		return explainRemote(fmt.Errorf("asking boxd: %w", dial))
+	}
+	for mode, want := range map[os.FileMode]string{0o660: "the socket is for group ", 0o600: "with sudo", 0: "with sudo"} {
+		os.Remove(socket)
+		if mode != 0 {
+			if err := errors.Join(os.WriteFile(socket, nil, 0o600), os.Chmod(socket, mode)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := denied(); !errors.Is(err, syscall.EACCES) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "sudo") || strings.Contains(err.Error(), "group") != (mode == 0o660) {
+			t.Errorf("%04o: %v", mode, err)
+		}
+	}
+	if err := explainRemote(fs.ErrPermission); err != fs.ErrPermission {
+		t.Errorf("of something else: %v", err)
+	}
+}
+
 func TestRemoteUsage(t *testing.T) {
 	for _, c := range []struct{ args, stderr string }{
-		{"exec", "no command given: SESSION -- CMD [ARG...]"},
+		{"exec", "no command given: boxd exec SESSION -- CMD [ARG...]"},
 		{"exec s", "no command given"},
-		{"exec s --", "no command behind --"},
-		{"exec s t -- x", "want SESSION -- CMD"},
-		{"exec -- x", "want SESSION -- CMD"},
-		{"exec .. -- x", `SESSION "..": must be the id of one`},
+		{"exec s --", "no command behind \"--\""},
+		{"exec s t -- x", "\"t\": is one argument too many in front of \"--\""},
+		{"exec s ls dir", "\"ls\": write \"--\" in front of the command: boxd exec s -- ls dir; see"},
+		{"start s --id p sleep 1", "boxd start s -- sleep 1"},
+		{"exec s ls -lA", "unknown flag -l in -lA; flags of the command to run go behind \"--\""},
+		{"exec s --nosuch -- x", "unknown flag --nosuch"},
+		{"exec -- x", "SESSION is missing: boxd exec SESSION -- CMD"},
+		{"exec .. -- x", `SESSION "..": must be 1 to 128 of`},
 		{"exec s --memory 0 -- x", "--memory"},
 		{"exec s --no-create --memory 1G -- x", "--no-create"},
 		{"exec s --profile= -- x", `--profile "": must not be empty`},
 		{"exec s --shell -- a b", "--shell with 2 arguments"},
 		{"start s -- x", "--id PROCESS is missing"},
-		{"stop s", "want boxd stop SESSION PROCESS"},
+		{"stop s", "PROCESS is missing: boxd stop SESSION PROCESS"},
+		{"stop s p q", "\"q\": is one argument too many: boxd stop SESSION PROCESS"},
+		{"stop s ../p", "PROCESS \"../p\": must be 1 to 128"},
+		{"exec ../x -- ls", "SESSION \"../x\": must be 1 to 128"},
+		{"ps a/b", "SESSION \"a/b\": must be 1 to 128"},
+		{"ps a b", "\"b\": is one argument too many: boxd ps [SESSION]"},
+		{"sessions rm", "SESSION is missing: boxd sessions rm SESSION..."},
+		{"sessions rm a b/c", "SESSION \"b/c\": must be 1 to 128"},
+		{"sessions show", "SESSION is missing: boxd sessions show SESSION"},
+		{"sessions rn", "unknown command \"sessions rn\": did you mean ls or rm?; see \"boxd sessions --help\""},
+		{"audit verify a b", "\"b\": is one argument too many"},
+		{"start s --id a/b -- true", "--id \"a/b\": must be 1 to 128"},
+		{"start s --id", "--id: needs a value: --id PROCESS; see"},
+		{"exec s --memory", "--memory: needs a value: --memory SIZE; see"},
+		{"exec s -u", "--user: needs a value: --user UID[:GID]; see"},
+		{"events --since abc", "--since \"abc\": must be a whole number of 0 or more"},
+		{"logs s p --offset abc", "--offset \"abc\": must be a whole number"},
+		{"logs s p --follow=maybe", "--follow \"maybe\": must be true or false"},
+		{"exec s --workspace-inodes x -- y", "--workspace-inodes \"x\": must be a whole number"},
+		{"cp /dev/null a/b:c", "neither SOURCE nor DESTINATION"},
+		{"langbot --ws-control-port 70000", "--ws-control-port \"70000\": must be a whole number from 0 to 65535"},
 		{"logs s p --stream both", `--stream "both": must be stdout or stderr`},
 		{"logs s p --offset -1", "--offset -1: must be an offset"},
 		{"logs s p --since -1h", `--since "-1h": must be a duration`},
@@ -132,9 +183,9 @@ func TestRemoteUsage(t *testing.T) {
 		{"status --socket /x --url http://127.0.0.1:1", "--socket \"/x\": cannot be used together with --url"},
 		{"status --url ftp://x", "must be http://host:port"},
 		{"status --url http://127.0.0.1:1 --token-file /no-such-file", "--token-file: open /no-such-file"},
-		{"status x", "want boxd status"},
+		{"status x", "\"x\": is one argument too many: boxd status;"},
 		{"serve --state-dir=", `--state-dir "": must not be empty`},
-		{"serve x", "want boxd serve"},
+		{"serve x", "\"x\": is one argument too many: boxd serve;"},
 	} {
 		v := newInvocation(t)
 		status := v.Main(strings.Split(c.args, " "))
@@ -162,10 +213,46 @@ func TestTokenIsSent(t *testing.T) {
 	}
 }
 
+// TestRemovedIsNotFound: the daemon's word is not repeated.
+func TestRemovedIsNotFound(t *testing.T) {
+	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+		refuse(w, 404, apitypes.CodeSessionNotFound, `session "x": not found`)
+	})
+	if status, v := d.call("sessions", "rm", "x"); status != 125 || v.stderr.String() != "boxd: session \"x\": not found\n" {
+		t.Errorf("status %d, %q", status, v.stderr.String())
+	}
+}
+
 func TestRemoteErrorIsOneLine(t *testing.T) {
 	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) { refuse(w, 500, "internal", "something\nbroke") })
 	status, v := d.call("ps", "s")
 	if status != 125 || v.stderr.String() != "boxd: something; broke (request req7)\n" {
 		t.Errorf("status %d, %q", status, v.stderr.String())
+	}
+}
+
+// TestRemoteFieldIsAFlag: a field of the API that the daemon refuses is named as the user
+// gave it.
+func TestRemoteFieldIsAFlag(t *testing.T) {
+	for _, c := range []struct{ field, detail, want string }{
+		{"memory", "memory 1 B: must be more", "--memory 1 B: must be more"},
+		{"workspace_size", `workspace_size "1": must be more`, `--workspace-size "1": must be more`},
+		{"dir", `dir "rel": must be absolute`, `--workdir "rel": must be absolute`},
+		{"user.uid", "user.uid 70000: must be less", "--user 70000: must be less"},
+		{"mounts[0].source", `mounts[0].source "/a": may not`, `--mount source "/a": may not`},
+		{"argv", `argv "": must not`, `argv "": must not`},
+		{"memory", "the memory is used up", "the memory is used up"},
+		{"", "broken", "broken"},
+	} {
+		d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(400)
+			json.NewEncoder(w).Encode(apitypes.Problem{Status: 400, Code: apitypes.CodeInvalid, Detail: c.detail, Field: c.field})
+		})
+		for _, args := range []string{"exec s -- x", "start s --id p -- x"} {
+			if status, v := d.call(strings.Fields(args)...); status != 125 || v.stderr.String() != "boxd: "+c.want+"\n" {
+				t.Errorf("%s: status %d, %q, want %q", args, status, v.stderr.String(), c.want)
+			}
+		}
 	}
 }

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
@@ -33,7 +36,7 @@ type serveFlags struct {
 	logFormat, logLevel    string
 	allowMountRoots        []string
 	listenUsers            []string
-	stopSessions           bool
+	stopSessions, check    bool
 }
 
 func (a *App) newServe() *cobra.Command {
@@ -51,8 +54,12 @@ that runs already; systemd starts one by boxd-launcher.service.
 
 A --state-dir that is not the default has runtime directory and socket in it, unless
 they are named. SIGTERM and SIGINT stop the daemon; sessions and their processes go
-on, and the next daemon takes them over. SIGHUP reads tokens and log level again.`,
+on, and the next daemon takes them over. SIGHUP reads tokens and log level again.
+
+--check looks for all that would keep it from starting, says it, and ends: with 0 if it
+could start, else 1. A daemon that runs already does not matter, nor is it disturbed.`,
 		Example: `  boxd serve
+  boxd serve --check --config /etc/boxd/new.yaml
   boxd serve --state-dir /srv/boxd --allow-mount-root /srv/jobs
   boxd serve --listen 127.0.0.1:8420 --tokens-file /etc/boxd/tokens
   boxd serve --langbot-listen 127.0.0.1:5410`,
@@ -81,6 +88,7 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an id of its own where that does not exist)")
 	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
+	fs.BoolVar(&f.check, "check", false, "only say whether it could start: look at the configuration and the host, build a box, start nothing")
 	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
 	fs.StringVar(&f.logLevel, "log-level", "", "`LEVEL` of the log: debug, info, warn or error (default info)")
 	for _, flag := range []string{"config", "socket", "tokens-file", "init"} {
@@ -99,12 +107,46 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
 	c, err := load()
+	if err != nil && f.check {
+		return a.checkServe(ServeOptions{}, a.nameOrigin(cmd, err))
+	}
 	if err != nil {
-		return err
+		return a.nameOrigin(cmd, err)
 	}
 	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
-	return a.Serve(o)
+	if f.check {
+		return a.checkServe(o, nil)
+	}
+	return a.nameOrigin(cmd, a.Serve(o))
+}
+
+// serveFlagOf are the flags of the keys that have one of another name.
+var serveFlagOf = map[string]string{
+	"socket.path": "socket", "socket.group": "socket-group", "langbot.listen": "langbot-listen", "init_path": "init", "log.format": "log-format", "log.level": "log-level",
+	"state_dir": "state-dir", "runtime_dir": "runtime-dir", "tokens_file": "tokens-file", "allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user",
+}
+
+// nameOrigin names the flag or the variable that a refused setting comes from. One of
+// the configuration file keeps the name that it has there.
+func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
+	bad, ok := errors.AsType[*engine.FieldError](err)
+	if !ok || err.Error() != bad.Error() { // there is more to say
+		return err
+	}
+	key, _, _ := strings.Cut(bad.Field, "[")
+	named := *bad
+	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
+	variable := config.Variable(key)
+	switch {
+	case flag != nil && flag.Changed:
+		named.Field = "--" + flag.Name
+	case variable != "" && a.env("", variable) != "":
+		named.Field = "environment: " + variable
+	default:
+		return err
+	}
+	return &named
 }
 
 // loadConfig puts the flags on top of environment and file, and checks all of it.

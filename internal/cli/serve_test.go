@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/boxd/boxd/engine"
 )
 
 // The file counts least, then the environment, then flags.
@@ -83,11 +85,48 @@ func TestServeDefaults(t *testing.T) {
 	if status := v.Main([]string{"serve", "--langbot-listen", ""}); status != 0 || got.Config.Langbot.Listen != "" {
 		t.Errorf("status %d, %+v", status, got.Config.Langbot)
 	}
-	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != 125 || !strings.Contains(v.stderr.String(), "langbot.listen") {
+	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != 125 || !strings.Contains(v.stderr.String(), "--langbot-listen \"0.0.0.0:5410\"") {
 		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
 	// A relative directory is that of the caller.
 	if status := v.Main([]string{"serve", "--state-dir", "state"}); status != 0 || !filepath.IsAbs(got.Config.StateDir) {
 		t.Errorf("status %d, state directory %q", status, got.Config.StateDir)
+	}
+}
+
+// TestServeNamesOrigin: a setting that is refused is named as the user gave it.
+func TestServeNamesOrigin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("log: {level: loud}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	busy := &engine.FieldError{Field: "socket.path", Value: `"/x/s"`, Rule: "is taken"}
+	for _, c := range []struct {
+		env, args string
+		serve     error
+		want      string
+	}{
+		{"", "--listen foo", nil, `--listen "foo": must be HOST:PORT`},
+		{"BOXD_LISTEN=foo", "", nil, `environment: BOXD_LISTEN "foo": must be HOST:PORT`},
+		{"BOXD_LISTEN=bar", "--listen foo", nil, `--listen "foo": must`},
+		{"BOXD_LOG_LEVEL=loud", "", nil, `environment: BOXD_LOG_LEVEL "loud": must`},
+		{"", "--config " + file, nil, `log.level "loud": must`},
+		{"BOXD_SOCKET=/x/s", "", busy, `environment: BOXD_SOCKET "/x/s": is taken`},
+		{"BOXD_SOCKET=/y", "--socket /x/s", busy, `--socket "/x/s": is taken`},
+		{"", "--state-dir /x", busy, `socket.path "/x/s": is taken`},
+		{"BOXD_SOCKET=/x/s", "", fmt.Errorf("more: %w", busy), `more: socket.path "/x/s": is taken`},
+	} {
+		v := newInvocation(t)
+		lookup := v.LookupEnv
+		v.LookupEnv = func(key string) (string, bool) {
+			if name, value, _ := strings.Cut(c.env, "="); name != "" && name == key {
+				return value, true
+			}
+			return lookup(key)
+		}
+		v.Serve = func(ServeOptions) error { return errors.Join(c.serve) }
+		if status := v.Main(append([]string{"serve"}, strings.Fields(c.args)...)); status != 125 || !strings.HasPrefix(v.stderr.String(), "boxd: "+c.want) || strings.Count(v.stderr.String(), "\n") != 1 {
+			t.Errorf("%s serve %s: status %d, %q, want %q", c.env, c.args, status, v.stderr.String(), c.want)
+		}
 	}
 }

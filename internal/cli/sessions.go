@@ -175,12 +175,12 @@ func (a *App) newSessionsRemove() *cobra.Command {
 		Short:   "End sessions with all that runs in them",
 		Long: `End sessions with all that runs in them. A workspace that boxd keeps is removed; a
 directory of the host that was mounted in its place stays as it is.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: exactly("SESSION..."),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
 				for _, id := range args {
 					if err := c.Remove(ctx, id); err != nil {
-						return fmt.Errorf("session %q: %w", id, err)
+						return err // it names the session
 					}
 					if f.json {
 						if err := writeJSON(a.Stdout, map[string]string{"removed": id}); err != nil {

@@ -19,12 +19,7 @@ removed with its files when the shell ends.
 Exit status: that of the shell.`,
 		Example: `  boxd shell lab
   boxd shell --memory 1G`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return nil
-			}
-			return exactly("SESSION")(cmd, args)
-		},
+		Args: exactly("[SESSION]"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if asTerminal(a.Stdin) == nil {
 				return &engine.FieldError{Field: "stdin", Value: "is no terminal", Rule: "boxd shell needs one; boxd exec -i passes on a pipe or a file"}

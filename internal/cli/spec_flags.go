@@ -3,7 +3,6 @@ package cli
 import (
 	"errors"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -172,45 +171,4 @@ func (f *specFlags) inSession(do func(spec *apitypes.SessionSpec) error) error {
 		return do(&apitypes.SessionSpec{})
 	}
 	return err
-}
-
-// afterDash splits the arguments of "SESSION -- CMD…". want are the names of those
-// in front of the dashes, for messages.
-func afterDash(cmd *cobra.Command, args []string, want ...string) (names, command []string, err error) {
-	dash := cmd.ArgsLenAtDash()
-	usage := strings.Join(want, " ") + " -- CMD [ARG...]"
-	switch {
-	case dash < 0:
-		return nil, nil, usageError(cmd, "no command given: "+usage)
-	case dash != len(want):
-		return nil, nil, usageError(cmd, "want "+usage)
-	case len(args) == dash:
-		return nil, nil, usageError(cmd, "no command behind --")
-	}
-	return args[:dash], args[dash:], checkNames(args[:dash], want)
-}
-
-// checkNames refuses what a URL would turn into another name.
-func checkNames(names, want []string) error {
-	for i, name := range names {
-		if name == "" || name == "." || name == ".." {
-			return &engine.FieldError{Field: want[i], Value: engine.Quote(name), Rule: "must be the id of one, see boxd sessions ls and boxd ps"}
-		}
-	}
-	return nil
-}
-
-// exactly is the argument check of commands that take the names want and nothing
-// else.
-func exactly(want ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		if len(args) != len(want) {
-			return usageError(cmd, "want "+strings.Join(append([]string{cmd.CommandPath()}, want...), " "))
-		}
-		return checkNames(args, want)
-	}
-}
-
-func usageError(cmd *cobra.Command, text string) error {
-	return errors.New(text + `; see "` + cmd.CommandPath() + ` --help"`)
 }

@@ -2,10 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
 	"github.com/spf13/cobra"
 )
 
@@ -64,6 +67,9 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	if f.id == "" {
 		return usageError(cmd, "--id PROCESS is missing: a name to find the process again")
 	}
+	if bad, ok := errors.AsType[*engine.FieldError](policy.ValidateProcessID(f.id)); ok {
+		return &engine.FieldError{Field: "--id", Value: bad.Value, Rule: bad.Rule}
+	}
 	request := apitypes.ProcessRequest{
 		ID: f.id, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,
 		History: apitypes.Size(f.history), DropOldest: f.dropOldest, DropStderr: f.dropStderr, Memory: apitypes.Size(f.memory),
@@ -87,6 +93,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			return err
 		})
 	})
+	err = nameRemoteFlag(cmd, err)
 	switch {
 	case client.IsCode(err, apitypes.CodeProgramNotFound):
 		return &statusError{statusNotFound, err}

@@ -81,6 +81,9 @@ func writeStatus(w screen, s apitypes.Status) error {
 	}
 	t.row("processes", fmt.Sprint(s.Processes))
 	t.row("commands", fmt.Sprint(s.Execs))
+	for _, warning := range s.Warnings {
+		t.row("warning", warning)
+	}
 	if s.Audit != nil {
 		t.row("audit", auditText(s.Audit))
 	}

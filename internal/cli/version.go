@@ -11,10 +11,14 @@ func (a *App) newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of boxd",
-		Args:  cobra.NoArgs,
+		Args:  exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "boxd %s %s %s/%s\n", a.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), a.versionLine())
 			return err
 		},
 	}
+}
+
+func (a *App) versionLine() string {
+	return fmt.Sprintf("boxd %s %s %s/%s", a.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -25,6 +25,13 @@ type account struct {
 	dedicated bool
 }
 
+func (a account) String() string {
+	if a.name == "" || a.dedicated {
+		return strconv.Itoa(a.uid)
+	}
+	return fmt.Sprintf("%s (%d)", a.name, a.uid)
+}
+
 // lookupAccount finds the user called name; "" is the id that the state directory dir was
 // given to, else DefaultUser, else a new id for dir. Root is refused, because what faces
 // clients is not root, and so is nobody.
@@ -76,7 +83,7 @@ func lookupGroup(name string) (int, error) {
 	var unknown user.UnknownGroupError
 	switch {
 	case errors.As(err, &unknown):
-		return 0, &engine.FieldError{Field: "socket group", Value: engine.Quote(name), Rule: "must be a group of this host, or its number"}
+		return 0, &engine.FieldError{Field: "socket.group", Value: engine.Quote(name), Rule: "must be a group of this host, or its number"}
 	case err != nil:
 		return 0, fmt.Errorf("group %q: %w", name, err)
 	}

@@ -51,10 +51,12 @@ type daemon struct {
 	account account
 	dirs    dirs
 
-	lock    *os.File
-	auth    api.Auth
-	doors   []door
-	service *native.Service
+	lock  *os.File
+	auth  api.Auth
+	doors []door
+	// warnings are what status says beside whether boxd can serve.
+	warnings []string
+	service  *native.Service
 	// ownLauncher: this daemon started the launcher service, or found one that an
 	// earlier daemon had started.
 	ownLauncher bool
@@ -121,7 +123,10 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	if err != nil {
 		d.log.Warn("limit of open files", "error", err)
 	}
-	d.log.Debug("limit of open files", "files", files)
+	if w := filesWarning(files, filesNeeded(d.Config)); w != "" && err == nil {
+		d.log.Warn(w)
+		d.warnings = append(d.warnings, w)
+	}
 	if !d.root {
 		return nil
 	}
@@ -154,10 +159,8 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 		return err
 	}
 	roots := d.Config.MountRoots()
-	for _, root := range roots {
-		if strings.Contains(root, ":") {
-			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
-		}
+	if err := checkRoots(roots); err != nil {
+		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, launcherPatience)
 	defer cancel()
@@ -172,6 +175,16 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 	// It is this process that the launcher serves, also when it is root no longer: not
 	// whoever has its user.
 	return native.AdmitClient(d.dirs.runtime, os.Getpid())
+}
+
+// checkRoots refuses mount roots that the launcher's command line cannot say.
+func checkRoots(roots []string) error {
+	for _, root := range roots {
+		if strings.Contains(root, ":") {
+			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
+		}
+	}
+	return nil
 }
 
 // launcherPatience bounds the wait for a launcher that adopts its boxes first.

@@ -65,7 +65,7 @@ func keptID(dir string) (id int, kept bool, err error) {
 		return 0, false, nil
 	}
 	if err != nil {
-		return 0, false, fmt.Errorf("state directory: %w", &fs.PathError{Op: "lstat", Path: dir, Err: err})
+		return 0, false, adviseState(dir, fmt.Errorf("state directory: %w", &fs.PathError{Op: "lstat", Path: dir, Err: err}))
 	}
 	kept = st.Uid == 0 && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Gid >= firstDedicated && st.Gid <= lastDedicated
 	return int(st.Gid), kept, nil

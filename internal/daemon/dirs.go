@@ -57,7 +57,7 @@ func (d dirs) makeState(root bool, a account) (err error) {
 		return err
 	}
 	if err := checkOwner(d.state, a); err != nil {
-		return err
+		return adviseState(d.state, err)
 	}
 	if root {
 		err = d.prepare(a)
@@ -65,13 +65,26 @@ func (d dirs) makeState(root bool, a account) (err error) {
 		err = makeOwnState(d.state)
 	}
 	if err != nil {
-		return err
+		return adviseState(d.state, err)
 	}
 	real, err := filepath.EvalSymlinks(d.state)
 	if err != nil {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	return checkState(real)
+}
+
+// adviseState adds to the failure to make the state directory what to do about it.
+func adviseState(path string, err error) error {
+	switch {
+	case errors.Is(err, unix.EROFS):
+		return fmt.Errorf("%w: %s needs a file system that can be written: remount it read-write, or name another --state-dir", err, engine.Quote(path))
+	case errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w: %s and all above it must be directories: remove what is in the way, or name another --state-dir", err, engine.Quote(path))
+	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
+		return fmt.Errorf("%w: run boxd serve as root, with sudo, or name a --state-dir that user %d may write", err, os.Geteuid())
+	}
+	return err
 }
 
 // prepare makes both directories, as root, for a daemon that runs as a.
@@ -164,7 +177,7 @@ func makeOwnState(path string) error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("state directory: user %d in %w", os.Getuid(), &fs.PathError{Op: "access", Path: path, Err: err})
+		return fmt.Errorf("state directory: writing in %s: %w", engine.Quote(path), err)
 	}
 	return nil
 }

@@ -21,8 +21,8 @@ const maxSocketPath = 107
 // listenUnix opens the socket at path for the group gid (-1: that of this process)
 // with mode. A socket that nobody listens on any more is replaced.
 func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, error) {
-	if len(path) > maxSocketPath {
-		return nil, &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
+	if err := checkSocket(path); err != nil {
+		return nil, err
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("socket: %w", err)
@@ -42,6 +42,17 @@ func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, erro
 		return nil, fmt.Errorf("socket: %w", err)
 	}
 	return l, nil
+}
+
+// checkSocket refuses a path at which there can be no socket.
+func checkSocket(path string) error {
+	if len(path) > maxSocketPath {
+		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
+	}
+	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
+		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
+	}
+	return nil
 }
 
 // shareSocket sets group and mode of the socket at path, and of nothing else that
@@ -70,22 +81,17 @@ func shareSocket(path string, gid int, mode fs.FileMode) error {
 // removeStale removes the socket that a dead daemon left at path. One that answers
 // is refused, and so is anything that is no socket.
 func removeStale(path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
 		return nil
-	}
-	if err != nil {
+	} else if err != nil {
 		return fmt.Errorf("socket: %w", err)
-	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
 	}
 	conn, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		conn.Close()
 	}
 	if err == nil || !isGone(err) {
-		return &engine.FieldError{Field: "socket", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
+		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("stale socket: %w", err)
@@ -96,14 +102,8 @@ func removeStale(path string) error {
 // listenTCP opens a TCP address. Without authentication it must be of the loopback
 // interface.
 func listenTCP(addr string, authenticated bool) (*net.TCPListener, error) {
-	if addr != "" && !strings.Contains(addr, ":") {
-		return nil, &engine.FieldError{Field: "listen", Value: engine.Quote(addr), Rule: "must be HOST:PORT"}
-	}
-	at, err := net.ResolveTCPAddr("tcp", addr)
+	at, err := tcpAddress(addr, authenticated)
 	if err != nil {
-		return nil, fmt.Errorf("listen %q: %w", addr, err)
-	}
-	if err := checkTCP(at, authenticated); err != nil {
 		return nil, err
 	}
 	l, err := net.ListenTCP("tcp", at)
@@ -111,6 +111,18 @@ func listenTCP(addr string, authenticated bool) (*net.TCPListener, error) {
 		return nil, fmt.Errorf("listen %q: %w", addr, err)
 	}
 	return l, nil
+}
+
+// tcpAddress reads an address and refuses one that may not be listened on.
+func tcpAddress(addr string, authenticated bool) (*net.TCPAddr, error) {
+	if addr != "" && !strings.Contains(addr, ":") {
+		return nil, &engine.FieldError{Field: "listen", Value: engine.Quote(addr), Rule: "must be HOST:PORT"}
+	}
+	at, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("listen %q: %w", addr, err)
+	}
+	return at, checkTCP(at, authenticated)
 }
 
 // checkTCP refuses an address that others can reach where nobody is asked who he is.

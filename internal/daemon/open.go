@@ -48,7 +48,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		DB: filepath.Join(d.dirs.state, "boxd.db"), Workspaces: d.dirs.workspaces(), Lock: d.lock,
 		Engine: d.service, Storage: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
 		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
-		KeepEnded: c.Sessions.KeepEnded, StopGrace: time.Duration(c.Sessions.StopGrace),
+		KeepEnded: c.Sessions.KeepEnded, MinFree: c.Sessions.MinFree, StopGrace: time.Duration(c.Sessions.StopGrace),
 		Observe: metrics.ObserveExec,
 	})
 	if err != nil {
@@ -59,7 +59,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	}
 	d.server = api.New(api.Options{
 		Sessions: d.sessions, Auth: d.auth, Version: d.Version, Logger: d.log,
-		Health: d.health, Audit: d.audit, Metrics: metrics,
+		Warnings: d.warnings, Health: d.health, Audit: d.audit, Metrics: metrics,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
 		Others: d.second.others(c.Langbot.Tenant),

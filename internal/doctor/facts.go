@@ -33,6 +33,9 @@ type Facts struct {
 	// out.
 	Sysctls map[string]string
 
+	// Around is only looked at to explain the rest.
+	Around Surroundings
+
 	// Memory is the size of main memory and PageSize that of a page, in bytes; 0 if unknown.
 	Memory, PageSize int64
 	// HostWide are settings that boxes should have each and this kernel has for the whole
@@ -117,6 +120,7 @@ func Gather(ctx context.Context, h Host) Facts {
 	}
 	f.Release, f.Machine, _ = linux.KernelRelease() // uname cannot fail with a valid buffer
 	f.Upstream = upstream(readLine("/proc/version"), readLine("/proc/version_signature"))
+	f.Around = lookAround(f.Release)
 	for name, probe := range probes {
 		f.Features[name] = probe()
 	}

@@ -46,9 +46,9 @@ func (f Facts) feature(n need) Check {
 	case !certainNo(err):
 		return Check{Name: n.name, Status: Unknown, Detail: err.Error()}
 	case n.spare:
-		return Check{n.name, Degraded, err.Error(), n.mend}
+		return Check{Name: n.name, Status: Degraded, Detail: err.Error(), Mend: n.mend}
 	}
-	return Check{n.name, Failed, err.Error(), n.mend}
+	return Check{Name: n.name, Status: Failed, Detail: err.Error(), Mend: n.mend}
 }
 
 // userNamespaces also looks at the switches of distributions. They bind

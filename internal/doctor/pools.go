@@ -75,6 +75,8 @@ func (f Facts) pool(path string, size, each int64, unit, enough string) Check {
 		c.Status = Degraded
 		c.Detail += fmt.Sprintf("; memory is enough for %d", byMemory)
 		c.Mend = fmt.Sprintf("set sysctl %s to %s", sysctlName(path), enough)
+		value, _, _ := strings.Cut(enough, ", ")
+		c.set = []string{sysctlName(path) + "=" + value}
 	}
 	return c
 }
@@ -108,6 +110,7 @@ func (f Facts) network() Check {
 	for _, h := range f.HostWide {
 		name := "net." + sysctlName(h.Path)
 		have = append(have, fmt.Sprintf("%s is %s", name, h.Present))
+		c.set = append(c.set, name+"="+h.Value)
 		set = append(set, fmt.Sprintf("%s=%s (each box has it since Linux %s)", name, h.Value, h.Since))
 	}
 	c.Status = Degraded

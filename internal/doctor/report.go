@@ -30,16 +30,25 @@ type Check struct {
 	Status Status `json:"status"`
 	Detail string `json:"detail,omitempty"`
 	Mend   string `json:"mend,omitempty"` // what to do about it
+
+	// Cause is why it is so on this host, and Command what mends that; see
+	// [Report.Explain].
+	Cause   string `json:"cause,omitempty"`
+	Command string `json:"command,omitempty"`
+
+	set []string // settings of sysctl(8) that would mend it
 }
 
 // Report is what the doctor says. OK means that a box was built and that a
 // command ran in it.
 type Report struct {
-	OK      bool    `json:"ok"`
-	Version string  `json:"version"`
-	Kernel  string  `json:"kernel"`
-	Machine string  `json:"machine"`
-	Checks  []Check `json:"checks"`
+	OK      bool   `json:"ok"`
+	Version string `json:"version"`
+	Kernel  string `json:"kernel"`
+	Machine string `json:"machine"`
+	// Surroundings is what the doctor lives in, one line; see [Report.Explain].
+	Surroundings string  `json:"surroundings,omitempty"`
+	Checks       []Check `json:"checks"`
 }
 
 // NewReport judges facts.
@@ -94,7 +103,7 @@ func (f Facts) flaws() Check {
 
 func (f Facts) privilege() Check {
 	if f.UID != 0 {
-		return Check{"privilege", Failed, fmt.Sprintf("uid %d", f.UID), "run as root, who builds the boxes; what only root can examine is unknown below"}
+		return Check{Name: "privilege", Status: Failed, Detail: fmt.Sprintf("uid %d", f.UID), Mend: "run as root, who builds the boxes; what only root can examine is unknown below"}
 	}
 	return Check{Name: "privilege", Status: OK, Detail: "root"}
 }
@@ -111,7 +120,7 @@ func (f Facts) cgroups() Check {
 		c.Detail += ": limits are placed on the controllers of cgroup v1, processes on a private mount of cgroup2"
 	}
 	if f.CgroupError != nil {
-		return Check{"cgroups", Failed, f.CgroupError.Error(), "mount cgroup2 at /sys/fs/cgroup"}
+		return Check{Name: "cgroups", Status: Failed, Detail: f.CgroupError.Error(), Mend: "mount cgroup2 at /sys/fs/cgroup"}
 	}
 	return c
 }
@@ -150,7 +159,7 @@ func (f Facts) workspaces() Check {
 func (f Facts) init() Check {
 	switch {
 	case f.InitError != nil:
-		return Check{"boxd-init", Failed, f.InitError.Error(), "install boxd and boxd-init from one build, side by side"}
+		return Check{Name: "boxd-init", Status: Failed, Detail: f.InitError.Error(), Mend: "install boxd and boxd-init from one build, side by side"}
 	case errors.Is(f.Box.Error, errNotRoot):
 		return Check{Name: "boxd-init", Status: Unknown, Detail: f.InitPath + ": its version was not asked, which takes root"}
 	default:
@@ -163,11 +172,11 @@ func (f Facts) box() Check {
 	case f.Box.Error == nil:
 		return Check{Name: "box", Status: OK, Detail: fmt.Sprintf("built in %s, ran a command in %s", millis(f.Box.Create), millis(f.Box.Run))}
 	case errors.Is(f.Box.Error, errNotRoot):
-		return Check{"box", Failed, f.Box.Error.Error(), "run as root"}
+		return Check{Name: "box", Status: Failed, Detail: f.Box.Error.Error(), Mend: "run as root"}
 	case f.Box.Degraded:
-		return Check{"box", Failed, f.Box.Error.Error(), "boxes can be built with --allow-degraded only"}
+		return Check{Name: "box", Status: Failed, Detail: f.Box.Error.Error(), Mend: "boxes can be built with --allow-degraded only"}
 	}
-	return Check{"box", Failed, f.Box.Error.Error(), "see what is not ok above"}
+	return Check{Name: "box", Status: Failed, Detail: f.Box.Error.Error(), Mend: "see what is not ok above"}
 }
 
 // leftover explains what launchers cannot remove. Boxes do not need it to be gone.
@@ -180,9 +189,9 @@ func (f Facts) leftover(l *leftover.Record) Check {
 	if n := len(boxes) - len(reasons); n > 0 {
 		reasons = append(reasons, fmt.Sprintf("%d more", n))
 	}
-	return Check{"leftover", Degraded,
-		fmt.Sprintf("%s, of a launcher that was killed, could not be removed in %d tries: %s", l.Instance, l.Tries, strings.Join(reasons, "; ")),
-		fmt.Sprintf("remove what holds it: a process in state D waits for a device or a network file system; EBUSY can be a mount (umount it), "+
+	return Check{Name: "leftover", Status: Degraded,
+		Detail: fmt.Sprintf("%s, of a launcher that was killed, could not be removed in %d tries: %s", l.Instance, l.Tries, strings.Join(reasons, "; ")),
+		Mend: fmt.Sprintf("remove what holds it: a process in state D waits for a device or a network file system; EBUSY can be a mount (umount it), "+
 			"EPERM an immutable file (chattr -i). The next launcher from %s on tries again; rm %s makes it try at once",
 			l.Next.UTC().Format(time.RFC3339), leftover.Path(f.RunDir, l.Instance))}
 }

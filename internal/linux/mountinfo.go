@@ -19,6 +19,7 @@ type MountInfo struct {
 	Device  string   // major:minor of the file system
 	Root    string   // the directory of that file system which is mounted
 	Point   string   // where, from the root of the process
+	Flags   []string // of the mount itself, such as "ro" and "noexec"
 	FSType  string   // such as "cgroup2"
 	Options []string // of the super block
 }
@@ -104,6 +105,7 @@ func parseMountLine(line string) (MountInfo, error) {
 		Device: fields[2],
 		Root:   unescapeMount(fields[3]),
 		Point:  unescapeMount(fields[4]),
+		Flags:  strings.Split(fields[5], ","),
 		FSType: fields[sep+1],
 	}
 	if len(fields) > sep+3 {

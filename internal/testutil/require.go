@@ -91,7 +91,7 @@ func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 // programs are those that every test machine has: see .ci/setup.
 var programs = map[string]bool{
 	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
-	"mount": true, "ip": true,
+	"mount": true, "ip": true, "unshare": true, "setpriv": true,
 	"file": true, "man": true, "gpg": true, "gpg-agent": true,
 	"ssh": true, "scp": true, "ssh-agent": true, "ssh-add": true, "ssh-keygen": true, "dropbear": true, "dropbearkey": true,
 	"dig": true, "getent": true, "musl-gcc": true, "node": true, "java": true, "javac": true,

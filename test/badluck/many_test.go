@@ -23,6 +23,7 @@ func TestReadyWithManySessions(t *testing.T) {
 	}
 	d, c := start(t, newDir(t))
 	id := func(i int) string { return fmt.Sprintf("s%04d", i) }
+	none := descriptors(t, d.PID())
 	pids := make([]int, n)
 	boxes := make([]string, n)
 	each(n, func(i int) {
@@ -31,17 +32,34 @@ func TestReadyWithManySessions(t *testing.T) {
 			t.Error(err)
 			return
 		}
+		boxes[i] = s.Box
+	})
+	idle := descriptors(t, d.PID())
+	each(n, func(i int) {
+		if _, err := c.Exec(timeLimit(t), id(i), apitypes.ExecRequest{Argv: []string{"true"}}); err != nil {
+			t.Error(err)
+		}
+	})
+	used := descriptors(t, d.PID())
+	each(n, func(i int) {
 		p, err := c.Start(timeLimit(t), id(i), apitypes.ProcessRequest{ID: "service", Argv: []string{"sleep", "10000"}})
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		boxes[i], pids[i] = s.Box, p.PID
+		pids[i] = p.PID
 	})
 	if t.Failed() {
 		return
 	}
 	before := descriptors(t, d.PID())
+	// As internal/daemon counts on: files.go.
+	if most := none + 17*n + 10; max(idle, used) > most {
+		t.Errorf("%d descriptors with %d sessions, and %d once each has run a command: must be at most %d", idle, n, used, most)
+	}
+	if most := none + (17+13)*n + 10; before > most {
+		t.Errorf("%d descriptors with %d sessions and processes, must be at most %d", before, n, most)
+	}
 	if err := d.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +69,7 @@ func TestReadyWithManySessions(t *testing.T) {
 	}
 	ready := time.Since(began)
 	run(t, c, id(n-1), "true")
-	used := time.Since(began)
+	first := time.Since(began)
 	each(n, func(i int) {
 		s, err := c.Session(timeLimit(t), id(i))
 		if err != nil || s.Box != boxes[i] || s.State != "running" {
@@ -62,8 +80,8 @@ func TestReadyWithManySessions(t *testing.T) {
 			t.Errorf("%+v, %v; its pid was %d", p, err, pids[i])
 		}
 	})
-	t.Logf("%d sessions: ready after %v, a command in the last one after %v, all taken over after %v; descriptors of the daemon: %d before, %d after",
-		n, ready, used, time.Since(began), before, descriptors(t, d.PID()))
+	t.Logf("%d sessions: ready after %v, a command in the last one after %v, all taken over after %v; descriptors of the daemon: %d with idle sessions, %d after a command in each, %d with a process in each, %d taken over",
+		n, ready, first, time.Since(began), idle, used, before, descriptors(t, d.PID()))
 }
 
 // descriptors counts those that a process has open.

@@ -227,6 +227,24 @@ func TestLooking(t *testing.T) {
 	}
 }
 
+// serve --check tells whether a daemon could start, also where one runs, and disturbs
+// nothing.
+func TestServeCheck(t *testing.T) {
+	d := startDaemon(t)
+	d.says(0, "", "exec", "s", "--", "true")
+	if got := d.run("serve", "--check", "--state-dir", d.dir); got.status != 0 || !strings.HasSuffix(got.stdout, "boxd serve can start.\n") {
+		t.Errorf("%v", got)
+	}
+	got := d.run("serve", "--check", "--state-dir", d.dir, "--listen", "0.0.0.0:1", "--socket-group", "no-such-group")
+	if got.status != 1 || !strings.Contains(got.stdout, "no-such-group") || !strings.Contains(got.stdout, "must be a loopback address") || !strings.HasSuffix(got.stdout, "about the host.\n") {
+		t.Errorf("%v", got)
+	}
+	d.says(0, "s\n", "sessions", "ls", "-q")
+	if left, err := filepath.Glob(filepath.Join(d.dir, "run", "*-*")); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
 func TestAuditVerify(t *testing.T) {
 	d := startDaemon(t)
 	d.says(0, "", "exec", "s", "--", "true")

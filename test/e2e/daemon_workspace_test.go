@@ -29,8 +29,8 @@ func TestWorkspaceElsewhere(t *testing.T) {
 		t.Errorf("%v", show)
 	}
 	d.wantRefused(125, d.run("exec", "s", "--workspace-size", "9M", "--", "true"), "workspace_size is 8 MiB, not 9 MiB")
-	d.wantRefused(125, d.run("exec", "t", "--workspace-size", "1K", "--", "true"), "workspace_size 1 KiB", "1 MiB")
-	d.wantRefused(125, d.run("exec", "t", "--workspace-target", "/proc/x", "--", "true"), "workspace_target", "/proc")
+	d.wantRefused(125, d.run("exec", "t", "--workspace-size", "1K", "--", "true"), "--workspace-size 1 KiB", "1 MiB")
+	d.wantRefused(125, d.run("exec", "t", "--workspace-target", "/proc/x", "--", "true"), "--workspace-target", "/proc")
 	if got := d.run("exec", "s", "--", "rm", "big"); got.status != 0 {
 		t.Errorf("making room again: %v", got)
 	}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/doctor"
+)
+
+// checkServe is boxd serve --check: it says whether the daemon could start with o, and
+// starts nothing. loadErr is why there is no configuration.
+func (a *App) checkServe(o ServeOptions, loadErr error) error {
+	signals := a.watchSignals()
+	defer signals.stop()
+	var report doctor.Report
+	found := []error{loadErr}
+	if loadErr == nil {
+		found = a.CheckServe(o)
+		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, InitPath: o.InitPath, InitError: o.InitError}
+		host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
+			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir})
+		}
+		facts := a.Examine(signals.ctx, host)
+		report = doctor.NewReport(facts)
+		if facts.UID != 0 {
+			// Its launcher is root, and builds the boxes: what takes root was not tried here.
+			report.Checks = slices.DeleteFunc(report.Checks, func(c doctor.Check) bool {
+				return c.Name == "privilege" || c.Name == "boxd-init" || c.Name == "box"
+			})
+			report.OK = !slices.ContainsFunc(report.Checks, func(c doctor.Check) bool { return c.Status == doctor.Failed })
+		}
+	}
+	if sig := signals.received(); sig != 0 {
+		return &statusError{status: 128 + int(sig)}
+	}
+	out := a.screen(a.Stdout)
+	line := func(status doctor.Status, name, detail string) {
+		fmt.Fprintf(out, "%s %-19s %s\n", out.paint(fmt.Sprintf("%-9s", status), stateColour(string(status))), name, detail)
+	}
+	for _, err := range found {
+		line(doctor.Failed, "configuration", oneLine(err))
+	}
+	if len(found) == 0 {
+		from := o.ConfigFile
+		if from == "" {
+			from = "defaults, environment and flags; no file"
+		}
+		line(doctor.OK, "configuration", from)
+	}
+	for _, c := range report.Checks {
+		if c.Status != doctor.OK {
+			line(c.Status, c.Name, strings.ReplaceAll(c.Detail, "\n", "; "))
+		}
+	}
+	if len(found) > 0 || !report.OK {
+		_, err := fmt.Fprintln(out, "\nboxd serve cannot start like this; boxd doctor --explain says more about the host.")
+		return errors.Join(err, &statusError{status: statusUnwell})
+	}
+	_, err := fmt.Fprintln(out, "\nboxd serve can start.")
+	return err
+}

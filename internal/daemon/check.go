@@ -1,0 +1,95 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/policy"
+	"golang.org/x/sys/unix"
+)
+
+// Check looks for all that would keep Run from starting with these options, as far as it
+// can be seen without starting: it makes, opens and changes nothing, and a daemon that
+// runs on the same directories is no obstacle.
+func Check(o Options) (found []error) {
+	d := &daemon{Options: o, log: slog.New(slog.DiscardHandler), root: os.Geteuid() == 0}
+	d.dirs = dirs{state: o.Config.StateDir, runtime: o.Config.RuntimeDir}
+	c := &d.Config
+	note := func(err error) bool {
+		if err != nil {
+			found = append(found, err)
+		}
+		return err == nil
+	}
+	known := note(d.findAccount())
+	note(checkState(d.dirs.state))
+	if known {
+		note(checkOwner(d.dirs.state, d.account))
+	}
+	note(canMake("state_dir", d.dirs.state))
+	note(checkSocket(c.Socket.Path))
+	note(canMake("socket", filepath.Dir(c.Socket.Path)))
+
+	_, err := loadTLS(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
+	note(err)
+	if c.TokensFile != "" {
+		_, err := api.LoadTokens(c.TokensFile)
+		note(err)
+	}
+	if known {
+		gid, err := d.socketGroup()
+		if note(err) {
+			_, err = d.newLocalUsers(gid)
+			note(err)
+		}
+	}
+	authenticated := c.TokensFile != "" || c.TLS.ClientCA != ""
+	if c.Listen != "" {
+		_, err := tcpAddress(c.Listen, authenticated)
+		note(err)
+	}
+	if c.Langbot.Listen != "" {
+		secret, err := c.Langbot.Secret()
+		if note(err) {
+			if _, err := tcpAddress(c.Langbot.Listen, secret != ""); err != nil {
+				note(fmt.Errorf("langbot: %w", err))
+			}
+		}
+	}
+	_, err = policy.New(c.Policy)
+	note(err)
+	if d.root {
+		note(checkRoots(c.MountRoots()))
+		note(o.InitError)
+		note(canMake("runtime_dir", d.dirs.runtime))
+	} else if socket := filepath.Join(d.dirs.runtime, native.SocketName); !there(socket) {
+		note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
+	}
+	return found
+}
+
+func there(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// canMake says whether this process may write in the directory dir of a setting, or in the
+// nearest one above it that exists.
+func canMake(setting, dir string) error {
+	for at := dir; ; at = filepath.Dir(at) {
+		err := unix.Access(at, unix.W_OK|unix.X_OK)
+		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("%s %q: user %d in %w", setting, dir, os.Geteuid(), &fs.PathError{Op: "access", Path: at, Err: err})
+		}
+		return nil
+	}
+}

@@ -1,0 +1,29 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/config"
+)
+
+// TestFilesWarning: a limit of open files that is too small for the configured limits is
+// told, with what to do.
+func TestFilesWarning(t *testing.T) {
+	c := config.Default()
+	c.Policy.Limits.Sessions, c.Policy.Limits.Processes = 10_000, 10_000
+	need := filesNeeded(c)
+	if need < 270_000 || need > wantedFiles {
+		t.Errorf("10,000 sessions with a process each need %d descriptors", need)
+	}
+	if got := filesWarning(need, need); got != "" {
+		t.Errorf("enough, and yet %q", got)
+	}
+	if got := filesWarning(need-1, need); !strings.Contains(got, "limits.sessions") || !strings.Contains(got, "LimitNOFILE") {
+		t.Errorf("too few: %q", got)
+	}
+	c.Policy.Limits.Sessions = -1 // no limit: nothing is enough
+	if filesNeeded(c) != 0 {
+		t.Error("a need of what has no limit")
+	}
+}
