@@ -52,6 +52,7 @@ type box struct {
 	service  bool       // the box outlives the launcher
 	limiting sync.Mutex // before saving: who changes limits
 	freezing sync.Mutex // who stops the box for a moment
+	showing  sync.Mutex // who writes what the box is shown
 	saving   sync.Mutex // before mu: who writes the record
 
 	mu      sync.Mutex
@@ -61,6 +62,7 @@ type box struct {
 	userNS  map[string]*os.File // by id map
 	leaving int                 // slots of takeSlot that are not gone yet
 	outside heldOutside
+	stale   bool // what the box is shown of its use may be old
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 
