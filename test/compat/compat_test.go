@@ -8,9 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -122,8 +122,17 @@ func around(out, name string) string {
 	return out[max(0, len(out)-3000):]
 }
 
+// goroot is where Go's own tests find their data.
+var goroot = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(out))
+})
+
 func environment(in, dir string) []string {
-	return []string{"PATH=" + searchPath, "LC_ALL=C.UTF-8", "IN=" + in, "HOME=" + dir, "GOROOT=" + runtime.GOROOT(), "USER=user"}
+	return []string{"PATH=" + searchPath, "LC_ALL=C.UTF-8", "IN=" + in, "HOME=" + dir, "GOROOT=" + goroot(), "USER=user"}
 }
 
 // onHost runs a suite as a user without privileges, with processes, network and ipc of its own,
@@ -161,7 +170,7 @@ func inBox(t *testing.T, e engine.Engine, s suite, in string) (string, engine.Re
 		Limits:  engine.Limits{Memory: 3 << 30, PIDs: 1024, CPUs: engine.Unlimited},
 		Mounts: []mounts.Mount{
 			{Source: in, Target: "/opt/in", ReadOnly: true},
-			{Source: runtime.GOROOT(), Target: "/opt/go", ReadOnly: true},
+			{Source: goroot(), Target: "/opt/go", ReadOnly: true},
 		},
 	})
 	if err != nil {
