@@ -7,9 +7,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -85,7 +86,7 @@ func compare(t *testing.T, e engine.Engine, s suite, in string) row {
 		key := strings.TrimSuffix(s.name+": "+name, ": ")
 		switch {
 		case slices.Contains(hostFailed, name):
-		case different[key] != "":
+		case slices.ContainsFunc(different, func(d *regexp.Regexp) bool { return d.MatchString(key) }):
 			excused++
 		default:
 			t.Errorf("%s fails in the box only (%s, status %d)\n%s", key, result.Verdict, result.ExitCode, around(out, name))
@@ -121,8 +122,17 @@ func around(out, name string) string {
 	return out[max(0, len(out)-3000):]
 }
 
+// goroot is where Go's own tests find their data.
+var goroot = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		panic(err)
+	}
+	return strings.TrimSpace(string(out))
+})
+
 func environment(in, dir string) []string {
-	return []string{"PATH=" + searchPath, "LC_ALL=C.UTF-8", "IN=" + in, "HOME=" + dir, "GOROOT=" + runtime.GOROOT(), "USER=user"}
+	return []string{"PATH=" + searchPath, "LC_ALL=C.UTF-8", "IN=" + in, "HOME=" + dir, "GOROOT=" + goroot(), "USER=user"}
 }
 
 // onHost runs a suite as a user without privileges, with processes, network and ipc of its own,
@@ -160,7 +170,7 @@ func inBox(t *testing.T, e engine.Engine, s suite, in string) (string, engine.Re
 		Limits:  engine.Limits{Memory: 3 << 30, PIDs: 1024, CPUs: engine.Unlimited},
 		Mounts: []mounts.Mount{
 			{Source: in, Target: "/opt/in", ReadOnly: true},
-			{Source: runtime.GOROOT(), Target: "/opt/go", ReadOnly: true},
+			{Source: goroot(), Target: "/opt/go", ReadOnly: true},
 		},
 	})
 	if err != nil {
@@ -242,9 +252,9 @@ func TestReasons(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, why := range different {
-		if why == "" || !strings.Contains(string(text), "`"+name+"`") {
-			t.Errorf("%q is not in docs/compatibility.md", name)
+	for _, d := range different {
+		if !strings.Contains(string(text), "`"+d.String()+"`") {
+			t.Errorf("%q is not in docs/compatibility.md", d)
 		}
 	}
 }
