@@ -50,8 +50,7 @@ func (l *Launcher) abandon(b *box, why error) error {
 	b.work.failed(why)
 	b.work.spare()
 	// The wait for a turn is no part of the step: with many boxes that end it takes long.
-	_ = endings.take(context.Background())
-	b.turn = true
+	b.turn, _ = endings.take(context.Background())
 	defer b.work.begin("removing what was made of a box", "", only(b.pid))()
 	err := l.discard(b)
 	if err != nil && b.reaped != nil {
