@@ -85,39 +85,67 @@ type guard struct {
 	looked   bool // there was one
 	free     int64
 	lost     int64 // what the disk lost lately
+	lastLost int64 // in the last look
 	takers   map[*session]taker
 	foreign  int64 // of what was lost, what no session took
 	reported bool  // that something else fills the disk
 }
 
-// taker is a session with what it takes. Bytes of lately: those since the last look, and
-// half of what was of lately then. So a write counts although the disk loses its space in
-// the next look, or lost it in the one before.
+// fade makes old figures count less with each look: by a sixteenth, so that they stand for
+// about 1.6 s.
+func fade(n int64) int64 { return n * 15 / 16 }
+
+// noise is the loss in that time that ends nobody: at this rate, 160 KiB/s, it is hours
+// from the floor to a full disk, and it may well be boxd's own log.
+const noise = 256 << 10
+
+// taker is a session with what it takes.
 type taker struct {
 	s             *session
 	size, written int64 // of the workspace, -1 if it was not measured; by processes
-	grew, wrote   int64 // of lately
+	grew, wrote   flow
+	active        bool // it grew or wrote since the look before the last
+}
+
+// flow is bytes that a session wrote, as far as the disk lost them.
+type flow struct {
+	lately int64
+	rest   int64 // of the last look, for which the disk had lost nothing by then
+}
+
+// next is f one look later, with more bytes written, while the disk lost most bytes in this
+// look and the last. What exceeds that took no space: it was written in place, for one.
+func (f flow) next(more, most int64) flow {
+	more = max(more, 0)
+	due := more + f.rest
+	counts := min(due, most)
+	return flow{lately: counts + fade(f.lately), rest: min(more, due-counts)}
 }
 
 // look measures the sessions without a hard limit and, below least, ends what runs in one.
 func (g *guard) look(free, least int64) {
-	lost := g.free - free
-	takers := g.measure()
+	var lost int64
+	if g.looked {
+		lost = max(g.free-free, 0)
+	}
+	takers := g.measure(lost + g.lastLost)
 	if g.m.ctx.Err() != nil {
 		return
 	}
-	if g.looked {
-		g.lost = max(lost, 0) + g.lost/2
-	}
 	g.free, g.takers, g.looked = free, takers, true
-	if free >= least || lost <= 0 || g.lost == 0 {
+	g.lost, g.lastLost = lost+fade(g.lost), lost
+	if free >= least || lost == 0 {
 		return
 	}
-	worst, took := culprit(slices.Collect(maps.Values(takers)), g.lost)
+	var worst *session
+	var took int64
+	if g.lost >= min(noise, least/100) {
+		worst, took = culprit(slices.Collect(maps.Values(takers)), g.lost)
+	}
 	if worst == nil {
 		if g.foreign += lost; g.foreign >= least/10 && !g.reported {
 			g.reported = true
-			g.m.report(Key{}, "", fmt.Sprintf("%s of the %s that must stay free (min_free) are left in %s, and no session is seen to take them: something else fills the disk",
+			g.m.report(Key{}, "", fmt.Sprintf("%s of the %s that must stay free (min_free) are left in %s, and no session is seen to take much of it: something else fills the disk",
 				engine.FormatSize(free), engine.FormatSize(least), g.m.workspaces.Root()))
 		}
 		return
@@ -126,7 +154,7 @@ func (g *guard) look(free, least int64) {
 	// What is lost until they have ended is not the doing of the others.
 	g.lost = 0
 	for s, t := range takers {
-		t.grew, t.wrote = 0, 0
+		t.grew, t.wrote = flow{}, flow{}
 		takers[s] = t
 	}
 }
@@ -139,14 +167,14 @@ const culprits = 4
 // account for a quarter of the loss together. All together, for many may take little each.
 func culprit(list []taker, lost int64) (worst *session, took int64) {
 	for _, bytes := range []func(taker) int64{
-		func(t taker) int64 { return t.grew },
-		func(t taker) int64 { return t.wrote },
+		func(t taker) int64 { return t.grew.lately },
+		func(t taker) int64 { return t.wrote.lately },
 	} {
 		var sum int64
 		for _, t := range list {
 			if n := bytes(t); n > 0 {
 				sum += n
-				if n > took {
+				if n > took && t.active {
 					worst, took = t.s, n
 				}
 			}
@@ -159,8 +187,9 @@ func culprit(list []taker, lost int64) (worst *session, took int64) {
 	return nil, 0
 }
 
-// measure looks at all sessions whose workspace has no hard limit.
-func (g *guard) measure() map[*session]taker {
+// measure looks at all sessions whose workspace has no hard limit. The disk lost most bytes
+// in this look and the last.
+func (g *guard) measure(most int64) map[*session]taker {
 	var mu sync.Mutex
 	now := map[*session]taker{}
 	_ = each(g.m.all(""), func(s *session) error { // the function returns no error
@@ -178,18 +207,20 @@ func (g *guard) measure() map[*session]taker {
 		if usage, err := box.Usage(); err == nil && usage.Written != nil {
 			t.written = *usage.Written
 		}
+		var grew, wrote int64
 		if known {
-			t.wrote = max(t.written-was.written, 0) + was.wrote/2
+			wrote = t.written - was.written
 		}
-		if runs || t.wrote > 0 {
+		if runs || wrote > 0 {
 			if usage, err := g.m.workspaces.Measure(g.m.ctx, s.key.Tenant, s.key.ID); err == nil {
 				t.size = usage.Bytes
 			}
 		}
-		t.grew = was.grew / 2
 		if known && was.size >= 0 && t.size >= 0 {
-			t.grew += max(t.size-was.size, 0)
+			grew = t.size - was.size
 		}
+		t.active = max(grew, wrote, was.grew.rest, was.wrote.rest) > 0
+		t.grew, t.wrote = was.grew.next(grew, most), was.wrote.next(wrote, most)
 		mu.Lock()
 		defer mu.Unlock()
 		now[s] = t

@@ -197,6 +197,27 @@ func TestGuardOfTheHost(t *testing.T) {
 	})
 }
 
+// TestGuardOfNoise: a little, such as an entry in a log of the daemon, ends nobody that writes
+// in place.
+func TestGuardOfNoise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		p := b.launch(keyA, "p", "serve")
+		disk.takeHidden(155_000, nil, func() bool { return disk.free > 50_000 }) // to below the floor, at once
+		disk.takeHidden(2, nil, func() bool { return true })
+		box := b.boxOf(keyA)
+		disk.takeHidden(0, box, func() bool { box.written.Add(5000); return false })
+		time.Sleep(2 * time.Minute)
+		if left := disk.left(); left > 44_000 {
+			t.Fatalf("%d bytes are left: the test has lost nothing", left)
+		}
+		if v := p.View(); v.State != ProcessRunning {
+			t.Errorf("a process that writes in place: %+v", v)
+		}
+		b.Close(context.Background(), false)
+	})
+}
+
 // TestGuardOfMany: many that fill the disk together are ended, though none of them takes much.
 func TestGuardOfMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -270,17 +291,43 @@ func TestCulprit(t *testing.T) {
 		want *session
 	}{
 		"nobody":                              {nil, 100, nil},
-		"nobody writes":                       {[]taker{{s: a, size: 1000}}, 100, nil},
-		"too little":                          {[]taker{{s: a, grew: 24}, {s: b, wrote: 24}}, 100, nil},
-		"a quarter":                           {[]taker{{s: a, grew: 25}}, 100, a},
-		"a quarter together":                  {[]taker{{s: a, grew: 12}, {s: b, grew: 13}}, 100, b},
-		"the largest growth, not workspace":   {[]taker{{s: a, size: 1000, grew: 30}, {s: b, grew: 70}}, 100, b},
-		"hidden":                              {[]taker{{s: a, grew: 10, wrote: 10}, {s: b, wrote: 90}}, 100, b},
-		"seen growth before writing in place": {[]taker{{s: a, wrote: 500}, {s: b, grew: 90, wrote: 90}}, 100, b},
-		"one that frees does not count":       {[]taker{{s: a, grew: -500}, {s: b, grew: 90}}, 100, b},
+		"nobody writes":                       {[]taker{{s: a, size: 1000, active: true}}, 100, nil},
+		"too little":                          {[]taker{{s: a, grew: flow{lately: 24}, active: true}, {s: b, wrote: flow{lately: 24}, active: true}}, 100, nil},
+		"a quarter":                           {[]taker{{s: a, grew: flow{lately: 25}, active: true}}, 100, a},
+		"a quarter together":                  {[]taker{{s: a, grew: flow{lately: 12}, active: true}, {s: b, grew: flow{lately: 13}, active: true}}, 100, b},
+		"the largest growth, not workspace":   {[]taker{{s: a, size: 1000, grew: flow{lately: 30}, active: true}, {s: b, grew: flow{lately: 70}, active: true}}, 100, b},
+		"hidden":                              {[]taker{{s: a, grew: flow{lately: 10}, wrote: flow{lately: 10}, active: true}, {s: b, wrote: flow{lately: 90}, active: true}}, 100, b},
+		"seen growth before writing in place": {[]taker{{s: a, wrote: flow{lately: 500}, active: true}, {s: b, grew: flow{lately: 90}, wrote: flow{lately: 90}, active: true}}, 100, b},
+		"one that has ended":                  {[]taker{{s: a, grew: flow{lately: 60}}, {s: b, grew: flow{lately: 30}, active: true}}, 100, b},
+		"only one that has ended":             {[]taker{{s: a, grew: flow{lately: 60}, wrote: flow{lately: 60}}}, 100, nil},
 	} {
 		if got, _ := culprit(c.list, c.lost); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestFlow: what was written counts as far as the disk lost it, in the look before or after too.
+func TestFlow(t *testing.T) {
+	type look struct{ wrote, lost int64 }
+	for name, c := range map[string]struct {
+		looks []look
+		want  int64
+	}{
+		"at once":           {[]look{{100, 100}}, 100},
+		"lost a bit later":  {[]look{{100, 0}, {0, 100}}, 100},
+		"lost a bit sooner": {[]look{{0, 100}, {100, 0}}, 100},
+		"lost much later":   {[]look{{100, 0}, {0, 0}, {0, 100}}, 0},
+		"in place":          {[]look{{1000, 0}, {1000, 0}, {1000, 7}}, 7},
+		"a file truncated":  {[]look{{-100, 100}}, 0},
+	} {
+		var f flow
+		var last int64
+		for _, l := range c.looks {
+			f, last = f.next(l.wrote, l.lost+last), l.lost
+		}
+		if f.lately != c.want {
+			t.Errorf("%s: %d bytes, want %d", name, f.lately, c.want)
 		}
 	}
 }
