@@ -53,6 +53,7 @@ help:
 	@echo 'make test-vm     the privileged tests, in a virtual machine with cgroup v2'
 	@echo 'make full        everything in full: the long forms of tests, the virtual machine without -short'
 	@echo 'make race        all tests with the race detector'
+	@echo 'make compat      run programs and their own test suites on the host and in boxes, and print a table'
 	@echo 'make lint        gofmt, go vet, staticcheck, shellcheck, Vagrantfile'
 	@echo 'make bench       print the benchmark table'
 	@echo 'make fuzz        run every fuzz target for FUZZTIME=$(FUZZTIME)'
@@ -131,6 +132,11 @@ test-vm-short:
 	else \
 		set -x; $(ROOT) test/vm/run-tests -b "$(BIN)" -t $(VM_TIMEOUT) -short $(if $(VM_RUN),-run '$(VM_RUN)') $$($(KERNEL) $(VM_PKGS)); \
 	fi
+
+.PHONY: compat
+compat: build
+	@.ci/setup compat
+	$(TESTENV) BOXD_COMPAT=1 $(GO) test -count=1 -timeout 4h $(if $(ROOT),-exec '$(ROOT)') $(if $(RUN),-run 'TestCompat/($(RUN))') $(TESTARGS) ./test/compat
 
 .PHONY: race
 race: build

@@ -20,13 +20,13 @@ type marks struct {
 }
 
 // note marks the bytes from offset on as come at now. floor is the offset of the oldest
-// byte that is kept, mem the ring's file.
+// byte that is kept, mem the memory for marks.
 func (m *marks) note(mem []byte, offset, floor uint64, now time.Time) {
 	t := now.UnixNano()
 	if m.count > 0 && t-m.last < int64(markPause) { // a clock that was set back too
 		return
 	}
-	words := (*[wire.RingHeader / 8]uint64)(unsafe.Pointer(unsafe.SliceData(mem)))[wire.RingMarksAt/8:]
+	words := (*[wire.RingMarksSize / 8]uint64)(unsafe.Pointer(unsafe.SliceData(mem)))[:]
 	list := words[wire.RingMarkSize/8:]
 	if m.count == wire.RingMarks {
 		atomic.AddUint64(&words[0], 1)

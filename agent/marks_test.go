@@ -10,17 +10,17 @@ import (
 // However many lines come, there is room for their marks; the newest are exact, all of
 // what is kept has one, and what is gone has none.
 func TestMarks(t *testing.T) {
-	mem := make([]byte, wire.RingHeader+64)
+	mem := make([]byte, wire.RingMarksSize)
 	var m marks
 	start := time.Unix(1000, 0)
 	const lines = 40000
 	at := func(i int) (uint64, time.Time) { return uint64(10 * i), start.Add(time.Duration(i) * time.Second) }
 	read := func() []wire.RingMark {
-		_, count, ok := wire.RingMarksHead(mem[wire.RingMarksAt:])
+		_, count, ok := wire.RingMarksHead(mem)
 		if !ok || count != m.count {
 			t.Fatalf("%d marks, %v, want %d", count, ok, m.count)
 		}
-		list := wire.ParseRingMarks(mem[wire.RingMarksAt+wire.RingMarkSize:][:count*wire.RingMarkSize])
+		list := wire.ParseRingMarks(mem[wire.RingMarkSize:][:count*wire.RingMarkSize])
 		if len(list) != count {
 			t.Fatalf("only %d of %d marks make sense", len(list), count)
 		}

@@ -41,7 +41,7 @@ func newRing(size uint64) (*ring, error) {
 }
 
 func (r *ring) prepare() error {
-	length := wire.RingHeader + int64(r.size)
+	length := wire.RingHeader + int64(r.size) + wire.RingMarksSize
 	if err := unix.Ftruncate(r.fd, length); err != nil {
 		return os.NewSyscallError("ftruncate", err)
 	}
@@ -82,7 +82,7 @@ func (r *ring) space(n uint64) []byte {
 
 // advance says that n bytes of space are filled, now.
 func (r *ring) advance(n int, now time.Time) {
-	r.marks.note(r.mem, r.head, r.floor, now)
+	r.marks.note(r.mem[wire.RingHeader+r.size:], r.head, r.floor, now)
 	r.head += uint64(n)
 	r.publish()
 }

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 )
 
@@ -37,6 +38,16 @@ func (l Limits) WithDefaults() Limits {
 	l.OpenFiles = cmp.Or(l.OpenFiles, DefaultOpenFiles)
 	l.FileSize = cmp.Or(l.FileSize, Unlimited)
 	return l
+}
+
+// Processors is how many of the host's processors a box is told of: enough for the time that it
+// may use, and no more than there are.
+func (l Limits) Processors(host int) int {
+	if l.CPUs <= 0 {
+		return host
+	}
+	const steps = 100_000 // of a processor that the kernel tells apart, see package cgroups
+	return max(1, min(int(math.Ceil(math.Round(l.CPUs*steps)/steps)), host))
 }
 
 // Apply returns l with every field of change that is not zero put in its place.

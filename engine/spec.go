@@ -9,10 +9,11 @@ import (
 const Unlimited = -1
 
 // Defaults of the limits that a Spec leaves at zero. They fit code that nobody
-// has looked at: enough for an interpreter, too little to hurt the host.
+// has looked at: enough for a browser and for what common build tools do (docs/compatibility.md
+// has what they used), too little to hurt the host.
 const (
 	DefaultMemory    = 512 << 20 // bytes
-	DefaultPIDs      = 128
+	DefaultPIDs      = 256
 	DefaultCPUs      = 1.0
 	DefaultOpenFiles = 4096
 	DefaultTmpSize   = 64 << 20  // bytes, for /tmp, the home directory and /dev/shm each

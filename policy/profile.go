@@ -76,7 +76,7 @@ const unlimitedTime = Duration(-time.Second)
 func builtin(idleTTL Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
-		CPUs: 1, Memory: 512 << 20, PIDs: 128,
+		CPUs: 1, Memory: 512 << 20, PIDs: engine.DefaultPIDs,
 		OpenFiles: engine.DefaultOpenFiles, FileSize: engine.Unlimited,
 		TmpSize: engine.DefaultTmpSize, UpperSize: engine.DefaultUpperSize,
 		WorkspaceMode: WorkspaceRW, MountMode: WorkspaceRW,
@@ -106,7 +106,7 @@ func builtin(idleTTL Duration) map[string]Profile {
 
 	extended := basic
 	extended.Name = "network_extended"
-	extended.CPUs, extended.Memory, extended.PIDs = 2, 1024<<20, 256
+	extended.CPUs, extended.Memory, extended.PIDs = 2, 1024<<20, 512
 	extended.WritableRoot = true
 	extended.Caps.Timeout = Duration(300 * time.Second)
 

@@ -40,10 +40,10 @@ func TestBuiltinProfiles(t *testing.T) {
 		locked               []string
 		upper, tmp, fileSize int64
 	}{
-		{"default", false, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"langbot", false, 1, 512 << 20, 128, false, "rw", 30 * time.Second, time.Hour, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"network_basic", true, 1, 512 << 20, 128, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"network_extended", true, 2, 1024 << 20, 256, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1},
+		{"default", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"langbot", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, time.Hour, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"network_basic", true, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
+		{"network_extended", true, 2, 1024 << 20, 512, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1},
 		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
 			[]string{"network", "workspace_mode", "writable_root"}, 0, 64 << 20, -1},
 	}
@@ -218,7 +218,7 @@ func TestRefusals(t *testing.T) {
 // TestNetworkOff: asking for no network makes the network profiles usable.
 func TestNetworkOff(t *testing.T) {
 	r, err := newPolicy(t, Config{}).Resolve("a", Request{Profile: "network_extended", Network: ptr(false)})
-	if err != nil || r.Network || r.Spec.Limits.PIDs != 256 {
+	if err != nil || r.Network || r.Spec.Limits.PIDs != 512 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

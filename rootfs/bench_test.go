@@ -4,12 +4,14 @@ import (
 	"fmt"
 	"path/filepath"
 	"testing"
+
+	"github.com/boxd/boxd/internal/testutil"
 )
 
 func BenchmarkOpenHost(b *testing.B) {
 	dir := stateDir(b)
 	for b.Loop() {
-		h, err := OpenHost(filepath.Join(dir, "host"), "")
+		h, err := OpenHost(filepath.Join(dir, "host"), filepath.Join(testutil.DefaultStateDir, "etc"))
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -34,7 +34,7 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.reach, b.devpts, b.volumes} {
+	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.visible, b.reach, b.devpts, b.volumes} {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -70,7 +70,8 @@ func (b *builder) skeleton() (err error) {
 	if b.o.Writable {
 		size = b.o.UpperSize
 	}
-	b.top, err = mountTop(b.root.dir, b.undo, sized(size, devInodes, "0711", 0, 0)...)
+	bytes, inodes := b.host.figures.size()
+	b.top, err = mountTop(b.root.dir, b.undo, sized(size+bytes, devInodes+inodes, "0711", 0, 0)...)
 	if err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ var directories = []struct {
 	path string
 	mode uint32
 }{
-	{"proc", 0o555}, {"sys", 0o555}, {"sys/devices", 0o755}, {"sys/devices/system", 0o755}, {cpuDir, 0o755}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
+	{"proc", 0o555}, {"sys", 0o555}, {"sys/devices", 0o555}, {"sys/devices/system", 0o555}, {processorsTarget, 0o555}, {"dev", 0o755}, {"etc", 0o755}, {"tmp", 0o1777}, {"run", 0o755},
 	{"home", 0o755}, {HomeDir[1:], 0o755}, {"root", 0o755}, {"workspace", 0o755}, {"opt", 0o755}, {"srv", 0o755},
 	{"mnt", 0o755}, {"media", 0o755}, {"var", 0o755}, {"var/lib", 0o755}, {"var/cache", 0o755}, {"var/log", 0o755},
 }
@@ -108,7 +109,7 @@ func (b *builder) fill(f *filler) error {
 		f.symlink(l.name, l.target)
 	}
 	for _, t := range b.host.trees {
-		if t.name != "etc" && t.name != cpuDir {
+		if t.name != "etc" {
 			f.mkdir(t.name, 0o755)
 		}
 	}
@@ -148,7 +149,7 @@ func (b *builder) system() error {
 	for _, t := range b.host.trees {
 		mount := func() error { return cloneTo(t.root, b.box, t.name, 0) }
 		switch {
-		case !b.o.Writable, t.name == cpuDir:
+		case !b.o.Writable:
 		case t.name == "etc":
 			mount = b.overlayEtc
 		default:

@@ -61,7 +61,7 @@ func (b *builder) dev() error {
 	}
 	if b.host.reachable {
 		f.mkdir(hostDir, 0o700)
-		f.mkdir(hostView, 0o700)
+		f.mkdir(hostTop, 0o700)
 	}
 	if b.o.Writable {
 		f.write(sizeFile, 0o444, nil)

@@ -19,8 +19,7 @@ import (
 // Making a copy of /etc takes longer than starting a launcher: so copies are kept, in a
 // directory that launchers share.
 //
-//	<copy>/etc    what boxes see of /etc
-//	<copy>/cpu    and of cpuDir
+//	<copy>/etc    what boxes see
 //	<copy>/index  the state of its sources in the first line, then their names
 //	current       symlink to the newest copy
 //
@@ -44,10 +43,9 @@ func copyNames() string {
 	return fmt.Sprintf("%d-%.8s-", etcRule, boot)
 }
 
-// stateOf is a digest of the status of files and directories, and of the processors.
-func stateOf(sources []etcEntry, processors string) string {
+// stateOf is a digest of the status of files and directories.
+func stateOf(sources []etcEntry) string {
 	h := sha256.New()
-	fmt.Fprintln(h, processors)
 	var buf []byte
 	for _, e := range sources {
 		buf = append(append(buf[:0], e.name...), 0)
@@ -59,9 +57,9 @@ func stateOf(sources []etcEntry, processors string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// addCopies adds what boxes share of /etc and of /sys: from a copy that is kept in the
+// addEtc adds what boxes share of /etc: from a copy that is kept in the
 // directory cache, or from one in the template.
-func (h *Host) addCopies(top *os.File, root, cache string) error {
+func (h *Host) addEtc(top *os.File, root, cache string) error {
 	src, err := os.OpenFile(filepath.Join(root, "etc"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
@@ -70,11 +68,6 @@ func (h *Host) addCopies(top *os.File, root, cache string) error {
 	f := &filler{top: top}
 	f.learnUmask("copy", 0o711)
 	f.mkdir("etc", 0o755)
-	for i, char := range cpuDir + "/" {
-		if char == '/' {
-			f.mkdir(cpuDir[:i], 0o755)
-		}
-	}
 	if f.err != nil {
 		return f.err
 	}
@@ -88,18 +81,12 @@ func (h *Host) addCopies(top *os.File, root, cache string) error {
 		return err
 	}
 	defer from.Close()
-	for name, copied := range map[string]string{"etc": "etc", cpuDir: "cpu"} {
-		tree, err := linux.OpenTree(from, copied, unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
-		if err != nil {
-			return err
-		}
-		err = h.keep(top, name, tree, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
-		tree.Close()
-		if err != nil {
-			return err
-		}
+	tree, err := linux.OpenTree(from, "etc", unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
+		return err
 	}
-	return nil
+	defer tree.Close()
+	return h.keep(top, "etc", tree, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
 }
 
 // openKept opens the copy for the present state of the sources, nil if none can be kept. The
@@ -109,7 +96,7 @@ func openKept(root string, src *os.File, cache string) (*os.File, error) {
 		return nil, nil
 	}
 	name, err := os.Readlink(filepath.Join(cache, currentEtc))
-	if err != nil || !strings.HasPrefix(name, copyNames()) || !isCurrent(root, src, filepath.Join(cache, name)) {
+	if err != nil || !strings.HasPrefix(name, copyNames()) || !isCurrent(src, filepath.Join(cache, name)) {
 		if name, err = keepEtc(root, src, cache); name == "" || err != nil {
 			return nil, err
 		}
@@ -118,7 +105,7 @@ func openKept(root string, src *os.File, cache string) (*os.File, error) {
 }
 
 // isCurrent says whether the sources of a copy are as they were.
-func isCurrent(root string, src *os.File, kept string) bool {
+func isCurrent(src *os.File, kept string) bool {
 	index, err := os.ReadFile(filepath.Join(kept, "index"))
 	if err != nil {
 		return false
@@ -132,7 +119,7 @@ func isCurrent(root string, src *os.File, kept string) bool {
 		}
 		sources = append(sources, etcEntry{name: name, st: st})
 	}
-	return state == stateOf(sources, cpuState(root))
+	return state == stateOf(sources)
 }
 
 // keepEtc makes a copy, which appears whole or not at all, and makes it the current one. It
@@ -180,33 +167,27 @@ func fillKept(root string, src *os.File, dir string) error {
 		return err
 	}
 	defer top.Close()
-	processors := cpuState(root)
 	sources, err := fillCopy(root, src, top)
 	if err != nil {
 		return err
 	}
 	var index strings.Builder
-	index.WriteString(stateOf(sources, processors))
+	index.WriteString(stateOf(sources))
 	for _, e := range sources {
 		index.WriteString("\n" + e.name)
 	}
 	return os.WriteFile(filepath.Join(dir, "index"), []byte(index.String()), 0o600)
 }
 
-// fillCopy makes the directories etc and cpu in top. It returns what the first depends on.
+// fillCopy makes the directory etc in top. It returns what that depends on.
 func fillCopy(root string, src, top *os.File) ([]etcEntry, error) {
 	f := &filler{top: top}
 	f.learnUmask("etc", 0o755)
-	f.mkdir("cpu", 0o755)
-	etc, cpu := f.into("etc"), f.into("cpu")
-	if err := errors.Join(etc.err, cpu.err); err != nil {
-		return nil, err
+	etc := f.into("etc")
+	if etc.err != nil {
+		return nil, etc.err
 	}
 	defer etc.top.Close()
-	defer cpu.top.Close()
-	if err := fillCPUs(root, cpu); err != nil {
-		return nil, err
-	}
 	return fillPublicEtc(root, src, etc)
 }
 

@@ -26,6 +26,7 @@ type Host struct {
 	links []link
 	// reachable: processes that did not build a root go on with it, see OpenLive.
 	reachable bool
+	figures   *hostFigures
 }
 
 // tree is a mount of the template that every box gets a clone of.
@@ -66,11 +67,14 @@ func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) 
 	}
 	defer top.Close()
 	h := &Host{dir: dir, reachable: reachable}
+	if h.figures, err = openHostFigures(); err != nil {
+		return nil, wrap(err)
+	}
 	undo.Push(h.closeTrees)
 	if err := h.addSystem(top, root); err != nil {
 		return nil, wrap(err)
 	}
-	if err := h.addCopies(top, root, cache); err != nil {
+	if err := h.addEtc(top, root, cache); err != nil {
 		return nil, wrap(err)
 	}
 	undo.Release()

@@ -15,15 +15,16 @@ import (
 // it, for everybody (MNT_LOCK_READONLY, can_change_locked_flags in fs/namespace.c), in
 // clones of the mount too. And none can be cloned without the mounts on it, which are
 // locked as well (has_locked_children). So the root of a box that other processes go on
-// with has a second mount of its skeleton within, writable and with nothing on it.
+// with has a second mount of its tmpfs within, writable and with nothing on it: there are its
+// skeleton, rootName, and what lies beside that.
 //
 // It is in /dev, which is read-only also where the root is not, so that the box cannot
 // rename what leads to it. The directory above it belongs to the host's root and is
 // searchable by nobody else; no user of the box is mapped to that id, so that no
 // capability in the box's user namespace overrides it (capable_wrt_inode_uidgid).
 const (
-	hostDir  = ".host" // in /dev
-	hostView = hostDir + "/root"
+	hostDir = ".host" // in /dev
+	hostTop = hostDir + "/top"
 )
 
 // reach attaches the second mount.
@@ -31,7 +32,7 @@ func (b *builder) reach() error {
 	if !b.host.reachable {
 		return nil
 	}
-	m, err := linux.OpenTree(b.root.skeleton, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
+	m, err := linux.OpenTree(b.top, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func (b *builder) reach() error {
 	if err := linux.MountSetattr(m, false, unix.MountAttr{Attr_set: attrDefault}); err != nil {
 		return err
 	}
-	return attach(m, b.devices, hostView)
+	return attach(m, b.devices, hostTop)
 }
 
 // Live is the root of a running box, seen through a process in it. What a path leads
@@ -83,11 +84,21 @@ func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
 
 // Skeleton is as that of Root. The caller owns it.
 func (l *Live) Skeleton() (*os.File, error) {
-	dir, _, err := l.mounted("dev/" + hostView)
+	dir, err := l.beside(rootName)
 	if err != nil {
 		return nil, fmt.Errorf("opening skeleton of box: %w", err)
 	}
 	return dir, nil
+}
+
+// beside opens a directory of the box's tmpfs, out of the box's reach.
+func (l *Live) beside(name string) (*os.File, error) {
+	top, _, err := l.mounted("dev/" + hostTop)
+	if err != nil {
+		return nil, err
+	}
+	defer top.Close()
+	return openDir(top, name)
 }
 
 // Device identifies a mounted file system as long as it is mounted.

@@ -31,6 +31,8 @@ type Options struct {
 	// bytes, until it ends.
 	Writable  bool
 	UpperSize int64 // bytes; only with Writable
+	// Figures are what the box is shown of its limits.
+	Figures Figures
 	// IDMapUserNS is a user namespace that maps the ids 0 … 65535 to the ids of
 	// the box. It is needed with Writable, and lent for the time of the call.
 	IDMapUserNS *os.File

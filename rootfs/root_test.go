@@ -324,19 +324,19 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if _, small := writableHost(t, dir); small {
 		root = copySystem(t)
 	}
-	before := mounts(t)
+	before := mountTable(t)
 	h, err := buildHost(filepath.Join(dir, "host2"), "", root, false)
 	if err != nil {
 		t.Fatal(err)
 	}
-	withHost := mounts(t)
+	withHost := mountTable(t)
 	for _, hide := range []bool{false, true} {
 		for _, o := range []Options{options(testBase), writable(t, testBase)} {
 			r, err := h.Build(filepath.Join(dir, "a"), o)
 			if err != nil {
 				t.Fatal(err)
 			}
-			t.Logf("writable %v: %d mounts in the launcher's namespace", o.Writable, len(mounts(t))-len(withHost))
+			t.Logf("writable %v: %d mounts in the launcher's namespace", o.Writable, len(mountTable(t))-len(withHost))
 			if hide {
 				if err := r.Hide(); err != nil {
 					t.Error(err)
@@ -347,7 +347,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 					t.Error(err)
 				}
 			}
-			if after := mounts(t); !slices.Equal(withHost, after) {
+			if after := mountTable(t); !slices.Equal(withHost, after) {
 				t.Errorf("mounts left: %q, were %q", after, withHost)
 			}
 		}
@@ -355,7 +355,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	if err := h.Close(); err != nil {
 		t.Error(err)
 	}
-	if after := mounts(t); !slices.Equal(before, after) {
+	if after := mountTable(t); !slices.Equal(before, after) {
 		t.Errorf("mounts left: %q, were %q", after, before)
 	}
 }
@@ -363,7 +363,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 func TestBuildFailure(t *testing.T) {
 	dir := stateDir(t)
 	h := testHost(t, dir)
-	before := mounts(t)
+	before := mountTable(t)
 	noMap, err := os.Open("/proc/thread-self/ns/net") // not a user namespace
 	if err != nil {
 		t.Fatal(err)
@@ -394,7 +394,7 @@ func TestBuildFailure(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.text)
 		}
-		if after := mounts(t); !slices.Equal(before, after) {
+		if after := mountTable(t); !slices.Equal(before, after) {
 			t.Errorf("%s: mounts left: %q", c.name, after)
 		}
 		if _, err := os.Lstat(filepath.Join(dir, "a")); !errors.Is(err, fs.ErrNotExist) {

@@ -6,8 +6,7 @@ import (
 	"math/bits"
 )
 
-// RingHeader is the size in bytes of what precedes the ring in its file: marks, see
-// [RingMark], and before them two records
+// RingHeader is the size in bytes of what precedes the ring in its file: two records
 // of RingRecord bytes, of which the agent writes the one and then the other, so that
 // one of them is whole whenever it may be interrupted. A record is three words of
 // 64 bits, little endian:
@@ -21,7 +20,7 @@ import (
 // there. So a reader takes bytes first and then the floor again: what lies below that
 // may not be what was there.
 const (
-	RingHeader  = 64 << 10
+	RingHeader  = 4096
 	RingRecord  = 32
 	RingRecords = 2 * RingRecord
 )

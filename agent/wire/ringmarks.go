@@ -2,12 +2,13 @@ package wire
 
 import "encoding/binary"
 
-// RingMark says when a byte of a ring came. Marks lie behind the records of a ring file,
-// words of 64 bits, little endian:
+// RingMark says when a byte of a ring came. Marks lie behind the ring in its file, which
+// has RingMarksSize bytes for them, or none if an older agent made it. They are words of 64
+// bits, little endian:
 //
-//	128  sequence: odd while marks are being moved, another number afterwards
-//	136  how many marks there are
-//	144  the marks, oldest first, each an offset and a time
+//	 0  sequence: odd while marks are being moved, another number afterwards
+//	 8  how many marks there are
+//	16  the marks, oldest first, each an offset and a time
 //
 // A mark is for the bytes from its offset to that of the next one. Marks are added at the
 // end; when there is no room, those of bytes that are gone are removed, and every other
@@ -18,11 +19,12 @@ type RingMark struct {
 }
 
 const (
-	// RingMarksAt is where the marks begin in the file, RingMarkSize their two words.
-	RingMarksAt  = 128
-	RingMarkSize = 16
+	// RingMarksSize is the size of all of it, RingMarkSize that of a mark and of the two
+	// words in front.
+	RingMarksSize = 60 << 10
+	RingMarkSize  = 16
 	// RingMarks is how many there can be.
-	RingMarks = (RingHeader - RingMarksAt - RingMarkSize) / RingMarkSize
+	RingMarks = RingMarksSize/RingMarkSize - 1
 )
 
 // RingMarksHead reads the two words in front of the marks. It fails if marks are being

@@ -60,7 +60,7 @@ func checkRing(file *os.File, size int64) error {
 	}
 	// Files on disk and what only looks like a file have no seals: fcntl(2).
 	has, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
-	if err != nil || has&seals != seals || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != wire.RingHeader+size {
+	if err != nil || has&seals != seals || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != wire.RingHeader+size && st.Size != wire.RingHeader+size+wire.RingMarksSize {
 		return fmt.Errorf("ring of mode %#o, size %d, seals %#x: %w", st.Mode, st.Size, has, wire.ErrProtocol)
 	}
 	return nil

@@ -7,12 +7,14 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Times implements engine.TimedOutput. Marks that cannot be read are none: an agent may
-// write anything there, and nothing but these answers follows from it.
+// Times implements engine.TimedOutput. Marks that cannot be read are none: the agent may be
+// one of before there were marks, and may write anything there. Nothing but these answers
+// follows from it.
 func (o *output) Times() []engine.OutputTime {
-	b := make([]byte, wire.RingHeader-wire.RingMarksAt)
+	at := wire.RingHeader + o.size
+	b := make([]byte, wire.RingMarksSize)
 	for range ringTries {
-		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], wire.RingMarksAt); err != nil {
+		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], at); err != nil {
 			return nil
 		}
 		before, count, ok := wire.RingMarksHead(b)
@@ -20,10 +22,10 @@ func (o *output) Times() []engine.OutputTime {
 			continue
 		}
 		list := b[wire.RingMarkSize:][:count*wire.RingMarkSize]
-		if _, err := o.file.ReadAt(list, wire.RingMarksAt+wire.RingMarkSize); err != nil {
+		if _, err := o.file.ReadAt(list, at+wire.RingMarkSize); err != nil {
 			return nil
 		}
-		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], wire.RingMarksAt); err != nil {
+		if _, err := o.file.ReadAt(b[:wire.RingMarkSize], at); err != nil {
 			return nil
 		}
 		if after, _, ok := wire.RingMarksHead(b); !ok || after != before {

@@ -2,7 +2,10 @@ package native
 
 import (
 	"math"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
@@ -16,6 +19,8 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 	args, env := cmd.Args, cmd.Env
 	if cmd.Builtin != "" {
 		args, env = append([]string{builtinName, cmd.Builtin}, args...), builtinEnv
+	} else {
+		env = append(env[:len(env):len(env)], processorEnv(env, limits)...)
 	}
 	return &wire.SpawnMsg{
 		Args:    args,
@@ -37,6 +42,23 @@ const builtinName = "boxd-init"
 // builtinEnv keeps a builtin, which is a Go program, to few threads: each counts
 // against the box's pids limit, and the collector alone would make two more.
 var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB"}
+
+// processorEnv tells programs of the limit of processors that do not read files, by variables
+// that env does not set. Go's runtime and OpenMP, and nproc(1), ask the scheduler, which knows of
+// no limit. On a host with no more processors there is nothing to tell.
+func processorEnv(env []string, l engine.Limits) (more []string) {
+	host := runtime.NumCPU()
+	n := l.Processors(host)
+	if n == host {
+		return nil
+	}
+	for _, name := range []string{"GOMAXPROCS=", "OMP_NUM_THREADS="} {
+		if !slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, name) }) {
+			more = append(more, name+strconv.Itoa(n))
+		}
+	}
+	return more
+}
 
 // softOpenFiles is what a program has that asks for no more: programs that use select(2), or
 // close all descriptors that they might have, are made for it.

@@ -130,12 +130,12 @@ func TestExplain(t *testing.T) {
 			f.WorkspaceError = errNo
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/var/lib", FSType: "nfs4"})
 		}}, "workspaces", "/var/lib/boxd is on /var/lib, a file system (nfs4)", "--state-dir DIR"},
-		{"pools", []func(*Facts){sysctl(poolPIDs, "400")}, "kernel.pid_max", "one pool for all boxes", "sysctl -w kernel.pid_max=1024"},
+		{"pools", []func(*Facts){sysctl(poolPIDs, "400")}, "kernel.pid_max", "one pool for all boxes", "sysctl -w kernel.pid_max=2048"},
 		{"sockets", []func(*Facts){sysctl(poolTCP, "1\t2\t3")}, "net.ipv4.tcp_mem", "one pool", `sysctl -w net.ipv4.tcp_mem="524288 786432 1048576"`},
 		{"settings of the host", []func(*Facts){func(f *Facts) {
 			f.HostWide = []netns.HostWide{{Sysctl: netns.Sysctl{Path: "core/optmem_max", Value: "4096", Since: "6.8"}, Present: "20480"}}
 		}}, "network settings", "once for the host", "sysctl -w net.core.optmem_max=4096"},
-		{"pools seen from Docker", []func(*Facts){sysctl(poolPIDs, "400"), in("Docker")}, "kernel.pid_max", "one pool", "on the host of the container: sysctl -w kernel.pid_max=1024"},
+		{"pools seen from Docker", []func(*Facts){sysctl(poolPIDs, "400"), in("Docker")}, "kernel.pid_max", "one pool", "on the host of the container: sysctl -w kernel.pid_max=2048"},
 		{"something else", []func(*Facts){func(f *Facts) { f.Box.Error = errors.New("odd") }}, "box", "follows from what is not ok above", ""},
 		{"a mystery", []func(*Facts){func(f *Facts) { f.Features[featurePidfd] = errors.New("odd") }}, featurePidfd, "not known to the doctor", ""},
 	} {

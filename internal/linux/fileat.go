@@ -54,6 +54,20 @@ func WriteFileAt(dir *os.File, name, value string) error {
 	return nil
 }
 
+// RewriteAt gives the file name beneath dir a new content in place: its inode stays, and a
+// reader never finds it empty.
+func RewriteAt(dir *os.File, name string, content []byte) error {
+	f, err := OpenAt(dir, name, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(content, 0); err != nil {
+		return err
+	}
+	return f.Truncate(int64(len(content)))
+}
+
 // RmdirAt removes the empty directory name beneath dir.
 func RmdirAt(dir *os.File, name string) error {
 	err := Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR) })

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -232,16 +233,21 @@ func TestLooking(t *testing.T) {
 func TestServeCheck(t *testing.T) {
 	d := startDaemon(t)
 	d.says(0, "", "exec", "s", "--", "true")
+	instances := func() string {
+		list, err := filepath.Glob(filepath.Join(d.dir, "run", "*-*"))
+		return fmt.Sprint(list, err)
+	}
+	before := instances()
 	if got := d.run("serve", "--check", "--state-dir", d.dir); got.status != 0 || !strings.HasSuffix(got.stdout, "boxd serve can start.\n") {
 		t.Errorf("%v", got)
 	}
-	got := d.run("serve", "--check", "--state-dir", d.dir, "--listen", "0.0.0.0:1", "--socket-group", "no-such-group")
-	if got.status != 1 || !strings.Contains(got.stdout, "no-such-group") || !strings.Contains(got.stdout, "must be a loopback address") || !strings.HasSuffix(got.stdout, "about the host.\n") {
+	got := d.run("serve", "--check", "--state-dir", d.dir, "--user", "no-such-user", "--socket-group", "no-such-group", "--tokens-file", "/no/tokens")
+	if got.status != 1 || !strings.Contains(got.stdout, "no-such-user") || !strings.Contains(got.stdout, "/no/tokens") || !strings.HasSuffix(got.stdout, "about the host.\n") {
 		t.Errorf("%v", got)
 	}
 	d.says(0, "s\n", "sessions", "ls", "-q")
-	if left, err := filepath.Glob(filepath.Join(d.dir, "run", "*-*")); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+	if after := instances(); after != before {
+		t.Errorf("left behind: %s, before %s", after, before)
 	}
 }
 

@@ -151,7 +151,7 @@ func TestServiceClientsComeAndGo(t *testing.T) {
 	first := initPIDs(t, b)
 	wantOutput(t, b, "echo kept > /tmp/f", "")
 	// What the launcher makes mount points through is nobody's in the box.
-	wantOutput(t, b, "ls /dev/.host 2>/dev/null || touch /dev/.host/root/x 2>/dev/null || mv /dev/.host /dev/x 2>/dev/null || echo closed", "closed\n")
+	wantOutput(t, b, "ls /dev/.host 2>/dev/null || touch /dev/.host/top/root/x 2>/dev/null || mv /dev/.host /dev/x 2>/dev/null || echo closed", "closed\n")
 	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}, Limits: &engine.Limits{PIDs: 77}}); err != nil {
 		t.Fatal(err)
 	}

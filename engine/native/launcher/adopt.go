@@ -117,6 +117,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	b.init()
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
+	b.stale = true // the launcher before may not have come to show the last limits
 	b.private = filepath.Join(l.instance.private(), id)
 	if b.lease, err = l.findLease(r); err != nil {
 		return nil, err

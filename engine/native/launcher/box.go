@@ -48,10 +48,11 @@ type box struct {
 	reaped    chan struct{} // closed when PID 1 has been waited for
 
 	wave     place      // among the boxes that end with this process
-	turn     bool       // the box has its turn to end already
+	turn     *turn      // to end; nil: it has none yet
 	service  bool       // the box outlives the launcher
 	limiting sync.Mutex // before saving: who changes limits
 	freezing sync.Mutex // who stops the box for a moment
+	showing  sync.Mutex // who writes what the box is shown
 	saving   sync.Mutex // before mu: who writes the record
 
 	mu      sync.Mutex
@@ -61,6 +62,7 @@ type box struct {
 	userNS  map[string]*os.File // by id map
 	leaving int                 // slots of takeSlot that are not gone yet
 	outside heldOutside
+	stale   bool // what the box is shown of its use may be old
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 
@@ -89,18 +91,15 @@ func (b *box) destroy() error {
 	b.removed = true
 	b.mu.Unlock()
 	b.end()
-	if !b.turn {
-		_ = endings.take(context.Background()) // there will be a turn: each is given back in time
+	if b.turn == nil {
+		b.turn, _ = endings.take(context.Background()) // there will be a turn: each is given back in time
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	give := sync.OnceFunc(endings.give)
 	err := b.kill() // first: what follows may wait for others
-	// A PID 1 that SIGKILL does not reach must not keep other boxes from ending.
-	late := time.AfterFunc(unkillableTime, give)
 	ended := b.awaitEnd(ctx)
-	late.Stop()
-	give()
+	b.turn.give()
+	b.turn = nil
 	b.users.Wait()
 	if ended == nil && b.container != nil {
 		ended = b.container.Destroy()

@@ -50,8 +50,7 @@ func (l *Launcher) abandon(b *box, why error) error {
 	b.work.failed(why)
 	b.work.spare()
 	// The wait for a turn is no part of the step: with many boxes that end it takes long.
-	_ = endings.take(context.Background())
-	b.turn = true
+	b.turn, _ = endings.take(context.Background())
 	defer b.work.begin("removing what was made of a box", "", only(b.pid))()
 	err := l.discard(b)
 	if err != nil && b.reaped != nil {
@@ -174,6 +173,7 @@ func (l *Launcher) makeRoot(b *box) error {
 		TmpSize:   b.spec.TmpSize,
 		Writable:  b.spec.WritableRoot,
 		UpperSize: b.spec.UpperSize,
+		Figures:   figures(groupLimits(b.spec.Limits, b.spec.AllowDegraded)),
 	}
 	if o.Writable {
 		ids := []mounts.IDRange{{Disk: 0, Host: uint32(b.lease.Base), Size: idRange}}
@@ -258,9 +258,14 @@ func (l *Launcher) furnish(b *box) (err error) {
 	}
 	furnished := make(chan error, 1)
 	go func() {
-		done := b.work.begin("hiding its root", "", nil)
-		err := b.root.Hide()
+		done := b.work.begin("showing it its limits", "", nil)
+		err := b.root.Cover(b.ns)
 		done()
+		if err == nil {
+			done = b.work.begin("hiding its root", "", nil)
+			err = b.root.Hide()
+			done()
+		}
 		if err == nil {
 			err = l.attachMounts(b)
 		}

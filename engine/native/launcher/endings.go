@@ -12,35 +12,82 @@ import (
 // launcher ends at most maxEnding boxes at a time, so that this work stays bounded.
 
 const (
-	// maxEnding is how many boxes may be ending at a time; with those for which the kernel is
-	// late, fewer than 64.
-	maxEnding = 48
+	// maxEnding is how many boxes may be ending at a time, and maxLate how many more that take
+	// longer than lateTime. With those for which the kernel is late after that they are fewer
+	// than 64.
+	maxEnding = 32
+	maxLate   = 16
 	// freeTime is how long after the end of PID 1 a box counts as ending. The kernel takes
 	// some 50 µs once it comes to it; 20 ms were too few for an emulated machine.
 	freeTime = 100 * time.Millisecond
-	// unkillableTime is how long a box that does not end keeps its turn.
-	unkillableTime = time.Second
+	// lateTime is how long a box keeps others from ending. One that SIGKILL does not reach
+	// then takes one of the maxLate places, for removeTime at most. On a machine that is so
+	// slow that all take longer, these are full, and the pace is the machine's.
+	lateTime = time.Second
 )
 
 // turns bounds how many boxes are ending.
-type turns chan struct{}
+type turns struct{ ending, late chan struct{} }
+
+func newTurns(ending, late int) *turns {
+	return &turns{make(chan struct{}, ending), make(chan struct{}, late)}
+}
 
 // endings are those of this process.
-var endings = make(turns, maxEnding)
+var endings = newTurns(maxEnding, maxLate)
+
+// turn is the turn of one box to end.
+type turn struct {
+	late  chan struct{}
+	timer *time.Timer
+
+	mu    sync.Mutex
+	place chan struct{} // where it counts; nil: it was given back
+}
 
 // take waits for a turn to end a box. The caller gives it back when PID 1 has ended, or when
 // it waits for that no longer.
-func (t turns) take(ctx context.Context) error {
+func (t *turns) take(ctx context.Context) (*turn, error) {
 	select {
-	case t <- struct{}{}:
-		return nil
+	case t.ending <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("waiting for the end of other boxes: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("waiting for the end of other boxes: %w", context.Cause(ctx))
+	}
+	u := &turn{late: t.late, place: t.ending}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.timer = time.AfterFunc(lateTime, u.makeWay)
+	return u, nil
+}
+
+// makeWay moves the turn to the late ones if there is room, or tries again later.
+func (u *turn) makeWay() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.place == nil {
+		return
+	}
+	select {
+	case u.late <- struct{}{}:
+		<-u.place
+		u.place = u.late
+	default:
+		u.timer.Reset(lateTime)
 	}
 }
 
-// give does not wait: the turn is free a moment later.
-func (t turns) give() { time.AfterFunc(freeTime, func() { <-t }) }
+// give does not wait: the turn is free a moment later. Giving it twice is giving it once.
+func (u *turn) give() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.place == nil {
+		return
+	}
+	u.timer.Stop()
+	place := u.place
+	u.place = nil
+	time.AfterFunc(freeTime, func() { <-place })
+}
 
 // When a launcher dies, it gives no more turns to the boxes that end with it: they end
 // in waves instead, each waveTime after the one before. Their commands are dead at once, so

@@ -8,25 +8,48 @@ import (
 	"time"
 )
 
-// TestTurns: a turn that is given back counts until the kernel has freed the program, and
-// who waits for one does not wait for ever.
+// TestTurns: a turn that is given back counts until the kernel has freed the program. Boxes
+// that take long make way for others, but no more of them than there are places for.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		turns := make(turns, 2)
-		for range cap(turns) {
-			if err := turns.take(t.Context()); err != nil {
-				t.Fatal(err)
+		const ending, late = 2, 3
+		turns := newTurns(ending, late)
+		var taken []*turn
+		take := func(want time.Duration) *turn {
+			t.Helper()
+			began := time.Now()
+			u, err := turns.take(t.Context())
+			if took := time.Since(began); err != nil || took != want {
+				t.Fatalf("turn %d after %v, %v, want it after %v", len(taken), took, err, want)
 			}
+			taken = append(taken, u)
+			return u
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		take(0).give()
+		take(0)
+		take(freeTime) // the place of the first
+		for i := range late {
+			want := lateTime - freeTime // after the second
+			if i%ending == 1 {
+				want = freeTime
+			}
+			take(want)
+		}
+		// All places are taken, by boxes that do not end.
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
-		if err := turns.take(ctx); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("a third turn of two: %v", err)
+		if _, err := turns.take(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a turn beyond all places: %v", err)
 		}
+		// One of the late ones ends: one of the others makes way at its next look.
+		taken[1].give()
+		taken[1].give() // twice is once
 		began := time.Now()
-		turns.give()
-		if err := turns.take(t.Context()); err != nil || time.Since(began) != freeTime {
-			t.Errorf("the next turn after %v: %v, want %v", time.Since(began), err, freeTime)
+		if _, err := turns.take(t.Context()); err != nil || time.Since(began) > freeTime+lateTime {
+			t.Errorf("a turn after %v, %v", time.Since(began), err)
+		}
+		if _, err := turns.take(ctx); err == nil {
+			t.Error("a place was given back twice")
 		}
 	})
 }

@@ -67,8 +67,8 @@ type Launcher struct {
 
 	requests sync.WaitGroup
 
-	watching    sync.WaitGroup // watchOutside
-	stopOutside chan struct{}  // closed to end it; nil before it began
+	watching    sync.WaitGroup // watchOutside and refreshVisible
+	stopOutside chan struct{}  // closed to end them; nil before it began
 }
 
 // quietLibcontainer leaves its reports to the errors that it returns, and starts its init
@@ -196,6 +196,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	}
 	l.stopOutside = make(chan struct{})
 	l.watching.Go(func() { l.watchOutside(l.stopOutside) })
+	l.watching.Go(func() { l.refreshVisible(l.stopOutside) })
 	return nil
 }
 

@@ -247,6 +247,10 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 		if err := b.limit(*c.Limits); err != nil {
 			return detached, err
 		}
+		if err := l.show(b); err != nil {
+			// The limits are in force all the same.
+			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, oneLine(err))
+		}
 	}
 	undo.Release()
 	return detached, nil

@@ -166,12 +166,11 @@ func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 	defer group.Close()
 	// Only processes need a turn to end; mostly they have ended already.
 	if pids, err := group.Processes(); err != nil || len(pids) > 0 {
-		if err := endings.take(ctx); err != nil {
+		turn, err := endings.take(ctx)
+		if err != nil {
 			return err
 		}
-		give := sync.OnceFunc(endings.give)
-		defer give()
-		defer time.AfterFunc(unkillableTime, give).Stop()
+		defer turn.give()
 		if err := group.Kill(); err != nil {
 			return err
 		}

@@ -28,7 +28,7 @@ var procfsProbes = []probe{
 	{"own-id-map", "an own map that can be written again takes in any id", ownIDMap, false},
 	{"sys-write", "devices and modules of the host are configured", opening(writing,
 		"/sys/kernel/uevent_helper", "/sys/kernel/mm/ksm/run", "/sys/power/state", "/sys/module/*/parameters/*", "/sys/devices/system/cpu/cpu*/online"), true},
-	{"sys-present", "nothing of /sys is needed in a box", present("/sys/kernel", "/sys/fs", "/sys/class", "/sys/devices"), true},
+	{"sys-present", "nothing of /sys but the box's processors is needed in it", present("/sys/kernel", "/sys/fs", "/sys/class", "/sys/block", "/sys/devices/virtual", "/sys/devices/system/node", "/sys/devices/system/cpu/vulnerabilities"), true},
 	{"cgroupfs", "limits and release_agent are files in it", cgroupfs, true},
 	{"cgroup-limits", "a box raises its own limits", opening(writing,
 		"/sys/fs/cgroup/*.max", "/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/*/cgroup.procs", "/sys/fs/cgroup/*/tasks",

@@ -1,0 +1,95 @@
+package launcher
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/rootfs"
+)
+
+// visibleEvery is how old the figures of use are at most that a box with a slot, where commands run,
+// reads in /proc. Refreshing them takes some 30 µs per box.
+const visibleEvery = 2 * time.Second
+
+// figures are what a box without commands is shown.
+func figures(l cgroups.Limits) rootfs.Figures {
+	return rootfs.Figures{Memory: l.Memory, Processors: engine.Limits{CPUs: l.CPUs}.Processors(runtime.NumCPU())}
+}
+
+// figures are what the box is shown now.
+func (b *box) figures() (rootfs.Figures, error) {
+	d, err := b.group.Detail()
+	if err != nil {
+		return rootfs.Figures{}, err
+	}
+	b.mu.Lock()
+	outside := b.outside.now.Total()
+	b.mu.Unlock()
+	f := figures(b.group.Limits())
+	f.Used, f.Anon, f.Shmem, f.File, f.Mapped = d.Memory+outside, d.Anon, d.Shmem, d.File, d.Mapped
+	f.Active = [2]int64{d.ActiveAnon, d.ActiveFile}
+	f.Inactive = [2]int64{d.InactiveAnon, d.InactiveFile}
+	f.User, f.System = d.User, d.System
+	return f, nil
+}
+
+// show writes the limits and the use of the box where the box sees them.
+func (l *Launcher) show(b *box) error {
+	b.showing.Lock()
+	defer b.showing.Unlock()
+	f, err := b.figures()
+	if err != nil {
+		return err
+	}
+	if b.root != nil {
+		return l.image.Show(b.root.Visible(), f)
+	}
+	live, err := b.live()
+	if err != nil {
+		return err
+	}
+	defer live.Close()
+	dir, err := live.Visible()
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return l.image.Show(dir, f)
+}
+
+// refreshVisible keeps figures of use up to date until stop. An idle box costs nothing.
+func (l *Launcher) refreshVisible(stop <-chan struct{}) {
+	ticker := time.NewTicker(visibleEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-stop:
+			return
+		}
+		for _, b := range l.staleBoxes() {
+			if b.enter() {
+				_ = l.show(b) // next time; a change of limits reports what fails
+				b.leave()
+			}
+		}
+	}
+}
+
+// staleBoxes are those in which commands may have run since the last call.
+func (l *Launcher) staleBoxes() (boxes []*box) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.boxes {
+		b.mu.Lock()
+		running := len(b.slots)+b.leaving > 0
+		if running || b.stale {
+			boxes = append(boxes, b)
+		}
+		b.stale = running
+		b.mu.Unlock()
+	}
+	return boxes
+}

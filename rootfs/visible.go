@@ -1,0 +1,166 @@
+package rootfs
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/mounts"
+)
+
+// A box sees its limits in /proc/meminfo, /proc/cpuinfo and /proc/stat: read-only mounts of files on
+// the box's own tmpfs, beside its root, cover those of the kernel. The launcher writes
+// the files when a limit changes, and every few seconds while commands run.
+//
+// The usual way is a FUSE server that makes each text when it is read. With files no reader can
+// hang, nothing breaks when the launcher is killed, and PID 1 of the box, which nobody trusts,
+// gets no descriptor of /dev/fuse. A FUSE mount per box would also send the host's udev two
+// events, and its end waits for an RCU grace period. The price: figures of use are a few
+// seconds old.
+const visibleDir = "visible"
+
+// visibleFiles are files in it, by the names that they cover in /proc.
+var visibleFiles = []string{"meminfo", "cpuinfo", "stat"}
+
+// hostFigures is what Figures are compared with. It is safe for concurrent use.
+type hostFigures struct {
+	processors processors
+
+	mu     sync.Mutex
+	memory hostMemory
+	at     time.Time // when memory was read
+}
+
+func openHostFigures() (*hostFigures, error) {
+	text, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return nil, err
+	}
+	return &hostFigures{processors: parseCPUInfo(text)}, nil
+}
+
+// memoryNow is the memory of the host, at most a second ago.
+func (h *hostFigures) memoryNow() (hostMemory, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if time.Since(h.at) > time.Second {
+		text, err := os.ReadFile("/proc/meminfo")
+		if err != nil {
+			return hostMemory{}, err
+		}
+		h.memory, h.at = parseMeminfo(text), time.Now()
+	}
+	return h.memory, nil
+}
+
+// within returns f with the processors that the host has, if it says more or nothing.
+func (h *hostFigures) within(f Figures) Figures {
+	if n := max(len(h.processors.ends), 1); f.Processors <= 0 || f.Processors > n {
+		f.Processors = n
+	}
+	return f
+}
+
+// texts are the contents of visibleFiles.
+func (h *hostFigures) texts(f Figures) ([][]byte, error) {
+	memory, err := h.memoryNow()
+	if err != nil {
+		return nil, err
+	}
+	up, err := linux.Uptime()
+	if err != nil {
+		return nil, err
+	}
+	return [][]byte{f.meminfo(memory), h.processors.first(f.Processors), f.stat(time.Now(), up)}, nil
+}
+
+// size is how many bytes and inodes the files take at most.
+func (h *hostFigures) size() (bytes, inodes int64) {
+	const statLine = 128
+	n := len(h.processors.ends)
+	pages := 4 + processorPages(n)
+	return pages*int64(os.Getpagesize()) + int64(len(h.processors.text)+n*statLine), 8 + processorInodes(n)
+}
+
+// visible makes the files, and the mounts of them that [Root.Cover] attaches.
+func (b *builder) visible() error {
+	figures := b.host.figures.within(b.o.Figures)
+	texts, err := b.host.figures.texts(figures)
+	if err != nil {
+		return err
+	}
+	top := &filler{top: b.top, kept: b.kept}
+	top.mkdir(visibleDir, 0o700)
+	f := top.into(visibleDir)
+	if f.err != nil {
+		return f.err
+	}
+	b.root.visible = f.top
+	for i, name := range visibleFiles {
+		f.write(name, 0o444, texts[i])
+	}
+	f.mkdir(processorsDir, 0o755)
+	if f.err != nil {
+		return f.err
+	}
+	if err := makeProcessors(linux.FdPath(f.top)+"/"+processorsDir+"/", figures.Processors); err != nil {
+		return err
+	}
+	for _, name := range append([]string{processorsDir}, visibleFiles...) {
+		target := "/proc/" + name
+		if name == processorsDir {
+			target = "/" + processorsTarget
+		}
+		tree, err := linux.OpenTree(f.top, name, unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
+		if err != nil {
+			return err
+		}
+		b.root.covers = append(b.root.covers, mounts.Cover{Tree: tree, Target: target})
+		if err := linux.MountSetattr(tree, false, unix.MountAttr{Attr_set: attrReadOnly | unix.MOUNT_ATTR_NOEXEC}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Cover shows the box its limits, those of Options at first. ns is the box's, in which /proc is
+// mounted and no command runs yet.
+func (r *Root) Cover(ns mounts.NS) error { return mounts.CoverAll(ns, r.covers) }
+
+// Visible is the directory of the files that show the box its limits, for [Host.Show]. It
+// belongs to r.
+func (r *Root) Visible() *os.File { return r.visible }
+
+// Visible is as that of Root. The caller owns it.
+func (l *Live) Visible() (*os.File, error) {
+	dir, err := l.beside(visibleDir)
+	if err != nil {
+		return nil, fmt.Errorf("opening files that show limits: %w", err)
+	}
+	return dir, nil
+}
+
+// Show writes figures to the files in dir, which is [Root.Visible]. Only one caller at a time may
+// do so for a box.
+//
+// A reader can get the beginning of the new text with the end of the old one. So each figure of memory keeps
+// its place, and processors are added and taken away at the end.
+func (h *Host) Show(dir *os.File, f Figures) error {
+	f = h.figures.within(f)
+	texts, err := h.figures.texts(f)
+	if err == nil {
+		err = showProcessors(dir, f.Processors)
+		for i, name := range visibleFiles {
+			err = errors.Join(err, linux.RewriteAt(dir, name, texts[i]))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("showing limits: %w", err)
+	}
+	return nil
+}
