@@ -95,8 +95,8 @@ type guard struct {
 // about 1.6 s.
 func fade(n int64) int64 { return n * 15 / 16 }
 
-// noise is the loss in that time that ends nobody: at this rate, 160 KiB/s, it is hours
-// from the floor to a full disk, and it may well be boxd's own log.
+// noise is the loss in that time that ends nobody: at this rate, 160 KiB/s, a gigabyte takes
+// almost two hours, and it may well be boxd's own log.
 const noise = 256 << 10
 
 // taker is a session with what it takes.

@@ -71,6 +71,22 @@ func TestDiskIsNotFilled(t *testing.T) {
 		run(t, c, "neighbour", "echo more > more")
 		run(t, c, "greedy", "chmod -f 700 closed; rm -rf data closed && echo more > more")
 	}
+	before, err := c.Session(timeLimit(t), "greedy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Exec(timeLimit(t), "greedy", apitypes.ExecRequest{KeepBackground: true,
+		Shell: "exec 3>data; rm data; (while head -c 512k /dev/zero >&3; do sleep 0.02; done) >/dev/null 2>&1 &"}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the box to be removed in which something was left behind", func() bool {
+		s, err := c.Session(timeLimit(t), "greedy")
+		return err == nil && s.State == "failed"
+	})
+	goOn("while something left behind wrote")
+	if after := ensure(t, c, "greedy"); after.Box == before.Box {
+		t.Errorf("the session still has box %s", after.Box)
+	}
 	fill(t, filepath.Join(state, "filler"))
 	waitFor(t, "the guard to tell of it", func() bool { return strings.Contains(d.LogTail(100), "something else fills the disk") })
 	goOn("while the host filled the disk")
