@@ -197,6 +197,10 @@ type Usage struct {
 	PIDs      *int64         // processes and threads
 	CPU       *time.Duration // since the box was made
 	Throttled *time.Duration // time the CPU limit made it wait
+	// Written is how many bytes its live processes, and those that these have waited
+	// for, have caused to be written to disks, less what they truncated before that. Blocks
+	// reserved with fallocate(2) and files in memory do not count. It can fall.
+	Written *int64
 }
 
 // Port is something that listens in a box.

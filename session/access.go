@@ -3,6 +3,7 @@ package session
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 
 	"github.com/boxd/boxd/audit"
@@ -37,7 +38,44 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 		u.release()
 		return nil, nil, err
 	}
-	return u.s.placed(u.box), sync.OnceFunc(func() { counted(); u.release() }), nil
+	box = u.s.placed(u.box)
+	ended := func() {}
+	if a.Write {
+		var working context.Context
+		working, ended = u.s.working(m.ctx)
+		box = &guardedBox{box, working}
+	}
+	return box, sync.OnceFunc(func() { ended(); counted(); u.release() }), nil
+}
+
+// guardedBox is a box whose commands end with working, such as when they fill the disk of all.
+type guardedBox struct {
+	engine.LiveBox
+	working context.Context
+}
+
+func (b *guardedBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	context.AfterFunc(b.working, func() { cancel(context.Cause(b.working)) })
+	p, err := b.LiveBox.Start(ctx, cmd)
+	if err != nil {
+		return nil, err
+	}
+	return &guardedProcess{p, b.working}, nil
+}
+
+type guardedProcess struct {
+	engine.Process
+	working context.Context
+}
+
+// Wait fails with the reason if the guard has ended the command.
+func (p *guardedProcess) Wait() (engine.Result, error) {
+	res, err := p.Process.Wait()
+	if full, ok := errors.AsType[*diskError](context.Cause(p.working)); ok && err == nil && res.Verdict == engine.Canceled {
+		err = full
+	}
+	return res, err
 }
 
 // placed is box with its commands in the workspace of s, if the engine does not find

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -76,6 +77,8 @@ type fakeBox struct {
 	id     string
 	dead   chan struct{}
 	events chan engine.Event
+
+	written atomic.Int64 // by its processes, to disks
 
 	mu    sync.Mutex
 	spec  engine.Spec
@@ -259,8 +262,11 @@ func (l *fakeLive) Spec() engine.Spec {
 	defer l.b.mu.Unlock()
 	return l.b.spec.WithDefaults()
 }
-func (l *fakeLive) Events() <-chan engine.Event   { return l.b.events }
-func (l *fakeLive) Usage() (engine.Usage, error)  { return engine.Usage{}, nil }
+func (l *fakeLive) Events() <-chan engine.Event { return l.b.events }
+func (l *fakeLive) Usage() (engine.Usage, error) {
+	n := l.b.written.Load()
+	return engine.Usage{Written: &n}, nil
+}
 func (l *fakeLive) Ports() ([]engine.Port, error) { return nil, nil }
 
 func (l *fakeLive) ready(ctx context.Context, op string) error {

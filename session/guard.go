@@ -1,22 +1,32 @@
 package session
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
 )
 
 // The guard keeps boxes from filling the disk of all where workspaces have no hard limit.
-// Below Options.MinFree it ends what runs in the session with the largest workspace of
-// those that grow, until none takes from the rest. It deletes nothing, and refuses
-// nothing: whoever has files there can remove them.
+// While less than Options.MinFree is free and it gets less, the guard ends the commands and
+// processes of the session that takes most, and then looks again. It ends a session for what
+// this session takes, never for the size of its workspace, and only while sessions account
+// for a fair share of the loss (culprit): a program of the host that fills the disk costs no
+// session its commands. It deletes nothing, and refuses nothing: whoever has files there can
+// remove them.
+//
+// Two measures find who takes. The growth of a workspace is exact, but does not show unlinked
+// files that are still open, nor what is in directories that the daemon cannot read. What
+// the processes of a box have written to disks (engine.Usage.Written) shows both, but also
+// counts what takes nothing, such as pages that are written again, and not what fallocate(2)
+// reserves. So the growth decides where it explains the loss, and else what was written.
 
 // How often the guard looks: as often as it takes a fast disk to be filled from here on.
 const (
@@ -42,8 +52,7 @@ func (m *Manager) freeSpace() (space, error) {
 
 // guard looks at the free space until the manager closes.
 func (m *Manager) guard() {
-	sizes := map[*session]int64{} // of workspaces, at the last look
-	var last int64                // free then, if there was too little
+	g := guard{m: m}
 	failing := false
 	for pause := guardSoon; ; {
 		select {
@@ -51,7 +60,7 @@ func (m *Manager) guard() {
 			return
 		case <-time.After(pause):
 		}
-		s, err := m.freeSpace()
+		have, err := m.freeSpace()
 		if err != nil && !failing {
 			m.report(Key{}, "", "looking for the free space of workspaces: "+err.Error())
 		}
@@ -59,104 +68,230 @@ func (m *Manager) guard() {
 			pause = guardLater
 			continue
 		}
-		least := s.size / 100 * int64(m.options.MinFree)
-		spare := s.free - least
-		// Early enough that it is known which of them grow.
-		if spare < least {
-			sizes = m.look(sizes, s.free, least, spare < 0 && (last == 0 || s.free < last))
-			last = s.free
+		least := have.size / 100 * int64(m.options.MinFree)
+		spare := have.free - least
+		if spare < least { // early enough that it is known who takes
+			g.look(have.free, least)
 		} else {
-			clear(sizes)
-			last = 0
+			g = guard{m: m}
 		}
 		pause = min(guardLater, max(guardSoon, time.Duration(float64(spare)/diskSpeed*float64(time.Second))))
 	}
 }
 
-// growing is a session with its workspace.
-type growing struct {
-	s          *session
-	size, more int64
+// guard is what the guard knows from its last look.
+type guard struct {
+	m        *Manager
+	looked   bool // there was one
+	free     int64
+	lost     int64 // what the disk lost lately
+	lastLost int64 // in the last look
+	takers   map[*session]taker
+	foreign  int64 // of what was lost, what no session took
+	reported bool  // that something else fills the disk
 }
 
-// look measures the workspaces without a hard limit in which something runs and, with act,
-// ends what runs in one of them.
-func (m *Manager) look(before map[*session]int64, free, least int64, act bool) map[*session]int64 {
+// fade makes old figures count less with each look: by a sixteenth, so that they stand for
+// about 1.6 s.
+func fade(n int64) int64 { return n * 15 / 16 }
+
+// noise is the loss in that time that ends nobody: at this rate, 160 KiB/s, a gigabyte takes
+// almost two hours, and it may well be boxd's own log.
+const noise = 256 << 10
+
+// taker is a session with what it takes.
+type taker struct {
+	s             *session
+	size, written int64 // of the workspace, -1 if it was not measured; by processes
+	grew, wrote   flow
+	active        bool // it grew or wrote since the look before the last
+}
+
+// flow is bytes that a session wrote, as far as the disk lost them.
+type flow struct {
+	lately int64
+	rest   int64 // of the last look, for which the disk had lost nothing by then
+}
+
+// next is f one look later, with more bytes written, while the disk lost most bytes in this
+// look and the last. What exceeds that took no space: it was written in place, for one.
+func (f flow) next(more, most int64) flow {
+	more = max(more, 0)
+	due := more + f.rest
+	counts := min(due, most)
+	return flow{lately: counts + fade(f.lately), rest: min(more, due-counts)}
+}
+
+// look measures the sessions without a hard limit and, below least, ends what runs in one.
+func (g *guard) look(free, least int64) {
+	var lost int64
+	if g.looked {
+		lost = max(g.free-free, 0)
+	}
+	takers := g.measure(lost + g.lastLost)
+	if g.m.ctx.Err() != nil {
+		return
+	}
+	g.free, g.takers, g.looked = free, takers, true
+	g.lost, g.lastLost = lost+fade(g.lost), lost
+	if free >= least || lost == 0 {
+		return
+	}
+	var worst *session
+	var took int64
+	if g.lost >= min(noise, least/100) {
+		worst, took = culprit(slices.Collect(maps.Values(takers)), g.lost)
+	}
+	if worst == nil {
+		if g.foreign += lost; g.foreign >= least/10 && !g.reported {
+			g.reported = true
+			g.m.report(Key{}, "", fmt.Sprintf("%s of the %s that must stay free (min_free) are left in %s, and no session is seen to take much of it: something else fills the disk",
+				engine.FormatSize(free), engine.FormatSize(least), g.m.workspaces.Root()))
+		}
+		return
+	}
+	worst.endWriters(&diskError{dir: g.m.workspaces.Root(), took: took, free: free, least: least})
+	// What is lost until they have ended is not the doing of the others.
+	g.lost = 0
+	for s, t := range takers {
+		t.grew, t.wrote = flow{}, flow{}
+		takers[s] = t
+	}
+}
+
+// culprits is the part of the loss, one in so many, that sessions must account for before
+// one of them is ended.
+const culprits = 4
+
+// culprit is the session to end for a loss: the one that takes most, if all that take
+// account for a quarter of the loss together. All together, for many may take little each.
+func culprit(list []taker, lost int64) (worst *session, took int64) {
+	for _, bytes := range []func(taker) int64{
+		func(t taker) int64 { return t.grew.lately },
+		func(t taker) int64 { return t.wrote.lately },
+	} {
+		var sum int64
+		for _, t := range list {
+			if n := bytes(t); n > 0 {
+				sum += n
+				if n > took && t.active {
+					worst, took = t.s, n
+				}
+			}
+		}
+		if worst != nil && sum >= lost/culprits {
+			return worst, took
+		}
+		worst, took = nil, 0
+	}
+	return nil, 0
+}
+
+// measure looks at all sessions whose workspace has no hard limit. The disk lost most bytes
+// in this look and the last.
+func (g *guard) measure(most int64) map[*session]taker {
 	var mu sync.Mutex
-	var list []growing
-	_ = each(m.all(""), func(s *session) error { // the function returns no error
+	now := map[*session]taker{}
+	_ = each(g.m.all(""), func(s *session) error { // the function returns no error
 		s.mu.Lock()
-		writes := s.resolved.OwnWorkspace() && volumeOf(s.resolved) == "" && s.aliveLocked() && (s.execs > 0 || s.running > 0)
+		soft := s.resolved.OwnWorkspace() && volumeOf(s.resolved) == "" && s.aliveLocked()
+		runs := s.execs > 0 || s.running > 0 || len(s.commands) > 0
+		box := s.box
 		s.mu.Unlock()
-		if !writes {
+		if !soft || box == nil {
 			return nil
 		}
-		usage, err := s.m.workspaces.Measure(m.ctx, s.key.Tenant, s.key.ID)
-		if err != nil {
-			return nil // gone this moment, or nothing that can be compared
+		was, known := g.takers[s]
+		t := taker{s: s, size: -1, written: was.written}
+		// Without a figure, such as of a box that has just gone, there is the workspace.
+		if usage, err := box.Usage(); err == nil && usage.Written != nil {
+			t.written = *usage.Written
 		}
-		was, known := before[s]
-		g := growing{s: s, size: usage.Bytes}
+		var grew, wrote int64
 		if known {
-			g.more = usage.Bytes - was
+			wrote = t.written - was.written
 		}
+		if runs || wrote > 0 {
+			if usage, err := g.m.workspaces.Measure(g.m.ctx, s.key.Tenant, s.key.ID); err == nil {
+				t.size = usage.Bytes
+			}
+		}
+		if known && was.size >= 0 && t.size >= 0 {
+			grew = t.size - was.size
+		}
+		t.active = max(grew, wrote, was.grew.rest, was.wrote.rest) > 0
+		t.grew, t.wrote = was.grew.next(grew, most), was.wrote.next(wrote, most)
 		mu.Lock()
 		defer mu.Unlock()
-		list = append(list, g)
+		now[s] = t
 		return nil
 	})
-	after := make(map[*session]int64, len(list))
-	for _, g := range list {
-		after[g.s] = g.size
-	}
-	grown := slices.DeleteFunc(slices.Clone(list), func(g growing) bool { return g.more <= 0 })
-	if len(grown) == 0 && free < least/2 {
-		grown = list // what is deleted and still open, or in closed directories, is not seen
-	}
-	if !act || len(grown) == 0 || m.ctx.Err() != nil {
-		return after
-	}
-	worst := slices.MaxFunc(grown, func(a, b growing) int { return cmp.Compare(a.size, b.size) })
-	worst.s.endWriters(&diskError{dir: m.workspaces.Root(), size: worst.size, free: free, least: least})
-	return after
+	return now
 }
 
-// diskError says why what runs in a session was ended.
+// diskError says why what runs in a session was ended. It is a policy.ErrQuota.
 type diskError struct {
 	dir               string
-	size, free, least int64
+	took, free, least int64
 }
 
 func (e *diskError) Error() string {
-	return fmt.Sprintf("its workspace has %s and grows, while %s of the %s that must stay free (min_free) are left in %s",
-		engine.FormatSize(e.size), engine.FormatSize(e.free), engine.FormatSize(e.least), e.dir)
+	return fmt.Sprintf("it has just written %s, more than the others, while %s of the %s that must stay free (min_free) are left in %s",
+		engine.FormatSize(e.took), engine.FormatSize(e.free), engine.FormatSize(e.least), e.dir)
 }
+
+func (e *diskError) Is(target error) bool { return target == policy.ErrQuota }
 
 // limit is what a result names.
 func (e *diskError) limit() string { return "min_free " + engine.FormatSize(e.least) }
 
-// endWriters ends all commands and processes of the session because of cause.
+// killTime is how long commands and processes have to end before their box is removed.
+const killTime = time.Second
+
+// endWriters ends all commands and processes of the session because of cause. If all of them
+// were ended before, and killTime is over, what writes was left behind by a command
+// (KeepBackground) or does not end: then the box is removed. The next use makes a new one.
 func (s *session) endWriters(cause *diskError) {
 	s.mu.Lock()
-	for _, cancel := range s.commands {
+	ended := len(s.commands) > 0
+	for number, cancel := range s.commands {
 		cancel(cause)
+		delete(s.commands, number)
 	}
 	var live []engine.ManagedProcess
 	for _, p := range s.processes {
 		if p.live != nil && !p.ending && !p.record.State.Ended() {
+			ended = ended || p.overDisk == nil
 			p.overDisk = cause
 			live = append(live, p.live)
 		}
 	}
+	box := s.box
+	if now := s.m.now(); ended {
+		s.overDiskUntil = now + killTime
+		box = nil
+	} else if now < s.overDiskUntil {
+		box = nil
+	}
 	s.mu.Unlock()
-	s.m.report(s.key, "", "what runs in it is ended: "+cause.Error())
-	_ = s.m.audit(system, s.key, audit.Entry{Action: "disk-quota", Decision: audit.Done, Reason: cause.Error(), Ends: true}) // to protect the log as well
+	if ended || box != nil {
+		what := "what runs in it is ended: "
+		if box != nil {
+			what = "its box is removed, for something in it goes on writing: "
+		}
+		s.m.report(s.key, "", what+cause.Error())
+		_ = s.m.audit(system, s.key, audit.Entry{Action: "disk-quota", Decision: audit.Done, Reason: cause.Error(), Ends: true}) // to protect the log as well
+	}
 	ctx, cancel := context.WithTimeout(s.m.ctx, closeTimeout)
 	defer cancel()
 	_ = each(live, func(l engine.ManagedProcess) error {
 		_ = l.Control().Kill(ctx) // the next look tries again
 		return nil
 	})
+	if box != nil {
+		_ = box.Remove(ctx) // watch takes apart what is left
+		s.lost(box)
+	}
 }
 
 // working is a context for a command, which ends with it and when the command is to be

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,7 +22,41 @@ type fakeDisk struct {
 	mu      sync.Mutex
 	free    int64
 	writers map[string]func() bool // by path of a file: whether it goes on
+	hidden  []func() int64         // what others take with a look
 }
+
+// takeHidden has something take step bytes with every look while it is alive. box, if not
+// nil, is the one whose processes have written them.
+func (d *fakeDisk) takeHidden(step int64, box *fakeBox, alive func() bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.hidden = append(d.hidden, func() int64 {
+		if !alive() {
+			return 0
+		}
+		if box != nil {
+			box.written.Add(step)
+		}
+		return step
+	})
+}
+
+func (d *fakeDisk) left() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.free
+}
+
+// newGuarded is a bench with a disk, which has a floor of 50,000 bytes.
+func newGuarded(t *testing.T) (*bench, *fakeDisk) {
+	disk := &fakeDisk{free: 200_000, writers: map[string]func() bool{}}
+	b := newBench(t)
+	b.alter = func(o *Options) { o.MinFree, o.space = 5, disk.space }
+	b.start()
+	return b, disk
+}
+
+func (b *bench) boxOf(key Key) *fakeBox { return b.host.box(b.get(key).Box) }
 
 func (d *fakeDisk) space() (space, error) {
 	d.mu.Lock()
@@ -40,6 +75,9 @@ func (d *fakeDisk) space() (space, error) {
 			return space{}, err
 		}
 		d.free -= step
+	}
+	for _, take := range d.hidden {
+		d.free = max(d.free-take(), 0)
 	}
 	return space{free: d.free, size: 1_000_000}, nil
 }
@@ -99,27 +137,199 @@ func TestGuard(t *testing.T) {
 	})
 }
 
-// TestGuardOfWhatIsNotSeen: a writer whose files cannot be measured does not fill the disk
-// either, though it is not the first to go.
+// TestGuardOfWhatIsNotSeen: a writer whose files cannot be measured is ended, and not the
+// one with a larger workspace, which writes little.
 func TestGuardOfWhatIsNotSeen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		hidden := filepath.Join(t.TempDir(), "deleted and still open")
-		disk := &fakeDisk{free: 200_000, writers: map[string]func() bool{}}
-		b := newBench(t)
-		b.alter = func(o *Options) { o.MinFree, o.space = 5, disk.space }
-		b.start()
-		p := b.launch(keyA, "p", "serve")
-		disk.mu.Lock()
-		disk.writers[hidden] = func() bool { return !isDone(p.Done()) }
-		disk.mu.Unlock()
+		b, disk := newGuarded(t)
+		innocent := b.launch(keyA, "p", "serve")
+		must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "data"), make([]byte, 1<<20), 0o600))
+		p := b.launch(keyB, "p", "serve")
+		disk.takeHidden(100, b.boxOf(keyA), func() bool { return !isDone(p.Done()) })
+		disk.takeHidden(10_000, b.boxOf(keyB), func() bool { return !isDone(p.Done()) })
 		<-p.Done()
-		disk.mu.Lock()
-		defer disk.mu.Unlock()
-		if disk.free < 0 || disk.free > 25_000 {
-			t.Errorf("%d bytes are left", disk.free)
+		if r := p.Result(); r.Verdict != engine.DiskQuota {
+			t.Errorf("it ended as %+v", r)
+		}
+		if left := disk.left(); left < 25_000 || left > 50_000 {
+			t.Errorf("%d bytes are left", left)
+		}
+		time.Sleep(time.Minute)
+		if v := innocent.View(); v.State != ProcessRunning {
+			t.Errorf("a process that wrote little: %+v", v)
 		}
 		b.Close(context.Background(), false)
 	})
+}
+
+// TestGuardOfTheHost: nobody is ended for what something else writes, though all write a
+// little, and the operator is told once.
+func TestGuardOfTheHost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		var all []*Process
+		for _, key := range []Key{keyA, keyB} {
+			p := b.launch(key, "p", "serve")
+			all = append(all, p)
+			disk.takeHidden(500, b.boxOf(key), func() bool { return disk.free > 0 })
+		}
+		must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "data"), make([]byte, 1<<20), 0o600))
+		disk.takeHidden(10_000, nil, func() bool { return true })
+		time.Sleep(5 * time.Minute)
+		if left := disk.left(); left != 0 {
+			t.Fatalf("%d bytes are left: the test did not fill the disk", left)
+		}
+		for i, p := range all {
+			if v := p.View(); v.State != ProcessRunning {
+				t.Errorf("process %d: %+v", i, v)
+			}
+		}
+		told := 0
+		for _, e := range b.Errors() {
+			if strings.Contains(e.Message, "something else fills the disk") {
+				told++
+			}
+		}
+		if told != 1 {
+			t.Errorf("told %d times, must be once: %+v", told, b.Errors())
+		}
+		b.Close(context.Background(), false)
+	})
+}
+
+// TestGuardOfNoise: a little, such as an entry in a log of the daemon, ends nobody that writes
+// in place.
+func TestGuardOfNoise(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		p := b.launch(keyA, "p", "serve")
+		disk.takeHidden(155_000, nil, func() bool { return disk.free > 50_000 }) // to below the floor, at once
+		disk.takeHidden(2, nil, func() bool { return true })
+		box := b.boxOf(keyA)
+		disk.takeHidden(0, box, func() bool { box.written.Add(5000); return false })
+		time.Sleep(2 * time.Minute)
+		if left := disk.left(); left > 44_000 {
+			t.Fatalf("%d bytes are left: the test has lost nothing", left)
+		}
+		if v := p.View(); v.State != ProcessRunning {
+			t.Errorf("a process that writes in place: %+v", v)
+		}
+		b.Close(context.Background(), false)
+	})
+}
+
+// TestGuardOfMany: many that fill the disk together are ended, though none of them takes much.
+func TestGuardOfMany(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		var all []*Process
+		for _, name := range []string{"1", "2", "3", "4", "5", "6"} {
+			p := b.launch(Key{"t", name}, "p", "serve")
+			all = append(all, p)
+			disk.takeHidden(1000, b.boxOf(Key{"t", name}), func() bool { return !isDone(p.Done()) })
+		}
+		for _, p := range all {
+			<-p.Done()
+		}
+		if disk.left() == 0 {
+			t.Error("nothing is left")
+		}
+		b.Close(context.Background(), false)
+	})
+}
+
+// TestGuardOfWhatIsLeftBehind: a box that writes when nothing of it runs any more is removed,
+// and the next use gets another one.
+func TestGuardOfWhatIsLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		b.ensure(keyB, policy.Request{})
+		innocent := b.launch(keyA, "p", "serve")
+		box := b.boxOf(keyB)
+		disk.takeHidden(5_000, box, func() bool { return !isDone(box.dead) })
+		<-box.dead
+		if disk.left() == 0 {
+			t.Error("nothing is left")
+		}
+		time.Sleep(time.Minute)
+		if r := b.exec(keyB, "true"); !r.Session.Recreated {
+			t.Errorf("the next use: %+v", r)
+		}
+		if v := innocent.View(); v.State != ProcessRunning {
+			t.Errorf("a process that wrote nothing: %+v", v)
+		}
+		b.Close(context.Background(), false)
+	})
+}
+
+// TestGuardOfUploads: what writes a file for a caller is ended too, and the caller is told.
+func TestGuardOfUploads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, disk := newGuarded(t)
+		b.ensure(keyB, policy.Request{})
+		box, release, err := b.Access(ctx, me, keyB, nil, Access{Action: "file-write", Path: "x", Write: true})
+		must(t, err)
+		p, err := box.Start(ctx, engine.Command{Args: []string{"wait"}})
+		must(t, err)
+		var ended atomic.Bool
+		disk.takeHidden(10_000, b.boxOf(keyB), func() bool { return !ended.Load() })
+		if _, err := p.Wait(); !errors.Is(err, policy.ErrQuota) || !strings.Contains(err.Error(), "min_free") {
+			t.Errorf("it ended with %v", err)
+		}
+		ended.Store(true)
+		release()
+		b.Close(context.Background(), false)
+	})
+}
+
+// TestCulprit: the share of the loss decides, and then who takes most.
+func TestCulprit(t *testing.T) {
+	a, b := new(session), new(session)
+	for name, c := range map[string]struct {
+		list []taker
+		lost int64
+		want *session
+	}{
+		"nobody":                              {nil, 100, nil},
+		"nobody writes":                       {[]taker{{s: a, size: 1000, active: true}}, 100, nil},
+		"too little":                          {[]taker{{s: a, grew: flow{lately: 24}, active: true}, {s: b, wrote: flow{lately: 24}, active: true}}, 100, nil},
+		"a quarter":                           {[]taker{{s: a, grew: flow{lately: 25}, active: true}}, 100, a},
+		"a quarter together":                  {[]taker{{s: a, grew: flow{lately: 12}, active: true}, {s: b, grew: flow{lately: 13}, active: true}}, 100, b},
+		"the largest growth, not workspace":   {[]taker{{s: a, size: 1000, grew: flow{lately: 30}, active: true}, {s: b, grew: flow{lately: 70}, active: true}}, 100, b},
+		"hidden":                              {[]taker{{s: a, grew: flow{lately: 10}, wrote: flow{lately: 10}, active: true}, {s: b, wrote: flow{lately: 90}, active: true}}, 100, b},
+		"seen growth before writing in place": {[]taker{{s: a, wrote: flow{lately: 500}, active: true}, {s: b, grew: flow{lately: 90}, wrote: flow{lately: 90}, active: true}}, 100, b},
+		"one that has ended":                  {[]taker{{s: a, grew: flow{lately: 60}}, {s: b, grew: flow{lately: 30}, active: true}}, 100, b},
+		"only one that has ended":             {[]taker{{s: a, grew: flow{lately: 60}, wrote: flow{lately: 60}}}, 100, nil},
+	} {
+		if got, _ := culprit(c.list, c.lost); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestFlow: what was written counts as far as the disk lost it, in the look before or after too.
+func TestFlow(t *testing.T) {
+	type look struct{ wrote, lost int64 }
+	for name, c := range map[string]struct {
+		looks []look
+		want  int64
+	}{
+		"at once":           {[]look{{100, 100}}, 100},
+		"lost a bit later":  {[]look{{100, 0}, {0, 100}}, 100},
+		"lost a bit sooner": {[]look{{0, 100}, {100, 0}}, 100},
+		"lost much later":   {[]look{{100, 0}, {0, 0}, {0, 100}}, 0},
+		"in place":          {[]look{{1000, 0}, {1000, 0}, {1000, 7}}, 7},
+		"a file truncated":  {[]look{{-100, 100}}, 0},
+	} {
+		var f flow
+		var last int64
+		for _, l := range c.looks {
+			f, last = f.next(l.wrote, l.lost+last), l.lost
+		}
+		if f.lately != c.want {
+			t.Errorf("%s: %d bytes, want %d", name, f.lately, c.want)
+		}
+	}
 }
 
 // TestShare: where directories can have a limit at no cost, each workspace has one; where

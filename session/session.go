@@ -44,17 +44,19 @@ type session struct {
 	execs       int
 	commands    map[int]context.CancelCauseFunc // that run, by number: see working
 	lastCommand int
-	running     int  // managed processes that have not ended
-	exempt      bool // running ones exempt from the idle TTL
-	processes   map[string]*Process
-	removing    bool
-	removeErr   error         // of the last attempt to remove it
-	stumbled    chan struct{} // closed when the first attempt failed
-	made        bool          // has had a box
-	erased      bool          // the end of its record was begun
-	gone        bool
-	goneErr     error  // why it could not be created
-	release     func() // of what is reserved in the ledger
+	// overDiskUntil: what runs was ended by the guard and may take until then.
+	overDiskUntil time.Duration
+	running       int  // managed processes that have not ended
+	exempt        bool // running ones exempt from the idle TTL
+	processes     map[string]*Process
+	removing      bool
+	removeErr     error         // of the last attempt to remove it
+	stumbled      chan struct{} // closed when the first attempt failed
+	made          bool          // has had a box
+	erased        bool          // the end of its record was begun
+	gone          bool
+	goneErr       error  // why it could not be created
+	release       func() // of what is reserved in the ledger
 
 	measured int64 // bytes of the workspace
 

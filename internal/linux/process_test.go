@@ -1,8 +1,12 @@
 package linux
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestStartTime(t *testing.T) {
@@ -15,5 +19,37 @@ func TestStartTime(t *testing.T) {
 	}
 	if _, err := StartTime(1 << 30); err == nil {
 		t.Error("a process that cannot be has a start time")
+	}
+}
+
+// TestDiskWrites: what was written to an unlinked file counts, on a file system with
+// writeback, and until it is truncated.
+func TestDiskWrites(t *testing.T) {
+	var st unix.Statfs_t
+	dir := t.TempDir()
+	if err := unix.Statfs(dir, &st); err != nil || st.Type == unix.TMPFS_MAGIC {
+		t.Skipf("%s is a tmpfs (%v): the kernel counts nothing there", dir, err)
+	}
+	f, err := os.CreateTemp(dir, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := DiskWrites(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	const size = 8 << 20
+	if _, err := f.Write(make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	if after, err := DiskWrites(os.Getpid()); err != nil || after-before < size {
+		t.Errorf("%d bytes, %v, must be at least %d", after-before, err, size)
+	}
+	if _, err := DiskWrites(1 << 30); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a process that cannot be: %v", err)
 	}
 }

@@ -175,7 +175,6 @@ func testDiskFull(t *testing.T, mount func(dir string) error) {
 			t.Error(err)
 		}
 	})
-	t.Setenv("BOXD_SESSIONS_MIN_FREE", "0") // the guard would take the processes for what fills it
 	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
 	testutil.RequireFeature(t, "id-mapped tmpfs", err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -102,7 +103,35 @@ func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, b.orLost(err)
 	}
-	return engine.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: microseconds(u.CPUUsec), Throttled: microseconds(u.ThrottledUsec)}, nil, nil
+	written, err := b.written()
+	if err != nil {
+		return nil, nil, b.orLost(err)
+	}
+	return engine.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: microseconds(u.CPUUsec), Throttled: microseconds(u.ThrottledUsec), Written: written}, nil, nil
+}
+
+// written sums up what the processes of the box have written to disks, PID 1 included, which
+// waits for orphans. Nil: this kernel does not count that.
+func (b *box) written() (*int64, error) {
+	pids, err := b.group.Processes()
+	if err != nil {
+		return nil, err
+	}
+	var sum int64
+	counted := false
+	for _, pid := range pids {
+		n, err := linux.DiskWrites(pid)
+		switch {
+		case err == nil:
+			sum, counted = sum+n, true
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not just ended
+			return nil, fmt.Errorf("measuring what box %q writes: %w", b.id, err)
+		}
+	}
+	if !counted {
+		return nil, nil
+	}
+	return &sum, nil
 }
 
 func microseconds(n *int64) *time.Duration {
