@@ -89,7 +89,7 @@ func (g *Group) MemoryUse() (int64, error) {
 // It is 0 where the kernel charges none.
 func (g *Group) SocketCharge() (int64, error) {
 	if t := g.v1Tree("memory"); t != nil {
-		n, err := readNumber(t.box, "work/memory.kmem.tcp.usage_in_bytes")
+		n, err := readNumber(t.box, "work/"+socketUsage)
 		return n, ignoreGone(err)
 	}
 	if !g.v2.on.has("memory") {
@@ -101,6 +101,22 @@ func (g *Group) SocketCharge() (int64, error) {
 	}
 	n, err := findNumber(text, "sock")
 	return value(n), err
+}
+
+// SocketExcess is how many bytes the sockets of the box have beyond their bound, which is on v1
+// alone: a TCP socket gets its first buffer in each direction whatever the bound says
+// (sk_forced_mem_schedule in net/ipv4/tcp_output.c).
+func (g *Group) SocketExcess() (int64, error) {
+	t := g.v1Tree("memory")
+	if t == nil {
+		return 0, nil
+	}
+	bound, err := readNumber(t.box, "work/"+socketLimit)
+	if err != nil {
+		return 0, ignoreGone(err)
+	}
+	used, err := readNumber(t.box, "work/"+socketUsage)
+	return max(used-bound, 0), ignoreGone(err)
 }
 
 // PIDs lists the processes of all commands of the box.

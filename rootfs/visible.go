@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -94,6 +95,10 @@ func (b *builder) visible() error {
 	if err != nil {
 		return err
 	}
+	before, err := linux.Fstatfs(b.top)
+	if err != nil {
+		return err
+	}
 	top := &filler{top: b.top, kept: b.kept}
 	top.mkdir(visibleDir, 0o700)
 	f := top.into(visibleDir)
@@ -110,6 +115,16 @@ func (b *builder) visible() error {
 	}
 	if err := makeProcessors(linux.FdPath(f.top)+"/"+processorsDir+"/", figures.Processors); err != nil {
 		return err
+	}
+	if b.o.Writable { // the room that was kept for the files, and that they do not need, is not the box's
+		after, err := linux.Fstatfs(b.top)
+		if err != nil {
+			return err
+		}
+		size := b.o.UpperSize + int64(before.Bfree-after.Bfree)*before.Bsize
+		if err := linux.Reconfigure(b.top, linux.Option{Key: "size", Value: strconv.FormatInt(size, 10)}); err != nil {
+			return err
+		}
 	}
 	for _, name := range append([]string{processorsDir}, visibleFiles...) {
 		target := "/proc/" + name

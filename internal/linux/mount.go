@@ -72,6 +72,27 @@ func MountSetattr(tree *os.File, recursive bool, attr unix.MountAttr) error {
 // flag.
 type Option struct{ Key, Value string }
 
+// Reconfigure changes options of the file system that mount, a mount's root, is of. Other
+// options stay as they are.
+func Reconfigure(mount *os.File, options ...Option) error {
+	fsfd, err := retryFd(func() (int, error) {
+		return unix.Fspick(int(mount.Fd()), "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH)
+	})
+	if err != nil {
+		return &os.PathError{Op: "fspick", Path: mount.Name(), Err: err}
+	}
+	defer unix.Close(fsfd)
+	for _, o := range options {
+		if err := Retry(func() error { return unix.FsconfigSetString(fsfd, o.Key, o.Value) }); err != nil {
+			return &os.PathError{Op: "fsconfig", Path: mount.Name() + " " + o.Key + "=" + o.Value, Err: err}
+		}
+	}
+	if err := Retry(func() error { return unix.FsconfigReconfigure(fsfd) }); err != nil {
+		return &os.PathError{Op: "fsconfig reconfigure", Path: mount.Name(), Err: err}
+	}
+	return nil
+}
+
 // NewMount creates a file system of type fstype and returns it as a detached
 // mount with the MOUNT_ATTR_* of attrs. It vanishes when it is closed before it
 // is attached. The returned file is owned by the caller.

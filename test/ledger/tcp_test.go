@@ -16,7 +16,7 @@ var tcpKinds = []kind{
 		why: "nobody pays before accept: somaxconn of the box and the number of its sockets bound it"},
 	{name: "TCP accept queue, with data", take: acceptQueue(256 << 10), held: tcpMemory, limit: inMemory, watched: true,
 		why: "as the queue, and the first window of each"},
-	{name: "TCP queues", take: tcpQueues(false), held: tcpMemory, limit: inMemory, why: "tcp_mem is one pool of the host"},
+	{name: "TCP queues", take: tcpQueues(false), held: tcpMemory, limit: inMemory, watched: true, why: "tcp_mem is one pool of the host"},
 	{name: "connections closed with data unsent", take: tcpQueues(true), held: sockstat("TCP", "orphan", 1),
 		limit: func() bound { return share(131072 / 16) }, why: "tcp_max_orphans is one pool of the host"},
 	{name: "TCP time-wait", workers: 2, take: timeWait, held: sockstat("TCP", "tw", 256), limit: inMemory, why: "tcp_max_tw_buckets of the box"},

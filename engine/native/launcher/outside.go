@@ -213,7 +213,11 @@ func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]i
 	if err != nil {
 		return held, nil, err
 	}
-	held.Sockets = sockets.Uncharged(charge)
+	excess, err := b.group.SocketExcess()
+	if err != nil {
+		return held, nil, err
+	}
+	held.Sockets = sockets.Uncharged(charge) + excess
 	if lockSize > 0 {
 		locks, err := b.outside.locks.Count(pids, enough/lockSize+1, time.Now().Add(outsideBox))
 		if err != nil {
