@@ -27,7 +27,7 @@ for top, dirs, names in os.walk("/dev"):
         if os.path.islink(path): continue
         flags = os.O_NOCTTY | os.O_NONBLOCK
         try: fd = os.open(path, flags | os.O_RDWR)
-        except IsADirectoryError: fd = os.open(path, flags | os.O_RDONLY)
+        except (IsADirectoryError, PermissionError): fd = os.open(path, flags | os.O_RDONLY)
         flock = attempt(fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         posix = "-" if os.path.isdir(path) else attempt(fcntl.lockf, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         lines.append(f"{path} {flock} {posix}")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -37,7 +38,8 @@ func TestNoShell(t *testing.T) {
 	}
 }
 
-// TestEnvironment: nothing but what was given and what programs take for granted.
+// TestEnvironment: nothing but what was given, what programs take for granted, and how many
+// processors the box has if the host has more.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("BOXD_TEST_SECRET", "hunter2")
 	b := newBox(t, engine.Spec{})
@@ -45,11 +47,15 @@ func TestEnvironment(t *testing.T) {
 		"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME": "/home/box", "USER": "root", "LANG": "C.UTF-8", "TMPDIR": "/tmp",
 	}
+	if runtime.NumCPU() > 1 {
+		defaults["GOMAXPROCS"], defaults["OMP_NUM_THREADS"] = "1", "1"
+	}
 	for _, c := range []struct {
 		given   []string
 		changed map[string]string
 	}{
 		{nil, nil},
+		{[]string{"GOMAXPROCS=7", "OMP_NUM_THREADS="}, map[string]string{"GOMAXPROCS": "7", "OMP_NUM_THREADS": ""}},
 		{[]string{"A=1", "B=", "C=x=y z", "D=a\nb", "ä=ö"}, map[string]string{"A": "1", "B": "", "C": "x=y z", "D": "a\nb", "ä": "ö"}},
 		{[]string{"HOME=/tmp", "USER=me", "LANG=C", "TMPDIR=", "PATH=/usr/bin:/bin"}, map[string]string{"HOME": "/tmp", "USER": "me", "LANG": "C", "TMPDIR": "", "PATH": "/usr/bin:/bin"}},
 		{[]string{"LD_PRELOAD=/nowhere.so"}, map[string]string{"LD_PRELOAD": "/nowhere.so"}},

@@ -299,7 +299,7 @@ func TestServiceRecords(t *testing.T) {
 		{"another id range", edit(func(r map[string]any) { r["IDBase"] = r["IDBase"].(float64) + 65536 }), false},
 		{"another box", edit(func(r map[string]any) { r["ID"] = "other" }), false},
 		{"a cgroup of others", edit(func(r map[string]any) { r["Cgroup"] = "../.." }), false},
-		{"another version", edit(func(r map[string]any) { r["Version"] = 2 }), false},
+		{"another version", edit(func(r map[string]any) { r["Version"] = r["Version"].(float64) + 1 }), false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s, dir := newService(t)
