@@ -3,6 +3,7 @@ package launcher
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -201,6 +202,13 @@ func (s *storage) make(v engine.Volume) error {
 	return volumeError(v.Name, s.store.Make(v.Name, v.Bytes, v.Inodes))
 }
 
+// holdersOf returns the boxes that have a volume.
+func (s *storage) holdersOf(name string) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Keys(s.holders[name]))
+}
+
 // remove removes a volume that no box has.
 func (s *storage) remove(name string) error {
 	if err := s.ready(); err != nil {
@@ -208,12 +216,9 @@ func (s *storage) remove(name string) error {
 	}
 	s.mu.Lock()
 	if boxes := s.holders[name]; len(boxes) > 0 {
-		names := make([]string, 0, len(boxes))
-		for box := range boxes {
-			names = append(names, box)
-		}
+		first := slices.Min(slices.Collect(maps.Keys(boxes)))
 		s.mu.Unlock()
-		return &engine.FieldError{Field: "volume", Value: engine.Quote(name), Rule: fmt.Sprintf("is in use by box %q: detach it there, or remove the box, first", slices.Min(names))}
+		return &engine.FieldError{Field: "volume", Value: engine.Quote(name), Rule: fmt.Sprintf("is in use by box %q: detach it there, or remove the box, first", first)}
 	}
 	if s.removing[name] {
 		s.mu.Unlock()

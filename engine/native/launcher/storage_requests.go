@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
@@ -69,7 +70,22 @@ func (l *Launcher) handleRemoveVolume(body []byte) error {
 		return nil // it cannot exist
 	}
 	l.views.detach() // what the client has closed does not keep it
+	// A box that is being made or taken apart, such as one whose client has given up, keeps
+	// the volume for a moment only.
+	for end := time.Now().Add(goingTime); time.Now().Before(end) && !l.hasAny(l.storage.holdersOf(m.Name)); {
+		time.Sleep(10 * time.Millisecond)
+	}
 	return l.storage.remove(m.Name)
+}
+
+// goingTime bounds the wait for boxes that are being taken apart.
+const goingTime = 5 * time.Second
+
+// hasAny reports whether one of ids is a box that clients have, or there are no ids.
+func (l *Launcher) hasAny(ids []string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(ids) == 0 || slices.ContainsFunc(ids, func(id string) bool { return l.boxes[id] != nil })
 }
 
 func (l *Launcher) handleVolumes(body []byte) (list rpc.VolumeList, err error) {

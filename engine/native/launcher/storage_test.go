@@ -15,7 +15,7 @@ func newTestStorage() *storage {
 	return &storage{holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{}, releasing: map[string]chan struct{}{}}
 }
 
-func (s *storage) holdersOf(t *testing.T, volume string, boxes ...string) {
+func (s *storage) wantHolders(t *testing.T, volume string, boxes ...string) {
 	t.Helper()
 	if len(s.holders[volume]) != len(boxes) {
 		t.Errorf("volume %q: holders %v, want %q", volume, s.holders[volume], boxes)
@@ -35,17 +35,17 @@ func TestHold(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.holdersOf(t, "v", "a", "b")
+	s.wantHolders(t, "v", "a", "b")
 	s.drop("v", "a")
-	s.holdersOf(t, "v", "a", "b")
+	s.wantHolders(t, "v", "a", "b")
 	s.drop("v", "a")
-	s.holdersOf(t, "v", "b")
+	s.wantHolders(t, "v", "b")
 	s.drop("", "a")
 	s.dropAll("a")
-	s.holdersOf(t, "w")
+	s.wantHolders(t, "w")
 	s.drop("v", "b")
 	s.drop("v", "b") // once too often is no harm
-	s.holdersOf(t, "v")
+	s.wantHolders(t, "v")
 	if len(s.holders) != 0 {
 		t.Errorf("left: %v", s.holders)
 	}
@@ -57,7 +57,7 @@ func TestHoldWhileRemoved(t *testing.T) {
 	if err := s.hold("v", "a"); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("holding what is just being removed: %v", err)
 	}
-	s.holdersOf(t, "v")
+	s.wantHolders(t, "v")
 }
 
 // A launcher without a data directory refuses, and forgives what does not matter.
