@@ -184,7 +184,12 @@ func TestProcessReplaced(t *testing.T) {
 		t.Errorf("%+v", second)
 	}
 	b.w.await("the second has spoken", func() bool { return b.process("s", "p").Preview == "second" })
-	if out := b.sh(spec("s", nil), "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^1000$'"); out != "1" {
+	var out string
+	b.w.await("its shell has become sleep", func() bool {
+		out = b.sh(spec("s", nil), "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n' | grep -c '^1000$' || true")
+		return out != "0"
+	})
+	if out != "1" {
 		t.Errorf("%s sleeping processes, want 1", out)
 	}
 	if n := b.call("box_status", object{})["managed_processes"]; n != 1.0 {
