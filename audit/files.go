@@ -91,7 +91,8 @@ func (l *Log) rotateLocked() error {
 		}
 		// Its content is synced, so that closing loses nothing.
 		l.file.Close()
-		l.file, l.size, l.allocated = nil, 0, 0
+		l.file, l.size = nil, 0
+		l.disk.Forget()
 	}
 	f, err := openLocked(l.path, 0)
 	if err != nil {

@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/boxd/boxd/internal/diskroom"
 )
 
 // Options of a [Log].
@@ -32,10 +34,9 @@ type Log struct {
 	options Options
 
 	mu   sync.Mutex
-	file logFile // nil: a rotation failed half-way; the next Append goes on with it
-	size int64   // of file up to the end of the last line
-	// allocated is how far there is disk for the file, its reserve included.
-	allocated int64
+	file logFile       // nil: a rotation failed half-way; the next Append goes on with it
+	size int64         // of file up to the end of the last line
+	disk diskroom.Room // of file, its reserve included
 	// unready: the disk was full when the log was opened, so that the end of its chain
 	// could not be made ready; the next Append does that.
 	unready bool
@@ -65,7 +66,7 @@ func Open(path string, o Options) (*Log, error) {
 	}
 	l := &Log{path: path, options: o, head: Head{Hash: noHash}}
 	err := l.open()
-	if isFull(err) && l.file != nil { // who has this log can make room
+	if diskroom.IsFull(err) && l.file != nil { // who has this log can make room
 		l.unready, l.err = true, err
 		return l, nil
 	}
@@ -164,7 +165,7 @@ func (l *Log) writeLocked(line []byte, head Head) error {
 	}
 	if err != nil {
 		l.dirty = l.file.Truncate(l.size) != nil
-		l.allocated = 0 // what was behind the end is given up
+		l.disk.Forget() // what was behind the end is given up
 		return err
 	}
 	l.size += int64(len(line))

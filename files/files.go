@@ -214,16 +214,7 @@ func Mkdir(ctx context.Context, box engine.Box, o Options, path string, m MkdirO
 // Symlink makes a symlink at path that holds target. It replaces a file or symlink that
 // is there.
 func Symlink(ctx context.Context, box engine.Box, o Options, path, target string) error {
-	rule := ""
-	switch {
-	case target == "":
-		rule = "must not be empty"
-	case strings.Contains(target, "\x00"):
-		rule = "must not contain a NUL byte"
-	case len(target) > maxPath:
-		rule = fmt.Sprintf("is %d bytes long, must be at most %d", len(target), maxPath)
-	}
-	if rule != "" {
+	if rule := brokenRule(target); rule != "" {
 		return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
 	}
 	r := request{verb: "making symlink", path: path, args: []string{"symlink", path, target}}

@@ -17,17 +17,23 @@ const (
 	maxName = 255
 )
 
-// checkPath refuses what no path of a file can be.
-func checkPath(p string) error {
-	rule := ""
+// brokenRule is the rule that neither a path nor the target of a symlink may break, and p
+// breaks; empty if it breaks none.
+func brokenRule(p string) string {
 	switch {
 	case p == "":
-		rule = "must not be empty"
+		return "must not be empty"
 	case strings.Contains(p, "\x00"):
-		rule = "must not contain a NUL byte"
+		return "must not contain a NUL byte"
 	case len(p) > maxPath:
-		rule = fmt.Sprintf("is %d bytes long, must be at most %d", len(p), maxPath)
+		return fmt.Sprintf("is %d bytes long, must be at most %d", len(p), maxPath)
 	}
+	return ""
+}
+
+// checkPath refuses what no path of a file can be.
+func checkPath(p string) error {
+	rule := brokenRule(p)
 	for name := range strings.SplitSeq(p, "/") {
 		if rule == "" && len(name) > maxName {
 			rule = fmt.Sprintf("has a component of %d bytes, must be at most %d", len(name), maxName)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/boxd/boxd/internal/diskroom"
 )
 
 // Conditions that callers tell apart with errors.Is; those of packages policy and
@@ -36,7 +38,7 @@ type storageError struct {
 
 func (e *storageError) Error() string {
 	text := e.what + ": " + e.err.Error()
-	if e.dir != "" && isFull(e.err) {
+	if e.dir != "" && diskroom.IsFull(e.err) {
 		text += ": free space in " + e.dir
 	}
 	return text

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
 )
@@ -111,7 +112,7 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 		return nil, got, err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error { return beginEpoch(tx, &got) })
-	if got.uncounted = isFull(err) && got.epoch > 1; got.uncounted {
+	if got.uncounted = diskroom.IsFull(err) && got.epoch > 1; got.uncounted {
 		err = nil // what is there can be read, and ended
 	}
 	if err != nil {

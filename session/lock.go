@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/boxd/boxd/internal/diskroom"
 )
 
 // LockState takes the lock file of a state directory, which says who has it, or
@@ -39,7 +41,7 @@ func LockState(dir string) (*os.File, error) {
 // could take the block meanwhile. A new file stays empty there.
 func writeHolder(f *os.File) error {
 	_, err := f.WriteAt(fmt.Appendf(nil, "%-15d\n", os.Getpid()), 0)
-	if isFull(err) {
+	if diskroom.IsFull(err) {
 		return nil
 	}
 	return err

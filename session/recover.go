@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -108,7 +109,7 @@ func (r *recovery) conclude(searched bool) error {
 // record writes what was found out. On a full disk a successor finds it out as well.
 func (r *recovery) record(changes ...change) error {
 	err := r.m.store.write(changes...)
-	if isFull(err) {
+	if diskroom.IsFull(err) {
 		r.m.report(Key{}, "", err.Error())
 		return nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/diskroom"
 )
 
 // removal is why and for whom a session is removed.
@@ -149,7 +150,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	s.mu.Unlock()
 	// What is not noted a successor finds as a session without a box. That is no reason
 	// to leave it on a full disk.
-	if err := noted.wait(); err != nil && !isFull(err) {
+	if err := noted.wait(); err != nil && !diskroom.IsFull(err) {
 		return err
 	}
 	step, cancel := context.WithTimeout(ctx, removeTimeout)

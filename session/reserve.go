@@ -1,12 +1,10 @@
 package session
 
 import (
-	"errors"
-	"math"
 	"os"
 	"sync"
-	"syscall"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"go.etcd.io/bbolt"
 )
 
@@ -21,8 +19,8 @@ const reserve = 1 << 20
 type room struct {
 	file *os.File // lent by the database
 
-	mu        sync.Mutex
-	allocated int64 // how far there is disk for the file
+	mu   sync.Mutex
+	disk diskroom.Room
 }
 
 // check fails if something new would take from the reserve.
@@ -34,34 +32,8 @@ func (r *room) check(db *bbolt.DB) error {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.file == nil || used+reserve <= r.allocated {
+	if r.file == nil {
 		return nil
 	}
-	for _, to := range [...]int64{used + reserve + 64<<10, used + reserve} { // seldom, if there is more
-		err = preallocate(r.file, to)
-		switch {
-		case err == nil:
-			r.allocated = to
-			return nil
-		case errors.Is(err, syscall.EOPNOTSUPP), errors.Is(err, syscall.ENOSYS):
-			r.allocated = math.MaxInt64
-			return nil
-		case !isFull(err):
-			return err
-		}
-	}
-	return err
+	return r.disk.Keep(r.file, used+reserve)
 }
-
-// preallocate makes sure that there is disk for the first n bytes of f, also behind its end.
-func preallocate(f *os.File, n int64) error {
-	const keepSize = 1 // FALLOC_FL_KEEP_SIZE
-	err := error(syscall.EINTR)
-	for err == syscall.EINTR {
-		err = syscall.Fallocate(int(f.Fd()), keepSize, 0, n)
-	}
-	return os.NewSyscallError("fallocate", err)
-}
-
-// isFull reports whether there is no space for what err is about.
-func isFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }

@@ -8,8 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -33,7 +32,7 @@ func classify(class protocol.Class, err error) error {
 		}
 		return e
 	}
-	if isFull(err) {
+	if diskroom.IsFull(err) {
 		err = errFull
 	}
 	return protocol.Errorf(class, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")) // errors.Join
@@ -45,8 +44,6 @@ var errEscapes = errors.New("path escapes from parent")
 // escapes reports whether a call on an os.Root was refused for leading out of it. The
 // package os has no name for its error.
 func escapes(err error) bool { return err != nil && reason(err).Error() == errEscapes.Error() }
-
-func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
 // quote writes what a client or a box named, on one line, unless it is harmless as it is.
 func quote(s string) string {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -225,7 +226,7 @@ func (in *inPackage) write(content string) error {
 	switch {
 	case escapes(err):
 		return errOutside
-	case isFull(err):
+	case diskroom.IsFull(err):
 		return err
 	}
 	return refuse("Skill file %s cannot be written: %v", quote(in.name), reason(err))

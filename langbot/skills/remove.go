@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -40,7 +41,7 @@ func (t *tree) privateName() (string, error) {
 // there is no room for that, its contents are deleted where they are.
 func (t *tree) discard(ctx context.Context, name string) error {
 	err := t.moveOut(name)
-	if isFull(err) {
+	if diskroom.IsFull(err) {
 		return removeTree(context.WithoutCancel(ctx), t.root, name)
 	}
 	if err == nil {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -136,7 +137,7 @@ func (s *Set) append(f *file, p []byte) error {
 	}
 	if _, err := f.f.WriteAt(p, f.size); err != nil {
 		s.pool.give(n)
-		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		if diskroom.IsFull(err) {
 			return refuse("the server has no space left for the files that it is sent: try again later")
 		}
 		return fmt.Errorf("keeping what is sent: %w", err)
