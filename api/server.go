@@ -27,7 +27,7 @@ type Options struct {
 	Logger *slog.Logger
 	// Health is nil if the engine could make a box now; nil: not asked.
 	Health func(ctx context.Context) error
-	// Warnings are what whoever runs the daemon should change.
+	// Warnings name settings that the operator of the daemon should change.
 	Warnings []string
 	// Ready is nil if the daemon itself can serve; nil: it can.
 	Ready func() error

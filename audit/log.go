@@ -66,7 +66,7 @@ func Open(path string, o Options) (*Log, error) {
 	}
 	l := &Log{path: path, options: o, head: Head{Hash: noHash}}
 	err := l.open()
-	if diskroom.IsFull(err) && l.file != nil { // who has this log can make room
+	if diskroom.IsFull(err) && l.file != nil { // the caller can end sessions and so make room
 		l.unready, l.err = true, err
 		return l, nil
 	}

@@ -10,9 +10,9 @@ import "encoding/binary"
 //	 8  how many marks there are
 //	16  the marks, oldest first, each an offset and a time
 //
-// A mark is for the bytes from its offset to that of the next one. Marks are added at the
-// end; when there is no room, those of bytes that are gone are removed, and every other
-// one of the older half. So the newest are exact, and the older they are, the coarser.
+// A mark covers the bytes from its offset up to the offset of the next mark. The agent appends
+// marks. When the space is full, it removes the marks of overwritten bytes and every other
+// mark of the older half. So recent times are exact, and older ones are coarser.
 type RingMark struct {
 	Offset uint64
 	Time   int64 // nanoseconds of Unix time

@@ -12,7 +12,7 @@ type Status struct {
 	Processes int            `json:"processes" doc:"Managed processes that are running."`
 	Execs     int            `json:"execs" doc:"Execs that are running."`
 	Engine    Health         `json:"engine"`
-	Warnings  []string       `json:"warnings,omitempty" doc:"What whoever runs the daemon should change; for callers of all tenants."`
+	Warnings  []string       `json:"warnings,omitempty" doc:"Settings that the operator of the daemon should change. Only callers with access to all tenants get them."`
 	Audit     *AuditHead     `json:"audit,omitempty" doc:"Head of the audit log's chain; for callers of all tenants."`
 	Quota     []QuotaUse     `json:"quota,omitempty" doc:"Limits and what is in use."`
 }
