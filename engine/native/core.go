@@ -44,7 +44,7 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 	var created rpc.Created
 	files, err := c.link.call(ctx, rpc.TypeCreate, rpc.Create{Spec: spec}, &created)
 	if errors.Is(err, errTruncated) {
-		_, rerr := c.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		rerr := c.link.remove(context.WithoutCancel(ctx), created.ID)
 		err = errors.Join(err, rerr)
 	}
 	if err != nil {
@@ -52,7 +52,7 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 	}
 	b, err := newBox(c, spec, created, files)
 	if err != nil {
-		_, rerr := c.link.call(context.WithoutCancel(ctx), rpc.TypeRemove, rpc.Box{ID: created.ID}, nil)
+		rerr := c.link.remove(context.WithoutCancel(ctx), created.ID)
 		return nil, errors.Join(fmt.Errorf("creating box: %w", err), rerr)
 	}
 	for _, limit := range created.Degraded {

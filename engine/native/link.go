@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -21,6 +22,9 @@ type link struct {
 	done chan struct{} // closed when the reader has ended
 	ctx  context.Context
 	end  context.CancelFunc
+
+	removals chan struct{} // has one element for each Remove that was sent and has no reply
+	removed  atomic.Int64  // how many Removes have succeeded
 
 	mu      sync.Mutex
 	conn    *wire.Conn    // nil while there is none
@@ -51,6 +55,11 @@ type request struct {
 // launcher needs milliseconds; one that was stopped never answers.
 const requestDeadline = 2 * time.Minute
 
+// maxRemovals is how many Removes wait for the launcher at a time: twice as many as it carries
+// out. Others wait here, where they keep it neither from reading other requests nor from
+// answering within requestDeadline, however many boxes are removed at once.
+const maxRemovals = 64
+
 // askTime is how long before its deadline a request that has no answer is asked after.
 const askTime = 500 * time.Millisecond
 
@@ -59,6 +68,7 @@ func newLink(conn *wire.Conn, o linkOptions) *link {
 	l := &link{
 		o: o, conn: conn, done: make(chan struct{}), up: make(chan struct{}),
 		waiting: map[uint32]chan *wire.Frame{}, given: map[uint32]request{},
+		removals: make(chan struct{}, maxRemovals),
 	}
 	l.ctx, l.end = context.WithCancel(context.Background())
 	go l.run(conn)
@@ -199,6 +209,34 @@ func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.Fi
 			request = u
 		}
 	}
+}
+
+// remove has the launcher remove a box, after others if there are many. When ctx ends first,
+// the launcher removes the box all the same.
+func (l *link) remove(ctx context.Context, id string) error {
+	for waits := true; waits; {
+		before := l.removed.Load()
+		idle := time.NewTimer(requestDeadline)
+		select {
+		case l.removals <- struct{}{}:
+			waits = false
+		case <-ctx.Done():
+			l.forsake(id)
+			return context.Cause(ctx)
+		case <-idle.C:
+			if l.removed.Load() == before {
+				l.forsake(id)
+				return fmt.Errorf("%w: it has removed no box in %v", engine.ErrNoLauncher, requestDeadline)
+			}
+		}
+		idle.Stop()
+	}
+	defer func() { <-l.removals }()
+	_, err := l.call(ctx, rpc.TypeRemove, rpc.Box{ID: id}, nil)
+	if err == nil {
+		l.removed.Add(1)
+	}
+	return err
 }
 
 func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.File, error) {

@@ -57,8 +57,8 @@ func (l *link) unsent(conn *wire.Conn, id uint32) {
 	}
 }
 
-// forsake has a box removed that may have come of a Create that was lost and that is
-// not tried again.
+// forsake has a box removed without waiting: one whose Remove was given up before it was sent,
+// or one that may have come of a Create that was lost and is not tried again.
 func (l *link) forsake(id string) {
 	l.mu.Lock()
 	up := l.conn != nil

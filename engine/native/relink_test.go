@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -112,7 +113,7 @@ func TestRelinkCreate(t *testing.T) {
 		done <- err
 	}()
 	f := <-launchers
-	f.receive(rpc.TypeCreate, &create)
+	f.receive(rpc.TypeCreate, &rpc.Create{})
 	f.conn.Close()
 	if err := <-done; !errors.Is(err, errLost) || !errors.Is(err, engine.ErrNoLauncher) {
 		t.Errorf("create that was lost: %v", err)
@@ -131,7 +132,7 @@ func TestRelinkOrphan(t *testing.T) {
 		done <- err
 	}()
 	f := <-launchers
-	f.receive(rpc.TypeCreate, &create)
+	f.receive(rpc.TypeCreate, &rpc.Create{})
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
 		t.Errorf("create that was given up: %v", err)
@@ -142,6 +143,59 @@ func TestRelinkOrphan(t *testing.T) {
 	var b rpc.Box
 	if f.receive(rpc.TypeRemove, &b); b.ID != "b" {
 		t.Errorf("box %q is removed", b.ID)
+	}
+}
+
+// TestManyRemoves: the launcher gets so many Removes at a time that it goes on with other
+// requests, and one that is given up before its turn is carried out all the same.
+func TestManyRemoves(t *testing.T) {
+	l, launchers := newFakeLink(t)
+	f := <-launchers
+	defer f.conn.Close()
+	var wg sync.WaitGroup
+	var b rpc.Box
+	replies := []uint32{}
+	for n := range maxRemovals {
+		wg.Go(func() {
+			if err := l.remove(t.Context(), fmt.Sprint(n)); err != nil {
+				t.Error(err)
+			}
+		})
+		replies = append(replies, f.receive(rpc.TypeRemove, &b))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	givenUp := make(chan error)
+	go func() { givenUp <- l.remove(ctx, "late") }()
+	var last error
+	wg.Go(func() { last = l.remove(t.Context(), "last") })
+
+	answered := make(chan error)
+	go func() {
+		_, err := l.call(t.Context(), rpc.TypeKill, rpc.Kill{}, nil)
+		answered <- err
+	}()
+	f.reply(f.receive(rpc.TypeKill, &rpc.Kill{}), nil)
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-givenUp; !errors.Is(err, context.Canceled) {
+		t.Errorf("a Remove that was given up: %v", err)
+	}
+	if id := f.receive(rpc.TypeRemove, &b); id != 0 || b.ID != "late" {
+		t.Errorf("frame %d removes %q, want the box that was given up, and no reply", id, b.ID)
+	}
+	for _, id := range replies {
+		f.reply(id, nil)
+	}
+	id := f.receive(rpc.TypeRemove, &b)
+	if b.ID != "last" {
+		t.Errorf("the last Remove is of %q", b.ID)
+	}
+	f.reply(id, nil)
+	wg.Wait()
+	if last != nil {
+		t.Error(last)
 	}
 }
 

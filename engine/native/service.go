@@ -161,7 +161,7 @@ func (s *Service) Boxes(ctx context.Context) ([]string, error) {
 
 // Discard implements engine.Service.
 func (s *Service) Discard(ctx context.Context, id string) error {
-	if _, err := s.link.call(ctx, rpc.TypeRemove, rpc.Box{ID: id}, nil); err != nil {
+	if err := s.link.remove(ctx, id); err != nil {
 		return fmt.Errorf("removing box %q: %w", id, err)
 	}
 	s.forgetEvents(id)
