@@ -195,7 +195,7 @@ func TestRevoke(t *testing.T) {
 func TestRevokedBeforeCreation(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
-		unlock := must(b.server.ops.lock(context.Background(), at.Runtime()+"-global"))
+		unlock := must(b.server.ops.LockContext(context.Background(), at.Runtime()+"-global"))
 		ended := make(chan error, 1)
 		go func() {
 			_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true"))

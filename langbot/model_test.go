@@ -286,8 +286,8 @@ func TestManyAtOnce(t *testing.T) {
 				b.call("box_shutdown", object{})
 			}
 			synctest.Wait()
-			if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || len(b.server.ops.names) != 0 {
-				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and locks %v are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.names)
+			if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || b.server.ops.Len() != 0 {
+				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and %d locks are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.Len())
 			}
 		})
 	}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Make is [Open] for a directory of the host that is made if it is missing, with what
@@ -153,7 +154,7 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 		if err != nil {
 			return refuse(fieldSource, source, "cannot be checked against %q: %v", entry, err).because(err)
 		}
-		if how != "" && how != "contains" || isBelow(target, entry) {
+		if how != "" && how != "contains" || pathin.In(target, entry) {
 			return refuse(fieldSource, source, "would lie in %q, which is never mounted: use a directory outside of it", entry)
 		}
 	}

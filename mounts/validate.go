@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Bounds. The kernel's PATH_MAX counts the final NUL (path_resolution(7)).
@@ -133,7 +135,7 @@ func checkTarget(p string) error {
 	// The box's own kernel interfaces are what its confinement rests on, and
 	// their files are masked one by one: nothing may be put in front of them.
 	for _, own := range []string{"/proc", "/dev", "/sys"} {
-		if isBelow(p, own) {
+		if pathin.In(p, own) {
 			return refuse(fieldTarget, p, "must not be %s or below, which belongs to boxd", own)
 		}
 	}
@@ -151,10 +153,4 @@ func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
 // hasDotDot says whether a component of p is "..".
 func hasDotDot(p string) bool {
 	return slices.Contains(strings.Split(p, "/"), "..")
-}
-
-// isBelow says whether the cleaned path p is dir or lies below it.
-func isBelow(p, dir string) bool {
-	rest, ok := strings.CutPrefix(p, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }

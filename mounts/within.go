@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 const (
@@ -63,7 +64,7 @@ func components(p string) []string {
 // resolveNoLinks is resolve for a source on the way to which boxes have written, from
 // NoLinks on.
 func (r Root) resolveNoLinks(m Mount) (*os.File, error) {
-	if r.dir != nil && isBelow(r.Path, m.NoLinks) {
+	if r.dir != nil && pathin.In(r.Path, m.NoLinks) {
 		m.NoLinks = r.Path // the way to it is root's
 	}
 	rel, err := m.beneath(fieldNoLinks, m.NoLinks)

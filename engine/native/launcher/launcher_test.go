@@ -13,7 +13,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
-	"golang.org/x/sys/unix"
 )
 
 // newTestLauncher is a launcher with an instance and nothing of the kernel's.
@@ -106,12 +105,6 @@ func TestLockPatiently(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-}
-
-func TestOneLine(t *testing.T) {
-	if got := oneLine(unix.EBUSY); got != "device or resource busy" {
-		t.Error(got)
-	}
 }
 
 // A change that replaces a mount, asked for again after it was carried out, leaves it.
