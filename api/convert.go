@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -122,7 +123,7 @@ func envOf(env map[string]string) ([]string, error) {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
-			return nil, &engine.FieldError{Field: "env", Value: engine.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
+			return nil, &engine.FieldError{Field: "env", Value: spec.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
 		}
 		list = append(list, k+"="+v)
 	}
@@ -164,7 +165,7 @@ func commandError(err error, argv []string) error {
 func argsOf(argv []string, shell string) ([]string, error) {
 	switch {
 	case len(argv) > 0 && shell != "":
-		return nil, &engine.FieldError{Field: "shell", Value: engine.Quote(shell), Rule: "must be absent if argv is given"}
+		return nil, &engine.FieldError{Field: "shell", Value: spec.Quote(shell), Rule: "must be absent if argv is given"}
 	case shell != "":
 		return []string{"/bin/sh", "-c", shell}, nil
 	case len(argv) == 0:

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -16,7 +17,7 @@ func (c *Config) validateNumbers() error {
 		if int64(n) >= least && int64(n) <= most {
 			return nil
 		}
-		return refuse(field, engine.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", engine.FormatSize(least), engine.FormatSize(most)))
+		return refuse(field, spec.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", spec.FormatSize(least), spec.FormatSize(most)))
 	}
 	count := func(field string, n, least, most int) error {
 		if n >= least && n <= most {
@@ -42,7 +43,7 @@ func (c *Config) validateNumbers() error {
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
 		count("sessions.min_free", c.Sessions.MinFree, 0, 50),
-		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
+		size("exec.output_limit", outputLimit, 1, spec.MaxMemory),
 		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
 		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),
 		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),

@@ -29,3 +29,9 @@ func cutDir(p, dir string) (rest string, ok bool) {
 	}
 	return strings.TrimPrefix(p[len(dir):], "/"), true
 }
+
+// isBelow says whether the cleaned path p is dir or lies below it.
+func isBelow(p, dir string) bool {
+	rest, ok := strings.CutPrefix(p, dir)
+	return ok && (rest == "" || rest[0] == '/' || dir == "/")
+}

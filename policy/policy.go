@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Policy is immutable and safe for concurrent use.
@@ -91,7 +92,7 @@ func (p *Policy) checkProfile(field, name string) error {
 	if _, ok := p.profiles[name]; ok {
 		return nil
 	}
-	return &engine.FieldError{Field: field, Value: engine.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
+	return &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
 }
 
 func (p *Policy) profileNames() string {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Profile is a named set of defaults, caps and locked fields. Fields that a
@@ -76,9 +77,9 @@ const unlimitedTime = Duration(-time.Second)
 func builtin(idleTTL Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
-		CPUs: 1, Memory: 512 << 20, PIDs: engine.DefaultPIDs,
-		OpenFiles: engine.DefaultOpenFiles, FileSize: engine.Unlimited,
-		TmpSize: engine.DefaultTmpSize, UpperSize: engine.DefaultUpperSize,
+		CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs,
+		OpenFiles: spec.DefaultOpenFiles, FileSize: engine.Unlimited,
+		TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize,
 		WorkspaceMode: WorkspaceRW, MountMode: WorkspaceRW,
 		Timeout: Duration(30 * time.Second), IdleTTL: idleTTL,
 		AllowNetwork: true, AllowPersistent: true,

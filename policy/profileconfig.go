@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // ProfileConfig changes a built-in profile or makes a new one. Missing fields are
@@ -116,7 +117,7 @@ type profileBuilder struct {
 func (b *profileBuilder) build(name string, path []string) (Profile, error) {
 	field := "profiles." + name
 	if !validName(name, profileNameLen, profileNameSet) {
-		return Profile{}, &engine.FieldError{Field: "profiles", Value: engine.Quote(name),
+		return Profile{}, &engine.FieldError{Field: "profiles", Value: spec.Quote(name),
 			Rule: `a name must be 1 to 64 of a-z, A-Z, 0-9, "_" and "-"`}
 	}
 	if slices.Contains(path, name) {
@@ -151,6 +152,6 @@ func (b *profileBuilder) base(name string, path []string) (Profile, error) {
 	if p, ok := b.builtin[extends]; ok {
 		return p, nil
 	}
-	return Profile{}, &engine.FieldError{Field: fmt.Sprintf("profiles.%s.extends", name), Value: engine.Quote(extends),
+	return Profile{}, &engine.FieldError{Field: fmt.Sprintf("profiles.%s.extends", name), Value: spec.Quote(extends),
 		Rule: "must be a profile of this file, or one of " + strings.Join(slices.Sorted(maps.Keys(b.builtin)), ", ")}
 }

@@ -65,7 +65,7 @@ type Mount struct {
 	// Volume of the engine that Source is a path in, "/" being all of it; empty: the
 	// host. For callers within boxd, so it is not held against the allowed mount roots.
 	Volume string `json:"-"`
-	// NoLinks is as in [mounts.Mount]. For callers within boxd.
+	// NoLinks is as in [engine.Mount]. For callers within boxd.
 	NoLinks string `json:"-"`
 }
 

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 func newPolicy(t *testing.T, c Config) *Policy {
@@ -336,11 +335,11 @@ func TestIdleDecision(t *testing.T) {
 
 func TestWorkspaceMount(t *testing.T) {
 	for mode, readOnly := range map[string]bool{"rw": false, "ro": true} {
-		want := mounts.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s", Users: true}
+		want := engine.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s", Users: true}
 		if got := (Resolved{WorkspaceMode: mode}).WorkspaceMount("/s/w", "/s"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}
-		want = mounts.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1", Users: true}
+		want = engine.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1", Users: true}
 		if got := (Resolved{WorkspaceMode: mode, WorkspaceTarget: "/data"}).VolumeMount("w-1"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Size is a number of bytes. In JSON and YAML it is an integer or a string such as
@@ -18,13 +19,13 @@ type Size int64
 // UnmarshalJSON reads an integer or a string.
 func (s *Size) UnmarshalJSON(b []byte) error { return unmarshalJSON(b, s.UnmarshalText) }
 
-// UnmarshalText reads a size as [engine.ParseSize] does, or "-1".
+// UnmarshalText reads a size as [spec.ParseSize] does, or "-1".
 func (s *Size) UnmarshalText(b []byte) error {
 	if string(b) == "-1" {
 		*s = engine.Unlimited
 		return nil
 	}
-	n, err := engine.ParseSize(string(b))
+	n, err := spec.ParseSize(string(b))
 	if err != nil {
 		return err
 	}
@@ -41,7 +42,7 @@ func (d *Duration) UnmarshalJSON(b []byte) error { return unmarshalJSON(b, d.Unm
 
 // UnmarshalText reads what [time.ParseDuration] reads, or a number of seconds.
 func (d *Duration) UnmarshalText(b []byte) error {
-	bad := &engine.FieldError{Field: "duration", Value: engine.Quote(string(b)),
+	bad := &engine.FieldError{Field: "duration", Value: spec.Quote(string(b)),
 		Rule: `must be a duration such as "30s" or "5m", or a number of seconds`}
 	if seconds, err := strconv.ParseFloat(string(b), 64); err == nil {
 		if ns := seconds * float64(time.Second); math.Abs(ns) < math.MaxInt64 { // false for NaN

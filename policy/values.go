@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // values are the fields of a request that have a default, with nothing left open.
@@ -114,13 +115,13 @@ func (p Profile) checkCaps(v values, advice func(limit string) string) error {
 		cap   string
 	}{
 		{"cpus", above(v.cpus, c.CPUs), countText(v.cpus), countText(c.CPUs)},
-		{"memory", above(v.memory, c.Memory), engine.FormatSize(int64(v.memory)), engine.FormatSize(int64(c.Memory))},
+		{"memory", above(v.memory, c.Memory), spec.FormatSize(int64(v.memory)), spec.FormatSize(int64(c.Memory))},
 		{"pids", above(v.pids, c.PIDs), countText(v.pids), countText(c.PIDs)},
-		{"tmp_size", above(v.tmpSize, c.TmpSize), engine.FormatSize(int64(v.tmpSize)), engine.FormatSize(int64(c.TmpSize))},
-		{"upper_size", v.writableRoot && above(v.upperSize, c.UpperSize), engine.FormatSize(int64(v.upperSize)), engine.FormatSize(int64(c.UpperSize))},
+		{"tmp_size", above(v.tmpSize, c.TmpSize), spec.FormatSize(int64(v.tmpSize)), spec.FormatSize(int64(c.TmpSize))},
+		{"upper_size", v.writableRoot && above(v.upperSize, c.UpperSize), spec.FormatSize(int64(v.upperSize)), spec.FormatSize(int64(c.UpperSize))},
 		{"idle_ttl", above(v.idleTTL, c.IdleTTL), v.idleTTL.String(), c.IdleTTL.String()},
 		{"max_lifetime", aboveOrNone(v.maxLifetime, c.MaxLifetime), lifetimeText(v.maxLifetime), c.MaxLifetime.String()},
-		{"workspace_size", v.writesWorkspace && aboveOrNone(v.workspaceSize, c.WorkspaceSize), workspaceSizeText(v.workspaceSize), engine.FormatSize(int64(c.WorkspaceSize))},
+		{"workspace_size", v.writesWorkspace && aboveOrNone(v.workspaceSize, c.WorkspaceSize), workspaceSizeText(v.workspaceSize), spec.FormatSize(int64(c.WorkspaceSize))},
 	}
 	for _, check := range checks {
 		if check.above {

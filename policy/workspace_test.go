@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 // sized has profiles with hard limits of the workspace.
@@ -81,7 +80,7 @@ func TestWorkspaceTarget(t *testing.T) {
 	if err != nil || r.Target() != "/data/deep" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	want := []mounts.Mount{{Source: "/srv/a/w", Target: "/data/deep", Within: "/srv/a"}, {Source: "/srv/a", Target: "/workspace", Within: "/srv/a"}}
+	want := []engine.Mount{{Source: "/srv/a/w", Target: "/data/deep", Within: "/srv/a"}, {Source: "/srv/a", Target: "/workspace", Within: "/srv/a"}}
 	if !reflect.DeepEqual(r.Spec.Mounts, want) {
 		t.Errorf("mounts %+v, want %+v", r.Spec.Mounts, want)
 	}
@@ -129,7 +128,7 @@ func TestVolumes(t *testing.T) {
 	p := sized(t)
 	skill := Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}
 	r, err := p.Resolve("b", Request{Mounts: []Mount{skill}})
-	if err != nil || r.Spec.Mounts[0] != (mounts.Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}) {
+	if err != nil || r.Spec.Mounts[0] != (engine.Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}) {
 		t.Fatalf("%+v, %v", r.Spec.Mounts, err)
 	}
 	if d := r.Decisions[0]; !d.Allowed || d.Details["volume"] != "skills-1" {

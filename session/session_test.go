@@ -13,13 +13,12 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/policy"
 )
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-type mount = mounts.Mount
+type mount = engine.Mount
 
 // bench is a manager over a fake host, and what it needs to be opened again.
 type bench struct {

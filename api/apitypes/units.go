@@ -8,14 +8,14 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Size is a number of bytes. In JSON it is a number; a string such as "512M" or
 // "1.5GiB" is accepted as well. -1 is "unlimited" where that is allowed.
 type Size int64
 
-// UnmarshalJSON accepts an integer or a string that [engine.ParseSize] takes; null
+// UnmarshalJSON accepts an integer or a string that [spec.ParseSize] takes; null
 // changes nothing.
 func (s *Size) UnmarshalJSON(b []byte) error {
 	if string(b) == "null" {
@@ -25,7 +25,7 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 	if isString(b) {
 		var text string
 		if err = json.Unmarshal(b, &text); err == nil {
-			n, err = engine.ParseSize(text)
+			n, err = spec.ParseSize(text)
 		}
 	}
 	if err != nil {
@@ -38,7 +38,7 @@ func (s *Size) UnmarshalJSON(b []byte) error {
 // notA says that b is none of T. It is of the one type of error to which
 // encoding/json adds the name of the field.
 func notA[T any](b []byte) error {
-	return &json.UnmarshalTypeError{Value: engine.Quote(string(b)), Type: reflect.TypeFor[T]()}
+	return &json.UnmarshalTypeError{Value: spec.Quote(string(b)), Type: reflect.TypeFor[T]()}
 }
 
 // Duration is a length of time. In JSON it is a number of seconds; a string such as
