@@ -17,12 +17,12 @@ import (
 // requestOf is s as package policy wants to know it.
 func requestOf(s *apitypes.SessionSpec) policy.Request {
 	return policy.Request{
-		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*policy.Size)(s.Memory), PIDs: s.PIDs,
+		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*spec.Size)(s.Memory), PIDs: s.PIDs,
 		WritableRoot: s.WritableRoot, WorkspaceMode: s.WorkspaceMode, Workspace: s.Workspace, Mounts: mountsOf(s.Mounts),
-		User: s.User, Env: s.Env, IdleTTL: (*policy.Duration)(s.IdleTTL), MaxLifetime: (*policy.Duration)(s.MaxLifetime),
-		Persistent: s.Persistent, Timeout: (*policy.Duration)(s.Timeout), TmpSize: (*policy.Size)(s.TmpSize),
-		UpperSize: (*policy.Size)(s.UpperSize), Hostname: s.Hostname,
-		WorkspaceSize: (*policy.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
+		User: s.User, Env: s.Env, IdleTTL: (*spec.Duration)(s.IdleTTL), MaxLifetime: (*spec.Duration)(s.MaxLifetime),
+		Persistent: s.Persistent, Timeout: (*spec.Duration)(s.Timeout), TmpSize: (*spec.Size)(s.TmpSize),
+		UpperSize: (*spec.Size)(s.UpperSize), Hostname: s.Hostname,
+		WorkspaceSize: (*spec.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
 	}
 }
 
@@ -49,9 +49,9 @@ func mountsOf(list []apitypes.Mount) []policy.Mount {
 
 func updateOf(u *apitypes.SessionUpdate) session.Update {
 	return session.Update{
-		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*policy.Duration)(u.IdleTTL),
-		MaxLifetime: (*policy.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
-		Memory: (*policy.Size)(u.Memory), PIDs: u.PIDs,
+		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*spec.Duration)(u.IdleTTL),
+		MaxLifetime: (*spec.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
+		Memory: (*spec.Size)(u.Memory), PIDs: u.PIDs,
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // validateNumbers checks sizes, counts and times. The bounds are there to catch slips
 // of the pen, and zeros that would mean something else further down.
 func (c *Config) validateNumbers() error {
-	size := func(field string, n policy.Size, least, most int64) error {
+	size := func(field string, n spec.Size, least, most int64) error {
 		if int64(n) >= least && int64(n) <= most {
 			return nil
 		}
@@ -25,7 +25,7 @@ func (c *Config) validateNumbers() error {
 		}
 		return refuse(field, fmt.Sprint(n), fmt.Sprintf("must be %d to %d", least, most))
 	}
-	length := func(field string, d policy.Duration, least, most time.Duration) error {
+	length := func(field string, d spec.Duration, least, most time.Duration) error {
 		if t := time.Duration(d); t >= least && t <= most {
 			return nil
 		}

@@ -30,7 +30,7 @@ type tenantRules struct {
 // New checks c and returns its policy. Errors are *[engine.FieldError] with the
 // key of the config file as Field.
 func New(c Config) (*Policy, error) {
-	idleTTL := cmp.Or(c.IdleTTL, Duration(DefaultIdleTTL))
+	idleTTL := cmp.Or(c.IdleTTL, spec.Duration(DefaultIdleTTL))
 	profiles, err := buildProfiles(c.Profiles, idleTTL)
 	if err != nil {
 		return nil, err

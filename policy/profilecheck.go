@@ -94,7 +94,7 @@ func (c Caps) validate(field string) error {
 	return nil
 }
 
-func zeroCap[T int64 | float64 | Size | Duration](name string, v T) string {
+func zeroCap[T int64 | float64 | spec.Size | spec.Duration](name string, v T) string {
 	if v == 0 {
 		return name
 	}

@@ -12,14 +12,14 @@ import (
 type values struct {
 	network, writableRoot, persistent bool
 	cpus                              float64
-	memory, fileSize                  Size
-	tmpSize, upperSize                Size
+	memory, fileSize                  spec.Size
+	tmpSize, upperSize                spec.Size
 	pids, openFiles                   int64
-	workspaceSize                     Size  // 0: no hard limit
-	workspaceInodes                   int64 // 0: by the size
+	workspaceSize                     spec.Size // 0: no hard limit
+	workspaceInodes                   int64     // 0: by the size
 	workspaceMode                     string
 	writesWorkspace                   bool // so that its size can matter
-	timeout, idleTTL, maxLifetime     Duration
+	timeout, idleTTL, maxLifetime     spec.Duration
 }
 
 // merge fills in r from p. Fields that p locks keep the value of p; those for which
@@ -134,7 +134,7 @@ func (p Profile) checkCaps(v values, advice func(limit string) string) error {
 
 // above says whether v, of which a negative one is unlimited, is above limit, of
 // which a negative one is none. NaN is above everything.
-func above[T int64 | float64 | Size | Duration](v, limit T) bool {
+func above[T int64 | float64 | spec.Size | spec.Duration](v, limit T) bool {
 	if limit < 0 {
 		return v != v
 	}
@@ -143,11 +143,11 @@ func above[T int64 | float64 | Size | Duration](v, limit T) bool {
 
 // aboveOrNone is above for a limit of which 0 is none: a time for ever, a size without
 // bounds.
-func aboveOrNone[T Size | Duration](v, limit T) bool {
+func aboveOrNone[T spec.Size | spec.Duration](v, limit T) bool {
 	return limit >= 0 && (v == 0 || v > limit)
 }
 
-func lifetimeText(d Duration) string {
+func lifetimeText(d spec.Duration) string {
 	if d == 0 {
 		return "0 (no end)"
 	}

@@ -51,7 +51,7 @@ func (v values) validateWorkspaceSize() error {
 	return nil
 }
 
-func workspaceSizeText(n Size) string {
+func workspaceSizeText(n spec.Size) string {
 	if n == 0 {
 		return "0 (no hard limit)"
 	}

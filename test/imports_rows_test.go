@@ -67,7 +67,7 @@ var rows = []row{
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
-	{"langbot", []string{"engine", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 

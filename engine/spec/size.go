@@ -1,12 +1,55 @@
 package spec
 
 import (
+	"encoding/json"
 	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
 
 	"github.com/docker/go-units"
 )
+
+// Size is a number of bytes. In JSON it is a number; in a request a string such as
+// "512M" or "1.5GiB" is accepted as well. In configuration and flags it is that string, a
+// number, or "unlimited", which is -1 in JSON; where no limit is not allowed, -1 is refused
+// like any other number that is too small.
+type Size int64
+
+// UnmarshalJSON accepts an integer or a string that [ParseSize] takes; null changes
+// nothing. Anything else is a *json.UnmarshalTypeError, to which encoding/json adds the
+// name of the field.
+func (s *Size) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if b[0] == '"' {
+		var text string
+		if err = json.Unmarshal(b, &text); err == nil {
+			n, err = ParseSize(text)
+		}
+	}
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: Quote(string(b)), Type: reflect.TypeFor[Size]()}
+	}
+	*s = Size(n)
+	return nil
+}
+
+// UnmarshalText reads what [ParseSize] reads, "unlimited" or "-1".
+func (s *Size) UnmarshalText(b []byte) error {
+	if text := string(b); text == "unlimited" || text == "-1" {
+		*s = Unlimited
+		return nil
+	}
+	n, err := ParseSize(string(b))
+	*s = Size(n)
+	return err
+}
+
+// String is the text of [FormatSize].
+func (s Size) String() string { return FormatSize(int64(s)) }
 
 // maxParsedSize is the largest size that ParseSize returns: up to there every
 // whole number of bytes is exact in the float64 that go-units computes with.
