@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // fileKinds are files, what hangs on them, and who watches them.
@@ -22,7 +22,7 @@ var fileKinds = []kind{
 	{name: "names that do not exist", take: missingNames, held: charge, limit: inMemory, bareless: "only a box has a charge", why: "charged, and given back"},
 	{name: "open files", workers: 8, take: openFiles, held: number("fs/file-nr"),
 		// The limits of a process times those of the box.
-		limit: func() bound { return share(engine.DefaultOpenFiles * engine.DefaultPIDs) }, why: "file-max is one pool of the host"},
+		limit: func() bound { return share(spec.DefaultOpenFiles * spec.DefaultPIDs) }, why: "file-max is one pool of the host"},
 	{name: "memory of open files", workers: 8, take: openFiles, held: slab("filp"), limit: inMemory, why: "charged"},
 	{name: "files of /proc that are being read", workers: 4, take: procReaders, held: claimed, limit: inMemory, why: "charged"},
 	{name: "pipes", take: pipes, held: claimed, limit: inMemory, why: "charged, and limited for each user"},
