@@ -25,11 +25,11 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
 
 	{"docs/config.md", "name or number of the group that may connect", "test/e2e/local_users_test.go TestLocalUsers, internal/daemon/account_test.go TestLookupGroup"},
-	{"docs/config.md", "who may write may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},
+	{"docs/config.md", "users with write permission may connect", "internal/daemon/listen_test.go TestListenUnixModeAndParents, config/validate_test.go TestValidate"},
 	{"docs/config.md", "An address that other hosts reach needs `tokens_file`", "config/validate_test.go TestListen"},
 	{"docs/config.md", "Without either, [some users of this host]", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"docs/config.md", "names or numbers of users of this host who may connect", "test/e2e/local_users_test.go TestLocalUsers"},
-	{"docs/config.md", "who then must show one", "internal/daemon/doors_test.go TestClientCAIsRequired"},
+	{"docs/config.md", "Clients must then present one", "internal/daemon/doors_test.go TestClientCAIsRequired"},
 	{"docs/config.md", "A TCP listener on loopback that asks for no credentials", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"docs/config.md", "without a shared secret) admits these users of the host", "test/e2e/local_users_test.go TestLocalUsers"},
 	{"docs/config.md", "Everyone else gets HTTP 403 with one line that names the setting", "test/e2e/local_users_test.go TestLocalUsers"},
