@@ -17,10 +17,10 @@ var accessSentences = []struct{ doc, says, tests string }{
 	{"docs/api.md", "the tenant and role of the token", "api/auth_test.go TestTokens"},
 	{"docs/api.md", "organizational unit, exactly one", "api/auth_test.go TestClientCertificates"},
 	{"docs/api.md", "the file must not be accessible to others, and SIGHUP", "api/auth_test.go TestLoadTokens, test/e2e/daemon_start_test.go TestDaemonReloadsTokens"},
-	{"docs/api.md", "read what is its tenant's", "api/roles_test.go TestRoles"},
+	{"docs/api.md", "read the objects of its tenant", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "Administrators, and tokens of the tenant `*`, choose a tenant", "api/roles_test.go TestTenantsDoNotMeet"},
-	{"docs/api.md", "What belongs to another tenant answers exactly as if it did not exist", "api/roles_test.go TestTenantsDoNotMeet"},
-	{"docs/api.md", "Viewers are let in to what says viewer", "api/roles_test.go TestRoles, api/openapi_test.go TestRoutesAreDocumented"},
+	{"docs/api.md", "Another tenant's objects answer exactly as if they did not exist", "api/roles_test.go TestTenantsDoNotMeet"},
+	{"docs/api.md", "Viewers may use the routes marked `viewer`", "api/roles_test.go TestRoles, api/openapi_test.go TestRoutesAreDocumented"},
 	{"docs/api.md", "`/healthz` answers 200 to anybody", "api/roles_test.go TestRoles"},
 	{"docs/api.md", "an administrator, or a token `* viewer`", "api/roles_test.go TestRoles"},
 
