@@ -99,6 +99,14 @@ var rows = []row{
 	{"test", nil, "looks at the packages from outside"},
 }
 
+// exampleRows are what the Examples of a public package may import besides: they show
+// it at work, in a real box or with a real daemon, as a program that embeds it would.
+var exampleRows = []row{
+	{"engine", []string{"engine/native"}, "its interfaces need an engine behind them"},
+	{"files", []string{"engine/native"}, "a file operation needs a box"},
+	{"client", []string{"test/daemon"}, "a client needs a daemon"},
+}
+
 // foreign says who may import another module: the packages by, and the tests of
 // those in tests.
 type foreign struct {
