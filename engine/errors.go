@@ -30,6 +30,14 @@ var (
 	ErrNoLauncher = errors.New("launcher not available")
 )
 
+// DirError is a working directory that cannot be made or entered. Its text is that of Err.
+type DirError struct{ Err error }
+
+func (e *DirError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *DirError) Unwrap() error { return e.Err }
+
 // FieldError is a value that breaks a rule: one line naming field, value and
 // rule. It matches ErrInvalid.
 type FieldError struct {
