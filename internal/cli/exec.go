@@ -48,7 +48,8 @@ or was not found, 128+n after signal n. SIGINT and SIGTERM end the command.
 at --output-limit or what the daemon allows.
 
 With -it the command is at the terminal that boxd is at, and runs until it ends or boxd
-does; -t alone leaves stdin alone.`,
+does; -t alone leaves stdin alone. The first SIGINT or SIGTERM is passed on to it, as a
+shell may ignore them; the second ends it.`,
 		Example: `  boxd exec build -- make test
   boxd exec build -- cat result
   boxd exec lab --profile network_basic --memory 1G -- python3 train.py
@@ -106,10 +107,17 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 			return err
 		})
 	})
+	if client.IsCode(err, apitypes.CodeBodyTooLarge) && len(request.StdinBase64) > 0 {
+		return a.execFailed(f, stdinTooLong(fmt.Sprintf("of %s is longer than this daemon accepts", spec.FormatSize(int64(len(request.StdinBase64))))))
+	}
 	if err != nil {
-		return a.execFailed(f, nameRemoteFlag(cmd, err))
+		return a.execFailed(f, err)
 	}
 	return a.execEnded(f, result)
+}
+
+func stdinTooLong(value string) error {
+	return &engine.FieldError{Field: "stdin", Value: value, Rule: "copy it to a file with boxd cp, or use boxd start and boxd attach"}
 }
 
 func (a *App) execRequest(f *execFlags, command []string) (apitypes.ExecRequest, error) {
@@ -132,7 +140,7 @@ func (a *App) execRequest(f *execFlags, command []string) (apitypes.ExecRequest,
 		return r, fmt.Errorf("reading stdin: %w", err)
 	}
 	if len(in) > maxExecStdin {
-		return r, &engine.FieldError{Field: "stdin", Value: "longer than " + spec.FormatSize(maxExecStdin), Rule: "copy it to a file with boxd cp, or use boxd start and boxd attach"}
+		return r, stdinTooLong("is longer than " + spec.FormatSize(maxExecStdin))
 	}
 	r.StdinBase64 = in
 	return r, nil

@@ -93,7 +93,7 @@ func (a *App) atTerminal(f *execFlags, session string, noStdin bool, commands ..
 	if err == nil || ended {
 		return err
 	}
-	return a.execFailed(f, explainRemote(err))
+	return a.execFailed(f, explainRemote(f.remoteFlags.nameFlag(err)))
 }
 
 // statusOfSignal says that err is the end by signal sig, with words.

@@ -61,6 +61,23 @@ func TestExecFlags(t *testing.T) {
 	}
 }
 
+// A body that the daemon does not accept is stdin that is too long, which can be helped.
+func TestExecStdinTooLong(t *testing.T) {
+	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+		refuse(w, 413, apitypes.CodeBodyTooLarge, "the body must have at most 1 MiB")
+	})
+	for size, want := range map[int]string{
+		800 << 10:        "boxd: stdin of 800 KiB is longer than this daemon accepts: copy it to a file with boxd cp, or use boxd start and boxd attach\n",
+		maxExecStdin + 1: "boxd: stdin is longer than 8 MiB: copy it to a file with boxd cp, or use boxd start and boxd attach\n",
+	} {
+		v := newInvocation(t)
+		v.Stdin = strings.NewReader(strings.Repeat("x", size))
+		if status := d.callWith(v, "exec", "s", "-i", "--", "wc"); status != 125 || v.stderr.String() != want {
+			t.Errorf("%d bytes: status %d, %q, want %q", size, status, v.stderr.String(), want)
+		}
+	}
+}
+
 // A session that is not there is made, but not one that differs, nor with
 // --no-create.
 func TestExecMakesTheSession(t *testing.T) {

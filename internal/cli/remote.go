@@ -32,6 +32,7 @@ type remoteFlags struct {
 	ca, cert, key          string
 	tenant                 string
 	formatFlags
+	cmd *cobra.Command // the command that the flags belong to
 }
 
 // register declares the flags that all commands of the daemon share.
@@ -42,6 +43,7 @@ func (f *remoteFlags) register(cmd *cobra.Command) {
 
 // registerDaemon declares those that say which daemon is asked.
 func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
+	f.cmd = cmd
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
@@ -165,7 +167,7 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	if sig := signals.received(); sig != 0 && err != nil {
 		return &statusError{status: 128 + int(sig), err: fmt.Errorf("stopped by %s", signalName(sig))}
 	}
-	return explainRemote(err)
+	return explainRemote(f.nameFlag(err))
 }
 
 // explainRemote says what to do where no daemon answers, or none may be asked.
@@ -190,4 +192,34 @@ func explainRemote(err error) error {
 		return fmt.Errorf("%w: %s may not use the daemon's socket: run this with sudo, or have the daemon started with --socket-group", err, who)
 	}
 	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, spec.Quote(group.Name), who)
+}
+
+// nameFlag puts the flag of the command in place of the field that the daemon refused.
+func (f *remoteFlags) nameFlag(err error) error {
+	bad, ok := errors.AsType[*client.Error](err)
+	if !ok {
+		return err
+	}
+	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
+	field, part, _ := strings.Cut(bad.Field, ".")
+	field, _, _ = strings.Cut(field, "[")
+	name := strings.ReplaceAll(field, "_", "-")
+	switch field {
+	case "dir", "cwd":
+		name = "workdir"
+	case "mounts":
+		name = strings.TrimSpace("mount " + part)
+	case "memory":
+		// The daemon uses one name for the limit of the session and that of the process.
+		if flags := f.cmd.Flags(); flags.Changed("process-memory") && !flags.Changed("memory") {
+			name = "process-memory"
+		}
+	}
+	flag, _, _ := strings.Cut(name, " ")
+	if !ok || bad.Field == "" || f.cmd.Flags().Lookup(flag) == nil {
+		return err
+	}
+	named := *bad
+	named.Detail = "--" + name + " " + rest
+	return &named
 }

@@ -249,10 +249,26 @@ func TestRemoteFieldIsAFlag(t *testing.T) {
 			w.WriteHeader(400)
 			json.NewEncoder(w).Encode(apitypes.Problem{Status: 400, Code: apitypes.CodeInvalid, Detail: c.detail, Field: c.field})
 		})
-		for _, args := range []string{"exec s -- x", "start s --id p -- x"} {
+		for _, args := range []string{"exec s -- x", "exec -t s -- x", "start s --id p -- x"} {
 			if status, v := d.call(strings.Fields(args)...); status != 125 || v.stderr.String() != "boxd: "+c.want+"\n" {
 				t.Errorf("%s: status %d, %q, want %q", args, status, v.stderr.String(), c.want)
 			}
+		}
+	}
+	// So do all other commands.
+	for _, c := range []struct{ args, field, want string }{
+		{"kill s p -s FOO", "signal", "--signal bad: must be better"},
+		{"stop s p --grace 1s", "grace", "--grace bad: must be better"},
+		{"start s --id p --process-memory 1 -- x", "memory", "--process-memory bad: must be better"},
+		{"start s --id p --process-memory 1M --memory 1 -- x", "memory", "--memory bad: must be better"},
+	} {
+		d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(400)
+			json.NewEncoder(w).Encode(apitypes.Problem{Status: 400, Code: apitypes.CodeInvalid, Detail: c.field + " bad: must be better", Field: c.field})
+		})
+		if status, v := d.call(strings.Fields(c.args)...); status != 125 || v.stderr.String() != "boxd: "+c.want+"\n" {
+			t.Errorf("%s: status %d, %q, want %q", c.args, status, v.stderr.String(), c.want)
 		}
 	}
 }

@@ -93,7 +93,6 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			return err
 		})
 	})
-	err = nameRemoteFlag(cmd, err)
 	switch {
 	case client.IsCode(err, apitypes.CodeProgramNotFound):
 		return &statusError{statusNotFound, err}

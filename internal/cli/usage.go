@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
@@ -129,31 +128,6 @@ func plainRule(kind string) string {
 		return "must be a whole number of 0 or more"
 	}
 	return "must be a whole number"
-}
-
-// nameRemoteFlag puts the flag of cmd in place of the field that the daemon refused.
-func nameRemoteFlag(cmd *cobra.Command, err error) error {
-	bad, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		return err
-	}
-	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
-	field, part, _ := strings.Cut(bad.Field, ".")
-	field, _, _ = strings.Cut(field, "[")
-	name := strings.ReplaceAll(field, "_", "-")
-	switch field {
-	case "dir", "cwd":
-		name = "workdir"
-	case "mounts":
-		name = strings.TrimSpace("mount " + part)
-	}
-	flag, _, _ := strings.Cut(name, " ")
-	if !ok || bad.Field == "" || cmd.Flags().Lookup(flag) == nil {
-		return err
-	}
-	named := *bad
-	named.Detail = "--" + name + " " + rest
-	return &named
 }
 
 // afterDash splits the arguments of "SESSION -- CMD…". want are the names of those
