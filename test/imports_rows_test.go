@@ -17,7 +17,7 @@ var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
-	{"internal/diskroom", nil, "the database and the audit log keep room on the disk in the same way, and neither may import the other"},
+	{"internal/diskroom", nil, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other"},
 	{"internal/keyed", nil, "locks by name, of anything"},
 	{"internal/oneline", nil, "text, of anything"},
 	{"internal/pathin", nil, "compares paths as text, and opens nothing"},

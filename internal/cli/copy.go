@@ -40,7 +40,10 @@ bits are kept, but for directories that their owner could not write to; owners a
 not. Devices, sockets and the like are left out, and named on stderr.
 
 "-" in place of the path of the host is stdin or stdout: the bytes of a file, or a tar
-stream if the path in the session is a directory.`,
+stream if the path in the session is a directory.
+
+Each file is a request of its own, which takes some milliseconds. A directory with
+thousands of files is there sooner as one tar file that boxd exec unpacks.`,
 		Example: `  boxd cp lab:result.csv .
   boxd cp src lab:
   boxd cp src/. lab:/workspace/app

@@ -1,5 +1,5 @@
-// Package diskroom keeps disk allocated behind the end of a file, so that the file can grow
-// on a full disk.
+// Package diskroom keeps disk allocated, behind the end of a file or as a file of its own, so
+// that there is room for what matters on a full disk.
 package diskroom
 
 import (
@@ -58,3 +58,25 @@ func allocate(f *os.File, n int64) error {
 
 // IsFull reports whether err says that a disk or a quota is full.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
+
+// KeepSpare makes the file at path occupy size bytes of disk, or as much as a fuller disk
+// has, which [GiveSpare] gives back. Without fallocate(2) nothing is kept.
+func KeepSpare(path string, size int64) {
+	const least = 16 << 10
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	for ; size >= least; size /= 2 {
+		if err = allocate(f, size); !IsFull(err) {
+			break
+		}
+	}
+	if err != nil {
+		os.Remove(path)
+	}
+}
+
+// GiveSpare gives back what [KeepSpare] has kept.
+func GiveSpare(path string) { os.Remove(path) }

@@ -42,3 +42,28 @@ func TestKeep(t *testing.T) {
 		t.Errorf("a closed file: %v", err)
 	}
 }
+
+func TestSpare(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "spare")
+	const size = 64 << 10
+	for range 2 { // the second keeps what there is
+		KeepSpare(path, size)
+		var st syscall.Stat_t
+		if err := syscall.Stat(path, &st); err != nil || st.Blocks*512 < size || st.Mode&0o777 != 0o600 {
+			t.Errorf("%d allocated, mode %o, %v", st.Blocks*512, st.Mode, err)
+		}
+	}
+	GiveSpare(path)
+	if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		t.Errorf("after GiveSpare: %v", err)
+	}
+	// A symlink is not followed.
+	target := filepath.Join(t.TempDir(), "target")
+	if err := os.Symlink(target, path); err != nil {
+		t.Fatal(err)
+	}
+	KeepSpare(path, size)
+	if _, err := os.Lstat(target); !os.IsNotExist(err) {
+		t.Errorf("KeepSpare wrote through a symlink: %v", err)
+	}
+}

@@ -265,6 +265,71 @@ func testDiskFull(t *testing.T, mount func(dir string) error) {
 	}
 }
 
+// TestStartOnFullDisk: daemon and launcher start on a full disk as often as they are killed,
+// with the launcher's files on it, and the boxes go on. What cannot be made says where space
+// is missing.
+func TestStartOnFullDisk(t *testing.T) {
+	t.Run("tmpfs", func(t *testing.T) {
+		testStartOnFullDisk(t, func(dir string) error {
+			return unix.Mount("boxd-badluck", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=32m,mode=711")
+		})
+	})
+	t.Run("ext4", func(t *testing.T) { testStartOnFullDisk(t, mountImage(t, 48<<20)) })
+}
+
+func testStartOnFullDisk(t *testing.T, mount func(dir string) error) {
+	dir := newDir(t)
+	state := filepath.Join(dir, "state")
+	if err := errors.Join(os.Mkdir(state, 0o711), mount(state)); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(state, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	d, c := start(t, dir)
+	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
+	testutil.RequireFeature(t, "id-mapped tmpfs", err)
+	var filled []string
+	for _, round := range []string{"1", "2"} {
+		filled = append(filled, filepath.Join(state, "filler"+round))
+		fill(t, filled[len(filled)-1])
+		if _, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "new"}); err == nil || client.IsCode(err, apitypes.CodeInternal) || !strings.Contains(err.Error(), "free space in "+state) {
+			t.Errorf("a session: %v", err)
+		}
+		if err := d.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		for _, role := range []daemon.Role{daemon.Keeper, daemon.Launcher} {
+			for _, pid := range d.Find(role) {
+				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
+					t.Fatal(err)
+				}
+			}
+		}
+		waitFor(t, "the launcher to end", func() bool { return len(d.Find(daemon.Launcher)) == 0 })
+		filled = append(filled, filepath.Join(state, "further"+round))
+		fill(t, filled[len(filled)-1])
+		if err := d.Start(); err != nil {
+			t.Fatalf("start %s: %v", round, err)
+		}
+		if after, err := c.Session(timeLimit(t), "old"); err != nil || after.Box != before.Box {
+			t.Errorf("start %s: the session is %+v, %v; its box was %s", round, after, err, before.Box)
+		}
+	}
+	if err := c.Remove(timeLimit(t), "old"); err != nil {
+		t.Errorf("removing a session: %v", err)
+	}
+	for _, name := range filled {
+		if err := os.Remove(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ensure(t, c, "new")
+	run(t, c, "new", "true")
+}
+
 // fill leaves no space in the file system of path.
 func fill(t *testing.T, path string) {
 	t.Helper()

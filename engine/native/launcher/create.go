@@ -37,7 +37,7 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 		l.reserve, l.makeParts, l.startInit, l.furnish, l.verify, l.finish,
 	} {
 		if err := step(b); err != nil {
-			return nil, errors.Join(err, l.abandon(b, err))
+			return nil, errors.Join(l.instance.whereFull(err), l.abandon(b, err))
 		}
 	}
 	w.all.noteBuilt()

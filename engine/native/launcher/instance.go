@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/cgroups"
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
@@ -215,6 +217,16 @@ func findService(state string) (*instance, error) {
 
 // handOverTime bounds the wait for a launcher that is just ending.
 const handOverTime = 2 * time.Second
+
+// whereFull says what to do about err if it is that the disk has no room for a file of the
+// instance. What is full in a box is no such error.
+func (i *instance) whereFull(err error) error {
+	file, ok := errors.AsType[*fs.PathError](err)
+	if !ok || !diskroom.IsFull(file.Err) || !strings.HasPrefix(file.Path, i.dir+"/") {
+		return err
+	}
+	return fmt.Errorf("%w: %w: free space in %s", engine.ErrNoLauncher, err, i.state)
+}
 
 // nextGeneration counts a further launcher of the instance.
 func (i *instance) nextGeneration() (int64, error) {

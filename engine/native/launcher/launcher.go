@@ -18,6 +18,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/native/seccomp"
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/version"
@@ -167,6 +168,9 @@ func (l *Launcher) openHost(stateDir string) error {
 	var err error
 	if l.cgroups, err = cgroups.Detect(); err != nil {
 		return fmt.Errorf("finding cgroups: %w", err)
+	}
+	if l.service != nil { // until openService keeps it again
+		diskroom.GiveSpare(filepath.Join(stateDir, rpc.SpareFile))
 	}
 	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
 		return err

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/internal/version"
@@ -96,7 +97,7 @@ func Service(o ServiceOptions) error {
 func (l *Launcher) openService() error {
 	var err error
 	if l.generation, err = l.instance.nextGeneration(); err != nil {
-		return fmt.Errorf("counting launchers: %w", err)
+		return l.instance.whereFull(fmt.Errorf("counting launchers: %w", err))
 	}
 	if l.service.watcher, err = cgroups.NewWatcher(l.service.events.add); err != nil {
 		return err
@@ -104,7 +105,11 @@ func (l *Launcher) openService() error {
 	if err := l.openStorage(); err != nil {
 		return err
 	}
-	return l.adoptAll()
+	if err := l.adoptAll(); err != nil {
+		return err
+	}
+	diskroom.KeepSpare(filepath.Join(l.instance.state, rpc.SpareFile), rpc.SpareSize)
+	return nil
 }
 
 // closeService lets go of the boxes.

@@ -85,7 +85,7 @@ func (l *Launcher) health() error {
 		return fmt.Errorf("state directory %q: %w", l.instance.state, err)
 	}
 	if free := int64(st.Bavail) * st.Bsize; st.Blocks > 0 && free < minFreeBytes || st.Files > 0 && st.Ffree < minFreeInodes {
-		return fmt.Errorf("state directory %q: its file system is full (%d bytes and %d inodes free)", l.instance.state, free, st.Ffree)
+		return fmt.Errorf("state directory %q: its file system is full (%d bytes and %d inodes free): free space in %s", l.instance.state, free, st.Ffree, l.instance.state)
 	}
 	if _, err := l.cgroups.List(); err != nil {
 		return fmt.Errorf("looking at cgroups: %w", err)

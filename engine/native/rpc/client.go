@@ -8,11 +8,19 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"github.com/boxd/boxd/internal/linux"
 )
 
 // ClientFile, in the state directory of a launcher service, holds the [Client].
 const ClientFile = "client"
+
+// SpareFile, in the state directory of a launcher service, occupies SpareSize bytes of disk,
+// so that the launcher can be started on a disk that has become full.
+const (
+	SpareFile = "spare"
+	SpareSize = 256 << 10
+)
 
 // Client is the process that root has named as the client of a launcher service. A user
 // id alone is no identity: anything may run as it. Only root can write the file, and a
@@ -41,8 +49,16 @@ func NameClient(stateDir string, pid int) error {
 	if err == nil {
 		err = os.WriteFile(path+".new", text, 0o600)
 	}
+	if diskroom.IsFull(err) {
+		diskroom.GiveSpare(filepath.Join(stateDir, SpareFile))
+		defer diskroom.KeepSpare(filepath.Join(stateDir, SpareFile), SpareSize)
+		err = os.WriteFile(path+".new", text, 0o600)
+	}
 	if err == nil {
 		err = os.Rename(path+".new", path)
+	}
+	if diskroom.IsFull(err) {
+		return fmt.Errorf("launcher client: %w: free space in %s", err, stateDir)
 	}
 	if err != nil {
 		return fmt.Errorf("launcher client: %w", err)
