@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"strings"
 
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -91,7 +91,7 @@ func (p yamlParser) syntax(err error) error {
 			e.at(tk)
 		}
 	}
-	e.What = strings.Join(strings.Fields(e.What), " ")
+	e.What = oneline.Fold(e.What)
 	return e
 }
 

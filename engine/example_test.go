@@ -14,7 +14,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
-	"github.com/boxd/boxd/mounts"
 )
 
 // Start an engine, make a box, run one command in it, and remove it. Starting the
@@ -214,7 +213,7 @@ func ExampleBox_update() {
 	defer box.Remove(ctx)
 
 	look := engine.Command{Args: []string{"sh", "-c", "cat /data/greeting 2>/dev/null || echo nothing there"}, Stdout: os.Stdout}
-	attach := engine.Change{Attach: []mounts.Mount{{Source: dir, Target: "/data", ReadOnly: true}}}
+	attach := engine.Change{Attach: []engine.Mount{{Source: dir, Target: "/data", ReadOnly: true}}}
 	detach := engine.Change{Detach: []string{"/data"}}
 	for _, change := range []engine.Change{attach, detach} {
 		if err := box.Update(ctx, change); err != nil {

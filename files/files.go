@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Defaults and bounds.
@@ -137,9 +138,9 @@ func Write(ctx context.Context, box engine.Box, o Options, path string, content 
 	reply, err := r.run(ctx, box, o)
 	switch failed := in.failure(); {
 	case errors.Is(failed, ErrTooLarge):
-		return Info{}, fmt.Errorf("writing %s: %w: the content has more than %s", engine.Quote(path), ErrTooLarge, engine.FormatSize(most))
+		return Info{}, fmt.Errorf("writing %s: %w: the content has more than %s", spec.Quote(path), ErrTooLarge, spec.FormatSize(most))
 	case failed != nil:
-		return Info{}, fmt.Errorf("writing %s: reading the content: %w", engine.Quote(path), failed)
+		return Info{}, fmt.Errorf("writing %s: reading the content: %w", spec.Quote(path), failed)
 	case err != nil:
 		return Info{}, err
 	}
@@ -172,7 +173,7 @@ func List(ctx context.Context, box engine.Box, o Options, path string, most int)
 		name := string(f.Name)
 		i, err := describe(f, name, strings.TrimSuffix(path, "/")+"/"+name)
 		if err == nil && !isName(name) {
-			err = fmt.Errorf("name %s: %w", engine.Quote(name), proto.ErrProtocol)
+			err = fmt.Errorf("name %s: %w", spec.Quote(name), proto.ErrProtocol)
 		}
 		if err != nil {
 			return nil, false, r.disturbed(err)
@@ -226,7 +227,7 @@ func Mkdir(ctx context.Context, box engine.Box, o Options, path string, m MkdirO
 // replaces a file or symlink at path, but not a directory.
 func Symlink(ctx context.Context, box engine.Box, o Options, path, target string) error {
 	if rule := brokenRule(target); rule != "" {
-		return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
+		return &engine.FieldError{Field: "target", Value: spec.Quote(target), Rule: rule}
 	}
 	r := request{verb: "making symlink", path: path, args: []string{"symlink", path, target}}
 	_, err := r.run(ctx, box, o)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Bounds of the kernel, without the final NUL.
@@ -41,7 +42,7 @@ func checkPath(p string) error {
 	if rule == "" {
 		return nil
 	}
-	return &engine.FieldError{Field: "path", Value: engine.Quote(p), Rule: rule}
+	return &engine.FieldError{Field: "path", Value: spec.Quote(p), Rule: rule}
 }
 
 // baseName is the last element of a path; "/" for the root.
@@ -52,7 +53,7 @@ func baseName(p string) string { return path.Base(p) }
 func describe(f proto.Info, name, path string) (Info, error) {
 	kind := typeName(f.Mode)
 	if kind == "" || f.Size < 0 || len(f.Target) > maxPath || strings.Contains(string(f.Target), "\x00") {
-		return Info{}, fmt.Errorf("file %s of mode %o and %d bytes: %w", engine.Quote(name), f.Mode, f.Size, proto.ErrProtocol)
+		return Info{}, fmt.Errorf("file %s of mode %o and %d bytes: %w", spec.Quote(name), f.Mode, f.Size, proto.ErrProtocol)
 	}
 	return Info{
 		Name: name, Path: path, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode&0o7777), Type: kind,

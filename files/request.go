@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // grace is the time between SIGTERM and SIGKILL. It is short because an operation has
@@ -115,7 +116,7 @@ func (r *request) refused(f *proto.Failure, result engine.Result) error {
 		return r.failed(fmt.Errorf("%w but a %s: %w", ErrNotRegular, typeName(f.Type), f.Errno))
 	}
 	if f.Step != "" {
-		return r.failed(fmt.Errorf("%s %s: %w", printable(f.Step), engine.Quote(string(f.Path)), f.Errno))
+		return r.failed(fmt.Errorf("%s %s: %w", printable(f.Step), spec.Quote(string(f.Path)), f.Errno))
 	}
 	if result.Limit != "" && (f.Errno == syscall.ENOSPC || f.Errno == syscall.EFBIG) {
 		return r.failed(fmt.Errorf("%w: limit %s", f.Errno, result.Limit))
@@ -124,7 +125,7 @@ func (r *request) refused(f *proto.Failure, result engine.Result) error {
 }
 
 func (r *request) failed(err error) error {
-	return fmt.Errorf("%s %s: %w", r.verb, engine.Quote(r.path), err)
+	return fmt.Errorf("%s %s: %w", r.verb, spec.Quote(r.path), err)
 }
 
 // disturbed is the error for a malformed answer.

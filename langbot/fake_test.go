@@ -435,6 +435,8 @@ func (p *fakeProc) Done() <-chan struct{}          { return p.done }
 func (p *fakeProc) PID() int                       { return p.pid }
 func (p *fakeProc) Resize(engine.WindowSize) error { return nil }
 func (p *fakeProc) Signal(s syscall.Signal) error  { return p.Terminate(context.Background(), s) }
+func (p *fakeProc) Hold() func() { return func() {} }
+
 func (p *fakeProc) Stdio() engine.Stdio {
 	return engine.Stdio{Stdin: fakeStdin{}, Stdout: &fakeOutput{}, Stderr: &p.stderr}
 }

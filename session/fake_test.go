@@ -463,6 +463,8 @@ func (m *fakeManaged) Signal(s syscall.Signal) error {
 	return m.Terminate(context.Background(), s)
 }
 
+func (m *fakeManaged) Hold() func() { return func() {} }
+
 func (m *fakeManaged) Stdio() engine.Stdio {
 	io := engine.Stdio{Stdin: fakeStdin{m}, Stdout: fakeOutput{}}
 	if m.p.m.TTY == nil {

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // fakeVolume is a volume of a fakeHost.
@@ -56,7 +57,7 @@ func (c *fakeClient) MakeVolume(ctx context.Context, v engine.Volume) error {
 		h.volumes[v.Name] = &fakeVolume{Volume: v}
 	} else if old.Bytes > v.Bytes {
 		defer h.mu.Unlock()
-		return &engine.FieldError{Field: "volume.bytes", Value: engine.FormatSize(v.Bytes), Rule: "cannot become smaller"}
+		return &engine.FieldError{Field: "volume.bytes", Value: spec.FormatSize(v.Bytes), Rule: "cannot become smaller"}
 	} else {
 		old.Volume = v
 	}

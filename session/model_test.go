@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 )
@@ -127,7 +128,7 @@ func (m *model) step(rng *rand.Rand, worker int) {
 func (m *model) tryEnsure(key Key) {
 	r := policy.Request{Persistent: ptr(true)}
 	if strings.HasSuffix(key.ID, "-0") { // a third of them
-		r.WorkspaceSize = ptr(policy.Size(4 << 20))
+		r.WorkspaceSize = ptr(spec.Size(4 << 20))
 	}
 	v, err := m.Ensure(ctx, me, key, r)
 	if err != nil {

@@ -11,19 +11,22 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/cleanup", "internal/diskroom", "internal/version"}
+var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
 	{"internal/diskroom", nil, "the database and the audit log keep room on the disk in the same way, and neither may import the other"},
+	{"internal/keyed", nil, "locks by name, of anything"},
+	{"internal/oneline", nil, "text, of anything"},
+	{"internal/pathin", nil, "compares paths as text, and opens nothing"},
 	{"internal/version", nil, "one variable"},
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 
-	{"mounts", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
+	{"mounts", []string{"internal/linux", "engine/spec"}, "a kernel leaf, over the value of a mount: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"cgroups/stats", []string{"internal/linux", "cgroups"}, "apart from cgroups because its library costs every process that links it 2.4 ms and 8 MB"},
 	{"volumes", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
@@ -36,24 +39,25 @@ var rows = []row{
 	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
 	{"agent/files", []string{"internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
-	{"engine", []string{"mounts"}, "values that callers hand in: no engine, no kernel"},
-	{"files", []string{"engine", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
-	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
+	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
+	{"files", []string{"engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
+	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
-	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
+	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
 	{"internal/confine", []string{"internal/linux", "engine/native/seccomp"}, "what the daemon gives up, apart from it: a test tries to break out of the same"},
 
-	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
+	{"policy", []string{"engine", "engine/spec", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"internal/linux", "engine", "mounts", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
-	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
+	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
+	{"config", []string{"engine", "engine/spec", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
@@ -65,24 +69,24 @@ var rows = []row{
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
-	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
-	{"langbot", []string{"engine", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
+	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
-	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "netns", "rootfs"},
+	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
-	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
-	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
+	{"api/apitypes", []string{"engine", "engine/spec"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
+	{"api", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
 		"langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
+	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
-	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
+	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
@@ -120,7 +124,7 @@ var foreigns = []foreign{
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
-	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
+	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
@@ -132,6 +136,9 @@ var foreigns = []foreign{
 
 // never are modules and packages that may not even be linked in indirectly.
 var never = []struct{ pkg, dep, why string }{
+	{"engine/spec", "golang.org/x/sys", "values make no system calls"},
+	{"engine", module + "internal/linux", "a program on another platform can use its values, and the client"},
+	{"client", module + "internal/linux", "a client can run on another platform than the daemon"},
 	{"cmd/boxd", "github.com/opencontainers/runc", "it re-executes its own binary for every box: in the big one each start costs 4 to 5 ms more"},
 	{"cmd/boxd", "github.com/seccomp/libseccomp-golang", "boxd is pure Go: it needs no library at run time"},
 	{"cmd/boxd", "runtime/cgo", "boxd is pure Go: it needs no library at run time"},
@@ -139,7 +146,9 @@ var never = []struct{ pkg, dep, why string }{
 	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
 	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
 	{"engine/native", module + "engine/native/launcher", "the client half is linked into unprivileged programs"},
+	{"cmd/boxd", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a command"},
 	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a box"},
+	{"cmd/boxd-init", "github.com/seccomp/libseccomp-golang", "the agent installs a program of our own: building boxd needs no C library but the system's"},
 	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},
 	{"agent", "net/http", "the agent is in every box: private memory of an idle box is 2 MB at most"},

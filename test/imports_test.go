@@ -165,16 +165,22 @@ func match(pattern, name string) bool {
 	return strings.HasPrefix(name+"/", tree)
 }
 
-// packages lists the module as the Makefile builds it.
+// makefile returns what "make target" prints.
+func makefile(t *testing.T, target string) string {
+	t.Helper()
+	out, err := exec.Command("make", "-s", "-C", "..", "--no-print-directory", target).Output()
+	if err != nil {
+		t.Fatalf("make %s: %v", target, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// packages lists the module as the Makefile tests it.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	flags, err := exec.Command("make", "-s", "-C", "..", "--no-print-directory", "print-goflags").Output()
-	if err != nil {
-		t.Fatalf("asking the Makefile for its build tags: %v", err)
-	}
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps,TestImports,XTestImports", "./...")
+	cmd := exec.Command("go", "list", "-tags="+makefile(t, "print-testtags"), "-json=ImportPath,Imports,Deps,TestImports,XTestImports", "./...")
 	cmd.Dir = ".."
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS="+strings.TrimSpace(string(flags)))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
