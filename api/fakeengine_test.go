@@ -235,7 +235,7 @@ type fakeManaged struct {
 	result         engine.Result
 }
 
-func (p *fakeManaged) Key() string { return p.key }
+func (p *fakeManaged) Key() string  { return p.key }
 func (p *fakeManaged) Hold() func() { return func() {} }
 
 func (p *fakeManaged) Stdio() engine.Stdio {

@@ -43,6 +43,7 @@ var rows = []row{
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
 	{"files", []string{"engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
@@ -56,8 +57,10 @@ var rows = []row{
 	{"policy", []string{"engine", "engine/spec", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 	{"config", []string{"engine", "engine/spec", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
+	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace",
+		"engine/enginetest"}, // its tests
+		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
@@ -71,7 +74,8 @@ var rows = []row{
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
 	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
-		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
+		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay",
+		"engine/enginetest"}, // its tests
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
@@ -142,6 +146,7 @@ var never = []struct{ pkg, dep, why string }{
 	{"cmd/boxd", "github.com/opencontainers/runc", "it re-executes its own binary for every box: in the big one each start costs 4 to 5 ms more"},
 	{"cmd/boxd", "github.com/seccomp/libseccomp-golang", "boxd is pure Go: it needs no library at run time"},
 	{"cmd/boxd", "runtime/cgo", "boxd is pure Go: it needs no library at run time"},
+	{"cmd/boxd", module + "engine/enginetest", "makes boxes that isolate nothing"},
 	{"cmd/boxd", module + "engine/native/launcher", "what faces people and networks is not what has root"},
 	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
 	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
