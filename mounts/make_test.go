@@ -13,7 +13,7 @@ import (
 )
 
 func makeDirectory(source, within string, deny ...string) (*Source, error) {
-	return Make(Mount{Source: source, Within: within, Target: "/t"}, deny)
+	return Root{}.Make(Mount{Source: source, Within: within, Target: "/t"}, deny)
 }
 
 func TestMakeBelongsToTheOwnerAbove(t *testing.T) {
