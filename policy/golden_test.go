@@ -48,12 +48,11 @@ func goldenProfiles() map[string]ProfileConfig {
 	seconds := func(n int) *spec.Duration { return ptr(spec.Duration(time.Duration(n) * time.Second)) }
 	size := func(mib int64) *spec.Size { return ptr(spec.Size(mib << 20)) }
 	return map[string]ProfileConfig{
-		"locked": {Locked: ptr(append([]string{}, lockable...)), WorkspaceSize: size(32), WorkspaceInodes: ptr(int64(64)), MaxLifetime: seconds(900)},
-		"capped": {MountMode: ptr("none"), AllowNetwork: ptr(false), AllowPersistent: ptr(false), OpenFiles: ptr(int64(64)), FileSize: size(5), WorkspaceSize: size(16), MaxLifetime: seconds(600),
-			Timeout: seconds(10), IdleTTL: seconds(30), UpperSize: size(16), TmpSize: size(4), Memory: size(64), PIDs: ptr(int64(16)), CPUs: ptr(0.5), Caps: CapsConfig{
-				CPUs: ptr(0.5), Memory: size(64), PIDs: ptr(int64(16)), TmpSize: size(4), UpperSize: size(16), WorkspaceSize: size(16), Timeout: seconds(10), IdleTTL: seconds(30), MaxLifetime: seconds(600),
-			}},
-		"free": {Caps: CapsConfig{CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceSize: ptr(spec.Size(-1)),
+		"locked": {Locked: ptr(spec.Lockable()), Wishes: spec.Wishes{WorkspaceSize: size(32), WorkspaceInodes: ptr(int64(64)), LiveWishes: spec.LiveWishes{MaxLifetime: seconds(900)}}},
+		"capped": {MountMode: ptr("none"), AllowNetwork: ptr(false), AllowPersistent: ptr(false), OpenFiles: ptr(int64(64)), FileSize: size(5), Caps: spec.CapWishes{
+			CPUs: ptr(0.5), Memory: size(64), PIDs: ptr(int64(16)), TmpSize: size(4), UpperSize: size(16), WorkspaceSize: size(16), Timeout: seconds(10), IdleTTL: seconds(30), MaxLifetime: seconds(600),
+		}, Wishes: spec.Wishes{WorkspaceSize: size(16), Timeout: seconds(10), UpperSize: size(16), TmpSize: size(4), LiveWishes: spec.LiveWishes{MaxLifetime: seconds(600), IdleTTL: seconds(30), Memory: size(64), PIDs: ptr(int64(16)), CPUs: ptr(0.5)}}},
+		"free": {Caps: spec.CapWishes{CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceSize: ptr(spec.Size(-1)),
 			Timeout: ptr(spec.Duration(-time.Second)), IdleTTL: ptr(spec.Duration(-time.Second)), MaxLifetime: ptr(spec.Duration(-time.Second))}},
 	}
 }
@@ -76,7 +75,7 @@ func goldenForm(r Resolved) any {
 			OwnWorkspace                   bool
 			DefaultTarget, DecidedProfiles string
 		}{
-			r.Profile, r.Spec, r.Network, r.WorkspaceMode, r.Workspace, r.WorkspaceTarget, r.WorkspaceSize, r.WorkspaceInodes, r.MakeWorkspace, r.Env,
+			r.Profile, r.Spec(), r.Network, r.WorkspaceMode, r.Workspace, r.WorkspaceTarget, int64(r.WorkspaceSize), r.WorkspaceInodes, r.MakeWorkspace, r.Env,
 			r.IdleTTL.String(), r.MaxLifetime.String(), r.Timeout.String(), r.TimeoutCap.String(), r.Persistent, r.MountMode, r.Overridden, r.Warnings,
 			r.OwnWorkspace(), r.Target(), fmt.Sprint(len(r.Decisions)),
 		},

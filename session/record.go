@@ -124,7 +124,7 @@ func (r *sessionRecord) validate() error {
 	if err := validateBoxID(r.Box); err != nil {
 		return err
 	}
-	return r.Resolved.Spec.Validate()
+	return r.Resolved.Spec().Validate()
 }
 
 func validateBoxID(id string) error {

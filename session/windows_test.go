@@ -121,7 +121,7 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"stubborn"}}))
 		}},
 		{"attach", func() error {
-			return second(w.Update(w.ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))}))
+			return second(w.Update(w.ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}))
 		}},
 		{"stop", func() error {
 			return w.onProcess("q", func(p *Process) error { return p.Stop(w.ctx, me, StopOptions{}) })
@@ -130,7 +130,7 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"exit", "7"}}))
 		}},
 		{"forget", func() error { return w.onProcess("q", func(p *Process) error { return p.Remove(w.ctx, me) }) }},
-		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, Update{Detach: []string{"/x"}})) }},
+		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, spec.Update{Detach: []string{"/x"}})) }},
 		{"replace", func() error {
 			w.host.kill(w.boxOf(keyB))
 			return second(w.Exec(w.ctx, me, keyB, nil, Exec{Args: []string{"true"}}))
@@ -144,7 +144,7 @@ func (w *windows) scenario() {
 
 var (
 	keyC           = Key{"t", "c"}
-	sizedWorkspace = policy.Request{WorkspaceSize: ptr(spec.Size(8 << 20))}
+	sizedWorkspace = policy.Request{Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(8 << 20))}}
 )
 
 func (w *windows) startP() error {
@@ -177,8 +177,8 @@ func (w *windows) check() {
 	w.checkAnswers()
 	w.checkDisk()
 	for _, v := range w.List("t") {
-		if b := w.host.box(v.Box); b != nil && (!slices.Equal(b.spec.Mounts, v.Resolved.Spec.Mounts) || b.spec.Limits.Memory != v.Resolved.Spec.Limits.Memory) {
-			w.t.Errorf("box %+v, session %+v", b.spec, v.Resolved.Spec)
+		if b := w.host.box(v.Box); b != nil && (!slices.Equal(b.spec.Mounts, v.Resolved.Mounts) || b.spec.Limits.Memory != int64(v.Resolved.Memory)) {
+			w.t.Errorf("box %+v, session %+v", b.spec, v.Resolved.Spec())
 		}
 	}
 }
