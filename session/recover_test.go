@@ -603,7 +603,10 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 		return nil
 	})
 	m, done := b.Manager, make(chan struct{})
-	go func() { defer close(done); m.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}) }()
+	go func() {
+		defer close(done)
+		m.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}})
+	}()
 	await(t, reached, "the change")
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
