@@ -6,9 +6,11 @@ BIN     ?= bin
 GO      := $(or $(shell .ci/find-go 2>/dev/null),.ci/find-go)
 export PATH := $(patsubst %/,%,$(dir $(GO))):$(PATH)
 
-# boxd is pure Go. boxd-init links libcontainer's C stage and libseccomp, all of
-# it static: it runs from a sealed memory file, where no library can be found.
-TAGS    := netgo,osusergo,seccomp
+# boxd is pure Go. boxd-init links libcontainer's C stage, statically: it runs from a
+# sealed memory file, where no library can be found.
+TAGS    := netgo,osusergo
+# Tests compare our seccomp policy with libseccomp, which neither program links.
+TESTTAGS := $(TAGS),libseccomp
 export GOFLAGS := $(strip $(filter-out -tags=%,$(GOFLAGS)) -tags=$(TAGS))
 VERSION  = $(eval VERSION := $$(shell git describe --always --dirty --tags 2>/dev/null || echo unknown))$(VERSION)
 STAMP    = -X github.com/boxd/boxd/internal/version.Version=$(VERSION)
@@ -33,6 +35,7 @@ RUN      ?=
 TESTARGS ?=
 ARGS      = $(if $(RUN),-run '$(RUN)') $(TESTARGS)
 FUZZTIME ?= 30s
+GOTEST    = $(GO) test -tags=$(TESTTAGS)
 # What "make test" runs in the virtual machine: the packages that another kernel and
 # cgroup v2 make a difference to, without what testutil.Long leaves out there; "make full"
 # runs them all. VM_RUN narrows it, VM_TIMEOUT bounds it, in seconds.
@@ -78,9 +81,11 @@ build:
 	@mv -f "$(BIN)/.boxd-init.new" "$(BIN)/boxd-init"
 
 # For scripts: the values of this file.
-.PHONY: print-goflags print-version
+.PHONY: print-goflags print-testtags print-version
 print-goflags:
 	@echo '$(GOFLAGS)'
+print-testtags:
+	@echo '$(TESTTAGS)'
 print-version:
 	@echo '$(VERSION)'
 
@@ -113,11 +118,11 @@ full: setup
 
 .PHONY: test-unit
 test-unit:
-	CGO_ENABLED=1 $(GO) test -race $(ARGS) $$($(UNIT) $(PKGS))
+	CGO_ENABLED=1 $(GOTEST) -race $(ARGS) $$($(UNIT) $(PKGS))
 
 .PHONY: test-root
 test-root: build
-	$(TESTENV) $(GO) test -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+	$(TESTENV) $(GOTEST) -p 1 -count=1 -timeout $(if $(FULL),60m,15m) $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: test-vm
 test-vm: build
@@ -136,20 +141,20 @@ test-vm-short:
 .PHONY: compat
 compat: build
 	@.ci/setup compat
-	$(TESTENV) BOXD_COMPAT=1 $(GO) test -count=1 -timeout 4h $(if $(ROOT),-exec '$(ROOT)') $(if $(RUN),-run 'TestCompat/($(RUN))') $(TESTARGS) ./test/compat
+	$(TESTENV) BOXD_COMPAT=1 $(GOTEST) -count=1 -timeout 4h $(if $(ROOT),-exec '$(ROOT)') $(if $(RUN),-run 'TestCompat/($(RUN))') $(TESTARGS) ./test/compat
 
 .PHONY: race
 race: build
-	CGO_ENABLED=1 $(GO) test -race $(ARGS) $$($(UNIT) $(PKGS))
-	CGO_ENABLED=1 $(TESTENV) $(GO) test -race -p 1 -count=1 -timeout 30m $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
+	CGO_ENABLED=1 $(GOTEST) -race $(ARGS) $$($(UNIT) $(PKGS))
+	CGO_ENABLED=1 $(TESTENV) $(GOTEST) -race -p 1 -count=1 -timeout 30m $(if $(ROOT),-exec '$(ROOT)') $(ARGS) $$($(KERNEL) $(PKGS))
 
 .PHONY: lint
 lint:
 	@bad=$$(git ls-files -z -- '*.go' | xargs -0r gofmt -l); \
 		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
-	CGO_ENABLED=1 $(GO) vet ./...
+	CGO_ENABLED=1 $(GO) vet -tags=$(TESTTAGS) ./...
 	@for os in darwin windows; do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
-	CGO_ENABLED=1 $(GO) tool staticcheck ./...
+	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi
 
@@ -165,7 +170,7 @@ fuzz:
 		$(GO) test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "$$package" </dev/null || exit 1; \
 	done
 
-# What packages hold. Users and directories are made by sysusers and tmpfiles, the
+# The contents of packages. Users and directories are made by sysusers and tmpfiles, the
 # units started by the administrator: see docs/operations.md.
 DESTDIR ?=
 PREFIX  ?= /usr
@@ -180,6 +185,7 @@ install: build
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || date +%s)} \
 		CGO_ENABLED=0 $(GO) run -trimpath -buildvcs=false -ldflags '$(STAMP)' ./packaging/manual "$(BIN)/share"
 	@cd "$(BIN)/share" && find . -type f -exec install -D -m 0644 '{}' "$(abspath $(DESTDIR)$(PREFIX))/share/{}" \;
+	install -D -m 0644 -t "$(DESTDIR)$(PREFIX)/share/doc/boxd" LICENSE NOTICE
 	install -D -m 0644 packaging/sysusers.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/sysusers.d/boxd.conf"
 	install -D -m 0644 packaging/tmpfiles.d/boxd.conf "$(DESTDIR)$(PREFIX)/lib/tmpfiles.d/boxd.conf"
 

@@ -106,7 +106,7 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err != nil {
 		return nil, err
 	}
-	listener, err := harden(m.Policy)
+	listener, err := harden(m.Filter)
 	if err != nil {
 		return nil, err
 	}

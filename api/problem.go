@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
@@ -36,7 +36,7 @@ func problemOf(err error, request string) apitypes.Problem {
 	k := kindOf(err)
 	p := apitypes.Problem{
 		Type: "urn:boxd:problem:" + k.code, Title: k.title, Status: k.status, Code: k.code,
-		Detail: oneLine(err), Instance: request,
+		Detail: oneline.Error(err), Instance: request,
 	}
 	if k.code == apitypes.CodeInternal {
 		p.Detail = "unexpected error: the daemon's log has it, with the id of the request"
@@ -47,9 +47,6 @@ func problemOf(err error, request string) apitypes.Problem {
 	addDetails(&p, err)
 	return p
 }
-
-// oneLine is err without the line breaks of joined errors.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // addDetails copies what typed errors know.
 func addDetails(p *apitypes.Problem, err error) {

@@ -96,6 +96,7 @@ func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.So
 			return relay.Exit{Code: r.ExitCode, Signal: int(r.Signal), Verdict: string(r.Verdict), Limit: r.Limit}
 		},
 		Signal: func(sig syscall.Signal) error { return live.Control().Signal(sig) },
+		Hold:   live.Hold,
 		Touch:  p.Touch,
 	}
 	if stdio.Stderr != nil {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // RequestHeader carries the id of a request, both ways.
@@ -183,7 +184,7 @@ func (c *call) fail(err error) {
 	}
 	p := problemOf(err, c.id)
 	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
-		p.Detail = oneLine(err) // whoever may read the log may read this
+		p.Detail = oneline.Error(err) // whoever may read the log may read this
 	}
 	if slices.Contains(failures, p.Code) {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))

@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -119,9 +120,7 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 		return err
 	}
 	roots := p.MountRoots(l.Tenant)
-	within := func(root string) bool {
-		return l.SkillsDir == root || strings.HasPrefix(l.SkillsDir, path.Clean(root)+"/")
-	}
+	within := func(root string) bool { return pathin.In(l.SkillsDir, path.Clean(root)) }
 	if !slices.ContainsFunc(roots, within) {
 		return refuse("langbot.skills_dir", spec.Quote(l.SkillsDir),
 			fmt.Sprintf("must be in one of the allowed mount roots %q of tenant %s: add one, or leave it out to have volumes", roots, spec.Quote(l.Tenant)))

@@ -97,7 +97,7 @@ func TestAdmission(t *testing.T) {
 			s["host_path"] != b.path("shared/default/tenants/"+at.Namespace()) {
 			t.Errorf("%v", s)
 		}
-		if c := b.host.only().last; c.Timeout != time.Minute {
+		if c := b.host.Only().Last(); c.Timeout != time.Minute {
 			t.Errorf("timeout %v", c.Timeout)
 		}
 		b.call("box_exec", specOf("any", object{"cmd": "true", "host_path": b.path("shared/default/tenants/" + at.Namespace())}))
@@ -131,14 +131,14 @@ func TestGrantEnds(t *testing.T) {
 		b.call(upsert, grant(at, 1, time.Minute)) // renewed
 		time.Sleep(45 * time.Second)
 		b.call("box_exec", cmd("s", "true"))
-		if b.host.made != 1 {
-			t.Errorf("%d boxes: a renewal has ended the session", b.host.made)
+		if len(b.host.Made()) != 1 {
+			t.Errorf("%d boxes: a renewal has ended the session", len(b.host.Made()))
 		}
 		time.Sleep(16 * time.Second)
 		b.refused(protocol.Admission, "box_exec", cmd("s", "true"))
 		time.Sleep(sweepEvery)
 		synctest.Wait()
-		if ids := b.host.ids(); len(ids) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q", ids)
 		}
 	})
@@ -150,7 +150,7 @@ func TestRevoke(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "create" {
 				entered <- struct{}{}
 				<-wait
@@ -181,7 +181,7 @@ func TestRevoke(t *testing.T) {
 				t.Error("a command has a result")
 			}
 		}
-		if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 {
 			t.Errorf("boxes %q", ids)
 		}
 		b.refused(protocol.Admission, "box_exec", cmd("s", "true"))
@@ -195,7 +195,7 @@ func TestRevoke(t *testing.T) {
 func TestRevokedBeforeCreation(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
-		unlock := must(b.server.ops.lock(context.Background(), at.Runtime()+"-global"))
+		unlock := must(b.server.ops.LockContext(context.Background(), at.Runtime()+"-global"))
 		ended := make(chan error, 1)
 		go func() {
 			_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true"))
@@ -207,8 +207,8 @@ func TestRevokedBeforeCreation(t *testing.T) {
 		if err := <-ended; err == nil || !strings.HasPrefix(err.Error(), "BoxAdmissionError: ") {
 			t.Errorf("%v", err)
 		}
-		if b.host.made != 0 {
-			t.Errorf("%d boxes were made", b.host.made)
+		if len(b.host.Made()) != 0 {
+			t.Errorf("%d boxes were made", len(b.host.Made()))
 		}
 	})
 }
@@ -233,7 +233,7 @@ func TestGrantAdvances(t *testing.T) {
 		next := at
 		next.Generation = 2
 		b.call(upsert, grant(next, 1, time.Minute))
-		if n := len(b.host.ids()); n != 0 {
+		if n := len(b.host.IDs()); n != 0 {
 			t.Errorf("%d boxes", n)
 		}
 		b.refused(protocol.Admission, "box_exec", cmd("s", "true"))
@@ -258,7 +258,7 @@ func TestAdmissionOutlivesRestart(t *testing.T) {
 		}
 		b.restart()
 		synctest.Wait()
-		if ids := b.host.ids(); len(ids) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q of a workspace that was revoked", ids)
 		}
 		b.refused(protocol.Admission, upsert, grant(at, 1, time.Minute))
@@ -326,7 +326,7 @@ func TestStandardReadiness(t *testing.T) {
 	if !ok || r.Mode != "standard" || !r.Ready || len(r.Checks) != 1 || !r.Checks["backend_available"] || r.Guarantees["hard_workspace_quota"].OK || !r.Guarantees["cgroup_v2"].OK {
 		t.Errorf("%+v", r)
 	}
-	b.host.sick = context.DeadlineExceeded
+	b.host.SetHealth(context.DeadlineExceeded)
 	body, ok = b.server.Ready(context.Background())
 	if r := body.(readiness); ok || r.Backend.Name != nil || r.Guarantees["cgroup_v2"].OK || r.Error != context.DeadlineExceeded.Error() {
 		t.Errorf("%+v", r)
@@ -377,19 +377,14 @@ func TestReadinessNow(t *testing.T) {
 			t.Errorf("%v, but %+v", ok, body)
 			return readiness{}
 		}
-		sick := func(err error) {
-			b.host.mu.Lock()
-			defer b.host.mu.Unlock()
-			b.host.sick = err
-		}
 		if r := ready(); !r.Ready {
 			t.Fatalf("%+v", r)
 		}
-		sick(errors.New("a step hangs\nin the kernel"))
+		b.host.SetHealth(errors.New("a step hangs\nin the kernel"))
 		if r := ready(); r.Ready || r.Checks["backend_available"] || !strings.HasSuffix(r.Error, ": a step hangs in the kernel") {
 			t.Errorf("%+v", r)
 		}
-		sick(nil)
+		b.host.SetHealth(nil)
 		if r := ready(); !r.Ready {
 			t.Errorf("%+v", r)
 		}
@@ -407,7 +402,7 @@ func TestReadinessOfUnmappable(t *testing.T) {
 		err   error
 		ready bool
 	}{{nil, true}, {fs.ErrNotExist, true}, {errors.New("cannot be id-mapped"), false}} {
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "map" {
 				return c.err
 			}

@@ -16,14 +16,14 @@ import (
 // hangIn has an operation of the engine hang until the test lets it go on, whoever cancels it.
 func (b *bench) hangIn(op string) (release func()) {
 	hung := make(chan struct{})
-	b.host.setHook(func(_ context.Context, what, _ string) error {
+	b.host.SetHook(func(_ context.Context, what, _ string) error {
 		if what == op {
 			<-hung
 		}
 		return nil
 	})
 	return func() {
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		close(hung)
 	}
 }
@@ -79,7 +79,7 @@ func TestAnsweredInTime(t *testing.T) {
 // TestLateReason: what is given up says what it was waiting for.
 func TestLateReason(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "create" {
 				<-ctx.Done()
 				return errors.New("the step unmount hangs in thread 7")
@@ -94,7 +94,7 @@ func TestLateReason(t *testing.T) {
 		if n := b.server.hung.Load(); n != 0 {
 			t.Errorf("%d actions hang", n)
 		}
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		b.call("box_exec", cmd("s", "true"))
 	})
 }
@@ -212,7 +212,7 @@ func TestHungAreBounded(t *testing.T) {
 func TestPanicInTime(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("s", nil))
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "start" {
 			panic("deep below")
 		}
@@ -222,7 +222,7 @@ func TestPanicInTime(t *testing.T) {
 		if p := recover(); p == nil || !strings.Contains(fmt.Sprint(p), "deep below") || !strings.Contains(fmt.Sprint(p), "answer_test.go") {
 			t.Errorf("%v", p)
 		}
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 	}()
 	_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true"))
 	t.Errorf("it went on: %v", err)

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/boxd/boxd/engine/enginetest"
+
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/protocol"
@@ -23,9 +25,10 @@ import (
 // bench is a server over a real session manager, over an engine of this test.
 type bench struct {
 	*testing.T
-	dir  string
-	host *fakeHost
-	o    Options
+	dir    string
+	host   *enginetest.Host
+	client *enginetest.Client
+	o      Options
 	// storage is that of host, or nil.
 	storage engine.Storage
 	audit   session.Auditor
@@ -47,9 +50,11 @@ func open(t *testing.T, change ...func(*Options)) *bench {
 			t.Fatal(err)
 		}
 	}
-	b := &bench{T: t, dir: dir, host: newFakeHost(dir)}
-	b.storage = b.host
-	b.o = Options{DB: filepath.Join(dir, "langbot.db"), Health: b.host.Health, Roots: []string{b.path("shared")}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	b := &bench{T: t, dir: dir, host: enginetest.NewHost(dir)}
+	b.client = b.host.Connect()
+	b.storage = b.client
+	b.host.RefuseLimits(engine.ErrUnenforceable)
+	b.o = Options{DB: filepath.Join(dir, "langbot.db"), Health: b.client.Health, Roots: []string{b.path("shared")}, Logger: slog.New(slog.NewTextHandler(io.Discard, nil))}
 	for _, f := range change {
 		f(&b.o)
 	}
@@ -68,7 +73,7 @@ func (b *bench) start() {
 		b.Fatal(err)
 	}
 	b.sessions, err = session.Open(context.Background(), session.Options{
-		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.host, Storage: b.storage, Policy: decide, Logger: b.o.Logger, Audit: b.audit,
+		DB: b.path("boxd.db"), Workspaces: b.path("workspaces"), Engine: b.client, Storage: b.storage, Policy: decide, Logger: b.o.Logger, Audit: b.audit,
 	})
 	if err != nil {
 		b.Fatal(err)
@@ -214,4 +219,21 @@ func (b *bench) sessionsOf(at protocol.Context) (ids []string) {
 		ids = append(ids, s.(object)["session_id"].(string))
 	}
 	return ids
+}
+
+// targets are the mounts of a box.
+func targets(b *enginetest.Box) (list []string) {
+	for _, m := range b.Spec().Mounts {
+		list = append(list, m.Target)
+	}
+	return list
+}
+
+func isDone(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

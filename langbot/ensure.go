@@ -19,7 +19,7 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 	if b, err := k.reuse(physical, spec); b != nil || err != nil {
 		return b, nil, err
 	}
-	unlock, err := k.s.ops.lock(ctx, physical)
+	unlock, err := k.s.ops.LockContext(ctx, physical)
 	if err != nil {
 		return nil, nil, err
 	}

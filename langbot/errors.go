@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -55,7 +56,7 @@ func (k *call) fail(ctx context.Context, err error) error {
 
 // words is err on one line, with the names of sessions that the client knows.
 func (k *call) words(err error) string {
-	text := strings.Join(strings.Fields(err.Error()), " ")
+	text := oneline.Fold(err.Error())
 	if k.at.Workspace != "" {
 		text = strings.ReplaceAll(text, k.at.Runtime()+"-", "")
 	}

@@ -54,14 +54,14 @@ func TestExecCommand(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("s", object{"env": object{"OF_SESSION": "1"}}))
 	b.call("box_exec", specOf("s", object{"cmd": "true", "workdir": "/workspace/a b", "env": object{"Z": "1", "A": "x=y"}, "timeout_sec": 7}))
-	box := b.host.only()
-	c := box.last
+	box := b.host.Only()
+	c := box.Last()
 	if !slices.Equal(c.Args, []string{"sh", "-lc", "true"}) || c.Dir != "/workspace/a b" || !c.MakeDir || !c.KeepBackground || c.Stdin != nil ||
 		c.Timeout != 7*time.Second || c.OutputLimit != 0 || !slices.Equal(c.Env, []string{"A=x=y", "PYTHONUNBUFFERED=1", "Z=1"}) {
 		t.Errorf("%+v", c)
 	}
 	b.call("box_exec", specOf("s", object{"cmd": "true", "env": object{"PYTHONUNBUFFERED": ""}, "timeout_sec": 1 << 60}))
-	if c := box.last; !slices.Equal(c.Env, []string{"PYTHONUNBUFFERED="}) || c.Timeout != time.Hour {
+	if c := box.Last(); !slices.Equal(c.Env, []string{"PYTHONUNBUFFERED="}) || c.Timeout != time.Hour {
 		t.Errorf("%q, %v", c.Env, c.Timeout)
 	}
 	r := b.call("box_exec", specOf("s", object{"cmd": "true", "workdir": "/file/x"}))
@@ -87,12 +87,12 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 			t.Errorf("the other command: %v", err)
 		}
 		b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "s"})
-		if ids := b.host.ids(); len(ids) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q", ids)
 		}
 		b.call("box_exec", cmd("s", "true"))
-		if b.host.made != 2 {
-			t.Errorf("%d boxes were made, want 2", b.host.made)
+		if len(b.host.Made()) != 2 {
+			t.Errorf("%d boxes were made, want 2", len(b.host.Made()))
 		}
 	})
 }
@@ -122,7 +122,7 @@ func TestExecIsGivenUp(t *testing.T) {
 		if err := <-done; err == nil {
 			t.Error("a command that was given up has a result")
 		}
-		if n := len(b.host.only().runs); n != 0 {
+		if n := b.host.Only().Commands(); n != 0 {
 			t.Errorf("%d commands run", n)
 		}
 		b.call("box_get_session", object{"session_id": "s"})
@@ -141,8 +141,8 @@ func TestConcurrentExecs(t *testing.T) {
 		if took := time.Since(began); took > 25*time.Second {
 			t.Errorf("three commands took %v", took)
 		}
-		if b.host.made != 1 {
-			t.Errorf("%d boxes", b.host.made)
+		if len(b.host.Made()) != 1 {
+			t.Errorf("%d boxes", len(b.host.Made()))
 		}
 	}, func(o *Options) { o.TimeoutEndsCommand = true })
 }
@@ -152,7 +152,7 @@ func TestConcurrentExecs(t *testing.T) {
 func TestLostBox(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
-		b.host.only().die()
+		b.host.Only().Die()
 		synctest.Wait()
 		b.call("box_exec", cmd("s", "true"))
 		_, err := b.try(context.Background(), &at, "box_exec", cmd("s", "die"))
@@ -160,12 +160,12 @@ func TestLostBox(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		synctest.Wait()
-		if s := b.call("box_create_session", specOf("s", nil)); s["backend_session_id"] != b.host.only().id {
+		if s := b.call("box_create_session", specOf("s", nil)); s["backend_session_id"] != b.host.Only().ID() {
 			t.Errorf("%v", s)
 		}
 		b.call("box_exec", cmd("s", "true"))
-		if b.host.made != 3 {
-			t.Errorf("%d boxes were made, want 3", b.host.made)
+		if len(b.host.Made()) != 3 {
+			t.Errorf("%d boxes were made, want 3", len(b.host.Made()))
 		}
 	})
 }
@@ -181,7 +181,7 @@ func TestErrorClasses(t *testing.T) {
 		{&engine.FieldError{Field: "f", Value: "v", Rule: "r"}, protocol.BoxValidation},
 		{errors.New("two\n  lines"), protocol.BoxError},
 	} {
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "create" {
 				return c.err
 			}

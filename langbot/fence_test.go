@@ -31,7 +31,7 @@ func TestGenerations(t *testing.T) {
 		if err := <-done; err == nil || !strings.HasSuffix(err.Error(), "Stale Box placement generation") {
 			t.Errorf("the command of the older generation: %v", err)
 		}
-		if ids := b.host.ids(); len(ids) != 1 {
+		if ids := b.host.IDs(); len(ids) != 1 {
 			t.Errorf("boxes %q, want that of the other workspace", ids)
 		}
 		for _, action := range []string{"box_status", "box_get_sessions"} {
@@ -54,7 +54,7 @@ func TestAdvanceInterrupted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		ctx, cancel := context.WithCancel(context.Background())
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove" {
 				<-ctx.Done()
 				return ctx.Err()
@@ -71,10 +71,10 @@ func TestAdvanceInterrupted(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		<-answered
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		b.restart()
 		synctest.Wait() // nobody has to ask first
-		if ids := b.host.ids(); len(ids) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q of the older generation", ids)
 		}
 		b.callAt(next, "box_status", object{})

@@ -11,7 +11,7 @@ import (
 // anything changes.
 func (k *call) init(ctx context.Context) (any, error) {
 	s := k.s
-	unlock, err := s.ops.lock(ctx, "init\x00") // admission is one for all instances
+	unlock, err := s.ops.LockContext(ctx, "init\x00") // admission is one for all instances
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func TestAdmissionFromEnvironment(t *testing.T) {
 	for _, init := range []string{`{"admission": {"required": true}}`, `{"admission": {"requierd": true}}`, `{"limits": {"max_sessions": -1}, "admission": {"required": true}}`} {
 		b := open(t, func(o *Options) { o.Init, o.Prober = init, &prober{} })
 		for range 2 {
-			if _, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true")); err == nil || strings.HasPrefix(err.Error(), "BoxError") || len(b.host.ids()) != 0 {
+			if _, err := b.try(context.Background(), &at, "box_exec", cmd("s", "true")); err == nil || strings.HasPrefix(err.Error(), "BoxError") || len(b.host.IDs()) != 0 {
 				t.Errorf("%s: a box without a grant: %v", init, err)
 			}
 			_, _ = b.try(context.Background(), nil, "box_init", object{"local": object{"host_root": b.path("shared")}}) // some are refused

@@ -209,10 +209,10 @@ func (m *model) expire() {
 // differs says how what there is differs from the model.
 func (m *model) differs() string {
 	sessions, processes := m.count()
-	boxes := m.b.host.ids()
+	boxes := m.b.host.IDs()
 	running := 0
 	for _, id := range boxes {
-		running += len(m.b.host.box(id).procs)
+		running += len(m.b.host.Box(id).Processes())
 	}
 	if len(boxes) != sessions || running != processes || len(m.b.server.boxes) != sessions {
 		return fmt.Sprintf("%d boxes, %d processes in them and %d sessions; want %d sessions and %d processes", len(boxes), running, len(m.b.server.boxes), sessions, processes)
@@ -286,8 +286,8 @@ func TestManyAtOnce(t *testing.T) {
 				b.call("box_shutdown", object{})
 			}
 			synctest.Wait()
-			if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || len(b.server.ops.names) != 0 {
-				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and locks %v are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.names)
+			if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || b.server.ops.Len() != 0 {
+				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and %d locks are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.Len())
 			}
 		})
 	}

@@ -21,7 +21,7 @@ func TestRelayBehindFence(t *testing.T) {
 		b.call("box_start_managed_process", proc("s", "p", "serve"))
 		held, release := make(chan struct{}), make(chan struct{})
 		var once sync.Once
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "update" {
 				once.Do(func() { close(held) })
 				<-release
@@ -180,7 +180,7 @@ func TestSweepStuck(t *testing.T) {
 			b.callAt(c, "box_exec", cmd("global", "true"))
 		}
 		bad, _ := b.server.sessions.Get(b.server.boxes[at.Runtime()+"-global"].key)
-		b.host.setHook(func(_ context.Context, op, box string) error {
+		b.host.SetHook(func(_ context.Context, op, box string) error {
 			if op == "remove" && box == bad.Box {
 				return errors.New("device or resource busy")
 			}
@@ -193,6 +193,6 @@ func TestSweepStuck(t *testing.T) {
 		if left != nil {
 			t.Errorf("30 s after the end of its grant the session of another workspace is there, state %d", left.state)
 		}
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 	})
 }

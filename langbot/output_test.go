@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/boxd/boxd/engine/enginetest"
 )
 
 // TestDecode compares with what Python 3.11's bytes.decode(errors="replace") says.
@@ -64,16 +66,16 @@ func TestPreview(t *testing.T) {
 		strings.Repeat("😀", 9000):         strings.Repeat("😀", 4000),
 		long + strings.Repeat("\n", 4000): long[1000:],
 	} {
-		var o fakeOutput
-		o.write([]byte(in))
+		var o enginetest.Output
+		o.Write([]byte(in))
 		if got := lastChars(tail(&o), previewChars); got != want {
 			t.Errorf("%.20q…: %d bytes, want %d: %.40q", in, len(got), len(want), got)
 		}
 	}
 	// A ring begins in the middle of a character.
 	for keep := range int64(8) {
-		o := fakeOutput{keep: 4000 + keep}
-		o.write([]byte(strings.Repeat("😀", 3000)))
+		o := enginetest.Output{Keep: 4000 + keep}
+		o.Write([]byte(strings.Repeat("😀", 3000)))
 		if got := lastChars(tail(&o), previewChars); got != strings.Repeat("😀", int(4000+keep)/4) {
 			t.Errorf("%d: %q…", keep, got[:8])
 		}

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,9 +32,9 @@ func TestProcess(t *testing.T) {
 		if p := b.info("s", "p"); p["stderr_preview"] != "hello" {
 			t.Errorf("%v", p)
 		}
-		live := b.host.only().procs
+		live := b.host.Only().Processes()
 		for _, f := range live {
-			m := f.m
+			m := f.Managed()
 			if !slices.Equal(m.Args, []string{"sh", "-lc", `exec "$0" "$@"`, "say", "hello\n"}) || !m.MakeDir || m.Dir != "/workspace" || !m.DropStderr || m.DropOldest ||
 				!slices.Equal(m.Env, []string{"A=1", "B=2", "PYTHONUNBUFFERED=1"}) {
 				t.Errorf("%+v", m)
@@ -64,7 +65,7 @@ func TestProcess(t *testing.T) {
 			b.refused(protocol.ManagedProcessNotFound, "box_get_managed_process", c)
 			b.refused(protocol.ManagedProcessNotFound, "box_stop_managed_process", c)
 		}
-		if n := len(b.host.only().procs); n != 0 {
+		if n := len(b.host.Only().Processes()); n != 0 {
 			t.Errorf("%d processes are left", n)
 		}
 		b.refused(protocol.SessionNotFound, "box_get_managed_process", object{"session_id": "x"})
@@ -80,7 +81,7 @@ func TestAnyProcessID(t *testing.T) {
 	for _, id := range ids {
 		b.call("box_start_managed_process", proc("s", id, "serve"))
 	}
-	if n := len(b.host.only().procs); n != len(ids) {
+	if n := len(b.host.Only().Processes()); n != len(ids) {
 		t.Errorf("%d processes", n)
 	}
 	for _, id := range ids {
@@ -123,7 +124,7 @@ func TestReplace(t *testing.T) {
 		if p := <-done; p["command"] != "say" || time.Since(began) != 5*time.Second {
 			t.Errorf("%v, after %v", p, time.Since(began))
 		}
-		if n := len(b.host.only().procs); n != 2 {
+		if n := len(b.host.Only().Processes()); n != 2 {
 			t.Errorf("%d processes", n)
 		}
 		if st := b.call("box_status", object{}); st["managed_processes"] != 2.0 {
@@ -163,7 +164,7 @@ func TestRetention(t *testing.T) {
 		if p := b.info("s", "c"); p["status"] != "running" {
 			t.Errorf("%v", p)
 		}
-		if n := len(b.host.only().procs); n != 1 {
+		if n := len(b.host.Only().Processes()); n != 1 {
 			t.Errorf("%d processes", n)
 		}
 	})
@@ -193,8 +194,8 @@ func TestPreviewOutlivesOutput(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "first", "say", "last words"))
-		for _, f := range b.host.only().procs {
-			f.Terminate(context.Background(), 15)
+		for _, f := range b.host.Only().Processes() {
+			f.Signal(syscall.SIGTERM)
 		}
 		synctest.Wait()
 		for i := range 20 { // more than the manager keeps
@@ -214,7 +215,7 @@ func TestDeleteWhileStarting(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "launch" {
 				entered <- struct{}{}
 				select {
@@ -236,7 +237,7 @@ func TestDeleteWhileStarting(t *testing.T) {
 		if err := <-started; err == nil || !strings.HasPrefix(err.Error(), "BoxSessionNotFoundError: ") {
 			t.Errorf("%v", err)
 		}
-		if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 {
 			t.Errorf("boxes %q, %d sessions", ids, len(b.server.boxes))
 		}
 	})
@@ -245,7 +246,7 @@ func TestDeleteWhileStarting(t *testing.T) {
 func TestStartThatFails(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("s", nil))
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launch" {
 			return fmt.Errorf("no more pids")
 		}
@@ -255,7 +256,7 @@ func TestStartThatFails(t *testing.T) {
 		t.Errorf("%q", text)
 	}
 	b.refused(protocol.ManagedProcessNotFound, "box_get_managed_process", object{"session_id": "s", "process_id": "p"})
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.call("box_start_managed_process", proc("s", "p", "serve"))
 }
 

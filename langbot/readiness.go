@@ -5,10 +5,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"strings"
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/attest"
 )
 
@@ -78,14 +78,11 @@ func (s *Server) readiness(ctx context.Context, st *settings, now bool) readines
 		why = errors.New("measuring what this host guarantees did not end: " + report.Late)
 	}
 	if r.Ready = why == nil; why != nil {
-		r.Error = oneLine(why)
+		r.Error = oneline.Fold(why.Error())
 	}
 	r.Guarantees = guarantees(report)
 	return r
 }
-
-// oneLine is what err says, without line breaks.
-func oneLine(err error) string { return strings.Join(strings.Fields(err.Error()), " ") }
 
 // measure is what the host guarantees; without a backend nothing.
 func (s *Server) measure(ctx context.Context, l local, available bool, maxAge time.Duration) attest.Report {

@@ -14,7 +14,7 @@ import (
 // until it is gone. reason is for the commands that run in it. If ctx ends before, or
 // something fails, the removal goes on by itself. One that is not live is errEnded.
 func (s *Server) end(ctx context.Context, who session.Caller, b *box, reason string) error {
-	unlock, err := s.ops.lock(ctx, b.physical)
+	unlock, err := s.ops.LockContext(ctx, b.physical)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (s *Server) vanished(ctx context.Context, b *box) error {
 	leaving := b.state == ending // nobody makes it anew, and somebody may hold its lock to wait for this
 	s.mu.Unlock()
 	if !leaving {
-		unlock, err := s.ops.lock(ctx, b.physical)
+		unlock, err := s.ops.LockContext(ctx, b.physical)
 		if err != nil {
 			return err
 		}

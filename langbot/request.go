@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
 )
@@ -98,15 +99,9 @@ func (k *call) hostPath(field, name string) (string, error) {
 // is none.
 func rootOf(name string, roots []string) (best string) {
 	for _, root := range roots {
-		if below(name, root) && len(root) > len(best) {
+		if pathin.In(name, root) && len(root) > len(best) {
 			best = root
 		}
 	}
 	return best
-}
-
-// below says whether the cleaned path name is dir or lies below it.
-func below(name, dir string) bool {
-	rest, ok := strings.CutPrefix(name, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }

@@ -151,7 +151,7 @@ func TestMountsOnRecord(t *testing.T) {
 	}
 	b.restart()
 	b.call("box_exec", with("/old"))
-	if have := b.host.only().targets(); !slices.Contains(have, "/old") || slices.Contains(have, "/new") {
+	if have := targets(b.host.Only()); !slices.Contains(have, "/old") || slices.Contains(have, "/new") {
 		t.Errorf("%q", have)
 	}
 }

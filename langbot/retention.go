@@ -72,7 +72,7 @@ func (p *process) size() int {
 
 // expel forgets an ended process, unless its place was taken already.
 func (s *Server) expel(ctx context.Context, p *process) {
-	unlock, err := s.ops.lock(ctx, processName(p.b, p.id))
+	unlock, err := s.ops.LockContext(ctx, processName(p.b, p.id))
 	if err != nil {
 		return // closing
 	}

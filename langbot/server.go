@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/boxd/boxd/internal/keyed"
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/fence"
 	"github.com/boxd/boxd/langbot/grants"
@@ -31,7 +32,7 @@ type Server struct {
 	base     *settings // of every instance that has said nothing yet
 	skillState
 
-	ops    keyLock
+	ops    keyed.Locks
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // what runs in the background

@@ -17,7 +17,7 @@ func TestFirstSlice(t *testing.T) {
 		t.Errorf("%v", out)
 	}
 	s := b.call("box_create_session", specOf("s", nil))
-	if s["session_id"] != "s" || s["backend_name"] != "boxd" || s["image"] != protocol.DefaultImage || s["backend_session_id"] != b.host.only().id {
+	if s["session_id"] != "s" || s["backend_name"] != "boxd" || s["image"] != protocol.DefaultImage || s["backend_session_id"] != b.host.Only().ID() {
 		t.Errorf("%v", s)
 	}
 	r := b.call("box_exec", cmd("s", "exit 3"))
@@ -34,7 +34,7 @@ func TestFirstSlice(t *testing.T) {
 	if text := b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "s"}); text != "session s not found" {
 		t.Errorf("%q", text)
 	}
-	if ids := b.host.ids(); len(ids) != 0 {
+	if ids := b.host.IDs(); len(ids) != 0 {
 		t.Errorf("boxes %q are left", ids)
 	}
 }

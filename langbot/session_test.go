@@ -50,8 +50,8 @@ func TestCompared(t *testing.T) {
 	for _, c := range []object{{"workdir": "/workspace/a"}, {"env": object{"A": "1"}}, {"timeout_sec": 5}, {"skill_name": "x"}, {"cmd": "true"}, {"extra_mounts": []any{}}} {
 		b.call("box_create_session", specOf("s", c))
 	}
-	if b.host.made != 1 {
-		t.Errorf("%d boxes were made", b.host.made)
+	if len(b.host.Made()) != 1 {
+		t.Errorf("%d boxes were made", len(b.host.Made()))
 	}
 }
 
@@ -162,7 +162,7 @@ func TestMounts(t *testing.T) {
 		return object{"host_path": b.path("shared/" + name), "mount_path": target, "mode": mode}
 	}
 	s := b.call("box_create_session", specOf("s", object{"extra_mounts": []any{mount("a", "/a", "rw"), mount("b", "/none", "none")}}))
-	box := b.host.only()
+	box := b.host.Only()
 	for _, c := range []struct {
 		mounts []any
 		want   []string
@@ -173,12 +173,12 @@ func TestMounts(t *testing.T) {
 		{[]any{}, []string{"/workspace"}},
 	} {
 		b.call("box_exec", specOf("s", object{"cmd": "true", "extra_mounts": c.mounts}))
-		if got := box.targets(); !slices.Equal(got, c.want) {
+		if got := targets(box); !slices.Equal(got, c.want) {
 			t.Errorf("%v: mounts at %q, want %q", c.mounts, got, c.want)
 		}
 	}
-	if now := b.call("box_get_session", object{"session_id": "s"}); now["created_at"] != s["created_at"] || b.host.made != 1 {
-		t.Errorf("%v, %d boxes", now, b.host.made)
+	if now := b.call("box_get_session", object{"session_id": "s"}); now["created_at"] != s["created_at"] || len(b.host.Made()) != 1 {
+		t.Errorf("%v, %d boxes", now, len(b.host.Made()))
 	}
 	for _, bad := range []object{
 		{"host_path": "/etc", "mount_path": "/etc2", "mode": "rw"},
@@ -195,10 +195,11 @@ func TestMounts(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	b := open(t)
+	b.call("box_create_skill", create("one")) // makes the volume
 	b.call("box_create_session", specOf("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
 		"cpus": 0.5, "memory_mb": 64, "pids_limit": 32, "read_only_rootfs": false, "persistent": true,
 		"extra_mounts": []any{object{"host_path": "/boxd/skills/tenants/" + at.Namespace() + "/one", "mount_path": "/data/.skills/one", "mode": "rw"}}}))
-	spec := b.host.only().Spec()
+	spec := b.host.Only().Spec()
 	if spec.Limits.CPUs != 0.5 || spec.Limits.Memory != 64<<20 || spec.Limits.PIDs != 32 || !spec.WritableRoot || spec.Image != "host" {
 		t.Errorf("%+v", spec)
 	}
@@ -276,7 +277,7 @@ func TestCapacityCounts(t *testing.T) {
 			if op == "remove" {
 				b.call("box_create_session", specOf("a", nil))
 			}
-			b.host.setHook(func(ctx context.Context, what, _ string) error {
+			b.host.SetHook(func(ctx context.Context, what, _ string) error {
 				if what == op {
 					entered <- struct{}{}
 					<-wait
@@ -300,7 +301,7 @@ func TestCapacityCounts(t *testing.T) {
 			if err := <-done; err != nil {
 				t.Errorf("%s: %v", op, err)
 			}
-			b.host.setHook(nil)
+			b.host.SetHook(nil)
 			if op == "remove" {
 				b.call("box_create_session", specOf("b", nil))
 			}
@@ -313,7 +314,7 @@ func TestSlowCreation(t *testing.T) {
 	bubble(t, func(b *bench) {
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
 		var first atomic.Bool
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "create" && first.CompareAndSwap(false, true) {
 				entered <- struct{}{}
 				<-wait
@@ -341,8 +342,8 @@ func TestSlowCreation(t *testing.T) {
 		if !slices.Equal(got, []string{"create <nil>", "exec <nil>"}) {
 			t.Errorf("%q", got)
 		}
-		if b.host.made != 2 {
-			t.Errorf("%d boxes", b.host.made)
+		if len(b.host.Made()) != 2 {
+			t.Errorf("%d boxes", len(b.host.Made()))
 		}
 	})
 }
@@ -350,7 +351,7 @@ func TestSlowCreation(t *testing.T) {
 func TestDeleteWaitsForCreation(t *testing.T) {
 	bubble(t, func(b *bench) {
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "create" {
 				entered <- struct{}{}
 				<-wait
@@ -385,7 +386,7 @@ func TestDeleteWaitsForCreation(t *testing.T) {
 		if err := <-created; err != nil && !strings.HasPrefix(err.Error(), "BoxError: session s ended") {
 			t.Error(err)
 		}
-		if ids := b.host.ids(); len(ids) != 0 || len(b.server.boxes) != 0 {
+		if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 {
 			t.Errorf("boxes %q, %d sessions", ids, len(b.server.boxes))
 		}
 	})
@@ -396,7 +397,7 @@ func TestCreatorGivesUp(t *testing.T) {
 	bubble(t, func(b *bench) {
 		entered := make(chan struct{}, 1)
 		var first atomic.Bool
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "create" && first.CompareAndSwap(false, true) {
 				entered <- struct{}{}
 				<-ctx.Done()
@@ -428,7 +429,7 @@ func TestRemovalThatFails(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
 		fail := errors.New("busy")
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove" {
 				return fail
 			}
@@ -446,12 +447,12 @@ func TestRemovalThatFails(t *testing.T) {
 			again <- err
 		}()
 		synctest.Wait()
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		if err := <-again; err != nil {
 			t.Error(err)
 		}
-		if b.host.made != 2 || len(b.server.boxes) != 1 {
-			t.Errorf("%d boxes, %d sessions", b.host.made, len(b.server.boxes))
+		if len(b.host.Made()) != 2 || len(b.server.boxes) != 1 {
+			t.Errorf("%d boxes, %d sessions", len(b.host.Made()), len(b.server.boxes))
 		}
 	})
 }
@@ -511,7 +512,7 @@ func TestLongNames(t *testing.T) {
 		b.call("box_create_session", specOf(id, object{"persistent": true}))
 	}
 	b.call("box_exec", specOf(long, object{"cmd": "true", "persistent": true}))
-	if ids := b.sessionsOf(at); !slices.Contains(ids, long) || !slices.Contains(ids, other) || len(b.host.ids()) != 2 {
+	if ids := b.sessionsOf(at); !slices.Contains(ids, long) || !slices.Contains(ids, other) || len(b.host.IDs()) != 2 {
 		t.Errorf("%.100q", ids)
 	}
 	b.restart()
@@ -525,7 +526,7 @@ func TestLongNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.server = must(New(b.o))
-	for timeout := time.After(time.Minute); len(b.host.ids()) > 0; {
+	for timeout := time.After(time.Minute); len(b.host.IDs()) > 0; {
 		select {
 		case <-sub.C:
 		case <-timeout:
@@ -563,7 +564,7 @@ func TestMountsOfTwo(t *testing.T) {
 		use("box_create_session", "/first")
 		var held sync.Once
 		goOn := make(chan struct{})
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "update" {
 				held.Do(func() { <-goOn })
 			}
@@ -577,7 +578,7 @@ func TestMountsOfTwo(t *testing.T) {
 		close(goOn)
 		wg.Wait()
 		recorded := b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts[0].MountPath
-		if have := b.host.only().targets(); !slices.Contains(have, recorded) {
+		if have := targets(b.host.Only()); !slices.Contains(have, recorded) {
 			t.Errorf("the box has %q, on record is %s", have, recorded)
 		}
 	})

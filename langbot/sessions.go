@@ -51,7 +51,7 @@ func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (sessi
 	if err != nil {
 		return session.View{}, err
 	}
-	unlock, err := k.s.ops.lock(ctx, b.physical)
+	unlock, err := k.s.ops.LockContext(ctx, b.physical)
 	if err != nil {
 		return session.View{}, err
 	}

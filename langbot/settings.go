@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -122,7 +123,7 @@ func (l *local) nameSkills(said, root string, roots []string) {
 		l.noSkills = fmt.Sprintf("box.local.skills_root %q is relative, and so is host_root", said)
 	case rootOf(dir, roots) == "":
 		l.noSkills = fmt.Sprintf("%q is outside of the operator's allowed_mount_roots %q", dir, roots)
-	case l.workspace != "" && below(dir, l.workspace):
+	case l.workspace != "" && pathin.In(dir, l.workspace):
 		l.noSkills = fmt.Sprintf("%q is in default_workspace %q, in which boxes write", dir, l.workspace)
 	default:
 		l.skills = dir

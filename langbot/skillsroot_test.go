@@ -96,8 +96,8 @@ func TestSkillsRoot(t *testing.T) {
 				t.Errorf("package_root %v, want %s", s["package_root"], want)
 			}
 			_, err := os.Stat(want + "/SKILL.md")
-			if onHost := c.want(shared) != inVolume; onHost != (err == nil) || onHost != (len(b.host.volumes) == 0) {
-				t.Errorf("on the host: %v, volumes: %v", err, b.host.volumes)
+			if onHost := c.want(shared) != inVolume; onHost != (err == nil) || onHost != (len(b.host.VolumeNames()) == 0) {
+				t.Errorf("on the host: %v, volumes: %v", err, b.host.VolumeNames())
 			}
 			if got := log.String(); c.log != "" && !strings.Contains(got, c.log) || c.log == "" && strings.Contains(got, "is not used") {
 				t.Errorf("the log says %s", got)
@@ -138,7 +138,7 @@ func TestExistingSkills(t *testing.T) {
 		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/x", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(own+"/alpha"))
-	if m := b.host.only().Spec().Mounts[1]; m.Source != own+"/alpha" || m.NoLinks != own || m.Within != shared || m.Volume != "" {
+	if m := b.host.Only().Spec().Mounts[1]; m.Source != own+"/alpha" || m.NoLinks != own || m.Within != shared || m.Volume != "" {
 		t.Errorf("%+v", m)
 	}
 	b.call("box_delete_skill", object{"name": "alpha"})
@@ -204,7 +204,7 @@ func (r *refusing) OpenDirectory(ctx context.Context, d engine.Directory) (*os.F
 func TestSkillsRootRefused(t *testing.T) {
 	var log logBuffer
 	b := open(t, logged(&log))
-	storage := &refusing{b.host, &engine.FieldError{Field: "directory.path", Value: `"x"`, Rule: "belongs to root"}}
+	storage := &refusing{b.client, &engine.FieldError{Field: "directory.path", Value: `"x"`, Rule: "belongs to root"}}
 	b.storage = storage
 	b.restart()
 	init := object{"local": object{"host_root": b.path("shared")}}

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/door"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/langbot/skills"
@@ -43,12 +45,12 @@ func skillsVolume(ns string) string { return "skills-" + ns }
 // Those of others are nobody's business, wherever they are.
 func (k *call) skillPath(field, name string) (skill bool, rest string, err error) {
 	clean := path.Clean(name)
-	if !below(clean, k.skillsRoot()) {
+	if !pathin.In(clean, k.skillsRoot()) {
 		return false, "", nil
 	}
 	own := k.ownSkills()
 	rest = strings.TrimPrefix(clean, own)
-	if clean == own || !below(clean, own) || skills.IsPrivate(strings.TrimPrefix(rest, "/")) {
+	if !pathin.Below(clean, own) || skills.IsPrivate(strings.TrimPrefix(rest, "/")) {
 		return false, "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be one of the workspace's own skills, in %q", field, name, own)
 	}
 	return true, rest, nil
@@ -134,7 +136,7 @@ func (k *call) checkSkills(ctx context.Context, l *local) error {
 		case !errors.Is(err, engine.ErrInvalid) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission):
 			return fmt.Errorf("box.local.skills_root %q: %w", l.skills, err)
 		}
-		l.skills, l.noSkills = "", oneLine(err)
+		l.skills, l.noSkills = "", oneline.Fold(err.Error())
 	}
 	s.log.Warn("the directory for skills that box_init names is not used: they are in volumes of boxd's own", "instance", k.at.Instance, "reason", l.noSkills)
 	return nil

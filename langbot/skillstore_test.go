@@ -22,13 +22,13 @@ func create(name string) object {
 // configured now.
 func TestSkillVolumes(t *testing.T) {
 	b := open(t, func(o *Options) { o.SkillsSize, o.SkillsInodes = 8<<20, 100 })
-	if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 0 || len(b.host.volumes) != 0 {
-		t.Errorf("%v, volumes %v", l, b.host.volumes)
+	if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 0 || len(b.host.VolumeNames()) != 0 {
+		t.Errorf("%v, volumes %v", l, b.host.VolumeNames())
 	}
 	s := b.call("box_create_skill", create("one"))["skill"].(object)
 	name := "skills-" + at.Namespace()
-	if v := b.host.volumes[name]; v.Bytes != 8<<20 || v.Inodes != 100 || len(b.host.volumes) != 1 {
-		t.Errorf("%v", b.host.volumes)
+	if v := b.host.Volume(name); v.Bytes != 8<<20 || v.Inodes != 100 || len(b.host.VolumeNames()) != 1 {
+		t.Errorf("%v", b.host.VolumeNames())
 	}
 	if s["package_root"] != "/boxd/skills/tenants/"+at.Namespace()+"/one" {
 		t.Errorf("%v", s)
@@ -44,17 +44,17 @@ func TestSkillVolumes(t *testing.T) {
 	b.o.SkillsSize = 16 << 20
 	b.restart()
 	b.callAt(later, "box_list_skills", object{})
-	if v := b.host.volumes[name]; v.Bytes != 16<<20 {
+	if v := b.host.Volume(name); v.Bytes != 16<<20 {
 		t.Errorf("%v", v)
 	}
 	b.o.SkillsSize = 4 << 20 // less than it may be able to become
 	b.restart()
-	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 || b.host.volumes[name].Bytes != 16<<20 {
-		t.Errorf("%v, %v", l, b.host.volumes)
+	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 || b.host.Volume(name).Bytes != 16<<20 {
+		t.Errorf("%v, %v", l, b.host.VolumeNames())
 	}
 	// Its package_root is what a client mounts.
 	b.callAt(later, "box_exec", specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": s["package_root"], "mount_path": "/workspace/.skills/one", "mode": "rw"}}}))
-	if m := b.host.only().Spec().Mounts; len(m) != 2 || m[1].Volume != name || m[1].Source != "/one" || m[1].ReadOnly {
+	if m := b.host.Only().Spec().Mounts; len(m) != 2 || m[1].Volume != name || m[1].Source != "/one" || m[1].ReadOnly {
 		t.Errorf("%+v", m)
 	}
 }
@@ -68,15 +68,15 @@ func TestSkillsDir(t *testing.T) {
 	if _, err := os.Stat(s["package_root"].(string) + "/SKILL.md"); err != nil {
 		t.Error(err)
 	}
-	if len(b.host.volumes) != 0 {
-		t.Errorf("%v", b.host.volumes)
+	if len(b.host.VolumeNames()) != 0 {
+		t.Errorf("%v", b.host.VolumeNames())
 	}
 	mount := func(source string) object {
 		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
 	// Wherever a box had a symlink lead there, nothing but a skill is mounted.
-	m := b.host.only().Spec().Mounts[1]
+	m := b.host.Only().Spec().Mounts[1]
 	own := path.Dir(s["package_root"].(string))
 	if m.NoLinks != own || m.Within != b.path("shared") {
 		t.Errorf("%+v", m)
@@ -116,7 +116,7 @@ func TestSkillsDirLimits(t *testing.T) {
 	b.call("box_list_skills", object{})
 	b.call("box_create_skill", create("one"))
 	want := fmt.Sprint(dir, " ", 64<<20, " ", 64<<20/(16<<10))
-	if got := b.host.limited; !slices.Equal(got, []string{want, want}) {
+	if got := b.host.Limitings(); !slices.Equal(got, []string{want, want}) {
 		t.Errorf("%q, want %q twice", got, want)
 	}
 }

@@ -41,7 +41,7 @@ func (k *call) startProcess(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := k.s.ops.lock(ctx, processName(b, spec.ProcessID))
+	unlock, err := k.s.ops.LockContext(ctx, processName(b, spec.ProcessID))
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +186,7 @@ func (k *call) stopProcess(ctx context.Context) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := k.s.ops.lock(ctx, processName(p.b, p.id))
+	unlock, err := k.s.ops.LockContext(ctx, processName(p.b, p.id))
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/grants"
 )
 
@@ -94,7 +95,7 @@ func (s *Server) strictChecks(ctx context.Context, st *settings, policy grants.P
 	case !r.Ready:
 		r.Error = "failed checks: " + strings.Join(failed, ", ")
 		if why := cmp.Or(why, mounted); why != nil {
-			r.Error += ": " + oneLine(why)
+			r.Error += ": " + oneline.Fold(why.Error())
 		}
 	}
 	return r

@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // DefaultDeny are the trees of the host that are never mounted; treat it as a
@@ -109,5 +110,5 @@ func contains(outer, inner place) bool {
 			return true
 		}
 	}
-	return outer.sameFS(inner) && isBelow(inner.inFS, outer.inFS)
+	return outer.sameFS(inner) && pathin.In(inner.inFS, outer.inFS)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Make is [Open] for a directory of the host that is made if it is missing, with what
@@ -154,7 +155,7 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 		if err != nil {
 			return refuse(spec.MountSource, source, "cannot be checked against %q: %v", entry, err).Because(err)
 		}
-		if how != "" && how != "contains" || isBelow(target, entry) {
+		if how != "" && how != "contains" || pathin.In(target, entry) {
 			return refuse(spec.MountSource, source, "would lie in %q, which is never mounted: use a directory outside of it", entry)
 		}
 	}

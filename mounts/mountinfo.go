@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // mountTable holds the mounts of this mount namespace by their ids.
@@ -24,14 +25,8 @@ func readMountTable() (mountTable, error) {
 
 // cutDir returns the part of p below dir; both are absolute and cleaned.
 func cutDir(p, dir string) (rest string, ok bool) {
-	if !isBelow(p, dir) {
+	if !pathin.In(p, dir) {
 		return "", false
 	}
 	return strings.TrimPrefix(p[len(dir):], "/"), true
-}
-
-// isBelow says whether the cleaned path p is dir or lies below it.
-func isBelow(p, dir string) bool {
-	rest, ok := strings.CutPrefix(p, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }

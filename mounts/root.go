@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Root is a directory of the host that sources must lie in, whatever a mount asks for.
@@ -133,7 +134,7 @@ func (r Root) open(p string, flags uint64) (*os.File, error) {
 // the root, whichever is deeper. It is nil without either.
 func (r Root) bound(m spec.Mount) (dir *os.File, name string, err error) {
 	switch {
-	case r.dir != nil && (m.Within == "" || isBelow(r.Path, m.Within)):
+	case r.dir != nil && (m.Within == "" || pathin.In(r.Path, m.Within)):
 		dir, err = linux.Dup(r.dir, 0)
 		return dir, r.Path, err
 	case m.Within == "":

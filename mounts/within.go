@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // upper is the mount of NoLinks, if there is one: the part of the way to the source that
@@ -22,7 +23,7 @@ func upper(m spec.Mount) spec.Mount {
 // resolveNoLinks is resolve for a source on the way to which boxes have written, from
 // NoLinks on.
 func (r Root) resolveNoLinks(m spec.Mount) (*os.File, error) {
-	if r.dir != nil && isBelow(r.Path, m.NoLinks) {
+	if r.dir != nil && pathin.In(r.Path, m.NoLinks) {
 		m.NoLinks = r.Path // the way to it is root's
 	}
 	rel, err := spec.Beneath(spec.MountNoLinks, m.NoLinks, m.Source)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -43,19 +44,13 @@ func touches(dir string, denied []string) string {
 		case d == "":
 		case dir == d:
 			return fmt.Sprintf("is %q", d)
-		case d != "/" && isBelow(dir, d):
+		case d != "/" && pathin.In(dir, d):
 			return fmt.Sprintf("lies in %q", d)
-		case isBelow(d, dir):
+		case pathin.In(d, dir):
 			return fmt.Sprintf("contains %q", d)
 		}
 	}
 	return ""
-}
-
-// isBelow says whether the cleaned path p is dir or lies below it.
-func isBelow(p, dir string) bool {
-	rest, ok := strings.CutPrefix(p, dir)
-	return ok && (rest == "" || rest[0] == '/' || dir == "/")
 }
 
 // resolveMounts decides about the workspace of r, if it is a host path, and its
@@ -149,7 +144,7 @@ func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 func rootOf(source string, roots []string) string {
 	best := ""
 	for _, root := range roots {
-		if isBelow(source, root) && len(root) > len(best) {
+		if pathin.In(source, root) && len(root) > len(best) {
 			best = root
 		}
 	}

@@ -82,7 +82,7 @@ func TestExecEnvironment(t *testing.T) {
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}, Env: []string{"A=3", "C=4"}}); err != nil {
 		t.Fatal(err)
 	}
-	if env := b.host.box(v.Box).env; !slices.Equal(env, []string{"AB=2", "A=3", "C=4"}) {
+	if env := b.host.Box(v.Box).Last().Env; !slices.Equal(env, []string{"AB=2", "A=3", "C=4"}) {
 		t.Errorf("environment %q", env)
 	}
 }
@@ -177,7 +177,7 @@ func TestBoxLostDuringExec(t *testing.T) {
 	if st.Recreated != 1 || st.BoxesLost != 1 || st.Created != 1 {
 		t.Errorf("stats %+v", st)
 	}
-	if ids := b.host.ids(); len(ids) != 1 {
+	if ids := b.host.IDs(); len(ids) != 1 {
 		t.Errorf("boxes %v", ids)
 	}
 	if !b.audit.has("recreate", audit.Done) || len(b.Errors()) == 0 {
@@ -190,10 +190,10 @@ func TestBoxLostBeforeExec(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	once := true
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op == "start" && once {
 			once = false
-			b.host.kill(box)
+			b.host.Kill(box)
 		}
 		return nil
 	})
@@ -208,12 +208,12 @@ func TestBoxLostWhileStarting(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	begun := 0
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op != "start" && op != "launch" {
 			return nil
 		}
 		begun++
-		b.host.kill(box)
+		b.host.Kill(box)
 		return fmt.Errorf("%w: %w", engine.ErrBoxLost, engine.ErrMayHaveRun)
 	})
 	res := b.exec(keyA, "exit", "5")
@@ -258,7 +258,7 @@ func TestEnsureWaitsForTheRemoval(t *testing.T) {
 	b := open(t)
 	old := b.ensure(keyA, policy.Request{})
 	free, reached := make(chan struct{}), make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op == "remove" && box == old.Box {
 			close(reached)
 			<-free
@@ -290,7 +290,7 @@ func TestEnsureWaitsForTheRemoval(t *testing.T) {
 func TestRemoveDuringCreation(t *testing.T) {
 	b := open(t)
 	reached := make(chan struct{})
-	b.host.setHook(func(ctx context.Context, op, _ string) error {
+	b.host.SetHook(func(ctx context.Context, op, _ string) error {
 		if op == "create" {
 			close(reached)
 			<-ctx.Done()
@@ -310,7 +310,7 @@ func TestRemoveDuringCreation(t *testing.T) {
 	if err := <-created; !errors.Is(err, ErrState) || !strings.Contains(err.Error(), "removed") {
 		t.Errorf("creator was told %v", err)
 	}
-	if n := len(b.host.ids()); n != 0 || len(b.List("")) != 0 {
+	if n := len(b.host.IDs()); n != 0 || len(b.List("")) != 0 {
 		t.Errorf("%d boxes and %d sessions are left", n, len(b.List("")))
 	}
 }
@@ -319,7 +319,7 @@ func TestRemoveDuringCreation(t *testing.T) {
 func TestRemoveBehindCreation(t *testing.T) {
 	b := open(t)
 	removed := make(chan error, 1)
-	b.host.setHook(func(ctx context.Context, op, _ string) error {
+	b.host.SetHook(func(ctx context.Context, op, _ string) error {
 		if op == "created" {
 			go func() { removed <- b.Remove(context.Background(), me, keyA) }()
 			b.eventually("the removal", func() bool { return b.get(keyA).State == Stopping })
@@ -332,7 +332,7 @@ func TestRemoveBehindCreation(t *testing.T) {
 	if err := <-removed; err != nil {
 		t.Error(err)
 	}
-	b.eventually("the end of the box", func() bool { return len(b.host.ids()) == 0 })
+	b.eventually("the end of the box", func() bool { return len(b.host.IDs()) == 0 })
 	if use, _ := b.Quota("t"); use != (policy.Use{}) {
 		t.Errorf("in use: %+v", use)
 	}
@@ -343,7 +343,7 @@ func TestRemovalGoesOn(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	boom, fails := errors.New("boom"), 1
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "remove" && fails > 0 {
 			fails--
 			return boom
@@ -354,7 +354,7 @@ func TestRemovalGoesOn(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	b.eventually("the removal", func() bool { return len(b.List("")) == 0 })
-	if n := len(b.host.ids()); n != 0 {
+	if n := len(b.host.IDs()); n != 0 {
 		t.Errorf("%d boxes are left", n)
 	}
 	if err := b.Remove(ctx, me, keyA); !errors.Is(err, ErrNotFound) {
@@ -368,19 +368,19 @@ func TestReplacementGoesOn(t *testing.T) {
 	v := b.ensure(keyA, policy.Request{})
 	var once sync.Once
 	failed := make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, _ string) (err error) {
+	b.host.SetHook(func(_ context.Context, op, _ string) (err error) {
 		if op == "remove" {
 			once.Do(func() { err = errors.New("boom"); close(failed) })
 		}
 		return err
 	})
-	b.host.kill(v.Box)
+	b.host.Kill(v.Box)
 	await(t, failed, "the attempt")
 	b.eventually("a new box", func() bool {
 		v, err := b.Ensure(ctx, me, keyA, policy.Request{})
 		return err == nil && v.Recreated
 	})
-	if ids := b.host.ids(); len(ids) != 1 || ids[0] == v.Box {
+	if ids := b.host.IDs(); len(ids) != 1 || ids[0] == v.Box {
 		t.Errorf("boxes %v", ids)
 	}
 }
@@ -391,12 +391,8 @@ func TestLimitEventsOfALostBox(t *testing.T) {
 	for range 20 {
 		v := b.ensure(keyA, policy.Request{})
 		sub := b.Subscribe("t", 0)
-		box := b.host.box(v.Box)
-		box.mu.Lock() // the watch sees both at once
-		box.events <- engine.Event{Kind: engine.EventPIDs, Count: 1}
-		box.events <- engine.Event{Kind: engine.EventOOM, Count: 1}
-		close(box.dead)
-		box.mu.Unlock()
+		box := b.host.Box(v.Box)
+		box.Die(engine.Event{Kind: engine.EventPIDs, Count: 1}, engine.Event{Kind: engine.EventOOM, Count: 1}) // the watch sees both at once
 		for want := []EventType{EventPIDsLimit, EventOOM, EventState, EventError}; len(want) > 0; want = want[1:] {
 			if e := <-sub.C; e.Type != want[0] {
 				t.Fatalf("event %+v, want %s", e, want[0])
@@ -411,8 +407,8 @@ func TestLimitEvents(t *testing.T) {
 	v := b.ensure(keyA, policy.Request{})
 	sub := b.Subscribe("t", 0)
 	defer sub.Close()
-	b.host.box(v.Box).events <- engine.Event{Kind: engine.EventOOM, Count: 2}
-	b.host.box(v.Box).events <- engine.Event{Kind: engine.EventPIDs, Count: 3}
+	b.host.Box(v.Box).Report(engine.Event{Kind: engine.EventOOM, Count: 2})
+	b.host.Box(v.Box).Report(engine.Event{Kind: engine.EventPIDs, Count: 3})
 	if e := <-sub.C; e.Type != EventOOM || e.Details["count"] != int64(2) || e.Session != "a" {
 		t.Errorf("event %+v", e)
 	}

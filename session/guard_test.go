@@ -12,6 +12,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxd/boxd/engine/enginetest"
+
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
@@ -28,7 +30,7 @@ type fakeDisk struct {
 
 // takeHidden has something take step bytes with every look while it is alive. box, if not
 // nil, is the one whose processes have written them.
-func (d *fakeDisk) takeHidden(step int64, box *fakeBox, alive func() bool) {
+func (d *fakeDisk) takeHidden(step int64, box *enginetest.Box, alive func() bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hidden = append(d.hidden, func() int64 {
@@ -36,7 +38,7 @@ func (d *fakeDisk) takeHidden(step int64, box *fakeBox, alive func() bool) {
 			return 0
 		}
 		if box != nil {
-			box.written.Add(step)
+			box.Written.Add(step)
 		}
 		return step
 	})
@@ -57,7 +59,7 @@ func newGuarded(t *testing.T) (*bench, *fakeDisk) {
 	return b, disk
 }
 
-func (b *bench) boxOf(key Key) *fakeBox { return b.host.box(b.get(key).Box) }
+func (b *bench) boxOf(key Key) *enginetest.Box { return b.host.Box(b.get(key).Box) }
 
 func (d *fakeDisk) space() (space, error) {
 	d.mu.Lock()
@@ -207,7 +209,7 @@ func TestGuardOfNoise(t *testing.T) {
 		disk.takeHidden(155_000, nil, func() bool { return disk.free > 50_000 }) // to below the floor, at once
 		disk.takeHidden(2, nil, func() bool { return true })
 		box := b.boxOf(keyA)
-		disk.takeHidden(0, box, func() bool { box.written.Add(5000); return false })
+		disk.takeHidden(0, box, func() bool { box.Written.Add(5000); return false })
 		time.Sleep(2 * time.Minute)
 		if left := disk.left(); left > 44_000 {
 			t.Fatalf("%d bytes are left: the test has lost nothing", left)
@@ -247,8 +249,8 @@ func TestGuardOfWhatIsLeftBehind(t *testing.T) {
 		b.ensure(keyB, policy.Request{})
 		innocent := b.launch(keyA, "p", "serve")
 		box := b.boxOf(keyB)
-		disk.takeHidden(5_000, box, func() bool { return !isDone(box.dead) })
-		<-box.dead
+		disk.takeHidden(5_000, box, func() bool { return !isDone(box.Done()) })
+		<-box.Done()
 		if disk.left() == 0 {
 			t.Error("nothing is left")
 		}
@@ -342,11 +344,11 @@ func TestShare(t *testing.T) {
 			o.MinFree, o.space = 5, func() (space, error) { return space{400 << 30, 400 << 30}, nil }
 		}
 		if !free {
-			b.host.noLimits = engine.ErrUnenforceable
+			b.host.RefuseLimits(engine.ErrUnenforceable)
 		}
 		var mu sync.Mutex
 		asked := 0
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "limit-directory" {
 				mu.Lock()
 				asked++
@@ -358,12 +360,13 @@ func TestShare(t *testing.T) {
 		b.ensure(keyA, policy.Request{})
 		b.ensure(keyB, policy.Request{})
 		dir := b.workspace(keyA)
-		limit, limited := b.host.limits[dir]
-		if limited != free || limited && limit[0] != 100<<30 {
+		limit := b.host.Limit(dir)
+		limited := limit != (enginetest.Limit{})
+		if limited != free || limited && limit.Bytes != 100<<30 {
 			t.Errorf("project quota %v: limit %+v", free, limit)
 		}
 		must(t, b.Remove(ctx, me, keyA))
-		if limit := b.host.limits[dir]; limit[0] != 0 {
+		if limit := b.host.Limit(dir); limit.Bytes != 0 {
 			t.Errorf("the limit of a workspace that is gone: %+v", limit)
 		}
 		if want := map[bool]int{true: 3, false: 1}[free]; asked != want {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -30,11 +31,11 @@ func TestHostWorkspaceIsMade(t *testing.T) {
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		t.Fatalf("%v, %v", st, err)
 	}
-	if m := b.host.box(v.Box).spec.Mounts[0]; m.Source != dir || m.Target != "/work" || m.Within != root {
+	if m := b.host.Box(v.Box).Spec().Mounts[0]; m.Source != dir || m.Target != "/work" || m.Within != root {
 		t.Errorf("mount %+v", m)
 	}
 	must(t, os.RemoveAll(filepath.Join(root, "tenants")))
-	b.host.kill(v.Box)
+	b.host.Kill(v.Box)
 	b.restart()
 	b.exec(keyA, "true") // in a new box, which needs it again
 	if _, err := os.Stat(dir); err != nil {
@@ -57,26 +58,26 @@ func TestHostWorkspaceIsLimited(t *testing.T) {
 	b.start()
 	ask := policy.Request{Wishes: spec.Wishes{Workspace: root, WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100))}}
 	v := b.ensure(keyA, ask)
-	if got := b.host.limits[root]; got != [2]int64{8 << 20, 100} || v.Unenforced != "" || len(b.host.volumeNames()) != 0 {
+	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) || v.Unenforced != "" || len(b.host.VolumeNames()) != 0 {
 		t.Errorf("limit %v, %+v", got, v)
 	}
-	b.host.limits = map[string][2]int64{}
-	b.host.kill(v.Box)
+	b.host.SetLimit(root, enginetest.Limit{})
+	b.host.Kill(v.Box)
 	b.exec(keyA, "true")
-	if got := b.host.limits[root]; got != [2]int64{8 << 20, 100} {
+	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) {
 		t.Errorf("with the next box: %v", got)
 	}
 	b.ensure(Key{"t", "by-size"}, policy.Request{Wishes: spec.Wishes{Workspace: root, WorkspaceSize: sizeOf(8 << 20)}})
-	if got := b.host.limits[root]; got != [2]int64{8 << 20, 1024} {
+	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 1024}) {
 		t.Errorf("inodes by the size: %v", got)
 	}
-	b.host.limits[root] = [2]int64{8 << 20, 100}
+	b.host.SetLimit(root, enginetest.Limit{Bytes: 8 << 20, Inodes: 100})
 	b.ensure(keyB, policy.Request{Wishes: spec.Wishes{Workspace: root}}) // leaves it
-	if got := b.host.limits[root]; got != [2]int64{8 << 20, 100} {
+	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) {
 		t.Errorf("after a session without a size: %v", got)
 	}
 
-	b.host.noLimits = fmt.Errorf("tmpfs has no project quota: use ext4: %w", engine.ErrUnenforceable)
+	b.host.RefuseLimits(fmt.Errorf("tmpfs has no project quota: use ext4: %w", engine.ErrUnenforceable))
 	_, err := b.Ensure(ctx, me, Key{"t", "c"}, ask)
 	if !errors.Is(err, engine.ErrUnenforceable) || !strings.Contains(err.Error(), "workspace_size 8 MiB: tmpfs has no project quota") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("%v", err)
@@ -93,13 +94,13 @@ func TestHostWorkspaceIsLimited(t *testing.T) {
 	if v.Unenforced == "" {
 		t.Error("it is forgotten by a restart")
 	}
-	b.host.noLimits = nil
-	b.host.kill(v.Box)
+	b.host.RefuseLimits(nil)
+	b.host.Kill(v.Box)
 	b.exec(key, "true")
 	if v := b.get(key); v.Unenforced != "" {
 		t.Errorf("unenforced %q, although it is now", v.Unenforced)
 	}
-	b.host.noLimits = errors.New("disk failure")
+	b.host.RefuseLimits(errors.New("disk failure"))
 	if _, err := b.Ensure(ctx, me, Key{"t", "e"}, ask); err == nil || !strings.Contains(err.Error(), "preparing the workspace: disk failure") {
 		t.Errorf("another error: %v", err)
 	}
@@ -125,9 +126,9 @@ func TestWorkingDirectory(t *testing.T) {
 		}
 		p, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}, Dir: c.dir})
 		must(t, err)
-		box := b.host.box(v.Box)
-		if box.cmd.Dir != c.want || box.proc(p.Key).m.Dir != c.want {
-			t.Errorf("%+v, dir %q: %q and %q, want %q", c.r, c.dir, box.cmd.Dir, box.proc(p.Key).m.Dir, c.want)
+		box := b.host.Box(v.Box)
+		if box.Last().Dir != c.want || box.Process(p.Key).Managed().Dir != c.want {
+			t.Errorf("%+v, dir %q: %q and %q, want %q", c.r, c.dir, box.Last().Dir, box.Process(p.Key).Managed().Dir, c.want)
 		}
 		// And operations on files, whose paths may be relative.
 		for who, open := range map[string]func() (engine.LiveBox, func(), error){
@@ -137,8 +138,8 @@ func TestWorkingDirectory(t *testing.T) {
 			live, release, err := open()
 			must(t, err)
 			_, err = engine.Run(ctx, live, engine.Command{Args: []string{"true"}, Dir: c.dir})
-			if release(); err != nil || box.cmd.Dir != c.want {
-				t.Errorf("%s, %+v, dir %q: %q, %v; want %q", who, c.r, c.dir, box.cmd.Dir, err, c.want)
+			if release(); err != nil || box.Last().Dir != c.want {
+				t.Errorf("%s, %+v, dir %q: %q, %v; want %q", who, c.r, c.dir, box.Last().Dir, err, c.want)
 			}
 		}
 		must(t, b.Remove(ctx, me, keyA))
@@ -157,12 +158,12 @@ func TestMountsBesideAWorkspaceElsewhere(t *testing.T) {
 	}
 	skill := spec.MountWish{Source: "/one", Target: "/data/.skills/one", ReadOnly: true, Volume: "skills-1"}
 	v = b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{skill}}})
-	list := b.host.box(v.Box).spec.Mounts
+	list := b.host.Box(v.Box).Spec().Mounts
 	if len(list) != 2 || list[0].Volume != volumeName(keyA) || list[1] != (mount{Source: "/one", Target: "/data/.skills/one", ReadOnly: true, Volume: "skills-1"}) {
 		t.Errorf("mounts %+v", list)
 	}
-	if v = b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{}}}); len(b.host.box(v.Box).spec.Mounts) != 1 {
-		t.Errorf("mounts %+v", b.host.box(v.Box).spec.Mounts)
+	if v = b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{}}}); len(b.host.Box(v.Box).Spec().Mounts) != 1 {
+		t.Errorf("mounts %+v", b.host.Box(v.Box).Spec().Mounts)
 	}
 }
 
@@ -176,8 +177,8 @@ func TestNoOutputLimit(t *testing.T) {
 		want int64
 	}{{Exec{}, 100}, {Exec{OutputLimit: 50}, 50}, {Exec{NoOutputLimit: true}, 0}, {Exec{NoOutputLimit: true, OutputLimit: 50}, 0}} {
 		c.e.Args = []string{"true"}
-		if _, err := b.Exec(ctx, me, keyA, nil, c.e); err != nil || b.host.box(v.Box).cmd.OutputLimit != c.want {
-			t.Errorf("%+v: limit %d, %v; want %d", c.e, b.host.box(v.Box).cmd.OutputLimit, err, c.want)
+		if _, err := b.Exec(ctx, me, keyA, nil, c.e); err != nil || b.host.Box(v.Box).Last().OutputLimit != c.want {
+			t.Errorf("%+v: limit %d, %v; want %d", c.e, b.host.Box(v.Box).Last().OutputLimit, err, c.want)
 		}
 	}
 }
@@ -186,7 +187,7 @@ func TestProcessOptions(t *testing.T) {
 	b := open(t)
 	v, err := b.Start(ctx, me, keyA, &policy.Request{}, ProcessSpec{ID: "p", Args: []string{"serve"}, DropStderr: true, Memory: 64 << 20})
 	must(t, err)
-	if m := b.host.box(v.Box).proc(v.Key).m; !m.DropStderr || m.DropOldest || m.Memory != 64<<20 {
+	if m := b.host.Box(v.Box).Process(v.Key).Managed(); !m.DropStderr || m.DropOldest || m.Memory != 64<<20 {
 		t.Errorf("%+v", m)
 	}
 	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, Memory: -5}); !errors.Is(err, engine.ErrInvalid) {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/engine/enginetest"
+
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
@@ -30,7 +32,7 @@ func TestModel(t *testing.T) {
 	m.alter = func(o *Options) { o.StopGrace = 5 * time.Millisecond }
 	rng := rand.New(rand.NewPCG(seed, 1))
 	for round := range rounds {
-		m.host.setHook(nil)
+		m.host.SetHook(nil)
 		m.start()
 		m.settle(round)
 		if t.Failed() {
@@ -46,7 +48,7 @@ type model struct {
 	mu    sync.Mutex
 	known map[Key]*knownSession
 	marks int64
-	procs []*fakeProc // all that ever ran, the truth about them
+	procs []*enginetest.Process // all that ever ran, the truth about them
 }
 
 type knownSession struct {
@@ -65,7 +67,7 @@ type knownProcess struct {
 // round runs workers until the manager dies or closes.
 func (m *model) round(rng *rand.Rand) {
 	faults := rng.IntN(3) // none, few, more
-	m.host.setHook(func(_ context.Context, op, _ string) error {
+	m.host.SetHook(func(_ context.Context, op, _ string) error {
 		if faults > 0 && rand.IntN(60/faults) == 0 {
 			return fmt.Errorf("%s: injected", op)
 		}
@@ -158,22 +160,21 @@ func (m *model) mark(key Key, v View, k *knownSession) {
 	if name == "" {
 		return
 	}
-	m.host.mu.Lock()
-	defer m.host.mu.Unlock()
-	vol := m.host.volumes[name]
+	vol := m.host.Volume(name)
 	switch {
 	case vol == nil && v.State == Running:
 		m.t.Errorf("%v has no workspace: %+v", key, v)
 		return
 	case vol == nil:
 		return
-	case v.Created && vol.used != 0:
+	case v.Created && vol.UsedBytes != 0:
 		m.t.Errorf("%v is new and has the workspace of another", key)
-	case !v.Created && !k.uncertain && vol.used != k.used:
-		m.t.Errorf("%v has %d in its workspace, not %d", key, vol.used, k.used)
+	case !v.Created && !k.uncertain && vol.UsedBytes != k.used:
+		m.t.Errorf("%v has %d in its workspace, not %d", key, vol.UsedBytes, k.used)
 	}
 	m.marks++
-	vol.used, k.used = m.marks, m.marks
+	m.host.Fill(name, m.marks)
+	k.used = m.marks
 }
 
 func (m *model) tryLaunch(key Key, id string) {
@@ -186,8 +187,8 @@ func (m *model) tryLaunch(key Key, id string) {
 	if k := m.known[key]; k != nil {
 		k.processes[id] = &knownProcess{key: v.Key, pid: v.PID}
 	}
-	if b := m.host.box(v.Box); b != nil {
-		if p := b.proc(v.Key); p != nil {
+	if b := m.host.Box(v.Box); b != nil {
+		if p := b.Process(v.Key); p != nil {
 			m.procs = append(m.procs, p)
 		}
 	}
@@ -240,7 +241,7 @@ func (m *model) killBox(key Key) {
 		return
 	}
 	m.doubt(key, "")
-	m.host.kill(v.Box)
+	m.host.Kill(v.Box)
 }
 
 func (m *model) exitProcess(key Key, id string, code int) {
@@ -249,9 +250,9 @@ func (m *model) exitProcess(key Key, id string, code int) {
 		return
 	}
 	v := p.View()
-	if b := m.host.box(v.Box); b != nil {
-		if p := b.proc(v.Key); p != nil {
-			p.exit(code)
+	if b := m.host.Box(v.Box); b != nil {
+		if p := b.Process(v.Key); p != nil {
+			p.Exit(code)
 		}
 	}
 }
@@ -264,7 +265,7 @@ func (m *model) settle(round int) {
 	}
 	m.eventually("the end of removals", func() bool { return m.Stats().States[Stopping] == 0 })
 	m.eventually("a host without leftovers", func() bool {
-		return len(m.host.ids()) == m.Stats().States[Running] && m.volumesAgree()
+		return len(m.host.IDs()) == m.Stats().States[Running] && m.volumesAgree()
 	})
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -279,18 +280,18 @@ func (m *model) settle(round int) {
 		}
 		if k.uncertain {
 			k.uncertain, k.generation = false, v.Generation // it is known now
-			if vol := m.host.volume(volumeOf(v.Resolved)); vol != nil {
-				k.used = vol.used
+			if vol := m.host.Volume(volumeOf(v.Resolved)); vol != nil {
+				k.used = vol.UsedBytes
 			}
 		}
-		if v.State == Running && m.host.box(v.Box) == nil {
+		if v.State == Running && m.host.Box(v.Box) == nil {
 			fail("%v has no box", key)
 		}
 		for id, p := range k.processes {
 			m.checkProcess(fail, key, id, p)
 		}
 	}
-	for id, n := range m.host.made {
+	for id, n := range m.host.Made() {
 		if n > 1 {
 			fail("box %s was made %d times", id, n)
 		}
@@ -311,10 +312,10 @@ func (m *model) checkProcess(fail func(string, ...any), key Key, id string, know
 		return
 	}
 	for _, truth := range m.procs {
-		if truth.m.Key != known.key {
+		if truth.Managed().Key != known.key {
 			continue
 		}
-		if !isDone(truth.done) {
+		if !isDone(truth.Done()) {
 			v := p.View()
 			if !known.uncertain && v.State != ProcessRunning || v.PID != known.pid && !v.State.Ended() {
 				fail("process %v/%s runs as %d, but is said to be %+v", key, id, known.pid, v)
@@ -327,10 +328,7 @@ func (m *model) checkProcess(fail func(string, ...any), key Key, id string, know
 			fail("process %v/%s has ended, which nobody notices", key, id)
 			continue
 		}
-		truth.box.mu.Lock()
-		want := truth.result
-		truth.box.mu.Unlock()
-		got := p.Result()
+		want, got := truth.Result(), p.Result()
 		if got.Verdict != want.Verdict && got.Verdict != engine.BoxLost || got.Verdict == want.Verdict && got.ExitCode != want.ExitCode {
 			fail("process %v/%s ended as %+v, is said to have %+v", key, id, want, got)
 		}

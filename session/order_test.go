@@ -17,7 +17,7 @@ func TestLostIsToldBeforeRecreated(t *testing.T) {
 	sub := b.Subscribe("t", 0)
 	defer sub.Close()
 	b.Manager.errors.mu.Lock() // telling operators is slow
-	b.host.kill(first.Box)
+	b.host.Kill(first.Box)
 	b.eventually("the failure", func() bool { return b.get(keyA).State == Failed })
 	b.ensure(keyA, policy.Request{})
 	b.Manager.errors.mu.Unlock()
@@ -40,7 +40,7 @@ func TestEndOfAProcessIsToldFirst(t *testing.T) {
 	}
 	b.start()
 	p = b.launch(keyA, "p", "serve")
-	b.host.box(p.View().Box).proc(p.View().Key).exit(1)
+	b.host.Box(p.View().Box).Process(p.View().Key).Exit(1)
 	await(t, p.Done(), "the end")
 	if !<-told {
 		t.Error("it had ended before that was told")
@@ -59,7 +59,7 @@ func TestFailedCreationIsToldBeforeTheNext(t *testing.T) {
 		}
 	}
 	b.start()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "create" {
 			return errors.New("boom")
 		}
@@ -76,9 +76,9 @@ func TestFailedCreationIsToldBeforeTheNext(t *testing.T) {
 // What happens to a box is told after the session of it.
 func TestCreatedComesFirst(t *testing.T) {
 	b := open(t)
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op == "created" {
-			b.host.kill(box)
+			b.host.Kill(box)
 		}
 		return nil
 	})

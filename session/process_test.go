@@ -23,7 +23,7 @@ func TestProcessRunsAndExits(t *testing.T) {
 	if v.State != ProcessRunning || v.PID == 0 || v.ExitCode != nil || v.History != engine.DefaultHistory || p.Live() == nil {
 		t.Errorf("running: %+v", v)
 	}
-	b.host.box(v.Box).proc(v.Key).exit(7)
+	b.host.Box(v.Box).Process(v.Key).Exit(7)
 	await(t, p.Done(), "the end")
 	v = p.View()
 	if v.State != ProcessExited || v.PID != 0 || v.ExitCode == nil || *v.ExitCode != 7 || v.Verdict != engine.Exited || v.EndedAt.IsZero() {
@@ -52,7 +52,7 @@ func TestLongCommandLineIsShownInPart(t *testing.T) {
 	if args := p.View().Args; len(args) != 2 || args[0] != "serve" || len(args[1]) > maxRecordArgs {
 		t.Errorf("%d arguments", len(args))
 	}
-	if got := b.host.box(p.View().Box).proc(p.View().Key).m.Args; len(got) != 3 || len(got[1]) != 100<<10 {
+	if got := b.host.Box(p.View().Box).Process(p.View().Key).Managed().Args; len(got) != 3 || len(got[1]) != 100<<10 {
 		t.Errorf("the program gets %d arguments", len(got))
 	}
 }
@@ -97,8 +97,8 @@ func TestProcessIDIsUsedAgain(t *testing.T) {
 	if first.View().Key == second.View().Key || isDone(second.Gone()) {
 		t.Error("the new one is the old one")
 	}
-	box := b.host.box(second.View().Box)
-	if box.proc(first.View().Key) != nil {
+	box := b.host.Box(second.View().Box)
+	if box.Process(first.View().Key) != nil {
 		t.Error("the old one was not forgotten")
 	}
 }
@@ -167,7 +167,7 @@ func TestRemoveProcess(t *testing.T) {
 	if _, err := b.Process(keyA, "p"); !errors.Is(err, ErrNotFound) || !isDone(p.Gone()) {
 		t.Errorf("it is still there: %v", err)
 	}
-	if b.host.box(p.View().Box).proc(p.View().Key) != nil {
+	if b.host.Box(p.View().Box).Process(p.View().Key) != nil {
 		t.Error("the box still has it")
 	}
 	if err := p.Remove(ctx, me); err != nil {
@@ -184,7 +184,7 @@ func TestForgettingGoesOn(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "p", "serve")
 	ctx, cancel := context.WithCancel(ctx)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "forget" {
 			cancel()
 		}
@@ -193,14 +193,14 @@ func TestForgettingGoesOn(t *testing.T) {
 	if err := p.Remove(ctx, me); err != nil {
 		t.Fatal(err)
 	}
-	b.eventually("the box to forget it", func() bool { return b.host.box(p.View().Box).proc(p.View().Key) == nil })
+	b.eventually("the box to forget it", func() bool { return b.host.Box(p.View().Box).Process(p.View().Key) == nil })
 }
 
 // A stop that comes before the start is recorded is not forgotten in a crash.
 func TestStopDuringStartIsRecorded(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launched" {
 			p, err := b.Process(keyA, "p")
 			must(t, err)
@@ -216,7 +216,7 @@ func TestStopDuringStartIsRecorded(t *testing.T) {
 	}
 	must(t, b.store.write()) // what was begun is written
 	b.crash()
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.alter = func(o *Options) { o.StopGrace = time.Millisecond }
 	b.start()
 	b.eventually("the stop", func() bool {
@@ -248,7 +248,7 @@ func TestProcessesOfARemovedSession(t *testing.T) {
 		sub := b.Subscribe(keyA.Tenant, 0)
 		if crash {
 			cut, cancel := context.WithCancel(ctx)
-			b.host.setHook(func(ctx context.Context, op, _ string) error {
+			b.host.SetHook(func(ctx context.Context, op, _ string) error {
 				if op == "remove" {
 					cancel()
 					<-ctx.Done()
@@ -260,7 +260,7 @@ func TestProcessesOfARemovedSession(t *testing.T) {
 			}
 			sub.Close()
 			b.crash()
-			b.host.setHook(nil)
+			b.host.SetHook(nil)
 			if err := b.tryStart(); err != nil {
 				t.Fatal(err)
 			}
@@ -298,7 +298,7 @@ func TestProcessesOfALostBox(t *testing.T) {
 	ended := b.launch(keyA, "ended", "exit", "4")
 	await(t, ended.Done(), "the end")
 	p := b.launch(keyA, "p", "serve")
-	b.host.kill(p.View().Box)
+	b.host.Kill(p.View().Box)
 	await(t, p.Done(), "the end")
 	v := p.View()
 	if v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.ExitCode != nil || v.Signal != 0 {
@@ -318,10 +318,10 @@ func TestBoxLostBeforeLaunch(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	once := true
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op == "launch" && once {
 			once = false
-			b.host.kill(box)
+			b.host.Kill(box)
 		}
 		return nil
 	})
@@ -336,7 +336,7 @@ func TestStrayProcessIsKilled(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	boom := errors.New("boom")
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launched" {
 			return boom
 		}
@@ -345,12 +345,8 @@ func TestStrayProcessIsKilled(t *testing.T) {
 	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.Is(err, boom) {
 		t.Fatalf("error %v", err)
 	}
-	box := b.host.box(v.Box)
-	b.eventually("its end", func() bool {
-		box.mu.Lock()
-		defer box.mu.Unlock()
-		return len(box.procs) == 0
-	})
+	box := b.host.Box(v.Box)
+	b.eventually("its end", func() bool { return len(box.Processes()) == 0 })
 }
 
 func TestQuotaOfProcesses(t *testing.T) {
@@ -372,7 +368,7 @@ func TestRemovedProcessStaysAway(t *testing.T) {
 	b := open(t)
 	old := b.launch(keyA, "p", "exit", "3")
 	await(t, old.Done(), "the end")
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launch" {
 			must(t, old.Remove(ctx, me))
 			return errors.New("boom")
@@ -395,7 +391,7 @@ func TestRemovalBesideTheNextStart(t *testing.T) {
 	await(t, old.Done(), "the end")
 	good := b.Manager.store.db
 	held := make(chan *bbolt.Tx, 1)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op != "launched" {
 			return nil
 		}
@@ -425,7 +421,7 @@ func TestRemovalBesideTheNextStart(t *testing.T) {
 	p, err := b.Process(keyA, "p")
 	must(t, err)
 	b.crash()
-	b.host.remove(p.View().Box)
+	b.host.Remove(p.View().Box)
 	b.start()
 	if p, err := b.Process(keyA, "p"); err != nil || p.View().State != ProcessFailed {
 		t.Errorf("a process that was answered for: %v", err)

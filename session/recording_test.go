@@ -21,7 +21,7 @@ import (
 func TestRecordIsWrittenLater(t *testing.T) {
 	b := open(t)
 	var mend func()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
 			b.firstRecord()
 			mend = b.breakStore()
@@ -33,7 +33,7 @@ func TestRecordIsWrittenLater(t *testing.T) {
 			t.Fatalf("%s: %+v", what, v)
 		}
 	}
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "start" || op == "launch" {
 			t.Error("something was begun in it")
 		}
@@ -75,7 +75,7 @@ func TestResultOfAnUnrecordedSession(t *testing.T) {
 	b := open(t)
 	good := b.Manager.store.db
 	var fail func()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		switch op {
 		case "created":
 			b.firstRecord()
@@ -121,7 +121,7 @@ func TestNobodyIsAnsweredBefore(t *testing.T) {
 			good := b.Manager.store.db
 			var fail func()
 			stalled := make(chan struct{})
-			b.host.setHook(func(_ context.Context, op, _ string) error {
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
 				switch op {
 				case "created":
 					b.firstRecord()
@@ -140,7 +140,7 @@ func TestNobodyIsAnsweredBefore(t *testing.T) {
 				t.Errorf("answered: %v", err)
 			case <-time.After(100 * time.Millisecond): // bounds what a wrong answer may take
 			}
-			b.host.setHook(nil)
+			b.host.SetHook(nil)
 			b.swapStore(good)
 			fail()
 			<-answered
@@ -165,7 +165,7 @@ func TestNothingBeginsAfterTheFailure(t *testing.T) {
 		}
 	}
 	b.start()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		switch op {
 		case "created":
 			b.firstRecord()
@@ -186,7 +186,7 @@ func TestUnrecordedSessionIsLeftAlone(t *testing.T) {
 	ask := policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}}
 	b := open(t)
 	mend := b.brokenRecord()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "update" {
 			t.Error("the box was changed")
 		}
@@ -198,7 +198,7 @@ func TestUnrecordedSessionIsLeftAlone(t *testing.T) {
 	if box, _, err := b.Look(ctx, me, keyA, Access{Action: "file-read"}); box != nil || !errors.Is(err, ErrStorage) {
 		t.Errorf("look: %v", err)
 	}
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	mend()
 	b.eventually("its use", func() bool { return second(b.Ensure(ctx, me, keyA, ask)) == nil })
 	if n := len(b.get(keyA).Resolved.Mounts); n != 2 {
@@ -220,7 +220,7 @@ func TestFailedChangeAndLostBox(t *testing.T) {
 	}()
 	b.eventually("the change", func() bool { return b.get(keyA).Resolved.Persistent })
 	b.taken()
-	b.host.kill(v.Box)
+	b.host.Kill(v.Box)
 	b.eventually("the loss", func() bool { return b.get(keyA).State == Failed })
 	b.swapStore(good)
 	fail()
@@ -243,9 +243,9 @@ func TestKeptVolumeAndClose(t *testing.T) {
 	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
 	lost := b.ensure(keyA, ask)
 	name := volumeName(keyA)
-	b.host.fill(name, 77)
+	b.host.Fill(name, 77)
 	b.crash()
-	b.host.remove(lost.Box)
+	b.host.Remove(lost.Box)
 	must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
 	closed := make(chan struct{})
 	b.alter = func(o *Options) {
@@ -266,7 +266,7 @@ func TestKeptVolumeAndClose(t *testing.T) {
 	b.alter = nil
 	b.start()
 	must(t, b.Manager.Close(ctx, false)) // what was begun has ended
-	if v := b.host.volume(name); v == nil || v.used != 77 {
+	if v := b.host.Volume(name); v == nil || v.UsedBytes != 77 {
 		t.Errorf("the kept volume is gone: %+v", v)
 	}
 }
@@ -291,19 +291,19 @@ func TestFilesOfAGivenUpSession(t *testing.T) {
 			b := open(t)
 			m, client, good, reached := b.Manager, b.client, b.Manager.store.db, make(chan struct{})
 			var fail func()
-			b.host.setHook(func(_ context.Context, op, _ string) error {
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
 				switch op {
 				case "created":
 					b.firstRecord()
 					fail = b.stallStore()
 				case "start":
 					if ask.WorkspaceSize != nil {
-						b.host.fill(volumeName(keyA), 5)
+						b.host.Fill(volumeName(keyA), 5)
 					} else {
 						must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "secret"), nil, 0o600))
 					}
 					close(reached)
-					<-client.ctx.Done()
+					<-client.Gone()
 				}
 				return nil
 			})
@@ -314,12 +314,12 @@ func TestFilesOfAGivenUpSession(t *testing.T) {
 			}()
 			await(t, reached, "the command")
 			b.swapStore(b.brokenDB()) // a crash: nothing that is queued gets to disk
-			client.cut()
+			client.Cut()
 			fail()
 			m.Close(ctx, false)
 			await(t, done, "the caller")
 			must(t, good.Close())
-			b.host.setHook(nil)
+			b.host.SetHook(nil)
 			b.start()
 			if !b.audit.has("create", audit.Failed) {
 				t.Error("its end is not in the audit log")
@@ -328,7 +328,7 @@ func TestFilesOfAGivenUpSession(t *testing.T) {
 				t.Fatalf("%+v", v)
 			}
 			if ask.WorkspaceSize != nil {
-				if used := b.host.volume(volumeName(keyA)).used; used != 0 {
+				if used := b.host.Volume(volumeName(keyA)).UsedBytes; used != 0 {
 					t.Errorf("%d bytes of the session that was given up", used)
 				}
 			} else if _, err := os.Stat(filepath.Join(b.workspace(keyA), "secret")); err == nil {
@@ -341,7 +341,7 @@ func TestFilesOfAGivenUpSession(t *testing.T) {
 // brokenRecord makes a session of which it could not be recorded that its box runs.
 func (b *bench) brokenRecord() (mend func()) {
 	b.t.Helper()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
 			b.firstRecord()
 			mend = b.breakStore()
@@ -351,7 +351,7 @@ func (b *bench) brokenRecord() (mend func()) {
 	if v, err := b.Ensure(ctx, me, keyA, policy.Request{}); err == nil {
 		b.t.Fatalf("made: %+v", v)
 	}
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	return mend
 }
 
@@ -470,10 +470,10 @@ func TestRemovalOfACreationAndCrash(t *testing.T) {
 	must(t, os.MkdirAll(b.workspace(keyA), 0o700))
 	must(t, os.WriteFile(file, nil, 0o600))
 	client, reached := b.client, make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "create" {
 			close(reached)
-			<-client.ctx.Done()
+			<-client.Gone()
 		}
 		return nil
 	})
@@ -488,7 +488,7 @@ func TestRemovalOfACreationAndCrash(t *testing.T) {
 	}
 	b.crash()
 	<-done
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.start()
 	b.eventually("its end", func() bool { return second(b.Get(keyA)) != nil && b.recorded(keyA) == "" })
 	must(t, b.Manager.Close(ctx, false)) // what was begun has ended

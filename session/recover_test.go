@@ -99,15 +99,13 @@ func TestAdoptionAfterChanges(t *testing.T) {
 	r := b.launch(keyB, "lost", "serve")
 	cleared := b.ensure(Key{"t", "c"}, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
 	b.crash()
-	box := b.host.box(p.View().Box)
-	box.proc(p.View().Key).exit(9)
-	box.mu.Lock()
-	delete(box.procs, q.View().Key)
-	box.procs["stranger"] = &fakeProc{box: box, m: engine.Managed{Key: "stranger", Args: []string{"serve"}}, pid: 99, done: make(chan struct{})}
-	stranger := box.procs["stranger"]
-	box.mu.Unlock()
-	b.host.kill(dead.Box)
-	b.host.remove(cleared.Box) // as by a restart of the host
+	box := b.host.Box(p.View().Box)
+	box.Process(p.View().Key).Exit(9)
+	box.Drop(q.View().Key)
+	stranger, err := box.Plant(engine.Managed{Key: "stranger", Args: []string{"serve"}})
+	must(t, err)
+	b.host.Kill(dead.Box)
+	b.host.Remove(cleared.Box) // as by a restart of the host
 	b.start()
 
 	state := func(key Key, id string) ProcessView {
@@ -131,7 +129,7 @@ func TestAdoptionAfterChanges(t *testing.T) {
 	if v := state(keyB, "lost"); v.State != ProcessFailed || v.Verdict != engine.BoxLost || v.Key != r.View().Key {
 		t.Errorf("lost: %+v", v)
 	}
-	await(t, stranger.done, "the end of the stranger")
+	await(t, stranger.Done(), "the end of the stranger")
 	for _, key := range []Key{keyB, {"t", "c"}} {
 		if v := b.get(key); v.State != Failed || v.Reason == "" {
 			t.Errorf("%v: %+v", key, v)
@@ -140,18 +138,18 @@ func TestAdoptionAfterChanges(t *testing.T) {
 			t.Errorf("%v: %+v", key, v)
 		}
 	}
-	b.eventually("the end of the dead box", func() bool { return len(b.host.ids()) == 3 })
+	b.eventually("the end of the dead box", func() bool { return len(b.host.IDs()) == 3 })
 }
 
 func TestOrphansAreRemoved(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	b.crash()
-	if _, err := b.host.client().Create(ctx, engine.Spec{ID: "stray"}); err != nil {
+	if _, err := b.host.Connect().Create(ctx, engine.Spec{ID: "stray"}); err != nil {
 		t.Fatal(err)
 	}
 	b.start()
-	b.eventually("the end of the orphan", func() bool { return slices.Equal(b.host.ids(), []string{v.Box}) })
+	b.eventually("the end of the orphan", func() bool { return slices.Equal(b.host.IDs(), []string{v.Box}) })
 }
 
 // Crashes in the middle of things: the hook lets one operation hang until the end.
@@ -179,10 +177,10 @@ func TestCrashDuring(t *testing.T) {
 			b := open(t)
 			b.ensure(keyA, policy.Request{})
 			client, reached := b.client, make(chan struct{})
-			b.host.setHook(func(_ context.Context, op, _ string) error {
+			b.host.SetHook(func(_ context.Context, op, _ string) error {
 				if op == tc.op {
 					close(reached)
-					<-client.ctx.Done()
+					<-client.Gone()
 				}
 				return nil
 			})
@@ -197,10 +195,10 @@ func TestCrashDuring(t *testing.T) {
 			await(t, reached, tc.op)
 			b.crash()
 			await(t, done, "the caller")
-			b.host.setHook(nil)
+			b.host.SetHook(nil)
 			b.start()
 			b.eventually("the right state", func() bool { return tc.ok(b) })
-			b.eventually("as many boxes as sessions", func() bool { return len(b.host.ids()) == len(b.List("")) })
+			b.eventually("as many boxes as sessions", func() bool { return len(b.host.IDs()) == len(b.List("")) })
 		})
 	}
 }
@@ -294,11 +292,11 @@ func must(t testing.TB, err error) {
 
 func TestOpenNeedsTheEngine(t *testing.T) {
 	b := newBench(t)
-	b.host.setHook(func(context.Context, string, string) error { return engine.ErrNoLauncher })
+	b.host.SetHook(func(context.Context, string, string) error { return engine.ErrNoLauncher })
 	if err := b.tryStart(); !errors.Is(err, engine.ErrNoLauncher) {
 		t.Errorf("error %v", err)
 	}
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.start() // nothing is held
 }
 
@@ -310,7 +308,7 @@ func TestCloseAndStop(t *testing.T) {
 	if err := b.Close(ctx, true); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(b.host.ids()); n != 0 {
+	if n := len(b.host.IDs()); n != 0 {
 		t.Errorf("%d boxes are left", n)
 	}
 	if err := b.Close(ctx, true); err != nil {
@@ -348,7 +346,7 @@ func TestCloseCancelsCommands(t *testing.T) {
 	if v := <-verdict; v != engine.Canceled {
 		t.Errorf("verdict %q", v)
 	}
-	if n := len(b.host.ids()); n != 1 {
+	if n := len(b.host.IDs()); n != 1 {
 		t.Errorf("%d boxes", n)
 	}
 }
@@ -389,7 +387,7 @@ func TestDatabaseIsFull(t *testing.T) {
 		t.Errorf("a full disk keeps a process running: %v, %+v", err, p.View())
 	}
 	mend()
-	b.eventually("the removal", func() bool { return len(b.host.ids()) == 0 && len(b.List("")) == 0 })
+	b.eventually("the removal", func() bool { return len(b.host.IDs()) == 0 && len(b.List("")) == 0 })
 	b.ensure(keyA, policy.Request{})
 }
 
@@ -399,7 +397,7 @@ func TestEndIsRecordedLater(t *testing.T) {
 	p := b.launch(keyA, "p", "serve")
 	must(t, b.store.write()) // what was begun is written
 	mend := b.breakStore()
-	b.host.box(p.View().Box).proc(p.View().Key).exit(5)
+	b.host.Box(p.View().Box).Process(p.View().Key).Exit(5)
 	await(t, p.Done(), "the end")
 	mend()
 	b.eventually("the record", func() bool {
@@ -420,21 +418,21 @@ func TestBoxThatCannotBeTakenOver(t *testing.T) {
 	old := b.ensure(keyA, policy.Request{})
 	p := b.launch(keyA, "p", "serve")
 	b.crash()
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "adopt" {
 			return errors.New("it does not answer")
 		}
 		return nil
 	})
 	b.start()
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	if v := b.get(keyA); v.State != Failed || !strings.Contains(v.Reason, "does not answer") {
 		t.Errorf("%+v", v)
 	}
 	if lost, err := b.Process(keyA, "p"); err != nil || lost.View().State != ProcessFailed || lost.View().Key != p.View().Key || lost.Live() != nil {
 		t.Errorf("process: %v", err)
 	}
-	b.eventually("the end of its box", func() bool { return b.host.box(old.Box) == nil })
+	b.eventually("the end of its box", func() bool { return b.host.Box(old.Box) == nil })
 	if v := b.ensure(keyA, policy.Request{}); !v.Recreated {
 		t.Errorf("%+v", v)
 	}
@@ -449,7 +447,7 @@ func TestShortageAtOpening(t *testing.T) {
 		if lost {
 			must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
 		}
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "adopt" {
 				return &os.SyscallError{Syscall: "recvmsg", Err: syscall.EMFILE}
 			}
@@ -465,7 +463,7 @@ func TestShortageAtOpening(t *testing.T) {
 		if !errors.Is(err, syscall.EMFILE) {
 			t.Errorf("lost %v: error %v", lost, err)
 		}
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		if lost {
 			b.start()
 		} else {
@@ -484,7 +482,7 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 	b.crash()
 	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
 	fails := make(chan struct{}, 1)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "discard" {
 			select {
 			case fails <- struct{}{}:
@@ -498,7 +496,7 @@ func TestHalfMadeBoxThatStays(t *testing.T) {
 	if l := b.List(""); len(l) != 0 {
 		t.Errorf("sessions %+v", l)
 	}
-	b.eventually("its end", func() bool { return b.host.box(v.Box) == nil })
+	b.eventually("its end", func() bool { return b.host.Box(v.Box) == nil })
 }
 
 // Workspaces that are empty and no session's go, those with something in them stay.
@@ -525,12 +523,12 @@ func TestEmptyWorkspacesAreRemoved(t *testing.T) {
 func TestBoxesOfALostDatabase(t *testing.T) {
 	b := open(t)
 	first := b.ensure(keyA, policy.Request{})
-	stale := b.host.box(first.Box).spec
-	b.host.kill(first.Box)
+	stale := b.host.Box(first.Box).Spec()
+	b.host.Kill(first.Box)
 	second := b.ensure(keyA, policy.Request{})
 	b.crash()
 	must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
-	other := b.host.client()
+	other := b.host.Connect()
 	for i, labels := range []map[string]string{stale.Labels, stale.Labels, nil, {label: "{"}, {label: `{"tenant":"../x","id":"a","generation":3}`}} {
 		_, err := other.Create(ctx, engine.Spec{ID: "stray-" + string(rune('a'+i)), Labels: labels})
 		must(t, err)
@@ -539,7 +537,7 @@ func TestBoxesOfALostDatabase(t *testing.T) {
 	if v := b.get(keyA); v.Box != second.Box || v.Generation != 2 {
 		t.Errorf("%+v", v)
 	}
-	b.eventually("the end of the others", func() bool { return slices.Equal(b.host.ids(), []string{second.Box}) })
+	b.eventually("the end of the others", func() bool { return slices.Equal(b.host.IDs(), []string{second.Box}) })
 }
 
 // A process record whose session is gone does not stay.
@@ -564,10 +562,10 @@ func TestStartThatReplacesNothing(t *testing.T) {
 	old := b.launch(keyA, "p", "exit", "3")
 	await(t, old.Done(), "the end")
 	client, reached := b.client, make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launch" {
 			close(reached)
-			<-client.ctx.Done()
+			<-client.Gone()
 		}
 		return nil
 	})
@@ -579,7 +577,7 @@ func TestStartThatReplacesNothing(t *testing.T) {
 	await(t, reached, "the start")
 	b.crash()
 	await(t, done, "the caller")
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	for range 2 {
 		b.start()
 		p, err := b.Process(keyA, "p")
@@ -595,10 +593,10 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	client, reached := b.client, make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "update" {
 			close(reached)
-			<-client.ctx.Done()
+			<-client.Gone()
 		}
 		return nil
 	})
@@ -615,7 +613,7 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 	}
 	b.crash()
 	await(t, done, "the caller")
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.start()
 	b.eventually("the removal", func() bool { return second(b.Get(keyA)) != nil })
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
@@ -25,11 +26,11 @@ type mount = engine.Mount
 type bench struct {
 	t      testing.TB
 	dir    string
-	host   *fakeHost
+	host   *enginetest.Host
 	policy policy.Config
 	alter  func(*Options)
 	audit  *fakeAudit
-	client *fakeClient
+	client *enginetest.Client
 	*Manager
 	engineFirst bool // see crash
 }
@@ -70,7 +71,7 @@ func (a *fakeAudit) count(action, decision string) (n int) {
 }
 
 func newBench(t testing.TB) *bench {
-	b := &bench{t: t, dir: t.TempDir(), host: newFakeHost(), audit: &fakeAudit{}}
+	b := &bench{t: t, dir: t.TempDir(), host: enginetest.NewHost(""), audit: &fakeAudit{}}
 	b.policy = policy.Config{AllowedMountRoots: []string{"/srv/data"}, NetworkAvailable: true}
 	return b
 }
@@ -95,7 +96,7 @@ func (b *bench) tryStart() error {
 	if err != nil {
 		return err
 	}
-	b.client = b.host.client()
+	b.client = b.host.Connect()
 	o := Options{DB: filepath.Join(b.dir, "boxd.db"), Workspaces: filepath.Join(b.dir, "workspaces"),
 		Engine: b.client, Storage: b.client, Policy: p, Audit: b.audit, Logger: testLogger(b.t)}
 	if b.alter != nil {
@@ -116,10 +117,10 @@ func (b *bench) crash() {
 	b.t.Helper()
 	good, broken := b.Manager.store.db, b.brokenDB() // which takes a while
 	if b.engineFirst {
-		b.client.cut()
+		b.client.Cut()
 	}
 	b.swapStore(broken)
-	b.client.cut()
+	b.client.Cut()
 	b.Manager.Close(context.Background(), false)
 	must(b.t, good.Close())
 }
@@ -307,7 +308,7 @@ func TestMountsChangeLive(t *testing.T) {
 		t.Error("another box")
 	}
 	has := func(target string) bool {
-		for _, m := range b.host.box(first.Box).spec.Mounts {
+		for _, m := range b.host.Box(first.Box).Spec().Mounts {
 			if m.Target == target {
 				return true
 			}
@@ -315,7 +316,7 @@ func TestMountsChangeLive(t *testing.T) {
 		return false
 	}
 	if has("/one") || !has("/two") || !has("/workspace") {
-		t.Errorf("mounts %+v", b.host.box(first.Box).spec.Mounts)
+		t.Errorf("mounts %+v", b.host.Box(first.Box).Spec().Mounts)
 	}
 	b.ensure(keyA, policy.Request{}) // names none: leaves them
 	if !has("/two") {
@@ -337,7 +338,7 @@ func TestMountsChangeLive(t *testing.T) {
 func TestOneCreateForManyCallers(t *testing.T) {
 	b := open(t)
 	creates, free := 0, make(chan struct{})
-	b.host.setHook(func(ctx context.Context, op, _ string) error {
+	b.host.SetHook(func(ctx context.Context, op, _ string) error {
 		if op == "create" {
 			creates++
 			<-free
@@ -380,7 +381,7 @@ func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 	b := open(t)
 	free := make(chan struct{})
 	boxA := make(chan string, 1)
-	b.host.setHook(func(ctx context.Context, op, box string) error {
+	b.host.SetHook(func(ctx context.Context, op, box string) error {
 		if op == "create" {
 			select {
 			case boxA <- box: // the first one hangs
@@ -414,7 +415,7 @@ func TestSessionsDoNotWaitForEachOther(t *testing.T) {
 func TestFailedCreateLeavesNothing(t *testing.T) {
 	b := open(t)
 	boom := errors.New("boom")
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "create" {
 			return boom
 		}
@@ -432,7 +433,7 @@ func TestFailedCreateLeavesNothing(t *testing.T) {
 	if n := len(b.Errors()); n != 1 {
 		t.Errorf("%d errors", n)
 	}
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	if v := b.ensure(keyA, policy.Request{}); !v.Created {
 		t.Error("not made anew")
 	}
@@ -470,7 +471,7 @@ func TestAuditThatFailsStopsAll(t *testing.T) {
 	if err := b.Remove(ctx, me, keyA); err == nil {
 		t.Error("a session was removed without an audit entry")
 	}
-	if n := len(b.host.ids()); n != 1 {
+	if n := len(b.host.IDs()); n != 1 {
 		t.Errorf("%d boxes", n)
 	}
 }
@@ -480,7 +481,7 @@ func TestMountsOfALiveSessionKeepItsProfile(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Profile: "offline_readonly"}})
 	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}})
-	for _, m := range b.host.box(v.Box).spec.Mounts {
+	for _, m := range b.host.Box(v.Box).Spec().Mounts {
 		if !m.ReadOnly {
 			t.Errorf("%+v can be written", m)
 		}
@@ -496,7 +497,7 @@ func TestRevokedMountIsNotMountedAgain(t *testing.T) {
 	if list := b.Errors(); len(list) != 1 || !strings.Contains(list[0].Message, "not allowed any more") {
 		t.Errorf("operators are told %+v", list)
 	}
-	b.host.kill(v.Box)
+	b.host.Kill(v.Box)
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrDenied) {
 		t.Errorf("error %v, want a refusal", err)
 	}

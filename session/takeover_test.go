@@ -24,7 +24,7 @@ func many(t *testing.T, n int) (b *bench, views map[Key]View, holdUp func(Key) (
 	b.crash()
 	var mu sync.Mutex
 	waits := map[string]chan struct{}{}
-	b.host.setHook(func(ctx context.Context, op, box string) error {
+	b.host.SetHook(func(ctx context.Context, op, box string) error {
 		mu.Lock()
 		wait := waits[box]
 		mu.Unlock()
@@ -119,7 +119,7 @@ func TestRemoveBeforeTheBoxIsTakenOver(t *testing.T) {
 	must(t, b.tryStart())
 	b.eventually("somebody who takes over its box", func() bool { return len(b.session(first).op) == 1 })
 	must(t, b.Remove(ctx, me, first))
-	if b.host.box(views[first].Box) != nil {
+	if b.host.Box(views[first].Box) != nil {
 		t.Error("its box is there")
 	}
 	if use, _ := b.Quota("t"); use.Sessions != 1 || use.Processes != 1 {
@@ -136,7 +136,7 @@ func TestEndBeforeBoxesAreTakenOver(t *testing.T) {
 	}
 	must(t, b.tryStart())
 	must(t, b.Close(ctx, false))
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.start()
 	for key, v := range views {
 		if got := b.get(key); got.State != Running || got.Box != v.Box || got.Processes != 1 {
@@ -146,7 +146,7 @@ func TestEndBeforeBoxesAreTakenOver(t *testing.T) {
 	b.crash()
 	must(t, b.tryStart())
 	must(t, b.Close(ctx, true))
-	if ids := b.host.ids(); len(ids) != 0 {
+	if ids := b.host.IDs(); len(ids) != 0 {
 		t.Errorf("boxes are left: %q", ids)
 	}
 }
@@ -155,7 +155,7 @@ func TestEndBeforeBoxesAreTakenOver(t *testing.T) {
 func TestBoxThatIsLostMeanwhile(t *testing.T) {
 	b, views, _ := many(t, 1)
 	key := Key{"t", "s0"}
-	b.host.box(views[key].Box).die()
+	b.host.Box(views[key].Box).Die()
 	must(t, b.tryStart())
 	if v := b.get(key); v.State != Failed || v.Processes != 0 {
 		t.Errorf("%+v", v)

@@ -50,8 +50,8 @@ func TestIdleTTL(t *testing.T) {
 		if !b.gone(keyA) {
 			t.Error("it did not expire")
 		}
-		if st := b.Stats(); st.Expired != 1 || len(b.host.ids()) != 0 {
-			t.Errorf("stats %+v, boxes %v", st, b.host.ids())
+		if st := b.Stats(); st.Expired != 1 || len(b.host.IDs()) != 0 {
+			t.Errorf("stats %+v, boxes %v", st, b.host.IDs())
 		}
 	})
 }
@@ -170,7 +170,7 @@ func TestShorterTTLCountsAtOnce(t *testing.T) {
 func TestFailedSessionExpires(t *testing.T) {
 	bubble(t, func(b *bench) {
 		v := b.ensure(keyA, policy.Request{})
-		b.host.kill(v.Box)
+		b.host.Kill(v.Box)
 		time.Sleep(301 * time.Second)
 		if !b.gone(keyA) {
 			t.Error("it did not expire")
@@ -234,7 +234,7 @@ func TestExpiryBesideStuckOnes(t *testing.T) {
 			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(10 * time.Second))}}})
 		}
 		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(20 * time.Second))}}})
-		b.host.setHook(func(_ context.Context, op, _ string) error {
+		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove-volume" {
 				return errors.New("busy")
 			}

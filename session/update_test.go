@@ -28,7 +28,7 @@ func TestUpdate(t *testing.T) {
 			r.MaxLifetime.D() != time.Hour || len(r.Mounts) != 2 {
 			t.Errorf("%+v", r)
 		}
-		if spec := b.host.box(v.Box).spec; spec.Limits.Memory != 1<<30 || len(spec.Mounts) != 2 {
+		if spec := b.host.Box(v.Box).Spec(); spec.Limits.Memory != 1<<30 || len(spec.Mounts) != 2 {
 			t.Errorf("box %+v", spec)
 		}
 		if use, _ := b.Quota("t"); use.Memory != 1<<30 || use.CPUs != 2 || use.Sessions != 1 {
@@ -101,7 +101,7 @@ func TestNetworkRatchet(t *testing.T) {
 	if b.get(keyA).Resolved.Network {
 		t.Error("a restart gave it back")
 	}
-	b.host.kill(b.get(keyA).Box)
+	b.host.Kill(b.get(keyA).Box)
 	if v := b.ensure(keyA, policy.Request{}); v.Resolved.Network || !v.Recreated {
 		t.Errorf("a new box gave it back: %+v", v)
 	}
@@ -116,7 +116,7 @@ func TestUpdateIsUndone(t *testing.T) {
 	if !errors.Is(err, ErrStorage) {
 		t.Errorf("error %v", err)
 	}
-	spec := b.host.box(v.Box).spec
+	spec := b.host.Box(v.Box).Spec()
 	if len(spec.Mounts) != 1 || spec.Limits.Memory != 512<<20 || len(b.get(keyA).Resolved.Mounts) != 1 {
 		t.Errorf("it stays changed: %+v", spec)
 	}
@@ -150,14 +150,14 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	ctx, cancel := context.WithCancel(ctx)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "updated" {
 			cancel()
 		}
 		return nil
 	})
 	b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}})
-	box, r := b.host.box(v.Box).spec, b.get(keyA).Resolved.Spec()
+	box, r := b.host.Box(v.Box).Spec(), b.get(keyA).Resolved.Spec()
 	if !slices.Equal(box.Mounts, r.Mounts) || box.Limits.Memory != r.Limits.Memory {
 		t.Errorf("box %+v, session %+v", box, r)
 	}
@@ -193,9 +193,9 @@ func TestFailedChangeOfMounts(t *testing.T) {
 			return policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: source, Target: "/x"}}}}
 		}
 		v := b.ensure(keyA, at("/srv/data/x"))
-		b.host.setHook(func(_ context.Context, op, box string) error {
+		b.host.SetHook(func(_ context.Context, op, box string) error {
 			if op == "update" {
-				must(t, b.host.box(box).change(engine.Change{Detach: []string{"/x"}}))
+				must(t, b.host.Box(box).Change(engine.Change{Detach: []string{"/x"}}))
 				return errors.New("no such source")
 			}
 			return nil
@@ -203,13 +203,13 @@ func TestFailedChangeOfMounts(t *testing.T) {
 		if _, err := b.Ensure(ctx, me, keyA, at("/srv/data/y")); err == nil {
 			t.Fatal("changed")
 		}
-		b.host.setHook(nil)
+		b.host.SetHook(nil)
 		if restart {
 			b.restart()
 		}
 		for _, source := range []string{"/srv/data/x", "/srv/data/y"} {
-			if got := b.ensure(keyA, at(source)); got.Box != v.Box || !slices.Equal(b.host.box(v.Box).spec.Mounts, got.Resolved.Mounts) {
-				t.Errorf("%s: session %+v, box %+v", source, got.Resolved.Mounts, b.host.box(v.Box).spec.Mounts)
+			if got := b.ensure(keyA, at(source)); got.Box != v.Box || !slices.Equal(b.host.Box(v.Box).Spec().Mounts, got.Resolved.Mounts) {
+				t.Errorf("%s: session %+v, box %+v", source, got.Resolved.Mounts, b.host.Box(v.Box).Spec().Mounts)
 			}
 		}
 		b.Close(ctx, false)

@@ -41,10 +41,10 @@ func TestVolumeStaysWithTheSession(t *testing.T) {
 	b := open(t)
 	name := volumeName(keyA)
 	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100)), WorkspaceMode: ptr("ro"), WorkspaceTarget: "/data"}})
-	if want := (mount{Source: "/", Target: "/data", ReadOnly: true, Volume: name, Users: true}); !slices.Equal(b.host.box(v.Box).spec.Mounts, []mount{want}) {
-		t.Errorf("mounts %+v, want %+v", b.host.box(v.Box).spec.Mounts, want)
+	if want := (mount{Source: "/", Target: "/data", ReadOnly: true, Volume: name, Users: true}); !slices.Equal(b.host.Box(v.Box).Spec().Mounts, []mount{want}) {
+		t.Errorf("mounts %+v, want %+v", b.host.Box(v.Box).Spec().Mounts, want)
 	}
-	if got := b.host.volume(name).Volume; got != (engine.Volume{Name: name, Bytes: 8 << 20, Inodes: 100}) {
+	if got := b.host.Volume(name).Volume; got != (engine.Volume{Name: name, Bytes: 8 << 20, Inodes: 100}) {
 		t.Errorf("volume %+v", got)
 	}
 	if v.Unenforced != "" || v.Resolved.WorkspaceSize != 8<<20 || v.Resolved.WorkspaceInodes != 100 {
@@ -53,15 +53,15 @@ func TestVolumeStaysWithTheSession(t *testing.T) {
 	if _, err := os.Stat(b.workspace(keyA)); err == nil {
 		t.Error("a directory was made as well")
 	}
-	b.host.fill(name, 77)
-	b.host.kill(v.Box)
+	b.host.Fill(name, 77)
+	b.host.Kill(v.Box)
 	b.exec(keyA, "true")
 	b.restart()
-	if v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}); v.Created || v.Recreated || b.host.volume(name).used != 77 {
-		t.Errorf("%+v, volume %+v", v, b.host.volume(name))
+	if v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}); v.Created || v.Recreated || b.host.Volume(name).UsedBytes != 77 {
+		t.Errorf("%+v, volume %+v", v, b.host.Volume(name))
 	}
 	must(t, b.Remove(ctx, me, keyA))
-	if left := b.host.volumeNames(); len(left) != 0 {
+	if left := b.host.VolumeNames(); len(left) != 0 {
 		t.Errorf("left: %q", left)
 	}
 }
@@ -105,16 +105,16 @@ func TestVolumeRefusals(t *testing.T) {
 		{fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable), engine.ErrUnenforceable, "workspace_size 8 MiB: no loop devices"},
 		{errors.New("disk full"), nil, "preparing the workspace: disk full"},
 	} {
-		b.host.noVolumes = c.err
+		b.host.RefuseVolumes(c.err)
 		_, err := b.Ensure(ctx, me, keyA, ask)
 		if err == nil || c.is != nil && !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q", err, c.want)
 		}
-		if _, e := b.Get(keyA); !errors.Is(e, ErrNotFound) || len(b.host.ids()) != 0 {
+		if _, e := b.Get(keyA); !errors.Is(e, ErrNotFound) || len(b.host.IDs()) != 0 {
 			t.Errorf("after %v something is left", c.err)
 		}
 	}
-	b.host.noVolumes = nil
+	b.host.RefuseVolumes(nil)
 	b.ensure(keyA, ask) // the name is free
 	b.Close(ctx, false)
 	b.alter = func(o *Options) { o.Storage = nil }
@@ -132,19 +132,19 @@ func TestVolumeRefusals(t *testing.T) {
 func TestVolumeDegraded(t *testing.T) {
 	b := newBench(t)
 	b.policy.AllowDegraded = true
-	b.host.noVolumes = fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable)
+	b.host.RefuseVolumes(fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable))
 	b.start()
 	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}
 	v := b.ensure(keyA, ask)
 	if !strings.HasPrefix(v.Unenforced, "workspace_size 8 MiB: no loop devices") {
 		t.Errorf("unenforced %q", v.Unenforced)
 	}
-	if m := b.host.box(v.Box).spec.Mounts[0]; m.Source != b.workspace(keyA) || m.Volume != "" {
+	if m := b.host.Box(v.Box).Spec().Mounts[0]; m.Source != b.workspace(keyA) || m.Volume != "" {
 		t.Errorf("mount %+v", m)
 	}
 	must(t, os.WriteFile(filepath.Join(b.workspace(keyA), "file"), nil, 0o600))
-	b.host.noVolumes = nil // such as after another module was loaded
-	b.host.kill(v.Box)
+	b.host.RefuseVolumes(nil) // such as after another module was loaded
+	b.host.Kill(v.Box)
 	b.restart()
 	if v = b.ensure(keyA, ask); !v.Recreated || v.Unenforced == "" || volumeOf(v.Resolved) != "" {
 		t.Errorf("after a restart: %+v", v)
@@ -161,12 +161,12 @@ func TestVolumeDegraded(t *testing.T) {
 	if v.Unenforced != "" || volumeOf(v.Resolved) == "" {
 		t.Fatalf("%+v", v)
 	}
-	b.host.noVolumes = fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable)
-	b.host.kill(v.Box)
+	b.host.RefuseVolumes(fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable))
+	b.host.Kill(v.Box)
 	if _, err := b.Ensure(ctx, me, keyA, ask); !errors.Is(err, engine.ErrUnenforceable) {
 		t.Errorf("a new box without the volume: %v", err)
 	}
-	b.host.noVolumes = nil
+	b.host.RefuseVolumes(nil)
 	if v = b.ensure(keyA, ask); !v.Recreated || v.Unenforced != "" {
 		t.Errorf("%+v", v)
 	}
@@ -179,16 +179,16 @@ func TestOrphanVolumes(t *testing.T) {
 	orphan := volumeName(Key{"t", "gone"})
 	others := []string{"skills-1", "w-1", volumeName(keyA) + "0"}
 	for _, name := range append(others, orphan) {
-		must(t, b.host.client().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
+		must(t, b.host.Connect().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
 	}
 	// One that a box without an owner still has.
 	stray := volumeName(Key{"t", "stray"})
-	must(t, b.host.client().MakeVolume(ctx, engine.Volume{Name: stray, Bytes: 8 << 20}))
-	_, err := b.host.client().Create(ctx, engine.Spec{ID: "stray", Mounts: []mount{{Source: "/", Target: "/workspace", Volume: stray}}})
+	must(t, b.host.Connect().MakeVolume(ctx, engine.Volume{Name: stray, Bytes: 8 << 20}))
+	_, err := b.host.Connect().Create(ctx, engine.Spec{ID: "stray", Mounts: []mount{{Source: "/", Target: "/workspace", Volume: stray}}})
 	must(t, err)
 	b.start()
 	want := slices.Sorted(slices.Values(append(others, volumeName(keyA))))
-	b.eventually("the removal of what nobody has", func() bool { return slices.Equal(b.host.volumeNames(), want) })
+	b.eventually("the removal of what nobody has", func() bool { return slices.Equal(b.host.VolumeNames(), want) })
 }
 
 // A session never gets what another one left, however long its removal takes.
@@ -196,10 +196,10 @@ func TestOrphanVolumeIsWaitedFor(t *testing.T) {
 	b := open(t)
 	b.crash()
 	name := volumeName(keyA)
-	must(t, b.host.client().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
-	b.host.fill(name, 5)
+	must(t, b.host.Connect().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
+	b.host.Fill(name, 5)
 	hold := make(chan struct{})
-	b.host.setHook(func(_ context.Context, op, box string) error {
+	b.host.SetHook(func(_ context.Context, op, box string) error {
 		if op == "remove-volume" {
 			<-hold
 		}
@@ -218,7 +218,7 @@ func TestOrphanVolumeIsWaitedFor(t *testing.T) {
 	}()
 	close(hold)
 	must(t, <-made)
-	if used := b.host.volume(name).used; used != 0 {
+	if used := b.host.Volume(name).UsedBytes; used != 0 {
 		t.Errorf("it has %d bytes of another session", used)
 	}
 }
@@ -226,7 +226,7 @@ func TestOrphanVolumeIsWaitedFor(t *testing.T) {
 // A box that was not made leaves no workspace, and one that was there before stays.
 func TestFailedCreateOfAVolume(t *testing.T) {
 	b := open(t)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "created" {
 			return errors.New("injected")
 		}
@@ -236,8 +236,8 @@ func TestFailedCreateOfAVolume(t *testing.T) {
 	if _, err := b.Ensure(ctx, me, keyA, ask); err == nil {
 		t.Fatal("made")
 	}
-	b.eventually("the removal of the volume", func() bool { return len(b.host.volumeNames()) == 0 })
-	b.host.setHook(nil)
+	b.eventually("the removal of the volume", func() bool { return len(b.host.VolumeNames()) == 0 })
+	b.host.SetHook(nil)
 	if v := b.ensure(keyA, ask); !v.Created {
 		t.Errorf("%+v", v)
 	}
@@ -252,9 +252,9 @@ func TestVolumesSurviveTheDatabase(t *testing.T) {
 	lost := b.ensure(keyA, ask)
 	b.ensure(keyB, ask)
 	name := volumeName(keyA)
-	b.host.fill(name, 77)
+	b.host.Fill(name, 77)
 	b.crash()
-	b.host.remove(lost.Box)
+	b.host.Remove(lost.Box)
 	must(t, os.Remove(filepath.Join(b.dir, "boxd.db")))
 	b.start()
 	if v := b.get(keyB); v.State != Running || volumeOf(v.Resolved) != volumeName(keyB) {
@@ -277,7 +277,7 @@ func TestVolumesSurviveTheDatabase(t *testing.T) {
 	kept(1)
 	b.restart()
 	kept(1)
-	b.host.setHook(func(_ context.Context, op, _ string) error {
+	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "create" {
 			return errors.New("injected")
 		}
@@ -286,14 +286,14 @@ func TestVolumesSurviveTheDatabase(t *testing.T) {
 	if _, err := b.Ensure(ctx, me, keyA, ask); err == nil {
 		t.Fatal("made")
 	}
-	b.host.setHook(nil)
+	b.host.SetHook(nil)
 	b.restart()
-	if v := b.ensure(keyA, ask); !v.Created || b.host.volume(name).used != 77 {
-		t.Errorf("%+v, volume %+v", v, b.host.volume(name))
+	if v := b.ensure(keyA, ask); !v.Created || b.host.Volume(name).UsedBytes != 77 {
+		t.Errorf("%+v, volume %+v", v, b.host.Volume(name))
 	}
 	kept(0)
 	must(t, b.Remove(ctx, me, keyA))
-	if b.host.volume(name) != nil {
+	if b.host.Volume(name) != nil {
 		t.Error("it is there after its session was removed")
 	}
 	b.restart()
@@ -304,7 +304,7 @@ func TestVolumesSurviveTheDatabase(t *testing.T) {
 func TestVolumesSurviveADamagedRecord(t *testing.T) {
 	b := open(t)
 	name := volumeName(Key{"t", "gone"})
-	must(t, b.host.client().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
+	must(t, b.host.Connect().MakeVolume(ctx, engine.Volume{Name: name, Bytes: 8 << 20}))
 	b.crash()
 	b.database(func(tx *bbolt.Tx) error {
 		return errors.Join(tx.Bucket(metaBucket).Put(keptKey(name), []byte{1}), tx.Bucket(sessionsBucket).Put([]byte("x"), []byte("damaged")))
@@ -312,7 +312,7 @@ func TestVolumesSurviveADamagedRecord(t *testing.T) {
 	b.start()
 	b.restart()
 	b.ensure(keyA, policy.Request{})
-	if b.host.volume(name) == nil {
+	if b.host.Volume(name) == nil {
 		t.Error("it was removed")
 	}
 }
@@ -327,8 +327,8 @@ func TestQuotaOfVolumes(t *testing.T) {
 		b.ensure(keyB, ask)
 		b.exec(keyA, "true")
 		b.exec(keyB, "true")
-		asked := b.host.asked
-		b.host.fill(volumeName(keyA), 2<<20)
+		asked := b.host.Listed()
+		b.host.Fill(volumeName(keyA), 2<<20)
 		time.Sleep(measureEvery + time.Minute)
 		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrQuota) {
 			t.Errorf("exec: %v, want a quota", err)
@@ -339,7 +339,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 		if _, err := b.Exec(ctx, me, keyB, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrQuota) {
 			t.Errorf("exec in another session of the tenant: %v, want a quota", err)
 		}
-		if got := b.host.asked - asked; got != 1 {
+		if got := b.host.Listed() - asked; got != 1 {
 			t.Errorf("the engine was asked %d times for two sessions, want once", got)
 		}
 		if _, err := b.Exec(ctx, me, Key{"other", "a"}, &ask, Exec{Args: []string{"true"}}); err != nil {
@@ -363,7 +363,7 @@ func TestGivenUpVolume(t *testing.T) {
 	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
 	b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put([]byte("x"), []byte("damaged")) })
 	b.start()
-	b.eventually("the end of box and volume", func() bool { return len(b.host.ids()) == 0 && len(b.host.volumeNames()) == 0 })
+	b.eventually("the end of box and volume", func() bool { return len(b.host.IDs()) == 0 && len(b.host.VolumeNames()) == 0 })
 }
 
 // A launcher that does not answer keeps nobody from running commands: what was known
@@ -375,11 +375,11 @@ func TestUseOfVolumesThatNobodyTells(t *testing.T) {
 		b.start()
 		ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}}
 		b.ensure(keyA, ask)
-		b.host.fill(volumeName(keyA), 1000)
+		b.host.Fill(volumeName(keyA), 1000)
 		time.Sleep(measureEvery + time.Minute) // the opening may have measured it when it was empty
 		b.exec(keyA, "true")
 		slow := false
-		b.host.setHook(func(ctx context.Context, op, _ string) error {
+		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			switch {
 			case op != "volumes":
 				return nil
@@ -410,8 +410,8 @@ func TestUseOfVolumesThatNobodyTells(t *testing.T) {
 		if n != 1 {
 			t.Errorf("it is reported %d times, want once: %+v", n, b.Errors())
 		}
-		b.host.setHook(nil)
-		b.host.fill(volumeName(keyA), 2<<20)
+		b.host.SetHook(nil)
+		b.host.Fill(volumeName(keyA), 2<<20)
 		time.Sleep(measureEvery + 2*time.Minute)
 		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrQuota) {
 			t.Errorf("exec: %v, want a quota", err)

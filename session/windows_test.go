@@ -12,6 +12,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -58,12 +59,12 @@ func (w *windows) dieAt(at int64, both bool) {
 	w.ctx, w.die = context.WithCancel(ctx)
 	w.at, w.both, w.good = at, both, nil
 	w.steps.Store(0)
-	w.host.setHook(w.hook)
+	w.host.SetHook(w.hook)
 }
 
 // bury waits for the end of the manager, and reports whether it has survived.
 func (w *windows) bury() bool {
-	w.host.setHook(nil)
+	w.host.SetHook(nil)
 	w.Manager.Close(ctx, false)
 	w.die()
 	if w.good == nil {
@@ -101,7 +102,7 @@ func (w *windows) hook(_ context.Context, op, _ string) error {
 			w.breakStore()
 			must(w.t, os.CopyFS(w.atDeath(), os.DirFS(w.workspaceDir())))
 		}
-		w.client.cut()
+		w.client.Cut()
 		w.die()
 	}
 	return nil
@@ -132,7 +133,7 @@ func (w *windows) scenario() {
 		{"forget", func() error { return w.onProcess("q", func(p *Process) error { return p.Remove(w.ctx, me) }) }},
 		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, spec.Update{Detach: []string{"/x"}})) }},
 		{"replace", func() error {
-			w.host.kill(w.boxOf(keyB))
+			w.host.Kill(w.boxOf(keyB))
 			return second(w.Exec(w.ctx, me, keyB, nil, Exec{Args: []string{"true"}}))
 		}},
 		{"remove", func() error { return w.Remove(w.ctx, me, keyB) }},
@@ -177,8 +178,8 @@ func (w *windows) check() {
 	w.checkAnswers()
 	w.checkDisk()
 	for _, v := range w.List("t") {
-		if b := w.host.box(v.Box); b != nil && (!slices.Equal(b.spec.Mounts, v.Resolved.Mounts) || b.spec.Limits.Memory != int64(v.Resolved.Memory)) {
-			w.t.Errorf("box %+v, session %+v", b.spec, v.Resolved.Spec())
+		if b := w.host.Box(v.Box); b != nil && (!slices.Equal(b.Spec().Mounts, v.Resolved.Mounts) || b.Spec().Limits.Memory != int64(v.Resolved.Memory)) {
+			w.t.Errorf("box %+v, session %+v", b.Spec(), v.Resolved.Spec())
 		}
 	}
 }
@@ -187,7 +188,7 @@ func (w *windows) check() {
 func (w *windows) settled() bool {
 	st := w.Stats()
 	left, _ := os.ReadDir(filepath.Join(w.dir, "workspaces", ".trash"))
-	return st.States[Stopping] == 0 && len(w.host.ids()) == st.States[Running] && w.processesAgree() && w.volumesAgree() && len(left) == 0
+	return st.States[Stopping] == 0 && len(w.host.IDs()) == st.States[Running] && w.processesAgree() && w.volumesAgree() && len(left) == 0
 }
 
 // volumesAgree reports whether there are the volumes that sessions have, and no other.
@@ -199,7 +200,7 @@ func (b *bench) volumesAgree() bool {
 		}
 	}
 	slices.Sort(want)
-	return slices.Equal(b.host.volumeNames(), want)
+	return slices.Equal(b.host.VolumeNames(), want)
 }
 
 // processesAgree reports whether boxes have the processes that they are said to have.
@@ -208,18 +209,18 @@ func (w *windows) processesAgree() bool {
 		list, _ := w.Processes(v.Key)
 		known := 0
 		for _, p := range list {
-			var truth *fakeProc
-			if b := w.host.box(v.Box); b != nil {
-				truth = b.proc(p.Key)
+			var truth *enginetest.Process
+			if b := w.host.Box(v.Box); b != nil {
+				truth = b.Process(p.Key)
 			}
 			if truth != nil {
 				known++
 			}
-			if p.State.Ended() != (truth == nil || isDone(truth.done)) {
+			if p.State.Ended() != (truth == nil || isDone(truth.Done())) {
 				return false
 			}
 		}
-		if b := w.host.box(v.Box); b != nil && known != len((&fakeLive{b: b}).Managed()) {
+		if b := w.host.Box(v.Box); b != nil && known != len(b.Processes()) {
 			return false
 		}
 	}

@@ -26,12 +26,12 @@ func TestWorkspaceStaysWithTheSession(t *testing.T) {
 	if err != nil || st.Mode().Perm() != 0o700 {
 		t.Fatalf("workspace: %v, %v", st, err)
 	}
-	m := b.host.box(v.Box).spec.Mounts[0]
+	m := b.host.Box(v.Box).Spec().Mounts[0]
 	if m.Source != dir || m.Target != engine.WorkspaceTarget || m.ReadOnly || m.Within == "" {
 		t.Errorf("mount %+v", m)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "file"), []byte("kept"), 0o600))
-	b.host.kill(v.Box)
+	b.host.Kill(v.Box)
 	b.exec(keyA, "true")
 	b.restart()
 	if got, err := os.ReadFile(filepath.Join(dir, "file")); err != nil || string(got) != "kept" {
@@ -55,16 +55,16 @@ func TestWorkspaceModes(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(host, "mine"), nil, 0o600))
 
 	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceMode: ptr("none")}})
-	if n := len(b.host.box(v.Box).spec.Mounts); n != 0 {
+	if n := len(b.host.Box(v.Box).Spec().Mounts); n != 0 {
 		t.Errorf("none: %d mounts", n)
 	}
 	v = b.ensure(keyB, policy.Request{Wishes: spec.Wishes{WorkspaceMode: ptr("ro")}})
-	if m := b.host.box(v.Box).spec.Mounts[0]; !m.ReadOnly {
+	if m := b.host.Box(v.Box).Spec().Mounts[0]; !m.ReadOnly {
 		t.Errorf("ro: %+v", m)
 	}
 	key := Key{"t", "host"}
 	v = b.ensure(key, policy.Request{Wishes: spec.Wishes{Workspace: host}})
-	if m := b.host.box(v.Box).spec.Mounts[0]; m.Source != host || m.Target != engine.WorkspaceTarget {
+	if m := b.host.Box(v.Box).Spec().Mounts[0]; m.Source != host || m.Target != engine.WorkspaceTarget {
 		t.Errorf("host path: %+v", m)
 	}
 	if _, err := os.Stat(b.workspace(key)); err == nil {
@@ -96,7 +96,7 @@ func TestFailedCreateKeepsAnOldWorkspace(t *testing.T) {
 	dir := b.workspace(keyA)
 	must(t, os.MkdirAll(dir, 0o700))
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
-	b.client.cut()
+	b.client.Cut()
 	if _, err := b.Ensure(ctx, me, keyA, policy.Request{}); err == nil {
 		t.Fatal("made without an engine")
 	}

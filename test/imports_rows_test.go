@@ -11,14 +11,18 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/cleanup", "internal/diskroom", "internal/version"}
+var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
 	{"internal/diskroom", nil, "the database and the audit log keep room on the disk in the same way, and neither may import the other"},
+	{"internal/keyed", nil, "locks by name, of anything"},
+	{"internal/oneline", nil, "text, of anything"},
+	{"internal/pathin", nil, "compares paths as text, and opens nothing"},
 	{"internal/version", nil, "one variable"},
+	{"internal/yamltree", nil, "text to a tree, of anything"},
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
@@ -40,6 +44,7 @@ var rows = []row{
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
 	{"files", []string{"engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
 	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
@@ -53,8 +58,10 @@ var rows = []row{
 	{"policy", []string{"engine", "engine/spec", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace"}, "over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 	{"config", []string{"engine", "engine/spec", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
+	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace",
+		"engine/enginetest"}, // its tests
+		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
@@ -68,7 +75,8 @@ var rows = []row{
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
 	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
-		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay"},
+		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay",
+		"engine/enginetest"}, // its tests
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
@@ -90,6 +98,14 @@ var rows = []row{
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", nil, "looks at the packages from outside"},
+}
+
+// exampleRows are what the Examples of a public package may import besides: they show
+// it at work, in a real box or with a real daemon, as a program that embeds it would.
+var exampleRows = []row{
+	{"engine", []string{"engine/native"}, "its interfaces need an engine behind them"},
+	{"files", []string{"engine/native"}, "a file operation needs a box"},
+	{"client", []string{"test/daemon"}, "a client needs a daemon"},
 }
 
 // foreign says who may import another module: the packages by, and the tests of
@@ -114,7 +130,7 @@ var foreigns = []foreign{
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
-	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, []string{"engine/native/launcher", "test/langbot"},
+	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
@@ -131,11 +147,14 @@ var never = []struct{ pkg, dep, why string }{
 	{"cmd/boxd", "github.com/opencontainers/runc", "it re-executes its own binary for every box: in the big one each start costs 4 to 5 ms more"},
 	{"cmd/boxd", "github.com/seccomp/libseccomp-golang", "boxd is pure Go: it needs no library at run time"},
 	{"cmd/boxd", "runtime/cgo", "boxd is pure Go: it needs no library at run time"},
+	{"cmd/boxd", module + "engine/enginetest", "makes boxes that isolate nothing"},
 	{"cmd/boxd", module + "engine/native/launcher", "what faces people and networks is not what has root"},
 	{"engine/native", "runtime/cgo", "a program that embeds boxd needs no C compiler"},
 	{"engine/native", "github.com/opencontainers/runc", "a program that embeds boxd is not re-executed by libcontainer"},
 	{"engine/native", module + "engine/native/launcher", "the client half is linked into unprivileged programs"},
+	{"cmd/boxd", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a command"},
 	{"cmd/boxd-init", "github.com/containerd/cgroups/v3", "2.4 ms and 8 MB more for each start of a box"},
+	{"cmd/boxd-init", "github.com/seccomp/libseccomp-golang", "the agent installs a program of our own: building boxd needs no C library but the system's"},
 	{"cmd/boxd-init", "net/http", "the launcher stays small: it has root"},
 	{"cmd/boxd-init", "github.com/spf13/cobra", "the launcher stays small: it has root"},
 	{"agent", "net/http", "the agent is in every box: private memory of an idle box is 2 MB at most"},

@@ -31,8 +31,15 @@ func TestImports(t *testing.T) {
 		for _, imp := range p.Imports {
 			checkImport(t, importer{r, p.name(), false}, imp)
 		}
-		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+		for _, imp := range p.TestImports {
 			checkImport(t, importer{r, p.name(), true}, imp)
+		}
+		external := r
+		if e, ok := exampleRow(p.name()); ok {
+			external.may = slices.Concat(r.may, e.may)
+		}
+		for _, imp := range p.XTestImports {
+			checkImport(t, importer{external, p.name(), true}, imp)
 		}
 		for _, n := range never {
 			if n.pkg == p.name() {
@@ -49,6 +56,11 @@ func TestTables(t *testing.T) {
 		isTree := strings.HasSuffix(r.pkg, "/...") // may be empty
 		if !isTree && !slices.ContainsFunc(pkgs, func(p listed) bool { return r.pkg == p.name() }) {
 			t.Errorf("rows: %q: no such package", r.pkg)
+		}
+	}
+	for _, e := range exampleRows {
+		if !slices.ContainsFunc(pkgs, func(p listed) bool { return e.pkg == p.name() }) {
+			t.Errorf("exampleRows: %q: no such package", e.pkg)
 		}
 	}
 	for _, n := range never {
@@ -131,6 +143,15 @@ func find(name string) (row, bool) {
 	return row{}, false
 }
 
+// exampleRow returns the row of a package in exampleRows.
+func exampleRow(name string) (row, bool) {
+	i := slices.IndexFunc(exampleRows, func(r row) bool { return r.pkg == name })
+	if i < 0 {
+		return row{}, false
+	}
+	return exampleRows[i], true
+}
+
 func matchAny(patterns []string, name string) bool {
 	return slices.ContainsFunc(patterns, func(p string) bool { return match(p, name) })
 }
@@ -144,16 +165,22 @@ func match(pattern, name string) bool {
 	return strings.HasPrefix(name+"/", tree)
 }
 
-// packages lists the module as the Makefile builds it.
+// makefile returns what "make target" prints.
+func makefile(t *testing.T, target string) string {
+	t.Helper()
+	out, err := exec.Command("make", "-s", "-C", "..", "--no-print-directory", target).Output()
+	if err != nil {
+		t.Fatalf("make %s: %v", target, err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// packages lists the module as the Makefile tests it.
 func packages(t *testing.T) []listed {
 	t.Helper()
-	flags, err := exec.Command("make", "-s", "-C", "..", "--no-print-directory", "print-goflags").Output()
-	if err != nil {
-		t.Fatalf("asking the Makefile for its build tags: %v", err)
-	}
-	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,Deps,TestImports,XTestImports", "./...")
+	cmd := exec.Command("go", "list", "-tags="+makefile(t, "print-testtags"), "-json=ImportPath,Imports,Deps,TestImports,XTestImports", "./...")
 	cmd.Dir = ".."
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1", "GOFLAGS="+strings.TrimSpace(string(flags)))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()

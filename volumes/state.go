@@ -43,7 +43,7 @@ func (s *Store) Get(name string) (State, error) {
 }
 
 func (s *Store) state(name string) (State, error) {
-	defer s.locks.lock(name)()
+	defer s.locks.Lock(name)()
 	r, err := s.load(name)
 	if err != nil {
 		return State{}, err

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/cleanup"
+	"github.com/boxd/boxd/internal/keyed"
 )
 
 // How the limits of a volume are enforced.
@@ -46,7 +47,7 @@ type Store struct {
 	quota    bool  // dir has project quota
 	noQuota  error // why not
 
-	locks locks
+	locks keyed.Locks
 	ids   ids
 
 	closing chan struct{}
@@ -124,7 +125,7 @@ func (s *Store) Make(name string, bytes, inodes int64) error {
 	if err != nil {
 		return err
 	}
-	defer s.locks.lock(name)()
+	defer s.locks.Lock(name)()
 	r, err := s.load(name)
 	switch {
 	case errors.Is(err, ErrUnknown) && s.quota:
@@ -153,7 +154,7 @@ func (s *Store) Root(name string) (*os.File, error) {
 	if err := checkName(name); err != nil {
 		return nil, err
 	}
-	defer s.locks.lock(name)()
+	defer s.locks.Lock(name)()
 	r, err := s.load(name)
 	if err != nil {
 		return nil, fmt.Errorf("volume %q: %w", name, err)
@@ -178,7 +179,7 @@ func (s *Store) Release(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	defer s.locks.lock(name)()
+	defer s.locks.Lock(name)()
 	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return fmt.Errorf("volume %q: %w", name, err)
 	}
@@ -192,7 +193,7 @@ func (s *Store) Remove(name string) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
-	defer s.locks.lock(name)()
+	defer s.locks.Lock(name)()
 	r, err := s.load(name)
 	if errors.Is(err, ErrUnknown) {
 		return nil

@@ -49,7 +49,7 @@ func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error {
 		}
 		return err
 	}
-	defer s.locks.lock(fmt.Sprintf("tree %d %d", st.Dev, st.Ino))()
+	defer s.locks.Lock(fmt.Sprintf("tree %d %d", st.Dev, st.Ino))()
 	a, err := linux.GetFileAttr(f)
 	if err != nil {
 		return err

@@ -32,9 +32,9 @@ type InitMsg struct {
 	// Linger is how many milliseconds the agent waits then, once its commands are dead: a
 	// launcher that dies must not end all of its boxes in the same moment.
 	Linger uint32
-	// Policy is the seccomp program for the agent and all it starts, as an array
+	// Filter is the seccomp program for the agent and all it starts, as an array
 	// of struct sock_filter (8 bytes each).
-	Policy    []byte
+	Filter    []byte
 	HomeTasks uint32
 	// Spawners is how many threads give birth to commands, 1 … MaxSpawners.
 	Spawners uint32
@@ -102,7 +102,7 @@ func (m *InitMsg) Marshal() []byte {
 	var e encoder
 	e.bool(m.Lifeline)
 	e.u32(m.Linger)
-	e.bytes(m.Policy)
+	e.bytes(m.Filter)
 	e.u32(m.HomeTasks)
 	e.u32(m.Spawners)
 	e.u32(m.Sockets.Netlink)
@@ -115,7 +115,7 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Lifeline = d.bool()
 	m.Linger = d.u32()
-	m.Policy = d.bytes()
+	m.Filter = d.bytes()
 	m.HomeTasks = d.u32()
 	m.Spawners = d.u32()
 	m.Sockets = Sockets{Netlink: d.u32(), Inet: d.u32()}

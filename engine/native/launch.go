@@ -5,12 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/internal/version"
 	"golang.org/x/sys/unix"
 )
@@ -65,7 +65,7 @@ func checkPaths(o Options) error {
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(filepath.Clean(o.StateDir)+"/", filepath.Dir(init)+"/") {
+	if pathin.In(filepath.Clean(o.StateDir), filepath.Dir(init)) {
 		return fmt.Errorf("state directory %q: must not lie below the directory of boxd-init, %q", o.StateDir, filepath.Dir(init))
 	}
 	return nil

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -73,7 +73,7 @@ func (a *App) Main(args []string) int {
 		status, err = known.status, known.err
 	}
 	if err != nil {
-		a.say("boxd: %s", oneLine(err))
+		a.say("boxd: %s", oneline.Error(err))
 	}
 	return status
 }
@@ -92,11 +92,6 @@ func statusOf(err error) int {
 // say writes one line to stderr. That it cannot be written can be told nobody.
 func (a *App) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...)
-}
-
-// oneLine is the message of err without line breaks, which joined errors have.
-func oneLine(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(err.Error()), "\n", "; ")
 }
 
 // Command is the whole command line, for programs that describe it.

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/relay"
 	"github.com/spf13/cobra"
 )
@@ -101,7 +102,7 @@ func (a *App) noticeLost(f *attachFlags, err error) {
 	if f.connected {
 		a.notice(f, "connection lost, trying again; %s", leave)
 	} else {
-		a.notice(f, "%s; trying again until the daemon answers; %s", oneLine(err), leave)
+		a.notice(f, "%s; trying again until the daemon answers; %s", oneline.Error(err), leave)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -88,7 +89,7 @@ func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
 			audit.Report
 		}{OK: err == nil, Report: report}
 		if err != nil {
-			doc.Error = oneLine(err)
+			doc.Error = oneline.Error(err)
 		}
 		if err := writeJSON(a.Stdout, doc); err != nil {
 			return err

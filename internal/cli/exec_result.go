@@ -7,6 +7,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // execFailed reports that there is no result.
@@ -22,7 +23,7 @@ func (a *App) execFailed(f *execFlags, err error) error {
 		status = statusNotExecutable
 	}
 	if f.json {
-		if err := writeJSON(a.Stdout, failure{Status: status, Error: oneLine(bare(err))}); err != nil {
+		if err := writeJSON(a.Stdout, failure{Status: status, Error: oneline.Error(bare(err))}); err != nil {
 			return err
 		}
 	}

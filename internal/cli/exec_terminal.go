@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -74,7 +75,7 @@ func (a *App) atTerminal(f *execFlags, session string, noStdin bool, commands ..
 			ctx, cancel := context.WithTimeout(context.Background(), terminalRemoval)
 			defer cancel()
 			if gone := ignoreGone(c.RemoveProcess(ctx, session, request.ID)); gone != nil {
-				a.say("boxd: process %s stays: %s", request.ID, oneLine(gone))
+				a.say("boxd: process %s stays: %s", request.ID, oneline.Error(gone))
 			}
 		}()
 		attach := &attachFlags{remoteFlags: f.remoteFlags, noStdin: noStdin, sigProxy: true, giveUp: terminalGiveUp}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/bridge"
 	"github.com/spf13/cobra"
 )
@@ -147,7 +148,7 @@ func (a *App) listenRelays(f *langbotFlags, token string) (net.Listener, error) 
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(f.host, strconv.Itoa(int(f.port))))
 	if err != nil {
-		a.warn("relays are not served: %s", oneLine(err))
+		a.warn("relays are not served: %s", oneline.Error(err))
 		return nil, nil
 	}
 	if f.port == 0 {

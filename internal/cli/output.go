@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // output receives what a command prints and reports how it ended.
@@ -62,7 +63,7 @@ func (o *output) ended(result engine.Result, status int) error {
 // failed reports that there is no result.
 func (o *output) failed(status int, err error) error {
 	if o.json {
-		if err := writeJSON(o.app.Stdout, failure{Status: status, Error: oneLine(err)}); err != nil {
+		if err := writeJSON(o.app.Stdout, failure{Status: status, Error: oneline.Error(err)}); err != nil {
 			return err
 		}
 	}

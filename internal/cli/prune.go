@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -105,7 +106,7 @@ func (a *App) prune(ctx context.Context, c *client.Client, list []garbage, dryRu
 					return ctx.Err()
 				}
 				failed++
-				bar.pause(func() { a.say("boxd: %s: %s", g, oneLine(err)) })
+				bar.pause(func() { a.say("boxd: %s: %s", g, oneline.Error(err)) })
 				continue
 			}
 		}

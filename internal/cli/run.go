@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -105,7 +106,7 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Resu
 	}
 	defer func() {
 		if err := eng.Close(); err != nil {
-			a.say("boxd: closing engine: %s", oneLine(err))
+			a.say("boxd: closing engine: %s", oneline.Error(err))
 		}
 	}()
 	box, err := eng.Create(ctx, r.spec)
@@ -116,7 +117,7 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Resu
 		ctx, cancel := context.WithTimeout(context.Background(), removeTimeout)
 		defer cancel()
 		if err := box.Remove(ctx); err != nil {
-			a.say("boxd: removing box: %s", oneLine(err))
+			a.say("boxd: removing box: %s", oneline.Error(err))
 		}
 	}()
 	return a.runIn(ctx, box, r.cmd, f, signals)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // checkServe is boxd serve --check: it says whether the daemon could start with o, and
@@ -42,7 +43,7 @@ func (a *App) checkServe(o ServeOptions, loadErr error) error {
 		fmt.Fprintf(out, "%s %-19s %s\n", out.paint(fmt.Sprintf("%-9s", status), stateColour(string(status))), name, detail)
 	}
 	for _, err := range found {
-		line(doctor.Failed, "configuration", oneLine(err))
+		line(doctor.Failed, "configuration", oneline.Error(err))
 	}
 	if len(found) == 0 {
 		from := o.ConfigFile

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
@@ -52,6 +53,6 @@ func (a *App) removeShell(f *remoteFlags, session string) {
 	ctx, cancel := context.WithTimeout(context.Background(), terminalRemoval)
 	defer cancel()
 	if err := ignoreGone(c.Remove(ctx, session)); err != nil && !isRefused(err) {
-		a.say("boxd: session %s stays: %s; boxd sessions rm %s removes it", session, oneLine(err), session)
+		a.say("boxd: session %s stays: %s; boxd sessions rm %s removes it", session, oneline.Error(err), session)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -45,7 +46,7 @@ func (d dirs) nested() bool {
 // checkState refuses a state directory in which workspaces could never be mounted.
 func checkState(path string) error {
 	for _, tree := range mounts.DefaultDeny {
-		if tree != "/" && (path == tree || strings.HasPrefix(path, tree+"/")) {
+		if tree != "/" && pathin.In(path, tree) {
 			return &engine.FieldError{Field: "state_dir", Value: spec.Quote(path), Rule: "must not be in " + tree + ": nothing there is ever mounted, so boxes would have no workspace; choose another --state-dir"}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Surroundings are what the doctor itself lives in: a container, say, that takes away what
@@ -143,8 +144,7 @@ func (s Surroundings) has(capability int) bool { return s.Capabilities>>capabili
 // mountOf is the mount that a path is on.
 func (s Surroundings) mountOf(name string) (found linux.MountInfo) {
 	for _, m := range s.Mounts {
-		inside := m.Point == name || m.Point == "/" || strings.HasPrefix(name, m.Point+"/")
-		if inside && len(m.Point) >= len(found.Point) {
+		if pathin.In(name, m.Point) && len(m.Point) >= len(found.Point) {
 			found = m
 		}
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // WriteText writes r for people. paint gives a status a colour; nil leaves it as it is.
@@ -17,12 +19,12 @@ func (r Report) WriteText(w io.Writer, paint func(text string, s Status) string)
 		fmt.Fprintf(&b, "This %s.\n\n", r.Surroundings)
 	}
 	for _, c := range r.Checks {
-		fmt.Fprintf(&b, "%s %-19s %s\n", paint(fmt.Sprintf("%-9s", c.Status), c.Status), c.Name, oneLine(c.Detail))
+		fmt.Fprintf(&b, "%s %-19s %s\n", paint(fmt.Sprintf("%-9s", c.Status), c.Status), c.Name, oneline.Text(c.Detail))
 		if c.Mend != "" {
 			fmt.Fprintf(&b, "%-29s mend: %s\n", "", c.Mend)
 		}
 		if c.Cause != "" {
-			fmt.Fprintf(&b, "%-29s because: %s\n", "", oneLine(c.Cause))
+			fmt.Fprintf(&b, "%-29s because: %s\n", "", oneline.Text(c.Cause))
 		}
 		if c.Command != "" {
 			fmt.Fprintf(&b, "%-29s do: %s\n", "", c.Command)
@@ -36,5 +38,3 @@ func (r Report) WriteText(w io.Writer, paint func(text string, s Status) string)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
-
-func oneLine(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // Limits of the probe box, and what is asked of it beyond them.
@@ -40,7 +41,7 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	c, err := newControl(p.o.Scratch)
 	defer c.close()
 	if err != nil {
-		return nothing(oneLine("not measured: no control: %v", err))
+		return nothing(reason("not measured: no control: %v", err))
 	}
 	q := p.makeQuotas(ctx, where)
 	defer func() {
@@ -52,7 +53,7 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	}()
 	box, readOnly, err := p.create(ctx, q)
 	if err != nil {
-		r := nothing(oneLine("not measured: no probe box: %v", err))
+		r := nothing(reason("not measured: no probe box: %v", err))
 		if ctx.Err() != nil || errors.Is(err, engine.ErrNoLauncher) {
 			r = late(r)
 		}
@@ -127,7 +128,7 @@ func (p *Prober) createWith(ctx context.Context, q *quotas, writable bool) (engi
 func (e *experiment) pass(name string) { e.checks[name] = Check{OK: true} }
 
 func (e *experiment) fail(name, format string, a ...any) {
-	e.checks[name] = Check{Reason: oneLine(format, a...)}
+	e.checks[name] = Check{Reason: reason(format, a...)}
 }
 
 // failed sets checks that could not be measured, and returns the error.
@@ -138,9 +139,9 @@ func (e *experiment) failed(err error, names ...string) error {
 	return err
 }
 
-// oneLine is a reason: one line of a bearable length.
-func oneLine(format string, a ...any) string {
-	s := strings.Join(strings.Fields(fmt.Sprintf(format, a...)), " ")
+// reason is one line of at most 300 characters.
+func reason(format string, a ...any) string {
+	s := oneline.Fold(fmt.Sprintf(format, a...))
 	if r := []rune(s); len(r) > 300 {
 		s = string(r[:300]) + "…"
 	}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"path"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -81,7 +82,7 @@ func (p Policy) Apply(s *protocol.BoxSpec, o Owned) error {
 		return refuse("Managed sandbox additional host mounts are disabled")
 	case s.MountPath != protocol.DefaultMountPath:
 		return refuse("Managed sandbox mount_path is runtime-owned: use %s", protocol.DefaultMountPath)
-	case !protocol.Below(path.Clean(s.Workdir), protocol.DefaultMountPath):
+	case !pathin.In(path.Clean(s.Workdir), protocol.DefaultMountPath):
 		return refuse("Managed sandbox workdir must stay under %s", protocol.DefaultMountPath)
 	case s.HostPath != nil && path.Clean(*s.HostPath) != path.Clean(o.HostPath):
 		return refuse("Managed sandbox host_path is runtime-owned: leave it out")

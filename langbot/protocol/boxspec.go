@@ -2,9 +2,10 @@ package protocol
 
 import (
 	"encoding/json"
-	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // What a spec has where it says nothing.
@@ -128,7 +129,7 @@ func (s *BoxSpec) check(forExec bool) error {
 	if forExec && s.Cmd == "" {
 		return Errorf(BoxValidation, "cmd must not be empty")
 	}
-	if s.HostPath != nil && s.HostPathMode != "none" && !Below(s.Workdir, s.MountPath) {
+	if s.HostPath != nil && s.HostPathMode != "none" && !pathin.In(s.Workdir, s.MountPath) {
 		return Errorf(BoxValidation, "workdir: %q: must be %q or below it when host_path is given", s.Workdir, s.MountPath)
 	}
 	if s.Env == nil {
@@ -138,12 +139,6 @@ func (s *BoxSpec) check(forExec bool) error {
 		s.ExtraMounts = []MountSpec{}
 	}
 	return nil
-}
-
-// Below reports whether path is dir or begins with it and a slash. It compares text:
-// neither is cleaned.
-func Below(path, dir string) bool {
-	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
 
 // nonEmptyID is nonEmpty for a name that no program gets as it stands.

@@ -160,7 +160,7 @@ func WriteMessage(w io.Writer, msg []byte) error {
 	}
 	out := make([]byte, 0, len(msg)+len(msg)/4+256)
 	if len(msg) <= maxWhole {
-		out = append(oneLine(out, msg), '\n')
+		out = append(appendOnOneLine(out, msg), '\n')
 		_, err := w.Write(out)
 		return err
 	}
@@ -179,9 +179,9 @@ func WriteMessage(w io.Writer, msg []byte) error {
 	return err
 }
 
-// oneLine appends msg with spaces for the ends of lines: in a JSON text those are
+// appendOnOneLine appends msg with spaces for the ends of lines: in a JSON text those are
 // only ever between its parts.
-func oneLine(out, msg []byte) []byte {
+func appendOnOneLine(out, msg []byte) []byte {
 	start := len(out)
 	out = append(out, msg...)
 	for i := start; i < len(out); i++ {

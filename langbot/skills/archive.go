@@ -10,6 +10,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Bounds of an archive.
@@ -173,23 +175,12 @@ func (a *archive) enter(subdir string) error {
 	return nil
 }
 
-// within is name relative to dir; ok if it lies there.
-func within(dir, name string) (string, bool) {
-	if dir == "." {
-		return name, true
-	}
-	if name == dir {
-		return ".", true
-	}
-	return strings.CutPrefix(name, dir+"/")
-}
-
 // discover looks for skills beneath the root, as [discover] does.
 func (a *archive) discover() []place {
 	var found []place
 	dirs := []string{}
 	for dir := range a.dirs {
-		if rel, ok := within(a.base, dir); ok && (rel == "." || strings.Count(rel, "/") < scanDepth) {
+		if rel, ok := pathin.Rel(dir, a.base); ok && (rel == "." || strings.Count(rel, "/") < scanDepth) {
 			dirs = append(dirs, dir)
 		}
 	}
@@ -197,7 +188,7 @@ func (a *archive) discover() []place {
 		return cmp.Or(cmp.Compare(depth(x), depth(y)), strings.Compare(x, y))
 	})
 	for _, dir := range dirs {
-		inside := slices.ContainsFunc(found, func(p place) bool { _, ok := within(p.dir, dir); return ok })
+		inside := slices.ContainsFunc(found, func(p place) bool { return pathin.In(dir, p.dir) })
 		if entry := a.entry(dir); entry != "" && !inside {
 			found = append(found, place{dir, entry})
 		}

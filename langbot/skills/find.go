@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -129,12 +130,12 @@ func (o *op) where(name string) (string, bool, error) {
 		return "", false, nil
 	}
 	for _, w := range owners { // it may be called like that, and have others in it
-		if _, ok := within(name, w.dir); ok {
+		if pathin.In(w.dir, name) {
 			return "", false, nil
 		}
 	}
 	for dir := range o.tree.named {
-		if _, ok := within(name, dir); ok {
+		if pathin.In(dir, name) {
 			return "", false, nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"path"
 	"strings"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -116,7 +117,7 @@ func (o *op) makeIn(p place, name, text string) error {
 		return taken
 	}
 	for dir, other := range o.tree.named {
-		if _, ok := within(p.dir, dir); ok && other != name {
+		if other != name && pathin.In(dir, p.dir) {
 			return taken
 		}
 	}

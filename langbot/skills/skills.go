@@ -13,6 +13,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/boxd/boxd/internal/keyed"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/langbot/transfer"
 )
@@ -37,16 +38,8 @@ type Root struct {
 // Store does the actions. It is safe for concurrent use: what is done in one namespace
 // is done one after the other, and holds up no other.
 type Store struct {
-	o Options
-
-	mu    sync.Mutex
-	locks map[string]*lock
-}
-
-// lock is held by what is done in a namespace; it is there while somebody wants it.
-type lock struct {
-	held  chan struct{}
-	users int
+	o     Options
+	locks keyed.Locks // by namespace
 }
 
 // New returns a store.
@@ -54,7 +47,7 @@ func New(o Options) *Store {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Store{o: o, locks: make(map[string]*lock)}
+	return &Store{o: o}
 }
 
 // op is one action under way.
@@ -102,12 +95,31 @@ func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawM
 	if !ok {
 		return nil, protocol.Errorf(protocol.ValueError, "Action %s not found", action)
 	}
-	unlock, err := s.lock(ctx, root.Namespace)
+	return s.do(ctx, root, a, data, t)
+}
+
+// PackageRoot returns the directory of the skill called name, as clients know it; "" if
+// there is none. Errors are those of Do.
+func (s *Store) PackageRoot(ctx context.Context, root Root, name string) (string, error) {
+	find := func(o *op) (any, error) {
+		skill, _, err := o.find(name)
+		return skill.PackageRoot, err
+	}
+	answer, err := s.do(ctx, root, action{do: find, class: protocol.ValueError}, nil, nil)
 	if err != nil {
-		return nil, err
+		return "", err
+	}
+	return answer.(string), nil
+}
+
+// do does an action while nothing else is done in the namespace.
+func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
+	unlock, err := s.locks.LockContext(ctx, root.Namespace)
+	if err != nil {
+		return nil, ctx.Err()
 	}
 	defer unlock()
-	answer, err := s.do(ctx, root, a, data, t)
+	answer, err := s.doLocked(ctx, root, a, data, t)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -117,7 +129,7 @@ func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawM
 	return answer, nil
 }
 
-func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
+func (s *Store) doLocked(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
 	tree, err := s.open(ctx, root, a.make)
 	if err != nil {
 		return nil, err
@@ -131,30 +143,4 @@ func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessag
 		}
 	}
 	return a.do(o)
-}
-
-// lock waits until nobody else does anything in ns.
-func (s *Store) lock(ctx context.Context, ns string) (unlock func(), err error) {
-	s.mu.Lock()
-	l := s.locks[ns]
-	if l == nil {
-		l = &lock{held: make(chan struct{}, 1)}
-		s.locks[ns] = l
-	}
-	l.users++
-	s.mu.Unlock()
-	leave := func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if l.users--; l.users == 0 {
-			delete(s.locks, ns)
-		}
-	}
-	select {
-	case l.held <- struct{}{}:
-		return func() { <-l.held; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
 }

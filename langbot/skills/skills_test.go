@@ -267,7 +267,7 @@ func TestNotFound(t *testing.T) {
 func TestNamespaces(t *testing.T) {
 	h := newHost(t)
 	h.create("mine")
-	held, err := h.store.lock(t.Context(), "ws-1")
+	held, err := h.store.locks.LockContext(t.Context(), "ws-1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,8 +298,8 @@ func TestNamespaces(t *testing.T) {
 	if got := h.list(); got != "mine" {
 		t.Errorf("then: %q", got)
 	}
-	if len(h.store.locks) != 0 {
-		t.Errorf("%d locks are kept of namespaces in which nothing is done", len(h.store.locks))
+	if h.store.locks.Len() != 0 {
+		t.Errorf("%d locks are kept of namespaces in which nothing is done", h.store.locks.Len())
 	}
 }
 

@@ -9,11 +9,11 @@ import (
 	"os"
 	"path"
 	"slices"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -80,10 +80,7 @@ func (t *tree) rel(field, p string) (string, error) {
 	if !path.IsAbs(p) {
 		return "", outside
 	}
-	if clean == t.path {
-		return ".", nil
-	}
-	rel, ok := strings.CutPrefix(clean, strings.TrimSuffix(t.path, "/")+"/")
+	rel, ok := pathin.Rel(clean, t.path)
 	if !ok || IsPrivate(rel) {
 		return "", outside
 	}

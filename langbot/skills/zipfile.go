@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -58,7 +59,7 @@ func (o *op) candidates(a *archive) ([]*candidate, error) {
 	}
 	var found []*candidate
 	for _, p := range a.discover() {
-		source, _ := within(a.base, p.dir)
+		source, _ := pathin.Rel(p.dir, a.base)
 		if source == "." {
 			source = ""
 		}

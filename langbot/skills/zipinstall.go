@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -126,7 +127,7 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 	}
 	to := func(e zipEntry) string { // skills do not lie in one another
 		for i, c := range chosen {
-			if rel, ok := within(c.dir, e.name); ok {
+			if rel, ok := pathin.Rel(e.name, c.dir); ok {
 				return path.Join(strconv.Itoa(i), rel)
 			}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
@@ -53,7 +54,7 @@ func (l *Launcher) adoptAll() error {
 			case before != nil && !before.Due() && before.Reasons[e.Name()] != "":
 				stuck[e.Name()] = errors.New(before.Reasons[e.Name()])
 			default:
-				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneLine(err))
+				fmt.Fprintf(os.Stderr, "boxd-init: box %q cannot be taken over and is removed: %v\n", e.Name(), oneline.Error(err))
 				left = append(left, e)
 			}
 		})

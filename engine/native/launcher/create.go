@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"github.com/opencontainers/runc/libcontainer"
@@ -58,7 +59,7 @@ func (l *Launcher) abandon(b *box, why error) error {
 		err = l.removeAgain(b.id)
 	}
 	if err != nil && b.work.isOver() { // its client hears no more of it
-		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", oneline.Error(err))
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"golang.org/x/sys/unix"
 )
 
@@ -139,7 +140,7 @@ func (k *keeper) run() error {
 		}
 		why := describeStatus(status)
 		if err != nil { // a host without memory may have some later
-			why = oneLine(err)
+			why = oneline.Error(err)
 		}
 		if _, err := os.Stat(k.options.StateDir); err != nil {
 			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", why, err)

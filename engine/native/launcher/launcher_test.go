@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
-	"golang.org/x/sys/unix"
 )
 
 // newTestLauncher is a launcher with an instance and nothing of the kernel's.
@@ -105,12 +104,6 @@ func TestLockPatiently(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.Close()
-}
-
-func TestOneLine(t *testing.T) {
-	if got := oneLine(unix.EBUSY); got != "device or resource busy" {
-		t.Error(got)
-	}
 }
 
 // A change that replaces a mount, asked for again after it was carried out, leaves it.

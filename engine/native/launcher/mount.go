@@ -14,6 +14,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -114,9 +116,9 @@ func (b *box) reserveTarget(m engine.Mount) error {
 		switch {
 		case other == target:
 			rule = "has a mount of this box already: detach that first"
-		case isWithin(other, target):
+		case pathin.Below(other, target):
 			rule = fmt.Sprintf("would hide the mount at %q: detach that first", other)
-		case isWithin(target, other) && has.ID == pending:
+		case pathin.Below(target, other) && has.ID == pending:
 			rule = fmt.Sprintf("is within %q, which another request is attaching or detaching: try again", other)
 		}
 		if rule != "" {
@@ -126,9 +128,6 @@ func (b *box) reserveTarget(m engine.Mount) error {
 	b.mounted[target] = mounted{Mount: m, ID: pending}
 	return nil
 }
-
-// isWithin says whether p is a path below dir.
-func isWithin(p, dir string) bool { return strings.HasPrefix(p, dir+"/") }
 
 // mount does the mounting. What the box's user writes there belongs to the owner
 // of the source.
@@ -203,7 +202,7 @@ func (b *box) takeTarget(target string) (mounted, error) {
 		rule = "is just being attached or detached by another request: try again"
 	}
 	for other := range b.mounted {
-		if ok && isWithin(other, target) {
+		if ok && pathin.Below(other, target) {
 			rule = fmt.Sprintf("has the mount %q within it: detach that too", other)
 		}
 	}
@@ -250,7 +249,7 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 		}
 		if err := l.show(b); err != nil {
 			// The limits are in force all the same.
-			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, oneLine(err))
+			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, oneline.Error(err))
 		}
 	}
 	undo.Release()

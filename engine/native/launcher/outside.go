@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/outside"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // Some memory that commands make the kernel hold is charged to no cgroup, and no rule can
@@ -68,7 +69,7 @@ func (l *Launcher) watchOutside(stop <-chan struct{}) {
 	w.meminfo, err = os.Open("/proc/meminfo")
 	w.slabinfo, serr = os.Open("/proc/slabinfo")
 	if err := errors.Join(err, serr); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: watching memory outside the charge of boxes: %v\n", oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: watching memory outside the charge of boxes: %v\n", oneline.Error(err))
 	}
 	defer w.meminfo.Close() // nil files are fine
 	defer w.slabinfo.Close()
@@ -251,7 +252,7 @@ func (b *box) debit(held outside.Held, of map[int]int64) {
 		err = b.killLargest(held, of)
 	}
 	if err != nil && b.life.Err() == nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: box %q: lowering its memory limit: %v\n", b.id, oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: box %q: lowering its memory limit: %v\n", b.id, oneline.Error(err))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 )
 
@@ -122,7 +123,7 @@ func (all mountRoots) report(client mounts.Owner) {
 		if err == nil {
 			root.Close()
 		} else if !r.own { // which the client makes itself
-			fmt.Fprintf(os.Stderr, "boxd-init: %v; it is looked for again with each request\n", oneLine(err))
+			fmt.Fprintf(os.Stderr, "boxd-init: %v; it is looked for again with each request\n", oneline.Error(err))
 		}
 	}
 }

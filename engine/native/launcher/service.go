@@ -16,6 +16,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/internal/version"
 	"golang.org/x/sys/unix"
 )
@@ -86,7 +87,7 @@ func Service(o ServiceOptions) error {
 	<-served
 	if err := errors.Join(l.close(), o.unlink()); err != nil {
 		// It was asked to end, and has: nobody shall start it again for this.
-		fmt.Fprintf(os.Stderr, "boxd-init: ending the launcher: %v\n", oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: ending the launcher: %v\n", oneline.Error(err))
 	}
 	return nil
 }
@@ -263,7 +264,7 @@ func (l *Launcher) undelivered(typ byte, reply any) {
 	}
 	body, err := json.Marshal(rpc.Box{ID: created.ID})
 	if err := errors.Join(err, l.handleRemove(body)); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: removing a box that nobody waits for: %v\n", oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box that nobody waits for: %v\n", oneline.Error(err))
 	}
 }
 
@@ -279,7 +280,7 @@ func (s *service) refuseAll(reason error) {
 			return
 		}
 		h := s.hello()
-		h.Error = oneLine(reason)
+		h.Error = oneline.Error(reason)
 		conn := wire.NewConn(sock)
 		if s.checkPeer(sock) == nil {
 			_ = sayHello(conn, h)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/volumes"
 )
@@ -52,7 +53,7 @@ func (l *Launcher) openStorage() error {
 		opened: map[string]int{}, releasing: map[string]chan struct{}{},
 	}
 	if err := l.storage.ready(); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: no volumes: %v\n", oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: no volumes: %v\n", oneline.Error(err))
 	}
 	return nil
 }
@@ -188,7 +189,7 @@ func (s *storage) leave(name string) {
 	s.releasing[name] = gone
 	s.mu.Unlock()
 	if err := s.store.Release(name); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: volume %q: letting go of it: %v\n", name, oneLine(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: volume %q: letting go of it: %v\n", name, oneline.Error(err))
 	}
 	s.mu.Lock()
 	delete(s.releasing, name)
@@ -239,7 +240,7 @@ func (s *storage) remove(name string) error {
 func (s *storage) noteUnreadable(err error) {
 	text := ""
 	if err != nil {
-		text = oneLine(err)
+		text = oneline.Error(err)
 	}
 	s.mu.Lock()
 	news := text != s.unreadable

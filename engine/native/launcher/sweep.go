@@ -232,6 +232,3 @@ func releaseOf(dir, owner string) error {
 	}
 	return nil
 }
-
-// oneLine makes one line of joined errors.
-func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

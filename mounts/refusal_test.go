@@ -8,24 +8,6 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-func TestIsBelow(t *testing.T) {
-	for _, c := range []struct {
-		p, dir string
-		want   bool
-	}{
-		{"/a", "/a", true},
-		{"/a/b", "/a", true},
-		{"/ab", "/a", false},
-		{"/a", "/a/b", false},
-		{"/a", "/", true},
-		{"/", "/", true},
-	} {
-		if got := isBelow(c.p, c.dir); got != c.want {
-			t.Errorf("isBelow(%q, %q) = %v", c.p, c.dir, got)
-		}
-	}
-}
-
 // checkMessage holds what every refusal of this package has in common.
 func checkMessage(t *testing.T, err error) {
 	t.Helper()

@@ -1,0 +1,165 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+)
+
+var (
+	lost     = engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+	canceled = engine.Result{Verdict: engine.Canceled, ExitCode: -1, Signal: syscall.SIGKILL}
+)
+
+// Box is a box as its host sees it.
+type Box struct {
+	// Written is how many bytes the box's processes have written to disks.
+	Written atomic.Int64
+
+	host   *Host
+	id     string
+	dead   chan struct{}
+	events chan engine.Event
+
+	mu        sync.Mutex
+	spec      engine.Spec
+	processes map[string]*Process
+	commands  map[*command]struct{} // that run
+	last      engine.Command
+}
+
+// ID is the box's id.
+func (b *Box) ID() string { return b.id }
+
+// Done is closed when the box has died.
+func (b *Box) Done() <-chan struct{} { return b.dead }
+
+// Spec is the spec of the box, with the changes since, and without defaults.
+func (b *Box) Spec() engine.Spec {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.spec
+}
+
+// Last is the command that was started last.
+func (b *Box) Last() engine.Command {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.last
+}
+
+// Commands is the number of commands that run.
+func (b *Box) Commands() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.commands)
+}
+
+// Report tells the client that the box ran into a limit.
+func (b *Box) Report(e engine.Event) { b.events <- e }
+
+// Die ends PID 1 and with it all processes. The client sees the events before that, and not
+// later than that.
+func (b *Box) Die(events ...engine.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if isClosed(b.dead) {
+		return
+	}
+	for _, e := range events {
+		b.events <- e
+	}
+	close(b.dead)
+	for _, p := range b.processes {
+		p.endLocked(lost)
+	}
+	for run := range b.commands {
+		run.endLocked(lost)
+	}
+}
+
+// Change does what Update of a client does.
+func (b *Box) Change(change engine.Change) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	list := slices.Clone(b.spec.Mounts)
+	for _, target := range change.Detach {
+		at := slices.IndexFunc(list, func(m spec.Mount) bool { return m.Target == target })
+		if at < 0 {
+			return fmt.Errorf("nothing is attached at %q", target)
+		}
+		list = slices.Delete(list, at, at+1)
+	}
+	for _, m := range change.Attach {
+		if slices.ContainsFunc(list, func(o spec.Mount) bool { return o.Target == m.Target }) {
+			return fmt.Errorf("%q is attached already", m.Target)
+		}
+		list = append(list, m)
+	}
+	b.spec.Mounts = list
+	if change.Limits != nil {
+		b.spec.Limits = b.spec.Limits.Apply(*change.Limits)
+	}
+	return nil
+}
+
+// liveBox is a box as one client has it.
+type liveBox struct {
+	b *Box
+	c *Client
+
+	remove sync.Once
+	err    error // of Remove
+}
+
+func (l *liveBox) ID() string                  { return l.b.id }
+func (l *liveBox) Done() <-chan struct{}       { return l.b.dead }
+func (l *liveBox) Spec() engine.Spec           { return l.b.Spec().WithDefaults() }
+func (l *liveBox) Events() <-chan engine.Event { return l.b.events }
+func (l *liveBox) Usage() (engine.Usage, error) {
+	n := l.b.Written.Load()
+	return engine.Usage{Written: &n}, nil
+}
+func (l *liveBox) Ports() ([]engine.Port, error) { return nil, nil }
+
+// pass is Client.pass for an operation that a dead box refuses.
+func (l *liveBox) pass(ctx context.Context, op string) error {
+	if err := l.c.pass(ctx, op, l.b.id); err != nil {
+		return err
+	}
+	if isClosed(l.b.dead) {
+		return fmt.Errorf("%s: %w", op, engine.ErrBoxLost)
+	}
+	return nil
+}
+
+// Remove lets go of the box also if it fails, as the native engine does: each later call
+// fails as well.
+func (l *liveBox) Remove(ctx context.Context) error {
+	l.remove.Do(func() {
+		if l.err = l.c.pass(ctx, "remove", l.b.id); l.err == nil {
+			l.c.host.Remove(l.b.id)
+			l.err = l.c.pass(ctx, "removed", l.b.id)
+		}
+	})
+	return l.err
+}
+
+func (l *liveBox) Update(ctx context.Context, change engine.Change) error {
+	if err := l.pass(ctx, "update"); err != nil {
+		return err
+	}
+	if err := change.Validate(); err != nil {
+		return err
+	}
+	if err := l.b.Change(change); err != nil {
+		return err
+	}
+	return l.c.pass(ctx, "updated", l.b.id)
+}

@@ -1,0 +1,129 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// command is a command that runs.
+type command struct {
+	l      *liveBox
+	ctx    context.Context
+	cmd    engine.Command
+	done   chan struct{}
+	result engine.Result // guarded by Box.mu
+}
+
+func (r *command) endLocked(result engine.Result) {
+	if !isClosed(r.done) {
+		r.result = result
+		close(r.done)
+	}
+}
+
+func (r *command) end(result engine.Result) {
+	r.l.b.mu.Lock()
+	defer r.l.b.mu.Unlock()
+	r.endLocked(result)
+}
+
+// script is the verb and the argument of a command, with or without a shell around it.
+func script(args []string) (verb, argument string) {
+	if len(args) > 2 && args[0] == "sh" {
+		verb, argument, _ = strings.Cut(args[2], " ")
+		return verb, argument
+	}
+	return args[0], strings.Join(args[1:], " ")
+}
+
+// Start knows the programs true, exit N, kill N (by a signal), oom, echo TEXT, err TEXT,
+// fill N (bytes of output), hex BYTES, env, wait, die (which takes the box with it) and
+// missing, alone or behind sh -lc. A directory "/file/…" cannot be made.
+func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	if err := l.pass(ctx, "start"); err != nil {
+		return nil, err
+	}
+	if err := cmd.Validate(); err != nil {
+		return nil, err
+	}
+	if verb, _ := script(cmd.Args); verb == "missing" {
+		return nil, engine.ErrNotFound
+	}
+	if strings.HasPrefix(cmd.Dir, "/file/") {
+		return nil, &engine.DirError{Err: fmt.Errorf("making %q: %w", cmd.Dir, syscall.ENOTDIR)}
+	}
+	r := &command{l: l, ctx: ctx, cmd: cmd, done: make(chan struct{})}
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	l.b.commands[r], l.b.last = struct{}{}, cmd
+	if isClosed(l.b.dead) { // since pass looked
+		r.endLocked(lost)
+	}
+	return r, nil
+}
+
+func (r *command) Signal(syscall.Signal) error    { return nil }
+func (r *command) Resize(engine.WindowSize) error { return nil }
+
+func (r *command) Wait() (engine.Result, error) {
+	verb, argument := script(r.cmd.Args)
+	n, _ := strconv.Atoi(argument)
+	exited := engine.Result{Verdict: engine.Exited}
+	switch verb {
+	case "true":
+		r.end(exited)
+	case "exit":
+		r.end(engine.Result{Verdict: engine.Exited, ExitCode: n})
+	case "kill":
+		r.end(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: syscall.Signal(n)})
+	case "oom":
+		r.end(engine.Result{Verdict: engine.OOM, ExitCode: -1, Signal: syscall.SIGKILL, Limit: "64 MiB"})
+	case "echo":
+		io.WriteString(r.cmd.Stdout, argument)
+		r.end(exited)
+	case "err":
+		io.WriteString(r.cmd.Stderr, argument)
+		r.end(engine.Result{Verdict: engine.Exited, ExitCode: 1})
+	case "fill":
+		for range n / 1000 {
+			io.WriteString(r.cmd.Stdout, strings.Repeat("x", 1000))
+		}
+		r.end(exited)
+	case "hex":
+		raw, _ := hex.DecodeString(argument)
+		r.cmd.Stdout.Write(raw)
+		r.end(exited)
+	case "env":
+		io.WriteString(r.cmd.Stdout, strings.Join(r.cmd.Env, ","))
+		r.end(exited)
+	case "die":
+		r.l.b.Die()
+	}
+	var timeout <-chan time.Time
+	if r.cmd.Timeout > 0 {
+		timer := time.NewTimer(r.cmd.Timeout)
+		defer timer.Stop()
+		timeout = timer.C
+	}
+	select {
+	case <-r.done:
+	case <-r.ctx.Done():
+		r.end(canceled)
+	case <-timeout:
+		r.end(engine.Result{Verdict: engine.TimedOut, ExitCode: -1, Signal: syscall.SIGTERM})
+	case <-r.l.c.ctx.Done():
+		return engine.Result{}, engine.ErrNoLauncher
+	}
+	r.l.b.mu.Lock()
+	defer r.l.b.mu.Unlock()
+	delete(r.l.b.commands, r)
+	return r.result, nil
+}

@@ -1,0 +1,270 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/boxd/boxd/engine"
+)
+
+// Process is a managed process as its host sees it.
+type Process struct {
+	box    *Box
+	m      engine.Managed
+	pid    int
+	stderr Output
+	done   chan struct{}
+	result engine.Result // guarded by Box.mu
+}
+
+// Managed is what the process was started with.
+func (p *Process) Managed() engine.Managed { return p.m }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// PID is its process id.
+func (p *Process) PID() int { return p.pid }
+
+// Exit ends the process.
+func (p *Process) Exit(code int) { p.end(engine.Result{Verdict: engine.Exited, ExitCode: code}) }
+
+// Result is the result of a process that has ended.
+func (p *Process) Result() engine.Result {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	return p.result
+}
+
+func (p *Process) end(result engine.Result) {
+	p.box.mu.Lock()
+	defer p.box.mu.Unlock()
+	p.endLocked(result)
+}
+
+func (p *Process) endLocked(result engine.Result) {
+	if !isClosed(p.done) {
+		p.result = result
+		close(p.done)
+	}
+}
+
+// program is the program and its arguments, without the shell that executes it.
+func (p *Process) program() []string {
+	if p.m.Args[0] == "sh" && len(p.m.Args) > 3 {
+		return p.m.Args[3:]
+	}
+	return p.m.Args
+}
+
+// Signal sends a signal, which ends some programs, see Launch.
+func (p *Process) Signal(s syscall.Signal) {
+	if name := p.program()[0]; s == syscall.SIGTERM && (name == "serve" || name == "say") {
+		p.end(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: s})
+	}
+}
+
+// Process returns a managed process of the box, nil if there is none.
+func (b *Box) Process(key string) *Process {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.processes[key]
+}
+
+// Processes lists the managed processes that have not been forgotten.
+func (b *Box) Processes() []*Process {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var list []*Process
+	for _, p := range b.processes {
+		list = append(list, p)
+	}
+	return list
+}
+
+// Drop removes a managed process without a trace.
+func (b *Box) Drop(key string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.processes, key)
+}
+
+// Plant adds a managed process that no client has asked for.
+func (b *Box) Plant(m engine.Managed) (*Process, error) {
+	b.host.mu.Lock()
+	b.host.pids++
+	p := &Process{box: b, m: m, pid: b.host.pids, done: make(chan struct{})}
+	b.host.mu.Unlock()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.processes[m.Key] != nil {
+		return nil, fmt.Errorf("key %q is used", m.Key)
+	}
+	b.processes[m.Key] = p
+	if isClosed(b.dead) {
+		p.endLocked(lost)
+	}
+	return p, nil
+}
+
+// Launch knows the programs serve, which ends at SIGTERM; say TEXT, which says it on stderr
+// and serves; stubborn, which ends at no signal; filter, which ends with its stdin; exit N;
+// and missing. Each is alone or the first argument of a script of sh.
+func (l *liveBox) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProcess, error) {
+	if err := l.pass(ctx, "launch"); err != nil {
+		return nil, err
+	}
+	if err := m.Validate(); err != nil {
+		return nil, err
+	}
+	if m.Args[0] == "missing" {
+		return nil, engine.ErrNotFound
+	}
+	p, err := l.b.Plant(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := l.c.pass(ctx, "launched", l.b.id); err != nil {
+		return nil, err
+	}
+	switch args := p.program(); args[0] {
+	case "exit":
+		code, _ := strconv.Atoi(args[1])
+		p.Exit(code)
+	case "say":
+		io.WriteString(&p.stderr, args[1])
+	}
+	return &managed{p, l}, nil
+}
+
+func (l *liveBox) Managed() []engine.ManagedProcess {
+	var list []engine.ManagedProcess
+	for _, p := range l.b.Processes() {
+		list = append(list, &managed{p, l})
+	}
+	return list
+}
+
+// managed is a managed process as one client has it.
+type managed struct {
+	*Process
+	l *liveBox
+}
+
+func (m *managed) Key() string                    { return m.m.Key }
+func (m *managed) Control() engine.ProcessControl { return control{m} }
+
+func (m *managed) Hold() func() { return func() {} }
+
+func (m *managed) Stdio() engine.Stdio {
+	streams := engine.Stdio{Stdin: input{m}, Stdout: &Output{}}
+	if m.m.TTY == nil {
+		streams.Stderr = &m.stderr
+	}
+	return streams
+}
+
+func (m *managed) Forget(ctx context.Context) error {
+	if err := m.l.pass(ctx, "forget"); err != nil {
+		return err
+	}
+	if !isClosed(m.done) {
+		return errors.New("it runs")
+	}
+	m.box.Drop(m.m.Key)
+	m.stderr.forget()
+	return m.l.c.pass(ctx, "forgotten", m.box.id)
+}
+
+type control struct{ *managed }
+
+func (c control) Resize(engine.WindowSize) error { return nil }
+func (c control) Signal(s syscall.Signal) error  { return c.Terminate(context.Background(), s) }
+
+func (c control) Terminate(ctx context.Context, s syscall.Signal) error {
+	if err := c.l.pass(ctx, "signal"); err != nil {
+		return err
+	}
+	c.Process.Signal(s)
+	return c.l.c.pass(ctx, "signaled", c.box.id)
+}
+
+func (c control) Kill(ctx context.Context) error {
+	if err := c.l.pass(ctx, "kill"); err != nil {
+		return err
+	}
+	c.end(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: syscall.SIGKILL})
+	return nil
+}
+
+type input struct{ m *managed }
+
+func (i input) Write(context.Context, int64, []byte) error { return nil }
+func (i input) Accepted() int64                            { return 0 }
+func (i input) Close(ctx context.Context) error {
+	if err := i.m.l.pass(ctx, "close"); err != nil {
+		return err
+	}
+	if i.m.program()[0] == "filter" {
+		i.m.Exit(0)
+	}
+	return nil
+}
+
+// Output is an output stream that has ended. It keeps the last Keep bytes that were written
+// to it, or all if Keep is 0.
+type Output struct {
+	Keep int64
+
+	mu    sync.Mutex
+	start int64
+	kept  []byte
+}
+
+var _ engine.Output = (*Output)(nil)
+
+func (o *Output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept = append(o.kept, p...)
+	if over := int64(len(o.kept)) - o.Keep; o.Keep > 0 && over > 0 {
+		o.kept, o.start = o.kept[over:], o.start+over
+	}
+	return len(p), nil
+}
+
+// forget gives up the bytes that are kept.
+func (o *Output) forget() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.start, o.kept = o.start+int64(len(o.kept)), nil
+}
+
+// Bounds are the offsets of the oldest byte kept and of the end.
+func (o *Output) Bounds() (oldest, end int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.start, o.start + int64(len(o.kept))
+}
+
+// ReadAt hands out 1,000 bytes at most.
+func (o *Output) ReadAt(_ context.Context, p []byte, off int64) (n int, at int64, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	off = max(off, o.start)
+	if off >= o.start+int64(len(o.kept)) {
+		return 0, off, io.EOF
+	}
+	return copy(p[:min(len(p), 1000)], o.kept[off-o.start:]), off, nil
+}
+
+// Release does nothing.
+func (o *Output) Release(int64) {}
+
+// Released is 0.
+func (o *Output) Released() int64 { return 0 }
