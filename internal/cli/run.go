@@ -51,7 +51,7 @@ not apply, is left out.`,
 
 		DisableFlagsInUseLine: true,
 	}
-	f.register(cmd.Flags())
+	f.register(cmd)
 	completeRun(cmd)
 	return cmd
 }
