@@ -73,7 +73,7 @@ func (f *runFlags) refuseEmpty() error {
 
 func (f *runFlags) spec() engine.Spec {
 	var s spec.Settings
-	s.Merge(f.wishes, nil)
+	s.Merge(&f.wishes, nil)
 	box := s.Spec()
 	box.Image, box.Hostname, box.AllowDegraded = f.image, f.hostname, f.allowDegraded
 	if f.user != nil {

@@ -22,7 +22,7 @@ func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 		v := &settingValue{setting: t, wish: t.Of(wishes)}
 		kind := v.wish.Type().Elem().Kind()
 		if box && kind != reflect.Bool {
-			v.text = strings.NewReplacer(" ", "", "iB", "").Replace(t.Text(t.Of(defaults)))
+			v.text = strings.NewReplacer(" ", "", "iB", "").Replace(t.Text(t.Of(&defaults)))
 		}
 		flag := cmd.Flags().VarPF(v, t.Flag, "", t.Usage)
 		if kind == reflect.Bool {
@@ -37,7 +37,7 @@ func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 // mistake is reported with the name of the flag.
 type settingValue struct {
 	text    string // as given, or the default as help shows it
-	setting spec.Setting
+	setting *spec.Setting
 	wish    reflect.Value // a pointer, nil until the flag is given
 }
 
