@@ -153,6 +153,7 @@ lint:
 	@bad=$$(git ls-files -z -- '*.go' | xargs -0r gofmt -l); \
 		[ -z "$$bad" ] || { echo "not formatted, run gofmt -w on:"; echo "$$bad"; exit 1; }
 	CGO_ENABLED=1 $(GO) vet -tags=$(TESTTAGS) ./...
+	@for os in darwin windows; do CGO_ENABLED=0 GOOS=$$os $(GO) build ./client ./engine ./engine/spec ./api/apitypes || exit 1; done
 	CGO_ENABLED=1 $(GO) tool staticcheck -tags=$(TESTTAGS) ./...
 	@if command -v shellcheck >/dev/null; then shellcheck .ci/* test/vm/boot test/vm/run-tests test/vm/guest/* test/programs/testdata/*.sh; else echo 'lint: shellcheck is not installed, scripts are not checked'; fi
 	@if command -v ruby >/dev/null; then ruby -c Vagrantfile >/dev/null; else echo 'lint: ruby is not installed, Vagrantfile is not checked'; fi

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
@@ -144,7 +145,7 @@ func (c *call) queryInt(name string, lowest int64) (int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < lowest {
-		return 0, &engine.FieldError{Field: name, Value: engine.Quote(text), Rule: "must be a whole number, at least " + strconv.FormatInt(lowest, 10)}
+		return 0, &engine.FieldError{Field: name, Value: spec.Quote(text), Rule: "must be a whole number, at least " + strconv.FormatInt(lowest, 10)}
 	}
 	return n, nil
 }
@@ -157,7 +158,7 @@ func (c *call) queryBool(name string) (bool, error) {
 	case "1", "true":
 		return true, nil
 	default:
-		return false, &engine.FieldError{Field: name, Value: engine.Quote(text), Rule: "must be 1 or 0"}
+		return false, &engine.FieldError{Field: name, Value: spec.Quote(text), Rule: "must be 1 or 0"}
 	}
 }
 

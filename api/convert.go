@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -16,12 +17,12 @@ import (
 // requestOf is s as package policy wants to know it.
 func requestOf(s *apitypes.SessionSpec) policy.Request {
 	return policy.Request{
-		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*policy.Size)(s.Memory), PIDs: s.PIDs,
+		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*spec.Size)(s.Memory), PIDs: s.PIDs,
 		WritableRoot: s.WritableRoot, WorkspaceMode: s.WorkspaceMode, Workspace: s.Workspace, Mounts: mountsOf(s.Mounts),
-		User: s.User, Env: s.Env, IdleTTL: (*policy.Duration)(s.IdleTTL), MaxLifetime: (*policy.Duration)(s.MaxLifetime),
-		Persistent: s.Persistent, Timeout: (*policy.Duration)(s.Timeout), TmpSize: (*policy.Size)(s.TmpSize),
-		UpperSize: (*policy.Size)(s.UpperSize), Hostname: s.Hostname,
-		WorkspaceSize: (*policy.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
+		User: s.User, Env: s.Env, IdleTTL: (*spec.Duration)(s.IdleTTL), MaxLifetime: (*spec.Duration)(s.MaxLifetime),
+		Persistent: s.Persistent, Timeout: (*spec.Duration)(s.Timeout), TmpSize: (*spec.Size)(s.TmpSize),
+		UpperSize: (*spec.Size)(s.UpperSize), Hostname: s.Hostname,
+		WorkspaceSize: (*spec.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
 	}
 }
 
@@ -48,9 +49,9 @@ func mountsOf(list []apitypes.Mount) []policy.Mount {
 
 func updateOf(u *apitypes.SessionUpdate) session.Update {
 	return session.Update{
-		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*policy.Duration)(u.IdleTTL),
-		MaxLifetime: (*policy.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
-		Memory: (*policy.Size)(u.Memory), PIDs: u.PIDs,
+		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*spec.Duration)(u.IdleTTL),
+		MaxLifetime: (*spec.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
+		Memory: (*spec.Size)(u.Memory), PIDs: u.PIDs,
 	}
 }
 
@@ -122,7 +123,7 @@ func envOf(env map[string]string) ([]string, error) {
 	list := make([]string, 0, len(env))
 	for k, v := range env {
 		if k == "" || strings.ContainsAny(k, "=\x00") {
-			return nil, &engine.FieldError{Field: "env", Value: engine.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
+			return nil, &engine.FieldError{Field: "env", Value: spec.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
 		}
 		list = append(list, k+"="+v)
 	}
@@ -164,7 +165,7 @@ func commandError(err error, argv []string) error {
 func argsOf(argv []string, shell string) ([]string, error) {
 	switch {
 	case len(argv) > 0 && shell != "":
-		return nil, &engine.FieldError{Field: "shell", Value: engine.Quote(shell), Rule: "must be absent if argv is given"}
+		return nil, &engine.FieldError{Field: "shell", Value: spec.Quote(shell), Rule: "must be absent if argv is given"}
 	case shell != "":
 		return []string{"/bin/sh", "-c", shell}, nil
 	case len(argv) == 0:

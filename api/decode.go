@@ -19,6 +19,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // bodyTimeout is how long the body of a JSON request may take to arrive.
@@ -57,7 +58,7 @@ func (c *call) checkContentType() error {
 	if kind, _, err := mime.ParseMediaType(header); err == nil && kind == "application/json" {
 		return nil
 	}
-	return refuse(apitypes.CodeMediaType, "", "Content-Type %s: must be application/json", engine.Quote(header))
+	return refuse(apitypes.CodeMediaType, "", "Content-Type %s: must be application/json", spec.Quote(header))
 }
 
 // readBody reads the whole body. The deadline is lifted afterwards: it would end
@@ -85,7 +86,7 @@ func (c *call) readBody(buf *bytes.Buffer) error {
 }
 
 func tooLarge(limit int64) error {
-	return refuse(apitypes.CodeBodyTooLarge, "", "the body must have at most %s", engine.FormatSize(limit))
+	return refuse(apitypes.CodeBodyTooLarge, "", "the body must have at most %s", spec.FormatSize(limit))
 }
 
 // decodeJSON reads exactly one object and refuses fields that v does not have.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/session"
 )
 
@@ -65,7 +66,7 @@ func (c *call) lastEventID() (uint64, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, &engine.FieldError{Field: "last_event_id", Value: engine.Quote(text), Rule: "must be the id of an event"}
+		return 0, &engine.FieldError{Field: "last_event_id", Value: spec.Quote(text), Rule: "must be the id of an event"}
 	}
 	return n, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/session"
 )
@@ -64,7 +65,7 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 		return session.Exec{}, &engine.FieldError{Field: "timeout", Value: q.Timeout.D().String(), Rule: "must not be negative, nor must grace"}
 	}
 	if q.OutputLimit < 0 {
-		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: engine.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
+		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: spec.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
 	}
 	return session.Exec{
 		Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
@@ -75,7 +76,7 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
 	switch {
 	case q.Stdin != "" && len(q.StdinBase64) > 0:
-		return nil, &engine.FieldError{Field: "stdin_base64", Value: engine.Quote(string(q.StdinBase64)), Rule: "must be absent if stdin is given"}
+		return nil, &engine.FieldError{Field: "stdin_base64", Value: spec.Quote(string(q.StdinBase64)), Rule: "must be absent if stdin is given"}
 	case q.Stdin != "":
 		return strings.NewReader(q.Stdin), nil
 	case len(q.StdinBase64) > 0:

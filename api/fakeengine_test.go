@@ -235,7 +235,9 @@ type fakeManaged struct {
 	result         engine.Result
 }
 
-func (p *fakeManaged) Key() string { return p.key }
+func (p *fakeManaged) Key() string  { return p.key }
+func (p *fakeManaged) Hold() func() { return func() {} }
+
 func (p *fakeManaged) Stdio() engine.Stdio {
 	return engine.Stdio{Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/session"
 )
@@ -43,7 +44,7 @@ func (c *call) box(key session.Key, a session.Access) (engine.LiveBox, func(), e
 	}
 	box, release, err := c.s.opt.Sessions.Look(c.r.Context(), c.caller(), key, a)
 	if err == nil && box == nil {
-		err = refuse(apitypes.CodeBoxLost, "", "session %s: has no box now, and a viewer's request makes none", engine.Quote(key.ID))
+		err = refuse(apitypes.CodeBoxLost, "", "session %s: has no box now, and a viewer's request makes none", spec.Quote(key.ID))
 	}
 	return box, release, err
 }
@@ -109,7 +110,7 @@ func (c *call) readFile() error {
 		// Without this a client would take a part of a file for the whole.
 		if most != limit && info.Size > offset+count.n {
 			return refuse(apitypes.CodeFileTooLarge, "", "file %s of %s: at most %s are sent: ask for a part with offset and limit",
-				engine.Quote(path), engine.FormatSize(info.Size), engine.FormatSize(most))
+				spec.Quote(path), spec.FormatSize(info.Size), spec.FormatSize(most))
 		}
 		out.begin()
 		return nil
@@ -164,7 +165,7 @@ func parseMode(mode string) (uint32, error) {
 	}
 	n, err := strconv.ParseUint(mode, 8, 32)
 	if err != nil || n == 0 || n > 0o777 {
-		return 0, &engine.FieldError{Field: "mode", Value: engine.Quote(mode), Rule: "must be permission bits in octal, such as 0644"}
+		return 0, &engine.FieldError{Field: "mode", Value: spec.Quote(mode), Rule: "must be permission bits in octal, such as 0644"}
 	}
 	return uint32(n), nil
 }

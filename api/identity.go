@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -28,7 +29,7 @@ func ParseRole(s string) (Role, error) {
 			return r, nil
 		}
 	}
-	return 0, &engine.FieldError{Field: "role", Value: engine.Quote(s), Rule: "must be admin, operator or viewer"}
+	return 0, &engine.FieldError{Field: "role", Value: spec.Quote(s), Rule: "must be admin, operator or viewer"}
 }
 
 // AllTenants in place of a tenant's name stands for every tenant.

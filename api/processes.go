@@ -6,6 +6,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
@@ -141,7 +142,7 @@ func (c *call) signalProcess() error {
 	}
 	sig, ok := linux.ParseSignal(q.Signal)
 	if !ok {
-		return &engine.FieldError{Field: "signal", Value: engine.Quote(q.Signal), Rule: "must be the name of a signal, or 1 to 64"}
+		return &engine.FieldError{Field: "signal", Value: spec.Quote(q.Signal), Rule: "must be the name of a signal, or 1 to 64"}
 	}
 	live, err := running(p)
 	if err != nil {
@@ -167,9 +168,9 @@ func running(p *session.Process) (engine.ManagedProcess, error) {
 	live := p.Live()
 	switch {
 	case v.State.Ended():
-		return nil, refuse(apitypes.CodeProcessEnded, "", "process %s: has ended", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeProcessEnded, "", "process %s: has ended", spec.Quote(v.ID))
 	case live == nil:
-		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", spec.Quote(v.ID))
 	}
 	return live, nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/session"
 )
@@ -38,9 +39,9 @@ func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 	live, v := p.Live(), p.View()
 	if live == nil {
 		if v.State.Ended() {
-			return nil, refuse(apitypes.CodeOutputGone, "", "process %s: its output was lost with its box", engine.Quote(v.ID))
+			return nil, refuse(apitypes.CodeOutputGone, "", "process %s: its output was lost with its box", spec.Quote(v.ID))
 		}
-		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", engine.Quote(v.ID))
+		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", spec.Quote(v.ID))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -95,6 +96,7 @@ func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.So
 			return relay.Exit{Code: r.ExitCode, Signal: int(r.Signal), Verdict: string(r.Verdict), Limit: r.Limit}
 		},
 		Signal: func(sig syscall.Signal) error { return live.Control().Signal(sig) },
+		Hold:   live.Hold,
 		Touch:  p.Touch,
 	}
 	if stdio.Stderr != nil {
@@ -218,7 +220,7 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	case "stderr":
 		o.Stream = relay.Stderr
 	default:
-		return o, &engine.FieldError{Field: "stream", Value: engine.Quote(stream), Rule: "must be stdout or stderr"}
+		return o, &engine.FieldError{Field: "stream", Value: spec.Quote(stream), Rule: "must be stdout or stderr"}
 	}
 	var errs [5]error
 	o.Offset, errs[0] = c.queryInt("offset", -1<<62)
@@ -245,7 +247,7 @@ func (c *call) querySince() (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, &engine.FieldError{Field: "since", Value: engine.Quote(text), Rule: "must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z"}
+		return t, &engine.FieldError{Field: "since", Value: spec.Quote(text), Rule: "must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z"}
 	}
 	return t, nil
 }

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
 )
 
@@ -97,7 +97,7 @@ func (c *call) serve() error {
 	// Where the end of the connection is the end of the answer, a part would look like
 	// the whole.
 	if c.route.replyType == octets && !c.r.ProtoAtLeast(1, 1) {
-		return refuse(apitypes.CodeHTTPVersion, "", "%s: content is sent with HTTP/1.1 only", engine.Quote(c.r.Proto))
+		return refuse(apitypes.CodeHTTPVersion, "", "%s: content is sent with HTTP/1.1 only", spec.Quote(c.r.Proto))
 	}
 	return c.route.handler(c)
 }
@@ -141,7 +141,7 @@ func (c *call) noRoute(mux *http.ServeMux) error {
 		return refuse(apitypes.CodeNoRoute, "", "no such path: /v1/openapi.json describes those that there are")
 	}
 	c.w.Header().Set("Allow", strings.Join(allowed, ", "))
-	return refuse(apitypes.CodeMethod, "", "method %s: must be one of %s", engine.Quote(c.r.Method), strings.Join(allowed, ", "))
+	return refuse(apitypes.CodeMethod, "", "method %s: must be one of %s", spec.Quote(c.r.Method), strings.Join(allowed, ", "))
 }
 
 // checkURL refuses paths that a multiplexer would send to another place, such as
@@ -164,7 +164,7 @@ func (c *call) checkQuery() error {
 	}
 	for name := range values {
 		if !slices.ContainsFunc(c.route.query, func(p param) bool { return p.name == name }) {
-			return refuse(apitypes.CodeUnknownField, name, "query parameter %s is not known here", engine.Quote(name))
+			return refuse(apitypes.CodeUnknownField, name, "query parameter %s is not known here", spec.Quote(name))
 		}
 	}
 	c.values = values

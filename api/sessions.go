@@ -5,6 +5,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/session"
 )
 
@@ -27,7 +28,7 @@ func (c *call) ensureSession() error {
 		return err
 	}
 	if (q.ID == "") == (q.Scope == "") {
-		return &engine.FieldError{Field: "id", Value: engine.Quote(q.ID), Rule: "either id or scope must be given"}
+		return &engine.FieldError{Field: "id", Value: spec.Quote(q.ID), Rule: "either id or scope must be given"}
 	}
 	r := requestOf(&q.SessionSpec)
 	r.Scope, r.Variables = q.Scope, q.Variables

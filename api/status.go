@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -167,7 +168,7 @@ func profileOf(p *policy.Profile) apitypes.Profile {
 }
 
 // seconds writes a time without an end as -1 second, as a limit without one is -1.
-func seconds(d policy.Duration) apitypes.Duration {
+func seconds(d spec.Duration) apitypes.Duration {
 	if d < 0 {
 		return apitypes.Duration(engine.Unlimited * time.Second)
 	}

@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // minToken is the fewest characters of a token: 20 of base64 are 120 bits.
@@ -56,13 +57,13 @@ func (t *Tokens) Reload(path string) error {
 		return fmt.Errorf("tokens_file: %w", err)
 	}
 	if !st.Mode().IsRegular() {
-		return &engine.FieldError{Field: "tokens_file", Value: engine.Quote(path), Rule: "must be a regular file"}
+		return &engine.FieldError{Field: "tokens_file", Value: spec.Quote(path), Rule: "must be a regular file"}
 	}
 	if st.Mode().Perm()&0o007 != 0 {
 		return &engine.FieldError{Field: "tokens_file", Value: fmt.Sprintf("%q with mode %04o", path, st.Mode().Perm()), Rule: "must not be accessible to others: chmod o= it"}
 	}
 	if st.Size() > maxTokenFile {
-		return &engine.FieldError{Field: "tokens_file", Value: fmt.Sprintf("%q of %s", path, engine.FormatSize(st.Size())), Rule: "must have at most " + engine.FormatSize(maxTokenFile)}
+		return &engine.FieldError{Field: "tokens_file", Value: fmt.Sprintf("%q of %s", path, spec.FormatSize(st.Size())), Rule: "must have at most " + spec.FormatSize(maxTokenFile)}
 	}
 	entries, err := parseTokens(io.LimitReader(f, maxTokenFile))
 	if err != nil {

@@ -10,24 +10,34 @@ import (
 	"github.com/boxd/boxd/relay"
 )
 
-// AttachOptions say how to attach to a managed process.
+// AttachOptions control an attachment. With the zero value the client observes: it
+// receives all output that is kept, and may not write.
 type AttachOptions struct {
-	// Write asks to be the writer; TakeOver to become it in place of another.
+	// Write asks to be the writer, who may send input, signals and window sizes. A
+	// process has at most one. TakeOver, with Write, displaces the current writer;
+	// without it the daemon refuses with apitypes.CodeWriterTaken.
 	Write, TakeOver bool
-	// Since says where the streams begin; the zero value is the oldest bytes kept.
+	// Since says where the output begins; the zero value means the oldest byte kept.
 	Since relay.Since
-	// ClientID names the client across its connections; see [relay.DialOptions].
+	// ClientID identifies this client, so that its new connection replaces an old one
+	// that the daemon has not yet noticed to be dead: 16 to 64 of a-z, A-Z, 0-9, "-"
+	// and "_". Attach chooses a random ID if it is empty; a program that attaches
+	// again after Close, as the writer, passes the same one each time.
 	ClientID string
-	// Await says that Attach tries again while no daemon answers.
+	// Await makes Attach itself keep trying while no daemon answers. Otherwise only
+	// an attachment that was established reconnects. AttachOnce ignores it.
 	Await bool
-	// GiveUp is how long to try to get a connection; zero is for ever.
+	// GiveUp is how long to try to connect or reconnect; 0 means without end.
+	// AttachOnce ignores it.
 	GiveUp time.Duration
-	// Lost, if not nil, is told of each lost connection and each attempt in vain.
+	// Lost, if not nil, is called after each lost connection and each failed attempt
+	// to reconnect, by the goroutine that is in Attach or Recv. AttachOnce ignores it.
 	Lost func(err error)
 }
 
-// Attach connects to the relay of a managed process. It connects again by itself,
-// without losing or repeating a byte, until ctx ends.
+// Attach connects to the streams of a managed process. The attachment reconnects when
+// its connection is lost, also across restarts of the daemon, and then neither loses nor
+// repeats a byte. It lives until ctx ends or it is closed; the process keeps running.
 func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions) (*relay.Attachment, error) {
 	d, err := c.dialOptions(session, id, o)
 	if err != nil {
@@ -41,7 +51,8 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 	return a, attachError(err)
 }
 
-// AttachOnce connects to the relay of a managed process, once.
+// AttachOnce is Attach without reconnecting: when the connection is lost, Recv returns
+// the error. ctx bounds only the connecting.
 func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOptions) (*relay.Client, error) {
 	d, err := c.dialOptions(session, id, o)
 	if err != nil {
@@ -51,7 +62,7 @@ func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOpt
 	return conn, attachError(err)
 }
 
-// attachError is err, or the [*Error] that the daemon refused with.
+// attachError returns the [*Error] with which the daemon refused, or else err.
 func attachError(err error) error {
 	var refused *relay.DialError
 	if errors.As(err, &refused) {

@@ -1,10 +1,35 @@
-// Package client talks to a boxd daemon. It mirrors the HTTP API, one method for
-// each thing that can be asked; it decides nothing and keeps nothing.
+// Package client is the Go client of the boxd daemon. Each method is one request of the
+// HTTP API, with the types of package apitypes; docs/api.md describes what they mean.
 //
-// Nothing is sent twice, with one exception that is safe: a request that net/http
-// finds not to have reached the daemon, because a kept connection had been closed,
-// and reading requests, which change nothing. A relay ([Client.Attach]) connects
-// again by itself and goes on at its offset.
+//	c, err := client.New(client.Options{Socket: "/run/boxd/boxd.sock"})
+//	...
+//	result, err := c.Exec(ctx, "demo", apitypes.ExecRequest{
+//		Shell:   "python3 job.py",
+//		Session: &apitypes.SessionSpec{}, // create the session if it does not exist
+//	})
+//	fmt.Println(result.Verdict, result.Stdout)
+//
+// A session is a box with a workspace that the daemon keeps between commands. A method
+// that takes a session takes its ID; one that takes an id beside it takes the ID of a
+// managed process, which keeps running when its client disconnects ([Client.Start],
+// [Client.Attach]).
+//
+// The client makes no decisions and keeps no state but idle connections. To build
+// boxes without a daemon, use package engine and engine/native.
+//
+// # Errors
+//
+// An error that the daemon answered with is an [*Error]; test its code with [IsCode]. A
+// command that exits with a status other than 0, or is killed by a limit, is not an
+// error: the result says so. All other errors come from the network, from ctx, or from
+// an answer that is not the daemon's.
+//
+// # Retries
+//
+// The client does not retry, except as package net/http does: it resends a request if a
+// kept connection turns out to be closed, and then only a request that never reached the
+// daemon or that changes nothing. An [Client.Attach] reconnects by itself and continues
+// at its offset.
 package client
 
 import (
@@ -19,24 +44,25 @@ import (
 	"time"
 )
 
-// Options say where the daemon is and who asks. Exactly one of Socket and URL is
-// set.
+// Options say where the daemon is and how to authenticate. Exactly one of Socket and
+// URL must be set.
 type Options struct {
-	// Socket is the path of the daemon's Unix socket. Who asks is known by the
-	// socket's peer credentials.
+	// Socket is the path of the daemon's Unix socket. The daemon identifies the caller
+	// by the user of this process.
 	Socket string
-	// URL is that of a TCP listener: "http://127.0.0.1:5411" or "https://…".
+	// URL is the address of a TCP listener: "http://127.0.0.1:5411" or "https://…".
 	URL string
-	// Token is sent as a bearer token if not empty.
+	// Token, if not empty, is sent as a bearer token.
 	Token string
-	// TLS is used for https; nil is the system's roots and no client certificate.
+	// TLS configures https. Nil means the system's root certificates and no client
+	// certificate.
 	TLS *tls.Config
-	// Tenant is whose sessions are meant, for callers who may choose; empty: the
-	// caller's own. "*" lists those of all tenants.
+	// Tenant selects the tenant, for callers who may act for others. Empty means the
+	// caller's own; "*" means all tenants in Sessions, Events and Status.
 	Tenant string
 }
 
-// Client is safe for concurrent use.
+// Client talks to one daemon. It is safe for concurrent use.
 type Client struct {
 	base   string // without a trailing slash
 	http   *http.Client
@@ -45,7 +71,8 @@ type Client struct {
 	header http.Header
 }
 
-// New returns a client. It does not connect before the first request.
+// New returns a client. It connects with the first request, not before, so a wrong
+// address is not noticed here. Close the client when it is no longer needed.
 func New(o Options) (*Client, error) {
 	if (o.Socket == "") == (o.URL == "") {
 		return nil, errors.New("client options: exactly one of Socket and URL must be set")
@@ -76,12 +103,12 @@ func New(o Options) (*Client, error) {
 		DisableCompression:  true,
 		MaxIdleConns:        256,
 		MaxIdleConnsPerHost: 256, // many small execs at once keep their connections
-		// Below the daemon's 120 s, so that it is the client that closes an idle
-		// connection and no request meets a closed one.
+		// Below the daemon's 120 s, so that the client closes an idle connection first
+		// and no request meets a closed one.
 		IdleConnTimeout: 90 * time.Second,
 	}, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	return c, nil
 }
 
-// Close closes kept connections. Requests under way go on.
+// Close closes idle connections. Requests in progress continue, and so do attachments.
 func (c *Client) Close() { c.http.CloseIdleConnections() }

@@ -10,11 +10,13 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Error is an error that the daemon answered with. Code is the word to decide by;
-// docs/api.md has the list.
+// Error is an error answer of the daemon. Its fields are those of [apitypes.Problem]:
+// decide by Code, a stable word such as apitypes.CodeSessionNotFound; show Detail to
+// people. An answer that did not come from a daemon has the code "unexpected".
 type Error struct{ apitypes.Problem }
 
-// Error is the detail, with the field it is about and the id of the request.
+// Error returns the detail, and for a fault of the daemon (status 5xx) the request's ID,
+// which its log lines contain.
 func (e *Error) Error() string {
 	text := e.Detail
 	if text == "" {
@@ -26,7 +28,7 @@ func (e *Error) Error() string {
 	return text
 }
 
-// IsCode says whether err is an [Error] with one of codes.
+// IsCode reports whether err is, or wraps, an [*Error] with one of the codes.
 func IsCode(err error, codes ...string) bool {
 	var e *Error
 	if !errors.As(err, &e) {
@@ -40,16 +42,16 @@ func IsCode(err error, codes ...string) bool {
 	return false
 }
 
-// maxProblem bounds how much of an error's body is read.
+// maxProblem bounds how much is read of an error's body.
 const maxProblem = 1 << 20
 
-// problem reads the error that resp is, and closes its body.
+// problem reads the error from resp, and closes its body.
 func problem(resp *http.Response) error {
 	defer resp.Body.Close()
 	e := &Error{}
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxProblem))
 	if err != nil || json.Unmarshal(body, &e.Problem) != nil || e.Code == "" {
-		// Not the daemon's own: a proxy, or something else that listens there.
+		// Not from a daemon: a proxy, or another server at that address.
 		e.Problem = apitypes.Problem{Title: http.StatusText(resp.StatusCode), Detail: "unexpected answer " + resp.Status, Code: "unexpected"}
 	}
 	e.Status = resp.StatusCode

@@ -10,8 +10,12 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Exec runs a command and returns how it ended, output included. A command that
-// fails is no error; one that could not be run is. Cancelling ctx kills it.
+// Exec runs a command in a session and returns its result with its output. A command
+// that fails or runs into a limit is a result; an error means that it could not be run,
+// or that its result is unknown. Cancelling ctx kills the command with all its
+// descendants.
+//
+// If r.Session is set the session is created first, unless it exists.
 func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecRequest) (*apitypes.ExecResult, error) {
 	var res apitypes.ExecResult
 	if err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, &res); err != nil {
@@ -20,9 +24,10 @@ func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecReques
 	return &res, nil
 }
 
-// ExecStream runs a command and hands its output to stdout and stderr as it comes;
-// nil discards it. The result has no output. Cancelling ctx, or an error of a
-// writer, kills the command.
+// ExecStream runs a command like [Client.Exec], but writes its output to stdout and
+// stderr while the command runs; a nil writer discards it. The result contains no
+// output. Cancelling ctx kills the command, and so does an error of a writer, which is
+// returned.
 func (c *Client) ExecStream(ctx context.Context, session string, r apitypes.ExecRequest, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -13,9 +13,11 @@ func filesPath(session string, more ...string) []string {
 	return append([]string{"sessions", session, "files"}, more...)
 }
 
-// ReadFile reads a file in the box from offset on, up to limit bytes; limit 0 is
-// all of it. The caller closes what is returned; reading it fails if the daemon
-// could not read to the end.
+// ReadFile returns the content of a file in the session's box: up to limit bytes from
+// offset; a limit of 0 means up to the end. A relative path starts at the workspace. The
+// caller closes the reader. Its Read fails if the daemon could not send all of the
+// content, so io.EOF means that it is complete. apitypes.CodeFileTooLarge: the file must
+// be read in parts.
 func (c *Client) ReadFile(ctx context.Context, session, path string, offset, limit int64) (io.ReadCloser, error) {
 	q := url.Values{"path": {path}}
 	if offset != 0 {
@@ -31,14 +33,15 @@ func (c *Client) ReadFile(ctx context.Context, session, path string, offset, lim
 	return resp.Body, nil
 }
 
-// WriteOptions say how a file is written.
+// WriteOptions control WriteFile. The zero value replaces the file or creates it.
 type WriteOptions struct {
-	Mode    string // permission bits in octal of a new file; empty: 0644
-	Append  bool
-	Parents bool // make missing directories
+	Mode    string // permission bits in octal; empty: 0644 for a new file, else unchanged
+	Append  bool   // add to the end instead of replacing
+	Parents bool   // create missing parent directories
 }
 
-// WriteFile writes what r gives to a file in the box.
+// WriteFile stores the content of r in a file in the session's box. The file is replaced
+// atomically; if r fails, it stays as it was.
 func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reader, o WriteOptions) (apitypes.FileInfo, error) {
 	var info apitypes.FileInfo
 	q := url.Values{"path": {path}}
@@ -55,8 +58,8 @@ func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reade
 	return info, err
 }
 
-// ListFiles lists the first files of a directory in the box, as many as a daemon lists
-// at most.
+// ListFiles lists a directory in the session's box, sorted by name. FileList.Truncated
+// is set if it has more than 10,000 entries, the most that a daemon lists.
 func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.FileList, error) {
 	var l apitypes.FileList
 	q := url.Values{"path": {path}, "limit": {"10000"}}
@@ -64,14 +67,16 @@ func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.
 	return l, err
 }
 
-// StatFile describes what path leads to; for a symlink, Target is set.
+// StatFile describes the file at path, following symlinks. If path is a symlink, Target
+// is its text.
 func (c *Client) StatFile(ctx context.Context, session, path string) (apitypes.FileInfo, error) {
 	var info apitypes.FileInfo
 	err := c.do(ctx, call{method: "GET", path: filesPath(session, "stat"), query: url.Values{"path": {path}}}, &info)
 	return info, err
 }
 
-// RemoveFile removes a file or directory in the box.
+// RemoveFile removes a file or an empty directory in the session's box; with recursive,
+// a directory with everything in it.
 func (c *Client) RemoveFile(ctx context.Context, session, path string, recursive bool) error {
 	q := url.Values{"path": {path}}
 	if recursive {
@@ -80,12 +85,12 @@ func (c *Client) RemoveFile(ctx context.Context, session, path string, recursive
 	return c.do(ctx, call{method: "DELETE", path: filesPath(session, "content"), query: q}, nil)
 }
 
-// Mkdir makes a directory in the box.
+// Mkdir creates a directory in the session's box.
 func (c *Client) Mkdir(ctx context.Context, session string, r apitypes.MkdirRequest) error {
 	return c.do(ctx, call{method: "POST", path: filesPath(session, "mkdir"), body: r}, nil)
 }
 
-// Symlink makes a symlink in the box, in place of a file or symlink that is there.
+// Symlink creates a symlink in the session's box, replacing a file or symlink at path.
 func (c *Client) Symlink(ctx context.Context, session, path, target string) error {
 	q := url.Values{"path": {path}, "target": {target}}
 	return c.do(ctx, call{method: "PUT", path: filesPath(session, "symlink"), query: q}, nil)

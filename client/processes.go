@@ -13,68 +13,80 @@ func processPath(session, id string, more ...string) []string {
 	return append([]string{"sessions", session, "processes", id}, more...)
 }
 
-// Processes lists the managed processes of a session, ended ones included.
+// Processes lists the managed processes of a session, including ended ones that were
+// not removed.
 func (c *Client) Processes(ctx context.Context, session string) ([]apitypes.Process, error) {
 	var l apitypes.ProcessList
 	err := c.do(ctx, call{method: "GET", path: []string{"sessions", session, "processes"}}, &l)
 	return l.Processes, err
 }
 
-// Process returns one of them.
+// Process returns one managed process as it is now.
 func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Process, error) {
 	var p apitypes.Process
 	err := c.do(ctx, call{method: "GET", path: processPath(session, id)}, &p)
 	return p, err
 }
 
-// Start starts a managed process.
+// Start starts a managed process and returns once its program runs. The process runs
+// until it ends or is stopped, with or without an attached client. Its ID may be that of
+// a process that has ended, which is then forgotten; that of a running one is refused
+// with apitypes.CodeExists.
+//
+// If r.Session is set the session is created first, unless it exists.
 func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRequest) (apitypes.Process, error) {
 	var p apitypes.Process
 	err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "processes"}, body: r}, &p)
 	return p, err
 }
 
-// Stop ends a managed process and returns when it has ended. What it wrote is kept
-// until RemoveProcess.
+// Stop closes the process's stdin, sends SIGTERM, kills it after r.Grace, and returns
+// when it has ended. Its output is kept until RemoveProcess.
 func (c *Client) Stop(ctx context.Context, session, id string, r apitypes.StopRequest) (apitypes.Process, error) {
 	var p apitypes.Process
 	err := c.do(ctx, call{method: "POST", path: processPath(session, id, "stop"), body: r}, &p)
 	return p, err
 }
 
-// Signal sends a signal, "SIGHUP" or "1", to a managed process.
+// Signal sends a signal to a managed process, by name or number: "SIGHUP", "HUP" or "1".
 func (c *Client) Signal(ctx context.Context, session, id, signal string) error {
 	return c.do(ctx, call{method: "POST", path: processPath(session, id, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
 }
 
-// RemoveProcess forgets a managed process and its output, ending it if it runs.
+// RemoveProcess removes a managed process and its output, and ends it if it runs.
 func (c *Client) RemoveProcess(ctx context.Context, session, id string) error {
 	return c.do(ctx, call{method: "DELETE", path: processPath(session, id)}, nil)
 }
 
-// LogOptions say which part of a process's output is wanted.
+// LogOptions select a part of a managed process's output. The zero value selects all of
+// stdout that is kept now.
 type LogOptions struct {
 	Stream string // "stdout" (the default) or "stderr"
-	Offset int64  // of the first byte; below what is kept: from there on, see Logs.Gap
-	Follow bool   // go on until the process has ended
-	Limit  int64  // bytes at most; 0: no limit
-	// Tail is how many of the last lines there are; nil: all that are kept.
+	// Offset of the first byte from the start of the stream; a negative one counts from
+	// the end. If that byte is no longer kept, Logs.Gap says how many are missing.
+	Offset int64
+	Follow bool  // continue until the process has ended
+	Limit  int64 // maximum number of bytes; 0: none
+	// Tail selects the last so many lines; nil selects all.
 	Tail *int64
-	// Since leaves out what came before: a duration before now such as "1h", or a time of
-	// RFC 3339.
+	// Since selects output from that time on: a duration before now, such as "1h", or
+	// a time in RFC 3339.
 	Since string
-	// Timestamps puts the time at which it came in front of each line.
+	// Timestamps puts the time of its arrival in front of each line.
 	Timestamps bool
 }
 
-// Logs is a part of a process's output. Close it.
+// Logs is a part of a process's output, as plain bytes. The caller closes it. A read
+// error other than io.EOF means that the part is incomplete.
 type Logs struct {
 	io.ReadCloser
-	// Offset is that of the first byte, Gap how many bytes before it are gone.
+	// Offset is the position of the first byte in the stream. Gap is how many of the
+	// requested bytes before it are no longer kept.
 	Offset, Gap int64
 }
 
-// Logs reads output of a managed process that is kept.
+// Logs reads the kept output of a managed process, running or ended. Unlike Attach it
+// does not reconnect, and it never makes the process wait.
 func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*Logs, error) {
 	q := url.Values{}
 	if o.Stream != "" {

@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// call is one request.
+// call is one request to send.
 type call struct {
 	method string
 	path   []string // segments below /v1, not escaped
@@ -22,7 +22,7 @@ type call struct {
 	accept string
 }
 
-// do sends the request and reads the answer into out, unless that is nil.
+// do sends a request and decodes the answer into out, unless that is nil.
 func (c *Client) do(ctx context.Context, q call, out any) error {
 	resp, err := c.send(ctx, q)
 	if err != nil {
@@ -43,7 +43,7 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	return nil
 }
 
-// send returns the answer if it is a success; the caller closes its body.
+// send returns the answer if its status is 2xx; the caller closes its body.
 func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	address, err := c.url(q.path, q.query)
 	if err != nil {
@@ -80,7 +80,7 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	return resp, nil
 }
 
-// explain takes the made-up URL of a Unix socket out of err.
+// explain removes the made-up URL of a Unix socket from err.
 func (c *Client) explain(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {
@@ -89,8 +89,8 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// url is the address below /v1. A segment that a server would take for something
-// else is refused here, so that a request never ends at another resource.
+// url builds the address below /v1. It refuses a segment that a server would interpret,
+// such as "..", so that a request cannot reach another resource.
 func (c *Client) url(path []string, query url.Values) (string, error) {
 	var b strings.Builder
 	b.WriteString(c.base)

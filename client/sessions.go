@@ -6,49 +6,52 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Sessions lists the sessions of the tenant.
+// Sessions lists the sessions of the tenant, sorted by tenant and ID.
 func (c *Client) Sessions(ctx context.Context) ([]apitypes.Session, error) {
 	var l apitypes.SessionList
 	err := c.do(ctx, call{method: "GET", path: []string{"sessions"}}, &l)
 	return l.Sessions, err
 }
 
-// Session returns a session. Looking is not use: it does not put off its end.
+// Session returns a session as it is now. It does not count as use: the session's idle
+// TTL keeps running.
 func (c *Client) Session(ctx context.Context, id string) (apitypes.Session, error) {
 	var s apitypes.Session
 	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id}}, &s)
 	return s, err
 }
 
-// Ensure returns the session that r describes, and makes it if it is not there.
-// Code "session_conflict": it is there, and differs.
+// Ensure returns the session that r describes and creates it if it does not exist;
+// Session.Created tells which. An existing session that differs from r is an error with
+// apitypes.CodeSessionConflict, whose Conflicts list the differences.
 func (c *Client) Ensure(ctx context.Context, r apitypes.SessionRequest) (apitypes.Session, error) {
 	var s apitypes.Session
 	err := c.do(ctx, call{method: "POST", path: []string{"sessions"}, body: r}, &s)
 	return s, err
 }
 
-// Update changes mounts, network, TTL and limits of a live session.
+// Update changes mounts, network, TTLs and limits of a live session. Fields of u that
+// are not set stay as they are.
 func (c *Client) Update(ctx context.Context, id string, u apitypes.SessionUpdate) (apitypes.Session, error) {
 	var s apitypes.Session
 	err := c.do(ctx, call{method: "PATCH", path: []string{"sessions", id}, body: u}, &s)
 	return s, err
 }
 
-// Remove ends a session with all that runs in it, and removes its workspace if that
-// is boxd's own.
+// Remove ends a session with everything that runs in it. Its workspace is deleted if
+// boxd made it, and kept if it is a directory of the caller.
 func (c *Client) Remove(ctx context.Context, id string) error {
 	return c.do(ctx, call{method: "DELETE", path: []string{"sessions", id}}, nil)
 }
 
-// Usage is what the session's box uses now.
+// Usage returns what the session's box uses at this moment.
 func (c *Client) Usage(ctx context.Context, id string) (apitypes.Usage, error) {
 	var u apitypes.Usage
 	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id, "usage"}}, &u)
 	return u, err
 }
 
-// Ports lists what listens in the session's box.
+// Ports lists the TCP and UDP ports that processes of the session's box listen on.
 func (c *Client) Ports(ctx context.Context, id string) ([]apitypes.Port, error) {
 	var l apitypes.PortList
 	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id, "ports"}}, &l)

@@ -12,41 +12,44 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Status says whether the service can serve, and what it holds.
+// Status reports whether the daemon can serve, and what it is running.
 func (c *Client) Status(ctx context.Context) (apitypes.Status, error) {
 	var s apitypes.Status
 	err := c.do(ctx, call{method: "GET", path: []string{"status"}}, &s)
 	return s, err
 }
 
-// Errors lists what went wrong in the daemon lately, newest first.
+// Errors lists the daemon's recent errors, newest first.
 func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
 	var l apitypes.ErrorList
 	err := c.do(ctx, call{method: "GET", path: []string{"errors"}}, &l)
 	return l.Errors, err
 }
 
-// Profiles lists the profiles.
+// Profiles lists the profiles that a session can be created with: defaults, caps and
+// locked fields.
 func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
 	var l apitypes.ProfileList
 	err := c.do(ctx, call{method: "GET", path: []string{"profiles"}}, &l)
 	return l.Profiles, err
 }
 
-// Events is a stream of events. Close it.
+// Events is a subscription to events. The caller closes it. It is not safe for
+// concurrent use, except that Close unblocks Next.
 type Events struct {
 	body io.ReadCloser
 	r    *bufio.Scanner
-	// LastID is the id of the last event that Next returned, "" before the first.
-	// Handing it to Client.Events goes on behind it.
+	// LastID is the ID of the last event that Next returned. Pass it to Client.Events
+	// to continue after it on a new connection.
 	LastID string
 }
 
 // maxEvent bounds a line of the event stream.
 const maxEvent = 1 << 20
 
-// Events subscribes to what happens to sessions and processes, from now on, or
-// behind the event lastID if that is not empty.
+// Events subscribes to what happens to sessions and processes: from now on if lastID is
+// empty, otherwise after that event, as far as the daemon still keeps it. The
+// subscription ends with ctx. It does not reconnect.
 func (c *Client) Events(ctx context.Context, lastID string) (*Events, error) {
 	q := call{method: "GET", path: []string{"events"}, accept: "text/event-stream"}
 	if lastID != "" {
@@ -65,9 +68,11 @@ func newEvents(body io.ReadCloser, lastID string) *Events {
 	return e
 }
 
-// MissedError says that events were lost before the next one: the subscriber was
-// too slow, or asked for ones that are not kept any more. The stream goes on.
-type MissedError struct{ Missed uint64 }
+// MissedError reports that events were skipped before the next one, because the
+// subscriber was too slow or they are no longer kept. The subscription continues.
+type MissedError struct {
+	Missed uint64 // how many; 0 if that is not known
+}
 
 func (e *MissedError) Error() string {
 	if e.Missed == 0 {
@@ -76,8 +81,8 @@ func (e *MissedError) Error() string {
 	return strconv.FormatUint(e.Missed, 10) + " events were missed"
 }
 
-// Next waits for the next event. After a [*MissedError] it can be called again;
-// io.EOF says that the daemon has ended the stream.
+// Next waits for the next event. After a [*MissedError] call it again. io.EOF means that
+// the daemon has ended the stream.
 func (e *Events) Next() (apitypes.Event, error) {
 	var id, kind, data string
 	for e.r.Scan() {

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -56,39 +57,39 @@ type Log struct {
 
 // Audit log.
 type Audit struct {
-	File    string      `yaml:"file"` // empty: audit.log in StateDir
-	MaxSize policy.Size `yaml:"max_size"`
-	Keep    int         `yaml:"keep"`
-	Sync    bool        `yaml:"sync"`
+	File    string    `yaml:"file"` // empty: audit.log in StateDir
+	MaxSize spec.Size `yaml:"max_size"`
+	Keep    int       `yaml:"keep"`
+	Sync    bool      `yaml:"sync"`
 }
 
 // Sessions are defaults for sessions of every profile.
 type Sessions struct {
-	IdleTTL   policy.Duration `yaml:"idle_ttl"`   // of profiles that set none
-	KeepEnded int             `yaml:"keep_ended"` // managed processes that have ended, per session
-	StopGrace policy.Duration `yaml:"stop_grace"` // between SIGTERM and SIGKILL
-	MinFree   int             `yaml:"min_free"`   // percent of the disk that workspaces without a hard limit leave; 0: none
+	IdleTTL   spec.Duration `yaml:"idle_ttl"`   // of profiles that set none
+	KeepEnded int           `yaml:"keep_ended"` // managed processes that have ended, per session
+	StopGrace spec.Duration `yaml:"stop_grace"` // between SIGTERM and SIGKILL
+	MinFree   int           `yaml:"min_free"`   // percent of the disk that workspaces without a hard limit leave; 0: none
 }
 
 // Exec bounds the output of one command.
 type Exec struct {
-	OutputLimit  policy.Size `yaml:"output_limit"`  // beyond it the command is killed; -1: none
-	CaptureLimit policy.Size `yaml:"capture_limit"` // of each stream in a JSON answer
+	OutputLimit  spec.Size `yaml:"output_limit"`  // beyond it the command is killed; -1: none
+	CaptureLimit spec.Size `yaml:"capture_limit"` // of each stream in a JSON answer
 }
 
 // Relay of the stdio of managed processes.
 type Relay struct {
-	History    policy.Size `yaml:"history"`     // per stream
-	MaxClients int         `yaml:"max_clients"` // of all processes together
+	History    spec.Size `yaml:"history"`     // per stream
+	MaxClients int       `yaml:"max_clients"` // of all processes together
 }
 
 // HTTP bounds requests and connections.
 type HTTP struct {
-	MaxBody        policy.Size     `yaml:"max_body"` // of JSON
-	MaxFile        policy.Size     `yaml:"max_file"` // of a file, read or written
-	MaxConnections int             `yaml:"max_connections"`
-	HeaderTimeout  policy.Duration `yaml:"header_timeout"`
-	IdleTimeout    policy.Duration `yaml:"idle_timeout"`
+	MaxBody        spec.Size     `yaml:"max_body"` // of JSON
+	MaxFile        spec.Size     `yaml:"max_file"` // of a file, read or written
+	MaxConnections int           `yaml:"max_connections"`
+	HeaderTimeout  spec.Duration `yaml:"header_timeout"`
+	IdleTimeout    spec.Duration `yaml:"idle_timeout"`
 }
 
 // Directories and files of a daemon that was told nothing.
@@ -101,7 +102,7 @@ const (
 
 // Default is the configuration without a file.
 func Default() Config {
-	seconds := func(n int) policy.Duration { return policy.Duration(time.Duration(n) * time.Second) }
+	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
 	return Config{
 		StateDir: DefaultStateDir,
 		Socket:   Socket{Mode: "0660"},

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // sample is a text for a value of t, other than every default, and what it means.
@@ -23,9 +23,9 @@ func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 		return "77", int64(77)
 	case reflect.TypeFor[float64]():
 		return "7.5", 7.5
-	case reflect.TypeFor[policy.Size]():
-		return "77M", policy.Size(77 << 20)
-	case reflect.TypeFor[policy.Duration]():
+	case reflect.TypeFor[spec.Size]():
+		return "77M", spec.Size(77 << 20)
+	case reflect.TypeFor[spec.Duration]():
 		return "77s", seconds77
 	case reflect.TypeFor[[]string]():
 		return "x", []string{"x"}
@@ -34,7 +34,7 @@ func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 	return "", nil
 }
 
-var seconds77 = policy.Duration(77e9)
+var seconds77 = spec.Duration(77e9)
 
 // find returns the field of c that has the key path, with NAME as the name of what is
 // in a list of names.

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // key is one key of the file that has a value of its own.
@@ -117,7 +118,7 @@ func setScalar(dst reflect.Value, text string) error {
 	if u, ok := dst.Addr().Interface().(encoding.TextUnmarshaler); ok {
 		return u.UnmarshalText([]byte(text))
 	}
-	bad := func(rule string) error { return fmt.Errorf("%s: %s", engine.Quote(text), rule) }
+	bad := func(rule string) error { return fmt.Errorf("%s: %s", spec.Quote(text), rule) }
 	switch dst.Kind() {
 	case reflect.String:
 		dst.SetString(text)
@@ -138,7 +139,7 @@ func setScalar(dst reflect.Value, text string) error {
 			dst.SetFloat(engine.Unlimited)
 			return nil
 		}
-		f, err := engine.ParseCPUs(text)
+		f, err := spec.ParseCPUs(text)
 		if err != nil {
 			return bad("must be a decimal number")
 		}

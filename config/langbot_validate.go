@@ -13,6 +13,7 @@ import (
 	"unicode"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/policy"
 )
@@ -50,18 +51,18 @@ func (c *Config) validateLangbot() error {
 	l := &c.Langbot
 	switch {
 	case l.InstanceID != "" && !instanceSyntax.MatchString(l.InstanceID):
-		return refuse("langbot.instance_id", engine.Quote(l.InstanceID), `must be 1 to 128 of A-Z, a-z, 0-9 and "._:-", starting with a letter or digit`)
+		return refuse("langbot.instance_id", spec.Quote(l.InstanceID), `must be 1 to 128 of A-Z, a-z, 0-9 and "._:-", starting with a letter or digit`)
 	case !backendSyntax.MatchString(l.BackendName):
-		return refuse("langbot.backend_name", engine.Quote(l.BackendName), `must be 1 to 64 of A-Z, a-z, 0-9 and "._-", starting with a letter or digit`)
+		return refuse("langbot.backend_name", spec.Quote(l.BackendName), `must be 1 to 64 of A-Z, a-z, 0-9 and "._-", starting with a letter or digit`)
 	case l.NetworkOn != LangbotRefuse && l.NetworkOn != LangbotOffline:
-		return refuse("langbot.network_on", engine.Quote(l.NetworkOn), `must be "offline" or "refuse"`)
+		return refuse("langbot.network_on", spec.Quote(l.NetworkOn), `must be "offline" or "refuse"`)
 	case l.TimeoutEnds != LangbotSession && l.TimeoutEnds != LangbotCommand:
-		return refuse("langbot.timeout_ends", engine.Quote(l.TimeoutEnds), `must be "session" or "command"`)
+		return refuse("langbot.timeout_ends", spec.Quote(l.TimeoutEnds), `must be "session" or "command"`)
 	case l.SkillsSize == 0 && l.SkillsDir == "":
 		return refuse("langbot.skills_size", "0", "must be above 0 without skills_dir: volumes have a size")
 	case l.SkillsSize != 0 && (l.SkillsSize < engine.MinVolumeBytes || l.SkillsSize > engine.MaxVolumeBytes):
-		return refuse("langbot.skills_size", engine.FormatSize(int64(l.SkillsSize)),
-			fmt.Sprintf("must be %s to %s", engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxVolumeBytes)))
+		return refuse("langbot.skills_size", spec.FormatSize(int64(l.SkillsSize)),
+			fmt.Sprintf("must be %s to %s", spec.FormatSize(engine.MinVolumeBytes), spec.FormatSize(engine.MaxVolumeBytes)))
 	case l.SkillsInodes != 0 && (l.SkillsInodes < engine.MinVolumeInodes || l.SkillsInodes > engine.MaxVolumeInodes):
 		return refuse("langbot.skills_inodes", fmt.Sprint(l.SkillsInodes),
 			fmt.Sprintf("must be %d to %d, or 0 for a number that follows from skills_size", engine.MinVolumeInodes, int64(engine.MaxVolumeInodes)))
@@ -91,9 +92,9 @@ func (c *Config) validateLangbotListen() error {
 	case err != nil:
 		return err
 	case l.Listen == c.Listen && port != "0":
-		return refuse("langbot.listen", engine.Quote(l.Listen), "is that of listen: each needs a port of its own")
+		return refuse("langbot.listen", spec.Quote(l.Listen), "is that of listen: each needs a port of its own")
 	case !isLoopback(host) && l.Token == "" && l.TokenFile == "":
-		return refuse("langbot.listen", engine.Quote(l.Listen), "is open to other hosts, which needs authentication: "+
+		return refuse("langbot.listen", spec.Quote(l.Listen), "is open to other hosts, which needs authentication: "+
 			"set langbot.token_file or LANGBOT_BOX_CONTROL_TOKEN, or listen on 127.0.0.1 or [::1]")
 	}
 	return nil
@@ -121,8 +122,8 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 	roots := p.MountRoots(l.Tenant)
 	within := func(root string) bool { return pathin.In(l.SkillsDir, path.Clean(root)) }
 	if !slices.ContainsFunc(roots, within) {
-		return refuse("langbot.skills_dir", engine.Quote(l.SkillsDir),
-			fmt.Sprintf("must be in one of the allowed mount roots %q of tenant %s: add one, or leave it out to have volumes", roots, engine.Quote(l.Tenant)))
+		return refuse("langbot.skills_dir", spec.Quote(l.SkillsDir),
+			fmt.Sprintf("must be in one of the allowed mount roots %q of tenant %s: add one, or leave it out to have volumes", roots, spec.Quote(l.Tenant)))
 	}
 	return nil
 }
@@ -137,7 +138,7 @@ func langbotError(field, value string, err error) error {
 	case errors.As(err, &denied):
 		return refuse(field, denied.Value, denied.Rule)
 	}
-	return refuse(field, engine.Quote(value), err.Error())
+	return refuse(field, spec.Quote(value), err.Error())
 }
 
 // Secret is the shared secret of the second door: that of TokenFile, else Token; empty
@@ -156,7 +157,7 @@ func (l Langbot) Secret() (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	case !st.Mode().IsRegular():
-		return "", refuse("langbot.token_file", engine.Quote(l.TokenFile), "must be a regular file")
+		return "", refuse("langbot.token_file", spec.Quote(l.TokenFile), "must be a regular file")
 	case st.Mode().Perm()&0o007 != 0:
 		return "", refuse("langbot.token_file", fmt.Sprintf("%q with mode %04o", l.TokenFile, st.Mode().Perm()), "must not be accessible to others: chmod o= it")
 	}

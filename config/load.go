@@ -10,6 +10,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // maxFile bounds a configuration file in bytes.
@@ -31,7 +32,7 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 		}
 		// Root hands these roots to the launcher: who can write the file names them.
 		if roots := c.MountRoots(); os.Geteuid() == 0 && len(roots) > 0 && !isRoots {
-			return Config{}, &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(roots[0]),
+			return Config{}, &engine.FieldError{Field: "allowed_mount_roots", Value: spec.Quote(roots[0]),
 				Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), or be given as --allow-mount-root", path)}
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -62,16 +63,16 @@ http:
 	alice := c.Policy.Tenants["alice"]
 	for i, r := range []row{
 		{c.StateDir, "/srv/boxd"}, {c.Socket.Group, "bots"}, {c.Socket.Mode, "0600"}, {c.Listen, "127.0.0.1:8420"},
-		{c.Log, Log{"json", "debug"}}, {c.Audit.MaxSize, policy.Size(3 << 29)}, {c.Audit.Keep, 3}, {c.Audit.Sync, true},
+		{c.Log, Log{"json", "debug"}}, {c.Audit.MaxSize, spec.Size(3 << 29)}, {c.Audit.Keep, 3}, {c.Audit.Sync, true},
 		{time.Duration(c.Sessions.IdleTTL), 90 * time.Second},
 		{c.Policy.AllowedMountRoots, []string{"/srv/jobs", "/srv/data"}},
 		{alice.Quotas, policy.Quotas{Sessions: 3, CPUs: 1.5, Memory: 1 << 30}},
 		{*alice.AllowedMountRoots, []string{}}, {alice.Profiles, []string{"default"}},
 		{c.Policy.Tenants["bob"], policy.Tenant{}},
-		{*c.Policy.Profiles["default"].Memory, policy.Size(1 << 30)},
-		{*c.Policy.Profiles["default"].Caps.Timeout, policy.Duration(10 * time.Minute)},
+		{*c.Policy.Profiles["default"].Memory, spec.Size(1 << 30)},
+		{*c.Policy.Profiles["default"].Caps.Timeout, spec.Duration(10 * time.Minute)},
 		{c.Policy.Profiles["big"].Extends, "network_extended"}, {*c.Policy.Profiles["big"].Locked, []string{"network", "memory"}},
-		{c.Policy.Limits.Memory, policy.Size(engine.Unlimited)}, {c.Policy.Limits.Sessions, policy.DefaultLimits.Sessions},
+		{c.Policy.Limits.Memory, spec.Size(engine.Unlimited)}, {c.Policy.Limits.Sessions, policy.DefaultLimits.Sessions},
 		{c.HTTP, Default().HTTP}, {c.User, ""},
 	} {
 		if !reflect.DeepEqual(r.got, r.want) {
@@ -173,7 +174,7 @@ func TestEnvironment(t *testing.T) {
 	}
 	want := Default()
 	want.Log.Level, want.Socket.Path, want.Policy.AllowedMountRoots, want.Policy.Limits.CPUs = "warn", "/tmp/s", []string{"/b", "/c"}, -1
-	want.Audit.Sync, want.Relay.History, want.Sessions.IdleTTL, want.User, want.InitPath = true, 2<<20, policy.Duration(5*time.Minute), "alice", "/i"
+	want.Audit.Sync, want.Relay.History, want.Sessions.IdleTTL, want.User, want.InitPath = true, 2<<20, spec.Duration(5*time.Minute), "alice", "/i"
 	want.HTTP.MaxConnections = 17
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got  %+v\nwant %+v", c, want)

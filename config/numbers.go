@@ -6,17 +6,18 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
 // validateNumbers checks sizes, counts and times. The bounds are there to catch slips
 // of the pen, and zeros that would mean something else further down.
 func (c *Config) validateNumbers() error {
-	size := func(field string, n policy.Size, least, most int64) error {
+	size := func(field string, n spec.Size, least, most int64) error {
 		if int64(n) >= least && int64(n) <= most {
 			return nil
 		}
-		return refuse(field, engine.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", engine.FormatSize(least), engine.FormatSize(most)))
+		return refuse(field, spec.FormatSize(int64(n)), fmt.Sprintf("must be %s to %s", spec.FormatSize(least), spec.FormatSize(most)))
 	}
 	count := func(field string, n, least, most int) error {
 		if n >= least && n <= most {
@@ -24,7 +25,7 @@ func (c *Config) validateNumbers() error {
 		}
 		return refuse(field, fmt.Sprint(n), fmt.Sprintf("must be %d to %d", least, most))
 	}
-	length := func(field string, d policy.Duration, least, most time.Duration) error {
+	length := func(field string, d spec.Duration, least, most time.Duration) error {
 		if t := time.Duration(d); t >= least && t <= most {
 			return nil
 		}
@@ -42,7 +43,7 @@ func (c *Config) validateNumbers() error {
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
 		count("sessions.min_free", c.Sessions.MinFree, 0, 50),
-		size("exec.output_limit", outputLimit, 1, engine.MaxMemory),
+		size("exec.output_limit", outputLimit, 1, spec.MaxMemory),
 		size("exec.capture_limit", c.Exec.CaptureLimit, 1, 1<<30),
 		size("relay.history", c.Relay.History, engine.MinHistory, engine.MaxHistory),
 		count("relay.max_clients", c.Relay.MaxClients, 1, 1<<20),

@@ -47,8 +47,8 @@ func (c *Config) MountRoots() []string {
 func (c *Config) openRoots() error {
 	check := func(field string, roots []string) error {
 		for i, root := range roots {
-			s, err := mounts.Open(mounts.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
-			var bad *mounts.Error
+			s, err := mounts.Open(engine.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
+			var bad *engine.FieldError
 			if errors.As(err, &bad) && bad.Err == nil {
 				return refuse(fmt.Sprintf("%s[%d]", field, i), bad.Value, bad.Rule)
 			}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Validate fills in what follows from other keys and checks everything. The first
@@ -67,13 +68,13 @@ func validatePath(field, p string) error {
 	isControl := func(r rune) bool { return r < 0x20 || r == 0x7f }
 	switch {
 	case !path.IsAbs(p):
-		return refuse(field, engine.Quote(p), "must be an absolute path")
+		return refuse(field, spec.Quote(p), "must be an absolute path")
 	case strings.ContainsFunc(p, isControl):
-		return refuse(field, engine.Quote(p), "must not contain control characters")
+		return refuse(field, spec.Quote(p), "must not contain control characters")
 	case path.Clean(p) != p:
-		return refuse(field, engine.Quote(p), fmt.Sprintf("must be written as %q", path.Clean(p)))
+		return refuse(field, spec.Quote(p), fmt.Sprintf("must be written as %q", path.Clean(p)))
 	case p == "/":
-		return refuse(field, engine.Quote(p), "must not be the root directory")
+		return refuse(field, spec.Quote(p), "must not be the root directory")
 	}
 	return nil
 }
@@ -87,14 +88,14 @@ const maxSocketPath = 107
 
 func (c *Config) validateSocket() error {
 	if len(c.Socket.Path) > maxSocketPath {
-		return refuse("socket.path", engine.Quote(c.Socket.Path), fmt.Sprintf("must be at most %d bytes long: that is what a Unix socket's address holds", maxSocketPath))
+		return refuse("socket.path", spec.Quote(c.Socket.Path), fmt.Sprintf("must be at most %d bytes long: that is what a Unix socket's address holds", maxSocketPath))
 	}
 	mode, err := strconv.ParseUint(c.Socket.Mode, 8, 32)
 	if err != nil || mode > 0o777 {
-		return refuse("socket.mode", engine.Quote(c.Socket.Mode), "must be an octal mode such as 0660")
+		return refuse("socket.mode", spec.Quote(c.Socket.Mode), "must be an octal mode such as 0660")
 	}
 	if mode&0o002 != 0 {
-		return refuse("socket.mode", engine.Quote(c.Socket.Mode), "must not let everybody write, which is to connect: name a group with socket.group")
+		return refuse("socket.mode", spec.Quote(c.Socket.Mode), "must not let everybody write, which is to connect: name a group with socket.group")
 	}
 	return nil
 }
@@ -113,11 +114,11 @@ func (c *Config) validateListen() error {
 	t := c.TLS
 	switch {
 	case (t.Cert == "") != (t.Key == ""):
-		return refuse("tls", engine.Quote(t.Cert+t.Key), "needs both cert and key")
+		return refuse("tls", spec.Quote(t.Cert+t.Key), "needs both cert and key")
 	case t.ClientCA != "" && t.Cert == "":
-		return refuse("tls.client_ca", engine.Quote(t.ClientCA), "needs tls.cert and tls.key")
+		return refuse("tls.client_ca", spec.Quote(t.ClientCA), "needs tls.cert and tls.key")
 	case c.Listen == "" && t.Cert != "":
-		return refuse("tls.cert", engine.Quote(t.Cert), "has no use without listen")
+		return refuse("tls.cert", spec.Quote(t.Cert), "has no use without listen")
 	case c.Listen == "":
 		return nil
 	}
@@ -126,7 +127,7 @@ func (c *Config) validateListen() error {
 		return err
 	}
 	if !isLoopback(host) && c.TokensFile == "" && t.ClientCA == "" {
-		return refuse("listen", engine.Quote(c.Listen), "is open to other hosts, which needs authentication: "+
+		return refuse("listen", spec.Quote(c.Listen), "is open to other hosts, which needs authentication: "+
 			"set tokens_file or tls.client_ca, or listen on 127.0.0.1 or [::1]")
 	}
 	return nil
@@ -136,10 +137,10 @@ func (c *Config) validateListen() error {
 func splitAddress(field, address, suchAs string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(address)
 	if err != nil {
-		return "", "", refuse(field, engine.Quote(address), "must be HOST:PORT, such as "+suchAs)
+		return "", "", refuse(field, spec.Quote(address), "must be HOST:PORT, such as "+suchAs)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || strconv.FormatUint(n, 10) != port {
-		return "", "", refuse(field, engine.Quote(address), "must end in a port of 0 to 65535")
+		return "", "", refuse(field, spec.Quote(address), "must end in a port of 0 to 65535")
 	}
 	return host, port, nil
 }
@@ -156,20 +157,20 @@ var nameSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
 func (c *Config) validateWords() error {
 	for i, name := range c.ListenUsers {
 		if !nameSyntax.MatchString(name) {
-			return refuse(fmt.Sprintf("listen_users[%d]", i), engine.Quote(name), "must be the name or number of a user")
+			return refuse(fmt.Sprintf("listen_users[%d]", i), spec.Quote(name), "must be the name or number of a user")
 		}
 	}
 	switch {
 	case c.User != "" && !nameSyntax.MatchString(c.User):
-		return refuse("user", engine.Quote(c.User), "must be the name or number of a user")
+		return refuse("user", spec.Quote(c.User), "must be the name or number of a user")
 	case c.Socket.Group != "" && !nameSyntax.MatchString(c.Socket.Group):
-		return refuse("socket.group", engine.Quote(c.Socket.Group), "must be the name or number of a group")
+		return refuse("socket.group", spec.Quote(c.Socket.Group), "must be the name or number of a group")
 	case c.Log.Format != "text" && c.Log.Format != "json":
-		return refuse("log.format", engine.Quote(c.Log.Format), `must be "text" or "json"`)
+		return refuse("log.format", spec.Quote(c.Log.Format), `must be "text" or "json"`)
 	}
 	switch c.Log.Level {
 	case "debug", "info", "warn", "error":
 		return nil
 	}
-	return refuse("log.level", engine.Quote(c.Log.Level), `must be "debug", "info", "warn" or "error"`)
+	return refuse("log.level", spec.Quote(c.Log.Level), `must be "debug", "info", "warn" or "error"`)
 }

@@ -17,18 +17,20 @@ const (
 	defaultLANG = "C.UTF-8" // built into glibc since 2.35, and in Debian before
 )
 
-// WithDefaults returns c with what it leaves open filled in for a box made of
-// spec: user, working directory, grace, and the variables that programs take for
+// WithDefaults returns c with what it leaves open filled in for a box made of s: user, working directory, grace, and the variables that programs take for
 // granted. The result shares no slice with c, and applying it twice changes
 // nothing.
-func (c Command) WithDefaults(spec Spec) Command {
-	user := spec.User
+func (c Command) WithDefaults(s Spec) Command {
+	user := s.User
 	if c.User != nil {
 		user = *c.User
 	}
 	c.User = &user
 	if c.Dir == "" {
-		c.Dir = spec.defaultDir()
+		c.Dir = HomeTarget
+		if slices.ContainsFunc(s.Mounts, func(m Mount) bool { return m.Target == WorkspaceTarget }) {
+			c.Dir = WorkspaceTarget
+		}
 	}
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.Args = slices.Clone(c.Args)
@@ -37,16 +39,6 @@ func (c Command) WithDefaults(spec Spec) Command {
 		c.Env = append(c.Env, "TERM=xterm")
 	}
 	return c
-}
-
-// defaultDir is the workspace if there is one, else the home directory.
-func (s Spec) defaultDir() string {
-	for _, m := range s.Mounts {
-		if m.Target == WorkspaceTarget {
-			return WorkspaceTarget
-		}
-	}
-	return HomeTarget
 }
 
 // userName is what the /etc/passwd of a box calls a user (package rootfs). Users

@@ -1,14 +1,9 @@
 package engine
 
-import (
-	"errors"
-	"fmt"
-)
+import "errors"
 
 // Conditions that callers tell apart with errors.Is.
 var (
-	// ErrInvalid: a spec, command or change breaks a rule. See [FieldError].
-	ErrInvalid = errors.New("invalid")
 	// ErrUnenforceable: this host cannot enforce a limit that was asked for.
 	ErrUnenforceable = errors.New("limit cannot be enforced on this host")
 	// ErrNotFound: the program does not exist in the box.
@@ -37,18 +32,3 @@ func (e *DirError) Error() string { return e.Err.Error() }
 
 // Unwrap returns Err.
 func (e *DirError) Unwrap() error { return e.Err }
-
-// FieldError is a value that breaks a rule: one line naming field, value and
-// rule. It matches ErrInvalid.
-type FieldError struct {
-	Field string // such as "memory" or "mounts[1].target"
-	Value string // quoted or formatted for people; may be shortened
-	Rule  string // what would be right
-}
-
-func (e *FieldError) Error() string {
-	return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Rule)
-}
-
-// Is makes every FieldError an ErrInvalid.
-func (e *FieldError) Is(target error) bool { return target == ErrInvalid }

@@ -93,6 +93,9 @@ type ManagedProcess interface {
 	Stdio() Stdio
 	// Control acts on the process while it runs.
 	Control() ProcessControl
+	// Hold keeps what the process has written readable until the caller calls release, even if
+	// it ends meanwhile and is forgotten, or its box is lost and removed.
+	Hold() (release func())
 	// Done is closed when the process has ended, all of its output is in the rings
 	// and the result is known; or its box is lost. Descendants that hold its output
 	// delay that by 2 s at most. It is not closed by a Service that lets go of the box.

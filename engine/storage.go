@@ -8,7 +8,7 @@ import (
 	"path"
 	"strings"
 
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Storage keeps directories of limited size, for workspaces and other data that
@@ -38,10 +38,10 @@ type Storage interface {
 
 // Bounds of a volume.
 const (
-	MinVolumeBytes  = 1 << 20
-	MaxVolumeBytes  = 4 << 40 // a file on ext4 is at most 16 TiB
-	MinVolumeInodes = 16
-	MaxVolumeInodes = 1 << 30
+	MinVolumeBytes  = spec.MinVolumeBytes
+	MaxVolumeBytes  = spec.MaxVolumeBytes
+	MinVolumeInodes = spec.MinVolumeInodes
+	MaxVolumeInodes = spec.MaxVolumeInodes
 
 	bytesPerInode      = 16 << 10
 	leastDefaultInodes = 1024
@@ -71,15 +71,15 @@ func (v Volume) Validate() error {
 		return err
 	}
 	if v.Bytes < MinVolumeBytes || v.Bytes > MaxVolumeBytes {
-		return &FieldError{"volume.bytes", sizeValue(v.Bytes), fmt.Sprintf("must be %s to %s", FormatSize(MinVolumeBytes), FormatSize(MaxVolumeBytes))}
+		return &FieldError{Field: "volume.bytes", Value: spec.SizeValue(v.Bytes), Rule: fmt.Sprintf("must be %s to %s", spec.FormatSize(MinVolumeBytes), spec.FormatSize(MaxVolumeBytes))}
 	}
-	return validateCount("volume.inodes", v.Inodes, MinVolumeInodes, MaxVolumeInodes)
+	return spec.CheckCount("volume.inodes", v.Inodes, MinVolumeInodes, MaxVolumeInodes)
 }
 
 // ValidateVolumeName checks the name of a volume.
 func ValidateVolumeName(name string) error {
-	if !mounts.IsVolumeName(name) {
-		return &FieldError{"volume", Quote(name), fmt.Sprintf(`must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, mounts.MaxVolumeName)}
+	if !spec.IsVolumeName(name) {
+		return &FieldError{Field: "volume", Value: spec.Quote(name), Rule: fmt.Sprintf(`must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, spec.MaxVolumeName)}
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ type Directory struct {
 	// Path is absolute. In a volume "/" is all of it.
 	Path string
 	// Within is the directory of the host that Path must be or lie beneath, as for
-	// [mounts.Mount]. A directory of the host must have one; in a volume it is empty.
+	// [Mount]. A directory of the host must have one; in a volume it is empty.
 	Within string
 	// Make makes what is missing, with the owner and the mode of the nearest parent
 	// that exists. Nothing of Path may be a symlink then.
@@ -115,7 +115,7 @@ type Directory struct {
 	// a client that is not root.
 	ReadOnly bool
 	// Reclaim first gives what is in the directory and belongs to other users of a box
-	// ([mounts.Mount.Users]) to the owner of the directory. Only of the host.
+	// ([Mount.Users]) to the owner of the directory. Only of the host.
 	Reclaim bool
 	// Mappable also tries to id-map the directory as for the mount of a box, and fails with
 	// the reason where the kernel cannot: a FieldError.
@@ -125,7 +125,7 @@ type Directory struct {
 // Validate checks the shape of d without touching the kernel. Errors are of type
 // *[FieldError].
 func (d Directory) Validate() error {
-	if err := validatePath("directory.path", d.Path); err != nil {
+	if err := spec.CheckPath("directory.path", d.Path); err != nil {
 		return err
 	}
 	if d.Volume != "" {
@@ -133,16 +133,16 @@ func (d Directory) Validate() error {
 			return err
 		}
 		if d.Within != "" {
-			return &FieldError{"directory.within", Quote(d.Within), "must be empty for a directory of a volume"}
+			return &FieldError{Field: "directory.within", Value: spec.Quote(d.Within), Rule: "must be empty for a directory of a volume"}
 		}
 		if d.Reclaim {
-			return &FieldError{"directory.reclaim", "true", "must be false for a directory of a volume"}
+			return &FieldError{Field: "directory.reclaim", Value: "true", Rule: "must be false for a directory of a volume"}
 		}
-	} else if err := validatePath("directory.within", d.Within); err != nil {
+	} else if err := spec.CheckPath("directory.within", d.Within); err != nil {
 		return err
 	}
-	if d.Make && (d.Path != path.Clean(d.Path) || strings.ContainsFunc(d.Path, isControl)) {
-		return &FieldError{"directory.path", Quote(d.Path), "must be cleaned and without control characters to be made"}
+	if d.Make && (d.Path != path.Clean(d.Path) || strings.ContainsFunc(d.Path, func(r rune) bool { return r < 0x20 || r == 0x7f })) {
+		return &FieldError{Field: "directory.path", Value: spec.Quote(d.Path), Rule: "must be cleaned and without control characters to be made"}
 	}
 	return nil
 }
@@ -153,15 +153,13 @@ func ValidateLimit(d Directory, bytes, inodes int64) error {
 		return err
 	}
 	if d.Volume != "" {
-		return &FieldError{"directory.volume", Quote(d.Volume), "must be empty: a volume gets its limits when it is made"}
+		return &FieldError{Field: "directory.volume", Value: spec.Quote(d.Volume), Rule: "must be empty: a volume gets its limits when it is made"}
 	}
 	if bytes < 0 || bytes > MaxVolumeBytes {
-		return &FieldError{"directory.bytes", sizeValue(bytes), "must be 0 (no limit) to " + FormatSize(MaxVolumeBytes)}
+		return &FieldError{Field: "directory.bytes", Value: spec.SizeValue(bytes), Rule: "must be 0 (no limit) to " + spec.FormatSize(MaxVolumeBytes)}
 	}
 	if inodes < 0 || inodes > MaxVolumeInodes {
-		return &FieldError{"directory.inodes", fmt.Sprint(inodes), fmt.Sprintf("must be 0 (no limit) to %d", MaxVolumeInodes)}
+		return &FieldError{Field: "directory.inodes", Value: fmt.Sprint(inodes), Rule: fmt.Sprintf("must be 0 (no limit) to %d", MaxVolumeInodes)}
 	}
 	return nil
 }
-
-func isControl(r rune) bool { return r < 0x20 || r == 0x7f }

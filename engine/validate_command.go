@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
 	"time"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // What execve(2) accepts, so that a command that cannot be started is refused
@@ -27,27 +30,27 @@ const (
 const (
 	maxTimeout = 366 * 24 * time.Hour
 	maxGrace   = time.Hour
-	maxOutput  = MaxMemory
+	maxOutput  = spec.MaxMemory
 )
 
 // Validate checks c without touching the kernel. The first rule that is broken
 // is returned as a *[FieldError].
 func (c Command) Validate() error {
-	return first(
-		c.validateArgs,
-		c.validateBuiltin,
-		c.validateEnv,
-		c.validateArgsSize,
-		c.validateDir,
-		c.validateUser,
-		c.validateStreams,
-		c.validateTimes,
+	return cmp.Or(
+		c.validateArgs(),
+		c.validateBuiltin(),
+		c.validateEnv(),
+		c.validateArgsSize(),
+		c.validateDir(),
+		c.validateUser(),
+		c.validateStreams(),
+		c.validateTimes(),
 	)
 }
 
 func (c Command) validateArgs() error {
 	if len(c.Args) == 0 || c.Args[0] == "" {
-		return &FieldError{"args", fmt.Sprintf("%q", c.Args[:min(len(c.Args), 1)]), "must start with the name of a program"}
+		return &FieldError{Field: "args", Value: fmt.Sprintf("%q", c.Args[:min(len(c.Args), 1)]), Rule: "must start with the name of a program"}
 	}
 	for i, arg := range c.Args {
 		if err := validateArg(fmt.Sprintf("args[%d]", i), arg, arg); err != nil {
@@ -62,11 +65,11 @@ func (c Command) validateBuiltin() error {
 	case c.Builtin == "":
 		return nil
 	case c.Builtin != BuiltinFiles:
-		return &FieldError{"builtin", Quote(c.Builtin), fmt.Sprintf("unknown; the one there is: %q", BuiltinFiles)}
+		return &FieldError{Field: "builtin", Value: spec.Quote(c.Builtin), Rule: fmt.Sprintf("unknown; the one there is: %q", BuiltinFiles)}
 	case len(c.Env) > 0:
-		return &FieldError{"env", fmt.Sprintf("%d variables", len(c.Env)), "must be empty for a builtin"}
+		return &FieldError{Field: "env", Value: fmt.Sprintf("%d variables", len(c.Env)), Rule: "must be empty for a builtin"}
 	case c.TTY != nil:
-		return &FieldError{"tty", "with a builtin", "must be nil: a builtin has pipes"}
+		return &FieldError{Field: "tty", Value: "with a builtin", Rule: "must be nil: a builtin has pipes"}
 	}
 	return nil
 }
@@ -80,7 +83,7 @@ func (c Command) validateEnv() error {
 			return err
 		}
 		if !found || key == "" {
-			return &FieldError{field, Quote(key), "must be KEY=VALUE"}
+			return &FieldError{Field: field, Value: spec.Quote(key), Rule: "must be KEY=VALUE"}
 		}
 	}
 	return nil
@@ -90,10 +93,10 @@ func (c Command) validateEnv() error {
 // of it that an error may repeat.
 func validateArg(field, s, shown string) error {
 	if strings.ContainsRune(s, 0) {
-		return &FieldError{field, Quote(shown), "must not contain a NUL byte"}
+		return &FieldError{Field: field, Value: spec.Quote(shown), Rule: "must not contain a NUL byte"}
 	}
 	if len(s) > maxArg {
-		return &FieldError{field, Quote(shown), fmt.Sprintf("must be at most %d bytes long, the limit of execve; pass more by stdin or a file", maxArg)}
+		return &FieldError{Field: field, Value: spec.Quote(shown), Rule: fmt.Sprintf("must be at most %d bytes long, the limit of execve; pass more by stdin or a file", maxArg)}
 	}
 	return nil
 }
@@ -111,8 +114,7 @@ func (c Command) ArgsSize() int {
 
 func (c Command) validateArgsSize() error {
 	if total := c.ArgsSize(); total > maxArgs-reservedArgs {
-		return &FieldError{"args and env", fmt.Sprintf("%d bytes", total),
-			fmt.Sprintf("must be at most %d bytes together, the limit of execve; pass more by stdin or a file", maxArgs-reservedArgs)}
+		return &FieldError{Field: "args and env", Value: fmt.Sprintf("%d bytes", total), Rule: fmt.Sprintf("must be at most %d bytes together, the limit of execve; pass more by stdin or a file", maxArgs-reservedArgs)}
 	}
 	return nil
 }
@@ -124,11 +126,11 @@ func (c Command) validateDir() error {
 	if c.Dir == "" {
 		return nil
 	}
-	if err := validatePath("dir", c.Dir); err != nil {
+	if err := spec.CheckPath("dir", c.Dir); err != nil {
 		return err
 	}
 	if clean := path.Clean(c.Dir); clean == "/proc" || strings.HasPrefix(clean, "/proc/") {
-		return &FieldError{"dir", Quote(c.Dir), "must not be below /proc"}
+		return &FieldError{Field: "dir", Value: spec.Quote(c.Dir), Rule: "must not be below /proc"}
 	}
 	return nil
 }
@@ -137,28 +139,28 @@ func (c Command) validateUser() error {
 	if c.User == nil {
 		return nil
 	}
-	return c.User.validate("user")
+	return c.User.Validate("user")
 }
 
 func (c Command) validateStreams() error {
 	if c.TTY != nil && c.Stderr != nil {
-		return &FieldError{"stderr", "with a terminal", "must be nil: a terminal has one output, Stdout"}
+		return &FieldError{Field: "stderr", Value: "with a terminal", Rule: "must be nil: a terminal has one output, Stdout"}
 	}
 	if c.OutputLimit < 0 || c.OutputLimit > maxOutput {
-		return &FieldError{"output_limit", sizeValue(c.OutputLimit), "must be at most " + FormatSize(maxOutput)}
+		return &FieldError{Field: "output_limit", Value: spec.SizeValue(c.OutputLimit), Rule: "must be at most " + spec.FormatSize(maxOutput)}
 	}
 	return nil
 }
 
 func (c Command) validateTimes() error {
 	if c.Timeout < 0 || c.Timeout > maxTimeout {
-		return &FieldError{"timeout", c.Timeout.String(), "must be at most " + maxTimeout.String()}
+		return &FieldError{Field: "timeout", Value: c.Timeout.String(), Rule: "must be at most " + maxTimeout.String()}
 	}
 	if c.Grace < 0 || c.Grace > maxGrace {
-		return &FieldError{"grace", c.Grace.String(), fmt.Sprintf("must be at most %s, or 0 for %s", maxGrace, DefaultGrace)}
+		return &FieldError{Field: "grace", Value: c.Grace.String(), Rule: fmt.Sprintf("must be at most %s, or 0 for %s", maxGrace, DefaultGrace)}
 	}
 	if c.CancelGrace < 0 || c.CancelGrace > maxGrace {
-		return &FieldError{"cancel_grace", c.CancelGrace.String(), fmt.Sprintf("must be at most %s, or 0 for none", maxGrace)}
+		return &FieldError{Field: "cancel_grace", Value: c.CancelGrace.String(), Rule: fmt.Sprintf("must be at most %s, or 0 for none", maxGrace)}
 	}
 	return nil
 }

@@ -1,6 +1,11 @@
 package engine
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/boxd/boxd/engine/spec"
+)
 
 // maxKey is the length of the longest Key.
 const maxKey = 64
@@ -13,7 +18,7 @@ func (m Managed) Command() Command {
 // Validate checks m without touching the kernel. The first rule that is broken is
 // returned as a *[FieldError].
 func (m Managed) Validate() error {
-	return first(m.validateKey, m.Command().Validate, m.validateHistory, m.validateMemory)
+	return cmp.Or(m.validateKey(), m.Command().Validate(), m.validateHistory(), m.validateMemory())
 }
 
 func (m Managed) validateKey() error {
@@ -22,17 +27,17 @@ func (m Managed) validateKey() error {
 		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z')
 	}
 	if !ok {
-		return &FieldError{"key", Quote(m.Key), fmt.Sprintf("must be 1 to %d of a-z, 0-9 and \"-\"", maxKey)}
+		return &FieldError{Field: "key", Value: spec.Quote(m.Key), Rule: fmt.Sprintf("must be 1 to %d of a-z, 0-9 and \"-\"", maxKey)}
 	}
 	return nil
 }
 
-func (m Managed) validateMemory() error { return validateSize("memory", m.Memory, MinMemory) }
+func (m Managed) validateMemory() error { return spec.CheckSize("memory", m.Memory, spec.MinMemory) }
 
 func (m Managed) validateHistory() error {
 	for field, size := range map[string]int64{"history": m.History, "stderr_history": m.StderrHistory} {
 		if size != 0 && (size < MinHistory || size > MaxHistory) {
-			return &FieldError{field, sizeValue(size), fmt.Sprintf("must be %s to %s", FormatSize(MinHistory), FormatSize(MaxHistory))}
+			return &FieldError{Field: field, Value: spec.SizeValue(size), Rule: fmt.Sprintf("must be %s to %s", spec.FormatSize(MinHistory), spec.FormatSize(MaxHistory))}
 		}
 	}
 	return nil

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func TestValidateManaged(t *testing.T) {
@@ -27,10 +29,10 @@ func TestValidateManaged(t *testing.T) {
 		"history too small": {func(m *Managed) { m.History = MinHistory - 1 }, "history"},
 		"history too large": {func(m *Managed) { m.History = MaxHistory + 1 }, "history"},
 		"negative history":  {func(m *Managed) { m.History = -1 }, "history"},
-		"least memory":      {func(m *Managed) { m.Memory = MinMemory }, ""},
-		"most memory":       {func(m *Managed) { m.Memory = MaxMemory }, ""},
-		"memory too small":  {func(m *Managed) { m.Memory = MinMemory - 1 }, "memory"},
-		"memory too large":  {func(m *Managed) { m.Memory = MaxMemory + 1 }, "memory"},
+		"least memory":      {func(m *Managed) { m.Memory = spec.MinMemory }, ""},
+		"most memory":       {func(m *Managed) { m.Memory = spec.MaxMemory }, ""},
+		"memory too small":  {func(m *Managed) { m.Memory = spec.MinMemory - 1 }, "memory"},
+		"memory too large":  {func(m *Managed) { m.Memory = spec.MaxMemory + 1 }, "memory"},
 		"unlimited memory":  {func(m *Managed) { m.Memory = Unlimited }, "memory"},
 		"terminal":          {func(m *Managed) { m.TTY = &WindowSize{} }, ""},
 	} {

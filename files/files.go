@@ -14,79 +14,88 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
-// Bounds of the operations.
+// Defaults and bounds.
 const (
-	// DefaultTimeout of an operation.
+	// DefaultTimeout bounds an operation whose Options set no Timeout.
 	DefaultTimeout = 30 * time.Second
-	// DefaultSize in bytes of what is read or written where nothing else is said.
+	// DefaultSize is how many bytes Read and Write transfer at most if the caller
+	// sets no limit.
 	DefaultSize = 64 << 20
-	// DefaultEntries and MaxEntries of a directory that is listed.
+	// DefaultEntries is how many entries List returns if the caller sets no maximum,
+	// and MaxEntries is the highest maximum.
 	DefaultEntries = 1000
 	MaxEntries     = 10000
 )
 
-// Conditions that callers tell apart with errors.Is. Others are fs.ErrNotExist,
-// fs.ErrExist, fs.ErrPermission, engine.ErrInvalid, the errno that the box's kernel
-// gave, and the errors of engine.
+// Errors to test for with errors.Is. An operation may also fail with fs.ErrNotExist,
+// fs.ErrExist or fs.ErrPermission, with the syscall.Errno that the kernel returned in
+// the box, with engine.ErrInvalid for a bad argument, and with the errors of
+// [engine.Box].Start.
 var (
-	// ErrTooLarge: there is more than was to be written, or to be listed.
+	// ErrTooLarge: the content exceeds WriteOptions.MaxBytes.
 	ErrTooLarge = errors.New("too large")
-	// ErrNotRegular: a FIFO, socket, device or directory in place of a file.
+	// ErrNotRegular: the path leads to a FIFO, socket, device or directory where a
+	// regular file is needed.
 	ErrNotRegular = errors.New("not a regular file")
-	// ErrRefused: the kernel refused the operation in the box; the error has its errno.
+	// ErrRefused: the kernel refused the operation inside the box. The error also
+	// matches the errno.
 	ErrRefused = errors.New("refused in the box")
-	// ErrTimeout: the operation did not end in time.
+	// ErrTimeout: the operation did not finish within Options.Timeout.
 	ErrTimeout = errors.New("timed out")
-	// ErrProtocol: the answer was not one. Something in the box disturbed it.
+	// ErrProtocol: the box's answer was malformed, or there was none. Usually another
+	// process of the box interfered.
 	ErrProtocol = errors.New("no valid answer from the box")
 )
 
-// Options of every operation.
+// Options apply to every operation. The zero value is fine.
 type Options struct {
-	// User does it; nil is the box's user.
+	// User performs the operation; nil means the box's user.
 	User *engine.User
-	// Timeout bounds all of the operation; 0 is DefaultTimeout.
+	// Timeout bounds the whole operation, transfer included; 0 means DefaultTimeout.
 	Timeout time.Duration
 }
 
-// Info describes a file. The box said so: it is to be shown, not to be relied on.
+// Info describes a file as the box reported it. Show it, but do not base a security
+// decision on it.
 type Info struct {
-	// Name is the last part of the path, Path the path that was asked for, or that
-	// of the directory joined with the name. They may not be valid UTF-8.
+	// Name is the last element of the path. Path is the path that was passed in; for
+	// an entry of a listing, the directory's path joined with Name. Neither needs to
+	// be valid UTF-8.
 	Name string `json:"name"`
 	Path string `json:"path"`
-	Size int64  `json:"size"`
-	// Mode is the permission bits in octal, such as "0644".
+	Size int64  `json:"size"` // in bytes
+	// Mode holds the permission bits in octal, such as "0644".
 	Mode string `json:"mode"`
 	// Type is "file", "dir", "symlink", "fifo", "socket" or "device".
 	Type    string    `json:"type"`
 	ModTime time.Time `json:"mod_time"`
-	UID     int       `json:"uid"` // in the box
+	UID     int       `json:"uid"` // as seen in the box
 	GID     int       `json:"gid"`
-	// Target is what a symlink holds.
+	// Target is the text of a symlink, not resolved; empty for other types.
 	Target string `json:"target,omitempty"`
 }
 
-// WriteOptions say how to write.
+// WriteOptions control Write. The zero value replaces the file or creates it.
 type WriteOptions struct {
-	// Mode is the permission bits of the file, at most 0o777; 0 keeps those of a
-	// file that is replaced, and gives a new one 0644.
+	// Mode holds the permission bits, at most 0o777. With 0 a new file gets 0644 and
+	// an existing one keeps its mode.
 	Mode uint32
-	// Append adds to the file, which is made if it is missing, instead of replacing
-	// it.
+	// Append adds to the end of the file instead of replacing it. A missing file is
+	// created.
 	Append bool
-	// MakeParents makes missing directories above the file.
+	// MakeParents creates missing parent directories.
 	MakeParents bool
-	// MaxBytes bounds what is written; 0 is DefaultSize. More is ErrTooLarge, and
-	// nothing is changed.
+	// MaxBytes limits the content; 0 means DefaultSize. Longer content is ErrTooLarge
+	// and leaves the file unchanged.
 	MaxBytes int64
 }
 
-// Read copies at most limit bytes of the regular file at path, from offset on, to w.
-// A limit of 0 is DefaultSize. Info.Size is the size of the whole file; files of
-// /proc have none and content all the same.
+// Read copies the content of the regular file at path to w, starting at offset and
+// ending after limit bytes at the latest. A limit of 0 means DefaultSize. Info.Size is
+// the size of the whole file; it is 0 for files of /proc, which have content anyway.
 func Read(ctx context.Context, box engine.Box, o Options, path string, offset, limit int64, w io.Writer) (Info, error) {
 	limit = cmp.Or(limit, DefaultSize)
 	if err := errors.Join(notNegative("offset", offset), notNegative("limit", limit)); err != nil {
@@ -103,10 +112,12 @@ func Read(ctx context.Context, box engine.Box, o Options, path string, offset, l
 	return r.info(reply)
 }
 
-// Write makes content that of the regular file at path. The file is replaced at once
-// and as a whole, or not at all, and becomes the user's; but Append adds to the file
-// that is there. When Write fails before content has ended, a Read of it may still be
-// under way afterwards, and its result is dropped.
+// Write stores content in the regular file at path. The file is replaced atomically,
+// as a whole or not at all, and then belongs to the user who wrote it. With
+// [WriteOptions].Append the existing file is extended in place instead.
+//
+// Write reads content until io.EOF. If Write fails earlier, one call of content.Read
+// may still be in progress when it returns; the result of that call is discarded.
 func Write(ctx context.Context, box engine.Box, o Options, path string, content io.Reader, w WriteOptions) (Info, error) {
 	most := cmp.Or(w.MaxBytes, DefaultSize)
 	if err := notNegative("max_bytes", most); err != nil {
@@ -127,18 +138,19 @@ func Write(ctx context.Context, box engine.Box, o Options, path string, content 
 	reply, err := r.run(ctx, box, o)
 	switch failed := in.failure(); {
 	case errors.Is(failed, ErrTooLarge):
-		return Info{}, fmt.Errorf("writing %s: %w: the content has more than %s", engine.Quote(path), ErrTooLarge, engine.FormatSize(most))
+		return Info{}, fmt.Errorf("writing %s: %w: the content has more than %s", spec.Quote(path), ErrTooLarge, spec.FormatSize(most))
 	case failed != nil:
-		return Info{}, fmt.Errorf("writing %s: reading the content: %w", engine.Quote(path), failed)
+		return Info{}, fmt.Errorf("writing %s: reading the content: %w", spec.Quote(path), failed)
 	case err != nil:
 		return Info{}, err
 	}
 	return r.info(reply)
 }
 
-// List describes the files in the directory at path, sorted by name: the first most
-// of them, and whether there are more. 0 is DefaultEntries, above MaxEntries is
-// refused. Symlinks are described, not followed.
+// List returns the first entries of the directory at path in the order of their names,
+// at most as many as most says; truncated reports that there are more. A most of 0
+// means DefaultEntries; more than MaxEntries is invalid. Symlinks are described, not
+// followed.
 func List(ctx context.Context, box engine.Box, o Options, path string, most int) (list []Info, truncated bool, err error) {
 	most = cmp.Or(most, DefaultEntries)
 	if most < 0 || most > MaxEntries {
@@ -161,7 +173,7 @@ func List(ctx context.Context, box engine.Box, o Options, path string, most int)
 		name := string(f.Name)
 		i, err := describe(f, name, strings.TrimSuffix(path, "/")+"/"+name)
 		if err == nil && !isName(name) {
-			err = fmt.Errorf("name %s: %w", engine.Quote(name), proto.ErrProtocol)
+			err = fmt.Errorf("name %s: %w", spec.Quote(name), proto.ErrProtocol)
 		}
 		if err != nil {
 			return nil, false, r.disturbed(err)
@@ -172,8 +184,8 @@ func List(ctx context.Context, box engine.Box, o Options, path string, most int)
 	return list, reply.Truncated, nil
 }
 
-// Stat describes what path leads to. For a symlink, Target is set, and a symlink that
-// leads nowhere is described itself.
+// Stat describes the file at path, following symlinks. If path is a symlink, Target is
+// its text; a dangling symlink is described itself.
 func Stat(ctx context.Context, box engine.Box, o Options, path string) (Info, error) {
 	r := request{verb: "describing", path: path, args: []string{"stat", path}}
 	reply, err := r.run(ctx, box, o)
@@ -183,25 +195,25 @@ func Stat(ctx context.Context, box engine.Box, o Options, path string) (Info, er
 	return r.info(reply)
 }
 
-// Remove removes a file, a symlink (not what it leads to) or an empty directory; with
-// recursive, a directory with all that is in it. It stops at the first thing that
-// cannot be removed, which a mount in the directory is.
+// Remove removes a file, a symlink (not its target) or an empty directory. With
+// recursive it removes a directory and everything in it, and stops at the first entry
+// that cannot be removed, for example a mount point.
 func Remove(ctx context.Context, box engine.Box, o Options, path string, recursive bool) error {
 	r := request{verb: "removing", path: path, args: []string{"remove", path, flag(recursive, "recursive")}}
 	_, err := r.run(ctx, box, o)
 	return err
 }
 
-// MkdirOptions say how to make a directory.
+// MkdirOptions control Mkdir.
 type MkdirOptions struct {
-	// Mode is the permission bits of the directory, at most 0o777; 0 is 0755.
+	// Mode holds the permission bits, at most 0o777; 0 means 0755.
 	Mode uint32
-	// Parents makes missing directories above as well, with mode 0755. A directory
-	// that exists is no error then, and stays as it is.
+	// Parents also creates missing parent directories, with mode 0755. An existing
+	// directory is then not an error, and keeps its mode.
 	Parents bool
 }
 
-// Mkdir makes a directory.
+// Mkdir creates a directory. Without Parents an existing one is fs.ErrExist.
 func Mkdir(ctx context.Context, box engine.Box, o Options, path string, m MkdirOptions) error {
 	if err := checkMode(m.Mode); err != nil {
 		return err
@@ -211,11 +223,11 @@ func Mkdir(ctx context.Context, box engine.Box, o Options, path string, m MkdirO
 	return err
 }
 
-// Symlink makes a symlink at path that holds target. It replaces a file or symlink that
-// is there.
+// Symlink creates a symlink at path with the text target, which need not exist. It
+// replaces a file or symlink at path, but not a directory.
 func Symlink(ctx context.Context, box engine.Box, o Options, path, target string) error {
 	if rule := brokenRule(target); rule != "" {
-		return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
+		return &engine.FieldError{Field: "target", Value: spec.Quote(target), Rule: rule}
 	}
 	r := request{verb: "making symlink", path: path, args: []string{"symlink", path, target}}
 	_, err := r.run(ctx, box, o)
@@ -229,7 +241,7 @@ func checkMode(mode uint32) error {
 	return nil
 }
 
-// flag is an argument that says yes by its name.
+// flag is an argument whose presence means yes.
 func flag(yes bool, name string) string {
 	if yes {
 		return name

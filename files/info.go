@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Bounds of the kernel, without the final NUL.
@@ -17,8 +18,7 @@ const (
 	maxName = 255
 )
 
-// brokenRule is the rule that neither a path nor the target of a symlink may break, and p
-// breaks; empty if it breaks none.
+// brokenRule returns the rule for paths and symlink targets that p breaks, or "".
 func brokenRule(p string) string {
 	switch {
 	case p == "":
@@ -31,7 +31,7 @@ func brokenRule(p string) string {
 	return ""
 }
 
-// checkPath refuses what no path of a file can be.
+// checkPath refuses a string that cannot be the path of a file.
 func checkPath(p string) error {
 	rule := brokenRule(p)
 	for name := range strings.SplitSeq(p, "/") {
@@ -42,18 +42,18 @@ func checkPath(p string) error {
 	if rule == "" {
 		return nil
 	}
-	return &engine.FieldError{Field: "path", Value: engine.Quote(p), Rule: rule}
+	return &engine.FieldError{Field: "path", Value: spec.Quote(p), Rule: rule}
 }
 
-// baseName is the last name of a path; "/" of the root.
+// baseName is the last element of a path; "/" for the root.
 func baseName(p string) string { return path.Base(p) }
 
-// describe checks what the box says about a file. What is only odd is bounded, so
-// that one odd file does not hide all others of a directory.
+// describe checks the box's description of a file. A value that is merely odd is
+// clamped, so that one odd file does not hide the others of its directory.
 func describe(f proto.Info, name, path string) (Info, error) {
 	kind := typeName(f.Mode)
 	if kind == "" || f.Size < 0 || len(f.Target) > maxPath || strings.Contains(string(f.Target), "\x00") {
-		return Info{}, fmt.Errorf("file %s of mode %o and %d bytes: %w", engine.Quote(name), f.Mode, f.Size, proto.ErrProtocol)
+		return Info{}, fmt.Errorf("file %s of mode %o and %d bytes: %w", spec.Quote(name), f.Mode, f.Size, proto.ErrProtocol)
 	}
 	return Info{
 		Name: name, Path: path, Size: f.Size, Mode: fmt.Sprintf("%04o", f.Mode&0o7777), Type: kind,
@@ -61,12 +61,12 @@ func describe(f proto.Info, name, path string) (Info, error) {
 	}, nil
 }
 
-// isName says whether a directory can have an entry of that name.
+// isName reports whether a directory can have an entry of that name.
 func isName(s string) bool {
 	return s != "" && s != "." && s != ".." && len(s) <= maxName && !strings.ContainsAny(s, "/\x00")
 }
 
-// typeName names the type in a mode as of stat(2).
+// typeName names the file type in a mode of stat(2).
 func typeName(mode uint32) string {
 	switch mode & syscall.S_IFMT {
 	case syscall.S_IFREG:

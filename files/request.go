@@ -13,19 +13,20 @@ import (
 
 	"github.com/boxd/boxd/agent/files/proto"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
-// grace is what an operation gets between SIGTERM and SIGKILL: it has nothing to
-// tidy up.
+// grace is the time between SIGTERM and SIGKILL. It is short because an operation has
+// nothing to tidy up.
 const grace = 100 * time.Millisecond
 
-// request is one operation on the way.
+// request is one operation in progress.
 type request struct {
 	verb string // for errors, such as "reading"
 	path string
 	args []string
-	in   io.Reader // nil is nothing
-	out  io.Writer // bounded; nil where nothing is to come
+	in   io.Reader // nil: no input
+	out  io.Writer // bounded; nil: no output is expected
 }
 
 // run has the box carry out the operation.
@@ -58,7 +59,7 @@ func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Rep
 	return r.judge(ctx, result, answer.Bytes(), timeout)
 }
 
-// judge makes an answer, or the lack of one, a reply or an error.
+// judge turns the box's answer, or the lack of one, into a reply or an error.
 func (r *request) judge(ctx context.Context, result engine.Result, answer []byte, timeout time.Duration) (proto.Reply, error) {
 	switch result.Verdict {
 	case engine.TimedOut:
@@ -84,10 +85,10 @@ func (r *request) judge(ctx context.Context, result engine.Result, answer []byte
 	return proto.Reply{}, r.disturbed(fmt.Errorf("%w (%s)", err, ending(result)))
 }
 
-// noThread is how the Go runtime dies where it may not make another thread.
+// noThread begins the Go runtime's last words when it cannot create another thread.
 const noThread = "runtime: failed to create new OS thread"
 
-// ending says how a command ended, for people.
+// ending describes for people how a command ended.
 func ending(r engine.Result) string {
 	if r.Signal != 0 {
 		return fmt.Sprintf("%s by %v", r.Verdict, r.Signal)
@@ -95,7 +96,7 @@ func ending(r engine.Result) string {
 	return fmt.Sprintf("%s, status %d", r.Verdict, r.ExitCode)
 }
 
-// explain makes an error of what the kernel said in the box.
+// explain turns the kernel's refusal inside the box into an error.
 func (r *request) explain(f *proto.Failure, result engine.Result) error {
 	if f.Errno == syscall.ENOMEM || f.Errno == syscall.EAGAIN || f.Errno == syscall.EMFILE {
 		return r.failed(fmt.Errorf("%w: %w", engine.ErrAtLimit, f.Errno))
@@ -103,7 +104,7 @@ func (r *request) explain(f *proto.Failure, result engine.Result) error {
 	return refusedError{r.refused(f, result)}
 }
 
-// refusedError is what the kernel refused in the box: it is an [ErrRefused].
+// refusedError is a refusal by the kernel inside the box. It matches [ErrRefused].
 type refusedError struct{ error }
 
 func (e refusedError) Is(target error) bool { return target == ErrRefused }
@@ -115,7 +116,7 @@ func (r *request) refused(f *proto.Failure, result engine.Result) error {
 		return r.failed(fmt.Errorf("%w but a %s: %w", ErrNotRegular, typeName(f.Type), f.Errno))
 	}
 	if f.Step != "" {
-		return r.failed(fmt.Errorf("%s %s: %w", printable(f.Step), engine.Quote(string(f.Path)), f.Errno))
+		return r.failed(fmt.Errorf("%s %s: %w", printable(f.Step), spec.Quote(string(f.Path)), f.Errno))
 	}
 	if result.Limit != "" && (f.Errno == syscall.ENOSPC || f.Errno == syscall.EFBIG) {
 		return r.failed(fmt.Errorf("%w: limit %s", f.Errno, result.Limit))
@@ -124,13 +125,13 @@ func (r *request) refused(f *proto.Failure, result engine.Result) error {
 }
 
 func (r *request) failed(err error) error {
-	return fmt.Errorf("%s %s: %w", r.verb, engine.Quote(r.path), err)
+	return fmt.Errorf("%s %s: %w", r.verb, spec.Quote(r.path), err)
 }
 
-// disturbed is an answer that is none.
+// disturbed is the error for a malformed answer.
 func (r *request) disturbed(err error) error { return r.failed(fmt.Errorf("%w: %w", ErrProtocol, err)) }
 
-// info is the Info of a reply that must have one.
+// info returns the Info of a reply that must contain one.
 func (r *request) info(reply proto.Reply) (Info, error) {
 	if reply.Info == nil {
 		return Info{}, r.disturbed(errors.New("it describes no file"))

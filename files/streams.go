@@ -9,11 +9,11 @@ import (
 	"github.com/boxd/boxd/agent/files/proto"
 )
 
-// maxListing in bytes is what the names and links of a directory may take together.
+// maxListing bounds the names and symlink targets of a listing, in bytes altogether.
 const maxListing = 16 << 20
 
-// bounded passes on at most left bytes; more is an error, with which the engine
-// stops to read.
+// bounded passes on at most left bytes. More is an error, on which the engine stops
+// reading.
 type bounded struct {
 	w    io.Writer
 	left int64
@@ -32,17 +32,17 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// source turns a caller's content into the chunks of package proto. Content that
-// fails or is too long gets no end, so that the box drops it.
+// source turns the caller's content into chunks of package proto. If the content fails
+// or is too long, the final chunk is missing, and the box discards the rest.
 type source struct {
 	r    io.Reader
-	left int64 // how many bytes may still come
+	left int64 // bytes that are still allowed
 
 	mu  sync.Mutex
 	err error // why the content has no end
 }
 
-// Read is there for the type: the engine copies with WriteTo.
+// Read only satisfies io.Reader: the engine copies with WriteTo.
 func (s *source) Read([]byte) (int, error) { return 0, errors.ErrUnsupported }
 
 // WriteTo implements io.WriterTo.
@@ -80,7 +80,7 @@ func (s *source) fail(err error) {
 	s.err = err
 }
 
-// failure is why the content had no end, once the operation is over.
+// failure returns why the final chunk is missing. Call it after the operation.
 func (s *source) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -88,7 +88,7 @@ func TestAdmission(t *testing.T) {
 		if out := b.call(upsert, grant(at, 1, 4*time.Minute)); out["installed"] != true {
 			t.Errorf("%v", out)
 		}
-		r := b.call("box_exec", spec("any", object{"cmd": "true", "cpus": 4, "memory_mb": 4096, "read_only_rootfs": false, "timeout_sec": 600, "persistent": false}))
+		r := b.call("box_exec", specOf("any", object{"cmd": "true", "cpus": 4, "memory_mb": 4096, "read_only_rootfs": false, "timeout_sec": 600, "persistent": false}))
 		if r["session_id"] != "global" || r["backend_name"] != "nsjail" {
 			t.Errorf("%v", r)
 		}
@@ -100,11 +100,11 @@ func TestAdmission(t *testing.T) {
 		if c := b.host.Only().Last(); c.Timeout != time.Minute {
 			t.Errorf("timeout %v", c.Timeout)
 		}
-		b.call("box_exec", spec("any", object{"cmd": "true", "host_path": b.path("shared/default/tenants/" + at.Namespace())}))
+		b.call("box_exec", specOf("any", object{"cmd": "true", "host_path": b.path("shared/default/tenants/" + at.Namespace())}))
 		for _, change := range []object{{"network": "on"}, {"mount_path": "/data", "workdir": "/data"}, {"workdir": "/tmp"}, {"host_path": b.path("shared/default")},
 			{"extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": "/x"}}}, {"skill_name": "none"}} {
 			change["cmd"] = "true"
-			b.refused(protocol.Admission, "box_exec", spec("any", change))
+			b.refused(protocol.Admission, "box_exec", specOf("any", change))
 		}
 		b.refused(protocol.Admission, "box_get_session", object{"session_id": "other"})
 		b.refused(protocol.Admission, "box_delete_session", object{"session_id": "other"})

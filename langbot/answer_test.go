@@ -102,10 +102,10 @@ func TestLateReason(t *testing.T) {
 // TestStartHangs: a launcher that gives no slot for a command.
 func TestStartHangs(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		release := b.hangIn("start")
 		began := time.Now()
-		b.refused(protocol.BackendUnavailable, "box_exec", spec("s", object{"cmd": "true", "timeout_sec": 300}))
+		b.refused(protocol.BackendUnavailable, "box_exec", specOf("s", object{"cmd": "true", "timeout_sec": 300}))
 		if took := time.Since(began); took >= limit {
 			t.Errorf("took %v", took)
 		}
@@ -119,7 +119,7 @@ func TestStartHangs(t *testing.T) {
 func TestLongCommands(t *testing.T) {
 	bubble(t, func(b *bench) {
 		done := make(chan object, 1)
-		go func() { done <- b.call("box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 300})) }()
+		go func() { done <- b.call("box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 300})) }()
 		time.Sleep(4 * time.Minute)
 		select {
 		case r := <-done:
@@ -138,7 +138,7 @@ func TestEndHangs(t *testing.T) {
 		bubble(t, func(b *bench) {
 			release := b.hangIn("remove")
 			began := time.Now()
-			r := b.call("box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 5}))
+			r := b.call("box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 5}))
 			if r["status"] != "timed_out" || r["verdict"] != "timeout" || time.Since(began) >= 5*time.Second+limit {
 				t.Errorf("after %v: %v", time.Since(began), r)
 			}
@@ -154,7 +154,7 @@ func TestEndHangs(t *testing.T) {
 			b.audit = disk
 			b.restart()
 			began := time.Now()
-			r := b.call("box_exec", spec("s", object{"cmd": "echo hello", "timeout_sec": 300}))
+			r := b.call("box_exec", specOf("s", object{"cmd": "echo hello", "timeout_sec": 300}))
 			if r["stdout"] != "hello" || r["exit_code"] != 0.0 || time.Since(began) >= limit {
 				t.Errorf("after %v: %v", time.Since(began), r)
 			}
@@ -184,7 +184,7 @@ func TestEndHangs(t *testing.T) {
 // TestHungAreBounded: requests that hang do not pile up.
 func TestHungAreBounded(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		release := b.hangIn("start")
 		errs := make(chan error, maxHung)
 		for i := range maxHung {
@@ -211,7 +211,7 @@ func TestHungAreBounded(t *testing.T) {
 // TestPanicInTime: a panic reaches the door, which reports it.
 func TestPanicInTime(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "start" {
 			panic("deep below")

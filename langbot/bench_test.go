@@ -192,7 +192,7 @@ func (b *bench) refusedAt(at protocol.Context, class protocol.Class, action stri
 }
 
 // spec is what a client sends, with changes.
-func spec(id string, change object) object {
+func specOf(id string, change object) object {
 	s := object{
 		"session_id": id, "cmd": "", "workdir": "/workspace", "timeout_sec": 30, "network": "off", "env": object{},
 		"image": "rockchin/langbot-sandbox:latest", "host_path": nil, "host_path_mode": "rw", "mount_path": "/workspace",
@@ -206,7 +206,7 @@ func spec(id string, change object) object {
 }
 
 // cmd is spec with a command.
-func cmd(id, command string) object { return spec(id, object{"cmd": command}) }
+func cmd(id, command string) object { return specOf(id, object{"cmd": command}) }
 
 // proc is a managed process to start.
 func proc(session, id, command string, args ...string) object {

@@ -21,7 +21,7 @@ func keptAside(t *testing.T, db string) int {
 func TestCutDatabase(t *testing.T) {
 	b := open(t)
 	for i := range 40 {
-		b.call("box_create_session", spec(fmt.Sprint("s", i), object{"image": strings.Repeat("i", 4000)}))
+		b.call("box_create_session", specOf(fmt.Sprint("s", i), object{"image": strings.Repeat("i", 4000)}))
 	}
 	b.stop()
 	whole, err := os.ReadFile(b.o.DB)

@@ -52,19 +52,19 @@ func TestExecClips(t *testing.T) {
 
 func TestExecCommand(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", object{"env": object{"OF_SESSION": "1"}}))
-	b.call("box_exec", spec("s", object{"cmd": "true", "workdir": "/workspace/a b", "env": object{"Z": "1", "A": "x=y"}, "timeout_sec": 7}))
+	b.call("box_create_session", specOf("s", object{"env": object{"OF_SESSION": "1"}}))
+	b.call("box_exec", specOf("s", object{"cmd": "true", "workdir": "/workspace/a b", "env": object{"Z": "1", "A": "x=y"}, "timeout_sec": 7}))
 	box := b.host.Only()
 	c := box.Last()
 	if !slices.Equal(c.Args, []string{"sh", "-lc", "true"}) || c.Dir != "/workspace/a b" || !c.MakeDir || !c.KeepBackground || c.Stdin != nil ||
 		c.Timeout != 7*time.Second || c.OutputLimit != 0 || !slices.Equal(c.Env, []string{"A=x=y", "PYTHONUNBUFFERED=1", "Z=1"}) {
 		t.Errorf("%+v", c)
 	}
-	b.call("box_exec", spec("s", object{"cmd": "true", "env": object{"PYTHONUNBUFFERED": ""}, "timeout_sec": 1 << 60}))
+	b.call("box_exec", specOf("s", object{"cmd": "true", "env": object{"PYTHONUNBUFFERED": ""}, "timeout_sec": 1 << 60}))
 	if c := box.Last(); !slices.Equal(c.Env, []string{"PYTHONUNBUFFERED="}) || c.Timeout != time.Hour {
 		t.Errorf("%q, %v", c.Env, c.Timeout)
 	}
-	r := b.call("box_exec", spec("s", object{"cmd": "true", "workdir": "/file/x"}))
+	r := b.call("box_exec", specOf("s", object{"cmd": "true", "workdir": "/file/x"}))
 	if r["exit_code"] != 1.0 || r["stderr"] != `sh: making "/file/x": not a directory` || r["status"] != "completed" {
 		t.Errorf("%v", r)
 	}
@@ -72,14 +72,14 @@ func TestExecCommand(t *testing.T) {
 
 func TestTimeoutEndsTheSession(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		other := make(chan error, 1)
 		go func() {
-			_, err := b.try(context.Background(), &at, "box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 100}))
+			_, err := b.try(context.Background(), &at, "box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 100}))
 			other <- err
 		}()
 		synctest.Wait()
-		r := b.call("box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 5}))
+		r := b.call("box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 5}))
 		if r["status"] != "timed_out" || r["exit_code"] != nil || r["stderr"] != "Command timed out after 5 seconds." || r["verdict"] != "timeout" {
 			t.Errorf("%v", r)
 		}
@@ -99,7 +99,7 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 
 func TestTimeoutEndsTheCommand(t *testing.T) {
 	bubble(t, func(b *bench) {
-		r := b.call("box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 5}))
+		r := b.call("box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 5}))
 		if r["status"] != "timed_out" {
 			t.Errorf("%v", r)
 		}
@@ -134,7 +134,7 @@ func TestConcurrentExecs(t *testing.T) {
 	bubble(t, func(b *bench) {
 		var wg sync.WaitGroup
 		for range 3 {
-			wg.Go(func() { b.call("box_exec", spec("s", object{"cmd": "wait", "timeout_sec": 20})) })
+			wg.Go(func() { b.call("box_exec", specOf("s", object{"cmd": "wait", "timeout_sec": 20})) })
 		}
 		began := time.Now()
 		wg.Wait()
@@ -151,7 +151,7 @@ func TestConcurrentExecs(t *testing.T) {
 // it has no result.
 func TestLostBox(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.host.Only().Die()
 		synctest.Wait()
 		b.call("box_exec", cmd("s", "true"))
@@ -160,7 +160,7 @@ func TestLostBox(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 		synctest.Wait()
-		if s := b.call("box_create_session", spec("s", nil)); s["backend_session_id"] != b.host.Only().ID() {
+		if s := b.call("box_create_session", specOf("s", nil)); s["backend_session_id"] != b.host.Only().ID() {
 			t.Errorf("%v", s)
 		}
 		b.call("box_exec", cmd("s", "true"))

@@ -14,12 +14,12 @@ func TestGenerations(t *testing.T) {
 	bubble(t, func(b *bench) {
 		other := at
 		other.Workspace = "v"
-		b.callAt(other, "box_create_session", spec("s", nil))
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.callAt(other, "box_create_session", specOf("s", nil))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		b.call("box_start_managed_process", proc("s", "p", "serve"))
 		done := make(chan error, 1)
 		go func() {
-			_, err := b.try(context.Background(), &at, "box_exec", spec("s", object{"cmd": "wait", "persistent": true}))
+			_, err := b.try(context.Background(), &at, "box_exec", specOf("s", object{"cmd": "wait", "persistent": true}))
 			done <- err
 		}()
 		synctest.Wait()
@@ -39,7 +39,7 @@ func TestGenerations(t *testing.T) {
 				t.Errorf("%q", text)
 			}
 		}
-		b.callAt(next, "box_create_session", spec("s", object{"cpus": 2}))
+		b.callAt(next, "box_create_session", specOf("s", object{"cpus": 2}))
 		b.restart()
 		b.refused(protocol.PermissionError, "box_exec", cmd("s", "true"))
 		if g, ok := b.server.Current("i", "w"); !ok || g != 3 {
@@ -52,7 +52,7 @@ func TestGenerations(t *testing.T) {
 // the older generation are gone.
 func TestAdvanceInterrupted(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		ctx, cancel := context.WithCancel(context.Background())
 		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove" {

@@ -61,11 +61,11 @@ func TestInit(t *testing.T) {
 func TestInitNarrows(t *testing.T) {
 	b := open(t)
 	shared := b.path("shared")
-	inside, outside := spec("in", object{"host_path": shared + "/a/x"}), spec("out", object{"host_path": shared + "/b"})
+	inside, outside := specOf("in", object{"host_path": shared + "/a/x"}), specOf("out", object{"host_path": shared + "/b"})
 	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{shared + "/a/", "/etc", "./rel"}}})
 	b.call("box_create_session", inside)
 	b.refused(protocol.BoxValidation, "box_create_session", outside)
-	b.refused(protocol.BoxValidation, "box_create_session", spec("etc", object{"host_path": "/etc/x"}))
+	b.refused(protocol.BoxValidation, "box_create_session", specOf("etc", object{"host_path": "/etc/x"}))
 	b.call("box_init", object{"local": object{"host_root": shared}})
 	b.call("box_create_session", outside)
 }

@@ -149,7 +149,7 @@ func (m *model) ensure(c protocol.Context, id, action string) {
 	case box == nil && n >= modelSessions:
 		want = protocol.Errorf(protocol.CapacityExceeded, "")
 	}
-	m.ask(c, action, spec(id, object{"cmd": "true", "cpus": cpus}), want)
+	m.ask(c, action, specOf(id, object{"cmd": "true", "cpus": cpus}), want)
 	if want == nil {
 		if box == nil {
 			box = &modelBox{cpus: cpus, procs: map[string]bool{}}
@@ -190,7 +190,7 @@ func (m *model) stop(c protocol.Context, id string) {
 }
 
 func (m *model) timeout(c protocol.Context, id string, box *modelBox) {
-	m.ask(c, "box_exec", spec(id, object{"cmd": "wait", "cpus": box.cpus, "timeout_sec": 1}), nil)
+	m.ask(c, "box_exec", specOf(id, object{"cmd": "wait", "cpus": box.cpus, "timeout_sec": 1}), nil)
 	delete(m.have[c], id)
 	m.expire()
 }
@@ -257,9 +257,9 @@ func TestManyAtOnce(t *testing.T) {
 						var err error
 						switch r.IntN(7) {
 						case 0, 1:
-							_, err = b.try(ctx, &c, "box_exec", spec(id, object{"cmd": []string{"true", "wait", "die"}[r.IntN(3)], "timeout_sec": 1 + r.IntN(3)}))
+							_, err = b.try(ctx, &c, "box_exec", specOf(id, object{"cmd": []string{"true", "wait", "die"}[r.IntN(3)], "timeout_sec": 1 + r.IntN(3)}))
 						case 2:
-							_, err = b.try(ctx, &c, "box_create_session", spec(id, nil))
+							_, err = b.try(ctx, &c, "box_create_session", specOf(id, nil))
 						case 3:
 							_, err = b.try(ctx, &c, "box_delete_session", object{"session_id": id})
 						case 4:

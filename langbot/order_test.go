@@ -17,7 +17,7 @@ import (
 // A relay that passed the door before its generation ended is not served behind that.
 func TestRelayBehindFence(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "p", "serve"))
 		held, release := make(chan struct{}), make(chan struct{})
 		var once sync.Once
@@ -28,7 +28,7 @@ func TestRelayBehindFence(t *testing.T) {
 			}
 			return nil
 		})
-		remount := spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": "/x"}}})
+		remount := specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": "/x"}}})
 		go func() { b.try(context.Background(), &at, "box_exec", remount) }()
 		<-held
 		next := at
@@ -50,7 +50,7 @@ func TestRelayBehindFence(t *testing.T) {
 // A process on no record is replaced like one that is.
 func TestStartAgainAfterCrash(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "p", "stubborn"))
 		box := b.server.boxes[at.Runtime()+"-s"]
 		if err := b.server.store.put(box.physical, record{At: box.at, Spec: box.spec}).wait(); err != nil {
@@ -82,7 +82,7 @@ func TestExpiredIsForgotten(t *testing.T) {
 		b.start()
 		b.call("box_init", object{"limits": object{"max_sessions": 3}})
 		for i := range 3 {
-			b.call("box_create_session", spec(fmt.Sprint("s", i), nil))
+			b.call("box_create_session", specOf(fmt.Sprint("s", i), nil))
 		}
 		time.Sleep(time.Hour)
 		if n := len(b.sessions.List(b.o.Tenant)); n != 0 {
@@ -94,7 +94,7 @@ func TestExpiredIsForgotten(t *testing.T) {
 		if n != 0 {
 			t.Errorf("%d sessions in the registry that do not exist", n)
 		}
-		b.call("box_create_session", spec("new", nil))
+		b.call("box_create_session", specOf("new", nil))
 		b.stop()
 	})
 }
@@ -125,7 +125,7 @@ func opened(t *testing.T, fn func(b *bench, d *fullDisk)) {
 // A removal that was not begun can be asked for again, and the session used.
 func TestRefusedRemoval(t *testing.T) {
 	opened(t, func(b *bench, d *fullDisk) {
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		d.full.Store(true)
 		b.refused(protocol.BoxError, "box_delete_session", object{"session_id": "s"})
 		d.full.Store(false)
@@ -138,7 +138,7 @@ func TestRefusedRemoval(t *testing.T) {
 		if _, err := b.try(ctx, &at, "box_delete_session", object{"session_id": "s"}); err != nil {
 			t.Errorf("delete: %v", err)
 		}
-		if _, err := b.try(ctx, &at, "box_exec", spec("s", object{"persistent": true, "cmd": "true"})); err != nil {
+		if _, err := b.try(ctx, &at, "box_exec", specOf("s", object{"persistent": true, "cmd": "true"})); err != nil {
 			t.Errorf("exec: %v", err)
 		}
 	})
@@ -146,7 +146,7 @@ func TestRefusedRemoval(t *testing.T) {
 
 func TestRefusedRemovalAtGeneration(t *testing.T) {
 	opened(t, func(b *bench, d *fullDisk) {
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		d.full.Store(true)
 		next := at
 		next.Generation = 2

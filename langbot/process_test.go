@@ -23,7 +23,7 @@ func (b *bench) info(session, id string) object {
 func TestProcess(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.refused(protocol.SessionNotFound, "box_start_managed_process", proc("s", "p", "serve"))
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		p := b.call("box_start_managed_process", proc("s", "p", "say", "hello\n"))
 		if p["session_id"] != "s" || p["process_id"] != "p" || p["status"] != "running" || p["command"] != "say" || p["cwd"] != "/workspace" ||
 			p["attached"] != false || p["exited_at"] != nil || p["exit_code"] != nil || fmt.Sprint(p["args"]) != "[hello\n]" || fmt.Sprint(p["env_keys"]) != "[A B]" {
@@ -76,7 +76,7 @@ func TestProcess(t *testing.T) {
 // TestAnyProcessID: an id is any string, and what the manager makes of it is not seen.
 func TestAnyProcessID(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	ids := []string{"", "a/b", "a:2fb", "ä", "..", "enc:x", strings.Repeat("x", 200), "server-1"}
 	for _, id := range ids {
 		b.call("box_start_managed_process", proc("s", id, "serve"))
@@ -93,7 +93,7 @@ func TestAnyProcessID(t *testing.T) {
 
 func TestStopGrace(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "p", "stubborn"))
 		began := time.Now()
 		b.call("box_stop_managed_process", object{"session_id": "s", "process_id": "p"})
@@ -107,7 +107,7 @@ func TestStopGrace(t *testing.T) {
 func TestReplace(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_init", object{"limits": object{"max_managed_processes": 2}})
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "p", "stubborn"))
 		b.call("box_start_managed_process", proc("s", "q", "serve"))
 		if text := b.refused(protocol.CapacityExceeded, "box_start_managed_process", proc("s", "r", "serve")); text != "Box managed process capacity reached (2)" {
@@ -136,7 +136,7 @@ func TestReplace(t *testing.T) {
 func TestRetention(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_init", object{"limits": object{"completed_process_retention_sec": 60, "max_completed_processes": 2}})
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		gone := func(id string) bool {
 			_, err := b.try(context.Background(), &at, "box_get_managed_process", object{"session_id": "s", "process_id": id})
 			return err != nil
@@ -174,7 +174,7 @@ func TestRetention(t *testing.T) {
 func TestRetentionOfLongOnes(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_init", object{"limits": object{"max_completed_processes": 10000}})
-		b.call("box_create_session", spec("s", object{"persistent": true}))
+		b.call("box_create_session", specOf("s", object{"persistent": true}))
 		long := strings.Repeat("x", 120<<10)
 		for i := range 30 {
 			b.call("box_start_managed_process", proc("s", fmt.Sprint(i), "exit", "0", long, long))
@@ -192,7 +192,7 @@ func TestRetentionOfLongOnes(t *testing.T) {
 // TestPreviewOutlivesOutput: the end of a process is told after its output was given up.
 func TestPreviewOutlivesOutput(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "first", "say", "last words"))
 		for _, f := range b.host.Only().Processes() {
 			f.Signal(syscall.SIGTERM)
@@ -213,7 +213,7 @@ func TestPreviewOutlivesOutput(t *testing.T) {
 // TestDeleteWhileStarting: no process is left, and the start says that there is no session.
 func TestDeleteWhileStarting(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
 		b.host.SetHook(func(ctx context.Context, op, _ string) error {
 			if op == "launch" {
@@ -245,7 +245,7 @@ func TestDeleteWhileStarting(t *testing.T) {
 
 func TestStartThatFails(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	b.host.SetHook(func(_ context.Context, op, _ string) error {
 		if op == "launch" {
 			return fmt.Errorf("no more pids")
@@ -263,7 +263,7 @@ func TestStartThatFails(t *testing.T) {
 // TestLookWhileStarting is for the race detector.
 func TestLookWhileStarting(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -278,7 +278,7 @@ func TestLookWhileStarting(t *testing.T) {
 
 func TestRelayRefusals(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	b.call("box_start_managed_process", proc("s", "ended", "exit", "0"))
 	b.server.Current("i", "w")
 	<-b.server.boxes[at.Runtime()+"-s"].processes["ended"].live.Done()

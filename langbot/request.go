@@ -5,45 +5,46 @@ import (
 	"path"
 	"strings"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
 )
 
-// request is what a spec asks the session manager for. The image is not part of it: there
+// request is what asked wants the session manager for. The image is not part of it: there
 // is one, the host's, and clients are told what they asked for.
-func (k *call) request(spec *protocol.BoxSpec) (policy.Request, error) {
-	if spec.Network == "on" && k.s.o.RefuseNetwork {
+func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
+	if asked.Network == "on" && k.s.o.RefuseNetwork {
 		return policy.Request{}, protocol.Errorf(protocol.BackendUnavailable,
 			"this runtime cannot give a box a network yet: set network to off, or have the operator set langbot.network_on to offline, which gives such boxes none")
 	}
-	memory, writable := policy.Size(spec.MemoryMB<<20), !spec.ReadOnlyRootfs
+	memory, writable := spec.Size(asked.MemoryMB<<20), !asked.ReadOnlyRootfs
 	r := policy.Request{
 		Profile: k.s.o.Profile,
-		CPUs:    &spec.CPUs, Memory: &memory, PIDs: &spec.PidsLimit,
-		WritableRoot: &writable, Persistent: &spec.Persistent,
-		WorkspaceTarget: path.Clean(spec.MountPath),
+		CPUs:    &asked.CPUs, Memory: &memory, PIDs: &asked.PidsLimit,
+		WritableRoot: &writable, Persistent: &asked.Persistent,
+		WorkspaceTarget: path.Clean(asked.MountPath),
 		Mounts:          []policy.Mount{}, // which are changed live, so none is a wish too
 	}
-	if spec.Network == "on" {
+	if asked.Network == "on" {
 		r.Warnings = []string{noNetwork}
 	}
-	if spec.MemoryMB > maxMB || spec.WorkspaceQuotaMB > maxMB {
+	if asked.MemoryMB > maxMB || asked.WorkspaceQuotaMB > maxMB {
 		return r, protocol.Errorf(protocol.BoxValidation, "memory_mb and workspace_quota_mb must be at most %d", maxMB)
 	}
-	if spec.HostPath != nil && spec.HostPathMode != "none" {
-		host, err := k.hostPath("host_path", *spec.HostPath)
+	if asked.HostPath != nil && asked.HostPathMode != "none" {
+		host, err := k.hostPath("host_path", *asked.HostPath)
 		if err != nil {
 			return r, err
 		}
-		mode := spec.HostPathMode
+		mode := asked.HostPathMode
 		r.Workspace, r.WorkspaceMode, r.MakeWorkspace = host, &mode, mode == policy.WorkspaceRW
 	}
-	if spec.WorkspaceQuotaMB > 0 {
-		size := policy.Size(spec.WorkspaceQuotaMB << 20)
+	if asked.WorkspaceQuotaMB > 0 {
+		size := spec.Size(asked.WorkspaceQuotaMB << 20)
 		r.WorkspaceSize = &size
 	}
-	for i, m := range extra(spec) {
+	for i, m := range extra(asked) {
 		mount, err := k.mount(fmt.Sprintf("extra_mounts[%d].host_path", i), m)
 		if err != nil {
 			return r, err

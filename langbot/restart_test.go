@@ -18,7 +18,7 @@ import (
 // TestRestart: sessions and processes are what they were, and conflict as they did.
 func TestRestart(t *testing.T) {
 	bubble(t, func(b *bench) {
-		before := b.call("box_create_session", spec("s", object{"cpus": 0.5, "image": "mine:1"}))
+		before := b.call("box_create_session", specOf("s", object{"cpus": 0.5, "image": "mine:1"}))
 		b.call("box_start_managed_process", proc("s", "any/id", "say", "up"))
 		b.call("box_start_managed_process", proc("s", "ended", "exit", "3"))
 		synctest.Wait()
@@ -35,7 +35,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%v", p)
 		}
 		b.refused(protocol.SessionConflict, "box_exec", cmd("s", "true"))
-		b.call("box_exec", spec("s", object{"cmd": "true", "cpus": 0.5, "image": "mine:1"}))
+		b.call("box_exec", specOf("s", object{"cmd": "true", "cpus": 0.5, "image": "mine:1"}))
 		if st := b.call("box_status", object{}); st["managed_processes"] != 1.0 || st["active_sessions"] != 1.0 {
 			t.Errorf("%v", st)
 		}
@@ -56,8 +56,8 @@ func TestRestart(t *testing.T) {
 // TestRecordsAndSessionsDiffer: what is on one side only is cleared away.
 func TestRecordsAndSessionsDiffer(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("gone", nil))
-	b.call("box_create_session", spec("kept", nil))
+	b.call("box_create_session", specOf("gone", nil))
+	b.call("box_create_session", specOf("kept", nil))
 	b.call("box_start_managed_process", proc("kept", "unknown", "serve"))
 	key := b.server.boxes[at.Runtime()+"-gone"].key
 	keptKey := b.server.boxes[at.Runtime()+"-kept"].key
@@ -102,8 +102,8 @@ func TestRecordsAndSessionsDiffer(t *testing.T) {
 	if _, err := b.sessions.Get(foreign); err != nil {
 		t.Errorf("the session of somebody else: %v", err)
 	}
-	b.call("box_create_session", spec("gone", object{"cpus": 2}))
-	b.call("box_create_session", spec("stray", object{"cpus": 2}))
+	b.call("box_create_session", specOf("gone", object{"cpus": 2}))
+	b.call("box_create_session", specOf("stray", object{"cpus": 2}))
 }
 
 // TestRestartWithEnded: ended processes whose time is over go while others are taken over,
@@ -113,7 +113,7 @@ func TestRestartWithEnded(t *testing.T) {
 	b.call("box_init", object{"limits": object{"completed_process_retention_sec": 86400, "max_managed_processes": 1024}})
 	for i := range 40 {
 		id := fmt.Sprint("s", i)
-		b.call("box_create_session", spec(id, nil))
+		b.call("box_create_session", specOf(id, nil))
 		for _, p := range []string{"a", "b", "z"} {
 			b.call("box_start_managed_process", proc(id, p, "exit", "0"))
 		}
@@ -135,7 +135,7 @@ func TestRestartWithEnded(t *testing.T) {
 func TestMountsOnRecord(t *testing.T) {
 	b := open(t)
 	with := func(target string) object {
-		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}})
+		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}})
 	}
 	b.call("box_exec", with("/old"))
 	s := b.server.boxes[at.Runtime()+"-s"]
@@ -160,7 +160,7 @@ func TestMountsOnRecord(t *testing.T) {
 func TestLateRecord(t *testing.T) {
 	b := open(t)
 	ctx := context.Background()
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	s := b.server.boxes[at.Runtime()+"-s"]
 	k := &call{s: b.server, conn: b.conn("i"), at: at}
 	p, err := k.replaceProcess(ctx, s, &protocol.ProcessSpec{ProcessID: "p", Command: "serve"})
@@ -188,19 +188,19 @@ func TestStrayInTheWay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := b.call("box_create_session", spec("s", nil)); s["backend_session_id"] == v.Box {
+	if s := b.call("box_create_session", specOf("s", nil)); s["backend_session_id"] == v.Box {
 		t.Errorf("%v is the box of somebody else", s)
 	}
 	key.ID = at.Runtime() + "-t"
 	if _, err = b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Profile: "langbot"}); err != nil {
 		t.Fatal(err)
 	}
-	b.call("box_create_session", spec("t", object{"cpus": 0.5})) // nor does it conflict
+	b.call("box_create_session", specOf("t", object{"cpus": 0.5})) // nor does it conflict
 }
 
 func TestDamagedDatabase(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	b.stop()
 	if err := os.WriteFile(b.o.DB, []byte("no database at all, and long enough to be read as one"), 0o600); err != nil {
 		t.Fatal(err)
@@ -209,5 +209,5 @@ func TestDamagedDatabase(t *testing.T) {
 	if kept, _ := filepath.Glob(b.o.DB + ".damaged-*"); len(kept) != 1 {
 		t.Errorf("kept %q", kept)
 	}
-	b.call("box_create_session", spec("s", object{"cpus": 2}))
+	b.call("box_create_session", specOf("s", object{"cpus": 2}))
 }

@@ -16,7 +16,7 @@ func TestFirstSlice(t *testing.T) {
 	if out := b.call("box_init", object{"limits": object{"max_sessions": 3}, "unknown": 1}); out["initialized"] != true {
 		t.Errorf("%v", out)
 	}
-	s := b.call("box_create_session", spec("s", nil))
+	s := b.call("box_create_session", specOf("s", nil))
 	if s["session_id"] != "s" || s["backend_name"] != "boxd" || s["image"] != protocol.DefaultImage || s["backend_session_id"] != b.host.Only().ID() {
 		t.Errorf("%v", s)
 	}

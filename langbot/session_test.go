@@ -21,7 +21,7 @@ import (
 // told, with the value that the session has.
 func TestCompared(t *testing.T) {
 	b := open(t)
-	b.call("box_create_session", spec("s", nil))
+	b.call("box_create_session", specOf("s", nil))
 	changes := []struct {
 		field string
 		value any
@@ -41,14 +41,14 @@ func TestCompared(t *testing.T) {
 			if i > 4 {
 				change["workdir"] = "/workspace"
 			}
-			text := b.refused(protocol.SessionConflict, action, spec("s", change))
+			text := b.refused(protocol.SessionConflict, action, specOf("s", change))
 			if want := fmt.Sprintf("Box session s already exists with %s=%s", c.field, c.have); text != want {
 				t.Errorf("%q, want %q", text, want)
 			}
 		}
 	}
 	for _, c := range []object{{"workdir": "/workspace/a"}, {"env": object{"A": "1"}}, {"timeout_sec": 5}, {"skill_name": "x"}, {"cmd": "true"}, {"extra_mounts": []any{}}} {
-		b.call("box_create_session", spec("s", c))
+		b.call("box_create_session", specOf("s", c))
 	}
 	if len(b.host.Made()) != 1 {
 		t.Errorf("%d boxes were made", len(b.host.Made()))
@@ -57,7 +57,7 @@ func TestCompared(t *testing.T) {
 
 func TestNames(t *testing.T) {
 	b := open(t)
-	if s := b.call("box_create_session", spec(" a/b c:d ", nil)); s["session_id"] != "a-b-c-d" {
+	if s := b.call("box_create_session", specOf(" a/b c:d ", nil)); s["session_id"] != "a-b-c-d" {
 		t.Errorf("%v", s)
 	}
 	for _, id := range []string{"a/b c:d", "a-b-c-d"} {
@@ -68,12 +68,12 @@ func TestNames(t *testing.T) {
 	b.refused(protocol.KeyError, "box_get_session", object{})
 	b.refused(protocol.ValueError, "box_get_session", object{"session_id": "//"})
 	for _, id := range []string{"..", "a..b", "sha256:x", strings.Repeat("l", 3000)} {
-		b.call("box_create_session", spec(id, nil))
+		b.call("box_create_session", specOf(id, nil))
 		if d := b.call("box_delete_session", object{"session_id": id}); d["deleted"] != id {
 			t.Errorf("%v", d)
 		}
 	}
-	b.refused(protocol.BoxValidation, "box_create_session", spec(strings.Repeat("l", 5000), nil))
+	b.refused(protocol.BoxValidation, "box_create_session", specOf(strings.Repeat("l", 5000), nil))
 }
 
 // TestTenants: what one workspace has, another does not see.
@@ -81,8 +81,8 @@ func TestTenants(t *testing.T) {
 	b := open(t)
 	other, later := at, at
 	other.Workspace = "v"
-	b.call("box_create_session", spec("s", nil))
-	b.callAt(other, "box_create_session", spec("s", object{"cpus": 2}))
+	b.call("box_create_session", specOf("s", nil))
+	b.callAt(other, "box_create_session", specOf("s", object{"cpus": 2}))
 	b.refusedAt(other, protocol.SessionNotFound, "box_get_session", object{"session_id": at.Runtime() + "-s"})
 	for _, c := range []protocol.Context{at, other} {
 		if ids := b.sessionsOf(c); !slices.Equal(ids, []string{"s"}) {
@@ -97,7 +97,7 @@ func TestTenants(t *testing.T) {
 
 func TestLastUsed(t *testing.T) {
 	bubble(t, func(b *bench) {
-		first := b.call("box_create_session", spec("s", nil))
+		first := b.call("box_create_session", specOf("s", nil))
 		used := func() any { return b.call("box_get_session", object{"session_id": "s"})["last_used_at"] }
 		if first["created_at"] != first["last_used_at"] && first["created_at"].(string) > first["last_used_at"].(string) {
 			t.Errorf("%v", first)
@@ -109,7 +109,7 @@ func TestLastUsed(t *testing.T) {
 			{func() { b.sessionsOf(at) }, false},
 			{func() { b.call("box_status", object{}) }, false},
 			{func() { b.call("box_exec", cmd("s", "true")) }, true},
-			{func() { b.call("box_create_session", spec("s", nil)) }, true},
+			{func() { b.call("box_create_session", specOf("s", nil)) }, true},
 			{func() { b.call("box_start_managed_process", proc("s", "p", "serve")) }, true},
 			{func() { b.call("box_get_managed_process", object{"session_id": "s", "process_id": "p"}) }, false},
 			{func() { b.call("box_stop_managed_process", object{"session_id": "s", "process_id": "p"}) }, true},
@@ -129,10 +129,10 @@ func TestLastUsed(t *testing.T) {
 
 func TestTTL(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("idle", nil))
-		b.call("box_create_session", spec("kept", object{"persistent": true}))
+		b.call("box_create_session", specOf("idle", nil))
+		b.call("box_create_session", specOf("kept", object{"persistent": true}))
 		time.Sleep(time.Second)
-		b.call("box_start_managed_process", func() object { b.call("box_create_session", spec("busy", nil)); return proc("busy", "p", "serve") }())
+		b.call("box_start_managed_process", func() object { b.call("box_create_session", specOf("busy", nil)); return proc("busy", "p", "serve") }())
 		time.Sleep(301 * time.Second)
 		synctest.Wait()
 		if ids := b.sessionsOf(at); !slices.Equal(ids, []string{"kept", "busy"}) {
@@ -145,7 +145,7 @@ func TestTTL(t *testing.T) {
 		if ids := b.sessionsOf(at); !slices.Equal(ids, []string{"kept"}) {
 			t.Errorf("%q", ids)
 		}
-		b.call("box_create_session", spec("idle", object{"cpus": 2})) // another one of this name
+		b.call("box_create_session", specOf("idle", object{"cpus": 2})) // another one of this name
 		if n := len(b.server.boxes); n != 2 {
 			t.Errorf("%d sessions", n)
 		}
@@ -161,7 +161,7 @@ func TestMounts(t *testing.T) {
 	mount := func(name, target, mode string) object {
 		return object{"host_path": b.path("shared/" + name), "mount_path": target, "mode": mode}
 	}
-	s := b.call("box_create_session", spec("s", object{"extra_mounts": []any{mount("a", "/a", "rw"), mount("b", "/none", "none")}}))
+	s := b.call("box_create_session", specOf("s", object{"extra_mounts": []any{mount("a", "/a", "rw"), mount("b", "/none", "none")}}))
 	box := b.host.Only()
 	for _, c := range []struct {
 		mounts []any
@@ -172,7 +172,7 @@ func TestMounts(t *testing.T) {
 		{[]any{mount("b", "/b", "rw")}, []string{"/workspace", "/b"}},
 		{[]any{}, []string{"/workspace"}},
 	} {
-		b.call("box_exec", spec("s", object{"cmd": "true", "extra_mounts": c.mounts}))
+		b.call("box_exec", specOf("s", object{"cmd": "true", "extra_mounts": c.mounts}))
 		if got := targets(box); !slices.Equal(got, c.want) {
 			t.Errorf("%v: mounts at %q, want %q", c.mounts, got, c.want)
 		}
@@ -187,16 +187,16 @@ func TestMounts(t *testing.T) {
 		{"host_path": "/boxd/skills/tenants/ws-000000000000000000000000/x", "mount_path": "/x", "mode": "ro"},
 		{"host_path": "/boxd/skills", "mount_path": "/x", "mode": "ro"},
 	} {
-		b.refused(protocol.BoxValidation, "box_exec", spec("s", object{"cmd": "true", "extra_mounts": []any{bad}}))
+		b.refused(protocol.BoxValidation, "box_exec", specOf("s", object{"cmd": "true", "extra_mounts": []any{bad}}))
 	}
-	b.refused(protocol.BoxValidation, "box_exec", spec("t", object{"cmd": "true", "host_path": "/"}))
-	b.call("box_exec", spec("s", object{"cmd": "true"})) // as it was
+	b.refused(protocol.BoxValidation, "box_exec", specOf("t", object{"cmd": "true", "host_path": "/"}))
+	b.call("box_exec", specOf("s", object{"cmd": "true"})) // as it was
 }
 
 func TestRequest(t *testing.T) {
 	b := open(t)
 	b.call("box_create_skill", create("one")) // makes the volume
-	b.call("box_create_session", spec("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
+	b.call("box_create_session", specOf("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
 		"cpus": 0.5, "memory_mb": 64, "pids_limit": 32, "read_only_rootfs": false, "persistent": true,
 		"extra_mounts": []any{object{"host_path": "/boxd/skills/tenants/" + at.Namespace() + "/one", "mount_path": "/data/.skills/one", "mode": "rw"}}}))
 	spec := b.host.Only().Spec()
@@ -218,16 +218,16 @@ func TestRequest(t *testing.T) {
 func TestNetwork(t *testing.T) {
 	b := open(t, func(o *Options) { o.RefuseNetwork = true })
 	for _, action := range []string{"box_create_session", "box_exec"} {
-		b.refused(protocol.BackendUnavailable, action, spec("s", object{"network": "on", "cmd": "true"}))
+		b.refused(protocol.BackendUnavailable, action, specOf("s", object{"network": "on", "cmd": "true"}))
 	}
 	var log logBuffer
 	b = open(t, logged(&log))
-	b.call("box_exec", spec("off", object{"cmd": "true"}))
+	b.call("box_exec", specOf("off", object{"cmd": "true"}))
 	if s := b.call("box_get_session", object{"session_id": "off"}); s["warnings"] != nil || strings.Contains(log.String(), "network") {
 		t.Errorf("without being asked for: %v; log: %s", s, log.String())
 	}
 	// By default, as LangBot's MCP sessions ask for it.
-	mcp := spec("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false})
+	mcp := specOf("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false})
 	for range 2 {
 		s := b.call("box_create_session", mcp)
 		if list, _ := s["warnings"].([]any); s["network"] != "on" || len(list) != 1 || !strings.Contains(list[0].(string), "no network") {
@@ -246,7 +246,7 @@ func TestNetwork(t *testing.T) {
 	if n := strings.Count(log.String(), "a session lacks something"); n != 1 {
 		t.Errorf("the log warns %d times: %s", n, log.String())
 	}
-	b.refused(protocol.SessionConflict, "box_create_session", spec("mcp-shared", object{"persistent": true, "read_only_rootfs": false}))
+	b.refused(protocol.SessionConflict, "box_create_session", specOf("mcp-shared", object{"persistent": true, "read_only_rootfs": false}))
 }
 
 func TestCapacity(t *testing.T) {
@@ -254,8 +254,8 @@ func TestCapacity(t *testing.T) {
 	b.call("box_init", object{"limits": object{"max_sessions": 2}})
 	other := at
 	other.Workspace = "v"
-	b.call("box_create_session", spec("1", nil))
-	b.callAt(other, "box_create_session", spec("1", nil))
+	b.call("box_create_session", specOf("1", nil))
+	b.callAt(other, "box_create_session", specOf("1", nil))
 	for _, action := range []string{"box_create_session", "box_exec"} {
 		if text := b.refused(protocol.CapacityExceeded, action, cmd("2", "true")); text != "Box session capacity reached (2)" {
 			t.Errorf("%q", text)
@@ -263,9 +263,9 @@ func TestCapacity(t *testing.T) {
 	}
 	b.call("box_exec", cmd("1", "true"))
 	foreign := protocol.Context{Instance: "j", Workspace: "w", Generation: 1}
-	b.callAt(foreign, "box_create_session", spec("2", nil)) // limits are those of an instance
+	b.callAt(foreign, "box_create_session", specOf("2", nil)) // limits are those of an instance
 	b.call("box_delete_session", object{"session_id": "1"})
-	b.call("box_create_session", spec("2", nil))
+	b.call("box_create_session", specOf("2", nil))
 }
 
 // TestCapacityCounts: what is being made, and what is being removed, counts.
@@ -275,7 +275,7 @@ func TestCapacityCounts(t *testing.T) {
 			b.call("box_init", object{"limits": object{"max_sessions": 1}})
 			wait, entered := make(chan struct{}), make(chan struct{}, 1)
 			if op == "remove" {
-				b.call("box_create_session", spec("a", nil))
+				b.call("box_create_session", specOf("a", nil))
 			}
 			b.host.SetHook(func(ctx context.Context, what, _ string) error {
 				if what == op {
@@ -288,14 +288,14 @@ func TestCapacityCounts(t *testing.T) {
 			go func() {
 				var err error
 				if op == "create" {
-					_, err = b.try(context.Background(), &at, "box_create_session", spec("a", nil))
+					_, err = b.try(context.Background(), &at, "box_create_session", specOf("a", nil))
 				} else {
 					_, err = b.try(context.Background(), &at, "box_delete_session", object{"session_id": "a"})
 				}
 				done <- err
 			}()
 			<-entered
-			b.refused(protocol.CapacityExceeded, "box_create_session", spec("b", nil))
+			b.refused(protocol.CapacityExceeded, "box_create_session", specOf("b", nil))
 			b.refused(protocol.SessionNotFound, "box_get_session", object{"session_id": "a"})
 			close(wait)
 			if err := <-done; err != nil {
@@ -303,7 +303,7 @@ func TestCapacityCounts(t *testing.T) {
 			}
 			b.host.SetHook(nil)
 			if op == "remove" {
-				b.call("box_create_session", spec("b", nil))
+				b.call("box_create_session", specOf("b", nil))
 			}
 		})
 	}
@@ -326,7 +326,7 @@ func TestSlowCreation(t *testing.T) {
 			_, err := b.try(context.Background(), &at, action, data)
 			results <- fmt.Sprint(name, " ", err)
 		}
-		go ask("create", "box_create_session", spec("slow", nil))
+		go ask("create", "box_create_session", specOf("slow", nil))
 		<-entered
 		go ask("exec", "box_exec", cmd("slow", "true"))
 		synctest.Wait()
@@ -360,7 +360,7 @@ func TestDeleteWaitsForCreation(t *testing.T) {
 		})
 		created, deleted := make(chan error, 1), make(chan error, 2)
 		go func() {
-			_, err := b.try(context.Background(), &at, "box_create_session", spec("s", nil))
+			_, err := b.try(context.Background(), &at, "box_create_session", specOf("s", nil))
 			created <- err
 		}()
 		<-entered
@@ -407,10 +407,10 @@ func TestCreatorGivesUp(t *testing.T) {
 		})
 		ctx, cancel := context.WithCancel(context.Background())
 		gone, got := make(chan error, 1), make(chan error, 1)
-		go func() { _, err := b.try(ctx, &at, "box_create_session", spec("s", nil)); gone <- err }()
+		go func() { _, err := b.try(ctx, &at, "box_create_session", specOf("s", nil)); gone <- err }()
 		<-entered
 		go func() {
-			_, err := b.try(context.Background(), &at, "box_create_session", spec("s", nil))
+			_, err := b.try(context.Background(), &at, "box_create_session", specOf("s", nil))
 			got <- err
 		}()
 		synctest.Wait()
@@ -427,7 +427,7 @@ func TestCreatorGivesUp(t *testing.T) {
 // TestRemovalThatFails: the session stays closed and counted until it is gone after all.
 func TestRemovalThatFails(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		fail := errors.New("busy")
 		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove" {
@@ -462,7 +462,7 @@ func TestShutdownIsOfTheInstance(t *testing.T) {
 	v := protocol.Context{Instance: "i", Workspace: "v", Generation: 3}
 	foreign := protocol.Context{Instance: "j", Workspace: "w", Generation: 1}
 	for _, c := range []protocol.Context{at, v, foreign} {
-		b.callAt(c, "box_create_session", spec("s", nil))
+		b.callAt(c, "box_create_session", specOf("s", nil))
 	}
 	b.call("box_shutdown", object{})
 	for _, c := range []protocol.Context{at, v} {
@@ -475,7 +475,7 @@ func TestShutdownIsOfTheInstance(t *testing.T) {
 // TestRemovedElsewhere: an operator removes a session through another door.
 func TestRemovedElsewhere(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		key := b.server.boxes[at.Runtime()+"-s"].key
 		if err := b.sessions.Remove(context.Background(), session.Caller{}, key); err != nil {
 			t.Fatal(err)
@@ -484,7 +484,7 @@ func TestRemovedElsewhere(t *testing.T) {
 		if len(b.server.boxes) != 0 {
 			t.Error("it is still known")
 		}
-		b.call("box_create_session", spec("s", object{"cpus": 2}))
+		b.call("box_create_session", specOf("s", object{"cpus": 2}))
 	})
 }
 
@@ -493,12 +493,12 @@ func TestRemovedElsewhere(t *testing.T) {
 func TestRemovedUnderAnExec(t *testing.T) {
 	b := open(t)
 	for range 20 {
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		if err := b.sessions.Remove(context.Background(), session.Caller{}, must(b.server.keyOf(at.Runtime()+"-s"))); err != nil {
 			t.Fatal(err)
 		}
 		b.call("box_exec", cmd("s", "true"))
-		b.call("box_create_session", spec("s", nil))
+		b.call("box_create_session", specOf("s", nil))
 		b.call("box_delete_session", object{"session_id": "s"})
 	}
 }
@@ -509,9 +509,9 @@ func TestLongNames(t *testing.T) {
 	b := open(t)
 	long, other := strings.Repeat("a.b_", 200), strings.Repeat("a.b_", 200)+"c"
 	for _, id := range []string{long, other} {
-		b.call("box_create_session", spec(id, object{"persistent": true}))
+		b.call("box_create_session", specOf(id, object{"persistent": true}))
 	}
-	b.call("box_exec", spec(long, object{"cmd": "true", "persistent": true}))
+	b.call("box_exec", specOf(long, object{"cmd": "true", "persistent": true}))
 	if ids := b.sessionsOf(at); !slices.Contains(ids, long) || !slices.Contains(ids, other) || len(b.host.IDs()) != 2 {
 		t.Errorf("%.100q", ids)
 	}
@@ -541,14 +541,14 @@ func TestBoundedNames(t *testing.T) {
 	long := "/" + strings.Repeat("x", 5000)
 	for _, change := range []object{{"image": long}, {"host_path": long, "host_path_mode": "none"}, {"mount_path": long}, {"workdir": long},
 		{"extra_mounts": []any{object{"host_path": long, "mount_path": "/m", "mode": "none"}}}} {
-		b.refused(protocol.BoxValidation, "box_create_session", spec("s", change))
+		b.refused(protocol.BoxValidation, "box_create_session", specOf("s", change))
 	}
-	b.refused(protocol.BoxValidation, "box_create_session", spec(long, nil))
+	b.refused(protocol.BoxValidation, "box_create_session", specOf(long, nil))
 	var none []any
 	for i := range 1000 {
 		none = append(none, object{"host_path": fmt.Sprint("/", i), "mount_path": "/m", "mode": "none"})
 	}
-	b.call("box_create_session", spec("s", object{"extra_mounts": none}))
+	b.call("box_create_session", specOf("s", object{"extra_mounts": none}))
 	if n := len(b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts); n != 0 {
 		t.Errorf("%d mounts are kept that are none", n)
 	}
@@ -559,7 +559,7 @@ func TestBoundedNames(t *testing.T) {
 func TestMountsOfTwo(t *testing.T) {
 	bubble(t, func(b *bench) {
 		use := func(action, target string) {
-			b.call(action, spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}}))
+			b.call(action, specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": b.path("shared"), "mount_path": target}}}))
 		}
 		use("box_create_session", "/first")
 		var held sync.Once

@@ -135,7 +135,7 @@ func TestExistingSkills(t *testing.T) {
 		t.Errorf("%v; %s, %v", s, text, err)
 	}
 	mount := func(source string) object {
-		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/x", "mode": "rw"}}})
+		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/x", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(own+"/alpha"))
 	if m := b.host.Only().Spec().Mounts[1]; m.Source != own+"/alpha" || m.NoLinks != own || m.Within != shared || m.Volume != "" {

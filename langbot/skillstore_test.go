@@ -53,7 +53,7 @@ func TestSkillVolumes(t *testing.T) {
 		t.Errorf("%v, %v", l, b.host.VolumeNames())
 	}
 	// Its package_root is what a client mounts.
-	b.callAt(later, "box_exec", spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": s["package_root"], "mount_path": "/workspace/.skills/one", "mode": "rw"}}}))
+	b.callAt(later, "box_exec", specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": s["package_root"], "mount_path": "/workspace/.skills/one", "mode": "rw"}}}))
 	if m := b.host.Only().Spec().Mounts; len(m) != 2 || m[1].Volume != name || m[1].Source != "/one" || m[1].ReadOnly {
 		t.Errorf("%+v", m)
 	}
@@ -72,7 +72,7 @@ func TestSkillsDir(t *testing.T) {
 		t.Errorf("%v", b.host.VolumeNames())
 	}
 	mount := func(source string) object {
-		return spec("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
+		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
 	// Wherever a box had a symlink lead there, nothing but a skill is mounted.

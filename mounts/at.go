@@ -5,13 +5,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
 // MountAt returns the id of the mount that target in the box shows, 0 if target is
 // not the root of one.
 func MountAt(ns NS, target string) (id MountID, err error) {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return 0, err
 	}
 	err = ns.enter(func() error {

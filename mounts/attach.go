@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -30,7 +31,7 @@ type MountID uint64
 // the user namespace of the box could make it writable again. No process of a box
 // has that capability.
 func Attach(ns NS, tree *os.File, target string, makePoint MountPointMaker) (MountID, error) {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return 0, err
 	}
 	st, err := linux.Fstat(tree)
@@ -45,7 +46,7 @@ func Attach(ns NS, tree *os.File, target string, makePoint MountPointMaker) (Mou
 		}
 		err = ns.attach(tree, target, dir)
 		if errors.Is(err, ErrNoTarget) {
-			err = refuse(fieldTarget, target, "does not exist in the box and cannot be created: what is mounted above it is read-only there").because(err)
+			err = refuse(spec.MountTarget, target, "does not exist in the box and cannot be created: what is mounted above it is read-only there").Because(err)
 		}
 	}
 	if err != nil {
@@ -76,7 +77,7 @@ func (ns NS) attach(tree *os.File, name string, dir bool) error {
 		}
 		err = linux.MoveMount(tree, point, "", 0)
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-			return refuse(fieldTarget, name, "was removed or moved by somebody while it was being mounted there, try again: %v", err).because(err)
+			return refuse(spec.MountTarget, name, "was removed or moved by somebody while it was being mounted there, try again: %v", err).Because(err)
 		}
 		if err != nil {
 			return fmt.Errorf("attaching at %q: %w", name, err)
@@ -101,7 +102,7 @@ func (ns NS) confirm(tree *os.File, name string) error {
 			return nil
 		}
 	}
-	return refuse(fieldTarget, name, "was moved or covered by somebody while it was being mounted, try again").because(err)
+	return refuse(spec.MountTarget, name, "was moved or covered by somebody while it was being mounted, try again").Because(err)
 }
 
 // openTarget opens a path in the box and says why it cannot be a target.
@@ -111,13 +112,13 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 	case err == nil:
 		return f, nil
 	case errors.Is(err, unix.ENOENT):
-		return nil, refuse(fieldTarget, name, "does not exist in the box").because(ErrNoTarget)
+		return nil, refuse(spec.MountTarget, name, "does not exist in the box").Because(ErrNoTarget)
 	case errors.Is(err, unix.ELOOP):
-		return nil, refuse(fieldTarget, name, "passes a symlink in the box, name the real path").because(err)
+		return nil, refuse(spec.MountTarget, name, "passes a symlink in the box, name the real path").Because(err)
 	case errors.Is(err, unix.ENOTDIR):
-		return nil, refuse(fieldTarget, name, "passes a file in the box").because(err)
+		return nil, refuse(spec.MountTarget, name, "passes a file in the box").Because(err)
 	case errors.Is(err, unix.EACCES): // only in a mount with an id map that leaves its owner out
-		return nil, refuse(fieldTarget, name, "passes a directory that does not belong to the owner of the mount it is in").because(err)
+		return nil, refuse(spec.MountTarget, name, "passes a directory that does not belong to the owner of the mount it is in").Because(err)
 	}
 	return nil, fmt.Errorf("opening mount target %q: %w", name, err)
 }
@@ -126,13 +127,13 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 func checkKind(name string, mode uint32, dir bool) error {
 	switch kind := mode & unix.S_IFMT; {
 	case kind == unix.S_IFLNK:
-		return refuse(fieldTarget, name, "is a symlink in the box, name the real path")
+		return refuse(spec.MountTarget, name, "is a symlink in the box, name the real path")
 	case dir && kind != unix.S_IFDIR:
-		return refuse(fieldTarget, name, "is not a directory in the box, but the source is one")
+		return refuse(spec.MountTarget, name, "is not a directory in the box, but the source is one")
 	case !dir && kind == unix.S_IFDIR:
-		return refuse(fieldTarget, name, "is a directory in the box, but the source is a file")
+		return refuse(spec.MountTarget, name, "is a directory in the box, but the source is a file")
 	case !dir && kind != unix.S_IFREG:
-		return refuse(fieldTarget, name, "is not a regular file in the box, but the source is one")
+		return refuse(spec.MountTarget, name, "is not a regular file in the box, but the source is one")
 	}
 	return nil
 }
@@ -142,7 +143,7 @@ func checkKind(name string, mode uint32, dir bool) error {
 // detach those first (see [InOrder]). If another mount is there, or none,
 // the error is ErrNotAttached and nothing is changed.
 func Detach(ns NS, target string, id MountID) error {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return err
 	}
 	return ns.enter(func() error {
@@ -212,7 +213,7 @@ func detachName(name, target string) error {
 }
 
 func notAttached(name string, cause error) error {
-	return refuse(fieldTarget, name, "is not where boxd attached this mount").because(errors.Join(ErrNotAttached, cause))
+	return refuse(spec.MountTarget, name, "is not where boxd attached this mount").Because(errors.Join(ErrNotAttached, cause))
 }
 
 // mountID asks for the id of the mount of f, unique if the kernel knows it.

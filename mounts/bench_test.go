@@ -3,6 +3,7 @@ package mounts
 import (
 	"testing"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -10,7 +11,7 @@ import (
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
-		s, err := Open(Mount{Source: dir, Target: "/t"}, DefaultDeny)
+		s, err := Open(spec.Mount{Source: dir, Target: "/t"}, DefaultDeny)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -35,7 +36,7 @@ func BenchmarkUserNS(b *testing.B) {
 func BenchmarkTreeAttach(b *testing.B) {
 	testutil.RequireRoot(b)
 	o, box := mappedOptions(b), startBox(b, "/data")
-	s, err := Open(Mount{Source: ownedDir(b), Target: "/data"}, DefaultDeny)
+	s, err := Open(spec.Mount{Source: ownedDir(b), Target: "/data"}, DefaultDeny)
 	if err != nil {
 		b.Fatal(err)
 	}

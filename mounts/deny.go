@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
 )
@@ -56,14 +57,14 @@ func checkDenied(p place, name string, deny []string, table mountTable) error {
 	for _, entry := range deny {
 		how, err := relation(p, entry, table)
 		if err != nil {
-			return refuse(fieldSource, name, "cannot be checked against %q: %v", entry, err).because(err)
+			return refuse(spec.MountSource, name, "cannot be checked against %q: %v", entry, err).Because(err)
 		}
 		if how != "" {
-			return refuse(fieldSource, name, "%s %q, which is never mounted: use a directory outside of it", how, entry)
+			return refuse(spec.MountSource, name, "%s %q, which is never mounted: use a directory outside of it", how, entry)
 		}
 	}
 	if controlFS[p.fs.FSType] {
-		return refuse(fieldSource, name, "lies on a %s file system, which is never mounted", p.fs.FSType)
+		return refuse(spec.MountSource, name, "lies on a %s file system, which is never mounted", p.fs.FSType)
 	}
 	return nil
 }

@@ -10,12 +10,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
 // openVerdict is "" if source may be mounted, else what the error says.
 func openVerdict(source string, deny []string) string {
-	s, err := Open(Mount{Source: source, Target: "/t"}, deny)
+	s, err := Open(spec.Mount{Source: source, Target: "/t"}, deny)
 	if err != nil {
 		return err.Error()
 	}

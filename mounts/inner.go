@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -29,7 +30,7 @@ const maxNewDirs = 64
 // user, as: nothing is made that the box could not have made itself. After a failure
 // nothing of it is left.
 func MakeInnerPoint(ns NS, target string, dir bool, as Owner) (inner bool, err error) {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return false, err
 	}
 	err = linux.AsOwner(uint32(as.UID), uint32(as.GID), func() error {
@@ -98,7 +99,7 @@ func (p *innerPoint) step(name string) (done bool, err error) {
 		return true, err
 	}
 	if len(p.made) == maxNewDirs {
-		return false, refuse(fieldTarget, p.target, "has more than %d directories that do not exist in the box, make some first", maxNewDirs)
+		return false, refuse(spec.MountTarget, p.target, "has more than %d directories that do not exist in the box, make some first", maxNewDirs)
 	}
 	err = linux.MkdirAt(p.at, name, 0o755)
 	if err != nil && !errors.Is(err, unix.EEXIST) {
@@ -172,5 +173,5 @@ func (p *innerPoint) explain(name string, err error) error {
 	default:
 		return fmt.Errorf("creating %q of mount target %q: %w", name, p.target, err)
 	}
-	return refuse(fieldTarget, p.target, rule, name).because(err)
+	return refuse(spec.MountTarget, p.target, rule, name).Because(err)
 }

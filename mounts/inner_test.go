@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
@@ -188,7 +189,7 @@ func TestInnerPointRace(t *testing.T) {
 	for i := 0; i < most && (i < rounds || attached == 0 || refused == 0); i++ {
 		id, err := Attach(box.NS, openTree(t, source, o), fmt.Sprintf("/workspace/dir/sub%d/point", i%7), innerMaker(box))
 		if err != nil {
-			var refusal *Error
+			var refusal *spec.FieldError
 			if !errors.As(err, &refusal) {
 				t.Errorf("round %d: %v", i, err)
 			}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
 )
@@ -20,14 +21,14 @@ import (
 // Boxes may be at work in the directories on the way. Each step goes on from a
 // descriptor, with the rights of an owner who could do all of it by himself; what
 // counts in the end is one look from m.Within on, as for a directory that was there.
-func (r Root) Make(m Mount, deny []string) (*Source, error) {
-	if err := checkPath(fieldSource, m.Source); err != nil {
+func (r Root) Make(m spec.Mount, deny []string) (*Source, error) {
+	if err := spec.CheckMountPath(spec.MountSource, m.Source); err != nil {
 		return nil, err
 	}
 	if m.Source != path.Clean(m.Source) {
-		return nil, refuse(fieldSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
+		return nil, refuse(spec.MountSource, m.Source, "must be written as %q to be made", path.Clean(m.Source))
 	}
-	if _, err := m.beneath(fieldWithin, m.Within); err != nil {
+	if _, err := spec.Beneath(spec.MountWithin, m.Within, m.Source); err != nil {
 		return nil, err
 	}
 	within, name, err := r.bound(m)
@@ -35,11 +36,11 @@ func (r Root) Make(m Mount, deny []string) (*Source, error) {
 		return nil, err
 	}
 	defer within.Close()
-	below, err := m.beneath(fieldWithin, name)
+	below, err := spec.Beneath(spec.MountWithin, name, m.Source)
 	if err != nil {
 		return nil, err
 	}
-	rel := components(below)
+	rel := spec.PathComponents(below)
 	mayMake := func(at *os.File, rest []string) error {
 		st, err := linux.Fstat(at)
 		if err != nil {
@@ -66,12 +67,12 @@ func (r Root) Make(m Mount, deny []string) (*Source, error) {
 }
 
 // MakeIn is Make for a directory in a volume, the root of which is given.
-func MakeIn(root *os.File, m Mount) (*Source, error) {
-	if err := m.checkVolume(); err != nil {
+func MakeIn(root *os.File, m spec.Mount) (*Source, error) {
+	if err := m.ValidateVolume(); err != nil {
 		return nil, err
 	}
 	anywhere := func(*os.File, []string) error { return nil }
-	if err := makeBeneath(root, components(m.Source), m.Source, anywhere); err != nil {
+	if err := makeBeneath(root, spec.PathComponents(m.Source), m.Source, anywhere); err != nil {
 		return nil, err
 	}
 	return OpenIn(root, m)
@@ -140,7 +141,7 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 	}
 	p, err := locate(at, table)
 	if err != nil {
-		return refuse(fieldSource, source, "cannot be made: the directory that it would be in cannot be located: %v", err).because(err)
+		return refuse(spec.MountSource, source, "cannot be made: the directory that it would be in cannot be located: %v", err).Because(err)
 	}
 	target := path.Join(p.path, path.Join(rest...))
 	for _, entry := range deny {
@@ -149,14 +150,14 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 		}
 		how, err := relation(p, entry, table)
 		if err != nil {
-			return refuse(fieldSource, source, "cannot be checked against %q: %v", entry, err).because(err)
+			return refuse(spec.MountSource, source, "cannot be checked against %q: %v", entry, err).Because(err)
 		}
 		if how != "" && how != "contains" || pathin.In(target, entry) {
-			return refuse(fieldSource, source, "would lie in %q, which is never mounted: use a directory outside of it", entry)
+			return refuse(spec.MountSource, source, "would lie in %q, which is never mounted: use a directory outside of it", entry)
 		}
 	}
 	if controlFS[p.fs.FSType] {
-		return refuse(fieldSource, source, "would lie on a %s file system, which is never mounted", p.fs.FSType)
+		return refuse(spec.MountSource, source, "would lie on a %s file system, which is never mounted", p.fs.FSType)
 	}
 	return nil
 }
@@ -181,5 +182,5 @@ func explainMakeSource(source string, names []string, err error) error {
 	default:
 		return fmt.Errorf("making %q of mount source %q: %w", name, source, err)
 	}
-	return refuse(fieldSource, source, rule, name).because(err)
+	return refuse(spec.MountSource, source, rule, name).Because(err)
 }

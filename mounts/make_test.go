@@ -9,11 +9,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
 func makeDirectory(source, within string, deny ...string) (*Source, error) {
-	return Root{}.Make(Mount{Source: source, Within: within, Target: "/t"}, deny)
+	return Root{}.Make(spec.Mount{Source: source, Within: within, Target: "/t"}, deny)
 }
 
 func TestMakeBelongsToTheOwnerAbove(t *testing.T) {
@@ -87,7 +88,7 @@ func TestMakeRefusals(t *testing.T) {
 			t.Errorf("%s within %s: %v, want %q", c.source, c.within, err, c.want)
 			continue
 		}
-		var broken *Error
+		var broken *spec.FieldError
 		if !errors.As(err, &broken) {
 			t.Errorf("%s: error of type %T", c.source, err)
 		}
@@ -152,7 +153,7 @@ func TestMakeIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := rootOf(t, base)
-	s, err := MakeIn(root, Mount{Source: "/a/b", Target: "/t", Volume: "v"})
+	s, err := MakeIn(root, spec.Mount{Source: "/a/b", Target: "/t", Volume: "v"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func TestMakeIn(t *testing.T) {
 		t.Errorf("%d, %+v", st.Uid, s)
 	}
 	for _, source := range []string{"/link/x", "/../x", "x"} {
-		if s, err := MakeIn(root, Mount{Source: source, Target: "/t", Volume: "v"}); err == nil {
+		if s, err := MakeIn(root, spec.Mount{Source: source, Target: "/t", Volume: "v"}); err == nil {
 			s.Close()
 			t.Errorf("%s was made", source)
 		}

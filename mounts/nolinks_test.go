@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -24,7 +25,7 @@ func TestValidateNoLinks(t *testing.T) {
 		{"/a/b /a /a/", `must be written as "/a"`},
 	} {
 		f := strings.Split(c.m, " ")
-		err := Mount{Source: f[0], Target: "/t", Within: f[1], NoLinks: f[2]}.Validate()
+		err := spec.Mount{Source: f[0], Target: "/t", Within: f[1], NoLinks: f[2]}.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: %v, want %q", c.m, err, c.want)
 		}
@@ -32,7 +33,7 @@ func TestValidateNoLinks(t *testing.T) {
 			checkMessage(t, err)
 		}
 	}
-	err := Mount{Source: "/a", Target: "/t", Volume: "v", NoLinks: "/a"}.Validate()
+	err := spec.Mount{Source: "/a", Target: "/t", Volume: "v", NoLinks: "/a"}.Validate()
 	if err == nil || !strings.Contains(err.Error(), "must be empty for a source in a volume") {
 		t.Errorf("in a volume: %v", err)
 	}
@@ -78,7 +79,7 @@ func TestOpenNoLinks(t *testing.T) {
 		{"root/skills/none/x", "root/skills/none", "does not exist"},
 		{"root/out/x", "root/out", "leaves the directory"}, // Within holds for NoLinks
 	} {
-		m := Mount{Source: base + "/" + c.source, Target: "/t", Within: at("root"), NoLinks: at(c.noLinks)}
+		m := spec.Mount{Source: base + "/" + c.source, Target: "/t", Within: at("root"), NoLinks: at(c.noLinks)}
 		s, err := Open(m, nil)
 		if err == nil {
 			if strings.Contains(c.want, " ") || s.Path != strings.Replace(filepath.Clean(m.Source), "/skills/", "/v2/", 1) {
@@ -106,14 +107,14 @@ func TestNoLinksNoMount(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Unmount(sub, 0)
-	s, err := Open(Mount{Source: sub, Target: "/t", Within: dir, NoLinks: filepath.Join(dir, "ns")}, nil)
+	s, err := Open(spec.Mount{Source: sub, Target: "/t", Within: dir, NoLinks: filepath.Join(dir, "ns")}, nil)
 	if err == nil {
 		s.Close()
 	}
 	if err == nil || !strings.Contains(err.Error(), "passes a mount") {
 		t.Errorf("got %v", err)
 	}
-	s, err = Open(Mount{Source: sub, Target: "/t", Within: dir, NoLinks: sub}, nil) // the operator's
+	s, err = Open(spec.Mount{Source: sub, Target: "/t", Within: dir, NoLinks: sub}, nil) // the operator's
 	if err != nil {
 		t.Fatal(err)
 	}

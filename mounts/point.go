@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -17,7 +18,7 @@ import (
 // system, not symlinks and not mounts. Only whoever made root may write beneath
 // it; the box must not, or what is created could be moved while this goes on.
 func MakeMountPoint(root *os.File, target string, dir bool) error {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return err
 	}
 	names := strings.Split(strings.TrimPrefix(target, "/"), "/")
@@ -141,5 +142,5 @@ func explainMake(name, component string, err error) error {
 	default:
 		return fmt.Errorf("creating %q of mount target %q: %w", component, name, err)
 	}
-	return refuse(fieldTarget, name, rule, component).because(err)
+	return refuse(spec.MountTarget, name, rule, component).Because(err)
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
@@ -54,7 +55,7 @@ func mountRepeatedly(t *testing.T, source string, want unix.Stat_t) (mounted, re
 	// At least rounds, and until both happened, which depends on the scheduler.
 	const rounds, most = 1000, 20000
 	for i := 0; i < most && (i < rounds || mounted == 0 || refused == 0); i++ {
-		s, err := Open(Mount{Source: source, Target: "/t"}, DefaultDeny)
+		s, err := Open(spec.Mount{Source: source, Target: "/t"}, DefaultDeny)
 		if err != nil {
 			refused++
 			continue

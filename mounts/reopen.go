@@ -3,13 +3,15 @@ package mounts
 import (
 	"os"
 	"path"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // OpenAttached returns an O_PATH descriptor of what the mount id, which [Attach] made
 // at target, shows there. If another mount is there, or none, the error is
 // ErrNotAttached. The caller closes it.
 func OpenAttached(ns NS, target string, id MountID) (f *os.File, err error) {
-	if err := checkTarget(target); err != nil {
+	if err := spec.CheckTarget(target); err != nil {
 		return nil, err
 	}
 	err = ns.enter(func() error {

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
 )
@@ -33,7 +34,7 @@ const maxLinks = 40
 // Nor may stranger, or everybody, be able to write in a directory on the way: what others
 // have put there could be renamed to be the root. A nil stranger leaves that to Allow.
 func OpenRoot(name string, stranger *Owner) (Root, error) {
-	if err := checkPath(fieldRoot, name); err != nil {
+	if err := spec.CheckMountPath(fieldRoot, name); err != nil {
 		return Root{}, err
 	}
 	if name != path.Clean(name) {
@@ -50,7 +51,7 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 		return Root{}, err
 	}
 	links := 0
-	for rest := components(name); len(rest) > 0; {
+	for rest := spec.PathComponents(name); len(rest) > 0; {
 		above, err := linux.Fstat(at)
 		if err != nil {
 			return fail(err)
@@ -61,7 +62,7 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 		}
 		next, err := linux.Openat2(at, rest[0], unix.OpenHow{Flags: unix.O_PATH | unix.O_NOFOLLOW})
 		if err != nil {
-			return fail(refuse(fieldRoot, name, "cannot be opened: %s", rootCause(err)).because(err))
+			return fail(refuse(fieldRoot, name, "cannot be opened: %s", rootCause(err)).Because(err))
 		}
 		rest = rest[1:]
 		st, err := linux.Fstat(next)
@@ -73,13 +74,13 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 				return fail(err)
 			}
 			if links++; links > maxLinks || st.Uid != 0 || above.Uid != 0 || above.Mode&0o022 != 0 {
-				return fail(refuse(fieldRoot, name, "passes the symlink to %s, which others than root can change: name the real path", quote(target)))
+				return fail(refuse(fieldRoot, name, "passes the symlink to %s, which others than root can change: name the real path", spec.QuotePath(target)))
 			}
 			if path.IsAbs(target) {
 				closeUnless(at, top)
 				at = top
 			}
-			rest = append(components(target), rest...)
+			rest = append(spec.PathComponents(target), rest...)
 			continue
 		}
 		closeUnless(at, top)
@@ -113,7 +114,7 @@ func (r Root) Close() error { return r.dir.Close() }
 
 // Contains says whether source, as it is written, lies in the directory at dir.
 func Contains(dir, source string) bool {
-	_, err := Mount{Source: source}.beneath(fieldRoot, dir)
+	_, err := spec.Beneath(fieldRoot, dir, source)
 	return err == nil
 }
 
@@ -122,7 +123,7 @@ func (r Root) open(p string, flags uint64) (*os.File, error) {
 	if r.dir == nil {
 		return linux.Openat2(nil, p, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_MAGICLINKS})
 	}
-	rel, err := Mount{Source: p}.beneath(fieldRoot, r.Path)
+	rel, err := spec.Beneath(fieldRoot, r.Path, p)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +132,7 @@ func (r Root) open(p string, flags uint64) (*os.File, error) {
 
 // bound opens the directory that must not be left on the way to the source: m.Within or
 // the root, whichever is deeper. It is nil without either.
-func (r Root) bound(m Mount) (dir *os.File, name string, err error) {
+func (r Root) bound(m spec.Mount) (dir *os.File, name string, err error) {
 	switch {
 	case r.dir != nil && (m.Within == "" || pathin.In(r.Path, m.Within)):
 		dir, err = linux.Dup(r.dir, 0)
@@ -139,12 +140,12 @@ func (r Root) bound(m Mount) (dir *os.File, name string, err error) {
 	case m.Within == "":
 		return nil, "", nil
 	}
-	if err := checkPath(fieldWithin, m.Within); err != nil {
+	if err := spec.CheckMountPath(spec.MountWithin, m.Within); err != nil {
 		return nil, "", err
 	}
 	dir, err = r.open(m.Within, unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return nil, "", refuse(fieldWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).because(err)
+		return nil, "", refuse(spec.MountWithin, m.Within, "must be a directory that can be opened: %s", rootCause(err)).Because(err)
 	}
 	return dir, m.Within, nil
 }

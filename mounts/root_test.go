@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -137,7 +138,7 @@ func TestRootHolds(t *testing.T) {
 		{"out/deep", "out", "", "must"},
 		{".", "", "", "must lie in"},
 	} {
-		m := Mount{Source: base + "/" + c.source, Target: "/t"}
+		m := spec.Mount{Source: base + "/" + c.source, Target: "/t"}
 		if c.source == "." {
 			m.Source = base
 		}
@@ -158,7 +159,7 @@ func TestRootHolds(t *testing.T) {
 	for source, want := range map[string]string{
 		"root/new/er": "", "root/in/new": "", "root/out/new": "symlink", "out/new": "must lie in", "root/link/new": "symlink",
 	} {
-		s, err := r.Make(Mount{Source: at(source), Target: "/t", Within: base}, nil)
+		s, err := r.Make(spec.Mount{Source: at(source), Target: "/t", Within: base}, nil)
 		if err == nil {
 			s.Close()
 		}
@@ -168,10 +169,10 @@ func TestRootHolds(t *testing.T) {
 	}
 	no := errors.New("not this one")
 	r.Allow = func(uint32, uint32) error { return no }
-	if _, err := r.Open(Mount{Source: at("root/in"), Target: "/t"}, nil); !errors.Is(err, no) {
+	if _, err := r.Open(spec.Mount{Source: at("root/in"), Target: "/t"}, nil); !errors.Is(err, no) {
 		t.Errorf("opening what is not allowed: %v", err)
 	}
-	if _, err := r.Make(Mount{Source: at("root/in/x/y"), Target: "/t", Within: base}, nil); !errors.Is(err, no) {
+	if _, err := r.Make(spec.Mount{Source: at("root/in/x/y"), Target: "/t", Within: base}, nil); !errors.Is(err, no) {
 		t.Errorf("making in what is not allowed: %v", err)
 	}
 	if err := unix.Access(at("root/in/x"), unix.F_OK); !errors.Is(err, unix.ENOENT) {

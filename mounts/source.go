@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -24,19 +25,19 @@ type Source struct {
 // outside of every tree in deny (see [DefaultDeny] for the rules). The caller
 // closes the Source. With m.Within it does not leave that directory on the way,
 // whatever others do to the path meanwhile; with m.NoLinks it follows no symlink from there
-// on. Errors are of type [*Error] if m breaks a rule.
+// on. Errors are of type [*spec.FieldError] if m breaks a rule.
 //
 // Hard links cannot be told from the file: that a user cannot link files of
 // others is up to the host's fs.protected_hardlinks.
-func Open(m Mount, deny []string) (*Source, error) { return Root{}.Open(m, deny) }
+func Open(m spec.Mount, deny []string) (*Source, error) { return Root{}.Open(m, deny) }
 
 // Open is [Open] for a source that lies in r.
-func (r Root) Open(m Mount, deny []string) (*Source, error) {
-	if err := checkPath(fieldSource, m.Source); err != nil {
+func (r Root) Open(m spec.Mount, deny []string) (*Source, error) {
+	if err := spec.CheckMountPath(spec.MountSource, m.Source); err != nil {
 		return nil, err
 	}
 	if m.Volume != "" {
-		return nil, refuse(fieldVolume, m.Volume, "there are no volumes here, only directories of the host")
+		return nil, refuse(spec.MountVolume, m.Volume, "there are no volumes here, only directories of the host")
 	}
 	f, err := r.resolve(m)
 	if err != nil {
@@ -51,7 +52,7 @@ func (r Root) Open(m Mount, deny []string) (*Source, error) {
 }
 
 // resolve returns an O_PATH descriptor of what m.Source leads to.
-func (r Root) resolve(m Mount) (*os.File, error) {
+func (r Root) resolve(m spec.Mount) (*os.File, error) {
 	if m.NoLinks != "" {
 		return r.resolveNoLinks(m)
 	}
@@ -67,7 +68,7 @@ func (r Root) resolve(m Mount) (*os.File, error) {
 		return f, nil
 	}
 	defer dir.Close()
-	rel, err := m.beneath(fieldWithin, name)
+	rel, err := spec.Beneath(spec.MountWithin, name, m.Source)
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +78,8 @@ func (r Root) resolve(m Mount) (*os.File, error) {
 	})
 	// openat2(2): EXDEV is a way out of dir, and also an absolute symlink.
 	if errors.Is(err, unix.EXDEV) {
-		return nil, refuse(fieldSource, m.Source, `leaves the directory %s, in which it must lie, by ".." or a symlink (an absolute one counts wherever it leads)`,
-			quote(name)).because(err)
+		return nil, refuse(spec.MountSource, m.Source, `leaves the directory %s, in which it must lie, by ".." or a symlink (an absolute one counts wherever it leads)`,
+			spec.QuotePath(name)).Because(err)
 	}
 	if err != nil {
 		return nil, explainOpen(m.Source, err)
@@ -93,7 +94,7 @@ func (r Root) newSource(f *os.File, name string, deny []string) (*Source, error)
 		return nil, err
 	}
 	if kind := kindOf(st.Mode); kind != "" {
-		return nil, refuse(fieldSource, name, "is a %s, must be a directory or a regular file", kind)
+		return nil, refuse(spec.MountSource, name, "is a %s, must be a directory or a regular file", kind)
 	}
 	if err := r.allow(st); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func (r Root) newSource(f *os.File, name string, deny []string) (*Source, error)
 	}
 	p, err := locate(f, table)
 	if err != nil {
-		return nil, refuse(fieldSource, name, "cannot be located: %v", err).because(err)
+		return nil, refuse(spec.MountSource, name, "cannot be located: %v", err).Because(err)
 	}
 	if err := checkDenied(p, name, deny, table); err != nil {
 		return nil, err
@@ -146,7 +147,7 @@ func explainOpen(name string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "passes a link of /proc that is not a path, or too many symlinks"
 	}
-	return refuse(fieldSource, name, "%s", rule).because(err)
+	return refuse(spec.MountSource, name, "%s", rule).Because(err)
 }
 
 // rootCause is the text of the errno in err.

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -54,7 +55,7 @@ func TestOpenKinds(t *testing.T) {
 		{"/proc/self/cwd", "", "a link of /proc that is not a path"},
 		{"relative", "", "must be an absolute path"},
 	} {
-		s, err := Open(Mount{Source: c.source, Target: "/t"}, nil)
+		s, err := Open(spec.Mount{Source: c.source, Target: "/t"}, nil)
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%s: %v, want %q", c.source, err, c.want)
@@ -75,7 +76,7 @@ func TestOpenKinds(t *testing.T) {
 }
 
 func TestOpenMissingIsNotExist(t *testing.T) {
-	_, err := Open(Mount{Source: "/nothing/here"}, DefaultDeny)
+	_, err := Open(spec.Mount{Source: "/nothing/here"}, DefaultDeny)
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v, want os.ErrNotExist", err)
 	}
@@ -88,7 +89,7 @@ func TestOpenDeviceNode(t *testing.T) {
 		if err := unix.Mknod(node, mode|0o666, int(unix.Mkdev(1, 3))); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := Open(Mount{Source: node}, nil); err == nil || !strings.Contains(err.Error(), "is a device") {
+		if _, err := Open(spec.Mount{Source: node}, nil); err == nil || !strings.Contains(err.Error(), "is a device") {
 			t.Errorf("%s device: %v", name, err)
 		}
 	}
@@ -99,7 +100,7 @@ func TestOpenRemovedDirectory(t *testing.T) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(Mount{Source: dir}, nil)
+	s, err := Open(spec.Mount{Source: dir}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -65,10 +66,10 @@ func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err
 	}
 	// mount_setattr(2): EPERM also says that the mount carries an id map already.
 	if errors.Is(err, unix.EPERM) {
-		return refuse(fieldSource, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").because(err)
+		return refuse(spec.MountSource, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").Because(err)
 	}
 	kind := cmp.Or(s.place.fs.FSType, "volume's")
-	return refuse(fieldSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", kind).because(err)
+	return refuse(spec.MountSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", kind).Because(err)
 }
 
 // verify checks the effect, not the return value: a mount without these

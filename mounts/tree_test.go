@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
@@ -29,7 +30,7 @@ func mappedOptions(t testing.TB) TreeOptions {
 // openTree is Open and Tree of a directory or file that owner has.
 func openTree(t testing.TB, path string, o TreeOptions) *os.File {
 	t.Helper()
-	s, err := Open(Mount{Source: path, Target: "/t"}, nil)
+	s, err := Open(spec.Mount{Source: path, Target: "/t"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestTreeFlags(t *testing.T) {
 func TestTreeRefusesMapWithoutTheOwner(t *testing.T) {
 	testutil.RequireRoot(t)
 	o := mappedOptions(t)
-	s, err := Open(Mount{Source: t.TempDir()}, nil) // belongs to root
+	s, err := Open(spec.Mount{Source: t.TempDir()}, nil) // belongs to root
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +100,7 @@ func TestTreeIsPrivate(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		s, err := Open(Mount{Source: dir}, nil)
+		s, err := Open(spec.Mount{Source: dir}, nil)
 		if err != nil {
 			return err
 		}
@@ -163,7 +164,7 @@ func TestTreeOnUnmappableFileSystems(t *testing.T) {
 
 func checkTreeError(t *testing.T, dir string, o TreeOptions, want string) {
 	t.Helper()
-	s, err := Open(Mount{Source: dir}, nil)
+	s, err := Open(spec.Mount{Source: dir}, nil)
 	if err != nil {
 		t.Error(err)
 		return

@@ -9,29 +9,30 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
 func TestValidateVolume(t *testing.T) {
 	for _, c := range []struct {
-		m    Mount
+		m    spec.Mount
 		want string
 	}{
-		{Mount{Source: "/", Volume: "w-1"}, ""},
-		{Mount{Source: "/a/b", Volume: strings.Repeat("v", 64)}, ""},
-		{Mount{Source: "/", Volume: strings.Repeat("v", 65)}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: "-v"}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: "V"}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: "a/b"}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: ".."}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: "v\x00"}, "must be 1 to 64 of a-z"},
-		{Mount{Source: "/", Volume: "v", Within: "/"}, "must be empty for a source in a volume"},
-		{Mount{Source: "a", Volume: "v"}, "must be an absolute path"},
-		{Mount{Source: "/a/", Volume: "v"}, `must be written as "/a"`},
-		{Mount{Source: "/a/../b", Volume: "v"}, `must be written as "/b"`},
-		{Mount{Source: "/..", Volume: "v"}, `must be written as "/"`},
-		{Mount{Source: "", Volume: "v"}, "must not be empty"},
+		{spec.Mount{Source: "/", Volume: "w-1"}, ""},
+		{spec.Mount{Source: "/a/b", Volume: strings.Repeat("v", 64)}, ""},
+		{spec.Mount{Source: "/", Volume: strings.Repeat("v", 65)}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: "-v"}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: "V"}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: "a/b"}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: ".."}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: "v\x00"}, "must be 1 to 64 of a-z"},
+		{spec.Mount{Source: "/", Volume: "v", Within: "/"}, "must be empty for a source in a volume"},
+		{spec.Mount{Source: "a", Volume: "v"}, "must be an absolute path"},
+		{spec.Mount{Source: "/a/", Volume: "v"}, `must be written as "/a"`},
+		{spec.Mount{Source: "/a/../b", Volume: "v"}, `must be written as "/b"`},
+		{spec.Mount{Source: "/..", Volume: "v"}, `must be written as "/"`},
+		{spec.Mount{Source: "", Volume: "v"}, "must not be empty"},
 	} {
 		c.m.Target = "/t"
 		err := c.m.Validate()
@@ -45,12 +46,12 @@ func TestValidateVolume(t *testing.T) {
 }
 
 func TestVolumeJSON(t *testing.T) {
-	m := Mount{Source: "/a", Target: "/t", Volume: "v"}
+	m := spec.Mount{Source: "/a", Target: "/t", Volume: "v"}
 	text, err := json.Marshal(m)
 	if want := `{"source":"/a","target":"/t","volume":"v"}`; err != nil || string(text) != want {
 		t.Errorf("%s, %v, want %s", text, err, want)
 	}
-	var again Mount
+	var again spec.Mount
 	if err := json.Unmarshal(text, &again); err != nil || again != m {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -58,7 +59,7 @@ func TestVolumeJSON(t *testing.T) {
 
 // A mount of a volume must never be taken for one of the host.
 func TestOpenRefusesVolumes(t *testing.T) {
-	if s, err := Open(Mount{Source: "/usr", Target: "/t", Volume: "v"}, nil); err == nil || s != nil {
+	if s, err := Open(spec.Mount{Source: "/usr", Target: "/t", Volume: "v"}, nil); err == nil || s != nil {
 		t.Errorf("%v, %v", s, err)
 	}
 }
@@ -102,7 +103,7 @@ func TestOpenIn(t *testing.T) {
 		"/../outside":    "must be written as",
 		"/dir/../../etc": "must be written as",
 	} {
-		s, err := OpenIn(root, Mount{Source: source, Target: "/t", Volume: "v"})
+		s, err := OpenIn(root, spec.Mount{Source: source, Target: "/t", Volume: "v"})
 		if want == "" {
 			if err != nil {
 				t.Errorf("%s: %v", source, err)
@@ -118,7 +119,7 @@ func TestOpenIn(t *testing.T) {
 			t.Errorf("%s: %v, want %q", source, err, want)
 		}
 	}
-	if _, err := OpenIn(root, Mount{Source: "/dir", Target: "/t"}); err == nil {
+	if _, err := OpenIn(root, spec.Mount{Source: "/dir", Target: "/t"}); err == nil {
 		t.Error("without a volume: no error")
 	}
 }
@@ -144,7 +145,7 @@ func TestOpenInStaysOnTheMount(t *testing.T) {
 			return err
 		}
 		root := rootOf(t, base)
-		if s, err := OpenIn(root, Mount{Source: "/in", Target: "/t", Volume: "v"}); err == nil {
+		if s, err := OpenIn(root, spec.Mount{Source: "/in", Target: "/t", Volume: "v"}); err == nil {
 			s.Close()
 			t.Error("a mount in a volume was opened")
 		}

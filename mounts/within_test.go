@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -30,7 +31,7 @@ func TestValidateWithin(t *testing.T) {
 		{"/a", "/a\x00", "control characters"},
 		{"/a", "/" + strings.Repeat("x", 256), "component of 256 bytes"},
 	} {
-		err := Mount{Source: c.source, Target: "/t", Within: c.within}.Validate()
+		err := spec.Mount{Source: c.source, Target: "/t", Within: c.within}.Validate()
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%q within %q: %v, want %q", c.source, c.within, err, c.want)
 		}
@@ -92,7 +93,7 @@ func TestOpenWithin(t *testing.T) {
 		{"outside", "outside", "", "must be a directory that can be opened"},
 	} {
 		// Not filepath.Join: it would take ".." away.
-		m := Mount{Source: base + "/" + c.source, Target: "/t", Within: at(c.within)}
+		m := spec.Mount{Source: base + "/" + c.source, Target: "/t", Within: at(c.within)}
 		s, err := Open(m, nil)
 		if c.want != "" {
 			if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.within) {
@@ -119,8 +120,8 @@ func TestOpenWithin(t *testing.T) {
 // A root that is allowed does not allow what is never mounted.
 func TestDenyCountsWithin(t *testing.T) {
 	for _, source := range []string{"/etc", "/etc/ssl", "/proc/self", "/"} {
-		_, err := Open(Mount{Source: source, Target: "/t", Within: "/"}, DefaultDeny)
-		var bad *Error
+		_, err := Open(spec.Mount{Source: source, Target: "/t", Within: "/"}, DefaultDeny)
+		var bad *spec.FieldError
 		if !errors.As(err, &bad) {
 			t.Errorf("%s: %v, want a refusal", source, err)
 		}
@@ -146,7 +147,7 @@ func TestSwappedSourceNeverLeaves(t *testing.T) {
 		stop := swapper(t, filepath.Join(root, "swapped"), filepath.Join(root, "other"))
 		opened, refused := 0, 0
 		for i := 0; i < 20000 && (i < 1000 || opened == 0 || refused == 0); i++ {
-			f, err := Root{}.resolve(Mount{Source: source, Target: "/t", Within: root})
+			f, err := Root{}.resolve(spec.Mount{Source: source, Target: "/t", Within: root})
 			if err != nil {
 				refused++
 				continue
@@ -175,7 +176,7 @@ func TestSwappedSourceNeverLeaves(t *testing.T) {
 func TestWithinOnHost(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := ownedDir(t)
-	s, err := Open(Mount{Source: dir, Target: "/t", Within: filepath.Dir(dir)}, DefaultDeny)
+	s, err := Open(spec.Mount{Source: dir, Target: "/t", Within: filepath.Dir(dir)}, DefaultDeny)
 	if err != nil {
 		t.Fatal(err)
 	}

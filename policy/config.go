@@ -1,5 +1,7 @@
 package policy
 
+import "github.com/boxd/boxd/engine/spec"
+
 // Config is the part of the daemon's configuration that is policy. Its keys are
 // documented in docs/config.md.
 type Config struct {
@@ -12,7 +14,7 @@ type Config struct {
 	AllowDegraded     bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
 
 	// IdleTTL of profiles that set none; 0 is DefaultIdleTTL.
-	IdleTTL Duration `yaml:"-"`
+	IdleTTL spec.Duration `yaml:"-"`
 
 	// NetworkAvailable says that the engine can give a box a network. While it is
 	// false, every request for one is refused.
@@ -34,10 +36,10 @@ type Tenant struct {
 // Quotas bound what is in use at once. 0 is the default, -1 ([engine.Unlimited])
 // is none.
 type Quotas struct {
-	Sessions       int64   `yaml:"sessions" json:"sessions"`
-	Processes      int64   `yaml:"processes" json:"processes"`             // managed ones
-	Execs          int64   `yaml:"execs" json:"execs"`                     // commands and file operations
-	Memory         Size    `yaml:"memory" json:"memory"`                   // sum of the limits of all boxes, bytes
-	CPUs           float64 `yaml:"cpus" json:"cpus"`                       // sum of the limits of all boxes
-	WorkspaceBytes Size    `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
+	Sessions       int64     `yaml:"sessions" json:"sessions"`
+	Processes      int64     `yaml:"processes" json:"processes"`             // managed ones
+	Execs          int64     `yaml:"execs" json:"execs"`                     // commands and file operations
+	Memory         spec.Size `yaml:"memory" json:"memory"`                   // sum of the limits of all boxes, bytes
+	CPUs           float64   `yaml:"cpus" json:"cpus"`                       // sum of the limits of all boxes
+	WorkspaceBytes spec.Size `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 // Actions of a [Decision].
@@ -48,14 +47,14 @@ func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 // MayMount decides about one more mount of a live session of r, which belongs to
 // tenant, and returns it with the root that it must stay in. The Decision is filled
 // in also with an error, which is one that [Policy.Resolve] returns.
-func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (mounts.Mount, Decision, error) {
+func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (engine.Mount, Decision, error) {
 	return p.decideMount(tenant, r.MountMode, r.Target(), "mount", m)
 }
 
 // MountsFor decides about all mounts that a live session of r is to have beside its
 // workspace, by the profile of r. It is MayMount for each, and checks them as a set.
-func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]mounts.Mount, []Decision, error) {
-	list, decisions := make([]mounts.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
+func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]engine.Mount, []Decision, error) {
+	list, decisions := make([]engine.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
 	for i, a := range asked {
 		m, d, err := p.decideMount(tenant, r.MountMode, r.Target(), fmt.Sprintf("mounts[%d]", i), a)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 const (
@@ -41,7 +42,7 @@ func validateName(field, s string, longest int, set, setText string) error {
 	if validName(s, longest, set) {
 		return nil
 	}
-	return &engine.FieldError{Field: field, Value: engine.Quote(s),
+	return &engine.FieldError{Field: field, Value: spec.Quote(s),
 		Rule: fmt.Sprintf(`must be 1 to %d of %s, not starting with "." and without ".."`, longest, setText)}
 }
 

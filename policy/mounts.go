@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
 )
@@ -20,18 +21,17 @@ import (
 func checkRoots(field string, roots, own []string) error {
 	for i, root := range roots {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		if err := (mounts.Mount{Source: root, Target: engine.WorkspaceTarget}).Validate(); err != nil {
-			var bad *mounts.Error
-			if errors.As(err, &bad) {
-				return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
+		if err := (engine.Mount{Source: root, Target: engine.WorkspaceTarget}).Validate(); err != nil {
+			if bad, ok := errors.AsType[*spec.FieldError](err); ok {
+				return &spec.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
 			}
 			return err
 		}
 		if clean := path.Clean(root); clean != root {
-			return &engine.FieldError{Field: field, Value: engine.Quote(root), Rule: fmt.Sprintf("must be written as %q", clean)}
+			return &engine.FieldError{Field: field, Value: spec.Quote(root), Rule: fmt.Sprintf("must be written as %q", clean)}
 		}
 		if how := touches(root, slices.Concat(mounts.DefaultDeny, own)); how != "" {
-			return &engine.FieldError{Field: field, Value: engine.Quote(root), Rule: how + ", which is never mounted: use a directory apart from it"}
+			return &engine.FieldError{Field: field, Value: spec.Quote(root), Rule: how + ", which is never mounted: use a directory apart from it"}
 		}
 	}
 	return nil
@@ -56,8 +56,8 @@ func touches(dir string, denied []string) string {
 
 // resolveMounts decides about the workspace of r, if it is a host path, and its
 // mounts.
-func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]mounts.Mount, []Decision, error) {
-	var list []mounts.Mount
+func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]engine.Mount, []Decision, error) {
+	var list []engine.Mount
 	var decisions []Decision
 	if r.Workspace != "" {
 		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode, target)
@@ -76,32 +76,32 @@ func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, worksp
 	return list, decisions, nil
 }
 
-func (p *Policy) decideWorkspace(tenant, source, mode, target string) (mounts.Mount, Decision, error) {
+func (p *Policy) decideWorkspace(tenant, source, mode, target string) (engine.Mount, Decision, error) {
 	if mode == WorkspaceNone {
-		return mounts.Mount{}, Decision{}, &engine.FieldError{Field: "workspace", Value: engine.Quote(source),
+		return engine.Mount{}, Decision{}, &engine.FieldError{Field: "workspace", Value: spec.Quote(source),
 			Rule: `must be empty, because workspace_mode is "none"`}
 	}
-	m := mounts.Mount{Source: source, Target: target, ReadOnly: mode == WorkspaceRO}
+	m := engine.Mount{Source: source, Target: target, ReadOnly: mode == WorkspaceRO}
 	d, err := p.allowSource(tenant, "workspace", &m)
 	return m, d, err
 }
 
 // decideMount decides about a mount that is not the workspace, which is at workspace;
 // field is its name in errors, mode the most that the profile allows.
-func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount) (mounts.Mount, Decision, error) {
-	m := mounts.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume, NoLinks: asked.NoLinks}
+func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount) (engine.Mount, Decision, error) {
+	m := engine.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume, NoLinks: asked.NoLinks}
 	if mode == WorkspaceNone {
-		err := &DeniedError{Field: field, Value: engine.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
-		return mounts.Mount{}, mountDecision(m, err), err
+		err := &DeniedError{Field: field, Value: spec.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
+		return engine.Mount{}, mountDecision(m, err), err
 	}
 	// The workspace has a mode of its own, which a mount in its place would evade.
 	if asked.Target == workspace {
-		err := &engine.FieldError{Field: field + ".target", Value: engine.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
-		return mounts.Mount{}, mountDecision(m, err), err
+		err := &engine.FieldError{Field: field + ".target", Value: spec.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
+		return engine.Mount{}, mountDecision(m, err), err
 	}
 	d, err := p.allowSource(tenant, field, &m)
 	if err != nil {
-		return mounts.Mount{}, d, err
+		return engine.Mount{}, d, err
 	}
 	if m.ReadOnly && !asked.ReadOnly {
 		d.Rule += "; read-only by the profile's mount_mode"
@@ -111,14 +111,14 @@ func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount)
 
 // allowSource decides whether tenant may mount m at all and sets the root that it
 // must stay in.
-func (p *Policy) allowSource(tenant, field string, m *mounts.Mount) (Decision, error) {
+func (p *Policy) allowSource(tenant, field string, m *engine.Mount) (Decision, error) {
 	if err := p.checkSource(tenant, field, m); err != nil {
 		return mountDecision(*m, err), err
 	}
 	return mountDecision(*m, nil), nil
 }
 
-func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
+func (p *Policy) checkSource(tenant, field string, m *engine.Mount) error {
 	if err := m.Validate(); err != nil {
 		return mountError(field, err)
 	}
@@ -126,7 +126,7 @@ func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
 		return nil // boxd's own doing, and no path of the host
 	}
 	if slices.Contains(strings.Split(m.Source, "/"), "..") {
-		return &engine.FieldError{Field: sourceField(field), Value: engine.Quote(m.Source), Rule: `must not contain ".."`}
+		return &engine.FieldError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: `must not contain ".."`}
 	}
 	m.Source = path.Clean(m.Source)
 	roots := p.rules(tenant).roots
@@ -135,10 +135,10 @@ func (p *Policy) checkSource(tenant, field string, m *mounts.Mount) error {
 	case m.Within != "":
 		return nil
 	case len(roots) == 0:
-		return &DeniedError{Field: sourceField(field), Value: engine.Quote(m.Source),
+		return &DeniedError{Field: sourceField(field), Value: spec.Quote(m.Source),
 			Rule: "no directory of the host may be mounted: allow one with allowed_mount_roots or --allow-mount-root"}
 	}
-	return &DeniedError{Field: sourceField(field), Value: engine.Quote(m.Source), Rule: fmt.Sprintf("must be in one of the allowed mount roots %q", roots)}
+	return &DeniedError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: fmt.Sprintf("must be in one of the allowed mount roots %q", roots)}
 }
 
 // rootOf is the longest of roots that source is or lies in; empty if there is none.
@@ -161,23 +161,23 @@ func sourceField(field string) string {
 	return field + ".source"
 }
 
-// mountError is err, an error of the mounts package, as a FieldError of field.
+// mountError says by which field of a request err came: the workspace is a mount whose
+// source and target are fields of their own.
 func mountError(field string, err error) error {
-	var bad *mounts.Error
-	if !errors.As(err, &bad) {
+	if field != "workspace" {
+		return spec.InMount(field, err)
+	}
+	bad, ok := errors.AsType[*spec.FieldError](err)
+	if !ok {
 		return fmt.Errorf("%s: %w", field, err)
 	}
-	part, ok := strings.CutPrefix(bad.Field, "mount ")
-	switch {
-	case ok && field != "workspace":
-		field += "." + part
-	case part == "target":
+	if bad.Field == spec.MountTarget {
 		field = "workspace_target"
 	}
-	return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
+	return &spec.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
 }
 
-func mountDecision(m mounts.Mount, err error) Decision {
+func mountDecision(m engine.Mount, err error) Decision {
 	d := Decision{Action: ActionMount, Allowed: err == nil, Details: map[string]any{
 		"source": m.Source, "target": m.Target, "read_only": m.ReadOnly,
 	}}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func mountPolicy(t *testing.T) *Policy {
@@ -47,7 +47,7 @@ func TestMountRoots(t *testing.T) {
 		{"none", "/srv/a", ""},
 	}
 	for _, c := range cases {
-		check := func(what string, m mounts.Mount, d Decision, err error) {
+		check := func(what string, m engine.Mount, d Decision, err error) {
 			t.Helper()
 			refused := errors.Is(err, ErrDenied) || errors.Is(err, engine.ErrInvalid)
 			if (c.within == "") != refused || m.Within != c.within || d.Allowed == refused || d.Action != ActionMount || d.Rule == "" {
@@ -55,14 +55,14 @@ func TestMountRoots(t *testing.T) {
 			}
 		}
 		r, err := p.Resolve(c.tenant, Request{Mounts: []Mount{{Source: c.source, Target: "/mnt"}}})
-		m, d := mounts.Mount{}, Decision{Action: ActionMount, Rule: "x"}
+		m, d := engine.Mount{}, Decision{Action: ActionMount, Rule: "x"}
 		if err == nil {
 			m, d = r.Spec.Mounts[0], r.Decisions[0]
 		}
 		check("extra mount", m, d, err)
 
 		r, err = p.Resolve(c.tenant, Request{Workspace: c.source})
-		m, d = mounts.Mount{}, Decision{Action: ActionMount, Rule: "x"}
+		m, d = engine.Mount{}, Decision{Action: ActionMount, Rule: "x"}
 		if err == nil {
 			m, d = r.Spec.Mounts[0], r.Decisions[0]
 			if m.Target != "/workspace" || m.ReadOnly || r.Workspace != c.source {
@@ -78,7 +78,7 @@ func TestMountRoots(t *testing.T) {
 
 func TestMountRules(t *testing.T) {
 	p := mountPolicy(t)
-	many := make([]Mount, mounts.MaxMounts+1)
+	many := make([]Mount, spec.MaxMounts+1)
 	for i := range many {
 		many[i] = Mount{Source: "/data", Target: "/mnt/" + strings.Repeat("x", i+1)}
 	}
@@ -224,10 +224,10 @@ func TestNoLinks(t *testing.T) {
 	asked := Mount{Source: "/srv/a/skills/ns/one", Target: "/one", NoLinks: "/srv/a/skills/ns"}
 	p := newPolicy(t, Config{AllowedMountRoots: []string{"/srv/a", "/srv/a/skills/ns/one"}})
 	m, _, err := p.MayMount("a", Resolved{MountMode: "rw"}, asked)
-	if want := (mounts.Mount{Source: asked.Source, Target: "/one", Within: "/srv/a", NoLinks: asked.NoLinks}); err != nil || m != want {
+	if want := (engine.Mount{Source: asked.Source, Target: "/one", Within: "/srv/a", NoLinks: asked.NoLinks}); err != nil || m != want {
 		t.Fatalf("%+v, %v, want %+v", m, err, want)
 	}
-	r, err := newPolicy(t, Config{AllowedMountRoots: []string{"/srv"}}).RecheckMounts("a", Resolved{Spec: engine.Spec{Mounts: []mounts.Mount{m}}})
+	r, err := newPolicy(t, Config{AllowedMountRoots: []string{"/srv"}}).RecheckMounts("a", Resolved{Spec: engine.Spec{Mounts: []engine.Mount{m}}})
 	if m.Within = "/srv"; err != nil || r.Spec.Mounts[0] != m {
 		t.Errorf("%+v, %v, want %+v", r.Spec.Mounts, err, m)
 	}
@@ -265,7 +265,7 @@ func FuzzMount(f *testing.F) {
 		if m.Source != m.Within && !strings.HasPrefix(m.Source, m.Within+"/") || (m.Within != "/srv/a" && m.Within != "/data") {
 			t.Errorf("%+v is not within a root", m)
 		}
-		if err := (engine.Spec{Mounts: []mounts.Mount{m}}).Validate(); err != nil {
+		if err := (engine.Spec{Mounts: []engine.Mount{m}}).Validate(); err != nil {
 			t.Errorf("%+v: %v", m, err)
 		}
 	})

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Policy is immutable and safe for concurrent use.
@@ -29,7 +30,7 @@ type tenantRules struct {
 // New checks c and returns its policy. Errors are *[engine.FieldError] with the
 // key of the config file as Field.
 func New(c Config) (*Policy, error) {
-	idleTTL := cmp.Or(c.IdleTTL, Duration(DefaultIdleTTL))
+	idleTTL := cmp.Or(c.IdleTTL, spec.Duration(DefaultIdleTTL))
 	profiles, err := buildProfiles(c.Profiles, idleTTL)
 	if err != nil {
 		return nil, err
@@ -91,7 +92,7 @@ func (p *Policy) checkProfile(field, name string) error {
 	if _, ok := p.profiles[name]; ok {
 		return nil
 	}
-	return &engine.FieldError{Field: field, Value: engine.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
+	return &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
 }
 
 func (p *Policy) profileNames() string {

@@ -6,11 +6,12 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func TestProfileConfig(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, IdleTTL: seconds(42), Profiles: map[string]ProfileConfig{
-		"default": {Memory: ptr(Size(1 << 30)), Caps: CapsConfig{Memory: ptr(Size(8 << 30))}},
+		"default": {Memory: ptr(spec.Size(1 << 30)), Caps: CapsConfig{Memory: ptr(spec.Size(8 << 30))}},
 		"child":   {Extends: "parent", PIDs: ptr(int64(9))},
 		"parent":  {Extends: "network_extended", CPUs: ptr(3.0), Locked: ptr([]string{"pids", "cpus", "pids"})},
 		"plain":   {},
@@ -73,24 +74,24 @@ func TestBadConfig(t *testing.T) {
 		{profile(ProfileConfig{MountMode: ptr("")}), "profiles.p.mount_mode", `"rw"`},
 		{profile(ProfileConfig{CPUs: ptr(8.0)}), "profiles.p.cpus", "raise profiles.p.caps.cpus"},
 		{profile(ProfileConfig{CPUs: ptr(0.0)}), "profiles.p.cpus", "above 0"},
-		{profile(ProfileConfig{Memory: ptr(Size(1 << 40))}), "profiles.p.memory", "raise profiles.p.caps.memory"},
-		{profile(ProfileConfig{Memory: ptr(Size(1))}), "profiles.p.memory", "4 MiB"},
+		{profile(ProfileConfig{Memory: ptr(spec.Size(1 << 40))}), "profiles.p.memory", "raise profiles.p.caps.memory"},
+		{profile(ProfileConfig{Memory: ptr(spec.Size(1))}), "profiles.p.memory", "4 MiB"},
 		{profile(ProfileConfig{Timeout: ptr(seconds(121))}), "profiles.p.timeout", "raise profiles.p.caps.timeout"},
 		{profile(ProfileConfig{Timeout: ptr(seconds(0))}), "profiles.p.timeout", "above 0"},
 		{profile(ProfileConfig{IdleTTL: ptr(seconds(0.5))}), "profiles.p.idle_ttl", "1s"},
 		{profile(ProfileConfig{MaxLifetime: ptr(seconds(-1))}), "profiles.p.max_lifetime", "at most"},
 		{profile(ProfileConfig{OpenFiles: ptr(int64(-1))}), "profiles.p.open_files", "16"},
 		{profile(ProfileConfig{OpenFiles: ptr(int64(0))}), "profiles.p.open_files", "above 0"},
-		{profile(ProfileConfig{FileSize: ptr(Size(-2))}), "profiles.p.file_size", ""},
+		{profile(ProfileConfig{FileSize: ptr(spec.Size(-2))}), "profiles.p.file_size", ""},
 		{profile(ProfileConfig{Network: ptr(true), AllowNetwork: ptr(false)}), "profiles.p.network", "allow_network"},
 		{profile(ProfileConfig{Persistent: ptr(true), AllowPersistent: ptr(false)}), "profiles.p.persistent", "allow_persistent"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(Size(1))}), "profiles.p.workspace_size", "must be 1 MiB"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(Size(-1))}), "profiles.p.workspace_size", "0 for no hard limit"},
+		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(1))}), "profiles.p.workspace_size", "must be 1 MiB"},
+		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(-1))}), "profiles.p.workspace_size", "0 for no hard limit"},
 		{profile(ProfileConfig{WorkspaceInodes: ptr(int64(1000))}), "profiles.p.workspace_inodes", "needs a workspace_size"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(Size(1 << 30)), WorkspaceInodes: ptr(int64(1))}), "profiles.p.workspace_inodes", "must be 16"},
-		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(Size(1 << 30))}}), "profiles.p.workspace_size", "0 (no hard limit): is above the cap 1 GiB"},
-		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(Size(0))}}), "profiles.p.caps.workspace_size", "-1 for none"},
-		{profile(ProfileConfig{WorkspaceMode: ptr("none"), WorkspaceSize: ptr(Size(1 << 30))}), "profiles.p.workspace_size", "must be 0"},
+		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(1 << 30)), WorkspaceInodes: ptr(int64(1))}), "profiles.p.workspace_inodes", "must be 16"},
+		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(1 << 30))}}), "profiles.p.workspace_size", "0 (no hard limit): is above the cap 1 GiB"},
+		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(0))}}), "profiles.p.caps.workspace_size", "-1 for none"},
+		{profile(ProfileConfig{WorkspaceMode: ptr("none"), WorkspaceSize: ptr(spec.Size(1 << 30))}), "profiles.p.workspace_size", "must be 0"},
 		{profile(ProfileConfig{Caps: CapsConfig{PIDs: ptr(int64(0))}}), "profiles.p.caps.pids", "-1 for none"},
 		{profile(ProfileConfig{Caps: CapsConfig{Timeout: ptr(seconds(0))}}), "profiles.p.caps.timeout", "-1 for none"},
 		{Config{DefaultProfile: "no"}, "default_profile", "unknown profile"},

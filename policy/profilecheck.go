@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Bounds of the times of a session.
@@ -62,7 +63,7 @@ func (p Profile) validateWords(field string) error {
 	}
 	for _, name := range p.Locked {
 		if !slices.Contains(lockable, name) {
-			return &engine.FieldError{Field: field + ".locked", Value: engine.Quote(name),
+			return &engine.FieldError{Field: field + ".locked", Value: spec.Quote(name),
 				Rule: "must be one of " + strings.Join(lockable, ", ")}
 		}
 	}
@@ -74,7 +75,7 @@ func validMode(mode string) bool {
 }
 
 func badMode(field, mode string) error {
-	return &engine.FieldError{Field: field, Value: engine.Quote(mode), Rule: `must be "rw", "ro" or "none"`}
+	return &engine.FieldError{Field: field, Value: spec.Quote(mode), Rule: `must be "rw", "ro" or "none"`}
 }
 
 // validate refuses caps below what anything could ask for.
@@ -93,7 +94,7 @@ func (c Caps) validate(field string) error {
 	return nil
 }
 
-func zeroCap[T int64 | float64 | Size | Duration](name string, v T) string {
+func zeroCap[T int64 | float64 | spec.Size | spec.Duration](name string, v T) string {
 	if v == 0 {
 		return name
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // ProfileConfig changes a built-in profile or makes a new one. Missing fields are
@@ -14,41 +15,41 @@ import (
 type ProfileConfig struct {
 	// Extends names another profile. Empty: the built-in one of the same name, else
 	// "default".
-	Extends         string     `yaml:"extends"`
-	Network         *bool      `yaml:"network"`
-	CPUs            *float64   `yaml:"cpus"`
-	Memory          *Size      `yaml:"memory"`
-	PIDs            *int64     `yaml:"pids"`
-	OpenFiles       *int64     `yaml:"open_files"`
-	FileSize        *Size      `yaml:"file_size"`
-	WritableRoot    *bool      `yaml:"writable_root"`
-	TmpSize         *Size      `yaml:"tmp_size"`
-	UpperSize       *Size      `yaml:"upper_size"`
-	WorkspaceMode   *string    `yaml:"workspace_mode"`
-	MountMode       *string    `yaml:"mount_mode"`
-	WorkspaceSize   *Size      `yaml:"workspace_size"`
-	WorkspaceInodes *int64     `yaml:"workspace_inodes"`
-	Timeout         *Duration  `yaml:"timeout"`
-	IdleTTL         *Duration  `yaml:"idle_ttl"`
-	MaxLifetime     *Duration  `yaml:"max_lifetime"`
-	Persistent      *bool      `yaml:"persistent"`
-	AllowNetwork    *bool      `yaml:"allow_network"`
-	AllowPersistent *bool      `yaml:"allow_persistent"`
-	Locked          *[]string  `yaml:"locked"`
-	Caps            CapsConfig `yaml:"caps"`
+	Extends         string         `yaml:"extends"`
+	Network         *bool          `yaml:"network"`
+	CPUs            *float64       `yaml:"cpus"`
+	Memory          *spec.Size     `yaml:"memory"`
+	PIDs            *int64         `yaml:"pids"`
+	OpenFiles       *int64         `yaml:"open_files"`
+	FileSize        *spec.Size     `yaml:"file_size"`
+	WritableRoot    *bool          `yaml:"writable_root"`
+	TmpSize         *spec.Size     `yaml:"tmp_size"`
+	UpperSize       *spec.Size     `yaml:"upper_size"`
+	WorkspaceMode   *string        `yaml:"workspace_mode"`
+	MountMode       *string        `yaml:"mount_mode"`
+	WorkspaceSize   *spec.Size     `yaml:"workspace_size"`
+	WorkspaceInodes *int64         `yaml:"workspace_inodes"`
+	Timeout         *spec.Duration `yaml:"timeout"`
+	IdleTTL         *spec.Duration `yaml:"idle_ttl"`
+	MaxLifetime     *spec.Duration `yaml:"max_lifetime"`
+	Persistent      *bool          `yaml:"persistent"`
+	AllowNetwork    *bool          `yaml:"allow_network"`
+	AllowPersistent *bool          `yaml:"allow_persistent"`
+	Locked          *[]string      `yaml:"locked"`
+	Caps            CapsConfig     `yaml:"caps"`
 }
 
 // CapsConfig changes the caps of a profile.
 type CapsConfig struct {
-	CPUs          *float64  `yaml:"cpus"`
-	Memory        *Size     `yaml:"memory"`
-	PIDs          *int64    `yaml:"pids"`
-	TmpSize       *Size     `yaml:"tmp_size"`
-	UpperSize     *Size     `yaml:"upper_size"`
-	WorkspaceSize *Size     `yaml:"workspace_size"`
-	Timeout       *Duration `yaml:"timeout"`
-	IdleTTL       *Duration `yaml:"idle_ttl"`
-	MaxLifetime   *Duration `yaml:"max_lifetime"`
+	CPUs          *float64       `yaml:"cpus"`
+	Memory        *spec.Size     `yaml:"memory"`
+	PIDs          *int64         `yaml:"pids"`
+	TmpSize       *spec.Size     `yaml:"tmp_size"`
+	UpperSize     *spec.Size     `yaml:"upper_size"`
+	WorkspaceSize *spec.Size     `yaml:"workspace_size"`
+	Timeout       *spec.Duration `yaml:"timeout"`
+	IdleTTL       *spec.Duration `yaml:"idle_ttl"`
+	MaxLifetime   *spec.Duration `yaml:"max_lifetime"`
 }
 
 // apply returns p with what c sets put in its place.
@@ -95,7 +96,7 @@ func set[T any](dst *T, src *T) {
 }
 
 // buildProfiles returns the built-in profiles with configs on top, all checked.
-func buildProfiles(configs map[string]ProfileConfig, idleTTL Duration) (map[string]Profile, error) {
+func buildProfiles(configs map[string]ProfileConfig, idleTTL spec.Duration) (map[string]Profile, error) {
 	b := &profileBuilder{configs: configs, builtin: builtin(idleTTL), done: builtin(idleTTL)}
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
 		if _, err := b.build(name, nil); err != nil {
@@ -116,7 +117,7 @@ type profileBuilder struct {
 func (b *profileBuilder) build(name string, path []string) (Profile, error) {
 	field := "profiles." + name
 	if !validName(name, profileNameLen, profileNameSet) {
-		return Profile{}, &engine.FieldError{Field: "profiles", Value: engine.Quote(name),
+		return Profile{}, &engine.FieldError{Field: "profiles", Value: spec.Quote(name),
 			Rule: `a name must be 1 to 64 of a-z, A-Z, 0-9, "_" and "-"`}
 	}
 	if slices.Contains(path, name) {
@@ -151,6 +152,6 @@ func (b *profileBuilder) base(name string, path []string) (Profile, error) {
 	if p, ok := b.builtin[extends]; ok {
 		return p, nil
 	}
-	return Profile{}, &engine.FieldError{Field: fmt.Sprintf("profiles.%s.extends", name), Value: engine.Quote(extends),
+	return Profile{}, &engine.FieldError{Field: fmt.Sprintf("profiles.%s.extends", name), Value: spec.Quote(extends),
 		Rule: "must be a profile of this file, or one of " + strings.Join(slices.Sorted(maps.Keys(b.builtin)), ", ")}
 }

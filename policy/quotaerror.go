@@ -3,7 +3,7 @@ package policy
 import (
 	"fmt"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // QuotaError is a request for more than is left. It matches ErrQuota. Numbers are
@@ -30,7 +30,7 @@ func newQuotaError(tenant string, i int, limit, inUse, asked int64) *QuotaError 
 func (e *QuotaError) Error() string {
 	who := "all tenants"
 	if e.Tenant != "" {
-		who = "tenant " + engine.Quote(e.Tenant)
+		who = "tenant " + spec.Quote(e.Tenant)
 	}
 	return fmt.Sprintf("%s: %s: limit %s, in use %s, asked %s: %s", who, e.Resource, e.Limit, e.InUse, e.Asked, e.Advice)
 }

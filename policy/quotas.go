@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // DefaultQuotas are what a tenant may use, and DefaultLimits what all of them may
@@ -52,9 +53,9 @@ var resources = [...]struct {
 	{"sessions", plain, "remove a session"},
 	{"processes", plain, "stop a managed process"},
 	{"execs", plain, "wait for a command to end"},
-	{"memory", engine.FormatSize, "ask for less, or remove a session"},
+	{"memory", spec.FormatSize, "ask for less, or remove a session"},
 	{"cpus", formatCPUs, "ask for fewer, or remove a session"},
-	{"workspace_bytes", engine.FormatSize, "delete files in workspaces, or sessions"},
+	{"workspace_bytes", spec.FormatSize, "delete files in workspaces, or sessions"},
 }
 
 func plain(n int64) string {

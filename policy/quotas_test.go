@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func TestQuotasResolve(t *testing.T) {
@@ -61,7 +62,7 @@ func TestQuotaText(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{plain(7), "7"}, {plain(-1), "unlimited"},
 		{formatCPUs(1500000), "1.5"}, {formatCPUs(10000), "0.01"}, {formatCPUs(-1), "unlimited"},
-		{engine.FormatSize(-1), "unlimited"},
+		{spec.FormatSize(-1), "unlimited"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Request is what a client asks for. Nil and empty fields are filled in from the
@@ -13,10 +14,10 @@ type Request struct {
 	Image   string `json:"image,omitempty"`
 	Network *bool  `json:"network,omitempty"`
 	// CPUs is cores' worth of time, Memory bytes of RAM, PIDs processes and threads.
-	CPUs         *float64 `json:"cpus,omitempty"`
-	Memory       *Size    `json:"memory,omitempty"`
-	PIDs         *int64   `json:"pids,omitempty"`
-	WritableRoot *bool    `json:"writable_root,omitempty"`
+	CPUs         *float64   `json:"cpus,omitempty"`
+	Memory       *spec.Size `json:"memory,omitempty"`
+	PIDs         *int64     `json:"pids,omitempty"`
+	WritableRoot *bool      `json:"writable_root,omitempty"`
 	// WorkspaceMode is "rw", "ro" or "none".
 	WorkspaceMode *string `json:"workspace_mode,omitempty"`
 	// Workspace is a directory of the host; empty: one that boxd keeps.
@@ -24,8 +25,8 @@ type Request struct {
 	// WorkspaceSize is the hard limit of the workspace in bytes, WorkspaceInodes that
 	// of its files and directories. 0 is no limit, and 0 inodes with a size is a number
 	// that follows from it.
-	WorkspaceSize   *Size  `json:"workspace_size,omitempty"`
-	WorkspaceInodes *int64 `json:"workspace_inodes,omitempty"`
+	WorkspaceSize   *spec.Size `json:"workspace_size,omitempty"`
+	WorkspaceInodes *int64     `json:"workspace_inodes,omitempty"`
 	// WorkspaceTarget is where the workspace is mounted, an absolute, cleaned path;
 	// empty: engine.WorkspaceTarget.
 	WorkspaceTarget string `json:"workspace_target,omitempty"`
@@ -42,15 +43,15 @@ type Request struct {
 	Env    map[string]string `json:"env,omitempty"` // 64 KiB together at most
 	// IdleTTL is the time without use after which the session ends, MaxLifetime the
 	// time after which it ends in any case; 0 in MaxLifetime is never.
-	IdleTTL     *Duration `json:"idle_ttl,omitempty"`
-	MaxLifetime *Duration `json:"max_lifetime,omitempty"`
+	IdleTTL     *spec.Duration `json:"idle_ttl,omitempty"`
+	MaxLifetime *spec.Duration `json:"max_lifetime,omitempty"`
 	// Persistent exempts the session from IdleTTL.
 	Persistent *bool `json:"persistent,omitempty"`
 	// Timeout of one command that names none.
-	Timeout   *Duration `json:"timeout,omitempty"`
-	TmpSize   *Size     `json:"tmp_size,omitempty"`
-	UpperSize *Size     `json:"upper_size,omitempty"`
-	Hostname  string    `json:"hostname,omitempty"`
+	Timeout   *spec.Duration `json:"timeout,omitempty"`
+	TmpSize   *spec.Size     `json:"tmp_size,omitempty"`
+	UpperSize *spec.Size     `json:"upper_size,omitempty"`
+	Hostname  string         `json:"hostname,omitempty"`
 	// Scope is a template of the session's id, such as
 	// "{launcher_type}_{launcher_id}"; Variables are its values. See [ScopeID].
 	Scope     string            `json:"scope,omitempty"`
@@ -65,7 +66,7 @@ type Mount struct {
 	// Volume of the engine that Source is a path in, "/" being all of it; empty: the
 	// host. For callers within boxd, so it is not held against the allowed mount roots.
 	Volume string `json:"-"`
-	// NoLinks is as in [mounts.Mount]. For callers within boxd.
+	// NoLinks is as in [engine.Mount]. For callers within boxd.
 	NoLinks string `json:"-"`
 }
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Resolve fills in r from its profile and decides whether tenant may have it. A
@@ -70,7 +70,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 
 // madeReadOnly names those of asked that are read-only in list, which ends in them,
 // although nobody asked for that.
-func madeReadOnly(asked []Mount, list []mounts.Mount) (fields []string) {
+func madeReadOnly(asked []Mount, list []engine.Mount) (fields []string) {
 	list = list[len(list)-len(asked):]
 	for i, m := range asked {
 		if list[i].ReadOnly && !m.ReadOnly {
@@ -94,8 +94,8 @@ func (p *Policy) profile(tenant, name string) (Profile, error) {
 		return Profile{}, err
 	}
 	if len(allowed) > 0 && !slices.Contains(allowed, name) {
-		return Profile{}, &DeniedError{Field: "profile", Value: engine.Quote(name),
-			Rule: fmt.Sprintf("tenant %s may use %q", engine.Quote(tenant), allowed)}
+		return Profile{}, &DeniedError{Field: "profile", Value: spec.Quote(name),
+			Rule: fmt.Sprintf("tenant %s may use %q", spec.Quote(tenant), allowed)}
 	}
 	return p.profiles[name], nil
 }
@@ -149,7 +149,7 @@ func resolveEnv(env map[string]string) ([]string, error) {
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		// The engine sees KEY=VALUE only, in which "A=B" would pass as a key.
 		if key == "" || !validEnvKey(key) {
-			return nil, &engine.FieldError{Field: "env", Value: engine.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
+			return nil, &engine.FieldError{Field: "env", Value: spec.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
 		list = append(list, key+"="+env[key])
 		size += len(key) + len(env[key]) + 2

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func newPolicy(t *testing.T, c Config) *Policy {
@@ -24,7 +24,7 @@ func newPolicy(t *testing.T, c Config) *Policy {
 
 func ptr[T any](v T) *T { return &v }
 
-func seconds(n float64) Duration { return Duration(n * float64(time.Second)) }
+func seconds(n float64) spec.Duration { return spec.Duration(n * float64(time.Second)) }
 
 // TestBuiltinProfiles holds the numbers that are promised.
 func TestBuiltinProfiles(t *testing.T) {
@@ -86,9 +86,9 @@ func TestDefaultProfile(t *testing.T) {
 func TestRequestWins(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, AllowDegraded: true})
 	r, err := p.Resolve("a", Request{
-		CPUs: ptr(2.0), Memory: ptr(Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), WritableRoot: ptr(true), WorkspaceMode: ptr("none"),
+		CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), WritableRoot: ptr(true), WorkspaceMode: ptr("none"),
 		User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, IdleTTL: ptr(seconds(60)),
-		MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true), Timeout: ptr(seconds(60)), TmpSize: ptr(Size(1 << 20)), UpperSize: ptr(Size(2 << 20)),
+		MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true), Timeout: ptr(seconds(60)), TmpSize: ptr(spec.Size(1 << 20)), UpperSize: ptr(spec.Size(2 << 20)),
 		Hostname: "h", Image: "host",
 	})
 	if err != nil {
@@ -108,7 +108,7 @@ func TestRequestWins(t *testing.T) {
 
 func TestLocks(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, Profiles: map[string]ProfileConfig{"all": {Locked: ptr(lockable)}}})
-	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(true), WorkspaceMode: ptr("rw"), WritableRoot: ptr(true), Memory: ptr(Size(64 << 20))})
+	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(true), WorkspaceMode: ptr("rw"), WritableRoot: ptr(true), Memory: ptr(spec.Size(64 << 20))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +125,9 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// Everything locked: even nonsense has no effect, and all of it is told.
-	r, err = p.Resolve("a", Request{Profile: "all", CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(Size(-1)),
-		Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), TmpSize: ptr(Size(-1)), UpperSize: ptr(Size(-1)),
-		WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(Size(-1)), WorkspaceInodes: ptr(int64(-1))})
+	r, err = p.Resolve("a", Request{Profile: "all", CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)),
+		Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)),
+		WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1))})
 	if err != nil || !slices.Equal(r.Overridden, lockable) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, lockable)
 	}
@@ -155,18 +155,18 @@ func TestRefusals(t *testing.T) {
 		{Request{CPUs: ptr(-1.0)}, "cpus", "unlimited: is above the cap"},
 		{Request{CPUs: ptr(0.0)}, "cpus", "must be above 0"},
 		{Request{CPUs: ptr(0.001)}, "cpus", "0.01"},
-		{Request{Memory: ptr(Size(4<<30 + 1))}, "memory", "is above the cap 4 GiB"},
-		{Request{Memory: ptr(Size(-1))}, "memory", "unlimited: is above the cap"},
-		{Request{Memory: ptr(Size(-5))}, "memory", "above the cap"},
-		{Request{Memory: ptr(Size(0))}, "memory", "must be above 0"},
-		{Request{Memory: ptr(Size(1))}, "memory", "4 MiB"},
+		{Request{Memory: ptr(spec.Size(4<<30 + 1))}, "memory", "is above the cap 4 GiB"},
+		{Request{Memory: ptr(spec.Size(-1))}, "memory", "unlimited: is above the cap"},
+		{Request{Memory: ptr(spec.Size(-5))}, "memory", "above the cap"},
+		{Request{Memory: ptr(spec.Size(0))}, "memory", "must be above 0"},
+		{Request{Memory: ptr(spec.Size(1))}, "memory", "4 MiB"},
 		{Request{PIDs: ptr(int64(1025))}, "pids", "is above the cap 1024"},
 		{Request{PIDs: ptr(int64(-1))}, "pids", "unlimited"},
 		{Request{PIDs: ptr(int64(0))}, "pids", "must be above 0"},
-		{Request{TmpSize: ptr(Size(2 << 30))}, "tmp_size", "is above the cap 1 GiB"},
-		{Request{TmpSize: ptr(Size(0))}, "tmp_size", "must be above 0"},
-		{Request{TmpSize: ptr(Size(1))}, "tmp_size", "64 KiB"},
-		{Request{WritableRoot: ptr(true), UpperSize: ptr(Size(3 << 30))}, "upper_size", "is above the cap 2 GiB"},
+		{Request{TmpSize: ptr(spec.Size(2 << 30))}, "tmp_size", "is above the cap 1 GiB"},
+		{Request{TmpSize: ptr(spec.Size(0))}, "tmp_size", "must be above 0"},
+		{Request{TmpSize: ptr(spec.Size(1))}, "tmp_size", "64 KiB"},
+		{Request{WritableRoot: ptr(true), UpperSize: ptr(spec.Size(3 << 30))}, "upper_size", "is above the cap 2 GiB"},
 		{Request{IdleTTL: ptr(seconds(8 * 86400))}, "idle_ttl", "is above the cap 168h0m0s"},
 		{Request{IdleTTL: ptr(seconds(0))}, "idle_ttl", "persistent"},
 		{Request{IdleTTL: ptr(seconds(-1))}, "idle_ttl", "must be 1s"},
@@ -225,9 +225,9 @@ func TestNetworkOff(t *testing.T) {
 
 func TestUnlimitedCaps(t *testing.T) {
 	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"free": {Caps: CapsConfig{
-		CPUs: ptr(-1.0), Memory: ptr(Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), IdleTTL: ptr(seconds(-1)),
+		CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), IdleTTL: ptr(seconds(-1)),
 	}}}})
-	r, err := p.Resolve("a", Request{Profile: "free", CPUs: ptr(-1.0), Memory: ptr(Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(1e6)), IdleTTL: ptr(seconds(1e7))})
+	r, err := p.Resolve("a", Request{Profile: "free", CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(1e6)), IdleTTL: ptr(seconds(1e7))})
 	if err != nil || r.Spec.Limits.Memory != engine.Unlimited || r.Spec.Limits.CPUs != engine.Unlimited || r.Spec.Limits.PIDs != engine.Unlimited ||
 		r.Timeout != 1e6*time.Second || r.TimeoutCap != 0 {
 		t.Errorf("%+v, %v", r, err)
@@ -239,7 +239,7 @@ func TestUnlimitedCaps(t *testing.T) {
 		t.Errorf("timeout %v, want %v: more the engine refuses", got, maxTime)
 	}
 	for name, r := range map[string]Request{
-		"nan": {Profile: "free", CPUs: ptr(math.NaN())}, "inf": {Profile: "free", CPUs: ptr(math.Inf(1))}, "-2": {Profile: "free", Memory: ptr(Size(-2))},
+		"nan": {Profile: "free", CPUs: ptr(math.NaN())}, "inf": {Profile: "free", CPUs: ptr(math.Inf(1))}, "-2": {Profile: "free", Memory: ptr(spec.Size(-2))},
 	} {
 		if _, err := p.Resolve("a", r); !errors.Is(err, engine.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
@@ -336,11 +336,11 @@ func TestIdleDecision(t *testing.T) {
 
 func TestWorkspaceMount(t *testing.T) {
 	for mode, readOnly := range map[string]bool{"rw": false, "ro": true} {
-		want := mounts.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s", Users: true}
+		want := engine.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s", Users: true}
 		if got := (Resolved{WorkspaceMode: mode}).WorkspaceMount("/s/w", "/s"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}
-		want = mounts.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1", Users: true}
+		want = engine.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1", Users: true}
 		if got := (Resolved{WorkspaceMode: mode, WorkspaceTarget: "/data"}).VolumeMount("w-1"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}

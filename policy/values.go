@@ -5,20 +5,21 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // values are the fields of a request that have a default, with nothing left open.
 type values struct {
 	network, writableRoot, persistent bool
 	cpus                              float64
-	memory, fileSize                  Size
-	tmpSize, upperSize                Size
+	memory, fileSize                  spec.Size
+	tmpSize, upperSize                spec.Size
 	pids, openFiles                   int64
-	workspaceSize                     Size  // 0: no hard limit
-	workspaceInodes                   int64 // 0: by the size
+	workspaceSize                     spec.Size // 0: no hard limit
+	workspaceInodes                   int64     // 0: by the size
 	workspaceMode                     string
 	writesWorkspace                   bool // so that its size can matter
-	timeout, idleTTL, maxLifetime     Duration
+	timeout, idleTTL, maxLifetime     spec.Duration
 }
 
 // merge fills in r from p. Fields that p locks keep the value of p; those for which
@@ -114,13 +115,13 @@ func (p Profile) checkCaps(v values, advice func(limit string) string) error {
 		cap   string
 	}{
 		{"cpus", above(v.cpus, c.CPUs), countText(v.cpus), countText(c.CPUs)},
-		{"memory", above(v.memory, c.Memory), engine.FormatSize(int64(v.memory)), engine.FormatSize(int64(c.Memory))},
+		{"memory", above(v.memory, c.Memory), spec.FormatSize(int64(v.memory)), spec.FormatSize(int64(c.Memory))},
 		{"pids", above(v.pids, c.PIDs), countText(v.pids), countText(c.PIDs)},
-		{"tmp_size", above(v.tmpSize, c.TmpSize), engine.FormatSize(int64(v.tmpSize)), engine.FormatSize(int64(c.TmpSize))},
-		{"upper_size", v.writableRoot && above(v.upperSize, c.UpperSize), engine.FormatSize(int64(v.upperSize)), engine.FormatSize(int64(c.UpperSize))},
+		{"tmp_size", above(v.tmpSize, c.TmpSize), spec.FormatSize(int64(v.tmpSize)), spec.FormatSize(int64(c.TmpSize))},
+		{"upper_size", v.writableRoot && above(v.upperSize, c.UpperSize), spec.FormatSize(int64(v.upperSize)), spec.FormatSize(int64(c.UpperSize))},
 		{"idle_ttl", above(v.idleTTL, c.IdleTTL), v.idleTTL.String(), c.IdleTTL.String()},
 		{"max_lifetime", aboveOrNone(v.maxLifetime, c.MaxLifetime), lifetimeText(v.maxLifetime), c.MaxLifetime.String()},
-		{"workspace_size", v.writesWorkspace && aboveOrNone(v.workspaceSize, c.WorkspaceSize), workspaceSizeText(v.workspaceSize), engine.FormatSize(int64(c.WorkspaceSize))},
+		{"workspace_size", v.writesWorkspace && aboveOrNone(v.workspaceSize, c.WorkspaceSize), workspaceSizeText(v.workspaceSize), spec.FormatSize(int64(c.WorkspaceSize))},
 	}
 	for _, check := range checks {
 		if check.above {
@@ -133,7 +134,7 @@ func (p Profile) checkCaps(v values, advice func(limit string) string) error {
 
 // above says whether v, of which a negative one is unlimited, is above limit, of
 // which a negative one is none. NaN is above everything.
-func above[T int64 | float64 | Size | Duration](v, limit T) bool {
+func above[T int64 | float64 | spec.Size | spec.Duration](v, limit T) bool {
 	if limit < 0 {
 		return v != v
 	}
@@ -142,11 +143,11 @@ func above[T int64 | float64 | Size | Duration](v, limit T) bool {
 
 // aboveOrNone is above for a limit of which 0 is none: a time for ever, a size without
 // bounds.
-func aboveOrNone[T Size | Duration](v, limit T) bool {
+func aboveOrNone[T spec.Size | spec.Duration](v, limit T) bool {
 	return limit >= 0 && (v == 0 || v > limit)
 }
 
-func lifetimeText(d Duration) string {
+func lifetimeText(d spec.Duration) string {
 	if d == 0 {
 		return "0 (no end)"
 	}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // dropIdleLimits takes back limits of the profile that have nothing to limit: inodes
@@ -36,8 +36,8 @@ func (v values) validateWorkspaceSize() error {
 	}
 	switch {
 	case size != 0 && (size < engine.MinVolumeBytes || size > engine.MaxVolumeBytes):
-		return bad("workspace_size", engine.FormatSize(size), "must be %s to %s, or 0 for no hard limit",
-			engine.FormatSize(engine.MinVolumeBytes), engine.FormatSize(engine.MaxVolumeBytes))
+		return bad("workspace_size", spec.FormatSize(size), "must be %s to %s, or 0 for no hard limit",
+			spec.FormatSize(engine.MinVolumeBytes), spec.FormatSize(engine.MaxVolumeBytes))
 	case inodes != 0 && (inodes < engine.MinVolumeInodes || inodes > engine.MaxVolumeInodes):
 		return bad("workspace_inodes", fmt.Sprint(inodes), "must be %d to %d, or 0 for a number that follows from workspace_size",
 			engine.MinVolumeInodes, int64(engine.MaxVolumeInodes))
@@ -46,16 +46,16 @@ func (v values) validateWorkspaceSize() error {
 	case inodes > size/bytesPerInode:
 		return bad("workspace_inodes", fmt.Sprint(inodes), "must be at most %d, one for each KiB of workspace_size: ask for fewer, or for more space", size/bytesPerInode)
 	case size != 0 && !v.writesWorkspace:
-		return bad("workspace_size", engine.FormatSize(size), "must be 0, because nothing can be written in this workspace: its workspace_mode is %q", v.workspaceMode)
+		return bad("workspace_size", spec.FormatSize(size), "must be 0, because nothing can be written in this workspace: its workspace_mode is %q", v.workspaceMode)
 	}
 	return nil
 }
 
-func workspaceSizeText(n Size) string {
+func workspaceSizeText(n spec.Size) string {
 	if n == 0 {
 		return "0 (no hard limit)"
 	}
-	return engine.FormatSize(int64(n))
+	return spec.FormatSize(int64(n))
 }
 
 // workspaceTarget is where r has its workspace.
@@ -64,10 +64,10 @@ func workspaceTarget(r Request, mode string) (string, error) {
 	case r.WorkspaceTarget == "":
 		return engine.WorkspaceTarget, nil
 	case mode == WorkspaceNone:
-		return "", &engine.FieldError{Field: "workspace_target", Value: engine.Quote(r.WorkspaceTarget),
+		return "", &engine.FieldError{Field: "workspace_target", Value: spec.Quote(r.WorkspaceTarget),
 			Rule: `must be empty, because workspace_mode is "none"`}
 	}
-	if err := (mounts.Mount{Source: "/", Target: r.WorkspaceTarget}).Validate(); err != nil {
+	if err := (engine.Mount{Source: "/", Target: r.WorkspaceTarget}).Validate(); err != nil {
 		return "", mountError("workspace", err)
 	}
 	return r.WorkspaceTarget, nil
@@ -96,11 +96,11 @@ func (r Resolved) OwnWorkspace() bool {
 
 // WorkspaceMount mounts dir, a workspace that boxd keeps below root, by the mode of
 // r, which must not be "none". Every user of the box can use it.
-func (r Resolved) WorkspaceMount(dir, root string) mounts.Mount {
-	return mounts.Mount{Source: dir, Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Within: root, Users: true}
+func (r Resolved) WorkspaceMount(dir, root string) engine.Mount {
+	return engine.Mount{Source: dir, Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Within: root, Users: true}
 }
 
 // VolumeMount is WorkspaceMount for a workspace that is a volume of the engine.
-func (r Resolved) VolumeMount(volume string) mounts.Mount {
-	return mounts.Mount{Source: "/", Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Volume: volume, Users: true}
+func (r Resolved) VolumeMount(volume string) engine.Mount {
+	return engine.Mount{Source: "/", Target: r.Target(), ReadOnly: r.WorkspaceMode != WorkspaceRW, Volume: volume, Users: true}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // sized has profiles with hard limits of the workspace.
@@ -15,15 +15,15 @@ func sized(t *testing.T) *Policy {
 	return newPolicy(t, Config{
 		AllowedMountRoots: []string{"/srv/a"},
 		Profiles: map[string]ProfileConfig{
-			"sized":  {WorkspaceSize: ptr(Size(1 << 30)), WorkspaceInodes: ptr(int64(1000)), Caps: CapsConfig{WorkspaceSize: ptr(Size(2 << 30))}},
-			"locked": {WorkspaceSize: ptr(Size(1 << 30)), Locked: ptr([]string{"workspace_size", "workspace_inodes"})},
+			"sized":  {WorkspaceSize: ptr(spec.Size(1 << 30)), WorkspaceInodes: ptr(int64(1000)), Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(2 << 30))}},
+			"locked": {WorkspaceSize: ptr(spec.Size(1 << 30)), Locked: ptr([]string{"workspace_size", "workspace_inodes"})},
 		},
 	})
 }
 
 func TestWorkspaceSize(t *testing.T) {
 	p := sized(t)
-	size := func(n int64) *Size { return ptr(Size(n)) }
+	size := func(n int64) *spec.Size { return ptr(spec.Size(n)) }
 	for name, c := range map[string]struct {
 		r            Request
 		size, inodes int64
@@ -81,7 +81,7 @@ func TestWorkspaceTarget(t *testing.T) {
 	if err != nil || r.Target() != "/data/deep" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	want := []mounts.Mount{{Source: "/srv/a/w", Target: "/data/deep", Within: "/srv/a"}, {Source: "/srv/a", Target: "/workspace", Within: "/srv/a"}}
+	want := []engine.Mount{{Source: "/srv/a/w", Target: "/data/deep", Within: "/srv/a"}, {Source: "/srv/a", Target: "/workspace", Within: "/srv/a"}}
 	if !reflect.DeepEqual(r.Spec.Mounts, want) {
 		t.Errorf("mounts %+v, want %+v", r.Spec.Mounts, want)
 	}
@@ -129,7 +129,7 @@ func TestVolumes(t *testing.T) {
 	p := sized(t)
 	skill := Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}
 	r, err := p.Resolve("b", Request{Mounts: []Mount{skill}})
-	if err != nil || r.Spec.Mounts[0] != (mounts.Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}) {
+	if err != nil || r.Spec.Mounts[0] != (engine.Mount{Source: "/one", Target: "/skills/one", Volume: "skills-1"}) {
 		t.Fatalf("%+v, %v", r.Spec.Mounts, err)
 	}
 	if d := r.Decisions[0]; !d.Allowed || d.Details["volume"] != "skills-1" {
@@ -170,7 +170,7 @@ func TestMakeWorkspace(t *testing.T) {
 // asked for and within bounds.
 func FuzzWorkspace(f *testing.F) {
 	p, err := New(Config{AllowedMountRoots: []string{"/srv/a"}, Profiles: map[string]ProfileConfig{
-		"sized": {WorkspaceSize: ptr(Size(1 << 30)), Caps: CapsConfig{WorkspaceSize: ptr(Size(2 << 30))}},
+		"sized": {WorkspaceSize: ptr(spec.Size(1 << 30)), Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(2 << 30))}},
 	}})
 	if err != nil {
 		f.Fatal(err)
@@ -181,7 +181,7 @@ func FuzzWorkspace(f *testing.F) {
 	f.Fuzz(func(t *testing.T, profile, source, target, mode string, size, inodes int64, given uint8) {
 		r := Request{Profile: profile, Workspace: source, WorkspaceTarget: target}
 		if given&1 != 0 {
-			r.WorkspaceSize = ptr(Size(size))
+			r.WorkspaceSize = ptr(spec.Size(size))
 		}
 		if given&2 != 0 {
 			r.WorkspaceInodes = &inodes

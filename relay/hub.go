@@ -137,14 +137,16 @@ type Hub struct {
 	wg      sync.WaitGroup
 	stdin   chan struct{} // has an element while stdin is being used
 
-	mu     sync.Mutex
-	closed bool // by Close or Remove: nobody is let in any more
-	gone   bool // by Remove
-	conns  int
-	named  map[string]*conn // by client id
-	writer *conn
-	last   string // client of the latest writer
-	wrote  bool   // there has been a writer
+	mu      sync.Mutex
+	closed  bool // by Close or Remove: nobody is let in any more
+	gone    bool // by Remove
+	conns   int
+	users   int              // who have called enter
+	release func()           // what users hold of the source; nil without users
+	named   map[string]*conn // by client id
+	writer  *conn
+	last    string // client of the latest writer
+	wrote   bool   // there has been a writer
 }
 
 // NewHub returns the relay of src. The caller closes it.
@@ -203,12 +205,19 @@ func (h *Hub) enter(conns int, write bool) *refusal {
 	}
 	h.conns += conns
 	h.wg.Add(1)
+	if h.users++; h.users == 1 && h.src.Hold != nil {
+		h.release = h.src.Hold()
+	}
 	return nil
 }
 
 func (h *Hub) leave(conns int) {
 	h.mu.Lock()
 	h.conns -= conns
+	if h.users--; h.users == 0 && h.release != nil {
+		h.release()
+		h.release = nil
+	}
 	h.mu.Unlock()
 	h.wg.Done()
 }

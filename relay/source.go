@@ -65,6 +65,9 @@ type Source struct {
 	// Times says when the bytes of an output came: marks with growing offsets and times,
 	// each for the bytes up to the next. Nil: nobody knows.
 	Times func(Stream) []Mark
+	// Hold keeps the outputs of a process that ends readable until the hub calls release. It
+	// may be nil.
+	Hold func() (release func())
 	// TTY says that the process has a terminal.
 	TTY bool
 	// Done is closed when the process has ended and all of its output is in the

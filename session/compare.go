@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -57,9 +58,9 @@ func show(v any) string {
 		if v < 0 {
 			return "unlimited"
 		}
-		return engine.FormatSize(int64(v))
+		return spec.FormatSize(int64(v))
 	case string:
-		return engine.Quote(v)
+		return spec.Quote(v)
 	case engine.User:
 		return fmt.Sprintf("%d:%d", v.UID, v.GID)
 	case time.Duration:

@@ -6,6 +6,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -23,7 +24,7 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 			return key, nil, err
 		}
 		if key.ID != "" && key.ID != id {
-			return key, nil, &engine.FieldError{Field: "scope", Value: engine.Quote(r.Scope), Rule: fmt.Sprintf("gives the id %q: leave one of the two out", id)}
+			return key, nil, &engine.FieldError{Field: "scope", Value: spec.Quote(r.Scope), Rule: fmt.Sprintf("gives the id %q: leave one of the two out", id)}
 		}
 		key.ID = id
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -84,7 +85,7 @@ func startError(program string, err error) error {
 	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) {
 		return err
 	}
-	return fmt.Errorf("starting %s: %w", engine.Quote(program), err)
+	return fmt.Errorf("starting %s: %w", spec.Quote(program), err)
 }
 
 // unstarted says that a start failed because the box is lost, and that it was not
@@ -241,7 +242,7 @@ func mergeEnv(base, more []string) []string {
 func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error, took time.Duration) (ExecResult, error) {
 	s := u.s
 	if err != nil {
-		return ExecResult{}, m.fail(c, s.key, "exec", fmt.Errorf("waiting for %s: %w", engine.Quote(r.cmd.Args[0]), err))
+		return ExecResult{}, m.fail(c, s.key, "exec", fmt.Errorf("waiting for %s: %w", spec.Quote(r.cmd.Args[0]), err))
 	}
 	if res.Verdict == engine.BoxLost {
 		s.lost(u.box) // so that the view below tells

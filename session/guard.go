@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -146,7 +147,7 @@ func (g *guard) look(free, least int64) {
 		if g.foreign += lost; g.foreign >= least/10 && !g.reported {
 			g.reported = true
 			g.m.report(Key{}, "", fmt.Sprintf("%s of the %s that must stay free (min_free) are left in %s, and no session is seen to take much of it: something else fills the disk",
-				engine.FormatSize(free), engine.FormatSize(least), g.m.workspaces.Root()))
+				spec.FormatSize(free), spec.FormatSize(least), g.m.workspaces.Root()))
 		}
 		return
 	}
@@ -237,13 +238,13 @@ type diskError struct {
 
 func (e *diskError) Error() string {
 	return fmt.Sprintf("it has just written %s, more than the others, while %s of the %s that must stay free (min_free) are left in %s",
-		engine.FormatSize(e.took), engine.FormatSize(e.free), engine.FormatSize(e.least), e.dir)
+		spec.FormatSize(e.took), spec.FormatSize(e.free), spec.FormatSize(e.least), e.dir)
 }
 
 func (e *diskError) Is(target error) bool { return target == policy.ErrQuota }
 
 // limit is what a result names.
-func (e *diskError) limit() string { return "min_free " + engine.FormatSize(e.least) }
+func (e *diskError) limit() string { return "min_free " + spec.FormatSize(e.least) }
 
 // killTime is how long commands and processes have to end before their box is removed.
 const killTime = time.Second

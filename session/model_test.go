@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine/enginetest"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 )
@@ -129,7 +130,7 @@ func (m *model) step(rng *rand.Rand, worker int) {
 func (m *model) tryEnsure(key Key) {
 	r := policy.Request{Persistent: ptr(true)}
 	if strings.HasSuffix(key.ID, "-0") { // a third of them
-		r.WorkspaceSize = ptr(policy.Size(4 << 20))
+		r.WorkspaceSize = ptr(spec.Size(4 << 20))
 	}
 	v, err := m.Ensure(ctx, me, key, r)
 	if err != nil {

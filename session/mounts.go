@@ -9,14 +9,13 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/policy"
 )
 
 // mountDiff is a change of the mounts of a session, the workspace not among them.
 type mountDiff struct {
-	detach []mounts.Mount // that are there
-	attach []mounts.Mount
+	detach []engine.Mount // that are there
+	attach []engine.Mount
 }
 
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
@@ -36,19 +35,19 @@ func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDif
 	return mountDiff{detach: without(is, want), attach: without(want, is)}, decisions, nil
 }
 
-func extraMounts(r policy.Resolved) []mounts.Mount {
-	return slices.DeleteFunc(slices.Clone(r.Spec.Mounts), func(m mounts.Mount) bool {
+func extraMounts(r policy.Resolved) []engine.Mount {
+	return slices.DeleteFunc(slices.Clone(r.Spec.Mounts), func(m engine.Mount) bool {
 		return m.Target == r.Target()
 	})
 }
 
 // without returns the elements of list that are not in other.
-func without(list, other []mounts.Mount) []mounts.Mount {
-	return slices.DeleteFunc(slices.Clone(list), func(m mounts.Mount) bool { return slices.Contains(other, m) })
+func without(list, other []engine.Mount) []engine.Mount {
+	return slices.DeleteFunc(slices.Clone(list), func(m engine.Mount) bool { return slices.Contains(other, m) })
 }
 
-func prepend(first mounts.Mount, list []mounts.Mount) []mounts.Mount {
-	return append([]mounts.Mount{first}, list...)
+func prepend(first engine.Mount, list []engine.Mount) []engine.Mount {
+	return append([]engine.Mount{first}, list...)
 }
 
 // apply returns r with the mounts changed; r itself is left as it is.

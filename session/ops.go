@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -14,13 +15,13 @@ type Update struct {
 	Attach []policy.Mount `json:"attach,omitempty"`
 	Detach []string       `json:"detach,omitempty"`
 	// Network can only be switched off.
-	Network     *bool            `json:"network,omitempty"`
-	IdleTTL     *policy.Duration `json:"idle_ttl,omitempty"`
-	MaxLifetime *policy.Duration `json:"max_lifetime,omitempty"` // counted from the creation
-	Persistent  *bool            `json:"persistent,omitempty"`
-	CPUs        *float64         `json:"cpus,omitempty"`
-	Memory      *policy.Size     `json:"memory,omitempty"`
-	PIDs        *int64           `json:"pids,omitempty"`
+	Network     *bool          `json:"network,omitempty"`
+	IdleTTL     *spec.Duration `json:"idle_ttl,omitempty"`
+	MaxLifetime *spec.Duration `json:"max_lifetime,omitempty"` // counted from the creation
+	Persistent  *bool          `json:"persistent,omitempty"`
+	CPUs        *float64       `json:"cpus,omitempty"`
+	Memory      *spec.Size     `json:"memory,omitempty"`
+	PIDs        *int64         `json:"pids,omitempty"`
 }
 
 // Exec is one command.

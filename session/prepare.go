@@ -8,7 +8,7 @@ import (
 	"slices"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -80,7 +80,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	if !r.MakeWorkspace && r.WorkspaceSize == 0 {
 		return nil
 	}
-	at := slices.IndexFunc(r.Spec.Mounts, func(m mounts.Mount) bool { return m.Target == r.Target() })
+	at := slices.IndexFunc(r.Spec.Mounts, func(m engine.Mount) bool { return m.Target == r.Target() })
 	if at < 0 {
 		return fmt.Errorf("session %q has lost the mount of its workspace: remove it", s.key.ID)
 	}
@@ -88,7 +88,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	storage := s.m.options.Storage
 	if r.MakeWorkspace {
 		if storage == nil {
-			return s.workspaceError(ctx, r, fmt.Errorf("workspace %s: cannot be made: %w", engine.Quote(r.Workspace), errNoStorage))
+			return s.workspaceError(ctx, r, fmt.Errorf("workspace %s: cannot be made: %w", spec.Quote(r.Workspace), errNoStorage))
 		}
 		d.ReadOnly = true // it is only to be made
 		f, err := storage.OpenDirectory(ctx, d)
@@ -120,7 +120,7 @@ func degradable(r policy.Resolved, err error) bool {
 
 // notEnforced says which limit does not hold, and why.
 func notEnforced(r policy.Resolved, err error) string {
-	return fmt.Sprintf("workspace_size %s: %v", engine.FormatSize(r.WorkspaceSize), err)
+	return fmt.Sprintf("workspace_size %s: %v", spec.FormatSize(r.WorkspaceSize), err)
 }
 
 func (s *session) setUnenforced(what string) {
@@ -143,7 +143,7 @@ func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err err
 		return &engine.FieldError{Field: cmp.Or(requestField[bad.Field], "workspace"), Value: bad.Value, Rule: bad.Rule}
 	case errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0:
 		return fmt.Errorf("workspace_size %s: %w: ask for 0, which is no hard limit, or let boxd go on without with allow_degraded",
-			engine.FormatSize(r.WorkspaceSize), err)
+			spec.FormatSize(r.WorkspaceSize), err)
 	}
 	return fmt.Errorf("preparing the workspace: %w", causeOf(ctx, err))
 }

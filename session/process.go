@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Process is a managed process of a session. It is safe for concurrent use. One
@@ -89,7 +90,7 @@ func (m *Manager) Process(key Key, id string) (*Process, error) {
 	if p := s.processes[id]; p != nil {
 		return p, nil
 	}
-	return nil, fmt.Errorf("process %s of session %q: %w", engine.Quote(id), key.ID, ErrNotFound)
+	return nil, fmt.Errorf("process %s of session %q: %w", spec.Quote(id), key.ID, ErrNotFound)
 }
 
 // Processes lists the managed processes of a session, sorted by id. It does not

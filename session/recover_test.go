@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -52,7 +53,7 @@ func TestAdoption(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := open(t)
-			before := b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}, Memory: ptr(policy.Size(64 << 20))})
+			before := b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}, Memory: ptr(spec.Size(64 << 20))})
 			p := b.launch(keyA, "p", "serve")
 			ended := b.launch(keyA, "ended", "exit", "3")
 			await(t, ended.Done(), "the end")
@@ -62,7 +63,7 @@ func TestAdoption(t *testing.T) {
 			if after.Box != before.Box || after.State != Running || after.Generation != 1 || !after.CreatedAt.Equal(before.CreatedAt) || after.Processes != 1 {
 				t.Errorf("session was %+v, is %+v", before, after)
 			}
-			if v := b.ensure(keyA, policy.Request{Memory: ptr(policy.Size(64 << 20)), Env: map[string]string{"A": "1"}}); v.Created || v.Recreated {
+			if v := b.ensure(keyA, policy.Request{Memory: ptr(spec.Size(64 << 20)), Env: map[string]string{"A": "1"}}); v.Created || v.Recreated {
 				t.Error("it was not found as it was")
 			}
 			again, err := b.Process(keyA, "p")
@@ -600,7 +601,7 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 		return nil
 	})
 	m, done := b.Manager, make(chan struct{})
-	go func() { defer close(done); m.Update(ctx, me, keyA, Update{Memory: ptr(policy.Size(1 << 30))}) }()
+	go func() { defer close(done); m.Update(ctx, me, keyA, Update{Memory: ptr(spec.Size(1 << 30))}) }()
 	await(t, reached, "the change")
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()

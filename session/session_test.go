@@ -14,14 +14,14 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/policy"
 )
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-type mount = mounts.Mount
+type mount = engine.Mount
 
 // bench is a manager over a fake host, and what it needs to be opened again.
 type bench struct {
@@ -258,8 +258,8 @@ func TestScope(t *testing.T) {
 
 func TestConflict(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{Memory: ptr(policy.Size(64 << 20)), Env: map[string]string{"SECRET": "one"}})
-	_, err := b.Ensure(ctx, me, keyA, policy.Request{Memory: ptr(policy.Size(128 << 20)), Network: ptr(true), Env: map[string]string{"SECRET": "two"}})
+	b.ensure(keyA, policy.Request{Memory: ptr(spec.Size(64 << 20)), Env: map[string]string{"SECRET": "one"}})
+	_, err := b.Ensure(ctx, me, keyA, policy.Request{Memory: ptr(spec.Size(128 << 20)), Network: ptr(true), Env: map[string]string{"SECRET": "two"}})
 	var conflict *ConflictError
 	if !errors.As(err, &conflict) || !errors.Is(err, ErrConflict) {
 		t.Fatalf("error %v, want a conflict", err)

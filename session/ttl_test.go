@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -58,7 +59,7 @@ func TestIdleTTL(t *testing.T) {
 func TestIdleTTLOfMany(t *testing.T) {
 	bubble(t, func(b *bench) {
 		for i, id := range []string{"c", "a", "d", "b"} {
-			ttl := policy.Duration(time.Duration(10*(i+1)) * time.Second)
+			ttl := spec.Duration(time.Duration(10*(i+1)) * time.Second)
 			b.ensure(Key{"t", id}, policy.Request{IdleTTL: &ttl})
 		}
 		for left := 3; left >= 0; left-- {
@@ -73,7 +74,7 @@ func TestIdleTTLOfMany(t *testing.T) {
 
 func TestRunningCommandIsUse(t *testing.T) {
 	bubble(t, func(b *bench) {
-		ttl := policy.Duration(10 * time.Second)
+		ttl := spec.Duration(10 * time.Second)
 		b.ensure(keyA, policy.Request{IdleTTL: &ttl})
 		res, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: time.Minute})
 		if err != nil || res.Verdict != engine.TimedOut {
@@ -126,7 +127,7 @@ func TestPersistent(t *testing.T) {
 		if b.gone(keyA) {
 			t.Fatal("a persistent session expired")
 		}
-		if _, err := b.Update(ctx, me, keyA, Update{Persistent: ptr(false), IdleTTL: ptr(policy.Duration(time.Minute))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, Update{Persistent: ptr(false), IdleTTL: ptr(spec.Duration(time.Minute))}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(61 * time.Second)
@@ -138,7 +139,7 @@ func TestPersistent(t *testing.T) {
 
 func TestMaxLifetime(t *testing.T) {
 	bubble(t, func(b *bench) {
-		life := policy.Duration(time.Hour)
+		life := spec.Duration(time.Hour)
 		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
 		p := b.launch(keyA, "p", "stubborn")
 		time.Sleep(59 * time.Minute)
@@ -156,7 +157,7 @@ func TestMaxLifetime(t *testing.T) {
 func TestShorterTTLCountsAtOnce(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.ensure(keyA, policy.Request{})
-		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(policy.Duration(10 * time.Second))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(spec.Duration(10 * time.Second))}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
@@ -179,7 +180,7 @@ func TestFailedSessionExpires(t *testing.T) {
 
 func TestLifetimeOverRestarts(t *testing.T) {
 	bubble(t, func(b *bench) {
-		life := policy.Duration(time.Hour)
+		life := spec.Duration(time.Hour)
 		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
 		time.Sleep(40 * time.Minute)
 		b.Close(ctx, false)
@@ -199,7 +200,7 @@ func TestLifetimeOverRestarts(t *testing.T) {
 // A clock that was set back cannot give a session more than what was left.
 func TestLifetimeAndAClockSetBack(t *testing.T) {
 	bubble(t, func(b *bench) {
-		life := policy.Duration(time.Hour)
+		life := spec.Duration(time.Hour)
 		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
 		time.Sleep(50 * time.Minute)
 		b.Close(ctx, false)
@@ -215,7 +216,7 @@ func TestLifetimeAndAClockSetBack(t *testing.T) {
 // A command longer than the idle TTL does not switch the idle TTL off.
 func TestIdleTTLAfterALongCommand(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(10 * time.Second)), MaxLifetime: ptr(policy.Duration(time.Hour))})
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(10 * time.Second)), MaxLifetime: ptr(spec.Duration(time.Hour))})
 		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -230,9 +231,9 @@ func TestIdleTTLAfterALongCommand(t *testing.T) {
 func TestExpiryBesideStuckOnes(t *testing.T) {
 	bubble(t, func(b *bench) {
 		for i := range parallel {
-			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{WorkspaceSize: sizeOf(8 << 20), IdleTTL: ptr(policy.Duration(10 * time.Second))})
+			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{WorkspaceSize: sizeOf(8 << 20), IdleTTL: ptr(spec.Duration(10 * time.Second))})
 		}
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(20 * time.Second))})
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(20 * time.Second))})
 		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove-volume" {
 				return errors.New("busy")
@@ -249,14 +250,14 @@ func TestExpiryBesideStuckOnes(t *testing.T) {
 // An idle TTL that is made shorter while a command runs counts from its end.
 func TestShorterTTLWhileUsed(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(policy.Duration(time.Hour))})
+		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(time.Hour))})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second})
 		}()
 		time.Sleep(time.Second)
-		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(policy.Duration(10 * time.Second))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(spec.Duration(10 * time.Second))}); err != nil {
 			t.Fatal(err)
 		}
 		<-done

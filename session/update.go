@@ -9,7 +9,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -80,9 +80,9 @@ func (s *session) update(ctx context.Context, c Caller, u Update) error {
 func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, decisions []policy.Decision, err error) {
 	extra := extraMounts(have)
 	for i, target := range u.Detach {
-		at := slices.IndexFunc(extra, func(m mounts.Mount) bool { return m.Target == target })
+		at := slices.IndexFunc(extra, func(m engine.Mount) bool { return m.Target == target })
 		if at < 0 {
-			return d, nil, &engine.FieldError{Field: fmt.Sprintf("detach[%d]", i), Value: engine.Quote(target),
+			return d, nil, &engine.FieldError{Field: fmt.Sprintf("detach[%d]", i), Value: spec.Quote(target),
 				Rule: "must be the target of a mount of this session, other than its workspace"}
 		}
 		d.detach = append(d.detach, extra[at])

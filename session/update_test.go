@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -16,8 +17,8 @@ func TestUpdate(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	up := Update{
-		Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, IdleTTL: ptr(policy.Duration(time.Minute)),
-		CPUs: ptr(2.0), Memory: ptr(policy.Size(1 << 30)), PIDs: ptr(int64(200)), MaxLifetime: ptr(policy.Duration(time.Hour)),
+		Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, IdleTTL: ptr(spec.Duration(time.Minute)),
+		CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(200)), MaxLifetime: ptr(spec.Duration(time.Hour)),
 	}
 	got, err := b.Update(ctx, me, keyA, up)
 	if err != nil {
@@ -40,7 +41,7 @@ func TestUpdate(t *testing.T) {
 	check(got)
 	b.restart()
 	check(b.get(keyA))
-	if _, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Memory: ptr(policy.Size(64 << 20))}); err != nil {
+	if _, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Memory: ptr(spec.Size(64 << 20))}); err != nil {
 		t.Fatal(err)
 	}
 	if use, _ := b.Quota("t"); use.Memory != 64<<20 {
@@ -70,8 +71,8 @@ func TestUpdateRefusals(t *testing.T) {
 		"the workspace":   {Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
 		"not allowed":     {Update{Attach: []policy.Mount{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
 		"twice":           {Update{Attach: []policy.Mount{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
-		"over the quota":  {Update{Memory: ptr(policy.Size(2 << 30))}, policy.ErrQuota},
-		"too little":      {Update{Memory: ptr(policy.Size(1))}, engine.ErrInvalid},
+		"over the quota":  {Update{Memory: ptr(spec.Size(2 << 30))}, policy.ErrQuota},
+		"too little":      {Update{Memory: ptr(spec.Size(1))}, engine.ErrInvalid},
 		"network back on": {Update{Network: ptr(true)}, policy.ErrDenied},
 	} {
 		if _, err := b.Update(ctx, me, keyA, tc.u); !errors.Is(err, tc.want) {
@@ -114,7 +115,7 @@ func TestUpdateIsUndone(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	mend := b.breakStore()
-	_, err := b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(policy.Size(1 << 30))})
+	_, err := b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))})
 	if !errors.Is(err, ErrStorage) {
 		t.Errorf("error %v", err)
 	}
@@ -130,7 +131,7 @@ func TestUpdateOfALifetime(t *testing.T) {
 		b.ensure(keyA, policy.Request{Persistent: ptr(true)})
 		time.Sleep(10 * time.Minute)
 		for _, tc := range []struct{ life, left time.Duration }{{time.Hour, 50 * time.Minute}, {30 * time.Minute, 20 * time.Minute}, {0, 0}, {20 * time.Minute, 10 * time.Minute}} {
-			v, err := b.Update(ctx, me, keyA, Update{MaxLifetime: ptr(policy.Duration(tc.life))})
+			v, err := b.Update(ctx, me, keyA, Update{MaxLifetime: ptr(spec.Duration(tc.life))})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +159,7 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 		}
 		return nil
 	})
-	b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(policy.Size(1 << 30))})
+	b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))})
 	box, r := b.host.Box(v.Box).Spec(), b.get(keyA).Resolved.Spec
 	if !slices.Equal(box.Mounts, r.Mounts) || box.Limits.Memory != r.Limits.Memory {
 		t.Errorf("box %+v, session %+v", box, r)

@@ -15,11 +15,12 @@ import (
 	"go.etcd.io/bbolt"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/workspace"
 )
 
-func sizeOf(n int64) *policy.Size { return ptr(policy.Size(n)) }
+func sizeOf(n int64) *spec.Size { return ptr(spec.Size(n)) }
 
 func TestVolumeNames(t *testing.T) {
 	a := volumeName(keyA)

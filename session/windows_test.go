@@ -14,6 +14,7 @@ import (
 
 	"go.etcd.io/bbolt"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -122,7 +123,7 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"stubborn"}}))
 		}},
 		{"attach", func() error {
-			return second(w.Update(w.ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(policy.Size(1 << 30))}))
+			return second(w.Update(w.ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))}))
 		}},
 		{"stop", func() error {
 			return w.onProcess("q", func(p *Process) error { return p.Stop(w.ctx, me, StopOptions{}) })
@@ -145,7 +146,7 @@ func (w *windows) scenario() {
 
 var (
 	keyC           = Key{"t", "c"}
-	sizedWorkspace = policy.Request{WorkspaceSize: ptr(policy.Size(8 << 20))}
+	sizedWorkspace = policy.Request{WorkspaceSize: ptr(spec.Size(8 << 20))}
 )
 
 func (w *windows) startP() error {

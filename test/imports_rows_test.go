@@ -27,7 +27,7 @@ var rows = []row{
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 
-	{"mounts", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
+	{"mounts", []string{"internal/linux", "engine/spec"}, "a kernel leaf, over the value of a mount: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
 	{"cgroups/stats", []string{"internal/linux", "cgroups"}, "apart from cgroups because its library costs every process that links it 2.4 ms and 8 MB"},
 	{"volumes", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
@@ -40,27 +40,28 @@ var rows = []row{
 	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
 	{"agent/files", []string{"internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
-	{"engine", []string{"mounts"}, "values that callers hand in: no engine, no kernel"},
-	{"files", []string{"engine", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
-	{"engine/enginetest", []string{"engine", "mounts"}, "a fake for the tests of whatever uses an engine: it must not know them"},
-	{"engine/native/rpc", []string{"internal/linux", "engine", "mounts", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
+	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
+	{"files", []string{"engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
+	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
+	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},
 	{"engine/native/outside", []string{"internal/linux"}, "measures what the kernel holds for a box: what follows from it is the launcher's to decide"},
-	{"engine/native", []string{"internal/linux", "engine", "engine/native/rpc", "agent/wire", "cgroups", "mounts"},
+	{"engine/native", []string{"internal/linux", "engine", "engine/spec", "engine/native/rpc", "agent/wire", "cgroups"},
 		"the client half is linked into unprivileged programs: it builds nothing itself, the launcher does"},
-	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
+	{"engine/native/launcher", []string{"internal/leftover", "internal/linux", "engine", "engine/spec", "engine/native/rpc", "engine/native/seccomp", "engine/native/outside",
 		"agent", "agent/wire", "cgroups", "mounts", "netns", "rootfs", "volumes"},
 		"the privileged server must not depend on the client that it checks"},
 
 	{"internal/confine", []string{"internal/linux", "engine/native/seccomp"}, "what the daemon gives up, apart from it: a test tries to break out of the same"},
 
-	{"policy", []string{"engine", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
+	{"policy", []string{"engine", "engine/spec", "mounts"}, "decides on values alone: what it says can be tested and audited without a kernel"},
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
-	{"session", []string{"internal/linux", "engine", "mounts", "policy", "audit", "session/workspace",
+	{"config", []string{"engine", "engine/spec", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
+	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace",
 		"engine/enginetest"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
-	{"config", []string{"engine", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
 
 	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
@@ -72,31 +73,39 @@ var rows = []row{
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
-	{"langbot/attest", []string{"engine", "mounts"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
-	{"langbot", []string{"engine", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
+	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay",
 		"engine/enginetest"}, // its tests
 		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
 
-	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "netns", "rootfs"},
+	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
-	{"api/apitypes", []string{"engine"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
-	{"api", []string{"internal/linux", "engine", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
+	{"api/apitypes", []string{"engine", "engine/spec"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
+	{"api", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
 		"langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
-	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "mounts", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
+	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
 		"commands know the interfaces of engine and the client of the API, not an engine and not the daemon"},
-	{"examples/...", []string{"engine", "engine/native", "mounts"}, "an example uses what other modules can import"},
+	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
 	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", nil, "looks at the packages from outside"},
+}
+
+// exampleRows are what the Examples of a public package may import besides: they show
+// it at work, in a real box or with a real daemon, as a program that embeds it would.
+var exampleRows = []row{
+	{"engine", []string{"engine/native"}, "its interfaces need an engine behind them"},
+	{"files", []string{"engine/native"}, "a file operation needs a box"},
+	{"client", []string{"test/daemon"}, "a client needs a daemon"},
 }
 
 // foreign says who may import another module: the packages by, and the tests of
@@ -120,7 +129,7 @@ var foreigns = []foreign{
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
-	{"github.com/docker/go-units", []string{"engine"}, nil, "sizes are parsed in one place"},
+	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
@@ -132,6 +141,9 @@ var foreigns = []foreign{
 
 // never are modules and packages that may not even be linked in indirectly.
 var never = []struct{ pkg, dep, why string }{
+	{"engine/spec", "golang.org/x/sys", "values make no system calls"},
+	{"engine", module + "internal/linux", "a program on another platform can use its values, and the client"},
+	{"client", module + "internal/linux", "a client can run on another platform than the daemon"},
 	{"cmd/boxd", "github.com/opencontainers/runc", "it re-executes its own binary for every box: in the big one each start costs 4 to 5 ms more"},
 	{"cmd/boxd", "github.com/seccomp/libseccomp-golang", "boxd is pure Go: it needs no library at run time"},
 	{"cmd/boxd", "runtime/cgo", "boxd is pure Go: it needs no library at run time"},

@@ -31,8 +31,15 @@ func TestImports(t *testing.T) {
 		for _, imp := range p.Imports {
 			checkImport(t, importer{r, p.name(), false}, imp)
 		}
-		for _, imp := range slices.Concat(p.TestImports, p.XTestImports) {
+		for _, imp := range p.TestImports {
 			checkImport(t, importer{r, p.name(), true}, imp)
+		}
+		external := r
+		if e, ok := exampleRow(p.name()); ok {
+			external.may = slices.Concat(r.may, e.may)
+		}
+		for _, imp := range p.XTestImports {
+			checkImport(t, importer{external, p.name(), true}, imp)
 		}
 		for _, n := range never {
 			if n.pkg == p.name() {
@@ -49,6 +56,11 @@ func TestTables(t *testing.T) {
 		isTree := strings.HasSuffix(r.pkg, "/...") // may be empty
 		if !isTree && !slices.ContainsFunc(pkgs, func(p listed) bool { return r.pkg == p.name() }) {
 			t.Errorf("rows: %q: no such package", r.pkg)
+		}
+	}
+	for _, e := range exampleRows {
+		if !slices.ContainsFunc(pkgs, func(p listed) bool { return e.pkg == p.name() }) {
+			t.Errorf("exampleRows: %q: no such package", e.pkg)
 		}
 	}
 	for _, n := range never {
@@ -129,6 +141,15 @@ func find(name string) (row, bool) {
 		}
 	}
 	return row{}, false
+}
+
+// exampleRow returns the row of a package in exampleRows.
+func exampleRow(name string) (row, bool) {
+	i := slices.IndexFunc(exampleRows, func(r row) bool { return r.pkg == name })
+	if i < 0 {
+		return row{}, false
+	}
+	return exampleRows[i], true
 }
 
 func matchAny(patterns []string, name string) bool {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 var (
@@ -90,14 +90,14 @@ func (b *Box) Change(change engine.Change) error {
 	defer b.mu.Unlock()
 	list := slices.Clone(b.spec.Mounts)
 	for _, target := range change.Detach {
-		at := slices.IndexFunc(list, func(m mounts.Mount) bool { return m.Target == target })
+		at := slices.IndexFunc(list, func(m spec.Mount) bool { return m.Target == target })
 		if at < 0 {
 			return fmt.Errorf("nothing is attached at %q", target)
 		}
 		list = slices.Delete(list, at, at+1)
 	}
 	for _, m := range change.Attach {
-		if slices.ContainsFunc(list, func(o mounts.Mount) bool { return o.Target == m.Target }) {
+		if slices.ContainsFunc(list, func(o spec.Mount) bool { return o.Target == m.Target }) {
 			return fmt.Errorf("%q is attached already", m.Target)
 		}
 		list = append(list, m)

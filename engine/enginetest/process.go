@@ -159,6 +159,8 @@ type managed struct {
 func (m *managed) Key() string                    { return m.m.Key }
 func (m *managed) Control() engine.ProcessControl { return control{m} }
 
+func (m *managed) Hold() func() { return func() {} }
+
 func (m *managed) Stdio() engine.Stdio {
 	streams := engine.Stdio{Stdin: input{m}, Stdout: &Output{}}
 	if m.m.TTY == nil {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Limit is a limit of a directory of the host.
@@ -112,7 +112,7 @@ func (h *Host) makeVolume(v engine.Volume) error {
 	case old == nil:
 		h.volumes[v.Name] = &engine.VolumeState{Volume: v, By: engine.ByImage}
 	case old.Bytes > v.Bytes:
-		return &engine.FieldError{Field: "volume.bytes", Value: engine.FormatSize(v.Bytes), Rule: "cannot become smaller"}
+		return &engine.FieldError{Field: "volume.bytes", Value: spec.FormatSize(v.Bytes), Rule: "cannot become smaller"}
 	default:
 		old.Volume = v
 	}
@@ -139,7 +139,7 @@ func (h *Host) removeVolume(name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for id, b := range h.boxes {
-		if slices.ContainsFunc(b.Spec().Mounts, func(m mounts.Mount) bool { return m.Volume == name }) {
+		if slices.ContainsFunc(b.Spec().Mounts, func(m spec.Mount) bool { return m.Volume == name }) {
 			return fmt.Errorf("volume %q is busy in box %q", name, id)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -96,11 +97,11 @@ func (a *account) conclude(e ending) {
 	case e.reason != "":
 		r.Verdict, r.Limit = e.reason, e.limit
 	case failed && positive(r.Receipt.OOMKills):
-		r.Verdict, r.Limit = engine.OOM, engine.FormatSize(a.memoryLimit(limits))+a.heldOutside()
+		r.Verdict, r.Limit = engine.OOM, spec.FormatSize(a.memoryLimit(limits))+a.heldOutside()
 	case (failed || e.background) && positive(r.Receipt.PIDsLimitReached):
 		r.Verdict, r.Limit = engine.PIDsLimit, fmt.Sprint(limits.PIDs)
 	case r.Signal == unix.SIGXFSZ && a.fileSize > 0:
-		r.Verdict, r.Limit = engine.DiskQuota, "file size "+engine.FormatSize(a.fileSize)
+		r.Verdict, r.Limit = engine.DiskQuota, "file size "+spec.FormatSize(a.fileSize)
 	case failed && a.filled() != "":
 		r.Verdict, r.Limit = engine.DiskQuota, a.filled()
 	case r.Signal != 0:
@@ -156,7 +157,7 @@ func (a *account) heldOutside() string {
 	case h.Locks == 0:
 		by = "sockets"
 	}
-	return fmt.Sprintf(", of which %s held by %s outside its charge", engine.FormatSize(h.Locks+h.Sockets), by)
+	return fmt.Sprintf(", of which %s held by %s outside its charge", spec.FormatSize(h.Locks+h.Sockets), by)
 }
 
 // isEnd says whether a status is that of a process that has ended.

@@ -13,7 +13,6 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/mounts"
 )
 
 // box is a live box of a launcher. It owns the connection to the agent and the
@@ -217,7 +216,7 @@ func (b *box) note(change engine.Change) {
 	if change.Limits != nil {
 		b.limits = b.limits.Apply(*change.Limits)
 	}
-	kept := slices.DeleteFunc(slices.Clone(b.spec.Mounts), func(m mounts.Mount) bool {
+	kept := slices.DeleteFunc(slices.Clone(b.spec.Mounts), func(m engine.Mount) bool {
 		return slices.Contains(change.Detach, m.Target)
 	})
 	b.spec.Mounts = append(kept, change.Attach...)

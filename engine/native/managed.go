@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -95,12 +96,12 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 	case !ok:
 		return fmt.Errorf("starting process %q: %w", p.key, err)
 	case failed.Step == wire.StepKey:
-		return &engine.FieldError{Field: "key", Value: engine.Quote(p.key), Rule: "must be new in the box: there is or was a process of that name"}
+		return &engine.FieldError{Field: "key", Value: spec.Quote(p.key), Rule: "must be new in the box: there is or was a process of that name"}
 	case failed.Step == wire.StepTable:
 		return fmt.Errorf("starting process %q: the box has %d managed processes: forget some first", p.key, wire.MaxManaged)
 	case failed.Step == wire.StepRing && failed.Errno == unix.ENOSPC:
 		return fmt.Errorf("starting process %q: the histories of all processes of a box are %s at most: choose a smaller one, or forget processes first",
-			p.key, engine.FormatSize(wire.MaxRings))
+			p.key, spec.FormatSize(wire.MaxRings))
 	}
 	return p.box.startError(cmd, failed)
 }

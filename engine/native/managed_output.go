@@ -27,6 +27,8 @@ type output struct {
 	head     int64
 	final    bool          // floor and head are
 	err      error         // why nothing can be read any more
+	holders  int           // readers that close waits for, if the stream has ended
+	closing  bool          // the last holder closes the file
 	watching int64         // offset that the agent watches, -1 without
 	changed  chan struct{} // closed at the next change
 
@@ -225,9 +227,37 @@ func (o *output) overtaken(at int64) int64 {
 	return max(o.floor-at, 0)
 }
 
-// close ends all use of the ring.
+// close ends all use of the ring. What an ended stream has left stays readable until the
+// last holder releases it.
 func (o *output) close() {
-	o.stop(os.ErrClosed)
 	o.stopTelling()
+	o.mu.Lock()
+	o.closing = true
+	held := o.holders > 0 && o.final && o.err == nil
+	o.mu.Unlock()
+	if !held {
+		o.closeFile()
+	}
+}
+
+func (o *output) closeFile() {
+	o.stop(os.ErrClosed)
 	o.file.Close()
+}
+
+// hold keeps close from closing the file of an ended stream until unhold.
+func (o *output) hold() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.holders++
+}
+
+func (o *output) unhold() {
+	o.mu.Lock()
+	o.holders--
+	last := o.holders == 0 && o.closing && o.err == nil
+	o.mu.Unlock()
+	if last {
+		o.closeFile()
+	}
 }

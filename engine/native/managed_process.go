@@ -157,6 +157,18 @@ func (p *managed) Stdio() engine.Stdio {
 	return s
 }
 
+// Hold implements engine.ManagedProcess.
+func (p *managed) Hold() (release func()) {
+	for _, o := range p.outputs {
+		o.hold()
+	}
+	return sync.OnceFunc(func() {
+		for _, o := range p.outputs {
+			o.unhold()
+		}
+	})
+}
+
 // Control implements engine.ManagedProcess.
 func (p *managed) Control() engine.ProcessControl { return control{p} }
 

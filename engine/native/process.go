@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -153,7 +154,7 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 		return fmt.Errorf("executing %q: %w: %w: the box is at its pids limit of %d", program, engine.ErrAtLimit, failed.Errno, limits.PIDs)
 	case noMemory(cmd, failed.Errno) && limits.Memory != engine.Unlimited:
 		return fmt.Errorf("executing %q: %w: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
-			program, engine.ErrAtLimit, syscall.ENOMEM, engine.FormatSize(limits.Memory))
+			program, engine.ErrAtLimit, syscall.ENOMEM, spec.FormatSize(limits.Memory))
 	case noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: the host has no memory for it", program, syscall.ENOMEM)
 	}
@@ -170,10 +171,10 @@ func (b *box) dirError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	if !slices.Contains(dirErrnos, failed.Errno) {
 		return &engine.DirError{Err: fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)}
 	}
-	bad := &engine.FieldError{Field: "dir", Value: engine.Quote(cmd.Dir), Rule: fmt.Sprintf("%s: %v", failed.Step, failed.Errno)}
+	bad := &engine.FieldError{Field: "dir", Value: spec.Quote(cmd.Dir), Rule: fmt.Sprintf("%s: %v", failed.Step, failed.Errno)}
 	if errors.Is(failed.Errno, fs.ErrPermission) && cmd.User != nil && *cmd.User != b.spec.User {
 		bad.Field, bad.Value = "user", fmt.Sprintf("%d:%d", cmd.User.UID, cmd.User.GID)
-		bad.Rule = fmt.Sprintf("%s %s: %v; the user of the box is %d:%d", failed.Step, engine.Quote(cmd.Dir), failed.Errno, b.spec.User.UID, b.spec.User.GID)
+		bad.Rule = fmt.Sprintf("%s %s: %v; the user of the box is %d:%d", failed.Step, spec.Quote(cmd.Dir), failed.Errno, b.spec.User.UID, b.spec.User.GID)
 	}
 	return &engine.DirError{Err: bad}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -68,7 +69,7 @@ func (s *Service) OpenDirectory(ctx context.Context, d engine.Directory) (*os.Fi
 			return f, nil
 		}
 	}
-	return nil, fmt.Errorf("opening directory %s: %w", engine.Quote(d.Path), err)
+	return nil, fmt.Errorf("opening directory %s: %w", spec.Quote(d.Path), err)
 }
 
 // oneDirectory takes ownership of files and returns the directory that they must be.
@@ -91,7 +92,7 @@ func (s *Service) LimitDirectory(ctx context.Context, d engine.Directory, bytes,
 	}
 	ask := rpc.LimitDirectory{Directory: d, Bytes: bytes, Inodes: inodes}
 	if _, err := s.link.call(ctx, rpc.TypeLimitDirectory, ask, nil); err != nil {
-		return fmt.Errorf("limiting directory %s: %w", engine.Quote(d.Path), err)
+		return fmt.Errorf("limiting directory %s: %w", spec.Quote(d.Path), err)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package native
 
 import (
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -15,7 +16,7 @@ func (p *process) reasonLimit(reason engine.Verdict) string {
 	case engine.TimedOut:
 		return p.cmd.Timeout.String()
 	case engine.OutputLimit:
-		return engine.FormatSize(p.cmd.OutputLimit)
+		return spec.FormatSize(p.cmd.OutputLimit)
 	}
 	return ""
 }

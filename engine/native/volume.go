@@ -6,8 +6,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +24,7 @@ func (v *volume) describe() string {
 	if v.Size < 0 {
 		return v.Path // only the number of its files is limited
 	}
-	return v.Path + " " + engine.FormatSize(v.Size)
+	return v.Path + " " + spec.FormatSize(v.Size)
 }
 
 // volumeSet is what of a box is watched.

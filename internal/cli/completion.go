@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -22,7 +23,7 @@ In bash it needs the package bash-completion.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			err := exactly("SHELL")(cmd, args)
 			if err == nil && !slices.Contains(cmd.ValidArgs, args[0]) {
-				err = &engine.FieldError{Field: "SHELL", Value: engine.Quote(args[0]), Rule: "must be bash, zsh or fish"}
+				err = &engine.FieldError{Field: "SHELL", Value: spec.Quote(args[0]), Rule: "must be bash, zsh or fish"}
 			}
 			return err
 		},
@@ -38,7 +39,7 @@ In bash it needs the package bash-completion.`,
 			case "fish":
 				return root.GenFishCompletion(w, true)
 			default:
-				return usageError(cmd, "no completion for "+engine.Quote(args[0]))
+				return usageError(cmd, "no completion for "+spec.Quote(args[0]))
 			}
 		},
 	}

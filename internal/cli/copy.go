@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -140,7 +141,7 @@ type copier struct {
 func (a *App) copyBetween(ctx context.Context, c *client.Client, from, to place, follow, asJSON bool) error {
 	j := &copier{app: a, c: c, session: from.session + to.session}
 	if toStdout := to == (place{path: "-"}); !toStdout || asTerminal(a.Stdout) == nil {
-		j.progress = a.newProgress("copying "+from.String(), 0, engine.FormatSize)
+		j.progress = a.newProgress("copying "+from.String(), 0, spec.FormatSize)
 		defer j.progress.end()
 	}
 	var err error
@@ -211,7 +212,7 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 	case info.Target != "" && !follow && !toStdout && !from.isDirectory():
 		info.Type = "symlink"
 	case info.Type == "symlink":
-		return fmt.Errorf("source %s: is a symlink that leads nowhere, to %s", from, engine.Quote(info.Target))
+		return fmt.Errorf("source %s: is a symlink that leads nowhere, to %s", from, spec.Quote(info.Target))
 	}
 	s := source{dir: info.Type == "dir", base: path.Base(remote)}
 	s.content = from.isContent() || s.base == "/"
@@ -240,7 +241,7 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 	}
 	root, err := os.OpenRoot(parent)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("destination %s: there is no directory %s; make it first", to, engine.Quote(parent))
+		return fmt.Errorf("destination %s: there is no directory %s; make it first", to, spec.Quote(parent))
 	}
 	if err != nil {
 		return err
@@ -307,7 +308,7 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 	if !exists {
 		above, err := j.c.StatFile(ctx, j.session, parent)
 		if client.IsCode(err, apitypes.CodeNoFile) || err == nil && above.Type != "dir" {
-			return fmt.Errorf("destination %s: the session has no directory %s; make it first", to, engine.Quote(parent))
+			return fmt.Errorf("destination %s: the session has no directory %s; make it first", to, spec.Quote(parent))
 		}
 		if err != nil {
 			return j.failed(err)

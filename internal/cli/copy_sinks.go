@@ -14,7 +14,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // sink is where a copy is made. Names have slashes and lead nowhere else; "." is the
@@ -36,7 +36,7 @@ func (s *hostSink) dir(_ context.Context, name string, mode fs.FileMode) error {
 	err := s.root.Mkdir(name, 0o700)
 	if errors.Is(err, fs.ErrExist) {
 		if info, err := s.root.Lstat(name); err != nil || !info.IsDir() {
-			return errors.Join(fmt.Errorf("%s on the host is in the way: it is not a directory", engine.Quote(name)), err)
+			return errors.Join(fmt.Errorf("%s on the host is in the way: it is not a directory", spec.Quote(name)), err)
 		}
 		return nil
 	}
@@ -56,7 +56,7 @@ func (s *hostSink) file(_ context.Context, name string, mode fs.FileMode, _ int6
 	}
 	_, err = io.Copy(f, r)
 	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
-		return fmt.Errorf("copying %s: %w", engine.Quote(name), err)
+		return fmt.Errorf("copying %s: %w", spec.Quote(name), err)
 	}
 	return nil
 }
@@ -80,9 +80,9 @@ func (s *hostSink) clear(name string, file bool) error {
 	}
 	switch kind := info.Mode().Type(); {
 	case kind == fs.ModeDir:
-		return fmt.Errorf("%s on the host is in the way: it is a directory", engine.Quote(name))
+		return fmt.Errorf("%s on the host is in the way: it is a directory", spec.Quote(name))
 	case kind != 0 && kind != fs.ModeSymlink:
-		return fmt.Errorf("%s on the host is in the way: it is a %s", engine.Quote(name), typeName(info.Mode()))
+		return fmt.Errorf("%s on the host is in the way: it is a %s", spec.Quote(name), typeName(info.Mode()))
 	case kind == 0 && !file:
 		return nil
 	}
@@ -100,7 +100,7 @@ func (s sessionSink) dir(ctx context.Context, name string, mode fs.FileMode) err
 		return nil
 	}
 	if !utf8.ValidString(name) {
-		return fmt.Errorf("directory %s: its name is not UTF-8, so the session cannot have it: rename it, or pack it with tar", engine.Quote(name))
+		return fmt.Errorf("directory %s: its name is not UTF-8, so the session cannot have it: rename it, or pack it with tar", spec.Quote(name))
 	}
 	r := apitypes.MkdirRequest{Path: path.Join(s.top, name), Mode: fmt.Sprintf("%04o", mode), Parents: true}
 	if err := s.j.c.Mkdir(ctx, s.j.session, r); err != nil {
@@ -146,7 +146,7 @@ func (s tarSink) file(_ context.Context, name string, mode fs.FileMode, size int
 	}
 	n, err := io.Copy(s.w, r)
 	if errors.Is(err, tar.ErrWriteTooLong) || err == nil && n < size {
-		return fmt.Errorf("file %s: has changed while it was copied", engine.Quote(name))
+		return fmt.Errorf("file %s: has changed while it was copied", spec.Quote(name))
 	}
 	return err
 }

@@ -17,7 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/api/apitypes"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // fromSession copies the session's file, symlink or directory at from to the name in
@@ -51,14 +51,14 @@ func (j *copier) fromSession(ctx context.Context, from, name string, info apityp
 		return j.failed(err)
 	}
 	if list.Truncated {
-		return fmt.Errorf("session %s: directory %s: has more than %d entries: pack it with tar in the session first", j.session, engine.Quote(from), len(list.Files))
+		return fmt.Errorf("session %s: directory %s: has more than %d entries: pack it with tar in the session first", j.session, spec.Quote(from), len(list.Files))
 	}
 	for _, e := range list.Files {
 		if len(e.RawName) > 0 {
 			e.Name = string(e.RawName) // not UTF-8
 		}
 		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.ContainsAny(e.Name, "/\x00") {
-			return fmt.Errorf("session %s: directory %s: an entry has the impossible name %s", j.session, engine.Quote(from), engine.Quote(e.Name))
+			return fmt.Errorf("session %s: directory %s: an entry has the impossible name %s", j.session, spec.Quote(from), spec.Quote(e.Name))
 		}
 		if err := j.fromSession(ctx, path.Join(from, e.Name), path.Join(name, e.Name), e, to); err != nil {
 			return err
@@ -151,7 +151,7 @@ func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 		case h.Typeflag == tar.TypeSymlink:
 			err = j.symlink(ctx, to, name, h.Linkname)
 		case h.Typeflag == tar.TypeLink:
-			j.skip(h.Name, "is a hard link to "+engine.Quote(h.Linkname))
+			j.skip(h.Name, "is a hard link to "+spec.Quote(h.Linkname))
 		case h.Typeflag != tar.TypeXGlobalHeader:
 			j.skip(h.Name, "is neither file, directory nor symlink")
 		}

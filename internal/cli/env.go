@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // maxEnvFile is far beyond what execve takes; it keeps a wrong path, such as
@@ -28,13 +29,13 @@ func (a *App) environment(files, flags []string) ([]string, error) {
 				continue
 			}
 			if err := env.set(line, a.LookupEnv); err != nil {
-				return nil, &engine.FieldError{Field: fmt.Sprintf("--env-file %s:%d", path, i+1), Value: engine.Quote(key(line)), Rule: err.Error()}
+				return nil, &engine.FieldError{Field: fmt.Sprintf("--env-file %s:%d", path, i+1), Value: spec.Quote(key(line)), Rule: err.Error()}
 			}
 		}
 	}
 	for _, kv := range flags {
 		if err := env.set(kv, a.LookupEnv); err != nil {
-			return nil, &engine.FieldError{Field: "--env", Value: engine.Quote(key(kv)), Rule: err.Error()}
+			return nil, &engine.FieldError{Field: "--env", Value: spec.Quote(key(kv)), Rule: err.Error()}
 		}
 	}
 	return env.list, nil
@@ -51,7 +52,7 @@ func readEnvFile(path string) ([]string, error) {
 		return nil, fmt.Errorf("--env-file: %w", err)
 	}
 	if len(text) > maxEnvFile {
-		return nil, &engine.FieldError{Field: "--env-file", Value: engine.Quote(path), Rule: "must be at most " + engine.FormatSize(maxEnvFile)}
+		return nil, &engine.FieldError{Field: "--env-file", Value: spec.Quote(path), Rule: "must be at most " + spec.FormatSize(maxEnvFile)}
 	}
 	return strings.Split(strings.ReplaceAll(string(text), "\r\n", "\n"), "\n"), nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -131,7 +132,7 @@ func (a *App) execRequest(f *execFlags, command []string) (apitypes.ExecRequest,
 		return r, fmt.Errorf("reading stdin: %w", err)
 	}
 	if len(in) > maxExecStdin {
-		return r, &engine.FieldError{Field: "stdin", Value: "longer than " + engine.FormatSize(maxExecStdin), Rule: "copy it to a file with boxd cp, or use boxd start and boxd attach"}
+		return r, &engine.FieldError{Field: "stdin", Value: "longer than " + spec.FormatSize(maxExecStdin), Rule: "copy it to a file with boxd cp, or use boxd start and boxd attach"}
 	}
 	r.StdinBase64 = in
 	return r, nil

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/pflag"
 )
 
@@ -23,7 +23,7 @@ type runFlags struct {
 	given                *pflag.FlagSet // the flags as parsed
 	workdir, workspace   string
 	mkdir                bool
-	mounts               []mounts.Mount
+	mounts               []engine.Mount
 	user                 *engine.User
 	rwRootfs             bool
 	interactive, tty     bool
@@ -51,7 +51,7 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace, else the home directory)")
 	fs.BoolVar(&f.mkdir, "mkdir", false, "make a missing working directory")
 	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID is UID if left out (default 0:0)")
-	fs.StringVar(&f.hostname, "hostname", engine.DefaultHostname, "host `NAME` in the box")
+	fs.StringVar(&f.hostname, "hostname", spec.DefaultHostname, "host `NAME` in the box")
 
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
@@ -106,7 +106,7 @@ func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 			*dst = engine.Unlimited
 			return nil
 		}
-		n, err := engine.ParseSize(s)
+		n, err := spec.ParseSize(s)
 		if err == nil && n == 0 {
 			err = errZero
 		}
@@ -118,13 +118,13 @@ func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 // sizeOrNone is a size of which 0 is none, which can differ from the default.
 func sizeOrNone(dst *int64) pflag.Value {
 	return &textValue{"", func(s string) (err error) {
-		*dst, err = engine.ParseSize(s)
+		*dst, err = spec.ParseSize(s)
 		return err
 	}}
 }
 
 func pidsValue(dst *int64) pflag.Value {
-	return &textValue{strconv.Itoa(engine.DefaultPIDs), func(s string) error {
+	return &textValue{strconv.Itoa(spec.DefaultPIDs), func(s string) error {
 		if s == unlimited {
 			*dst = engine.Unlimited
 			return nil
@@ -142,12 +142,12 @@ func pidsValue(dst *int64) pflag.Value {
 }
 
 func cpusValue(dst *float64) pflag.Value {
-	return &textValue{strconv.FormatFloat(engine.DefaultCPUs, 'g', -1, 64), func(s string) error {
+	return &textValue{strconv.FormatFloat(spec.DefaultCPUs, 'g', -1, 64), func(s string) error {
 		if s == unlimited {
 			*dst = engine.Unlimited
 			return nil
 		}
-		n, err := engine.ParseCPUs(s)
+		n, err := spec.ParseCPUs(s)
 		if err == nil && n == 0 {
 			err = errZero
 		}
@@ -184,7 +184,7 @@ func userValue(dst **engine.User) pflag.Value {
 	}}
 }
 
-func mountsValue(dst *[]mounts.Mount) pflag.Value {
+func mountsValue(dst *[]engine.Mount) pflag.Value {
 	return &textValue{"", func(s string) error {
 		m, err := parseMount(s)
 		*dst = append(*dst, m)

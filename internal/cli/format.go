@@ -11,6 +11,7 @@ import (
 	"text/template"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -79,7 +80,7 @@ func templateError(err error) string {
 func (f *formatFlags) checkFormat() error {
 	switch {
 	case f.json && f.format != "":
-		return &engine.FieldError{Field: "--format", Value: engine.Quote(f.format), Rule: "cannot be used together with --json"}
+		return &engine.FieldError{Field: "--format", Value: spec.Quote(f.format), Rule: "cannot be used together with --json"}
 	case f.quiet && (f.json || f.format != ""):
 		return &engine.FieldError{Field: "--quiet", Value: "with --json or --format", Rule: "cannot be used together: choose one"}
 	}
@@ -129,7 +130,7 @@ func (f *formatFlags) execute(s screen, v any) error {
 	}
 	var b bytes.Buffer
 	if err := f.template.Execute(&b, data); err != nil {
-		return &engine.FieldError{Field: "--format", Value: engine.Quote(f.format), Rule: templateError(err)}
+		return &engine.FieldError{Field: "--format", Value: spec.Quote(f.format), Rule: templateError(err)}
 	}
 	b.WriteByte('\n')
 	_, err = io.Copy(s, &b)

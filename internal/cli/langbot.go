@@ -14,6 +14,7 @@ import (
 	"unicode"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/bridge"
 	"github.com/spf13/cobra"
@@ -93,7 +94,7 @@ func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
 	}
 	instance := a.env("", "LANGBOT_BOX_TRUSTED_INSTANCE_UUID")
 	if !instanceName.MatchString(instance) {
-		return o, &engine.FieldError{Field: "LANGBOT_BOX_TRUSTED_INSTANCE_UUID", Value: engine.Quote(instance),
+		return o, &engine.FieldError{Field: "LANGBOT_BOX_TRUSTED_INSTANCE_UUID", Value: spec.Quote(instance),
 			Rule: "must be the id of the instance: 1 to 128 letters, digits, \".\", \"_\", \":\" and \"-\""}
 	}
 	token := a.env("", "LANGBOT_BOX_CONTROL_TOKEN")
@@ -142,7 +143,7 @@ func (a *App) bridgeInit() (json.RawMessage, error) {
 func (a *App) listenRelays(f *langbotFlags, token string) (net.Listener, error) {
 	ip := net.ParseIP(f.host)
 	if token == "" && f.host != "localhost" && !ip.IsLoopback() {
-		return nil, &engine.FieldError{Field: "--host", Value: engine.Quote(f.host),
+		return nil, &engine.FieldError{Field: "--host", Value: spec.Quote(f.host),
 			Rule: "must be a loopback address, or LANGBOT_BOX_CONTROL_TOKEN be set"}
 	}
 	l, err := net.Listen("tcp", net.JoinHostPort(f.host, strconv.Itoa(int(f.port))))

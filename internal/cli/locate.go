@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 const (
@@ -37,7 +38,7 @@ func (a *App) initPath(flag string) (string, error) {
 			continue
 		}
 		if !isProgram(named.path) {
-			return "", fmt.Errorf("%w: %s %s: must be an executable file", engine.ErrNoLauncher, named.by, engine.Quote(named.path))
+			return "", fmt.Errorf("%w: %s %s: must be an executable file", engine.ErrNoLauncher, named.by, spec.Quote(named.path))
 		}
 		return named.path, nil
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -32,7 +33,7 @@ thousand moments or so; the older the output, the more lines share one.
 		RunE: func(_ *cobra.Command, args []string) error {
 			switch {
 			case o.Stream != "stdout" && o.Stream != "stderr":
-				return &engine.FieldError{Field: "--stream", Value: engine.Quote(o.Stream), Rule: "must be stdout or stderr"}
+				return &engine.FieldError{Field: "--stream", Value: spec.Quote(o.Stream), Rule: "must be stdout or stderr"}
 			case o.Offset < 0:
 				return &engine.FieldError{Field: "--offset", Value: fmt.Sprint(o.Offset), Rule: "must be an offset of 0 or more"}
 			case o.Timestamps && f.json:

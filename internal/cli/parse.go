@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // parseUser reads UID[:GID]. Names would have to be looked up in the box, which
@@ -36,39 +36,39 @@ var mountKeys = map[string]string{
 
 // parseMount reads either form of --mount. What the paths must look like is for
 // the mounts package to say.
-func parseMount(s string) (mounts.Mount, error) {
+func parseMount(s string) (engine.Mount, error) {
 	key, _, hasValue := strings.Cut(strings.SplitN(s, ",", 2)[0], "=")
 	if _, known := mountKeys[key]; known && (hasValue || key != s) {
 		return parseLongMount(s)
 	}
-	return mounts.Parse(s)
+	return spec.ParseMount(s)
 }
 
 // parseLongMount reads type=bind,source=SRC,target=DST[,readonly]. It is a line
 // of CSV, as in docker, so that a path with a comma can be quoted.
-func parseLongMount(s string) (mounts.Mount, error) {
+func parseLongMount(s string) (engine.Mount, error) {
 	fields, err := csv.NewReader(strings.NewReader(s)).Read()
 	if err != nil || strings.ContainsAny(s, "\r\n") {
-		return mounts.Mount{}, errors.New("must be one line of KEY=VALUE pairs with commas between them")
+		return engine.Mount{}, errors.New("must be one line of KEY=VALUE pairs with commas between them")
 	}
-	var m mounts.Mount
+	var m engine.Mount
 	for _, field := range fields {
 		if err := setMountField(&m, field); err != nil {
-			return mounts.Mount{}, err
+			return engine.Mount{}, err
 		}
 	}
 	if m.Source == "" || m.Target == "" {
-		return mounts.Mount{}, errors.New("needs source and target")
+		return engine.Mount{}, errors.New("needs source and target")
 	}
 	return m, m.Validate()
 }
 
-func setMountField(m *mounts.Mount, field string) error {
+func setMountField(m *engine.Mount, field string) error {
 	key, value, hasValue := strings.Cut(field, "=")
 	switch mountKeys[key] {
 	case "type":
 		if value != "bind" {
-			return fmt.Errorf("type %s must be bind", engine.Quote(value))
+			return fmt.Errorf("type %s must be bind", spec.Quote(value))
 		}
 	case "source":
 		m.Source = value
@@ -77,11 +77,11 @@ func setMountField(m *mounts.Mount, field string) error {
 	case "readonly":
 		readOnly, err := strconv.ParseBool(value)
 		if hasValue && err != nil {
-			return fmt.Errorf("%s %s must be true or false", key, engine.Quote(value))
+			return fmt.Errorf("%s %s must be true or false", key, spec.Quote(value))
 		}
 		m.ReadOnly = readOnly || !hasValue
 	default:
-		return fmt.Errorf("key %s must be one of type, source, target, readonly", engine.Quote(key))
+		return fmt.Errorf("key %s must be one of type, source, target, readonly", spec.Quote(key))
 	}
 	return nil
 }

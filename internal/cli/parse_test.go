@@ -4,12 +4,11 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 func TestParseMount(t *testing.T) {
-	rw, ro := mounts.Mount{Source: "/s", Target: "/t"}, mounts.Mount{Source: "/s", Target: "/t", ReadOnly: true}
-	for in, want := range map[string]mounts.Mount{
+	rw, ro := engine.Mount{Source: "/s", Target: "/t"}, engine.Mount{Source: "/s", Target: "/t", ReadOnly: true}
+	for in, want := range map[string]engine.Mount{
 		"/s:/t": rw, "/s:/t:rw": rw, "/s:/t:ro": ro,
 		"type=bind,source=/s,target=/t":               rw,
 		"type=bind,source=/s,target=/t,readonly":      ro,

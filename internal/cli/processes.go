@@ -9,7 +9,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -111,5 +111,5 @@ func outputText(p apitypes.Process) string {
 			n += s.End
 		}
 	}
-	return engine.FormatSize(n)
+	return spec.FormatSize(n)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // writeReceipt prints r for people, one figure a line. Times and peaks that this
@@ -59,7 +60,7 @@ func size(n *int64) string {
 	if n == nil {
 		return notMeasured
 	}
-	return engine.FormatSize(*n)
+	return spec.FormatSize(*n)
 }
 
 func count(n *int64) string {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 )
@@ -74,7 +75,7 @@ func (a *App) newClient(f *remoteFlags) (*client.Client, error) {
 	o := client.Options{Tenant: f.tenant}
 	switch {
 	case f.socket != "" && f.url != "":
-		return nil, &engine.FieldError{Field: "--socket", Value: engine.Quote(f.socket), Rule: "cannot be used together with --url"}
+		return nil, &engine.FieldError{Field: "--socket", Value: spec.Quote(f.socket), Rule: "cannot be used together with --url"}
 	case f.socket != "":
 		o.Socket = f.socket
 	case f.url != "":
@@ -117,7 +118,7 @@ func readToken(path string) (string, error) {
 	}
 	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
 	if line == "" || strings.ContainsAny(line, " \t\r\x00") {
-		return "", &engine.FieldError{Field: "--token-file", Value: engine.Quote(path), Rule: "must hold one token, without blanks"}
+		return "", &engine.FieldError{Field: "--token-file", Value: spec.Quote(path), Rule: "must hold one token, without blanks"}
 	}
 	return line, nil
 }
@@ -135,7 +136,7 @@ func (f *remoteFlags) tls() (*tls.Config, error) {
 		}
 		c.RootCAs = x509.NewCertPool()
 		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, &engine.FieldError{Field: "--tls-ca", Value: engine.Quote(f.ca), Rule: "must hold certificates in PEM form"}
+			return nil, &engine.FieldError{Field: "--tls-ca", Value: spec.Quote(f.ca), Rule: "must hold certificates in PEM form"}
 		}
 	}
 	if f.cert != "" || f.key != "" {
@@ -178,7 +179,7 @@ func explainRemote(err error) error {
 	}
 	who := fmt.Sprintf("user %d", os.Geteuid())
 	if u, err := user.Current(); err == nil {
-		who = "user " + engine.Quote(u.Username)
+		who = "user " + spec.Quote(u.Username)
 	}
 	var st unix.Stat_t
 	if unix.Stat(dial.Addr.String(), &st) != nil || st.Mode&0o020 == 0 {
@@ -188,5 +189,5 @@ func explainRemote(err error) error {
 	if lookupErr != nil {
 		return fmt.Errorf("%w: %s may not use the daemon's socket: run this with sudo, or have the daemon started with --socket-group", err, who)
 	}
-	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, engine.Quote(group.Name), who)
+	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, spec.Quote(group.Name), who)
 }

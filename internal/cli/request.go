@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // jsonOutputLimit bounds what --json holds in memory, per stream.
@@ -55,7 +55,7 @@ func (f *runFlags) check(args []string) error {
 	case !f.remove:
 		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
 	case f.upperSize != 0 && !f.rwRootfs:
-		return &engine.FieldError{Field: "--upper-size", Value: engine.FormatSize(f.upperSize), Rule: "needs --rw-rootfs"}
+		return &engine.FieldError{Field: "--upper-size", Value: spec.FormatSize(f.upperSize), Rule: "needs --rw-rootfs"}
 	}
 	return nil
 }
@@ -85,7 +85,7 @@ func (f *runFlags) spec() engine.Spec {
 		spec.User = *f.user
 	}
 	if f.workspace != "" {
-		spec.Mounts = append(spec.Mounts, mounts.Mount{Source: f.workspace, Target: engine.WorkspaceTarget})
+		spec.Mounts = append(spec.Mounts, engine.Mount{Source: f.workspace, Target: engine.WorkspaceTarget})
 	}
 	spec.Mounts = append(spec.Mounts, f.mounts...)
 	return spec.WithDefaults()

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 func TestRunFlags(t *testing.T) {
@@ -48,7 +47,7 @@ func TestRunFlags(t *testing.T) {
 		{"-u 1000", x, spec(func(s *engine.Spec) { s.User = engine.User{UID: 1000, GID: 1000} }), engine.Command{Args: x}},
 		{"--user 1000:5", x, spec(func(s *engine.Spec) { s.User = engine.User{UID: 1000, GID: 5} }), engine.Command{Args: x}},
 		{"--workspace /srv/w -v /srv/a:/a:ro", x, spec(func(s *engine.Spec) {
-			s.Mounts = []mounts.Mount{{Source: "/srv/w", Target: "/workspace"}, {Source: "/srv/a", Target: "/a", ReadOnly: true}}
+			s.Mounts = []engine.Mount{{Source: "/srv/w", Target: "/workspace"}, {Source: "/srv/a", Target: "/a", ReadOnly: true}}
 		}), engine.Command{Args: x}},
 		{"--rw-rootfs --upper-size 1G --tmp-size 16M", x, spec(func(s *engine.Spec) { s.WritableRoot, s.UpperSize, s.TmpSize = true, 1<<30, 16<<20 }), engine.Command{Args: x}},
 		{"--allow-degraded", x, spec(func(s *engine.Spec) { s.AllowDegraded = true }), engine.Command{Args: x}},

@@ -9,6 +9,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -104,7 +105,7 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("box", s.Box)
 	t.row("profile", s.Profile)
 	t.row("image", s.Image)
-	t.row("memory", limitText(int64(s.Memory), engine.FormatSize))
+	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
 	t.row("cpus", cpusText(s.CPUs))
 	t.row("pids", limitText(s.PIDs, count))
 	t.row("network", onOff(s.Network))
@@ -141,7 +142,7 @@ func workspaceText(s apitypes.Session) string {
 		text += " at " + s.WorkspaceTarget
 	}
 	if s.WorkspaceSize > 0 {
-		text += ", at most " + engine.FormatSize(int64(s.WorkspaceSize))
+		text += ", at most " + spec.FormatSize(int64(s.WorkspaceSize))
 	}
 	return text
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
@@ -27,7 +27,7 @@ type specFlags struct {
 	workspaceSize            int64
 	workspaceInodes          int64
 	workspaceTarget          string
-	mounts                   []mounts.Mount
+	mounts                   []engine.Mount
 	rwRootfs                 bool
 	idleTTL, maxLifetime     time.Duration
 	persistent, noCreate     bool
@@ -152,7 +152,7 @@ func (f *specFlags) set(s *apitypes.SessionSpec, name string) error {
 func absolute(dst *string, path, flag string) error {
 	abs, err := filepath.Abs(path)
 	if err != nil {
-		return &engine.FieldError{Field: flag, Value: engine.Quote(path), Rule: "must be an absolute path"}
+		return &engine.FieldError{Field: flag, Value: spec.Quote(path), Rule: "must be an absolute path"}
 	}
 	*dst = abs
 	return nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -103,7 +103,7 @@ func auditText(h *apitypes.AuditHead) string {
 func quotaText(q apitypes.QuotaUse) string {
 	format := func(n float64) string { return fmt.Sprint(n) }
 	if q.Name == "memory" || q.Name == "workspace_bytes" {
-		format = func(n float64) string { return engine.FormatSize(int64(n)) }
+		format = func(n float64) string { return spec.FormatSize(int64(n)) }
 	}
 	if q.Limit < 0 {
 		return format(q.InUse) + ", no limit"

@@ -7,7 +7,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
 )
 
@@ -139,12 +139,12 @@ func writeLook(w screen, l look) error {
 			spent = s.Usage.CPU.D().Round(time.Millisecond).String()
 		}
 		if s.Usage.Memory != nil {
-			memory = engine.FormatSize(*s.Usage.Memory)
+			memory = spec.FormatSize(*s.Usage.Memory)
 		}
 		if s.Usage.PIDs != nil {
 			pids = fmt.Sprint(*s.Usage.PIDs)
 		}
-		t.row(s.Session, s.State, cpu, spent, memory, engine.FormatSize(int64(s.Limits.Memory)), pids, limitText(s.Limits.PIDs, func(n int64) string { return fmt.Sprint(n) }), fmt.Sprint(s.procs))
+		t.row(s.Session, s.State, cpu, spent, memory, spec.FormatSize(int64(s.Limits.Memory)), pids, limitText(s.Limits.PIDs, func(n int64) string { return fmt.Sprint(n) }), fmt.Sprint(s.procs))
 	}
 	return t.flush()
 }

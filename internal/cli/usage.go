@@ -10,7 +10,7 @@ import (
 
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -43,7 +43,7 @@ func checkCommand(root *cobra.Command, args []string) error {
 
 // unknownCommand names commands that may have been meant.
 func unknownCommand(cmd *cobra.Command, name string) error {
-	text := fmt.Sprintf("unknown command %s", engine.Quote(strings.TrimPrefix(cmd.CommandPath()+" "+name, cmd.Root().Name()+" ")))
+	text := fmt.Sprintf("unknown command %s", spec.Quote(strings.TrimPrefix(cmd.CommandPath()+" "+name, cmd.Root().Name()+" ")))
 	cmd.SuggestionsMinimumDistance = 2
 	if like := cmd.SuggestionsFor(name); len(like) > 0 {
 		text += ": did you mean " + strings.Join(like, " or ") + "?"
@@ -83,16 +83,15 @@ func newHelp() *cobra.Command {
 // flagError words what is wrong with a flag the way a FieldError does.
 func flagError(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		named := engine.FieldError{Field: "--" + bad.GetFlag().Name, Value: engine.Quote(bad.GetValue()), Rule: bad.Unwrap().Error()}
+		named := engine.FieldError{Field: "--" + bad.GetFlag().Name, Value: spec.Quote(bad.GetValue()), Rule: bad.Unwrap().Error()}
 		if _, ok := errors.AsType[*strconv.NumError](bad.Unwrap()); ok {
 			named.Rule = plainRule(bad.GetFlag().Value.Type())
 		}
 		if field, ok := errors.AsType[*engine.FieldError](bad.Unwrap()); ok {
 			named.Rule = field.Rule
-		}
-		if mount, ok := errors.AsType[*mounts.Error](bad.Unwrap()); ok {
-			named.Field += strings.TrimPrefix(mount.Field, "mount")
-			named.Value, named.Rule = mount.Value, mount.Rule
+			if part, ok := strings.CutPrefix(field.Field, "mount"); ok {
+				named.Field, named.Value = named.Field+part, field.Value
+			}
 		}
 		return &named
 	}
@@ -166,13 +165,13 @@ func afterDash(cmd *cobra.Command, args []string, want ...string) (names, comman
 	case dash < 0 && len(args) > len(want):
 		// Without the dashes a flag of the command would be taken for one of boxd's.
 		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: write "--" in front of the command: %s %s -- %s`,
-			engine.Quote(args[len(want)]), cmd.CommandPath(), strings.Join(args[:len(want)], " "), printable(strings.Join(args[len(want):], " "))))
+			spec.Quote(args[len(want)]), cmd.CommandPath(), strings.Join(args[:len(want)], " "), printable(strings.Join(args[len(want):], " "))))
 	case dash < 0:
 		return nil, nil, usageError(cmd, "no command given: "+form)
 	case dash < len(want):
 		return nil, nil, usageError(cmd, want[dash]+" is missing: "+form)
 	case dash > len(want):
-		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: is one argument too many in front of "--": %s`, engine.Quote(args[len(want)]), form))
+		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: is one argument too many in front of "--": %s`, spec.Quote(args[len(want)]), form))
 	case len(args) == dash:
 		return nil, nil, usageError(cmd, `no command behind "--": `+form)
 	}
@@ -210,7 +209,7 @@ func exactly(want ...string) cobra.PositionalArgs {
 		case len(args) < required:
 			return usageError(cmd, strings.TrimSuffix(want[len(args)], "...")+" is missing: "+form)
 		case len(args) > len(want) && !repeated:
-			return usageError(cmd, engine.Quote(args[len(want)])+": is one argument too many: "+form)
+			return usageError(cmd, spec.Quote(args[len(want)])+": is one argument too many: "+form)
 		}
 		return checkNames(args, want)
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // DefaultUser is whom packages create for the daemon.
@@ -49,7 +50,7 @@ func lookupAccount(name, dir string) (account, error) {
 	case errors.As(err, &unknown) && byDefault:
 		return dedicatedAccount(dir)
 	case errors.As(err, &unknown):
-		return account{}, &engine.FieldError{Field: "user", Value: engine.Quote(name), Rule: "must be a user of this host; useradd --system makes one"}
+		return account{}, &engine.FieldError{Field: "user", Value: spec.Quote(name), Rule: "must be a user of this host; useradd --system makes one"}
 	case err != nil:
 		return account{}, fmt.Errorf("user %q: %w", name, err)
 	}
@@ -59,7 +60,7 @@ func lookupAccount(name, dir string) (account, error) {
 		return account{}, fmt.Errorf("user %q: ids in the user database: %w", name, err)
 	}
 	if uid == 0 || gid == 0 {
-		return account{}, &engine.FieldError{Field: "user", Value: engine.Quote(name), Rule: "must be neither root nor in group root: only the launcher is"}
+		return account{}, &engine.FieldError{Field: "user", Value: spec.Quote(name), Rule: "must be neither root nor in group root: only the launcher is"}
 	}
 	return account{name: name, uid: uid, gid: gid}, refuseNobody(name, uid)
 }
@@ -69,7 +70,7 @@ func refuseNobody(name string, uid int) error {
 	if uid != nobody {
 		return nil
 	}
-	return &engine.FieldError{Field: "user", Value: engine.Quote(cmp.Or(name, strconv.Itoa(uid))),
+	return &engine.FieldError{Field: "user", Value: spec.Quote(cmp.Or(name, strconv.Itoa(uid))),
 		Rule: "must not be nobody, as whom other programs run too: leave it out for an id of boxd's own, or name a user that useradd --system made for boxd"}
 }
 
@@ -83,7 +84,7 @@ func lookupGroup(name string) (int, error) {
 	var unknown user.UnknownGroupError
 	switch {
 	case errors.As(err, &unknown):
-		return 0, &engine.FieldError{Field: "socket.group", Value: engine.Quote(name), Rule: "must be a group of this host, or its number"}
+		return 0, &engine.FieldError{Field: "socket.group", Value: spec.Quote(name), Rule: "must be a group of this host, or its number"}
 	case err != nil:
 		return 0, fmt.Errorf("group %q: %w", name, err)
 	}

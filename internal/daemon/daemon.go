@@ -16,6 +16,7 @@ import (
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/session"
 )
 
@@ -181,7 +182,7 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 func checkRoots(roots []string) error {
 	for _, root := range roots {
 		if strings.Contains(root, ":") {
-			return &engine.FieldError{Field: "allowed_mount_roots", Value: engine.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
+			return &engine.FieldError{Field: "allowed_mount_roots", Value: spec.Quote(root), Rule: "must not contain a colon, which the launcher takes for the beginning of an option"}
 		}
 	}
 	return nil

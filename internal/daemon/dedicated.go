@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -87,14 +88,14 @@ func takenIDs() (func(id int) string, error) {
 	}
 	return func(id int) string {
 		if u, err := user.LookupId(strconv.Itoa(id)); err == nil {
-			return "user " + engine.Quote(u.Username)
+			return "user " + spec.Quote(u.Username)
 		}
 		if g, err := user.LookupGroupId(strconv.Itoa(id)); err == nil {
-			return "group " + engine.Quote(g.Name)
+			return "group " + spec.Quote(g.Name)
 		}
 		for _, r := range ranges {
 			if id >= r.first && id-r.first < r.count {
-				return "subordinate ids of " + engine.Quote(r.owner)
+				return "subordinate ids of " + spec.Quote(r.owner)
 			}
 		}
 		return ""
@@ -115,12 +116,12 @@ func parseIDRanges(text string) (ranges []idRange, err error) {
 		}
 		fields := strings.Split(line, ":")
 		if len(fields) != 3 {
-			return nil, fmt.Errorf("line %s: must be OWNER:FIRST:COUNT", engine.Quote(line))
+			return nil, fmt.Errorf("line %s: must be OWNER:FIRST:COUNT", spec.Quote(line))
 		}
 		first, err := strconv.ParseUint(fields[1], 10, 32)
 		count, cerr := strconv.ParseUint(fields[2], 10, 32)
 		if err := errors.Join(err, cerr); err != nil {
-			return nil, fmt.Errorf("line %s: %w", engine.Quote(line), err)
+			return nil, fmt.Errorf("line %s: %w", spec.Quote(line), err)
 		}
 		ranges = append(ranges, idRange{fields[0], int(first), int(count)})
 	}
@@ -145,7 +146,7 @@ func checkOwner(dir string, a account) error {
 	if int(st.Uid) == a.uid || st.Uid == 0 {
 		return nil
 	}
-	return &engine.FieldError{Field: "state_dir", Value: engine.Quote(dir),
+	return &engine.FieldError{Field: "state_dir", Value: spec.Quote(dir),
 		Rule: fmt.Sprintf("is that of a daemon of user %d, and this one is user %d: end every process of user %d, then chown -hR --from=%d:%d %d:%d %s, or choose another --state-dir",
 			st.Uid, a.uid, st.Uid, st.Uid, st.Gid, a.uid, a.gid, dir)}
 }

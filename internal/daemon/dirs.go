@@ -11,6 +11,7 @@ import (
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
@@ -46,7 +47,7 @@ func (d dirs) nested() bool {
 func checkState(path string) error {
 	for _, tree := range mounts.DefaultDeny {
 		if tree != "/" && pathin.In(path, tree) {
-			return &engine.FieldError{Field: "state_dir", Value: engine.Quote(path), Rule: "must not be in " + tree + ": nothing there is ever mounted, so boxes would have no workspace; choose another --state-dir"}
+			return &engine.FieldError{Field: "state_dir", Value: spec.Quote(path), Rule: "must not be in " + tree + ": nothing there is ever mounted, so boxes would have no workspace; choose another --state-dir"}
 		}
 	}
 	return nil
@@ -79,9 +80,9 @@ func (d dirs) makeState(root bool, a account) (err error) {
 func adviseState(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: %s needs a file system that can be written: remount it read-write, or name another --state-dir", err, engine.Quote(path))
+		return fmt.Errorf("%w: %s needs a file system that can be written: remount it read-write, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: %s and all above it must be directories: remove what is in the way, or name another --state-dir", err, engine.Quote(path))
+		return fmt.Errorf("%w: %s and all above it must be directories: remove what is in the way, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return fmt.Errorf("%w: run boxd serve as root, with sudo, or name a --state-dir that user %d may write", err, os.Geteuid())
 	}
@@ -178,7 +179,7 @@ func makeOwnState(path string) error {
 		return fmt.Errorf("state directory: %w", err)
 	}
 	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("state directory: writing in %s: %w", engine.Quote(path), err)
+		return fmt.Errorf("state directory: writing in %s: %w", spec.Quote(path), err)
 	}
 	return nil
 }

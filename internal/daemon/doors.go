@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -123,7 +124,7 @@ func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
 	case cert == "" && key == "" && clientCA == "":
 		return nil, nil
 	case cert == "" || key == "":
-		return nil, &engine.FieldError{Field: "tls", Value: engine.Quote(cert + key + clientCA), Rule: "needs both cert and key"}
+		return nil, &engine.FieldError{Field: "tls", Value: spec.Quote(cert + key + clientCA), Rule: "needs both cert and key"}
 	}
 	pair, err := tls.LoadX509KeyPair(cert, key)
 	if err != nil {
@@ -139,7 +140,7 @@ func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
 	}
 	config.ClientCAs = x509.NewCertPool()
 	if !config.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, &engine.FieldError{Field: "tls.client_ca", Value: engine.Quote(clientCA), Rule: "must hold certificates in PEM form"}
+		return nil, &engine.FieldError{Field: "tls.client_ca", Value: spec.Quote(clientCA), Rule: "must hold certificates in PEM form"}
 	}
 	config.ClientAuth = tls.RequireAndVerifyClientCert
 	return config, nil

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
@@ -47,10 +48,10 @@ func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, erro
 // checkSocket refuses a path at which there can be no socket.
 func checkSocket(path string) error {
 	if len(path) > maxSocketPath {
-		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
+		return &engine.FieldError{Field: "socket.path", Value: spec.Quote(path), Rule: fmt.Sprintf("must have at most %d bytes, a limit of the kernel; choose a shorter --state-dir or --socket", maxSocketPath)}
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != fs.ModeSocket {
-		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
+		return &engine.FieldError{Field: "socket.path", Value: spec.Quote(path), Rule: "is no socket; remove it or name another with --socket"}
 	}
 	return nil
 }
@@ -91,7 +92,7 @@ func removeStale(path string) error {
 		conn.Close()
 	}
 	if err == nil || !isGone(err) {
-		return &engine.FieldError{Field: "socket.path", Value: engine.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
+		return &engine.FieldError{Field: "socket.path", Value: spec.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("stale socket: %w", err)
@@ -116,7 +117,7 @@ func listenTCP(addr string, authenticated bool) (*net.TCPListener, error) {
 // tcpAddress reads an address and refuses one that may not be listened on.
 func tcpAddress(addr string, authenticated bool) (*net.TCPAddr, error) {
 	if addr != "" && !strings.Contains(addr, ":") {
-		return nil, &engine.FieldError{Field: "listen", Value: engine.Quote(addr), Rule: "must be HOST:PORT"}
+		return nil, &engine.FieldError{Field: "listen", Value: spec.Quote(addr), Rule: "must be HOST:PORT"}
 	}
 	at, err := net.ResolveTCPAddr("tcp", addr)
 	if err != nil {
@@ -130,6 +131,6 @@ func checkTCP(at *net.TCPAddr, authenticated bool) error {
 	if authenticated || at.IP.IsLoopback() {
 		return nil
 	}
-	return &engine.FieldError{Field: "listen", Value: engine.Quote(at.String()),
+	return &engine.FieldError{Field: "listen", Value: spec.Quote(at.String()),
 		Rule: "must be a loopback address such as 127.0.0.1:8420, or clients must be known: set tokens_file, or tls.client_ca with tls.cert and tls.key"}
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // localUsers decides which users of this host may use a loopback listener that asks
@@ -164,7 +165,7 @@ func lookupUser(field, name string) (int, error) {
 	if err != nil {
 		u, err := user.Lookup(name)
 		if _, unknown := errors.AsType[user.UnknownUserError](err); unknown {
-			return 0, &engine.FieldError{Field: field, Value: engine.Quote(name), Rule: "must be a user of this host, or its number"}
+			return 0, &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: "must be a user of this host, or its number"}
 		}
 		if err != nil {
 			return 0, fmt.Errorf("%s: user %q: %w", field, name, err)
@@ -174,7 +175,7 @@ func lookupUser(field, name string) (int, error) {
 		}
 	}
 	if uid == nobody {
-		return 0, &engine.FieldError{Field: field, Value: engine.Quote(name), Rule: fmt.Sprintf("must not be user %d: the kernel reports every user that it cannot name as that one", nobody)}
+		return 0, &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: fmt.Sprintf("must not be user %d: the kernel reports every user that it cannot name as that one", nobody)}
 	}
 	return int(uid), nil
 }

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/session"
 	"golang.org/x/sys/unix"
 )
@@ -49,8 +50,8 @@ func explainWay(dir string, a account, err error) error {
 			if serr != nil {
 				return err
 			}
-			return &engine.FieldError{Field: "state_dir", Value: engine.Quote(dir), Rule: fmt.Sprintf(
-				"the daemon's user %s may not enter %s, which has mode %04o: allow it (chmod o+x), or name another --state-dir", a, engine.Quote(at), info.Mode().Perm())}
+			return &engine.FieldError{Field: "state_dir", Value: spec.Quote(dir), Rule: fmt.Sprintf(
+				"the daemon's user %s may not enter %s, which has mode %04o: allow it (chmod o+x), or name another --state-dir", a, spec.Quote(at), info.Mode().Perm())}
 		}
 	}
 	return err

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/cgroups"
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/rootfs"
 )
 
@@ -26,10 +26,10 @@ const (
 // pools says of each pool how many boxes at the default limits would use it up. That is
 // weaker than it could be where the memory of this host is enough for more of them.
 func (f Facts) pools() []Check {
-	const files = engine.DefaultPIDs * engine.DefaultOpenFiles
-	byMemory := f.Memory / engine.DefaultMemory
+	const files = spec.DefaultPIDs * spec.DefaultOpenFiles
+	byMemory := f.Memory / spec.DefaultMemory
 	checks := []Check{
-		f.pool(poolPIDs, f.number(poolPIDs, 0), engine.DefaultPIDs, "processes and threads", fmt.Sprint(byMemory*engine.DefaultPIDs)),
+		f.pool(poolPIDs, f.number(poolPIDs, 0), spec.DefaultPIDs, "processes and threads", fmt.Sprint(byMemory*spec.DefaultPIDs)),
 		f.pool(poolFiles, f.number(poolFiles, 0), files, "open files", fmt.Sprint(byMemory*files)),
 		f.pool(poolPTY, f.number(poolPTY, 0)-f.number(reservePTY, 0), rootfs.MaxPTYs, "terminals",
 			fmt.Sprint(byMemory*rootfs.MaxPTYs+f.number(reservePTY, 0))),
@@ -38,7 +38,7 @@ func (f Facts) pools() []Check {
 		checks = append(checks, Check{Name: sysctlName(poolAIO), Status: OK, Detail: value + ": boxes take none of it, io_setup is refused in them"})
 	}
 	// What the sockets of one box can hold, in pages: with cgroup2 all of its memory.
-	held, part := int64(engine.DefaultMemory), "all"
+	held, part := int64(spec.DefaultMemory), "all"
 	if f.CgroupMode != string(cgroups.Unified) {
 		held, part = held/cgroups.SocketShare, fmt.Sprintf("1/%d", cgroups.SocketShare)
 	}
@@ -66,7 +66,7 @@ func (f Facts) pool(path string, size, each int64, unit, enough string) Check {
 	if value == "" {
 		return Check{}
 	}
-	boxes, byMemory := max(size, 0)/each, f.Memory/engine.DefaultMemory
+	boxes, byMemory := max(size, 0)/each, f.Memory/spec.DefaultMemory
 	c := Check{Name: sysctlName(path), Status: OK, Detail: fmt.Sprintf("%s: enough for %d boxes at default limits (%d %s each)", value, boxes, each, unit)}
 	if size == math.MaxInt64 {
 		c.Detail = value + ": without end"

@@ -17,12 +17,19 @@ import (
 // them. $BOXD_INIT names another boxd-init.
 func BuildBinaries(t testing.TB) (boxd, boxdInit string) {
 	t.Helper()
-	dir, err := os.Getenv("BOXD_BIN_DIR"), error(nil)
-	if dir == "" {
-		dir, err = built.get()
-	}
+	boxd, boxdInit, err := binariesUnderTest()
 	if err != nil {
-		t.Fatalf("building boxd and boxd-init: %v", err)
+		t.Fatal(err)
+	}
+	return boxd, boxdInit
+}
+
+func binariesUnderTest() (boxd, boxdInit string, err error) {
+	dir := os.Getenv("BOXD_BIN_DIR")
+	if dir == "" {
+		if dir, err = built.get(); err != nil {
+			return "", "", fmt.Errorf("building boxd and boxd-init: %w", err)
+		}
 	}
 	boxd, boxdInit = filepath.Join(dir, "boxd"), filepath.Join(dir, "boxd-init")
 	if path := os.Getenv("BOXD_INIT"); path != "" {
@@ -30,10 +37,10 @@ func BuildBinaries(t testing.TB) (boxd, boxdInit string) {
 	}
 	for _, path := range []string{boxd, boxdInit} {
 		if _, err := os.Stat(path); err != nil {
-			t.Fatalf("binary under test: %v: run make build", err)
+			return "", "", fmt.Errorf("binary under test: %w: run make build", err)
 		}
 	}
-	return boxd, boxdInit
+	return boxd, boxdInit, nil
 }
 
 // Root returns the directory of go.mod above the working directory.

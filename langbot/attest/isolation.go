@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // namespaces compares the box's namespaces with this process's.
@@ -145,7 +146,7 @@ func (e *experiment) cgroup() error {
 	}
 	switch throttled := spin.Receipt.Throttled; {
 	case hog.Verdict != engine.OOM:
-		e.fail(CgroupV2, "a command that wants more than %s of memory ended with verdict %s, not oom", engine.FormatSize(memory), hog.Verdict)
+		e.fail(CgroupV2, "a command that wants more than %s of memory ended with verdict %s, not oom", spec.FormatSize(memory), hog.Verdict)
 	case fork.Verdict != engine.PIDsLimit:
 		e.fail(CgroupV2, "a command that wants more than %d processes ended with verdict %s, not pids-limit", pids, fork.Verdict)
 	case throttled == nil || *throttled <= 0:

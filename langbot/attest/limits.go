@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // ephemeral are the directories of a box that go with it, and their sizes.
@@ -25,7 +26,7 @@ func (e *experiment) ephemeral() error {
 	for _, d := range ephemeral {
 		if d.dir == "/" && e.readOnly {
 			if got := f.numbers("fill", "/"); len(got) == 2 && got[1] > 0 {
-				e.fail(BoundedEphemeralStorage, "the read-only root of a box took %s", engine.FormatSize(got[1]))
+				e.fail(BoundedEphemeralStorage, "the read-only root of a box took %s", spec.FormatSize(got[1]))
 				return nil
 			}
 			continue
@@ -48,7 +49,7 @@ func unbounded(f facts, dir string, size int64) string {
 	case got[1] == 0:
 		return fmt.Sprintf("%s of a box had no room at all, so nothing can be said", dir)
 	case got[1] > size || got[0] == 0:
-		return fmt.Sprintf("%s of a box took %s, its size is %s", dir, engine.FormatSize(got[1]), engine.FormatSize(size))
+		return fmt.Sprintf("%s of a box took %s, its size is %s", dir, spec.FormatSize(got[1]), spec.FormatSize(size))
 	case !f.has("full", dir):
 		return fmt.Sprintf("%s of a box failed for another reason than being full", dir)
 	}

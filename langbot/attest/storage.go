@@ -10,7 +10,7 @@ import (
 	"strconv"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // What the probe box has of everything: enough to work, little enough to be full at
@@ -37,7 +37,7 @@ const (
 // quotas is the storage that is given to the probe box.
 type quotas struct {
 	storage engine.Storage
-	mounts  []mounts.Mount
+	mounts  []engine.Mount
 	// Why there is no such storage; nil if there is.
 	workspace, skills error
 
@@ -68,13 +68,13 @@ func (p *Prober) makeQuotas(ctx context.Context, where Places) *quotas {
 // add makes the directory name in dir, or a volume if that is none, and has it mounted at
 // target.
 func (q *quotas) add(ctx context.Context, volume string, dir engine.Directory, name, target string) error {
-	m := mounts.Mount{Source: "/", Target: target, Volume: volume}
+	m := engine.Mount{Source: "/", Target: target, Volume: volume}
 	var err error
 	if dir.Path == "" {
 		err = q.volume(ctx, volume)
 	} else {
 		dir.Path = path.Join(dir.Path, name)
-		m = mounts.Mount{Source: dir.Path, Target: target, Within: dir.Within}
+		m = engine.Mount{Source: dir.Path, Target: target, Within: dir.Within}
 		err = q.host(ctx, dir)
 	}
 	if err == nil {
@@ -149,7 +149,7 @@ func (q *quotas) overfull(ctx context.Context) (map[string]string, error) {
 	over := make(map[string]string)
 	for _, s := range states {
 		if (s.Name == workspaceVolume || s.Name == skillsVolume) && s.UsedBytes > volumeSize {
-			over[s.Name] = fmt.Sprintf("it uses %s of %s", engine.FormatSize(s.UsedBytes), engine.FormatSize(volumeSize))
+			over[s.Name] = fmt.Sprintf("it uses %s of %s", spec.FormatSize(s.UsedBytes), spec.FormatSize(volumeSize))
 		}
 	}
 	return over, nil

@@ -19,7 +19,6 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/test/boxes"
 )
 
@@ -49,7 +48,7 @@ func TestProbes(t *testing.T) {
 			b := create(t, e, engine.Spec{
 				WritableRoot: k.writableRoot,
 				User:         k.user,
-				Mounts: []mounts.Mount{
+				Mounts: []engine.Mount{
 					{Source: workspace, Target: engine.WorkspaceTarget},
 					{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true},
 				},
@@ -74,7 +73,7 @@ func TestTerminal(t *testing.T) {
 	testutil.RequireRoot(t)
 	program := buildProbe(t)
 	b := create(t, boxes.Start(t), engine.Spec{
-		Mounts: []mounts.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+		Mounts: []engine.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
 	})
 	for _, name := range []string{"tiocsti", "tioclinux", "tiocsetd", "fds", "spy-init"} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +92,7 @@ func TestBuiltin(t *testing.T) {
 	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{
 			User:   user,
-			Mounts: []mounts.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+			Mounts: []engine.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
 		})
 		end, written := startWrite(t, b)
 		for _, name := range probes(t, program, "builtin") {

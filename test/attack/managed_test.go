@@ -15,7 +15,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // patience bounds what should take milliseconds.
@@ -131,7 +130,7 @@ func TestManaged(t *testing.T) {
 	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := createLive(t, s, engine.Spec{
 			User:   user,
-			Mounts: []mounts.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+			Mounts: []engine.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
 		})
 		victim := launch(t, b, engine.Managed{Key: "victim", Args: []string{"sh", "-c", "echo before; cat"}})
 		for _, name := range append(probes(t, program, "managed"), "fds", "spy-init", "getfd-init", "kill-init") {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // TestVolumeProbes tries from inside of a volume what would take its limit away: in one
@@ -22,11 +21,11 @@ func TestVolumeProbes(t *testing.T) {
 	if err := s.MakeVolume(t.Context(), engine.Volume{Name: "probed", Bytes: 8 << 20}); err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]mounts.Mount{"volume": {Source: "/", Volume: "probed", Target: engine.WorkspaceTarget}}
+	all := map[string]engine.Mount{"volume": {Source: "/", Volume: "probed", Target: engine.WorkspaceTarget}}
 	host := t.TempDir()
 	err := s.LimitDirectory(t.Context(), engine.Directory{Path: host, Within: host}, 8<<20, 1000)
 	if err == nil {
-		all["directory"] = mounts.Mount{Source: host, Target: engine.WorkspaceTarget}
+		all["directory"] = engine.Mount{Source: host, Target: engine.WorkspaceTarget}
 	} else if !errors.Is(err, engine.ErrUnenforceable) {
 		t.Fatal(err)
 	}
@@ -34,7 +33,7 @@ func TestVolumeProbes(t *testing.T) {
 		for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 			b := createLive(t, s, engine.Spec{
 				User:   user,
-				Mounts: []mounts.Mount{m, {Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
+				Mounts: []engine.Mount{m, {Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
 			})
 			for _, probe := range probes(t, program, "volume") {
 				t.Run(fmt.Sprintf("%s/user %d/%s", name, user.UID, probe), func(t *testing.T) {

@@ -5,7 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Host ids of the users in the bundle: outside the ranges that boxd leases.
@@ -43,8 +43,8 @@ func (b *bench) makeBundle() (string, error) {
 			},
 			"cgroupsPath": "/" + b.id(),
 			"resources": object{
-				"memory": object{"limit": engine.DefaultMemory},
-				"pids":   object{"limit": engine.DefaultPIDs},
+				"memory": object{"limit": spec.DefaultMemory},
+				"pids":   object{"limit": spec.DefaultPIDs},
 				"cpu":    object{"quota": 100_000, "period": 100_000},
 			},
 		},

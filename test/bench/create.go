@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 // coldCreate measures boxes from nothing to their first exit, and their end. The
@@ -59,8 +58,8 @@ func (b *bench) liveMount(ctx context.Context) {
 		return
 	}
 	defer box.Remove(ctx)
-	m := mounts.Mount{Source: source, Target: "/mnt/bench"}
-	attach := func() error { return box.Update(ctx, engine.Change{Attach: []mounts.Mount{m}}) }
+	m := engine.Mount{Source: source, Target: "/mnt/bench"}
+	attach := func() error { return box.Update(ctx, engine.Change{Attach: []engine.Mount{m}}) }
 	detach := func() error { return box.Update(ctx, engine.Change{Detach: []string{m.Target}}) }
 	if err := attach(); err != nil {
 		b.table.skip(what, "not here: "+err.Error())

@@ -16,7 +16,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/test/boxes"
 )
 
@@ -159,7 +158,7 @@ func inBox(t *testing.T, e engine.Engine, s suite, in string) (string, engine.Re
 		User:    engine.User{UID: 1000, GID: 1000},
 		TmpSize: 1 << 30,
 		Limits:  engine.Limits{Memory: 3 << 30, PIDs: 1024, CPUs: engine.Unlimited},
-		Mounts: []mounts.Mount{
+		Mounts: []engine.Mount{
 			{Source: in, Target: "/opt/in", ReadOnly: true},
 			{Source: goroot(), Target: "/opt/go", ReadOnly: true},
 		},

@@ -68,7 +68,7 @@ func TestReadme(t *testing.T) {
 }
 
 // daemonHeading is above the lines about the daemon, which are one script.
-const daemonHeading = "## The daemon in ten lines\n"
+const daemonHeading = "## A session that survives `kill -9`\n"
 
 // cutDaemon returns the README without its lines about the daemon, and those.
 func cutDaemon(t *testing.T, text []byte) (rest []byte, script string) {
@@ -82,7 +82,7 @@ func cutDaemon(t *testing.T, text []byte) (rest []byte, script string) {
 	return []byte(before + behind), script
 }
 
-// The daemon in ten lines: what was running when it was killed is there again.
+// What was running when it was killed is there again.
 func TestReadmeDaemon(t *testing.T) {
 	d := newDaemon(t)
 	root, err := testutil.Root()

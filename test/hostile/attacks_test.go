@@ -17,7 +17,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/engine/native/rpc"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -99,12 +98,12 @@ func (a *attacker) reach() {
 	}
 	// A box has 64 mounts: what was attached is looked at in boxes of their own, once.
 	built := map[string]bool{}
-	granted := func(m mounts.Mount) {
+	granted := func(m engine.Mount) {
 		said := a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Detach: []string{m.Target}}}))
 		key := fmt.Sprint(m.Source, m.ReadOnly)
 		if said == "" && !built[key] && len(built) < 60 {
 			built[key] = true
-			a.create(text(rpc.Create{Spec: engine.Spec{Mounts: []mounts.Mount{m}}}))
+			a.create(text(rpc.Create{Spec: engine.Spec{Mounts: []engine.Mount{m}}}))
 		}
 	}
 	missing := map[string]string{}
@@ -117,8 +116,8 @@ func (a *attacker) reach() {
 		slices.Sort(withins)
 		for _, within := range slices.Compact(withins) {
 			for _, readOnly := range []bool{false, true} {
-				m := mounts.Mount{Source: source, Target: target(), ReadOnly: readOnly, Within: within}
-				if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Attach: []mounts.Mount{m}}})) == "" {
+				m := engine.Mount{Source: source, Target: target(), ReadOnly: readOnly, Within: within}
+				if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Attach: []engine.Mount{m}}})) == "" {
 					granted(m)
 				}
 				for _, make := range []bool{false, true} {
@@ -140,15 +139,15 @@ func (a *attacker) reach() {
 				}
 			}
 			// Only the client's own workspaces are for every user of a box.
-			m := mounts.Mount{Source: source, Target: target(), Within: within, Users: true}
-			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Attach: []mounts.Mount{m}}})) == "" {
+			m := engine.Mount{Source: source, Target: target(), Within: within, Users: true}
+			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Attach: []engine.Mount{m}}})) == "" {
 				if !strings.HasPrefix(filepath.Clean(source)+"/", a.at("workspaces/")) {
 					a.wrong("%q was mounted for every user of a box", source)
 				}
 				granted(m)
 			}
-			m = mounts.Mount{Source: source, Target: target(), Within: within, NoLinks: within}
-			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Again: true, Change: engine.Change{Attach: []mounts.Mount{m}}})) == "" {
+			m = engine.Mount{Source: source, Target: target(), Within: within, NoLinks: within}
+			if a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Again: true, Change: engine.Change{Attach: []engine.Mount{m}}})) == "" {
 				granted(m)
 			}
 			a.ask(rpc.TypeLimitDirectory, text(rpc.LimitDirectory{Directory: engine.Directory{Path: source, Within: within}, Bytes: 1 << 20}))
@@ -166,7 +165,7 @@ func (a *attacker) reach() {
 		}
 	}
 	// A box is built, and taken apart again, for each of these.
-	for _, m := range []mounts.Mount{
+	for _, m := range []engine.Mount{
 		{Source: a.at("bait"), Target: "/data"}, {Source: a.at("bait"), Target: "/data", Within: a.at("bait")}, {Source: a.at("bait/secret"), Target: "/data", ReadOnly: true},
 		{Source: a.at("private/theirs"), Target: "/data"}, {Source: a.at("clean/bait"), Target: "/data"}, {Source: a.at("clean/theirs/beside"), Target: "/data", Within: a.at("clean")},
 		{Source: a.at("home/root/absolute"), Target: "/data"}, {Source: a.at("ro"), Target: "/data"}, {Source: a.at("workspaces/bait"), Target: "/data", Within: a.at("workspaces")},
@@ -174,9 +173,9 @@ func (a *attacker) reach() {
 		// Granted: what is not the client's in it must stay out of reach.
 		{Source: a.at("clean/theirs"), Target: "/data"}, {Source: a.at("workspaces/tenant"), Target: "/data"}, {Source: a.at("ro/dir"), Target: "/data", ReadOnly: true},
 	} {
-		a.create(text(rpc.Create{Spec: engine.Spec{Mounts: []mounts.Mount{m}}}))
+		a.create(text(rpc.Create{Spec: engine.Spec{Mounts: []engine.Mount{m}}}))
 		// And with another user of the box, to whom other files could belong.
-		a.create(text(rpc.Create{Spec: engine.Spec{User: engine.User{UID: a.UID % 65535, GID: 0}, WritableRoot: m.ReadOnly, Mounts: []mounts.Mount{m}}}))
+		a.create(text(rpc.Create{Spec: engine.Spec{User: engine.User{UID: a.UID % 65535, GID: 0}, WritableRoot: m.ReadOnly, Mounts: []engine.Mount{m}}}))
 	}
 }
 
@@ -516,8 +515,8 @@ func (a *attacker) race(ctx context.Context, s *native.Service, b engine.LiveBox
 	}
 	target := fmt.Sprintf("/race/%d", number)
 	for try := range a.Tries {
-		m := mounts.Mount{Source: name + ask, Target: target, Within: within, ReadOnly: try%4 == 3}
-		if try%8 == 0 && b.Update(ctx, engine.Change{Attach: []mounts.Mount{m}}) == nil { // to look into the box takes long
+		m := engine.Mount{Source: name + ask, Target: target, Within: within, ReadOnly: try%4 == 3}
+		if try%8 == 0 && b.Update(ctx, engine.Change{Attach: []engine.Mount{m}}) == nil { // to look into the box takes long
 			a.Races++
 			a.peek(ctx, b, target, fmt.Sprintf("race %d, %+v", number, m))
 			if err := b.Update(ctx, engine.Change{Detach: []string{target}}); err != nil {
@@ -557,7 +556,7 @@ func (a *attacker) peek(ctx context.Context, b engine.LiveBox, target, how strin
 
 // legitimate does what root has allowed, so that a launcher that refuses everything fails.
 func (a *attacker) legitimate(ctx context.Context, s *native.Service) {
-	b, err := s.Create(ctx, engine.Spec{Mounts: []mounts.Mount{
+	b, err := s.Create(ctx, engine.Spec{Mounts: []engine.Mount{
 		{Source: a.at("shared/roots"), Target: "/shared"}, {Source: a.at("workspaces/tenant/session"), Target: "/workspace", Within: a.at("workspaces")},
 		{Source: a.at("ro/dir"), Target: "/ro", ReadOnly: true},
 	}})

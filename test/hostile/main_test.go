@@ -21,7 +21,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -300,7 +299,7 @@ func (w *world) startOther() (check func()) {
 	w.t.Cleanup(func() { s.Close() })
 	ctx := w.t.Context()
 	w.must(s.MakeVolume(ctx, engine.Volume{Name: p.OtherVolume, Bytes: 2 << 20}))
-	b, err := s.Create(ctx, engine.Spec{ID: p.OtherBox, Mounts: []mounts.Mount{
+	b, err := s.Create(ctx, engine.Spec{ID: p.OtherBox, Mounts: []engine.Mount{
 		{Source: p.at("other"), Target: "/data"}, {Source: "/", Target: "/volume", Volume: p.OtherVolume},
 	}})
 	w.must(err)

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // fileKinds are files, what hangs on them, and who watches them.
@@ -22,7 +22,7 @@ var fileKinds = []kind{
 	{name: "names that do not exist", take: missingNames, held: charge, limit: inMemory, bareless: "only a box has a charge", why: "charged, and given back"},
 	{name: "open files", workers: 8, take: openFiles, held: number("fs/file-nr"),
 		// The limits of a process times those of the box.
-		limit: func() bound { return share(engine.DefaultOpenFiles * engine.DefaultPIDs) }, why: "file-max is one pool of the host"},
+		limit: func() bound { return share(spec.DefaultOpenFiles * spec.DefaultPIDs) }, why: "file-max is one pool of the host"},
 	{name: "memory of open files", workers: 8, take: openFiles, held: slab("filp"), limit: inMemory, why: "charged"},
 	{name: "files of /proc that are being read", workers: 4, take: procReaders, held: claimed, limit: inMemory, why: "charged"},
 	{name: "pipes", take: pipes, held: claimed, limit: inMemory, why: "charged, and limited for each user"},
@@ -38,6 +38,7 @@ var fileKinds = []kind{
 	{name: "epoll items", take: epollItems, held: slab("eventpoll_epi"), limit: inMemory, why: "charged, and limited for each user"},
 	{name: "event descriptors", workers: 8, take: descriptors(64, func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "64 bytes a descriptor are not charged"},
 	{name: "timer descriptors", workers: 8, take: descriptors(256, func() (int, error) { return unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
+	{name: "pressure triggers", workers: 8, take: descriptors(192, pressureTrigger), held: kmallocs, limit: inMemory, why: "192 bytes a descriptor are not charged"},
 	{name: "asynchronous I/O contexts", take: aioContexts, held: number("fs/aio-nr"), limit: func() bound { return share(0) },
 		why: "aio-max-nr is one pool of the host: io_setup is refused"},
 }
@@ -64,6 +65,19 @@ func descriptors(size int, open func() (int, error)) func(*hoard) error {
 			}
 		}
 	}
+}
+
+// pressureTrigger has the kernel watch the memory pressure of the whole host, which it allows
+// every user since Linux 6.4 for windows of 2 s (Documentation/accounting/psi.rst).
+func pressureTrigger() (int, error) {
+	fd, err := unix.Open("/proc/pressure/memory", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, os.NewSyscallError("open", err)
+	}
+	if _, err := unix.Write(fd, []byte("some 2000000 2000000\x00")); err != nil {
+		return fd, os.NewSyscallError("write", err)
+	}
+	return fd, nil
 }
 
 func openFiles(h *hoard) error {

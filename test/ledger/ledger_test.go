@@ -13,7 +13,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/test/boxes"
 )
 
@@ -78,7 +77,7 @@ func measure(t *testing.T, e engine.Engine, self string, k kind, run run) int64 
 	t.Helper()
 	b, err := e.Create(t.Context(), engine.Spec{
 		Limits: engine.Limits{Memory: run.memory},
-		Mounts: []mounts.Mount{{Source: self, Target: target, ReadOnly: true}},
+		Mounts: []engine.Mount{{Source: self, Target: target, ReadOnly: true}},
 	})
 	if err != nil {
 		t.Fatal(err)

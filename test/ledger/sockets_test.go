@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"os"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +43,7 @@ var socketKinds = []kind{
 	{name: "Unix accept queue", take: unixAcceptQueue, held: socketBytes("UNIX", "UNIX-STREAM"), limit: inMemory, why: "charged to who connects"},
 	{name: "descriptors in flight", take: descriptorsInFlight, held: made,
 		// RLIMIT_NOFILE of the user, and one message (SCM_MAX_FD) more.
-		limit: func() bound { return share(engine.DefaultOpenFiles + 253) }, why: "limited for each user, and a box is a user of its own"},
+		limit: func() bound { return share(spec.DefaultOpenFiles + 253) }, why: "limited for each user, and a box is a user of its own"},
 }
 
 // loopback is 127.0.0.1, at a port.

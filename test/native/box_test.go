@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // TestRemove: a removed box is gone, and its commands are told.
@@ -173,7 +172,7 @@ func TestInvalid(t *testing.T) {
 	e := start(t)
 	b := create(t, e, engine.Spec{})
 	mount := func(source, target string) engine.Spec {
-		return engine.Spec{Mounts: []mounts.Mount{{Source: source, Target: target}}}
+		return engine.Spec{Mounts: []engine.Mount{{Source: source, Target: target}}}
 	}
 	limits := func(l engine.Limits) engine.Spec { return engine.Spec{Limits: l} }
 	for _, c := range []struct {

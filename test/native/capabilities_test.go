@@ -18,7 +18,6 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -44,22 +43,22 @@ var operations = []struct {
 	}},
 	{"run a command", func(s *trial) error { return s.says("echo on", "on\n") }},
 	{"mount a directory of a user", func(s *trial) error {
-		m := mounts.Mount{Source: s.owned, Target: "/owned"}
-		if err := s.box.Update(s.ctx, engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		m := engine.Mount{Source: s.owned, Target: "/owned"}
+		if err := s.box.Update(s.ctx, engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			return err
 		}
 		return s.says("cat /owned/f && echo more > /owned/g && stat -c %u /owned/g", "text0\n")
 	}},
 	{"mount a directory of root's", func(s *trial) error {
-		m := mounts.Mount{Source: s.rooted, Target: "/rooted"}
-		if err := s.box.Update(s.ctx, engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		m := engine.Mount{Source: s.rooted, Target: "/rooted"}
+		if err := s.box.Update(s.ctx, engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			return err
 		}
 		return s.says("echo more > /rooted/g && stat -c %u /rooted/g", "0\n")
 	}},
 	{"mount in a mount", func(s *trial) error {
-		m := mounts.Mount{Source: s.rooted, Target: "/owned/made/here"}
-		if err := s.box.Update(s.ctx, engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		m := engine.Mount{Source: s.rooted, Target: "/owned/made/here"}
+		if err := s.box.Update(s.ctx, engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			return err
 		}
 		return s.says("cat /owned/made/here/g", "more\n")
@@ -116,8 +115,8 @@ var operations = []struct {
 		return f.Close()
 	}},
 	{"mount a volume", func(s *trial) error {
-		m := mounts.Mount{Volume: "v", Source: "/", Target: "/v"}
-		if err := s.box.Update(s.ctx, engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		m := engine.Mount{Volume: "v", Source: "/", Target: "/v"}
+		if err := s.box.Update(s.ctx, engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			return err
 		}
 		return s.says("echo x > /v/f && cat /v/f", "x\n")

@@ -9,7 +9,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // TestNoDataDirectory: boxes do not need one, and who asks for a volume is told why
@@ -26,7 +25,7 @@ func TestNoDataDirectory(t *testing.T) {
 	if err := s.RemoveVolume(t.Context(), "v"); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{{Source: "/", Target: "/x", Volume: "v"}}}); !errors.Is(err, engine.ErrUnenforceable) {
+	if _, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{{Source: "/", Target: "/x", Volume: "v"}}}); !errors.Is(err, engine.ErrUnenforceable) {
 		t.Errorf("a box with a volume: %v", err)
 	}
 	wantOutput(t, createLive(t, s, engine.Spec{}), "echo x", "x\n")
@@ -61,7 +60,7 @@ func TestDataDirectoryIsNoSource(t *testing.T) {
 	s := startStorage(t, 0)
 	s.make("v", mib, 0, "/x")
 	for _, source := range []string{s.data, filepath.Dir(s.data), s.data + "/v.img", s.dir} {
-		if _, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{{Source: source, Target: "/x"}}}); err == nil {
+		if _, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{{Source: source, Target: "/x"}}}); err == nil {
 			t.Errorf("%s was mounted", source)
 		}
 		if f, err := s.OpenDirectory(t.Context(), engine.Directory{Path: source, Within: "/"}); err == nil {
@@ -81,7 +80,7 @@ func TestDataDirectoryMoves(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 0)
 	m := s.make("old", 4*mib, 0, "/data")
-	b := createLive(t, s.Service, engine.Spec{ID: "stays", Mounts: []mounts.Mount{m}})
+	b := createLive(t, s.Service, engine.Spec{ID: "stays", Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "echo x > /data/x", "")
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -56,15 +55,15 @@ func TestOpenDirectory(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		d        engine.Directory
-		m        mounts.Mount
+		m        engine.Mount
 		path     string // on the host
 		uid, gid uint32
 	}{
-		{"owner's", engine.Directory{Path: hosts, Within: hosts}, mounts.Mount{Source: hosts, Target: "/data"}, hosts, 1000, 1001},
-		{"client's", engine.Directory{Path: own, Within: own}, mounts.Mount{Source: own, Target: "/data"}, own, client, client},
-		{"made", engine.Directory{Path: hosts + "/a/b", Within: hosts, Make: true}, mounts.Mount{Source: hosts + "/a/b", Target: "/data"}, hosts + "/a/b", 1000, 1001},
-		{"volume", engine.Directory{Path: "/", Volume: "v"}, mounts.Mount{Source: "/", Volume: "v", Target: "/data"}, "", 0, 0},
-		{"made in a volume", engine.Directory{Path: "/c/d", Volume: "v", Make: true}, mounts.Mount{Source: "/c/d", Volume: "v", Target: "/data"}, "", 0, 0},
+		{"owner's", engine.Directory{Path: hosts, Within: hosts}, engine.Mount{Source: hosts, Target: "/data"}, hosts, 1000, 1001},
+		{"client's", engine.Directory{Path: own, Within: own}, engine.Mount{Source: own, Target: "/data"}, own, client, client},
+		{"made", engine.Directory{Path: hosts + "/a/b", Within: hosts, Make: true}, engine.Mount{Source: hosts + "/a/b", Target: "/data"}, hosts + "/a/b", 1000, 1001},
+		{"volume", engine.Directory{Path: "/", Volume: "v"}, engine.Mount{Source: "/", Volume: "v", Target: "/data"}, "", 0, 0},
+		{"made in a volume", engine.Directory{Path: "/c/d", Volume: "v", Make: true}, engine.Mount{Source: "/c/d", Volume: "v", Target: "/data"}, "", 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir, err := s.OpenDirectory(t.Context(), c.d)
@@ -90,7 +89,7 @@ func TestOpenDirectory(t *testing.T) {
 					t.Errorf("on the host it belongs to %d:%d, %v", st.Uid, st.Gid, err)
 				}
 			}
-			b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{c.m}})
+			b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{c.m}})
 			wantOutput(t, b, "cat /data/file; stat -c %u:%g /data /data/file /data/sub; echo box > /data/sub/f", "hello0:0\n0:0\n0:0\n")
 			asClient(t, client, func() error {
 				text, err := readAt(dir, "sub/f")
@@ -162,7 +161,7 @@ func TestOpenDirectoryRefusals(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{{Source: "/", Volume: "v", Target: "/v"}}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{{Source: "/", Volume: "v", Target: "/v"}}})
 	wantOutput(t, b, "cd /v && mkdir d && ln -s d rel && ln -s /etc etc && ln -s ../.. up && mkfifo fifo && touch file", "")
 	within := base + "/root"
 	roots, group := hostDir(t, 0, 0), hostDir(t, 1000, 0)
@@ -247,7 +246,7 @@ func TestMakeUnderAttack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{{Source: work, Target: engine.WorkspaceTarget}}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{{Source: work, Target: engine.WorkspaceTarget}}})
 	p := begin(t, b, python(`
 import os, sys, time
 os.chdir("/workspace")
@@ -314,7 +313,7 @@ func TestLimitDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{{Source: hosts, Target: engine.WorkspaceTarget}}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{{Source: hosts, Target: engine.WorkspaceTarget}}})
 	for range 2 {
 		wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/workspace"}}), "/workspace 4 MiB")
 		wantOutput(t, b, "rm /workspace/file", "")

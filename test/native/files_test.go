@@ -22,7 +22,6 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // asUser are the options of tests that do not care.
@@ -267,7 +266,7 @@ func TestFilesLarge(t *testing.T) {
 	testutil.Long(t)
 	const size = 100 << 20
 	dir := hostDir(t, 0, 0)
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{{Source: dir, Target: engine.WorkspaceTarget}}, Limits: engine.Limits{Memory: 256 << 20}})
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: engine.WorkspaceTarget}}, Limits: engine.Limits{Memory: 256 << 20}})
 	sent, got := sha256.New(), sha256.New()
 	began := time.Now()
 	info, err := files.Write(t.Context(), b, asUser, "large", io.TeeReader(io.LimitReader(new(pattern), size), sent), files.WriteOptions{MaxBytes: size})
@@ -335,7 +334,7 @@ func TestFilesFull(t *testing.T) {
 // TestFilesHugeDirectory: 20,000 entries, of which the first are listed.
 func TestFilesHugeDirectory(t *testing.T) {
 	testutil.Long(t)
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{{Source: hostDir(t, 0, 0), Target: engine.WorkspaceTarget}}})
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{{Source: hostDir(t, 0, 0), Target: engine.WorkspaceTarget}}})
 	want(t, run(t, b, python("import os\nos.mkdir('huge')\nfor i in range(20000): os.mknod(f'huge/{i:05}')")), engine.Exited, 0)
 	for _, most := range []int{1, 777, files.MaxEntries} {
 		list, truncated, err := files.List(t.Context(), b, asUser, "huge", most)
@@ -412,7 +411,7 @@ func TestFilesMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{
 		{Source: ro, Target: "/ro", ReadOnly: true}, {Source: rw, Target: "/rw"}, {Source: ro, Target: "/rw/tree/in"}, {Source: filepath.Join(rw, "file"), Target: "/one"},
 	}})
 	wantContent(t, b, "/ro/file", "host")

@@ -11,7 +11,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // hanging is a create that hangs.
@@ -59,7 +58,7 @@ func hangAtMount(t *testing.T, s *native.Service, id, source string, limit time.
 	t.Cleanup(cancel)
 	ended := make(chan error, 1)
 	go func() {
-		b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []mounts.Mount{{Source: source, Target: "/data"}}})
+		b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []engine.Mount{{Source: source, Target: "/data"}}})
 		if err == nil {
 			err = b.Remove(context.Background())
 		}

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -33,8 +32,8 @@ func TestMountsOfManyOwners(t *testing.T) {
 	const owners, kept = 30, 10
 	before := openFiles(t, launcher)
 	for owner := range owners {
-		m := mounts.Mount{Source: hostDir(t, 2000+owner, 2000+owner), Target: "/data"}
-		for _, c := range []engine.Change{{Attach: []mounts.Mount{m}}, {Detach: []string{m.Target}}} {
+		m := engine.Mount{Source: hostDir(t, 2000+owner, 2000+owner), Target: "/data"}
+		for _, c := range []engine.Change{{Attach: []engine.Mount{m}}, {Detach: []string{m.Target}}} {
 			if err := b.Update(t.Context(), c); err != nil {
 				t.Fatal(err)
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -238,11 +237,11 @@ func figure[T any](t testing.TB, name string, v *T) T {
 
 // workspace makes a directory on the host that belongs to uid and gid, and the
 // mount of it at /workspace.
-func workspace(t testing.TB, uid, gid int) (dir string, m mounts.Mount) {
+func workspace(t testing.TB, uid, gid int) (dir string, m engine.Mount) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := errors.Join(os.Chown(dir, uid, gid), os.Chmod(dir, 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	return dir, mounts.Mount{Source: dir, Target: engine.WorkspaceTarget}
+	return dir, engine.Mount{Source: dir, Target: engine.WorkspaceTarget}
 }

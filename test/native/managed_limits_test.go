@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -67,12 +68,12 @@ func TestManagedMemory(t *testing.T) {
 		p := launch(t, c.box, managedHog(fmt.Sprint("p-", i), c.mb, c.memory))
 		goOn(t, p)
 		if i == 8 {
-			c.limit = engine.FormatSize(c.memory) // as it was asked for
+			c.limit = spec.FormatSize(c.memory) // as it was asked for
 		}
 		wantLimit(t, p, c.verdict, c.limit)
 		peak := figure(t, "memory", p.Result().Receipt.MemoryPeak)
 		if c.memory > 0 && peak > c.memory || c.verdict == engine.Exited && peak < int64(c.mb)*mib {
-			t.Errorf("%d: peak %s", i, engine.FormatSize(peak))
+			t.Errorf("%d: peak %s", i, spec.FormatSize(peak))
 		}
 		goOn(t, beside)
 		wantLimit(t, beside, engine.Exited, "")
@@ -80,13 +81,13 @@ func TestManagedMemory(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, memory := range []int64{1, engine.MinMemory - 1, -1, engine.MaxMemory + 1} {
+	for _, memory := range []int64{1, spec.MinMemory - 1, -1, spec.MaxMemory + 1} {
 		_, err := boxed.Launch(t.Context(), managedHog("bad", 1, memory))
 		wantField(t, err, "memory")
 	}
-	p := launch(t, boxed, managedHog("tiny", 16, engine.MinMemory))
+	p := launch(t, boxed, managedHog("tiny", 16, spec.MinMemory))
 	goOn(t, p)
-	wantLimit(t, p, engine.OOM, engine.FormatSize(engine.MinMemory))
+	wantLimit(t, p, engine.OOM, spec.FormatSize(spec.MinMemory))
 }
 
 // TestManagedMemoryOfTrees: the limit is that of all descendants together, wherever they
@@ -126,7 +127,7 @@ child(7)`
 		t.Errorf("%+v", r)
 	}
 	if peak := figure(t, "memory", r.Receipt.MemoryPeak); peak > 96*mib || peak < 64*mib {
-		t.Errorf("peak %s", engine.FormatSize(peak))
+		t.Errorf("peak %s", spec.FormatSize(peak))
 	}
 }
 

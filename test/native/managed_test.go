@@ -623,6 +623,36 @@ func TestManagedBoxLost(t *testing.T) {
 	}
 }
 
+// A reader that is slower than the removal of its box still gets all that was written.
+func TestManagedHold(t *testing.T) {
+	b := newLiveBox(t, engine.Spec{})
+	ended := launch(t, b, managedShell("a", "echo kept"))
+	lost := launch(t, b, managedShell("b", "echo kept; exec sleep 1000"))
+	wantManaged(t, ended, engine.Exited, 0)
+	buf := make([]byte, 20)
+	if n, _, err := lost.Stdio().Stdout.ReadAt(patient(t), buf, 0); err != nil || string(buf[:n]) != "kept\n" {
+		t.Fatal(err)
+	}
+	first, second := lost.Hold(), lost.Hold()
+	third := ended.Hold()
+	remove(t, b)
+	first()
+	first() // counts once
+	for _, p := range []engine.ManagedProcess{ended, lost} {
+		if out := readAll(t, p.Stdio().Stdout); out != "kept\n" {
+			t.Errorf("%s: %q", p.Key(), out)
+		}
+	}
+	second()
+	third()
+	for _, p := range []engine.ManagedProcess{ended, lost} {
+		p.Hold()()
+		if _, _, err := p.Stdio().Stdout.ReadAt(patient(t), buf, 0); !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%s: reading what was released: %v", p.Key(), err)
+		}
+	}
+}
+
 // A box that is removed takes its managed processes along.
 func TestManagedRemoved(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})

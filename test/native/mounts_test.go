@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -41,7 +40,7 @@ func TestOwnership(t *testing.T) {
 				continue
 			}
 			dir := hostDir(t, owner, owner)
-			b := create(t, e, engine.Spec{User: u, Mounts: []mounts.Mount{{Source: dir, Target: engine.WorkspaceTarget}}})
+			b := create(t, e, engine.Spec{User: u, Mounts: []engine.Mount{{Source: dir, Target: engine.WorkspaceTarget}}})
 			wantOutput(t, b, `set -e; umask 077; stat -c %u . ; mkdir d; echo x > d/f; ln -s /etc/passwd d/l; ln d/f d/hard; mkfifo d/p; cp /bin/true d/run; chmod 755 d/run; d/run; echo ran`,
 				strings.Split(strings.TrimSpace(run(t, b, shell("id -u")).stdout), "\n")[0]+"\nran\n")
 			for _, name := range []string{"d", "d/f", "d/l", "d/hard", "d/p"} {
@@ -67,7 +66,7 @@ func TestForeignFiles(t *testing.T) {
 	if err := os.WriteFile(secret, []byte("of root\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{{Source: dir, Target: "/data"}}})
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{{Source: dir, Target: "/data"}}})
 	wantOutput(t, b, "stat -c %u /data/secret; cat /data/secret 2>/dev/null || echo no; chmod 666 /data/secret 2>/dev/null || echo no; chown 0 /data/secret 2>/dev/null || echo no; echo x > /data/mine; chown 5 /data/mine 2>/dev/null || echo no",
 		"65534\nno\nno\nno\nno\n")
 }
@@ -80,7 +79,7 @@ func TestMountOptions(t *testing.T) {
 	if err := errors.Join(os.WriteFile(file, []byte("content\n"), 0o644), unix.Mknod(dir+"/null", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 3)))); err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{
 		{Source: dir, Target: "/ro", ReadOnly: true},
 		{Source: dir, Target: "/rw"},
 		{Source: file, Target: "/opt/deep/file"},
@@ -120,7 +119,7 @@ func TestLiveMounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	change(engine.Change{Attach: []mounts.Mount{{Source: dir, Target: "/opt/live"}, {Source: file, Target: "/opt/one", ReadOnly: true}}})
+	change(engine.Change{Attach: []engine.Mount{{Source: dir, Target: "/opt/live"}, {Source: file, Target: "/opt/one", ReadOnly: true}}})
 	out.await(t, "come")
 	var st syscall.Stat_t
 	if err := syscall.Stat(dir+"/made", &st); err != nil || st.Uid != 777 {
@@ -134,11 +133,11 @@ func TestLiveMounts(t *testing.T) {
 	}
 	wantOutput(t, b, "ls -A /opt/live; cat /opt/one", "")
 	// In one step, at the same place.
-	change(engine.Change{Attach: []mounts.Mount{{Source: dir, Target: "/opt/live"}}})
-	change(engine.Change{Detach: []string{"/opt/live"}, Attach: []mounts.Mount{{Source: dir, Target: "/opt/live", ReadOnly: true}}})
+	change(engine.Change{Attach: []engine.Mount{{Source: dir, Target: "/opt/live"}}})
+	change(engine.Change{Detach: []string{"/opt/live"}, Attach: []engine.Mount{{Source: dir, Target: "/opt/live", ReadOnly: true}}})
 	wantOutput(t, b, "cat /opt/live/file; touch /opt/live/x 2>/dev/null || echo read-only", "live\nread-only\n")
 	// All or nothing.
-	err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: dir, Target: "/opt/good"}, {Source: "/no/such/dir", Target: "/opt/bad"}}})
+	err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: dir, Target: "/opt/good"}, {Source: "/no/such/dir", Target: "/opt/bad"}}})
 	if err == nil {
 		t.Error("attached what does not exist")
 	}
@@ -152,12 +151,12 @@ func TestLiveMounts(t *testing.T) {
 // whatever order a change lists them; no mount hides another.
 func TestNestedLiveMounts(t *testing.T) {
 	b := newBox(t, engine.Spec{})
-	mount := func(target string) mounts.Mount {
+	mount := func(target string) engine.Mount {
 		dir := hostDir(t, 0, 0)
 		if err := errors.Join(os.WriteFile(filepath.Join(dir, "name"), []byte(target+"\n"), 0o644), os.Mkdir(filepath.Join(dir, "in"), 0o755)); err != nil {
 			t.Fatal(err)
 		}
-		return mounts.Mount{Source: dir, Target: target}
+		return engine.Mount{Source: dir, Target: target}
 	}
 	inner, outer := mount("/data/in"), mount("/data")
 	for _, c := range []struct {
@@ -166,15 +165,15 @@ func TestNestedLiveMounts(t *testing.T) {
 		rule string // why it is refused; empty: it is not
 		seen string
 	}{
-		{"both, the inner one first", engine.Change{Attach: []mounts.Mount{inner, outer}}, "", "/data\n/data/in\n"},
+		{"both, the inner one first", engine.Change{Attach: []engine.Mount{inner, outer}}, "", "/data\n/data/in\n"},
 		{"the outer one only", engine.Change{Detach: []string{"/data"}}, "within", "/data\n/data/in\n"},
-		{"again at the same target", engine.Change{Attach: []mounts.Mount{mount("/data/in")}}, "already", "/data\n/data/in\n"},
+		{"again at the same target", engine.Change{Attach: []engine.Mount{mount("/data/in")}}, "already", "/data\n/data/in\n"},
 		{"both, the outer one first", engine.Change{Detach: []string{"/data", "/data/in"}}, "", ""},
-		{"the inner one", engine.Change{Attach: []mounts.Mount{inner}}, "", "/data/in\n"},
-		{"one above", engine.Change{Attach: []mounts.Mount{outer}}, "hide", "/data/in\n"},
-		{"replaced", engine.Change{Detach: []string{"/data/in"}, Attach: []mounts.Mount{outer, inner}}, "", "/data\n/data/in\n"},
-		{"with one that is refused", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: "/no/such/dir", Target: "/data/in/x"}}}, "does not exist", "/data\n/data/in\n"},
-		{"with one that fails", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []mounts.Mount{inner, outer, {Source: inner.Source, Target: "/data/name"}}}, "director", ""},
+		{"the inner one", engine.Change{Attach: []engine.Mount{inner}}, "", "/data/in\n"},
+		{"one above", engine.Change{Attach: []engine.Mount{outer}}, "hide", "/data/in\n"},
+		{"replaced", engine.Change{Detach: []string{"/data/in"}, Attach: []engine.Mount{outer, inner}}, "", "/data\n/data/in\n"},
+		{"with one that is refused", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []engine.Mount{inner, outer, {Source: "/no/such/dir", Target: "/data/in/x"}}}, "does not exist", "/data\n/data/in\n"},
+		{"with one that fails", engine.Change{Detach: []string{"/data/in", "/data"}, Attach: []engine.Mount{inner, outer, {Source: inner.Source, Target: "/data/name"}}}, "director", ""},
 	} {
 		err := b.Update(t.Context(), c.Change)
 		if (err != nil) != (c.rule != "") || err != nil && !strings.Contains(err.Error(), c.rule) {
@@ -226,7 +225,7 @@ func TestBadMounts(t *testing.T) {
 		rows = append(rows, row{good, target})
 	}
 	for _, r := range rows {
-		m := []mounts.Mount{{Source: r.source, Target: r.target}}
+		m := []engine.Mount{{Source: r.source, Target: r.target}}
 		second, err := e.Create(t.Context(), engine.Spec{Mounts: m})
 		wantBadMount(t, r.source, r.target, err)
 		if err == nil {
@@ -235,10 +234,10 @@ func TestBadMounts(t *testing.T) {
 		wantBadMount(t, r.source, r.target, b.Update(t.Context(), engine.Change{Attach: m}))
 	}
 	for _, target := range []string{"/tmp/link", "/tmp/link/x", "/home/box/root/opt", "/tmp/deep", "/bin", "/bin/sh", "/usr/nosuch", "/usr/bin/env/x", "/var/run/x"} {
-		wantBadMount(t, good, target, b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: good, Target: target}}}))
+		wantBadMount(t, good, target, b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: good, Target: target}}}))
 	}
-	wantBadMount(t, good, "/usr/bin/env", b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: good, Target: "/usr/bin/env"}}}))
-	wantBadMount(t, good+"/file", "/opt", b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: good + "/file", Target: "/opt"}}}))
+	wantBadMount(t, good, "/usr/bin/env", b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: good, Target: "/usr/bin/env"}}}))
+	wantBadMount(t, good+"/file", "/opt", b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: good + "/file", Target: "/opt"}}}))
 	if o := run(t, b, shell("cat /proc/self/mountinfo")); strings.Contains(o.stdout, filepath.Base(good)) {
 		t.Errorf("something was mounted after all: %s", o.stdout)
 	}
@@ -265,12 +264,12 @@ func TestMountWithin(t *testing.T) {
 	if err := errors.Join(os.Mkdir(root+"/dir", 0o755), os.Symlink(outside, root+"/out"), os.Symlink("../"+filepath.Base(outside), root+"/up")); err != nil {
 		t.Fatal(err)
 	}
-	b := create(t, e, engine.Spec{Mounts: []mounts.Mount{{Source: root + "/dir", Target: "/in", Within: root}}})
+	b := create(t, e, engine.Spec{Mounts: []engine.Mount{{Source: root + "/dir", Target: "/in", Within: root}}})
 	wantOutput(t, b, "touch /in/file && ls /in", "file\n")
 	for _, name := range []string{"/out", "/up", "/dir/../..", "/../" + filepath.Base(outside)} {
-		m := mounts.Mount{Source: root + name, Target: "/data", Within: root}
-		_, err := e.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{m}})
-		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})} {
+		m := engine.Mount{Source: root + name, Target: "/data", Within: root}
+		_, err := e.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{m}})
+		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}})} {
 			if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), root) || !strings.Contains(err.Error(), "leaves the directory") {
 				t.Errorf("%s %s: %v", how, name, err)
 			}

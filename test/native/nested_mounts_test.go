@@ -11,18 +11,18 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // skill makes a directory with a file that says what it is, to be mounted at target.
-func skill(t *testing.T, target string) mounts.Mount {
+func skill(t *testing.T, target string) engine.Mount {
 	t.Helper()
 	dir := hostDir(t, 0, 0)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "name"), []byte(target+"\n"), 0o644), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	return mounts.Mount{Source: dir, Target: target, ReadOnly: true}
+	return engine.Mount{Source: dir, Target: target, ReadOnly: true}
 }
 
 // newServiceBox is newBox of a service.
@@ -42,15 +42,15 @@ func change(t testing.TB, b engine.Box, c engine.Change) {
 // as its owner would, for a new box and for a running one; they stay behind, empty.
 func TestMountsInWorkspace(t *testing.T) {
 	dir, work := workspace(t, 1234, 1234)
-	skills := []mounts.Mount{skill(t, "/workspace/.skills/a"), skill(t, "/workspace/.skills/b"), skill(t, "/workspace/deep/er/and/deeper")}
+	skills := []engine.Mount{skill(t, "/workspace/.skills/a"), skill(t, "/workspace/.skills/b"), skill(t, "/workspace/deep/er/and/deeper")}
 	user := engine.User{UID: 1000, GID: 1000}
 	b := newBox(t, engine.Spec{User: user, Mounts: append(slices.Clone(skills), work)})
 	const show = "cat /workspace/.skills/*/name /workspace/deep/er/and/deeper/name 2>/dev/null; true"
 	wantOutput(t, b, show, "/workspace/.skills/a\n/workspace/.skills/b\n/workspace/deep/er/and/deeper\n")
 	wantOutput(t, b, "stat -c '%u %a' /workspace/.skills; touch /workspace/.skills/a/x 2>/dev/null || echo no; echo mine > /workspace/.skills/file", "1000 755\nno\n")
 	live := skill(t, "/workspace/.skills/live")
-	file := mounts.Mount{Source: filepath.Join(live.Source, "name"), Target: "/workspace/etc/app.conf"}
-	change(t, b, engine.Change{Attach: []mounts.Mount{live, file}})
+	file := engine.Mount{Source: filepath.Join(live.Source, "name"), Target: "/workspace/etc/app.conf"}
+	change(t, b, engine.Change{Attach: []engine.Mount{live, file}})
 	wantOutput(t, b, "cat /workspace/.skills/live/name /workspace/etc/app.conf", "/workspace/.skills/live\n/workspace/.skills/live\n")
 	// The workspace cannot go while something is in it; all together can, in any order.
 	targets := []string{"/workspace"}
@@ -83,7 +83,7 @@ func TestMountsInWorkspace(t *testing.T) {
 // TestManyNestedMounts: as many as there can be, in one another as far as they go.
 func TestManyNestedMounts(t *testing.T) {
 	_, work := workspace(t, 0, 0)
-	all := []mounts.Mount{work}
+	all := []engine.Mount{work}
 	target := work.Target
 	for i := range 16 {
 		target += fmt.Sprint("/sub/", i)
@@ -91,13 +91,13 @@ func TestManyNestedMounts(t *testing.T) {
 		m.ReadOnly = false
 		all = append(all, m)
 	}
-	for i := len(all); i < mounts.MaxMounts; i++ {
+	for i := len(all); i < spec.MaxMounts; i++ {
 		all = append(all, skill(t, fmt.Sprint("/workspace/.skills/", i)))
 	}
 	slices.Reverse(all)
 	b := newBox(t, engine.Spec{Mounts: all})
 	wantOutput(t, b, "cat "+target+"/name; ls /workspace/.skills | wc -l", target+"\n47\n")
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{skill(t, "/workspace/one/more")}}); !errors.Is(err, engine.ErrInvalid) {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{skill(t, "/workspace/one/more")}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("one more: %v", err)
 	}
 	var targets []string
@@ -121,7 +121,7 @@ func TestBadNestedMounts(t *testing.T) {
 	frozen := work
 	frozen.ReadOnly = true
 	for _, c := range []struct {
-		outer  mounts.Mount
+		outer  engine.Mount
 		target string
 		rule   string
 	}{
@@ -137,9 +137,9 @@ func TestBadNestedMounts(t *testing.T) {
 		{work, "/usr/share/x/y", "read-only"},
 	} {
 		m := skill(t, c.target)
-		_, err := e.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{c.outer, m}})
-		b := create(t, e, engine.Spec{Mounts: []mounts.Mount{c.outer}})
-		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})} {
+		_, err := e.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{c.outer, m}})
+		b := create(t, e, engine.Spec{Mounts: []engine.Mount{c.outer}})
+		for how, err := range map[string]error{"create": err, "attach": b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}})} {
 			wantBadMount(t, m.Source, c.target, err)
 			if err == nil || !strings.Contains(err.Error(), c.rule) {
 				t.Errorf("%s %s: %v, want %q", how, c.target, err, c.rule)
@@ -160,12 +160,12 @@ func TestFullNestedMount(t *testing.T) {
 	// All inodes but one.
 	wantOutput(t, b, "cd /tmp; i=0; while mkdir $i 2>/dev/null; do i=$((i+1)); done; rmdir 0; echo full", "full\n")
 	for range 3 {
-		err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{skill(t, "/tmp/a/b")}})
+		err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{skill(t, "/tmp/a/b")}})
 		if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "no space") {
 			t.Errorf("%v", err)
 		}
 	}
-	change(t, b, engine.Change{Attach: []mounts.Mount{skill(t, "/tmp/a")}})
+	change(t, b, engine.Change{Attach: []engine.Mount{skill(t, "/tmp/a")}})
 	wantOutput(t, b, "cat /tmp/a/name", "/tmp/a\n")
 }
 
@@ -174,17 +174,17 @@ func TestFullNestedMount(t *testing.T) {
 func TestNestedMountInFullVolume(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("work", 8*mib, 1024, engine.WorkspaceTarget)}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{s.make("work", 8*mib, 1024, engine.WorkspaceTarget)}})
 	want(t, run(t, b, python(fillFiles, "/workspace")), engine.DiskQuota, 1)
 	m := skill(t, "/workspace/.skills/x")
 	for i := range 2 { // without an inode, and with one of two
-		err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})
+		err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}})
 		if !errors.Is(err, engine.ErrInvalid) || !strings.Contains(err.Error(), "no space") {
 			t.Errorf("%v", err)
 		}
 		wantOutput(t, b, fmt.Sprintf("cd /workspace; ls -A | grep -c skills; rm %d; echo x > again && rm again && echo one is free", i), "0\none is free\n")
 	}
-	change(t, b, engine.Change{Attach: []mounts.Mount{m}})
+	change(t, b, engine.Change{Attach: []engine.Mount{m}})
 	wantOutput(t, b, "cat /workspace/.skills/x/name", "/workspace/.skills/x\n")
 	s.remove(b)
 }
@@ -219,7 +219,7 @@ func TestNestedMountRace(t *testing.T) {
 	for name, b := range map[string]engine.Box{"engine": newBox(t, engine.Spec{}), "service": newServiceBox(t)} {
 		t.Run(name, func(t *testing.T) {
 			dir, work := workspace(t, 0, 0)
-			change(t, b, engine.Change{Attach: []mounts.Mount{work}})
+			change(t, b, engine.Change{Attach: []engine.Mount{work}})
 			out := newScreen()
 			c := python(churnScript)
 			c.Stdout = out
@@ -228,7 +228,7 @@ func TestNestedMountRace(t *testing.T) {
 			attached, refused := 0, 0
 			for i := 0; i < 3000 && (i < 60 || attached < 10 || refused == 0); i++ {
 				m := skill(t, fmt.Sprintf("/workspace/.skills/x%d/y", i%5))
-				err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}})
+				err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}})
 				if err != nil {
 					wantBadMount(t, m.Source, m.Target, err)
 					refused++
@@ -261,9 +261,9 @@ func TestNestedMountRace(t *testing.T) {
 func TestMovedMount(t *testing.T) {
 	s, dir := newService(t)
 	_, work := workspace(t, 0, 0)
-	b := createLive(t, s, engine.Spec{Mounts: []mounts.Mount{work}})
+	b := createLive(t, s, engine.Spec{Mounts: []engine.Mount{work}})
 	one, two, three := skill(t, "/workspace/.skills/one"), skill(t, "/workspace/.skills/two"), skill(t, "/workspace/.skills/three")
-	change(t, b, engine.Change{Attach: []mounts.Mount{one, two, three}})
+	change(t, b, engine.Change{Attach: []engine.Mount{one, two, three}})
 	wantOutput(t, b, "cd /workspace && mv .skills 'a\nb' && ln -s /etc .skills && cat a*/one/name", "/workspace/.skills/one\n")
 	change(t, b, engine.Change{Detach: []string{one.Target}})
 	wantOutput(t, b, "cd /workspace; cat a*/one/name 2>/dev/null; cat a*/two/name", "/workspace/.skills/two\n")
@@ -281,7 +281,7 @@ func TestMovedMount(t *testing.T) {
 	change(t, b, engine.Change{Detach: []string{three.Target}})
 	// And what was asked for again is where it was.
 	wantOutput(t, b, "cd /workspace && rm .skills && echo ok", "ok\n")
-	change(t, b, engine.Change{Attach: []mounts.Mount{one}})
+	change(t, b, engine.Change{Attach: []engine.Mount{one}})
 	wantOutput(t, b, "cat /workspace/.skills/one/name", "/workspace/.skills/one\n")
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -130,7 +131,7 @@ func TestOutsideOfCharge(t *testing.T) {
 			cmd.Timeout = patience / 4
 			o := run(t, b, cmd)
 			want(t, o, engine.OOM, 137)
-			if !strings.HasPrefix(o.Limit, engine.FormatSize(limit)+", of which ") || !strings.HasSuffix(o.Limit, " held by "+c.by+" outside its charge") {
+			if !strings.HasPrefix(o.Limit, spec.FormatSize(limit)+", of which ") || !strings.HasSuffix(o.Limit, " held by "+c.by+" outside its charge") {
 				t.Errorf("limit %q does not name %s", o.Limit, c.by)
 			}
 			if o.Receipt.OOMKills == nil || *o.Receipt.OOMKills < 1 {

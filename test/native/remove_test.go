@@ -10,7 +10,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -43,7 +42,7 @@ func TestRemoveKillsFirst(t *testing.T) {
 	t.Cleanup(release) // before the box's
 	updated := make(chan error, 1)
 	go func() {
-		updated <- b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: dir, Target: "/data"}}})
+		updated <- b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: dir, Target: "/data"}}})
 	}()
 	select {
 	case err := <-updated:

@@ -9,7 +9,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // TestMountRootsStay: a launcher that is started again has the roots that it was started
@@ -47,12 +46,12 @@ func TestMountRootsStay(t *testing.T) {
 	s := start(one)
 	wants(s, one, true)
 	wants(s, two, false)
-	b := createLive(t, s, engine.Spec{Mounts: []mounts.Mount{{Source: one, Target: "/data"}}})
-	err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: two, Target: "/two"}}})
+	b := createLive(t, s, engine.Spec{Mounts: []engine.Mount{{Source: one, Target: "/data"}}})
+	err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: two, Target: "/two"}}})
 	if err == nil || !strings.Contains(err.Error(), `(mount at "/two")`) {
 		t.Errorf("attaching what is outside: %v", err)
 	}
-	if other, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{{Source: two, Target: "/two"}}}); err == nil || !strings.Contains(err.Error(), "outside of the launcher's mount roots") {
+	if other, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{{Source: two, Target: "/two"}}}); err == nil || !strings.Contains(err.Error(), "outside of the launcher's mount roots") {
 		t.Errorf("a box with what is outside: %v, %v", other, err)
 	}
 	killLauncher(t, dir)

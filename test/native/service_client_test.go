@@ -21,7 +21,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // clientEnv makes the test binary a client of the service whose socket it names.
@@ -385,8 +384,8 @@ func TestServiceChaos(t *testing.T) {
 }
 
 // useBox is the life of a box.
-func useBox(ctx context.Context, s *native.Service, id string, m mounts.Mount) error {
-	b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []mounts.Mount{m}})
+func useBox(ctx context.Context, s *native.Service, id string, m engine.Mount) error {
+	b, err := s.Create(ctx, engine.Spec{ID: id, Mounts: []engine.Mount{m}})
 	if err != nil {
 		return err
 	}
@@ -397,12 +396,12 @@ func useBox(ctx context.Context, s *native.Service, id string, m mounts.Mount) e
 			return errors.Join(fmt.Errorf("command: %+v, output %q", r, out.String()), err, b.Remove(ctx))
 		}
 	}
-	return errors.Join(changeBox(ctx, b, mounts.Mount{Source: m.Source, Target: "/more"}), b.Remove(ctx))
+	return errors.Join(changeBox(ctx, b, engine.Mount{Source: m.Source, Target: "/more"}), b.Remove(ctx))
 }
 
 // changeBox attaches and detaches a mount and changes a limit.
-func changeBox(ctx context.Context, b engine.Box, m mounts.Mount) error {
-	err := b.Update(ctx, engine.Change{Attach: []mounts.Mount{m}, Limits: &engine.Limits{PIDs: 40 + rand.Int64N(40)}})
+func changeBox(ctx context.Context, b engine.Box, m engine.Mount) error {
+	err := b.Update(ctx, engine.Change{Attach: []engine.Mount{m}, Limits: &engine.Limits{PIDs: 40 + rand.Int64N(40)}})
 	if err != nil {
 		return err
 	}

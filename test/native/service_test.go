@@ -16,7 +16,6 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -152,7 +151,7 @@ func TestServiceClientsComeAndGo(t *testing.T) {
 	wantOutput(t, b, "echo kept > /tmp/f", "")
 	// What the launcher makes mount points through is nobody's in the box.
 	wantOutput(t, b, "ls /dev/.host 2>/dev/null || touch /dev/.host/top/root/x 2>/dev/null || mv /dev/.host /dev/x 2>/dev/null || echo closed", "closed\n")
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}, Limits: &engine.Limits{PIDs: 77}}); err != nil {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}, Limits: &engine.Limits{PIDs: 77}}); err != nil {
 		t.Fatal(err)
 	}
 	background := shell("sleep 1000 & echo")
@@ -202,7 +201,7 @@ func TestServiceLauncherKilled(t *testing.T) {
 			m.Target = "/made/for/this"
 			p := begin(t, b, shell("read x; echo $x; exit 7"))
 			killLauncher(t, dir)
-			if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+			if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err != nil {
 				t.Fatal(err)
 			}
 			wantOutput(t, b, "echo 1 > /made/for/this/f; cat /made/for/this/f", "1\n")

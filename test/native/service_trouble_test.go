@@ -18,7 +18,6 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -235,7 +234,7 @@ func TestServiceFullStateDir(t *testing.T) {
 	if err := os.Mkdir(record+".new", 0o700); err != nil { // no file can be written there
 		t.Fatal(err)
 	}
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err == nil {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err == nil {
 		t.Error("attached a mount that is not on record")
 	}
 	wantOutput(t, b, "ls "+m.Target, "")
@@ -245,7 +244,7 @@ func TestServiceFullStateDir(t *testing.T) {
 	if err := os.Remove(record + ".new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err != nil {
 		t.Error(err)
 	}
 	wantOutput(t, b, "ls "+m.Target, "f\n")

@@ -19,7 +19,6 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/langbot/skills"
 	"github.com/boxd/boxd/langbot/transfer"
-	"github.com/boxd/boxd/mounts"
 )
 
 // skillStore is a store of skills in a volume.
@@ -163,7 +162,7 @@ func TestSkillsOfBox(t *testing.T) {
 		store.must("box_create_skill", map[string]any{"skill": map[string]any{"name": "s"}}, `"name":"s"`)
 		store.must("box_write_skill_file", map[string]any{"name": "s", "path": "bin/run", "content": "from outside"}, "12")
 		b := createLive(t, s.Service, engine.Spec{User: engine.User{UID: uid, GID: uid},
-			Mounts: []mounts.Mount{{Source: "/s", Target: "/skill", Volume: "skills"}}})
+			Mounts: []engine.Mount{{Source: "/s", Target: "/skill", Volume: "skills"}}})
 		wantOutput(t, b, `cd /skill && cat bin/run && echo inside >bin/run && echo y >bin/new && rm -f bin/gone && mkdir -p locked/deep && touch locked/deep/f &&
 			chmod 0 locked/deep locked bin/new && mkfifo fifo && ln -s / root && ln -s bin/run ok && ls`, "from outsideSKILL.md\nbin\nfifo\nlocked\nok\nroot\n")
 		store.must("box_read_skill_file", map[string]any{"name": "s", "path": "ok"}, `inside\n`)
@@ -203,7 +202,7 @@ func TestSkillDirectoryOfBox(t *testing.T) {
 	ino, born := look()
 	for _, uid := range []int{0, 1000} {
 		b := createLive(t, s.Service, engine.Spec{User: engine.User{UID: uid, GID: uid},
-			Mounts: []mounts.Mount{{Source: "/s", Target: "/workspace/skills/s", Volume: "skills"}}})
+			Mounts: []engine.Mount{{Source: "/s", Target: "/workspace/skills/s", Volume: "skills"}}})
 		wantOutput(t, b, `cd /workspace/skills && for d in "mv s t" "rmdir s" "rm -rf s" "mv -T /tmp s" "ln -sfT /tmp s" "umount s" "mount --bind /tmp s" "mv s/../s s/../../s"; do
 			$d >/tmp/out 2>&1 && echo "$d worked"; done; touch -d 1990-01-01 s; chmod 700 s; mkdir s/sub; ls s`, "sub\n")
 		if i, at := look(); i != ino || at != born {

@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
 )
 
@@ -46,19 +45,19 @@ func (s *storage) liveAndKill(t *testing.T, delay time.Duration) {
 		}
 		wg.Wait()
 	}
-	m := mounts.Mount{Source: "/", Volume: "hunted", Target: engine.WorkspaceTarget}
+	m := engine.Mount{Source: "/", Volume: "hunted", Target: engine.WorkspaceTarget}
 	step("making", func() error {
 		return s.MakeVolume(t.Context(), engine.Volume{Name: "hunted", Bytes: 4 * mib})
 	})
 	var b engine.LiveBox
 	step("creating", func() (err error) {
-		b, err = s.Create(t.Context(), engine.Spec{ID: "hunted", Mounts: []mounts.Mount{m}})
+		b, err = s.Create(t.Context(), engine.Spec{ID: "hunted", Mounts: []engine.Mount{m}})
 		return err
 	})
 	wantOutput(t, b, "echo 1 > /workspace/f; exec 9>> /workspace/f; echo 2 >&9", "")
 	p := begin(t, b, shell("exec 9>> /workspace/f; while [ ! -e /workspace/go ]; do sleep 0.01; done; echo 3 >&9"))
 	step("attaching", func() error {
-		return b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{{Source: "/", Volume: "hunted", Target: "/again"}}})
+		return b.Update(t.Context(), engine.Change{Attach: []engine.Mount{{Source: "/", Volume: "hunted", Target: "/again"}}})
 	})
 	wantOutput(t, b, "cat /again/f", "1\n2\n")
 	var dir *os.File
@@ -81,7 +80,7 @@ func (s *storage) liveAndKill(t *testing.T, delay time.Duration) {
 		return s.MakeVolume(t.Context(), engine.Volume{Name: "hunted", Bytes: 8 * mib})
 	})
 	step("creating again", func() (err error) {
-		b, err = s.Create(t.Context(), engine.Spec{ID: "hunted", Mounts: []mounts.Mount{m}})
+		b, err = s.Create(t.Context(), engine.Spec{ID: "hunted", Mounts: []engine.Mount{m}})
 		return err
 	})
 	wantOutput(t, b, "cat /workspace/f /workspace/a/b/g; stat -f -c %T /workspace > /dev/null", "1\n2\n3\nclient\n")
@@ -99,7 +98,7 @@ func TestVolumeGrowsInUse(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("grows", 4*mib, 0, "/data")
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "echo x > /data/x", "")
 	grow := func() error {
 		return s.MakeVolume(t.Context(), engine.Volume{Name: "grows", Bytes: 16 * mib})
@@ -110,7 +109,7 @@ func TestVolumeGrowsInUse(t *testing.T) {
 		wantOutput(t, b, "head -c 8M /dev/zero > /data/f; stat -c %s /data/f", "8388608\n")
 	}
 	for range 2 {
-		other := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+		other := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 		wantOutput(t, other, "cat /data/x", "x\n")
 		dir, err := s.OpenDirectory(t.Context(), engine.Directory{Volume: "grows", Path: "/"})
 		if err != nil {
@@ -122,7 +121,7 @@ func TestVolumeGrowsInUse(t *testing.T) {
 	}
 	s.remove(b)
 	waitUntil(t, "it grows when nobody has it", func() bool { return grow() == nil })
-	b = createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	b = createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "cat /data/x; head -c 12M /dev/zero > /data/f; stat -c %s /data/f", "x\n12582912\n")
 }
 
@@ -137,7 +136,7 @@ func TestVolumeShared(t *testing.T) {
 	for i := range boxes {
 		wg.Go(func() {
 			for round := range rounds {
-				b, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{m}})
+				b, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{m}})
 				if err != nil {
 					t.Error(err)
 					return
@@ -146,7 +145,7 @@ func TestVolumeShared(t *testing.T) {
 				if err := b.Update(t.Context(), engine.Change{Detach: []string{"/shared"}}); err != nil {
 					t.Error(err)
 				}
-				if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+				if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err != nil {
 					t.Error(err)
 				}
 				if err := b.Remove(t.Context()); err != nil {
@@ -183,12 +182,12 @@ func TestManyVolumes(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range count {
 		wg.Go(func() {
-			m := mounts.Mount{Source: "/", Target: "/v", Volume: fmt.Sprintf("v%d", i)}
+			m := engine.Mount{Source: "/", Target: "/v", Volume: fmt.Sprintf("v%d", i)}
 			if err := s.MakeVolume(t.Context(), engine.Volume{Name: m.Volume, Bytes: 2 * mib}); err != nil {
 				t.Error(err)
 				return
 			}
-			b, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{m}})
+			b, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{m}})
 			if err != nil {
 				t.Error(err)
 				return
@@ -211,7 +210,7 @@ func TestVolumeWithoutLauncher(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
 	m := s.make("alone", 4*mib, 0, engine.WorkspaceTarget)
-	b := createLive(t, s.Service, engine.Spec{ID: "alone", Mounts: []mounts.Mount{m}})
+	b := createLive(t, s.Service, engine.Spec{ID: "alone", Mounts: []engine.Mount{m}})
 	for round := range 2 {
 		r, w := io.Pipe()
 		c := shell(fmt.Sprintf("read x; echo %d >> /workspace/f", round))
@@ -244,6 +243,6 @@ func TestVolumeWithoutLauncher(t *testing.T) {
 			b = adoptLive(t, s.Service, "alone")
 		}
 	}
-	b = createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	b = createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "cat /workspace/f", "0\n1\n")
 }

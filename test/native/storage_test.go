@@ -13,7 +13,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 )
 
 // storage is a service with a data directory of its own.
@@ -116,12 +115,12 @@ func (s *storage) wantNothingMounted() {
 }
 
 // make makes a volume and returns a mount of all of it.
-func (s *storage) make(name string, bytes, inodes int64, target string) mounts.Mount {
+func (s *storage) make(name string, bytes, inodes int64, target string) engine.Mount {
 	s.t.Helper()
 	if err := s.MakeVolume(s.t.Context(), engine.Volume{Name: name, Bytes: bytes, Inodes: inodes}); err != nil {
 		s.t.Fatal(err)
 	}
-	return mounts.Mount{Source: "/", Target: target, Volume: name}
+	return engine.Mount{Source: "/", Target: target, Volume: name}
 }
 
 func (s *storage) state(name string) (st engine.VolumeState, ok bool) {
@@ -159,8 +158,8 @@ func TestVolumeFull(t *testing.T) {
 	s := startStorage(t, 4242)
 	work := s.make("work", 8*mib, 1024, engine.WorkspaceTarget)
 	side := s.make("side", 8*mib, 1024, "/side")
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{work, side}})
-	other := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("other", 8*mib, 1024, engine.WorkspaceTarget)}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{work, side}})
+	other := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{s.make("other", 8*mib, 1024, engine.WorkspaceTarget)}})
 	for range 2 {
 		wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/workspace"}}), "/workspace 8 MiB")
 		want(t, run(t, b, shell("exit 3")), engine.Exited, 3) // full before it began
@@ -184,7 +183,7 @@ func TestVolumeFull(t *testing.T) {
 func TestVolumeFullOfLargeWrites(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 0)
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{s.make("large", 16*mib, 0, engine.WorkspaceTarget)}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{s.make("large", 16*mib, 0, engine.WorkspaceTarget)}})
 	for _, size := range []string{"512", "64k", "1M", "4M"} {
 		wantVolumeFull(t, run(t, b, shell("exec dd if=/dev/zero of=/workspace/file bs="+size)), "/workspace 16 MiB")
 		wantVolumeFull(t, run(t, b, shell("exec dd if=/dev/zero of=/workspace/more bs=4M")), "/workspace 16 MiB")
@@ -214,9 +213,9 @@ func TestVolumeFullAfterAdoption(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir.Close()
-	b := createLive(t, s.Service, engine.Spec{ID: "live", Mounts: []mounts.Mount{work}})
+	b := createLive(t, s.Service, engine.Spec{ID: "live", Mounts: []engine.Mount{work}})
 	late := s.make("late", 4*mib, 0, "/late")
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{late}}); err != nil {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{late}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, again := range []func(){func() {}, func() { killLauncher(t, s.dir) }} {
@@ -251,7 +250,7 @@ func TestVolumeStays(t *testing.T) {
 			s.start()
 		},
 	} {
-		b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+		b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 		wantOutput(t, b, "cat /data/n 2>/dev/null | wc -l; echo >> /data/n", fmt.Sprintln(round))
 		s.remove(b)
 		between()
@@ -259,7 +258,7 @@ func TestVolumeStays(t *testing.T) {
 	if err := s.MakeVolume(t.Context(), engine.Volume{Name: "keep", Bytes: 32 * mib}); err != nil {
 		t.Fatal(err)
 	}
-	b := createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	b := createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "wc -l < /data/n; head -c 20M /dev/zero > /data/f && stat -c %s /data/f", "3\n20971520\n")
 	s.remove(b)
 	if st, ok := s.state("keep"); !ok || st.Bytes != 32*mib {
@@ -274,7 +273,7 @@ func TestVolumeStays(t *testing.T) {
 		t.Error("the volume is still there")
 	}
 	m = s.make("keep", 8*mib, 0, "/data")
-	b = createLive(t, s.Service, engine.Spec{Mounts: []mounts.Mount{m}})
+	b = createLive(t, s.Service, engine.Spec{Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "ls /data | grep -v lost+found; stat -c %u:%g:%a /data", "0:0:700\n")
 }
 
@@ -284,7 +283,7 @@ func TestVolumeInUse(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 0)
 	m := s.make("used", 4*mib, 0, "/data")
-	b := createLive(t, s.Service, engine.Spec{ID: "holder", Mounts: []mounts.Mount{m}})
+	b := createLive(t, s.Service, engine.Spec{ID: "holder", Mounts: []engine.Mount{m}})
 	wantOutput(t, b, "echo 1 > /data/f", "")
 	refused := func() {
 		t.Helper()
@@ -305,14 +304,14 @@ func TestVolumeInUse(t *testing.T) {
 		if err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}}); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			t.Fatal(err)
 		}
 		refused()
 	}
 	bad := m
 	bad.Source, bad.Target = "/nothing", "/x"
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{bad}}); !errors.Is(err, engine.ErrInvalid) {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{bad}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("a source that is not there: %v", err)
 	}
 	p := begin(t, b, shell("exec 3< /data/f; read x; cat <&3")) // holds a file of it
@@ -323,10 +322,10 @@ func TestVolumeInUse(t *testing.T) {
 		t.Errorf("after detaching: %v", err)
 	}
 	_ = wait(t, p)
-	if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); !errors.Is(err, engine.ErrInvalid) {
+	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("a volume that is gone: %v", err)
 	}
-	if _, err := s.Create(t.Context(), engine.Spec{Mounts: []mounts.Mount{m}}); !errors.Is(err, engine.ErrInvalid) {
+	if _, err := s.Create(t.Context(), engine.Spec{Mounts: []engine.Mount{m}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("a box with a volume that is gone: %v", err)
 	}
 }
@@ -367,12 +366,12 @@ func TestVolumeComesAndGoes(t *testing.T) {
 	b := createLive(t, s.Service, engine.Spec{})
 	for _, name := range []string{"first", "second"} {
 		m := s.make(name, 4*mib, 0, "/data")
-		if err := b.Update(t.Context(), engine.Change{Attach: []mounts.Mount{m}}); err != nil {
+		if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}}); err != nil {
 			t.Fatal(err)
 		}
 		wantVolumeFull(t, run(t, b, engine.Command{Args: []string{"sh", "-c", fillBytes, "/data"}}), "/data 4 MiB")
 		// What can be seen to be impossible takes nothing away.
-		change := engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{{Source: "/", Target: "/other", Volume: "unknown"}}}
+		change := engine.Change{Detach: []string{"/data"}, Attach: []engine.Mount{{Source: "/", Target: "/other", Volume: "unknown"}}}
 		if err := b.Update(t.Context(), change); err == nil {
 			t.Fatal("attached")
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 var errEnd = io.EOF
@@ -110,12 +109,12 @@ func TestUpdateFiles(t *testing.T) {
 // and the next change finds them.
 func TestRefusedUpdateLeavesMounts(t *testing.T) {
 	old, other := hostDir(t, 0, 0), hostDir(t, 0, 0)
-	at := func(source string) mounts.Mount { return mounts.Mount{Source: source, Target: "/data"} }
-	b := newBox(t, engine.Spec{Mounts: []mounts.Mount{at(old)}})
-	err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{at(old + "/missing")}})
+	at := func(source string) engine.Mount { return engine.Mount{Source: source, Target: "/data"} }
+	b := newBox(t, engine.Spec{Mounts: []engine.Mount{at(old)}})
+	err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}, Attach: []engine.Mount{at(old + "/missing")}})
 	wantBadMount(t, "missing", "/data", err)
 	want(t, run(t, b, shell("touch /data/file")), engine.Exited, 0)
-	if err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{at(other)}}); err != nil {
+	if err := b.Update(t.Context(), engine.Change{Detach: []string{"/data"}, Attach: []engine.Mount{at(other)}}); err != nil {
 		t.Error(err)
 	}
 	want(t, run(t, b, shell("test ! -e /data/file")), engine.Exited, 0)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/testutil"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/test/boxes"
 )
 
@@ -86,7 +85,7 @@ func TestPrograms(t *testing.T) {
 				User:    engine.User{UID: 1000, GID: 1000},
 				TmpSize: 512 << 20,
 				Limits:  engine.Limits{Memory: 1 << 30, PIDs: 256},
-				Mounts: []mounts.Mount{
+				Mounts: []engine.Mount{
 					{Source: filepath.Join(tools, "testdata"), Target: "/opt/scripts", ReadOnly: true},
 					{Source: self, Target: "/opt/self", ReadOnly: true},
 				},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/leftover"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
@@ -310,6 +311,6 @@ func (b *box) specNow() engine.Spec {
 			s.Mounts = append(s.Mounts, m.Mount)
 		}
 	}
-	s.Mounts = mounts.InOrder(s.Mounts)
+	s.Mounts = spec.InOrder(s.Mounts)
 	return s
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/rootfs"
 )
 
@@ -40,8 +41,8 @@ func TestSharedConstants(t *testing.T) {
 	if rootfs.HomeDir != engine.HomeTarget {
 		t.Errorf("home is %q in rootfs and %q in engine", rootfs.HomeDir, engine.HomeTarget)
 	}
-	if rootfs.DefaultHostname != engine.DefaultHostname {
-		t.Errorf("hostname is %q in rootfs and %q in engine", rootfs.DefaultHostname, engine.DefaultHostname)
+	if rootfs.DefaultHostname != spec.DefaultHostname {
+		t.Errorf("hostname is %q in rootfs and %q in engine", rootfs.DefaultHostname, spec.DefaultHostname)
 	}
 	if agentID >= idRange || agentID <= engine.MaxID {
 		t.Errorf("PID 1 has id %d, commands have up to %d of %d", agentID, engine.MaxID, idRange)

@@ -19,7 +19,7 @@ const (
 	idRanges = 4094
 )
 
-// sharedBase is the id on disk of the box's user 0 where a mount has [mounts.Mount.Users]:
+// sharedBase is the id on disk of the box's user 0 where a mount has [spec.Mount.Users]:
 // a range that no box gets, below the ids that daemons get (0x7fff0000).
 const sharedBase = idBase + idRanges*idRange
 

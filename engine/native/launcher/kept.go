@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Slots that an adoption of the box spares are marked by a file each in its directory:
@@ -33,8 +34,8 @@ func (l *Launcher) handleKeep(r *request) error {
 	if err != nil {
 		return err
 	}
-	if m.Key == "" || m.Memory < 0 || m.Memory > engine.MaxMemory {
-		return fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", engine.Quote(m.Slot), engine.Quote(m.Key), m.Memory, wire.ErrProtocol)
+	if m.Key == "" || m.Memory < 0 || m.Memory > spec.MaxMemory {
+		return fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
 	}
 	if m.Memory > 0 {
 		err := s.LimitMemory(m.Memory, b.spec.AllowDegraded)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/mounts"
 )
 
 // newTestLauncher is a launcher with an instance and nothing of the kernel's.
@@ -111,14 +110,14 @@ func TestLockPatiently(t *testing.T) {
 func TestReplacementAgain(t *testing.T) {
 	b := &box{id: "b"}
 	b.init()
-	fresh := mounts.Mount{Source: "/srv/new", Target: "/data"}
-	c := engine.Change{Detach: []string{"/data"}, Attach: []mounts.Mount{fresh}}
+	fresh := engine.Mount{Source: "/srv/new", Target: "/data"}
+	c := engine.Change{Detach: []string{"/data"}, Attach: []engine.Mount{fresh}}
 	for _, s := range []struct {
 		there          mounted
 		detach, attach int
 	}{
 		{mounted{Mount: fresh, ID: 7}, 0, 0},
-		{mounted{Mount: mounts.Mount{Source: "/srv/old", Target: "/data"}, ID: 7}, 1, 1},
+		{mounted{Mount: engine.Mount{Source: "/srv/old", Target: "/data"}, ID: 7}, 1, 1},
 		{mounted{Mount: fresh, ID: pending}, 1, 1},
 	} {
 		b.mounted["/data"] = s.there

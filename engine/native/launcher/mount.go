@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
@@ -21,8 +22,8 @@ import (
 // attachMounts gives a new box the mounts of its spec, in the same way as a
 // running one.
 func (l *Launcher) attachMounts(b *box) error {
-	for _, m := range mounts.InOrder(b.spec.Mounts) {
-		done := b.work.begin("attaching a mount", "at "+engine.Quote(m.Target), nil)
+	for _, m := range spec.InOrder(b.spec.Mounts) {
+		done := b.work.begin("attaching a mount", "at "+spec.Quote(m.Target), nil)
 		err := l.attach(b, m)
 		done()
 		if err != nil {
@@ -33,7 +34,7 @@ func (l *Launcher) attachMounts(b *box) error {
 }
 
 // attach adds one mount to a running box.
-func (l *Launcher) attach(b *box, m mounts.Mount) error {
+func (l *Launcher) attach(b *box, m engine.Mount) error {
 	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
@@ -54,7 +55,7 @@ func (l *Launcher) attach(b *box, m mounts.Mount) error {
 }
 
 // attachHeld keeps the volume that is mounted, if it is one, from being removed.
-func (l *Launcher) attachHeld(b *box, m mounts.Mount) (mounted, error) {
+func (l *Launcher) attachHeld(b *box, m engine.Mount) (mounted, error) {
 	if err := l.storage.hold(m.Volume, b.id); err != nil {
 		return mounted{}, err
 	}
@@ -66,7 +67,7 @@ func (l *Launcher) attachHeld(b *box, m mounts.Mount) (mounted, error) {
 }
 
 // attachRecorded mounts what is reserved. It is on record before.
-func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounted, error) {
+func (l *Launcher) attachRecorded(b *box, m engine.Mount) (mounted, error) {
 	src, err := l.openSource(m)
 	if err != nil {
 		return mounted{}, err
@@ -82,7 +83,7 @@ func (l *Launcher) attachRecorded(b *box, m mounts.Mount) (mounted, error) {
 }
 
 // noteUnder puts on record that m is about to be attached, and on what.
-func (b *box) noteUnder(m mounts.Mount, limit int64) error {
+func (b *box) noteUnder(m engine.Mount, limit int64) error {
 	var under mounts.MountID
 	err := b.withNS(func(ns mounts.NS) (err error) {
 		under, err = mounts.MountAt(ns, m.Target)
@@ -103,12 +104,12 @@ const pending mounts.MountID = 0
 
 // reserveTarget keeps a target for a mount. One mount at another's target, or
 // above it, would hide it, and the hidden one could never be detached.
-func (b *box) reserveTarget(m mounts.Mount) error {
+func (b *box) reserveTarget(m engine.Mount) error {
 	target := m.Target
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.mounted) >= mounts.MaxMounts {
-		return &engine.FieldError{Field: "mounts", Value: fmt.Sprint(len(b.mounted) + 1), Rule: fmt.Sprintf("must be at most %d: detach some first", mounts.MaxMounts)}
+	if len(b.mounted) >= spec.MaxMounts {
+		return &engine.FieldError{Field: "mounts", Value: fmt.Sprint(len(b.mounted) + 1), Rule: fmt.Sprintf("must be at most %d: detach some first", spec.MaxMounts)}
 	}
 	for other, has := range b.mounted {
 		rule := ""
@@ -121,7 +122,7 @@ func (b *box) reserveTarget(m mounts.Mount) error {
 			rule = fmt.Sprintf("is within %q, which another request is attaching or detaching: try again", other)
 		}
 		if rule != "" {
-			return &engine.FieldError{Field: "target", Value: engine.Quote(target), Rule: rule}
+			return &engine.FieldError{Field: "target", Value: spec.Quote(target), Rule: rule}
 		}
 	}
 	b.mounted[target] = mounted{Mount: m, ID: pending}
@@ -130,7 +131,7 @@ func (b *box) reserveTarget(m mounts.Mount) error {
 
 // mount does the mounting. What the box's user writes there belongs to the owner
 // of the source.
-func (b *box) mount(m mounts.Mount, src *mounts.Source) (mounts.MountID, error) {
+func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) {
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
 	if m.Users && !isShared(src.UID) && !isShared(src.GID) {
@@ -206,7 +207,7 @@ func (b *box) takeTarget(target string) (mounted, error) {
 		}
 	}
 	if rule != "" {
-		return mounted{}, &engine.FieldError{Field: "detach", Value: engine.Quote(target), Rule: rule}
+		return mounted{}, &engine.FieldError{Field: "detach", Value: spec.Quote(target), Rule: rule}
 	}
 	b.mounted[target] = mounted{Mount: m.Mount, ID: pending}
 	return m, nil
@@ -236,7 +237,7 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	}
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
-	for _, m := range mounts.InOrder(c.Attach) {
+	for _, m := range spec.InOrder(c.Attach) {
 		if err := l.attach(b, m); err != nil {
 			return detached, err
 		}
@@ -256,7 +257,7 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 }
 
 // canOpen is the error of the first source that would be refused.
-func (l *Launcher) canOpen(list []mounts.Mount) error {
+func (l *Launcher) canOpen(list []engine.Mount) error {
 	for _, m := range list {
 		src, err := l.openSource(m)
 		if err != nil {
@@ -272,7 +273,7 @@ func (b *box) undone(c engine.Change) engine.Change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	replaced := map[string]bool{} // attached already: not to be detached before that
-	c.Attach = slices.DeleteFunc(slices.Clone(c.Attach), func(m mounts.Mount) bool {
+	c.Attach = slices.DeleteFunc(slices.Clone(c.Attach), func(m engine.Mount) bool {
 		has, ok := b.mounted[m.Target]
 		replaced[m.Target] = ok && has.ID != pending && has.Mount == m
 		return replaced[m.Target]
@@ -310,14 +311,13 @@ func (b *box) limit(l engine.Limits) error {
 	return b.save()
 }
 
-// fieldError makes a broken rule of package mounts one of the engine's.
+// fieldError is err without what is wrapped around a broken rule of package mounts.
 func fieldError(err error) error {
-	var m *mounts.Error
-	if !errors.As(err, &m) {
+	field, ok := errors.AsType[*engine.FieldError](err)
+	switch {
+	case !ok:
 		return err
-	}
-	field := &engine.FieldError{Field: m.Field, Value: m.Value, Rule: m.Rule}
-	if m.Field == "mount source" && errors.Is(err, fs.ErrNotExist) {
+	case field.Field == spec.MountSource && errors.Is(err, fs.ErrNotExist):
 		return missingError{field}
 	}
 	return field

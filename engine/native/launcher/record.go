@@ -45,7 +45,7 @@ type volume struct {
 
 // mounted is a mount that was attached to the box.
 type mounted struct {
-	mounts.Mount
+	engine.Mount
 	ID mounts.MountID // pending while it is being attached
 	// Under is what target showed before: what shows something else after a launcher
 	// was killed there is the mount.

@@ -11,14 +11,13 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 )
 
 func goodRecord() record {
 	return record{
 		Version: recordVersion, ID: "one", Spec: engine.Spec{}.WithDefaults(), PID: 2, Start: 3, BootID: "b",
 		IDBase: idBase + 7*idRange, Cgroup: "x.one",
-		Mounts: []mounted{{Mount: mounts.Mount{Source: "/srv", Target: "/data"}, ID: 9}},
+		Mounts: []mounted{{Mount: engine.Mount{Source: "/srv", Target: "/data"}, ID: 9}},
 	}
 }
 

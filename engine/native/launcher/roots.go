@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 )
@@ -41,10 +42,10 @@ const maxRoots = 1024
 // be a root.
 func parseRoot(text string) (r mountRoot, err error) {
 	refuse := func(rule string) (mountRoot, error) {
-		return mountRoot{}, &engine.FieldError{Field: "mount root", Value: engine.Quote(text), Rule: rule}
+		return mountRoot{}, &engine.FieldError{Field: "mount root", Value: spec.Quote(text), Rule: rule}
 	}
 	dir, options, _ := strings.Cut(text, ":")
-	if err := (mounts.Mount{Source: dir, Target: "/root-of-mounts"}).Validate(); err != nil || dir != path.Clean(dir) {
+	if err := (engine.Mount{Source: dir, Target: "/root-of-mounts"}).Validate(); err != nil || dir != path.Clean(dir) {
 		return refuse("must be an absolute, cleaned path, with an optional :ro and :no-root-owned")
 	}
 	r.path = dir
@@ -91,7 +92,7 @@ func newRoots(texts []string, workspaces string) (mountRoots, error) {
 				continue
 			}
 			if inner.readOnly && !outer.readOnly || inner.noRootOwned && !outer.noRootOwned {
-				return nil, &engine.FieldError{Field: "mount root", Value: engine.Quote(inner.path),
+				return nil, &engine.FieldError{Field: "mount root", Value: spec.Quote(inner.path),
 					Rule: fmt.Sprintf("is more restricted than the root %q that it lies in, through which it can be reached all the same: restrict that, or name directories apart", outer.path)}
 			}
 			inner.readOnly = inner.readOnly || outer.readOnly
@@ -136,7 +137,7 @@ func (r mountRoot) open(client mounts.Owner) (mounts.Root, error) {
 
 // hostSource opens what m mounts of the host, or makes it if it may be missing. No
 // request reaches a directory or file of the host in any other way.
-func (l *Launcher) hostSource(m mounts.Mount, mayMake bool) (*mounts.Source, error) {
+func (l *Launcher) hostSource(m engine.Mount, mayMake bool) (*mounts.Source, error) {
 	var root mounts.Root
 	if l.service != nil && l.service.uid != 0 {
 		r, ok := l.service.roots.of(m.Source)
@@ -169,7 +170,7 @@ func (l *Launcher) hostSource(m mounts.Mount, mayMake bool) (*mounts.Source, err
 }
 
 // allow judges the owner of what m leads to.
-func (r mountRoot) allow(m mounts.Mount, uid, gid uint32, client int) error {
+func (r mountRoot) allow(m engine.Mount, uid, gid uint32, client int) error {
 	switch {
 	case r.noRootOwned && (uid == 0 || gid == 0):
 		return refuseSource(m, fmt.Sprintf("belongs to root (user %d, group %d), or would be made in a directory that does: the launcher's mount root %q is no-root-owned; chown it to another user and group", uid, gid, r.path))
@@ -182,9 +183,9 @@ func (r mountRoot) allow(m mounts.Mount, uid, gid uint32, client int) error {
 // directoryTarget is the target of a mount that stands for an [engine.Directory].
 const directoryTarget = "/directory"
 
-func refuseSource(m mounts.Mount, rule string) error {
+func refuseSource(m engine.Mount, rule string) error {
 	if m.Target != directoryTarget {
-		rule += fmt.Sprintf(" (mount at %s)", engine.Quote(m.Target))
+		rule += fmt.Sprintf(" (mount at %s)", spec.Quote(m.Target))
 	}
-	return &engine.FieldError{Field: "mount source", Value: engine.Quote(m.Source), Rule: rule}
+	return &engine.FieldError{Field: spec.MountSource, Value: spec.Quote(m.Source), Rule: rule}
 }

@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/mounts"
 	"github.com/goccy/go-yaml"
 	"golang.org/x/sys/unix"
 )
@@ -127,42 +126,42 @@ func TestHostSource(t *testing.T) {
 		rootOwned = "belongs to root"
 	}
 	for _, c := range []struct {
-		m    mounts.Mount
+		m    engine.Mount
 		make bool
 		uid  int
 		want string
 	}{
-		{mounts.Mount{Source: at("rw/dir")}, false, 7, ""},
-		{mounts.Mount{Source: at("rw")}, false, 7, ""},
-		{mounts.Mount{Source: at("rw/in")}, false, 7, ""},
-		{mounts.Mount{Source: at("rw/out")}, false, 7, "leaves the directory"},
-		{mounts.Mount{Source: at("rw/absolute")}, false, 7, "leaves the directory"},
-		{mounts.Mount{Source: at("rw") + "/../out/dir"}, false, 7, "leaves the directory"},
-		{mounts.Mount{Source: at("out/dir")}, false, 7, outside},
-		{mounts.Mount{Source: at("out/dir")}, false, 0, ""}, // root's own client
-		{mounts.Mount{Source: at("out/dir"), Within: at("out")}, false, 7, outside},
-		{mounts.Mount{Source: at("out/none"), Within: at("out")}, true, 7, outside},
-		{mounts.Mount{Source: base, Within: "/"}, false, 7, outside},
-		{mounts.Mount{Source: "/", Within: "/"}, false, 7, outside},
-		{mounts.Mount{Source: "/etc/shadow"}, false, 7, outside},
-		{mounts.Mount{Source: at("rw/dir"), Within: "/"}, false, 7, ""},
-		{mounts.Mount{Source: at("rw/dir"), Within: at("rw/dir")}, false, 7, ""},
-		{mounts.Mount{Source: at("rw/out"), Within: "/"}, false, 7, "leaves the directory"},
-		{mounts.Mount{Source: at("rw/dir"), NoLinks: base}, false, 7, ""},
-		{mounts.Mount{Source: at("rw/in"), NoLinks: base}, false, 7, "passes a symlink"},
-		{mounts.Mount{Source: at("rw/new/er"), Within: at("rw")}, true, 7, ""},
-		{mounts.Mount{Source: at("rw/above/er"), Within: base}, true, 7, ""},
-		{mounts.Mount{Source: at("rw/out/new"), Within: at("rw")}, true, 7, "symlink"},
-		{mounts.Mount{Source: at("ro/dir")}, false, 7, "is read-only"},
-		{mounts.Mount{Source: at("ro/dir"), ReadOnly: true}, false, 7, ""},
-		{mounts.Mount{Source: at("ro/new"), Within: at("ro"), ReadOnly: true}, true, 7, "does not exist"},
-		{mounts.Mount{Source: at("missing/x")}, false, 7, "cannot be opened"},
-		{mounts.Mount{Source: at("missing/x"), Within: at("missing")}, true, 7, "cannot be opened"},
-		{mounts.Mount{Source: at("clean/dir")}, false, 7, rootOwned},
-		{mounts.Mount{Source: at("clean/dir"), ReadOnly: true}, false, 7, rootOwned},
-		{mounts.Mount{Source: at("clean/new"), Within: at("clean")}, true, 7, rootOwned},
-		{mounts.Mount{Source: at("own/dir")}, false, me + 1, notMine},
-		{mounts.Mount{Source: at("own/new"), Within: at("own")}, true, me + 1, notMine},
+		{engine.Mount{Source: at("rw/dir")}, false, 7, ""},
+		{engine.Mount{Source: at("rw")}, false, 7, ""},
+		{engine.Mount{Source: at("rw/in")}, false, 7, ""},
+		{engine.Mount{Source: at("rw/out")}, false, 7, "leaves the directory"},
+		{engine.Mount{Source: at("rw/absolute")}, false, 7, "leaves the directory"},
+		{engine.Mount{Source: at("rw") + "/../out/dir"}, false, 7, "leaves the directory"},
+		{engine.Mount{Source: at("out/dir")}, false, 7, outside},
+		{engine.Mount{Source: at("out/dir")}, false, 0, ""}, // root's own client
+		{engine.Mount{Source: at("out/dir"), Within: at("out")}, false, 7, outside},
+		{engine.Mount{Source: at("out/none"), Within: at("out")}, true, 7, outside},
+		{engine.Mount{Source: base, Within: "/"}, false, 7, outside},
+		{engine.Mount{Source: "/", Within: "/"}, false, 7, outside},
+		{engine.Mount{Source: "/etc/shadow"}, false, 7, outside},
+		{engine.Mount{Source: at("rw/dir"), Within: "/"}, false, 7, ""},
+		{engine.Mount{Source: at("rw/dir"), Within: at("rw/dir")}, false, 7, ""},
+		{engine.Mount{Source: at("rw/out"), Within: "/"}, false, 7, "leaves the directory"},
+		{engine.Mount{Source: at("rw/dir"), NoLinks: base}, false, 7, ""},
+		{engine.Mount{Source: at("rw/in"), NoLinks: base}, false, 7, "passes a symlink"},
+		{engine.Mount{Source: at("rw/new/er"), Within: at("rw")}, true, 7, ""},
+		{engine.Mount{Source: at("rw/above/er"), Within: base}, true, 7, ""},
+		{engine.Mount{Source: at("rw/out/new"), Within: at("rw")}, true, 7, "symlink"},
+		{engine.Mount{Source: at("ro/dir")}, false, 7, "is read-only"},
+		{engine.Mount{Source: at("ro/dir"), ReadOnly: true}, false, 7, ""},
+		{engine.Mount{Source: at("ro/new"), Within: at("ro"), ReadOnly: true}, true, 7, "does not exist"},
+		{engine.Mount{Source: at("missing/x")}, false, 7, "cannot be opened"},
+		{engine.Mount{Source: at("missing/x"), Within: at("missing")}, true, 7, "cannot be opened"},
+		{engine.Mount{Source: at("clean/dir")}, false, 7, rootOwned},
+		{engine.Mount{Source: at("clean/dir"), ReadOnly: true}, false, 7, rootOwned},
+		{engine.Mount{Source: at("clean/new"), Within: at("clean")}, true, 7, rootOwned},
+		{engine.Mount{Source: at("own/dir")}, false, me + 1, notMine},
+		{engine.Mount{Source: at("own/new"), Within: at("own")}, true, me + 1, notMine},
 	} {
 		if c.make && c.want == "" && me != 0 {
 			continue // only root makes directories as their owner

@@ -13,8 +13,8 @@ import (
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 	"golang.org/x/sys/unix"
 )
@@ -84,7 +84,7 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 			return rpc.Updated{Detached: detached}, nil, err
 		}
 		volumes, files := b.openLimited(maxVolumes, func(at string) bool {
-			return slices.ContainsFunc(m.Change.Attach, func(m mounts.Mount) bool { return m.Target == at })
+			return slices.ContainsFunc(m.Change.Attach, func(m engine.Mount) bool { return m.Target == at })
 		})
 		return rpc.Updated{Volumes: volumes}, files, nil
 	case rpc.TypeSlots:
@@ -117,7 +117,7 @@ func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
 	b := l.boxes[id()]
 	l.mu.Unlock()
 	if b == nil || !b.enter() {
-		return nil, fmt.Errorf("box %s: %w", engine.Quote(id()), engine.ErrBoxLost)
+		return nil, fmt.Errorf("box %s: %w", spec.Quote(id()), engine.ErrBoxLost)
 	}
 	r.box = b
 	return b, nil
@@ -300,7 +300,7 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 	defer b.mu.Unlock()
 	s := b.slots[name]
 	if s == nil {
-		return nil, fmt.Errorf("command %s of box %q: %w", engine.Quote(name), b.id, engine.ErrBoxLost)
+		return nil, fmt.Errorf("command %s of box %q: %w", spec.Quote(name), b.id, engine.ErrBoxLost)
 	}
 	return s, nil
 }

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/volumes"
@@ -99,7 +100,7 @@ func (s *storage) hold(volume, box string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removing[volume] {
-		return &engine.FieldError{Field: "mount volume", Value: engine.Quote(volume), Rule: "is just being removed"}
+		return &engine.FieldError{Field: "mount volume", Value: spec.Quote(volume), Rule: "is just being removed"}
 	}
 	if s.holders[volume] == nil {
 		s.holders[volume] = map[string]int{}
@@ -219,11 +220,11 @@ func (s *storage) remove(name string) error {
 	if boxes := s.holders[name]; len(boxes) > 0 {
 		first := slices.Min(slices.Collect(maps.Keys(boxes)))
 		s.mu.Unlock()
-		return &engine.FieldError{Field: "volume", Value: engine.Quote(name), Rule: fmt.Sprintf("is in use by box %q: detach it there, or remove the box, first", first)}
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: fmt.Sprintf("is in use by box %q: detach it there, or remove the box, first", first)}
 	}
 	if s.removing[name] {
 		s.mu.Unlock()
-		return &engine.FieldError{Field: "volume", Value: engine.Quote(name), Rule: "is just being removed by another request"}
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: "is just being removed by another request"}
 	}
 	s.removing[name] = true
 	s.mu.Unlock()
@@ -264,11 +265,11 @@ func volumeError(name string, err error) error {
 	case errors.As(err, &refused) && volumeFields[refused.Field] != "":
 		return &engine.FieldError{Field: volumeFields[refused.Field], Value: refused.Value, Rule: refused.Rule}
 	case errors.Is(err, volumes.ErrUnknown):
-		return &engine.FieldError{Field: "mount volume", Value: engine.Quote(name), Rule: "does not exist: it has to be made first"}
+		return &engine.FieldError{Field: "mount volume", Value: spec.Quote(name), Rule: "does not exist: it has to be made first"}
 	case errors.Is(err, volumes.ErrShrink):
-		return &engine.FieldError{Field: "volume.bytes", Value: engine.Quote(name), Rule: fmt.Sprintf("cannot become smaller: %v", err)}
+		return &engine.FieldError{Field: "volume.bytes", Value: spec.Quote(name), Rule: fmt.Sprintf("cannot become smaller: %v", err)}
 	case errors.Is(err, volumes.ErrBusy):
-		return &engine.FieldError{Field: "volume", Value: engine.Quote(name), Rule: fmt.Sprintf("is in use: %v", err)}
+		return &engine.FieldError{Field: "volume", Value: spec.Quote(name), Rule: fmt.Sprintf("is in use: %v", err)}
 	case errors.Is(err, volumes.ErrNoLoop), errors.Is(err, volumes.ErrNoQuota):
 		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
 	}
@@ -291,7 +292,7 @@ func (s *source) Close() {
 }
 
 // openSource opens what m mounts, on the host or in a volume.
-func (l *Launcher) openSource(m mounts.Mount) (*source, error) {
+func (l *Launcher) openSource(m engine.Mount) (*source, error) {
 	if m.Volume == "" {
 		src, err := l.hostSource(m, false)
 		if err != nil {
@@ -327,7 +328,7 @@ func (s *storage) limit(name string, src *mounts.Source) int64 {
 
 // hostLimit is the size that a directory of the host is bound to, if it is: noLimit
 // where only the number of files is.
-func hostLimit(src *mounts.Source, m mounts.Mount) int64 {
+func hostLimit(src *mounts.Source, m engine.Mount) int64 {
 	if m.ReadOnly || !src.IsDir {
 		return 0
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/volumes"
@@ -167,7 +168,7 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	// Who writes as root makes files that are root's, with any mode: a program that runs as
 	// root for whoever starts it, too. In a box the system call policy refuses that.
 	if l.service.uid != 0 && !m.Directory.ReadOnly && m.Directory.Volume == "" && (src.UID == 0 || src.GID == 0) {
-		return nil, &engine.FieldError{Field: "directory.path", Value: engine.Quote(m.Directory.Path),
+		return nil, &engine.FieldError{Field: "directory.path", Value: spec.Quote(m.Directory.Path),
 			Rule: fmt.Sprintf("belongs to root (user %d, group %d): opened for writing it must be another's; chown it, or a directory in it", src.UID, src.GID)}
 	}
 	if m.Directory.Mappable {
@@ -204,7 +205,7 @@ func tryMap(src *mounts.Source) error {
 
 // openDirectory opens, and on request makes, a directory of the host or of a volume.
 func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
-	m := mounts.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget, Users: d.Reclaim}
+	m := engine.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget, Users: d.Reclaim}
 	if err := m.Validate(); err != nil {
 		return nil, fieldError(err)
 	}
@@ -214,12 +215,12 @@ func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
 	}
 	if !src.IsDir {
 		src.Close()
-		return nil, &engine.FieldError{Field: "directory.path", Value: engine.Quote(d.Path), Rule: "is a file, must be a directory"}
+		return nil, &engine.FieldError{Field: "directory.path", Value: spec.Quote(d.Path), Rule: "is a file, must be a directory"}
 	}
 	return src, nil
 }
 
-func (l *Launcher) openOrMake(m mounts.Mount, missing bool) (*source, error) {
+func (l *Launcher) openOrMake(m engine.Mount, missing bool) (*source, error) {
 	if !missing {
 		return l.openSource(m)
 	}

@@ -112,7 +112,7 @@ func TestVolumeError(t *testing.T) {
 // Of several mounts of one volume one is watched; read-only ones and pending ones are not.
 func TestLimited(t *testing.T) {
 	at := func(target, volume string, id mounts.MountID, limit int64) mounted {
-		return mounted{Mount: mounts.Mount{Target: target, Volume: volume}, ID: id, Limit: limit}
+		return mounted{Mount: engine.Mount{Target: target, Volume: volume}, ID: id, Limit: limit}
 	}
 	b := &box{mounted: map[string]mounted{}}
 	for _, m := range []mounted{

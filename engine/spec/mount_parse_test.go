@@ -1,4 +1,4 @@
-package mounts
+package spec
 
 import (
 	"errors"
@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestParse(t *testing.T) {
+func TestParseMount(t *testing.T) {
 	for _, c := range []struct {
 		in   string
 		want Mount
@@ -22,13 +22,13 @@ func TestParse(t *testing.T) {
 		{"/a:/..b", Mount{Source: "/a", Target: "/..b"}},
 		{"/a:/process", Mount{Source: "/a", Target: "/process"}},
 	} {
-		if got, err := Parse(c.in); err != nil || got != c.want {
-			t.Errorf("Parse(%q) = %+v, %v, want %+v", c.in, got, err, c.want)
+		if got, err := ParseMount(c.in); err != nil || got != c.want {
+			t.Errorf("ParseMount(%q) = %+v, %v, want %+v", c.in, got, err, c.want)
 		}
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseMountRefuses(t *testing.T) {
 	const form = `must be SOURCE:TARGET with an optional ":ro" or ":rw", such as /srv/data:/data:ro`
 	for _, c := range []struct{ in, want string }{
 		{"", `mount "": ` + form},
@@ -50,33 +50,33 @@ func TestParseRefuses(t *testing.T) {
 		{"/a\x00:/b", `mount source "/a\x00": must not contain control characters`},
 		{"/a:/b\n", `mount target "/b\n": must not contain control characters`},
 	} {
-		_, err := Parse(c.in)
+		_, err := ParseMount(c.in)
 		if err == nil || err.Error() != c.want {
-			t.Errorf("Parse(%q): %v, want %s", c.in, err, c.want)
+			t.Errorf("ParseMount(%q): %v, want %s", c.in, err, c.want)
 		}
-		if typed := new(Error); err != nil && !errors.As(err, &typed) {
-			t.Errorf("Parse(%q): error of type %T", c.in, err)
+		if typed := new(FieldError); err != nil && !errors.As(err, &typed) {
+			t.Errorf("ParseMount(%q): error of type %T", c.in, err)
 		}
 	}
 }
 
-// FuzzParse: what is accepted is valid and survives the way there and back, what
+// FuzzParseMount: what is accepted is valid and survives the way there and back, what
 // is refused is told in one line.
-func FuzzParse(f *testing.F) {
+func FuzzParseMount(f *testing.F) {
 	for _, s := range []string{"/a:/b", "/a:/b:ro", "/a:/b/../c", "a:b", ":::", "/a\x00:/\n", "/a:/proc", "/é:/\xff"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		m, err := Parse(s)
+		m, err := ParseMount(s)
 		if err != nil {
 			checkMessage(t, err)
 			return
 		}
 		if err := m.Validate(); err != nil {
-			t.Errorf("Parse(%q) gave an invalid mount: %v", s, err)
+			t.Errorf("ParseMount(%q) gave an invalid mount: %v", s, err)
 		}
-		if again, err := Parse(m.String()); err != nil || again != m {
-			t.Errorf("Parse(%q.String()) = %+v, %v", m, again, err)
+		if again, err := ParseMount(m.String()); err != nil || again != m {
+			t.Errorf("ParseMount(%q.String()) = %+v, %v", m, again, err)
 		}
 	})
 }
@@ -84,7 +84,7 @@ func FuzzParse(f *testing.F) {
 // checkMessage holds what every refusal of this package has in common.
 func checkMessage(t *testing.T, err error) {
 	t.Helper()
-	var e *Error
+	var e *FieldError
 	if !errors.As(err, &e) {
 		t.Fatalf("error of type %T: %v", err, err)
 	}

@@ -1,8 +1,4 @@
-package engine
-
-import (
-	"github.com/boxd/boxd/mounts"
-)
+package spec
 
 // Unlimited is the value of a limit that shall not be set. The zero value of
 // every limit means "the default".
@@ -30,6 +26,14 @@ const (
 	MaxCPUs      = 4096
 	MaxOpenFiles = 1 << 20
 	MinTmpSize   = 64 << 10
+)
+
+// Bounds of a volume, and so of a workspace with a hard limit.
+const (
+	MinVolumeBytes  = 1 << 20
+	MaxVolumeBytes  = 4 << 40 // a file on ext4 is at most 16 TiB
+	MinVolumeInodes = 16
+	MaxVolumeInodes = 1 << 30
 )
 
 // WorkspaceTarget is where the workspace of a box is mounted.
@@ -70,13 +74,13 @@ type Spec struct {
 	TmpSize int64 `json:"tmp_size,omitempty"`
 	// Mounts are bind mounts of host directories and files. The workspace is
 	// the one whose target is WorkspaceTarget.
-	Mounts []mounts.Mount `json:"mounts,omitempty"`
+	Mounts []Mount `json:"mounts,omitempty"`
 	// Limits of the box as a whole.
 	Limits Limits `json:"limits"`
 	// AllowDegraded accepts a host that cannot enforce a limit that was asked
 	// for. Without it that is ErrUnenforceable.
 	AllowDegraded bool `json:"allow_degraded,omitempty"`
-	// Labels are the caller's own notes. A [Service] keeps them with the box, so
+	// Labels are the caller's own notes. An engine's service keeps them with the box, so
 	// that whoever adopts it can tell whose it is. They mean nothing to an engine and
 	// are not shown to the box.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -100,6 +104,6 @@ type Change struct {
 	Limits *Limits
 	// Attach adds mounts, Detach takes away mounts by target. Detach is done
 	// first.
-	Attach []mounts.Mount
+	Attach []Mount
 	Detach []string
 }

@@ -1,4 +1,4 @@
-package mounts
+package spec
 
 import (
 	"path"
@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-func TestValidate(t *testing.T) {
+func TestMountValidate(t *testing.T) {
 	long := "/" + strings.Repeat("a", 255)
 	for _, c := range []struct{ source, target, want string }{
 		{"/a", "/b", ""},
@@ -53,7 +53,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestValidateAll(t *testing.T) {
+func TestMountSet(t *testing.T) {
 	many := func(n int) (ms []Mount) {
 		for i := range n {
 			ms = append(ms, Mount{Source: "/a", Target: "/m" + strconv.Itoa(i)})
@@ -68,12 +68,12 @@ func TestValidateAll(t *testing.T) {
 		{"none", nil, ""},
 		{"one source twice", []Mount{{Source: "/a", Target: "/b"}, {Source: "/a", Target: "/c", ReadOnly: true}}, ""},
 		{"nested", []Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/b/c"}}, ""},
-		{"target twice", []Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/b", ReadOnly: true}}, `mount target "/b": is used by two mounts, each needs its own`},
-		{"invalid", []Mount{{Source: "/a", Target: "/b"}, {Source: "c", Target: "/c", ReadOnly: true}}, `mount source "c": must be an absolute path`},
+		{"target twice", []Mount{{Source: "/a", Target: "/b"}, {Source: "/c", Target: "/b", ReadOnly: true}}, `mounts.target "/b": is used by two mounts, each needs its own`},
+		{"invalid", []Mount{{Source: "/a", Target: "/b"}, {Source: "c", Target: "/c", ReadOnly: true}}, `mounts[1].source "c": must be an absolute path`},
 		{"as many as possible", many(MaxMounts), ""},
 		{"too many", many(MaxMounts + 1), `mounts 65: must be at most 64`},
 	} {
-		if err := ValidateAll(c.ms); err == nil && c.want != "" || err != nil && err.Error() != c.want {
+		if err := (Spec{Mounts: c.ms}).Validate(); err == nil && c.want != "" || err != nil && err.Error() != c.want {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
 		}
 	}
@@ -87,9 +87,9 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// FuzzValidate: an accepted target is a clean path below / and outside of what
+// FuzzMountValidate: an accepted target is a clean path below / and outside of what
 // belongs to boxd.
-func FuzzValidate(f *testing.F) {
+func FuzzMountValidate(f *testing.F) {
 	f.Add("/a", "/b")
 	f.Add("/a/../b", "/proc/../c")
 	f.Add("//", "/\xffdev")

@@ -1,30 +1,26 @@
-package mounts
+package spec
 
 import (
 	"path"
 	"strings"
 )
 
-// Parse reads SOURCE:TARGET[:ro|rw], the form of docker -v and podman -v with
+// ParseMount reads SOURCE:TARGET[:ro|rw], the form of docker -v and podman -v with
 // absolute paths. The result is valid in the sense of [Mount.Validate]. Errors
-// are of type [*Error].
+// are of type *[FieldError].
 //
 // Paths that contain a colon cannot be written this way; a Mount can hold them.
-func Parse(s string) (Mount, error) {
-	const form = `must be SOURCE:TARGET with an optional ":ro" or ":rw", such as /srv/data:/data:ro`
+func ParseMount(s string) (Mount, error) {
 	fields := strings.Split(s, ":")
 	if len(fields) < 2 || len(fields) > 3 {
-		return Mount{}, refuse("mount", s, form)
+		return Mount{}, refuse("mount", QuotePath(s), `must be SOURCE:TARGET with an optional ":ro" or ":rw", such as /srv/data:/data:ro`)
 	}
 	m := Mount{Source: fields[0], Target: fields[1]}
 	if len(fields) == 3 {
-		switch fields[2] {
-		case "ro":
-			m.ReadOnly = true
-		case "rw":
-		default:
-			return Mount{}, refuse("mount option", fields[2], "must be ro or rw")
+		if fields[2] != "ro" && fields[2] != "rw" {
+			return Mount{}, refuse("mount option", QuotePath(fields[2]), "must be ro or rw")
 		}
+		m.ReadOnly = fields[2] == "ro"
 	}
 	// A trailing slash is forgiven, a ".." is left for Validate to refuse.
 	if path.IsAbs(m.Target) && !hasDotDot(m.Target) {
@@ -36,7 +32,7 @@ func Parse(s string) (Mount, error) {
 	return m, nil
 }
 
-// String is the form that [Parse] reads, with ":ro" if m is read-only.
+// String is the form that [ParseMount] reads, with ":ro" if m is read-only.
 func (m Mount) String() string {
 	s := m.Source + ":" + m.Target
 	if m.ReadOnly {

@@ -1,12 +1,55 @@
-package engine
+package spec
 
 import (
+	"encoding/json"
+	"fmt"
+	"reflect"
 	"regexp"
 	"strconv"
-	"strings"
 
 	"github.com/docker/go-units"
 )
+
+// Size is a number of bytes. In JSON it is a number; in a request a string such as
+// "512M" or "1.5GiB" is accepted as well. In configuration and flags it is that string, a
+// number, or "unlimited", which is -1 in JSON; where no limit is not allowed, -1 is refused
+// like any other number that is too small.
+type Size int64
+
+// UnmarshalJSON accepts an integer or a string that [ParseSize] takes; null changes
+// nothing. Anything else is a *json.UnmarshalTypeError, to which encoding/json adds the
+// name of the field.
+func (s *Size) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	n, err := strconv.ParseInt(string(b), 10, 64)
+	if b[0] == '"' {
+		var text string
+		if err = json.Unmarshal(b, &text); err == nil {
+			n, err = ParseSize(text)
+		}
+	}
+	if err != nil {
+		return &json.UnmarshalTypeError{Value: Quote(string(b)), Type: reflect.TypeFor[Size]()}
+	}
+	*s = Size(n)
+	return nil
+}
+
+// UnmarshalText reads what [ParseSize] reads, "unlimited" or "-1".
+func (s *Size) UnmarshalText(b []byte) error {
+	if text := string(b); text == "unlimited" || text == "-1" {
+		*s = Unlimited
+		return nil
+	}
+	n, err := ParseSize(string(b))
+	*s = Size(n)
+	return err
+}
+
+// String is the text of [FormatSize].
+func (s Size) String() string { return FormatSize(int64(s)) }
 
 // maxParsedSize is the largest size that ParseSize returns: up to there every
 // whole number of bytes is exact in the float64 that go-units computes with.
@@ -26,13 +69,13 @@ var cpusSyntax = regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
 // result is 0 … 2^52; anything else is a [FieldError] for the field "size".
 func ParseSize(s string) (int64, error) {
 	if !sizeSyntax.MatchString(s) {
-		return 0, &FieldError{"size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`}
+		return 0, refuse("size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`)
 	}
 	n, err := units.RAMInBytes(s)
 	// Beyond int64 the conversion from float64 is up to the processor: amd64
 	// gives a negative number, arm64 the largest one. Both are caught here.
 	if err != nil || n < 0 || n > maxParsedSize {
-		return 0, &FieldError{"size", Quote(s), "must be at most " + FormatSize(maxParsedSize)}
+		return 0, refuse("size", Quote(s), "must be at most %s", FormatSize(maxParsedSize))
 	}
 	return n, nil
 }
@@ -51,20 +94,16 @@ func FormatSize(n int64) string {
 func ParseCPUs(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
 	if err != nil || !cpusSyntax.MatchString(s) {
-		return 0, &FieldError{"cpus", Quote(s), `must be a decimal number of processors, such as "1.5"`}
+		return 0, refuse("cpus", Quote(s), `must be a decimal number of processors, such as "1.5"`)
 	}
 	return f, nil
 }
 
-// maxQuoted bounds how much of a value an error message repeats.
-const maxQuoted = 64
-
-// Quote writes a value for the Value of a [FieldError]: on one line, in double
-// quotes, control characters escaped, and cut after 64 bytes.
-func Quote(s string) string {
-	if len(s) <= maxQuoted {
-		return strconv.Quote(s)
+// SizeValue writes n bytes for the Value of a [FieldError]: a negative number is shown
+// as it is, since "unlimited" would hide what was asked for.
+func SizeValue(n int64) string {
+	if n < 0 {
+		return fmt.Sprint(n)
 	}
-	cut := strings.ToValidUTF8(s[:maxQuoted], "")
-	return strconv.Quote(cut) + "… (" + strconv.Itoa(len(s)) + " bytes)"
+	return FormatSize(n)
 }

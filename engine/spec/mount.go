@@ -1,7 +1,7 @@
-package mounts
+package spec
 
 // Mount says that a directory or regular file of the host, or of a volume, appears in a box.
-// It is a pure value: nothing is opened until [Open].
+// It is a pure value: package mounts opens it.
 type Mount struct {
 	// Source is the absolute path on the host. Symlinks in it are resolved
 	// once, by descriptor.
@@ -13,7 +13,7 @@ type Mount struct {
 	// Within is a directory of the host, as a cleaned absolute path, that the source
 	// must be or lie beneath, as it is written and as it resolves: a ".." or a symlink
 	// that leads out is refused, and so is an absolute symlink wherever it leads.
-	// Empty: anywhere that [Open] allows.
+	// Empty: anywhere that is not denied.
 	Within string `json:"within,omitempty"`
 	// NoLinks is a directory of the host, as a cleaned absolute path, that the source must
 	// be or lie beneath: from there on boxes may have written, and no symlink and no mount

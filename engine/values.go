@@ -1,0 +1,32 @@
+package engine
+
+import "github.com/boxd/boxd/engine/spec"
+
+// The values that callers hand in and get back are declared in package engine/spec,
+// which makes no system calls. These aliases let a program that embeds boxd import
+// one package.
+type (
+	// Spec describes a box before it exists.
+	Spec = spec.Spec
+	// Limits bound what all commands of a box use together.
+	Limits = spec.Limits
+	// User is a numeric user and group in a box.
+	User = spec.User
+	// Mount says that a directory or file of the host, or of a volume, appears in a box.
+	Mount = spec.Mount
+	// Change alters a running box.
+	Change = spec.Change
+	// FieldError is a value that breaks a rule. It matches ErrInvalid.
+	FieldError = spec.FieldError
+)
+
+// ErrInvalid: a spec, command or change breaks a rule. See [FieldError].
+var ErrInvalid = spec.ErrInvalid
+
+// Constants for the fields of a Spec; package engine/spec has all bounds.
+const (
+	Unlimited       = spec.Unlimited
+	WorkspaceTarget = spec.WorkspaceTarget
+	HostImage       = spec.HostImage
+	MaxID           = spec.MaxID
+)
