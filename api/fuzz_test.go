@@ -63,7 +63,7 @@ func FuzzSessionBody(f *testing.F) {
 		f.Fatal(err)
 	}
 	fuzzBody(f, func(t *testing.T, q *apitypes.SessionRequest) {
-		r := requestOf(&q.SessionSpec)
+		r := policy.Request{Wishes: q.SessionSpec}
 		if !reflect.DeepEqual(r.User, q.User) {
 			t.Fatal("user")
 		}

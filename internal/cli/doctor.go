@@ -26,18 +26,18 @@ func (a *App) newDoctor() *cobra.Command {
 	var initPath, stateDir string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Examine whether boxes can be built on this host, and how well",
-		Long: `Examine whether boxes can be built on this host, and how well they are isolated.
+		Short: "Check whether boxes can be built on this host, and how well",
+		Long: `Check whether boxes can be built on this host, and how well they are isolated.
 
-The doctor tries each kernel feature that boxes rest on and each limit, builds a
+The doctor tries every kernel feature and every limit that boxes need, then builds a
 box, runs a command in it and removes it. Each line of the report is
-  ok         works
-  degraded   boxes can be built, something about them is weaker
-  unknown    could not be examined
-  failed     stands in the way of every box
+  ok         it works
+  degraded   boxes can be built, but are weaker in this respect
+  unknown    it could not be checked
+  failed     no box can be built
 and says what to do about it. --explain adds the cause on this host, such as a sysctl, a
-missing controller, a mount flag or what a container takes away, and the command that
-mends it. It works in containers too.
+missing controller, a mount flag or a restriction of the container that boxd runs in,
+and the command that fixes it.
 
 Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 		Args: exactly(),
@@ -47,7 +47,7 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 	}
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	cmd.Flags().BoolVar(&explain, "explain", false, "say why, and which command mends it")
+	cmd.Flags().BoolVar(&explain, "explain", false, "add the cause and the command that fixes it")
 	registerEngine(cmd.Flags(), &initPath, &stateDir)
 	must(cmd.MarkFlagFilename("init"))
 	must(cmd.MarkFlagDirname("state-dir"))
