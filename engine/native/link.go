@@ -245,7 +245,7 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 		return nil, fmt.Errorf("encoding request: %w", err)
 	}
 	if len(body) > wire.MaxBody {
-		return nil, fmt.Errorf("request of %d bytes: there can be %d, labels and environment included: %w", len(body), wire.MaxBody, engine.ErrInvalid)
+		return nil, fmt.Errorf("request of %d bytes: must be at most %d, labels and environment included: %w", len(body), wire.MaxBody, engine.ErrInvalid)
 	}
 	r := request{typ: typ}
 	if c, ok := ask.(rpc.Create); ok {

@@ -100,7 +100,7 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 	case failed.Step == wire.StepTable:
 		return fmt.Errorf("starting process %q: the box has %d managed processes: forget some first", p.key, wire.MaxManaged)
 	case failed.Step == wire.StepRing && failed.Errno == unix.ENOSPC:
-		return fmt.Errorf("starting process %q: the histories of all processes of a box are %s at most: choose a smaller one, or forget processes first",
+		return fmt.Errorf("starting process %q: the histories of all processes of a box take at most %s: choose a smaller one, or forget processes first",
 			p.key, spec.FormatSize(wire.MaxRings))
 	}
 	return p.box.startError(cmd, failed)
