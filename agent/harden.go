@@ -9,21 +9,21 @@ import (
 )
 
 // harden makes the process unreadable for its commands and installs the seccomp
-// policy on all of its threads. It returns the descriptor that reports the calls
-// which the policy leaves to the supervisor. Any failure is the end of the box.
-func harden(policy []byte) (listener int, err error) {
+// program on all of its threads. It returns the descriptor that reports the calls
+// which the program leaves to the supervisor. Any failure is the end of the box.
+func harden(program []byte) (listener int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("clearing dumpable: %w", err)
 	}
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("setting no_new_privs: %w", err)
 	}
-	if len(policy) == 0 || len(policy)%8 != 0 {
-		return 0, fmt.Errorf("installing seccomp policy of %d bytes: not whole instructions", len(policy))
+	if len(program) == 0 || len(program)%8 != 0 {
+		return 0, fmt.Errorf("installing seccomp program of %d bytes: not whole instructions", len(program))
 	}
 	prog := unix.SockFprog{
-		Len:    uint16(len(policy) / 8),
-		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(policy))),
+		Len:    uint16(len(program) / 8),
+		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(program))),
 	}
 	// A thread that cannot follow is an error (TSYNC_ESRCH). Once the supervisor has
 	// taken a call, only SIGKILL interrupts it: else a signal that comes again and
@@ -35,7 +35,7 @@ func harden(policy []byte) (listener int, err error) {
 		fd, _, errno = unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&prog)))
 	}
 	if errno != 0 {
-		return 0, os.NewSyscallError("installing seccomp policy", errno)
+		return 0, os.NewSyscallError("installing seccomp program", errno)
 	}
 	return int(fd), nil
 }

@@ -6,9 +6,9 @@ import (
 	"reflect"
 
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/boxd/boxd/internal/yamltree"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 )
 
@@ -32,32 +32,29 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // parse puts the YAML in b on top of c. Of YAML's features only mappings, lists and
 // scalars are understood: with anchors, tags and merge keys, what a value is could not
 // be seen where it stands.
-func parse(file string, b []byte, c *Config) (err error) {
+func parse(file string, b []byte, c *Config) error {
 	p := yamlParser{file: file}
-	// The library's parser is not ours to trust with every input.
-	defer func() {
-		if r := recover(); r != nil {
-			err = &ParseError{File: file, What: fmt.Sprintf("is not YAML: %v", r)}
+	err := yamltree.Read(b, func(f *ast.File) error {
+		seen := false
+		for _, doc := range f.Docs {
+			if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
+				continue
+			}
+			if seen {
+				return p.fail(doc.Body, "a second document: there can be one")
+			}
+			seen = true
+			if err := p.mapping(doc.Body, "", reflect.ValueOf(c).Elem()); err != nil {
+				return err
+			}
 		}
-	}()
-	f, err := parser.ParseBytes(b, 0)
-	if err != nil {
+		return nil
+	})
+	var ours *ParseError
+	if err != nil && !errors.As(err, &ours) {
 		return p.syntax(err)
 	}
-	seen := false
-	for _, doc := range f.Docs {
-		if doc.Body == nil || doc.Body.Type() == ast.NullType || doc.Body.Type() == ast.CommentType {
-			continue
-		}
-		if seen {
-			return p.fail(doc.Body, "a second document: there can be one")
-		}
-		seen = true
-		if err := p.mapping(doc.Body, "", reflect.ValueOf(c).Elem()); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 type yamlParser struct{ file string }

@@ -23,3 +23,11 @@ var (
 	// ErrNoLauncher: boxd-init is missing, has another version, or has died.
 	ErrNoLauncher = errors.New("launcher not available")
 )
+
+// DirError is a working directory that cannot be made or entered. Its text is that of Err.
+type DirError struct{ Err error }
+
+func (e *DirError) Error() string { return e.Err.Error() }
+
+// Unwrap returns Err.
+func (e *DirError) Unwrap() error { return e.Err }

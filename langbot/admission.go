@@ -104,29 +104,11 @@ func (k *call) applyAdmission(ctx context.Context, spec *protocol.BoxSpec) error
 
 // skillRoot is where the skill of a name is.
 func (k *call) skillRoot(ctx context.Context, name string) (string, error) {
-	data, err := json.Marshal(map[string]string{"name": name})
-	if err != nil {
-		return "", err
+	root, err := k.s.skills.PackageRoot(ctx, k.skillStore(), name)
+	if err == nil && root == "" {
+		err = protocol.Errorf(protocol.BoxValidation, "Skill %q not found", name)
 	}
-	out, err := k.s.skills.Do(ctx, k.skillStore(), "box_get_skill", data, nil)
-	if err != nil {
-		return "", err
-	}
-	if data, err = json.Marshal(out); err != nil {
-		return "", err
-	}
-	var reply struct {
-		Skill *struct {
-			Root string `json:"package_root"`
-		} `json:"skill"`
-	}
-	if err := json.Unmarshal(data, &reply); err != nil {
-		return "", err
-	}
-	if reply.Skill == nil || reply.Skill.Root == "" {
-		return "", protocol.Errorf(protocol.BoxValidation, "Skill %q not found", name)
-	}
-	return reply.Skill.Root, nil
+	return root, err
 }
 
 // mayRelay says whether managed processes may be reached at all.

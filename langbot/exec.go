@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -91,8 +89,11 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 	if ctx.Err() != nil { // killed for that, or not begun
 		return nil, fmt.Errorf("the command was given up: %w", context.Cause(ctx))
 	}
-	if code, message, ok := unstartable(spec.Workdir, err); ok {
-		out.ExitCode, out.Stderr, out.Verdict = &code, message, engine.Exited
+	// The reference server leaves the working directory to the shell, which says this and
+	// exits. Everything else that keeps a command from starting is an error.
+	if dir := new(engine.DirError); errors.As(err, &dir) {
+		code := 1
+		out.ExitCode, out.Stderr, out.Verdict = &code, "sh: "+dir.Error(), engine.Exited
 		return out, nil
 	}
 	switch {
@@ -137,20 +138,6 @@ func (k *call) ended(b *box) error {
 		why = "it has expired or was removed by the operator"
 	}
 	return protocol.Errorf(protocol.BoxError, "session %s ended while the command ran: %s", b.logical(), why)
-}
-
-// unstartable says what a shell would say and return for a working directory that cannot
-// be made or entered: the reference server leaves both to the shell. Everything else
-// that keeps a command from starting is an error.
-func unstartable(dir string, err error) (code int, message string, ok bool) {
-	if err == nil {
-		return 0, "", false
-	}
-	_, what, started := strings.Cut(err.Error(), `starting "sh": `)
-	if !started || !strings.Contains(what, strconv.Quote(dir)) || errors.Is(err, engine.ErrInvalid) {
-		return 0, "", false
-	}
-	return 1, "sh: " + what, true
 }
 
 // environment is env as KEY=VALUE, sorted, with what the reference server adds to it.

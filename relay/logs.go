@@ -172,7 +172,7 @@ func (l *logWriter) once(ctx context.Context, most int64) error {
 		return err
 	}
 	if n <= 0 || n > len(l.buf) || at < l.off {
-		return errors.New("stream gave nonsense")
+		return fmt.Errorf("reading %s from offset %d: the engine returned %d bytes at offset %d, of at most %d", l.stream, l.off, n, at, len(l.buf))
 	}
 	if at > l.off {
 		return &GapError{Gap{l.stream, l.off, at}}

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -201,7 +202,7 @@ func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bo
 		return 0, false, err
 	}
 	if n <= 0 || n > len(p) || at < off {
-		return 0, false, errors.New("stream gave nonsense")
+		return 0, false, fmt.Errorf("reading %s from offset %d: the engine returned %d bytes at offset %d, of at most %d", s.name, off, n, at, len(p))
 	}
 	if at > off {
 		c.skip(s, at)

@@ -11,7 +11,7 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version"}
+var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
@@ -22,6 +22,7 @@ var rows = []row{
 	{"internal/oneline", nil, "text, of anything"},
 	{"internal/pathin", nil, "compares paths as text, and opens nothing"},
 	{"internal/version", nil, "one variable"},
+	{"internal/yamltree", nil, "text to a tree, of anything"},
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
@@ -129,7 +130,7 @@ var foreigns = []foreign{
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
 	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
-	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills"}, []string{"engine/native/launcher", "test/langbot"},
+	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
 	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},

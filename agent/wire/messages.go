@@ -11,7 +11,7 @@ const (
 	TypeInit    = 1 // launcher → agent: InitMsg
 	TypeReady   = 2 // agent → launcher: empty
 	TypeSpawn   = 3 // client → agent: SpawnMsg
-	TypeStarted = 4 // agent → client: StartedMsg
+	TypeStarted = 4 // agent → client: the program runs; no body
 	TypeFailed  = 5 // agent → client: FailedMsg
 	TypeSignal  = 6 // client → agent: SignalMsg
 	TypeExited  = 7 // agent → client: ExitedMsg
@@ -32,9 +32,9 @@ type InitMsg struct {
 	// Linger is how many milliseconds the agent waits then, once its commands are dead: a
 	// launcher that dies must not end all of its boxes in the same moment.
 	Linger uint32
-	// Policy is the seccomp program for the agent and all it starts, as an array
+	// Filter is the seccomp program for the agent and all it starts, as an array
 	// of struct sock_filter (8 bytes each).
-	Policy    []byte
+	Filter    []byte
 	HomeTasks uint32
 	// Spawners is how many threads give birth to commands, 1 … MaxSpawners.
 	Spawners uint32
@@ -74,9 +74,6 @@ type Rlimit struct {
 // SpawnFDs is the number of descriptors of a Spawn frame before the tasks files.
 const SpawnFDs = 4
 
-// StartedMsg says that the program runs. PID is that in the box.
-type StartedMsg struct{ PID uint32 }
-
 // FailedMsg says which step of a request failed and why.
 type FailedMsg struct {
 	Step  string
@@ -102,7 +99,7 @@ func (m *InitMsg) Marshal() []byte {
 	var e encoder
 	e.bool(m.Lifeline)
 	e.u32(m.Linger)
-	e.bytes(m.Policy)
+	e.bytes(m.Filter)
 	e.u32(m.HomeTasks)
 	e.u32(m.Spawners)
 	e.u32(m.Sockets.Netlink)
@@ -115,7 +112,7 @@ func (m *InitMsg) Unmarshal(b []byte) error {
 	d := decoder{b: b}
 	m.Lifeline = d.bool()
 	m.Linger = d.u32()
-	m.Policy = d.bytes()
+	m.Filter = d.bytes()
 	m.HomeTasks = d.u32()
 	m.Spawners = d.u32()
 	m.Sockets = Sockets{Netlink: d.u32(), Inet: d.u32()}
@@ -172,16 +169,6 @@ func (m *SpawnMsg) Unmarshal(b []byte) error {
 		return fmt.Errorf("parsing spawn: empty argv or bad id: %w", ErrProtocol)
 	}
 	return nil
-}
-
-// Marshal returns the body of a Started frame.
-func (m *StartedMsg) Marshal() []byte { return (&encoder{}).u32(m.PID).b }
-
-// Unmarshal parses the body of a Started frame.
-func (m *StartedMsg) Unmarshal(b []byte) error {
-	d := decoder{b: b}
-	m.PID = d.u32()
-	return d.done("started")
 }
 
 // Marshal returns the body of a Failed frame.

@@ -17,15 +17,14 @@ type message interface {
 // messages has one of each, with every field set.
 func messages() map[string]message {
 	return map[string]message{
-		"init": &InitMsg{Lifeline: true, Linger: 50, Policy: []byte("12345678"), HomeTasks: 3, Spawners: 2},
+		"init": &InitMsg{Lifeline: true, Linger: 50, Filter: []byte("12345678"), HomeTasks: 3, Spawners: 2},
 		"spawn": &SpawnMsg{
 			Args: []string{"sh", "-c", ""}, Env: []string{"A=1"}, Dir: "/workspace", MakeDir: true, TTY: true, Self: true,
 			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024, 4096}, {1, 1 << 40, 1 << 41}}, Tasks: 2,
 		},
-		"started": &StartedMsg{PID: 17},
-		"failed":  &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
-		"signal":  &SignalMsg{Signal: 15},
-		"exited":  &ExitedMsg{Status: 0x8b},
+		"failed": &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
+		"signal": &SignalMsg{Signal: 15},
+		"exited": &ExitedMsg{Status: 0x8b},
 
 		"launch drop": &LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
 		"launch both": &LaunchMsg{Key: "k", Ring: 1 << 20, StderrRing: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},

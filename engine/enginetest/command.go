@@ -58,7 +58,7 @@ func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 		return nil, engine.ErrNotFound
 	}
 	if strings.HasPrefix(cmd.Dir, "/file/") {
-		return nil, fmt.Errorf("making %q: %w", cmd.Dir, syscall.ENOTDIR)
+		return nil, &engine.DirError{Err: fmt.Errorf("making %q: %w", cmd.Dir, syscall.ENOTDIR)}
 	}
 	r := &command{l: l, ctx: ctx, cmd: cmd, done: make(chan struct{})}
 	l.b.mu.Lock()

@@ -168,16 +168,15 @@ var dirErrnos = []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EROFS, sy
 // dirError says why a command cannot have its working directory. What its user may not
 // enter is the fault of the user that was asked for, if the box has another.
 func (b *box) dirError(cmd *engine.Command, failed *wire.FailedMsg) error {
-	err := fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)
 	if !slices.Contains(dirErrnos, failed.Errno) {
-		return err
+		return &engine.DirError{Err: fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)}
 	}
 	bad := &engine.FieldError{Field: "dir", Value: spec.Quote(cmd.Dir), Rule: fmt.Sprintf("%s: %v", failed.Step, failed.Errno)}
 	if errors.Is(failed.Errno, fs.ErrPermission) && cmd.User != nil && *cmd.User != b.spec.User {
 		bad.Field, bad.Value = "user", fmt.Sprintf("%d:%d", cmd.User.UID, cmd.User.GID)
 		bad.Rule = fmt.Sprintf("%s %s: %v; the user of the box is %d:%d", failed.Step, spec.Quote(cmd.Dir), failed.Errno, b.spec.User.UID, b.spec.User.GID)
 	}
-	return bad
+	return &engine.DirError{Err: bad}
 }
 
 // noMemory reports whether errno says that there is no memory. execve(2) says E2BIG also

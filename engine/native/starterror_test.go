@@ -42,6 +42,10 @@ func TestStartError(t *testing.T) {
 		if !errors.Is(err, c.is) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s, %v: %v", c.step, c.errno, err)
 		}
+		ofDir := c.step != wire.StepExec && c.step != wire.StepClone && c.is != engine.ErrNoDir
+		if dir := new(engine.DirError); errors.As(err, &dir) != ofDir {
+			t.Errorf("%s, %v: a DirError: %v", c.step, c.errno, !ofDir)
+		}
 		if errors.Is(err, engine.ErrNotExecutable) != (c.is == engine.ErrNotExecutable) {
 			t.Errorf("%s, %v: %v", c.step, c.errno, err)
 		}

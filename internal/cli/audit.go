@@ -74,7 +74,7 @@ func headValue(dst *audit.Head) *textValue {
 }
 
 func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
-	report, err := audit.VerifyHead(path, head)
+	report, err := audit.Verify(path, head)
 	broken := errors.Is(err, audit.ErrBroken)
 	switch {
 	case errors.Is(err, fs.ErrPermission):

@@ -3,6 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
@@ -58,6 +62,11 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
 		host.StateDir = c.StateDir
 	}
+	// BOXD_STATE_DIR names the directory of a daemon or that of launchers. The doctor's own
+	// launcher makes nothing in a daemon's, nor a directory that nobody uses.
+	if stateDir == "" && !isLaunchersDir(host.RunDir) {
+		host.RunDir = defaultStateDir
+	}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
 		return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir})
@@ -77,6 +86,15 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 		return &statusError{status: statusIll}
 	}
 	return nil
+}
+
+// isLaunchersDir reports whether dir exists and is not the state directory of a daemon.
+func isLaunchersDir(dir string) bool {
+	if _, err := os.Stat(dir); err != nil {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "boxd.db"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func (a *App) writeReport(r doctor.Report, asJSON bool) error {

@@ -108,16 +108,17 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
 	c, err := load()
+	file := a.env(f.file, "BOXD_CONFIG")
 	if err != nil && f.check {
-		return a.checkServe(ServeOptions{}, a.nameOrigin(cmd, err))
+		return a.checkServe(cmd, ServeOptions{ConfigFile: file}, err)
 	}
 	if err != nil {
 		return a.nameOrigin(cmd, err)
 	}
-	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
+	o := ServeOptions{Config: c, ConfigFile: file, Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
 	if f.check {
-		return a.checkServe(o, nil)
+		return a.checkServe(cmd, o, nil)
 	}
 	return a.nameOrigin(cmd, a.Serve(o))
 }
@@ -128,6 +129,20 @@ var serveFlagOf = map[string]string{
 	"state_dir": "state-dir", "runtime_dir": "runtime-dir", "tokens_file": "tokens-file", "allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user",
 }
 
+// origin is the flag or the variable that a setting comes from, "" if from neither.
+func (a *App) origin(cmd *cobra.Command, field string) string {
+	key, _, _ := strings.Cut(field, "[")
+	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
+	variable := config.Variable(key)
+	switch {
+	case flag != nil && flag.Changed:
+		return "--" + flag.Name
+	case variable != "" && a.env("", variable) != "":
+		return "environment: " + variable
+	}
+	return ""
+}
+
 // nameOrigin names the flag or the variable that a refused setting comes from. One of
 // the configuration file keeps the name that it has there.
 func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
@@ -135,19 +150,11 @@ func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
 	if !ok || err.Error() != bad.Error() { // there is more to say
 		return err
 	}
-	key, _, _ := strings.Cut(bad.Field, "[")
-	named := *bad
-	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
-	variable := config.Variable(key)
-	switch {
-	case flag != nil && flag.Changed:
-		named.Field = "--" + flag.Name
-	case variable != "" && a.env("", variable) != "":
-		named.Field = "environment: " + variable
-	default:
+	from := a.origin(cmd, bad.Field)
+	if from == "" {
 		return err
 	}
-	return &named
+	return &engine.FieldError{Field: from, Value: bad.Value, Rule: bad.Rule}
 }
 
 // loadConfig puts the flags on top of environment and file, and checks all of it.

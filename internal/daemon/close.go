@@ -12,7 +12,7 @@ func (d *daemon) close() (err error) {
 	for _, door := range d.doors {
 		door.Close()
 	}
-	err = d.second.close()
+	err = d.langbot.close()
 	if d.sessions != nil {
 		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))
 	}

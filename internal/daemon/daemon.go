@@ -65,7 +65,7 @@ type daemon struct {
 
 	audit    *audit.Log
 	sessions *session.Manager
-	second   second
+	langbot  langbotDoors
 	server   *api.Server
 	checked  healthCheck
 }

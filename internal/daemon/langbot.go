@@ -21,9 +21,9 @@ import (
 // langbotPrefix is where LangBot's protocol is spoken on the API's own listeners.
 const langbotPrefix = "/langbot/"
 
-// second is the door for LangBot's Box Runtime protocol: on a TCP address if one is
-// configured, and below langbotPrefix for those who may use the API's socket.
-type second struct {
+// langbotDoors serve LangBot's Box Runtime protocol: on a TCP address if one is configured,
+// and below langbotPrefix for users of the API's socket.
+type langbotDoors struct {
 	server   *langbot.Server
 	listener *net.TCPListener  // nil: none is configured
 	users    *localUsers       // of listener; nil: it asks for a secret
@@ -45,7 +45,7 @@ func (d *daemon) listenLangbot(users *localUsers) (err error) {
 	if err != nil {
 		return fmt.Errorf("langbot: %w", err)
 	}
-	d.second.listener = l
+	d.langbot.listener = l
 	if c.Token != "" {
 		return nil
 	}
@@ -53,22 +53,21 @@ func (d *daemon) listenLangbot(users *localUsers) (err error) {
 	if err != nil {
 		return err
 	}
-	d.second.users = users.forLangbot(rules.MountRoots(c.Tenant))
+	d.langbot.users = users.forLangbot(rules.MountRoots(c.Tenant))
 	if err := linux.CanNameTCPClients(l); err != nil {
-		return fmt.Errorf("langbot.listen %q: the users of its clients cannot be found: %w: %s", l.Addr(), err, d.second.users.remedy)
+		return fmt.Errorf("langbot.listen %q: the users of its clients cannot be found: %w: %s", l.Addr(), err, d.langbot.users.remedy)
 	}
 	return nil
 }
 
-// openLangbot gets the second door ready, without privileges and once there are
-// sessions.
+// openLangbot makes the doors, without privileges and once there are sessions.
 func (d *daemon) openLangbot(roots []string) (err error) {
 	c := &d.Config.Langbot
 	scratch := filepath.Join(d.dirs.state, "uploads")
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
 		return fmt.Errorf("langbot: %w", err)
 	}
-	d.second.server, err = langbot.New(langbot.Options{
+	d.langbot.server, err = langbot.New(langbot.Options{
 		Sessions: d.sessions, DB: filepath.Join(d.dirs.state, "langbot.db"), Scratch: scratch, Health: d.health,
 		Prober: attest.New(attest.Options{
 			Engine: d.service, Storage: d.sessions.Storage(), Logger: d.log, SkillsUnlimited: c.SkillsSize == 0,
@@ -83,31 +82,31 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 	}
 	o := langbotdoor.Options{Token: c.Token, Instance: c.InstanceID, Logger: d.log, MaxConnections: c.MaxConnections,
 		Memory: langbotdoor.NewMemory()} // one for both doors
-	if d.second.listener != nil {
+	if d.langbot.listener != nil {
 		tcp := o
-		if d.second.users != nil {
-			tcp.Local = d.second.users.check
+		if d.langbot.users != nil {
+			tcp.Local = d.langbot.users.check
 		}
-		d.second.tcp = langbotdoor.New(d.second.server, tcp)
+		d.langbot.tcp = langbotdoor.New(d.langbot.server, tcp)
 	}
 	// Who may use the socket of the API needs no token, and may speak for any instance.
 	o.Token, o.Instance, o.PerConnection = "", "", true
-	d.second.local = langbotdoor.New(d.second.server, o)
+	d.langbot.local = langbotdoor.New(d.langbot.server, o)
 	return nil
 }
 
 // others are the doors that the API's server serves as well.
-func (s *second) others(tenant string) []api.Other {
+func (l *langbotDoors) others(tenant string) []api.Other {
 	return []api.Other{{Prefix: langbotPrefix, Tenant: tenant, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.local.ServeHTTP(w, r)
+		l.local.ServeHTTP(w, r)
 	})}}
 }
 
 // shutdown tells all clients that this is the end, and waits for what is under way
 // to be given up. Sessions and processes stay.
-func (s *second) shutdown(ctx context.Context) error {
+func (l *langbotDoors) shutdown(ctx context.Context) error {
 	var errs []error
-	for _, d := range []*langbotdoor.Door{s.tcp, s.local} {
+	for _, d := range []*langbotdoor.Door{l.tcp, l.local} {
 		if d != nil {
 			errs = append(errs, d.Shutdown(ctx))
 		}
@@ -116,12 +115,12 @@ func (s *second) shutdown(ctx context.Context) error {
 }
 
 // close takes apart what was opened, as far as it came.
-func (s *second) close() error {
-	if s.listener != nil {
-		s.listener.Close() // again, if it was served
+func (l *langbotDoors) close() error {
+	if l.listener != nil {
+		l.listener.Close() // again, if it was served
 	}
-	if s.server == nil {
+	if l.server == nil {
 		return nil
 	}
-	return s.server.Close()
+	return l.server.Close()
 }

@@ -62,7 +62,7 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		Warnings: d.warnings, Health: d.health, Audit: d.audit, Metrics: metrics,
 		MaxBody: int64(c.HTTP.MaxBody), MaxFile: int64(c.HTTP.MaxFile), MaxConnections: c.HTTP.MaxConnections, MaxRelays: c.Relay.MaxClients,
 		HeaderTimeout: time.Duration(c.HTTP.HeaderTimeout), IdleTimeout: time.Duration(c.HTTP.IdleTimeout),
-		Others: d.second.others(c.Langbot.Tenant),
+		Others: d.langbot.others(c.Langbot.Tenant),
 	})
 	return nil
 }

@@ -33,10 +33,10 @@ func (d *daemon) serve(signals *signals) error {
 		})
 	}
 	d.doors = nil // the server closes them
-	if l := d.second.listener; l != nil {
+	if l := d.langbot.listener; l != nil {
 		d.log.Info("listening", "protocol", "langbot", "network", l.Addr().Network(), "address", l.Addr().String())
 		serving.Go(func() {
-			if err := d.second.tcp.Serve(d.second.listener, nil); err != nil {
+			if err := d.langbot.tcp.Serve(d.langbot.listener, nil); err != nil {
 				failed <- fmt.Errorf("serving LangBot's protocol: %w", err)
 			}
 		})
@@ -75,7 +75,7 @@ func (d *daemon) drain(signals *signals) {
 	defer cancel()
 	defer context.AfterFunc(signals.hurry, cancel)()
 	// Connections of LangBot's protocol have no end of their own, also on the API's socket.
-	if err := errors.Join(d.second.shutdown(ctx), d.server.Shutdown(ctx)); err != nil {
+	if err := errors.Join(d.langbot.shutdown(ctx), d.server.Shutdown(ctx)); err != nil {
 		d.log.Warn("closing connections", "error", err)
 	}
 }

@@ -15,8 +15,8 @@ const closeWait = time.Second
 // to it, not for ever. The first call counts.
 func (c *conn) shut(code int, reason string) {
 	c.mu.Lock()
-	first := !c.shutted
-	c.shutted = true
+	first := !c.closing
+	c.closing = true
 	c.mu.Unlock()
 	if !first {
 		return

@@ -41,7 +41,7 @@ type conn struct {
 	actions int
 	asking  int   // bytes of the requests under way
 	asked   share // the same, of Memory
-	shutted bool  // a close frame of ours was decided upon
+	closing bool  // we send a close frame, or have sent it
 }
 
 func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance string) *conn {
@@ -127,7 +127,7 @@ func (c *conn) begin(size int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.shutted || c.actions >= maxInFlight || c.asking+size > maxAsking:
+	case c.closing || c.actions >= maxInFlight || c.asking+size > maxAsking:
 		return errBusy
 	case !c.d.memory.asking.take(&c.asked, size):
 		return errAll

@@ -33,20 +33,21 @@ type meter struct {
 	frames frames
 	// broken is the rule that the peer has broken; all reads fail with it.
 	broken error
-	// message is until when the message that is being read has to be complete; zero
-	// between messages.
-	message time.Time
+	// messageDeadline: the message that is being read is complete by then; zero between
+	// messages.
+	messageDeadline time.Time
 
 	// moved is when the peer has last taken something, by now.
 	moved atomic.Int64
 
 	mu sync.Mutex
-	// last is until when the peer may send anything; zero is for ever.
-	last time.Time
-	// until is the deadline of the read under way, but for turn.
-	until time.Time
-	// turn is until when the message has to be complete because others wait; zero: none do.
-	turn time.Time
+	// finalDeadline: the peer sends nothing after it, because we close; zero while we do not.
+	finalDeadline time.Time
+	// turnDeadline: the message is complete by then, because other connections wait for
+	// their turn; zero while none does.
+	turnDeadline time.Time
+	// readDeadline is the deadline of the read under way, without turnDeadline.
+	readDeadline time.Time
 }
 
 // Write notes how the peer takes what is written, piece by piece.
@@ -91,20 +92,20 @@ func (m *meter) extend() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	until := time.Now().Add(m.times.silence)
-	for _, t := range [...]time.Time{m.message, m.last} {
+	for _, t := range [...]time.Time{m.messageDeadline, m.finalDeadline} {
 		if !t.IsZero() && t.Before(until) {
 			until = t
 		}
 	}
-	m.until = until
+	m.readDeadline = until
 	return m.Conn.SetReadDeadline(m.deadlineLocked())
 }
 
 func (m *meter) deadlineLocked() time.Time {
-	if !m.turn.IsZero() && m.turn.Before(m.until) {
-		return m.turn
+	if !m.turnDeadline.IsZero() && m.turnDeadline.Before(m.readDeadline) {
+		return m.turnDeadline
 	}
-	return m.until
+	return m.readDeadline
 }
 
 // expired is what a read returns whose deadline is over: errTurn if it was that of the
@@ -116,7 +117,7 @@ func (m *meter) expired(err error) error {
 	switch deadline := m.deadlineLocked(); {
 	case time.Now().Before(deadline):
 		return nil
-	case deadline.Equal(m.turn):
+	case deadline.Equal(m.turnDeadline):
 		return errTurn
 	}
 	return err
@@ -126,10 +127,10 @@ func (m *meter) expired(err error) error {
 func (m *meter) hurry(until time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.turn.Equal(until) {
+	if m.turnDeadline.Equal(until) {
 		return
 	}
-	m.turn = until
+	m.turnDeadline = until
 	m.Conn.SetReadDeadline(m.deadlineLocked())
 }
 
@@ -137,8 +138,8 @@ func (m *meter) hurry(until time.Time) {
 func (m *meter) finish(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if until := time.Now().Add(d); m.last.IsZero() || until.Before(m.last) {
-		m.last, m.until = until, until
+	if until := time.Now().Add(d); m.finalDeadline.IsZero() || until.Before(m.finalDeadline) {
+		m.finalDeadline, m.readDeadline = until, until
 		m.Conn.SetReadDeadline(until)
 	}
 }

@@ -40,9 +40,10 @@ func (p *pool) init(most int) {
 // beyond is the part of n bytes that is not a connection's own.
 func beyond(n int) int { return max(0, n-own) }
 
-// fitsLocked reports whether s may have n bytes more, once `coming` of others have come
-// back: its own, or so many that its instance leaves as many to others, and s as many of
-// that to the rest of its instance.
+// fitsLocked reports whether s may use n more bytes, once `coming` bytes of others are
+// returned. A connection may always use its private share. Beyond that, an instance may use
+// half of the bytes that the other instances leave, and a connection at most as many as it
+// leaves unused of the half of its instance.
 func (p *pool) fitsLocked(s *share, n int, coming freeing) bool {
 	has := beyond(s.used + n)
 	more := has - beyond(s.used)

@@ -39,7 +39,7 @@ func TestTurnTakenBack(t *testing.T) {
 	if err := m.expired(errors.New("x")); err != nil {
 		t.Errorf("got %v before the time was over", err)
 	}
-	m.last = time.Now().Add(20 * time.Millisecond)
+	m.finalDeadline = time.Now().Add(20 * time.Millisecond)
 	if _, err := m.Read(make([]byte, 1)); !isTimeout(err) {
 		t.Errorf("got %v", err)
 	}
@@ -51,7 +51,7 @@ func wantHurried(t *testing.T, all []*meter, want ...bool) {
 	var got []bool
 	for _, m := range all {
 		m.mu.Lock()
-		got = append(got, !m.turn.IsZero())
+		got = append(got, !m.turnDeadline.IsZero())
 		m.mu.Unlock()
 	}
 	if !slices.Equal(got, want) {

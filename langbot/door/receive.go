@@ -24,7 +24,7 @@ func (c *conn) receive(r io.Reader) error {
 			return err
 		}
 		t = next
-		c.meter.message = time.Now().Add(c.d.times.message) // it was not the peer that took time
+		c.meter.messageDeadline = time.Now().Add(c.d.times.message) // it was not the peer that took time
 		return nil
 	}
 	defer func() {
@@ -32,9 +32,9 @@ func (c *conn) receive(r io.Reader) error {
 			c.d.memory.reading.leave(t)
 		}
 	}()
-	c.meter.message = time.Now().Add(c.d.times.message)
+	c.meter.messageDeadline = time.Now().Add(c.d.times.message)
 	msg, err := readMessage(r, long)
-	c.meter.message = time.Time{}
+	c.meter.messageDeadline = time.Time{}
 	switch {
 	case err != nil:
 		return err

@@ -2,7 +2,7 @@ package linerelay
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"io"
 	"time"
 )
@@ -117,8 +117,6 @@ func (c *conn) awaitEnd(live context.Context) bool {
 	}
 }
 
-var errNonsense = errors.New("the output of the process gave nonsense")
-
 // relayOnce waits for output and sends what there is of it.
 func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 	space := s.space()
@@ -127,7 +125,7 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 		return err
 	}
 	if n < 0 || n > len(space) || at < s.end() {
-		return errNonsense
+		return fmt.Errorf("reading output from offset %d: the engine returned %d bytes at offset %d, of at most %d", s.end(), n, at, len(space))
 	}
 	if at > s.end() { // what is in between was overwritten
 		if err := c.sendRest(s, true); err != nil {

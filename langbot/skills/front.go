@@ -1,11 +1,12 @@
 package skills
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/internal/yamltree"
 	"github.com/goccy/go-yaml/ast"
-	"github.com/goccy/go-yaml/parser"
 )
 
 // maxFront is the size in bytes of front matter, its last line included. What is longer
@@ -96,47 +97,46 @@ func (f *front) field(key string) *string {
 // yaml reads a head that is a YAML mapping. Nothing is decoded: values of other keys,
 // aliases in particular, are never looked at.
 func (f *front) yaml(head string) (ok bool) {
-	defer func() {
-		if recover() != nil { // the parser has done that to others
-			ok = false
+	err := yamltree.Read([]byte(head), func(file *ast.File) error {
+		if len(file.Docs) != 1 {
+			return errNoMapping
 		}
-	}()
-	file, err := parser.ParseBytes([]byte(head), 0)
-	if err != nil || len(file.Docs) != 1 {
-		return false
-	}
-	values := entries(file.Docs[0].Body)
-	if values == nil {
-		return false
-	}
-	lines := strings.SplitAfter(head, "\n")
-	keep := make([]bool, len(lines))
-	for i := range keep {
-		keep[i] = true
-	}
-	for i, v := range values {
-		to := f.field(key(v))
-		if to == nil {
-			continue
+		values := entries(file.Docs[0].Body)
+		if values == nil {
+			return errNoMapping
 		}
-		*to = strip(scalar(v.Value))
-		end := len(lines)
-		if i+1 < len(values) {
-			end = line(values[i+1])
+		lines := strings.SplitAfter(head, "\n")
+		keep := make([]bool, len(lines))
+		for i := range keep {
+			keep[i] = true
 		}
-		for l := line(v); l < end; l++ {
-			keep[l] = false
+		for i, v := range values {
+			to := f.field(key(v))
+			if to == nil {
+				continue
+			}
+			*to = strip(scalar(v.Value))
+			end := len(lines)
+			if i+1 < len(values) {
+				end = line(values[i+1])
+			}
+			for l := line(v); l < end; l++ {
+				keep[l] = false
+			}
 		}
-	}
-	var others strings.Builder
-	for i, l := range lines {
-		if keep[i] {
-			others.WriteString(l)
+		var others strings.Builder
+		for i, l := range lines {
+			if keep[i] {
+				others.WriteString(l)
+			}
 		}
-	}
-	f.others = others.String()
-	return true
+		f.others = others.String()
+		return nil
+	})
+	return err == nil
 }
+
+var errNoMapping = errors.New("no mapping")
 
 // entries returns those of a mapping with one entry per line or more, nil if node is
 // something else.

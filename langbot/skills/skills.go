@@ -95,12 +95,31 @@ func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawM
 	if !ok {
 		return nil, protocol.Errorf(protocol.ValueError, "Action %s not found", action)
 	}
+	return s.do(ctx, root, a, data, t)
+}
+
+// PackageRoot returns the directory of the skill called name, as clients know it; "" if
+// there is none. Errors are those of Do.
+func (s *Store) PackageRoot(ctx context.Context, root Root, name string) (string, error) {
+	find := func(o *op) (any, error) {
+		skill, _, err := o.find(name)
+		return skill.PackageRoot, err
+	}
+	answer, err := s.do(ctx, root, action{do: find, class: protocol.ValueError}, nil, nil)
+	if err != nil {
+		return "", err
+	}
+	return answer.(string), nil
+}
+
+// do does an action while nothing else is done in the namespace.
+func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
 	unlock, err := s.locks.LockContext(ctx, root.Namespace)
 	if err != nil {
 		return nil, ctx.Err()
 	}
 	defer unlock()
-	answer, err := s.do(ctx, root, a, data, t)
+	answer, err := s.doLocked(ctx, root, a, data, t)
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
@@ -110,7 +129,7 @@ func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawM
 	return answer, nil
 }
 
-func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
+func (s *Store) doLocked(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
 	tree, err := s.open(ctx, root, a.make)
 	if err != nil {
 		return nil, err

@@ -88,6 +88,11 @@ func TestExecEnds(t *testing.T) {
 	if out := b.sh(spec("s", object{"memory_mb": 64, "workdir": "/workspace/new dir/'q'"}), "pwd"); out != "/workspace/new dir/'q'" {
 		t.Errorf("a missing workdir is made: %q", out)
 	}
+	b.sh(s, "echo >/workspace/file")
+	if r := b.exec(spec("s", object{"memory_mb": 64, "workdir": "/workspace/file/x"}), "true"); r.Status != "completed" || r.Exit == nil || *r.Exit != 1 ||
+		!strings.HasPrefix(r.Stderr, "sh: ") || !strings.Contains(r.Stderr, "not a directory") {
+		t.Errorf("a workdir in a file: %v", r)
+	}
 	r := b.exec(s, "head -c 500M /dev/zero | tail | wc -c; exit 9")
 	if r.Verdict != "oom" {
 		t.Errorf("more memory than the session has: %v", r)

@@ -65,7 +65,7 @@ func (l *Launcher) greetAgent(b *box) error {
 	m := wire.InitMsg{
 		Lifeline:  !b.service,
 		Linger:    b.wave.linger(),
-		Policy:    l.policy,
+		Filter:    l.filter,
 		HomeTasks: uint32(len(home)),
 		Spawners:  cgroups.SpawnerThreads,
 		Sockets:   maxSockets,

@@ -44,7 +44,7 @@ type Launcher struct {
 	image    *rootfs.Host
 	deny     []string // trees that are never mounted
 	storage  *storage // nil without a data directory
-	policy   []byte   // seccomp program of agents
+	filter   []byte   // seccomp program of agents
 	networks *networks
 	waves    waves // of boxes that end with this launcher
 	views    views
@@ -147,8 +147,8 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 	if s != nil && s.dataDir != "" {
 		l.deny = append(l.deny, s.dataDir)
 	}
-	if l.policy, err = seccomp.Compile(); err != nil {
-		return nil, fmt.Errorf("compiling seccomp policy: %w", err)
+	if l.filter, err = seccomp.Compile(); err != nil {
+		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
 	}
 	if err := l.openHost(stateDir); err != nil {
 		return nil, errors.Join(err, l.close())
@@ -157,6 +157,7 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 }
 
 func (l *Launcher) openHost(stateDir string) error {
+	avoidHugePages()
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
