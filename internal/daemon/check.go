@@ -11,6 +11,7 @@ import (
 	"github.com/boxd/boxd/api"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"golang.org/x/sys/unix"
 )
@@ -89,7 +90,7 @@ func canMake(setting, value, dir string) error {
 			continue
 		}
 		if err != nil {
-			return &engine.FieldError{Field: setting, Value: engine.Quote(value), Rule: fmt.Sprintf("user %d cannot write in %q: %v", os.Geteuid(), at, err)}
+			return &engine.FieldError{Field: setting, Value: spec.Quote(value), Rule: fmt.Sprintf("user %d cannot write in %q: %v", os.Geteuid(), at, err)}
 		}
 		return nil
 	}
