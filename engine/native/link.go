@@ -148,7 +148,7 @@ func (l *link) undo(typ byte, frame *wire.Frame) {
 	_ = l.tell(rpc.TypeRemove, rpc.Box{ID: created.ID}) // a launcher that is gone needs no telling
 }
 
-// giveUp says that nobody waits for a reply any more; false if it is there.
+// giveUp stops waiting for a reply. It returns false if the reply has arrived.
 func (l *link) giveUp(id uint32, r request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
