@@ -194,11 +194,11 @@ func (d *daemon) dropRoot() error {
 		}
 	}
 	if err := renounce(); err != nil {
-		return fmt.Errorf("giving up privileges: %w", err)
+		return fmt.Errorf("dropping privileges: %w", err)
 	}
 	if err := verify(os.Getuid(), os.Getgid()); err != nil {
-		return fmt.Errorf("privileges are not gone: %w", err)
+		return fmt.Errorf("privileges were not dropped: %w", err)
 	}
-	d.log.Info("privileges are given up", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid(), "dedicated", d.account.dedicated)
+	d.log.Info("dropped privileges", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid(), "dedicated", d.account.dedicated)
 	return nil
 }

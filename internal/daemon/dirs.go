@@ -81,9 +81,9 @@ func (d dirs) makeState(root bool, a account) (err error) {
 func adviseState(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: %s needs a file system that can be written: remount it read-write, or name another --state-dir", err, spec.Quote(path))
+		return fmt.Errorf("%w: %s needs a writable file system: remount it read-write, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: %s and all above it must be directories: remove what is in the way, or name another --state-dir", err, spec.Quote(path))
+		return fmt.Errorf("%w: %s and everything above it must be directories: remove what is in the way, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return fmt.Errorf("%w: run boxd serve as root, with sudo, or name a --state-dir that user %d may write", err, os.Geteuid())
 	}
