@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -48,11 +49,11 @@ func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
 	fs.SortFlags = false
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
 	fs.StringVar(&f.url, "url", "", "`URL` of a daemon's TCP address instead (default: $BOXD_URL)")
-	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token to show there (default: $BOXD_TOKEN_FILE)")
-	fs.StringVar(&f.ca, "tls-ca", "", "`FILE` with the certificates that sign the daemon's (default: the system's)")
-	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate to show")
-	fs.StringVar(&f.key, "tls-key", "", "`FILE` with its key")
-	fs.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant, for callers who may choose (default: the caller's own)")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token to authenticate with (default: $BOXD_TOKEN_FILE)")
+	fs.StringVar(&f.ca, "tls-ca", "", "`FILE` with the CA certificates to verify the daemon with (default: the system's)")
+	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the client certificate")
+	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the key of the client certificate")
+	fs.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant, for callers who may act for others (default: the caller's own)")
 	for _, flag := range []string{"socket", "token-file", "tls-ca", "tls-cert", "tls-key"} {
 		must(cmd.MarkFlagFilename(flag))
 	}
@@ -173,7 +174,7 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 // explainRemote says what to do where no daemon answers, or none may be asked.
 func explainRemote(err error) error {
 	if isRefused(err) {
-		return fmt.Errorf("%w: is the daemon running? boxd serve starts it, --socket or --url says where it is", err)
+		return fmt.Errorf("%w: is the daemon running? start it with boxd serve, or say where it is with --socket or --url", err)
 	}
 	dial, ok := errors.AsType[*net.OpError](err)
 	if !ok || dial.Op != "dial" || dial.Addr == nil || !errors.Is(err, fs.ErrPermission) {
@@ -203,14 +204,14 @@ func (f *remoteFlags) nameFlag(err error) error {
 	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
 	field, part, _ := strings.Cut(bad.Field, ".")
 	field, _, _ = strings.Cut(field, "[")
-	name := strings.ReplaceAll(field, "_", "-")
+	name := cmp.Or(settingFlag(field), strings.ReplaceAll(field, "_", "-"))
 	switch field {
 	case "dir", "cwd":
 		name = "workdir"
 	case "mounts":
 		name = strings.TrimSpace("mount " + part)
 	case "memory":
-		// The daemon uses one name for the limit of the session and that of the process.
+		// The API uses one name for the limits of the session and of the process.
 		if flags := f.cmd.Flags(); flags.Changed("process-memory") && !flags.Changed("memory") {
 			name = "process-memory"
 		}
