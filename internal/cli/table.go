@@ -118,7 +118,7 @@ func limitText(n int64, format func(int64) string) string {
 	return format(n)
 }
 
-// isRefused says that nobody listens where the daemon should.
+// isRefused reports whether no daemon listens at the address.
 func isRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && strings.Contains(err.Error(), "dial")
 }
