@@ -100,7 +100,7 @@ func (p Profile) validate(field string) error {
 		}
 	}
 	for _, t := range spec.Table {
-		switch c := t.Of(p.Caps); {
+		switch c := t.Of(&p.Caps); {
 		case !c.IsValid():
 		case c.IsZero():
 			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "0", Rule: "must be above 0, or -1 for none"}
@@ -116,7 +116,7 @@ func (p Profile) validate(field string) error {
 	}
 	// The caps first, as a request is checked, then what the engine says.
 	writes := p.WorkspaceMode != spec.None
-	if err := p.check(p.Settings, writes, func(limit string) string { return "raise " + field + ".caps." + limit }); err != nil {
+	if err := p.check(&p.Settings, writes, func(limit string) string { return "raise " + field + ".caps." + limit }); err != nil {
 		return inField(field, err)
 	}
 	if p.Caps.Timeout >= 0 && p.Timeout > p.Caps.Timeout {
@@ -129,7 +129,7 @@ func (p Profile) validate(field string) error {
 // check refuses settings that break a rule or are above a cap of p; advice says what to do
 // about a cap. writes: something can be written in the workspace, so that its size can
 // matter. The timeout is cut to its cap and not checked.
-func (p Profile) check(s spec.Settings, writes bool, advice func(limit string) string) error {
+func (p Profile) check(s *spec.Settings, writes bool, advice func(limit string) string) error {
 	if err := s.Validate(); err != nil {
 		return err
 	}
@@ -139,13 +139,13 @@ func (p Profile) check(s spec.Settings, writes bool, advice func(limit string) s
 	}
 	for _, t := range spec.Table {
 		idle := t.Name == "timeout" || t.Name == "upper_size" && !s.WritableRoot || t.Name == "workspace_size" && !writes
-		if !idle && t.Above(s, p.Caps) {
+		if !idle && t.Above(s, &p.Caps) {
 			value := t.Text(t.Of(s))
 			if t.Of(s).IsZero() {
 				value = "0 (" + t.Zero + ")"
 			}
 			return &spec.FieldError{Field: t.Name, Value: value,
-				Rule: fmt.Sprintf("is above the cap %s of profile %q: %s", t.Text(t.Of(p.Caps)), p.Name, advice(t.Name))}
+				Rule: fmt.Sprintf("is above the cap %s of profile %q: %s", t.Text(t.Of(&p.Caps)), p.Name, advice(t.Name))}
 		}
 	}
 	return nil

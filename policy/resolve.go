@@ -24,7 +24,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		return Resolved{}, err
 	}
 	s := profile.Settings
-	overridden := s.Merge(r.Wishes, profile.Locked)
+	overridden := s.Merge(&r.Wishes, profile.Locked)
 
 	// Limits of the profile that have nothing to limit are dropped: inodes without a size,
 	// and both where the workspace cannot be written. What r itself asks for is left, and
@@ -37,7 +37,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		s.WorkspaceInodes = 0
 	}
 
-	err = profile.check(s, writes, func(limit string) string {
+	err = profile.check(&s, writes, func(limit string) string {
 		return fmt.Sprintf("ask for less, or raise profiles.%s.caps.%s", profile.Name, limit)
 	})
 	if err != nil {

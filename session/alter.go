@@ -29,7 +29,7 @@ func (s *session) alter(ctx context.Context, c Caller, have, want policy.Resolve
 		return s.m.fail(c, s.key, "update", err)
 	}
 	s.tellMounts(c, diff)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(want.Differ(have.Settings), ", ")}) // done
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(want.Differ(&have.Settings), ", ")}) // done
 	return nil
 }
 

@@ -22,8 +22,8 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 		}
 	}
 	for _, t := range spec.Table {
-		is, wants := t.Of(have.Settings), t.Of(want.Settings)
-		if t.Asked(r.Wishes).IsValid() && !is.Equal(wants) {
+		is, wants := t.Of(&have.Settings), t.Of(&want.Settings)
+		if t.Asked(&r.Wishes).IsValid() && !is.Equal(wants) {
 			list = append(list, Conflict{t.Name, t.Text(is), t.Text(wants)})
 		}
 	}

@@ -124,11 +124,11 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 	}
 	for _, t := range spec.Table {
 		switch {
-		case t.Name == "network" || !t.Asked(r.Wishes).IsValid():
+		case t.Name == "network" || !t.Asked(&r.Wishes).IsValid():
 		case slices.Contains(got.Overridden, t.Name):
 			return want, fmt.Errorf("%s: is locked by profile %q: %w", t.Name, have.Profile, policy.ErrDenied)
 		default:
-			t.Of(&want.Settings).Set(t.Of(got.Settings))
+			t.Of(&want.Settings).Set(t.Of(&got.Settings))
 		}
 	}
 	return want, nil

@@ -37,8 +37,8 @@ type LiveWishes struct {
 // what the profile locks is the profile's, whatever is asked. Fields with a yaml tag are
 // keys of a profile too.
 type Wishes struct {
-	Profile string `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
-	Image   string `json:"image,omitempty" doc:"Root file system; empty or \"host\": the host's system directories, read-only."`
+	Profile         string `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
+	Image           string `json:"image,omitempty" doc:"Root file system; empty or \"host\": the host's system directories, read-only."`
 	LiveWishes      `yaml:",inline"`
 	WritableRoot    *bool             `json:"writable_root,omitempty" yaml:"writable_root" doc:"Lay a private writable layer over the root, thrown away with the box."`
 	TmpSize         *Size             `json:"tmp_size,omitempty" yaml:"tmp_size" doc:"Size of /tmp, of the home directory and of /dev/shm, each."`
@@ -145,16 +145,19 @@ type Setting struct {
 	// Unlimited: the flag takes "unlimited".
 	Unlimited bool
 	// Rule checks what package engine does not; nil: nothing.
-	Rule func(s Settings) error
+	Rule func(s *Settings) error
 	// Flag and Usage are those of the command line, Examples what the shell completes.
 	// No Flag: there is none. Box: boxd run has it as well.
 	Flag, Usage string
 	Box         bool
 	Examples    []string
+
+	// Where it is in Wishes, Settings and Caps; nil: it is not there. See [Setting.Of].
+	inWishes, inSettings, inCaps []int
 }
 
 // Table has all settings, in the order in which a request is checked.
-var Table = []Setting{
+var Table = []*Setting{
 	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
 	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},
 		Flag: "cpus", Usage: "processors' worth of time: `N` such as 1.5, or \"unlimited\""},
@@ -169,23 +172,23 @@ var Table = []Setting{
 		Flag: "tmp-size", Usage: "room in /tmp, the home directory and /dev/shm, each: `SIZE`"},
 	{Name: "upper_size", Lock: true, Positive: true, Box: true, Examples: []string{"256M", "512M", "2G"},
 		Flag: "upper-size", Usage: "room for changes to the root, with --rw-rootfs: `SIZE`"},
-	{Name: "workspace_mode", Lock: true, Rule: func(s Settings) error { return checkMode("workspace_mode", s.WorkspaceMode) }},
-	{Name: "mount_mode", Rule: func(s Settings) error { return checkMode("mount_mode", s.MountMode) }},
-	{Name: "timeout", Lock: true, Rule: func(s Settings) error {
+	{Name: "workspace_mode", Lock: true, Rule: func(s *Settings) error { return checkMode("workspace_mode", s.WorkspaceMode) }},
+	{Name: "mount_mode", Rule: func(s *Settings) error { return checkMode("mount_mode", s.MountMode) }},
+	{Name: "timeout", Lock: true, Rule: func(s *Settings) error {
 		if s.Timeout <= 0 {
 			return refuse("timeout", s.Timeout.String(), "must be above 0")
 		}
 		return nil
 	}},
 	{Name: "idle_ttl", Lock: true, Examples: []string{"5m", "30m", "2h"}, Flag: "idle-ttl", Usage: "end the session after `DURATION` without use",
-		Rule: func(s Settings) error {
+		Rule: func(s *Settings) error {
 			if s.IdleTTL.D() < MinIdleTTL || s.IdleTTL.D() > MaxTime {
 				return refuse("idle_ttl", s.IdleTTL.String(), "must be %s to %s; persistent is for sessions that do not end when idle", MinIdleTTL, MaxTime)
 			}
 			return nil
 		}},
 	{Name: "max_lifetime", Lock: true, Zero: "no end", Examples: []string{"1h", "24h"}, Flag: "max-lifetime", Usage: "end the session after `DURATION`, used or not; 0 is never",
-		Rule: func(s Settings) error {
+		Rule: func(s *Settings) error {
 			if s.MaxLifetime < 0 || s.MaxLifetime.D() > MaxTime {
 				return refuse("max_lifetime", s.MaxLifetime.String(), "must be at most %s, or 0 for no end", MaxTime)
 			}
@@ -194,7 +197,7 @@ var Table = []Setting{
 	{Name: "persistent", Lock: true, Flag: "persistent", Usage: "never end the session for idleness"},
 	{Name: "workspace_size", Lock: true, Zero: "no hard limit", Examples: []string{"64M", "256M", "1G"},
 		Flag: "workspace-size", Usage: "hard limit of the workspace: `SIZE` from 1M, what is beyond does not fit; 0 is none",
-		Rule: func(s Settings) error {
+		Rule: func(s *Settings) error {
 			if s.WorkspaceSize != 0 && (s.WorkspaceSize < MinVolumeBytes || s.WorkspaceSize > MaxVolumeBytes) {
 				return refuse("workspace_size", s.WorkspaceSize.String(), "must be %s to %s, or 0 for no hard limit", FormatSize(MinVolumeBytes), FormatSize(MaxVolumeBytes))
 			}
@@ -211,7 +214,7 @@ func checkMode(field, mode string) error {
 	return nil
 }
 
-func checkInodes(s Settings) error {
+func checkInodes(s *Settings) error {
 	// What file systems keep of each inode is not counted in the size, and so is bounded by it.
 	const bytesPerInode = 1 << 10
 	n, most := s.WorkspaceInodes, int64(s.WorkspaceSize/bytesPerInode)
@@ -230,7 +233,7 @@ func checkInodes(s Settings) error {
 
 // Validate checks what package engine does not. The first rule that is broken, in the
 // order of the table, is returned as a *[FieldError].
-func (s Settings) Validate() error {
+func (s *Settings) Validate() error {
 	for _, t := range Table {
 		if t.Rule != nil {
 			if err := t.Rule(s); err != nil {
@@ -267,7 +270,7 @@ func (s *Settings) Take(b Spec) {
 
 // Merge puts the wishes of w in s. Settings that locked names keep their value; those of
 // them for which w says something else are returned, sorted.
-func (s *Settings) Merge(w Wishes, locked []string) (overridden []string) {
+func (s *Settings) Merge(w *Wishes, locked []string) (overridden []string) {
 	for _, t := range Table {
 		asked, have := t.Asked(w), t.Of(s)
 		switch {
@@ -283,7 +286,7 @@ func (s *Settings) Merge(w Wishes, locked []string) (overridden []string) {
 }
 
 // Differ names the settings in which s and other differ, sorted.
-func (s Settings) Differ(other Settings) (names []string) {
+func (s *Settings) Differ(other *Settings) (names []string) {
 	for _, t := range Table {
 		if !t.Of(s).Equal(t.Of(other)) {
 			names = append(names, t.Name)
@@ -304,33 +307,43 @@ func Lockable() (names []string) {
 	return names
 }
 
-// places are where the settings are in Wishes, Settings and Caps, by their JSON names: a
-// setting has the same name in all of them.
-var places = sync.OnceValue(func() map[reflect.Type]map[string][]int {
-	all := map[reflect.Type]map[string][]int{}
-	for _, t := range []reflect.Type{reflect.TypeFor[Wishes](), reflect.TypeFor[Settings](), reflect.TypeFor[Caps]()} {
-		all[t] = map[string][]int{}
+// locate finds the fields of all settings: each has the same JSON name in all structs.
+var locate = sync.OnceFunc(func() {
+	places := func(t reflect.Type) map[string][]int {
+		all := map[string][]int{}
 		for _, f := range reflect.VisibleFields(t) {
 			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
-			all[t][name] = f.Index
+			all[name] = f.Index
 		}
+		return all
 	}
-	return all
+	wishes, settings, caps := places(reflect.TypeFor[Wishes]()), places(reflect.TypeFor[Settings]()), places(reflect.TypeFor[Caps]())
+	for _, t := range Table {
+		t.inWishes, t.inSettings, t.inCaps = wishes[t.Name], settings[t.Name], caps[t.Name]
+	}
 })
 
-// Of is the field of the setting in Wishes, Settings or Caps, or in what a pointer to one
-// of them points to, which makes it settable; invalid if there is none.
-func (t Setting) Of(in any) reflect.Value {
-	v := reflect.Indirect(reflect.ValueOf(in))
-	index, ok := places()[v.Type()][t.Name]
-	if !ok {
+// Of is the field of the setting in what in points to: Wishes, Settings or Caps. It is
+// invalid if there is none.
+func (t *Setting) Of(in any) reflect.Value {
+	locate()
+	var index []int
+	switch in.(type) {
+	case *Wishes:
+		index = t.inWishes
+	case *Settings:
+		index = t.inSettings
+	case *Caps:
+		index = t.inCaps
+	}
+	if index == nil {
 		return reflect.Value{}
 	}
-	return v.FieldByIndex(index)
+	return reflect.ValueOf(in).Elem().FieldByIndex(index)
 }
 
 // Asked is what w says about the setting; invalid if that is nothing.
-func (t Setting) Asked(w Wishes) reflect.Value {
+func (t *Setting) Asked(w *Wishes) reflect.Value {
 	if field := t.Of(w); field.IsValid() {
 		return field.Elem()
 	}
@@ -339,7 +352,7 @@ func (t Setting) Asked(w Wishes) reflect.Value {
 
 // Above says whether the value of the setting in s is above its cap in c. Unlimited is
 // above every cap, and so is a NaN.
-func (t Setting) Above(s Settings, c Caps) bool {
+func (t *Setting) Above(s *Settings, c *Caps) bool {
 	limit := t.Of(c)
 	if !limit.IsValid() {
 		return false
@@ -356,7 +369,7 @@ func (t Setting) Above(s Settings, c Caps) bool {
 }
 
 // Text writes a value of the setting for people.
-func (t Setting) Text(v reflect.Value) string {
+func (t *Setting) Text(v reflect.Value) string {
 	switch v := v.Interface().(type) {
 	case fmt.Stringer:
 		return v.String()

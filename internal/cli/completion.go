@@ -50,13 +50,8 @@ For bash, the package bash-completion is required.`,
 func completeRun(cmd *cobra.Command) {
 	values := map[string][]string{
 		"image":        {engine.HostImage + "\tthe host's system directories, read-only"},
-		"memory":       {"64M", "256M", "512M", "1G", "4G", unlimited},
-		"cpus":         {"0.5", "1", "2", "4", unlimited},
-		"pids":         {"32", "128", "512", unlimited},
 		"timeout":      {"10s", "30s", "5m", "1h"},
 		"grace":        {"500ms", "2s", "10s"},
-		"upper-size":   {"256M", "512M", "2G"},
-		"tmp-size":     {"16M", "64M", "256M"},
 		"output-limit": {"1M", "16M", "64M", unlimited},
 		"user":         {"0:0", "1000:1000", "65534:65534"},
 		"workdir":      {engine.WorkspaceTarget, "/tmp"},

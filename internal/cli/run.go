@@ -51,7 +51,7 @@ are omitted.`,
 
 		DisableFlagsInUseLine: true,
 	}
-	f.register(cmd.Flags())
+	f.register(cmd)
 	completeRun(cmd)
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"syscall"
 	"time"
@@ -120,5 +121,6 @@ func limitText(n int64, format func(int64) string) string {
 
 // isRefused reports whether no daemon listens at the address.
 func isRefused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && strings.Contains(err.Error(), "dial")
+	var op *net.OpError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && errors.As(err, &op) && op.Op == "dial"
 }

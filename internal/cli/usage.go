@@ -140,7 +140,7 @@ func nameRemoteFlag(cmd *cobra.Command, err error) error {
 	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
 	field, part, _ := strings.Cut(bad.Field, ".")
 	field, _, _ = strings.Cut(field, "[")
-	name := strings.ReplaceAll(field, "_", "-")
+	name := cmp.Or(settingFlag(field), strings.ReplaceAll(field, "_", "-"))
 	switch field {
 	case "dir", "cwd":
 		name = "workdir"
