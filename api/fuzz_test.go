@@ -76,7 +76,7 @@ func FuzzSessionBody(f *testing.F) {
 func FuzzTokens(f *testing.F) {
 	f.Add(tokenFile)
 	f.Fuzz(func(t *testing.T, text string) {
-		if tokens, err := ParseTokens(strings.NewReader(text)); (tokens == nil) == (err == nil) {
+		if tokens, err := tokensOf(strings.NewReader(text)); (tokens == nil) == (err == nil) {
 			t.Fatalf("%v, %v", tokens, err)
 		}
 	})

@@ -11,7 +11,7 @@ import (
 func (a *App) newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print a script that completes boxd commands in a shell",
+		Short: "Print a shell completion script",
 		Long: `Print a script that completes boxd's commands, flags and their values.
 
   bash   boxd completion bash > /etc/bash_completion.d/boxd
@@ -19,7 +19,7 @@ func (a *App) newCompletion() *cobra.Command {
   fish   boxd completion fish > ~/.config/fish/completions/boxd.fish
 
 For the running shell only: source <(boxd completion bash)
-In bash it needs the package bash-completion.`,
+For bash, the package bash-completion is required.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			err := exactly("SHELL")(cmd, args)
 			if err == nil && !slices.Contains(cmd.ValidArgs, args[0]) {
