@@ -147,7 +147,7 @@ func (s *session) confirm(r *recording) {
 	if err == nil || s.m.ctx.Err() != nil {
 		return
 	}
-	s.m.report(s.key, "", "recording that its box runs (it is tried again): "+err.Error())
+	s.m.report(s.key, "", "recording that its box runs (it will be retried): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
 		if s.recording != r || s.removing || s.gone || s.state == Stopping { // which is for its own record

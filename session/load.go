@@ -175,7 +175,7 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 			return err
 		}
 	case len(v) != 1 || v[0] != recordVersion:
-		return fmt.Errorf("%w: its format is %x, this one knows %d: run that version, or move the file away to have sessions found by their boxes alone",
+		return fmt.Errorf("%w: its format is %x, this one knows %d: run that version, or move the file away, so that sessions are recovered from their boxes alone",
 			errForeign, v, recordVersion)
 	}
 	got.fresh = meta.Get(searchKey) != nil

@@ -142,7 +142,7 @@ func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err err
 	case errors.As(err, &bad):
 		return &engine.FieldError{Field: cmp.Or(requestField[bad.Field], "workspace"), Value: bad.Value, Rule: bad.Rule}
 	case errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0:
-		return fmt.Errorf("workspace_size %s: %w: ask for 0, which is no hard limit, or let boxd go on without with allow_degraded",
+		return fmt.Errorf("workspace_size %s: %w: ask for 0 (no hard limit), or set allow_degraded to continue without one",
 			r.WorkspaceSize, err)
 	}
 	return fmt.Errorf("preparing the workspace: %w", causeOf(ctx, err))

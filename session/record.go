@@ -149,7 +149,7 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 	case r.Key == "":
 		err = fmt.Errorf("no key")
 	case r.Replaces != nil && (r.Replaces.ID != r.ID || r.Replaces.key() != r.key() || r.Replaces.Key == "" || !r.Replaces.State.Ended() || r.Replaces.Result == nil):
-		err = fmt.Errorf("replaces what has not ended")
+		err = fmt.Errorf("replaces a process that has not ended")
 	default:
 		err = policy.ValidateProcessID(r.ID)
 	}

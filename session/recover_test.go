@@ -608,7 +608,7 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 	await(t, reached, "the change")
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if err := b.Remove(short, me, keyA); err == nil || !strings.Contains(err.Error(), "it goes on") {
+	if err := b.Remove(short, me, keyA); err == nil || !strings.Contains(err.Error(), "it continues") {
 		t.Fatal(err)
 	}
 	b.crash()

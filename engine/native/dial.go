@@ -79,5 +79,5 @@ func connectUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// randomID names a box that nobody has named.
+// randomID returns an ID for a box whose Spec has none.
 func randomID() string { return "box-" + strings.ToLower(rand.Text()) }

@@ -111,7 +111,7 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 		keeper.Close()
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
 	}
-	o.Logger.Info("ending the launcher that runs", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
+	o.Logger.Info("ending the running launcher", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
 	launcher, lerr := openOurs(h.PID, o.StateDir)
 	return false, errors.Join(kerr, lerr, end(keeper), end(launcher))
 }

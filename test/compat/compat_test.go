@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/boxes"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -43,16 +43,7 @@ func TestCompat(t *testing.T) {
 	all := os.Getenv("BOXD_COMPAT") != ""
 	t.Setenv("PATH", searchPath+":"+os.Getenv("PATH"))
 	in := inputs(t)
-	_, initPath := testutil.BuildBinaries(t)
-	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	e := boxes.Start(t)
 	var table []row
 	for _, s := range suites() {
 		if !all && !s.quick {
