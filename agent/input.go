@@ -19,7 +19,7 @@ type input struct {
 	mu       sync.Mutex
 	file     *os.File // nil once closed
 	raw      syscall.RawConn
-	client   *client // who is told; the last that sent something
+	client   *client // the one to notify: the last that sent something
 	queue    []byte
 	accepted uint64 // bytes that the pipe took
 	closing  bool   // no more is to come
@@ -143,7 +143,7 @@ func (in *input) end(c *client, off uint64) bool {
 	return ok
 }
 
-// finishLocked closes what is to be closed once the queue is empty.
+// finishLocked closes stdin, if that was requested, once the queue is empty.
 func (in *input) finishLocked() {
 	switch {
 	case !in.closing || in.draining || in.state != wire.InputOpen:

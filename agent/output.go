@@ -41,8 +41,8 @@ type output struct {
 	roomier  sync.Cond
 	head     uint64
 	released uint64
-	// reserve is kept free in a ring that may not be overwritten, for what is in the
-	// pipe when the process has ended: so it never waits for a reader to have ended.
+	// reserve bytes are kept free in a ring that may not be overwritten, for the content of
+	// the pipe when the process ends, so that the end never waits for a reader.
 	reserve uint64
 	cutting bool
 	ended   bool
@@ -155,9 +155,9 @@ func (o *output) cut() {
 	_ = o.src.SetReadDeadline(past)
 }
 
-// force overwrites what nobody has released, rather than wait any longer for room.
-// A stream needs it after its end only if the process has enlarged its pipe, beyond
-// what was kept free for it (F_SETPIPE_SZ).
+// force overwrites unreleased output instead of waiting longer for room. After its end, a
+// stream needs that only if the process has enlarged its pipe (F_SETPIPE_SZ) beyond the
+// reserve.
 func (o *output) force() {
 	o.mu.Lock()
 	o.drop = true
@@ -165,7 +165,7 @@ func (o *output) force() {
 	o.roomier.Broadcast()
 }
 
-// hungUp says that a pipe has nobody left who could write to it.
+// hungUp reports whether a pipe has no writer left.
 func (o *output) hungUp() bool {
 	poll := []unix.PollFd{{Events: unix.POLLIN}}
 	err := o.raw.Control(func(fd uintptr) {

@@ -26,7 +26,7 @@ type reaper struct {
 	commands map[int]key // by pid
 	pids     map[key]int
 	births   int                     // under way: their pid is not known yet
-	early    map[int]unix.WaitStatus // ended while births > 0, nobody's so far
+	early    map[int]unix.WaitStatus // ended while births > 0, not yet matched to a birth
 }
 
 func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
@@ -74,10 +74,10 @@ func (r *reaper) ended(pid int, status unix.WaitStatus) {
 	}
 }
 
-// hangUp closes a connection once no report can be on its way to it: its number
-// may belong to another one then. What runs on its behalf is killed, with its
-// process group: nobody will ever hear of its end. The rest of its descendants is
-// left to the launcher, who knows their cgroup.
+// hangUp closes a connection once no report to it can be in progress, because its number
+// may then be reused. The commands of the connection are killed with their process groups,
+// since no client would learn of their end. The launcher, which knows their cgroups, kills
+// the rest of their descendants.
 func (r *reaper) hangUp(conn *wire.Conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

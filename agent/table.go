@@ -14,7 +14,7 @@ type table struct {
 	mu        sync.Mutex
 	processes map[uint32]*managed
 	last      uint32  // number that was given last
-	client    *client // who is told of ends: the last that launched or listed
+	client    *client // the one to notify of ends: the last that launched or listed
 	old       []string
 }
 

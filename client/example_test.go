@@ -88,8 +88,8 @@ func ExampleClient_Ensure() {
 		fmt.Println(s.State, s.Memory, s.Created)
 	}
 	// Output:
-	// running 67108864 true
-	// running 67108864 false
+	// running 64 MiB true
+	// running 64 MiB false
 	// it is there, and differs
 }
 

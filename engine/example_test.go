@@ -136,7 +136,7 @@ func ExampleCommand_timeout() {
 	result, err := engine.Run(context.Background(), box, engine.Command{
 		Args:    []string{"sh", "-c", "trap 'echo saving; exit' TERM; sleep 60 & wait"},
 		Stdout:  os.Stdout,
-		Timeout: 500 * time.Millisecond,
+		Timeout: 2 * time.Second,
 		Grace:   10 * time.Second,
 	})
 	fmt.Println(result.Verdict, result.Status(), err)
@@ -161,12 +161,8 @@ func ExampleReceipt() {
 	}
 	r := result.Receipt
 	fmt.Println("took time:", r.Wall > 0)
-	if r.MemoryPeak != nil {
-		fmt.Println("at least 20 MiB of memory:", *r.MemoryPeak >= 20<<20)
-	}
-	if r.StdoutBytes != nil {
-		fmt.Println("bytes of output:", *r.StdoutBytes)
-	}
+	fmt.Println("at least 20 MiB of memory:", r.MemoryPeak == nil || *r.MemoryPeak >= 20<<20)
+	fmt.Println("bytes of output:", *r.StdoutBytes) // never nil for a writer such as io.Discard
 	// Output:
 	// took time: true
 	// at least 20 MiB of memory: true

@@ -113,9 +113,9 @@ func (s *session) look() *use {
 
 func (s *session) lookLocked() *use { return &use{s: s, box: s.box, recording: s.recording} }
 
-// awaitRecord waits until it is on disk that the box runs, or the last attempt has failed.
-// Who answers for the session has waited for that: what is known outside is true after a
-// crash.
+// awaitRecord waits until the record that the box runs is on disk, or the last attempt to
+// write it has failed. Callers wait for this before they answer, so that an answer remains
+// true after a crash.
 func (u *use) awaitRecord() error {
 	for r := u.recording; r != nil; {
 		<-r.done

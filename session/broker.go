@@ -100,8 +100,8 @@ func (b *broker) subscribe(tenant string, since uint64) *Subscription {
 	return s
 }
 
-// sinceLocked returns what is kept after the event since, and in front of it what
-// is not kept any more: how much is known within one epoch and without a tenant.
+// sinceLocked returns the kept events after the event since, preceded by a report of those
+// that are no longer kept. Their number is known only within one epoch and without a tenant.
 func (b *broker) sinceLocked(tenant string, since uint64) []Event {
 	all := append(append([]Event{}, b.kept[b.next:]...), b.kept[:b.next]...)
 	oldest := b.last + 1

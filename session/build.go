@@ -11,12 +11,13 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// build makes the next box of the session. The op is held. It ends when there are both the
-// record with the id of the box and the box, which are made side by side: whenever this
-// process dies, its successor knows what may be there. A box without a record is a stray
-// one to it, and a record without a box is of a session that nobody has seen. That the box
-// runs is recorded while its first command may run already: see use.awaitRecord. On
-// failure there is no box. kind is what is told of the box.
+// build creates the next box of the session. The caller holds the op.
+//
+// The box and the record with its ID are created concurrently, and build waits for both, so
+// that a successor of this process can always tell what may exist: a box without a record
+// is a stray one, and a record without a box belongs to a session that no client has seen.
+// A second record, that the box runs, may be written while the first command runs already:
+// see use.awaitRecord. On failure no box is left. kind is the event to publish.
 func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	if err := s.m.store.admit(); err != nil {
 		return err
@@ -64,14 +65,14 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	s.mu.Unlock()
 	box, err := s.m.engine.Create(ctx, b)
 	if err != nil {
-		// Nothing should be left. If the launcher died in between, nobody knows.
+		// Nothing should be left, unless the launcher died in between.
 		s.m.discardLater(b.ID)
 		return nil, fmt.Errorf("creating a box: %w", causeOf(ctx, err))
 	}
 	return box, nil
 }
 
-// adoptBox makes box that of the session, and tells kind.
+// adoptBox makes box the session's box, and publishes an event of the given kind.
 func (s *session) adoptBox(box engine.LiveBox, c Caller, kind EventType) error {
 	begun := make(chan *recording, 1)
 	ok := s.m.spawn(func() { // before anything is recorded, which it would be too late to undo
@@ -122,7 +123,7 @@ func (s *session) recordBoxLocked(volume string) *recording {
 	return s.recording
 }
 
-// changes are what is to be written of s. s.mu is held.
+// changes returns the changes to write for s. The caller holds s.mu.
 func (r *recording) changes(s *session) []change {
 	list := []change{s.recordLocked().put()}
 	if r.volume != "" {
@@ -140,8 +141,8 @@ func (r *recording) await() error {
 	return r.err
 }
 
-// confirm waits until r is on disk. What cannot be written, such as on a full disk, is
-// tried again, whatever has become of the box; until then nobody can use the session.
+// confirm waits until r is on disk. A write that fails, for example on a full disk, is
+// retried, even if the box has ended; until it succeeds the session cannot be used.
 func (s *session) confirm(r *recording) {
 	err := r.await()
 	if err == nil || s.m.ctx.Err() != nil {

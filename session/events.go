@@ -78,8 +78,7 @@ func (s *Subscription) Close() {
 	s.broker.endLocked(s)
 }
 
-// ErrorRecord is one thing that went wrong and that nobody was told directly, or
-// that an operator should see.
+// ErrorRecord is an error that no caller received, or that an operator should see.
 type ErrorRecord struct {
 	Time    time.Time `json:"time"`
 	Tenant  string    `json:"tenant,omitempty"`

@@ -103,7 +103,7 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 	select {
 	case <-u.box.Done():
 	case <-ctx.Done():
-	case <-time.After(lostTimeout): // then it is not lost, or nobody knows
+	case <-time.After(lostTimeout): // the box is not lost, as far as is known
 	}
 	u.s.lost(u.box)
 	next, err := m.acquire(ctx, c, u.s.key, a)

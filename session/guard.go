@@ -15,19 +15,19 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// The guard keeps boxes from filling the disk of all where workspaces have no hard limit.
-// While less than Options.MinFree is free and it gets less, the guard ends the commands and
-// processes of the session that takes most, and then looks again. It ends a session for what
-// this session takes, never for the size of its workspace, and only while sessions account
-// for a fair share of the loss (culprit): a program of the host that fills the disk costs no
-// session its commands. It deletes nothing, and refuses nothing: whoever has files there can
-// remove them.
+// The guard keeps boxes from filling the shared disk if workspaces have no hard limit.
+// While less than Options.MinFree is free and the free space shrinks, the guard ends the
+// commands and processes of the session that takes the most space, and then checks again.
+// It judges a session by the space it is taking, never by the size of its workspace, and
+// acts only while sessions account for a fair share of the loss (culprits): if a program of
+// the host fills the disk, no session loses its commands. It deletes and refuses nothing, so
+// users can still remove their files.
 //
-// Two measures find who takes. The growth of a workspace is exact, but does not show unlinked
-// files that are still open, nor what is in directories that the daemon cannot read. What
-// the processes of a box have written to disks (engine.Usage.Written) shows both, but also
-// counts what takes nothing, such as pages that are written again, and not what fallocate(2)
-// reserves. So the growth decides where it explains the loss, and else what was written.
+// Two measures find the session. The growth of a workspace is exact, but misses unlinked
+// files that are still open, and directories that the daemon cannot read. The bytes that the
+// processes of a box have written to disks (engine.Usage.Written) include both, but also
+// writes that take no space, such as rewritten pages, and miss what fallocate(2) reserves.
+// So the growth decides if it explains the loss, and otherwise the bytes written.
 
 // How often the guard looks: as often as it takes a fast disk to be filled from here on.
 const (
@@ -96,8 +96,8 @@ type guard struct {
 // about 1.6 s.
 func fade(n int64) int64 { return n * 15 / 16 }
 
-// noise is the loss in that time that ends nobody: at this rate, 160 KiB/s, a gigabyte takes
-// almost two hours, and it may well be boxd's own log.
+// noise is the loss in that time on which the guard does not act: at this rate, 160 KiB/s, a
+// gigabyte takes almost two hours, and the cause may well be boxd's own log.
 const noise = 256 << 10
 
 // taker is a session with what it takes.
@@ -160,8 +160,8 @@ func (g *guard) look(free, least int64) {
 	}
 }
 
-// culprits is the part of the loss, one in so many, that sessions must account for before
-// one of them is ended.
+// culprits is the share of the loss, as 1/culprits, that sessions must account for before
+// the guard ends commands of one.
 const culprits = 4
 
 // culprit is the session to end for a loss: the one that takes most, if all that take
@@ -290,7 +290,7 @@ func (s *session) endWriters(cause *diskError) {
 		return nil
 	})
 	if box != nil {
-		_ = box.Remove(ctx) // watch takes apart what is left
+		_ = box.Remove(ctx) // watch removes the rest
 		s.lost(box)
 	}
 }

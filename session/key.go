@@ -22,7 +22,7 @@ func (k Key) validate() error {
 // Caller is who asks, for the audit log and the logs. It was authenticated by the
 // edge; nothing is decided by it here.
 type Caller struct {
-	Tenant  string // of the caller, which may differ from that of the session
+	Tenant  string // of the caller, which may differ from the session's
 	Actor   string // such as the name of a token or "uid:1000"
 	Role    string
 	Request string // id of the request

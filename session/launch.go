@@ -71,7 +71,7 @@ func (m *Manager) killStray(box engine.LiveBox, key string) {
 	}
 }
 
-// end kills and forgets a process that nobody knows.
+// end kills and forgets a process that has no record.
 func (m *Manager) end(live engine.ManagedProcess) {
 	m.spawn(func() {
 		m.retry(func(ctx context.Context) error {

@@ -27,14 +27,14 @@ type loaded struct {
 	// damage is why a database was kept aside, at path aside.
 	damage error
 	aside  string
-	// file is that of the open database, which closes it.
+	// file is the file of the open database, which closes it.
 	file *os.File
 	// uncounted: the disk was full, so that this opening was not counted.
 	uncounted bool
 }
 
-// errForeign is a database of another version. It is whole, so it is not kept aside
-// like a damaged one: whoever went back to an older boxd by mistake loses nothing.
+// errForeign: the database was written by another version. It is intact, so unlike a damaged
+// one it is not moved aside: after an accidental downgrade of boxd nothing is lost.
 var errForeign = errors.New("written by another version of boxd")
 
 // openStore opens the database at path. One that cannot be read is kept aside
@@ -54,7 +54,7 @@ func openStore(path string) (*store, loaded, error) {
 		}
 	}
 	st := newStore(db, got.file)
-	_ = st.admit() // as much as there is; whoever begins something hears of it
+	_ = st.admit() // reserve as much as there is; later writes report a lack
 	return st, got, nil
 }
 
@@ -116,7 +116,7 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 	}
 	err = db.Update(func(tx *bbolt.Tx) error { return beginEpoch(tx, &got) })
 	if got.uncounted = diskroom.IsFull(err) && got.epoch > 1; got.uncounted {
-		err = nil // what is there can be read, and ended
+		err = nil // existing sessions can be read, and ended
 	}
 	if err != nil {
 		return db, got, err
@@ -156,8 +156,8 @@ func epoch(n uint64) change {
 	return change{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, n)}
 }
 
-// beginEpoch checks the version, makes what is missing in a new database, and
-// counts this opening.
+// beginEpoch checks the version, creates missing buckets in a new database, and counts this
+// opening.
 func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {

@@ -13,9 +13,9 @@ import (
 	"github.com/boxd/boxd/internal/diskroom"
 )
 
-// LockState takes the lock file of a state directory, which says who has it, or
-// fails with ErrLocked. The lock ends with the file, so with the process. The file
-// stays: to remove it would let two processes lock two files of one name.
+// LockState locks the lock file of a state directory, which names the holder, or fails with
+// ErrLocked. The lock is released when the file is closed, at the latest with the process.
+// The file is not removed, because then two processes could lock two files of one name.
 func LockState(dir string) (*os.File, error) {
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0o600)
@@ -37,8 +37,8 @@ func LockState(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// writeHolder says in f who has it. It writes over what is there: on a full disk nobody
-// could take the block meanwhile. A new file stays empty there.
+// writeHolder writes the holder's name to f. It overwrites the old content in place, which
+// also works on a full disk, because the block stays allocated. A new file stays empty then.
 func writeHolder(f *os.File) error {
 	_, err := f.WriteAt(fmt.Appendf(nil, "%-15d\n", os.Getpid()), 0)
 	if diskroom.IsFull(err) {

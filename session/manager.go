@@ -25,7 +25,7 @@ type Manager struct {
 	store      *store
 	workspaces *workspace.Store
 	lock       *os.File
-	opened     time.Time // its monotonic clock is that of all TTLs
+	opened     time.Time // all TTLs are measured from its monotonic clock
 	events     *broker
 	errors     errorLog
 	counters   counters
@@ -151,7 +151,7 @@ func (m *Manager) retry(fn func(ctx context.Context) error) {
 	}
 }
 
-// discardLater removes a box that may exist and that nobody holds.
+// discardLater removes a box that may exist and was not adopted.
 func (m *Manager) discardLater(id string) {
 	m.spawn(func() { m.discard(id) })
 }
@@ -161,7 +161,7 @@ func (m *Manager) discard(id string) {
 	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })
 }
 
-// removeLater removes a box that is held and that nobody wants.
+// removeLater removes a box that is held and not needed.
 func (m *Manager) removeLater(box engine.LiveBox) {
 	m.spawn(func() {
 		if box.Remove(m.ctx) != nil { // which has let go of it
@@ -219,7 +219,7 @@ func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
 	return s.box, nil
 }
 
-// Storage is that of the options; nil if there is none.
+// Storage returns Options.Storage, which may be nil.
 func (m *Manager) Storage() engine.Storage { return m.options.Storage }
 
 // Profiles lists the profiles of the policy.

@@ -20,9 +20,8 @@ type mountDiff struct {
 
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
 
-// mountChange is what makes the mounts of a session of have those that a asks for;
-// nothing if a names none. The session's own profile decides, whatever that of the
-// request is.
+// mountChange returns the difference between the mounts that a asks for and those of have;
+// none if a names no mounts. The session's own profile decides, not the request's.
 func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDiff, []policy.Decision, error) {
 	if a == nil || a.request.Mounts == nil {
 		return mountDiff{}, nil, nil

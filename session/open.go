@@ -19,13 +19,13 @@ import (
 // lockName is the lock file, beside the database.
 const lockName = "daemon.lock"
 
-// Open takes the state directory (ErrLocked if another daemon has it), and goes on
-// where the last manager ended: what has no owner is removed, boxes and managed processes
-// are taken over. That goes on behind Open; whoever needs a session meanwhile waits for
-// that one only. If the database is damaged it is kept aside under another name, and
-// sessions are found again by what is noted on their boxes, before Open returns.
+// Open locks the state directory (ErrLocked if another daemon has it), and continues where
+// the last manager stopped: it takes over boxes and managed processes, and removes those
+// without an owner. This continues after Open has returned; a caller that needs a session
+// waits only for that one. A damaged database is renamed and kept, and sessions are
+// recovered from the labels of their boxes before Open returns.
 //
-// The idle time of every session starts anew. ctx bounds only Open itself.
+// The idle time of every session starts again. ctx bounds only Open itself.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
@@ -104,7 +104,7 @@ func (m *Manager) auditOpening() {
 	_ = m.audit(system, Key{}, audit.Entry{Action: "open", Decision: audit.Done, Details: details}) // reported there
 }
 
-// sweepTrash deletes what is left of workspaces that could not be deleted before.
+// sweepTrash deletes the remains of workspaces that could not be deleted before.
 func (m *Manager) sweepTrash() {
 	if err := m.workspaces.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
 		m.report(Key{}, "", err.Error())
@@ -144,8 +144,8 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	return errors.Join(err, m.noteLast(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 
-// noteLast writes down what is left of the lifetimes, and which boxes run if that could
-// not be recorded. Nothing is done any more.
+// noteLast records the remaining lifetimes, and which boxes run if that could not be
+// recorded before. It is called after everything else has stopped.
 func (m *Manager) noteLast() error {
 	var changes []change
 	for _, s := range m.all("") {

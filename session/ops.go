@@ -10,7 +10,7 @@ import (
 // Exec is one command.
 type Exec struct {
 	Args []string
-	// Env is added to that of the session and wins over it, as KEY=VALUE.
+	// Env is added to the session's environment and overrides it, as KEY=VALUE.
 	Env     []string
 	Dir     string
 	MakeDir bool
@@ -26,11 +26,11 @@ type Exec struct {
 	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is engine.DefaultGrace
 	// CancelGrace is the time between SIGTERM and SIGKILL when ctx ends; 0: killed at once.
 	CancelGrace time.Duration
-	// OutputLimit per stream in bytes; 0, or more than the manager's, is that of the
-	// manager.
+	// OutputLimit is the limit of each stream in bytes. 0, or more than the manager's
+	// limit, means the manager's.
 	OutputLimit int64
-	// NoOutputLimit lets the command write as much as it likes: Stdout and Stderr are
-	// the caller's, who bounds what is kept. OutputLimit is without meaning then.
+	// NoOutputLimit removes the limit, for a caller whose own Stdout and Stderr bound how
+	// much is kept. OutputLimit is ignored then.
 	NoOutputLimit bool
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
@@ -57,17 +57,17 @@ type ExecResult struct {
 
 // ProcessSpec is a managed process to start.
 type ProcessSpec struct {
-	// ID names it in its session; that of a process that has ended can be used again.
+	// ID names the process in its session. The ID of an ended process can be used again.
 	ID      string             `json:"id"`
 	Args    []string           `json:"args"`
-	Env     []string           `json:"env,omitempty"` // added to that of the session
+	Env     []string           `json:"env,omitempty"` // added to the session's
 	Dir     string             `json:"dir,omitempty"`
 	MakeDir bool               `json:"make_dir,omitempty"`
 	User    *engine.User       `json:"user,omitempty"`
 	TTY     *engine.WindowSize `json:"tty,omitempty"`
 	// History is the size of each output ring in bytes; 0 is Options.History.
 	History int64 `json:"history,omitempty"`
-	// StderrHistory is that of the ring of stderr alone; 0 is History.
+	// StderrHistory is the buffer size for stderr; 0 means History.
 	StderrHistory int64 `json:"stderr_history,omitempty"`
 	// DropOldest overwrites the oldest output when a ring is full; else the process
 	// waits for a reader.
@@ -81,6 +81,6 @@ type ProcessSpec struct {
 
 // StopOptions say how to stop a managed process.
 type StopOptions struct {
-	// Grace between SIGTERM and SIGKILL; 0 is that of the manager.
+	// Grace is the time between SIGTERM and SIGKILL; 0 means the manager's.
 	Grace time.Duration
 }

@@ -8,9 +8,9 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// removeVolumeLater removes a volume that is nobody's, after box, if that is not empty.
-// Until it is gone no session can have it. If the manager closes before, its successor
-// finds a volume without a session.
+// removeVolumeLater removes a volume without a session, after its box if box is not empty.
+// Until it is gone no session can use it. If the manager closes first, its successor finds
+// the volume again.
 func (m *Manager) removeVolumeLater(name, box string) {
 	v := &m.volumes
 	v.mu.Lock()
@@ -96,7 +96,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		switch {
 		case !isVolumeName(v.Name) || owned[v.Name] || m.volumes.isKept(v.Name):
 		case fresh:
-			m.volumes.kept[v.Name] = true // nobody else uses it yet
+			m.volumes.kept[v.Name] = true // not shared yet, so no lock is needed
 			changes = append(changes, change{metaBucket, keptKey(v.Name), []byte{1}})
 			m.report(Key{}, "", fmt.Sprintf("volume %q is the workspace of a session that is not known any more: kept for one of the same name", v.Name))
 		default:

@@ -130,7 +130,7 @@ func (p *Process) forget(ctx context.Context) error {
 	if next := s.processes[p.id]; next != p {
 		var replaced []change
 		if next != nil && next.record.State == ProcessStarting && !next.launched {
-			replaced = append(replaced, next.record.put()) // nobody, also if it cannot be started
+			replaced = append(replaced, next.record.put()) // it replaces none, even if it cannot be started
 		}
 		noted, dropped := s.m.store.enqueue(replaced...), p.dropped
 		p.dropped = true
@@ -172,7 +172,7 @@ func (p *Process) drop(ctx context.Context) {
 	}
 }
 
-// letGo is the rest of drop, for the one who has set dropped.
+// letGo is the second half of drop, for the caller that has set dropped.
 func (p *Process) letGo(ctx context.Context) {
 	s := p.s
 	s.mu.Lock()

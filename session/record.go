@@ -12,11 +12,11 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// recordVersion is that of all records. Those of version 1 are read (record1.go), after a
-// copy of their database was kept. A database of a newer version is refused.
+// recordVersion is the version of all records. Records of version 1 are read (record1.go),
+// after a copy of their database was kept. A database of a newer version is refused.
 const recordVersion = 2
 
-// sessionRecord is what is kept of a session.
+// sessionRecord is the stored form of a session.
 type sessionRecord struct {
 	Tenant     string          `json:"tenant"`
 	ID         string          `json:"id"`
@@ -26,8 +26,8 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // id of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
-	// Fresh: there was no directory of its workspace when its creation began; what is in
-	// one now is of a session that nobody has seen. Only while it is being created.
+	// Fresh: the session is being created, and its workspace's directory did not exist
+	// before. So if the creation fails, the content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what
@@ -35,7 +35,7 @@ type sessionRecord struct {
 	LifeLeft time.Duration `json:"life_left,omitempty"`
 }
 
-// processRecord is what is kept of a managed process.
+// processRecord is the stored form of a managed process.
 type processRecord struct {
 	Tenant     string         `json:"tenant"`
 	Session    string         `json:"session"`

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// recovery is what is found at Open.
+// recovery collects what Open finds.
 type recovery struct {
 	m     *Manager
 	boxes map[string]bool // ids of those that exist
@@ -70,7 +70,7 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 		return nil, err
 	}
 	if err := r.dropEmptyWorkspaces(); err != nil {
-		m.report(Key{}, "", err.Error()) // they are in nobody's way
+		m.report(Key{}, "", err.Error()) // not fatal: they disturb no session
 	}
 	return r.left, r.conclude(got.fresh)
 }
@@ -132,7 +132,7 @@ func (r *recovery) restore(rec sessionRecord) *session {
 	if rec.LifeLeft > 0 {
 		left = min(left, rec.LifeLeft)
 	}
-	s.setLifeLocked(left) // nobody else knows s yet
+	s.setLifeLocked(left) // s is not shared yet
 	s.made = true
 	for _, p := range r.processes[s.key] {
 		s.processes[p.ID] = restoreProcess(s, p)

@@ -21,8 +21,8 @@ func restoreProcess(s *session, r processRecord) *Process {
 	return p
 }
 
-// settleProcessesLocked matches the records of processes with what is in the box, nil
-// being none. It returns what has to be begun and written, and which of them have ended.
+// settleProcessesLocked matches the records of processes with those in the box, which may be
+// nil. It returns functions to start, changes to write, and the processes that have ended.
 func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), changes []change, ended []*Process) {
 	live := map[string]engine.ManagedProcess{}
 	if box != nil {
@@ -32,7 +32,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 	}
 	running := 0
 	for id, p := range s.processes {
-		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // nobody has seen it
+		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // no client has seen it
 			p.release()
 			p = restoreProcess(s, *p.record.Replaces)
 			s.processes[id] = p
@@ -51,7 +51,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 			if !reflect.DeepEqual(before, p.record) {
 				changes = append(changes, p.record.put())
 			}
-		case p.record.State == ProcessStarting: // nobody has seen it
+		case p.record.State == ProcessStarting: // no client has seen it
 			p.release()
 			delete(s.processes, id)
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
@@ -85,8 +85,8 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 	return append(begin, func() { p.watch(p.release) })
 }
 
-// vanish marks a process whose box is gone: as stopped if the session is being removed,
-// else as failed, because nobody knows how it ended.
+// vanish marks a process whose box is gone: as stopped if the session is being removed, and
+// otherwise as failed, because it is unknown how the process ended.
 func (p *Process) vanish() change {
 	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
 	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}

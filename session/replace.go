@@ -18,7 +18,7 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 	box := s.box
 	s.mu.Unlock()
 	if box != nil {
-		s.lost(box) // if nobody has noticed yet
+		s.lost(box) // unless that was noticed before
 	}
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
@@ -76,14 +76,14 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 	return err
 }
 
-// clearBox takes apart what is left of the last box, and waits until it is known how
-// its managed processes ended. It can be called again after it failed. The op is held,
-// and the state says that nobody can use the box.
+// clearBox removes the rest of the last box, and waits until it is known how its managed
+// processes ended. After a failure it can be called again. The caller holds the op, and the
+// session's state keeps others from using the box.
 func (s *session) clearBox(ctx context.Context) error {
 	s.forgo()
 	s.mu.Lock()
 	box, id, list := s.box, s.boxID, s.processesLocked()
-	s.box = nil // a Remove lets go of it even if it fails: what is left is for Discard
+	s.box = nil // Remove releases it even if it fails; Discard removes the rest
 	s.mu.Unlock()
 	var err error
 	if box != nil {

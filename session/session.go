@@ -56,7 +56,7 @@ type session struct {
 	erased        bool          // the end of its record was begun
 	gone          bool
 	goneErr       error  // why it could not be created
-	release       func() // of what is reserved in the ledger
+	release       func() // gives back the reservation in the ledger
 
 	measured int64 // bytes of the workspace
 
@@ -171,7 +171,7 @@ func (m *Manager) wall(t time.Duration) time.Time {
 	return time.Now().Add(t - m.now()).Round(0)
 }
 
-// recordLocked is what is to be kept of the session.
+// recordLocked returns the record to store for the session.
 func (s *session) recordLocked() *sessionRecord {
 	r := &sessionRecord{
 		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,

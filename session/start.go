@@ -105,8 +105,8 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	return p, nil
 }
 
-// maxRecordArgs bounds in bytes what is kept of a command line in memory and in the
-// database, as long as the process is: it is only shown.
+// maxRecordArgs bounds, in bytes, how much of a command line is kept in memory and in the
+// database. It is only for display.
 const maxRecordArgs = 4096
 
 // claim takes the id for a new process and records it. old had the id and has ended.
@@ -142,8 +142,8 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 	return p, old, nil
 }
 
-// abandon gives the id back to old, or to nobody, because p has not been started. Who
-// removed old meanwhile has dropped it.
+// abandon returns the ID to old, if there is one, because p was not started. If old was
+// removed meanwhile it stays removed.
 func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()

@@ -16,7 +16,7 @@ import (
 // once the manager is open.
 func (r *recovery) session(rec sessionRecord) error {
 	if rec.State == Creating && rec.Generation == 1 {
-		return r.giveUp(rec) // nobody has seen it
+		return r.giveUp(rec) // no client has seen it
 	}
 	s := r.restore(rec)
 	exists := r.boxes[rec.Box]

@@ -82,7 +82,7 @@ type ProcessView struct {
 	// DropOldest and DropStderr: see [ProcessSpec].
 	DropOldest bool `json:"drop_oldest,omitempty"`
 	DropStderr bool `json:"drop_stderr,omitempty"`
-	// Memory is its own limit in bytes; 0: only that of the session.
+	// Memory is the process's own limit in bytes; 0 if only the session's applies.
 	Memory int64 `json:"memory,omitempty"`
 	// ExitCode is nil unless it exited by itself; Signal is 0 unless one ended it.
 	ExitCode *int           `json:"exit_code,omitempty"`

@@ -52,12 +52,13 @@ func volumeOf(r policy.Resolved) string {
 type volumes struct {
 	// looking is held by who asks for all of them; above mu.
 	looking sync.Mutex
-	next    time.Duration // of m.now, before which nobody asks again
+	next    time.Duration // time of m.now before which the engine is not asked again
 	failing bool          // the last answer was an error
 
 	mu   sync.Mutex
 	used map[string]int64 // bytes, when they were asked for last
-	// leaving are being removed, and belong to nobody: closed when they are gone.
+	// leaving are volumes without a session that are being removed. The channel is closed
+	// when the volume is gone.
 	leaving map[string]chan struct{}
 	// kept were found without a session when the database was lost: a session that
 	// comes back finds its files. It is noted in the database.

@@ -86,7 +86,7 @@ func (s *session) reportLost(told Event) {
 	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Box: told.Box, Decision: audit.Failed, Reason: reason})
 }
 
-// sweepLost takes apart a lost box that nobody replaces at once.
+// sweepLost removes a lost box, unless a caller replaces it first.
 func (s *session) sweepLost(box engine.LiveBox) {
 	s.m.retry(func(ctx context.Context) error {
 		if err := s.begin(ctx); err != nil {
@@ -94,7 +94,7 @@ func (s *session) sweepLost(box engine.LiveBox) {
 		}
 		defer s.end()
 		s.mu.Lock()
-		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // nobody has built another one
+		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // it was not replaced
 		s.mu.Unlock()
 		if !mine {
 			return nil

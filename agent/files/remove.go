@@ -78,8 +78,8 @@ type walk struct {
 	levels []level
 }
 
-// removeTree removes the directory name with all that is in it. It does not leave
-// the file system: what is mounted in the tree stays, and so does the path to it.
+// removeTree removes the directory name with its content. It stays within the file system:
+// mounts in the tree are kept, and so are the directories that lead to them.
 func removeTree(parent *os.File, name string) error {
 	dir, err := linux.Dup(parent, 0)
 	if err != nil {

@@ -53,7 +53,7 @@ func (o *operation) write() (proto.Reply, error) {
 type target struct {
 	dir   *os.File // O_PATH
 	name  string
-	found *os.File // what is there, O_PATH; nil if nothing is
+	found *os.File // the existing file, O_PATH; nil if there is none
 	mode  uint32   // of found
 }
 
@@ -260,7 +260,7 @@ func makeDir(p string, mode uint32) error {
 	return err
 }
 
-// makeAll makes p and what is missing above it. p may be there already.
+// makeAll creates p and its missing parents. p may exist.
 func makeAll(p string, mode uint32) error {
 	err := makeDir(p, mode)
 	if err == unix.ENOENT {

@@ -32,7 +32,7 @@ type Frame struct {
 	Type byte
 	ID   uint32
 	Body []byte
-	FDs  []int // owned by whoever received the frame
+	FDs  []int // owned by the receiver of the frame
 	// Truncated says that the frame came with descriptors that this process could
 	// not take, most likely because of RLIMIT_NOFILE. FDs is empty then.
 	Truncated bool
@@ -56,9 +56,9 @@ func (f *Frame) Files() []*os.File {
 	return files
 }
 
-// SendTimeout is how long a peer may take none of what it is sent. Then it counts
-// as gone and the connection ends: whoever sends must not hang for ever because the
-// other side was stopped or has been taken over.
+// SendTimeout is how long a peer may accept no bytes. Then it counts as dead and the
+// connection ends, so that a sender never hangs because the other side was stopped or taken
+// over.
 const SendTimeout = 30 * time.Second
 
 // FrameTimeout is how long a frame may take from its first byte to its last.
@@ -137,8 +137,8 @@ func (c *Conn) RefuseFDs() { c.refuse = true }
 // Close closes the connection; a blocked Receive returns net.ErrClosed.
 func (c *Conn) Close() error { return c.sock.Close() }
 
-// Discard closes the connection together with descriptors that were received and
-// whose frame nobody will take any more. It is for whoever calls Receive.
+// Discard closes the connection, and descriptors that were received but not returned by
+// Receive. Only the goroutine that calls Receive may call it.
 func (c *Conn) Discard() {
 	_ = c.Close()
 	c.dropFDs()
@@ -268,7 +268,7 @@ func (c *Conn) reserve(n int) {
 	c.in = buf
 }
 
-// fill reads what is there, and the descriptors with it.
+// fill reads the bytes and descriptors that have arrived.
 func (c *Conn) fill() error {
 	if c.end == len(c.in) {
 		c.reserve(c.end - c.start + HeaderSize + 1)

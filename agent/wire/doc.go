@@ -1,5 +1,5 @@
-// Package wire is the conversation with boxd-init: frames with descriptors over a
-// Unix stream socket, and the messages that PID 1 of a box understands.
+// Package wire is the protocol of boxd-init: frames with descriptors over a Unix stream
+// socket, and the messages that PID 1 of a box understands.
 //
 // The conversation with an agent:
 //
@@ -9,9 +9,8 @@
 //	  | -- Signal  id=1, signo ---------------> |   any time, any number
 //	  | <- Exited  id=1, wait status ---------- |   exactly once after Started
 //
-// Any number of ids may be under way at once; the client chooses them and uses
-// each once per connection. The launcher opens the very first connection and
-// speaks first:
+// Any number of ids may be in use at once; the client chooses them and uses each once per
+// connection. The launcher opens the first connection and speaks first:
 //
 //	launcher                                 agent
 //	  | -- Init, fds: listener, home tasks ---> |
@@ -34,17 +33,17 @@
 //	  | -- Input, CloseInput  number ---------> |
 //	  | <- Accepted number, offset ------------ |
 //	  | -- ManagedSignal, Resize  number -----> |
-//	  | <- Ended   number, status ------------- |   to whoever launched or listed last
+//	  | <- Ended   number, status ------------- |   to the last client that launched or listed
 //	  | -- Forget  id, number ----------------> |   once it has ended
 //	  | <- Forgotten id ----------------------- |   or Failed
 //
 // Output never travels in frames: each stream is a ring in a sealed memfd, which
-// the agent fills and the client reads, see [RingHeader]. Ended is sent when the
-// process was reaped and its streams are at their end. Whoever still holds them
-// then, a process in the background, has EndDelay to let go; after that they end
-// with what is in the pipe at that moment, for which the ring has kept room. Where it
-// has not, because the process made its pipe larger, the oldest bytes are overwritten
-// another EndDelay later: an end is never held up by nobody reading.
+// the agent fills and the client reads, see [RingHeader]. Ended is sent when the process was
+// reaped and its streams have ended. If a background process still holds them, it has
+// EndDelay to close them; then they end with the bytes that are in the pipe at that moment,
+// for which the ring has kept room. If the process has enlarged its pipe, the room may not
+// suffice, and the oldest bytes are overwritten another EndDelay later. So the end of a
+// process never waits for a reader.
 //
 // A frame is a header of 12 bytes, all integers little endian, and a body:
 //
@@ -59,5 +58,6 @@
 // never arrive after the frame that they belong to.
 //
 // Both sides treat the other as hostile: a frame that breaks a bound ends the
-// connection, and so does one that stays incomplete for FrameTimeout. After the first user command the agent is not to be believed.
+// connection, and so does one that stays incomplete for FrameTimeout. From the first user
+// command on the client treats the agent as compromised.
 package wire

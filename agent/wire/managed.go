@@ -28,8 +28,8 @@ const (
 const (
 	MaxManaged = 64 // of a box that have not been forgotten
 	MaxKey     = 64 // bytes
-	// MinRing and MaxRing bound the size of one ring in bytes, MaxRings that of all
-	// rings of a box: cgroups leaves room for them beside the limit of the box.
+	// MinRing and MaxRing bound the size of one ring in bytes, and MaxRings the size of all
+	// rings of a box, for which cgroups leaves room beside the box's memory limit.
 	MinRing  = 8 << 10
 	MaxRing  = 64 << 20
 	MaxRings = 192 << 20
@@ -67,7 +67,7 @@ const (
 type LaunchMsg struct {
 	Key        string
 	Ring       uint64 // bytes of each output, a power of two
-	StderrRing uint64 // that of stderr, if it is not 0
+	StderrRing uint64 // size of the ring for stderr; 0: the same
 	DropOldest bool
 	DropStderr bool // says nothing beside DropOldest
 	Spawn      SpawnMsg
@@ -108,7 +108,7 @@ type ManagedMsg struct {
 	TTY        bool
 	DropOldest bool
 	Ring       uint64
-	StderrRing uint64 // as that of LaunchMsg
+	StderrRing uint64 // as in LaunchMsg
 	Age        uint64 // ns that it has run
 	Accepted   uint64 // bytes of stdin that it was given
 	Queued     uint64 // and what the agent has taken beyond
@@ -166,7 +166,7 @@ type CloseInputMsg struct{ Offset uint64 }
 const (
 	InputOpen   = 0
 	InputClosed = 1
-	InputBroken = 2 // nobody reads it any more
+	InputBroken = 2 // no process reads it any more
 )
 
 // AcceptedMsg says how far the process was given its input.

@@ -41,8 +41,8 @@ func RingBounds(b []byte) (floor, head uint64, err error) {
 	return floor, head, err
 }
 
-// CheckRing says what is wrong about the bounds of a ring of size bytes, which
-// only grow: they were lastFloor and lastHead before.
+// CheckRing checks the bounds of a ring of size bytes. They only grow, and were lastFloor
+// and lastHead before.
 func CheckRing(size, lastFloor, lastHead, floor, head uint64) error {
 	if floor > head || head-floor > size || head > maxOffset || floor < lastFloor || head < lastHead {
 		return fmt.Errorf("ring of %d bytes has bounds %d to %d after %d to %d: %w", size, floor, head, lastFloor, lastHead, ErrProtocol)

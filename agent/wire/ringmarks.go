@@ -19,8 +19,8 @@ type RingMark struct {
 }
 
 const (
-	// RingMarksSize is the size of all of it, RingMarkSize that of a mark and of the two
-	// words in front.
+	// RingMarksSize is the size of the whole table. RingMarkSize is the size of a mark, and
+	// of the two words in front.
 	RingMarksSize = 60 << 10
 	RingMarkSize  = 16
 	// RingMarks is how many there can be.

@@ -46,7 +46,7 @@ func (s polled) abort() { _ = s.Close() }
 // the runtime's poller. Close does not end a blocked Receive.
 func BlockingConn(fd int) *Conn {
 	timeout := unix.NsecToTimeval(SendTimeout.Nanoseconds())
-	// It fails for what is no socket only, which the first Receive will tell.
+	// It fails only if fd is not a socket, which the first Receive will report.
 	_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &timeout)
 	return newConn(blocking(fd))
 }

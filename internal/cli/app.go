@@ -89,7 +89,7 @@ func statusOf(err error) int {
 	return statusFailed
 }
 
-// say writes one line to stderr. That it cannot be written can be told nobody.
+// say writes one line to stderr. There is no other place to report a failure of that.
 func (a *App) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...)
 }

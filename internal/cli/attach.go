@@ -24,7 +24,7 @@ type attachFlags struct {
 
 	connected bool // there was a connection
 	raw       bool // the terminal passes on every key, and needs a carriage return for each line
-	lost      bool // the user was told that the connection is lost; of who is in Recv
+	lost      bool // the user was told that the connection is lost; used by Recv's goroutine
 }
 
 func (a *App) newAttach() *cobra.Command {

@@ -86,8 +86,8 @@ type place struct {
 	path    string // as it was given
 }
 
-// parsePlace reads SESSION:PATH or a path of the host. As for docker cp, that is the
-// host's if what is in front of the colon has a slash or begins with a dot.
+// parsePlace reads SESSION:PATH or a path of the host. As for docker cp, it is a path of the
+// host if the part before the colon contains a slash or begins with a dot.
 func parsePlace(s string) place {
 	session, p, ok := strings.Cut(s, ":")
 	if !ok || session == "" || strings.Contains(session, "/") || strings.HasPrefix(session, ".") {
@@ -108,7 +108,7 @@ func (p place) isDirectory() bool {
 	return strings.HasSuffix(p.path, "/") || p.isContent() || path.Base(p.path) == ".."
 }
 
-// isContent says that the path stands for what is in a directory.
+// isContent reports whether the path stands for the content of a directory.
 func (p place) isContent() bool {
 	return p.path == "." || strings.HasSuffix(p.path, "/.") || p.session != "" && p.path == ""
 }
@@ -130,7 +130,7 @@ type copier struct {
 	app      *App
 	c        *client.Client
 	session  string
-	progress *progress // of bytes; nil: what is copied goes to the screen itself
+	progress *progress // of bytes; nil if the copy itself goes to the screen
 
 	Files       int   `json:"files"`
 	Directories int   `json:"directories"`
@@ -169,15 +169,15 @@ func (j *copier) inSession(ctx context.Context, p string) (string, error) {
 	return path.Join(cmp.Or(s.WorkspaceTarget, engine.WorkspaceTarget), p), nil
 }
 
-// source is what is copied, as far as its destination depends on it.
+// source describes the source of a copy, as far as the destination depends on it.
 type source struct {
 	dir     bool
-	content bool // what is in the directory, not the directory
+	content bool // copy the content of the directory, not the directory
 	base    string
 }
 
-// landing says in which directory a copy lands and under which name; "." is the
-// directory itself. exists and dir describe what is at the destination.
+// landing returns the directory in which a copy is placed, and its name there; "." means the
+// directory itself. exists and dir describe the present destination.
 func (s source) landing(to place, at string, exists, dir bool) (parent, name string, err error) {
 	switch {
 	case dir && s.content:

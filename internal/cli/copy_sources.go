@@ -130,7 +130,7 @@ func typeName(m fs.FileMode) string {
 	return "device"
 }
 
-// fromTar copies what is in a tar stream. A name never leads above the destination.
+// fromTar copies the entries of a tar stream. A name never leads above the destination.
 func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 	for {
 		h, err := r.Next()
@@ -172,8 +172,8 @@ func (j *copier) file(ctx context.Context, to sink, name string, mode fs.FileMod
 	return nil
 }
 
-// countedReader counts what is read of a file. The HTTP client reads a body in a
-// goroutine of its own, which can outlive a request that failed.
+// countedReader counts the bytes read from a file. The HTTP client reads a body in its own
+// goroutine, which can outlive a failed request.
 type countedReader struct {
 	r io.Reader
 	p *progress
@@ -191,7 +191,7 @@ func (c *countedReader) Read(b []byte) (int, error) {
 
 func (j *copier) directory(ctx context.Context, to sink, name string, mode fs.FileMode) error {
 	j.Directories++
-	return to.dir(ctx, name, mode|0o700) // the copy of what is in it must be possible
+	return to.dir(ctx, name, mode|0o700) // its content must be copied, too
 }
 
 func (j *copier) symlink(ctx context.Context, to sink, name, target string) error {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// detacher looks for the detach keys among what is typed.
+// detacher looks for the detach keys in the user's input.
 type detacher struct {
 	keys []byte // none: nothing is looked for
 	seen int    // how many of them were the last to be typed, and are held back

@@ -62,8 +62,8 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
 		host.StateDir = c.StateDir
 	}
-	// BOXD_STATE_DIR names the directory of a daemon or that of launchers. The doctor's own
-	// launcher makes nothing in a daemon's, nor a directory that nobody uses.
+	// BOXD_STATE_DIR names the directory of a daemon or of launchers. The doctor's launcher
+	// must not write to a daemon's directory, nor create one that is not used otherwise.
 	if stateDir == "" && !isLaunchersDir(host.RunDir) {
 		host.RunDir = defaultStateDir
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// maxEnvFile is far beyond what execve takes; it keeps a wrong path, such as
-// that of a device, from being read forever.
+// maxEnvFile is far above the limit of execve. It keeps boxd from reading a wrong path, such
+// as a device, without end.
 const maxEnvFile = 4 << 20
 
 // environment puts together the variables of --env-file and --env, in this

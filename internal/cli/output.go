@@ -20,8 +20,8 @@ func (a *App) newOutput(f *runFlags) *output {
 	return &output{app: a, json: f.json, receipt: f.receipt}
 }
 
-// plainWriter hides that w is a file: files are handed to the command as they
-// are, and then nobody counts what it writes.
+// plainWriter hides that w is a file. A file would be passed to the command itself, and its
+// output would not be counted.
 type plainWriter struct{ io.Writer }
 
 // attach sets the streams of cmd. A terminal has no stderr of its own.

@@ -30,8 +30,8 @@ type progress struct {
 	closed chan struct{}
 }
 
-// newProgress begins a task of total units, such as files or bytes; 0: nobody knows how
-// many. format writes a number of units.
+// newProgress begins a task of total units, such as files or bytes; 0 means an unknown
+// number. format formats a number of units.
 func (a *App) newProgress(what string, total int64, format func(int64) string) *progress {
 	p := &progress{out: a.screen(a.Stderr), what: what, total: total, format: format, quit: make(chan struct{}), closed: make(chan struct{})}
 	if !p.out.terminal {

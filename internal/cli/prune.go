@@ -131,8 +131,8 @@ func (a *App) prune(ctx context.Context, c *client.Client, list []garbage, dryRu
 	return nil
 }
 
-// remove looks again first: what is used meanwhile, or was started again under the same
-// id, stays. It reports whether it removed something.
+// remove first checks again: a session that is in use by now, or a process that was started
+// again under the same ID, stays. It reports whether it removed something.
 func (g garbage) remove(ctx context.Context, c *client.Client) (bool, error) {
 	if g.Process == "" {
 		s, err := c.Session(ctx, g.Session)

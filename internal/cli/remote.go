@@ -103,7 +103,7 @@ func (a *App) newClient(f *remoteFlags) (*client.Client, error) {
 	return client.New(o)
 }
 
-// maxToken bounds what is read of a file of which only the first line is a token.
+// maxToken bounds how much is read of a token file, whose first line is the token.
 const maxToken = 4096
 
 func readToken(path string) (string, error) {

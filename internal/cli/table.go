@@ -119,7 +119,7 @@ func limitText(n int64, format func(int64) string) string {
 	return format(n)
 }
 
-// isRefused says that nobody listens where the daemon should.
+// isRefused reports whether no daemon listens at the address.
 func isRefused(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && errors.As(err, &op) && op.Op == "dial"

@@ -39,7 +39,7 @@ func asTerminal(stream any) *os.File {
 	return f
 }
 
-// size is that of the local terminal, or the 24 by 80 of a VT100.
+// size returns the size of the local terminal, or 24 by 80, as of a VT100.
 func (t *terminal) size() engine.WindowSize {
 	if t.screen != nil {
 		if ws, err := unix.IoctlGetWinsize(int(t.screen.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row > 0 && ws.Col > 0 {

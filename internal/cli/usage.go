@@ -80,7 +80,7 @@ func newHelp() *cobra.Command {
 	}
 }
 
-// flagError words what is wrong with a flag the way a FieldError does.
+// flagError words an error about a flag like a FieldError.
 func flagError(cmd *cobra.Command, err error) error {
 	if bad, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		named := engine.FieldError{Field: "--" + bad.GetFlag().Name, Value: spec.Quote(bad.GetValue()), Rule: bad.Unwrap().Error()}

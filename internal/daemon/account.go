@@ -14,8 +14,8 @@ import (
 // DefaultUser is whom packages create for the daemon.
 const DefaultUser = "boxd"
 
-// nobody is the user of programs that shall own nothing, so of several at once: each of
-// them could be the launcher's client in the daemon's place.
+// nobody is the user of programs that should own no files. Several programs run as this
+// user, and each of them could pose as the launcher's client in the daemon's place.
 const nobody = 65534
 
 // account is the user that the daemon serves as.
@@ -33,9 +33,9 @@ func (a account) String() string {
 	return fmt.Sprintf("%s (%d)", a.name, a.uid)
 }
 
-// lookupAccount finds the user called name; "" is the id that the state directory dir was
-// given to, else DefaultUser, else a new id for dir. Root is refused, because what faces
-// clients is not root, and so is nobody.
+// lookupAccount returns the account of the user name. An empty name means the ID that owns
+// the state directory dir, otherwise DefaultUser, otherwise a new ID for dir. It refuses
+// root, because the process that faces clients must not be root, and the user nobody.
 func lookupAccount(name, dir string) (account, error) {
 	byDefault := name == ""
 	if byDefault {

@@ -26,8 +26,8 @@ func (d *daemon) confine() (err error) {
 	return nil
 }
 
-// paths are what the daemon uses from now on. A file that is read again is named by its
-// directory: whoever changes it puts a new one in its place.
+// paths returns the files that the daemon uses from now on. A file that is read again is
+// listed by its directory, because an editor replaces it with a new file.
 func (d *daemon) paths() []linux.LandlockPath {
 	c := &d.Config
 	paths := []linux.LandlockPath{

@@ -168,8 +168,8 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 		return fmt.Errorf("starting the launcher service: %w", err)
 	}
 	d.ownLauncher = true
-	// It is this process that the launcher serves, also when it is root no longer: not
-	// whoever has its user.
+	// The launcher serves this process, also after it has dropped root, and no other
+	// process of its user.
 	return native.AdmitClient(d.dirs.runtime, os.Getpid())
 }
 

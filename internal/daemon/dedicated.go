@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where there is no user DefaultUser, the daemon gets an id that nothing else on the host
-// has: of the range above those of boxes (engine/native/launcher) and below 2^31, which
-// no convention gives to anybody (systemd's UIDS-GIDS.md). The group of the state
-// directory, which is root's, keeps which one, so that what is in there stays owned.
+// If the user DefaultUser does not exist, the daemon gets an ID that nothing else on the
+// host has. It is taken from the range above the IDs of boxes (engine/native/launcher) and
+// below 2^31, which no convention assigns (systemd's UIDS-GIDS.md). The group of the state
+// directory, which root owns, records the ID, so that later daemons own its content.
 const (
 	firstDedicated = 0x7fff0000
 	lastDedicated  = 0x7ffffffe
@@ -72,7 +72,7 @@ func keptID(dir string) (id int, kept bool, err error) {
 	return int(st.Gid), kept, nil
 }
 
-// takenIDs returns a function that says to whom an id belongs, "" if to nobody.
+// takenIDs returns a function that names the owner of an ID, or "" if it is free.
 func takenIDs() (func(id int) string, error) {
 	var ranges []idRange
 	for _, path := range []string{"/etc/subuid", "/etc/subgid"} {
@@ -128,8 +128,8 @@ func parseIDRanges(text string) (ranges []idRange, err error) {
 	return ranges, nil
 }
 
-// checkOwner refuses a state directory in which a daemon of another user has served: what
-// it left cannot be opened. Before boxd had an id of its own, that was nobody.
+// checkOwner refuses a state directory in which a daemon of another user has served, because
+// its files cannot be opened. Old versions of boxd served as the user nobody.
 func checkOwner(dir string, a account) error {
 	f, err := os.OpenFile(dir+"/daemon.lock", unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {

@@ -92,8 +92,8 @@ func adviseState(path string, err error) error {
 
 // prepare makes both directories, as root, for a daemon that runs as a.
 func (d dirs) prepare(a account) error {
-	// The daemon may not put another directory in the place of one of the launcher's:
-	// it is no more than let in, and the sticky bit protects what is not its.
+	// The daemon must not be able to replace a directory of the launcher. It may only enter,
+	// and the sticky bit protects entries that it does not own.
 	mode := 0o770 | fs.ModeSticky
 	if d.nested() {
 		mode |= 0o001 // boxes pass through
@@ -137,9 +137,9 @@ func makeDir(path string, uid, gid int, mode fs.FileMode, former int) error {
 	return f.Chmod(mode)
 }
 
-// letIn gives the directory path of root, which others may not write to, an ACL by which
-// one user has all rights, and its group those of all others: the group of a daemon may
-// be that of other users too. A file system without ACLs goes by the group.
+// letIn gives path, a directory of root that others may not write to, an ACL that grants one
+// user all rights and its group only the rights of all others, because other users may be
+// in the daemon's group, too. On a file system without ACLs the group gets the rights.
 func letIn(path string, uid int, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

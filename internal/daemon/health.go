@@ -13,8 +13,8 @@ const (
 	// healthTime bounds the answers of the launcher: somewhat more than it takes to find out
 	// that it cannot build boxes.
 	healthTime = 7 * time.Second
-	// healthAge is how old a health may be: whoever asks without pause, which LangBot's door
-	// allows without credentials, keeps the launcher busy no more than once in that time.
+	// healthAge is how long an answer is reused. LangBot's door answers without credentials,
+	// so a client that asks without pause must not keep the launcher busy.
 	healthAge = time.Second
 )
 

@@ -102,8 +102,8 @@ func (l *langbotDoors) others(tenant string) []api.Other {
 	})}}
 }
 
-// shutdown tells all clients that this is the end, and waits for what is under way
-// to be given up. Sessions and processes stay.
+// shutdown tells all clients that the daemon is stopping, and waits until the actions in
+// progress are given up. Sessions and processes stay.
 func (l *langbotDoors) shutdown(ctx context.Context) error {
 	var errs []error
 	for _, d := range []*langbotdoor.Door{l.tcp, l.local} {

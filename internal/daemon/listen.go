@@ -20,8 +20,8 @@ import (
 // maxSocketPath is what fits into sockaddr_un with its final zero, unix(7).
 const maxSocketPath = 107
 
-// listenUnix opens the socket at path for the group gid (-1: that of this process)
-// with mode. A socket that nobody listens on any more is replaced.
+// listenUnix opens the socket at path with mode, for the group gid (-1: this process's
+// group). It replaces a stale socket, on which no process listens.
 func listenUnix(path string, gid int, mode fs.FileMode) (*net.UnixListener, error) {
 	if err := checkSocket(path); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func tcpAddress(addr string, authenticated bool) (*net.TCPAddr, error) {
 	return at, checkTCP(at, authenticated)
 }
 
-// checkTCP refuses an address that others can reach where nobody is asked who he is.
+// checkTCP refuses an address that other hosts can reach if clients are not authenticated.
 func checkTCP(at *net.TCPAddr, authenticated bool) error {
 	if authenticated || at.IP.IsLoopback() {
 		return nil

@@ -13,7 +13,7 @@ import (
 // does nothing.
 func notify(logger *slog.Logger, state string) {
 	if _, err := sdnotify.SdNotify(false, state); err != nil {
-		// Nobody listens, or not any more: whoever waits for it finds out by himself.
+		// The service manager does not listen, or no longer. It will notice by itself.
 		logger.Debug("notifying the service manager", "state", state, "error", err)
 	}
 }

@@ -60,7 +60,7 @@ type measurement struct {
 	usage Usage
 }
 
-// dir counts what is in d, until a bound is reached.
+// dir counts the content of d, until a bound is reached.
 func (m *measurement) dir(d *os.File, depth int) {
 	for {
 		names, err := d.Readdirnames(256)

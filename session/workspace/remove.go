@@ -16,10 +16,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Delete deletes the workspace id of tenant with all that is in it. At once its place
-// is free for a new one; if the rest fails, or ctx ends, what is left waits in the
-// trash for [Store.Sweep]. One that does not exist is no error. No box may have it
-// mounted any more.
+// Delete deletes the workspace id of tenant with its content. The name is free for a new
+// workspace at once; if the rest fails, or ctx ends, the remains stay in the trash for
+// [Store.Sweep]. Deleting an unknown workspace does nothing. No box may have it mounted.
 func (s *Store) Delete(ctx context.Context, tenant, id string) error {
 	name, err := s.trashed(tenant, id)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // no room for a name in the trash
@@ -72,7 +71,7 @@ func (s *Store) trashed(tenant, id string) (string, error) {
 	return name, nil
 }
 
-// Sweep deletes what is in the trash.
+// Sweep deletes the content of the trash.
 func (s *Store) Sweep(ctx context.Context) error {
 	return s.empty(ctx, "")
 }
@@ -173,8 +172,8 @@ func (r *removal) remove(dir *os.File, name string, depth int) error {
 	return linux.RmdirAt(dir, name)
 }
 
-// removeContents deletes what is in the directory name beneath dir, whatever its
-// mode is.
+// removeContents deletes the content of the directory name beneath dir, regardless of its
+// mode.
 func (r *removal) removeContents(dir *os.File, name string, depth int) error {
 	if err := unlock(dir, name); err != nil {
 		return err

@@ -1,8 +1,8 @@
-// Package workspace keeps the directories that boxes have as /workspace: it makes,
-// measures and deletes them, always by descriptor and without following a symlink,
-// because what is in them was written by strangers.
+// Package workspace creates, measures and deletes the directories that boxes mount as
+// /workspace. It works by descriptor and never follows a symlink, because untrusted code has
+// written their content.
 //
-// It does not know whose they are, nor when one ends.
+// It does not know sessions, their owners or their lifetimes.
 package workspace
 
 import (
@@ -33,8 +33,9 @@ const mode = 0o700
 type Store struct {
 	path        string
 	root, trash *os.File
-	// Reclaim makes everything below a directory of the store belong to its owner, after
-	// other users of boxes wrote there; nil: nobody can. It is set before the first use.
+	// Reclaim changes the owner of everything below a directory of the store to the
+	// directory's owner, after other users of boxes wrote there. Nil means that this is not
+	// possible. It is set before the first use.
 	Reclaim func(ctx context.Context, path string) error
 }
 
@@ -65,7 +66,7 @@ func (s *Store) Close() error { return errors.Join(s.trash.Close(), s.root.Close
 // Root is the absolute path of the store.
 func (s *Store) Root() string { return s.path }
 
-// Space is that of the file system of the store.
+// Space returns the figures of the store's file system.
 func (s *Store) Space() (unix.Statfs_t, error) { return linux.Fstatfs(s.root) }
 
 // Path is where the workspace id of tenant is, or would be. Different pairs have

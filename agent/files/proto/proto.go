@@ -1,5 +1,5 @@
-// Package proto is what the two halves of a file operation say to each other. It
-// holds no operation and no policy.
+// Package proto is the protocol between the two halves of a file operation. It contains no
+// operation and no policy.
 //
 // The operation and its path are arguments:
 //
@@ -11,12 +11,13 @@
 //	mkdir   PATH MODE parents|-
 //	symlink PATH TARGET
 //
-// Numbers are decimal, MODE octal with 0 for "as it is" or the default. On stdin comes the content
-// for write, in chunks: a length of 4 bytes, big endian, and so many bytes, at most
-// MaxChunk. A length of 0 ends it; without that the content is not whole.
+// Numbers are decimal; MODE is octal, and 0 means "unchanged" or the default. For write,
+// stdin carries the content in chunks: a length of 4 bytes, big endian, followed by that
+// many bytes, at most MaxChunk. A length of 0 ends the content; without it the content is
+// incomplete.
 //
-// On stdout go the bytes that were read, or one Info as a line of JSON for each file
-// of a directory. On stderr goes one line of JSON when all is done: a Reply.
+// stdout carries the bytes that were read, or one Info as a line of JSON for each entry of a
+// directory. At the end, stderr carries one line of JSON: a Reply.
 package proto
 
 import (
@@ -116,8 +117,8 @@ func cutLine(b []byte) (line, rest []byte, ok bool) {
 	return nil, nil, false
 }
 
-// ReadChunk reads a chunk into buf, which holds MaxChunk bytes. io.EOF is the end of
-// whole content, io.ErrUnexpectedEOF that of content that is not.
+// ReadChunk reads a chunk into buf, which holds MaxChunk bytes. It returns io.EOF after
+// complete content, and io.ErrUnexpectedEOF after incomplete content.
 func ReadChunk(r io.Reader, buf []byte) ([]byte, error) {
 	var head [ChunkHeader]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
