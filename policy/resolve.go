@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -145,7 +146,7 @@ func resolveEnv(env map[string]string) ([]string, error) {
 	size := 0
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		// The engine sees KEY=VALUE only, in which "A=B" would pass as a key.
-		if key == "" || !validEnvKey(key) {
+		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return nil, &spec.FieldError{Field: "env", Value: spec.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
 		list = append(list, key+"="+env[key])
@@ -159,13 +160,4 @@ func resolveEnv(env map[string]string) ([]string, error) {
 		return nil, err
 	}
 	return list, nil
-}
-
-func validEnvKey(key string) bool {
-	for _, c := range []byte(key) {
-		if c == '=' || c == 0 {
-			return false
-		}
-	}
-	return true
 }

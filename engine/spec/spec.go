@@ -1,5 +1,15 @@
 package spec
 
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strings"
+)
+
 // Unlimited is the value of a limit that shall not be set. The zero value of
 // every limit means "the default".
 const Unlimited = -1
@@ -106,4 +116,204 @@ type Change struct {
 	// first.
 	Attach []Mount
 	Detach []string
+}
+
+// HostImage is the image that every host has: its own system directories.
+const HostImage = "host"
+
+// DefaultHostname is the name of a box that was given none.
+const DefaultHostname = "box"
+
+// WithDefaults returns s with every field that means "the default" when it is
+// empty or zero filled in. The ID stays empty: it is drawn by the engine. The
+// result shares no memory with s, and applying it twice changes nothing.
+func (s Spec) WithDefaults() Spec {
+	s.Image = cmp.Or(s.Image, HostImage)
+	s.Hostname = cmp.Or(s.Hostname, DefaultHostname)
+	s.TmpSize = cmp.Or(s.TmpSize, DefaultTmpSize)
+	if s.WritableRoot {
+		s.UpperSize = cmp.Or(s.UpperSize, DefaultUpperSize)
+	}
+	s.Mounts = slices.Clone(s.Mounts)
+	s.Labels = maps.Clone(s.Labels)
+	s.Limits = s.Limits.WithDefaults()
+	return s
+}
+
+// WithDefaults returns l with zero limits replaced by their defaults. FileSize
+// has none: 0 becomes Unlimited.
+func (l Limits) WithDefaults() Limits {
+	l.Memory = cmp.Or(l.Memory, DefaultMemory)
+	l.PIDs = cmp.Or(l.PIDs, DefaultPIDs)
+	l.CPUs = cmp.Or(l.CPUs, DefaultCPUs)
+	l.OpenFiles = cmp.Or(l.OpenFiles, DefaultOpenFiles)
+	l.FileSize = cmp.Or(l.FileSize, Unlimited)
+	return l
+}
+
+// Processors is how many of the host's processors a box is told of: enough for the time that it
+// may use, and no more than there are.
+func (l Limits) Processors(host int) int {
+	if l.CPUs <= 0 {
+		return host
+	}
+	const steps = 100_000 // of a processor that the kernel tells apart, see package cgroups
+	return max(1, min(int(math.Ceil(math.Round(l.CPUs*steps)/steps)), host))
+}
+
+// Apply returns l with every field of change that is not zero put in its place.
+func (l Limits) Apply(change Limits) Limits {
+	l.Memory = cmp.Or(change.Memory, l.Memory)
+	l.PIDs = cmp.Or(change.PIDs, l.PIDs)
+	l.CPUs = cmp.Or(change.CPUs, l.CPUs)
+	l.OpenFiles = cmp.Or(change.OpenFiles, l.OpenFiles)
+	l.FileSize = cmp.Or(change.FileSize, l.FileSize)
+	return l
+}
+
+// minOpenFiles leaves room for three streams and for what a dynamic loader and
+// an interpreter hold open while they start.
+const minOpenFiles = 16
+
+// Validate checks s without touching the kernel. The first rule that is broken,
+// in the order of the fields, is returned as a *[FieldError].
+func (s Spec) Validate() error {
+	if s.ID != "" && (len(s.ID) > 64 || !only(s.ID, lowerDigits+"-") || s.ID[0] == '-') {
+		return refuse("id", Quote(s.ID), `must be 1 to 64 of a-z, 0-9 and "-", starting with a letter or digit`)
+	}
+	if s.Image != "" && s.Image != HostImage {
+		return refuse("image", Quote(s.Image), `unknown image; the one there is: "host"`)
+	}
+	if !isHostname(s.Hostname) {
+		return refuse("hostname", Quote(s.Hostname), `must be at most 64 letters, digits, "-" and ".", as RFC 1123 has it`)
+	}
+	if err := s.User.Validate("user"); err != nil {
+		return err
+	}
+	if s.UpperSize != 0 && !s.WritableRoot {
+		return refuse("upper_size", FormatSize(s.UpperSize), "needs a writable root")
+	}
+	return cmp.Or(
+		CheckSize("upper_size", s.UpperSize, MinTmpSize),
+		CheckSize("tmp_size", s.TmpSize, MinTmpSize),
+		validateMounts("mounts", s.Mounts),
+		s.Limits.Validate(),
+	)
+}
+
+// Validate checks that each limit is zero, Unlimited or within its bounds.
+// OpenFiles cannot be Unlimited: the kernel refuses an RLIMIT_NOFILE above
+// fs.nr_open, which is MaxOpenFiles unless it was changed (setrlimit(2)).
+func (l Limits) Validate() error {
+	if l.Memory != Unlimited {
+		if err := CheckSize("memory", l.Memory, MinMemory); err != nil {
+			return err
+		}
+	}
+	if l.PIDs != Unlimited {
+		if err := CheckCount("pids", l.PIDs, 1, MaxPIDs); err != nil {
+			return err
+		}
+	}
+	// Written so that NaN, for which every comparison is false, is refused.
+	if ok := l.CPUs == 0 || l.CPUs == Unlimited || (l.CPUs >= MinCPUs && l.CPUs <= MaxCPUs); !ok {
+		return refuse("cpus", fmt.Sprint(l.CPUs), "must be %g to %d", MinCPUs, MaxCPUs)
+	}
+	if err := CheckCount("open_files", l.OpenFiles, minOpenFiles, MaxOpenFiles); err != nil {
+		return err
+	}
+	if l.FileSize == Unlimited {
+		return nil
+	}
+	return CheckSize("file_size", l.FileSize, 1)
+}
+
+// Validate checks that every field of c that is set is within its range.
+func (c Change) Validate() error {
+	if c.Limits != nil {
+		if err := c.Limits.Validate(); err != nil {
+			return err
+		}
+	}
+	for i, target := range c.Detach {
+		field := fmt.Sprintf("detach[%d]", i)
+		if err := CheckPath(field, target); err != nil {
+			return err
+		}
+		if target != path.Clean(target) || target == "/" {
+			return refuse(field, Quote(target), `must be the target of a mount: a cleaned path other than "/"`)
+		}
+	}
+	return validateMounts("attach", c.Attach)
+}
+
+// Validate checks both ids of u, which is the value of field.
+func (u User) Validate(field string) error {
+	if u.UID < 0 || u.UID > MaxID {
+		return refuse(field+".uid", fmt.Sprint(u.UID), "must be 0 to %d", MaxID)
+	}
+	if u.GID < 0 || u.GID > MaxID {
+		return refuse(field+".gid", fmt.Sprint(u.GID), "must be 0 to %d", MaxID)
+	}
+	return nil
+}
+
+const (
+	lowerDigits = "abcdefghijklmnopqrstuvwxyz0123456789"
+	alnum       = lowerDigits + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
+// only reports whether s consists of bytes of set.
+func only(s, set string) bool {
+	return strings.Trim(s, set) == "" // any other byte would be left standing
+}
+
+// maxHostname is __NEW_UTS_LEN of <linux/utsname.h>; RFC 1123 would allow 255.
+const maxHostname = 64
+
+// isHostname applies RFC 1123 section 2.1: labels of 1 to 63 letters, digits and
+// hyphens, separated by dots, with no hyphen at either end. Empty means the default.
+func isHostname(name string) bool {
+	if name == "" {
+		return true
+	}
+	for label := range strings.SplitSeq(name, ".") {
+		if label == "" || len(label) > 63 || !only(label, alnum+"-") || strings.Trim(label, "-") != label {
+			return false
+		}
+	}
+	return len(name) <= maxHostname
+}
+
+// CheckSize checks a number of bytes that may be 0, for the default, but not unlimited.
+func CheckSize(field string, n, lowest int64) error {
+	if n != 0 && (n < lowest || n > MaxMemory) {
+		return refuse(field, SizeValue(n), "must be %s to %s", FormatSize(lowest), FormatSize(MaxMemory))
+	}
+	return nil
+}
+
+// CheckCount checks a number that may be 0, for the default.
+func CheckCount(field string, n, lowest, highest int64) error {
+	if n != 0 && (n < lowest || n > highest) {
+		return refuse(field, fmt.Sprint(n), "must be %d to %d", lowest, highest)
+	}
+	return nil
+}
+
+// maxPath is PATH_MAX without the NUL that the kernel counts (path_resolution(7)).
+const maxPath = 4095
+
+// CheckPath checks an absolute path in a box or on the host. Paths of mounts have more
+// rules, see [CheckTarget].
+func CheckPath(field, p string) error {
+	switch {
+	case strings.ContainsRune(p, 0):
+		return refuse(field, Quote(p), "must not contain a NUL byte")
+	case len(p) > maxPath:
+		return refuse(field, Quote(p), "must be at most %d bytes long", maxPath)
+	case !strings.HasPrefix(p, "/"):
+		return refuse(field, Quote(p), `must be an absolute path, starting with "/"`)
+	}
+	return nil
 }
