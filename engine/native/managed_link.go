@@ -229,7 +229,7 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 	files := frame.Files()
 	defer func() {
 		if err != nil {
-			linux.CloseAll(files)
+			go linux.CloseAll(files) // which can take hours: see wire.Conn.Distrust
 		}
 	}()
 	for i, file := range files {
