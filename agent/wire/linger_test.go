@@ -1,48 +1,22 @@
 package wire
 
 import (
-	"net"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
-// lingering returns a socket whose last close takes an hour: it waits until the other end, which
-// reads nothing, has all data.
 func lingering(t *testing.T) int {
 	t.Helper()
-	must := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(err)
-	near, err := net.Dial("tcp", l.Addr().String())
-	must(err)
-	far, err := l.Accept()
-	must(err)
-	t.Cleanup(func() { far.Close() })
-	file, err := near.(*net.TCPConn).File()
-	must(err)
-	fd, err := unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	must(err)
-	must(unix.SetNonblock(fd, true))
-	for err == nil {
-		_, err = unix.Write(fd, make([]byte, 1<<16))
-	}
-	if err != unix.EAGAIN {
+	fd, stop, err := testutil.LingeringSocket()
+	if err != nil {
 		t.Fatal(err)
 	}
-	must(unix.SetNonblock(fd, false))
-	must(unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600}))
-	file.Close()
-	near.Close()
-	l.Close()
+	t.Cleanup(stop)
 	return fd
 }
 

@@ -202,7 +202,6 @@ func (b *box) managedConnection(ctx context.Context) (*managedLink, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn.Distrust()
 	link = newManagedLink(b, conn)
 	b.mu.Lock()
 	defer b.mu.Unlock()

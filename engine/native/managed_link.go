@@ -43,6 +43,7 @@ type question struct {
 
 // newManagedLink takes ownership of conn.
 func newManagedLink(b *box, conn *wire.Conn) *managedLink {
+	conn.Distrust()
 	l := &managedLink{
 		box: b, conn: conn, done: make(chan struct{}),
 		asked: map[uint32]*question{}, processes: map[uint32]*managed{},

@@ -1,56 +1,15 @@
 package hostile
 
 import (
-	"net"
 	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/boxd/boxd/engine/native/rpc"
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
-
-// lingering returns a socket whose last close takes an hour: it waits until the other end, which
-// reads nothing, has all data.
-func lingering() (fd int, other func()) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		panic(err)
-	}
-	near, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		panic(err)
-	}
-	far, err := l.Accept()
-	if err != nil {
-		panic(err)
-	}
-	file, err := near.(*net.TCPConn).File()
-	if err != nil {
-		panic(err)
-	}
-	fd, err = unix.FcntlInt(file.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
-	for err == nil {
-		_, err = unix.Write(fd, make([]byte, 1<<16))
-	}
-	if err == unix.EAGAIN {
-		err = unix.SetNonblock(fd, false)
-	}
-	if err == nil {
-		err = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1, Linger: 3600})
-	}
-	if err != nil {
-		panic(err)
-	}
-	file.Close()
-	near.Close()
-	l.Close()
-	return fd, func() { far.Close() }
-}
 
 // linger hands in descriptors whose close blocks: to be refused in a frame, to be lost because
 // they are too many, and to be left unread. Each time the next client must be served at once.
@@ -75,8 +34,11 @@ func (a *attacker) linger() {
 	} {
 		for range 5 {
 			a.dial()
-			fd, done := lingering()
-			defer done()
+			fd, stop, err := testutil.LingeringSocket()
+			if err != nil {
+				panic(err)
+			}
+			defer stop()
 			hand(fd)
 			go unix.Close(fd) // this takes an hour if the descriptor was refused
 			a.conn.Close()
