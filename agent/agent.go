@@ -36,8 +36,11 @@ type agent struct {
 	ending   atomic.Bool // the box ends: it serves no client any more
 }
 
-// Main is the life of PID 1. It returns only when the box shall end.
+// Main runs PID 1. It returns only when the box is to end.
 func Main() error {
+	// The launcher's wish ends here, or commands would inherit it. The memory that is touched by
+	// now, and the rest of what threads.c names, stays in small pages.
+	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) // fails on kernels without huge pages
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(50)
 	// Two threads wait in system calls most of the time, each with a claim to a

@@ -1,14 +1,16 @@
-// Package agent is PID 1 of a box: it starts commands, reaps every process of
-// the box, and tells the client how its commands ended.
+// Package agent is PID 1 of a box. It starts commands, reaps every process of the box, and
+// reports to the client how its commands ended.
 //
-// It runs as the box's user 65535, which no command can be, with the four
-// capabilities that a birth needs, not dumpable, and under the same seccomp
-// policy as its commands. It never touches the output of a command: the
-// descriptors come from the client and go to the child. Managed processes are the
-// exception: their stdio is kept here, so that it outlives every client, in rings
-// of fixed size that clients read without asking.
+// The agent runs as user 65535 of the box, which no command can be. It has the four
+// capabilities that starting a command needs, is not dumpable, and is subject to the same
+// seccomp policy as the commands.
 //
-// It decides nothing about limits, timeouts or verdicts, and holds nothing that
-// would help a command that takes it over: everything that counts is measured
-// from outside the box.
+// The output of a command never passes through the agent: the client sends the descriptors,
+// and the child inherits them. Managed processes are the exception. The agent keeps their
+// stdio itself, so that it survives every client, in ring buffers of fixed size that
+// clients read without asking.
+//
+// The agent makes no decisions about limits, timeouts or verdicts, and holds nothing that
+// would help a command that takes it over: everything that counts is measured outside the
+// box.
 package agent

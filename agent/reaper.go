@@ -130,13 +130,12 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid
 }
 
 // tell tells the client of a command what came of its birth.
-func tell(k key, pid int, failed *wire.FailedMsg) {
+func tell(k key, failed *wire.FailedMsg) {
 	if failed != nil {
 		_ = k.conn.Send(wire.TypeFailed, k.id, failed.Marshal())
 		return
 	}
-	m := wire.StartedMsg{PID: uint32(pid)}
-	_ = k.conn.Send(wire.TypeStarted, k.id, m.Marshal())
+	_ = k.conn.Send(wire.TypeStarted, k.id, nil)
 }
 
 // signal sends sig to a command that still runs: SIGINT and SIGQUIT to its process

@@ -95,7 +95,7 @@ func (a *agent) handle(c *client, frame *wire.Frame) bool {
 		k := key{c.conn, frame.ID}
 		a.reaper.birth(k, func() (int, *wire.FailedMsg) {
 			return spawn(&m, a.self, frame.FDs)
-		}, func(pid int, failed *wire.FailedMsg) { tell(k, pid, failed) })
+		}, func(_ int, failed *wire.FailedMsg) { tell(k, failed) })
 	case wire.TypeSignal:
 		var m wire.SignalMsg
 		if m.Unmarshal(frame.Body) != nil || len(frame.FDs) != 0 {

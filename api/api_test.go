@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/relay"
 )
@@ -30,14 +31,14 @@ func ptr[T any](v T) *T { return &v }
 func TestSessions(t *testing.T) {
 	f := serve(t, nil)
 	c, ctx := f.client(), t.Context()
-	s, err := c.Ensure(ctx, apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{Memory: ptr(apitypes.Size(64 << 20)), IdleTTL: ptr(apitypes.Duration(time.Minute))}})
+	s, err := c.Ensure(ctx, apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(64 << 20)), IdleTTL: ptr(apitypes.Duration(time.Minute))}}})
 	if err != nil || !s.Created || s.State != "running" || s.Memory != 64<<20 || s.IdleTTL.D() != time.Minute || s.Tenant != DefaultTenant {
 		t.Fatalf("created: %+v, %v", s, err)
 	}
 	if s, err := c.Ensure(ctx, apitypes.SessionRequest{ID: "a"}); err != nil || s.Created {
 		t.Errorf("again: %+v, %v", s, err)
 	}
-	_, err = c.Ensure(ctx, apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{Memory: ptr(apitypes.Size(65 << 20))}})
+	_, err = c.Ensure(ctx, apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Memory: ptr(apitypes.Size(65 << 20))}}})
 	var e *client.Error
 	if !errors.As(err, &e) || e.Code != apitypes.CodeSessionConflict || len(e.Conflicts) != 1 || e.Conflicts[0].Field != "memory" {
 		t.Errorf("conflict: %+v", err)
@@ -49,7 +50,7 @@ func TestSessions(t *testing.T) {
 	if list, err := c.Sessions(ctx); err != nil || len(list) != 2 || list[0].ID != "a" {
 		t.Errorf("list: %+v, %v", list, err)
 	}
-	if s, err = c.Update(ctx, "a", apitypes.SessionUpdate{IdleTTL: ptr(apitypes.Duration(2 * time.Minute))}); err != nil || s.IdleTTL.D() != 2*time.Minute {
+	if s, err = c.Update(ctx, "a", apitypes.SessionUpdate{LiveWishes: spec.LiveWishes{IdleTTL: ptr(apitypes.Duration(2 * time.Minute))}}); err != nil || s.IdleTTL.D() != 2*time.Minute {
 		t.Errorf("update: %+v, %v", s, err)
 	}
 	if u, err := c.Usage(ctx, "a"); err != nil || *u.PIDs != 3 || u.CPU != nil {

@@ -45,7 +45,7 @@ func TestTokens(t *testing.T) {
 		{adminToken + " a admin\n" + adminToken + " b admin", "line 2: token is that of token:line-1 already"},
 		{strings.Repeat("x", 100<<10) + " a admin", "too long"},
 	} {
-		_, err := ParseTokens(strings.NewReader(c.file))
+		_, err := tokensOf(strings.NewReader(c.file))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.40q: %v, want %q", c.file, err, c.want)
 		}
@@ -53,7 +53,7 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%.40q: the error tells the token", c.file)
 		}
 	}
-	tokens, err := ParseTokens(strings.NewReader(tokenFile))
+	tokens, err := tokensOf(strings.NewReader(tokenFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -299,4 +299,15 @@ func certificate(t *testing.T, name pkix.Name, ca *x509.Certificate, caKey *ecds
 		t.Fatal(err)
 	}
 	return cert, key
+}
+
+// tokensOf reads tokens as LoadTokens reads them from a file.
+func tokensOf(r io.Reader) (*Tokens, error) {
+	entries, err := parseTokens(r)
+	if err != nil {
+		return nil, err
+	}
+	t := &Tokens{}
+	t.entries.Store(&entries)
+	return t, nil
 }

@@ -14,45 +14,13 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// requestOf is s as package policy wants to know it.
-func requestOf(s *apitypes.SessionSpec) policy.Request {
-	return policy.Request{
-		Profile: s.Profile, Image: s.Image, Network: s.Network, CPUs: s.CPUs, Memory: (*spec.Size)(s.Memory), PIDs: s.PIDs,
-		WritableRoot: s.WritableRoot, WorkspaceMode: s.WorkspaceMode, Workspace: s.Workspace, Mounts: mountsOf(s.Mounts),
-		User: s.User, Env: s.Env, IdleTTL: (*spec.Duration)(s.IdleTTL), MaxLifetime: (*spec.Duration)(s.MaxLifetime),
-		Persistent: s.Persistent, Timeout: (*spec.Duration)(s.Timeout), TmpSize: (*spec.Size)(s.TmpSize),
-		UpperSize: (*spec.Size)(s.UpperSize), Hostname: s.Hostname,
-		WorkspaceSize: (*spec.Size)(s.WorkspaceSize), WorkspaceInodes: s.WorkspaceInodes, WorkspaceTarget: s.WorkspaceTarget,
-	}
-}
-
-// optionalRequest is requestOf(s), or nil if s is: the session must exist then.
-func optionalRequest(s *apitypes.SessionSpec) *policy.Request {
-	if s == nil {
+// optionalRequest is w as package policy wants to know it, or nil if w is: the session
+// must exist then.
+func optionalRequest(w *apitypes.SessionSpec) *policy.Request {
+	if w == nil {
 		return nil
 	}
-	r := requestOf(s)
-	return &r
-}
-
-// mountsOf keeps the difference between none and not said.
-func mountsOf(list []apitypes.Mount) []policy.Mount {
-	if list == nil {
-		return nil
-	}
-	all := make([]policy.Mount, len(list))
-	for i, m := range list {
-		all[i] = policy.Mount{Source: m.Source, Target: m.Target, ReadOnly: m.ReadOnly}
-	}
-	return all
-}
-
-func updateOf(u *apitypes.SessionUpdate) session.Update {
-	return session.Update{
-		Attach: mountsOf(u.Attach), Detach: u.Detach, Network: u.Network, IdleTTL: (*spec.Duration)(u.IdleTTL),
-		MaxLifetime: (*spec.Duration)(u.MaxLifetime), Persistent: u.Persistent, CPUs: u.CPUs,
-		Memory: (*spec.Size)(u.Memory), PIDs: u.PIDs,
-	}
+	return &policy.Request{Wishes: *w}
 }
 
 // session is v for this caller. Values of the environment may be secrets of those
@@ -68,19 +36,17 @@ func (c *call) session(v *session.View) apitypes.Session {
 }
 
 func sessionOf(v *session.View) apitypes.Session {
-	r, spec := &v.Resolved, &v.Resolved.Spec
+	r := &v.Resolved
 	s := apitypes.Session{
 		ID: v.ID, Tenant: v.Tenant, State: string(v.State), Reason: v.Reason, Box: v.Box, Generation: v.Generation,
-		Profile: r.Profile, Image: spec.Image, Network: r.Network, CPUs: spec.Limits.CPUs, Memory: apitypes.Size(spec.Limits.Memory),
-		PIDs: spec.Limits.PIDs, WritableRoot: spec.WritableRoot, WorkspaceMode: r.WorkspaceMode, Workspace: r.Workspace,
-		TmpSize: apitypes.Size(spec.TmpSize), Hostname: spec.Hostname, User: spec.User, Env: slices.Clone(r.Env),
-		Persistent: r.Persistent, IdleTTL: apitypes.Duration(r.IdleTTL), MaxLifetime: apitypes.Duration(r.MaxLifetime),
-		Timeout: apitypes.Duration(r.Timeout), TimeoutCap: apitypes.Duration(r.TimeoutCap), Overridden: r.Overridden,
-		WorkspaceBytes: v.WorkspaceBytes, CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
+		Profile: r.Profile, Image: r.Image, Workspace: r.Workspace, Hostname: r.Hostname, User: r.User, Env: slices.Clone(r.Env),
+		TimeoutCap: r.TimeoutCap, Overridden: r.Overridden, WorkspaceBytes: v.WorkspaceBytes,
+		CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
 		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
-		WorkspaceTarget: r.Target(), WorkspaceSize: apitypes.Size(r.WorkspaceSize), WorkspaceInodes: r.WorkspaceInodes, Unenforced: v.Unenforced, Warnings: r.Warnings,
+		WorkspaceTarget: r.Target(), Unenforced: v.Unenforced, Warnings: r.Warnings,
 	}
-	for _, m := range spec.Mounts {
+	spec.CopyFields(&s, r.Settings)
+	for _, m := range r.Mounts {
 		// Where boxd keeps its own workspaces is nobody's business.
 		if m.Target == r.Target() {
 			continue

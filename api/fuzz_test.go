@@ -63,7 +63,7 @@ func FuzzSessionBody(f *testing.F) {
 		f.Fatal(err)
 	}
 	fuzzBody(f, func(t *testing.T, q *apitypes.SessionRequest) {
-		r := requestOf(&q.SessionSpec)
+		r := policy.Request{Wishes: q.SessionSpec}
 		if !reflect.DeepEqual(r.User, q.User) {
 			t.Fatal("user")
 		}
@@ -76,7 +76,7 @@ func FuzzSessionBody(f *testing.F) {
 func FuzzTokens(f *testing.F) {
 	f.Add(tokenFile)
 	f.Fuzz(func(t *testing.T, text string) {
-		if tokens, err := ParseTokens(strings.NewReader(text)); (tokens == nil) == (err == nil) {
+		if tokens, err := tokensOf(strings.NewReader(text)); (tokens == nil) == (err == nil) {
 			t.Fatalf("%v, %v", tokens, err)
 		}
 	})

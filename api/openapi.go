@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/session"
 	"github.com/danielgtaylor/huma/v2"
 )
@@ -23,9 +24,10 @@ const schemas = "#/components/schemas/"
 // the same code.
 func Document() []byte {
 	// A request may say "512M" and "1m30s"; an answer has numbers.
-	asked, registry := huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer), huma.NewMapRegistry(schemas, huma.DefaultSchemaNamer)
+	asked, registry := huma.NewMapRegistry(schemas, schemaName), huma.NewMapRegistry(schemas, schemaName)
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[sizeSchema]())
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[durationSchema]())
+	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[int64]())
 	registry.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[float64]())
 	doc := &huma.OpenAPI{
 		OpenAPI: "3.1.0",
@@ -43,6 +45,16 @@ func Document() []byte {
 	if err := merge(registry.Map(), asked.Map()); err != nil {
 		panic(err) // of the types, and the tests would have it too
 	}
+	for _, f := range reflect.VisibleFields(reflect.TypeFor[spec.LiveWishes]()) {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		registry.Map()["SessionUpdate"].Properties[name].Description = f.Tag.Get("update")
+	}
+	// huma lists what is embedded last; the document has the order of the JSON.
+	position := map[string]int{}
+	for i, f := range reflect.VisibleFields(reflect.TypeFor[apitypes.Profile]()) {
+		position[f.Tag.Get("json")] = i
+	}
+	slices.SortFunc(registry.Map()["Profile"].Required, func(a, b string) int { return position[a] - position[b] })
 	for name, values := range enums {
 		schema, property, _ := strings.Cut(name, ".")
 		registry.Map()[schema].Properties[property].Enum = values
@@ -57,6 +69,15 @@ func Document() []byte {
 	}
 	out.WriteByte('\n')
 	return out.Bytes()
+}
+
+// schemaName calls the types of package engine/spec what package apitypes calls them.
+func schemaName(t reflect.Type, hint string) string {
+	name := huma.DefaultSchemaNamer(t, hint)
+	if theirs := map[string]string{"Wishes": "SessionSpec", "Update": "SessionUpdate", "MountWish": "Mount", "Caps": "ProfileCaps"}[name]; theirs != "" {
+		return theirs
+	}
+	return name
 }
 
 // merge adds more to all. Types that requests and answers share must look alike in both.

@@ -87,7 +87,7 @@ func serve(t testing.TB, change func(*Options, *policy.Config)) *fixture {
 	t.Helper()
 	dir := t.TempDir()
 	f := &fixture{t: t, engine: newFakeEngine(), log: &logBuffer{}, socket: filepath.Join(dir, "s")}
-	tokens, err := ParseTokens(strings.NewReader(tokenFile))
+	tokens, err := tokensOf(strings.NewReader(tokenFile))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
 
@@ -30,8 +31,7 @@ func (c *call) ensureSession() error {
 	if (q.ID == "") == (q.Scope == "") {
 		return &engine.FieldError{Field: "id", Value: spec.Quote(q.ID), Rule: "either id or scope must be given"}
 	}
-	r := requestOf(&q.SessionSpec)
-	r.Scope, r.Variables = q.Scope, q.Variables
+	r := policy.Request{Wishes: q.SessionSpec, Scope: q.Scope, Variables: q.Variables}
 	v, err := c.s.opt.Sessions.Ensure(c.r.Context(), c.caller(), session.Key{Tenant: tenant, ID: q.ID}, r)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (c *call) updateSession() error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
-	v, err := c.s.opt.Sessions.Update(c.r.Context(), c.caller(), key, updateOf(&q))
+	v, err := c.s.opt.Sessions.Update(c.r.Context(), c.caller(), key, q)
 	if err != nil {
 		return noSession(err)
 	}

@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
-	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -152,25 +150,7 @@ func (c *call) profiles() error {
 
 func profileOf(p *policy.Profile) apitypes.Profile {
 	return apitypes.Profile{
-		Name: p.Name, Network: p.Network, CPUs: p.CPUs, Memory: apitypes.Size(p.Memory), PIDs: p.PIDs, OpenFiles: p.OpenFiles,
-		FileSize: apitypes.Size(p.FileSize), WritableRoot: p.WritableRoot, TmpSize: apitypes.Size(p.TmpSize),
-		UpperSize: apitypes.Size(p.UpperSize), WorkspaceMode: p.WorkspaceMode, MountMode: p.MountMode,
-		Timeout: seconds(p.Timeout), IdleTTL: seconds(p.IdleTTL), MaxLifetime: seconds(p.MaxLifetime),
-		Persistent: p.Persistent, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
-		WorkspaceSize: apitypes.Size(p.WorkspaceSize), WorkspaceInodes: p.WorkspaceInodes,
-		Locked: append([]string{}, p.Locked...),
-		Caps: apitypes.ProfileCaps{
-			CPUs: p.Caps.CPUs, Memory: apitypes.Size(p.Caps.Memory), PIDs: p.Caps.PIDs, TmpSize: apitypes.Size(p.Caps.TmpSize),
-			UpperSize: apitypes.Size(p.Caps.UpperSize), Timeout: seconds(p.Caps.Timeout), IdleTTL: seconds(p.Caps.IdleTTL),
-			MaxLifetime: seconds(p.Caps.MaxLifetime), WorkspaceSize: apitypes.Size(p.Caps.WorkspaceSize),
-		},
+		Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
+		Caps: p.Caps, Locked: append([]string{}, p.Locked...),
 	}
-}
-
-// seconds writes a time without an end as -1 second, as a limit without one is -1.
-func seconds(d spec.Duration) apitypes.Duration {
-	if d < 0 {
-		return apitypes.Duration(engine.Unlimited * time.Second)
-	}
-	return apitypes.Duration(d)
 }

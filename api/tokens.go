@@ -73,18 +73,7 @@ func (t *Tokens) Reload(path string) error {
 	return nil
 }
 
-// ParseTokens reads what LoadTokens reads from a file. Errors name the line, and
-// never a token.
-func ParseTokens(r io.Reader) (*Tokens, error) {
-	entries, err := parseTokens(r)
-	if err != nil {
-		return nil, err
-	}
-	t := &Tokens{}
-	t.entries.Store(&entries)
-	return t, nil
-}
-
+// parseTokens names the line in its errors, and never a token.
 func parseTokens(r io.Reader) ([]tokenEntry, error) {
 	var entries []tokenEntry
 	lines := bufio.NewScanner(r)

@@ -10,6 +10,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
@@ -83,7 +84,7 @@ func TestHardLimitedWorkspace(t *testing.T) {
 func TestVolumeMounts(t *testing.T) {
 	f := serve(t, nil)
 	_, err := f.sessions.Ensure(t.Context(), session.Caller{}, session.Key{Tenant: DefaultTenant, ID: "a"},
-		policy.Request{Mounts: []policy.Mount{{Source: "/one", Target: "/skills/one", Volume: "skills-1", ReadOnly: true}}})
+		policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/one", Target: "/skills/one", Volume: "skills-1", ReadOnly: true}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,7 +64,7 @@ func TestKilled(t *testing.T) {
 			t.Fatal("the writer wrote nothing")
 		}
 		cmd.Wait() // it was killed
-		r, err := Verify(path)
+		r, err := Verify(path, Head{})
 		if err != nil || r.Head.Seq < told {
 			t.Fatalf("round %d: %d was told of: %+v, %v", round, told, r, err)
 		}

@@ -22,7 +22,7 @@
 // kept. Files that were deleted because there were too many of them are not missed:
 // the chain starts at the anchor of the oldest one then. Not found without help is
 // that lines were cut off at the end, or that somebody wrote the whole chain anew:
-// compare with a [Head] that was kept elsewhere, see [VerifyHead].
+// compare with a [Head] that was kept elsewhere, see [Verify].
 //
 // # Durability
 //

@@ -113,7 +113,7 @@ func TestLongTail(t *testing.T) {
 	if _, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "are no lines of an audit log") {
 		t.Errorf("Open: %v, want advice", err)
 	}
-	if _, err := Verify(path); !errors.Is(err, ErrBroken) {
+	if _, err := Verify(path, Head{}); !errors.Is(err, ErrBroken) {
 		t.Errorf("Verify: %v, want ErrBroken", err)
 	}
 }

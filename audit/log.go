@@ -196,7 +196,7 @@ func (l *Log) writeRecordLocked(before []byte, r record) error {
 }
 
 // Head is the last line that was written. Kept elsewhere it proves later that
-// nothing before it has changed; see [VerifyHead].
+// nothing before it has changed; see [Verify].
 func (l *Log) Head() Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()

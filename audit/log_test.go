@@ -41,7 +41,7 @@ func write(t *testing.T, path string, o Options, n int) Head {
 
 func verify(t *testing.T, path string) Report {
 	t.Helper()
-	r, err := Verify(path)
+	r, err := Verify(path, Head{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestConcurrentAppend(t *testing.T) {
 			case <-done:
 				return
 			default:
-				if _, err := Verify(path); err != nil {
+				if _, err := Verify(path, Head{}); err != nil {
 					t.Error(err)
 					return
 				}

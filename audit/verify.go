@@ -46,14 +46,10 @@ type Torn struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// Verify checks the log at path with its rotated files, also while it is being
-// written. The first thing wrong is a *[BrokenError].
-func Verify(path string) (Report, error) { return VerifyHead(path, Head{}) }
-
-// VerifyHead is Verify, and says whether the line that known names is still there:
-// with the Head of a moment no line from before can be missing. Its zero value asks
-// for nothing.
-func VerifyHead(path string, known Head) (Report, error) {
+// Verify checks the log at path with its rotated files, also while it is being written. The
+// first fault is a *[BrokenError]. It also looks for the line that known names: with the Head
+// of a moment no line from before can be missing. The zero Head asks for nothing.
+func Verify(path string, known Head) (Report, error) {
 	files, list, err := openAll(path)
 	if err != nil {
 		return Report{}, err

@@ -95,7 +95,7 @@ func TestVerifyFinds(t *testing.T) {
 			file = rotated(path, list[c.file])
 		}
 		edit(t, file, c.change)
-		_, err := Verify(path)
+		_, err := Verify(path, Head{})
 		var bad *BrokenError
 		if !errors.Is(err, ErrBroken) || !errors.As(err, &bad) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v, want %q", c.name, err, c.want)
@@ -152,7 +152,7 @@ func TestVerifyFindsFiles(t *testing.T) {
 			if keep == 3 && (c.name == "all is emptied" || c.name == "files are swapped") {
 				want = ""
 			}
-			if _, err := Verify(path); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := Verify(path, Head{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s (keep %d): %v, want %q", c.name, keep, err, want)
 			}
 		}
@@ -166,29 +166,29 @@ func TestHead(t *testing.T) {
 	head := write(t, path, Options{}, 10)
 	later := write(t, path, Options{}, 5)
 	for _, known := range []Head{{}, head, later} {
-		if _, err := VerifyHead(path, known); err != nil {
+		if _, err := Verify(path, known); err != nil {
 			t.Errorf("%+v: %v", known, err)
 		}
 	}
 	edit(t, path, func(l []string) []string { return l[:len(l)-2] })
-	if _, err := Verify(path); err != nil {
+	if _, err := Verify(path, Head{}); err != nil {
 		t.Errorf("a cut at the end: %v; it cannot be seen without a head", err)
 	}
-	if _, err := VerifyHead(path, later); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "the end was cut off") {
+	if _, err := Verify(path, later); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "the end was cut off") {
 		t.Errorf("a cut at the end: %v", err)
 	}
-	if _, err := VerifyHead(path, head); err != nil {
+	if _, err := Verify(path, head); err != nil {
 		t.Errorf("a cut behind the head: %v", err)
 	}
 	os.Remove(path)
 	write(t, path, Options{}, 20)
-	if _, err := VerifyHead(path, head); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "written anew") {
+	if _, err := Verify(path, head); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "written anew") {
 		t.Errorf("a new chain: %v", err)
 	}
 	rotated := filepath.Join(t.TempDir(), "audit.log")
 	first := write(t, rotated, Options{}, 1)
 	write(t, rotated, Options{MaxBytes: MinBytes, Keep: 1}, 100)
-	if _, err := VerifyHead(rotated, first); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "cannot be compared") {
+	if _, err := Verify(rotated, first); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "cannot be compared") {
 		t.Errorf("a head that was rotated away: %v", err)
 	}
 }
@@ -196,7 +196,7 @@ func TestHead(t *testing.T) {
 func TestVerifyNothing(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range []string{filepath.Join(dir, "none"), filepath.Join(dir, "no", "dir")} {
-		if _, err := Verify(path); !errors.Is(err, os.ErrNotExist) {
+		if _, err := Verify(path, Head{}); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s: %v, want ErrNotExist", path, err)
 		}
 	}
@@ -277,7 +277,7 @@ func TestTornTwice(t *testing.T) {
 		}
 		return l
 	})
-	if _, err := Verify(path); !errors.Is(err, ErrBroken) {
+	if _, err := Verify(path, Head{}); !errors.Is(err, ErrBroken) {
 		t.Errorf("a torn line was changed: %v, want ErrBroken", err)
 	}
 }
@@ -330,7 +330,7 @@ func TestOldestIsNotForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, path, Options{MaxBytes: MinBytes, Keep: 100}, 60)
-	if _, err := Verify(path); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "is missing") {
+	if _, err := Verify(path, Head{}); !errors.Is(err, ErrBroken) || !strings.Contains(err.Error(), "is missing") {
 		t.Errorf("%v, want a missing file", err)
 	}
 }
@@ -365,7 +365,7 @@ func FuzzVerify(f *testing.F) {
 		if err := os.WriteFile(path, b, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		r, err := Verify(path)
+		r, err := Verify(path, Head{})
 		if err != nil && (!errors.Is(err, ErrBroken) || strings.Contains(err.Error(), "\n")) {
 			t.Fatalf("%v is not an ErrBroken on one line", err)
 		}
@@ -413,7 +413,7 @@ func TestEveryByte(t *testing.T) {
 			if err := os.WriteFile(path, b, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			r, err := Verify(path)
+			r, err := Verify(path, Head{})
 			if !errors.Is(err, ErrBroken) && (i != len(whole)-1 || r.Unfinished == 0) {
 				t.Fatalf("byte %d changed by %#x: %+v, %v", i, flip, r, err)
 			}

@@ -84,39 +84,31 @@ func (g *Group) MemoryUse() (int64, error) {
 	return value(n), ignoreGone(err)
 }
 
-// SocketCharge is how many bytes of socket buffers the commands of the box are charged for:
-// "sock" of memory.stat, or on v1 the usage of memory.kmem.tcp, which UDP counts to as well.
-// It is 0 where the kernel charges none.
-func (g *Group) SocketCharge() (int64, error) {
+// Sockets is how many bytes of socket buffers the commands of the box are charged for: "sock"
+// of memory.stat, or on v1 the usage of memory.kmem.tcp, which UDP counts to as well. Both are
+// 0 where the kernel charges none. excess is how many of them are beyond the bound, which there
+// is on v1 alone: a TCP socket gets its first buffer in each direction whatever the bound says
+// (sk_forced_mem_schedule in net/ipv4/tcp_output.c).
+func (g *Group) Sockets() (charge, excess int64, err error) {
 	if t := g.v1Tree("memory"); t != nil {
-		n, err := readNumber(t.box, "work/"+socketUsage)
-		return n, ignoreGone(err)
+		if charge, err = readNumber(t.box, "work/"+socketUsage); err != nil {
+			return 0, 0, ignoreGone(err)
+		}
+		bound, err := readNumber(t.box, "work/"+socketLimit)
+		if err != nil {
+			return charge, 0, ignoreGone(err)
+		}
+		return charge, max(charge-bound, 0), nil
 	}
 	if !g.v2.on.has("memory") {
-		return 0, nil
+		return 0, 0, nil
 	}
 	text, err := linux.ReadFileAt(g.v2.box, "work/memory.stat", maxFile)
 	if err != nil {
-		return 0, ignoreGone(err)
+		return 0, 0, ignoreGone(err)
 	}
 	n, err := findNumber(text, "sock")
-	return value(n), err
-}
-
-// SocketExcess is how many bytes the sockets of the box have beyond their bound, which is on v1
-// alone: a TCP socket gets its first buffer in each direction whatever the bound says
-// (sk_forced_mem_schedule in net/ipv4/tcp_output.c).
-func (g *Group) SocketExcess() (int64, error) {
-	t := g.v1Tree("memory")
-	if t == nil {
-		return 0, nil
-	}
-	bound, err := readNumber(t.box, "work/"+socketLimit)
-	if err != nil {
-		return 0, ignoreGone(err)
-	}
-	used, err := readNumber(t.box, "work/"+socketUsage)
-	return max(used-bound, 0), ignoreGone(err)
+	return value(n), 0, err
 }
 
 // PIDs lists the processes of all commands of the box.

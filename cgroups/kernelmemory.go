@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // What the sockets of a box queue is kernel memory. cgroup2 charges it to the cgroup
@@ -69,7 +70,7 @@ func (h *Host) CheckKernelMemory(id string) error {
 		u.Mend = "boot without cgroup.memory=nokmem and nosocket"
 	case on.v1:
 		if err := h.proveSockets(on, id); err != nil {
-			u.Reason = "proving that sockets are counted: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+			u.Reason = "proving that sockets are counted: " + oneline.Error(err)
 			u.Mend = "boot with systemd.unified_cgroup_hierarchy=1, or use a kernel with " + socketLimit
 			if !errors.Is(err, errUncounted) && !errors.Is(err, os.ErrNotExist) {
 				return u

@@ -29,7 +29,7 @@ func Example() {
 	for _, shell := range []string{"echo 6 times 7 > job", "sed 's/.*/& is 42/' job", "tail /dev/zero"} {
 		result, err := c.Exec(ctx, "demo", apitypes.ExecRequest{
 			Shell:   shell,
-			Session: &apitypes.SessionSpec{Memory: &memory},
+			Session: &apitypes.SessionSpec{LiveWishes: apitypes.LiveWishes{Memory: &memory}},
 		})
 		if err != nil {
 			fmt.Println(err)
@@ -76,7 +76,7 @@ func ExampleClient_Ensure() {
 
 	small, large := apitypes.Size(64<<20), apitypes.Size(128<<20)
 	for _, memory := range []*apitypes.Size{&small, &small, &large} {
-		s, err := c.Ensure(ctx, apitypes.SessionRequest{ID: "ensured", SessionSpec: apitypes.SessionSpec{Memory: memory}})
+		s, err := c.Ensure(ctx, apitypes.SessionRequest{ID: "ensured", SessionSpec: apitypes.SessionSpec{LiveWishes: apitypes.LiveWishes{Memory: memory}}})
 		if client.IsCode(err, apitypes.CodeSessionConflict) {
 			fmt.Println("it is there, and differs")
 			continue

@@ -110,7 +110,7 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 		return refuse("langbot.profile", `""`, "must name a profile")
 	}
 	off := false // whether a network can be had is asked with each request
-	if _, err := p.Resolve(l.Tenant, policy.Request{Profile: l.Profile, Network: &off}); err != nil {
+	if _, err := p.Resolve(l.Tenant, policy.Request{Wishes: spec.Wishes{Profile: l.Profile, LiveWishes: spec.LiveWishes{Network: &off}}}); err != nil {
 		return langbotError("langbot.profile", l.Profile, err)
 	}
 	if l.SkillsDir == "" {

@@ -80,6 +80,25 @@ func Variable(path string) string {
 	return ""
 }
 
+// SetIn reports whether the file at path gives a key another value than its default.
+func SetIn(path, key string) bool {
+	c, err := Load(path, nil)
+	if err != nil {
+		return false
+	}
+	got, byDefault := reflect.ValueOf(c), reflect.ValueOf(Default())
+	for _, k := range keys() {
+		if k.index == nil { // in a list of names, which only a file can have
+			if list, _, _ := strings.Cut(k.path, "."); strings.HasPrefix(key, list+".") {
+				return true
+			}
+		} else if k.path == key {
+			return !reflect.DeepEqual(got.FieldByIndex(k.index).Interface(), byDefault.FieldByIndex(k.index).Interface())
+		}
+	}
+	return false
+}
+
 // fromEnv sets each key whose variable is set and not empty.
 func fromEnv(env func(string) (string, bool), c *Config) error {
 	v := reflect.ValueOf(c).Elem()

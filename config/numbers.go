@@ -7,7 +7,6 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
-	"github.com/boxd/boxd/policy"
 )
 
 // validateNumbers checks sizes, counts and times. The bounds are there to catch slips
@@ -39,7 +38,7 @@ func (c *Config) validateNumbers() error {
 	return cmp.Or(
 		size("audit.max_size", c.Audit.MaxSize, 64<<10, 1<<40),
 		count("audit.keep", c.Audit.Keep, 1, 10000),
-		length("sessions.idle_ttl", c.Sessions.IdleTTL, policy.MinIdleTTL, 366*day),
+		length("sessions.idle_ttl", c.Sessions.IdleTTL, spec.MinIdleTTL, 366*day),
 		count("sessions.keep_ended", c.Sessions.KeepEnded, 1, 1000),
 		length("sessions.stop_grace", c.Sessions.StopGrace, time.Millisecond, time.Hour),
 		count("sessions.min_free", c.Sessions.MinFree, 0, 50),

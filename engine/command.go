@@ -6,91 +6,93 @@ import (
 	"time"
 )
 
-// Command is one execution in a box.
+// Command describes one execution in a box. Only Args is required.
 type Command struct {
-	// Args is the program and its arguments; never run through a shell.
-	// A program without "/" is looked up in the PATH of Env.
+	// Args holds the program and its arguments. No shell is involved. A program without
+	// "/" is looked up in the PATH of Env.
 	Args []string
-	// Builtin runs a part of boxd itself in place of a program of the box, as the
-	// command's user and within all of its limits; Args are then its arguments, and
-	// Env must be empty. The one there is: [BuiltinFiles].
+	// Builtin selects a helper of boxd that runs instead of a program of the box, as the
+	// command's user and within its limits. Args are then the helper's arguments, and Env
+	// must be empty. The only one is [BuiltinFiles], which package files uses.
 	Builtin string
-	// Env is the environment as KEY=VALUE. PATH, HOME, USER, LANG and TMPDIR get
-	// defaults when they are missing; nothing is inherited from the caller.
+	// Env is the environment as KEY=VALUE. Missing PATH, HOME, USER, LANG and TMPDIR get
+	// defaults. Nothing is inherited from the caller.
 	Env []string
-	// Dir is the working directory. Empty: the workspace if there is one, else
-	// the home directory. A missing directory is ErrNoDir unless MakeDir is set.
+	// Dir is the working directory. Empty means the workspace if the box has one, and
+	// otherwise the home directory. If the directory does not exist, MakeDir creates it;
+	// without MakeDir that is ErrNoDir.
 	Dir     string
 	MakeDir bool
-	// User overrides the user of the box.
+	// User replaces the user of the box.
 	User *User
-	// Stdin is copied to the command; nil is /dev/null. Stdout and Stderr nil
-	// mean discarded. Pipes, /dev/null and files that are open for reading only are
-	// handed to the command as they are; everything else is copied. If Stdout and
-	// Stderr are the same writer or file, they are one stream to the command, and
-	// are limited and counted as Stdout.
+	// Stdin nil means /dev/null; Stdout and Stderr nil mean that the output is discarded.
+	// Pipes, /dev/null and files opened for reading only are passed to the command
+	// itself, without copying; other readers and writers are copied from and to. If
+	// Stdout and Stderr are the same writer or file, the command gets one stream, which
+	// is limited and counted as Stdout.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// TTY gives the command a pseudoterminal: Stdin and Stdout are its two
-	// directions, Stderr must be nil. At the end of Stdin, which nil has at once, the
-	// terminal's end-of-file character is typed, for as long as the command reads.
+	// TTY gives the command a pseudoterminal of this size. Stdin and Stdout are then its
+	// two directions, and Stderr must be nil. At the end of Stdin, which is immediate for
+	// nil, the terminal's end-of-file character is sent whenever the command reads.
 	TTY *WindowSize
-	// Timeout ends the command: SIGTERM to its whole tree, Grace, then
-	// everything is killed. 0 is none.
+	// Timeout limits the run time; 0 means none. When it expires, SIGTERM is sent to the
+	// command and all its descendants, and SIGKILL after Grace.
 	Timeout time.Duration
-	// Grace between SIGTERM and SIGKILL; 0 is DefaultGrace.
+	// Grace is the time between SIGTERM and SIGKILL; 0 means DefaultGrace.
 	Grace time.Duration
-	// CancelGrace has a command whose context is cancelled end as at a timeout: SIGTERM
-	// to its whole tree, and SIGKILL after that time. 0: it is killed at once.
+	// CancelGrace makes cancelling the context of Start end the command as a timeout
+	// does: SIGTERM first, and SIGKILL after this time. 0 means SIGKILL at once.
 	CancelGrace time.Duration
-	// OutputLimit bounds Stdout and Stderr each, in bytes. The command that
-	// writes more is killed. 0 is unlimited.
+	// OutputLimit is the maximum number of bytes on Stdout and on Stderr, each. A command
+	// that writes more is killed. 0 means no limit.
 	OutputLimit int64
-	// KeepBackground leaves processes running that outlive the command.
+	// KeepBackground leaves descendants running that outlive the command's first
+	// process. Without it they are killed.
 	KeepBackground bool
 }
 
-// BuiltinFiles reads and writes files of the box; package files knows its
-// arguments and what it answers.
+// BuiltinFiles is the helper that performs the operations of package files.
 const BuiltinFiles = "files"
 
-// DefaultGrace is the time between SIGTERM and SIGKILL at a timeout.
+// DefaultGrace is the default time between SIGTERM and SIGKILL after a timeout.
 const DefaultGrace = 2 * time.Second
 
-// WindowSize of a terminal in characters.
+// WindowSize is the size of a terminal in characters.
 type WindowSize struct{ Rows, Cols uint16 }
 
 // Verdict says why a command ended.
 type Verdict string
 
-// The verdicts. Exited and Signaled are the command's own doing.
+// The verdicts. The first two are the command's own doing, whether it succeeded or not;
+// with the others boxd, the kernel or the caller intervened.
 const (
-	Exited      Verdict = "exited"
-	Signaled    Verdict = "signaled"
-	TimedOut    Verdict = "timeout"
-	OOM         Verdict = "oom"
-	PIDsLimit   Verdict = "pids-limit"
-	DiskQuota   Verdict = "disk-quota"
-	OutputLimit Verdict = "output-limit"
-	Canceled    Verdict = "canceled"
-	BoxLost     Verdict = "box-lost"
+	Exited      Verdict = "exited"       // it exited, with any status
+	Signaled    Verdict = "signaled"     // a signal killed it, and no limit explains that
+	TimedOut    Verdict = "timeout"      // Command.Timeout expired
+	OOM         Verdict = "oom"          // it failed after one of its processes was killed for lack of memory
+	PIDsLimit   Verdict = "pids-limit"   // it failed after a fork was refused
+	DiskQuota   Verdict = "disk-quota"   // it failed with a full volume or a too large file
+	OutputLimit Verdict = "output-limit" // it wrote more than Command.OutputLimit
+	Canceled    Verdict = "canceled"     // the context of Start was cancelled
+	BoxLost     Verdict = "box-lost"     // the box ended under it
 )
 
-// Result is how a command ended. All of it was measured.
+// Result is how a command ended.
 type Result struct {
 	Verdict Verdict
-	// ExitCode is the exit status, 0 … 255, or -1 if the command did not exit
-	// by itself.
+	// ExitCode is the exit status, 0 to 255, or -1 if the command did not exit by itself.
 	ExitCode int
-	// Signal that ended the command, 0 if none did.
+	// Signal is the signal that ended the command, or 0.
 	Signal syscall.Signal
-	// Limit describes the limit behind the verdict, such as "64 MiB", if one was.
+	// Limit describes the limit behind the verdict for people, such as "64 MiB"; empty
+	// if there is none.
 	Limit   string
 	Receipt Receipt
 }
 
-// Exit is the exit status if the command exited by itself, else nil: the form in which
-// everything that leaves boxd as JSON has it.
+// Exit returns the exit status, or nil if the command did not exit by itself. JSON
+// answers of boxd contain it in this form.
 func (r Result) Exit() *int {
 	if r.ExitCode < 0 {
 		return nil
@@ -98,9 +100,9 @@ func (r Result) Exit() *int {
 	return &r.ExitCode
 }
 
-// Status is the exit status as a shell reports it: the command's own, 128+n
-// after signal n, 124 after a timeout, 137 for a box that was lost and for output
-// beyond the limit, whether or not the command ended before it was killed.
+// Status returns the exit status as a shell would report it: the command's own, 128+n
+// after signal n, 124 after a timeout, and 137 if the box was lost or the output limit
+// was exceeded, even if the command exited before it could be killed.
 func (r Result) Status() int {
 	switch {
 	case r.Verdict == TimedOut:
@@ -115,18 +117,18 @@ func (r Result) Status() int {
 	return 128 + int(syscall.SIGKILL)
 }
 
-// Receipt is what a command used, its descendants included. A nil figure could
-// not be measured on this host; it is never guessed.
+// Receipt is what a command and all its descendants used. A figure that this host cannot
+// measure is nil; it is never an estimate.
 type Receipt struct {
-	Wall             time.Duration
-	User, System     *time.Duration
-	MemoryPeak       *int64 // bytes, page cache included
-	PIDsPeak         *int64
-	StdoutBytes      *int64 // what the caller received; nil where boxd did not carry it
+	Wall             time.Duration  // from the start to the end of the command
+	User, System     *time.Duration // processor time
+	MemoryPeak       *int64         // bytes, page cache included
+	PIDsPeak         *int64         // processes and threads at once
+	StdoutBytes      *int64         // bytes that the caller received; nil if the command wrote to the caller's file or pipe itself
 	StderrBytes      *int64
-	Throttled        *time.Duration // time the CPU limit made it wait
+	Throttled        *time.Duration // waiting time caused by the CPU limit
 	IOReadBytes      *int64
 	IOWriteBytes     *int64
-	OOMKills         *int64 // kills for memory in this command; on cgroup v2 each ends all of it
+	OOMKills         *int64 // kills for lack of memory; on cgroup v2 each one ends the whole command
 	PIDsLimitReached *int64 // forks that were refused
 }

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// What a box offers to every command, whatever its image.
+// Every box offers this to its commands, whatever its image.
 const (
-	// HomeTarget is the home directory of every user of a box: a tmpfs of its
-	// own in which files can be executed.
+	// HomeTarget is the home directory of every user of a box: a separate tmpfs, on
+	// which files can be executed.
 	HomeTarget = "/home/box"
 
 	defaultPATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultLANG = "C.UTF-8" // built into glibc since 2.35, and in Debian before
 )
 
-// WithDefaults returns c with what it leaves open filled in for a box made of s: user, working directory, grace, and the variables that programs take for
-// granted. The result shares no slice with c, and applying it twice changes
-// nothing.
+// WithDefaults returns c with its defaults for a box made from s filled in: user, working
+// directory, grace, and the environment variables that programs take for granted. The
+// result shares no slice with c, and applying it twice changes nothing.
 func (c Command) WithDefaults(s Spec) Command {
 	user := s.User
 	if c.User != nil {
@@ -41,8 +41,8 @@ func (c Command) WithDefaults(s Spec) Command {
 	return c
 }
 
-// userName is what the /etc/passwd of a box calls a user (package rootfs). Users
-// other than that of the box have no line there; their name is made up alike.
+// userName returns the name of a user in the box's /etc/passwd (package rootfs). Only the
+// box's own user has a line there; the others are named in the same way.
 func userName(uid int) string {
 	switch uid {
 	case 0:
@@ -67,7 +67,7 @@ func withDefaultEnv(env []string, user string) []string {
 	return full
 }
 
-// sets says whether env has a variable that starts with prefix.
+// sets reports whether env contains a variable that starts with prefix.
 func sets(env []string, prefix string) bool {
 	return slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, prefix) })
 }

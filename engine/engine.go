@@ -5,45 +5,57 @@ import (
 	"syscall"
 )
 
-// Engine builds boxes.
+// Engine builds boxes that live no longer than the process that holds it; see the package
+// comment for the difference from a [Service]. It is safe for concurrent use.
 type Engine interface {
-	// Create builds a box and returns when commands can run in it. Nothing is
-	// left behind on failure.
+	// Create builds a box and returns when commands can run in it. On failure nothing
+	// is left behind. The caller owns the box and removes it.
+	//
+	// Errors: ErrInvalid; ErrUnenforceable, unless spec.AllowDegraded; ErrNoLauncher.
 	Create(ctx context.Context, spec Spec) (Box, error)
-	// Close ends the engine and every box it made, and waits for that.
+	// Close removes every box that is left, ends the engine, and waits for both.
 	Close() error
 }
 
-// Box is a live box. It is safe for concurrent use.
+// Box is a running box. It is safe for concurrent use.
 type Box interface {
-	// ID is the id of the spec, or the one that was drawn.
+	// ID returns the ID of the Spec, or the random one if that was empty.
 	ID() string
-	// Start runs a command and returns once the program runs. Cancelling ctx
-	// kills the command (verdict Canceled).
+	// Start starts a command and returns once its program runs. The caller must call
+	// Wait on the Process. ctx covers the command's whole life: cancelling it kills the
+	// command (verdict Canceled, see also Command.CancelGrace).
+	//
+	// Errors: ErrInvalid, ErrNotFound, ErrNotExecutable, ErrNoDir, ErrAtLimit,
+	// ErrBoxLost; ErrMayHaveRun with the latter.
 	Start(ctx context.Context, cmd Command) (Process, error)
-	// Update changes limits and mounts of the running box: all of it or, on failure, at
-	// most what is to be detached.
+	// Update changes limits and mounts of the box while its commands run. If it fails,
+	// nothing was changed, except that mounts to detach may be detached.
 	Update(ctx context.Context, change Change) error
-	// Done is closed when PID 1 of the box is gone.
+	// Done is closed when the box's PID 1 has ended: after Remove, or because the box
+	// was lost.
 	Done() <-chan struct{}
-	// Remove kills everything in the box and takes it apart. Removing a removed
-	// box is no error.
+	// Remove kills everything in the box and removes it. Removing it again does
+	// nothing. If ctx ends first, Remove returns and the removal continues.
 	Remove(ctx context.Context) error
 }
 
-// Process is a command that was started. Wait must be called exactly once.
+// Process is a command that was started. Wait must be called exactly once; Signal and
+// Resize may be called meanwhile, from other goroutines.
 type Process interface {
-	// Wait returns when the command, its output and (unless they were to be
-	// kept) its background processes have ended.
+	// Wait waits until the command has ended, its output has been copied, and, unless
+	// Command.KeepBackground is set, its background processes are gone.
+	//
+	// An error is not about how the command ended: it says that a reader or writer of
+	// the caller failed, or that boxd could not measure or clean up something.
 	Wait() (Result, error)
-	// Signal sends sig to the command's first process; SIGINT and SIGQUIT, as a
-	// terminal would, to its whole process group.
+	// Signal sends sig to the command's first process; SIGINT and SIGQUIT go to its
+	// whole process group, as from a terminal.
 	Signal(sig syscall.Signal) error
-	// Resize changes the size of its terminal.
+	// Resize changes the size of the command's terminal.
 	Resize(size WindowSize) error
 }
 
-// Run starts cmd in box and waits for it.
+// Run starts cmd in box and waits for its end. It is short for Start and Wait.
 func Run(ctx context.Context, box Box, cmd Command) (Result, error) {
 	p, err := box.Start(ctx, cmd)
 	if err != nil {

@@ -2,26 +2,25 @@ package engine
 
 import "errors"
 
-// Conditions that callers tell apart with errors.Is.
+// Conditions to test for with errors.Is; [ErrInvalid] is another.
 var (
-	// ErrUnenforceable: this host cannot enforce a limit that was asked for.
+	// ErrUnenforceable: this host cannot enforce a requested limit. The text says why.
 	ErrUnenforceable = errors.New("limit cannot be enforced on this host")
 	// ErrNotFound: the program does not exist in the box.
 	ErrNotFound = errors.New("program not found")
 	// ErrNotExecutable: the program exists but cannot be executed.
 	ErrNotExecutable = errors.New("program not executable")
-	// ErrAtLimit: a command cannot be started because of a limit of the box that is
-	// reached: of memory, of processes or of terminals.
+	// ErrAtLimit: the command cannot start because the box has reached its limit of
+	// memory, processes or terminals.
 	ErrAtLimit = errors.New("limit of the box reached")
 	// ErrNoDir: the working directory does not exist.
 	ErrNoDir = errors.New("working directory does not exist")
-	// ErrBoxLost: PID 1 of the box is gone.
+	// ErrBoxLost: the box no longer exists, because its PID 1 has ended.
 	ErrBoxLost = errors.New("box is lost")
-	// ErrMayHaveRun comes with ErrBoxLost: the box was lost after a command was handed
-	// to it and before it said whether it runs. To start it again may be to do
-	// something twice.
+	// ErrMayHaveRun accompanies ErrBoxLost if the box was lost while it was starting the
+	// command, so that it is not known whether the command ran. A retry may run it twice.
 	ErrMayHaveRun = errors.New("the command may have run")
-	// ErrNoLauncher: boxd-init is missing, of another version, or died.
+	// ErrNoLauncher: boxd-init is missing, has another version, or has died.
 	ErrNoLauncher = errors.New("launcher not available")
 )
 

@@ -6,207 +6,213 @@ import (
 	"time"
 )
 
-// Service is an engine whose boxes outlive the process that uses it. It is safe
-// for concurrent use.
+// Service builds boxes that outlive the process that uses it; see the package comment for
+// the difference from an [Engine]. It is safe for concurrent use.
 type Service interface {
-	// Create builds a box, as [Engine.Create] does.
+	// Create builds a box, as [Engine].Create does. It stays when the caller ends.
 	Create(ctx context.Context, spec Spec) (LiveBox, error)
-	// Adopt takes over a box that an earlier process made with spec; with a spec of
-	// which only the ID, or nothing, is set, that which the engine kept is used. Commands
-	// that the earlier process left running are killed, managed processes are not.
-	// ErrBoxLost: there is no such box any more.
+	// Adopt takes over a box that an earlier process created. Commands that the earlier
+	// process left running are killed; managed processes keep running.
+	//
+	// spec is the caller's own record of the box. An engine that keeps a record itself
+	// uses that one and ignores spec, so a caller without a record passes a zero Spec.
+	//
+	// ErrBoxLost: the box no longer exists.
 	Adopt(ctx context.Context, id string, spec Spec) (LiveBox, error)
-	// Boxes lists the ids of all boxes that exist, adopted or not.
+	// Boxes lists the IDs of all boxes that exist, adopted or not.
 	Boxes(ctx context.Context) ([]string, error)
-	// Discard removes a box that was not adopted, or what is left of one whose Remove
-	// failed, for which it may be called again. An unknown one is no error.
+	// Discard removes a box without adopting it, or the rest of one whose Remove failed;
+	// after a failure it may be called again. Discarding an unknown box does nothing.
 	Discard(ctx context.Context, id string) error
-	// Health is nil if a box could be made now, and says why not otherwise.
+	// Health returns nil if a box could be built now, and otherwise the reason.
 	Health(ctx context.Context) error
 }
 
-// LiveBox is a box of a Service.
+// LiveBox is a box of a [Service]: a [Box] with managed processes, events and figures.
 type LiveBox interface {
 	Box
-	// Spec is what the box was made of, with the changes that were made to it since.
+	// Spec returns the Spec that the box was created with, including later changes.
 	Spec() Spec
 	// Launch starts a managed process and returns once its program runs.
+	//
+	// Errors are those of Start, and ErrUnenforceable for Managed.Memory.
 	Launch(ctx context.Context, m Managed) (ManagedProcess, error)
-	// Managed lists the managed processes that have not been forgotten, running or
-	// ended, those of earlier processes of the caller included.
+	// Managed lists the managed processes, running or ended, that were not forgotten,
+	// including those that an earlier process of the caller launched.
 	Managed() []ManagedProcess
-	// Events tells of limits that commands ran into, as the kernel reports them. It
-	// is closed when the box is gone. Events that nobody takes are merged, not lost.
+	// Events delivers the limits that commands run into, as the kernel reports them. The
+	// channel is closed when the box is gone. If the receiver is slow, events of one
+	// kind are merged; the counts stay right.
 	Events() <-chan Event
-	// Usage is what the box uses at this moment.
+	// Usage returns what the box uses at this moment.
 	Usage() (Usage, error)
-	// Ports lists the TCP and UDP ports that something in the box listens on.
+	// Ports lists the TCP and UDP ports that processes of the box listen on.
 	Ports() ([]Port, error)
 }
 
-// DefaultHistory is the size in bytes of each output ring of a managed process.
-// Bounds: MinHistory, one page, and MaxHistory.
+// Sizes in bytes of the buffer in which each output stream of a managed process is kept.
 const (
 	DefaultHistory = 1 << 20
-	MinHistory     = 4 << 10
+	MinHistory     = 4 << 10 // one page
 	MaxHistory     = 64 << 20
 )
 
-// Managed describes a managed process: one whose stdio is kept in the box, so that
-// it outlives the process that started it.
+// Managed describes a managed process: its stdio is kept in the box, so that it can keep
+// running when the process that started it ends.
 type Managed struct {
-	// Key names the process in its box, once in the box's life: 1 to 64 of a-z, 0-9
-	// and "-".
+	// Key names the process within its box: 1 to 64 of a-z, 0-9 and "-". A box accepts
+	// each key once, even after the process was forgotten.
 	Key string
-	// Args, Env, Dir, MakeDir, User and TTY are those of a Command. With TTY there
-	// is one output, the terminal's.
+	// Args, Env, Dir, MakeDir, User and TTY mean the same as in a Command. A terminal
+	// has a single output, Stdout.
 	Args    []string
 	Env     []string
 	Dir     string
 	MakeDir bool
 	User    *User
 	TTY     *WindowSize
-	// History is the size of each output ring in bytes, rounded up to a power of
-	// two; 0 is DefaultHistory. All rings of a box have 192 MiB together, beside its
-	// memory limit.
+	// History is the size in bytes of the ring buffer for each output stream, rounded
+	// up to a power of two; 0 means DefaultHistory. The buffers of all processes of a
+	// box take 192 MiB at most, in addition to the box's memory limit.
 	History int64
-	// StderrHistory is that of the ring of stderr alone; 0 is History.
+	// StderrHistory is the size of the buffer for stderr; 0 means History.
 	StderrHistory int64
-	// Memory is a limit in bytes for this process and its descendants, beside that of
-	// the box, which counts them too; 0 is none. MinMemory is the least. With
-	// ErrUnenforceable nothing was started.
+	// Memory limits this process and its descendants, in bytes, in addition to the
+	// box's limit, which counts them too. 0 means none; the least is MinMemory of
+	// package engine/spec. On ErrUnenforceable nothing was started.
 	Memory int64
-	// DropOldest overwrites output that nobody has released when a ring is full.
-	// Without it the process waits until there is room.
+	// DropOldest overwrites the oldest output when a buffer is full. Without it the
+	// process waits until a reader releases some.
 	DropOldest bool
-	// DropStderr is DropOldest for the standard error output only: the process never
-	// waits for somebody to read that, but it does for a reader of its standard output.
-	// A terminal's one output is not meant.
+	// DropStderr is DropOldest for stderr alone: the process never waits for a reader of
+	// stderr, but does for one of stdout. It has no effect with TTY.
 	DropStderr bool
 }
 
-// ManagedProcess is a managed process that was started. It is safe for concurrent
-// use, and stays usable after its end until Forget.
+// ManagedProcess is a managed process that was started. It is safe for concurrent use,
+// and remains usable after the process has ended, until Forget.
 type ManagedProcess interface {
+	// Key returns the name under which the process was launched.
 	Key() string
 	// Stdio returns the three streams; Stderr is nil with a terminal.
 	Stdio() Stdio
-	// Control acts on the process while it runs.
+	// Control returns the means to signal, resize and kill the process.
 	Control() ProcessControl
-	// Hold keeps what the process has written readable until the caller calls release, even if
-	// it ends meanwhile and is forgotten, or its box is lost and removed.
+	// Hold keeps the output readable until release is called, even if the process is
+	// forgotten, or its box lost and removed, in the meantime.
 	Hold() (release func())
-	// Done is closed when the process has ended, all of its output is in the rings
-	// and the result is known; or its box is lost. Descendants that hold its output
-	// delay that by 2 s at most. It is not closed by a Service that lets go of the box.
+	// Done is closed when the result is known: the process has ended and all of its
+	// output is in the buffers, or its box is lost. If descendants keep the output open,
+	// it is closed 2 s after the process's end at the latest. It stays open when the
+	// Service merely disconnects.
 	Done() <-chan struct{}
-	// Result is how it ended, after Done. A box that was lost gives BoxLost and no
-	// exit code: it is never invented.
+	// Result returns how the process ended. Call it after Done. If the box was lost, the
+	// verdict is BoxLost and there is no exit status.
 	Result() Result
-	// Forget gives back rings and cgroup of a process that has ended. What is left
-	// of its descendants is killed.
+	// Forget frees the buffers and the cgroup of a process that has ended, and kills
+	// descendants that are left.
 	Forget(ctx context.Context) error
 }
 
 // ProcessControl acts on a running managed process.
 type ProcessControl interface {
-	// PID is the process id in the box.
+	// PID returns the process ID inside the box.
 	PID() int
-	// Signal sends sig as [Process.Signal] does.
+	// Signal sends sig as [Process].Signal does.
 	Signal(sig syscall.Signal) error
-	// Resize changes the size of its terminal; an error without one.
+	// Resize changes the size of the terminal. It fails if there is none.
 	Resize(size WindowSize) error
-	// Kill ends the process with all its descendants, through its cgroup.
+	// Kill kills the process and all its descendants, through their cgroup.
 	Kill(ctx context.Context) error
 	// Terminate sends sig to the process and all its descendants.
 	Terminate(ctx context.Context, sig syscall.Signal) error
 }
 
-// Stdio is the streams of a managed process.
+// Stdio holds the streams of a managed process.
 type Stdio struct {
 	Stdin          Input
 	Stdout, Stderr Output
 }
 
-// Output is one output stream, of which the last part is kept in a ring. Offsets
-// count bytes from the start of the process and only grow.
+// Output is an output stream, whose latest part is kept in a ring buffer. An offset
+// counts bytes from the start of the process, so it identifies a byte for good. Any
+// number of readers may read at their own offsets.
 type Output interface {
-	// Bounds are the offset of the oldest byte that is kept and that behind the
-	// newest.
+	// Bounds returns the offset of the oldest byte kept, and the offset after the newest.
 	Bounds() (oldest, end int64)
-	// ReadAt reads from off on, waiting until there is at least one byte, the stream
-	// has ended (io.EOF), or ctx ends. at is the offset of the first byte read: it
-	// is above off if bytes in between are gone.
+	// ReadAt reads into p, starting at off. It waits until there is at least one byte,
+	// the stream has ended (io.EOF), or ctx ends. at is the offset of the first byte
+	// read; it is above off if the bytes in between are no longer kept.
 	ReadAt(ctx context.Context, p []byte, off int64) (n int, at int64, err error)
-	// Release says that bytes below off need not be kept for anybody: the process
-	// may overwrite them. Without a Release a full ring makes it wait, unless it was
-	// started with DropOldest.
+	// Release allows the process to overwrite the bytes below off. A process that was
+	// launched without DropOldest waits when its buffer is full of unreleased output.
 	Release(off int64)
-	// Released is how far Release has come, never beyond end: where a reader goes on
-	// that another process was before. What was released within the last 10 ms may be
-	// missing there if that process was killed.
+	// Released returns the highest offset that was released, at most end: the place
+	// where a reader continues if an earlier process of the caller did the reading. If
+	// that process was killed, its releases of the last 10 ms may be missing.
 	Released() int64
 }
 
-// TimedOutput is an Output that knows when its bytes came.
+// TimedOutput is an Output that knows when its bytes arrived.
 type TimedOutput interface {
 	Output
-	// Times are marks with growing offsets and times. A mark is for the bytes from its
-	// offset to that of the next. The newest are exact to a millisecond; the older they
-	// are, the more bytes share one.
+	// Times returns marks in ascending order. A mark holds for the bytes from its offset
+	// up to the next mark. The newest marks are exact to a millisecond; older ones cover
+	// more bytes each.
 	Times() []OutputTime
 }
 
-// OutputTime says when the byte at Offset came.
+// OutputTime is the time at which the byte at Offset arrived.
 type OutputTime struct {
 	Offset int64
 	Time   time.Time
 }
 
-// Input is the input stream. Offsets count bytes from the start of the process, so
-// what is sent again after a lost connection is taken once.
+// Input is the input stream. An offset counts bytes from the start of the process, so
+// bytes that are sent again after a lost connection are accepted only once.
 type Input interface {
-	// Write hands over p, whose first byte has offset off, and waits until all of it
-	// is the process's. Bytes below Accepted are skipped; a gap is an error.
-	// syscall.EPIPE: the process does not read any more.
+	// Write sends p, whose first byte has the offset off, and waits until all of it is
+	// accepted. Bytes below Accepted are skipped; an off above Accepted is an error.
+	// syscall.EPIPE: the process no longer reads.
 	Write(ctx context.Context, off int64, p []byte) error
-	// Accepted is the offset behind the last byte that was taken: by the process, or
-	// by what keeps it for the process whoever comes and goes. After a Write that was
-	// given up, too, it moves no more.
+	// Accepted returns the offset after the last byte that was accepted by the process,
+	// or by its in-box buffer, which survives client restarts. Once a Write has returned,
+	// also with an error, it no longer advances on that Write's account.
 	Accepted() int64
-	// Close ends the stream behind what was accepted. A terminal gets its end-of-file
+	// Close ends the stream after the accepted bytes. A terminal gets its end-of-file
 	// character.
 	Close(ctx context.Context) error
 }
 
-// EventKind says which limit an Event is about.
+// EventKind says which limit an [Event] is about.
 type EventKind string
 
 // The kinds of events.
 const (
-	EventOOM  EventKind = "oom"  // something was killed for memory
-	EventPIDs EventKind = "pids" // a fork was refused
+	EventOOM  EventKind = "oom"  // the kernel killed a process for lack of memory
+	EventPIDs EventKind = "pids" // the kernel refused a fork
 )
 
-// Event is a limit that the commands of a box ran into.
+// Event reports that commands of a box ran into a limit.
 type Event struct {
 	Kind  EventKind
-	Count int64 // how often since the box was made
+	Count int64 // how often since the box was created
 }
 
-// Usage is what a box uses. A nil figure cannot be measured on this host.
+// Usage is what a box uses at one moment. A figure that this host cannot measure is nil.
 type Usage struct {
 	Memory    *int64         // bytes, page cache included
 	PIDs      *int64         // processes and threads
-	CPU       *time.Duration // since the box was made
-	Throttled *time.Duration // time the CPU limit made it wait
-	// Written is how many bytes its live processes, and those that these have waited
-	// for, have caused to be written to disks, less what they truncated before that. Blocks
-	// reserved with fallocate(2) and files in memory do not count. It can fall.
+	CPU       *time.Duration // since the box was created
+	Throttled *time.Duration // waiting time caused by the CPU limit
+	// Written is how many bytes the box's live processes, and those that they have
+	// waited for, caused to be written to disks, minus what was truncated before it was
+	// written. Blocks reserved with fallocate(2) and files in memory do not count. The
+	// figure can fall.
 	Written *int64
 }
 
-// Port is something that listens in a box.
+// Port is a port that a process of a box listens on.
 type Port struct {
 	Protocol string // "tcp", "tcp6", "udp" or "udp6"
 	Address  string // the address it is bound to, without the port

@@ -11,28 +11,30 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Storage keeps directories of limited size, for workspaces and other data that
-// outlives a box. All limits are hard: the kernel enforces them, and who writes more
-// gets ENOSPC or EDQUOT. It is safe for concurrent use.
+// Storage keeps volumes: directories of limited size for workspaces and other data that
+// outlives a box. Its limits are hard: the kernel enforces them, and a process that
+// writes more gets ENOSPC or EDQUOT. It is safe for concurrent use.
+//
+// To mount a volume, name it in [Mount].Volume.
 type Storage interface {
-	// MakeVolume makes the volume, or gives one that exists these limits: ErrInvalid
-	// if it cannot become so small. ErrUnenforceable, with the reason, where the host
-	// can do neither project quota nor loop devices.
+	// MakeVolume creates a volume, or changes the limits of an existing one; ErrInvalid
+	// if it holds too much to become so small. ErrUnenforceable, with the reason, if the
+	// host supports neither project quotas nor loop devices.
 	MakeVolume(ctx context.Context, v Volume) error
-	// RemoveVolume removes the volume with all that is in it. An unknown one is no
-	// error; one that a box has mounted is not removed, and the error names the box.
+	// RemoveVolume deletes a volume with its content. Removing an unknown one does
+	// nothing. If a box has it mounted, the error names the box.
 	RemoveVolume(ctx context.Context, name string) error
-	// Volumes lists all volumes by name, and what they use. Of one that cannot be read
-	// there is the name alone: the others are no worse for it.
+	// Volumes lists all volumes, sorted by name, with what they use. One that cannot be
+	// read is listed with its name alone.
 	Volumes(ctx context.Context) ([]VolumeState, error)
-	// OpenDirectory returns a directory in which all files belong to the user of the
-	// calling process: an id-mapped view where they do not. What it makes there belongs
-	// to the owner of the directory. The caller closes it; nothing stays mounted. Where
-	// there is none the error is fs.ErrNotExist too.
+	// OpenDirectory opens a directory in which all files belong to the user of the
+	// calling process; if they belong to another user, it is an id-mapped view. Files
+	// that the caller creates in it belong to the directory's owner. The caller closes
+	// it; no mount remains. fs.ErrNotExist: there is no such directory.
 	OpenDirectory(ctx context.Context, d Directory) (*os.File, error)
-	// LimitDirectory bounds a directory of the host that is not a volume, what is in it
-	// already included. ErrUnenforceable, with file system and advice, where there is
-	// no project quota. 0, 0 takes the limit away.
+	// LimitDirectory limits a directory of the host that is not a volume; its present
+	// content counts. 0, 0 removes the limit. ErrUnenforceable, with the file system and
+	// advice, if that has no project quota.
 	LimitDirectory(ctx context.Context, d Directory, bytes, inodes int64) error
 }
 
@@ -47,19 +49,19 @@ const (
 	leastDefaultInodes = 1024
 )
 
-// Volume is a directory of limited size that the engine keeps.
+// Volume is a directory of limited size, kept by the engine.
 type Volume struct {
 	// Name is 1 to 64 of a-z, 0-9 and "-", starting with a letter or digit.
 	Name string `json:"name"`
-	// Bytes is MinVolumeBytes … MaxVolumeBytes. What the file system needs for itself
-	// comes out of it.
+	// Bytes is the size, MinVolumeBytes to MaxVolumeBytes. It includes what the file
+	// system itself needs.
 	Bytes int64 `json:"bytes"`
-	// Inodes is how many files and directories there can be: MinVolumeInodes …
-	// MaxVolumeInodes; 0 is one for each 16 KiB, at least 1024.
+	// Inodes is the maximum number of files and directories, MinVolumeInodes to
+	// MaxVolumeInodes. 0 means one for each 16 KiB, and at least 1024.
 	Inodes int64 `json:"inodes,omitempty"`
 }
 
-// WithDefaults returns v with the number of inodes filled in.
+// WithDefaults returns v with Inodes filled in.
 func (v Volume) WithDefaults() Volume {
 	v.Inodes = cmp.Or(v.Inodes, min(max(v.Bytes/bytesPerInode, leastDefaultInodes), MaxVolumeInodes))
 	return v
@@ -84,10 +86,10 @@ func ValidateVolumeName(name string) error {
 	return nil
 }
 
-// The ways in which a volume is limited, see [VolumeState].
+// How a volume's limits are enforced, see [VolumeState].
 const (
-	ByProjectQuota = "project-quota" // of the file system that it is a directory of
-	ByImage        = "image"         // it is a file system of its own
+	ByProjectQuota = "project-quota" // the volume is a directory with a project quota
+	ByImage        = "image"         // the volume is a file system in an image file
 )
 
 // VolumeState is a volume and what it uses.
@@ -95,30 +97,29 @@ type VolumeState struct {
 	Volume
 	UsedBytes  int64  `json:"used_bytes"`
 	UsedInodes int64  `json:"used_inodes"`
-	By         string `json:"by"` // ByProjectQuota or ByImage; empty for one that cannot be read
+	By         string `json:"by"` // ByProjectQuota or ByImage; empty if the volume cannot be read
 }
 
 // Directory names a directory of a volume or of the host.
 type Directory struct {
-	// Volume that Path is in; empty: Path is one of the host.
+	// Volume is the name of the volume that contains Path; empty for a path of the host.
 	Volume string
-	// Path is absolute. In a volume "/" is all of it.
+	// Path is absolute. In a volume, "/" is its root.
 	Path string
-	// Within is the directory of the host that Path must be or lie beneath, as for
-	// [Mount]. A directory of the host must have one; in a volume it is empty.
+	// Within is the directory of the host that must contain Path, as for [Mount]. It is
+	// required for a path of the host, and empty for one in a volume.
 	Within string
-	// Make makes what is missing, with the owner and the mode of the nearest parent
-	// that exists. Nothing of Path may be a symlink then.
+	// Make creates missing directories, with the owner and mode of the nearest existing
+	// parent. No part of Path may then be a symlink.
 	Make bool
-	// ReadOnly forbids writes through the descriptor.
-	// ReadOnly is the only way to open a directory of the host that belongs to root, for
-	// a client that is not root.
+	// ReadOnly forbids writing through the descriptor. A client that is not root can
+	// open a directory of the host that belongs to root only this way.
 	ReadOnly bool
-	// Reclaim first gives what is in the directory and belongs to other users of a box
-	// ([Mount.Users]) to the owner of the directory. Only of the host.
+	// Reclaim first changes the owner of files that other users of a box created in the
+	// directory ([Mount].Users) to the directory's owner. For directories of the host.
 	Reclaim bool
-	// Mappable also tries to id-map the directory as for the mount of a box, and fails with
-	// the reason where the kernel cannot: a FieldError.
+	// Mappable also tries to id-map the directory, as mounting it in a box would, and
+	// fails with a FieldError that gives the reason if the kernel cannot.
 	Mappable bool
 }
 
@@ -147,7 +148,7 @@ func (d Directory) Validate() error {
 	return nil
 }
 
-// ValidateLimit checks a request to bound directory d, see [Storage.LimitDirectory].
+// ValidateLimit checks the arguments of [Storage].LimitDirectory.
 func ValidateLimit(d Directory, bytes, inodes int64) error {
 	if err := d.Validate(); err != nil {
 		return err

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// What execve(2) accepts, so that a command that cannot be started is refused
-// with the reason instead of E2BIG.
+// Limits of execve(2), so that a command that exceeds them is refused with the reason
+// instead of E2BIG.
 const (
 	// maxArg is MAX_ARG_STRLEN of <linux/binfmts.h>, 32 pages with the NUL, for
 	// pages of 4 KiB.
@@ -26,7 +26,7 @@ const (
 	pointerSize  = 8
 )
 
-// Bounds of the times and the output of a command: more is a slip of the pen.
+// Bounds of the times and the output of a command; a larger value is a mistake.
 const (
 	maxTimeout = 366 * 24 * time.Hour
 	maxGrace   = time.Hour
@@ -101,7 +101,7 @@ func validateArg(field, s, shown string) error {
 	return nil
 }
 
-// ArgsSize is how much of what execve accepts Args and Env take up, in bytes.
+// ArgsSize returns how many bytes Args and Env take up of the space that execve(2) allows.
 func (c Command) ArgsSize() int {
 	total := 0
 	for _, list := range [][]string{c.Args, c.Env} {

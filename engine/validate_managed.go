@@ -10,7 +10,7 @@ import (
 // maxKey is the length of the longest Key.
 const maxKey = 64
 
-// Command returns what m shares with a Command.
+// Command returns the fields that m shares with a Command.
 func (m Managed) Command() Command {
 	return Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, User: m.User, TTY: m.TTY}
 }

@@ -8,15 +8,15 @@ import "github.com/boxd/boxd/engine/spec"
 type (
 	// Spec describes a box before it exists.
 	Spec = spec.Spec
-	// Limits bound what all commands of a box use together.
+	// Limits bound the resources of all commands of a box together.
 	Limits = spec.Limits
-	// User is a numeric user and group in a box.
+	// User is a numeric user and group ID in a box.
 	User = spec.User
-	// Mount says that a directory or file of the host, or of a volume, appears in a box.
+	// Mount makes a directory or file of the host, or of a volume, visible in a box.
 	Mount = spec.Mount
-	// Change alters a running box.
+	// Change describes changes to a running box.
 	Change = spec.Change
-	// FieldError is a value that breaks a rule. It matches ErrInvalid.
+	// FieldError reports a value that breaks a rule. It matches ErrInvalid.
 	FieldError = spec.FieldError
 )
 

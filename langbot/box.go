@@ -127,8 +127,8 @@ func (s *Server) boxesWhere(ok func(*box) bool) []*box {
 	return list
 }
 
-// record is a box in the database.
-type record struct {
+// sessionRecord is a box in the database.
+type sessionRecord struct {
 	At        protocol.Context         `json:"context"`
 	Spec      protocol.BoxSpec         `json:"spec"`
 	Processes map[string]processRecord `json:"processes,omitempty"`
@@ -136,7 +136,7 @@ type record struct {
 
 // noteLocked records b as it is. s.mu is held, which orders the records.
 func (s *Server) noteLocked(b *box) *change {
-	r := record{At: b.at, Spec: b.spec}
+	r := sessionRecord{At: b.at, Spec: b.spec}
 	for _, p := range b.processes {
 		if r.Processes == nil {
 			r.Processes = map[string]processRecord{}

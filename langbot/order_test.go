@@ -53,7 +53,7 @@ func TestStartAgainAfterCrash(t *testing.T) {
 		b.call("box_create_session", specOf("s", nil))
 		b.call("box_start_managed_process", proc("s", "p", "stubborn"))
 		box := b.server.boxes[at.Runtime()+"-s"]
-		if err := b.server.store.put(box.physical, record{At: box.at, Spec: box.spec}).wait(); err != nil {
+		if err := b.server.store.put(box.physical, sessionRecord{At: box.at, Spec: box.spec}).wait(); err != nil {
 			t.Fatal(err)
 		}
 		b.restart()

@@ -15,7 +15,7 @@ import (
 func (s *Server) takeOver() error {
 	var stale []string
 	err := s.store.load(func(physical string, value []byte) {
-		var r record
+		var r sessionRecord
 		if json.Unmarshal(value, &r) != nil || !s.adopt(physical, r) {
 			stale = append(stale, physical)
 		}
@@ -49,7 +49,7 @@ func (s *Server) takeOver() error {
 }
 
 // adopt takes over a session on record, and says whether there is one.
-func (s *Server) adopt(physical string, r record) bool {
+func (s *Server) adopt(physical string, r sessionRecord) bool {
 	key, err := s.keyOf(physical)
 	if err != nil || !r.At.Owns(physical) {
 		return false

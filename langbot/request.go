@@ -19,13 +19,11 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 			"this runtime cannot give a box a network yet: set network to off, or have the operator set langbot.network_on to offline, which gives such boxes none")
 	}
 	memory, writable := spec.Size(asked.MemoryMB<<20), !asked.ReadOnlyRootfs
-	r := policy.Request{
-		Profile: k.s.o.Profile,
-		CPUs:    &asked.CPUs, Memory: &memory, PIDs: &asked.PidsLimit,
-		WritableRoot: &writable, Persistent: &asked.Persistent,
-		WorkspaceTarget: path.Clean(asked.MountPath),
-		Mounts:          []policy.Mount{}, // which are changed live, so none is a wish too
-	}
+	r := policy.Request{Wishes: spec.Wishes{
+		Profile: k.s.o.Profile, WritableRoot: &writable, WorkspaceTarget: path.Clean(asked.MountPath),
+		Mounts:     []spec.MountWish{}, // which are changed live, so none is a wish too
+		LiveWishes: spec.LiveWishes{CPUs: &asked.CPUs, Memory: &memory, PIDs: &asked.PidsLimit, Persistent: &asked.Persistent},
+	}}
 	if asked.Network == "on" {
 		r.Warnings = []string{noNetwork}
 	}
@@ -38,7 +36,7 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 			return r, err
 		}
 		mode := asked.HostPathMode
-		r.Workspace, r.WorkspaceMode, r.MakeWorkspace = host, &mode, mode == policy.WorkspaceRW
+		r.Workspace, r.WorkspaceMode, r.MakeWorkspace = host, &mode, mode == spec.ReadWrite
 	}
 	if asked.WorkspaceQuotaMB > 0 {
 		size := spec.Size(asked.WorkspaceQuotaMB << 20)
@@ -61,8 +59,8 @@ const noNetwork = "network: on was asked for, and boxes have no network yet: com
 const maxMB = 1 << 30
 
 // mount is a directory of the host, or a skill.
-func (k *call) mount(field string, m protocol.MountSpec) (policy.Mount, error) {
-	out := policy.Mount{Target: path.Clean(m.MountPath), ReadOnly: m.Mode == "ro"}
+func (k *call) mount(field string, m protocol.MountSpec) (spec.MountWish, error) {
+	out := spec.MountWish{Target: path.Clean(m.MountPath), ReadOnly: m.Mode == "ro"}
 	skill, rest, err := k.skillPath(field, m.HostPath)
 	if err != nil {
 		return out, err

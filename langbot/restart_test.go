@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
@@ -184,7 +185,7 @@ func TestLateRecord(t *testing.T) {
 func TestStrayInTheWay(t *testing.T) {
 	b := open(t)
 	key := session.Key{Tenant: "langbot", ID: at.Runtime() + "-s"}
-	v, err := b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Profile: "langbot"})
+	v, err := b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Wishes: spec.Wishes{Profile: "langbot"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func TestStrayInTheWay(t *testing.T) {
 		t.Errorf("%v is the box of somebody else", s)
 	}
 	key.ID = at.Runtime() + "-t"
-	if _, err = b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Profile: "langbot"}); err != nil {
+	if _, err = b.sessions.Ensure(context.Background(), session.Caller{}, key, policy.Request{Wishes: spec.Wishes{Profile: "langbot"}}); err != nil {
 		t.Fatal(err)
 	}
 	b.call("box_create_session", specOf("t", object{"cpus": 0.5})) // nor does it conflict

@@ -107,7 +107,7 @@ func (c *change) wait() error { return <-c.done }
 
 // put hands over a record without waiting. Changes are written in the order in which they
 // were handed over.
-func (s *store) put(key string, value record) *change {
+func (s *store) put(key string, value sessionRecord) *change {
 	b, err := json.Marshal(value)
 	if err != nil {
 		c := &change{done: make(chan error, 1)}

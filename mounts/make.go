@@ -14,16 +14,13 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// Make is [Open] for a directory of the host that is made if it is missing, with what
+// Make is [Root.Open] for a directory of the host that is made if it is missing, with what
 // is missing above it: by the owner of the nearest directory that exists, with its
 // mode. Below m.Within, which must exist, no component may be a symlink.
 //
 // Boxes may be at work in the directories on the way. Each step goes on from a
 // descriptor, with the rights of an owner who could do all of it by himself; what
 // counts in the end is one look from m.Within on, as for a directory that was there.
-func Make(m spec.Mount, deny []string) (*Source, error) { return Root{}.Make(m, deny) }
-
-// Make is [Make] for a source that lies in r.
 func (r Root) Make(m spec.Mount, deny []string) (*Source, error) {
 	if err := spec.CheckMountPath(spec.MountSource, m.Source); err != nil {
 		return nil, err

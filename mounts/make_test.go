@@ -14,7 +14,7 @@ import (
 )
 
 func makeDirectory(source, within string, deny ...string) (*Source, error) {
-	return Make(spec.Mount{Source: source, Within: within, Target: "/t"}, deny)
+	return Root{}.Make(spec.Mount{Source: source, Within: within, Target: "/t"}, deny)
 }
 
 func TestMakeBelongsToTheOwnerAbove(t *testing.T) {

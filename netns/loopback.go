@@ -30,16 +30,6 @@ func New() (ns *os.File, err error) {
 	return ns, nil
 }
 
-// Loopback brings up the interface "lo" of the network namespace ns, which gives
-// it 127.0.0.1/8 and, where the host has IPv6, ::1; and applies [Sysctls]. ns is
-// a descriptor of the namespace or the pidfd of a process in it (Linux 5.8).
-func Loopback(ns *os.File) error {
-	if err := in(ns, setUp); err != nil {
-		return fmt.Errorf("bringing up loopback: %w", err)
-	}
-	return nil
-}
-
 // in runs fn on a thread of its own in the network namespace ns.
 func in(ns *os.File, fn func() error) error {
 	return linux.OnThrowawayThread(func() error {

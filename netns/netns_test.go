@@ -183,7 +183,7 @@ func TestLoopbackByPidfd(t *testing.T) {
 	if err := Verify(pidfd); err == nil || !strings.Contains(err.Error(), `"lo" is down`) {
 		t.Errorf("before: %v, want that lo is down", err)
 	}
-	if err := Loopback(pidfd); err != nil {
+	if err := in(pidfd, setUp); err != nil {
 		t.Fatal(err)
 	}
 	if err := Verify(pidfd); err != nil {
@@ -370,7 +370,7 @@ func BenchmarkNew(b *testing.B) {
 func BenchmarkLoopback(b *testing.B) {
 	ns := newNS(b)
 	for b.Loop() {
-		if err := Loopback(ns); err != nil {
+		if err := in(ns, setUp); err != nil {
 			b.Fatal(err)
 		}
 	}

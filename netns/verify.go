@@ -14,7 +14,8 @@ import (
 
 // Verify makes sure that nothing can leave the network namespace ns: it is not
 // that of the calling process, no interface but a running "lo" is up, and no
-// route leads elsewhere. ns is as for [Loopback].
+// route leads elsewhere. ns is a descriptor of the namespace or the pidfd of a
+// process in it (Linux 5.8).
 func Verify(ns *os.File) error {
 	home, err := threadNS()
 	if err == nil {

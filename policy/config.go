@@ -33,7 +33,7 @@ type Tenant struct {
 	Profiles []string `yaml:"profiles"`
 }
 
-// Quotas bound what is in use at once. 0 is the default, -1 ([engine.Unlimited])
+// Quotas bound what is in use at once. 0 is the default, -1 ([spec.Unlimited])
 // is none.
 type Quotas struct {
 	Sessions       int64     `yaml:"sessions" json:"sessions"`

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Actions of a [Decision].
@@ -47,14 +47,14 @@ func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 // MayMount decides about one more mount of a live session of r, which belongs to
 // tenant, and returns it with the root that it must stay in. The Decision is filled
 // in also with an error, which is one that [Policy.Resolve] returns.
-func (p *Policy) MayMount(tenant string, r Resolved, m Mount) (engine.Mount, Decision, error) {
+func (p *Policy) MayMount(tenant string, r Resolved, m spec.MountWish) (spec.Mount, Decision, error) {
 	return p.decideMount(tenant, r.MountMode, r.Target(), "mount", m)
 }
 
 // MountsFor decides about all mounts that a live session of r is to have beside its
 // workspace, by the profile of r. It is MayMount for each, and checks them as a set.
-func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]engine.Mount, []Decision, error) {
-	list, decisions := make([]engine.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
+func (p *Policy) MountsFor(tenant string, r Resolved, asked []spec.MountWish) ([]spec.Mount, []Decision, error) {
+	list, decisions := make([]spec.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
 	for i, a := range asked {
 		m, d, err := p.decideMount(tenant, r.MountMode, r.Target(), fmt.Sprintf("mounts[%d]", i), a)
 		if err != nil {
@@ -62,7 +62,7 @@ func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]engine.M
 		}
 		list, decisions = append(list, m), append(decisions, d)
 	}
-	if err := (engine.Spec{Mounts: list}).Validate(); err != nil {
+	if err := (spec.Spec{Mounts: list}).Validate(); err != nil {
 		return nil, decisions, err
 	}
 	return list, decisions, nil
@@ -72,9 +72,9 @@ func (p *Policy) MountsFor(tenant string, r Resolved, asked []Mount) ([]engine.M
 // have allowed: with roots that tenant does not have any more it is refused, else it is
 // returned with each mount held in the root that allows it now.
 func (p *Policy) RecheckMounts(tenant string, r Resolved) (Resolved, error) {
-	r.Spec.Mounts = slices.Clone(r.Spec.Mounts)
-	for i := range r.Spec.Mounts {
-		m := &r.Spec.Mounts[i]
+	r.Mounts = slices.Clone(r.Mounts)
+	for i := range r.Mounts {
+		m := &r.Mounts[i]
 		if m.Volume != "" || m.Target == r.Target() && r.Workspace == "" {
 			continue // boxd's own
 		}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -42,7 +41,7 @@ func validateName(field, s string, longest int, set, setText string) error {
 	if validName(s, longest, set) {
 		return nil
 	}
-	return &engine.FieldError{Field: field, Value: spec.Quote(s),
+	return &spec.FieldError{Field: field, Value: spec.Quote(s),
 		Rule: fmt.Sprintf(`must be 1 to %d of %s, not starting with "." and without ".."`, longest, setText)}
 }
 

@@ -5,7 +5,7 @@ import (
 	"math"
 	"sync"
 
-	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Use is what is in use, or asked for. CPUs count in millionths.
@@ -13,22 +13,22 @@ type Use struct {
 	Sessions       int     `json:"sessions"`
 	Processes      int     `json:"processes"`
 	Execs          int     `json:"execs"`
-	Memory         int64   `json:"memory"` // bytes; engine.Unlimited: a box without a limit
-	CPUs           float64 `json:"cpus"`   // engine.Unlimited: a box without a limit
+	Memory         int64   `json:"memory"` // bytes; spec.Unlimited: a box without a limit
+	CPUs           float64 `json:"cpus"`   // spec.Unlimited: a box without a limit
 	WorkspaceBytes int64   `json:"workspace_bytes"`
 }
 
 // amounts returns u, whose fields must not be negative except where they can be
 // Unlimited.
 func (u Use) amounts() (amounts, error) {
-	if !(u.CPUs == engine.Unlimited || (u.CPUs >= 0 && u.CPUs <= maxCPUs)) {
-		return amounts{}, &engine.FieldError{Field: "cpus", Value: fmt.Sprint(u.CPUs), Rule: "cannot be counted"}
+	if !(u.CPUs == spec.Unlimited || (u.CPUs >= 0 && u.CPUs <= maxCPUs)) {
+		return amounts{}, &spec.FieldError{Field: "cpus", Value: fmt.Sprint(u.CPUs), Rule: "cannot be counted"}
 	}
 	a := amounts{int64(u.Sessions), int64(u.Processes), int64(u.Execs), u.Memory, toMicro(u.CPUs), u.WorkspaceBytes}
 	for i, n := range a {
 		canBeUnlimited := resources[i].name == "memory" || resources[i].name == "cpus"
-		if n < 0 && !(n == engine.Unlimited && canBeUnlimited) {
-			return amounts{}, &engine.FieldError{Field: resources[i].name, Value: fmt.Sprint(n), Rule: "cannot be counted"}
+		if n < 0 && !(n == spec.Unlimited && canBeUnlimited) {
+			return amounts{}, &spec.FieldError{Field: resources[i].name, Value: fmt.Sprint(n), Rule: "cannot be counted"}
 		}
 	}
 	return a, nil

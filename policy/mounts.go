@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/mounts"
@@ -21,17 +20,17 @@ import (
 func checkRoots(field string, roots, own []string) error {
 	for i, root := range roots {
 		field := fmt.Sprintf("%s[%d]", field, i)
-		if err := (engine.Mount{Source: root, Target: engine.WorkspaceTarget}).Validate(); err != nil {
+		if err := (spec.Mount{Source: root, Target: spec.WorkspaceTarget}).Validate(); err != nil {
 			if bad, ok := errors.AsType[*spec.FieldError](err); ok {
 				return &spec.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
 			}
 			return err
 		}
 		if clean := path.Clean(root); clean != root {
-			return &engine.FieldError{Field: field, Value: spec.Quote(root), Rule: fmt.Sprintf("must be written as %q", clean)}
+			return &spec.FieldError{Field: field, Value: spec.Quote(root), Rule: fmt.Sprintf("must be written as %q", clean)}
 		}
 		if how := touches(root, slices.Concat(mounts.DefaultDeny, own)); how != "" {
-			return &engine.FieldError{Field: field, Value: spec.Quote(root), Rule: how + ", which is never mounted: use a directory apart from it"}
+			return &spec.FieldError{Field: field, Value: spec.Quote(root), Rule: how + ", which is never mounted: use a directory apart from it"}
 		}
 	}
 	return nil
@@ -56,8 +55,8 @@ func touches(dir string, denied []string) string {
 
 // resolveMounts decides about the workspace of r, if it is a host path, and its
 // mounts.
-func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]engine.Mount, []Decision, error) {
-	var list []engine.Mount
+func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]spec.Mount, []Decision, error) {
+	var list []spec.Mount
 	var decisions []Decision
 	if r.Workspace != "" {
 		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode, target)
@@ -76,32 +75,32 @@ func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, worksp
 	return list, decisions, nil
 }
 
-func (p *Policy) decideWorkspace(tenant, source, mode, target string) (engine.Mount, Decision, error) {
-	if mode == WorkspaceNone {
-		return engine.Mount{}, Decision{}, &engine.FieldError{Field: "workspace", Value: spec.Quote(source),
+func (p *Policy) decideWorkspace(tenant, source, mode, target string) (spec.Mount, Decision, error) {
+	if mode == spec.None {
+		return spec.Mount{}, Decision{}, &spec.FieldError{Field: "workspace", Value: spec.Quote(source),
 			Rule: `must be empty, because workspace_mode is "none"`}
 	}
-	m := engine.Mount{Source: source, Target: target, ReadOnly: mode == WorkspaceRO}
+	m := spec.Mount{Source: source, Target: target, ReadOnly: mode == spec.ReadOnly}
 	d, err := p.allowSource(tenant, "workspace", &m)
 	return m, d, err
 }
 
 // decideMount decides about a mount that is not the workspace, which is at workspace;
 // field is its name in errors, mode the most that the profile allows.
-func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount) (engine.Mount, Decision, error) {
-	m := engine.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != WorkspaceRW, Volume: asked.Volume, NoLinks: asked.NoLinks}
-	if mode == WorkspaceNone {
+func (p *Policy) decideMount(tenant, mode, workspace, field string, asked spec.MountWish) (spec.Mount, Decision, error) {
+	m := spec.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != spec.ReadWrite, Volume: asked.Volume, NoLinks: asked.NoLinks}
+	if mode == spec.None {
 		err := &DeniedError{Field: field, Value: spec.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
-		return engine.Mount{}, mountDecision(m, err), err
+		return spec.Mount{}, mountDecision(m, err), err
 	}
 	// The workspace has a mode of its own, which a mount in its place would evade.
 	if asked.Target == workspace {
-		err := &engine.FieldError{Field: field + ".target", Value: spec.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
-		return engine.Mount{}, mountDecision(m, err), err
+		err := &spec.FieldError{Field: field + ".target", Value: spec.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
+		return spec.Mount{}, mountDecision(m, err), err
 	}
 	d, err := p.allowSource(tenant, field, &m)
 	if err != nil {
-		return engine.Mount{}, d, err
+		return spec.Mount{}, d, err
 	}
 	if m.ReadOnly && !asked.ReadOnly {
 		d.Rule += "; read-only by the profile's mount_mode"
@@ -111,14 +110,14 @@ func (p *Policy) decideMount(tenant, mode, workspace, field string, asked Mount)
 
 // allowSource decides whether tenant may mount m at all and sets the root that it
 // must stay in.
-func (p *Policy) allowSource(tenant, field string, m *engine.Mount) (Decision, error) {
+func (p *Policy) allowSource(tenant, field string, m *spec.Mount) (Decision, error) {
 	if err := p.checkSource(tenant, field, m); err != nil {
 		return mountDecision(*m, err), err
 	}
 	return mountDecision(*m, nil), nil
 }
 
-func (p *Policy) checkSource(tenant, field string, m *engine.Mount) error {
+func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 	if err := m.Validate(); err != nil {
 		return mountError(field, err)
 	}
@@ -126,7 +125,7 @@ func (p *Policy) checkSource(tenant, field string, m *engine.Mount) error {
 		return nil // boxd's own doing, and no path of the host
 	}
 	if slices.Contains(strings.Split(m.Source, "/"), "..") {
-		return &engine.FieldError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: `must not contain ".."`}
+		return &spec.FieldError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: `must not contain ".."`}
 	}
 	m.Source = path.Clean(m.Source)
 	roots := p.rules(tenant).roots
@@ -177,7 +176,7 @@ func mountError(field string, err error) error {
 	return &spec.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
 }
 
-func mountDecision(m engine.Mount, err error) Decision {
+func mountDecision(m spec.Mount, err error) Decision {
 	d := Decision{Action: ActionMount, Allowed: err == nil, Details: map[string]any{
 		"source": m.Source, "target": m.Target, "read_only": m.ReadOnly,
 	}}

@@ -54,53 +54,53 @@ func TestMountRoots(t *testing.T) {
 				t.Errorf("%s: tenant %s, %s: %+v, %+v, %v; want within %q", what, c.tenant, c.source, m, d, err, c.within)
 			}
 		}
-		r, err := p.Resolve(c.tenant, Request{Mounts: []Mount{{Source: c.source, Target: "/mnt"}}})
+		r, err := p.Resolve(c.tenant, Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: c.source, Target: "/mnt"}}}})
 		m, d := engine.Mount{}, Decision{Action: ActionMount, Rule: "x"}
 		if err == nil {
-			m, d = r.Spec.Mounts[0], r.Decisions[0]
+			m, d = r.Mounts[0], r.Decisions[0]
 		}
 		check("extra mount", m, d, err)
 
-		r, err = p.Resolve(c.tenant, Request{Workspace: c.source})
+		r, err = p.Resolve(c.tenant, Request{Wishes: spec.Wishes{Workspace: c.source}})
 		m, d = engine.Mount{}, Decision{Action: ActionMount, Rule: "x"}
 		if err == nil {
-			m, d = r.Spec.Mounts[0], r.Decisions[0]
+			m, d = r.Mounts[0], r.Decisions[0]
 			if m.Target != "/workspace" || m.ReadOnly || r.Workspace != c.source {
 				t.Errorf("workspace %s: %+v", c.source, r)
 			}
 		}
 		check("workspace", m, d, err)
 
-		m, d, err = p.MayMount(c.tenant, Resolved{MountMode: "rw"}, Mount{Source: c.source, Target: "/mnt"})
+		m, d, err = p.MayMount(c.tenant, Resolved{Settings: spec.Settings{MountMode: "rw"}}, spec.MountWish{Source: c.source, Target: "/mnt"})
 		check("live mount", m, d, err)
 	}
 }
 
 func TestMountRules(t *testing.T) {
 	p := mountPolicy(t)
-	many := make([]Mount, spec.MaxMounts+1)
+	many := make([]spec.MountWish, spec.MaxMounts+1)
 	for i := range many {
-		many[i] = Mount{Source: "/data", Target: "/mnt/" + strings.Repeat("x", i+1)}
+		many[i] = spec.MountWish{Source: "/data", Target: "/mnt/" + strings.Repeat("x", i+1)}
 	}
 	cases := []struct {
 		r     Request
 		field string
 	}{
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/workspace"}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/a"}, {Source: "/etc", Target: "/b"}}}, "mounts[1].source"},
-		{Request{Mounts: []Mount{{Source: "data", Target: "/a"}}}, "mounts[0].source"},
-		{Request{Mounts: []Mount{{Source: "/data/\x00", Target: "/a"}}}, "mounts[0].source"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: ""}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/"}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/proc/1"}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/etc"}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/a/../b"}}}, "mounts[0].target"},
-		{Request{Mounts: []Mount{{Source: "/data", Target: "/a"}, {Source: "/data", Target: "/a"}}}, "mounts.target"},
-		{Request{Mounts: many}, "mounts"},
-		{Request{Workspace: "/etc"}, "workspace"},
-		{Request{Workspace: "rel"}, "workspace"},
-		{Request{Workspace: "/data", WorkspaceMode: ptr("none")}, "workspace"},
-		{Request{Profile: "nomounts", Mounts: []Mount{{Source: "/data", Target: "/a"}}}, "mounts[0]"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/workspace"}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}, {Source: "/etc", Target: "/b"}}}}, "mounts[1].source"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "data", Target: "/a"}}}}, "mounts[0].source"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data/\x00", Target: "/a"}}}}, "mounts[0].source"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: ""}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/"}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/proc/1"}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/etc"}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/a/../b"}}}}, "mounts[0].target"},
+		{Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}, {Source: "/data", Target: "/a"}}}}, "mounts.target"},
+		{Request{Wishes: spec.Wishes{Mounts: many}}, "mounts"},
+		{Request{Wishes: spec.Wishes{Workspace: "/etc"}}, "workspace"},
+		{Request{Wishes: spec.Wishes{Workspace: "rel"}}, "workspace"},
+		{Request{Wishes: spec.Wishes{Workspace: "/data", WorkspaceMode: ptr("none")}}, "workspace"},
+		{Request{Wishes: spec.Wishes{Profile: "nomounts", Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}}}}, "mounts[0]"},
 	}
 	for _, c := range cases {
 		_, err := p.Resolve("a", c.r)
@@ -116,11 +116,11 @@ func TestMountRules(t *testing.T) {
 // it is mounted.
 func TestReadOnlyProfile(t *testing.T) {
 	p := mountPolicy(t)
-	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Workspace: "/data/w", WorkspaceMode: ptr("rw"), Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "offline_readonly", Workspace: "/data/w", WorkspaceMode: ptr("rw"), Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range r.Spec.Mounts {
+	for _, m := range r.Mounts {
 		if !m.ReadOnly {
 			t.Errorf("%+v is writable", m)
 		}
@@ -128,18 +128,18 @@ func TestReadOnlyProfile(t *testing.T) {
 	if got := strings.Join(r.Overridden, " "); got != "mounts[0].read_only workspace_mode" {
 		t.Errorf("overridden: %s", got)
 	}
-	m, d, err := p.MayMount("a", r, Mount{Source: "/data", Target: "/b"})
+	m, d, err := p.MayMount("a", r, spec.MountWish{Source: "/data", Target: "/b"})
 	if err != nil || !m.ReadOnly || !strings.Contains(d.Rule, "mount_mode") {
 		t.Errorf("live mount: %+v, %+v, %v; want it read-only", m, d, err)
 	}
-	if _, d, err := p.MayMount("a", Resolved{MountMode: "none"}, Mount{Source: "/data", Target: "/b"}); !errors.Is(err, ErrDenied) || d.Allowed {
+	if _, d, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "none"}}, spec.MountWish{Source: "/data", Target: "/b"}); !errors.Is(err, ErrDenied) || d.Allowed {
 		t.Errorf("live mount: %+v, %v; want ErrDenied", d, err)
 	}
 	// A Resolved from before there were modes must not open anything.
-	if m, _, err := p.MayMount("a", Resolved{}, Mount{Source: "/data", Target: "/b"}); err != nil || !m.ReadOnly {
+	if m, _, err := p.MayMount("a", Resolved{}, spec.MountWish{Source: "/data", Target: "/b"}); err != nil || !m.ReadOnly {
 		t.Errorf("live mount without a mode: %+v, %v; want it read-only", m, err)
 	}
-	if _, d, err := p.MayMount("a", Resolved{MountMode: "rw"}, Mount{Source: "/data", Target: "/workspace"}); err == nil || d.Allowed {
+	if _, d, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "rw"}}, spec.MountWish{Source: "/data", Target: "/workspace"}); err == nil || d.Allowed {
 		t.Errorf("live mount over the workspace: %+v, %v; want an error", d, err)
 	}
 }
@@ -147,18 +147,18 @@ func TestReadOnlyProfile(t *testing.T) {
 // TestMountsFor: a live session keeps to its own profile, whatever the request says.
 func TestMountsFor(t *testing.T) {
 	p := mountPolicy(t)
-	r, err := p.Resolve("a", Request{Profile: "offline_readonly"})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "offline_readonly"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, decisions, err := p.MountsFor("a", r, []Mount{{Source: "/data", Target: "/a"}, {Source: "/srv/a/deep", Target: "/b", ReadOnly: true}})
+	list, decisions, err := p.MountsFor("a", r, []spec.MountWish{{Source: "/data", Target: "/a"}, {Source: "/srv/a/deep", Target: "/b", ReadOnly: true}})
 	if err != nil || len(list) != 2 || len(decisions) != 2 || !list[0].ReadOnly || !list[1].ReadOnly || list[1].Within != "/srv/a/deep" {
 		t.Errorf("%+v, %+v, %v", list, decisions, err)
 	}
 	if list, decisions, err := p.MountsFor("a", r, nil); err != nil || len(list) != 0 || len(decisions) != 0 {
 		t.Errorf("no mounts: %+v, %+v, %v", list, decisions, err)
 	}
-	for name, asked := range map[string][]Mount{
+	for name, asked := range map[string][]spec.MountWish{
 		"outside":   {{Source: "/data", Target: "/a"}, {Source: "/etc", Target: "/b"}},
 		"twice":     {{Source: "/data", Target: "/a"}, {Source: "/data", Target: "/a"}},
 		"workspace": {{Source: "/data", Target: "/workspace"}},
@@ -167,7 +167,7 @@ func TestMountsFor(t *testing.T) {
 			t.Errorf("%s: %+v, %v; want an error", name, list, err)
 		}
 	}
-	if _, _, err := p.MountsFor("a", Resolved{MountMode: "none"}, []Mount{{Source: "/data", Target: "/a"}}); !errors.Is(err, ErrDenied) {
+	if _, _, err := p.MountsFor("a", Resolved{Settings: spec.Settings{MountMode: "none"}}, []spec.MountWish{{Source: "/data", Target: "/a"}}); !errors.Is(err, ErrDenied) {
 		t.Errorf("mount_mode none: %v, want ErrDenied", err)
 	}
 }
@@ -175,15 +175,15 @@ func TestMountsFor(t *testing.T) {
 // TestRecheckMounts: a session from before a change of the configuration.
 func TestRecheckMounts(t *testing.T) {
 	p := mountPolicy(t)
-	r, err := p.Resolve("a", Request{Workspace: "/srv/a/w", Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Workspace: "/srv/a/w", Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	own, err := p.Resolve("a", Request{Mounts: []Mount{{Source: "/data", Target: "/a"}}})
+	own, err := p.Resolve("a", Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/data", Target: "/a"}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	own.Spec.Mounts = append(own.Spec.Mounts, own.WorkspaceMount("/var/lib/boxd/workspaces/a/s", "/var/lib/boxd/workspaces"))
+	own.Mounts = append(own.Mounts, own.WorkspaceMount("/var/lib/boxd/workspaces/a/s", "/var/lib/boxd/workspaces"))
 	cases := []struct {
 		roots []string
 		r     Resolved
@@ -204,14 +204,14 @@ func TestRecheckMounts(t *testing.T) {
 		if c.ok != (err == nil) || (err != nil && !errors.Is(err, ErrDenied)) {
 			t.Errorf("%d: roots %q: %v, want ok %v", i, c.roots, err, c.ok)
 		}
-		for j, m := range got.Spec.Mounts {
+		for j, m := range got.Mounts {
 			if own := m.Target == engine.WorkspaceTarget && c.r.Workspace == ""; !own && !slices.Contains(c.roots, m.Within) {
 				t.Errorf("%d: mount %d is held in %q, want one of %q", i, j, m.Within, c.roots)
 			}
 		}
 	}
-	if r.Spec.Mounts[0].Within != "/srv/a" {
-		t.Errorf("it was changed: %+v", r.Spec.Mounts)
+	if r.Mounts[0].Within != "/srv/a" {
+		t.Errorf("it was changed: %+v", r.Mounts)
 	}
 	if _, err := p.RecheckMounts("none", r); !errors.Is(err, ErrDenied) {
 		t.Errorf("another tenant: %v, want ErrDenied", err)
@@ -221,22 +221,22 @@ func TestRecheckMounts(t *testing.T) {
 // TestNoLinks: what may not be passed stays so, in a session from before a change of the
 // configuration too, and the root is one that has all of it.
 func TestNoLinks(t *testing.T) {
-	asked := Mount{Source: "/srv/a/skills/ns/one", Target: "/one", NoLinks: "/srv/a/skills/ns"}
+	asked := spec.MountWish{Source: "/srv/a/skills/ns/one", Target: "/one", NoLinks: "/srv/a/skills/ns"}
 	p := newPolicy(t, Config{AllowedMountRoots: []string{"/srv/a", "/srv/a/skills/ns/one"}})
-	m, _, err := p.MayMount("a", Resolved{MountMode: "rw"}, asked)
+	m, _, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "rw"}}, asked)
 	if want := (engine.Mount{Source: asked.Source, Target: "/one", Within: "/srv/a", NoLinks: asked.NoLinks}); err != nil || m != want {
 		t.Fatalf("%+v, %v, want %+v", m, err, want)
 	}
-	r, err := newPolicy(t, Config{AllowedMountRoots: []string{"/srv"}}).RecheckMounts("a", Resolved{Spec: engine.Spec{Mounts: []engine.Mount{m}}})
-	if m.Within = "/srv"; err != nil || r.Spec.Mounts[0] != m {
-		t.Errorf("%+v, %v, want %+v", r.Spec.Mounts, err, m)
+	r, err := newPolicy(t, Config{AllowedMountRoots: []string{"/srv"}}).RecheckMounts("a", Resolved{Mounts: []engine.Mount{m}})
+	if m.Within = "/srv"; err != nil || r.Mounts[0] != m {
+		t.Errorf("%+v, %v, want %+v", r.Mounts, err, m)
 	}
 	_, err = newPolicy(t, Config{AllowedMountRoots: []string{asked.Source}}).RecheckMounts("a", r)
 	if !errors.Is(err, ErrDenied) {
 		t.Errorf("a root that has only a part of it: %v, want ErrDenied", err)
 	}
 	asked.NoLinks = "/srv/a/skills/other"
-	if m, _, err := p.MayMount("a", Resolved{MountMode: "rw"}, asked); err == nil {
+	if m, _, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "rw"}}, asked); err == nil {
 		t.Errorf("%+v is not in %s", m, asked.NoLinks)
 	}
 }
@@ -250,7 +250,7 @@ func FuzzMount(f *testing.F) {
 		f.Add(s, "/mnt")
 	}
 	f.Fuzz(func(t *testing.T, source, target string) {
-		m, d, err := p.MayMount("a", Resolved{MountMode: "rw"}, Mount{Source: source, Target: target})
+		m, d, err := p.MayMount("a", Resolved{Settings: spec.Settings{MountMode: "rw"}}, spec.MountWish{Source: source, Target: target})
 		if d.Allowed != (err == nil) {
 			t.Fatalf("decision %+v, error %v", d, err)
 		}

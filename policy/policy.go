@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -27,7 +26,7 @@ type tenantRules struct {
 	profiles []string // nil: all
 }
 
-// New checks c and returns its policy. Errors are *[engine.FieldError] with the
+// New checks c and returns its policy. Errors are *[spec.FieldError] with the
 // key of the config file as Field.
 func New(c Config) (*Policy, error) {
 	idleTTL := cmp.Or(c.IdleTTL, spec.Duration(DefaultIdleTTL))
@@ -92,7 +91,7 @@ func (p *Policy) checkProfile(field, name string) error {
 	if _, ok := p.profiles[name]; ok {
 		return nil
 	}
-	return &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
+	return &spec.FieldError{Field: field, Value: spec.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
 }
 
 func (p *Policy) profileNames() string {

@@ -1,59 +1,27 @@
 package policy
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Profile is a named set of defaults, caps and locked fields. Fields that a
-// [Request] has too are named as there.
+// Profile is a named set of defaults, caps and locked fields.
 type Profile struct {
-	Name          string    `json:"name"`
-	Network       bool      `json:"network"`
-	CPUs          float64   `json:"cpus"`
-	Memory        spec.Size `json:"memory"`
-	PIDs          int64     `json:"pids"`
-	OpenFiles     int64     `json:"open_files"` // per process
-	FileSize      spec.Size `json:"file_size"`  // per file; Unlimited: none
-	WritableRoot  bool      `json:"writable_root"`
-	TmpSize       spec.Size `json:"tmp_size"`
-	UpperSize     spec.Size `json:"upper_size"`
-	WorkspaceMode string    `json:"workspace_mode"`
-	MountMode     string    `json:"mount_mode"` // the most that extra mounts get: "rw", "ro" or "none"
-	// WorkspaceSize and WorkspaceInodes are hard limits of the workspace; 0: none, and
-	// inodes by the size.
-	WorkspaceSize   spec.Size     `json:"workspace_size"`
-	WorkspaceInodes int64         `json:"workspace_inodes"`
-	Timeout         spec.Duration `json:"timeout"`
-	IdleTTL         spec.Duration `json:"idle_ttl"`
-	MaxLifetime     spec.Duration `json:"max_lifetime"` // 0: for ever
-	Persistent      bool          `json:"persistent"`
-
+	Name string
+	// Settings are the defaults of a request.
+	spec.Settings
 	// AllowNetwork and AllowPersistent say whether a request may ask for it.
-	AllowNetwork    bool `json:"allow_network"`
-	AllowPersistent bool `json:"allow_persistent"`
-	// Caps are the most that a request may ask for.
-	Caps Caps `json:"caps"`
+	AllowNetwork    bool
+	AllowPersistent bool
+	// Caps are the most that a request may ask for. A negative one is none.
+	Caps spec.Caps
 	// Locked names fields of the request that are ignored, sorted: the profile's
 	// value is used.
-	Locked []string `json:"locked"`
-}
-
-// Caps are the most that a request may ask for. A negative one is none.
-type Caps struct {
-	CPUs      float64   `json:"cpus"`
-	Memory    spec.Size `json:"memory"`
-	PIDs      int64     `json:"pids"`
-	TmpSize   spec.Size `json:"tmp_size"`
-	UpperSize spec.Size `json:"upper_size"`
-	// WorkspaceSize is that of the hard limit: a workspace without one is above it.
-	WorkspaceSize spec.Size     `json:"workspace_size"`
-	Timeout       spec.Duration `json:"timeout"` // a longer one is cut to this
-	IdleTTL       spec.Duration `json:"idle_ttl"`
-	MaxLifetime   spec.Duration `json:"max_lifetime"`
+	Locked []string
 }
 
 // DefaultProfile is the profile of a request that names none, LangbotProfile that of
@@ -64,12 +32,6 @@ const (
 	DefaultIdleTTL = 300 * time.Second
 )
 
-// lockable are the fields that a profile can lock, by their names in a request.
-var lockable = []string{
-	"cpus", "idle_ttl", "max_lifetime", "memory", "network", "persistent", "pids",
-	"timeout", "tmp_size", "upper_size", "workspace_inodes", "workspace_mode", "workspace_size", "writable_root",
-}
-
 // unlimitedTime is a cap that is none.
 const unlimitedTime = spec.Duration(-time.Second)
 
@@ -77,14 +39,14 @@ const unlimitedTime = spec.Duration(-time.Second)
 func builtin(idleTTL spec.Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
-		CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs,
-		OpenFiles: spec.DefaultOpenFiles, FileSize: engine.Unlimited,
-		TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize,
-		WorkspaceMode: WorkspaceRW, MountMode: WorkspaceRW,
-		Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL,
+		Settings: spec.Settings{
+			CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs, OpenFiles: spec.DefaultOpenFiles, FileSize: spec.Unlimited,
+			TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize, WorkspaceMode: spec.ReadWrite, MountMode: spec.ReadWrite,
+			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL,
+		},
 		AllowNetwork: true, AllowPersistent: true,
-		Caps: Caps{
-			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30, WorkspaceSize: engine.Unlimited,
+		Caps: spec.Caps{
+			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30, WorkspaceSize: spec.Unlimited,
 			Timeout: spec.Duration(120 * time.Second), IdleTTL: spec.Duration(7 * 24 * time.Hour), MaxLifetime: unlimitedTime,
 		},
 	}
@@ -97,7 +59,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	offline.Caps.UpperSize = 128 << 20
 	offline.Caps.TmpSize = 256 << 20
 	offline.Caps.Timeout = spec.Duration(60 * time.Second)
-	offline.WorkspaceMode, offline.MountMode = WorkspaceRO, WorkspaceRO
+	offline.WorkspaceMode, offline.MountMode = spec.ReadOnly, spec.ReadOnly
 	offline.AllowNetwork = false
 	offline.Locked = []string{"network", "workspace_mode", "writable_root"}
 
@@ -122,11 +84,77 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	return all
 }
 
-// locks says whether field is one that a request cannot change.
-func (p Profile) locks(field string) bool { return slices.Contains(p.Locked, field) }
-
 // clone shares no memory with p.
 func (p Profile) clone() Profile {
 	p.Locked = slices.Clone(p.Locked)
 	return p
+}
+
+// validate checks that every default of p is a value that a request could ask for.
+// field is the key of p in the configuration.
+func (p Profile) validate(field string) error {
+	lockable := spec.Lockable()
+	for _, name := range p.Locked {
+		if !slices.Contains(lockable, name) {
+			return &spec.FieldError{Field: field + ".locked", Value: spec.Quote(name), Rule: "must be one of " + strings.Join(lockable, ", ")}
+		}
+	}
+	for _, t := range spec.Table {
+		switch c := t.Of(&p.Caps); {
+		case !c.IsValid():
+		case c.IsZero():
+			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "0", Rule: "must be above 0, or -1 for none"}
+		case c.CanFloat() && c.Float() != c.Float():
+			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "NaN", Rule: "must be a number"}
+		}
+	}
+	if p.Network && !p.AllowNetwork {
+		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "needs allow_network: true"}
+	}
+	if p.Persistent && !p.AllowPersistent {
+		return &spec.FieldError{Field: field + ".persistent", Value: "true", Rule: "needs allow_persistent: true"}
+	}
+	// The caps first, as a request is checked, then what the engine says.
+	writes := p.WorkspaceMode != spec.None
+	if err := p.check(&p.Settings, writes, func(limit string) string { return "raise " + field + ".caps." + limit }); err != nil {
+		return inField(field, err)
+	}
+	if p.Caps.Timeout >= 0 && p.Timeout > p.Caps.Timeout {
+		return &spec.FieldError{Field: field + ".timeout", Value: p.Timeout.String(),
+			Rule: fmt.Sprintf("must be above 0 and at most the cap %s: raise %s.caps.timeout", p.Caps.Timeout, field)}
+	}
+	return inField(field, p.Settings.Spec().Validate())
+}
+
+// check refuses settings that break a rule or are above a cap of p; advice says what to do
+// about a cap. writes: something can be written in the workspace, so that its size can
+// matter. The timeout is cut to its cap and not checked.
+func (p Profile) check(s *spec.Settings, writes bool, advice func(limit string) string) error {
+	if err := s.Validate(); err != nil {
+		return err
+	}
+	if s.WorkspaceSize != 0 && !writes {
+		return &spec.FieldError{Field: "workspace_size", Value: s.WorkspaceSize.String(),
+			Rule: fmt.Sprintf("must be 0, because nothing can be written in this workspace: its workspace_mode is %q", s.WorkspaceMode)}
+	}
+	for _, t := range spec.Table {
+		idle := t.Name == "timeout" || t.Name == "upper_size" && !s.WritableRoot || t.Name == "workspace_size" && !writes
+		if !idle && t.Above(s, &p.Caps) {
+			value := t.Text(t.Of(s))
+			if t.Of(s).IsZero() {
+				value = "0 (" + t.Zero + ")"
+			}
+			return &spec.FieldError{Field: t.Name, Value: value,
+				Rule: fmt.Sprintf("is above the cap %s of profile %q: %s", t.Text(t.Of(&p.Caps)), p.Name, advice(t.Name))}
+		}
+	}
+	return nil
+}
+
+// inField puts prefix before the field of a FieldError.
+func inField(prefix string, err error) error {
+	if bad, ok := err.(*spec.FieldError); ok {
+		return &spec.FieldError{Field: prefix + "." + bad.Field, Value: bad.Value, Rule: bad.Rule}
+	}
+	return err
 }

@@ -11,9 +11,9 @@ import (
 
 func TestProfileConfig(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, IdleTTL: seconds(42), Profiles: map[string]ProfileConfig{
-		"default": {Memory: ptr(spec.Size(1 << 30)), Caps: CapsConfig{Memory: ptr(spec.Size(8 << 30))}},
-		"child":   {Extends: "parent", PIDs: ptr(int64(9))},
-		"parent":  {Extends: "network_extended", CPUs: ptr(3.0), Locked: ptr([]string{"pids", "cpus", "pids"})},
+		"default": {Caps: spec.CapWishes{Memory: ptr(spec.Size(8 << 30))}, Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}},
+		"child":   {Extends: "parent", Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{PIDs: ptr(int64(9))}}},
+		"parent":  {Extends: "network_extended", Locked: ptr([]string{"pids", "cpus", "pids"}), Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(3.0)}}},
 		"plain":   {},
 		"offline_readonly": {
 			Extends: "network_basic", // no longer the built-in one
@@ -21,25 +21,25 @@ func TestProfileConfig(t *testing.T) {
 	}})
 	get := func(name string) Resolved {
 		t.Helper()
-		r, err := p.Resolve("a", Request{Profile: name})
+		r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: name}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return r
 	}
-	if r := get("default"); r.Spec.Limits.Memory != 1<<30 || r.Spec.Limits.CPUs != 1 || r.IdleTTL.Seconds() != 42 {
+	if r := get("default"); r.Spec().Limits.Memory != 1<<30 || r.Spec().Limits.CPUs != 1 || r.IdleTTL.D().Seconds() != 42 {
 		t.Errorf("default: %+v", r)
 	}
-	if r := get("plain"); r.Spec.Limits.Memory != 1<<30 {
+	if r := get("plain"); r.Spec().Limits.Memory != 1<<30 {
 		t.Errorf("plain does not extend the changed default: %+v", r)
 	}
-	if r := get("child"); r.Spec.Limits.PIDs != 9 || r.Spec.Limits.CPUs != 3 || !r.Network || !r.Spec.WritableRoot || r.Profile != "child" {
+	if r := get("child"); r.Spec().Limits.PIDs != 9 || r.Spec().Limits.CPUs != 3 || !r.Network || !r.Spec().WritableRoot || r.Profile != "child" {
 		t.Errorf("child: %+v", r)
 	}
-	if r := get("offline_readonly"); !r.Network || r.WorkspaceMode != "rw" || r.Spec.Limits.Memory != 512<<20 {
+	if r := get("offline_readonly"); !r.Network || r.WorkspaceMode != "rw" || r.Spec().Limits.Memory != 512<<20 {
 		t.Errorf("offline_readonly: %+v", r)
 	}
-	if r, err := p.Resolve("a", Request{Profile: "child", CPUs: ptr(1.0)}); err != nil || r.Spec.Limits.CPUs != 3 || len(r.Overridden) != 1 {
+	if r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "child", LiveWishes: spec.LiveWishes{CPUs: ptr(1.0)}}}); err != nil || r.Spec().Limits.CPUs != 3 || len(r.Overridden) != 1 {
 		t.Errorf("inherited lock: %+v, %v", r, err)
 	}
 	list := p.Profiles()
@@ -70,30 +70,30 @@ func TestBadConfig(t *testing.T) {
 		{Config{Profiles: map[string]ProfileConfig{"a b": {}}}, "profiles", "a name must be"},
 		{Config{Profiles: map[string]ProfileConfig{"": {}}}, "profiles", "a name must be"},
 		{profile(ProfileConfig{Locked: ptr([]string{"env"})}), "profiles.p.locked", "must be one of cpus"},
-		{profile(ProfileConfig{WorkspaceMode: ptr("w")}), "profiles.p.workspace_mode", `"rw"`},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceMode: ptr("w")}}), "profiles.p.workspace_mode", `"rw"`},
 		{profile(ProfileConfig{MountMode: ptr("")}), "profiles.p.mount_mode", `"rw"`},
-		{profile(ProfileConfig{CPUs: ptr(8.0)}), "profiles.p.cpus", "raise profiles.p.caps.cpus"},
-		{profile(ProfileConfig{CPUs: ptr(0.0)}), "profiles.p.cpus", "above 0"},
-		{profile(ProfileConfig{Memory: ptr(spec.Size(1 << 40))}), "profiles.p.memory", "raise profiles.p.caps.memory"},
-		{profile(ProfileConfig{Memory: ptr(spec.Size(1))}), "profiles.p.memory", "4 MiB"},
-		{profile(ProfileConfig{Timeout: ptr(seconds(121))}), "profiles.p.timeout", "raise profiles.p.caps.timeout"},
-		{profile(ProfileConfig{Timeout: ptr(seconds(0))}), "profiles.p.timeout", "above 0"},
-		{profile(ProfileConfig{IdleTTL: ptr(seconds(0.5))}), "profiles.p.idle_ttl", "1s"},
-		{profile(ProfileConfig{MaxLifetime: ptr(seconds(-1))}), "profiles.p.max_lifetime", "at most"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(8.0)}}}), "profiles.p.cpus", "raise profiles.p.caps.cpus"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(0.0)}}}), "profiles.p.cpus", "above 0"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 40))}}}), "profiles.p.memory", "raise profiles.p.caps.memory"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1))}}}), "profiles.p.memory", "4 MiB"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Timeout: ptr(seconds(121))}}), "profiles.p.timeout", "raise profiles.p.caps.timeout"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{Timeout: ptr(seconds(0))}}), "profiles.p.timeout", "above 0"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(seconds(0.5))}}}), "profiles.p.idle_ttl", "1s"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: ptr(seconds(-1))}}}), "profiles.p.max_lifetime", "at most"},
 		{profile(ProfileConfig{OpenFiles: ptr(int64(-1))}), "profiles.p.open_files", "16"},
 		{profile(ProfileConfig{OpenFiles: ptr(int64(0))}), "profiles.p.open_files", "above 0"},
 		{profile(ProfileConfig{FileSize: ptr(spec.Size(-2))}), "profiles.p.file_size", ""},
-		{profile(ProfileConfig{Network: ptr(true), AllowNetwork: ptr(false)}), "profiles.p.network", "allow_network"},
-		{profile(ProfileConfig{Persistent: ptr(true), AllowPersistent: ptr(false)}), "profiles.p.persistent", "allow_persistent"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(1))}), "profiles.p.workspace_size", "must be 1 MiB"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(-1))}), "profiles.p.workspace_size", "0 for no hard limit"},
-		{profile(ProfileConfig{WorkspaceInodes: ptr(int64(1000))}), "profiles.p.workspace_inodes", "needs a workspace_size"},
-		{profile(ProfileConfig{WorkspaceSize: ptr(spec.Size(1 << 30)), WorkspaceInodes: ptr(int64(1))}), "profiles.p.workspace_inodes", "must be 16"},
-		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(1 << 30))}}), "profiles.p.workspace_size", "0 (no hard limit): is above the cap 1 GiB"},
-		{profile(ProfileConfig{Caps: CapsConfig{WorkspaceSize: ptr(spec.Size(0))}}), "profiles.p.caps.workspace_size", "-1 for none"},
-		{profile(ProfileConfig{WorkspaceMode: ptr("none"), WorkspaceSize: ptr(spec.Size(1 << 30))}), "profiles.p.workspace_size", "must be 0"},
-		{profile(ProfileConfig{Caps: CapsConfig{PIDs: ptr(int64(0))}}), "profiles.p.caps.pids", "-1 for none"},
-		{profile(ProfileConfig{Caps: CapsConfig{Timeout: ptr(seconds(0))}}), "profiles.p.caps.timeout", "-1 for none"},
+		{profile(ProfileConfig{AllowNetwork: ptr(false), Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: ptr(true)}}}), "profiles.p.network", "allow_network"},
+		{profile(ProfileConfig{AllowPersistent: ptr(false), Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}), "profiles.p.persistent", "allow_persistent"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(1))}}), "profiles.p.workspace_size", "must be 1 MiB"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(-1))}}), "profiles.p.workspace_size", "0 for no hard limit"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceInodes: ptr(int64(1000))}}), "profiles.p.workspace_inodes", "needs a workspace_size"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(1 << 30)), WorkspaceInodes: ptr(int64(1))}}), "profiles.p.workspace_inodes", "must be 16"},
+		{profile(ProfileConfig{Caps: spec.CapWishes{WorkspaceSize: ptr(spec.Size(1 << 30))}}), "profiles.p.workspace_size", "0 (no hard limit): is above the cap 1 GiB"},
+		{profile(ProfileConfig{Caps: spec.CapWishes{WorkspaceSize: ptr(spec.Size(0))}}), "profiles.p.caps.workspace_size", "-1 for none"},
+		{profile(ProfileConfig{Wishes: spec.Wishes{WorkspaceMode: ptr("none"), WorkspaceSize: ptr(spec.Size(1 << 30))}}), "profiles.p.workspace_size", "must be 0"},
+		{profile(ProfileConfig{Caps: spec.CapWishes{PIDs: ptr(int64(0))}}), "profiles.p.caps.pids", "-1 for none"},
+		{profile(ProfileConfig{Caps: spec.CapWishes{Timeout: ptr(seconds(0))}}), "profiles.p.caps.timeout", "-1 for none"},
 		{Config{DefaultProfile: "no"}, "default_profile", "unknown profile"},
 		{Config{Tenants: map[string]Tenant{"../x": {}}}, "tenants.tenant", "must be 1 to 64"},
 		{Config{Tenants: map[string]Tenant{"a": {Profiles: []string{"default", "no"}}}}, "tenants.a.profiles[1]", "unknown profile"},

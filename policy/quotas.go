@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -26,11 +25,11 @@ func (q Quotas) resolve(field string, d Quotas) (Quotas, error) {
 		CPUs:           cmp.Or(q.CPUs, d.CPUs),
 		WorkspaceBytes: cmp.Or(q.WorkspaceBytes, d.WorkspaceBytes),
 	}
-	if q.CPUs != engine.Unlimited && !(q.CPUs > 0 && q.CPUs <= maxCPUs) {
+	if q.CPUs != spec.Unlimited && !(q.CPUs > 0 && q.CPUs <= maxCPUs) {
 		return Quotas{}, badQuota(field+".cpus", fmt.Sprint(q.CPUs))
 	}
 	for i, n := range q.amounts() {
-		if n < 1 && n != engine.Unlimited {
+		if n < 1 && n != spec.Unlimited {
 			return Quotas{}, badQuota(field+"."+resources[i].name, fmt.Sprint(n))
 		}
 	}
@@ -38,7 +37,7 @@ func (q Quotas) resolve(field string, d Quotas) (Quotas, error) {
 }
 
 func badQuota(field, value string) error {
-	return &engine.FieldError{Field: field, Value: value, Rule: "must be above 0, 0 for the default, or -1 for no limit"}
+	return &spec.FieldError{Field: field, Value: value, Rule: "must be above 0, 0 for the default, or -1 for no limit"}
 }
 
 // amounts are a count of each of the resources, in their units.
@@ -86,7 +85,7 @@ func (q Quotas) amounts() amounts {
 // back exactly what was taken.
 func toMicro(f float64) int64 {
 	if f < 0 {
-		return engine.Unlimited
+		return spec.Unlimited
 	}
 	return int64(f*microCPUs + 0.5)
 }

@@ -94,7 +94,7 @@ func BenchmarkResolve(b *testing.B) {
 		b.Fatal(err)
 	}
 	for b.Loop() {
-		if _, err := p.Resolve("a", Request{Env: map[string]string{"A": "b"}}); err != nil {
+		if _, err := p.Resolve("a", Request{Wishes: spec.Wishes{Env: map[string]string{"A": "b"}}}); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 func TestNullUnits(t *testing.T) {
@@ -39,15 +40,15 @@ func FuzzRequest(f *testing.F) {
 			}
 			return
 		}
-		l := got.Spec.Limits
-		if err := got.Spec.Validate(); err != nil {
+		l := got.Spec().Limits
+		if err := got.Spec().Validate(); err != nil {
 			t.Error(err)
 		}
-		if !(l.CPUs > 0 && l.CPUs <= 4) || l.Memory <= 0 || l.Memory > 4<<30 || l.PIDs <= 0 || l.PIDs > 1024 || got.Timeout <= 0 || got.Timeout > 300*time.Second ||
-			got.IdleTTL < MinIdleTTL || got.MaxLifetime < 0 {
+		if !(l.CPUs > 0 && l.CPUs <= 4) || l.Memory <= 0 || l.Memory > 4<<30 || l.PIDs <= 0 || l.PIDs > 1024 || got.Timeout <= 0 || got.Timeout > seconds(300) ||
+			got.IdleTTL.D() < spec.MinIdleTTL || got.MaxLifetime < 0 {
 			t.Errorf("%s gave %+v", b, got)
 		}
-		for _, m := range got.Spec.Mounts {
+		for _, m := range got.Mounts {
 			if m.Within != "/srv/a" {
 				t.Errorf("%s mounts %+v", b, m)
 			}

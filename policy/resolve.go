@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -14,7 +13,7 @@ import (
 // locked field of the profile wins over r, which Overridden tells. Timeouts are cut
 // to the profile's cap; any other value above a cap is refused.
 //
-// A value that breaks a rule is an *[engine.FieldError]; what is well-formed but not
+// A value that breaks a rule is a *[spec.FieldError]; what is well-formed but not
 // allowed is a *[DeniedError].
 func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err := ValidateTenant(tenant); err != nil {
@@ -24,60 +23,72 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
-	v, overridden := profile.merge(r)
-	if err := profile.check(v); err != nil {
-		return Resolved{}, err
+	s := profile.Settings
+	overridden := s.Merge(&r.Wishes, profile.Locked)
+
+	// Limits of the profile that have nothing to limit are dropped: inodes without a size,
+	// and both where the workspace cannot be written. What r itself asks for is left, and
+	// refused. A directory that boxd keeps is limited also if the box may only read it.
+	writes := s.WorkspaceMode == spec.ReadWrite || s.WorkspaceMode == spec.ReadOnly && r.Workspace == ""
+	if asked := r.WorkspaceSize != nil && *r.WorkspaceSize == s.WorkspaceSize; !writes && !asked {
+		s.WorkspaceSize = 0
 	}
-	if err := p.checkNetwork(profile, v.network); err != nil {
-		return Resolved{}, err
+	if asked := r.WorkspaceInodes != nil && *r.WorkspaceInodes == s.WorkspaceInodes; s.WorkspaceSize == 0 && !asked {
+		s.WorkspaceInodes = 0
 	}
-	target, err := workspaceTarget(r, v.workspaceMode)
+
+	err = profile.check(&s, writes, func(limit string) string {
+		return fmt.Sprintf("ask for less, or raise profiles.%s.caps.%s", profile.Name, limit)
+	})
 	if err != nil {
 		return Resolved{}, err
 	}
-	if err := checkMake(r); err != nil {
+	if s.Persistent && !profile.AllowPersistent {
+		return Resolved{}, &DeniedError{Field: "persistent", Value: "true",
+			Rule: fmt.Sprintf("profile %q exempts nobody from the idle TTL: allow_persistent is false", profile.Name)}
+	}
+	if err := p.checkNetwork(profile, s.Network); err != nil {
 		return Resolved{}, err
 	}
-	list, decisions, err := p.resolveMounts(tenant, profile, r, v.workspaceMode, target)
+	target, err := workspaceTarget(r, s.WorkspaceMode)
 	if err != nil {
 		return Resolved{}, err
 	}
-	overridden = append(overridden, madeReadOnly(r.Mounts, list)...)
+	if r.MakeWorkspace && r.Workspace == "" {
+		return Resolved{}, &spec.FieldError{Field: "workspace", Value: `""`, Rule: "must name the directory of the host that is to be made"}
+	}
+	list, decisions, err := p.resolveMounts(tenant, profile, r, s.WorkspaceMode, target)
+	if err != nil {
+		return Resolved{}, err
+	}
+	for i, m := range list[len(list)-len(r.Mounts):] {
+		if m.ReadOnly && !r.Mounts[i].ReadOnly {
+			overridden = append(overridden, fmt.Sprintf("mounts[%d].read_only", i))
+		}
+	}
 	slices.Sort(overridden)
 	env, err := resolveEnv(r.Env)
 	if err != nil {
 		return Resolved{}, err
 	}
-	spec := v.spec()
-	spec.Image, spec.Hostname, spec.Mounts, spec.AllowDegraded = r.Image, r.Hostname, list, p.config.AllowDegraded
-	if r.User != nil {
-		spec.User = *r.User
+	if !s.WritableRoot {
+		s.UpperSize = 0
 	}
-	if err := spec.Validate(); err != nil {
+	s.Timeout = clampTimeout(s.Timeout, profile.Caps.Timeout)
+	got := Resolved{
+		Profile: profile.Name, Settings: s, Image: r.Image, Hostname: r.Hostname, Mounts: list, AllowDegraded: p.config.AllowDegraded,
+		Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace, Env: env, TimeoutCap: max(0, profile.Caps.Timeout),
+		Overridden: overridden, Warnings: r.Warnings, Decisions: append(decisions, resolveDecision(profile, overridden)),
+	}
+	if r.User != nil {
+		got.User = *r.User
+	}
+	box := got.Spec()
+	if err := box.Validate(); err != nil {
 		return Resolved{}, err
 	}
-	return Resolved{
-		Profile: profile.Name, Spec: spec.WithDefaults(), Network: v.network,
-		WorkspaceMode: v.workspaceMode, Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace,
-		WorkspaceSize: int64(v.workspaceSize), WorkspaceInodes: v.workspaceInodes, Env: env,
-		IdleTTL: time.Duration(v.idleTTL), MaxLifetime: time.Duration(v.maxLifetime), Persistent: v.persistent,
-		Timeout:    clampTimeout(time.Duration(v.timeout), time.Duration(profile.Caps.Timeout)),
-		TimeoutCap: max(0, time.Duration(profile.Caps.Timeout)),
-		Overridden: overridden, Warnings: r.Warnings, MountMode: profile.MountMode,
-		Decisions: append(decisions, resolveDecision(profile, overridden)),
-	}, nil
-}
-
-// madeReadOnly names those of asked that are read-only in list, which ends in them,
-// although nobody asked for that.
-func madeReadOnly(asked []Mount, list []engine.Mount) (fields []string) {
-	list = list[len(list)-len(asked):]
-	for i, m := range asked {
-		if list[i].ReadOnly && !m.ReadOnly {
-			fields = append(fields, fmt.Sprintf("mounts[%d].read_only", i))
-		}
-	}
-	return fields
+	got.Take(box.WithDefaults())
+	return got, nil
 }
 
 // profile finds the profile that tenant asks for by name; empty is the default.
@@ -98,20 +109,6 @@ func (p *Policy) profile(tenant, name string) (Profile, error) {
 			Rule: fmt.Sprintf("tenant %s may use %q", spec.Quote(tenant), allowed)}
 	}
 	return p.profiles[name], nil
-}
-
-// check decides on the values of a request.
-func (p Profile) check(v values) error {
-	err := p.checkCaps(v, func(limit string) string {
-		return fmt.Sprintf("ask for less, or raise profiles.%s.caps.%s", p.Name, limit)
-	})
-	if err != nil {
-		return err
-	}
-	if v.persistent && !p.AllowPersistent {
-		return &DeniedError{Field: "persistent", Value: "true", Rule: fmt.Sprintf("profile %q exempts nobody from the idle TTL: allow_persistent is false", p.Name)}
-	}
-	return nil
 }
 
 // checkNetwork refuses a network that the profile or the engine does not have: a
@@ -149,13 +146,13 @@ func resolveEnv(env map[string]string) ([]string, error) {
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		// The engine sees KEY=VALUE only, in which "A=B" would pass as a key.
 		if key == "" || !validEnvKey(key) {
-			return nil, &engine.FieldError{Field: "env", Value: spec.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
+			return nil, &spec.FieldError{Field: "env", Value: spec.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
 		list = append(list, key+"="+env[key])
 		size += len(key) + len(env[key]) + 2
 	}
 	if size > maxEnv {
-		return nil, &engine.FieldError{Field: "env", Value: fmt.Sprintf("(%d bytes)", size),
+		return nil, &spec.FieldError{Field: "env", Value: fmt.Sprintf("(%d bytes)", size),
 			Rule: fmt.Sprintf("must have at most %d bytes together: give what is longer to each command, or put it into a file", maxEnv)}
 	}
 	if err := (engine.Command{Args: []string{"true"}, Env: list}).Validate(); err != nil {

@@ -55,15 +55,15 @@ func TestBuiltinProfiles(t *testing.T) {
 		t.Errorf("profiles %q, want %q", names, want)
 	}
 	for _, c := range cases {
-		r, err := p.Resolve("a", Request{Profile: c.name})
+		r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: c.name}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l := r.Spec.Limits
+		l := r.Spec().Limits
 		if r.Profile != c.name || r.Network != c.network || l.CPUs != c.cpus || l.Memory != c.memory || l.PIDs != c.pids ||
-			r.Spec.WritableRoot != c.writable || r.WorkspaceMode != c.workspace || r.Timeout != c.timeout || r.TimeoutCap != c.cap ||
-			r.IdleTTL != c.idle || r.Spec.UpperSize != c.upper || r.Spec.TmpSize != c.tmp || l.FileSize != c.fileSize ||
-			r.MaxLifetime != 0 || r.Persistent || r.WorkspaceSize != 0 || r.WorkspaceInodes != 0 || r.WorkspaceTarget != "/workspace" || r.MountMode != map[bool]string{true: "ro", false: "rw"}[c.workspace == "ro"] || len(r.Overridden) != 0 || r.Spec.AllowDegraded || len(r.Spec.Mounts) != 0 {
+			r.Spec().WritableRoot != c.writable || r.WorkspaceMode != c.workspace || r.Timeout.D() != c.timeout || r.TimeoutCap.D() != c.cap ||
+			r.IdleTTL.D() != c.idle || r.Spec().UpperSize != c.upper || r.Spec().TmpSize != c.tmp || l.FileSize != c.fileSize ||
+			r.MaxLifetime != 0 || r.Persistent || r.WorkspaceSize != 0 || r.WorkspaceInodes != 0 || r.WorkspaceTarget != "/workspace" || r.MountMode != map[bool]string{true: "ro", false: "rw"}[c.workspace == "ro"] || len(r.Overridden) != 0 || r.Spec().AllowDegraded || len(r.Mounts) != 0 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		i := slices.IndexFunc(p.Profiles(), func(p Profile) bool { return p.Name == c.name })
@@ -75,7 +75,7 @@ func TestBuiltinProfiles(t *testing.T) {
 
 func TestDefaultProfile(t *testing.T) {
 	r, err := newPolicy(t, Config{}).Resolve("a", Request{})
-	if err != nil || r.Profile != "default" || r.Spec.Image != "host" || r.Spec.Hostname != "box" {
+	if err != nil || r.Profile != "default" || r.Spec().Image != "host" || r.Spec().Hostname != "box" {
 		t.Errorf("%+v, %v; want the default profile", r, err)
 	}
 	if r, err := newPolicy(t, Config{DefaultProfile: "offline_readonly"}).Resolve("a", Request{}); err != nil || r.Profile != "offline_readonly" {
@@ -85,20 +85,17 @@ func TestDefaultProfile(t *testing.T) {
 
 func TestRequestWins(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, AllowDegraded: true})
-	r, err := p.Resolve("a", Request{
-		CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), WritableRoot: ptr(true), WorkspaceMode: ptr("none"),
-		User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, IdleTTL: ptr(seconds(60)),
-		MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true), Timeout: ptr(seconds(60)), TmpSize: ptr(spec.Size(1 << 20)), UpperSize: ptr(spec.Size(2 << 20)),
-		Hostname: "h", Image: "host",
-	})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{WritableRoot: ptr(true), WorkspaceMode: ptr("none"), User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, Timeout: ptr(seconds(60)), TmpSize: ptr(spec.Size(1 << 20)), UpperSize: ptr(spec.Size(2 << 20)), Hostname: "h", Image: "host", LiveWishes: spec.LiveWishes{CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), IdleTTL: ptr(seconds(60)), MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true)}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Resolved{
-		Profile: "default", Network: true, WorkspaceMode: "none", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"},
-		IdleTTL: time.Minute, MaxLifetime: time.Hour, Persistent: true, Timeout: time.Minute, TimeoutCap: 2 * time.Minute, MountMode: "rw",
-		Spec: engine.Spec{Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20,
-			AllowDegraded: true, Limits: engine.Limits{Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 4096, FileSize: -1}},
+		Profile: "default", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"}, TimeoutCap: seconds(120),
+		Settings: spec.Settings{
+			Network: true, WorkspaceMode: "none", IdleTTL: seconds(60), MaxLifetime: seconds(3600), Persistent: true, Timeout: seconds(60), MountMode: "rw",
+			WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20, Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 4096, FileSize: -1,
+		},
+		Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, AllowDegraded: true,
 		Decisions: []Decision{{Action: ActionResolve, Allowed: true, Rule: "profile default", Details: map[string]any{"profile": "default"}}},
 	}
 	if !reflect.DeepEqual(r, want) {
@@ -107,12 +104,12 @@ func TestRequestWins(t *testing.T) {
 }
 
 func TestLocks(t *testing.T) {
-	p := newPolicy(t, Config{NetworkAvailable: true, Profiles: map[string]ProfileConfig{"all": {Locked: ptr(lockable)}}})
-	r, err := p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(true), WorkspaceMode: ptr("rw"), WritableRoot: ptr(true), Memory: ptr(spec.Size(64 << 20))})
+	p := newPolicy(t, Config{NetworkAvailable: true, Profiles: map[string]ProfileConfig{"all": {Locked: ptr(spec.Lockable())}}})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "offline_readonly", WorkspaceMode: ptr("rw"), WritableRoot: ptr(true), LiveWishes: spec.LiveWishes{Network: ptr(true), Memory: ptr(spec.Size(64 << 20))}}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Network || r.WorkspaceMode != "ro" || r.Spec.WritableRoot || r.Spec.Limits.Memory != 64<<20 {
+	if r.Network || r.WorkspaceMode != "ro" || r.Spec().WritableRoot || r.Spec().Limits.Memory != 64<<20 {
 		t.Errorf("a lock was passed: %+v", r)
 	}
 	want := []string{"network", "workspace_mode", "writable_root"}
@@ -120,26 +117,24 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, decisions %+v; want %q", r.Overridden, r.Decisions, want)
 	}
 	// What is asked for just as it is locked is not overridden.
-	r, err = p.Resolve("a", Request{Profile: "offline_readonly", Network: ptr(false), WorkspaceMode: ptr("ro"), WritableRoot: ptr(false)})
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "offline_readonly", WorkspaceMode: ptr("ro"), WritableRoot: ptr(false), LiveWishes: spec.LiveWishes{Network: ptr(false)}}})
 	if err != nil || len(r.Overridden) != 0 {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// Everything locked: even nonsense has no effect, and all of it is told.
-	r, err = p.Resolve("a", Request{Profile: "all", CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)),
-		Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)),
-		WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1))})
-	if err != nil || !slices.Equal(r.Overridden, lockable) {
-		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, lockable)
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1))}}})
+	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
+		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())
 	}
-	plain, _ := p.Resolve("a", Request{Profile: "all"})
-	if !reflect.DeepEqual(r.Spec, plain.Spec) || r.Network || r.Persistent || r.IdleTTL != plain.IdleTTL {
+	plain, _ := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all"}})
+	if !reflect.DeepEqual(r.Spec(), plain.Spec()) || r.Network || r.Persistent || r.IdleTTL != plain.IdleTTL {
 		t.Errorf("locked profile gave %+v, want %+v", r, plain)
 	}
 }
 
 func TestRefusals(t *testing.T) {
 	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{
-		"bounded": {MaxLifetime: ptr(seconds(60)), AllowPersistent: ptr(false), Caps: CapsConfig{MaxLifetime: ptr(seconds(100))}},
+		"bounded": {AllowPersistent: ptr(false), Caps: spec.CapWishes{MaxLifetime: ptr(seconds(100))}, Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: ptr(seconds(60))}}},
 		"nonet":   {AllowNetwork: ptr(false)},
 	}})
 	cases := []struct {
@@ -147,50 +142,50 @@ func TestRefusals(t *testing.T) {
 		field string
 		text  string // part of the error
 	}{
-		{Request{Profile: "no"}, "profile", "default, langbot, network_basic"},
-		{Request{Profile: "Default"}, "profile", "unknown profile"},
-		{Request{CPUs: ptr(4.01)}, "cpus", `4.01: is above the cap 4 of profile "default"`},
-		{Request{CPUs: ptr(math.Inf(1))}, "cpus", "above the cap"},
-		{Request{CPUs: ptr(math.NaN())}, "cpus", "above the cap"},
-		{Request{CPUs: ptr(-1.0)}, "cpus", "unlimited: is above the cap"},
-		{Request{CPUs: ptr(0.0)}, "cpus", "must be above 0"},
-		{Request{CPUs: ptr(0.001)}, "cpus", "0.01"},
-		{Request{Memory: ptr(spec.Size(4<<30 + 1))}, "memory", "is above the cap 4 GiB"},
-		{Request{Memory: ptr(spec.Size(-1))}, "memory", "unlimited: is above the cap"},
-		{Request{Memory: ptr(spec.Size(-5))}, "memory", "above the cap"},
-		{Request{Memory: ptr(spec.Size(0))}, "memory", "must be above 0"},
-		{Request{Memory: ptr(spec.Size(1))}, "memory", "4 MiB"},
-		{Request{PIDs: ptr(int64(1025))}, "pids", "is above the cap 1024"},
-		{Request{PIDs: ptr(int64(-1))}, "pids", "unlimited"},
-		{Request{PIDs: ptr(int64(0))}, "pids", "must be above 0"},
-		{Request{TmpSize: ptr(spec.Size(2 << 30))}, "tmp_size", "is above the cap 1 GiB"},
-		{Request{TmpSize: ptr(spec.Size(0))}, "tmp_size", "must be above 0"},
-		{Request{TmpSize: ptr(spec.Size(1))}, "tmp_size", "64 KiB"},
-		{Request{WritableRoot: ptr(true), UpperSize: ptr(spec.Size(3 << 30))}, "upper_size", "is above the cap 2 GiB"},
-		{Request{IdleTTL: ptr(seconds(8 * 86400))}, "idle_ttl", "is above the cap 168h0m0s"},
-		{Request{IdleTTL: ptr(seconds(0))}, "idle_ttl", "persistent"},
-		{Request{IdleTTL: ptr(seconds(-1))}, "idle_ttl", "must be 1s"},
-		{Request{MaxLifetime: ptr(seconds(-1))}, "max_lifetime", "must be at most"},
-		{Request{Profile: "bounded", MaxLifetime: ptr(seconds(101))}, "max_lifetime", "1m41s: is above the cap 1m40s"},
-		{Request{Profile: "bounded", MaxLifetime: ptr(seconds(0))}, "max_lifetime", "(no end): is above the cap"},
-		{Request{Profile: "bounded", Persistent: ptr(true)}, "persistent", "allow_persistent is false"},
-		{Request{Timeout: ptr(seconds(0))}, "timeout", "above 0"},
-		{Request{Timeout: ptr(seconds(-1))}, "timeout", "above 0"},
-		{Request{WorkspaceMode: ptr("")}, "workspace_mode", `"rw", "ro" or "none"`},
-		{Request{WorkspaceMode: ptr("RO")}, "workspace_mode", `"rw", "ro" or "none"`},
-		{Request{Image: "debian"}, "image", "host"},
-		{Request{Hostname: "a b"}, "hostname", "RFC 1123"},
-		{Request{User: &engine.User{UID: -1}}, "user", ""},
-		{Request{User: &engine.User{GID: 65535}}, "user", ""},
-		{Request{Env: map[string]string{"": "x"}}, "env", "must not be empty"},
-		{Request{Env: map[string]string{"A=B": "x"}}, "env", "must not be empty"},
-		{Request{Env: map[string]string{"A\x00": "x"}}, "env", "NUL"},
-		{Request{Env: map[string]string{"A": "x\x00"}}, "env[0]", "NUL"},
-		{Request{Env: map[string]string{"A": strings.Repeat("x", 40<<10), "B": strings.Repeat("x", 30<<10)}}, "env", "at most 65536 bytes"},
-		{Request{Network: ptr(true)}, "network", "cannot give a box a network"},
-		{Request{Profile: "network_basic"}, "network", "cannot give a box a network"},
-		{Request{Profile: "network_extended"}, "network", "cannot give a box a network"},
-		{Request{Profile: "nonet", Network: ptr(true)}, "network", "allow_network is false"},
+		{Request{Wishes: spec.Wishes{Profile: "no"}}, "profile", "default, langbot, network_basic"},
+		{Request{Wishes: spec.Wishes{Profile: "Default"}}, "profile", "unknown profile"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(4.01)}}}, "cpus", `4.01: is above the cap 4 of profile "default"`},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(math.Inf(1))}}}, "cpus", "above the cap"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN())}}}, "cpus", "above the cap"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(-1.0)}}}, "cpus", "unlimited: is above the cap"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(0.0)}}}, "cpus", "must be above 0"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(0.001)}}}, "cpus", "0.01"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(4<<30 + 1))}}}, "memory", "is above the cap 4 GiB"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(-1))}}}, "memory", "unlimited: is above the cap"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(-5))}}}, "memory", "above the cap"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(0))}}}, "memory", "must be above 0"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1))}}}, "memory", "4 MiB"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{PIDs: ptr(int64(1025))}}}, "pids", "is above the cap 1024"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{PIDs: ptr(int64(-1))}}}, "pids", "unlimited"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{PIDs: ptr(int64(0))}}}, "pids", "must be above 0"},
+		{Request{Wishes: spec.Wishes{TmpSize: ptr(spec.Size(2 << 30))}}, "tmp_size", "is above the cap 1 GiB"},
+		{Request{Wishes: spec.Wishes{TmpSize: ptr(spec.Size(0))}}, "tmp_size", "must be above 0"},
+		{Request{Wishes: spec.Wishes{TmpSize: ptr(spec.Size(1))}}, "tmp_size", "64 KiB"},
+		{Request{Wishes: spec.Wishes{WritableRoot: ptr(true), UpperSize: ptr(spec.Size(3 << 30))}}, "upper_size", "is above the cap 2 GiB"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(seconds(8 * 86400))}}}, "idle_ttl", "is above the cap 168h0m0s"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(seconds(0))}}}, "idle_ttl", "persistent"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(seconds(-1))}}}, "idle_ttl", "must be 1s"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: ptr(seconds(-1))}}}, "max_lifetime", "must be at most"},
+		{Request{Wishes: spec.Wishes{Profile: "bounded", LiveWishes: spec.LiveWishes{MaxLifetime: ptr(seconds(101))}}}, "max_lifetime", "1m41s: is above the cap 1m40s"},
+		{Request{Wishes: spec.Wishes{Profile: "bounded", LiveWishes: spec.LiveWishes{MaxLifetime: ptr(seconds(0))}}}, "max_lifetime", "(no end): is above the cap"},
+		{Request{Wishes: spec.Wishes{Profile: "bounded", LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}, "persistent", "allow_persistent is false"},
+		{Request{Wishes: spec.Wishes{Timeout: ptr(seconds(0))}}, "timeout", "above 0"},
+		{Request{Wishes: spec.Wishes{Timeout: ptr(seconds(-1))}}, "timeout", "above 0"},
+		{Request{Wishes: spec.Wishes{WorkspaceMode: ptr("")}}, "workspace_mode", `"rw", "ro" or "none"`},
+		{Request{Wishes: spec.Wishes{WorkspaceMode: ptr("RO")}}, "workspace_mode", `"rw", "ro" or "none"`},
+		{Request{Wishes: spec.Wishes{Image: "debian"}}, "image", "host"},
+		{Request{Wishes: spec.Wishes{Hostname: "a b"}}, "hostname", "RFC 1123"},
+		{Request{Wishes: spec.Wishes{User: &engine.User{UID: -1}}}, "user", ""},
+		{Request{Wishes: spec.Wishes{User: &engine.User{GID: 65535}}}, "user", ""},
+		{Request{Wishes: spec.Wishes{Env: map[string]string{"": "x"}}}, "env", "must not be empty"},
+		{Request{Wishes: spec.Wishes{Env: map[string]string{"A=B": "x"}}}, "env", "must not be empty"},
+		{Request{Wishes: spec.Wishes{Env: map[string]string{"A\x00": "x"}}}, "env", "NUL"},
+		{Request{Wishes: spec.Wishes{Env: map[string]string{"A": "x\x00"}}}, "env[0]", "NUL"},
+		{Request{Wishes: spec.Wishes{Env: map[string]string{"A": strings.Repeat("x", 40<<10), "B": strings.Repeat("x", 30<<10)}}}, "env", "at most 65536 bytes"},
+		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: ptr(true)}}}, "network", "cannot give a box a network"},
+		{Request{Wishes: spec.Wishes{Profile: "network_basic"}}, "network", "cannot give a box a network"},
+		{Request{Wishes: spec.Wishes{Profile: "network_extended"}}, "network", "cannot give a box a network"},
+		{Request{Wishes: spec.Wishes{Profile: "nonet", LiveWishes: spec.LiveWishes{Network: ptr(true)}}}, "network", "allow_network is false"},
 	}
 	for _, c := range cases {
 		_, err := p.Resolve("a", c.r)
@@ -217,29 +212,29 @@ func TestRefusals(t *testing.T) {
 
 // TestNetworkOff: asking for no network makes the network profiles usable.
 func TestNetworkOff(t *testing.T) {
-	r, err := newPolicy(t, Config{}).Resolve("a", Request{Profile: "network_extended", Network: ptr(false)})
-	if err != nil || r.Network || r.Spec.Limits.PIDs != 512 {
+	r, err := newPolicy(t, Config{}).Resolve("a", Request{Wishes: spec.Wishes{Profile: "network_extended", LiveWishes: spec.LiveWishes{Network: ptr(false)}}})
+	if err != nil || r.Network || r.Spec().Limits.PIDs != 512 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
 
 func TestUnlimitedCaps(t *testing.T) {
-	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"free": {Caps: CapsConfig{
+	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"free": {Caps: spec.CapWishes{
 		CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(-1)), IdleTTL: ptr(seconds(-1)),
 	}}}})
-	r, err := p.Resolve("a", Request{Profile: "free", CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), Timeout: ptr(seconds(1e6)), IdleTTL: ptr(seconds(1e7))})
-	if err != nil || r.Spec.Limits.Memory != engine.Unlimited || r.Spec.Limits.CPUs != engine.Unlimited || r.Spec.Limits.PIDs != engine.Unlimited ||
-		r.Timeout != 1e6*time.Second || r.TimeoutCap != 0 {
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "free", Timeout: ptr(seconds(1e6)), LiveWishes: spec.LiveWishes{CPUs: ptr(-1.0), Memory: ptr(spec.Size(-1)), PIDs: ptr(int64(-1)), IdleTTL: ptr(seconds(1e7))}}})
+	if err != nil || r.Spec().Limits.Memory != engine.Unlimited || r.Spec().Limits.CPUs != engine.Unlimited || r.Spec().Limits.PIDs != engine.Unlimited ||
+		r.Timeout.D() != 1e6*time.Second || r.TimeoutCap != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	if got := p.Timeout(r, 2e6*time.Second); got != 2e6*time.Second {
 		t.Errorf("timeout %v, want what was asked", got)
 	}
-	if got := p.Timeout(r, math.MaxInt64); got != maxTime {
-		t.Errorf("timeout %v, want %v: more the engine refuses", got, maxTime)
+	if got := p.Timeout(r, math.MaxInt64); got != spec.MaxTime {
+		t.Errorf("timeout %v, want %v: more the engine refuses", got, spec.MaxTime)
 	}
 	for name, r := range map[string]Request{
-		"nan": {Profile: "free", CPUs: ptr(math.NaN())}, "inf": {Profile: "free", CPUs: ptr(math.Inf(1))}, "-2": {Profile: "free", Memory: ptr(spec.Size(-2))},
+		"nan": {Wishes: spec.Wishes{Profile: "free", LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN())}}}, "inf": {Wishes: spec.Wishes{Profile: "free", LiveWishes: spec.LiveWishes{CPUs: ptr(math.Inf(1))}}}, "-2": {Wishes: spec.Wishes{Profile: "free", LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(-2))}}},
 	} {
 		if _, err := p.Resolve("a", r); !errors.Is(err, engine.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
@@ -249,11 +244,11 @@ func TestUnlimitedCaps(t *testing.T) {
 
 func TestTimeout(t *testing.T) {
 	p := newPolicy(t, Config{})
-	r, err := p.Resolve("a", Request{Timeout: ptr(seconds(1000))})
-	if err != nil || r.Timeout != 120*time.Second {
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{Timeout: ptr(seconds(1000))}})
+	if err != nil || r.Timeout.D() != 120*time.Second {
 		t.Fatalf("timeout %v, %v; want it cut to the cap", r.Timeout, err)
 	}
-	r, _ = p.Resolve("a", Request{Timeout: ptr(seconds(10))})
+	r, _ = p.Resolve("a", Request{Wishes: spec.Wishes{Timeout: ptr(seconds(10))}})
 	for asked, want := range map[time.Duration]time.Duration{
 		0: 10 * time.Second, -5: 10 * time.Second, 1: 1, 120 * time.Second: 120 * time.Second, 121 * time.Second: 120 * time.Second, math.MaxInt64: 120 * time.Second,
 	} {
@@ -274,12 +269,12 @@ func TestTimeout(t *testing.T) {
 // in which something is missing, never run without an end.
 func TestTimeoutLater(t *testing.T) {
 	old, err := newPolicy(t, Config{Profiles: map[string]ProfileConfig{
-		"p": {Timeout: ptr(seconds(90))}, "free": {Caps: CapsConfig{Timeout: ptr(seconds(-1))}},
-	}}).Resolve("a", Request{Profile: "p"})
+		"p": {Wishes: spec.Wishes{Timeout: ptr(seconds(90))}}, "free": {Caps: spec.CapWishes{Timeout: ptr(seconds(-1))}},
+	}}).Resolve("a", Request{Wishes: spec.Wishes{Profile: "p"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"p": {Timeout: ptr(seconds(5)), Caps: CapsConfig{Timeout: ptr(seconds(10))}}}})
+	p := newPolicy(t, Config{Profiles: map[string]ProfileConfig{"p": {Caps: spec.CapWishes{Timeout: ptr(seconds(10))}, Wishes: spec.Wishes{Timeout: ptr(seconds(5))}}}})
 	cases := []struct {
 		r           Resolved
 		asked, want time.Duration
@@ -287,11 +282,11 @@ func TestTimeoutLater(t *testing.T) {
 		{old, 0, 10 * time.Second},
 		{old, 3 * time.Second, 3 * time.Second},
 		{old, time.Hour, 10 * time.Second},
-		{Resolved{Profile: "gone", Timeout: time.Hour}, 0, 120 * time.Second},
+		{Resolved{Profile: "gone", Settings: spec.Settings{Timeout: seconds(3600)}}, 0, 120 * time.Second},
 		{Resolved{}, 0, 30 * time.Second},
 		{Resolved{}, time.Hour, 120 * time.Second},
-		{Resolved{Timeout: -1, TimeoutCap: -1}, -1, 30 * time.Second},
-		{Resolved{Profile: "p", TimeoutCap: time.Second}, 0, time.Second},
+		{Resolved{Settings: spec.Settings{Timeout: -1}, TimeoutCap: -1}, -1, 30 * time.Second},
+		{Resolved{Profile: "p", TimeoutCap: seconds(1)}, 0, time.Second},
 	}
 	for _, c := range cases {
 		if got := p.Timeout(c.r, c.asked); got != c.want {
@@ -305,10 +300,10 @@ func TestTenantProfiles(t *testing.T) {
 	if r, err := p.Resolve("a", Request{}); err != nil || r.Profile != "offline_readonly" {
 		t.Errorf("%+v, %v; want the tenant's first profile", r, err)
 	}
-	if _, err := p.Resolve("a", Request{Profile: "default"}); !errors.Is(err, ErrDenied) {
+	if _, err := p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "default"}}); !errors.Is(err, ErrDenied) {
 		t.Errorf("%v, want ErrDenied", err)
 	}
-	if _, err := p.Resolve("b", Request{Profile: "default"}); err != nil {
+	if _, err := p.Resolve("b", Request{Wishes: spec.Wishes{Profile: "default"}}); err != nil {
 		t.Errorf("another tenant: %v", err)
 	}
 }
@@ -328,7 +323,7 @@ func TestIdleDecision(t *testing.T) {
 		running    int
 		want       bool
 	}{{false, 0, false}, {false, 1, true}, {true, 0, true}, {true, 2, true}} {
-		if d := p.MayStayIdle(Resolved{Persistent: c.persistent}, c.running); d.Allowed != c.want || d.Action != ActionIdleExempt || d.Rule == "" {
+		if d := p.MayStayIdle(Resolved{Settings: spec.Settings{Persistent: c.persistent}}, c.running); d.Allowed != c.want || d.Action != ActionIdleExempt || d.Rule == "" {
 			t.Errorf("%+v: %+v", c, d)
 		}
 	}
@@ -337,11 +332,11 @@ func TestIdleDecision(t *testing.T) {
 func TestWorkspaceMount(t *testing.T) {
 	for mode, readOnly := range map[string]bool{"rw": false, "ro": true} {
 		want := engine.Mount{Source: "/s/w", Target: "/workspace", ReadOnly: readOnly, Within: "/s", Users: true}
-		if got := (Resolved{WorkspaceMode: mode}).WorkspaceMount("/s/w", "/s"); got != want {
+		if got := (Resolved{Settings: spec.Settings{WorkspaceMode: mode}}).WorkspaceMount("/s/w", "/s"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}
 		want = engine.Mount{Source: "/", Target: "/data", ReadOnly: readOnly, Volume: "w-1", Users: true}
-		if got := (Resolved{WorkspaceMode: mode, WorkspaceTarget: "/data"}).VolumeMount("w-1"); got != want {
+		if got := (Resolved{Settings: spec.Settings{WorkspaceMode: mode}, WorkspaceTarget: "/data"}).VolumeMount("w-1"); got != want {
 			t.Errorf("%s: %+v, want %+v", mode, got, want)
 		}
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
@@ -37,7 +36,7 @@ const (
 func ScopeID(template string, vars map[string]string) (string, error) {
 	for name, value := range vars {
 		if len(value) > maxVariable {
-			return "", &engine.FieldError{Field: "variables." + spec.Quote(name), Value: fmt.Sprintf("(%d bytes)", len(value)),
+			return "", &spec.FieldError{Field: "variables." + spec.Quote(name), Value: fmt.Sprintf("(%d bytes)", len(value)),
 				Rule: fmt.Sprintf("must be at most %d bytes long", maxVariable)}
 		}
 	}
@@ -50,7 +49,7 @@ func ScopeID(template string, vars map[string]string) (string, error) {
 
 func expand(template string, vars map[string]string) (string, error) {
 	bad := func(rule string) (string, error) {
-		return "", &engine.FieldError{Field: "scope", Value: spec.Quote(template), Rule: rule}
+		return "", &spec.FieldError{Field: "scope", Value: spec.Quote(template), Rule: rule}
 	}
 	if template == "" || len(template) > maxTemplate {
 		return bad(fmt.Sprintf("must be 1 to %d bytes long", maxTemplate))

@@ -3,6 +3,8 @@ package policy
 import (
 	"cmp"
 	"time"
+
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // Timeout of one command in a session of r: asked, or the default of r if that is
@@ -13,16 +15,17 @@ func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
 	if !ok {
 		profile = p.profiles[p.config.DefaultProfile]
 	}
+	timeout := spec.Duration(asked)
 	if asked <= 0 {
-		asked = cmp.Or(max(0, r.Timeout), time.Duration(profile.Timeout))
+		timeout = cmp.Or(max(0, r.Timeout), profile.Timeout)
 	}
-	return clampTimeout(clampTimeout(asked, r.TimeoutCap), time.Duration(profile.Caps.Timeout))
+	return clampTimeout(clampTimeout(timeout, r.TimeoutCap), profile.Caps.Timeout).D()
 }
 
 // clampTimeout cuts d to limit; a limit of 0 or less is none.
-func clampTimeout(d, limit time.Duration) time.Duration {
+func clampTimeout(d, limit spec.Duration) spec.Duration {
 	if limit > 0 {
 		d = min(d, limit)
 	}
-	return min(d, maxTime)
+	return min(d, spec.Duration(spec.MaxTime))
 }

@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// AttachOptions say what to attach to, and how an Attachment behaves when its
-// connection is lost. TakeOver is for the first connection only; an empty ClientID
-// becomes a random one.
+// AttachOptions say what to attach to, and how an [Attachment] behaves when its
+// connection is lost. TakeOver applies to the first connection only. An empty ClientID is
+// replaced by a random one.
 type AttachOptions struct {
 	DialOptions
-	// Await says that Attach itself tries again while no relay answers, as it does not
-	// while a daemon is being started.
+	// Await makes Attach itself retry while no relay answers, for example because the
+	// daemon is starting. Without it only an established attachment reconnects.
 	Await bool
-	// GiveUp is how long to try to get a connection; zero is for ever.
+	// GiveUp is how long to try to connect or reconnect; 0 means without end.
 	GiveUp time.Duration
-	// Lost, if not nil, is told of each lost connection and each attempt in vain, by
+	// Lost, if not nil, is called after each lost connection and each failed attempt, by
 	// the goroutine that is in Attach or Recv.
 	Lost func(err error)
-	// Explain, if not nil, is what Recv returns in place of its last error.
+	// Explain, if not nil, replaces the final error of Recv.
 	Explain func(err error) error
 }
 
@@ -33,11 +33,12 @@ const (
 	maxDial = 30 * time.Second
 )
 
-// Attachment is a client that replaces its connection when it is lost, so that its
-// user sees each byte of output, and the process each byte of stdin, exactly once.
-// Where that cannot be, it says so, with a Gap or a StdinLost. One goroutine calls
-// Recv, all the time: it is what notices and replaces a lost connection. The other
-// methods are safe for concurrent use.
+// Attachment is a client that reconnects when its connection is lost, so that its user
+// sees every byte of output, and the process every byte of stdin, exactly once. If that
+// is impossible, Recv reports a [Gap] or a [StdinLost].
+//
+// One goroutine must call Recv in a loop, because Recv notices and replaces a lost
+// connection. The other methods are safe for concurrent use.
 type Attachment struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
@@ -67,8 +68,8 @@ type Attachment struct {
 	moved   chan struct{} // closed and replaced when one of these changes
 }
 
-// Attach connects for the first time; its errors are those of Dial. ctx bounds the
-// life of the attachment.
+// Attach connects to a relay. Its errors are those of [Dial]. ctx bounds the life of the
+// attachment, not only the connecting.
 func Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	if o.ClientID == "" {
 		o.ClientID = rand.Text()
@@ -94,15 +95,15 @@ func Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	return a, nil
 }
 
-// Hello is what the relay said on the latest connection.
+// Hello returns the Hello of the latest connection.
 func (a *Attachment) Hello() Hello {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.hello
 }
 
-// Close ends the attachment; the process goes on. Stdin that was not acknowledged
-// may not be taken.
+// Close ends the attachment; the process keeps running. Stdin that was not acknowledged
+// may be lost.
 func (a *Attachment) Close() error {
 	a.cancel()
 	a.drop()
@@ -126,9 +127,9 @@ func (a *Attachment) changedLocked() {
 	a.moved = make(chan struct{})
 }
 
-// Recv waits for the next event, across connections. What the event before it
-// carried counts as consumed. io.EOF follows Exited; net.ErrClosed is that of a
-// closed attachment; other errors say why it is of no use to connect again.
+// Recv waits for the next event, reconnecting as needed. It acknowledges the output of
+// the previous event. io.EOF follows Exited; net.ErrClosed means that the attachment was
+// closed; any other error says why reconnecting is pointless. Errors are final.
 func (a *Attachment) Recv() (Event, error) {
 	for a.fail == nil {
 		if len(a.events) > 0 {
@@ -181,19 +182,19 @@ func (a *Attachment) note(ev Event) {
 	}
 }
 
-// takenLocked forgets stdin up to offset to.
+// takenLocked forgets stdin below offset to, which the process has accepted.
 func (a *Attachment) takenLocked(to int64) {
 	n := copy(a.unacked, a.unacked[to-a.base:])
 	a.unacked, a.base = a.unacked[:n], to
 }
 
-// demoteLocked makes it an observer, from now on and on all later connections.
+// demoteLocked makes the attachment an observer, also on later connections.
 func (a *Attachment) demoteLocked() {
 	a.writer, a.dial.Write = false, false
 	a.loseLocked()
 }
 
-// loseLocked gives up stdin of which nobody knows whether it was taken.
+// loseLocked gives up stdin of which it is unknown whether the process accepted it.
 func (a *Attachment) loseLocked() {
 	if len(a.unacked) > 0 {
 		a.events = append(a.events, StdinLost{Bytes: int64(len(a.unacked))})

@@ -31,9 +31,8 @@ func (a *Attachment) firstConnection(await bool) (*Client, error) {
 	}
 }
 
-// isAbsent says that err is what a server gives that is stopped or being started. Any
-// other error of a first connection may be a mistake in the address, which trying again
-// does not mend.
+// isAbsent reports whether err comes from a server that is stopped or starting. Any other
+// error of a first connection may be a mistake in the address, which a retry cannot fix.
 func isAbsent(err error) bool {
 	var refused *DialError
 	if errors.As(err, &refused) {
@@ -121,7 +120,7 @@ func worthRetrying(err error) bool {
 	return true
 }
 
-// connect makes a connection that goes on where the last one ended.
+// connect makes a connection that continues where the last one ended.
 func (a *Attachment) connect() error {
 	a.mu.Lock()
 	o := a.dial
@@ -147,7 +146,7 @@ func (a *Attachment) connect() error {
 	return nil
 }
 
-// resumeLocked sends again what the process has not taken.
+// resumeLocked sends stdin again that the process has not accepted.
 func (a *Attachment) resumeLocked(c *Client) error {
 	h := c.Hello()
 	if !a.writer || !h.Writer {

@@ -5,9 +5,10 @@ import (
 	"syscall"
 )
 
-// Write sends p to stdin, waiting while too much of it has not been taken. What it
-// accepts is sent again if a connection is lost. Errors: ErrNotWriter;
-// syscall.EPIPE: stdin is closed; net.ErrClosed.
+// Write sends p to stdin. It waits while too many bytes are unacknowledged. Bytes that it
+// returned as written are sent again if a connection is lost.
+//
+// Errors: ErrNotWriter; syscall.EPIPE, if stdin is closed; net.ErrClosed.
 func (a *Attachment) Write(p []byte) (int, error) {
 	a.imu.Lock()
 	defer a.imu.Unlock()
@@ -58,7 +59,7 @@ func (a *Attachment) inputErrorLocked() error {
 	return nil
 }
 
-// CloseStdin ends stdin behind what was written.
+// CloseStdin ends stdin after the bytes that were written.
 func (a *Attachment) CloseStdin() error {
 	a.imu.Lock()
 	defer a.imu.Unlock()
@@ -76,8 +77,7 @@ func (a *Attachment) CloseStdin() error {
 	return nil
 }
 
-// Resize sets the size of the terminal. The last size is set again on each new
-// connection.
+// Resize sets the size of the terminal. Each new connection sets the latest size again.
 func (a *Attachment) Resize(rows, cols uint16) error {
 	a.mu.Lock()
 	a.size = &[2]uint16{rows, cols}
@@ -90,8 +90,8 @@ func (a *Attachment) Resize(rows, cols uint16) error {
 	return nil
 }
 
-// Signal sends a signal, 1 to 64, to the process, at most once: an error means that
-// it was not sent.
+// Signal sends a signal, 1 to 64, to the process. It is sent at most once, and not sent if
+// Signal returns an error.
 func (a *Attachment) Signal(sig int) error {
 	a.mu.Lock()
 	c := a.c

@@ -10,7 +10,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// CloseError is a connection that the relay has closed, see docs/relay.md.
+// CloseError reports that the relay closed the connection, with a WebSocket close code;
+// docs/relay.md lists the codes.
 type CloseError struct {
 	Code int
 	Text string
@@ -18,18 +19,18 @@ type CloseError struct {
 
 func (e *CloseError) Error() string { return fmt.Sprintf("relay closed: %d %s", e.Code, e.Text) }
 
-// ErrNotWriter is that of input from a client that is not the writer.
+// ErrNotWriter: the client sends input, and is not the writer.
 var ErrNotWriter = errors.New("not the writer")
 
-// maxAckDelay is how long what was consumed may be unacknowledged; most that may
-// be of a stream is a quarter of the window, or maxUnacked if that is less.
+// maxAckDelay is how long consumed output may stay unacknowledged. Of a stream that is at
+// most a quarter of the window, or maxUnacked bytes if that is less.
 const (
 	maxAckDelay = 5 * time.Millisecond
 	maxUnacked  = 256 << 10
 )
 
-// Client is one connection to a relay. One goroutine calls Recv, all the time: it
-// is what acknowledges and what answers pings. The other methods are safe for
+// Client is a single connection to a relay. One goroutine must call Recv in a loop,
+// because Recv acknowledges output and answers pings. The other methods are safe for
 // concurrent use.
 type Client struct {
 	ws    *websocket.Conn
@@ -55,17 +56,17 @@ type Client struct {
 	moved  chan struct{} // closed and replaced when one of these changes
 }
 
-// progress is how far a stream has come.
+// progress is the state of one output stream.
 type progress struct {
 	next     int64 // what the relay sends next begins here
 	consumed int64
 	acked    int64
 }
 
-// Hello is what the relay said first.
+// Hello returns the relay's first message.
 func (c *Client) Hello() Hello { return c.hello }
 
-// alive puts off the time at which the relay counts as dead.
+// alive restarts the time after which the relay counts as dead.
 func (c *Client) alive() { c.ws.SetReadDeadline(time.Now().Add(c.dead)) }
 
 // message reads one message; it is valid until the next.
@@ -89,9 +90,9 @@ func (c *Client) message() (msg []byte, err error) {
 	return nil, malformed("%v", err)
 }
 
-// Recv waits for the next event. What the event before it carried counts as
-// consumed, and is acknowledged. io.EOF follows Exited. Other errors: *CloseError;
-// ErrProtocol; those of the network. After an error there is nothing more.
+// Recv waits for the next event. It acknowledges the output of the previous event, whose
+// bytes are no longer valid. io.EOF follows Exited. Other errors: *CloseError,
+// ErrProtocol, and those of the network. Errors are final.
 func (c *Client) Recv() (Event, error) {
 	if c.fail != nil {
 		return nil, c.fail
@@ -139,7 +140,7 @@ func (c *Client) recv() (Event, error) {
 	return nil, malformed("a second Hello")
 }
 
-// forward checks that a stream goes on where it was.
+// forward checks that a stream continues where it was.
 func (c *Client) forward(s Stream, from, to int64) error {
 	c.amu.Lock()
 	defer c.amu.Unlock()
@@ -176,9 +177,9 @@ func (c *Client) send(msg []byte) error {
 	return nil
 }
 
-// Close ends the connection; the process goes on. Recv and Write return.
+// Close ends the connection; the process keeps running. Recv and Write return.
 func (c *Client) Close() error {
-	// A peer that takes nothing must not hold this up.
+	// A peer that reads nothing must not delay this.
 	defer time.AfterFunc(time.Second, func() { c.ws.Close() }).Stop()
 	c.acknowledge()
 	c.closeWith(websocket.CloseNormalClosure, "")

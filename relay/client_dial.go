@@ -17,30 +17,31 @@ import (
 
 // DialOptions say what to attach to, and how.
 type DialOptions struct {
-	// URL is that of the relay, with the scheme http, https, ws or wss, and without
-	// a query.
+	// URL is the address of the relay: http, https, ws or wss, without a query.
 	URL string
-	// NetDial makes the connection; nil is TCP.
+	// NetDial opens the connection; nil means TCP.
 	NetDial func(ctx context.Context, network, addr string) (net.Conn, error)
-	// TLS is for https and wss; nil has the defaults.
+	// TLS configures https and wss; nil means the defaults.
 	TLS *tls.Config
 	// Header is sent with the request, for example Authorization.
 	Header http.Header
-	// Write asks to be the writer; TakeOver to become it in place of another.
+	// Write asks to be the writer. TakeOver, with Write, displaces another writer.
 	Write, TakeOver bool
-	Since           Since
-	// ClientID, 16 to 64 of a-z, A-Z, 0-9, "-" and "_", names the client across its
-	// connections: a new one replaces an older one of the same id. It may be empty.
+	// Since says where the output starts; the zero value means the oldest bytes kept.
+	Since Since
+	// ClientID identifies the client across its connections, so that a new connection
+	// replaces the old one of the same ID: 16 to 64 of a-z, A-Z, 0-9, "-" and "_".
+	// Empty means none.
 	ClientID string
-	// Dead is how long the relay may be silent; zero is 60 s.
+	// Dead is how long the relay may be silent; 0 means 60 s.
 	Dead time.Duration
 }
 
-// DialError is a refusal of the relay.
+// DialError is the refusal of a request to attach.
 type DialError struct {
-	Status int    // of the HTTP answer
-	Text   string // its body, up to 1 KiB
-	// WriterTaken says that there is a writer already.
+	Status int    // HTTP status
+	Text   string // body of the answer, up to 1 KiB
+	// WriterTaken reports that another client is the writer.
 	WriterTaken bool
 }
 
@@ -48,7 +49,8 @@ func (e *DialError) Error() string {
 	return fmt.Sprintf("attaching: %d %s: %s", e.Status, http.StatusText(e.Status), e.Text)
 }
 
-// Dial connects. Errors: *DialError; ErrProtocol; those of the network.
+// Dial connects to a relay. ctx bounds the connecting only. Errors: *DialError,
+// ErrProtocol, and those of the network.
 func Dial(ctx context.Context, o DialOptions) (*Client, error) {
 	u, err := relayURL(o)
 	if err != nil {
@@ -90,7 +92,7 @@ func relayURL(o DialOptions) (string, error) {
 	return u.String(), nil
 }
 
-// dialError makes a refusal of an answer that is none to an upgrade.
+// dialError turns an answer that refuses the upgrade into a [*DialError].
 func dialError(resp *http.Response, err error) error {
 	if resp == nil || !errors.Is(err, websocket.ErrBadHandshake) {
 		return fmt.Errorf("attaching: %w", err)
@@ -103,7 +105,7 @@ func dialError(resp *http.Response, err error) error {
 	}
 }
 
-// open takes the Hello, and checks that it is what was asked for.
+// open receives the Hello, and checks that it matches the request.
 func (c *Client) open(o DialOptions) error {
 	c.ws.SetReadLimit(maxToClient)
 	c.ws.SetPingHandler(func(data string) error {

@@ -27,8 +27,8 @@ func (c *Client) stdinState(f StdinState) error {
 	return nil
 }
 
-// Write sends p to stdin, waiting while too much of it is on its way. Errors:
-// ErrNotWriter; syscall.EPIPE: stdin is closed; those of the network.
+// Write sends p to stdin. It waits while too many bytes are unacknowledged. Errors:
+// ErrNotWriter; syscall.EPIPE, if stdin is closed; those of the network.
 func (c *Client) Write(p []byte) (int, error) {
 	c.imu.Lock()
 	defer c.imu.Unlock()
@@ -74,7 +74,7 @@ func (c *Client) sendStdin(p []byte) error {
 	return c.send(append(appendOffset(append(make([]byte, 0, stdinHeader+len(p)), typeStdin), off), p...))
 }
 
-// CloseStdin ends stdin behind what was written.
+// CloseStdin ends stdin after the bytes that were written.
 func (c *Client) CloseStdin() error {
 	c.imu.Lock()
 	defer c.imu.Unlock()
@@ -87,7 +87,7 @@ func (c *Client) CloseStdin() error {
 	return c.send(appendOffset([]byte{typeCloseStdin}, off))
 }
 
-// control sends what only a writer may.
+// control sends a message that only the writer may send.
 func (c *Client) control(msg []byte) error {
 	c.smu.Lock()
 	writer := c.writer

@@ -186,7 +186,7 @@ func (c *conn) mind() {
 		}
 		if drained == nil && (over == nil || removed == nil) && c.ctx.Err() == nil {
 			for len(c.refused) > 0 {
-				c.tellRefusal(<-c.refused) // nobody else takes them
+				c.tellRefusal(<-c.refused) // this goroutine is the only receiver
 			}
 			c.sendExit()
 			c.end(closeExited)

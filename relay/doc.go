@@ -1,6 +1,12 @@
-// Package relay carries stdin, stdout, stderr, window size, signals and the exit
-// of a process over one bounded WebSocket that can be resumed without losing or
-// repeating a byte; it has both halves of the protocol, which docs/relay.md
-// describes. It knows streams, not sandboxes: where they come from, and who may
-// attach, is for its callers to say.
+// Package relay carries the streams of one process over a WebSocket: stdin, stdout,
+// stderr, window size, signals and the exit. A connection can be lost and resumed at any
+// time without losing or repeating a byte, because every byte has an offset. Memory is
+// bounded on both sides.
+//
+// The package contains both halves of the protocol, which docs/relay.md describes. The
+// server's half is a [Hub], one for each process. The client's half is [Attach], which
+// reconnects by itself, or [Dial] for a single connection.
+//
+// It knows streams, not boxes. Its callers supply the streams ([Source]) and decide who
+// may attach ([Grant]).
 package relay

@@ -1,56 +1,57 @@
 package relay
 
-// Hello is what the relay says first.
+// Hello is the first message of a relay. It describes the process and the client's role.
 type Hello struct {
 	Writer, TTY, HasStdin, HasStderr bool
-	// Interrupted says that another client has been the writer since this one was.
+	// Interrupted reports that another client was the writer since this one last was.
 	Interrupted   bool
-	StdinAccepted int64 // bytes that the process has taken since its start
-	StdinWindow   int64 // bytes of stdin that may be unacknowledged
-	Window        int64 // bytes of output that may be; zero: no flow control
+	StdinAccepted int64 // bytes that the process has accepted since its start
+	StdinWindow   int64 // maximum of unacknowledged bytes of stdin
+	Window        int64 // maximum of unacknowledged bytes of output; 0: no flow control
 	Stdout        Bounds
 	Stderr        Bounds
 }
 
-// Bounds are those of a stream at the time of a Hello, and where it begins for
-// this client: below Oldest if what it asked for is gone.
+// Bounds are the offsets of a stream at the time of the Hello: of the oldest byte kept,
+// after the newest, and where the stream starts for this client. Start is below Oldest if
+// the client asked for bytes that are no longer kept.
 type Bounds struct{ Oldest, End, Start int64 }
 
-// Event is what a relay says: a Data, Gap, StdinState, StdinLost, WriterChanged,
-// Refused or Exited.
+// Event is a message of a relay: [Data], [Gap], [StdinState], [StdinLost],
+// [WriterChanged], [Refused] or [Exited].
 type Event interface{ event() }
 
-// Data is output. Bytes is valid until the next Recv.
+// Data is a piece of output. Bytes is valid until the next Recv.
 type Data struct {
 	Stream Stream
 	Offset int64
 	Bytes  []byte
 }
 
-// Gap says that the bytes from From up to To are gone.
+// Gap reports that the bytes from From up to To are no longer kept.
 type Gap struct {
 	Stream   Stream
 	From, To int64
 }
 
-// StdinState says how far stdin was taken by the process, and whether it is closed.
+// StdinState reports how much of stdin the process has accepted, and whether it is closed.
 type StdinState struct {
 	Accepted int64
 	Closed   bool
 }
 
-// StdinLost says that bytes written to an Attachment may not have reached the
-// process: while it was not connected, another client was the writer, or it is not
-// the writer any more.
+// StdinLost reports that the last Bytes written to an [Attachment] may not have reached
+// the process: while the attachment was not connected another client was the writer, or
+// the attachment is no longer the writer.
 type StdinLost struct{ Bytes int64 }
 
-// WriterChanged says whether this client is the writer from now on.
+// WriterChanged reports whether this client is the writer from now on.
 type WriterChanged struct{ Writer bool }
 
-// Refused says why a signal or a new size could not be delivered.
+// Refused reports why a signal or a window size was not delivered.
 type Refused struct{ Reason string }
 
-// Exited is the end: no output follows.
+// Exited reports the end of the process. No output follows.
 type Exited struct{ Exit }
 
 func (Data) event()          {}

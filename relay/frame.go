@@ -51,7 +51,7 @@ const (
 	flagClosed = 1
 )
 
-// ErrProtocol is matched by every violation of the protocol by the peer.
+// ErrProtocol is matched by every error about a peer that violates the protocol.
 var ErrProtocol = errors.New("relay protocol error")
 
 func malformed(format string, args ...any) error {
@@ -118,7 +118,7 @@ func (p *parser) text() string {
 	return string(v)
 }
 
-// rest is what is left, one to most bytes.
+// rest returns the remaining bytes, of which there must be one to most.
 func (p *parser) rest(most int) []byte {
 	v := p.b
 	p.bad = p.bad || len(v) == 0 || len(v) > most
@@ -126,7 +126,7 @@ func (p *parser) rest(most int) []byte {
 	return v
 }
 
-// done reports a fault, or bytes that are left over.
+// done returns an error after a fault, or if bytes are left over.
 func (p *parser) done(name string) error {
 	if p.bad || len(p.b) != 0 {
 		return malformed("malformed %s frame", name)

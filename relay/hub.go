@@ -10,34 +10,35 @@ import (
 	"time"
 )
 
-// Options are the bounds of a Hub. A zero field has the default that is given.
+// Options set the bounds of a [Hub]. The zero value of each field means its default.
 type Options struct {
-	// Window is how many bytes of a stream a client with flow control may have
-	// been sent without having acknowledged them: default 1 MiB, at most 4 MiB. It
-	// should not be above the size of the ring, or a client that acknowledges
-	// seldom leaves the process waiting.
+	// Window is the maximum number of bytes of a stream that are sent to a client with
+	// flow control before it acknowledges some: default 1 MiB, at most 4 MiB. It should
+	// not exceed the size of the process's ring buffer; otherwise a client that
+	// acknowledges rarely makes the process wait.
 	Window int64
-	// StdinWindow is how many bytes of stdin wait for the process: default 256 KiB.
+	// StdinWindow is the maximum number of bytes of stdin that wait for the process:
+	// default 256 KiB.
 	StdinWindow int
-	// MaxConns is how many connections there may be at once: 64. Those that ask to
-	// be the writer find a few places more, so that watching cannot lock them out.
+	// MaxConns is the maximum number of connections: default 64. A few more are allowed
+	// for clients that ask to be the writer, so that observers cannot lock them out.
 	MaxConns int
-	// Ping is the time between two pings, 20 s; Dead is how long a peer may be
-	// silent, 60 s.
+	// Ping is the time between two pings, default 20 s. Dead is how long a peer may be
+	// silent, default 60 s.
 	Ping, Dead time.Duration
-	// Stall is how long a peer may take nothing of what is written to it: 30 s.
+	// Stall is how long a peer may accept no bytes that are written to it: default 30 s.
 	Stall time.Duration
-	// Linger is how long the peer's answer to a close is waited for: 5 s.
+	// Linger is how long to wait for the peer's answer to a close: default 5 s.
 	Linger time.Duration
-	// Refuse answers a request that is not upgraded; nil is http.Error.
+	// Refuse answers a request that is not upgraded; default http.Error.
 	Refuse func(w http.ResponseWriter, r *http.Request, status int, text string)
-	// Counters, if not nil, counts; many hubs may share one.
+	// Counters, if not nil, counts. Several hubs may share one.
 	Counters *Counters
-	// Logger is told of connections at level debug; nil means nobody is.
+	// Logger logs connections at level debug; nil discards them.
 	Logger *slog.Logger
 }
 
-// maxWindow bounds what a client has to be ready to hold.
+// maxWindow bounds how much a client must be able to hold.
 const maxWindow = 4 << 20
 
 func (o *Options) setDefaults() {
@@ -66,24 +67,24 @@ func orDefault[T int | int64 | time.Duration](v, def T) T {
 	return v
 }
 
-// Counters count what all hubs that share them do.
+// Counters count the traffic and the connections of all hubs that share them.
 type Counters struct {
 	StdinBytes, StdoutBytes, StderrBytes atomic.Int64 // relayed payload
-	LostBytes                            atomic.Int64 // told to clients as gaps
+	LostBytes                            atomic.Int64 // reported to clients as gaps
 	Connections                          atomic.Int64 // open now
 	Attached, Refused, Takeovers         atomic.Int64 // since the start
 }
 
-// Grant is what an attached client may do.
+// Grant says what an attached client may do besides observing.
 type Grant struct {
-	Write    bool // be the writer: stdin, size, signals
-	TakeOver bool // become the writer in place of another
-	// Note, if not nil, is told of a take-over and of a signal (0 for a take-over)
-	// before it happens. With an error it does not happen.
+	Write    bool // be the writer, who sends stdin, window sizes and signals
+	TakeOver bool // replace another writer
+	// Note, if not nil, is called before a take-over (with signal 0) and before a
+	// signal. If it returns an error, the act is refused.
 	Note func(act Act, signal int) error
 }
 
-// Act is something that a client does and that may have to be recorded.
+// Act is an action of a client that may have to be recorded, see [Grant].
 type Act string
 
 // The acts.
@@ -117,16 +118,16 @@ func (s Stream) String() string {
 
 // Errors of a Hub.
 var (
-	// ErrClosed is that of a hub that is being closed.
+	// ErrClosed: the hub is closing.
 	ErrClosed = errors.New("relay is closing")
-	// ErrNoStream is that of a stream that the process does not have.
+	// ErrNoStream: the process does not have that stream.
 	ErrNoStream = errors.New("no such stream")
-	// ErrRange is that of an offset above the end of a stream.
+	// ErrRange: the offset is above the end of the stream.
 	ErrRange = errors.New("offset above the end")
 )
 
-// Hub is the relay of one process: it knows who is attached and who may write. It
-// is safe for concurrent use.
+// Hub is the relay of one process. It tracks the attached clients and the one that may
+// write. It is safe for concurrent use.
 type Hub struct {
 	src Source
 	o   Options
@@ -138,18 +139,18 @@ type Hub struct {
 	stdin   chan struct{} // has an element while stdin is being used
 
 	mu      sync.Mutex
-	closed  bool // by Close or Remove: nobody is let in any more
+	closed  bool // by Close or Remove: no client is admitted
 	gone    bool // by Remove
 	conns   int
-	users   int              // who have called enter
-	release func()           // what users hold of the source; nil without users
+	users   int              // calls of enter without leave
+	release func()           // ends the Hold on the source; nil without users
 	named   map[string]*conn // by client id
 	writer  *conn
 	last    string // client of the latest writer
 	wrote   bool   // there has been a writer
 }
 
-// NewHub returns the relay of src. The caller closes it.
+// NewHub returns a relay of src. The caller closes it.
 func NewHub(src Source, o Options) *Hub {
 	o.setDefaults()
 	h := &Hub{src: src, o: o, removed: make(chan struct{}), stdin: make(chan struct{}, 1), named: make(map[string]*conn)}
@@ -157,8 +158,8 @@ func NewHub(src Source, o Options) *Hub {
 	return h
 }
 
-// Close ends all connections, telling clients to come again (close code 1012),
-// and waits for them. It may be called more than once.
+// Close ends all connections with the close code 1012, on which clients reconnect, and
+// waits for them. It may be called more than once.
 func (h *Hub) Close() {
 	h.mu.Lock()
 	h.closed = true
@@ -167,9 +168,8 @@ func (h *Hub) Close() {
 	h.wg.Wait()
 }
 
-// Remove ends all connections with an exit frame, because the process is
-// forgotten, and waits for them. One that does not take the frame in time is ended
-// without.
+// Remove ends all connections with an exit frame, because the process was removed, and
+// waits for them. A client that does not accept the frame in time is cut off without it.
 func (h *Hub) Remove() {
 	h.mu.Lock()
 	if !h.gone {
@@ -183,11 +183,12 @@ func (h *Hub) Remove() {
 	h.cancel(closeRestart)
 }
 
-// writerReserve is how many connections above MaxConns there may be of those that
-// ask to be the writer. More than one: a writer that was taken over stays.
+// writerReserve is how many connections above MaxConns are allowed for clients that ask
+// to be the writer. It is more than one because a displaced writer stays connected.
 const writerReserve = 8
 
-// enter counts a user of the hub, who has conns connections and calls leave.
+// enter counts a user of the hub with conns connections. Unless it is refused, the user
+// calls leave at the end.
 func (h *Hub) enter(conns int, write bool) *refusal {
 	most := h.o.MaxConns
 	if write {
@@ -199,7 +200,7 @@ func (h *Hub) enter(conns int, write bool) *refusal {
 	case h.gone:
 		return refuse(410, "the process has been removed")
 	case h.closed:
-		return refuse(503, "the daemon is stopping: come again")
+		return refuse(503, "the daemon is stopping: retry")
 	case h.conns+conns > most:
 		return refuse(429, "%d connections to this process: the limit is %d", h.conns, most)
 	}
@@ -222,7 +223,7 @@ func (h *Hub) leave(conns int) {
 	h.wg.Done()
 }
 
-// mayClaim says why c cannot become the writer, if so. A take-over is noted.
+// mayClaim returns why c cannot become the writer, or nil. It notes a take-over.
 func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 	h.mu.Lock()
 	ref := h.mayClaimLocked(c, g)
@@ -238,7 +239,7 @@ func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
 	return nil
 }
 
-// takesOverLocked says that c would be the writer in place of another client.
+// takesOverLocked reports whether c would displace another client as the writer.
 func (h *Hub) takesOverLocked(c *conn) bool {
 	return h.writer != nil && (c.req.client == "" || h.writer.req.client != c.req.client)
 }
@@ -255,8 +256,8 @@ func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {
 	return nil
 }
 
-// replace ends an older connection of c's client: it is lost, or soon to be closed,
-// and nobody knows yet.
+// replace ends an older connection of c's client: it is dead, but the hub has not noticed
+// yet.
 func (h *Hub) replace(c *conn) {
 	if c.req.client == "" {
 		return
@@ -269,8 +270,8 @@ func (h *Hub) replace(c *conn) {
 	h.named[c.req.client] = c
 }
 
-// claim makes c the writer, unless that was refused meanwhile. Who was it before
-// is told. It returns once nobody else can write to stdin.
+// claim makes c the writer, unless that has become impossible, and notifies the previous
+// writer. It returns when no other connection can write to stdin any more.
 func (h *Hub) claim(c *conn, g Grant) *refusal {
 	h.mu.Lock()
 	ref := h.mayClaimLocked(c, g)
@@ -278,7 +279,7 @@ func (h *Hub) claim(c *conn, g Grant) *refusal {
 	case ref == nil && c.ctx.Err() != nil:
 		ref = refuse(409, "replaced by a newer connection of this client")
 	case ref == nil && h.takesOverLocked(c) && !c.noted:
-		ref = refuse(409, "there is a writer by now: come again")
+		ref = refuse(409, "another client has become the writer: retry")
 	}
 	if ref != nil {
 		h.mu.Unlock()
@@ -300,7 +301,7 @@ func (h *Hub) claim(c *conn, g Grant) *refusal {
 	return nil
 }
 
-// dismiss forgets c. Nothing of it writes to stdin any more.
+// dismiss forgets c, which no longer writes to stdin.
 func (h *Hub) dismiss(c *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

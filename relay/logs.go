@@ -9,37 +9,40 @@ import (
 	"time"
 )
 
-// LogOptions say which part of an output Logs writes.
+// LogOptions select a part of an output stream. The zero value selects all of stdout that
+// is kept now.
 type LogOptions struct {
-	Stream Stream // zero is Stdout
-	// Offset is where to begin; a negative one counts from the end.
+	Stream Stream // zero means Stdout
+	// Offset is where to start; a negative one counts from the end.
 	Offset int64
-	// Since leaves out what came before; zero: nothing is.
+	// Since leaves out output that arrived earlier; zero leaves out nothing.
 	Since time.Time
-	// Tail leaves out all but that many lines of what there is now; nil: nothing is.
+	// Tail leaves out all present output but the last so many lines; nil leaves out
+	// nothing.
 	Tail *int64
-	// Timestamps writes the time at which it came in front of each line.
+	// Timestamps writes the time of its arrival in front of each line.
 	Timestamps bool
-	// Follow waits for more until the stream ends.
+	// Follow waits for further output until the stream ends.
 	Follow bool
-	// Limit bounds the bytes written; zero is no limit.
+	// Limit is the maximum number of bytes to write; 0 means no limit.
 	Limit int64
-	// Start, if not nil, is called before the first write with the offset of the
-	// first byte and how many bytes between Offset and it are gone.
+	// Start, if not nil, is called before the first write, with the offset of the first
+	// byte and the number of bytes between Offset and it that are no longer kept.
 	Start func(first, gone int64)
 }
 
-// GapError says that bytes of a stream were lost while they were being written.
+// GapError reports that the process overwrote bytes before they could be written.
 type GapError struct{ Gap }
 
 func (e *GapError) Error() string {
 	return fmt.Sprintf("%v: bytes %d to %d are gone: the reader was too slow", e.Stream, e.From, e.To)
 }
 
-// Logs writes a part of an output to w as plain bytes, flushing if w is an
-// http.Flusher. Output that comes after the call is only written with Follow. It
-// never releases, and it does not count as traffic. Errors: ErrNoStream; ErrRange; ErrClosed;
-// *GapError; that of ctx; that of w.
+// Logs writes a part of an output stream to w as plain bytes, and flushes w if it is an
+// http.Flusher. Without Follow it ignores output that arrives after the call. It releases
+// nothing, and does not count as traffic.
+//
+// Errors: ErrNoStream, ErrRange, ErrClosed, *GapError, and those of ctx and w.
 func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	out := h.src.Stdout
 	if o.Stream == Stderr {
@@ -185,7 +188,7 @@ func (l *logWriter) once(ctx context.Context, most int64) error {
 	return err
 }
 
-// write bounds how long a reader may take nothing, if w is that of a request.
+// write bounds how long a reader may accept no bytes, if w belongs to an HTTP request.
 func (l *logWriter) write(p []byte) error {
 	if rw, ok := l.w.(http.ResponseWriter); ok {
 		http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(l.hub.o.Stall))

@@ -97,7 +97,7 @@ func readFull(ctx context.Context, out Output, p []byte, off int64) (got []byte,
 			return nil, 0, err
 		}
 		if gone := at - off - int64(n); gone > 0 {
-			// Begin anew behind what is gone.
+			// Start over after the lost bytes.
 			left := max(int64(len(p))-int64(n)-gone, 0)
 			m = int(min(int64(m), left))
 			copy(p, p[n:n+m])

@@ -12,7 +12,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// closing is why a connection ends, as its close frame says it.
+// closing is the reason for which a connection ends, as stated in its close frame.
 type closing struct {
 	code int
 	text string
@@ -22,7 +22,7 @@ func (c *closing) Error() string { return fmt.Sprintf("close %d: %s", c.code, c.
 
 var (
 	closeExited   = &closing{websocket.CloseNormalClosure, ""}
-	closeRestart  = &closing{websocket.CloseServiceRestart, "the daemon is stopping: come again"}
+	closeRestart  = &closing{websocket.CloseServiceRestart, "the daemon is stopping: retry"}
 	closeReplaced = &closing{codeReplaced, "replaced by a newer connection of this client"}
 	closeText     = &closing{websocket.CloseUnsupportedData, "text message: want binary ones"}
 	closeBig      = &closing{websocket.CloseMessageTooBig, fmt.Sprintf("message above %d bytes", maxToServer)}
@@ -30,8 +30,8 @@ var (
 	closeLost     = &closing{websocket.CloseNoStatusReceived, "the peer is gone"}
 )
 
-// writerHeader marks the refusal of a second writer: whoever serves a relay may
-// answer 409 for reasons of its own.
+// writerHeader marks the refusal of a second writer, because the server that contains the
+// relay may answer 409 for other reasons.
 const writerHeader = "Boxd-Writer"
 
 // Close codes of our own.
@@ -40,10 +40,10 @@ const (
 	codeConflict = 4009
 )
 
-// closeBroken says that the peer broke a rule of the protocol.
+// closeBroken: the peer violated the protocol.
 func closeBroken(err error) *closing { return &closing{websocket.CloseProtocolError, err.Error()} }
 
-// closeFailed says that a stream does not work.
+// closeFailed: a stream failed.
 func closeFailed(format string, args ...any) *closing {
 	return &closing{websocket.CloseInternalServerErr, fmt.Sprintf(format, args...)}
 }
@@ -58,7 +58,7 @@ func (c *closing) message() []byte {
 	return closeMessage(c.code, c.text)
 }
 
-// refusal is why a request is not upgraded.
+// refusal is the reason for which a request is not upgraded.
 type refusal struct {
 	status int
 	text   string
@@ -68,9 +68,9 @@ func refuse(status int, format string, args ...any) *refusal {
 	return &refusal{status, fmt.Sprintf(format, args...)}
 }
 
-// Serve upgrades the request to a WebSocket and relays until the process has
-// ended, the peer is gone, or the hub is closed. A request that it refuses is
-// answered with a status and a line of text.
+// Serve upgrades the request to a WebSocket and relays until the process has ended, the
+// client has disconnected, or the hub is closed. If it refuses the request, it answers
+// with a status and a line of text, see [Options].Refuse.
 func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, g Grant) {
 	if ref := h.serve(w, r, g); ref != nil {
 		h.o.Counters.Refused.Add(1)
@@ -114,9 +114,9 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	return nil
 }
 
-// upgrade answers the request, with the WebSocket or with an error. There is no
-// CheckOrigin: the default lets in requests without Origin, which browsers cannot
-// make, and those of the same host.
+// upgrade answers the request, with the WebSocket or with an error. It needs no
+// CheckOrigin: the default accepts requests without Origin, which browsers cannot make,
+// and those of the same host.
 func (c *conn) upgrade(w http.ResponseWriter, r *http.Request) bool {
 	upgrader := websocket.Upgrader{
 		HandshakeTimeout: 10 * time.Second,

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Position is an offset, or an end, of a stream. The zero value is the oldest byte
-// that is kept.
+// Position is a place in a stream: an offset, the oldest byte kept, or the end. The zero
+// value is the oldest byte kept.
 type Position struct {
 	Kind   PositionKind
 	Offset int64 // for At, not negative
 }
 
-// PositionKind says what a Position means.
+// PositionKind says what a [Position] means.
 type PositionKind byte
 
 // The kinds of positions.
 const (
-	Oldest PositionKind = iota // the oldest byte that is kept
-	End                        // behind the newest byte
-	At                         // an offset
+	Oldest PositionKind = iota // the oldest byte kept
+	End                        // after the newest byte
+	At                         // at Position.Offset
 )
 
 func (p Position) String() string {
@@ -36,14 +36,14 @@ func (p Position) String() string {
 	}
 }
 
-// Since says where the streams begin for a client. The zero value is the oldest
-// byte that is kept.
+// Since says where the output streams start for a client. The zero value means the oldest
+// bytes kept.
 type Since struct{ Stdout, Stderr Position }
 
 func (s Since) String() string { return s.Stdout.String() + "," + s.Stderr.String() }
 
-// ParseSince parses the value of since, "OUT" or "OUT,ERR", and that of
-// since_stderr, which may be empty. Each part is an offset, "oldest" or "end".
+// ParseSince parses the query parameters since, "OUT" or "OUT,ERR", and since_stderr,
+// which may be empty. Each position is an offset, "oldest" or "end".
 func ParseSince(since, stderr string) (Since, error) {
 	var s Since
 	var err error
@@ -84,7 +84,7 @@ func parsePosition(key, v string) (Position, error) {
 	return Position{At, int64(off)}, nil
 }
 
-// request is what a client asks for.
+// request is a client's request to attach.
 type request struct {
 	write, takeOver, flow bool
 	since                 Since
@@ -149,7 +149,7 @@ func checkClientID(id string) error {
 	return nil
 }
 
-// query is the query that parseRequest understands as r.
+// query returns the query that parseRequest parses to r.
 func (r request) query() url.Values {
 	q := url.Values{"mode": {"observe"}, "since": {r.since.String()}, "ack": {"1"}}
 	if r.write {

@@ -54,7 +54,7 @@ func (c *conn) takeStdin(f stdinFrame) *closing {
 		return nil // sent again, and known
 	case q.ctx.Err() != nil || q.closed:
 		q.received = end
-		return nil // taken over, or nobody reads it
+		return nil // taken over, or the process does not read stdin
 	case q.closing:
 		return closeBroken(malformed("Stdin behind CloseStdin"))
 	case end-q.accepted > int64(c.hub.o.StdinWindow):

@@ -199,19 +199,7 @@ func TestPTYLimit(t *testing.T) {
 	other := testBox(t, h, dir, "b", options(otherBase))
 	const inBox = 5
 	cmd := command(r, testBase, "1000 1000", "/bin/sh", "-c", `for fd in 3 4 5 6 7; do eval "exec $fd<>/dev/ptmx"; done; echo open; read end`)
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer stdin.Close()
+	stdout := testutil.StartChild(t, cmd)
 	if _, err := stdout.Read(make([]byte, 5)); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +211,7 @@ func TestPTYLimit(t *testing.T) {
 		defer master.Close()
 		defer slave.Close()
 	}
-	_, _, err = r.OpenPTY(0, 0, 24, 80)
+	_, _, err := r.OpenPTY(0, 0, 24, 80)
 	if !errors.Is(err, ErrNoTerminal) || !strings.Contains(err.Error(), "the box has 16 open") {
 		t.Errorf("one more: %v", err)
 	}

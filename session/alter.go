@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/audit"
@@ -30,14 +29,13 @@ func (s *session) alter(ctx context.Context, c Caller, have, want policy.Resolve
 		return s.m.fail(c, s.key, "update", err)
 	}
 	s.tellMounts(c, diff)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: changed(have, want)}) // done
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(want.Differ(&have.Settings), ", ")}) // done
 	return nil
 }
 
 // boxLimits are the limits that can be changed while a box runs.
 func boxLimits(r policy.Resolved) engine.Limits {
-	l := r.Spec.Limits
-	return engine.Limits{Memory: l.Memory, CPUs: l.CPUs, PIDs: l.PIDs}
+	return engine.Limits{Memory: int64(r.Memory), CPUs: r.CPUs, PIDs: r.PIDs}
 }
 
 // adjustLifeLocked counts a changed lifetime from the creation of the session.
@@ -47,19 +45,19 @@ func (s *session) adjustLifeLocked(want policy.Resolved) {
 	case want.MaxLifetime == 0:
 		s.lifeEnd = 0
 	case s.lifeEnd > 0:
-		s.lifeEnd = max(1, s.lifeEnd+want.MaxLifetime-s.resolved.MaxLifetime)
+		s.lifeEnd = max(1, s.lifeEnd+(want.MaxLifetime-s.resolved.MaxLifetime).D())
 	default:
-		s.lifeEnd = max(1, s.bornAt+want.MaxLifetime)
+		s.lifeEnd = max(1, s.bornAt+want.MaxLifetime.D())
 	}
 }
 
 // reserve counts what want needs more than have; settle says whether it is had now.
 func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), err error) {
-	more := policy.Use{Memory: max(0, want.Spec.Limits.Memory-have.Spec.Limits.Memory), CPUs: max(0, want.Spec.Limits.CPUs-have.Spec.Limits.CPUs)}
-	if want.Spec.Limits.Memory < 0 && have.Spec.Limits.Memory >= 0 {
+	more := policy.Use{Memory: max(0, int64(want.Memory-have.Memory)), CPUs: max(0, want.CPUs-have.CPUs)}
+	if want.Memory < 0 && have.Memory >= 0 {
 		more.Memory = engine.Unlimited
 	}
-	if want.Spec.Limits.CPUs < 0 && have.Spec.Limits.CPUs >= 0 {
+	if want.CPUs < 0 && have.CPUs >= 0 {
 		more.CPUs = engine.Unlimited
 	}
 	release, err := s.m.ledger.Reserve(s.key.Tenant, more)
@@ -68,7 +66,7 @@ func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), e
 	}
 	return func(done bool) {
 		if done {
-			counted := s.m.ledger.Adopt(s.key.Tenant, boxUse(want.Spec))
+			counted := s.m.ledger.Adopt(s.key.Tenant, boxUse(want))
 			s.mu.Lock()
 			old := s.release
 			s.release = counted
@@ -77,21 +75,4 @@ func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), e
 		}
 		release()
 	}, nil
-}
-
-// changed names the fields that differ, for the audit log.
-func changed(have, want policy.Resolved) string {
-	var list []string
-	for name, differs := range map[string]bool{
-		"network": have.Network != want.Network, "idle_ttl": have.IdleTTL != want.IdleTTL,
-		"max_lifetime": have.MaxLifetime != want.MaxLifetime, "persistent": have.Persistent != want.Persistent,
-		"cpus": have.Spec.Limits.CPUs != want.Spec.Limits.CPUs, "memory": have.Spec.Limits.Memory != want.Spec.Limits.Memory,
-		"pids": have.Spec.Limits.PIDs != want.Spec.Limits.PIDs,
-	} {
-		if differs {
-			list = append(list, name)
-		}
-	}
-	slices.Sort(list)
-	return strings.Join(list, ", ")
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 
 	"github.com/boxd/boxd/engine"
@@ -60,13 +59,13 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	spec := s.resolved.Spec
-	spec.ID, spec.Labels = s.boxID, s.labelsLocked()
+	b := s.resolved.Spec()
+	b.ID, b.Labels = s.boxID, s.labelsLocked()
 	s.mu.Unlock()
-	box, err := s.m.engine.Create(ctx, spec)
+	box, err := s.m.engine.Create(ctx, b)
 	if err != nil {
 		// Nothing should be left. If the launcher died in between, nobody knows.
-		s.m.discardLater(spec.ID)
+		s.m.discardLater(b.ID)
 		return nil, fmt.Errorf("creating a box: %w", causeOf(ctx, err))
 	}
 	return box, nil
@@ -148,7 +147,7 @@ func (s *session) confirm(r *recording) {
 	if err == nil || s.m.ctx.Err() != nil {
 		return
 	}
-	s.m.report(s.key, "", "recording that its box runs (it is tried again): "+err.Error())
+	s.m.report(s.key, "", "recording that its box runs (it will be retried): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
 		if s.recording != r || s.removing || s.gone || s.state == Stopping { // which is for its own record
@@ -177,17 +176,12 @@ func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 // database is lost. TTLs that are changed later are not in them.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
-	r.State, r.Fresh, r.Resolved.Spec = Running, false, engine.Spec{} // the box has the spec itself
+	r.State, r.Fresh, r.Resolved.Mounts = Running, false, nil // the box has its spec itself
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail
 	}
-	labels := maps.Clone(s.resolved.Spec.Labels)
-	if labels == nil {
-		labels = map[string]string{}
-	}
-	labels[label] = string(note)
-	return labels
+	return map[string]string{label: string(note)}
 }
 
 // label is the name of the note.

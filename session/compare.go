@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -17,56 +16,31 @@ import (
 func conflicts(have policy.Resolved, a *asked) []Conflict {
 	r, want := &a.request, a.resolved
 	var list []Conflict
-	field := func(name string, given bool, have, want any) {
-		if given && have != want {
-			list = append(list, Conflict{name, show(have), show(want)})
+	field := func(name, asked, have, want string) {
+		if asked != "" && have != want {
+			list = append(list, Conflict{name, spec.Quote(have), spec.Quote(want)})
 		}
 	}
-	field("cpus", r.CPUs != nil, have.Spec.Limits.CPUs, want.Spec.Limits.CPUs)
+	for _, t := range spec.Table {
+		is, wants := t.Of(&have.Settings), t.Of(&want.Settings)
+		if t.Asked(&r.Wishes).IsValid() && !is.Equal(wants) {
+			list = append(list, Conflict{t.Name, t.Text(is), t.Text(wants)})
+		}
+	}
 	if r.Env != nil && !slices.Equal(have.Env, want.Env) {
 		list = append(list, envConflict(have.Env, want.Env))
 	}
-	field("hostname", r.Hostname != "", have.Spec.Hostname, want.Spec.Hostname)
-	field("idle_ttl", r.IdleTTL != nil, have.IdleTTL, want.IdleTTL)
-	field("image", r.Image != "", have.Spec.Image, want.Spec.Image)
-	field("max_lifetime", r.MaxLifetime != nil, have.MaxLifetime, want.MaxLifetime)
-	field("memory", r.Memory != nil, size(have.Spec.Limits.Memory), size(want.Spec.Limits.Memory))
-	field("network", r.Network != nil, have.Network, want.Network)
-	field("persistent", r.Persistent != nil, have.Persistent, want.Persistent)
-	field("pids", r.PIDs != nil, have.Spec.Limits.PIDs, want.Spec.Limits.PIDs)
-	field("profile", r.Profile != "", have.Profile, want.Profile)
-	field("timeout", r.Timeout != nil, have.Timeout, want.Timeout)
-	field("tmp_size", r.TmpSize != nil, size(have.Spec.TmpSize), size(want.Spec.TmpSize))
-	field("upper_size", r.UpperSize != nil, size(have.Spec.UpperSize), size(want.Spec.UpperSize))
-	field("user", r.User != nil, have.Spec.User, want.Spec.User)
-	field("workspace", r.Workspace != "", have.Workspace, want.Workspace)
-	field("workspace_inodes", r.WorkspaceInodes != nil, have.WorkspaceInodes, want.WorkspaceInodes)
-	field("workspace_mode", r.WorkspaceMode != nil, have.WorkspaceMode, want.WorkspaceMode)
-	field("workspace_size", r.WorkspaceSize != nil, size(have.WorkspaceSize), size(want.WorkspaceSize))
-	field("workspace_target", r.WorkspaceTarget != "", have.Target(), want.Target())
-	field("writable_root", r.WritableRoot != nil, have.Spec.WritableRoot, want.Spec.WritableRoot)
-	return list
-}
-
-// size is a number of bytes that shows as one.
-type size int64
-
-// show writes a value of a field for people.
-func show(v any) string {
-	switch v := v.(type) {
-	case size:
-		if v < 0 {
-			return "unlimited"
-		}
-		return spec.FormatSize(int64(v))
-	case string:
-		return spec.Quote(v)
-	case engine.User:
-		return fmt.Sprintf("%d:%d", v.UID, v.GID)
-	case time.Duration:
-		return v.String()
+	field("hostname", r.Hostname, have.Hostname, want.Hostname)
+	field("image", r.Image, have.Image, want.Image)
+	field("profile", r.Profile, have.Profile, want.Profile)
+	field("workspace", r.Workspace, have.Workspace, want.Workspace)
+	field("workspace_target", r.WorkspaceTarget, have.Target(), want.Target())
+	if r.User != nil && have.User != want.User {
+		show := func(u engine.User) string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
+		list = append(list, Conflict{"user", show(have.User), show(want.User)})
 	}
-	return fmt.Sprint(v)
+	slices.SortFunc(list, func(a, b Conflict) int { return strings.Compare(a.Field, b.Field) })
+	return list
 }
 
 // envConflict names the variables that differ; values are often secret.

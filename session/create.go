@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/boxd/boxd/audit"
-	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/policy"
 )
@@ -18,7 +17,7 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 	defer stop()
 	s.mu.Lock()
 	s.resolved = a.resolved
-	s.setLifeLocked(a.resolved.MaxLifetime)
+	s.setLifeLocked(a.resolved.MaxLifetime.D())
 	s.mu.Unlock()
 
 	err := s.tryCreate(ctx, c, a)
@@ -60,7 +59,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		s.m.deny(c, s.key, "create", err)
 		return err
 	}
-	release, err := s.m.ledger.Reserve(s.key.Tenant, boxUse(a.resolved.Spec))
+	release, err := s.m.ledger.Reserve(s.key.Tenant, boxUse(a.resolved))
 	if err != nil {
 		s.m.deny(c, s.key, "create", err)
 		return err
@@ -99,9 +98,9 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 	return nil
 }
 
-// boxUse is what a session with a box of spec counts in quotas, as long as it exists.
-func boxUse(spec engine.Spec) policy.Use {
-	return policy.Use{Sessions: 1, Memory: spec.Limits.Memory, CPUs: spec.Limits.CPUs}
+// boxUse is what a session of r counts in quotas, as long as it exists.
+func boxUse(r policy.Resolved) policy.Use {
+	return policy.Use{Sessions: 1, Memory: int64(r.Memory), CPUs: r.CPUs}
 }
 
 // releaseQuota gives back all that the session has reserved.

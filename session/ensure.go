@@ -44,7 +44,7 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 		if resolved.WorkspaceSize > 0 {
 			own = resolved.VolumeMount(volumeName(key))
 		}
-		resolved.Spec.Mounts = prepend(own, resolved.Spec.Mounts)
+		resolved.Mounts = prepend(own, resolved.Mounts)
 	}
 	return key, &asked{*r, resolved}, nil
 }

@@ -222,7 +222,7 @@ func (m *Manager) outputLimit(e Exec) int64 {
 // workDir is the directory that a command starts in: the one that was asked for, else
 // the workspace. The engine finds one by itself where it usually is.
 func workDir(r policy.Resolved, asked string) string {
-	elsewhere := r.Target() != engine.WorkspaceTarget && r.WorkspaceMode != policy.WorkspaceNone
+	elsewhere := r.Target() != engine.WorkspaceTarget && r.WorkspaceMode != spec.None
 	if asked == "" && elsewhere {
 		return r.Target()
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -77,7 +78,7 @@ func TestExecRefusals(t *testing.T) {
 
 func TestExecEnvironment(t *testing.T) {
 	b := open(t)
-	v := b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1", "AB": "2"}})
+	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"A": "1", "AB": "2"}}})
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}, Env: []string{"A=3", "C=4"}}); err != nil {
 		t.Fatal(err)
 	}

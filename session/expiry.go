@@ -67,7 +67,7 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 		return 0, false
 	}
 	busy := s.resolved.Persistent || s.uses > 0 || (s.running > 0 && s.exempt)
-	idle := time.Duration(s.lastUsed.Load()) + s.resolved.IdleTTL
+	idle := time.Duration(s.lastUsed.Load()) + s.resolved.IdleTTL.D()
 	switch {
 	case busy && s.lifeEnd == 0:
 		return 0, false
@@ -89,7 +89,7 @@ func (s *session) arm() {
 	at, ok := s.deadlineLocked()
 	if s.uses > 0 && !s.resolved.Persistent && !s.removing && !s.gone && s.state != Creating {
 		// Who gives back the last hold does not move it.
-		if look := s.m.now() + s.resolved.IdleTTL; !ok || look < at {
+		if look := s.m.now() + s.resolved.IdleTTL.D(); !ok || look < at {
 			at, ok = look, true
 		}
 	}
@@ -161,7 +161,7 @@ func (s *session) expireIfDue() {
 		}
 		return
 	}
-	reason := "idle for " + s.resolved.IdleTTL.String()
+	reason := "idle for " + s.resolved.IdleTTL.D().String()
 	if s.lifeEnd > 0 && s.lifeEnd <= now {
 		reason = "lifetime of " + s.resolved.MaxLifetime.String() + " is over"
 	}

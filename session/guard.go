@@ -342,7 +342,7 @@ func (s *session) limitShare(ctx context.Context) {
 	}
 	if errors.Is(err, engine.ErrUnenforceable) {
 		m.noShares.Store(true) // as long as this daemon runs
-		m.log.Debug("workspaces have no hard limit unless one is asked for", "error", err)
+		m.log.Debug("workspaces have no hard limit unless one is requested", "error", err)
 		return
 	}
 	if err != nil {

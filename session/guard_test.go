@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/engine/enginetest"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -94,7 +95,7 @@ func TestGuard(t *testing.T) {
 		large, writer, hard := keyA, keyB, Key{"t", "hard"}
 		b.ensure(large, policy.Request{})
 		b.ensure(writer, policy.Request{})
-		b.ensure(hard, policy.Request{WorkspaceSize: sizeOf(1 << 30)})
+		b.ensure(hard, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}})
 		must(t, os.WriteFile(filepath.Join(b.workspace(large), "data"), make([]byte, 1<<20), 0o600))
 		kept := []*Process{b.launch(large, "p", "serve"), b.launch(hard, "p", "serve")}
 		p := b.launch(writer, "p", "serve")

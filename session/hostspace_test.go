@@ -8,9 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/boxd/boxd/engine/enginetest"
-
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/enginetest"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -26,7 +26,7 @@ func TestHostWorkspaceIsMade(t *testing.T) {
 	b, root := hostBench(t)
 	b.start()
 	dir := filepath.Join(root, "tenants", "one")
-	ask := policy.Request{Workspace: dir, MakeWorkspace: true, WorkspaceTarget: "/work"}
+	ask := policy.Request{MakeWorkspace: true, Wishes: spec.Wishes{Workspace: dir, WorkspaceTarget: "/work"}}
 	v := b.ensure(keyA, ask)
 	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
 		t.Fatalf("%v, %v", st, err)
@@ -56,7 +56,7 @@ func TestHostWorkspaceIsMade(t *testing.T) {
 func TestHostWorkspaceIsLimited(t *testing.T) {
 	b, root := hostBench(t)
 	b.start()
-	ask := policy.Request{Workspace: root, WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100))}
+	ask := policy.Request{Wishes: spec.Wishes{Workspace: root, WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100))}}
 	v := b.ensure(keyA, ask)
 	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) || v.Unenforced != "" || len(b.host.VolumeNames()) != 0 {
 		t.Errorf("limit %v, %+v", got, v)
@@ -67,12 +67,12 @@ func TestHostWorkspaceIsLimited(t *testing.T) {
 	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) {
 		t.Errorf("with the next box: %v", got)
 	}
-	b.ensure(Key{"t", "by-size"}, policy.Request{Workspace: root, WorkspaceSize: sizeOf(8 << 20)})
+	b.ensure(Key{"t", "by-size"}, policy.Request{Wishes: spec.Wishes{Workspace: root, WorkspaceSize: sizeOf(8 << 20)}})
 	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 1024}) {
 		t.Errorf("inodes by the size: %v", got)
 	}
 	b.host.SetLimit(root, enginetest.Limit{Bytes: 8 << 20, Inodes: 100})
-	b.ensure(keyB, policy.Request{Workspace: root}) // leaves it
+	b.ensure(keyB, policy.Request{Wishes: spec.Wishes{Workspace: root}}) // leaves it
 	if got := b.host.Limit(root); got != (enginetest.Limit{Bytes: 8 << 20, Inodes: 100}) {
 		t.Errorf("after a session without a size: %v", got)
 	}
@@ -114,11 +114,11 @@ func TestWorkingDirectory(t *testing.T) {
 		dir, want string
 	}{
 		{policy.Request{}, "", ""}, // the engine finds it
-		{policy.Request{WorkspaceTarget: "/data/deep"}, "", "/data/deep"},
-		{policy.Request{WorkspaceTarget: "/data/deep"}, "/tmp", "/tmp"},
-		{policy.Request{WorkspaceTarget: "/data", Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/workspace"}}}, "", "/data"},
-		{policy.Request{WorkspaceTarget: "/workspace"}, "", ""},
-		{policy.Request{WorkspaceMode: ptr("none")}, "", ""},
+		{policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/data/deep"}}, "", "/data/deep"},
+		{policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/data/deep"}}, "/tmp", "/tmp"},
+		{policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/data", Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/workspace"}}}}, "", "/data"},
+		{policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/workspace"}}, "", ""},
+		{policy.Request{Wishes: spec.Wishes{WorkspaceMode: ptr("none")}}, "", ""},
 	} {
 		v := b.ensure(keyA, c.r)
 		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}, Dir: c.dir}); err != nil {
@@ -149,20 +149,20 @@ func TestWorkingDirectory(t *testing.T) {
 // A live session's mounts can be anything but its workspace, wherever that is.
 func TestMountsBesideAWorkspaceElsewhere(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{WorkspaceTarget: "/data", WorkspaceSize: sizeOf(8 << 20)})
-	x := policy.Mount{Source: "/srv/data/x", Target: "/workspace"}
-	v, err := b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{x}})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/data", WorkspaceSize: sizeOf(8 << 20)}})
+	x := spec.MountWish{Source: "/srv/data/x", Target: "/workspace"}
+	v, err := b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{x}})
 	must(t, err)
-	if _, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/data"}}); !errors.Is(err, engine.ErrInvalid) {
+	if _, err := b.Update(ctx, me, keyA, spec.Update{Detach: []string{"/data"}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("the workspace was detached: %v", err)
 	}
-	skill := policy.Mount{Source: "/one", Target: "/data/.skills/one", ReadOnly: true, Volume: "skills-1"}
-	v = b.ensure(keyA, policy.Request{Mounts: []policy.Mount{skill}})
+	skill := spec.MountWish{Source: "/one", Target: "/data/.skills/one", ReadOnly: true, Volume: "skills-1"}
+	v = b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{skill}}})
 	list := b.host.Box(v.Box).Spec().Mounts
 	if len(list) != 2 || list[0].Volume != volumeName(keyA) || list[1] != (mount{Source: "/one", Target: "/data/.skills/one", ReadOnly: true, Volume: "skills-1"}) {
 		t.Errorf("mounts %+v", list)
 	}
-	if v = b.ensure(keyA, policy.Request{Mounts: []policy.Mount{}}); len(b.host.Box(v.Box).Spec().Mounts) != 1 {
+	if v = b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{}}}); len(b.host.Box(v.Box).Spec().Mounts) != 1 {
 		t.Errorf("mounts %+v", b.host.Box(v.Box).Spec().Mounts)
 	}
 }

@@ -111,6 +111,9 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 	if err != nil {
 		return nil, got, err
 	}
+	if err := db.View(func(tx *bbolt.Tx) error { return keepOld(tx, path) }); err != nil {
+		return db, got, err
+	}
 	err = db.Update(func(tx *bbolt.Tx) error { return beginEpoch(tx, &got) })
 	if got.uncounted = diskroom.IsFull(err) && got.epoch > 1; got.uncounted {
 		err = nil // what is there can be read, and ended
@@ -119,6 +122,33 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 		return db, got, err
 	}
 	return db, got, db.View(func(tx *bbolt.Tx) error { return readAll(tx, &got) })
+}
+
+// keepOld copies a database of an older version to its path with that version behind it,
+// such as boxd.db.1, before anything in it is changed: the older boxd can go on with that.
+func keepOld(tx *bbolt.Tx, path string) error {
+	meta := tx.Bucket(metaBucket)
+	if meta == nil {
+		return nil // it is new
+	}
+	v := meta.Get(versionKey)
+	if len(v) != 1 || v[0] == 0 || v[0] >= recordVersion {
+		return nil
+	}
+	copied := fmt.Sprintf("%s.%d", path, v[0])
+	f, err := os.OpenFile(copied+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err == nil {
+		_, err = tx.WriteTo(f)
+		err = errors.Join(err, f.Sync(), f.Close())
+	}
+	if err == nil {
+		err = os.Rename(copied+".new", copied)
+	}
+	if err != nil {
+		os.Remove(copied + ".new") // best effort: it is written anew next time
+		return fmt.Errorf("keeping a copy of a database of version %d, which this boxd changes: %w", v[0], err)
+	}
+	return nil
 }
 
 // epoch counts an opening.
@@ -140,8 +170,12 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 		if err := errors.Join(meta.Put(versionKey, []byte{recordVersion}), meta.Put(searchKey, []byte{1})); err != nil {
 			return err
 		}
+	case len(v) == 1 && v[0] == 1:
+		if err := meta.Put(versionKey, []byte{recordVersion}); err != nil {
+			return err
+		}
 	case len(v) != 1 || v[0] != recordVersion:
-		return fmt.Errorf("%w: its format is %x, this one knows %d: run that version, or move the file away to have sessions found by their boxes alone",
+		return fmt.Errorf("%w: its format is %x, this one knows %d: run that version, or move the file away, so that sessions are recovered from their boxes alone",
 			errForeign, v, recordVersion)
 	}
 	got.fresh = meta.Get(searchKey) != nil

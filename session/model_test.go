@@ -114,9 +114,9 @@ func (m *model) step(rng *rand.Rand, worker int) {
 	case 8:
 		m.exitProcess(key, id, rng.IntN(256))
 	case 9:
-		m.Update(ctx, me, key, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+		m.Update(ctx, me, key, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}})
 	case 10:
-		m.Update(ctx, me, key, Update{Detach: []string{"/x"}})
+		m.Update(ctx, me, key, spec.Update{Detach: []string{"/x"}})
 	default:
 		other := Key{"t", fmt.Sprintf("w%d-%d", rng.IntN(4), rng.IntN(3))}
 		code := rng.IntN(256)
@@ -128,7 +128,7 @@ func (m *model) step(rng *rand.Rand, worker int) {
 }
 
 func (m *model) tryEnsure(key Key) {
-	r := policy.Request{Persistent: ptr(true)}
+	r := policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
 	if strings.HasSuffix(key.ID, "-0") { // a third of them
 		r.WorkspaceSize = ptr(spec.Size(4 << 20))
 	}

@@ -36,7 +36,7 @@ func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDif
 }
 
 func extraMounts(r policy.Resolved) []engine.Mount {
-	return slices.DeleteFunc(slices.Clone(r.Spec.Mounts), func(m engine.Mount) bool {
+	return slices.DeleteFunc(slices.Clone(r.Mounts), func(m engine.Mount) bool {
 		return m.Target == r.Target()
 	})
 }
@@ -53,7 +53,7 @@ func prepend(first engine.Mount, list []engine.Mount) []engine.Mount {
 // apply returns r with the mounts changed; r itself is left as it is.
 func (d mountDiff) apply(r policy.Resolved) policy.Resolved {
 	if !d.empty() {
-		r.Spec.Mounts = append(without(r.Spec.Mounts, d.detach), d.attach...)
+		r.Mounts = append(without(r.Mounts, d.detach), d.attach...)
 	}
 	return r
 }
@@ -144,13 +144,13 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 // keepToBox makes the session's mounts those that its box has: a change that failed may
 // have taken some away.
 func (s *session) keepToBox(box engine.LiveBox) {
-	spec := box.Spec()
+	has := box.Spec()
 	s.mu.Lock()
-	if spec.ID != s.boxID || slices.Equal(spec.Mounts, s.resolved.Spec.Mounts) { // or an engine that does not tell
+	if has.ID != s.boxID || slices.Equal(has.Mounts, s.resolved.Mounts) { // or an engine that does not tell
 		s.mu.Unlock()
 		return
 	}
-	s.resolved.Spec.Mounts = spec.Mounts
+	s.resolved.Mounts = has.Mounts
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil { // the successor asks the box

@@ -5,24 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/spec"
-	"github.com/boxd/boxd/policy"
 )
-
-// Update changes a live session. Nil and empty fields leave things as they are.
-type Update struct {
-	// Attach adds mounts, Detach takes away mounts by target, which is done first.
-	Attach []policy.Mount `json:"attach,omitempty"`
-	Detach []string       `json:"detach,omitempty"`
-	// Network can only be switched off.
-	Network     *bool          `json:"network,omitempty"`
-	IdleTTL     *spec.Duration `json:"idle_ttl,omitempty"`
-	MaxLifetime *spec.Duration `json:"max_lifetime,omitempty"` // counted from the creation
-	Persistent  *bool          `json:"persistent,omitempty"`
-	CPUs        *float64       `json:"cpus,omitempty"`
-	Memory      *spec.Size     `json:"memory,omitempty"`
-	PIDs        *int64         `json:"pids,omitempty"`
-}
 
 // Exec is one command.
 type Exec struct {

@@ -27,7 +27,7 @@ func (m *Manager) removeVolumeLater(name, box string) {
 		m.retry(func(ctx context.Context) error {
 			err := m.dropVolume(ctx, name, box)
 			if tries++; err != nil && tries == tellAfter {
-				m.report(Key{}, "", fmt.Sprintf("removing the volume %q, which no session has (it is tried again): %v", name, err))
+				m.report(Key{}, "", fmt.Sprintf("removing the volume %q, which no session has (it will be retried): %v", name, err))
 			}
 			if err == nil {
 				v.mu.Lock()

@@ -51,7 +51,7 @@ func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 	}
 	err := errNoStorage
 	if s.m.options.Storage != nil {
-		err = s.m.options.Storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: r.WorkspaceSize, Inodes: r.WorkspaceInodes})
+		err = s.m.options.Storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes})
 	}
 	s.mu.Lock()
 	fresh := s.generation == 1
@@ -62,10 +62,10 @@ func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 	}
 	s.setUnenforced(notEnforced(r, err))
 	own := r.WorkspaceMount(s.m.workspaces.Path(s.key.Tenant, s.key.ID), s.m.workspaces.Root())
-	r.Spec.Mounts = slices.Clone(r.Spec.Mounts)
-	for i, m := range r.Spec.Mounts {
+	r.Mounts = slices.Clone(r.Mounts)
+	for i, m := range r.Mounts {
 		if m.Target == own.Target {
-			r.Spec.Mounts[i] = own
+			r.Mounts[i] = own
 		}
 	}
 	s.mu.Lock()
@@ -80,11 +80,11 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	if !r.MakeWorkspace && r.WorkspaceSize == 0 {
 		return nil
 	}
-	at := slices.IndexFunc(r.Spec.Mounts, func(m engine.Mount) bool { return m.Target == r.Target() })
+	at := slices.IndexFunc(r.Mounts, func(m engine.Mount) bool { return m.Target == r.Target() })
 	if at < 0 {
 		return fmt.Errorf("session %q has lost the mount of its workspace: remove it", s.key.ID)
 	}
-	d := engine.Directory{Path: r.Spec.Mounts[at].Source, Within: r.Spec.Mounts[at].Within, Make: r.MakeWorkspace}
+	d := engine.Directory{Path: r.Mounts[at].Source, Within: r.Mounts[at].Within, Make: r.MakeWorkspace}
 	storage := s.m.options.Storage
 	if r.MakeWorkspace {
 		if storage == nil {
@@ -102,7 +102,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	}
 	err := errNoStorage
 	if d.Make, d.ReadOnly = false, false; storage != nil {
-		limits := engine.Volume{Bytes: r.WorkspaceSize, Inodes: r.WorkspaceInodes}.WithDefaults() // as a volume has them
+		limits := engine.Volume{Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes}.WithDefaults() // as a volume has them
 		err = storage.LimitDirectory(ctx, d, limits.Bytes, limits.Inodes)
 	}
 	if degradable(r, err) {
@@ -115,12 +115,12 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 
 // degradable reports whether err is a limit that cannot be enforced and need not be.
 func degradable(r policy.Resolved, err error) bool {
-	return errors.Is(err, engine.ErrUnenforceable) && r.Spec.AllowDegraded
+	return errors.Is(err, engine.ErrUnenforceable) && r.AllowDegraded
 }
 
 // notEnforced says which limit does not hold, and why.
 func notEnforced(r policy.Resolved, err error) string {
-	return fmt.Sprintf("workspace_size %s: %v", spec.FormatSize(r.WorkspaceSize), err)
+	return fmt.Sprintf("workspace_size %s: %v", r.WorkspaceSize, err)
 }
 
 func (s *session) setUnenforced(what string) {
@@ -142,8 +142,8 @@ func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err err
 	case errors.As(err, &bad):
 		return &engine.FieldError{Field: cmp.Or(requestField[bad.Field], "workspace"), Value: bad.Value, Rule: bad.Rule}
 	case errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0:
-		return fmt.Errorf("workspace_size %s: %w: ask for 0, which is no hard limit, or let boxd go on without with allow_degraded",
-			spec.FormatSize(r.WorkspaceSize), err)
+		return fmt.Errorf("workspace_size %s: %w: ask for 0 (no hard limit), or set allow_degraded to continue without one",
+			r.WorkspaceSize, err)
 	}
 	return fmt.Errorf("preparing the workspace: %w", causeOf(ctx, err))
 }

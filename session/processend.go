@@ -45,7 +45,7 @@ func (p *Process) finish(res engine.Result, release func()) {
 	noted := s.m.store.enqueue(end.put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
-		s.m.report(s.key, p.id, "recording its end (it is tried again): "+err.Error())
+		s.m.report(s.key, p.id, "recording its end (it will be retried): "+err.Error())
 		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()

@@ -12,9 +12,9 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// recordVersion is that of all records. A database of another version is kept
-// aside, as one that is damaged.
-const recordVersion = 1
+// recordVersion is that of all records. Those of version 1 are read (record1.go), after a
+// copy of their database was kept. A database of a newer version is refused.
+const recordVersion = 2
 
 // sessionRecord is what is kept of a session.
 type sessionRecord struct {
@@ -124,7 +124,7 @@ func (r *sessionRecord) validate() error {
 	if err := validateBoxID(r.Box); err != nil {
 		return err
 	}
-	return r.Resolved.Spec.Validate()
+	return r.Resolved.Spec().Validate()
 }
 
 func validateBoxID(id string) error {
@@ -149,7 +149,7 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 	case r.Key == "":
 		err = fmt.Errorf("no key")
 	case r.Replaces != nil && (r.Replaces.ID != r.ID || r.Replaces.key() != r.key() || r.Replaces.Key == "" || !r.Replaces.State.Ended() || r.Replaces.Result == nil):
-		err = fmt.Errorf("replaces what has not ended")
+		err = fmt.Errorf("replaces a process that has not ended")
 	default:
 		err = policy.ValidateProcessID(r.ID)
 	}

@@ -6,14 +6,15 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
 func sampleSession() *sessionRecord {
 	return &sessionRecord{
 		Tenant: "t", ID: "a", State: Running, Generation: 2, Box: "s-1", CreatedAt: time.Unix(1700000000, 5).UTC(), LifeLeft: time.Hour,
-		Resolved: policy.Resolved{Profile: "default", WorkspaceMode: "rw", IdleTTL: time.Minute, Env: []string{"A=b"},
-			Spec: engine.Spec{Image: "host", Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}, Limits: engine.Limits{CPUs: 0.5}}},
+		Resolved: policy.Resolved{Profile: "default", Env: []string{"A=b"}, Settings: spec.Settings{WorkspaceMode: "rw", IdleTTL: spec.Duration(time.Minute), CPUs: 0.5},
+			Image: "host", Mounts: []mount{{Source: "/srv/n/x", Target: "/x", Within: "/srv", NoLinks: "/srv/n"}}},
 	}
 }
 
@@ -43,8 +44,8 @@ func TestBadRecords(t *testing.T) {
 		"generation":     func(r *sessionRecord) { r.Generation = 0 },
 		"no box":         func(r *sessionRecord) { r.Box = "" },
 		"box":            func(r *sessionRecord) { r.Box = "../x" },
-		"spec":           func(r *sessionRecord) { r.Resolved.Spec.Mounts[0].Target = "x" },
-		"spec of limits": func(r *sessionRecord) { r.Resolved.Spec.Limits.Memory = -7 },
+		"spec":           func(r *sessionRecord) { r.Resolved.Mounts[0].Target = "x" },
+		"spec of limits": func(r *sessionRecord) { r.Resolved.Memory = -7 },
 	} {
 		r := sampleSession()
 		key := sessionKey(r.key())
@@ -71,7 +72,7 @@ func FuzzRecords(f *testing.F) {
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		value := withSum(body)
 		if r, err := decodeSession(key, value); err == nil {
-			if u := countable(boxUse(r.Resolved.Spec)); u.CPUs != u.CPUs || u.Memory < engine.Unlimited {
+			if u := countable(boxUse(r.Resolved)); u.CPUs != u.CPUs || u.Memory < engine.Unlimited {
 				t.Errorf("%+v cannot be counted", u)
 			}
 			again, err := decodeSession(key, r.put().value)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -182,7 +183,7 @@ func TestNothingBeginsAfterTheFailure(t *testing.T) {
 
 // What needs a session that is on disk is refused while it is not, and nothing is done.
 func TestUnrecordedSessionIsLeftAlone(t *testing.T) {
-	ask := policy.Request{Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}}
+	ask := policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}}
 	b := open(t)
 	mend := b.brokenRecord()
 	b.host.SetHook(func(_ context.Context, op, _ string) error {
@@ -200,7 +201,7 @@ func TestUnrecordedSessionIsLeftAlone(t *testing.T) {
 	b.host.SetHook(nil)
 	mend()
 	b.eventually("its use", func() bool { return second(b.Ensure(ctx, me, keyA, ask)) == nil })
-	if n := len(b.get(keyA).Resolved.Spec.Mounts); n != 2 {
+	if n := len(b.get(keyA).Resolved.Mounts); n != 2 {
 		t.Errorf("%d mounts", n)
 	}
 }
@@ -214,7 +215,7 @@ func TestFailedChangeAndLostBox(t *testing.T) {
 	fail := b.stallStore()
 	failed := make(chan error, 1)
 	go func() {
-		_, err := b.Update(ctx, me, keyA, Update{Persistent: ptr(true), Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+		_, err := b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Persistent: ptr(true)}})
 		failed <- err
 	}()
 	b.eventually("the change", func() bool { return b.get(keyA).Resolved.Persistent })
@@ -230,16 +231,16 @@ func TestFailedChangeAndLostBox(t *testing.T) {
 	before := b.get(keyA).Resolved
 	b.restart()
 	after := b.get(keyA).Resolved
-	if before.Persistent != after.Persistent || len(before.Spec.Mounts) != len(after.Spec.Mounts) {
+	if before.Persistent != after.Persistent || len(before.Mounts) != len(after.Mounts) {
 		t.Errorf("told that nothing was changed: persistent %v, %d mounts; after a crash %v, %d mounts",
-			before.Persistent, len(before.Spec.Mounts), after.Persistent, len(after.Spec.Mounts))
+			before.Persistent, len(before.Mounts), after.Persistent, len(after.Mounts))
 	}
 }
 
 // A kept volume is kept if the manager closes while its session is being made.
 func TestKeptVolumeAndClose(t *testing.T) {
 	b := open(t)
-	ask := policy.Request{WorkspaceSize: sizeOf(8 << 20), Persistent: ptr(true)}
+	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
 	lost := b.ensure(keyA, ask)
 	name := volumeName(keyA)
 	b.host.Fill(name, 77)
@@ -285,7 +286,7 @@ func (e *createThen) Create(ctx context.Context, spec engine.Spec) (engine.LiveB
 // What the first command of a session that was given up has written is not what the next
 // session of that name finds.
 func TestFilesOfAGivenUpSession(t *testing.T) {
-	for name, ask := range map[string]policy.Request{"directory": {}, "volume": {WorkspaceSize: sizeOf(8 << 20)}} {
+	for name, ask := range map[string]policy.Request{"directory": {}, "volume": {Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}} {
 		t.Run(name, func(t *testing.T) {
 			b := open(t)
 			m, client, good, reached := b.Manager, b.client, b.Manager.store.db, make(chan struct{})

@@ -122,13 +122,13 @@ func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
 	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
 	s.resolved, s.unenforced, s.createdAt = rec.Resolved, rec.Unenforced, rec.CreatedAt
-	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved.Spec)))
+	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved)))
 	// A clock that was set back makes the session look younger than it is: what was
 	// left when the record was written bounds that. bornAt is where the age starts if
 	// a lifetime is set later.
 	age := max(0, time.Since(rec.CreatedAt))
 	s.bornAt = r.m.now() - age
-	left := rec.Resolved.MaxLifetime - age
+	left := rec.Resolved.MaxLifetime.D() - age
 	if rec.LifeLeft > 0 {
 		left = min(left, rec.LifeLeft)
 	}

@@ -53,7 +53,7 @@ func TestAdoption(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := open(t)
-			before := b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}, Memory: ptr(spec.Size(64 << 20))})
+			before := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"A": "1"}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(64 << 20))}}})
 			p := b.launch(keyA, "p", "serve")
 			ended := b.launch(keyA, "ended", "exit", "3")
 			await(t, ended.Done(), "the end")
@@ -63,7 +63,7 @@ func TestAdoption(t *testing.T) {
 			if after.Box != before.Box || after.State != Running || after.Generation != 1 || !after.CreatedAt.Equal(before.CreatedAt) || after.Processes != 1 {
 				t.Errorf("session was %+v, is %+v", before, after)
 			}
-			if v := b.ensure(keyA, policy.Request{Memory: ptr(spec.Size(64 << 20)), Env: map[string]string{"A": "1"}}); v.Created || v.Recreated {
+			if v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"A": "1"}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(64 << 20))}}}); v.Created || v.Recreated {
 				t.Error("it was not found as it was")
 			}
 			again, err := b.Process(keyA, "p")
@@ -97,7 +97,7 @@ func TestAdoptionAfterChanges(t *testing.T) {
 	q := b.launch(keyA, "vanishes", "serve")
 	dead := b.ensure(keyB, policy.Request{})
 	r := b.launch(keyB, "lost", "serve")
-	cleared := b.ensure(Key{"t", "c"}, policy.Request{Persistent: ptr(true)})
+	cleared := b.ensure(Key{"t", "c"}, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
 	b.crash()
 	box := b.host.Box(p.View().Box)
 	box.Process(p.View().Key).Exit(9)
@@ -237,7 +237,7 @@ func TestDamagedDatabase(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := open(t)
-			before := b.ensure(keyA, policy.Request{Network: ptr(true)})
+			before := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: ptr(true)}}})
 			p := b.launch(keyA, "p", "serve")
 			b.ensure(keyB, policy.Request{})
 			b.crash()
@@ -303,7 +303,7 @@ func TestOpenNeedsTheEngine(t *testing.T) {
 func TestCloseAndStop(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
-	kept := b.ensure(keyB, policy.Request{Persistent: ptr(true)})
+	kept := b.ensure(keyB, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
 	p := b.launch(keyB, "p", "serve")
 	if err := b.Close(ctx, true); err != nil {
 		t.Fatal(err)
@@ -376,7 +376,7 @@ func TestDatabaseIsFull(t *testing.T) {
 	for name, err := range map[string]error{
 		"ensure": second(b.Ensure(ctx, me, keyB, policy.Request{})),
 		"start":  second(b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}})),
-		"update": second(b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})),
+		"update": second(b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}})),
 		"remove": b.Remove(ctx, me, keyA),
 	} {
 		if !errors.Is(err, ErrStorage) || strings.Contains(err.Error(), "\n") {
@@ -601,11 +601,14 @@ func TestRemovalGoesOnAfterACrash(t *testing.T) {
 		return nil
 	})
 	m, done := b.Manager, make(chan struct{})
-	go func() { defer close(done); m.Update(ctx, me, keyA, Update{Memory: ptr(spec.Size(1 << 30))}) }()
+	go func() {
+		defer close(done)
+		m.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}})
+	}()
 	await(t, reached, "the change")
 	short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
-	if err := b.Remove(short, me, keyA); err == nil || !strings.Contains(err.Error(), "it goes on") {
+	if err := b.Remove(short, me, keyA); err == nil || !strings.Contains(err.Error(), "it continues") {
 		t.Fatal(err)
 	}
 	b.crash()

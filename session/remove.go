@@ -54,12 +54,12 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	case <-s.stumbled:
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return fmt.Errorf("removing session %q (it is tried again): %w", key.ID, s.removeErr)
+		return fmt.Errorf("removing session %q (it will be retried): %w", key.ID, s.removeErr)
 	case <-ctx.Done():
 		if err := s.noteRemoval(); err != nil {
-			return fmt.Errorf("removing session %q (it goes on, if this process does): %w", key.ID, err)
+			return fmt.Errorf("removing session %q (it continues unless this process ends): %w", key.ID, err)
 		}
-		return fmt.Errorf("removing session %q (it goes on): %w", key.ID, context.Cause(ctx))
+		return fmt.Errorf("removing session %q (it continues): %w", key.ID, context.Cause(ctx))
 	case <-m.ctx.Done():
 		return ErrClosed
 	}

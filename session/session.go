@@ -156,7 +156,6 @@ func (s *session) viewLocked() View {
 		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.measured, Unenforced: s.unenforced,
 		CreatedAt: s.createdAt, LastUsed: s.m.wall(used),
 	}
-	v.Resolved.Spec.Labels = nil
 	v.Resolved.Decisions = nil
 	if s.state == Running {
 		v.Box = s.boxID
@@ -188,6 +187,6 @@ func (s *session) recordLocked() *sessionRecord {
 func (s *session) setLifeLocked(left time.Duration) {
 	s.lifeEnd = 0
 	if s.resolved.MaxLifetime > 0 {
-		s.lifeEnd = max(1, s.m.now()+min(left, s.resolved.MaxLifetime))
+		s.lifeEnd = max(1, s.m.now()+min(left, s.resolved.MaxLifetime.D()))
 	}
 }

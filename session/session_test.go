@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd/boxd/engine/enginetest"
-
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
@@ -258,8 +257,8 @@ func TestScope(t *testing.T) {
 
 func TestConflict(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{Memory: ptr(spec.Size(64 << 20)), Env: map[string]string{"SECRET": "one"}})
-	_, err := b.Ensure(ctx, me, keyA, policy.Request{Memory: ptr(spec.Size(128 << 20)), Network: ptr(true), Env: map[string]string{"SECRET": "two"}})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"SECRET": "one"}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(64 << 20))}}})
+	_, err := b.Ensure(ctx, me, keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"SECRET": "two"}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(128 << 20)), Network: ptr(true)}}})
 	var conflict *ConflictError
 	if !errors.As(err, &conflict) || !errors.Is(err, ErrConflict) {
 		t.Fatalf("error %v, want a conflict", err)
@@ -276,16 +275,16 @@ func TestConflict(t *testing.T) {
 		}
 	}
 	// What is left open fits.
-	if v := b.ensure(keyA, policy.Request{}); v.Resolved.Spec.Limits.Memory != 64<<20 {
-		t.Errorf("memory %d", v.Resolved.Spec.Limits.Memory)
+	if v := b.ensure(keyA, policy.Request{}); v.Resolved.Memory != 64<<20 {
+		t.Errorf("memory %d", v.Resolved.Memory)
 	}
 }
 
 // However much a caller asks for, its refusal is a line that fits into the audit log.
 func TestLongRefusalIsAudited(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{Env: map[string]string{"A": "1"}})
-	r := policy.Request{Env: map[string]string{}}
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Env: map[string]string{"A": "1"}}})
+	r := policy.Request{Wishes: spec.Wishes{Env: map[string]string{}}}
 	for i := range 3000 {
 		r.Env[fmt.Sprintf("<<<<<<<<%d", i)] = ""
 	}
@@ -302,9 +301,9 @@ func TestLongRefusalIsAudited(t *testing.T) {
 
 func TestMountsChangeLive(t *testing.T) {
 	b := open(t)
-	one, two := policy.Mount{Source: "/srv/data/one", Target: "/one"}, policy.Mount{Source: "/srv/data/two", Target: "/two", ReadOnly: true}
-	first := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{one}})
-	second := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{two}})
+	one, two := spec.MountWish{Source: "/srv/data/one", Target: "/one"}, spec.MountWish{Source: "/srv/data/two", Target: "/two", ReadOnly: true}
+	first := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{one}}})
+	second := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{two}}})
 	if second.Box != first.Box || second.Created {
 		t.Error("another box")
 	}
@@ -323,14 +322,14 @@ func TestMountsChangeLive(t *testing.T) {
 	if !has("/two") {
 		t.Error("a request without mounts took one away")
 	}
-	b.ensure(keyA, policy.Request{Mounts: []policy.Mount{}})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{}}})
 	if has("/two") {
 		t.Error("an empty list left a mount")
 	}
 	if !b.audit.has("attach", audit.Done) || !b.audit.has("detach", audit.Done) {
 		t.Error("mounts are not in the audit log")
 	}
-	_, err := b.Ensure(ctx, me, keyA, policy.Request{Mounts: []policy.Mount{{Source: "/etc", Target: "/x"}}})
+	_, err := b.Ensure(ctx, me, keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/etc", Target: "/x"}}}})
 	if err == nil || !b.audit.has("ensure", audit.Deny) {
 		t.Errorf("mounting /etc: %v", err)
 	}
@@ -480,8 +479,8 @@ func TestAuditThatFailsStopsAll(t *testing.T) {
 // The profile of the session decides about its mounts, not that of a later request.
 func TestMountsOfALiveSessionKeepItsProfile(t *testing.T) {
 	b := open(t)
-	v := b.ensure(keyA, policy.Request{Profile: "offline_readonly"})
-	b.ensure(keyA, policy.Request{Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Profile: "offline_readonly"}})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}})
 	for _, m := range b.host.Box(v.Box).Spec().Mounts {
 		if !m.ReadOnly {
 			t.Errorf("%+v can be written", m)
@@ -491,7 +490,7 @@ func TestMountsOfALiveSessionKeepItsProfile(t *testing.T) {
 
 func TestRevokedMountIsNotMountedAgain(t *testing.T) {
 	b := open(t)
-	v := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}})
 	b.Close(ctx, false)
 	b.policy.AllowedMountRoots = []string{"/srv/other"}
 	b.start()
@@ -502,7 +501,7 @@ func TestRevokedMountIsNotMountedAgain(t *testing.T) {
 	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}}); !errors.Is(err, policy.ErrDenied) {
 		t.Errorf("error %v, want a refusal", err)
 	}
-	if v := b.ensure(keyA, policy.Request{Mounts: []policy.Mount{}}); !v.Recreated {
+	if v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{}}}); !v.Recreated {
 		t.Errorf("without the mount: %+v", v)
 	}
 }

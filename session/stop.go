@@ -35,7 +35,7 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	case <-p.done:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("stopping process %q (it goes on): %w", p.id, context.Cause(ctx))
+		return fmt.Errorf("stopping process %q (it continues): %w", p.id, context.Cause(ctx))
 	case <-s.m.ctx.Done():
 		return ErrClosed
 	}

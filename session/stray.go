@@ -36,11 +36,12 @@ func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 // no record, and reports whether it did.
 func (r *recovery) note(box engine.LiveBox) bool {
 	var rec sessionRecord
-	spec := box.Spec()
-	if json.Unmarshal([]byte(spec.Labels[label]), &rec) != nil {
+	has := box.Spec()
+	if json.Unmarshal([]byte(has.Labels[label]), &rec) != nil {
 		return false
 	}
-	rec.State, rec.Box, rec.Resolved.Spec = Running, box.ID(), spec
+	rec.State, rec.Box = Running, box.ID()
+	rec.Resolved.Take(has)
 	if rec.Generation < 1 || rec.validate() != nil {
 		return false
 	}

@@ -252,11 +252,13 @@ func isShortage(err error) bool {
 
 // correct believes the box about what can change while it lives: the last manager may
 // have ended between a change and its record.
-func (s *session) correct(spec engine.Spec) policy.Resolved {
-	counted := s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(spec)))
+func (s *session) correct(has engine.Spec) policy.Resolved {
+	var believed policy.Resolved
+	believed.Take(has)
+	counted := s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(believed)))
 	s.mu.Lock()
-	if spec.ID == s.boxID { // else an engine that does not tell
-		s.resolved.Spec.Mounts, s.resolved.Spec.Limits = spec.Mounts, spec.Limits
+	if has.ID == s.boxID { // else an engine that does not tell
+		s.resolved.Take(has)
 		s.release, counted = counted, s.release
 	}
 	corrected := s.resolved

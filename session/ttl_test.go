@@ -60,7 +60,7 @@ func TestIdleTTLOfMany(t *testing.T) {
 	bubble(t, func(b *bench) {
 		for i, id := range []string{"c", "a", "d", "b"} {
 			ttl := spec.Duration(time.Duration(10*(i+1)) * time.Second)
-			b.ensure(Key{"t", id}, policy.Request{IdleTTL: &ttl})
+			b.ensure(Key{"t", id}, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: &ttl}}})
 		}
 		for left := 3; left >= 0; left-- {
 			time.Sleep(10*time.Second + time.Millisecond)
@@ -75,7 +75,7 @@ func TestIdleTTLOfMany(t *testing.T) {
 func TestRunningCommandIsUse(t *testing.T) {
 	bubble(t, func(b *bench) {
 		ttl := spec.Duration(10 * time.Second)
-		b.ensure(keyA, policy.Request{IdleTTL: &ttl})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: &ttl}}})
 		res, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: time.Minute})
 		if err != nil || res.Verdict != engine.TimedOut {
 			t.Errorf("%+v, %v", res, err)
@@ -122,12 +122,12 @@ func TestRunningProcessExempts(t *testing.T) {
 
 func TestPersistent(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{Persistent: ptr(true)})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
 		time.Sleep(24 * time.Hour)
 		if b.gone(keyA) {
 			t.Fatal("a persistent session expired")
 		}
-		if _, err := b.Update(ctx, me, keyA, Update{Persistent: ptr(false), IdleTTL: ptr(spec.Duration(time.Minute))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Persistent: ptr(false), IdleTTL: ptr(spec.Duration(time.Minute))}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(61 * time.Second)
@@ -140,7 +140,7 @@ func TestPersistent(t *testing.T) {
 func TestMaxLifetime(t *testing.T) {
 	bubble(t, func(b *bench) {
 		life := spec.Duration(time.Hour)
-		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: &life, Persistent: ptr(true)}}})
 		p := b.launch(keyA, "p", "stubborn")
 		time.Sleep(59 * time.Minute)
 		b.exec(keyA, "true")
@@ -157,7 +157,7 @@ func TestMaxLifetime(t *testing.T) {
 func TestShorterTTLCountsAtOnce(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.ensure(keyA, policy.Request{})
-		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(spec.Duration(10 * time.Second))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(10 * time.Second))}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(11 * time.Second)
@@ -181,7 +181,7 @@ func TestFailedSessionExpires(t *testing.T) {
 func TestLifetimeOverRestarts(t *testing.T) {
 	bubble(t, func(b *bench) {
 		life := spec.Duration(time.Hour)
-		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: &life, Persistent: ptr(true)}}})
 		time.Sleep(40 * time.Minute)
 		b.Close(ctx, false)
 		time.Sleep(10 * time.Minute)
@@ -201,7 +201,7 @@ func TestLifetimeOverRestarts(t *testing.T) {
 func TestLifetimeAndAClockSetBack(t *testing.T) {
 	bubble(t, func(b *bench) {
 		life := spec.Duration(time.Hour)
-		b.ensure(keyA, policy.Request{MaxLifetime: &life, Persistent: ptr(true)})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{MaxLifetime: &life, Persistent: ptr(true)}}})
 		time.Sleep(50 * time.Minute)
 		b.Close(ctx, false)
 		b.rewrite(keyA, func(r *sessionRecord) { r.CreatedAt = r.CreatedAt.Add(50 * time.Minute) })
@@ -216,7 +216,7 @@ func TestLifetimeAndAClockSetBack(t *testing.T) {
 // A command longer than the idle TTL does not switch the idle TTL off.
 func TestIdleTTLAfterALongCommand(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(10 * time.Second)), MaxLifetime: ptr(spec.Duration(time.Hour))})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(10 * time.Second)), MaxLifetime: ptr(spec.Duration(time.Hour))}}})
 		if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second}); err != nil {
 			t.Fatal(err)
 		}
@@ -231,9 +231,9 @@ func TestIdleTTLAfterALongCommand(t *testing.T) {
 func TestExpiryBesideStuckOnes(t *testing.T) {
 	bubble(t, func(b *bench) {
 		for i := range parallel {
-			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{WorkspaceSize: sizeOf(8 << 20), IdleTTL: ptr(spec.Duration(10 * time.Second))})
+			b.ensure(Key{"t", fmt.Sprint("stuck", i)}, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(10 * time.Second))}}})
 		}
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(20 * time.Second))})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(20 * time.Second))}}})
 		b.host.SetHook(func(_ context.Context, op, _ string) error {
 			if op == "remove-volume" {
 				return errors.New("busy")
@@ -250,14 +250,14 @@ func TestExpiryBesideStuckOnes(t *testing.T) {
 // An idle TTL that is made shorter while a command runs counts from its end.
 func TestShorterTTLWhileUsed(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{IdleTTL: ptr(spec.Duration(time.Hour))})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(time.Hour))}}})
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"wait"}, Timeout: 20 * time.Second})
 		}()
 		time.Sleep(time.Second)
-		if _, err := b.Update(ctx, me, keyA, Update{IdleTTL: ptr(spec.Duration(10 * time.Second))}); err != nil {
+		if _, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(10 * time.Second))}}); err != nil {
 			t.Fatal(err)
 		}
 		<-done

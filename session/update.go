@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 
 	"github.com/boxd/boxd/audit"
@@ -14,7 +13,7 @@ import (
 )
 
 // Update changes a live session. If something fails, nothing was changed.
-func (m *Manager) Update(ctx context.Context, c Caller, key Key, u Update) (View, error) {
+func (m *Manager) Update(ctx context.Context, c Caller, key Key, u spec.Update) (View, error) {
 	if err := key.validate(); err != nil {
 		return View{}, err
 	}
@@ -38,7 +37,7 @@ func (m *Manager) Update(ctx context.Context, c Caller, key Key, u Update) (View
 }
 
 // update decides about u and does it.
-func (s *session) update(ctx context.Context, c Caller, u Update) error {
+func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	ctx, stop := s.context(ctx)
 	defer stop()
 	if err := s.begin(ctx); err != nil {
@@ -77,7 +76,7 @@ func (s *session) update(ctx context.Context, c Caller, u Update) error {
 }
 
 // decideMounts says what becomes of the mounts.
-func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, decisions []policy.Decision, err error) {
+func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff, decisions []policy.Decision, err error) {
 	extra := extraMounts(have)
 	for i, target := range u.Detach {
 		at := slices.IndexFunc(extra, func(m engine.Mount) bool { return m.Target == target })
@@ -97,7 +96,7 @@ func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, dec
 		d.attach = append(d.attach, m)
 	}
 	if len(d.attach) > 0 {
-		err = engine.Spec{Mounts: d.apply(have).Spec.Mounts}.Validate()
+		err = engine.Spec{Mounts: d.apply(have).Mounts}.Validate()
 	}
 	return d, decisions, err
 }
@@ -105,7 +104,7 @@ func (s *session) decideMounts(have policy.Resolved, u Update) (d mountDiff, dec
 // decideFields says what the session has after u, its mounts apart. What a client
 // could not have asked for at the creation it cannot get later. What u leaves alone is
 // not decided again, also if the profile has changed or is gone.
-func (s *session) decideFields(have policy.Resolved, u Update) (policy.Resolved, error) {
+func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Resolved, error) {
 	want := have
 	if u.Network != nil {
 		if err := policy.CheckNetworkChange(have.Network, *u.Network); err != nil {
@@ -113,31 +112,24 @@ func (s *session) decideFields(have policy.Resolved, u Update) (policy.Resolved,
 		}
 		want.Network = *u.Network
 	}
-	r := policy.Request{IdleTTL: u.IdleTTL, MaxLifetime: u.MaxLifetime, Persistent: u.Persistent, CPUs: u.CPUs, Memory: u.Memory, PIDs: u.PIDs}
-	if reflect.ValueOf(r).IsZero() {
+	if u.Network = nil; u.LiveWishes == (spec.LiveWishes{}) {
 		return want, nil
 	}
+	r := policy.Request{Wishes: spec.Wishes{Profile: have.Profile, LiveWishes: u.LiveWishes}}
 	off := false
-	r.Profile, r.Network = have.Profile, &off
+	r.Network = &off
 	got, err := s.m.policy.Resolve(s.key.Tenant, r)
 	if err != nil {
 		return want, err
 	}
-	set := func(field string, given bool, to func()) {
-		if !given || err != nil {
-			return
+	for _, t := range spec.Table {
+		switch {
+		case t.Name == "network" || !t.Asked(&r.Wishes).IsValid():
+		case slices.Contains(got.Overridden, t.Name):
+			return want, fmt.Errorf("%s: is locked by profile %q: %w", t.Name, have.Profile, policy.ErrDenied)
+		default:
+			t.Of(&want.Settings).Set(t.Of(&got.Settings))
 		}
-		if slices.Contains(got.Overridden, field) {
-			err = fmt.Errorf("%s: is locked by profile %q: %w", field, have.Profile, policy.ErrDenied)
-			return
-		}
-		to()
 	}
-	set("idle_ttl", u.IdleTTL != nil, func() { want.IdleTTL = got.IdleTTL })
-	set("max_lifetime", u.MaxLifetime != nil, func() { want.MaxLifetime = got.MaxLifetime })
-	set("persistent", u.Persistent != nil, func() { want.Persistent = got.Persistent })
-	set("cpus", u.CPUs != nil, func() { want.Spec.Limits.CPUs = got.Spec.Limits.CPUs })
-	set("memory", u.Memory != nil, func() { want.Spec.Limits.Memory = got.Spec.Limits.Memory })
-	set("pids", u.PIDs != nil, func() { want.Spec.Limits.PIDs = got.Spec.Limits.PIDs })
-	return want, err
+	return want, nil
 }

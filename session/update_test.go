@@ -16,10 +16,7 @@ import (
 func TestUpdate(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
-	up := Update{
-		Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, IdleTTL: ptr(spec.Duration(time.Minute)),
-		CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(200)), MaxLifetime: ptr(spec.Duration(time.Hour)),
-	}
+	up := spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{IdleTTL: ptr(spec.Duration(time.Minute)), CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(200)), MaxLifetime: ptr(spec.Duration(time.Hour))}}
 	got, err := b.Update(ctx, me, keyA, up)
 	if err != nil {
 		t.Fatal(err)
@@ -27,8 +24,8 @@ func TestUpdate(t *testing.T) {
 	check := func(v View) {
 		t.Helper()
 		r := v.Resolved
-		if r.IdleTTL != time.Minute || r.Spec.Limits.CPUs != 2 || r.Spec.Limits.Memory != 1<<30 || r.Spec.Limits.PIDs != 200 ||
-			r.MaxLifetime != time.Hour || len(r.Spec.Mounts) != 2 {
+		if r.IdleTTL.D() != time.Minute || r.CPUs != 2 || r.Memory != 1<<30 || r.PIDs != 200 ||
+			r.MaxLifetime.D() != time.Hour || len(r.Mounts) != 2 {
 			t.Errorf("%+v", r)
 		}
 		if spec := b.host.Box(v.Box).Spec(); spec.Limits.Memory != 1<<30 || len(spec.Mounts) != 2 {
@@ -41,7 +38,7 @@ func TestUpdate(t *testing.T) {
 	check(got)
 	b.restart()
 	check(b.get(keyA))
-	if _, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Memory: ptr(spec.Size(64 << 20))}); err != nil {
+	if _, err := b.Update(ctx, me, keyA, spec.Update{Detach: []string{"/x"}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(64 << 20))}}); err != nil {
 		t.Fatal(err)
 	}
 	if use, _ := b.Quota("t"); use.Memory != 64<<20 {
@@ -59,27 +56,27 @@ func TestUpdateRefusals(t *testing.T) {
 	b := newBench(t)
 	b.policy.TenantDefaults.Memory = 1 << 30
 	b.start()
-	if _, err := b.Update(ctx, me, keyA, Update{}); !errors.Is(err, ErrNotFound) {
+	if _, err := b.Update(ctx, me, keyA, spec.Update{}); !errors.Is(err, ErrNotFound) {
 		t.Errorf("no session: %v", err)
 	}
 	b.ensure(keyA, policy.Request{})
 	for name, tc := range map[string]struct {
-		u    Update
+		u    spec.Update
 		want error
 	}{
-		"unknown mount":   {Update{Detach: []string{"/x"}}, engine.ErrInvalid},
-		"the workspace":   {Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
-		"not allowed":     {Update{Attach: []policy.Mount{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
-		"twice":           {Update{Attach: []policy.Mount{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
-		"over the quota":  {Update{Memory: ptr(spec.Size(2 << 30))}, policy.ErrQuota},
-		"too little":      {Update{Memory: ptr(spec.Size(1))}, engine.ErrInvalid},
-		"network back on": {Update{Network: ptr(true)}, policy.ErrDenied},
+		"unknown mount":   {spec.Update{Detach: []string{"/x"}}, engine.ErrInvalid},
+		"the workspace":   {spec.Update{Detach: []string{"/workspace"}}, engine.ErrInvalid},
+		"not allowed":     {spec.Update{Attach: []spec.MountWish{{Source: "/etc", Target: "/x"}}}, policy.ErrDenied},
+		"twice":           {spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/a", Target: "/x"}, {Source: "/srv/data/b", Target: "/x"}}}, engine.ErrInvalid},
+		"over the quota":  {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(2 << 30))}}, policy.ErrQuota},
+		"too little":      {spec.Update{LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1))}}, engine.ErrInvalid},
+		"network back on": {spec.Update{LiveWishes: spec.LiveWishes{Network: ptr(true)}}, policy.ErrDenied},
 	} {
 		if _, err := b.Update(ctx, me, keyA, tc.u); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", name, err, tc.want)
 		}
 	}
-	if r := b.get(keyA).Resolved; len(r.Spec.Mounts) != 1 || r.Spec.Limits.Memory != 512<<20 {
+	if r := b.get(keyA).Resolved; len(r.Mounts) != 1 || r.Memory != 512<<20 {
 		t.Errorf("something was changed: %+v", r)
 	}
 	if use, _ := b.Quota("t"); use.Memory != 512<<20 {
@@ -89,15 +86,15 @@ func TestUpdateRefusals(t *testing.T) {
 
 func TestNetworkRatchet(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{Network: ptr(true)})
-	v, err := b.Update(ctx, me, keyA, Update{Network: ptr(false)})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: ptr(true)}}})
+	v, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Network: ptr(false)}})
 	if err != nil || v.Resolved.Network {
 		t.Fatalf("off: %v, %v", v.Resolved.Network, err)
 	}
-	if _, err := b.Update(ctx, me, keyA, Update{Network: ptr(true)}); !errors.Is(err, policy.ErrDenied) {
+	if _, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{Network: ptr(true)}}); !errors.Is(err, policy.ErrDenied) {
 		t.Errorf("on again: %v", err)
 	}
-	if _, err := b.Ensure(ctx, me, keyA, policy.Request{Network: ptr(true)}); !errors.Is(err, ErrConflict) {
+	if _, err := b.Ensure(ctx, me, keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Network: ptr(true)}}}); !errors.Is(err, ErrConflict) {
 		t.Errorf("asking for it: %v", err)
 	}
 	b.restart()
@@ -115,12 +112,12 @@ func TestUpdateIsUndone(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})
 	mend := b.breakStore()
-	_, err := b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))})
+	_, err := b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}})
 	if !errors.Is(err, ErrStorage) {
 		t.Errorf("error %v", err)
 	}
 	spec := b.host.Box(v.Box).Spec()
-	if len(spec.Mounts) != 1 || spec.Limits.Memory != 512<<20 || len(b.get(keyA).Resolved.Spec.Mounts) != 1 {
+	if len(spec.Mounts) != 1 || spec.Limits.Memory != 512<<20 || len(b.get(keyA).Resolved.Mounts) != 1 {
 		t.Errorf("it stays changed: %+v", spec)
 	}
 	mend()
@@ -128,10 +125,10 @@ func TestUpdateIsUndone(t *testing.T) {
 
 func TestUpdateOfALifetime(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.ensure(keyA, policy.Request{Persistent: ptr(true)})
+		b.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
 		time.Sleep(10 * time.Minute)
 		for _, tc := range []struct{ life, left time.Duration }{{time.Hour, 50 * time.Minute}, {30 * time.Minute, 20 * time.Minute}, {0, 0}, {20 * time.Minute, 10 * time.Minute}} {
-			v, err := b.Update(ctx, me, keyA, Update{MaxLifetime: ptr(spec.Duration(tc.life))})
+			v, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{MaxLifetime: ptr(spec.Duration(tc.life))}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -159,8 +156,8 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 		}
 		return nil
 	})
-	b.Update(ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))})
-	box, r := b.host.Box(v.Box).Spec(), b.get(keyA).Resolved.Spec
+	b.Update(ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}})
+	box, r := b.host.Box(v.Box).Spec(), b.get(keyA).Resolved.Spec()
 	if !slices.Equal(box.Mounts, r.Mounts) || box.Limits.Memory != r.Limits.Memory {
 		t.Errorf("box %+v, session %+v", box, r)
 	}
@@ -172,17 +169,17 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 // A session can give things up, and go on living, also when its profile is gone.
 func TestUpdateWithoutItsProfile(t *testing.T) {
 	b := newBench(t)
-	b.policy.Profiles = map[string]policy.ProfileConfig{"old": {Extends: "network_basic", CPUs: ptr(3.0)}}
+	b.policy.Profiles = map[string]policy.ProfileConfig{"old": {Extends: "network_basic", Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(3.0)}}}}
 	b.start()
-	b.ensure(keyA, policy.Request{Profile: "old", Mounts: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Profile: "old", Mounts: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}}})
 	b.Close(ctx, false)
 	b.policy.Profiles, b.policy.NetworkAvailable = nil, false
 	b.start()
-	v, err := b.Update(ctx, me, keyA, Update{Detach: []string{"/x"}, Network: ptr(false)})
-	if err != nil || len(v.Resolved.Spec.Mounts) != 1 || v.Resolved.Network || v.Resolved.Spec.Limits.CPUs != 3 {
+	v, err := b.Update(ctx, me, keyA, spec.Update{Detach: []string{"/x"}, LiveWishes: spec.LiveWishes{Network: ptr(false)}})
+	if err != nil || len(v.Resolved.Mounts) != 1 || v.Resolved.Network || v.Resolved.CPUs != 3 {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if _, err := b.Update(ctx, me, keyA, Update{CPUs: ptr(1.0)}); !errors.Is(err, engine.ErrInvalid) {
+	if _, err := b.Update(ctx, me, keyA, spec.Update{LiveWishes: spec.LiveWishes{CPUs: ptr(1.0)}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("a limit by a profile that is gone: %v", err)
 	}
 }
@@ -193,7 +190,7 @@ func TestFailedChangeOfMounts(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		b := open(t)
 		at := func(source string) policy.Request {
-			return policy.Request{Mounts: []policy.Mount{{Source: source, Target: "/x"}}}
+			return policy.Request{Wishes: spec.Wishes{Mounts: []spec.MountWish{{Source: source, Target: "/x"}}}}
 		}
 		v := b.ensure(keyA, at("/srv/data/x"))
 		b.host.SetHook(func(_ context.Context, op, box string) error {
@@ -211,8 +208,8 @@ func TestFailedChangeOfMounts(t *testing.T) {
 			b.restart()
 		}
 		for _, source := range []string{"/srv/data/x", "/srv/data/y"} {
-			if got := b.ensure(keyA, at(source)); got.Box != v.Box || !slices.Equal(b.host.Box(v.Box).Spec().Mounts, got.Resolved.Spec.Mounts) {
-				t.Errorf("%s: session %+v, box %+v", source, got.Resolved.Spec.Mounts, b.host.Box(v.Box).Spec().Mounts)
+			if got := b.ensure(keyA, at(source)); got.Box != v.Box || !slices.Equal(b.host.Box(v.Box).Spec().Mounts, got.Resolved.Mounts) {
+				t.Errorf("%s: session %+v, box %+v", source, got.Resolved.Mounts, b.host.Box(v.Box).Spec().Mounts)
 			}
 		}
 		b.Close(ctx, false)

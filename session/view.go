@@ -34,8 +34,7 @@ type View struct {
 	// Generation counts the boxes of the session, from 1.
 	Generation int    `json:"generation"`
 	Box        string `json:"box,omitempty"` // id; empty without a box
-	// Resolved is what the session has. Resolved.Spec is that of the box, live changes
-	// included; its Labels are left out.
+	// Resolved is what the session has, live changes included.
 	Resolved policy.Resolved `json:"resolved"`
 	// Execs and Processes count what runs now.
 	Execs     int       `json:"execs"`

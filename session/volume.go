@@ -40,7 +40,7 @@ func volumeOf(r policy.Resolved) string {
 	if !r.OwnWorkspace() {
 		return ""
 	}
-	for _, m := range r.Spec.Mounts {
+	for _, m := range r.Mounts {
 		if m.Target == r.Target() {
 			return m.Volume
 		}

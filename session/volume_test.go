@@ -40,7 +40,7 @@ func TestVolumeNames(t *testing.T) {
 func TestVolumeStaysWithTheSession(t *testing.T) {
 	b := open(t)
 	name := volumeName(keyA)
-	v := b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100)), WorkspaceMode: ptr("ro"), WorkspaceTarget: "/data"})
+	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100)), WorkspaceMode: ptr("ro"), WorkspaceTarget: "/data"}})
 	if want := (mount{Source: "/", Target: "/data", ReadOnly: true, Volume: name, Users: true}); !slices.Equal(b.host.Box(v.Box).Spec().Mounts, []mount{want}) {
 		t.Errorf("mounts %+v, want %+v", b.host.Box(v.Box).Spec().Mounts, want)
 	}
@@ -57,7 +57,7 @@ func TestVolumeStaysWithTheSession(t *testing.T) {
 	b.host.Kill(v.Box)
 	b.exec(keyA, "true")
 	b.restart()
-	if v := b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)}); v.Created || v.Recreated || b.host.Volume(name).UsedBytes != 77 {
+	if v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}); v.Created || v.Recreated || b.host.Volume(name).UsedBytes != 77 {
 		t.Errorf("%+v, volume %+v", v, b.host.Volume(name))
 	}
 	must(t, b.Remove(ctx, me, keyA))
@@ -68,21 +68,21 @@ func TestVolumeStaysWithTheSession(t *testing.T) {
 
 func TestVolumeConflicts(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceTarget: "/data"})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceTarget: "/data"}})
 	b.ensure(keyA, policy.Request{})
-	b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(0)), WorkspaceTarget: "/data"})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(0)), WorkspaceTarget: "/data"}})
 	b.ensure(keyB, policy.Request{})
 	for _, c := range []struct {
 		key  Key
 		r    policy.Request
 		want string
 	}{
-		{keyA, policy.Request{WorkspaceSize: sizeOf(9 << 20)}, "workspace_size is 8 MiB, not 9 MiB"},
-		{keyA, policy.Request{WorkspaceSize: sizeOf(0)}, "workspace_size is 8 MiB, not 0"},
-		{keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(50))}, "workspace_inodes is 0, not 50"},
-		{keyA, policy.Request{WorkspaceTarget: "/workspace"}, `workspace_target is "/data", not "/workspace"`},
-		{keyB, policy.Request{WorkspaceTarget: "/data"}, `workspace_target is "/workspace", not "/data"`},
-		{keyB, policy.Request{WorkspaceSize: sizeOf(8 << 20)}, "workspace_size is 0 B, not 8 MiB"},
+		{keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(9 << 20)}}, "workspace_size is 8 MiB, not 9 MiB"},
+		{keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(0)}}, "workspace_size is 8 MiB, not 0"},
+		{keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(50))}}, "workspace_inodes is 0, not 50"},
+		{keyA, policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/workspace"}}, `workspace_target is "/data", not "/workspace"`},
+		{keyB, policy.Request{Wishes: spec.Wishes{WorkspaceTarget: "/data"}}, `workspace_target is "/workspace", not "/data"`},
+		{keyB, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}, "workspace_size is 0 B, not 8 MiB"},
 	} {
 		var conflict *ConflictError
 		if _, err := b.Ensure(ctx, me, c.key, c.r); !errors.As(err, &conflict) || !strings.Contains(err.Error(), c.want) {
@@ -94,7 +94,7 @@ func TestVolumeConflicts(t *testing.T) {
 // What the engine says about a volume comes back in the words of the request.
 func TestVolumeRefusals(t *testing.T) {
 	b := open(t)
-	ask := policy.Request{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100))}
+	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), WorkspaceInodes: ptr(int64(100))}}
 	for _, c := range []struct {
 		err  error
 		is   error
@@ -134,7 +134,7 @@ func TestVolumeDegraded(t *testing.T) {
 	b.policy.AllowDegraded = true
 	b.host.RefuseVolumes(fmt.Errorf("no loop devices: %w", engine.ErrUnenforceable))
 	b.start()
-	ask := policy.Request{WorkspaceSize: sizeOf(8 << 20)}
+	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}
 	v := b.ensure(keyA, ask)
 	if !strings.HasPrefix(v.Unenforced, "workspace_size 8 MiB: no loop devices") {
 		t.Errorf("unenforced %q", v.Unenforced)
@@ -174,7 +174,7 @@ func TestVolumeDegraded(t *testing.T) {
 
 func TestOrphanVolumes(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}})
 	b.crash()
 	orphan := volumeName(Key{"t", "gone"})
 	others := []string{"skills-1", "w-1", volumeName(keyA) + "0"}
@@ -208,12 +208,12 @@ func TestOrphanVolumeIsWaitedFor(t *testing.T) {
 	b.start()
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
-	if _, err := b.Ensure(short, me, keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "former session") {
+	if _, err := b.Ensure(short, me, keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "former session") {
 		t.Errorf("%v, want that it waits", err)
 	}
 	made := make(chan error, 1)
 	go func() {
-		_, err := b.Ensure(ctx, me, keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)})
+		_, err := b.Ensure(ctx, me, keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}})
 		made <- err
 	}()
 	close(hold)
@@ -232,7 +232,7 @@ func TestFailedCreateOfAVolume(t *testing.T) {
 		}
 		return nil
 	})
-	ask := policy.Request{WorkspaceSize: sizeOf(8 << 20)}
+	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}}
 	if _, err := b.Ensure(ctx, me, keyA, ask); err == nil {
 		t.Fatal("made")
 	}
@@ -248,7 +248,7 @@ func TestFailedCreateOfAVolume(t *testing.T) {
 // removes it again.
 func TestVolumesSurviveTheDatabase(t *testing.T) {
 	b := open(t)
-	ask := policy.Request{WorkspaceSize: sizeOf(8 << 20), Persistent: ptr(true)}
+	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
 	lost := b.ensure(keyA, ask)
 	b.ensure(keyB, ask)
 	name := volumeName(keyA)
@@ -322,7 +322,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 		b := newBench(t)
 		b.policy.TenantDefaults.WorkspaceBytes = 1 << 20
 		b.start()
-		ask := policy.Request{WorkspaceSize: sizeOf(1 << 30)} // what it may have is not what it uses
+		ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}} // what it may have is not what it uses
 		b.ensure(keyA, ask)
 		b.ensure(keyB, ask)
 		b.exec(keyA, "true")
@@ -358,7 +358,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 // a session are kept.
 func TestGivenUpVolume(t *testing.T) {
 	b := open(t)
-	b.ensure(keyA, policy.Request{WorkspaceSize: sizeOf(8 << 20)})
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20)}})
 	b.crash()
 	b.rewrite(keyA, func(r *sessionRecord) { r.State = Creating })
 	b.database(func(tx *bbolt.Tx) error { return tx.Bucket(sessionsBucket).Put([]byte("x"), []byte("damaged")) })
@@ -373,7 +373,7 @@ func TestUseOfVolumesThatNobodyTells(t *testing.T) {
 		b := newBench(t)
 		b.policy.TenantDefaults.WorkspaceBytes = 1 << 20
 		b.start()
-		ask := policy.Request{WorkspaceSize: sizeOf(1 << 30)}
+		ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}}
 		b.ensure(keyA, ask)
 		b.host.Fill(volumeName(keyA), 1000)
 		time.Sleep(measureEvery + time.Minute) // the opening may have measured it when it was empty

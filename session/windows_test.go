@@ -10,10 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxd/boxd/engine/enginetest"
-
 	"go.etcd.io/bbolt"
 
+	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
@@ -123,7 +122,7 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"stubborn"}}))
 		}},
 		{"attach", func() error {
-			return second(w.Update(w.ctx, me, keyA, Update{Attach: []policy.Mount{{Source: "/srv/data/x", Target: "/x"}}, Memory: ptr(spec.Size(1 << 30))}))
+			return second(w.Update(w.ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}))
 		}},
 		{"stop", func() error {
 			return w.onProcess("q", func(p *Process) error { return p.Stop(w.ctx, me, StopOptions{}) })
@@ -132,7 +131,7 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"exit", "7"}}))
 		}},
 		{"forget", func() error { return w.onProcess("q", func(p *Process) error { return p.Remove(w.ctx, me) }) }},
-		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, Update{Detach: []string{"/x"}})) }},
+		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, spec.Update{Detach: []string{"/x"}})) }},
 		{"replace", func() error {
 			w.host.Kill(w.boxOf(keyB))
 			return second(w.Exec(w.ctx, me, keyB, nil, Exec{Args: []string{"true"}}))
@@ -146,7 +145,7 @@ func (w *windows) scenario() {
 
 var (
 	keyC           = Key{"t", "c"}
-	sizedWorkspace = policy.Request{WorkspaceSize: ptr(spec.Size(8 << 20))}
+	sizedWorkspace = policy.Request{Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(8 << 20))}}
 )
 
 func (w *windows) startP() error {
@@ -179,8 +178,8 @@ func (w *windows) check() {
 	w.checkAnswers()
 	w.checkDisk()
 	for _, v := range w.List("t") {
-		if b := w.host.Box(v.Box); b != nil && (!slices.Equal(b.Spec().Mounts, v.Resolved.Spec.Mounts) || b.Spec().Limits.Memory != v.Resolved.Spec.Limits.Memory) {
-			w.t.Errorf("box %+v, session %+v", b.Spec(), v.Resolved.Spec)
+		if b := w.host.Box(v.Box); b != nil && (!slices.Equal(b.Spec().Mounts, v.Resolved.Mounts) || b.Spec().Limits.Memory != int64(v.Resolved.Memory)) {
+			w.t.Errorf("box %+v, session %+v", b.Spec(), v.Resolved.Spec())
 		}
 	}
 }

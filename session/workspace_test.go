@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -53,16 +54,16 @@ func TestWorkspaceModes(t *testing.T) {
 	b.start()
 	must(t, os.WriteFile(filepath.Join(host, "mine"), nil, 0o600))
 
-	v := b.ensure(keyA, policy.Request{WorkspaceMode: ptr("none")})
+	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{WorkspaceMode: ptr("none")}})
 	if n := len(b.host.Box(v.Box).Spec().Mounts); n != 0 {
 		t.Errorf("none: %d mounts", n)
 	}
-	v = b.ensure(keyB, policy.Request{WorkspaceMode: ptr("ro")})
+	v = b.ensure(keyB, policy.Request{Wishes: spec.Wishes{WorkspaceMode: ptr("ro")}})
 	if m := b.host.Box(v.Box).Spec().Mounts[0]; !m.ReadOnly {
 		t.Errorf("ro: %+v", m)
 	}
 	key := Key{"t", "host"}
-	v = b.ensure(key, policy.Request{Workspace: host})
+	v = b.ensure(key, policy.Request{Wishes: spec.Wishes{Workspace: host}})
 	if m := b.host.Box(v.Box).Spec().Mounts[0]; m.Source != host || m.Target != engine.WorkspaceTarget {
 		t.Errorf("host path: %+v", m)
 	}

@@ -15,6 +15,7 @@ var (
 	heading = regexp.MustCompile(`(?m)^#{1,6}[ \t]+(.+?)[ \t]*#*$`)
 	inline  = regexp.MustCompile("`[^`\n]*`")
 	link    = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+	located = regexp.MustCompile("`([a-z]+)(/[A-Za-z0-9_.-]+)+`")
 	named   = regexp.MustCompile(`\b(?:docs|packaging|examples)/[A-Za-z0-9_./-]*\.(?:md|ya?ml|json|service|socket)\b`)
 )
 
@@ -66,7 +67,8 @@ func anchors(text string) map[string]bool {
 	return names
 }
 
-// TestLinks: what the documents link to is there, with its heading.
+// TestLinks: what the documents link to is there, with its heading, and so are the files and
+// packages that they name.
 func TestLinks(t *testing.T) {
 	docs := documents(t)
 	count := 0
@@ -87,6 +89,15 @@ func TestLinks(t *testing.T) {
 			}
 			if anchor != "" && !anchors(docs[file])[anchor] {
 				t.Errorf("%s: %q: %s has no such heading", name, m[1], file)
+			}
+		}
+		for _, m := range located.FindAllStringSubmatch(text, -1) {
+			path := strings.Trim(m[0], "`")
+			if top, err := os.Stat(filepath.Join("..", m[1])); err != nil || !top.IsDir() || name == "CHANGELOG.md" {
+				continue // not of this repository, or maybe not any more
+			}
+			if _, err := os.Stat(filepath.Join("..", path)); err != nil {
+				t.Errorf("%s names %s, which is not there", name, path)
 			}
 		}
 		for _, path := range named.FindAllString(text, -1) {

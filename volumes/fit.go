@@ -39,7 +39,7 @@ func measure(top *os.File) (use, error) {
 }
 
 // fitMounted is fit for an image that is mounted.
-func (s *Store) fitMounted(name string, top *os.File, r record) error {
+func (s *Store) fitMounted(name string, top *os.File, r volumeRecord) error {
 	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDWR)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (s *Store) fitMounted(name string, top *os.File, r record) error {
 // fit makes the volume hold what its record says: the image grows if it is too small,
 // and its ballast takes what is too much. It changes nothing where nothing is to be
 // done, and goes on where a killed process has stopped.
-func fit(top, image, dev *os.File, r record) error {
+func fit(top, image, dev *os.File, r volumeRecord) error {
 	want := r.Bytes / block
 	for range 8 {
 		u, err := measure(top)

@@ -49,7 +49,7 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 		}
 		return err
 	}
-	r := record{By: ByImage, Bytes: bytes, Inodes: inodes}
+	r := volumeRecord{By: ByImage, Bytes: bytes, Inodes: inodes}
 	undo.Push(func() error { return s.forget(name, r) })
 	if err := s.writeFile(name+recordSuffix, r); err != nil {
 		return err
@@ -72,7 +72,7 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 
 // growImage gives the image new limits: the record first, so that the next mount goes on if
 // this process is killed.
-func (s *Store) growImage(name string, r record, bytes, inodes int64) error {
+func (s *Store) growImage(name string, r volumeRecord, bytes, inodes int64) error {
 	if bytes < r.Bytes || inodes < r.Inodes {
 		return fmt.Errorf("%w: has %d bytes and %d inodes, asked for %d and %d: remove it and make it anew",
 			ErrShrink, r.Bytes, r.Inodes, bytes, inodes)
@@ -92,7 +92,7 @@ func (s *Store) growImage(name string, r record, bytes, inodes int64) error {
 }
 
 // refit makes an image fit its record, whether it is mounted or not.
-func (s *Store) refit(name string, r record) error {
+func (s *Store) refit(name string, r volumeRecord) error {
 	top, err := s.mountImage(name, r)
 	if err != nil {
 		return err
@@ -113,7 +113,7 @@ func (s *Store) refit(name string, r record) error {
 }
 
 // imageRoot returns the root of an image.
-func (s *Store) imageRoot(name string, r record) (*os.File, error) {
+func (s *Store) imageRoot(name string, r volumeRecord) (*os.File, error) {
 	top, err := s.mountImage(name, r)
 	if err != nil {
 		return nil, err
@@ -153,22 +153,22 @@ func (s *Store) removeImage(name string) error {
 }
 
 // adoptImage finds out what the record of an image was. It does not stay mounted for that.
-func (s *Store) adoptImage(name string) (record, error) {
+func (s *Store) adoptImage(name string) (volumeRecord, error) {
 	top, _, err := s.mountOnce(name)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	u, err := measure(top)
 	if err = errors.Join(err, top.Close(), s.unmount(name, unix.MNT_DETACH)); err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
-	r := record{By: ByImage, Bytes: min(max(u.capacity()*block, MinBytes), MaxBytes), Inodes: min(max(u.inodes, MinInodes), MaxInodes)}
+	r := volumeRecord{By: ByImage, Bytes: min(max(u.capacity()*block, MinBytes), MaxBytes), Inodes: min(max(u.inodes, MinInodes), MaxInodes)}
 	return r, nil
 }
 
 // imageUse fills in what an image says of itself. Whatever is mounted is asked; what
 // is not is read.
-func (s *Store) imageUse(name string, r record, st *State) error {
+func (s *Store) imageUse(name string, r volumeRecord, st *State) error {
 	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDONLY)
 	if err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 // mountImage returns the top directory of an image. If it is not mounted, it is, and is
 // made to fit its record, if that is possible now: a volume that should have grown can
 // be used meanwhile. The caller closes it and has locked the volume.
-func (s *Store) mountImage(name string, r record) (*os.File, error) {
+func (s *Store) mountImage(name string, r volumeRecord) (*os.File, error) {
 	top, fresh, err := s.mountOnce(name)
 	if err != nil || !fresh {
 		return top, err

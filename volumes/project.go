@@ -21,7 +21,7 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 	defer claim.Close()
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
-	r := record{By: ByProjectQuota, Bytes: bytes, Inodes: inodes, Project: id}
+	r := volumeRecord{By: ByProjectQuota, Bytes: bytes, Inodes: inodes, Project: id}
 	undo.Push(func() error { claim.Close(); return s.forget(name, r) })
 	if err := s.writeFile(name+recordSuffix, r); err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 
 // changeProject gives a volume new limits. If it is killed between the two, Open does
 // the rest.
-func (s *Store) changeProject(name string, r record, bytes, inodes int64) error {
+func (s *Store) changeProject(name string, r volumeRecord, bytes, inodes int64) error {
 	if !s.quota {
 		return fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
@@ -65,7 +65,7 @@ func (s *Store) changeProject(name string, r record, bytes, inodes int64) error 
 	return linux.SetProjectQuota(s.dir, r.Project, uint64(bytes), uint64(inodes))
 }
 
-func (s *Store) projectRoot(name string, r record) (*os.File, error) {
+func (s *Store) projectRoot(name string, r volumeRecord) (*os.File, error) {
 	if !s.quota {
 		return nil, fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
@@ -94,29 +94,29 @@ func (s *Store) openProject(name string) (*os.File, error) {
 }
 
 // adoptProject finds out what the record of a volume was.
-func (s *Store) adoptProject(name string) (record, error) {
+func (s *Store) adoptProject(name string) (volumeRecord, error) {
 	if !s.quota {
-		return record{}, s.noQuota
+		return volumeRecord{}, s.noQuota
 	}
 	dir, err := s.openProject(name)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	defer dir.Close()
 	a, err := linux.GetFileAttr(dir)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	q, err := linux.GetProjectQuota(dir, a.Project)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
-	r := record{By: ByProjectQuota, Bytes: int64(q.Bytes), Inodes: int64(q.Inodes), Project: a.Project}
+	r := volumeRecord{By: ByProjectQuota, Bytes: int64(q.Bytes), Inodes: int64(q.Inodes), Project: a.Project}
 	if _, _, err := checkLimits(r.Bytes, r.Inodes); err != nil || r.Inodes == 0 || !inRange(r.Project) || a.Flags&linux.ProjectInherit == 0 {
-		return record{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is no volume of ours: remove it", r.Project, r.Bytes, r.Inodes)
+		return volumeRecord{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is no volume of ours: remove it", r.Project, r.Bytes, r.Inodes)
 	}
 	if !s.ids.takeFree(r.Project) {
-		return record{}, fmt.Errorf("project %d of the directory is another one's: remove it", r.Project)
+		return volumeRecord{}, fmt.Errorf("project %d of the directory is another one's: remove it", r.Project)
 	}
 	return r, nil
 }

@@ -25,10 +25,10 @@ const (
 	trashName    = ".old"
 )
 
-// record is what is known of a volume. It is written before the volume appears and
+// volumeRecord is what is known of a volume. It is written before the volume appears and
 // removed after it has gone, and never synced: after a loss of power it may be empty or
 // missing, and is made again from the directory's project or the image.
-type record struct {
+type volumeRecord struct {
 	By      string `json:"by"`
 	Bytes   int64  `json:"bytes"`
 	Inodes  int64  `json:"inodes"`
@@ -38,19 +38,19 @@ type record struct {
 const maxRecord = 64 << 10
 
 // decodeRecord reads a record and believes nothing.
-func decodeRecord(text []byte) (record, error) {
-	var r record
+func decodeRecord(text []byte) (volumeRecord, error) {
+	var r volumeRecord
 	if err := decodeStrictly(text, &r); err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	if _, _, err := checkLimits(r.Bytes, r.Inodes); err != nil || r.Inodes == 0 || r.Bytes%block != 0 {
-		return record{}, fmt.Errorf("limits %d and %d are out of range", r.Bytes, r.Inodes)
+		return volumeRecord{}, fmt.Errorf("limits %d and %d are out of range", r.Bytes, r.Inodes)
 	}
 	switch {
 	case r.By == ByImage && r.Project == 0, r.By == ByProjectQuota && inRange(r.Project):
 		return r, nil
 	}
-	return record{}, fmt.Errorf("by %.40q with project %d is not possible", r.By, r.Project)
+	return volumeRecord{}, fmt.Errorf("by %.40q with project %d is not possible", r.By, r.Project)
 }
 
 func decodeStrictly(text []byte, into any) error {
@@ -101,43 +101,43 @@ func newName() string { return newPrefix + strings.ToLower(rand.Text()) }
 // load returns the record of volume name, after putting in order what a killed process
 // or a lost file may have left: a record alone is forgotten, a volume alone gets its
 // record again. ErrUnknown if there is none. The caller has locked name.
-func (s *Store) load(name string) (record, error) {
+func (s *Store) load(name string) (volumeRecord, error) {
 	text, reading := s.readFile(name + recordSuffix)
 	r, decoding := decodeRecord(text)
 	dir, err := s.exists(name + dirSuffix)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	image, err := s.exists(name + imageSuffix)
 	if err != nil {
-		return record{}, err
+		return volumeRecord{}, err
 	}
 	recorded := reading == nil && decoding == nil
 	switch {
 	case recorded && (r.By == ByImage && image || r.By == ByProjectQuota && dir):
 		return r, nil
 	case !dir && !image && errors.Is(reading, unix.ENOENT):
-		return record{}, ErrUnknown
+		return volumeRecord{}, ErrUnknown
 	case !dir && !image:
 		if err := s.forget(name, r); err != nil {
-			return record{}, err
+			return volumeRecord{}, err
 		}
-		return record{}, ErrUnknown
+		return volumeRecord{}, ErrUnknown
 	case dir && image:
-		return record{}, fmt.Errorf("there are %q and %q and no record that says which it is: remove one", name+dirSuffix, name+imageSuffix)
+		return volumeRecord{}, fmt.Errorf("there are %q and %q and no record that says which it is: remove one", name+dirSuffix, name+imageSuffix)
 	}
 	adopt := s.adoptProject
 	if image {
 		adopt = s.adoptImage
 	}
 	if r, err = adopt(name); err != nil {
-		return record{}, fmt.Errorf("without its record: %w", err)
+		return volumeRecord{}, fmt.Errorf("without its record: %w", err)
 	}
 	return r, s.writeFile(name+recordSuffix, r)
 }
 
 // forget removes the record r of a volume that is not there.
-func (s *Store) forget(name string, r record) error {
+func (s *Store) forget(name string, r volumeRecord) error {
 	if err := unlink(s.dir, name+recordSuffix); err != nil {
 		return err
 	}

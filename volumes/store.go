@@ -34,7 +34,7 @@ type State struct {
 //
 // What is in the data directory, for each volume:
 //
-//	<name>.volume   its record, see [record]; what can be lost of it is found again
+//	<name>.volume   its record, see [volumeRecord]; what can be lost of it is found again
 //	<name>.dir      its root, where the file system has project quota
 //	<name>.img      else its image
 //	<id>.tree       the record of a directory elsewhere that LimitTree has given project id
@@ -206,7 +206,7 @@ func (s *Store) Remove(name string) error {
 }
 
 // remove deletes what there is of volume name, its record last.
-func (s *Store) remove(name string, r record) error {
+func (s *Store) remove(name string, r volumeRecord) error {
 	image, err := s.exists(name + imageSuffix)
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ const (
 	TypeInit    = 1 // launcher → agent: InitMsg
 	TypeReady   = 2 // agent → launcher: empty
 	TypeSpawn   = 3 // client → agent: SpawnMsg
-	TypeStarted = 4 // agent → client: StartedMsg
+	TypeStarted = 4 // agent → client: the program runs; no body
 	TypeFailed  = 5 // agent → client: FailedMsg
 	TypeSignal  = 6 // client → agent: SignalMsg
 	TypeExited  = 7 // agent → client: ExitedMsg
@@ -73,9 +73,6 @@ type Rlimit struct {
 
 // SpawnFDs is the number of descriptors of a Spawn frame before the tasks files.
 const SpawnFDs = 4
-
-// StartedMsg says that the program runs. PID is that in the box.
-type StartedMsg struct{ PID uint32 }
 
 // FailedMsg says which step of a request failed and why.
 type FailedMsg struct {
@@ -172,16 +169,6 @@ func (m *SpawnMsg) Unmarshal(b []byte) error {
 		return fmt.Errorf("parsing spawn: empty argv or bad id: %w", ErrProtocol)
 	}
 	return nil
-}
-
-// Marshal returns the body of a Started frame.
-func (m *StartedMsg) Marshal() []byte { return (&encoder{}).u32(m.PID).b }
-
-// Unmarshal parses the body of a Started frame.
-func (m *StartedMsg) Unmarshal(b []byte) error {
-	d := decoder{b: b}
-	m.PID = d.u32()
-	return d.done("started")
 }
 
 // Marshal returns the body of a Failed frame.

@@ -22,10 +22,9 @@ func messages() map[string]message {
 			Args: []string{"sh", "-c", ""}, Env: []string{"A=1"}, Dir: "/workspace", MakeDir: true, TTY: true, Self: true,
 			UID: 1000, GID: 65534, Rlimits: []Rlimit{{7, 1024, 4096}, {1, 1 << 40, 1 << 41}}, Tasks: 2,
 		},
-		"started": &StartedMsg{PID: 17},
-		"failed":  &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
-		"signal":  &SignalMsg{Signal: 15},
-		"exited":  &ExitedMsg{Status: 0x8b},
+		"failed": &FailedMsg{Step: StepExec, Errno: syscall.ENOENT},
+		"signal": &SignalMsg{Signal: 15},
+		"exited": &ExitedMsg{Status: 0x8b},
 
 		"launch drop": &LaunchMsg{Key: "k", Ring: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},
 		"launch both": &LaunchMsg{Key: "k", Ring: 1 << 20, StderrRing: MinRing, DropStderr: true, Spawn: SpawnMsg{Args: []string{"a"}, Env: []string{}}},

@@ -1,6 +1,10 @@
 package apitypes
 
-import "time"
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine/spec"
+)
 
 // Status says whether the service can serve, and what it holds.
 type Status struct {
@@ -73,43 +77,16 @@ type Missed struct {
 
 // Profile is a set of defaults, caps and locked fields.
 type Profile struct {
-	Name            string      `json:"name"`
-	Network         bool        `json:"network"`
-	CPUs            float64     `json:"cpus"`
-	Memory          Size        `json:"memory" doc:"Bytes."`
-	PIDs            int64       `json:"pids"`
-	OpenFiles       int64       `json:"open_files"`
-	FileSize        Size        `json:"file_size" doc:"Bytes; -1: unlimited."`
-	WritableRoot    bool        `json:"writable_root"`
-	TmpSize         Size        `json:"tmp_size"`
-	UpperSize       Size        `json:"upper_size"`
-	WorkspaceMode   string      `json:"workspace_mode"`
-	WorkspaceSize   Size        `json:"workspace_size" doc:"Hard limit of the workspace in bytes; 0: none."`
-	WorkspaceInodes int64       `json:"workspace_inodes" doc:"Files and directories in it; 0: by the size."`
-	MountMode       string      `json:"mount_mode" doc:"The most that extra mounts get: rw, ro or none."`
-	Timeout         Duration    `json:"timeout" doc:"Seconds."`
-	IdleTTL         Duration    `json:"idle_ttl" doc:"Seconds."`
-	MaxLifetime     Duration    `json:"max_lifetime" doc:"Seconds; 0: none."`
-	Persistent      bool        `json:"persistent"`
+	Name string `json:"name"`
+	spec.Settings
 	AllowNetwork    bool        `json:"allow_network"`
 	AllowPersistent bool        `json:"allow_persistent"`
 	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
 	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
 }
 
-// ProfileCaps are the most that a request may ask for. Every one that is -1 is no
-// cap, and is written as -1.
-type ProfileCaps struct {
-	CPUs          float64  `json:"cpus"`
-	Memory        Size     `json:"memory"`
-	PIDs          int64    `json:"pids"`
-	TmpSize       Size     `json:"tmp_size"`
-	UpperSize     Size     `json:"upper_size"`
-	Timeout       Duration `json:"timeout"`
-	IdleTTL       Duration `json:"idle_ttl"`
-	MaxLifetime   Duration `json:"max_lifetime"`
-	WorkspaceSize Size     `json:"workspace_size" doc:"A workspace without a hard limit is above every cap."`
-}
+// ProfileCaps are the most that a request may ask for.
+type ProfileCaps = spec.Caps
 
 // ProfileList is all profiles, sorted by name.
 type ProfileList struct {

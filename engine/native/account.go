@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// account is what is known of one command from the kernel and the launcher,
-// whatever its agent says.
+// account holds everything about one command that comes from the kernel and the launcher,
+// independently of its agent.
 type account struct {
 	box  *box
 	slot *slot
@@ -66,19 +66,19 @@ func usec(v *int64) *time.Duration {
 	return &d
 }
 
-// ending is how a command ended, as far as it is not counted by the kernel.
+// ending describes how a command ended, apart from the kernel's counts.
 type ending struct {
 	reason     engine.Verdict // boxd's own, "" if it ended by itself
 	limit      string         // behind reason
 	status     unix.WaitStatus
-	exited     bool // status is its
+	exited     bool // status is valid
 	background bool // it left processes behind
 }
 
-// conclude says why the command ended. boxd's own reasons come first, then the
-// limits that the kernel counted, then the command's own doing. A command that
-// coped with a limit and exited 0 has simply exited, unless it left processes
-// behind that went on running into it. A status that is no end is a lie of PID 1.
+// conclude determines why the command ended. boxd's own reasons come first, then the
+// limits that the kernel counted, then the command's own doing. A command that coped with
+// a limit and exited 0 has simply exited, unless it left processes behind that still run
+// into the limit. A status that is not an end is a lie of PID 1.
 func (a *account) conclude(e ending) {
 	r := &a.result
 	r.ExitCode = -1
@@ -111,8 +111,7 @@ func (a *account) conclude(e ending) {
 	}
 }
 
-// memoryLimit is the limit that something was killed for: that of the slot, or of the
-// box.
+// memoryLimit returns the limit that caused the kill: the slot's or the box's.
 func (a *account) memoryLimit(box engine.Limits) int64 {
 	if own := a.slot.memory; own > 0 && !a.outside.Killed && (a.hitOwn || box.Memory == engine.Unlimited) {
 		return own
@@ -127,7 +126,7 @@ func (a *account) askOutside(status unix.WaitStatus) {
 	if killed := status.Signaled() && status.Signal() == unix.SIGKILL; !killed && !positive(r.OOMKills) {
 		return
 	}
-	// Without an answer the verdict is that of the kernel's counts.
+	// Without an answer the verdict follows from the kernel's counts alone.
 	ctx, cancel := context.WithTimeout(context.Background(), outsideDeadline)
 	defer cancel()
 	ask := rpc.Outside{ID: a.box.id, Slot: a.slot.name, Age: time.Since(a.began)}
@@ -160,7 +159,7 @@ func (a *account) heldOutside() string {
 	return fmt.Sprintf(", of which %s held by %s outside its charge", spec.FormatSize(h.Locks+h.Sockets), by)
 }
 
-// isEnd says whether a status is that of a process that has ended.
+// isEnd reports whether s is the status of a process that has ended.
 func isEnd(s unix.WaitStatus) bool { return s.Exited() || s.Signaled() }
 
 func positive(v *int64) bool { return v != nil && *v > 0 }

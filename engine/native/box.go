@@ -28,7 +28,7 @@ type box struct {
 	slots   *slots
 	volumes *volumeSet
 	done    chan struct{} // closed when the agent is gone
-	watched chan struct{} // closed when nobody uses pidfd to wait any more
+	watched chan struct{} // closed when watch no longer uses pidfd
 	events  *events
 	// managedSlots are the slots of managed processes of earlier clients, by name,
 	// with their keys.
@@ -106,8 +106,8 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 	return b, nil
 }
 
-// watch ends the box when its PID 1 has ended, whoever may still hold the agent's
-// end of the connection.
+// watch ends the box when its PID 1 has ended, even if another process still holds the
+// agent's end of the connection.
 func (b *box) watch() {
 	defer close(b.watched)
 	if linux.AwaitExit(b.pidfd) == nil {
@@ -281,8 +281,8 @@ func (b *box) currentLimits() engine.Limits {
 	return b.limits
 }
 
-// Remove implements engine.Box. When ctx ends it returns; what is begun is finished
-// by the launcher. It is done once: after an error only Service.Discard tries again.
+// Remove implements engine.Box. When ctx ends it returns, and the launcher finishes the
+// removal. It works once: after an error only Service.Discard retries.
 func (b *box) Remove(ctx context.Context) error {
 	b.remove.Do(func() {
 		b.markEnding()
@@ -295,7 +295,7 @@ func (b *box) Remove(ctx context.Context) error {
 	return b.err
 }
 
-// markEnding: from now on SIGKILL is the doing of whoever removes the box.
+// markEnding notes that from now on a SIGKILL may be due to the removal of the box.
 func (b *box) markEnding() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

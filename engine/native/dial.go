@@ -17,14 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketName is the socket of a launcher service in its state directory.
+// SocketName is the name of a launcher service's socket in its state directory.
 const SocketName = "launcher.sock"
 
-// errNotNow is in the error of a launcher that may answer better a moment later.
+// errNotNow marks an error after which the launcher may answer a moment later.
 var errNotNow = errors.New("try again")
 
-// dialService connects to a launcher service and checks that it belongs to this
-// program.
+// dialService connects to a launcher service and checks that it is of this build.
 func dialService(ctx context.Context, socket string) (*wire.Conn, error) {
 	conn, h, err := greetService(ctx, socket)
 	if err != nil {
@@ -33,7 +32,7 @@ func dialService(ctx context.Context, socket string) (*wire.Conn, error) {
 	if err := checkHello(h, socket); err != nil {
 		conn.Close()
 		if h.Busy {
-			// The other client may be one that has just died.
+			// The other client may just have died.
 			return nil, fmt.Errorf("%w: %w", err, errNotNow)
 		}
 		return nil, err
@@ -41,7 +40,7 @@ func dialService(ctx context.Context, socket string) (*wire.Conn, error) {
 	return conn, nil
 }
 
-// greetService connects to a launcher service and waits for its first words.
+// greetService connects to a launcher service and waits for its greeting.
 func greetService(ctx context.Context, socket string) (*wire.Conn, rpc.Hello, error) {
 	sock, err := connectUnix(ctx, socket)
 	if err != nil {
@@ -80,5 +79,5 @@ func connectUnix(ctx context.Context, path string) (*net.UnixConn, error) {
 	return conn.(*net.UnixConn), nil
 }
 
-// randomID names a box that nobody has named.
+// randomID returns an ID for a box whose Spec has none.
 func randomID() string { return "box-" + strings.ToLower(rand.Text()) }

@@ -1,15 +1,26 @@
-// Package native is the engine that builds boxes with libcontainer: the half that
-// lives in the caller's process.
+// Package native is the engine that builds boxes on Linux, with namespaces, cgroups and
+// libcontainer. It implements the interfaces of package engine.
 //
-// [Start] runs boxd-init as a launcher, which is the only process that needs to
-// be root from then on. Boxes are made by the launcher; commands go straight to
-// the agent in the box, with their pipes, so that the launcher is not on the way
-// of a command or of its output. What a command used is read here, from cgroup
-// files that the launcher opened.
+// [Start] returns an [Engine], whose boxes end with the calling process. It needs root.
 //
-// [Connect] uses a launcher that runs as a service instead: it needs no privilege, and
-// the boxes outlive the caller. [StartLauncher] makes sure that there is one.
+// [Connect] returns a [Service], whose boxes outlive the calling process. It needs no
+// privilege: it talks to a launcher that root started with [StartLauncher], or that runs
+// as a systemd unit.
 //
-// What the box says is not believed: status words are bounded and typed,
-// everything else (time, memory, what still runs) is measured outside.
+// # Processes
+//
+// This package is the caller's half. It is pure Go and makes no privileged system calls.
+// The privileged half is the launcher, a separate process of the program boxd-init, which
+// creates, changes and removes boxes on request. It is reached over a socket.
+//
+// The launcher is not involved in running a command. The caller asks the agent, PID 1 of
+// the box, directly, passes it the ends of pipes, and afterwards reads what the command
+// used from cgroup files that the launcher opened beforehand.
+//
+// # Trust
+//
+// The caller treats the agent as compromised from the first command on, because the
+// command runs in the same box. From the agent it takes an exit status, checked for its
+// form, and nothing else. Time, memory, processes, and whether anything is still alive are
+// measured outside the box.
 package native

@@ -14,24 +14,25 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// DefaultStateDir is where launchers keep what must be found again after a
-// crash.
+// DefaultStateDir is the default directory in which launchers record what must be found
+// again after a crash.
 const DefaultStateDir = "/run/boxd"
 
 // Options of [Start].
 type Options struct {
-	// InitPath is the boxd-init binary. It is copied once into sealed memory and
-	// never executed in place.
+	// InitPath is the path of the boxd-init binary; required. The file is copied into
+	// sealed memory and executed from there, so no box can tamper with it.
 	InitPath string
-	// StateDir is a directory of root's; empty is DefaultStateDir. It must not
-	// lie above or below the directory of InitPath.
+	// StateDir is an absolute path; empty means DefaultStateDir. The launcher creates
+	// the directory, which belongs to root. It must not lie below the directory of
+	// InitPath. Several engines may share it.
 	StateDir string
-	// Logger gets what is not an error of a call; nil discards it.
+	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
 
-// Engine is an engine.Engine whose boxes end with it, or with the process that
-// holds it.
+// Engine is an [engine.Engine]: its boxes end when it is closed, and when the process that
+// holds it dies.
 type Engine struct {
 	core
 	launcher *exec.Cmd
@@ -39,7 +40,11 @@ type Engine struct {
 
 var _ engine.Engine = (*Engine)(nil)
 
-// Start runs a launcher. Leftovers of launchers that died are removed first.
+// Start starts a launcher and returns when it is ready. Only root can start one. The
+// launcher first removes what earlier launchers left behind when they died. ctx bounds
+// the start only; the caller closes the Engine.
+//
+// engine.ErrNoLauncher: the launcher cannot be started, or is of another build.
 func Start(ctx context.Context, o Options) (*Engine, error) {
 	if o.StateDir == "" {
 		o.StateDir = DefaultStateDir
@@ -74,7 +79,7 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	return e, nil
 }
 
-// greet checks that the launcher is the one that belongs to this program.
+// greet checks that the launcher belongs to this build of boxd.
 func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
@@ -88,8 +93,8 @@ func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
 	return checkHello(h, o.InitPath)
 }
 
-// How long a launcher may take to end by itself once its client is gone. After
-// that it is killed: its boxes end with it, and the next one removes the rest.
+// How long a launcher may take to end by itself after its client has disconnected. Then
+// it is killed: its boxes end with it, and the next launcher removes the rest.
 const (
 	startPatience = time.Second // it has no boxes yet
 	closePatience = 15 * time.Second
@@ -99,8 +104,8 @@ const (
 	lingerPatience = time.Second
 )
 
-// endLauncher waits until the launcher has ended. One with a thread that hangs in the kernel is
-// not waited for: the error says where.
+// endLauncher waits until the launcher has ended. It does not wait for one with a thread
+// that hangs in the kernel: the error says where.
 func (e *Engine) endLauncher(patience time.Duration) error {
 	ended := make(chan error, 1)
 	go func() { ended <- e.launcher.Wait() }()
@@ -138,13 +143,13 @@ func ignoreExit(err error) error {
 func (e *Engine) Create(ctx context.Context, spec engine.Spec) (engine.Box, error) {
 	b, err := e.create(ctx, spec)
 	if err != nil {
-		return nil, err // and not a box that is nil
+		return nil, err // b would be a non-nil interface around a nil pointer
 	}
 	return b, nil
 }
 
-// Close implements engine.Engine: the launcher destroys its boxes when the
-// connection ends, and Close waits until it has.
+// Close implements engine.Engine: it disconnects from the launcher, which then removes its
+// boxes and exits, and waits for that. Closing twice does nothing.
 func (e *Engine) Close() error {
 	boxes, first := e.shut()
 	if !first {

@@ -6,12 +6,12 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// events is the channel of a box's events. There is room for one of each kind: a
-// newer one takes the place of one that nobody has taken, whose count is in its own.
+// events is the channel of a box's events. It has room for one event of each kind. A newer
+// event replaces one that was not received, and includes its count.
 type events struct {
 	ch chan engine.Event
 
-	mu     sync.Mutex // held by whoever sends
+	mu     sync.Mutex // held while sending
 	closed bool
 }
 
@@ -39,7 +39,7 @@ func (e *events) send(fresh engine.Event) {
 		break
 	}
 	for _, p := range pending {
-		e.ch <- p // fits: nobody else sends
+		e.ch <- p // does not block: mu makes this the only sender
 	}
 }
 

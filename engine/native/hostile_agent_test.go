@@ -143,10 +143,7 @@ func within(t *testing.T, what string, fn func()) {
 	}
 }
 
-func started(id uint32) wire.Frame {
-	m := wire.StartedMsg{PID: 2}
-	return wire.Frame{Type: wire.TypeStarted, ID: id, Body: m.Marshal()}
-}
+func started(id uint32) wire.Frame { return wire.Frame{Type: wire.TypeStarted, ID: id} }
 
 func exited(id, status uint32) wire.Frame {
 	m := wire.ExitedMsg{Status: status}

@@ -22,31 +22,37 @@ import (
 
 // LauncherOptions of [StartLauncher].
 type LauncherOptions struct {
-	// InitPath is the boxd-init binary, as in [Options].
+	// InitPath is the path of the boxd-init binary; see [Options].
 	InitPath string
-	// StateDir is as in [Options]; empty is DefaultStateDir.
+	// StateDir identifies the service; see [Options]. Empty means DefaultStateDir.
 	StateDir string
-	// ClientUID and ClientGID own the service's socket: the user that the client is of,
-	// see [AdmitClient], besides root.
+	// ClientUID and ClientGID own the service's socket. Besides root, the service serves
+	// one process of that user; see [AdmitClient]. Zero serves root only.
 	ClientUID, ClientGID int
-	// DataDir is where the launcher keeps volumes: root's, and closed to all others; the
-	// directory above it must exist. Empty: there are no volumes.
+	// DataDir is the directory for volumes. The launcher creates it for root alone; its
+	// parent must exist. Empty means that there are no volumes.
 	DataDir string
-	// MountRoots are directories of the host, as DIR[:ro][:no-root-owned]: a client that is
-	// not root can mount and open nothing outside of them, and of those that root names in
-	// /etc/boxd/launcher.yaml.
+	// MountRoots are the directories of the host that a client other than root may mount
+	// and open, with everything below them. Each is written DIR[:ro][:no-root-owned]. The
+	// directories that /etc/boxd/launcher.yaml names are allowed as well.
 	MountRoots []string
-	// Workspaces is a directory of the client's own; what belongs to the client in it can
-	// be mounted as well. Empty: there is none.
+	// Workspaces is a directory of the client. The client may also mount what it owns in
+	// there. Empty means none.
 	Workspaces string
-	// Logger gets what is not an error of a call; nil discards it.
+	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
 
-// StartLauncher makes sure that a launcher service of this program's version runs
-// for a state directory and for this user, and returns its socket. Only root can.
-// One of another version, or for another user, is ended first; its boxes stay. The
-// service outlives the caller. It serves root, and the process that [AdmitClient] names.
+// StartLauncher makes sure that a launcher service runs for the state directory and the
+// client's user, and returns the path of its socket. Only root can call it.
+//
+// A running service of the same version and user is kept if its options are the same, if
+// it is serving a client, or if systemd started it. Any other is ended and replaced, and
+// its boxes stay; but if one of another version or user is serving a client, the call
+// fails with engine.ErrNoLauncher.
+//
+// The service outlives the caller, and a keeper process restarts it when it dies. End it
+// with [Service].Stop.
 func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err error) {
 	if os.Geteuid() != 0 {
 		return "", fmt.Errorf("%w: uid %d: only root can start it", engine.ErrNoLauncher, os.Geteuid())
@@ -70,18 +76,18 @@ func StartLauncher(ctx context.Context, o LauncherOptions) (socket string, err e
 		return "", fmt.Errorf("%w: %w", engine.ErrNoLauncher, err)
 	}
 	if err := o.awaitService(ctx, socket, k.ended); err != nil {
-		_ = k.process.Signal(unix.SIGTERM) // it would try for ever
+		_ = k.process.Signal(unix.SIGTERM) // otherwise it retries without end
 		<-k.ended
 		return "", err
 	}
 	return socket, nil
 }
 
-// look says whether the right service runs. A wrong one is ended.
+// look reports whether the right service runs. It ends a wrong one.
 func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool, err error) {
 	sock, err := connectUnix(ctx, socket)
 	if err != nil {
-		return false, nil // nobody listens
+		return false, nil // no service listens
 	}
 	keeper, orphaned, kerr := listenerOf(sock, o.StateDir)
 	sock.Close()
@@ -99,20 +105,20 @@ func (o *LauncherOptions) look(ctx context.Context, socket string) (serves bool,
 			keeper.Close()
 			return true, nil
 		}
-		// Nobody would start it again, or it was started with other directories (by a
-		// keeper: systemd would start it just like that again). It makes room.
+		// No keeper would restart it, or a keeper started it with other directories.
+		// (systemd would restart it with the same ones.) It is replaced.
 	case h.Busy:
 		keeper.Close()
 		return false, fmt.Errorf("%w: the launcher of %q is of another version or user (%s, uid %d), and its client is connected: stop that first", engine.ErrNoLauncher, socket, h.Version, h.ClientUID)
 	}
-	o.Logger.Info("ending the launcher that runs", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
+	o.Logger.Info("ending the running launcher", "orphaned", orphaned, "version", h.Version, "uid", h.ClientUID, "error", h.Error)
 	launcher, lerr := openOurs(h.PID, o.StateDir)
 	return false, errors.Join(kerr, lerr, end(keeper), end(launcher))
 }
 
-// listenerOf returns a pidfd of the process that made the listening socket which
-// sock is connected to (SO_PEERCRED, unix(7)): the keeper. It is nil where systemd did,
-// and orphaned if the process is gone.
+// listenerOf returns a pidfd of the keeper: the process that created the listening socket
+// to which sock is connected (SO_PEERCRED, unix(7)). It is nil if systemd created that
+// socket. orphaned reports that the process is gone.
 func listenerOf(sock *net.UnixConn, stateDir string) (keeper *os.File, orphaned bool, err error) {
 	raw, err := sock.SyscallConn()
 	if err != nil {
@@ -129,9 +135,9 @@ func listenerOf(sock *net.UnixConn, stateDir string) (keeper *os.File, orphaned 
 	return keeper, keeper == nil && err == nil && cred.Pid > 1, err
 }
 
-// openOurs returns a pidfd of the keeper or launcher service of a state directory, nil if
-// process pid is none: its number may be a stranger's by now, the keeper of another
-// directory included, or systemd's, which listens for it.
+// openOurs returns a pidfd of process pid if that is the keeper or the launcher service of
+// a state directory, and nil otherwise: the number may have been reused, also by the
+// keeper of another directory, or belong to systemd, which may own the socket.
 func openOurs(pid int, stateDir string) (*os.File, error) {
 	if pid <= 1 {
 		return nil, nil
@@ -152,8 +158,8 @@ func openOurs(pid int, stateDir string) (*os.File, error) {
 	return f, nil
 }
 
-// isOurs says whether args are those of a keeper or launcher service of a state
-// directory.
+// isOurs reports whether args is the command line of a keeper or launcher service of a
+// state directory.
 func isOurs(args []string, stateDir string) bool {
 	if len(args) < 3 || args[0] != "boxd-init" || args[1] != "keeper" && (args[1] != "launcher" || args[2] != "--service") {
 		return false
@@ -185,7 +191,7 @@ func end(pidfd *os.File) error {
 	return fmt.Errorf("ending the old launcher: it has not ended after %v", 2*endPatience)
 }
 
-// keeper is one that this process has started.
+// keeper is a keeper process that this process started.
 type keeper struct {
 	process *os.Process
 	ended   chan struct{} // closed when it has been waited for
@@ -213,7 +219,7 @@ func (o *LauncherOptions) startKeeper() (*keeper, error) {
 		return nil, fmt.Errorf("starting keeper %q: %w", o.InitPath, err)
 	}
 	k := &keeper{process: cmd.Process, ended: make(chan struct{})}
-	go func() { // for as long as both live
+	go func() { // until the keeper or this process ends
 		defer close(k.ended)
 		_ = cmd.Wait()
 	}()
@@ -234,15 +240,14 @@ func (o *LauncherOptions) awaitService(ctx context.Context, socket string, ended
 			if answers(ctx, socket) == nil {
 				return nil
 			}
-			return fmt.Errorf("%w: its keeper ended at once, see its last words: %w", engine.ErrNoLauncher, err)
+			return fmt.Errorf("%w: its keeper ended at once; stderr says why: %w", engine.ErrNoLauncher, err)
 		case <-ctx.Done():
 			return err
 		}
 	}
 }
 
-// answers says whether the right launcher is there, be it for a client that was
-// faster.
+// answers checks that the right launcher listens, even if it serves another client.
 func answers(ctx context.Context, socket string) error {
 	conn, h, err := greetService(ctx, socket)
 	if err != nil {

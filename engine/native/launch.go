@@ -15,11 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LauncherFD is the descriptor on which the launcher finds its client.
+// LauncherFD is the descriptor that the launcher inherits as the connection to its client.
 const LauncherFD = 3
 
-// launch starts boxd-init as a launcher from a sealed copy in memory: no box can
-// ever write to what the next launcher executes (CVE-2019-5736), and libcontainer
+// launch starts boxd-init as a launcher from a sealed copy in memory: no box can ever
+// overwrite the program that the next launcher executes (CVE-2019-5736), and libcontainer
 // sees that /proc/self/exe needs no further copy.
 func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	if os.Geteuid() != 0 {
@@ -35,15 +35,15 @@ func launch(o Options, socket *os.File) (*exec.Cmd, error) {
 	defer exe.Close()
 	cmd := initCommand(exe, "launcher", "--state-dir", o.StateDir)
 	cmd.ExtraFiles = []*os.File{socket}
-	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // its mounts are seen by nobody else
+	cmd.SysProcAttr.Cloneflags = unix.CLONE_NEWNS // keeps its mounts private
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting launcher %q: %w", o.InitPath, err)
 	}
 	return cmd, nil
 }
 
-// initCommand runs a sealed copy of boxd-init in a role, apart from the terminal, whose
-// ^C is for commands.
+// initCommand returns a command that runs a sealed copy of boxd-init in a role. It runs in
+// a session of its own, because a ^C at the terminal is meant for the user's commands.
 func initCommand(exe *os.File, args ...string) *exec.Cmd {
 	return &exec.Cmd{
 		Path:        linux.FdPath(exe),
@@ -55,8 +55,8 @@ func initCommand(exe *os.File, args ...string) *exec.Cmd {
 	}
 }
 
-// checkPaths refuses a state directory around or beneath the binary: libcontainer
-// would fall back to copying the binary for every box without a word.
+// checkPaths refuses a state directory below the directory of the binary, with which
+// libcontainer would silently copy the binary for every box.
 func checkPaths(o Options) error {
 	if !filepath.IsAbs(o.StateDir) {
 		return fmt.Errorf("state directory %q: must be absolute", o.StateDir)
@@ -71,9 +71,8 @@ func checkPaths(o Options) error {
 	return nil
 }
 
-// checkHello refuses a launcher of another build. A program that embeds this
-// package has no stamp (it is not built by our Makefile): there the protocol
-// alone decides.
+// checkHello refuses a launcher of another build. A program that embeds this package is
+// not built by our Makefile and so has no version stamp; then only the protocol counts.
 func checkHello(h rpc.Hello, path string) error {
 	sameBuild := h.Version == version.Version || version.Version == version.Unstamped
 	switch {

@@ -148,7 +148,7 @@ func (l *link) undo(typ byte, frame *wire.Frame) {
 	_ = l.tell(rpc.TypeRemove, rpc.Box{ID: created.ID}) // a launcher that is gone needs no telling
 }
 
-// giveUp says that nobody waits for a reply any more; false if it is there.
+// giveUp stops waiting for a reply. It returns false if the reply has arrived.
 func (l *link) giveUp(id uint32, r request) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -245,7 +245,7 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 		return nil, fmt.Errorf("encoding request: %w", err)
 	}
 	if len(body) > wire.MaxBody {
-		return nil, fmt.Errorf("request of %d bytes: there can be %d, labels and environment included: %w", len(body), wire.MaxBody, engine.ErrInvalid)
+		return nil, fmt.Errorf("request of %d bytes: must be at most %d, labels and environment included: %w", len(body), wire.MaxBody, engine.ErrInvalid)
 	}
 	r := request{typ: typ}
 	if c, ok := ask.(rpc.Create); ok {

@@ -100,7 +100,7 @@ func (p *managed) launchError(cmd *engine.Command, err error) error {
 	case failed.Step == wire.StepTable:
 		return fmt.Errorf("starting process %q: the box has %d managed processes: forget some first", p.key, wire.MaxManaged)
 	case failed.Step == wire.StepRing && failed.Errno == unix.ENOSPC:
-		return fmt.Errorf("starting process %q: the histories of all processes of a box are %s at most: choose a smaller one, or forget processes first",
+		return fmt.Errorf("starting process %q: the histories of all processes of a box take at most %s: choose a smaller one, or forget processes first",
 			p.key, spec.FormatSize(wire.MaxRings))
 	}
 	return p.box.startError(cmd, failed)
@@ -149,7 +149,7 @@ func (b *box) unaccount(a *account) {
 	delete(b.launched, a)
 }
 
-// Managed implements engine.LiveBox. The order is that of their starts.
+// Managed implements engine.LiveBox. The processes are in the order of their starts.
 func (b *box) Managed() []engine.ManagedProcess {
 	b.mu.Lock()
 	link := b.managed
@@ -253,7 +253,7 @@ func (b *box) takeOver(ctx context.Context, link *managedLink) error {
 	return nil
 }
 
-// adopt completes what is known of a process that an earlier client launched.
+// adopt completes a process that an earlier client launched.
 func (p *managed) adopt(slot string) (err error) {
 	if p.slot, err = p.box.slots.open(slot); err != nil {
 		return err
@@ -267,9 +267,9 @@ func (p *managed) adopt(slot string) (err error) {
 	return nil
 }
 
-// disown ends what came of a launch whose client was gone already, and whose slot an
-// adoption has given back since: nobody knows of it. If it has not ended yet, which it
-// is about to, the next adoption forgets it.
+// disown ends a process whose client was gone when it was launched, and whose slot an
+// adoption has released since, so that no client knows it. If it has not ended yet, the
+// next adoption forgets it.
 func (p *managed) disown() {
 	p.slot = new(slot) // has nothing to read and nothing to close
 	p.slot.begin()

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// input is the stdin of a managed process. What was sent to the agent counts as
-// taken: it keeps it until the process reads it, whoever else goes.
+// input is the stdin of a managed process. Bytes sent to the agent count as accepted: the
+// agent keeps them until the process reads them, also when clients end.
 type input struct {
 	link   *managedLink
 	number uint32
@@ -90,10 +90,9 @@ func await(ctx context.Context, event <-chan struct{}) error {
 	}
 }
 
-// send sends what of p, which begins at off, is still to be sent, as far as the
-// agent has room. It returns a channel to wait for if that was not all. Whose turn it
-// is keeps the order; nobody may hold in's lock while something is sent, see
-// output.tell.
+// send sends the unsent part of p, whose first byte has the offset off, as far as the agent
+// has room. If that was not all, it returns a channel to wait for. The caller's turn keeps
+// the order. in's lock must not be held while a message is sent, see output.tell.
 func (in *input) send(off int64, p []byte) (<-chan struct{}, error) {
 	for {
 		m, wait, err := in.next(off, p)

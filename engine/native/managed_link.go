@@ -192,7 +192,7 @@ func (l *managedLink) takeManaged(frame *wire.Frame) error {
 	defer l.mu.Unlock()
 	q := l.asked[frame.ID]
 	if q == nil || q.typ == wire.TypeList && len(q.listed) == wire.MaxManaged || q.typ == wire.TypeForget {
-		return fmt.Errorf("managed process that nobody asked for: %w", wire.ErrProtocol)
+		return fmt.Errorf("managed process that was not requested: %w", wire.ErrProtocol)
 	}
 	if frame.Truncated {
 		delete(l.asked, frame.ID)
@@ -222,7 +222,7 @@ func (l *managedLink) takeManaged(frame *wire.Frame) error {
 // attach takes over what the agent says of p at first, with its rings.
 func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) (err error) {
 	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.StderrRing != m.StderrRing || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
-		return fmt.Errorf("managed process %q is not what was asked for: %w", m.Key, wire.ErrProtocol)
+		return fmt.Errorf("managed process %q is not as requested: %w", m.Key, wire.ErrProtocol)
 	}
 	if len(frame.FDs) != m.Streams() {
 		return fmt.Errorf("managed process with %d rings: %w", len(frame.FDs), wire.ErrProtocol)

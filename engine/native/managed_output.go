@@ -52,8 +52,8 @@ func newOutput(l *managedLink, m *wire.ManagedMsg, stream int, file *os.File) *o
 	}
 }
 
-// checkRing makes sure that a file is what its agent has to give: memory that
-// nobody can make shorter.
+// checkRing verifies that a file from the agent is sealed memory of the right size, which
+// no process can truncate.
 func checkRing(file *os.File, size int64) error {
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	var st unix.Stat_t
@@ -128,8 +128,8 @@ func (o *output) grown(head uint64, ended bool) error {
 	return nil
 }
 
-// stop ends the stream at what is in the ring now. With an error nothing can be
-// read any more.
+// stop ends the stream after the bytes that are in the ring now. With an error, reading
+// fails from now on.
 func (o *output) stop(err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -14,8 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// managed is a managed process: the client's half. What it was given for stdio is
-// kept by its agent.
+// managed is the client's half of a managed process. The agent keeps its stdio.
 type managed struct {
 	account
 	key    string
@@ -75,8 +74,8 @@ func (p *managed) event(frame *wire.Frame) error {
 	return p.end(&m)
 }
 
-// end takes the word of the agent that the process has ended. It may be said once
-// more after an adoption.
+// end handles the agent's message that the process has ended. After an adoption the agent
+// may repeat it.
 func (p *managed) end(m *wire.EndedMsg) error {
 	if p.sawEnd {
 		return nil
@@ -92,7 +91,7 @@ func (p *managed) end(m *wire.EndedMsg) error {
 	return nil
 }
 
-// finish says how the process ended.
+// finish determines how the process ended.
 func (p *managed) finish(status unix.WaitStatus, wall time.Duration) {
 	<-p.known
 	defer close(p.done)
@@ -220,8 +219,8 @@ func (p *managed) giveBack(ctx context.Context) error {
 	return nil
 }
 
-// forgetLocked lets go of what this process holds. The slot of a box that is lost
-// is gone; that of one that this process lets go of is still in use.
+// forgetLocked releases everything that this process holds. If the box is lost its slot is
+// gone; if this process merely disconnects from the box, the slot stays in use.
 func (p *managed) forgetLocked() {
 	p.forgotten = true
 	for _, o := range p.outputs {

@@ -24,7 +24,7 @@ func (o *output) Released() int64 {
 	return o.released
 }
 
-// release returns what is to be said of a Release now, if anything.
+// release returns the message to send for a Release now, or nil.
 func (o *output) release(off int64) *wire.ReleaseMsg {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -49,8 +49,8 @@ func (o *output) newsLocked() *wire.ReleaseMsg {
 	return &wire.ReleaseMsg{Stream: o.stream, Offset: uint64(o.sent)}
 }
 
-// tellRelease sends what is to be said; as of tell, without o's lock. Two that overtake
-// one another say what the later one does.
+// tellRelease sends a message of release. Like tell, it is called without o's lock. If two
+// messages overtake one another, the higher offset wins.
 func (o *output) tellRelease(m *wire.ReleaseMsg) {
 	if m != nil {
 		o.link.tell(wire.TypeRelease, o.number, m.Marshal())

@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPortsFile bounds what is read of one table, of about 150 bytes for each
-// socket: a box may have as many sockets as its processes have descriptors.
+// maxPortsFile bounds how much is read of one table, which has about 150 bytes for each
+// socket. A box may have as many sockets as its processes have descriptors.
 const maxPortsFile = 16 << 20
 
-// Ports implements engine.LiveBox. The tables are those of the box's network
-// namespace, read through its PID 1 from outside: the kernel says what listens, and
-// nobody in the box.
+// Ports implements engine.LiveBox. It reads the tables of the box's network namespace from
+// outside, through /proc of PID 1, so the answer comes from the kernel and not from a
+// process of the box.
 func (b *box) Ports() ([]engine.Port, error) {
 	var ports []engine.Port
 	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
@@ -48,7 +48,7 @@ func (b *box) listeners(protocol string) ([]linux.Listener, error) {
 	}
 	defer f.Close()
 	list, err := linux.ParseListeners(io.LimitReader(f, maxPortsFile), protocol)
-	// The number was that of PID 1 all the time if PID 1 still is there.
+	// If PID 1 is still alive, the number was its own all the time.
 	if aerr := b.alive(); aerr != nil {
 		return nil, aerr
 	}

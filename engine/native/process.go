@@ -147,13 +147,13 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	case failed.Step == wire.StepExec && !noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: %w", program, engine.ErrNotExecutable, failed.Errno)
 	case failed.Step == wire.StepChdir && failed.Errno == syscall.ENOENT:
-		return fmt.Errorf("entering %q: %w (create it first, or have it made: MakeDir, --mkdir)", cmd.Dir, engine.ErrNoDir)
+		return fmt.Errorf("entering %q: %w (create it first, or set MakeDir or --mkdir)", cmd.Dir, engine.ErrNoDir)
 	case failed.Step == wire.StepChdir || failed.Step == wire.StepMkdir || failed.Step == wire.StepCwd:
 		return b.dirError(cmd, failed)
 	case failed.Step == wire.StepClone && failed.Errno == syscall.EAGAIN && limits.PIDs != engine.Unlimited:
 		return fmt.Errorf("executing %q: %w: %w: the box is at its pids limit of %d", program, engine.ErrAtLimit, failed.Errno, limits.PIDs)
 	case noMemory(cmd, failed.Errno) && limits.Memory != engine.Unlimited:
-		return fmt.Errorf("executing %q: %w: %w: the box is at its memory limit of %s, which the files in /tmp, the home directory and /dev/shm count against",
+		return fmt.Errorf("executing %q: %w: %w: the box is at its memory limit of %s, to which files in /tmp, the home directory and /dev/shm count",
 			program, engine.ErrAtLimit, syscall.ENOMEM, spec.FormatSize(limits.Memory))
 	case noMemory(cmd, failed.Errno):
 		return fmt.Errorf("executing %q: %w: the host has no memory for it", program, syscall.ENOMEM)

@@ -11,12 +11,12 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 )
 
-// errLost is in the error of a request that was on its way when the connection was
-// lost: nobody knows whether it was carried out.
+// errLost marks the error of a request during which the connection was lost, so that it is
+// unknown whether it was carried out.
 var errLost = errors.New("connection lost")
 
-// errUnsent is besides in that of a request that the launcher surely does not carry
-// out: it has not got all of it.
+// errUnsent also marks such an error if the launcher cannot have carried out the request,
+// because it was not sent completely.
 var errUnsent = errors.New("request not sent")
 
 // How a lost connection is made again. A launcher that was killed is back within
@@ -45,8 +45,8 @@ func (l *link) lose(err error) {
 	}
 }
 
-// unsent takes back request id and has nobody use conn, on which it could not be sent:
-// it is lost, and the reader finds out.
+// unsent takes back request id, and stops the use of conn, over which it could not be sent.
+// That connection is lost, which its reader will notice.
 func (l *link) unsent(conn *wire.Conn, id uint32) {
 	conn.Close()
 	l.mu.Lock()
@@ -71,7 +71,7 @@ func (l *link) forsake(id string) {
 	}
 }
 
-// give ends the wait for a connection. It is false if nobody wants it any more.
+// give ends the wait for a connection. It returns false if the link no longer wants one.
 func (l *link) give(conn *wire.Conn, err error) bool {
 	l.mu.Lock()
 	l.conn, l.final = conn, conn == nil

@@ -18,18 +18,19 @@ import (
 
 // ServiceOptions of [Connect].
 type ServiceOptions struct {
-	// Socket of the launcher service.
+	// Socket is the path of the launcher service's socket: the one that StartLauncher
+	// returned, or SocketName in its state directory.
 	Socket string
-	// Logger gets what is not an error of a call; nil discards it.
+	// Logger receives problems that no call returns as an error; nil discards them.
 	Logger *slog.Logger
 }
 
-// Service is an engine.Service: a connection to a launcher that runs as a service.
-// When the launcher dies its boxes and what runs in them go on, and the connection
-// is made again. It needs no privilege.
+// Service is an [engine.Service] and an [engine.Storage]: a connection to a launcher that
+// runs as a service.
 //
-// What is asked of a launcher that is lost meanwhile is asked again of the next
-// one. Only a Create begins anew: what has come of the first is removed.
+// If the launcher dies, its boxes and everything in them keep running, and the Service
+// reconnects to the next launcher. A call that was interrupted is then repeated. A Create
+// is not continued but started over: the incomplete box is removed first.
 type Service struct {
 	core
 	socket string
@@ -37,8 +38,8 @@ type Service struct {
 
 var _ engine.Service = (*Service)(nil)
 
-// Connect connects to the launcher service, which serves one client at a time, and
-// waits until ctx ends for one that is just starting.
+// Connect connects to a launcher service. If that is just starting, or still serves
+// another client, Connect waits until ctx ends. The caller closes the Service.
 func Connect(ctx context.Context, o ServiceOptions) (*Service, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -67,11 +68,11 @@ func Connect(ctx context.Context, o ServiceOptions) (*Service, error) {
 	return s, nil
 }
 
-// helloPatience bounds the wait for one answer of a launcher that is starting: it
-// adopts its boxes first.
+// helloPatience bounds the wait for the greeting of a launcher that is starting: it adopts
+// its boxes first.
 const helloPatience = 30 * time.Second
 
-// dialPatiently is dialService until it succeeds, ctx ends, or it never will.
+// dialPatiently repeats dialService until it succeeds, fails for good, or ctx ends.
 func dialPatiently(ctx context.Context, socket string) (*wire.Conn, error) {
 	for {
 		conn, err := dialService(ctx, socket)
@@ -86,21 +87,21 @@ func dialPatiently(ctx context.Context, socket string) (*wire.Conn, error) {
 	}
 }
 
-// find returns the box of that name, nil if there is none.
+// find returns the box with an ID, or nil.
 func (c *core) find(id string) *box {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.findLocked(id)
 }
 
-// createTries is how many launchers may be lost while they are at one box: it may be
-// the box that they do not survive.
+// createTries is how many launchers may be lost while they create one box: creating that
+// very box may be what kills them.
 const createTries = 10
 
 // Create implements engine.Service.
 func (s *Service) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox, error) {
 	if spec.ID == "" {
-		spec.ID = randomID() // so that it can be found when the launcher is lost
+		spec.ID = randomID() // chosen here, to find the box again if the launcher is lost
 	}
 	for try := 1; ; try++ {
 		b, err := s.create(ctx, spec)
@@ -122,8 +123,8 @@ func (s *Service) Create(ctx context.Context, spec engine.Spec) (engine.LiveBox,
 	}
 }
 
-// Adopt implements engine.Service. With the zero Spec the launcher's own record of
-// the box counts, as it does for what was changed in a live box.
+// Adopt implements engine.Service. The launcher keeps a record of every box, so the Spec
+// that is passed is ignored.
 func (s *Service) Adopt(ctx context.Context, id string, _ engine.Spec) (engine.LiveBox, error) {
 	if s.find(id) != nil {
 		return nil, fmt.Errorf("adopting box %q: it is adopted already", id)
@@ -168,11 +169,12 @@ func (s *Service) Discard(ctx context.Context, id string) error {
 	return nil
 }
 
-// healthTime bounds the launcher's word about its health. It may build a box before it answers.
+// healthTime bounds the wait for the launcher's answer. It may build a box to find out.
 const healthTime = 5 * time.Second
 
-// Health implements engine.Service. If no box was built within the last seconds the launcher
-// builds one and removes it; ask no more often than the answer is needed.
+// Health implements engine.Service. If no box was built in the last few seconds, the
+// launcher builds one and removes it, so do not call it more often than necessary. It
+// takes 5 s at most.
 func (s *Service) Health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthTime)
 	defer cancel()
@@ -183,8 +185,8 @@ func (s *Service) Health(ctx context.Context) error {
 	return err
 }
 
-// Close lets go of the boxes, which stay, with all that runs in them but commands:
-// those are killed when the box is adopted. Closing twice is no error.
+// Close disconnects. The boxes and their managed processes keep running; commands that
+// are left are killed when the box is adopted. Closing twice does nothing.
 func (s *Service) Close() error {
 	boxes, first := s.shut()
 	if !first {
@@ -202,8 +204,9 @@ func (s *Service) Close() error {
 	return s.null.Close()
 }
 
-// Stop ends the launcher service, on request with its boxes, and closes s. It returns
-// when the service is gone. When ctx ends first, the launcher goes on with it.
+// Stop ends the launcher service and closes s. With removeBoxes it removes all boxes
+// first; otherwise they keep running, for the next launcher to adopt. Stop returns when
+// the service has ended; if ctx ends first, the launcher continues to stop.
 func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
 	processes := servers(ctx, s.socket)
 	defer linux.CloseAll(processes)
@@ -221,8 +224,8 @@ func (s *Service) Stop(ctx context.Context, removeBoxes bool) error {
 	return err
 }
 
-// servers are pidfds of the processes behind a socket, keeper first. What cannot be
-// found out is left out.
+// servers returns pidfds of the processes behind a socket, keeper first. It leaves out
+// those that it cannot find.
 func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -241,7 +244,7 @@ func servers(ctx context.Context, socket string) (pidfds []*os.File) {
 	return pidfds
 }
 
-// awaitEnd waits for the end of a process that has been told to end.
+// awaitEnd waits for the end of a process that was told to end.
 func awaitEnd(ctx context.Context, pidfd *os.File) error {
 	looked, lingered := time.Now(), false
 	for end := looked.Add(endPatience); time.Now().Before(end); {

@@ -34,8 +34,8 @@ const (
 type slots struct {
 	link *link
 	box  string
-	// outlive: the box may outlive this process. Then what is given back must not be
-	// lost with a launcher; and an idle box, of which there are many, keeps no slot.
+	// outlive: the box may outlive this process. Then a released slot must not be lost
+	// with a launcher; and an idle box, of which there are many, keeps no slot.
 	outlive bool
 	wg      sync.WaitGroup // requests under way
 
@@ -56,7 +56,7 @@ func newSlots(c *core, box string, ready []*slot) *slots {
 	return s
 }
 
-// take returns a slot that nobody else uses; the caller releases it.
+// take returns an unused slot; the caller releases it.
 func (s *slots) take() (*slot, error) {
 	s.mu.Lock()
 	s.idle.Reset(idleAfter)
@@ -235,9 +235,9 @@ func (s *slots) kill(ctx context.Context, used *slot, signal int) error {
 	return err
 }
 
-// keep marks a slot that was taken as that of the managed process key: an adoption
-// leaves it alone until it is released. Memory is a limit of its own, 0 for none;
-// without a service there is nothing else to do.
+// keep assigns a slot that was taken to the managed process key, so that an adoption leaves
+// it alone until it is released. memory is a limit of the slot, 0 for none. Without a
+// service there is nothing else to do.
 func (s *slots) keep(taken *slot, key string, memory int64) error {
 	if !s.outlive && memory == 0 {
 		return nil

@@ -57,8 +57,8 @@ func (s *stdio) input(r io.Reader) error {
 }
 
 // feed copies a caller's reader to the command, then calls end, or closes dst.
-// It is not waited for: nobody can interrupt a foreign Read. Its next write after
-// the end of the command fails, and with that it ends.
+// Nothing waits for it, because the caller's Read cannot be interrupted. It ends with its
+// next write after the end of the command, which fails.
 func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 	go func() {
 		_, _ = io.Copy(dst, r) // a command that does not read all of it is no failure
@@ -140,9 +140,9 @@ func copyError(err error) error {
 	return err
 }
 
-// cut ends the streams at what has been written by now. They would end by
-// themselves if nobody else had the other end; but background processes that are
-// kept may have it, and so may a hostile agent, who has seen it.
+// cut ends the streams after the bytes written so far. They would end by themselves if the
+// command held the only other end; but background processes that are kept may hold it, and
+// so may a hostile agent, which has seen it.
 func (s *stdio) cut() {
 	for _, f := range s.ours {
 		_ = f.SetReadDeadline(time.Unix(1, 0))
@@ -165,9 +165,9 @@ func (s *stdio) close() {
 	}
 }
 
-// pipe makes a pipe of which the command gets the blocking end. It belongs to this
-// process's user, who need not be able to give it to the command's: the mode lets
-// everybody open it who has it, as /dev/stdin, /dev/stdout and /dev/stderr.
+// pipe creates a pipe, of which the command gets the blocking end. The pipe belongs to this
+// process's user, who may be unable to change its owner to the command's user. So its mode
+// lets every user open it through /dev/stdin, /dev/stdout and /dev/stderr.
 func pipe(childWrites bool) (read, write *os.File, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {

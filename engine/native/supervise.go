@@ -33,7 +33,7 @@ func (p *process) supervise(ctx context.Context) {
 	p.io.close()
 	p.box.unregister(p)
 	close(p.done)
-	runtime.Gosched() // the rest is not for Wait to wait for
+	runtime.Gosched() // lets Wait return before the rest
 	p.box.slots.release(p.slot)
 }
 
@@ -146,7 +146,7 @@ func (p *process) drain(reason engine.Verdict) {
 	if reason == engine.BoxLost {
 		ctx, cancel := context.WithTimeout(context.Background(), cutDelay)
 		defer cancel()
-		_ = p.slot.stats.WaitEmpty(ctx) // what is left then, is left to Remove
+		_ = p.slot.stats.WaitEmpty(ctx) // Remove takes care of the rest
 	}
 	delay, end := cutDelay, p.endOutput
 	if p.cmd.KeepBackground {

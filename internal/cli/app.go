@@ -101,9 +101,11 @@ func (a *App) newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "boxd",
 		Short: "Run untrusted code in hardened Linux boxes, without a container daemon",
-		Long: `boxd builds boxes: Linux namespaces, cgroup limits, a read-only root file
-system, a seccomp filter and a network of their own, and runs commands in them: one
-box for one command (boxd run), or named sessions that a daemon keeps (boxd serve).`,
+		Long: `boxd runs untrusted commands in boxes. A box has its own Linux namespaces, cgroup
+limits, a read-only root file system, a seccomp filter and no network but loopback.
+
+boxd run makes a box for a single command. boxd serve runs a daemon that keeps named
+sessions, in which boxd exec and boxd start run commands.`,
 		SilenceErrors:     true,
 		SilenceUsage:      true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},

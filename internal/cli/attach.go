@@ -34,19 +34,19 @@ func (a *App) newAttach() *cobra.Command {
 		Short: "Connect to stdin, stdout and stderr of a managed process",
 		Long: `Connect to stdin, stdout and stderr of a managed process.
 
-Bytes pass untouched in both directions, and the end of stdin ends that of the
-process, so a server that speaks over its stdio works through it. If the process has
-a terminal and boxd is at one, keys go to the process as they are; the detach keys,
-^P ^Q, leave it running.
+Bytes are passed unchanged in both directions, and the end of stdin closes the stdin
+of the process, so a server that speaks over its stdio works through attach. If both
+the process and boxd have a terminal, every key goes to the process, except that the
+detach keys, ^P ^Q, end attach and leave the process running.
 
-While the daemon is down, attach tries to connect until it is back, from the start or
-after a connection is lost: no byte is lost or repeated. --give-up bounds that. Output
-begins with the oldest that is kept, or --since.
+If the daemon is down, or the connection is lost, attach reconnects as soon as it can,
+and no byte is lost or repeated; --give-up limits how long it tries. Output starts with
+the oldest byte that is kept, or at --since.
 
-Exit status: that of the process as boxd run has it, 0 after the detach keys.
-SIGINT, SIGTERM and SIGQUIT are passed on to the process, a second one leaves it;
-SIGHUP, and any of them while there is no connection, leaves it at once. One client
-writes, any number watch with --observe.`,
+Exit status: that of the process, as for boxd run; 0 after the detach keys.
+SIGINT, SIGTERM and SIGQUIT are forwarded to the process, and a second one detaches.
+SIGHUP always detaches, and so does any of them while there is no connection. One
+client writes; any number watch with --observe.`,
 		Example: `  boxd attach lab shell
   boxd attach --observe lab server
   boxd attach --since end --take-over lab server`,
@@ -56,13 +56,13 @@ writes, any number watch with --observe.`,
 		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession, completeProcess),
 	}
 	fs := cmd.Flags()
-	fs.BoolVar(&f.observe, "observe", false, "watch only: stdin and signals are not passed on")
-	fs.BoolVar(&f.takeOver, "take-over", false, "become the one who writes in place of another client")
-	fs.BoolVar(&f.noStdin, "no-stdin", false, "leave stdin alone, as with stdin open and silent")
-	fs.BoolVar(&f.sigProxy, "sig-proxy", true, "pass signals on to the process")
-	fs.Var(sinceValue(&f.since), "since", "begin stdout at `OFFSET` in bytes, \"oldest\" or \"end\"")
-	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that leave a process at a terminal, such as ctrl-a,d; \"\" for none")
-	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to connect after `DURATION` (default: try for ever)")
+	fs.BoolVar(&f.observe, "observe", false, "watch only: forward neither stdin nor signals")
+	fs.BoolVar(&f.takeOver, "take-over", false, "replace the client that writes")
+	fs.BoolVar(&f.noStdin, "no-stdin", false, "do not read stdin; the stdin of the process stays open")
+	fs.BoolVar(&f.sigProxy, "sig-proxy", true, "forward signals to the process")
+	fs.Var(sinceValue(&f.since), "since", "start stdout at `OFFSET` in bytes, \"oldest\" or \"end\"")
+	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that detach from a terminal, such as ctrl-a,d; \"\" for none")
+	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to connect after `DURATION` (default: never)")
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("give-up", cobra.NoFileCompletions))
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"oldest", "end"}, cobra.ShellCompDirectiveNoFileComp)))
@@ -126,7 +126,7 @@ func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 // explainAttach says what to do about a refusal.
 func explainAttach(err error) error {
 	if client.IsCode(err, apitypes.CodeWriterTaken) {
-		return fmt.Errorf("%w: --observe watches only, --take-over writes in the other's place", err)
+		return fmt.Errorf("%w: --observe only watches, --take-over replaces that client", err)
 	}
 	return explainRemote(err)
 }

@@ -54,7 +54,7 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 	default:
 	}
 	if sig := signals.received(); err != nil && sig != 0 {
-		return &statusError{128 + int(sig), fmt.Errorf("stopped by %s, the process goes on", signalName(sig))}
+		return &statusError{128 + int(sig), fmt.Errorf("stopped by %s, the process keeps running", signalName(sig))}
 	}
 	if err != nil {
 		return explainAttach(err)

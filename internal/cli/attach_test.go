@@ -197,7 +197,7 @@ func TestAttachSignalWithoutConnection(t *testing.T) {
 		signals <- sig
 		err := v.relayUntilEnd(&attachFlags{sigProxy: true, noStdin: true}, conn, w)
 		w.stop()
-		if statusIn(err) != 128+int(sig) || !strings.Contains(err.Error(), "the process goes on") {
+		if statusIn(err) != 128+int(sig) || !strings.Contains(err.Error(), "the process keeps running") {
 			t.Errorf("%v: %v", sig, err)
 		}
 	}

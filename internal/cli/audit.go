@@ -21,7 +21,7 @@ func (a *App) newAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Check the audit log of the daemon",
-		Long:  "Check the audit log of the daemon: who asked what, what was decided, and how it ended.",
+		Long:  "Check the daemon's audit log: who requested what, the decision, and the outcome.",
 	}
 	cmd.AddCommand(a.newAuditVerify())
 	return cmd
@@ -32,14 +32,16 @@ func (a *App) newAuditVerify() *cobra.Command {
 	var head audit.Head
 	cmd := &cobra.Command{
 		Use:   "verify [FILE] [flags]",
-		Short: "Check that nothing was cut out of the audit log or changed in it",
-		Long: `Check that nothing was cut out of the audit log or changed in it: each entry holds
-the hash of the one before, across rotated files. FILE is that of the newest part
-(default ` + defaultAudit + `). That lines were cut off at the end, or all of it was
-written anew, shows only if --head names the head of a moment, which boxd status
---json and this command print, and which was kept elsewhere.
+		Short: "Check that no entry of the audit log was removed or changed",
+		Long: `Check that no entry of the audit log was removed or changed. Each entry contains the
+hash of the entry before it, also across rotated files. FILE is the newest file
+(default ` + defaultAudit + `).
 
-Exit status: 0 if the log is whole, 1 if it is not, 125 if it cannot be read.`,
+Entries removed from the end, or a log that was rewritten as a whole, are detected only
+with --head: an earlier head of the log, which this command and boxd status --json
+print, and which you stored elsewhere.
+
+Exit status: 0 if the log is intact, 1 if it is not, 125 if it cannot be read.`,
 		Args: exactly("[FILE]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			path := defaultAudit
@@ -52,7 +54,7 @@ Exit status: 0 if the log is whole, 1 if it is not, 125 if it cannot be read.`,
   boxd audit verify --head 5120:4be9... /var/lib/boxd/audit.log`,
 		DisableFlagsInUseLine: true,
 	}
-	cmd.Flags().Var(headValue(&head), "head", "a head that was kept, `SEQ:HASH`: it must still be there")
+	cmd.Flags().Var(headValue(&head), "head", "check that the log still contains this earlier head, `SEQ:HASH`")
 	must(cmd.RegisterFlagCompletionFunc("head", cobra.NoFileCompletions))
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
@@ -72,7 +74,7 @@ func headValue(dst *audit.Head) *textValue {
 }
 
 func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
-	report, err := audit.VerifyHead(path, head)
+	report, err := audit.Verify(path, head)
 	broken := errors.Is(err, audit.ErrBroken)
 	switch {
 	case errors.Is(err, fs.ErrPermission):
@@ -102,10 +104,10 @@ func (a *App) auditVerify(path string, head audit.Head, asJSON bool) error {
 		return nil
 	}
 	for _, torn := range report.Torn {
-		fmt.Fprintf(a.Stdout, "left by a crash: %s line %d, %d bytes of a line\n", torn.File, torn.Line, torn.Bytes)
+		fmt.Fprintf(a.Stdout, "left by a crash: %s line %d, an incomplete entry of %d bytes\n", torn.File, torn.Line, torn.Bytes)
 	}
 	if report.Unfinished > 0 {
-		fmt.Fprintf(a.Stdout, "left by a crash, or being written: %d bytes of a line at the end\n", report.Unfinished)
+		fmt.Fprintf(a.Stdout, "left by a crash, or being written: an incomplete entry of %d bytes at the end\n", report.Unfinished)
 	}
 	_, err = fmt.Fprintf(a.Stdout, "ok: %d entries in %d files, head %d:%s\n", report.Entries, report.Files, report.Head.Seq, report.Head.Hash)
 	return err

@@ -19,17 +19,17 @@ type commandFlags struct {
 
 func (f *commandFlags) register(cmd *cobra.Command) {
 	f.registerPlace(cmd)
-	cmd.Flags().BoolVar(&f.shell, "shell", false, "run the single argument by sh -c")
+	cmd.Flags().BoolVar(&f.shell, "shell", false, "run the single argument with sh -c")
 }
 
 // registerPlace declares those that say where and as whom it runs.
 func (f *commandFlags) registerPlace(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass on KEY from the caller's environment (repeatable)")
-	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY a line (repeatable)")
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from the caller's environment (repeatable)")
+	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY per line (repeatable)")
 	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace)")
-	fs.BoolVar(&f.mkdir, "mkdir", false, "make a missing working directory")
-	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID is UID if left out (default: the session's)")
+	fs.BoolVar(&f.mkdir, "mkdir", false, "create the working directory if it is missing")
+	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID defaults to UID (default: the session's)")
 	must(cmd.RegisterFlagCompletionFunc("env", cobra.NoFileCompletions))
 	must(cmd.MarkFlagFilename("env-file"))
 	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"0:0", "1000:1000", "65534:65534"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -11,7 +11,7 @@ import (
 func (a *App) newCompletion() *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
-		Short: "Print a script that completes boxd commands in a shell",
+		Short: "Print a shell completion script",
 		Long: `Print a script that completes boxd's commands, flags and their values.
 
   bash   boxd completion bash > /etc/bash_completion.d/boxd
@@ -19,7 +19,7 @@ func (a *App) newCompletion() *cobra.Command {
   fish   boxd completion fish > ~/.config/fish/completions/boxd.fish
 
 For the running shell only: source <(boxd completion bash)
-In bash it needs the package bash-completion.`,
+For bash, the package bash-completion is required.`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			err := exactly("SHELL")(cmd, args)
 			if err == nil && !slices.Contains(cmd.ValidArgs, args[0]) {
@@ -50,13 +50,8 @@ In bash it needs the package bash-completion.`,
 func completeRun(cmd *cobra.Command) {
 	values := map[string][]string{
 		"image":        {engine.HostImage + "\tthe host's system directories, read-only"},
-		"memory":       {"64M", "256M", "512M", "1G", "4G", unlimited},
-		"cpus":         {"0.5", "1", "2", "4", unlimited},
-		"pids":         {"32", "128", "512", unlimited},
 		"timeout":      {"10s", "30s", "5m", "1h"},
 		"grace":        {"500ms", "2s", "10s"},
-		"upper-size":   {"256M", "512M", "2G"},
-		"tmp-size":     {"16M", "64M", "256M"},
 		"output-limit": {"1M", "16M", "64M", unlimited},
 		"user":         {"0:0", "1000:1000", "65534:65534"},
 		"workdir":      {engine.WorkspaceTarget, "/tmp"},

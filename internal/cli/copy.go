@@ -27,19 +27,20 @@ func (a *App) newCopy() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE DESTINATION [flags]",
 		Short: "Copy files between the host and a session",
-		Long: `Copy a file, a symlink, or a directory with all in it, between the host and a session.
-One of both is SESSION:PATH; the other is a path of the host. A path of the host with
-a colon is written /DIR/PATH or ./PATH. Paths in a session begin at the workspace if
-they do not begin with a slash.
+		Long: `Copy a file, a symlink, or a directory with its content, between the host and a session.
+One side is SESSION:PATH and the other a path of the host; write a host path that
+contains a colon as /DIR/PATH or ./PATH. A relative path in a session starts at the
+workspace.
 
-Names mean what they mean for docker cp. If DESTINATION is a directory, the copy is
-made in it; if it does not exist, it becomes the name of the copy, and the directory
-above it must exist. SOURCE/. is what is in the directory SOURCE. A SOURCE that is a
-symlink is copied as a symlink, unless it ends in a slash or -L is given. Permission
-bits are kept, but for directories that their owner could not write to; owners are
-not. Devices, sockets and the like are left out, and named on stderr.
+Paths follow the rules of docker cp. If DESTINATION is an existing directory, the copy
+is placed in it; if DESTINATION does not exist, it names the copy, and its parent
+directory must exist. SOURCE/. means the content of the directory SOURCE. If SOURCE is
+a symlink, the link itself is copied, unless the path ends in a slash or -L is given.
+Permission bits are kept, except on directories that their owner could not write to.
+Owners are not kept. Devices, sockets and other special files are skipped and listed on
+stderr.
 
-"-" in place of the path of the host is stdin or stdout: the bytes of a file, or a tar
+"-" instead of the host path means stdin or stdout: the bytes of a file, or a tar
 stream if the path in the session is a directory.`,
 		Example: `  boxd cp lab:result.csv .
   boxd cp src lab:
@@ -58,7 +59,7 @@ stream if the path in the session is a directory.`,
 		},
 	}
 	cmd.ValidArgsFunction = a.completePlace(&f)
-	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "copy what the symlink SOURCE leads to")
+	cmd.Flags().BoolVarP(&follow, "follow-link", "L", false, "if SOURCE is a symlink, copy its target")
 	f.register(cmd)
 	return cmd
 }
@@ -184,7 +185,7 @@ func (s source) landing(to place, at string, exists, dir bool) (parent, name str
 	case dir:
 		return at, s.base, nil
 	case exists && s.dir:
-		return "", "", fmt.Errorf("destination %s: is not a directory, and a directory is to be copied there", to)
+		return "", "", fmt.Errorf("destination %s: is not a directory, so a directory cannot be copied there", to)
 	case exists && to.isDirectory():
 		return "", "", fmt.Errorf("destination %s: is not a directory", to)
 	case !s.dir && to.isDirectory():
@@ -212,7 +213,7 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 	case info.Target != "" && !follow && !toStdout && !from.isDirectory():
 		info.Type = "symlink"
 	case info.Type == "symlink":
-		return fmt.Errorf("source %s: is a symlink that leads nowhere, to %s", from, spec.Quote(info.Target))
+		return fmt.Errorf("source %s: is a dangling symlink to %s", from, spec.Quote(info.Target))
 	}
 	s := source{dir: info.Type == "dir", base: path.Base(remote)}
 	s.content = from.isContent() || s.base == "/"

@@ -146,7 +146,7 @@ func (s tarSink) file(_ context.Context, name string, mode fs.FileMode, size int
 	}
 	n, err := io.Copy(s.w, r)
 	if errors.Is(err, tar.ErrWriteTooLong) || err == nil && n < size {
-		return fmt.Errorf("file %s: has changed while it was copied", spec.Quote(name))
+		return fmt.Errorf("file %s: changed while it was being copied", spec.Quote(name))
 	}
 	return err
 }

@@ -218,7 +218,7 @@ func TestCopyLikeDocker(t *testing.T) {
 		{"tree", "there", in("there/tree")},
 		{"tree/.", "there", "there/" + strings.ReplaceAll(tree, ", ", ", there/")},
 		{"tree", "to-there", in("there/tree")},
-		{"tree", "taken", "!a directory is to be copied there"},
+		{"tree", "taken", "!so a directory cannot be copied there"},
 		{"tree", "none/x", "!no directory"},
 		{"link", ".", "link -> file"},
 		{"link", "x", "x -> file"},

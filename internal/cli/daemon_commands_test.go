@@ -111,7 +111,7 @@ func TestEvents(t *testing.T) {
 		fmt.Fprint(w, "event: missed\ndata: {\"missed\":3}\n\n")
 	})
 	status, v := d.call("events")
-	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || !strings.HasPrefix(v.stdout.String(), "2026-11-22 ") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon has ended the stream of events\n" {
+	if status != 125 || !strings.HasSuffix(v.stdout.String(), " session.created session=s? a=x b=1\n") || !strings.HasPrefix(v.stdout.String(), "2026-11-22 ") || v.stderr.String() != "boxd: 3 events were missed\nboxd: the daemon ended the event stream\n" {
 		t.Errorf("status %d, %q, %q", status, v.stdout.String(), v.stderr.String())
 	}
 }

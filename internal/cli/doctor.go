@@ -3,6 +3,10 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
 
 	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
@@ -22,18 +26,18 @@ func (a *App) newDoctor() *cobra.Command {
 	var initPath, stateDir string
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Examine whether boxes can be built on this host, and how well",
-		Long: `Examine whether boxes can be built on this host, and how well they are isolated.
+		Short: "Check whether boxes can be built on this host, and how well",
+		Long: `Check whether boxes can be built on this host, and how well they are isolated.
 
-The doctor tries each kernel feature that boxes rest on and each limit, builds a
+The doctor tries every kernel feature and every limit that boxes need, then builds a
 box, runs a command in it and removes it. Each line of the report is
-  ok         works
-  degraded   boxes can be built, something about them is weaker
-  unknown    could not be examined
-  failed     stands in the way of every box
+  ok         it works
+  degraded   boxes can be built, but are weaker in this respect
+  unknown    it could not be checked
+  failed     no box can be built
 and says what to do about it. --explain adds the cause on this host, such as a sysctl, a
-missing controller, a mount flag or what a container takes away, and the command that
-mends it. It works in containers too.
+missing controller, a mount flag or a restriction of the container that boxd runs in,
+and the command that fixes it.
 
 Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 		Args: exactly(),
@@ -43,7 +47,7 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 	}
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	cmd.Flags().BoolVar(&explain, "explain", false, "say why, and which command mends it")
+	cmd.Flags().BoolVar(&explain, "explain", false, "add the cause and the command that fixes it")
 	registerEngine(cmd.Flags(), &initPath, &stateDir)
 	must(cmd.MarkFlagFilename("init"))
 	must(cmd.MarkFlagDirname("state-dir"))
@@ -57,6 +61,11 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	// A configuration that cannot be read is for boxd serve to complain of.
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
 		host.StateDir = c.StateDir
+	}
+	// BOXD_STATE_DIR names the directory of a daemon or that of launchers. The doctor's own
+	// launcher makes nothing in a daemon's, nor a directory that nobody uses.
+	if stateDir == "" && !isLaunchersDir(host.RunDir) {
+		host.RunDir = defaultStateDir
 	}
 	host.InitPath, host.InitError = a.initPath(initFlag)
 	host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
@@ -77,6 +86,15 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 		return &statusError{status: statusIll}
 	}
 	return nil
+}
+
+// isLaunchersDir reports whether dir exists and is not the state directory of a daemon.
+func isLaunchersDir(dir string) bool {
+	if _, err := os.Stat(dir); err != nil {
+		return false
+	}
+	_, err := os.Stat(filepath.Join(dir, "boxd.db"))
+	return errors.Is(err, fs.ErrNotExist)
 }
 
 func (a *App) writeReport(r doctor.Report, asJSON bool) error {

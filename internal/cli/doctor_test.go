@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,5 +85,36 @@ func TestLocate(t *testing.T) {
 	// installed.
 	if _, err := v.initPath(t.TempDir()); !errors.Is(err, engine.ErrNoLauncher) {
 		t.Errorf("a directory as boxd-init: %v", err)
+	}
+}
+
+// The doctor's own launcher makes nothing in the state directory of a daemon, which
+// BOXD_STATE_DIR may name, and does not make a directory that is missing.
+func TestDoctorLauncherDir(t *testing.T) {
+	launchers, daemons := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(daemons, "boxd.db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		env  string
+		args []string
+		want string
+	}{
+		{"", nil, "/run/boxd"},
+		{launchers, nil, launchers},
+		{daemons, nil, "/run/boxd"},
+		{filepath.Join(launchers, "missing"), nil, "/run/boxd"},
+		{daemons, []string{"--state-dir", launchers}, launchers},
+		{"", []string{"--state-dir", filepath.Join(launchers, "new")}, filepath.Join(launchers, "new")},
+	} {
+		v := newInvocation(t)
+		v.LookupEnv = func(key string) (string, bool) { return c.env, key == "BOXD_STATE_DIR" }
+		v.Examine = func(_ context.Context, h doctor.Host) doctor.Facts {
+			if h.RunDir != c.want {
+				t.Errorf("BOXD_STATE_DIR=%s doctor %q: the launcher works in %s, want %s", c.env, c.args, h.RunDir, c.want)
+			}
+			return doctor.Facts{}
+		}
+		v.Main(append([]string{"doctor"}, c.args...))
 	}
 }

@@ -20,9 +20,9 @@ func (a *App) newEvents() *cobra.Command {
 	var since uint64
 	cmd := &cobra.Command{
 		Use:   "events [flags]",
-		Short: "Print what happens to sessions and processes, as it happens",
-		Long: `Print what happens to sessions and processes, as it happens, until it is
-interrupted or the daemon ends. --json prints one object a line.`,
+		Short: "Print events of sessions and processes as they happen",
+		Long: `Print events of sessions and processes as they happen, until the command is
+interrupted or the daemon ends. --json prints one object per line.`,
 		Args: exactly(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			last := ""
@@ -32,7 +32,7 @@ interrupted or the daemon ends. --json prints one object a line.`,
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error { return a.events(ctx, c, last, &f.formatFlags) })
 		},
 	}
-	cmd.Flags().Uint64Var(&since, "since", 0, "begin behind the event with `ID`, as far as it is kept; 0: with all that are kept (default: from now on)")
+	cmd.Flags().Uint64Var(&since, "since", 0, "start after the event with this `ID`, if later events are still kept; 0: with the oldest kept (default: now)")
 	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
 	f.registerFormat(cmd)
 	f.register(cmd)
@@ -59,7 +59,7 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, f *form
 		}
 		switch {
 		case err == io.EOF:
-			err = errors.New("the daemon has ended the stream of events")
+			err = errors.New("the daemon ended the event stream")
 		case err != nil:
 		default:
 			err = printOne(a, f, e, func(out screen) error {

@@ -33,22 +33,23 @@ func (a *App) newExec() *cobra.Command {
 	var f execFlags
 	cmd := &cobra.Command{
 		Use:   "exec SESSION [flags] -- CMD [ARG...]",
-		Short: "Run one command in a session of the daemon",
-		Long: `Run one command in a session of the daemon, and make the session if there is none.
+		Short: "Run one command in a session",
+		Long: `Run one command in a session of the daemon. The session is created if it does not
+exist.
 
-What commands leave in the session is there for the next one: files, and with
---keep-background processes. A session that exists is used as it is. If flags say
-how it should be, one that is otherwise is refused; mounts are changed in place.
+Files that a command leaves in the session are there for the next one, and so are
+processes with --keep-background. Flags that describe the session are compared with an
+existing one: if it differs, the command is refused; only mounts are changed in place.
 
-Exit status and verdict are those of boxd run: that of the command, 124 after a
-timeout, 125 if boxd itself failed, 126 and 127 if the program cannot be executed
-or was not found, 128+n after signal n. SIGINT and SIGTERM end the command.
+Exit status and verdict are those of boxd run: the command's own, 124 after a timeout,
+125 if boxd itself failed, 126 and 127 if the program cannot be executed or was not
+found, 128+n after signal n. SIGINT and SIGTERM end the command.
 
---json prints one object on stdout, after the command has ended; its output is cut
-at --output-limit or what the daemon allows.
+--json prints one object on stdout after the command has ended. Its output is cut at
+--output-limit, or at the daemon's maximum.
 
-With -it the command is at the terminal that boxd is at, and runs until it ends or boxd
-does; -t alone leaves stdin alone.`,
+With -it the command uses boxd's terminal, and runs until it or boxd ends. With -t
+alone it has a terminal, but no input.`,
 		Example: `  boxd exec build -- make test
   boxd exec build -- cat result
   boxd exec lab --profile network_basic --memory 1G -- python3 train.py
@@ -61,12 +62,12 @@ does; -t alone leaves stdin alone.`,
 	}
 	f.commandFlags.register(cmd)
 	fs := cmd.Flags()
-	fs.BoolVarP(&f.interactive, "interactive", "i", false, "stdin of the command is that of boxd, read to its end first (default: /dev/null)")
-	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal; -it is for a shell or an editor, see boxd shell")
+	fs.BoolVarP(&f.interactive, "interactive", "i", false, "pass boxd's stdin to the command, read to its end first (default: /dev/null)")
+	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal; use -it for a shell or an editor, see boxd shell")
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (default: the session's)")
-	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL at a timeout: `DURATION`")
-	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "bytes of stdout or stderr after which the command is ended, or with --json cut: `SIZE`")
-	fs.BoolVar(&f.keepBackground, "keep-background", false, "leave processes running that outlive the command")
+	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
+	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the command after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
+	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 	f.specFlags.register(cmd)
 	f.remoteFlags.register(cmd)

@@ -56,7 +56,7 @@ func TestExecFlags(t *testing.T) {
 	}
 	s := r.Session
 	got = fmt.Sprintf("%s %d %v %d %v %v %v %v %v", s.Profile, *s.Memory, *s.CPUs, *s.PIDs, *s.WritableRoot, s.Mounts, *s.Persistent, s.IdleTTL.D(), *s.Network)
-	if want := `p 67108864 0.5 -1 true [{/srv/x /x true}] true 1m0s false`; got != want {
+	if want := `p 67108864 0.5 -1 true [{/srv/x /x true  }] true 1m0s false`; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }

@@ -2,21 +2,19 @@ package cli
 
 import (
 	"errors"
-	"strconv"
 	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // runFlags are the flags of boxd run as they were given. Limits that were not
 // given are zero, which means the default of the engine.
 type runFlags struct {
+	wishes               spec.Wishes // the settings of a box
 	image, hostname      string
-	memory, pids         int64
-	cpus                 float64
-	tmpSize, upperSize   int64
 	timeout, grace       time.Duration
 	outputLimit          int64 // -1: unlimited was asked for
 	env, envFiles        []string
@@ -25,7 +23,6 @@ type runFlags struct {
 	mkdir                bool
 	mounts               []engine.Mount
 	user                 *engine.User
-	rwRootfs             bool
 	interactive, tty     bool
 	json, receipt, shell bool
 	allowDegraded        bool
@@ -34,15 +31,14 @@ type runFlags struct {
 }
 
 // register declares the flags in the order in which help shows them.
-func (f *runFlags) register(fs *pflag.FlagSet) {
+func (f *runFlags) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
 	f.given = fs
 	fs.SortFlags = false
 	fs.SetInterspersed(false) // what follows CMD belongs to CMD
 
 	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's own system directories, read-only")
-	fs.Var(sizeValue(&f.memory, "512M", true), "memory", "memory the box may use, swap off: `SIZE` such as 64M or 1.5G, or \"unlimited\"")
-	fs.Var(cpusValue(&f.cpus), "cpus", "processors' worth of time: `N` such as 1.5, or \"unlimited\"")
-	fs.Var(pidsValue(&f.pids), "pids", "processes and threads at once: `N`, or \"unlimited\"")
+	settingFlags(cmd, &f.wishes, true)
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (exit status 124)")
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL at a timeout: `DURATION`")
 
@@ -55,9 +51,6 @@ func (f *runFlags) register(fs *pflag.FlagSet) {
 
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
-	fs.BoolVar(&f.rwRootfs, "rw-rootfs", false, "make the root writable; changes vanish with the box")
-	fs.Var(sizeValue(&f.upperSize, "256M", false), "upper-size", "room for changes to the root, with --rw-rootfs: `SIZE`")
-	fs.Var(sizeValue(&f.tmpSize, "64M", false), "tmp-size", "room in /tmp, the home directory and /dev/shm, each: `SIZE`")
 	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "end a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
 
 	fs.BoolVarP(&f.interactive, "interactive", "i", false, "stdin of the command is that of boxd (default: /dev/null)")
@@ -100,10 +93,11 @@ const unlimited = "unlimited"
 // for nothing at all.
 var errZero = errors.New(`must be more than 0; leave the flag out for the default`)
 
+// sizeValue is a size above 0, or "unlimited" if that may be.
 func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 	return &textValue{byDefault, func(s string) error {
 		if s == unlimited && mayBeUnlimited {
-			*dst = engine.Unlimited
+			*dst = spec.Unlimited
 			return nil
 		}
 		n, err := spec.ParseSize(s)
@@ -115,64 +109,14 @@ func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 	}}
 }
 
-// sizeOrNone is a size of which 0 is none, which can differ from the default.
-func sizeOrNone(dst *int64) pflag.Value {
-	return &textValue{"", func(s string) (err error) {
-		*dst, err = spec.ParseSize(s)
-		return err
-	}}
-}
-
-func pidsValue(dst *int64) pflag.Value {
-	return &textValue{strconv.Itoa(spec.DefaultPIDs), func(s string) error {
-		if s == unlimited {
-			*dst = engine.Unlimited
-			return nil
-		}
-		n, err := strconv.ParseUint(s, 10, 62)
-		if err != nil {
-			return errors.New("must be a whole number")
-		}
-		if n == 0 {
-			return errZero
-		}
-		*dst = int64(n)
-		return nil
-	}}
-}
-
-func cpusValue(dst *float64) pflag.Value {
-	return &textValue{strconv.FormatFloat(spec.DefaultCPUs, 'g', -1, 64), func(s string) error {
-		if s == unlimited {
-			*dst = engine.Unlimited
-			return nil
-		}
-		n, err := spec.ParseCPUs(s)
-		if err == nil && n == 0 {
-			err = errZero
-		}
-		*dst = n
-		return err
-	}}
-}
-
-// durationValue takes what time.ParseDuration does, and a bare number as
-// seconds, as timeout(1).
+// durationValue is a time above 0; a bare number is seconds, as for timeout(1).
 func durationValue(dst *time.Duration, byDefault string) pflag.Value {
 	return &textValue{byDefault, func(s string) error {
-		text := s
-		if _, err := strconv.ParseUint(s, 10, 64); err == nil {
-			text += "s"
+		err := parseDuration((*spec.Duration)(dst), s)
+		if err == nil && *dst == 0 {
+			err = errZero
 		}
-		d, err := time.ParseDuration(text)
-		switch {
-		case err != nil:
-			return errors.New(`must be a duration such as "30s", "500ms" or "1h30m"`)
-		case d <= 0:
-			return errZero
-		}
-		*dst = d
-		return nil
+		return err
 	}}
 }
 

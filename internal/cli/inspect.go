@@ -12,9 +12,9 @@ func (a *App) newInspect() *cobra.Command {
 	var f remoteFlags
 	cmd := &cobra.Command{
 		Use:   "inspect SESSION [PROCESS] [flags]",
-		Short: "Print all there is to say about a session or a process, as JSON",
-		Long: `Print all there is to say about a session, or about one of its managed processes, as
-indented JSON: what the API answers. --json prints it in one line.`,
+		Short: "Print all details of a session or a process, as JSON",
+		Long: `Print all details of a session, or of one of its managed processes, as indented JSON:
+the answer of the API. --json prints it on one line.`,
 		Example: `  boxd inspect lab
   boxd inspect lab server --format '{{.state}} {{.exit_code}}'`,
 		Args: exactly("SESSION", "[PROCESS]"),

@@ -13,9 +13,9 @@ func (a *App) newKill() *cobra.Command {
 	var signal string
 	cmd := &cobra.Command{
 		Use:   "kill SESSION PROCESS [flags]",
-		Short: "Send a signal to a managed process, SIGKILL unless told otherwise",
-		Long: `Send a signal to a managed process, SIGKILL unless told otherwise. It is sent to the
-process alone; boxd stop also ends what the process has started, and waits for it.`,
+		Short: "Send a signal to a managed process, by default SIGKILL",
+		Long: `Send a signal to a managed process, by default SIGKILL. Only the process itself gets
+it; boxd stop ends its descendants as well, and waits for the end.`,
 		Example: `  boxd kill lab server
   boxd kill -s HUP lab server`,
 		Args: exactly("SESSION", "PROCESS"),

@@ -32,17 +32,17 @@ func (a *App) newLangbot() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "langbot --stdio [flags]",
 		Short: "Speak LangBot's Box Runtime protocol on stdin and stdout",
-		Long: `Speak LangBot's Box Runtime protocol on stdin and stdout: a bridge to the daemon,
-for whoever starts its box runtime as a child. Relays of managed processes, /healthz
-and /readyz are served on a TCP address.
+		Long: `Speak LangBot's Box Runtime protocol on stdin and stdout. This is a bridge to the
+daemon, for a LangBot that starts its box runtime as a child process. The relays of
+managed processes, /healthz and /readyz are served on a TCP address.
 
-The environment says for whom: LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required. With
-LANGBOT_BOX_CONTROL_TOKEN relays ask for that token; without it, they are for root and
-the user who runs this command. LANGBOT_BOX_CONFIG, a JSON
-object, is sent to the daemon as a box_init.
+The environment identifies the client. LANGBOT_BOX_TRUSTED_INSTANCE_UUID is required.
+If LANGBOT_BOX_CONTROL_TOKEN is set, relays require that token; otherwise only root and
+the user who runs this command may use them. LANGBOT_BOX_CONFIG, a JSON object, is sent
+to the daemon as a box_init.
 
-Messages go to stderr. At the end of stdin, or with SIGINT or SIGTERM, the sessions of
-the instance are removed. Exit status: 0; 1 if the daemon is lost.`,
+Messages go to stderr. At the end of stdin, and on SIGINT or SIGTERM, the sessions of
+the instance are removed. Exit status: 0, or 1 if the connection to the daemon is lost.`,
 		Example: `  boxd langbot --stdio --ws-control-port 5410`,
 		Args:    exactly(),
 		RunE:    func(*cobra.Command, []string) error { return a.langbot(&f) },
@@ -51,9 +51,9 @@ the instance are removed. Exit status: 0; 1 if the daemon is lost.`,
 	}
 	fs := cmd.Flags()
 	fs.SortFlags = false
-	fs.BoolVar(&f.stdio, "stdio", false, "speak on stdin and stdout; TCP is served by boxd serve --langbot-listen")
+	fs.BoolVar(&f.stdio, "stdio", false, "speak on stdin and stdout; for TCP, use boxd serve --langbot-listen")
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
-	fs.StringVar(&f.host, "host", "127.0.0.1", "`ADDR` to serve relays on; without a token only a loopback one")
+	fs.StringVar(&f.host, "host", "127.0.0.1", "`ADDR` to serve relays on; without a token it must be a loopback address")
 	fs.Uint16Var(&f.port, "ws-control-port", 5410, "`PORT` to serve relays on")
 	must(cmd.MarkFlagFilename("socket"))
 	for _, flag := range []string{"host", "ws-control-port"} {
@@ -130,7 +130,7 @@ func (a *App) bridgeInit() (json.RawMessage, error) {
 	}
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &object); err != nil || object == nil {
-		a.warn("LANGBOT_BOX_CONFIG: want a JSON object: it is ignored")
+		a.warn("LANGBOT_BOX_CONFIG: must be a JSON object; it is ignored")
 		return nil, nil
 	}
 	var one bytes.Buffer

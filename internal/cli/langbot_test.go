@@ -120,8 +120,8 @@ func TestLangbot(t *testing.T) {
 		{"nothing to do", "", "", false, 0, "box_shutdown", "", ""},
 		{"a message", "", ping, false, 0, "__ping box_shutdown", `{"seq_id":7,"code":0,"message":"success","data":{}}` + "\n", ""},
 		{"configuration", " {\n} ", "", false, 0, "box_init box_shutdown", "", ""},
-		{"no object", "[1]", "", false, 0, "box_shutdown", "", "boxd: warning: LANGBOT_BOX_CONFIG: want a JSON object"},
-		{"no JSON", "{", "", false, 0, "box_shutdown", "", "boxd: warning: LANGBOT_BOX_CONFIG: want a JSON object"},
+		{"no object", "[1]", "", false, 0, "box_shutdown", "", "boxd: warning: LANGBOT_BOX_CONFIG: must be a JSON object"},
+		{"no JSON", "{", "", false, 0, "box_shutdown", "", "boxd: warning: LANGBOT_BOX_CONFIG: must be a JSON object"},
 		{"the daemon dies", "", ping, true, 1, "__ping", "", "boxd: the connection to the daemon is lost"},
 		{"broken stdin", "", `{"type":"chunk_end"}` + "\n", false, 1, "box_shutdown", "", "boxd: stdin: reading a message in pieces"},
 	} {

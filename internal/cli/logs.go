@@ -19,12 +19,12 @@ func (a *App) newLogs() *cobra.Command {
 	var o client.LogOptions
 	cmd := &cobra.Command{
 		Use:   "logs SESSION PROCESS [flags]",
-		Short: "Print the output of a managed process that is kept",
-		Long: `Print the output of a managed process that is kept, byte for byte. It does not
-disturb others who read it. What is gone already is told on stderr.
+		Short: "Print the kept output of a managed process",
+		Long: `Print the kept output of a managed process, byte for byte. Other readers are not
+affected. If output is no longer kept, stderr says how much.
 
---timestamps has the moment at which boxd read a line, to the millisecond for the last
-thousand moments or so; the older the output, the more lines share one.
+--timestamps shows when boxd read a line. Times are exact to the millisecond for about
+the last thousand reads; in older output more and more lines share one time.
 --offset is a position in bytes from the start of the stream.`,
 		Example: `  boxd logs lab server
   boxd logs -f --tail 20 --timestamps lab server
@@ -45,11 +45,11 @@ thousand moments or so; the older the output, the more lines share one.
 		},
 		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
 	}
-	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the process has ended")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "continue until the process has ended")
 	cmd.Flags().StringVar(&o.Stream, "stream", "stdout", "`STREAM` to print: stdout or stderr")
 	cmd.Flags().Var(tailValue(&o.Tail), "tail", "only the last `N` lines, or \"all\"")
-	cmd.Flags().Var(momentValue(&o.Since), "since", "only what came since `TIME`: a duration before now such as 1h, or 2006-01-02T15:04:05Z")
-	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "put the time at which it came in front of each line")
+	cmd.Flags().Var(momentValue(&o.Since), "since", "only output since `TIME`: a duration before now such as 1h, or 2006-01-02T15:04:05Z")
+	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "print the time in front of each line")
 	cmd.Flags().Int64Var(&o.Offset, "offset", 0, "start at `OFFSET`, in bytes")
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -18,9 +18,9 @@ func (a *App) newPs() *cobra.Command {
 	var all bool
 	cmd := &cobra.Command{
 		Use:   "ps [SESSION] [flags]",
-		Short: "List managed processes, of one session or of all",
-		Long: `List the managed processes that run, of one session or of all. --all lists those that
-have ended too: they and their output are kept until they are removed, see boxd prune.`,
+		Short: "List managed processes of one session or of all",
+		Long: `List the running managed processes of one session or of all. --all includes processes
+that have ended; they are kept with their output until they are removed, see boxd prune.`,
 		Example: `  boxd ps -a lab
   boxd ps -a --format '{{.session}} {{.id}} {{.exit_code}}'
   boxd ps -q | xargs -n 2 boxd stop`,
@@ -46,7 +46,7 @@ have ended too: they and their output are kept until they are removed, see boxd 
 		},
 		ValidArgsFunction: a.completeNames(&f, completeSession),
 	}
-	cmd.Flags().BoolVarP(&all, "all", "a", false, "list processes that have ended too")
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "include processes that have ended")
 	f.registerQuiet(cmd, "the ids: those of SESSION, or else session and process")
 	f.registerFormat(cmd)
 	f.register(cmd)

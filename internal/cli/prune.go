@@ -17,14 +17,15 @@ func (a *App) newPrune() *cobra.Command {
 	var idle time.Duration
 	cmd := &cobra.Command{
 		Use:   "prune [flags]",
-		Short: "Remove processes that have ended, and sessions that nobody uses",
-		Long: `Remove the managed processes that have ended, with the output that is kept of them.
+		Short: "Remove ended processes and unused sessions",
+		Long: `Remove managed processes that have ended, with their kept output.
 
-With --idle, sessions that nothing runs in and that were not used for that long are
-removed as well, persistent ones too. A workspace that boxd keeps goes with its session.
+With --idle, sessions are removed as well in which nothing runs and which were not used
+for that long, including persistent ones. A session's workspace is removed with it if
+boxd created it.
 
---dry-run only says what would be removed. Exit status: 125 if something could not be
-removed; the rest is removed all the same.`,
+--dry-run only prints what would be removed. Exit status: 125 if something could not be
+removed; the rest is removed anyway.`,
 		Example: `  boxd prune --dry-run
   boxd prune --idle 24h`,
 		Args: exactly(),
@@ -38,8 +39,8 @@ removed; the rest is removed all the same.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be removed")
-	cmd.Flags().Var(durationValue(&idle, ""), "idle", "also remove sessions that were not used for `DURATION`")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
+	cmd.Flags().Var(durationValue(&idle, ""), "idle", "also remove sessions not used for `DURATION`")
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("idle", cobra.FixedCompletions([]string{"1h", "24h"}, cobra.ShellCompDirectiveNoFileComp)))
 	return cmd

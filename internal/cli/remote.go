@@ -46,11 +46,11 @@ func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
 	fs.SortFlags = false
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
 	fs.StringVar(&f.url, "url", "", "`URL` of a daemon's TCP address instead (default: $BOXD_URL)")
-	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token to show there (default: $BOXD_TOKEN_FILE)")
-	fs.StringVar(&f.ca, "tls-ca", "", "`FILE` with the certificates that sign the daemon's (default: the system's)")
-	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the certificate to show")
-	fs.StringVar(&f.key, "tls-key", "", "`FILE` with its key")
-	fs.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant, for callers who may choose (default: the caller's own)")
+	fs.StringVar(&f.tokenFile, "token-file", "", "`FILE` with the token to authenticate with (default: $BOXD_TOKEN_FILE)")
+	fs.StringVar(&f.ca, "tls-ca", "", "`FILE` with the CA certificates to verify the daemon with (default: the system's)")
+	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the client certificate")
+	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the key of the client certificate")
+	fs.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant, for callers who may act for others (default: the caller's own)")
 	for _, flag := range []string{"socket", "token-file", "tls-ca", "tls-cert", "tls-key"} {
 		must(cmd.MarkFlagFilename(flag))
 	}
@@ -171,7 +171,7 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 // explainRemote says what to do where no daemon answers, or none may be asked.
 func explainRemote(err error) error {
 	if isRefused(err) {
-		return fmt.Errorf("%w: is the daemon running? boxd serve starts it, --socket or --url says where it is", err)
+		return fmt.Errorf("%w: is the daemon running? start it with boxd serve, or say where it is with --socket or --url", err)
 	}
 	dial, ok := errors.AsType[*net.OpError](err)
 	if !ok || dial.Op != "dial" || dial.Addr == nil || !errors.Is(err, fs.ErrPermission) {

@@ -54,8 +54,8 @@ func (f *runFlags) check(args []string) error {
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
 	case !f.remove:
 		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
-	case f.upperSize != 0 && !f.rwRootfs:
-		return &engine.FieldError{Field: "--upper-size", Value: spec.FormatSize(f.upperSize), Rule: "needs --rw-rootfs"}
+	case f.wishes.UpperSize != nil && (f.wishes.WritableRoot == nil || !*f.wishes.WritableRoot):
+		return &engine.FieldError{Field: "--upper-size", Value: f.wishes.UpperSize.String(), Rule: "needs --rw-rootfs"}
 	}
 	return nil
 }
@@ -72,23 +72,18 @@ func (f *runFlags) refuseEmpty() error {
 }
 
 func (f *runFlags) spec() engine.Spec {
-	spec := engine.Spec{
-		Image:         f.image,
-		Hostname:      f.hostname,
-		WritableRoot:  f.rwRootfs,
-		UpperSize:     f.upperSize,
-		TmpSize:       f.tmpSize,
-		Limits:        engine.Limits{Memory: f.memory, PIDs: f.pids, CPUs: f.cpus},
-		AllowDegraded: f.allowDegraded,
-	}
+	var s spec.Settings
+	s.Merge(&f.wishes, nil)
+	box := s.Spec()
+	box.Image, box.Hostname, box.AllowDegraded = f.image, f.hostname, f.allowDegraded
 	if f.user != nil {
-		spec.User = *f.user
+		box.User = *f.user
 	}
 	if f.workspace != "" {
-		spec.Mounts = append(spec.Mounts, engine.Mount{Source: f.workspace, Target: engine.WorkspaceTarget})
+		box.Mounts = append(box.Mounts, engine.Mount{Source: f.workspace, Target: engine.WorkspaceTarget})
 	}
-	spec.Mounts = append(spec.Mounts, f.mounts...)
-	return spec.WithDefaults()
+	box.Mounts = append(box.Mounts, f.mounts...)
+	return box.WithDefaults()
 }
 
 func (a *App) command(f *runFlags, args []string) (engine.Command, error) {
@@ -112,10 +107,10 @@ func (a *App) command(f *runFlags, args []string) (engine.Command, error) {
 	return cmd, nil
 }
 
-// flagNames are the flags behind the fields of specs and commands.
+// flagNames are the flags behind the fields of specs and commands that are not settings.
 var flagNames = map[string]string{
-	"image": "--image", "hostname": "--hostname", "user.uid": "--user", "user.gid": "--user", "upper_size": "--upper-size", "tmp_size": "--tmp-size",
-	"memory": "--memory", "pids": "--pids", "cpus": "--cpus", "dir": "--workdir", "timeout": "--timeout", "grace": "--grace", "output_limit": "--output-limit",
+	"image": "--image", "hostname": "--hostname", "user.uid": "--user", "user.gid": "--user",
+	"dir": "--workdir", "timeout": "--timeout", "grace": "--grace", "output_limit": "--output-limit",
 }
 
 // nameFlag puts the name of the flag into an error about a field.
@@ -127,6 +122,8 @@ func (f *runFlags) nameFlag(err error) error {
 	named := *bad
 	if flag, ok := flagNames[bad.Field]; ok {
 		named.Field = flag
+	} else if flag := settingFlag(bad.Field); flag != "" {
+		named.Field = "--" + flag
 	}
 	if rest, ok := strings.CutPrefix(bad.Field, "mounts"); ok {
 		named.Field = f.mountFlag(rest)

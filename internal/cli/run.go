@@ -15,31 +15,31 @@ func (a *App) newRun() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] -- CMD [ARG...]",
-		Short: "Run one command in a new box and throw the box away",
-		Long: `Run one command in a new box and throw the box away.
+		Short: "Run one command in a new box, then remove the box",
+		Long: `Run one command in a new box, then remove the box.
 
 The box has the host's system directories read-only, no network but loopback, no
-capabilities, and limits on memory, processes and processor time. The command is
-executed as it stands; --shell runs a line of shell instead.
+capabilities, and limits on memory, processes and processor time. The command is run
+without a shell; --shell runs a line of shell instead.
 
 Exit status: that of the command, or
   124    it ran longer than --timeout
-  125    boxd itself could not do what was asked; stderr says why
+  125    boxd itself failed; stderr says why
   126    the program cannot be executed
   127    the program was not found
-  128+n  signal n ended it; 137 when a limit was the reason
-When it was ended by a limit, stderr has a line such as
+  128+n  signal n ended it; 137 if a limit was the reason
+If a limit ended the command, stderr has a line such as
   verdict: oom (limit 64 MiB)
 
-SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the command; a second one
-kills it.
+SIGINT, SIGTERM, SIGHUP and SIGQUIT are forwarded to the command; a second one kills
+it.
 
---json prints one object on stdout, after the command has ended: exit_code (null
-if the command did not exit by itself), status (the exit status of boxd run),
-verdict, signal, limit, stdout, stderr, stdout_truncated, stderr_truncated and
-receipt, or exit_code, status and error if it could not be run. Output that is not valid
-UTF-8 is in stdout_base64 or stderr_base64 instead. What was not measured, or does
-not apply, is left out.`,
+--json prints one object on stdout after the command has ended: exit_code (null if the
+command did not exit by itself), status (the exit status of boxd run), verdict, signal,
+limit, stdout, stderr, stdout_truncated, stderr_truncated and receipt; or exit_code,
+status and error if it could not be run. Output that is not valid UTF-8 is in
+stdout_base64 or stderr_base64 instead. Values that were not measured or do not apply
+are omitted.`,
 		Example: `  boxd run -- python3 -c 'print(6 * 7)'
   boxd run --memory 64M --pids 32 --timeout 10s --receipt -- ./job
   boxd run --workspace "$PWD" -w /workspace -- make test
@@ -51,7 +51,7 @@ not apply, is left out.`,
 
 		DisableFlagsInUseLine: true,
 	}
-	f.register(cmd.Flags())
+	f.register(cmd)
 	completeRun(cmd)
 	return cmd
 }

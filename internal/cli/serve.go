@@ -44,20 +44,21 @@ func (a *App) newServe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Run the daemon: sessions and managed processes over HTTP",
-		Long: `Run the daemon: sessions and managed processes, over HTTP on a Unix socket and, if
-asked, on TCP. docs/config.md describes the configuration file; the environment goes
-before the file, and flags before both.
+		Long: `Run the daemon, which keeps sessions and managed processes. It serves HTTP on a Unix
+socket and optionally on TCP. docs/config.md describes the configuration file.
+Environment variables override the file, and flags override both.
 
-Started as root it makes its directories, starts the launcher of boxes and then gives
-up root for good: it serves as --user. Started by anybody else it needs a launcher
-that runs already; systemd starts one by boxd-launcher.service.
+Started as root, the daemon creates its directories, starts the launcher that builds
+boxes, and then drops root for good: it serves as --user. Started as another user, it
+needs a running launcher, for example boxd-launcher.service of systemd.
 
-A --state-dir that is not the default has runtime directory and socket in it, unless
-they are named. SIGTERM and SIGINT stop the daemon; sessions and their processes go
-on, and the next daemon takes them over. SIGHUP reads tokens and log level again.
+If --state-dir is not the default, the runtime directory and the socket are placed in
+it, unless they are set as well. SIGTERM and SIGINT stop the daemon; sessions and their
+processes keep running, and the next daemon takes them over. SIGHUP reloads tokens and
+the log level.
 
---check looks for all that would keep it from starting, says it, and ends: with 0 if it
-could start, else 1. A daemon that runs already does not matter, nor is it disturbed.`,
+--check reports everything that would prevent the daemon from starting, and exits with 0
+if it could start, otherwise 1. A running daemon is neither disturbed nor in the way.`,
 		Example: `  boxd serve
   boxd serve --check --config /etc/boxd/new.yaml
   boxd serve --state-dir /srv/boxd --allow-mount-root /srv/jobs
@@ -79,16 +80,16 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` for database, audit log and workspaces (default /var/lib/boxd)")
 	fs.StringVar(&f.runtimeDir, "runtime-dir", "", "`DIR` of the launcher (default "+defaultStateDir+")")
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the socket for local clients (default "+defaultSocket+")")
-	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: that of --user)")
-	fs.StringVar(&f.listen, "listen", "", "TCP `ADDR` to listen on as well; without tokens or client certificates only a loopback one")
-	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret only a loopback one")
-	fs.StringArrayVar(&f.listenUsers, "listen-user", nil, "let user `NAME` of this host use TCP listeners without tokens (repeatable; docs/config.md has who else may)")
+	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: the group of --user)")
+	fs.StringVar(&f.listen, "listen", "", "also listen on TCP `ADDR`; without tokens or client certificates it must be a loopback address")
+	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret it must be a loopback address")
+	fs.StringArrayVar(&f.listenUsers, "listen-user", nil, "let user `NAME` of this host use TCP listeners without a token (repeatable; docs/config.md lists who else may)")
 	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
-	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount what lies in `DIR` of the host (repeatable; default: nothing)")
-	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an id of its own where that does not exist)")
+	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount `DIR` of the host and everything below it (repeatable; default: none)")
+	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an unused ID if there is no such user)")
 	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
-	fs.BoolVar(&f.check, "check", false, "only say whether it could start: look at the configuration and the host, build a box, start nothing")
+	fs.BoolVar(&f.check, "check", false, "only check whether the daemon could start: examine the configuration and the host, and build a box")
 	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
 	fs.StringVar(&f.logLevel, "log-level", "", "`LEVEL` of the log: debug, info, warn or error (default info)")
 	for _, flag := range []string{"config", "socket", "tokens-file", "init"} {
@@ -107,16 +108,17 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	load := func() (config.Config, error) { return a.loadConfig(cmd, f) }
 	c, err := load()
+	file := a.env(f.file, "BOXD_CONFIG")
 	if err != nil && f.check {
-		return a.checkServe(ServeOptions{}, a.nameOrigin(cmd, err))
+		return a.checkServe(cmd, ServeOptions{ConfigFile: file}, err)
 	}
 	if err != nil {
 		return a.nameOrigin(cmd, err)
 	}
-	o := ServeOptions{Config: c, ConfigFile: a.env(f.file, "BOXD_CONFIG"), Reload: load, StopSessions: f.stopSessions}
+	o := ServeOptions{Config: c, ConfigFile: file, Reload: load, StopSessions: f.stopSessions}
 	o.InitPath, o.InitError = a.initPath(c.InitPath)
 	if f.check {
-		return a.checkServe(o, nil)
+		return a.checkServe(cmd, o, nil)
 	}
 	return a.nameOrigin(cmd, a.Serve(o))
 }
@@ -127,6 +129,20 @@ var serveFlagOf = map[string]string{
 	"state_dir": "state-dir", "runtime_dir": "runtime-dir", "tokens_file": "tokens-file", "allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user",
 }
 
+// origin is the flag or the variable that a setting comes from, "" if from neither.
+func (a *App) origin(cmd *cobra.Command, field string) string {
+	key, _, _ := strings.Cut(field, "[")
+	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
+	variable := config.Variable(key)
+	switch {
+	case flag != nil && flag.Changed:
+		return "--" + flag.Name
+	case variable != "" && a.env("", variable) != "":
+		return "environment: " + variable
+	}
+	return ""
+}
+
 // nameOrigin names the flag or the variable that a refused setting comes from. One of
 // the configuration file keeps the name that it has there.
 func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
@@ -134,19 +150,11 @@ func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
 	if !ok || err.Error() != bad.Error() { // there is more to say
 		return err
 	}
-	key, _, _ := strings.Cut(bad.Field, "[")
-	named := *bad
-	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
-	variable := config.Variable(key)
-	switch {
-	case flag != nil && flag.Changed:
-		named.Field = "--" + flag.Name
-	case variable != "" && a.env("", variable) != "":
-		named.Field = "environment: " + variable
-	default:
+	from := a.origin(cmd, bad.Field)
+	if from == "" {
 		return err
 	}
-	return &named
+	return &engine.FieldError{Field: from, Value: bad.Value, Rule: bad.Rule}
 }
 
 // loadConfig puts the flags on top of environment and file, and checks all of it.

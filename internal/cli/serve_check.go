@@ -7,14 +7,16 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/boxd/boxd/config"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/spf13/cobra"
 )
 
 // checkServe is boxd serve --check: it says whether the daemon could start with o, and
 // starts nothing. loadErr is why there is no configuration.
-func (a *App) checkServe(o ServeOptions, loadErr error) error {
+func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) error {
 	signals := a.watchSignals()
 	defer signals.stop()
 	var report doctor.Report
@@ -43,7 +45,7 @@ func (a *App) checkServe(o ServeOptions, loadErr error) error {
 		fmt.Fprintf(out, "%s %-19s %s\n", out.paint(fmt.Sprintf("%-9s", status), stateColour(string(status))), name, detail)
 	}
 	for _, err := range found {
-		line(doctor.Failed, "configuration", oneline.Error(err))
+		line(doctor.Failed, "configuration", oneline.Error(a.traced(cmd, o.ConfigFile, err)))
 	}
 	if len(found) == 0 {
 		from := o.ConfigFile
@@ -63,4 +65,23 @@ func (a *App) checkServe(o ServeOptions, loadErr error) error {
 	}
 	_, err := fmt.Fprintln(out, "\nboxd serve can start.")
 	return err
+}
+
+// traced says where a refused setting comes from: a flag, a variable or the file.
+func (a *App) traced(cmd *cobra.Command, file string, err error) error {
+	bad, ok := errors.AsType[*engine.FieldError](err)
+	if !ok {
+		return err
+	}
+	key, _, _ := strings.Cut(bad.Field, "[")
+	from := a.origin(cmd, bad.Field)
+	switch {
+	case from != "" && err.Error() == bad.Error():
+		return a.nameOrigin(cmd, err)
+	case from == "" && file != "" && config.SetIn(file, key):
+		from = file
+	case from == "":
+		return err
+	}
+	return fmt.Errorf("%s: %w", from, err)
 }

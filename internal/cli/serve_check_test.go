@@ -3,9 +3,13 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/doctor"
 )
 
@@ -49,6 +53,46 @@ func TestServeCheck(t *testing.T) {
 			if status != c.status || !strings.Contains(v.stdout.String(), part) || v.stderr.Len() > 0 {
 				t.Errorf("%s: status %d, %q, %q, want %d and %q", c.name, status, v.stdout.String(), v.stderr.String(), c.status, part)
 			}
+		}
+	}
+}
+
+// serve --check says whether a refused setting comes from a flag, a variable or the file.
+func TestServeCheckNamesOrigin(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("socket: {group: games}\nprofiles: {p: {memory: 64M}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	group := &engine.FieldError{Field: "socket.group", Value: `"games"`, Rule: "is unknown"}
+	for _, c := range []struct {
+		env, args string
+		found     error
+		want      string
+	}{
+		{"", "", group, `socket.group "games": is unknown`},
+		{"", "--socket-group games", group, `--socket-group "games": is unknown`},
+		{"BOXD_SOCKET_GROUP", "", group, `environment: BOXD_SOCKET_GROUP "games": is unknown`},
+		{"", "--config " + file, group, file + `: socket.group "games": is unknown`},
+		{"", "--config " + file + " --socket-group x", group, `--socket-group "games": is unknown`},
+		{"", "--config " + file, fmt.Errorf("more: %w", group), file + `: more: socket.group "games": is unknown`},
+		{"", "--socket-group games", fmt.Errorf("more: %w", group), `--socket-group: more: socket.group "games": is unknown`},
+		{"", "--config " + file, &engine.FieldError{Field: "state_dir", Value: `"/x"`, Rule: "is taken"}, `state_dir "/x": is taken`}, // by default
+		{"", "--config " + file, &engine.FieldError{Field: "profiles.p.memory", Value: "1", Rule: "is little"}, file + `: profiles.p.memory 1: is little`},
+		{"", "--config " + file, errors.New("other"), `other`},
+	} {
+		v := newInvocation(t)
+		lookup := v.LookupEnv
+		v.LookupEnv = func(key string) (string, bool) {
+			if key == c.env {
+				return "games", true
+			}
+			return lookup(key)
+		}
+		v.CheckServe = func(ServeOptions) []error { return []error{c.found} }
+		v.Examine = func(context.Context, doctor.Host) doctor.Facts { return doctor.Facts{Release: "6.12.1"} }
+		v.Main(append([]string{"serve", "--check"}, strings.Fields(c.args)...))
+		if want := "failed    configuration       " + c.want + "\n"; !strings.Contains(v.stdout.String(), want) {
+			t.Errorf("%s serve --check %s: %q, want %q", c.env, c.args, v.stdout.String(), want)
 		}
 	}
 }

@@ -16,10 +16,10 @@ import (
 func (a *App) newSessions() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List, show and remove sessions of the daemon",
+		Short: "List, show and remove sessions",
 		Long: `List, show and remove sessions of the daemon.
 
-A session is a named box with a workspace. boxd exec and boxd start make it.`,
+A session is a named box with a workspace. boxd exec and boxd start create it.`,
 	}
 	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsRemove())
 	return cmd
@@ -79,7 +79,7 @@ func (a *App) newSessionsShow() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show SESSION [flags]",
 		Short: "Show one session",
-		Long:  "Show one session. To look at it does not count as use.",
+		Long:  "Show one session. Showing it does not count as use.",
 		Args:  exactly("SESSION"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
@@ -173,9 +173,9 @@ func (a *App) newSessionsRemove() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rm SESSION... [flags]",
 		Aliases: []string{"remove"},
-		Short:   "End sessions with all that runs in them",
-		Long: `End sessions with all that runs in them. A workspace that boxd keeps is removed; a
-directory of the host that was mounted in its place stays as it is.`,
+		Short:   "Remove sessions and everything that runs in them",
+		Long: `Remove sessions and kill everything that runs in them. A workspace that boxd created is
+deleted; a directory of the host that served as workspace is left as it is.`,
 		Args: exactly("SESSION..."),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {

@@ -13,9 +13,9 @@ func (a *App) newShell() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shell [SESSION] [flags]",
 		Short: "Open a shell in a session",
-		Long: `Open a shell in a session, bash if the session has it, else sh: boxd exec -it for the
-usual case. A missing session is made. Without SESSION there is a new one, which is
-removed with its files when the shell ends.
+		Long: `Open a shell in a session: bash if the session has it, otherwise sh. This is short for
+boxd exec -it. The session is created if it does not exist. Without SESSION, a new
+session is created, and removed with its files when the shell ends.
 
 Exit status: that of the shell.`,
 		Example: `  boxd shell lab

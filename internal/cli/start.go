@@ -29,13 +29,13 @@ func (a *App) newStart() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "start SESSION --id PROCESS [flags] -- CMD [ARG...]",
 		Short: "Start a managed process in a session",
-		Long: `Start a managed process in a session, and make the session if there is none.
+		Long: `Start a managed process in a session. The session is created if it does not exist.
 
-It goes on when boxd start ends, when connections are lost and when the daemon is
-started again. The last part of its output is kept, 1 MiB of each stream unless
---history says otherwise. If nobody reads, it waits when that is full; with
---drop-oldest it goes on. boxd attach talks to it, boxd logs shows its output, boxd
-stop ends it.`,
+The process keeps running when boxd start ends, when connections are lost and when the
+daemon restarts. The last part of its output is kept: 1 MiB of each stream, or as much
+as --history says. If no client reads it, the process waits when that is full; with
+--drop-oldest the oldest output is dropped instead. boxd attach connects to the process,
+boxd logs shows its output, and boxd stop ends it.`,
 		Example: `  boxd start lab --id server -- python3 -m http.server
   boxd start lab --id shell -t -- bash
   boxd attach lab shell`,
@@ -44,13 +44,13 @@ stop ends it.`,
 
 		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession),
 	}
-	cmd.Flags().StringVar(&f.id, "id", "", "id of the process, once in its session: `PROCESS`")
+	cmd.Flags().StringVar(&f.id, "id", "", "ID of the process, unique in its session: `PROCESS`")
 	f.commandFlags.register(cmd)
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the process a terminal")
-	cmd.Flags().Var(sizeValue(&f.history, "1M", false), "history", "output that is kept, of each stream: `SIZE`")
-	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop output that nobody read instead of making the process wait")
-	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "do so for stderr only")
-	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory that this process and what it starts may use, beside that of the session: `SIZE`")
+	cmd.Flags().Var(sizeValue(&f.history, "1M", false), "history", "how much output of each stream to keep: `SIZE`")
+	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop unread output instead of making the process wait")
+	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "drop unread stderr; stdout still makes the process wait")
+	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory limit of this process and its descendants, in addition to the session's: `SIZE`")
 	f.specFlags.register(cmd)
 	f.remoteFlags.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("id", cobra.NoFileCompletions))

@@ -19,11 +19,11 @@ func (a *App) newStatus() *cobra.Command {
 	var wait time.Duration
 	cmd := &cobra.Command{
 		Use:   "status [flags]",
-		Short: "Say whether the daemon can serve, and what it holds",
-		Long: `Say whether the daemon can serve, and what it holds.
+		Short: "Show whether the daemon can serve, and what it is running",
+		Long: `Show whether the daemon can serve, and what it is running.
 
-Exit status: 0 if daemon and engine can serve, 1 if not, 125 if the daemon cannot
-be asked. With --wait, both may take that long to come up first.`,
+Exit status: 0 if daemon and engine can serve, 1 if not, 125 if the daemon does not
+answer. --wait gives both that much time to start first.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
@@ -39,7 +39,7 @@ be asked. With --wait, both may take that long to come up first.`,
 			})
 		},
 	}
-	cmd.Flags().Var(durationValue(&wait, ""), "wait", "wait up to `DURATION` for a daemon that is being started")
+	cmd.Flags().Var(durationValue(&wait, ""), "wait", "wait up to `DURATION` for a daemon that is starting")
 	must(cmd.RegisterFlagCompletionFunc("wait", cobra.NoFileCompletions))
 	f.registerFormat(cmd)
 	f.register(cmd)

@@ -15,8 +15,8 @@ func (a *App) newStop() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stop SESSION PROCESS [flags]",
 		Short: "End a managed process",
-		Long: `End a managed process: its stdin is closed, it gets SIGTERM, and after a grace all
-that is left of it and its descendants is killed. Its output stays to be read.`,
+		Long: `End a managed process: close its stdin, send it SIGTERM, and after a grace period kill
+what is left of it and its descendants. Its output remains readable.`,
 		Args: exactly("SESSION", "PROCESS"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"strings"
 	"syscall"
 	"time"
@@ -120,5 +121,6 @@ func limitText(n int64, format func(int64) string) string {
 
 // isRefused says that nobody listens where the daemon should.
 func isRefused(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && strings.Contains(err.Error(), "dial")
+	var op *net.OpError
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && errors.As(err, &op) && op.Op == "dial"
 }

@@ -20,12 +20,12 @@ func (a *App) newTop() *cobra.Command {
 	interval := defaultInterval
 	cmd := &cobra.Command{
 		Use:   "top [flags]",
-		Short: "Show what each session uses, live",
-		Long: `Show what each session uses, live, until it is interrupted. To look at sessions
-does not count as use of them. What this host cannot measure is shown as "-".
+		Short: "Show the resource use of sessions, live",
+		Long: `Show the resource use of all sessions, live, until the command is interrupted. This does
+not count as use of a session. A figure that this host cannot measure is shown as "-".
 
---once prints the figures of this moment and ends; processor time is then since the
-box was made. --json prints one object a line, for each look.`,
+--once prints the current figures and ends; processor time is then the total since the
+box was created. --json prints one object per line and refresh.`,
 		Args: exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
@@ -33,8 +33,8 @@ box was made. --json prints one object a line, for each look.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&once, "once", false, "look once")
-	cmd.Flags().Var(durationValue(&interval, defaultInterval.String()), "interval", "time between two looks: `DURATION`")
+	cmd.Flags().BoolVar(&once, "once", false, "print once and end")
+	cmd.Flags().Var(durationValue(&interval, defaultInterval.String()), "interval", "time between refreshes: `DURATION`")
 	f.registerFormat(cmd)
 	f.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "10s"}, cobra.ShellCompDirectiveNoFileComp)))

@@ -140,7 +140,7 @@ func nameRemoteFlag(cmd *cobra.Command, err error) error {
 	rest, ok := strings.CutPrefix(bad.Detail, bad.Field+" ")
 	field, part, _ := strings.Cut(bad.Field, ".")
 	field, _, _ = strings.Cut(field, "[")
-	name := strings.ReplaceAll(field, "_", "-")
+	name := cmp.Or(settingFlag(field), strings.ReplaceAll(field, "_", "-"))
 	switch field {
 	case "dir", "cwd":
 		name = "workdir"
@@ -164,14 +164,14 @@ func afterDash(cmd *cobra.Command, args []string, want ...string) (names, comman
 	switch {
 	case dash < 0 && len(args) > len(want):
 		// Without the dashes a flag of the command would be taken for one of boxd's.
-		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: write "--" in front of the command: %s %s -- %s`,
+		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: write "--" before the command: %s %s -- %s`,
 			spec.Quote(args[len(want)]), cmd.CommandPath(), strings.Join(args[:len(want)], " "), printable(strings.Join(args[len(want):], " "))))
 	case dash < 0:
 		return nil, nil, usageError(cmd, "no command given: "+form)
 	case dash < len(want):
 		return nil, nil, usageError(cmd, want[dash]+" is missing: "+form)
 	case dash > len(want):
-		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: is one argument too many in front of "--": %s`, spec.Quote(args[len(want)]), form))
+		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: is one argument too many before "--": %s`, spec.Quote(args[len(want)]), form))
 	case len(args) == dash:
 		return nil, nil, usageError(cmd, `no command behind "--": `+form)
 	}

@@ -24,17 +24,13 @@ func activated(authenticated bool) ([]net.Listener, error) {
 			}
 		}
 	}
-	if err != nil {
-		closeListeners(all)
-		return nil, err
+	if err == nil {
+		return all, nil
 	}
-	return all, nil
-}
-
-func closeListeners(all []net.Listener) {
 	for _, l := range all {
 		if l != nil {
 			l.Close()
 		}
 	}
+	return nil, err
 }

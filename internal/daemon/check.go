@@ -9,7 +9,9 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/api"
+	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"golang.org/x/sys/unix"
 )
@@ -32,9 +34,9 @@ func Check(o Options) (found []error) {
 	if known {
 		note(checkOwner(d.dirs.state, d.account))
 	}
-	note(canMake("state_dir", d.dirs.state))
+	note(canMake("state_dir", d.dirs.state, d.dirs.state))
 	note(checkSocket(c.Socket.Path))
-	note(canMake("socket", filepath.Dir(c.Socket.Path)))
+	note(canMake("socket.path", c.Socket.Path, filepath.Dir(c.Socket.Path)))
 
 	_, err := loadTLS(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
 	note(err)
@@ -67,7 +69,7 @@ func Check(o Options) (found []error) {
 	if d.root {
 		note(checkRoots(c.MountRoots()))
 		note(o.InitError)
-		note(canMake("runtime_dir", d.dirs.runtime))
+		note(canMake("runtime_dir", d.dirs.runtime, d.dirs.runtime))
 	} else if socket := filepath.Join(d.dirs.runtime, native.SocketName); !there(socket) {
 		note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
 	}
@@ -79,16 +81,16 @@ func there(path string) bool {
 	return err == nil
 }
 
-// canMake says whether this process may write in the directory dir of a setting, or in the
-// nearest one above it that exists.
-func canMake(setting, dir string) error {
+// canMake refuses the value of a setting if this process cannot write in the directory dir,
+// nor in the nearest one above it that exists.
+func canMake(setting, value, dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		err := unix.Access(at, unix.W_OK|unix.X_OK)
 		if errors.Is(err, fs.ErrNotExist) && at != filepath.Dir(at) {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("%s %q: user %d in %w", setting, dir, os.Geteuid(), &fs.PathError{Op: "access", Path: at, Err: err})
+			return &engine.FieldError{Field: setting, Value: spec.Quote(value), Rule: fmt.Sprintf("user %d cannot write in %q: %v", os.Geteuid(), at, err)}
 		}
 		return nil
 	}

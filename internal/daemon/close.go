@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// close takes apart what open has put together, as far as it came.
+// close takes apart what Run has opened. Boxes need neither daemon nor launcher.
 func (d *daemon) close() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
 	defer cancel()
@@ -17,7 +17,11 @@ func (d *daemon) close() (err error) {
 		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))
 	}
 	if d.service != nil {
-		err = errors.Join(err, d.closeService(ctx))
+		stop := d.service.Close
+		if d.ownLauncher { // no service manager looks after it, and without a daemon it has nothing to do
+			stop = func() error { return d.service.Stop(ctx, d.StopSessions) }
+		}
+		err = errors.Join(err, stop())
 	}
 	if d.audit != nil {
 		err = errors.Join(err, d.audit.Close())
@@ -26,13 +30,4 @@ func (d *daemon) close() (err error) {
 		d.lock.Close()
 	}
 	return err
-}
-
-// closeService lets go of the launcher service, or ends one that no service manager
-// looks after: it has nothing to do without a daemon. Boxes do not need it.
-func (d *daemon) closeService(ctx context.Context) error {
-	if d.ownLauncher {
-		return d.service.Stop(ctx, d.StopSessions)
-	}
-	return d.service.Close()
 }

@@ -19,7 +19,7 @@ func (d *daemon) confine() (err error) {
 		return fmt.Errorf("confining the daemon: %w", err)
 	}
 	if d.landlock == 0 {
-		d.log.Warn("this kernel has no Landlock (Linux 5.19, lsm=landlock): the daemon can reach every file that its user can")
+		d.log.Warn("this kernel has no Landlock (Linux 5.19, lsm=landlock): the daemon can access every file that its user can")
 	} else {
 		d.log.Info("the daemon is confined to its files", "landlock", d.landlock)
 	}

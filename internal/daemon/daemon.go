@@ -83,7 +83,10 @@ func Run(o Options) (err error) {
 	signals := watchSignals()
 	defer signals.stop()
 	defer func() { err = errors.Join(err, d.close()) }()
-	if err := d.open(signals.ctx); err != nil {
+	if err := d.openAsStarted(signals.ctx); err != nil {
+		return err
+	}
+	if err := d.openUnprivileged(signals.ctx); err != nil {
 		return err
 	}
 	return d.serve(signals)
@@ -96,14 +99,6 @@ func logPanic(log *slog.Logger, exit func(status int)) {
 		log.Error("the daemon panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
 		exit(statusPanicked)
 	}
-}
-
-// open gets everything ready. With an error it is close that takes it apart.
-func (d *daemon) open(ctx context.Context) error {
-	if err := d.openAsStarted(ctx); err != nil {
-		return err
-	}
-	return d.openUnprivileged(ctx)
 }
 
 // openAsStarted does what may need root, and nothing that clients have a say in.
@@ -199,11 +194,11 @@ func (d *daemon) dropRoot() error {
 		}
 	}
 	if err := renounce(); err != nil {
-		return fmt.Errorf("giving up privileges: %w", err)
+		return fmt.Errorf("dropping privileges: %w", err)
 	}
 	if err := verify(os.Getuid(), os.Getgid()); err != nil {
-		return fmt.Errorf("privileges are not gone: %w", err)
+		return fmt.Errorf("privileges were not dropped: %w", err)
 	}
-	d.log.Info("privileges are given up", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid(), "dedicated", d.account.dedicated)
+	d.log.Info("dropped privileges", "user", d.account.name, "uid", os.Getuid(), "gid", os.Getgid(), "dedicated", d.account.dedicated)
 	return nil
 }

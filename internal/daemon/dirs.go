@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -63,8 +62,10 @@ func (d dirs) makeState(root bool, a account) (err error) {
 	}
 	if root {
 		err = d.prepare(a)
-	} else {
-		err = makeOwnState(d.state)
+	} else if err = os.MkdirAll(d.state, 0o700); err != nil {
+		err = fmt.Errorf("state directory: %w", err)
+	} else if err = unix.Access(d.state, unix.W_OK|unix.X_OK); err != nil {
+		err = fmt.Errorf("state directory: writing in %s: %w", spec.Quote(d.state), err)
 	}
 	if err != nil {
 		return adviseState(d.state, err)
@@ -80,9 +81,9 @@ func (d dirs) makeState(root bool, a account) (err error) {
 func adviseState(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
-		return fmt.Errorf("%w: %s needs a file system that can be written: remount it read-write, or name another --state-dir", err, spec.Quote(path))
+		return fmt.Errorf("%w: %s needs a writable file system: remount it read-write, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, unix.ENOTDIR):
-		return fmt.Errorf("%w: %s and all above it must be directories: remove what is in the way, or name another --state-dir", err, spec.Quote(path))
+		return fmt.Errorf("%w: %s and everything above it must be directories: remove what is in the way, or name another --state-dir", err, spec.Quote(path))
 	case errors.Is(err, fs.ErrPermission) && os.Geteuid() != 0:
 		return fmt.Errorf("%w: run boxd serve as root, with sudo, or name a --state-dir that user %d may write", err, os.Geteuid())
 	}
@@ -173,17 +174,6 @@ func accessList(uid uint32, others uint16) []byte {
 	return acl
 }
 
-// makeOwnState makes the state directory of a daemon that was not started as root.
-func makeOwnState(path string) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return fmt.Errorf("state directory: %w", err)
-	}
-	if err := unix.Access(path, unix.W_OK|unix.X_OK); err != nil {
-		return fmt.Errorf("state directory: writing in %s: %w", spec.Quote(path), err)
-	}
-	return nil
-}
-
 // asUser calls fn with the file system rights of a, and nothing more: what lies
 // in a directory of the daemon's may be a trap for root.
 func asUser(a account, fn func() error) error {
@@ -208,9 +198,4 @@ func asUser(a account, fn func() error) error {
 		}
 		return fn()
 	})
-}
-
-// isGone says that err is the answer of a socket or process that ended.
-func isGone(err error) bool {
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -91,7 +92,7 @@ func removeStale(path string) error {
 	if err == nil {
 		conn.Close()
 	}
-	if err == nil || !isGone(err) {
+	if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) { // it may be alive
 		return &engine.FieldError{Field: "socket.path", Value: spec.Quote(path), Rule: "is that of a server which is running; stop that one or name another with --socket"}
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

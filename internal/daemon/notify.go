@@ -14,7 +14,7 @@ import (
 func notify(logger *slog.Logger, state string) {
 	if _, err := sdnotify.SdNotify(false, state); err != nil {
 		// Nobody listens, or not any more: whoever waits for it finds out by himself.
-		logger.Debug("telling the service manager", "state", state, "error", err)
+		logger.Debug("notifying the service manager", "state", state, "error", err)
 	}
 }
 

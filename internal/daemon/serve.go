@@ -86,7 +86,7 @@ func (d *daemon) reload() {
 	defer notify(d.log, sdnotify.SdNotifyReady)
 	c, err := d.Reload()
 	if errors.Is(err, fs.ErrPermission) && d.landlock != 0 {
-		err = fmt.Errorf("%w: restart boxd if the file is elsewhere now", err)
+		err = fmt.Errorf("%w: restart boxd if the file was moved", err)
 	}
 	if err == nil && c.TokensFile != d.Config.TokensFile {
 		err = fmt.Errorf("tokens_file is %q now and was %q: restart boxd, which can read no other file than the one it started with", c.TokensFile, d.Config.TokensFile)
@@ -98,8 +98,8 @@ func (d *daemon) reload() {
 		err = d.auth.Tokens.Reload(d.Config.TokensFile)
 	}
 	if err != nil {
-		d.log.Error("reading the configuration again: everything stays as it was", "error", err)
+		d.log.Error("reloading the configuration: nothing was changed", "error", err)
 		return
 	}
-	d.log.Info("log level and tokens were read again", "level", d.level.Level())
+	d.log.Info("reloaded log level and tokens", "level", d.level.Level())
 }

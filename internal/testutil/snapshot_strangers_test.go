@@ -21,19 +21,7 @@ func TestStrangers(t *testing.T) {
 	}
 	cmd := exec.Command("/bin/sh")
 	cmd.Args, cmd.Dir, cmd.ExtraFiles = []string{"boxd-init", "launcher", "x"}, dir, []*os.File{lock}
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer stdin.Close()
+	stdout := StartChild(t, cmd)
 	if _, err := stdout.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}

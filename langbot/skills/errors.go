@@ -6,9 +6,9 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 
 	"github.com/boxd/boxd/internal/diskroom"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -35,7 +35,7 @@ func classify(class protocol.Class, err error) error {
 	if diskroom.IsFull(err) {
 		err = errFull
 	}
-	return protocol.Errorf(class, "%s", strings.ReplaceAll(err.Error(), "\n", "; ")) // errors.Join
+	return protocol.Errorf(class, "%s", oneline.Error(err))
 }
 
 // errEscapes is a symlink that leads out of its package.

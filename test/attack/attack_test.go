@@ -19,6 +19,7 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/boxes"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -31,7 +32,7 @@ const probeTarget = "/opt/probe"
 func TestProbes(t *testing.T) {
 	testutil.RequireRoot(t)
 	program, bait := buildProbe(t), setBait(t)
-	e := start(t)
+	e := boxes.Start(t)
 	for _, k := range []struct {
 		name         string
 		writableRoot bool
@@ -71,7 +72,7 @@ func TestProbes(t *testing.T) {
 func TestTerminal(t *testing.T) {
 	testutil.RequireRoot(t)
 	program := buildProbe(t)
-	b := create(t, start(t), engine.Spec{
+	b := create(t, boxes.Start(t), engine.Spec{
 		Mounts: []engine.Mount{{Source: filepath.Dir(program), Target: probeTarget, ReadOnly: true}},
 	})
 	for _, name := range []string{"tiocsti", "tioclinux", "tiocsetd", "fds", "spy-init"} {
@@ -87,7 +88,7 @@ func TestTerminal(t *testing.T) {
 func TestBuiltin(t *testing.T) {
 	testutil.RequireRoot(t)
 	program := buildProbe(t)
-	e := start(t)
+	e := boxes.Start(t)
 	for _, user := range []engine.User{{}, {UID: 1000, GID: 1000}} {
 		b := create(t, e, engine.Spec{
 			User:   user,
@@ -126,7 +127,7 @@ func startWrite(t *testing.T, b engine.Box) (end io.Closer, written <-chan error
 // an error, and no half of a file.
 func TestBuiltinKilled(t *testing.T) {
 	testutil.RequireRoot(t)
-	b := create(t, start(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
+	b := create(t, boxes.Start(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	for _, signal := range []string{"KILL", "TERM", "SEGV", "QUIT", "HUP", "PIPE"} {
 		end, written := startWrite(t, b)
 		script := `for p in /proc/[0-9]*; do tr "\\0" " " <$p/cmdline | grep -q "^boxd-init files " && kill -` + signal + ` ${p#/proc/} && exit 0; done; exit 1`
@@ -241,7 +242,7 @@ func TestProbesCanTell(t *testing.T) {
 // of its birth are (CVE-2024-21626).
 func TestWorkingDirectory(t *testing.T) {
 	testutil.RequireRoot(t)
-	b := create(t, start(t), engine.Spec{})
+	b := create(t, boxes.Start(t), engine.Spec{})
 	for _, dir := range []string{"/proc", "/proc/self", "/proc/self/fd/0", "/proc/self/fd/3", "/proc/self/fd/7", "/proc/1/cwd", "/proc/1/root", "/proc/self/cwd"} {
 		r, err := engine.Run(t.Context(), b, engine.Command{Args: []string{"pwd"}, Dir: dir})
 		if err == nil {
@@ -277,21 +278,6 @@ func probes(t *testing.T, program string, which ...string) []string {
 		t.Fatal(err)
 	}
 	return strings.Fields(string(out))
-}
-
-func start(t *testing.T) *native.Engine {
-	t.Helper()
-	_, initPath := testutil.BuildBinaries(t)
-	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
 }
 
 func create(t *testing.T, e *native.Engine, spec engine.Spec) engine.Box {

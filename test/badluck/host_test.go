@@ -256,7 +256,7 @@ func testDiskFull(t *testing.T, mount func(dir string) error) {
 	if err := d.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := audit.Verify(filepath.Join(state, "audit.log"))
+	report, err := audit.Verify(filepath.Join(state, "audit.log"), audit.Head{})
 	if err != nil || len(report.Torn) > 0 {
 		t.Errorf("the audit log: %+v, %v", report, err)
 	}

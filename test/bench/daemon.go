@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/test/daemon"
 )
 
@@ -60,7 +61,7 @@ func (b *bench) withDaemon(what string, measure func(*served) error) {
 // ensure makes sessions that stay until they are removed.
 func (s *served) ensure(ctx context.Context, id string) error {
 	persistent := true
-	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Persistent: &persistent}})
+	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Persistent: &persistent}}})
 	return err
 }
 

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/boxes"
 )
 
 func TestMain(m *testing.M) { testutil.Main(m) }
@@ -43,16 +43,7 @@ func TestCompat(t *testing.T) {
 	all := os.Getenv("BOXD_COMPAT") != ""
 	t.Setenv("PATH", searchPath+":"+os.Getenv("PATH"))
 	in := inputs(t)
-	_, initPath := testutil.BuildBinaries(t)
-	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	e := boxes.Start(t)
 	var table []row
 	for _, s := range suites() {
 		if !all && !s.quick {
@@ -71,7 +62,8 @@ func TestCompat(t *testing.T) {
 	}
 }
 
-// compare runs one suite in both places.
+// compare runs one suite in both places. What fails in the box only must do so twice: foreign
+// suites wait for fixed times, and a busy machine is late now and then.
 func compare(t *testing.T, e engine.Engine, s suite, in string) row {
 	hostOut, hostOK := onHost(t, s, in)
 	out, result := inBox(t, e, s, in)
@@ -81,21 +73,40 @@ func compare(t *testing.T, e engine.Engine, s suite, in string) row {
 		r.host = fmt.Sprintf("%d fail", len(hostFailed))
 	}
 	var excused int
+	var unexplained []string
 	for _, name := range boxFailed {
-		key := strings.TrimSuffix(s.name+": "+name, ": ")
 		switch {
 		case slices.Contains(hostFailed, name):
-		case slices.ContainsFunc(different, func(d *regexp.Regexp) bool { return d.MatchString(key) }):
+		case slices.ContainsFunc(different, func(d *regexp.Regexp) bool { return d.MatchString(s.key(name)) }):
 			excused++
 		default:
-			t.Errorf("%s fails in the box only (%s, status %d)\n%s", key, result.Verdict, result.ExitCode, around(out, name))
+			unexplained = append(unexplained, name)
 		}
 	}
 	if len(boxFailed) > 0 {
 		r.box = fmt.Sprintf("%d fail, %d with a reason", len(boxFailed), excused)
 	}
+	if len(unexplained) == 0 {
+		return r
+	}
+	again, result := inBox(t, e, s, in)
+	once := 0
+	for _, name := range unexplained {
+		if slices.Contains(failed(s, again, result.Verdict == engine.Exited && result.ExitCode == 0), name) {
+			t.Errorf("%s fails in the box only (%s, status %d)\n%s", s.key(name), result.Verdict, result.ExitCode, around(again, name))
+		} else {
+			t.Logf("%s failed in the box once\n%s", s.key(name), around(out, name))
+			once++
+		}
+	}
+	if once > 0 {
+		r.box += fmt.Sprintf(", %d not again", once)
+	}
 	return r
 }
+
+// key is the name of a test of the suite, as "different" knows it.
+func (s suite) key(test string) string { return strings.TrimSuffix(s.name+": "+test, ": ") }
 
 // failed names what failed: the empty name is the suite as a whole.
 func failed(s suite, out string, ok bool) []string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/relay"
 	"github.com/boxd/boxd/test/daemon"
@@ -137,7 +138,7 @@ func (w *world) populate(seed uint64) map[string]fixed {
 	persistent := true
 	for i := range standing {
 		id := fmt.Sprintf("standing-%d", i)
-		if _, err := w.client.Ensure(w.ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Persistent: &persistent}}); err != nil {
+		if _, err := w.client.Ensure(w.ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Persistent: &persistent}}}); err != nil {
 			w.t.Fatal(err)
 		}
 		if r, err := w.client.Exec(w.ctx, id, apitypes.ExecRequest{Shell: "touch /tmp/mark"}); err != nil || r.Status != 0 {

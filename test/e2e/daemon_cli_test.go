@@ -128,7 +128,7 @@ func TestTerminalCommand(t *testing.T) {
 		t.Errorf("keys: %q", p.text.String())
 	}
 	p.cmd.Process.Signal(syscall.SIGHUP)
-	if status := p.wait(); status != 129 || strings.Contains(p.text.String(), "goes on") {
+	if status := p.wait(); status != 129 || strings.Contains(p.text.String(), "keeps running") {
 		t.Errorf("after SIGHUP: status %d: %q", status, p.text.String())
 	}
 	d.says(0, "", "ps", "-aq")

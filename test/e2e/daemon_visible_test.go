@@ -7,6 +7,7 @@ import (
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // TestSessionSeesItsLimits: a session's commands see its limits and live changes of them, before and
@@ -26,7 +27,7 @@ func TestSessionSeesItsLimits(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		if _, err := c.Update(ctx, "s", apitypes.SessionUpdate{Memory: &memory}); err != nil {
+		if _, err := c.Update(ctx, "s", apitypes.SessionUpdate{LiveWishes: spec.LiveWishes{Memory: &memory}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -180,7 +180,19 @@ func TestInContainer(t *testing.T) {
 		}
 		return string(out)
 	}
-	const ready = `python3 -c 'import urllib.request as u; print(u.urlopen("http://127.0.0.1:5410/readyz").status)'; `
+	// LangBot asks again and again until the service is ready.
+	const ready = `python3 -c '
+import time, urllib.error, urllib.request
+end = time.monotonic() + 120
+while True:
+    try:
+        print(urllib.request.urlopen("http://127.0.0.1:5410/readyz").status)
+        break
+    except urllib.error.HTTPError as e:
+        if e.code != 503 or time.monotonic() > end:
+            raise
+    time.sleep(0.1)
+'; `
 	out := run(ready + `boxd exec lab -- sh -c 'id -u; echo kept > note'`)
 	if out != "200\n0\n" {
 		t.Errorf("%q", out)

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/boxes"
 )
 
 // target is where a box finds the test binary.
@@ -28,7 +28,7 @@ func TestLedger(t *testing.T) {
 	if testutil.Full() {
 		runs = 3
 	}
-	e, self := start(t), copyOfSelf(t)
+	e, self := boxes.Start(t), testutil.CopyOfSelf(t, "ledger")
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			run := runOf(k)
@@ -220,34 +220,4 @@ func firstProcess(t *testing.T, b engine.Box) string {
 	}
 	t.Fatalf("box %q: no control group has its first process", b.ID())
 	return ""
-}
-
-func start(t *testing.T) *native.Engine {
-	t.Helper()
-	_, initPath := testutil.BuildBinaries(t)
-	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return e
-}
-
-// copyOfSelf returns a directory that every user of a box can reach, with the test binary
-// in it.
-func copyOfSelf(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	binary, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "ledger"), binary, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }

@@ -3,6 +3,7 @@ package native
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -132,4 +133,31 @@ func initPIDs(t testing.TB, b engine.Box) []string {
 		}
 	}
 	return pids
+}
+
+// TestHugePages: a host that uses huge pages wherever it can gives the agent none, and
+// commands what it gives others.
+func TestHugePages(t *testing.T) {
+	b := create(t, start(t), engine.Spec{})
+	own, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	line := regexp.MustCompile(`(?m)^THP_enabled:.*$`)
+	want := string(line.Find(own))
+	if want == "" {
+		t.Fatal("no THP_enabled in /proc/self/status, which is there since Linux 5.0")
+	}
+	if got := strings.TrimSpace(run(t, b, shell("grep THP_enabled /proc/self/status")).stdout); got != want {
+		t.Errorf("a command has %q, want %q", got, want)
+	}
+	for _, pid := range initPIDs(t, b) {
+		rollup, err := os.ReadFile("/proc/" + pid + "/smaps_rollup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if huge := regexp.MustCompile(`(?m)^AnonHugePages: +0 kB$`); !huge.Match(rollup) {
+			t.Errorf("PID 1: %s", rollup)
+		}
+	}
 }

@@ -2,10 +2,8 @@ package programs
 
 import (
 	"fmt"
-	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -44,27 +42,6 @@ func playGo() error {
 	slices.Sort(found)
 	fmt.Println(found)
 	return err
-}
-
-// copyOfSelf returns a directory that every user of a box can reach, with the test
-// binary in it under the name "go".
-func copyOfSelf(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	from, err := os.Open("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer from.Close()
-	to, err := os.OpenFile(filepath.Join(dir, "go"), os.O_CREATE|os.O_WRONLY, 0o755)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer to.Close()
-	if _, err := io.Copy(to, from); err != nil {
-		t.Fatal(err)
-	}
-	return dir
 }
 
 // tail returns the end of an output.

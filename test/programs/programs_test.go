@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/internal/testutil"
+	"github.com/boxd/boxd/test/boxes"
 )
 
 // scripts are shell scripts, each the proof that one program works. They run in a box as
@@ -63,16 +63,7 @@ java lo 0:0:0:0:0:0:0:1%lo 127.0.0.1
 
 func TestPrograms(t *testing.T) {
 	testutil.RequireRoot(t)
-	_, initPath := testutil.BuildBinaries(t)
-	e, err := native.Start(t.Context(), native.Options{InitPath: initPath})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := e.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	e := boxes.Start(t)
 	// PostgreSQL's server is beside PATH in Debian. The user's own programs are not in the image.
 	path := []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin"}
 	servers, err := filepath.Glob("/usr/lib/postgresql/*/bin")
@@ -80,7 +71,7 @@ func TestPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", strings.Join(append(path, servers...), ":"))
-	tools, self := t.TempDir(), copyOfSelf(t)
+	tools, self := t.TempDir(), testutil.CopyOfSelf(t, "go")
 	if err := os.CopyFS(tools, scripts); err != nil {
 		t.Fatal(err)
 	}

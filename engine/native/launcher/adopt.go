@@ -143,7 +143,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 }
 
 // findLease makes sure that the ids of a box are still its own.
-func (l *Launcher) findLease(r *record) (*idLease, error) {
+func (l *Launcher) findLease(r *boxRecord) (*idLease, error) {
 	path := filepath.Join(l.instance.state, "ids", strconv.Itoa((r.IDBase-idBase)/idRange))
 	owner, err := os.Readlink(path)
 	if err == nil && owner != l.instance.owner(r.ID) {

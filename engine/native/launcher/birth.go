@@ -18,6 +18,13 @@ const (
 	extraCgroup         // BIRTH_CGROUP_FD in birth.c
 )
 
+// avoidHugePages keeps this process, the init stages and the agents, which inherit it, small on
+// a host whose transparent_hugepage is "always": the first variable that each of them touches
+// would take 2 MiB, and the time to clear them. Agents undo it for their commands.
+func avoidHugePages() {
+	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) // fails on kernels without huge pages
+}
+
 // becomeSubreaper makes every box's PID 1 a child of this process, see birth.c.
 func becomeSubreaper() error {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {

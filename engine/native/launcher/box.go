@@ -56,7 +56,7 @@ type box struct {
 	saving   sync.Mutex // before mu: who writes the record
 
 	mu      sync.Mutex
-	record  *record // of a box of a service, once it is complete
+	record  *boxRecord // of a box of a service, once it is complete
 	slots   map[string]*cgroups.Slot
 	mounted map[string]mounted  // by target
 	userNS  map[string]*os.File // by id map

@@ -174,7 +174,7 @@ func (b *box) limited() []mounted {
 // settle makes a new box one of a service: what the next launcher must know is on
 // record, and what this one does not need any more is let go.
 func (b *box) settle() error {
-	r := &record{
+	r := &boxRecord{
 		Version: recordVersion, ID: b.id, Spec: b.spec, Limits: b.spec.Limits,
 		PID: b.pid, IDBase: b.lease.Base, Cgroup: b.group.ID, Degraded: b.degraded(),
 	}

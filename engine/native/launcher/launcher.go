@@ -157,6 +157,7 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 }
 
 func (l *Launcher) openHost(stateDir string) error {
+	avoidHugePages()
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}

@@ -210,11 +210,7 @@ func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]i
 	if err := b.stillThere(); err != nil {
 		return held, nil, err // the number may be another process's
 	}
-	charge, err := b.group.SocketCharge()
-	if err != nil {
-		return held, nil, err
-	}
-	excess, err := b.group.SocketExcess()
+	charge, excess, err := b.group.Sockets()
 	if err != nil {
 		return held, nil, err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/boxd/boxd/rootfs"
 )
 
-// record is what the next launcher must know of a box of a service. It is in the
+// boxRecord is what the next launcher must know of a box of a service. It is in the
 // box's directory before a client hears of the box, and is written anew with each
 // change. All else is found in the kernel, through PID 1.
-type record struct {
+type boxRecord struct {
 	Version  int
 	ID       string
 	Spec     engine.Spec // as it was made, with defaults
@@ -56,7 +56,7 @@ type mounted struct {
 }
 
 // readRecord reads the record in directory dir, that of a box called id.
-func readRecord(dir, id string) (*record, error) {
+func readRecord(dir, id string) (*boxRecord, error) {
 	path := filepath.Join(dir, recordName)
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -80,8 +80,8 @@ func readRecord(dir, id string) (*record, error) {
 }
 
 // parseRecord decodes a record and checks what the rest relies on.
-func parseRecord(text []byte) (*record, error) {
-	var r record
+func parseRecord(text []byte) (*boxRecord, error) {
+	var r boxRecord
 	if err := json.Unmarshal(text, &r); err != nil {
 		return nil, err
 	}

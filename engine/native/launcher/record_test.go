@@ -13,8 +13,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-func goodRecord() record {
-	return record{
+func goodRecord() boxRecord {
+	return boxRecord{
 		Version: recordVersion, ID: "one", Spec: engine.Spec{}.WithDefaults(), PID: 2, Start: 3, BootID: "b",
 		IDBase: idBase + 7*idRange, Cgroup: "x.one",
 		Mounts: []mounted{{Mount: engine.Mount{Source: "/srv", Target: "/data"}, ID: 9}},
@@ -24,22 +24,22 @@ func goodRecord() record {
 func TestParseRecord(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		change func(r *record)
+		change func(r *boxRecord)
 		ok     bool
 	}{
-		{"good", func(*record) {}, true},
-		{"version", func(r *record) { r.Version++ }, false},
-		{"no pid", func(r *record) { r.PID = 0 }, false},
-		{"process 1", func(r *record) { r.PID = 1 }, false},
-		{"no start", func(r *record) { r.Start = 0 }, false},
-		{"no boot", func(r *record) { r.BootID = "" }, false},
-		{"no cgroup", func(r *record) { r.Cgroup = "" }, false},
-		{"root's ids", func(r *record) { r.IDBase = 0 }, false},
-		{"odd ids", func(r *record) { r.IDBase++ }, false},
-		{"ids above all", func(r *record) { r.IDBase = idBase + idRanges*idRange }, false},
-		{"name", func(r *record) { r.ID = "../x" }, false},
-		{"limits", func(r *record) { r.Spec.Limits.Memory = 1 }, false},
-		{"target", func(r *record) { r.Mounts[0].Target = "/../x" }, false},
+		{"good", func(*boxRecord) {}, true},
+		{"version", func(r *boxRecord) { r.Version++ }, false},
+		{"no pid", func(r *boxRecord) { r.PID = 0 }, false},
+		{"process 1", func(r *boxRecord) { r.PID = 1 }, false},
+		{"no start", func(r *boxRecord) { r.Start = 0 }, false},
+		{"no boot", func(r *boxRecord) { r.BootID = "" }, false},
+		{"no cgroup", func(r *boxRecord) { r.Cgroup = "" }, false},
+		{"root's ids", func(r *boxRecord) { r.IDBase = 0 }, false},
+		{"odd ids", func(r *boxRecord) { r.IDBase++ }, false},
+		{"ids above all", func(r *boxRecord) { r.IDBase = idBase + idRanges*idRange }, false},
+		{"name", func(r *boxRecord) { r.ID = "../x" }, false},
+		{"limits", func(r *boxRecord) { r.Spec.Limits.Memory = 1 }, false},
+		{"target", func(r *boxRecord) { r.Mounts[0].Target = "/../x" }, false},
 	} {
 		r := goodRecord()
 		c.change(&r)
@@ -146,7 +146,7 @@ func TestEvents(t *testing.T) {
 func TestRecordTooLong(t *testing.T) {
 	b := newTestBox("b")
 	b.dir = t.TempDir()
-	b.record = &record{Spec: engine.Spec{Labels: map[string]string{"x": strings.Repeat("x", maxRecord)}}}
+	b.record = &boxRecord{Spec: engine.Spec{Labels: map[string]string{"x": strings.Repeat("x", maxRecord)}}}
 	if err := b.save(); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("recording too much: %v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxd/boxd/internal/testutil"
 	"golang.org/x/sys/unix"
 )
 
@@ -264,19 +265,7 @@ os.write(1, b"%d\n" % os.getpid())
 sys.stdin.read()
 `
 	cmd := exec.Command("python3", "-c", script, filepath.Join(t.TempDir(), "x"))
-	stdin, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer stdin.Close()
+	stdout := testutil.StartChild(t, cmd)
 	var pids []int
 	for lines := bufio.NewScanner(stdout); len(pids) < 4 && lines.Scan(); {
 		pid, err := strconv.Atoi(lines.Text())

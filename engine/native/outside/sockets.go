@@ -13,12 +13,12 @@ import (
 
 // Sockets is what the sockets of a network namespace hold, in bytes.
 type Sockets struct {
-	// Never is what no cgroup is charged for on any kernel: connections that nobody has
+	// Never is memory that no kernel charges to a cgroup: connections that were not
 	// accepted (made in a soft interrupt), datagrams that wait to be sent (UDP_CORK), and
 	// all queues of ping and netlink sockets.
 	Never int64
-	// Maybe is what is charged on cgroup v2, and on v1 where memory.kmem.tcp is in use: the
-	// queues of TCP sockets and of received datagrams.
+	// Maybe is memory that is charged on cgroup v2, and on v1 where memory.kmem.tcp is in
+	// use: the queues of TCP sockets and of received datagrams.
 	Maybe int64
 
 	backlog   int64 // connections that wait to be accepted, living or dead

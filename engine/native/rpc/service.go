@@ -29,8 +29,8 @@ const (
 	TypeOpen  = 80
 )
 
-// Adopted answers Adopt. Slots that nobody marked with Keep have been killed and
-// are gone. Its descriptors are those of Created, without a first slot.
+// Adopted answers Adopt. Slots that were not marked with Keep have been killed and removed.
+// The descriptors are those of Created, without a first slot.
 type Adopted struct {
 	Created
 	Spec engine.Spec // in force, with what was changed since
@@ -42,9 +42,9 @@ type Adopted struct {
 // List answers List: every box of the service, those in the making included.
 type List struct{ IDs []string }
 
-// Keep marks a slot as that of the managed process Key, before anything runs in
-// it: Adopt leaves it alone until it is given back. Memory is a limit of its own that it
-// gets, in bytes, 0 for none; with one it is a request to launchers of both kinds.
+// Keep assigns a slot to the managed process Key, before anything runs in it, so that Adopt
+// leaves it alone until it is released. Memory is a memory limit of the slot in bytes, 0
+// for none; with a limit the request is for launchers of both kinds.
 type Keep struct {
 	ID     string
 	Slot   string
@@ -52,8 +52,8 @@ type Keep struct {
 	Memory int64 `json:",omitempty"`
 }
 
-// Open asks for the descriptors of slots that exist, at most MaxSlots. One that does
-// not exist is left out of the reply, which is that of Slots.
+// Open asks for the descriptors of existing slots, at most MaxSlots. The reply has the form
+// of the reply to Slots, and leaves out slots that do not exist.
 type Open struct {
 	ID    string
 	Slots []string

@@ -37,7 +37,7 @@ func tree(spans []span) []unix.SockFilter {
 	if n := len(below); n <= 255 {
 		p = append(p, jump(unix.BPF_JGE, spans[mid].from, uint8(n), 0))
 	} else {
-		// The offsets of a conditional jump are bytes, that of BPF_JA is not.
+		// A conditional jump has offsets of one byte, BPF_JA a larger one.
 		p = append(p, jump(unix.BPF_JGE, spans[mid].from, 0, 1),
 			unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JA, K: uint32(n)})
 	}

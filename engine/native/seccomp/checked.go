@@ -98,7 +98,7 @@ var socketOptions = check{
 	{option(unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF,
 		unix.SO_ATTACH_REUSEPORT_CBPF, unix.SO_ATTACH_REUSEPORT_EBPF), enoprotoopt},
 	// The size of a queue that no limit counts: netlink, and errors of any socket.
-	// The kernel clamps what is asked for as well, so programs go on.
+	// The kernel clamps the requested size as well, so programs cope.
 	{option(unix.SOL_SOCKET, unix.SO_SNDBUF, unix.SO_RCVBUF), pretend},
 	// ICMP errors go to a queue that no limit counts. glibc's resolver gives up on
 	// a name server whose socket refuses this.

@@ -32,10 +32,6 @@ func Compile() ([]byte, error) {
 	return encode(a.program()), nil
 }
 
-// Instructions is the number of instructions in a program of this package. The
-// kernel takes at most 4096 (BPF_MAXINSNS).
-func Instructions(program []byte) int { return len(program) / 8 }
-
 // program is the whole filter. The architecture comes first: the numbers of
 // another one mean other calls.
 func (a arch) program() []unix.SockFilter {

@@ -7,10 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CompileDaemon returns the filter of boxd serve, as [Compile] returns that of boxes. The
-// daemon is one Go program that faces clients: it executes nothing, makes no process and
-// no executable memory, and asks the launcher for whatever needs privilege. A call that is
-// not on its list is ENOSYS, one whose arguments are wrong EPERM.
+// CompileDaemon returns the filter of boxd serve, as [Compile] returns the filter of boxes.
+// The daemon is a single Go program that faces clients: it executes nothing, creates no
+// process and no executable memory, and asks the launcher for everything that needs
+// privilege. A call that is not on its list fails with ENOSYS, and one with wrong arguments
+// with EPERM.
 func CompileDaemon() ([]byte, error) {
 	a, ok := arches[runtime.GOARCH]
 	if !ok {

@@ -5,9 +5,9 @@
 // The policy is an allow-list, one for all boxes. Its base is the default
 // profile of Docker (moby/profiles, seccomp/default_linux.go at commit
 // 6e3ef803), for the two supported architectures, x86-64 and arm64, and for a
-// process without any capability. What is not on a list does not exist: ENOSYS,
-// so that a program written for a newer kernel falls back to what it did before.
-// What is refused on purpose is EPERM.
+// process without any capability. A call that is not on the list fails with ENOSYS, so
+// that a program written for a newer kernel falls back to an older way. A call that is
+// refused on purpose fails with EPERM.
 //
 // Stricter than the base:
 //
@@ -38,10 +38,10 @@
 //	modify_ldt                      EPERM            only 16-bit programs need it
 //	adjtimex, clock_adjtime         EPERM            the clock belongs to the host
 //
-// A command could make the kernel hold memory that the limits of its box do not
-// count, or take from a pool that all of the host shares. What allows that gets
-// the answer of a kernel without the feature, because programs go on then; an
-// option that is ignored is one whose refusal programs take for a reason to stop:
+// Some calls would make the kernel hold memory that the limits of the box do not count,
+// or take from a pool that the whole host shares. They get the answer of a kernel without
+// the feature, because programs cope with that. An option is ignored if programs would
+// stop when it is refused:
 //
 //	call                            answer           why
 //	seccomp(SET_MODE_FILTER),       EINVAL           programs of a box do not enter the kernel
@@ -86,8 +86,8 @@
 //     CAP_SYS_ADMIN.
 //   - ptrace, process_vm_readv and process_vm_writev are allowed as in Docker:
 //     debuggers and strace work in a box. The kernel's ptrace_may_access wants
-//     the same user ids and a dumpable target, or CAP_SYS_PTRACE, which nobody in
-//     the box has: another user's processes and the agent are out of reach. Since
+//     the same user ids and a dumpable target, or CAP_SYS_PTRACE, which no process
+//     in the box has: another user's processes and the agent are out of reach. Since
 //     Linux 4.8 the filter sees a call after the tracer, so tracing is no way
 //     around it.
 //   - mkdir and mkdirat are allowed with any mode, because vfs_mkdir drops the

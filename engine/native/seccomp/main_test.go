@@ -109,3 +109,7 @@ func installOne(program []byte, flags uintptr) (int, error) {
 	}
 	return int(result), nil
 }
+
+// Instructions is the number of instructions in a program. The kernel takes at most 4096
+// (BPF_MAXINSNS).
+func Instructions(program []byte) int { return len(program) / 8 }

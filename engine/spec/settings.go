@@ -1,0 +1,402 @@
+package spec
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// This file declares every setting of a session: what somebody may ask for ([Wishes]),
+// what then holds ([Settings]), the most that a profile allows ([Caps]), and the rules
+// ([Table]). The four use the same names, so a setting is one line in each of them, and
+// the code that merges, checks, compares, shows and parses settings goes over the table.
+
+// Modes of a workspace and of mounts.
+const (
+	ReadWrite = "rw"
+	ReadOnly  = "ro"
+	None      = "none"
+)
+
+// LiveWishes are the wishes that can also change while a session lives. The tag update
+// describes a field in an update, where that differs.
+type LiveWishes struct {
+	Network     *bool     `json:"network,omitempty" yaml:"network" doc:"Whether the box has a network beyond loopback." update:"Only false: a network can be given up, not regained."`
+	CPUs        *float64  `json:"cpus,omitempty" yaml:"cpus" doc:"Processors' worth of time."`
+	Memory      *Size     `json:"memory,omitempty" yaml:"memory" doc:"RAM in bytes, or a string such as \"512M\"."`
+	PIDs        *int64    `json:"pids,omitempty" yaml:"pids" doc:"Processes and threads at once."`
+	IdleTTL     *Duration `json:"idle_ttl,omitempty" yaml:"idle_ttl" doc:"Seconds without use, or a string such as \"5m\", after which the session ends." update:"Seconds."`
+	MaxLifetime *Duration `json:"max_lifetime,omitempty" yaml:"max_lifetime" doc:"Seconds after which the session ends, used or not; 0: never." update:"Seconds from the creation; 0: none."`
+	Persistent  *bool     `json:"persistent,omitempty" yaml:"persistent" doc:"Never end for idleness."`
+}
+
+// Wishes are what somebody asks of a session. What is left out comes from the profile;
+// what the profile locks is the profile's, whatever is asked. Fields with a yaml tag are
+// keys of a profile too.
+type Wishes struct {
+	Profile         string `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
+	Image           string `json:"image,omitempty" doc:"Root file system; empty or \"host\": the host's system directories, read-only."`
+	LiveWishes      `yaml:",inline"`
+	WritableRoot    *bool             `json:"writable_root,omitempty" yaml:"writable_root" doc:"Lay a private writable layer over the root, thrown away with the box."`
+	TmpSize         *Size             `json:"tmp_size,omitempty" yaml:"tmp_size" doc:"Size of /tmp, of the home directory and of /dev/shm, each."`
+	UpperSize       *Size             `json:"upper_size,omitempty" yaml:"upper_size" doc:"Size of the writable layer."`
+	WorkspaceMode   *string           `json:"workspace_mode,omitempty" yaml:"workspace_mode" doc:"rw, ro or none."`
+	Workspace       string            `json:"workspace,omitempty" doc:"Host directory to mount as the workspace; empty: one of boxd's own, which stays with the session."`
+	WorkspaceSize   *Size             `json:"workspace_size,omitempty" yaml:"workspace_size" doc:"Hard limit of the workspace, from 1 MiB: who writes more gets ENOSPC. 0: none."`
+	WorkspaceInodes *int64            `json:"workspace_inodes,omitempty" yaml:"workspace_inodes" doc:"Files and directories that can be in it, at most one for each KiB of its size; 0: one for each 16 KiB of its size, at least 1024."`
+	WorkspaceTarget string            `json:"workspace_target,omitempty" doc:"Where it is mounted; empty: /workspace. Commands start there."`
+	Mounts          []MountWish       `json:"mounts,omitempty" doc:"More host directories and files to mount."`
+	User            *User             `json:"user,omitempty" doc:"User that runs commands that name none."`
+	Env             map[string]string `json:"env,omitempty" doc:"Environment of all commands of the session."`
+	Timeout         *Duration         `json:"timeout,omitempty" yaml:"timeout" doc:"Default timeout of an exec, in seconds."`
+	Hostname        string            `json:"hostname,omitempty" doc:"Host name in the box."`
+}
+
+// Update changes a live session. What is left out stays.
+type Update struct {
+	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
+	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts to take away; done first."`
+	LiveWishes
+}
+
+// MountWish asks for a host directory or file in the box.
+type MountWish struct {
+	Source   string `json:"source" doc:"Absolute path on the host, beneath an allowed root. In answers also volume:NAME/path, which is boxd's own and cannot be asked for."`
+	Target   string `json:"target" doc:"Absolute path in the box."`
+	ReadOnly bool   `json:"read_only,omitempty"`
+
+	// Volume is the volume that Source is a path in, "/" being all of it; empty: the
+	// host. NoLinks is as in [Mount]. Only code of the daemon sets these two; no client
+	// can, because they are not in the JSON.
+	Volume  string `json:"-"`
+	NoLinks string `json:"-"`
+}
+
+// Settings are what holds for a session, and the defaults of a profile. The doc tags
+// describe them in the answer about a profile.
+type Settings struct {
+	Network         bool     `json:"network"`
+	CPUs            float64  `json:"cpus"`
+	Memory          Size     `json:"memory" doc:"Bytes."`
+	PIDs            int64    `json:"pids"`
+	OpenFiles       int64    `json:"open_files"` // per process
+	FileSize        Size     `json:"file_size" doc:"Bytes; -1: unlimited."`
+	WritableRoot    bool     `json:"writable_root"`
+	TmpSize         Size     `json:"tmp_size"`
+	UpperSize       Size     `json:"upper_size"`
+	WorkspaceMode   string   `json:"workspace_mode"`
+	WorkspaceSize   Size     `json:"workspace_size" doc:"Hard limit of the workspace in bytes; 0: none."`
+	WorkspaceInodes int64    `json:"workspace_inodes" doc:"Files and directories in it; 0: by the size."`
+	MountMode       string   `json:"mount_mode" doc:"The most that extra mounts get: rw, ro or none."`
+	Timeout         Duration `json:"timeout" doc:"Seconds."` // of a command that names none
+	IdleTTL         Duration `json:"idle_ttl" doc:"Seconds."`
+	MaxLifetime     Duration `json:"max_lifetime" doc:"Seconds; 0: none."`
+	Persistent      bool     `json:"persistent"`
+}
+
+// Caps are the most that a request may ask for. Every one that is -1 is no
+// cap, and is written as -1.
+type Caps struct {
+	CPUs          float64  `json:"cpus"`
+	Memory        Size     `json:"memory"`
+	PIDs          int64    `json:"pids"`
+	TmpSize       Size     `json:"tmp_size"`
+	UpperSize     Size     `json:"upper_size"`
+	Timeout       Duration `json:"timeout"` // a longer one is cut to this
+	IdleTTL       Duration `json:"idle_ttl"`
+	MaxLifetime   Duration `json:"max_lifetime"`
+	WorkspaceSize Size     `json:"workspace_size" doc:"A workspace without a hard limit is above every cap."`
+}
+
+// CapWishes change the caps of a profile.
+type CapWishes struct {
+	CPUs          *float64  `yaml:"cpus"`
+	Memory        *Size     `yaml:"memory"`
+	PIDs          *int64    `yaml:"pids"`
+	TmpSize       *Size     `yaml:"tmp_size"`
+	UpperSize     *Size     `yaml:"upper_size"`
+	WorkspaceSize *Size     `yaml:"workspace_size"`
+	Timeout       *Duration `yaml:"timeout"`
+	IdleTTL       *Duration `yaml:"idle_ttl"`
+	MaxLifetime   *Duration `yaml:"max_lifetime"`
+}
+
+// Bounds of the times of a session. More than MaxTime is a slip of the pen.
+const (
+	MinIdleTTL = time.Second
+	MaxTime    = 366 * 24 * time.Hour
+)
+
+// Setting is a row of [Table].
+type Setting struct {
+	// Name is the JSON name, in Wishes and in Settings.
+	Name string
+	// Lock: a profile can lock it.
+	Lock bool
+	// Positive refuses 0: to the engine it would mean the engine's own default, past
+	// the profile.
+	Positive bool
+	// Zero says what 0 means where it is more than any number: "no end". A cap refuses
+	// it, and the flag takes it.
+	Zero string
+	// Unlimited: the flag takes "unlimited".
+	Unlimited bool
+	// Rule checks what package engine does not; nil: nothing.
+	Rule func(s *Settings) error
+	// Flag and Usage are those of the command line, Examples what the shell completes.
+	// No Flag: there is none. Box: boxd run has it as well.
+	Flag, Usage string
+	Box         bool
+	Examples    []string
+
+	// Where it is in Wishes, Settings and Caps; nil: it is not there. See [Setting.Of].
+	inWishes, inSettings, inCaps []int
+}
+
+// Table has all settings, in the order in which a request is checked.
+var Table = []*Setting{
+	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
+	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},
+		Flag: "cpus", Usage: "processors' worth of time: `N` such as 1.5, or \"unlimited\""},
+	{Name: "memory", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"64M", "256M", "512M", "1G", "4G", "unlimited"},
+		Flag: "memory", Usage: "memory of all commands together, swap off: `SIZE` such as 64M or 1.5G, or \"unlimited\""},
+	{Name: "pids", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"32", "128", "512", "unlimited"},
+		Flag: "pids", Usage: "processes and threads at once: `N`, or \"unlimited\""},
+	{Name: "open_files", Positive: true},
+	{Name: "file_size"},
+	{Name: "writable_root", Lock: true, Box: true, Flag: "rw-rootfs", Usage: "make the root writable; changes vanish with the box"},
+	{Name: "tmp_size", Lock: true, Positive: true, Box: true, Examples: []string{"16M", "64M", "256M"},
+		Flag: "tmp-size", Usage: "room in /tmp, the home directory and /dev/shm, each: `SIZE`"},
+	{Name: "upper_size", Lock: true, Positive: true, Box: true, Examples: []string{"256M", "512M", "2G"},
+		Flag: "upper-size", Usage: "room for changes to the root, with --rw-rootfs: `SIZE`"},
+	{Name: "workspace_mode", Lock: true, Rule: func(s *Settings) error { return checkMode("workspace_mode", s.WorkspaceMode) }},
+	{Name: "mount_mode", Rule: func(s *Settings) error { return checkMode("mount_mode", s.MountMode) }},
+	{Name: "timeout", Lock: true, Rule: func(s *Settings) error {
+		if s.Timeout <= 0 {
+			return refuse("timeout", s.Timeout.String(), "must be above 0")
+		}
+		return nil
+	}},
+	{Name: "idle_ttl", Lock: true, Examples: []string{"5m", "30m", "2h"}, Flag: "idle-ttl", Usage: "end the session after `DURATION` without use",
+		Rule: func(s *Settings) error {
+			if s.IdleTTL.D() < MinIdleTTL || s.IdleTTL.D() > MaxTime {
+				return refuse("idle_ttl", s.IdleTTL.String(), "must be %s to %s; persistent is for sessions that do not end when idle", MinIdleTTL, MaxTime)
+			}
+			return nil
+		}},
+	{Name: "max_lifetime", Lock: true, Zero: "no end", Examples: []string{"1h", "24h"}, Flag: "max-lifetime", Usage: "end the session after `DURATION`, used or not; 0 is never",
+		Rule: func(s *Settings) error {
+			if s.MaxLifetime < 0 || s.MaxLifetime.D() > MaxTime {
+				return refuse("max_lifetime", s.MaxLifetime.String(), "must be at most %s, or 0 for no end", MaxTime)
+			}
+			return nil
+		}},
+	{Name: "persistent", Lock: true, Flag: "persistent", Usage: "never end the session for idleness"},
+	{Name: "workspace_size", Lock: true, Zero: "no hard limit", Examples: []string{"64M", "256M", "1G"},
+		Flag: "workspace-size", Usage: "hard limit of the workspace: `SIZE` from 1M, what is beyond does not fit; 0 is none",
+		Rule: func(s *Settings) error {
+			if s.WorkspaceSize != 0 && (s.WorkspaceSize < MinVolumeBytes || s.WorkspaceSize > MaxVolumeBytes) {
+				return refuse("workspace_size", s.WorkspaceSize.String(), "must be %s to %s, or 0 for no hard limit", FormatSize(MinVolumeBytes), FormatSize(MaxVolumeBytes))
+			}
+			return nil
+		}},
+	{Name: "workspace_inodes", Lock: true, Zero: "by the size", Flag: "workspace-inodes", Usage: "files and directories in it, with --workspace-size: `N` (default: one for each 16K)",
+		Rule: checkInodes},
+}
+
+func checkMode(field, mode string) error {
+	if mode != ReadWrite && mode != ReadOnly && mode != None {
+		return refuse(field, Quote(mode), `must be "rw", "ro" or "none"`)
+	}
+	return nil
+}
+
+func checkInodes(s *Settings) error {
+	// What file systems keep of each inode is not counted in the size, and so is bounded by it.
+	const bytesPerInode = 1 << 10
+	n, most := s.WorkspaceInodes, int64(s.WorkspaceSize/bytesPerInode)
+	switch {
+	case n == 0:
+		return nil
+	case n < MinVolumeInodes || n > MaxVolumeInodes:
+		return refuse("workspace_inodes", fmt.Sprint(n), "must be %d to %d, or 0 for a number that follows from workspace_size", MinVolumeInodes, int64(MaxVolumeInodes))
+	case s.WorkspaceSize == 0:
+		return refuse("workspace_inodes", fmt.Sprint(n), "needs a workspace_size, which is the other half of a hard limit: set both, or neither")
+	case n > most:
+		return refuse("workspace_inodes", fmt.Sprint(n), "must be at most %d, one for each KiB of workspace_size: ask for fewer, or for more space", most)
+	}
+	return nil
+}
+
+// Validate checks what package engine does not. The first rule that is broken, in the
+// order of the table, is returned as a *[FieldError].
+func (s *Settings) Validate() error {
+	for _, t := range Table {
+		if t.Rule != nil {
+			if err := t.Rule(s); err != nil {
+				return err
+			}
+		}
+	}
+	for _, t := range Table {
+		if t.Positive && t.Of(s).IsZero() {
+			return refuse(t.Name, "0", "must be above 0; leave it out for the default of the profile")
+		}
+	}
+	return nil
+}
+
+// Spec is the part of a box's spec that s decides.
+func (s Settings) Spec() Spec {
+	b := Spec{
+		WritableRoot: s.WritableRoot, TmpSize: int64(s.TmpSize),
+		Limits: Limits{Memory: int64(s.Memory), PIDs: s.PIDs, CPUs: s.CPUs, OpenFiles: s.OpenFiles, FileSize: int64(s.FileSize)},
+	}
+	if s.WritableRoot {
+		b.UpperSize = int64(s.UpperSize)
+	}
+	return b
+}
+
+// Take makes s what b says, as far as [Settings.Spec] puts it there.
+func (s *Settings) Take(b Spec) {
+	s.WritableRoot, s.TmpSize, s.UpperSize = b.WritableRoot, Size(b.TmpSize), Size(b.UpperSize)
+	l := b.Limits
+	s.Memory, s.PIDs, s.CPUs, s.OpenFiles, s.FileSize = Size(l.Memory), l.PIDs, l.CPUs, l.OpenFiles, Size(l.FileSize)
+}
+
+// Merge puts the wishes of w in s. Settings that locked names keep their value; those of
+// them for which w says something else are returned, sorted.
+func (s *Settings) Merge(w *Wishes, locked []string) (overridden []string) {
+	for _, t := range Table {
+		asked, have := t.Asked(w), t.Of(s)
+		switch {
+		case !asked.IsValid() || asked.Equal(have):
+		case slices.Contains(locked, t.Name):
+			overridden = append(overridden, t.Name)
+		default:
+			have.Set(asked)
+		}
+	}
+	slices.Sort(overridden)
+	return overridden
+}
+
+// Differ names the settings in which s and other differ, sorted.
+func (s *Settings) Differ(other *Settings) (names []string) {
+	for _, t := range Table {
+		if !t.Of(s).Equal(t.Of(other)) {
+			names = append(names, t.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Lockable are the names of the settings that a profile can lock, sorted.
+func Lockable() (names []string) {
+	for _, t := range Table {
+		if t.Lock {
+			names = append(names, t.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// locate finds the fields of all settings: each has the same JSON name in all structs.
+var locate = sync.OnceFunc(func() {
+	places := func(t reflect.Type) map[string][]int {
+		all := map[string][]int{}
+		for _, f := range reflect.VisibleFields(t) {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			all[name] = f.Index
+		}
+		return all
+	}
+	wishes, settings, caps := places(reflect.TypeFor[Wishes]()), places(reflect.TypeFor[Settings]()), places(reflect.TypeFor[Caps]())
+	for _, t := range Table {
+		t.inWishes, t.inSettings, t.inCaps = wishes[t.Name], settings[t.Name], caps[t.Name]
+	}
+})
+
+// Of is the field of the setting in what in points to: Wishes, Settings or Caps. It is
+// invalid if there is none.
+func (t *Setting) Of(in any) reflect.Value {
+	locate()
+	var index []int
+	switch in.(type) {
+	case *Wishes:
+		index = t.inWishes
+	case *Settings:
+		index = t.inSettings
+	case *Caps:
+		index = t.inCaps
+	}
+	if index == nil {
+		return reflect.Value{}
+	}
+	return reflect.ValueOf(in).Elem().FieldByIndex(index)
+}
+
+// Asked is what w says about the setting; invalid if that is nothing.
+func (t *Setting) Asked(w *Wishes) reflect.Value {
+	if field := t.Of(w); field.IsValid() {
+		return field.Elem()
+	}
+	return reflect.Value{}
+}
+
+// Above says whether the value of the setting in s is above its cap in c. Unlimited is
+// above every cap, and so is a NaN.
+func (t *Setting) Above(s *Settings, c *Caps) bool {
+	limit := t.Of(c)
+	if !limit.IsValid() {
+		return false
+	}
+	v := t.Of(s)
+	if t.Zero != "" && v.IsZero() {
+		return limit.Int() >= 0
+	}
+	if limit.CanFloat() {
+		f, most := v.Float(), limit.Float()
+		return f != f || most >= 0 && !(f >= 0 && f <= most)
+	}
+	return limit.Int() >= 0 && (v.Int() < 0 || v.Int() > limit.Int())
+}
+
+// Text writes a value of the setting for people.
+func (t *Setting) Text(v reflect.Value) string {
+	switch v := v.Interface().(type) {
+	case fmt.Stringer:
+		return v.String()
+	case string:
+		return Quote(v)
+	}
+	if v.CanInt() && v.Int() < 0 || v.CanFloat() && v.Float() < 0 {
+		return "unlimited"
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// CopyFields sets the fields of the struct that dst points to from those of src that have
+// the same name: values from values of the same type, and from pointers that are not nil.
+// What src has beside that is left out.
+func CopyFields(dst, src any) {
+	to, from := reflect.ValueOf(dst).Elem(), reflect.ValueOf(src)
+	for _, f := range reflect.VisibleFields(from.Type()) {
+		if f.Anonymous || !f.IsExported() {
+			continue
+		}
+		v, target := from.FieldByIndex(f.Index), to.FieldByName(f.Name)
+		if v.Kind() == reflect.Pointer && target.IsValid() && target.Kind() != reflect.Pointer {
+			v = v.Elem()
+		}
+		if v.IsValid() && target.IsValid() && v.Type() == target.Type() {
+			target.Set(v)
+		}
+	}
+}
