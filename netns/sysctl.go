@@ -49,6 +49,9 @@ var Sysctls = []Sysctl{
 	// the kernel's own default until 5.4.
 	{Path: "core/somaxconn", Value: "128", Lower: true},
 	{Path: "ipv4/tcp_max_tw_buckets", Value: "4096", Lower: true},
+	// What is remembered of a connection's other end is in one table of the host, in
+	// which a new entry pushes out an old one (tcpm_new in net/ipv4/tcp_metrics.c).
+	{Path: "ipv4/tcp_no_metrics_save", Value: "1"},
 	{Path: "ipv4/igmp_max_memberships", Value: "4", Lower: true, Optional: true}, // CONFIG_IP_MULTICAST
 	{Path: "ipv4/igmp_max_msf", Value: "4", Lower: true, Optional: true},
 	// Minimum, default and maximum. They matter where TCP is not charged, and for

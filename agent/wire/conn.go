@@ -21,7 +21,7 @@ import (
 const (
 	HeaderSize = 12
 	MaxBody    = 4 << 20
-	MaxFDs     = 128 // SCM_MAX_FD of the kernel is 253
+	MaxFDs     = 128 // at most scmMaxFD
 	// maxQueuedFDs bounds descriptors that arrived before their frame was
 	// complete.
 	maxQueuedFDs = 2 * MaxFDs
@@ -36,14 +36,23 @@ type Frame struct {
 	// Truncated says that the frame came with descriptors that this process could
 	// not take, most likely because of RLIMIT_NOFILE. FDs is empty then.
 	Truncated bool
+	foreign   bool // see Distrust
 }
 
 // Close closes the descriptors of a received frame.
 func (f *Frame) Close() {
-	for _, fd := range f.FDs {
+	closeFDs(f.FDs, f.foreign)
+	f.FDs = nil
+}
+
+func closeFDs(fds []int, foreign bool) {
+	if foreign {
+		linux.CloseForeign(fds)
+		return
+	}
+	for _, fd := range fds {
 		unix.Close(fd)
 	}
-	f.FDs = nil
 }
 
 // Files turns the descriptors into files, which the caller then owns.
@@ -84,6 +93,7 @@ type Conn struct {
 	begun     time.Time // when the wait for the rest of a frame began; zero without one
 	limited   bool      // reads end with that frame's time
 	refuse    bool      // see RefuseFDs
+	foreign   bool      // see Distrust
 	truncated bool      // descriptors of the next frame that has any were lost
 }
 
@@ -131,11 +141,39 @@ func Pair() (*Conn, *os.File, error) {
 // RefuseFDs makes every descriptor that arrives a protocol violation. A peer that
 // has none to give could otherwise have its own end of the connection kept alive
 // by us, in front of a frame that never gets complete, and we would never hear of
-// its end. To be called before the first Receive.
-func (c *Conn) RefuseFDs() { c.refuse = true }
+// its end. It includes Distrust. To be called before the first Receive.
+func (c *Conn) RefuseFDs() {
+	c.refuse = true
+	c.Distrust()
+}
+
+// Distrust is for a peer that may hand over descriptors only to make this process wait: the
+// last close of one can take hours. Nothing waits for that then, also not for what the peer has
+// sent and nobody has received. To be called before the first Receive.
+func (c *Conn) Distrust() {
+	c.foreign = true
+	// What does not fit in here is closed in the middle of recvmsg(2).
+	c.oob = make([]byte, unix.CmsgSpace(4*scmMaxFD))
+}
+
+// scmMaxFD is SCM_MAX_FD of the kernel, the most that one message can carry.
+const scmMaxFD = 253
 
 // Close closes the connection; a blocked Receive returns net.ErrClosed.
-func (c *Conn) Close() error { return c.sock.Close() }
+func (c *Conn) Close() error {
+	if s, ok := c.sock.(polled); ok && c.foreign {
+		s.empty()
+	}
+	return c.sock.Close()
+}
+
+func (c *Conn) abort() {
+	if c.foreign {
+		_ = c.Close()
+	} else {
+		c.sock.abort()
+	}
+}
 
 // Discard closes the connection, and descriptors that were received but not returned by
 // Receive. Only the goroutine that calls Receive may call it.
@@ -190,7 +228,7 @@ func (c *Conn) write(b, rights []byte) error {
 		if err != nil {
 			// What comes next would not be understood after half a frame.
 			if sent > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-				c.sock.abort()
+				c.abort()
 			}
 			return fmt.Errorf("sending frame: %w", err)
 		}
@@ -239,7 +277,7 @@ func (c *Conn) parse() (*Frame, error) {
 		c.dropFDs()
 		return nil, fmt.Errorf("receiving frame with %d of %d descriptors: %w", have, nfds, ErrProtocol)
 	}
-	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:]), Truncated: truncated}
+	f := &Frame{Type: b[4], ID: binary.LittleEndian.Uint32(b[8:]), Truncated: truncated, foreign: c.foreign}
 	f.Body = append([]byte(nil), b[HeaderSize:HeaderSize+length]...)
 	f.FDs = append(f.FDs, c.fds[:nfds]...)
 	c.fds = append(c.fds[:0], c.fds[nfds:]...)
@@ -326,23 +364,25 @@ func (c *Conn) limitFrame() error {
 }
 
 func (c *Conn) takeRights(oob []byte) error {
+	fds, err := parseRights(oob)
+	c.fds = append(c.fds, fds...)
+	return err
+}
+
+func parseRights(oob []byte) (fds []int, err error) {
 	msgs, err := syscall.ParseSocketControlMessage(oob)
 	if err != nil {
-		return fmt.Errorf("receiving control message: %w: %w", ErrProtocol, err)
+		return nil, fmt.Errorf("receiving control message: %w: %w", ErrProtocol, err)
 	}
 	for i := range msgs {
-		fds, err := syscall.ParseUnixRights(&msgs[i])
-		if err != nil {
-			continue // credentials and the like are ignored
+		if some, err := syscall.ParseUnixRights(&msgs[i]); err == nil { // credentials and the like are ignored
+			fds = append(fds, some...)
 		}
-		c.fds = append(c.fds, fds...)
 	}
-	return nil
+	return fds, nil
 }
 
 func (c *Conn) dropFDs() {
-	for _, fd := range c.fds {
-		unix.Close(fd)
-	}
+	closeFDs(c.fds, c.foreign)
 	c.fds = nil
 }

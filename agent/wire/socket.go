@@ -6,6 +6,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
@@ -39,6 +40,31 @@ func (s polled) send(b, rights []byte) (n int, err error) {
 func (s polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
 
 func (s polled) abort() { _ = s.Close() }
+
+// empty takes what the peer has sent, which can send nothing more then, and closes the descriptors
+// in it. Closing the socket would close them as well, and wait for it.
+func (s polled) empty() {
+	raw, err := s.SyscallConn()
+	if err != nil {
+		return // it is closed
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.Shutdown(int(fd), unix.SHUT_RDWR)
+		data, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(4*scmMaxFD))
+		for {
+			n, oobn, _, _, err := unix.Recvmsg(int(fd), data, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err == unix.EINTR {
+				continue
+			}
+			if fds, err := parseRights(oob[:max(oobn, 0)]); err == nil {
+				linux.CloseForeign(fds)
+			}
+			if err != nil || n == 0 {
+				return
+			}
+		}
+	})
+}
 
 // BlockingConn is a Conn on the connected stream socket fd, of which it takes
 // ownership. Receive blocks the calling thread in the kernel instead of parking

@@ -43,6 +43,7 @@ type question struct {
 
 // newManagedLink takes ownership of conn.
 func newManagedLink(b *box, conn *wire.Conn) *managedLink {
+	conn.Distrust()
 	l := &managedLink{
 		box: b, conn: conn, done: make(chan struct{}),
 		asked: map[uint32]*question{}, processes: map[uint32]*managed{},
@@ -229,7 +230,7 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 	files := frame.Files()
 	defer func() {
 		if err != nil {
-			linux.CloseAll(files)
+			go linux.CloseAll(files) // which can take hours: see wire.Conn.Distrust
 		}
 	}()
 	for i, file := range files {

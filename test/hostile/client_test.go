@@ -27,6 +27,7 @@ type attacker struct {
 	plan
 	report
 	conn *wire.Conn
+	sock *net.UnixConn // of conn
 	id   uint32
 	own  string // a box of its own, for requests about boxes
 }
@@ -56,6 +57,8 @@ func playClient(text string) {
 			attack.run()
 			a.Took = append(a.Took, fmt.Sprintf("%s %v", attack.name, time.Since(began).Round(time.Millisecond)))
 		}
+	case "linger":
+		a.linger()
 	case "stop":
 		a.dial()
 		a.replaceRoot()
@@ -92,7 +95,8 @@ func (a *attacker) dial() {
 	for try := 0; ; try++ {
 		sock, err := net.Dial("unix", a.Socket)
 		if err == nil {
-			a.conn = wire.NewConn(sock.(*net.UnixConn))
+			a.sock = sock.(*net.UnixConn)
+			a.conn = wire.NewConn(a.sock)
 			var h rpc.Hello
 			var f *wire.Frame
 			if f, err = a.conn.Receive(); err == nil {

@@ -26,6 +26,7 @@ var fileKinds = []kind{
 	{name: "memory of open files", workers: 8, take: openFiles, held: slab("filp"), limit: inMemory, why: "charged"},
 	{name: "files of /proc that are being read", workers: 4, take: procReaders, held: claimed, limit: inMemory, why: "charged"},
 	{name: "pipes", take: pipes, held: claimed, limit: inMemory, why: "charged, and limited for each user"},
+	{name: "notification pipes", take: notificationPipes, held: made, limit: func() bound { return share(0) }, why: "their pages are not charged"},
 	{name: "FIFOs", take: fifos, held: claimed, limit: inMemory, why: "charged"},
 	{name: "pages given to pipes", take: givenPages, held: claimed, limit: inMemory, why: "charged until the pipe is gone"},
 	{name: "terminals", take: terminals, held: number("kernel/pty/nr"), limit: func() bound { return share(16) },
@@ -226,6 +227,24 @@ func pipes(h *hoard) error {
 		}
 		if more, err := fillPipe(h, ends[1]); err != nil || !more {
 			return err
+		}
+	}
+}
+
+// notificationPipes makes pipes whose pages the kernel allocates in advance.
+func notificationPipes(h *hoard) error {
+	const setSize, notes = 0x5760, 512 // IOC_WATCH_QUEUE_SET_SIZE, and the most it takes
+	for {
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_EXCL|unix.O_CLOEXEC); err != nil { // O_NOTIFICATION_PIPE
+			return os.NewSyscallError("pipe2", err)
+		}
+		if err := unix.IoctlSetInt(pipe[0], setSize, notes); err != nil {
+			return os.NewSyscallError("ioctl", err)
+		}
+		unix.Close(pipe[1])
+		if !h.took(notes * 128) {
+			return nil
 		}
 	}
 }

@@ -18,9 +18,9 @@ var socketKinds = []kind{
 		why: "an error repeats the whole request, and waits in the sender's own socket"},
 	{name: "ICMP echo replies", take: icmpEchoes, held: queued("icmp"), limit: inMemory,
 		why: "ping sockets have no account"},
-	{name: "time stamps of sent datagrams, asked for by a control message", take: timestamps(false), held: queued("udp"), limit: inMemory,
-		why: "the whole datagram waits in the error queue; a rule about setsockopt does not see this"},
-	{name: "time stamps of sent datagrams, asked for by an option", take: timestamps(true), held: queued("udp"), limit: inMemory,
+	{name: "time stamps of sent datagrams, asked for by a control message", take: timestamps(false), held: queued("udp"), limit: inMemory, watched: true,
+		why: "the whole datagram waits in the error queue; a rule about setsockopt does not see this; before Linux 6.13 a watcher bounds it"},
+	{name: "time stamps of sent datagrams, asked for by an option", take: timestamps(true), held: queued("udp"), limit: inMemory, watched: true,
 		why: "as by a control message"},
 	{name: "ICMP errors", slow: true, take: icmpErrors(unix.AF_INET), held: queued("udp"), limit: inMemory, why: "the error queue has no account"},
 	{name: "ICMPv6 errors", slow: true, take: icmpErrors(unix.AF_INET6), held: queued("udp6"), limit: inMemory, why: "the error queue has no account"},
@@ -147,7 +147,7 @@ func timestamps(byOption bool) func(*hoard) error {
 					break
 				}
 			}
-			if !h.took(1 << 20) {
+			if !h.took(192 << 10) { // what a queue of ordinary size holds: larger ones are refused
 				return nil
 			}
 		}

@@ -17,6 +17,7 @@ var tcpKinds = []kind{
 	{name: "TCP accept queue, with data", take: acceptQueue(256 << 10), held: tcpMemory, limit: inMemory, watched: true,
 		why: "as the queue, and the first window of each"},
 	{name: "TCP queues", take: tcpQueues(false), held: tcpMemory, limit: inMemory, watched: true, why: "tcp_mem is one pool of the host"},
+	{name: "memory that TCP sockets reserve", workers: 2, take: reserved, held: tcpMemory, limit: inMemory, bareless: "only a box pays in advance", why: "charged, also on cgroup v1"},
 	{name: "connections closed with data unsent", take: tcpQueues(true), held: sockstat("TCP", "orphan", 1),
 		limit: func() bound { return share(131072 / 16) }, why: "tcp_max_orphans is one pool of the host"},
 	{name: "TCP time-wait", workers: 2, take: timeWait, held: sockstat("TCP", "tw", 256), limit: inMemory, why: "tcp_max_tw_buckets of the box"},
@@ -25,6 +26,18 @@ var tcpKinds = []kind{
 
 // tcpMemory is what all sockets of the host have, in pages.
 var tcpMemory = sockstat("TCP", "mem", 4096)
+
+// reserved has sockets claim memory before they use it.
+func reserved(h *hoard) error {
+	const reserveMemory, size = 73, 8 << 20 // SO_RESERVE_MEM, Linux 5.17
+	return onSockets(h, unix.AF_INET, unix.SOCK_STREAM, func(fd int) (bool, error) {
+		err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, reserveMemory, size)
+		if err == unix.ENOMEM {
+			return true, nil // a smaller part of the others
+		}
+		return err == nil && h.took(size), os.NewSyscallError("setsockopt", err)
+	})
+}
 
 // listen returns a listener on a port of its own.
 func listen(backlog int) (int, unix.Sockaddr, error) {

@@ -287,6 +287,7 @@ func (s *service) refuseAll(reason error) {
 		h := s.hello()
 		h.Error = oneline.Error(reason)
 		conn := wire.NewConn(sock)
+		conn.RefuseFDs()
 		if s.checkPeer(sock) == nil {
 			_ = sayHello(conn, h)
 		}

@@ -40,8 +40,8 @@ var checked = []struct {
 		{[]cond{is(0, all, unix.SECCOMP_SET_MODE_FILTER)}, einval},
 		{nil, allow},
 	}},
-	{call{"prctl", 157, 167}, "no programs for the kernel; no merging of pages, which the memory limit does not see", check{
-		{[]cond{is(0, all, unix.PR_SET_SECCOMP, unix.PR_SET_MEMORY_MERGE)}, einval},
+	{call{"prctl", 157, 167}, "no programs for the kernel; no merging of pages, which the memory limit does not see; no core scheduling, which leaves other processors of the host idle", check{
+		{[]cond{is(0, all, unix.PR_SET_SECCOMP, unix.PR_SET_MEMORY_MERGE, unix.PR_SCHED_CORE)}, einval},
 		{nil, allow},
 	}},
 	{call{"madvise", 28, 233}, "no merging of pages", check{
@@ -54,6 +54,10 @@ var checked = []struct {
 	}},
 	{call{"memfd_create", 319, 279}, "huge pages come from a pool of the host", check{
 		{[]cond{isNot(1, unix.MFD_HUGETLB, 0)}, einval},
+		{nil, allow},
+	}},
+	{call{"pipe2", 293, 59}, "the pages of a notification pipe are charged to nobody, and not all of them are limited for each user (watch_queue_set_size in kernel/watch_queue.c)", check{
+		{[]cond{isNot(1, notificationPipe, 0)}, enopkg},
 		{nil, allow},
 	}},
 	{call{"shmget", 29, 194}, "huge pages come from a pool of the host", check{
@@ -80,6 +84,9 @@ var checked = []struct {
 	{call{"fsetxattr", 190, 7}, "as setxattr", check{{nil, eopnotsupp}}},
 	{call{"setxattrat", 463, 463}, "as setxattr", check{{nil, eopnotsupp}}},
 }
+
+// notificationPipe is O_NOTIFICATION_PIPE of <linux/watch_queue.h>.
+const notificationPipe = unix.O_EXCL
 
 // shmHugetlb is SHM_HUGETLB of <linux/shm.h>.
 const shmHugetlb = 0o4000

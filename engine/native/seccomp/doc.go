@@ -66,6 +66,8 @@
 //	MFD_HUGETLB                     EINVAL
 //	MADV_MERGEABLE,                 EINVAL           items of ksmd are not counted; also a side channel
 //	PR_SET_MEMORY_MERGE
+//	pipe2 O_NOTIFICATION_PIPE       ENOPKG           its pages, up to 64 KB, are not counted
+//	prctl(PR_SCHED_CORE)            EINVAL           makes the host leave sibling processors idle
 //	fcntl F_SETLEASE                EAGAIN           a lease holds up an open on the host for 45 s
 //	fcntl F_OFD_SETLK and its kin   EINVAL           locks are not counted, and those of an open file
 //	                                                 outlive its descriptors, where the launcher does not

@@ -35,6 +35,7 @@ const (
 	eagain          = unix.SECCOMP_RET_ERRNO | verdict(unix.EAGAIN)
 	einval          = unix.SECCOMP_RET_ERRNO | verdict(unix.EINVAL)
 	enomem          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOMEM)
+	enopkg          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOPKG)
 	enoprotoopt     = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOPROTOOPT)
 	enosys          = unix.SECCOMP_RET_ERRNO | verdict(unix.ENOSYS)
 	eopnotsupp      = unix.SECCOMP_RET_ERRNO | verdict(unix.EOPNOTSUPP)

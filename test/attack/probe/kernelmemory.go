@@ -23,6 +23,9 @@ var kernelMemoryProbes = []probe{
 	{"huge-shm", "the pool is the host's", answers(unix.ENOMEM, unix.SYS_SHMGET, 0, 2<<20, 0o4600), false},
 	{"huge-memfd", "the pool is the host's", answers(unix.EINVAL, unix.SYS_MEMFD_CREATE, nowhere, unix.MFD_HUGETLB), true},
 	{"merge-pages", "items that no limit counts", answers(unix.EINVAL, unix.SYS_MADVISE, 0, 4096, unix.MADV_MERGEABLE), true},
+	// Few kernels have these two, so few can tell.
+	{"notification-pipe", "pages that no limit counts", answers(unix.ENOPKG, unix.SYS_PIPE2, nowhere, unix.O_EXCL), false},
+	{"core-scheduling", "other processors of the host stay idle", answers(unix.EINVAL, unix.SYS_PRCTL, unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_CREATE, 0, 0, 0), false},
 	{"acl", "an ACL of 128 KB in each of 16,384 directories", accessList, false},
 	{"lease", "the host's open waits for 45 s", lease, true},
 	{"open-file-locks", "locks that no limit counts and no descriptor shows", answers(unix.EINVAL, unix.SYS_FCNTL, none, unix.F_OFD_SETLK, nowhere), true},
