@@ -25,7 +25,11 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		found = a.CheckServe(o)
 		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, InitPath: o.InitPath, InitError: o.InitError}
 		host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
-			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: host.RunDir})
+			runDir := host.RunDir
+			if !isLaunchersDir(runDir) { // the box that is built must not create it
+				runDir = defaultStateDir
+			}
+			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir})
 		}
 		facts := a.Examine(signals.ctx, host)
 		report = doctor.NewReport(facts)

@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -238,6 +240,13 @@ func TestServeCheck(t *testing.T) {
 		return fmt.Sprint(list, err)
 	}
 	before := instances()
+	fresh := filepath.Join(t.TempDir(), "state")
+	if got := d.run("serve", "--check", "--state-dir", fresh); got.status != 0 {
+		t.Errorf("%+v", got)
+	}
+	if _, err := os.Stat(fresh); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the check created the state directory: %v", err)
+	}
 	if got := d.run("serve", "--check", "--state-dir", d.dir); got.status != 0 || !strings.HasSuffix(got.stdout, "boxd serve can start.\n") {
 		t.Errorf("%v", got)
 	}
