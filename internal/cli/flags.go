@@ -40,27 +40,27 @@ func (f *runFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's own system directories, read-only")
 	settingFlags(cmd, &f.wishes, true)
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (exit status 124)")
-	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL at a timeout: `DURATION`")
+	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 
-	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass on KEY from the caller's environment (repeatable)")
-	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY a line (repeatable)")
+	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from the caller's environment (repeatable)")
+	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY per line (repeatable)")
 	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace, else the home directory)")
-	fs.BoolVar(&f.mkdir, "mkdir", false, "make a missing working directory")
-	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID is UID if left out (default 0:0)")
+	fs.BoolVar(&f.mkdir, "mkdir", false, "create the working directory if it is missing")
+	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID defaults to UID (default 0:0)")
 	fs.StringVar(&f.hostname, "hostname", spec.DefaultHostname, "host `NAME` in the box")
 
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
 	fs.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
-	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "end a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
+	fs.Var(sizeValue(&f.outputLimit, "", true), "output-limit", "kill a command that writes more to stdout or stderr: `SIZE` (default: unlimited; 64M with --json)")
 
-	fs.BoolVarP(&f.interactive, "interactive", "i", false, "stdin of the command is that of boxd (default: /dev/null)")
+	fs.BoolVarP(&f.interactive, "interactive", "i", false, "pass boxd's stdin to the command (default: /dev/null)")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
-	fs.BoolVar(&f.shell, "shell", false, "run the single argument by sh -c")
+	fs.BoolVar(&f.shell, "shell", false, "run the single argument with sh -c")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
-	fs.BoolVar(&f.remove, "rm", true, "accepted for those who are used to it: the box is always removed")
-	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "go on where the host cannot enforce a limit")
+	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
+	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
 	registerEngine(fs, &f.initPath, &f.stateDir)
 }
 
