@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
 	"sync"
@@ -364,6 +365,10 @@ func TestTakeOverKeepsLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := s.dial()
+	// Until the first one is told, it may still get the end of the line.
+	if _, err := io.Copy(io.Discard, r); !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
+		t.Errorf("the first client's line ends with %v", err)
+	}
 	p.out.print(half + "\n")
 	second.wantMessages(half + half + "\n")
 }
