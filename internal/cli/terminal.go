@@ -98,29 +98,29 @@ func (t *terminal) restore() {
 	t.saved = nil
 }
 
-// follow passes changes of the window size on to p until the returned function
-// is called.
+// follow passes the window size on to p, now and at each change until the returned
+// function is called. What is typed after that finds the size set.
 func (t *terminal) follow(p engine.Process) (stop func()) {
 	if t.screen == nil {
 		return func() {}
 	}
 	changes := make(chan os.Signal, 1)
 	signal.Notify(changes, syscall.SIGWINCH)
+	// The size may have changed between the start of the command and Notify.
+	last := t.size()
+	_ = p.Resize(last) // the command has ended, or its box
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
-		last := engine.WindowSize{}
 		for {
-			// The size may have changed between the start of the command and
-			// Notify, so look once before the first signal.
-			if size := t.size(); size != last {
-				last = size
-				_ = p.Resize(size) // the command has ended, or its box
-			}
 			select {
 			case <-changes:
 			case <-quit:
 				return
+			}
+			if size := t.size(); size != last {
+				last = size
+				_ = p.Resize(size)
 			}
 		}
 	}()
