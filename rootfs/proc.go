@@ -19,6 +19,7 @@ var MaskedProc = []ProcPath{
 	{"/proc/kcore", "the memory of the kernel"},
 	{"/proc/keys", "names of keys, in keyrings of others too"},
 	{"/proc/latency_stats", "what other processes wait for"},
+	{"/proc/pressure", "load of the host; a process that ends waits for RCU once for each trigger that it has set there, for minutes in all"},
 	{"/proc/sched_debug", "names and timing of all processes of the host (before Linux 5.13)"},
 	{"/proc/scsi", "disks of the host, and commands to remove them"},
 	{"/proc/timer_list", "kernel addresses and processes of the host"},

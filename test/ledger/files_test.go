@@ -39,7 +39,8 @@ var fileKinds = []kind{
 	{name: "epoll items", take: epollItems, held: slab("eventpoll_epi"), limit: inMemory, why: "charged, and limited for each user"},
 	{name: "event descriptors", workers: 8, take: descriptors(64, func() (int, error) { return unix.Eventfd(0, unix.EFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "64 bytes a descriptor are not charged"},
 	{name: "timer descriptors", workers: 8, take: descriptors(256, func() (int, error) { return unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC) }), held: kmallocs, limit: inMemory, why: "256 bytes a descriptor are not charged"},
-	{name: "pressure triggers", workers: 8, take: descriptors(192, pressureTrigger), held: kmallocs, limit: inMemory, why: "192 bytes a descriptor are not charged"},
+	{name: "pressure triggers", workers: 8, take: descriptors(192, pressureTrigger), held: made, limit: func() bound { return share(0) }, bareless: "its end takes minutes",
+		why: "each holds up the end of its process by a grace period: they are refused"},
 	{name: "asynchronous I/O contexts", take: aioContexts, held: number("fs/aio-nr"), limit: func() bound { return share(0) },
 		why: "aio-max-nr is one pool of the host: io_setup is refused"},
 }
@@ -68,8 +69,8 @@ func descriptors(size int, open func() (int, error)) func(*hoard) error {
 	}
 }
 
-// pressureTrigger has the kernel watch the memory pressure of the whole host, which it allows
-// every user since Linux 6.4 for windows of 2 s (Documentation/accounting/psi.rst).
+// pressureTrigger has the kernel watch the memory pressure of the whole host, which 6.1 and 6.18
+// let every user do for windows of 2 s (Documentation/accounting/psi.rst).
 func pressureTrigger() (int, error) {
 	fd, err := unix.Open("/proc/pressure/memory", unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

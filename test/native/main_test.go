@@ -82,7 +82,7 @@ func wantCleanState(t testing.TB, dir string) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 		switch rel, _ := filepath.Rel(dir, path); rel {
-		case ".", "lock", "ids":
+		case ".", "lock", "ids", "spare":
 		default:
 			t.Errorf("left in the state directory: %q", rel)
 		}

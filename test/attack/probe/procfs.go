@@ -24,6 +24,7 @@ var procfsProbes = []probe{
 	{"proc-kernel", "memory and state of the kernel are read", reading(
 		"/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/sched_debug", "/proc/keys",
 		"/proc/latency_stats", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/pagetypeinfo"), true},
+	{"pressure", "the load of the host is read, and triggers are set whose removal holds up the end of the box", reading("/proc/pressure/*"), true},
 	{"interrupts", "the timing of the host's devices: key strokes, disks", reading("/proc/interrupts"), true},
 	{"own-id-map", "an own map that can be written again takes in any id", ownIDMap, false},
 	{"sys-write", "devices and modules of the host are configured", opening(writing,
