@@ -6,23 +6,30 @@ import (
 	"path"
 	"regexp"
 	"strings"
+	"sync"
 	"unicode"
 )
+
+// pattern compiles an expression when it is first used: every box starts this program twice, and
+// neither start needs them.
+func pattern(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 var (
 	// A private key with its first line, in the forms that are text. The words alone are in
 	// file(1)'s tables too.
-	privateKey = regexp.MustCompile(`-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----(\s|\\[nr])*([A-Za-z0-9+/]{16}|[A-Z][A-Za-z-]+: )|PuTTY-User-Key-File-[0-9]|AGE-SECRET-KEY-1`)
+	privateKey = pattern(`-----BEGIN ([A-Z0-9]+ )*PRIVATE KEY( BLOCK)?-----(\s|\\[nr])*([A-Za-z0-9+/]{16}|[A-Z][A-Za-z-]+: )|PuTTY-User-Key-File-[0-9]|AGE-SECRET-KEY-1`)
 	// A password in an address.
-	userinfo = regexp.MustCompile(`://[^/\s:@"'<>]+:[^/\s@"'<>]+@`)
+	userinfo = pattern(`://[^/\s:@"'<>]+:[^/\s@"'<>]+@`)
 	// A hash of crypt(3), as in shadow and htpasswd files.
-	cryptHash = regexp.MustCompile(`\$(1|2[abxy]|5|6|y|7|gy|apr1|argon2[id]{1,2})\$[./A-Za-z0-9,=$]{16,}|\{SS?HA[0-9]*\}`)
+	cryptHash = pattern(`\$(1|2[abxy]|5|6|y|7|gy|apr1|argon2[id]{1,2})\$[./A-Za-z0-9,=$]{16,}|\{SS?HA[0-9]*\}`)
 	// Words that announce a secret.
-	secretWords = regexp.MustCompile(`(?i)passw(or)?d|passphrase|secret|token|credential|api[-_ ]?key|auth[-_ ]?key|access[-_ ]?key|private[-_ ]?key|authorization|bearer`)
+	secretWords = pattern(`(?i)passw(or)?d|passphrase|secret|token|credential|api[-_ ]?key|auth[-_ ]?key|access[-_ ]?key|private[-_ ]?key|authorization|bearer`)
 	// A run of characters that keys and tokens are made of.
-	opaqueRun = regexp.MustCompile(`[A-Za-z0-9+/_=-]{20,}`)
+	opaqueRun = pattern(`[A-Za-z0-9+/_=-]{20,}`)
 	// A certificate, which is public.
-	certificate = regexp.MustCompile(`(?s)-----BEGIN (TRUSTED )?CERTIFICATE-----\r?\n[A-Za-z0-9+/=\s]*-----END (TRUSTED )?CERTIFICATE-----`)
+	certificate = pattern(`(?s)-----BEGIN (TRUSTED )?CERTIFICATE-----\r?\n[A-Za-z0-9+/=\s]*-----END (TRUSTED )?CERTIFICATE-----`)
 )
 
 // secretNames are words of file names: of a file itself or of a directory above it.
@@ -42,12 +49,12 @@ func holdsSecret(name string, content []byte) bool {
 	switch {
 	case strings.Contains(base, "htpasswd"):
 		return true
-	case (has("PRIVATE KEY") || has("PuTTY") || has("AGE-SECRET")) && privateKey.Match(content):
+	case (has("PRIVATE KEY") || has("PuTTY") || has("AGE-SECRET")) && privateKey().Match(content):
 		return true
-	case has("://") && has("@") && userinfo.Match(content):
+	case has("://") && has("@") && userinfo().Match(content):
 		return true
 	}
-	return (has("$") || has("{S")) && cryptHash.Match(content)
+	return (has("$") || has("{S")) && cryptHash().Match(content)
 }
 
 // mayHoldSecret says that a file that no package vouches for may hold a secret. It errs on
@@ -68,11 +75,11 @@ func mayHoldSecret(name string, content []byte) bool {
 	if holdsSecret(name, content) {
 		return true
 	}
-	text := certificate.ReplaceAll(content, nil)
-	if secretWords.Match(text) {
+	text := certificate().ReplaceAll(content, nil)
+	if secretWords().Match(text) {
 		return true
 	}
-	for _, run := range opaqueRun.FindAll(text, -1) {
+	for _, run := range opaqueRun().FindAll(text, -1) {
 		if looksRandom(run) {
 			return true
 		}

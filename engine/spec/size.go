@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"github.com/docker/go-units"
 )
@@ -58,17 +59,21 @@ const maxParsedSize = 1 << 52
 // sizeSyntax is a number of bytes, or a number and a unit as docker writes it:
 // 512M, 512MB, 512MiB and 512m are all 512 * 1024 * 1024. Parts of a byte make
 // no sense, so only a number with a unit may have a fraction.
-var sizeSyntax = regexp.MustCompile(`^(?:[0-9]+ ?[bB]?|[0-9]+(?:\.[0-9]+)? ?[kKmMgGtTpP](?:[iI]?[bB])?)$`)
+var sizeSyntax = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:[0-9]+ ?[bB]?|[0-9]+(?:\.[0-9]+)? ?[kKmMgGtTpP](?:[iI]?[bB])?)$`)
+})
 
 // cpusSyntax leaves out exponents, signs, hexadecimal numbers, NaN and Inf,
 // which strconv.ParseFloat accepts.
-var cpusSyntax = regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
+var cpusSyntax = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)$`)
+})
 
 // ParseSize reads a size such as "512M", "1.5GiB" or "65536" and returns bytes.
 // Units are powers of 1024 and their case does not matter, as in docker. The
 // result is 0 … 2^52; anything else is a [FieldError] for the field "size".
 func ParseSize(s string) (int64, error) {
-	if !sizeSyntax.MatchString(s) {
+	if !sizeSyntax().MatchString(s) {
 		return 0, refuse("size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`)
 	}
 	n, err := units.RAMInBytes(s)
@@ -93,7 +98,7 @@ func FormatSize(n int64) string {
 // plain decimal notation is accepted; the range is checked by [Limits.Validate].
 func ParseCPUs(s string) (float64, error) {
 	f, err := strconv.ParseFloat(s, 64)
-	if err != nil || !cpusSyntax.MatchString(s) {
+	if err != nil || !cpusSyntax().MatchString(s) {
 		return 0, refuse("cpus", Quote(s), `must be a decimal number of processors, such as "1.5"`)
 	}
 	return f, nil
