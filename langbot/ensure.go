@@ -11,7 +11,7 @@ import (
 
 // ensure returns the session that spec asks for, which is made if it is missing, and
 // whose mounts are changed if they differ. made is what it is like if this call made it.
-func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *made, err error) {
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *session.Prepared, err error) {
 	physical, err := k.at.Physical(spec.SessionID)
 	if err != nil {
 		return nil, nil, err
@@ -46,12 +46,6 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 	}
 }
 
-// made is a new session. It is on disk when recorded says so, or a command in it has ended.
-type made struct {
-	session.View
-	recorded func() error
-}
-
 // reuse returns a session that is as it should be; nil, nil if something has to be done
 // first.
 func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
@@ -71,7 +65,7 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 }
 
 // create makes a session. Its lock is held.
-func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *made, error) {
+func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *session.Prepared, error) {
 	s := k.s
 	r, err := k.request(spec)
 	if err != nil {
@@ -91,11 +85,11 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 		s.forget(b)
 		return nil, nil, err
 	}
-	view, recorded, err := s.sessions.Prepare(ctx, k.who(), b.key, r)
-	if err == nil && !view.Created || errors.Is(err, session.ErrConflict) {
+	prepared, err := s.sessions.Prepare(ctx, k.who(), b.key, r)
+	if err == nil && !prepared.Created || errors.Is(err, session.ErrConflict) {
 		// One that is on no record: what it is, and what is in it, is not known.
 		if err = s.sessions.Remove(ctx, k.who(), b.key); err == nil || errors.Is(err, session.ErrNotFound) {
-			view, recorded, err = s.sessions.Prepare(ctx, k.who(), b.key, r)
+			prepared, err = s.sessions.Prepare(ctx, k.who(), b.key, r)
 		}
 	}
 	there := err == nil
@@ -115,7 +109,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()
-	return b, &made{view, recorded}, nil
+	return b, prepared, nil
 }
 
 // remount changes the mounts of a live session. Its lock is held.

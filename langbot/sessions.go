@@ -34,7 +34,7 @@ func (k *call) createSession(ctx context.Context) (any, error) {
 			return nil, err
 		}
 		if made != nil {
-			return k.info(b, made.View), made.recorded()
+			return k.info(b, made.View), made.AwaitRecord()
 		}
 		view, err := k.touch(ctx, b, spec)
 		if !errors.Is(err, errEnded) {

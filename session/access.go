@@ -11,19 +11,19 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Access is an operation on files in a box.
+// Access describes an operation on files in a box.
 type Access struct {
 	Action string // for the audit log, such as "file-write"
 	Path   string // in the box
-	// Write says that it may take up space: it is refused while the workspaces of the
-	// tenant are over their quota.
+	// Write says that the operation may take up space. It is refused while the workspaces
+	// of the tenant are over their quota.
 	Write bool
 }
 
-// Access returns the box of session key for an operation on files, which is a command
-// in the box: it counts as a running one in quotas and is audited. r is as in Exec. The
-// session counts as used until release is called, which must be done; calling it again
-// does nothing.
+// Access returns the box of session key for an operation on files. The operation is a
+// command in the box, so it is audited and counts as a running command in quotas. r is as
+// in Exec. The session counts as used until the caller calls release; calling it again does
+// nothing.
 func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Request, a Access) (box engine.LiveBox, release func(), err error) {
 	key, want, err := m.resolve(c, key, r)
 	if err != nil {
@@ -42,13 +42,14 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 	ended := func() {}
 	if a.Write {
 		var working context.Context
-		working, ended = u.s.working(m.ctx)
+		working, ended = u.s.commandContext(m.ctx)
 		box = &guardedBox{box, working}
 	}
 	return box, sync.OnceFunc(func() { ended(); counted(); u.release() }), nil
 }
 
-// guardedBox is a box whose commands end with working, such as when they fill the disk of all.
+// guardedBox is a box whose commands end when working ends, for example because the guard
+// stops what fills the shared disk.
 type guardedBox struct {
 	engine.LiveBox
 	working context.Context
@@ -78,8 +79,8 @@ func (p *guardedProcess) Wait() (engine.Result, error) {
 	return res, err
 }
 
-// placed is box with its commands in the workspace of s, if the engine does not find
-// that by itself.
+// placed returns box such that its commands start in the workspace of s, where the engine
+// does not find that by itself.
 func (s *session) placed(box engine.LiveBox) engine.LiveBox {
 	s.mu.Lock()
 	dir := workDir(s.resolved, "")
@@ -90,7 +91,7 @@ func (s *session) placed(box engine.LiveBox) engine.LiveBox {
 	return &placedBox{box, dir}
 }
 
-// placedBox is a box whose commands start in dir unless they say otherwise.
+// placedBox is a box whose commands start in dir unless they name a directory.
 type placedBox struct {
 	engine.LiveBox
 	dir string
@@ -101,8 +102,8 @@ func (b *placedBox) Start(ctx context.Context, cmd engine.Command) (engine.Proce
 	return b.LiveBox.Start(ctx, cmd)
 }
 
-// Look is Access for callers who may only look: it does not count as use, so it keeps
-// no session alive, and it makes no new box for one that was lost: box is nil then.
+// Look is Access for read-only callers. It does not count as use, so it keeps no session
+// alive, and it builds no new box for a lost one: box is nil then.
 func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box engine.LiveBox, release func(), err error) {
 	if box, err = m.Peek(key); err != nil || box == nil {
 		return nil, func() {}, err
@@ -112,7 +113,7 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 		return nil, nil, err
 	}
 	u := s.look()
-	if u.box != box { // another one, or none any more
+	if u.box != box { // it was replaced or removed meanwhile
 		return nil, func() {}, nil
 	}
 	if err := u.awaitRecord(); err != nil {
@@ -144,9 +145,9 @@ func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Acces
 	return release, nil
 }
 
-// Note writes into the audit log that the caller may do something to the process that
-// does not pass through this package, such as sending a signal. If it cannot be
-// written, it must not be done.
+// Note writes into the audit log that the caller may do something to the process that does
+// not pass through this package, such as sending a signal. If Note fails, the caller must
+// not do it.
 func (p *Process) Note(c Caller, action string, details map[string]any) error {
 	return p.s.m.audit(c, p.s.key, audit.Entry{Action: action, Process: p.id, Decision: audit.Allow, Details: details})
 }

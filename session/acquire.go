@@ -8,8 +8,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// use is a hold on a session and its box: while it is held the session does not
-// expire. It is given back once, with release.
+// use is a hold on a session and its box: the session does not expire while it is held. The
+// holder calls release once.
 type use struct {
 	s                  *session
 	box                engine.LiveBox
@@ -17,8 +17,9 @@ type use struct {
 	recording          *recording // of the box
 }
 
-// acquire gets a hold on session key, which is on disk; with a, as a has it, and made if
-// it is missing. ctx bounds only the waiting and the making.
+// acquire gets a hold on session key, once the session is on disk. With a, the session is
+// created if it is missing, and must be what a asks for. ctx bounds only the waiting and
+// the creation.
 func (m *Manager) acquire(ctx context.Context, c Caller, key Key, a *asked) (*use, error) {
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
@@ -31,7 +32,7 @@ func (m *Manager) acquire(ctx context.Context, c Caller, key Key, a *asked) (*us
 	return u, nil
 }
 
-// acquireEarly is acquire for a caller that calls awaitRecord itself, before it answers.
+// acquireEarly is acquire for a caller that itself calls awaitRecord before it answers.
 func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked) (*use, error) {
 	for {
 		s, fresh, err := m.lookup(key, a != nil)
@@ -45,11 +46,11 @@ func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked)
 			u, err = s.join(ctx, c, a)
 		}
 		if err == nil {
-			if err := u.unrecorded(); err != nil { // nothing is begun in it
+			if err := u.recordError(); err != nil { // no command has begun in it
 				u.release()
 				return nil, err
 			}
-			return u, nil // which holds on to m.wg
+			return u, nil // u keeps the count in m.wg
 		}
 		m.wg.Done()
 		if !errors.Is(err, errAgain) {
@@ -58,11 +59,12 @@ func (m *Manager) acquireEarly(ctx context.Context, c Caller, key Key, a *asked)
 	}
 }
 
-// errAgain: the session is gone, or its box was lost on the way; look again.
+// errAgain: the session is gone, or its box was lost on the way; the caller looks it up
+// again.
 var errAgain = errors.New("again")
 
-// join gets a hold on a session that was there. It does not wait for anybody if the
-// box is alive and nothing is to be changed.
+// join gets a hold on an existing session. If the box is alive and nothing needs to change,
+// it waits for no other caller.
 func (s *session) join(ctx context.Context, c Caller, a *asked) (*use, error) {
 	if u := s.tryUse(a); u != nil {
 		s.m.counters.reused.Add(1)
@@ -71,18 +73,18 @@ func (s *session) join(ctx context.Context, c Caller, a *asked) (*use, error) {
 	if err := s.takeOver(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.begin(ctx); err != nil {
+	if err := s.lockOp(ctx); err != nil {
 		return nil, err
 	}
 	u, err := s.joinHeld(ctx, c, a)
-	s.end()
+	s.unlockOp()
 	if errors.Is(err, errRemoved) {
 		return nil, s.awaitRemoval(ctx)
 	}
 	return u, err
 }
 
-// tryUse gets a hold if nothing has to be done for it.
+// tryUse gets a hold if that needs no change of the session.
 func (s *session) tryUse(a *asked) *use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -104,7 +106,7 @@ func (s *session) useLocked() *use {
 	return s.lookLocked()
 }
 
-// look is a use that does not count and is not given back. There is a box.
+// look returns a use that does not count and is not released. The session has a box.
 func (s *session) look() *use {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,9 +132,9 @@ func (u *use) awaitRecord() error {
 	return nil
 }
 
-// unrecorded is why it could not be recorded that the box runs, as far as that is known.
-// It waits only after a first failure.
-func (u *use) unrecorded() error {
+// recordError returns why it could not be recorded that the box runs, as far as that is
+// known. It waits only after a first failure.
+func (u *use) recordError() error {
 	r := u.recording
 	switch {
 	case r == nil || !r.repeated && !isDone(r.done):
@@ -143,7 +145,7 @@ func (u *use) unrecorded() error {
 	return r.err
 }
 
-// release gives the hold back.
+// release ends the hold.
 func (u *use) release() {
 	s := u.s
 	s.touch()
@@ -156,9 +158,9 @@ func (u *use) release() {
 	s.m.wg.Done()
 }
 
-// joinHeld does what has to be done for a hold. The op is held.
+// joinHeld gets a hold after making the changes that a asks for. The caller holds the op.
 func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error) {
-	ctx, stop := s.context(ctx)
+	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
 	have, removing, gone, cause, alive := s.resolved, s.removing, s.gone, s.goneErr, s.aliveLocked()
@@ -179,12 +181,13 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		return s.replace(ctx, c, change)
 	}
 	if !change.empty() {
-		if err := s.look().unrecorded(); err != nil {
+		if err := s.look().recordError(); err != nil {
 			return nil, err
 		}
-		if err := s.changeMounts(ctx, c, change); err != nil {
-			return nil, err
+		if err := s.changeBox(ctx, change.change(), change.reverse().change(), change.apply); err != nil {
+			return nil, s.m.noteFailure(c, s.key, "mount", err)
 		}
+		s.reportMounts(c, change)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -195,7 +198,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	return s.useLocked(), nil
 }
 
-// awaitRemoval waits until the session is out of the registry.
+// awaitRemoval waits until the session has left the registry, and returns errAgain then.
 func (s *session) awaitRemoval(ctx context.Context) error {
 	select {
 	case <-s.removed:

@@ -7,12 +7,12 @@ import (
 )
 
 const (
-	// keepEvents is how many events are kept for those who come back.
+	// keepEvents is how many events are kept for subscribers that return.
 	keepEvents = 1024
-	// eventQueue is how many events a subscriber may be behind.
+	// eventQueue is how many events a subscriber may lag behind.
 	eventQueue = 256
 	// epochShift leaves 2^32 events to one opening of the database, and 2^21 openings
-	// below 2^53, up to where a number in JSON is exact everywhere.
+	// below 2^53, the limit up to which every JSON reader keeps a number exact.
 	epochShift = 32
 )
 
@@ -20,20 +20,20 @@ const (
 type broker struct {
 	mu     sync.Mutex
 	last   uint64  // sequence number
-	first  uint64  // below the first one of this broker
-	kept   []Event // a ring once it is full; next is the oldest then
+	first  uint64  // all sequence numbers of this broker are above it
+	kept   []Event // a ring once it is full; next is the oldest element then
 	next   int
 	subs   map[*Subscription]struct{}
 	missed uint64
 	closed bool
 }
 
-// newBroker numbers events from above what any earlier epoch used.
+// newBroker numbers its events above those of all earlier epochs.
 func newBroker(epoch uint64) *broker {
 	return &broker{last: epoch << epochShift, first: epoch << epochShift, subs: map[*Subscription]struct{}{}}
 }
 
-// publish fills in Seq and Time.
+// publish sends e to the subscribers, after setting its Seq and Time.
 func (b *broker) publish(e Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,16 +49,18 @@ func (b *broker) publish(e Event) {
 		b.next = (b.next + 1) % keepEvents
 	}
 	for s := range b.subs {
-		if s.wants(e) {
+		if wants(s.tenant, e) {
 			b.sendLocked(s, e)
 		}
 	}
 }
 
-func (s *Subscription) wants(e Event) bool { return s.tenant == "" || s.tenant == e.Tenant }
+// wants reports whether a subscription to tenant gets e.
+func wants(tenant string, e Event) bool { return tenant == "" || tenant == e.Tenant }
 
-// sendLocked hands e to s, after what it has missed. Both fit or neither does: only
-// this end puts something in, so a place that was free stays free.
+// sendLocked sends e to s, preceded by a report of the events that s has missed. It sends
+// both or neither: the broker is the only sender, so room that it has seen in the channel
+// stays.
 func (b *broker) sendLocked(s *Subscription, e Event) {
 	need := 1
 	if s.missed > 0 {
@@ -101,7 +103,8 @@ func (b *broker) subscribe(tenant string, since uint64) *Subscription {
 }
 
 // sinceLocked returns the kept events after the event since, preceded by a report of those
-// that are no longer kept. Their number is known only within one epoch and without a tenant.
+// that are no longer kept. Their number is known only within one epoch, and only for all
+// tenants together.
 func (b *broker) sinceLocked(tenant string, since uint64) []Event {
 	all := append(append([]Event{}, b.kept[b.next:]...), b.kept[:b.next]...)
 	oldest := b.last + 1
@@ -117,7 +120,7 @@ func (b *broker) sinceLocked(tenant string, since uint64) []Event {
 		list = append(list, missedEvent(oldest-1, count))
 	}
 	for _, e := range all {
-		if e.Seq > since && (tenant == "" || tenant == e.Tenant) {
+		if e.Seq > since && wants(tenant, e) {
 			list = append(list, e)
 		}
 	}

@@ -11,13 +11,14 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// build creates the next box of the session. The caller holds the op.
+// build creates the next box of the session and publishes an event of the given kind. The
+// caller holds the op. If it fails, no box is left.
 //
-// The box and the record with its ID are created concurrently, and build waits for both, so
-// that a successor of this process can always tell what may exist: a box without a record
-// is a stray one, and a record without a box belongs to a session that no client has seen.
-// A second record, that the box runs, may be written while the first command runs already:
-// see use.awaitRecord. On failure no box is left. kind is the event to publish.
+// The box and the record with its ID are created concurrently, and build waits for both. So
+// a successor of this process can tell what each leftover is: a box without a record is a
+// stray one, and a record without a box belongs to a session that no client has seen. A
+// second record, which says that the box runs, may still be under way while the first
+// command runs: see use.awaitRecord.
 func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	if err := s.m.store.admit(); err != nil {
 		return err
@@ -42,7 +43,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 		return err
 	}
 	if err = recorded; err == nil {
-		err = s.adoptBox(box, c, kind)
+		err = s.installBox(box, c, kind)
 	}
 	if err != nil {
 		if e := box.Remove(context.WithoutCancel(ctx)); e != nil {
@@ -54,7 +55,7 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	return nil
 }
 
-// makeBox makes the workspace, if need be, and the box.
+// makeBox prepares the workspace and creates the box.
 func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	if err := s.prepareWorkspace(ctx); err != nil {
 		return nil, err
@@ -72,10 +73,10 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 	return box, nil
 }
 
-// adoptBox makes box the session's box, and publishes an event of the given kind.
-func (s *session) adoptBox(box engine.LiveBox, c Caller, kind EventType) error {
+// installBox makes box the session's box, and publishes an event of the given kind.
+func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error {
 	begun := make(chan *recording, 1)
-	ok := s.m.spawn(func() { // before anything is recorded, which it would be too late to undo
+	ok := s.m.spawn(func() { // first, because a record could not be undone
 		if r := <-begun; r != nil {
 			s.m.wg.Go(func() { s.confirm(r) })
 			s.watch(box)
@@ -108,15 +109,14 @@ func (s *session) adoptBox(box engine.LiveBox, c Caller, kind EventType) error {
 // recording is an attempt to record that a box runs.
 type recording struct {
 	m        *Manager
-	volume   string // was kept for the session and is its own from then on; mostly empty
-	repeated bool   // after one that failed
+	volume   string // formerly kept without a session, and the session's own from now on; mostly empty
+	repeated bool   // follows an attempt that failed
 	queued   *pending
 	done     chan struct{} // closed when err is known
 	err      error
 }
 
-// recordBoxLocked begins to record the session as it is with its new box. The caller calls
-// await.
+// recordBoxLocked begins to record the session with its new box. The caller calls await.
 func (s *session) recordBoxLocked(volume string) *recording {
 	s.recording = &recording{m: s.m, volume: volume, done: make(chan struct{})}
 	s.recording.queued = s.m.store.enqueue(s.recording.changes(s)...)
@@ -132,7 +132,7 @@ func (r *recording) changes(s *session) []change {
 	return list
 }
 
-// await ends the attempt. It is called once; everybody else waits for done.
+// await waits for the end of the attempt. One goroutine calls it; all others wait for done.
 func (r *recording) await() error {
 	if r.err = r.queued.wait(); r.err == nil && r.volume != "" {
 		r.m.volumes.claim(r.volume)
@@ -141,8 +141,8 @@ func (r *recording) await() error {
 	return r.err
 }
 
-// confirm waits until r is on disk. A write that fails, for example on a full disk, is
-// retried, even if the box has ended; until it succeeds the session cannot be used.
+// confirm waits until r is on disk. It retries a write that fails, for example on a full
+// disk, even if the box has ended; until a write succeeds, the session cannot be used.
 func (s *session) confirm(r *recording) {
 	err := r.await()
 	if err == nil || s.m.ctx.Err() != nil {
@@ -151,7 +151,7 @@ func (s *session) confirm(r *recording) {
 	s.m.report(s.key, "", "recording that its box runs (it will be retried): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
-		if s.recording != r || s.removing || s.gone || s.state == Stopping { // which is for its own record
+		if s.recording != r || s.removing || s.gone || s.state == Stopping { // a session that is stopping writes its own record
 			s.mu.Unlock()
 			return nil
 		}
@@ -162,7 +162,7 @@ func (s *session) confirm(r *recording) {
 	})
 }
 
-// causeOf says why ctx ended, if that is what err is about.
+// causeOf returns the cause with which ctx ended, if err says that ctx ended.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) && !errors.Is(err, cause) {
 		return cause
@@ -170,14 +170,15 @@ func causeOf(ctx context.Context, err error) error {
 	return err
 }
 
-// newBoxID draws an id by the rules of engine.Spec: 100 bits, so never one twice.
+// newBoxID returns a new ID by the rules of engine.Spec. It has 100 random bits, so no ID
+// occurs twice.
 func newBoxID() string { return "s-" + strings.ToLower(rand.Text()[:20]) }
 
-// labelsLocked are the notes on the box by which a session is found again if the
-// database is lost. TTLs that are changed later are not in them.
+// labelsLocked returns the labels by which the session is found through its box if the
+// database is lost. They do not follow later changes of TTLs.
 func (s *session) labelsLocked() map[string]string {
 	r := s.recordLocked()
-	r.State, r.Fresh, r.Resolved.Mounts = Running, false, nil // the box has its spec itself
+	r.State, r.Fresh, r.Resolved.Mounts = Running, false, nil // the box itself has its spec
 	note, err := json.Marshal(r)
 	if err != nil {
 		panic(fmt.Sprintf("session label: %v", err)) // values of plain types: cannot fail
@@ -185,5 +186,5 @@ func (s *session) labelsLocked() map[string]string {
 	return map[string]string{label: string(note)}
 }
 
-// label is the name of the note.
+// label is the name of the label with the session's record.
 const label = "boxd.session"

@@ -15,7 +15,7 @@ type capture struct {
 	more bool
 }
 
-// captures puts a capture where the caller of cmd takes no output himself.
+// captures adds a capture for each stream that the caller of cmd does not receive itself.
 func (m *Manager) captures(cmd *engine.Command) (stdout, stderr *capture) {
 	if cmd.Stdout == nil {
 		stdout = &capture{limit: m.options.CaptureLimit}
@@ -28,8 +28,8 @@ func (m *Manager) captures(cmd *engine.Command) (stdout, stderr *capture) {
 	return stdout, stderr
 }
 
-// Write keeps what fits and takes the rest as well: the output limit is the engine's
-// business.
+// Write keeps what fits and drops the rest without an error: the engine enforces the output
+// limit.
 func (c *capture) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -41,7 +41,7 @@ func (c *capture) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// result is what was kept, and whether there was more; nothing for a nil capture.
+// result returns what was kept, and whether there was more. A nil capture kept nothing.
 func (c *capture) result() (b []byte, more bool) {
 	if c == nil {
 		return nil, false

@@ -10,9 +10,9 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// conflicts are the fields in which a session that has have differs from what a asks
-// for explicitly, sorted. Mounts are not among them: they are changed live. What a
-// leaves open is not compared, so a bare request fits every session.
+// conflicts returns the fields, sorted, in which a session with the settings have differs
+// from what a explicitly asks for. It ignores mounts, which can change live, and whatever a
+// leaves open, so a bare request fits every session.
 func conflicts(have policy.Resolved, a *asked) []Conflict {
 	r, want := &a.request, a.resolved
 	var list []Conflict
@@ -28,7 +28,8 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 		}
 	}
 	if r.Env != nil && !slices.Equal(have.Env, want.Env) {
-		list = append(list, envConflict(have.Env, want.Env))
+		// By name only: values are often secret.
+		list = append(list, Conflict{"env", differingNames(have.Env, want.Env), differingNames(want.Env, have.Env)})
 	}
 	field("hostname", r.Hostname, have.Hostname, want.Hostname)
 	field("image", r.Image, have.Image, want.Image)
@@ -43,13 +44,8 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 	return list
 }
 
-// envConflict names the variables that differ; values are often secret.
-func envConflict(have, want []string) Conflict {
-	return Conflict{"env", names(have, want), names(want, have)}
-}
-
-// names lists the variables of list that other does not have with the same value.
-func names(list, other []string) string {
+// differingNames lists the variables of list that other does not have with the same value.
+func differingNames(list, other []string) string {
 	var differ []string
 	for _, kv := range list {
 		if !slices.Contains(other, kv) {

@@ -10,10 +10,11 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// create makes the session and its first box. The op is held, and given back.
+// create makes the session and its first box. The caller holds the op, which create
+// releases.
 func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) {
-	defer s.end()
-	ctx, stop := s.context(ctx)
+	defer s.unlockOp()
+	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
 	s.resolved = a.resolved
@@ -23,18 +24,18 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 	err := s.tryCreate(ctx, c, a)
 	if err != nil {
 		err = s.removedMeanwhile(err)
-		// Those who wait get the reason, unless it is this caller's own; then one of
-		// them tries again.
+		// The callers that wait get the same error, unless this caller gave up; then one
+		// of them tries again.
 		cause := err
 		if ctx.Err() != nil {
 			cause = nil
 		}
-		s.m.fail(c, s.key, "create", err)
+		s.m.noteFailure(c, s.key, "create", err)
 		s.m.forget(s, cause)
 		return nil, err
 	}
 	s.m.counters.created.Add(1)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done}) // it is allowed and done
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done}) // the session exists even if this fails
 	s.mu.Lock()
 	u := s.useLocked()
 	s.mu.Unlock()
@@ -42,7 +43,8 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 	return u, nil
 }
 
-// removedMeanwhile names the reason if it is the session's removal.
+// removedMeanwhile returns an error that names the removal of the session if that was the
+// reason for err, and otherwise err.
 func (s *session) removedMeanwhile(err error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -80,16 +82,22 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 	}
 	undo.Push(func() error {
 		if err := s.erase(); err != nil {
-			s.m.report(s.key, "", "undoing its creation: "+err.Error()) // the next opening does it
+			s.m.report(s.key, "", "undoing its creation: "+err.Error()) // the next opening completes it
 		}
 		return nil
 	})
 	if a.resolved.Workspace == "" {
 		undo.Push(func() error {
-			s.m.workspaces.DropEmpty(s.key.Tenant, s.key.ID) // one from before a lost database stays
+			s.m.workspaces.DropEmpty(s.key.Tenant, s.key.ID) // the content of one from before a lost database stays
 			return nil
 		})
-		undo.Push(func() error { s.undoVolume(); return nil })
+		undo.Push(func() error {
+			s.mu.Lock()
+			name, box := volumeOf(s.resolved), s.boxID
+			s.mu.Unlock()
+			s.m.dropNewVolume(name, box)
+			return nil
+		})
 	}
 	if err := s.build(ctx, c, EventCreated); err != nil {
 		return err
@@ -98,12 +106,12 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 	return nil
 }
 
-// boxUse is what a session of r counts in quotas, as long as it exists.
+// boxUse returns what a session of r counts in quotas while it exists.
 func boxUse(r policy.Resolved) policy.Use {
 	return policy.Use{Sessions: 1, Memory: int64(r.Memory), CPUs: r.CPUs}
 }
 
-// releaseQuota gives back all that the session has reserved.
+// releaseQuota returns everything that the session has reserved.
 func (s *session) releaseQuota() {
 	s.mu.Lock()
 	release := s.release
@@ -112,10 +120,10 @@ func (s *session) releaseQuota() {
 	if release != nil {
 		release()
 	}
-	s.measuring.Lock()
-	defer s.measuring.Unlock()
-	if s.unmeasure != nil {
-		s.unmeasure()
-		s.unmeasure = nil
+	s.usage.mu.Lock()
+	defer s.usage.mu.Unlock()
+	if s.usage.release != nil {
+		s.usage.release()
+		s.usage.release = nil
 	}
 }

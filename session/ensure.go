@@ -10,13 +10,13 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// asked is what a caller wants of a session, decided by the policy.
+// asked is what a caller wants of a session, as the policy has decided it.
 type asked struct {
 	request  policy.Request
 	resolved policy.Resolved
 }
 
-// resolve decides about r, nil being no wish at all, and which session is meant.
+// resolve decides about r, and which session it means. A nil r asks for nothing.
 func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, error) {
 	if r != nil && r.Scope != "" {
 		id, err := policy.ScopeID(r.Scope, r.Variables)
@@ -44,12 +44,13 @@ func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, er
 		if resolved.WorkspaceSize > 0 {
 			own = resolved.VolumeMount(volumeName(key))
 		}
-		resolved.Mounts = prepend(own, resolved.Mounts)
+		resolved.Mounts = append([]engine.Mount{own}, resolved.Mounts...)
 	}
 	return key, &asked{*r, resolved}, nil
 }
 
-// compare refuses what a session of have cannot be, and says what its mounts become.
+// compare refuses what a session with the settings have cannot become, and returns how its
+// mounts are to change.
 func (s *session) compare(c Caller, have policy.Resolved, a *asked) (mountDiff, error) {
 	if a == nil {
 		return mountDiff{}, nil
@@ -66,49 +67,59 @@ func (s *session) compare(c Caller, have policy.Resolved, a *asked) (mountDiff, 
 	return change, err
 }
 
-// Ensure returns the session key, making it or a new box for it if need be. A live
-// one that differs in a field that r sets is a *[ConflictError]; mounts are changed
-// live, if r.Mounts is not nil. An empty key.ID with r.Scope is the id of that scope.
+// Ensure returns the session key, and creates it, or a new box for it, if necessary. An
+// empty key.ID with r.Scope stands for the ID of that scope.
 //
-// Compared are all fields of r that are set, except Mounts, Scope and Variables, after
-// the policy has decided about them. A session that is being removed is waited for,
-// and made anew.
+// A live session that differs from r is a *[ConflictError]. Ensure compares all fields that
+// r sets, as the policy has resolved them, except Mounts, Scope and Variables. If r.Mounts
+// is not nil, the mounts of a live session are changed. If the session is being removed,
+// Ensure waits for that and creates it anew.
 func (m *Manager) Ensure(ctx context.Context, c Caller, key Key, r policy.Request) (View, error) {
-	v, recorded, err := m.Prepare(ctx, c, key, r)
+	p, err := m.Prepare(ctx, c, key, r)
 	if err == nil {
-		err = recorded()
+		err = p.AwaitRecord()
 	}
 	if err != nil {
 		return View{}, err
 	}
-	return v, nil
+	return p.View, nil
 }
 
-// Prepare is Ensure for a caller who runs something in the session before anybody hears
-// of it. It does not wait until the session is on disk: all others do before they return,
-// and so does recorded, whose error means that it is not. It is nil with an err.
-func (m *Manager) Prepare(ctx context.Context, c Caller, key Key, r policy.Request) (v View, recorded func() error, err error) {
+// Prepared is a session that can be used and may not be on disk yet.
+type Prepared struct {
+	View
+	use *use
+}
+
+// AwaitRecord waits until the session is on disk. After an error it is not, and a crash of
+// the daemon would lose it.
+func (p *Prepared) AwaitRecord() error { return p.use.awaitRecord() }
+
+// Prepare is Ensure, but does not wait until the session is on disk. It is for a caller
+// that uses the session itself before it reports the session to anyone: every other method
+// that uses the session waits before it returns, as does [Prepared.AwaitRecord].
+func (m *Manager) Prepare(ctx context.Context, c Caller, key Key, r policy.Request) (*Prepared, error) {
 	key, a, err := m.resolve(c, key, &r)
 	if err != nil {
-		return View{}, nil, err
+		return nil, err
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
-		return View{}, nil, err
+		return nil, err
 	}
 	defer u.release()
-	return u.view(), u.awaitRecord, nil
+	return &Prepared{u.view(), u}, nil
 }
 
-// view is the session, and what was done for this use.
+// view returns the session, including what this call did to it.
 func (u *use) view() View {
 	v := u.s.view()
 	v.Created, v.Recreated = u.created, u.recreated
 	return v
 }
 
-// deny notes in the audit log that something was refused; the refusal stands also if
-// it cannot be written down.
+// deny records in the audit log that an action was refused. The refusal stands even if it
+// cannot be recorded.
 func (m *Manager) deny(c Caller, key Key, action string, cause error) {
 	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Deny, Reason: cause.Error()})
 }

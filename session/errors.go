@@ -8,31 +8,31 @@ import (
 	"github.com/boxd/boxd/internal/diskroom"
 )
 
-// Conditions that callers tell apart with errors.Is; those of packages policy and
-// engine come through as they are.
+// Conditions that callers distinguish with errors.Is. Errors of packages policy and engine
+// are passed on.
 var (
 	// ErrNotFound: no such session or process.
 	ErrNotFound = errors.New("not found")
 	// ErrConflict: a live session differs from what was asked. See [ConflictError].
 	ErrConflict = errors.New("conflicts with the live session")
-	// ErrExists: a managed process of this id runs already.
+	// ErrExists: a managed process with this ID is already running.
 	ErrExists = errors.New("exists already")
-	// ErrState: not possible in this state, such as a session removed while it was
-	// being created.
+	// ErrState: not possible in this state, for example because the session was removed
+	// while it was being created.
 	ErrState = errors.New("not possible in this state")
 	// ErrClosed: the manager is closed or closing.
 	ErrClosed = errors.New("sessions are closed")
 	// ErrLocked: another daemon holds the state directory.
 	ErrLocked = errors.New("state directory is in use")
-	// ErrStorage: something in the state directory could not be written, such as on a
-	// full disk; nothing was changed.
+	// ErrStorage: the state directory could not be written, for example because the disk
+	// is full; nothing was changed.
 	ErrStorage = errors.New("state directory cannot be written")
 )
 
 // storageError is an ErrStorage that says what could not be written, and where.
 type storageError struct {
 	what string
-	dir  string // in which space may be missing; empty: err says it
+	dir  string // that may lack space; empty if err names it
 	err  error
 }
 
@@ -47,7 +47,7 @@ func (e *storageError) Error() string {
 func (e *storageError) Unwrap() error        { return e.err }
 func (e *storageError) Is(target error) bool { return target == ErrStorage }
 
-// ConflictError says in which fields a live session differs from what was asked.
+// ConflictError says in which fields a live session differs from what a caller asked for.
 // It matches ErrConflict.
 type ConflictError struct {
 	Key    Key

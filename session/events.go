@@ -28,14 +28,14 @@ const (
 	EventExpired        EventType = "expired"
 	EventRemoved        EventType = "removed"
 	EventError          EventType = "error"
-	// EventMissed tells one subscriber that events were dropped because it was too
-	// slow, or are not kept any more. Details: count, 0 if it is not known.
+	// EventMissed tells one subscriber that events were dropped because it was too slow,
+	// or are no longer kept. Details: count, 0 if that is not known.
 	EventMissed EventType = "missed"
 )
 
-// Event is one thing that happened. Details must not be changed.
+// Event is something that happened. Receivers must not change Details.
 type Event struct {
-	// Seq only grows, over restarts too. That of EventMissed is the last one missed.
+	// Seq only grows, also across restarts. That of EventMissed is the last one missed.
 	Seq     uint64         `json:"seq"`
 	Time    time.Time      `json:"time"`
 	Type    EventType      `json:"type"`
@@ -47,8 +47,8 @@ type Event struct {
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// endDetails are the details of an event, and of an audit entry, about the end of a
-// command: signal is there only if one ended it.
+// endDetails returns the details of an event, and of an audit entry, about the end of a
+// command. It has a signal only if one ended the command.
 func endDetails(r engine.Result) map[string]any {
 	d := map[string]any{"verdict": r.Verdict, "exit_code": nil}
 	if r.ExitCode >= 0 {
@@ -68,7 +68,7 @@ type Subscription struct {
 	broker *broker
 	ch     chan Event
 	tenant string
-	missed uint64 // since the last that was sent; guarded by broker.mu
+	missed uint64 // since the last event that was sent; guarded by broker.mu
 }
 
 // Close ends the subscription. It may be called more than once.

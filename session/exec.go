@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -15,16 +16,15 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Exec runs a command in session key and waits for it. r says what session is
-// wanted, as in Ensure; with nil it must exist. Cancelling ctx kills the command.
+// Exec runs a command in session key and waits for it. r describes the session, as in
+// Ensure; with nil it must exist. Cancelling ctx kills the command.
 //
-// A box that turns out to be lost before the program runs is replaced, and the
-// command is started in the new one. One that is lost later is a result with the
-// verdict engine.BoxLost: what the command has done by then is not known, so it is
-// not repeated.
+// If the box turns out to be lost before the program runs, Exec builds a new one and starts
+// the command there. If the box is lost later, the result has the verdict engine.BoxLost:
+// nobody knows what the command has done by then, so Exec does not repeat it.
 func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
 	began := time.Now()
-	// Before a session is made for it.
+	// Check the command before creating a session for it.
 	if err := m.command(policy.Resolved{}, e).Validate(); err != nil {
 		return ExecResult{}, err
 	}
@@ -36,21 +36,21 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	if err != nil {
 		return ExecResult{}, err
 	}
-	defer func() { // u may become another
-		_ = u.awaitRecord() // reported there; what has run has a result all the same
+	defer func() { // not "defer u.release()": u may be replaced below
+		_ = u.awaitRecord() // confirm reports an error; a command that has run has a result even so
 		u.release()
 	}()
-	run, err := m.admit(ctx, c, u, e)
+	run, err := m.admitExec(ctx, c, u, e)
 	if err != nil {
 		return ExecResult{}, err
 	}
 	defer run.release()
-	ctx, stop := u.s.context(ctx)
+	ctx, stop := u.s.callContext(ctx)
 	defer stop()
-	ctx, ended := u.s.working(ctx)
+	ctx, ended := u.s.commandContext(ctx)
 	defer ended()
-	if err := u.unrecorded(); err != nil { // meanwhile
-		return ExecResult{}, m.fail(c, key, "exec", err)
+	if err := u.recordError(); err != nil { // it may have become known meanwhile
+		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}
 
 	p, err := u.box.Start(ctx, run.cmd)
@@ -63,24 +63,25 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		}
 	}
 	if errors.Is(err, engine.ErrMayHaveRun) {
-		return m.finish(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
+		return m.finishExec(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
 	}
 	if err != nil {
-		return ExecResult{}, m.fail(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
+		return ExecResult{}, m.noteFailure(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
 	}
-	m.tell(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
+	m.publish(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
 	if e.Started != nil {
 		e.Started(p)
 	}
 	res, err := p.Wait()
-	res = overDisk(res, context.Cause(ctx))
+	res = diskQuotaResult(res, context.Cause(ctx))
 	if e.Ended != nil && err == nil {
 		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
 	}
-	return m.finish(c, u, run, res, err, time.Since(began))
+	return m.finishExec(c, u, run, res, err, time.Since(began))
 }
 
-// startError names the program of a command that could not be started, unless err does.
+// startError adds the program's name to the error of a command that could not be started,
+// unless err has it.
 func startError(program string, err error) error {
 	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) {
 		return err
@@ -88,24 +89,24 @@ func startError(program string, err error) error {
 	return fmt.Errorf("starting %s: %w", spec.Quote(program), err)
 }
 
-// unstarted says that a start failed because the box is lost, and that it was not
-// begun: it can be done again in another box.
+// unstarted reports whether a start failed because the box is lost and without having
+// begun: it can be repeated in another box.
 func unstarted(err error) bool {
 	return errors.Is(err, engine.ErrBoxLost) && !errors.Is(err, engine.ErrMayHaveRun)
 }
 
-// lostTimeout bounds the time between the engine's word that a box is lost and the
-// news of the end of its PID 1.
+// lostTimeout bounds the time between the engine's report that a box is lost and the event
+// that its PID 1 has ended.
 const lostTimeout = 2 * time.Second
 
-// again gets a hold on the box that replaces the one of u, which is lost.
+// again gets a hold on the box that replaces the lost one of u.
 func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, error) {
 	select {
 	case <-u.box.Done():
 	case <-ctx.Done():
-	case <-time.After(lostTimeout): // the box is not lost, as far as is known
+	case <-time.After(lostTimeout): // as far as is known, the box is not lost
 	}
-	u.s.lost(u.box)
+	u.s.markLost(u.box)
 	next, err := m.acquire(ctx, c, u.s.key, a)
 	if err != nil {
 		return nil, err
@@ -114,20 +115,20 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 	return next, nil
 }
 
-// run is a command that may run.
-type run struct {
+// admittedExec is a command that may run and counts as running until release.
+type admittedExec struct {
 	cmd            engine.Command
-	stdout, stderr *capture // nil where the caller takes the output
-	release        func()   // once is enough, more do nothing
+	stdout, stderr *capture // nil where the caller receives the output itself
+	release        func()   // may be called more than once
 }
 
-// admit decides whether a command may run, and counts it.
-func (m *Manager) admit(ctx context.Context, c Caller, u *use, e Exec) (*run, error) {
+// admitExec decides whether a command may run, and counts it.
+func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*admittedExec, error) {
 	s := u.s
 	s.mu.Lock()
 	resolved := s.resolved
 	s.mu.Unlock()
-	r := &run{cmd: m.command(resolved, e)}
+	r := &admittedExec{cmd: m.command(resolved, e)}
 	r.stdout, r.stderr = m.captures(&r.cmd)
 	if err := r.cmd.Validate(); err != nil {
 		return nil, err
@@ -168,19 +169,16 @@ func (s *session) addExecs(n int) {
 	s.mu.Unlock()
 }
 
-// maxAuditArgs bounds in bytes what the audit log keeps of a command line.
+// maxAuditArgs bounds how many bytes of a command line the audit log keeps.
 const maxAuditArgs = 1024
 
 func execDetails(details map[string]any, args []string) map[string]any {
-	out := map[string]any{}
-	for k, v := range details {
-		out[k] = v
-	}
-	out["args"] = shownArgs(args, maxAuditArgs)
+	out := map[string]any{"args": shownArgs(args, maxAuditArgs)}
+	maps.Copy(out, details)
 	return out
 }
 
-// shownArgs is as much of args as fits into room bytes, for people.
+// shownArgs returns as much of args as fits into room bytes, for people to read.
 func shownArgs(args []string, room int) (shown []string) {
 	most := room / 8
 	for _, arg := range args {
@@ -193,34 +191,30 @@ func shownArgs(args []string, room int) (shown []string) {
 	return shown
 }
 
-// cut shortens a string of a caller for the audit log, whose lines are bounded.
+// cut shortens a caller's string for the audit log, whose lines are bounded.
 func cut(s string) string {
 	return strings.ToValidUTF8(s[:min(len(s), maxAuditArgs)], "")
 }
 
-// command is e with what the session and the policy say.
+// command returns e with the settings of the session and of the policy.
 func (m *Manager) command(r policy.Resolved, e Exec) engine.Command {
+	limit := max(0, m.options.OutputLimit) // the engine takes 0 for no limit
+	switch {
+	case e.NoOutputLimit:
+		limit = 0
+	case e.OutputLimit != 0 && (limit == 0 || e.OutputLimit < limit):
+		limit = e.OutputLimit // Validate refuses a negative one
+	}
 	return engine.Command{
 		Args: e.Args, Env: mergeEnv(r.Env, e.Env), Dir: workDir(r, e.Dir), MakeDir: e.MakeDir, User: e.User,
 		Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, TTY: e.TTY,
 		Timeout: m.policy.Timeout(r, e.Timeout), Grace: e.Grace, CancelGrace: e.CancelGrace,
-		OutputLimit: m.outputLimit(e), KeepBackground: e.KeepBackground,
+		OutputLimit: limit, KeepBackground: e.KeepBackground,
 	}
 }
 
-func (m *Manager) outputLimit(e Exec) int64 {
-	limit := max(0, m.options.OutputLimit) // 0 is none to the engine
-	switch {
-	case e.NoOutputLimit:
-		return 0
-	case e.OutputLimit != 0 && (limit == 0 || e.OutputLimit < limit):
-		return e.OutputLimit // a negative one is refused by Validate
-	}
-	return limit
-}
-
-// workDir is the directory that a command starts in: the one that was asked for, else
-// the workspace. The engine finds one by itself where it usually is.
+// workDir returns the directory in which a command starts: the one asked for, or else the
+// workspace, unless that is in its usual place, where the engine finds it by itself.
 func workDir(r policy.Resolved, asked string) string {
 	elsewhere := r.Target() != engine.WorkspaceTarget && r.WorkspaceMode != spec.None
 	if asked == "" && elsewhere {
@@ -229,7 +223,7 @@ func workDir(r policy.Resolved, asked string) string {
 	return asked
 }
 
-// mergeEnv returns base with the variables of more added or put in their place.
+// mergeEnv returns base with the variables of more added or replaced.
 func mergeEnv(base, more []string) []string {
 	env := slices.DeleteFunc(slices.Clone(base), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -238,23 +232,24 @@ func mergeEnv(base, more []string) []string {
 	return append(env, more...)
 }
 
-// finish tells everybody how a command ended.
-func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error, took time.Duration) (ExecResult, error) {
+// finishExec reports how a command ended, and returns its result.
+func (m *Manager) finishExec(c Caller, u *use, r *admittedExec, res engine.Result, err error, took time.Duration) (ExecResult, error) {
 	s := u.s
 	if err != nil {
-		return ExecResult{}, m.fail(c, s.key, "exec", fmt.Errorf("waiting for %s: %w", spec.Quote(r.cmd.Args[0]), err))
+		return ExecResult{}, m.noteFailure(c, s.key, "exec", fmt.Errorf("waiting for %s: %w", spec.Quote(r.cmd.Args[0]), err))
 	}
 	if res.Verdict == engine.BoxLost {
-		s.lost(u.box) // so that the view below tells
+		s.markLost(u.box) // so that the view below shows it
 	}
 	m.counters.verdict(res.Verdict)
 	if m.options.Observe != nil {
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
 	details := endDetails(res)
-	m.tell(s.event(EventExecEnded, c, u.box.ID(), details))
-	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
-	r.release()                                                                                                             // it does not run any more
+	m.publish(s.event(EventExecEnded, c, u.box.ID(), details))
+	// The command has run, so a failure to audit its end is only reported.
+	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details})
+	r.release()
 	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}
 	out.Stdout, out.StdoutTruncated = r.stdout.result()
 	out.Stderr, out.StderrTruncated = r.stderr.result()

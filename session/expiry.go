@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// deadline is when to look at a session again: at the latest when it could expire.
+// deadline is when to look at a session again: not later than it could expire.
 type deadline struct {
-	at    time.Duration // of Manager.now
+	at    time.Duration // on the clock of Manager.now
 	s     *session
 	index int
 }
 
-// deadlines is a heap, the first one on top. Uses only move a session's own deadline
-// later, which the heap learns when it is due; so a use costs nothing here.
+// deadlines is a heap with the earliest deadline on top. Using a session only moves its own
+// deadline back, and the heap learns that when the old deadline is due; so a use costs
+// nothing here.
 type deadlines []*deadline
 
 func (d deadlines) Len() int           { return len(d) }
@@ -39,7 +40,7 @@ func (d *deadlines) Pop() any {
 	return e
 }
 
-// put makes sure that s is looked at by at.
+// put makes sure that the expiry loop looks at s by the time at.
 func (d *deadlines) put(s *session, at time.Duration) {
 	switch {
 	case s.at == nil:
@@ -60,8 +61,8 @@ func (d *deadlines) drop(s *session) {
 	s.armed.Store(false)
 }
 
-// deadlineLocked is when the session ends if it is not used any more; false: never,
-// as things are. s.mu is held.
+// deadlineLocked returns when the session ends if it is not used again; false means never,
+// as things are. The caller holds s.mu.
 func (s *session) deadlineLocked() (time.Duration, bool) {
 	if s.removing || s.gone || s.state == Creating {
 		return 0, false
@@ -79,16 +80,17 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 	return min(idle, s.lifeEnd), true
 }
 
-// arm puts the session's deadline into the heap, unless there is one that is due
-// before. The caller has changed what the deadline depends on and holds no lock.
+// arm puts the session's deadline into the heap, unless an earlier one is there. The caller
+// has changed something that the deadline depends on, and holds no lock.
 //
-// It cannot be forgotten: the timer clears armed before it looks at the session, so
-// either it sees the change, or the one who made it sees that armed is false.
+// No deadline can be lost: the expiry loop clears armed before it looks at the session. So
+// either the loop sees the change, or the caller sees that armed is false.
 func (s *session) arm() {
 	s.mu.Lock()
 	at, ok := s.deadlineLocked()
 	if s.uses > 0 && !s.resolved.Persistent && !s.removing && !s.gone && s.state != Creating {
-		// Who gives back the last hold does not move it.
+		// release leaves an armed deadline as it is, so it must not be later than the
+		// idle TTL could end.
 		if look := s.m.now() + s.resolved.IdleTTL.D(); !ok || look < at {
 			at, ok = look, true
 		}
@@ -107,12 +109,12 @@ func (s *session) arm() {
 	if first {
 		select {
 		case m.wake <- struct{}{}:
-		default: // it will look
+		default: // it has been woken already
 		}
 	}
 }
 
-// expire runs until the manager closes.
+// expire removes sessions that expire, until the manager closes.
 func (m *Manager) expire() {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
@@ -131,8 +133,8 @@ func (m *Manager) expire() {
 	}
 }
 
-// due takes the sessions whose deadline has come out of the heap, and says how long
-// the next one is off.
+// due takes the sessions whose deadline has passed out of the heap, and returns the time
+// until the next deadline.
 func (m *Manager) due() (list []*session, next time.Duration) {
 	now := m.now()
 	m.mu.Lock()
@@ -148,8 +150,8 @@ func (m *Manager) due() (list []*session, next time.Duration) {
 	return list, m.deadlines[0].at - now
 }
 
-// expireIfDue begins the removal of a session that was not used for too long or has
-// lived too long; another one goes back into the heap.
+// expireIfDue begins the removal of a session that was idle, or has lived, for too long;
+// any other session goes back into the heap.
 func (s *session) expireIfDue() {
 	now := s.m.now()
 	s.mu.Lock()

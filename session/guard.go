@@ -19,9 +19,9 @@ import (
 // While less than Options.MinFree is free and the free space shrinks, the guard ends the
 // commands and processes of the session that takes the most space, and then checks again.
 // It judges a session by the space it is taking, never by the size of its workspace, and
-// acts only while sessions account for a fair share of the loss (culprits): if a program of
-// the host fills the disk, no session loses its commands. It deletes and refuses nothing, so
-// users can still remove their files.
+// acts only while sessions account for a fair share of the loss (culpritShare): if a program
+// of the host fills the disk, no session loses its commands. It deletes and refuses nothing,
+// so users can still remove their files.
 //
 // Two measures find the session. The growth of a workspace is exact, but misses unlinked
 // files that are still open, and directories that the daemon cannot read. The bytes that the
@@ -29,17 +29,17 @@ import (
 // writes that take no space, such as rewritten pages, and miss what fallocate(2) reserves.
 // So the growth decides if it explains the loss, and otherwise the bytes written.
 
-// How often the guard looks: as often as it takes a fast disk to be filled from here on.
+// How often the guard looks: within the time that a fast disk needs to fill the spare space.
 const (
 	guardSoon  = 100 * time.Millisecond
 	guardLater = 5 * time.Second
 	diskSpeed  = 4 << 30 // bytes per second
 )
 
-// space is what there is of the file system of the workspaces, in bytes.
+// space is the size and the free space of the workspaces' file system, in bytes.
 type space struct{ free, size int64 }
 
-// freeSpace asks for the space that unprivileged users may still have.
+// freeSpace returns the space that unprivileged users may still take.
 func (m *Manager) freeSpace() (space, error) {
 	if m.options.space != nil {
 		return m.options.space()
@@ -71,7 +71,7 @@ func (m *Manager) guard() {
 		}
 		least := have.size / 100 * int64(m.options.MinFree)
 		spare := have.free - least
-		if spare < least { // early enough that it is known who takes
+		if spare < least { // early enough to know who takes the space when it is short
 			g.look(have.free, least)
 		} else {
 			g = guard{m: m}
@@ -80,42 +80,44 @@ func (m *Manager) guard() {
 	}
 }
 
-// guard is what the guard knows from its last look.
+// guard holds what the guard knows from its last look.
 type guard struct {
 	m        *Manager
-	looked   bool // there was one
+	looked   bool // there was a last look
 	free     int64
-	lost     int64 // what the disk lost lately
-	lastLost int64 // in the last look
+	lost     int64 // recent loss of free space; see fade
+	lastLost int64 // loss in the last look
 	takers   map[*session]taker
-	foreign  int64 // of what was lost, what no session took
+	foreign  int64 // loss that no session accounts for
 	reported bool  // that something else fills the disk
 }
 
-// fade makes old figures count less with each look: by a sixteenth, so that they stand for
-// about 1.6 s.
+// fade makes old figures count for a sixteenth less with each look, so that a sum of them
+// stands for about 1.6 s.
 func fade(n int64) int64 { return n * 15 / 16 }
 
-// noise is the loss in that time on which the guard does not act: at this rate, 160 KiB/s, a
-// gigabyte takes almost two hours, and the cause may well be boxd's own log.
+// noise is the loss in that time up to which the guard does not act: at this rate, 160
+// KiB/s, a gigabyte takes almost two hours, and boxd's own log may well be the cause.
 const noise = 256 << 10
 
-// taker is a session with what it takes.
+// taker is a session and the space that it takes.
 type taker struct {
-	s             *session
-	size, written int64 // of the workspace, -1 if it was not measured; by processes
-	grew, wrote   flow
-	active        bool // it grew or wrote since the look before the last
+	s           *session
+	size        int64 // of the workspace; -1 if it was not measured
+	written     int64 // by the processes of the box, since it was created
+	grew, wrote flow
+	active      bool // it grew or wrote since the look before the last
 }
 
-// flow is bytes that a session wrote, as far as the disk lost them.
+// flow is how many bytes a session wrote, as far as the disk lost them.
 type flow struct {
 	lately int64
-	rest   int64 // of the last look, for which the disk had lost nothing by then
+	rest   int64 // written in the last look, before the disk had lost them
 }
 
-// next is f one look later, with more bytes written, while the disk lost most bytes in this
-// look and the last. What exceeds that took no space: it was written in place, for one.
+// next is f one look later, with more bytes written, if the disk lost most bytes in this
+// look and the last. Anything above that took no space, for example because it was written
+// in place.
 func (f flow) next(more, most int64) flow {
 	more = max(more, 0)
 	due := more + f.rest
@@ -123,7 +125,8 @@ func (f flow) next(more, most int64) flow {
 	return flow{lately: counts + fade(f.lately), rest: min(more, due-counts)}
 }
 
-// look measures the sessions without a hard limit and, below least, ends what runs in one.
+// look measures the sessions without a hard limit. If less than least is free, it ends what
+// runs in one of them.
 func (g *guard) look(free, least int64) {
 	var lost int64
 	if g.looked {
@@ -152,7 +155,7 @@ func (g *guard) look(free, least int64) {
 		return
 	}
 	worst.endWriters(&diskError{dir: g.m.workspaces.Root(), took: took, free: free, least: least})
-	// What is lost until they have ended is not the doing of the others.
+	// Do not blame the other sessions for what this one writes until it has ended.
 	g.lost = 0
 	for s, t := range takers {
 		t.grew, t.wrote = flow{}, flow{}
@@ -160,12 +163,12 @@ func (g *guard) look(free, least int64) {
 	}
 }
 
-// culprits is the share of the loss, as 1/culprits, that sessions must account for before
-// the guard ends commands of one.
-const culprits = 4
+// culpritShare is the part of the loss, as 1/culpritShare, that sessions must account for
+// before the guard ends the commands of one.
+const culpritShare = 4
 
-// culprit is the session to end for a loss: the one that takes most, if all that take
-// account for a quarter of the loss together. All together, for many may take little each.
+// culprit returns the session that takes the most space, if all sessions together account
+// for enough of the loss. All together, because many may take little each.
 func culprit(list []taker, lost int64) (worst *session, took int64) {
 	for _, bytes := range []func(taker) int64{
 		func(t taker) int64 { return t.grew.lately },
@@ -180,7 +183,7 @@ func culprit(list []taker, lost int64) (worst *session, took int64) {
 				}
 			}
 		}
-		if worst != nil && sum >= lost/culprits {
+		if worst != nil && sum >= lost/culpritShare {
 			return worst, took
 		}
 		worst, took = nil, 0
@@ -193,7 +196,7 @@ func culprit(list []taker, lost int64) (worst *session, took int64) {
 func (g *guard) measure(most int64) map[*session]taker {
 	var mu sync.Mutex
 	now := map[*session]taker{}
-	_ = each(g.m.all(""), func(s *session) error { // the function returns no error
+	_ = inParallel(g.m.all(""), func(s *session) error { // fn returns no error
 		s.mu.Lock()
 		soft := s.resolved.OwnWorkspace() && volumeOf(s.resolved) == "" && s.aliveLocked()
 		runs := s.execs > 0 || s.running > 0 || len(s.commands) > 0
@@ -204,7 +207,7 @@ func (g *guard) measure(most int64) map[*session]taker {
 		}
 		was, known := g.takers[s]
 		t := taker{s: s, size: -1, written: was.written}
-		// Without a figure, such as of a box that has just gone, there is the workspace.
+		// Without this figure, for example of a box that has just ended, the size counts.
 		if usage, err := box.Usage(); err == nil && usage.Written != nil {
 			t.written = *usage.Written
 		}
@@ -230,7 +233,7 @@ func (g *guard) measure(most int64) map[*session]taker {
 	return now
 }
 
-// diskError says why what runs in a session was ended. It is a policy.ErrQuota.
+// diskError says why the guard ended what ran in a session. It is a policy.ErrQuota.
 type diskError struct {
 	dir               string
 	took, free, least int64
@@ -243,22 +246,23 @@ func (e *diskError) Error() string {
 
 func (e *diskError) Is(target error) bool { return target == policy.ErrQuota }
 
-// limit is what a result names.
+// limit names the limit in a result.
 func (e *diskError) limit() string { return "min_free " + spec.FormatSize(e.least) }
 
-// killTime is how long commands and processes have to end before their box is removed.
+// killTime is how long commands and processes may take to end before their box is removed.
 const killTime = time.Second
 
-// endWriters ends all commands and processes of the session because of cause. If all of them
-// were ended before, and killTime is over, what writes was left behind by a command
-// (KeepBackground) or does not end: then the box is removed. The next use makes a new one.
+// endWriters ends all commands and processes of the session because of cause. If all of
+// them were ended before, and killTime has passed, the writer was left behind by a command
+// (KeepBackground) or does not end. Then endWriters removes the box; the next use builds a
+// new one.
 func (s *session) endWriters(cause *diskError) {
 	s.mu.Lock()
 	ended := len(s.commands) > 0
-	for number, cancel := range s.commands {
-		cancel(cause)
-		delete(s.commands, number)
+	for cancel := range s.commands {
+		(*cancel)(cause)
 	}
+	clear(s.commands)
 	var live []engine.ManagedProcess
 	for _, p := range s.processes {
 		if p.live != nil && !p.ending && !p.record.State.Ended() {
@@ -281,42 +285,41 @@ func (s *session) endWriters(cause *diskError) {
 			what = "its box is removed, for something in it goes on writing: "
 		}
 		s.m.report(s.key, "", what+cause.Error())
-		_ = s.m.audit(system, s.key, audit.Entry{Action: "disk-quota", Decision: audit.Done, Reason: cause.Error(), Ends: true}) // to protect the log as well
+		// The kill protects the log's own disk too, so it does not depend on this entry.
+		_ = s.m.audit(system, s.key, audit.Entry{Action: "disk-quota", Decision: audit.Done, Reason: cause.Error(), Ends: true})
 	}
 	ctx, cancel := context.WithTimeout(s.m.ctx, closeTimeout)
 	defer cancel()
-	_ = each(live, func(l engine.ManagedProcess) error {
+	_ = inParallel(live, func(l engine.ManagedProcess) error {
 		_ = l.Control().Kill(ctx) // the next look tries again
 		return nil
 	})
 	if box != nil {
 		_ = box.Remove(ctx) // watch removes the rest
-		s.lost(box)
+		s.markLost(box)
 	}
 }
 
-// working is a context for a command, which ends with it and when the command is to be
-// ended for others.
-func (s *session) working(ctx context.Context) (context.Context, context.CancelFunc) {
+// commandContext returns a context for one command, which the guard can end. The caller
+// calls the function that it returns when the command has ended.
+func (s *session) commandContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	if s.commands == nil {
-		s.commands = map[int]context.CancelCauseFunc{}
+		s.commands = map[*context.CancelCauseFunc]bool{}
 	}
-	s.lastCommand++
-	number := s.lastCommand
-	s.commands[number] = cancel
+	s.commands[&cancel] = true
 	s.mu.Unlock()
 	return ctx, func() {
 		s.mu.Lock()
-		delete(s.commands, number)
+		delete(s.commands, &cancel)
 		s.mu.Unlock()
 		cancel(nil)
 	}
 }
 
-// overDisk corrects the result of what the guard has ended.
-func overDisk(res engine.Result, cause error) engine.Result {
+// diskQuotaResult returns res with the verdict disk-quota if the guard ended the command.
+func diskQuotaResult(res engine.Result, cause error) engine.Result {
 	var full *diskError
 	if errors.As(cause, &full) && res.ExitCode < 0 && res.Verdict != engine.BoxLost {
 		res.Verdict, res.Limit = engine.DiskQuota, full.limit()
@@ -324,12 +327,12 @@ func overDisk(res engine.Result, cause error) engine.Result {
 	return res
 }
 
-// shareOf: a workspace without a hard limit of its own gets this part of the file system,
-// where that costs nothing.
-const shareOf = 4
+// workspaceShare is the part of the file system, as 1/workspaceShare, that limitShare
+// leaves to a workspace without a hard limit of its own.
+const workspaceShare = 4
 
-// limitShare gives a workspace that is a directory a hard limit where the host can do that
-// for directories, which is project quota. Elsewhere there is the guard.
+// limitShare gives a workspace that is a directory a hard limit, on hosts that can limit a
+// directory at no cost, by project quota. On other hosts only the guard bounds it.
 func (s *session) limitShare(ctx context.Context) {
 	m := s.m
 	if m.options.Storage == nil || m.noShares.Load() || m.options.MinFree == 0 {
@@ -337,20 +340,20 @@ func (s *session) limitShare(ctx context.Context) {
 	}
 	have, err := m.freeSpace()
 	if err == nil {
-		limit := engine.Volume{Bytes: min(have.size/shareOf, engine.MaxVolumeBytes)}.WithDefaults()
+		limit := engine.Volume{Bytes: min(have.size/workspaceShare, engine.MaxVolumeBytes)}.WithDefaults()
 		err = m.options.Storage.LimitDirectory(ctx, s.directory(), limit.Bytes, limit.Inodes)
 	}
 	if errors.Is(err, engine.ErrUnenforceable) {
-		m.noShares.Store(true) // as long as this daemon runs
+		m.noShares.Store(true) // for the lifetime of this daemon
 		m.log.Debug("workspaces have no hard limit unless one is requested", "error", err)
 		return
 	}
 	if err != nil {
-		m.report(s.key, "", "limiting the workspace: "+err.Error()) // the guard looks after it
+		m.report(s.key, "", "limiting the workspace: "+err.Error()) // the guard bounds it
 	}
 }
 
-// directory is the workspace of boxd's own.
+// directory names the workspace directory that boxd keeps for the session.
 func (s *session) directory() engine.Directory {
 	return engine.Directory{Path: s.m.workspaces.Path(s.key.Tenant, s.key.ID), Within: s.m.workspaces.Root()}
 }

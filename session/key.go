@@ -19,11 +19,11 @@ func (k Key) validate() error {
 	return policy.ValidateSessionID(k.ID)
 }
 
-// Caller is who asks, for the audit log and the logs. It was authenticated by the
-// edge; nothing is decided by it here.
+// Caller identifies who makes a request, for the audit log and the logs. The edge has
+// authenticated it; this package makes no decision by it.
 type Caller struct {
-	Tenant  string // of the caller, which may differ from the session's
-	Actor   string // such as the name of a token or "uid:1000"
+	Tenant  string // the caller's own; it may differ from the session's
+	Actor   string // name of a token, "uid:1000", or the like
 	Role    string
-	Request string // id of the request
+	Request string // ID of the request
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// launch runs the program of p and records that. On failure nothing runs.
+// launch runs the program of p and records that it runs. If launch fails, nothing runs.
 func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
 	s := u.s
 	s.mu.Lock()
@@ -30,15 +30,15 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 		m.killStray(u.box, key)
 		return startError(spec.Args[0], causeOf(ctx, err))
 	}
-	if err := p.run(live, exempt.Allowed); err != nil {
-		m.end(live)
+	if err := p.markRunning(live, exempt.Allowed); err != nil {
+		m.endStray(live)
 		return err
 	}
 	return nil
 }
 
-// run marks p as running, once that is recorded.
-func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
+// markRunning marks p as running once that is recorded.
+func (p *Process) markRunning(live engine.ManagedProcess, exempt bool) error {
 	s := p.s
 	s.mu.Lock()
 	r := p.record
@@ -51,7 +51,7 @@ func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p.stopped { // meanwhile, which the record must tell whichever was written last
+	if p.stopped { // while the record was written, which therefore does not say so
 		r.State = ProcessStopping
 		s.m.store.enqueue(r.put())
 	}
@@ -62,17 +62,17 @@ func (p *Process) run(live engine.ManagedProcess, exempt bool) error {
 	return nil
 }
 
-// killStray ends a process that may run although its start was not confirmed.
+// killStray ends a process that may run although the box did not confirm its start.
 func (m *Manager) killStray(box engine.LiveBox, key string) {
 	for _, live := range box.Managed() {
 		if live.Key() == key {
-			m.end(live)
+			m.endStray(live)
 		}
 	}
 }
 
-// end kills and forgets a process that has no record.
-func (m *Manager) end(live engine.ManagedProcess) {
+// endStray kills and forgets, in the background, a process that has no record.
+func (m *Manager) endStray(live engine.ManagedProcess) {
 	m.spawn(func() {
 		m.retry(func(ctx context.Context) error {
 			if isDone(live.Done()) {
@@ -90,14 +90,14 @@ func (m *Manager) end(live engine.ManagedProcess) {
 			case <-ctx.Done():
 				return nil
 			}
-			_ = live.Forget(ctx) // an unknown process is forgotten at the next opening
+			_ = live.Forget(ctx) // the next opening forgets an unknown process
 			return nil
 		})
 	})
 }
 
-// newProcessKey draws a name for the box. It ends in id, if that is possible, so that a
-// process is found again by a person, and if the database is lost.
+// newProcessKey returns a new name for a process in its box. If possible it ends in id, so
+// that people recognise the process, and boxd does if the database is lost.
 func newProcessKey(id string) string {
 	key := strings.ToLower(rand.Text()[:16])
 	if len(id) > 64-len(key)-1 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
@@ -106,7 +106,7 @@ func newProcessKey(id string) string {
 	return key + "-" + id
 }
 
-// processID is the id that newProcessKey was given, or the key itself.
+// processID returns the ID that newProcessKey was given, or else the key itself.
 func processID(key string) string {
 	if _, id, found := strings.Cut(key, "-"); found && policy.ValidateProcessID(id) == nil {
 		return id

@@ -15,21 +15,21 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// loaded is what a database held.
+// loaded is the content of a database.
 type loaded struct {
 	sessions  []sessionRecord
 	processes []processRecord
 	kept      []string // volumes, see [volumes]
-	epoch     uint64   // of this opening, from 1
-	// fresh: there was no database, or it was kept aside; boxes are searched for then,
-	// until an opening has got through with that.
+	epoch     uint64   // counts the openings, from 1, including this one
+	// fresh: there was no usable database, and no opening since has completed the search
+	// for sessions by their boxes.
 	fresh bool
-	// damage is why a database was kept aside, at path aside.
+	// damage is why a database was moved aside, to the path aside.
 	damage error
 	aside  string
 	// file is the file of the open database, which closes it.
 	file *os.File
-	// uncounted: the disk was full, so that this opening was not counted.
+	// uncounted: the disk was full, so this opening was not counted.
 	uncounted bool
 }
 
@@ -37,8 +37,8 @@ type loaded struct {
 // one it is not moved aside: after an accidental downgrade of boxd nothing is lost.
 var errForeign = errors.New("written by another version of boxd")
 
-// openStore opens the database at path. One that cannot be read is kept aside
-// under another name, and what could be read of it is written into a new one.
+// openStore opens the database at path. It renames a database that it cannot read, and
+// writes whatever it could read into a new one.
 func openStore(path string) (*store, loaded, error) {
 	db, got, err := openDB(path)
 	if err != nil && !damaged(err) {
@@ -54,17 +54,17 @@ func openStore(path string) (*store, loaded, error) {
 		}
 	}
 	st := newStore(db, got.file)
-	_ = st.admit() // reserve as much as there is; later writes report a lack
+	_ = st.admit() // allocates the reserve as far as possible; later calls report a lack of space
 	return st, got, nil
 }
 
-// damaged tells a database that is no use from one that cannot be got at.
+// damaged distinguishes a database that is useless from one that is out of reach.
 func damaged(err error) bool {
 	var errno syscall.Errno
 	return !errors.As(err, &errno) && !errors.Is(err, bolterrors.ErrTimeout) && !errors.Is(err, errForeign)
 }
 
-// salvage makes a new database of what was read from a damaged one.
+// salvage creates a new database from what was read of a damaged one.
 func salvage(path string, got *loaded) (*bbolt.DB, error) {
 	db, fresh, err := openDB(path)
 	if err != nil {
@@ -90,16 +90,16 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 	return db, nil
 }
 
-// openDB opens or makes the database and reads all of it. On failure got has what
-// was readable.
+// openDB opens or creates the database and reads all of it. On failure got has whatever was
+// readable.
 func openDB(path string) (db *bbolt.DB, got loaded, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // bbolt maps the file, which may be cut short
 	defer func() {
 		if r := recover(); r != nil {
 			err = fmt.Errorf("damaged: %v", r)
 		}
 		if err != nil && db != nil {
-			db.Close() // best effort: it was read only
+			db.Close() // best effort: it was only read
 			db = nil
 		}
 	}()
@@ -116,7 +116,7 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 	}
 	err = db.Update(func(tx *bbolt.Tx) error { return beginEpoch(tx, &got) })
 	if got.uncounted = diskroom.IsFull(err) && got.epoch > 1; got.uncounted {
-		err = nil // existing sessions can be read, and ended
+		err = nil // existing sessions can still be read and ended
 	}
 	if err != nil {
 		return db, got, err
@@ -124,12 +124,12 @@ func openDB(path string) (db *bbolt.DB, got loaded, err error) {
 	return db, got, db.View(func(tx *bbolt.Tx) error { return readAll(tx, &got) })
 }
 
-// keepOld copies a database of an older version to its path with that version behind it,
-// such as boxd.db.1, before anything in it is changed: the older boxd can go on with that.
+// keepOld copies a database of an older version before anything in it changes, so that the
+// older boxd can continue with the copy. The version is appended to the path: boxd.db.1.
 func keepOld(tx *bbolt.Tx, path string) error {
 	meta := tx.Bucket(metaBucket)
 	if meta == nil {
-		return nil // it is new
+		return nil // a new database
 	}
 	v := meta.Get(versionKey)
 	if len(v) != 1 || v[0] == 0 || v[0] >= recordVersion {
@@ -145,18 +145,18 @@ func keepOld(tx *bbolt.Tx, path string) error {
 		err = os.Rename(copied+".new", copied)
 	}
 	if err != nil {
-		os.Remove(copied + ".new") // best effort: it is written anew next time
+		os.Remove(copied + ".new") // best effort: the next opening overwrites it
 		return fmt.Errorf("keeping a copy of a database of version %d, which this boxd changes: %w", v[0], err)
 	}
 	return nil
 }
 
-// epoch counts an opening.
+// epoch returns the change that counts an opening.
 func epoch(n uint64) change {
 	return change{metaBucket, epochKey, binary.BigEndian.AppendUint64(nil, n)}
 }
 
-// beginEpoch checks the version, creates missing buckets in a new database, and counts this
+// beginEpoch checks the version, creates the buckets of a new database, and counts this
 // opening.
 func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket} {
@@ -186,34 +186,30 @@ func beginEpoch(tx *bbolt.Tx, got *loaded) error {
 	return apply(tx, []change{epoch(got.epoch)})
 }
 
-// readAll reads every record that can be read, and returns what was wrong with the
-// others.
+// readAll reads every record that can be read, and returns what was wrong with the others.
 func readAll(tx *bbolt.Tx, got *loaded) error {
-	var errs []error
 	meta := tx.Bucket(metaBucket).Cursor()
 	for k, _ := meta.Seek([]byte(keptPrefix)); k != nil && strings.HasPrefix(string(k), keptPrefix); k, _ = meta.Next() {
 		got.kept = append(got.kept, string(k[len(keptPrefix):]))
 	}
-	_ = tx.Bucket(sessionsBucket).ForEach(func(k, v []byte) error { // the function returns no error
-		r, err := decodeSession(k, v)
-		if err != nil {
-			errs = append(errs, err)
-			return nil
-		}
-		got.sessions = append(got.sessions, r)
-		return nil
-	})
-	_ = tx.Bucket(processBucket).ForEach(func(k, v []byte) error { // as above
-		r, err := decodeProcess(k, v)
-		if err != nil {
-			errs = append(errs, err)
-			return nil
-		}
-		got.processes = append(got.processes, r)
-		return nil
-	})
-	if len(errs) > 0 {
+	var bad, worse []error
+	got.sessions, bad = readRecords(tx.Bucket(sessionsBucket), decodeSession)
+	got.processes, worse = readRecords(tx.Bucket(processBucket), decodeProcess)
+	if errs := append(bad, worse...); len(errs) > 0 {
 		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
 	}
 	return nil
+}
+
+func readRecords[T any](b *bbolt.Bucket, decode func(key, value []byte) (T, error)) (records []T, errs []error) {
+	_ = b.ForEach(func(k, v []byte) error { // fn returns no error
+		r, err := decode(k, v)
+		if err != nil {
+			errs = append(errs, err)
+		} else {
+			records = append(records, r)
+		}
+		return nil
+	})
+	return records, errs
 }

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"os"
@@ -30,29 +31,30 @@ type Manager struct {
 	errors     errorLog
 	counters   counters
 	volumes    volumes
-	noShares   atomic.Bool // see limitShare
+	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // every goroutine and every call under way
+	wg     sync.WaitGroup // counts every goroutine and every call under way
 
 	mu        sync.Mutex
 	sessions  map[Key]*session
 	deadlines deadlines
-	closing   bool // nothing new is begun
-	joined    bool // nothing is added to wg any more
+	closing   bool // nothing new begins
+	joined    bool // Close waits for wg, so nothing may be added to it
 
-	reapers chan struct{} // holds a token per expired session that is being removed
-	wake    chan struct{} // the first deadline has changed
-	adopted chan struct{} // each session has been tried once: see takeOverAll
-	done    chan struct{} // Close has ended
+	reapers chan struct{} // holds a token for each expired session that is being removed
+	wake    chan struct{} // signals that the first deadline has changed
+	adopted chan struct{} // closed when takeOverAll has tried each session once
+	done    chan struct{} // closed when Close has ended
 }
 
-// now is the monotonic time since Open, which a stepped clock does not change.
+// now returns the monotonic time since Open, which does not change when the wall clock is
+// set.
 func (m *Manager) now() time.Duration { return time.Since(m.opened) }
 
-// lookup finds the session key and counts a call in m.wg, which the caller gives back
-// with m.wg.Done. With create a missing one is made: fresh, and with its op held.
+// lookup finds the session key and counts a call in m.wg; the caller calls m.wg.Done. With
+// create, lookup makes a missing session: fresh is true then, and the caller holds its op.
 func (m *Manager) lookup(key Key, create bool) (s *session, fresh bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -72,7 +74,7 @@ func (m *Manager) lookup(key Key, create bool) (s *session, fresh bool, err erro
 	return s, fresh, nil
 }
 
-// find returns the session key for looking at it.
+// find returns the session key, without counting a call.
 func (m *Manager) find(key Key) (*session, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -82,7 +84,7 @@ func (m *Manager) find(key Key) (*session, error) {
 	return nil, notFound(key)
 }
 
-// all returns the sessions of tenant, or of all with "", sorted.
+// all returns the sessions of tenant, or of all tenants with "", sorted by key.
 func (m *Manager) all(tenant string) []*session {
 	m.mu.Lock()
 	list := make([]*session, 0, len(m.sessions))
@@ -93,17 +95,14 @@ func (m *Manager) all(tenant string) []*session {
 	}
 	m.mu.Unlock()
 	slices.SortFunc(list, func(a, b *session) int {
-		if c := strings.Compare(a.key.Tenant, b.key.Tenant); c != 0 {
-			return c
-		}
-		return strings.Compare(a.key.ID, b.key.ID)
+		return cmp.Or(strings.Compare(a.key.Tenant, b.key.Tenant), strings.Compare(a.key.ID, b.key.ID))
 	})
 	return list
 }
 
-// forget takes s out of the registry, and tells subscribers with that, so that who hears
-// of it does not find it any more, and nothing of another one of its id comes before. Its
-// op is held.
+// forget takes s out of the registry and publishes the events told under the same lock. So
+// a subscriber that receives them no longer finds s, and has received no event of a later
+// session with the same ID. The caller holds the op of s.
 func (m *Manager) forget(s *session, cause error, told ...Event) {
 	m.mu.Lock()
 	if m.sessions[s.key] == s {
@@ -125,8 +124,8 @@ func (m *Manager) forget(s *session, cause error, told ...Event) {
 	close(s.removed)
 }
 
-// spawn runs fn in a goroutine that Close waits for; fn must end soon after m.ctx.
-// It is false, and fn not run, once Close waits.
+// spawn runs fn in a goroutine that Close waits for; fn must end soon after m.ctx. It
+// returns false, without running fn, once Close waits.
 func (m *Manager) spawn(fn func()) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -151,27 +150,27 @@ func (m *Manager) retry(fn func(ctx context.Context) error) {
 	}
 }
 
-// discardLater removes a box that may exist and was not adopted.
+// discardLater removes, in the background, a box that may exist and was not adopted.
 func (m *Manager) discardLater(id string) {
 	m.spawn(func() { m.discard(id) })
 }
 
-// discard removes a box that may exist, however often that has to be tried.
+// discard removes a box that may exist. It retries until that succeeds or m.ctx ends.
 func (m *Manager) discard(id string) {
 	m.retry(func(ctx context.Context) error { return m.engine.Discard(ctx, id) })
 }
 
-// removeLater removes a box that is held and not needed.
+// removeLater removes, in the background, a box that was adopted and is not needed.
 func (m *Manager) removeLater(box engine.LiveBox) {
 	m.spawn(func() {
-		if box.Remove(m.ctx) != nil { // which has let go of it
+		if box.Remove(m.ctx) != nil { // it has released the box even so
 			m.discard(box.ID())
 		}
 	})
 }
 
-// findSettled is find, and waits until it is known what an earlier manager has left of
-// the session.
+// findSettled is find, but waits until it is known what an earlier manager left of the
+// session.
 func (m *Manager) findSettled(key Key) (*session, error) {
 	s, err := m.find(key)
 	if err == nil {
@@ -189,12 +188,12 @@ func (m *Manager) Get(key Key) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	_ = s.takeOver(m.ctx) // else it is as it was: there is no news of it yet
+	_ = s.takeOver(m.ctx) // without it, the view shows the last recorded state
 	return s.view(), nil
 }
 
-// List returns the sessions of tenant, or of all tenants with "", sorted by key. It
-// does not count as use. One whose box has not been taken over yet is as it was.
+// List returns the sessions of tenant, or of all tenants with "", sorted by key. It does
+// not count as use. A session whose box has not been taken over yet is shown as recorded.
 func (m *Manager) List(tenant string) []View {
 	list := m.all(tenant)
 	views := make([]View, len(list))
@@ -204,8 +203,8 @@ func (m *Manager) List(tenant string) []View {
 	return views
 }
 
-// Peek returns the box of session key without counting as use, for status; nil if it
-// has none at the moment.
+// Peek returns the box of session key, or nil if it has none at the moment. It is meant for
+// status: it does not count as use.
 func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
 	s, err := m.findSettled(key)
 	if err != nil {
@@ -225,13 +224,13 @@ func (m *Manager) Storage() engine.Storage { return m.options.Storage }
 // Profiles lists the profiles of the policy.
 func (m *Manager) Profiles() []policy.Profile { return m.policy.Profiles() }
 
-// Quota returns what tenant uses and may use; "" is all tenants together.
+// Quota returns what tenant uses and may use; "" stands for all tenants together.
 func (m *Manager) Quota(tenant string) (policy.Use, policy.Quotas) {
 	return m.ledger.InUse(tenant), m.ledger.Limits(tenant)
 }
 
-// Subscribe returns the events of tenant, or of all with "", from now on; with since
-// above 0 those after it first, as far as they are kept.
+// Subscribe returns the events of tenant, or of all tenants with "", from now on. If since
+// is above 0, the kept events after that sequence number come first.
 func (m *Manager) Subscribe(tenant string, since uint64) *Subscription {
 	return m.events.subscribe(tenant, since)
 }

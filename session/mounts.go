@@ -12,16 +12,17 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// mountDiff is a change of the mounts of a session, the workspace not among them.
+// mountDiff is a change of the mounts of a session other than its workspace.
 type mountDiff struct {
-	detach []engine.Mount // that are there
+	detach []engine.Mount // existing ones
 	attach []engine.Mount
 }
 
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
 
 // mountChange returns the difference between the mounts that a asks for and those of have;
-// none if a names no mounts. The session's own profile decides, not the request's.
+// none if a names no mounts. It decides by the profile of the session, not by that of the
+// request.
 func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDiff, []policy.Decision, error) {
 	if a == nil || a.request.Mounts == nil {
 		return mountDiff{}, nil, nil
@@ -45,11 +46,7 @@ func without(list, other []engine.Mount) []engine.Mount {
 	return slices.DeleteFunc(slices.Clone(list), func(m engine.Mount) bool { return slices.Contains(other, m) })
 }
 
-func prepend(first engine.Mount, list []engine.Mount) []engine.Mount {
-	return append([]engine.Mount{first}, list...)
-}
-
-// apply returns r with the mounts changed; r itself is left as it is.
+// apply returns r with the mounts changed, and leaves r as it is.
 func (d mountDiff) apply(r policy.Resolved) policy.Resolved {
 	if !d.empty() {
 		r.Mounts = append(without(r.Mounts, d.detach), d.attach...)
@@ -67,18 +64,8 @@ func (d mountDiff) change() engine.Change {
 
 func (d mountDiff) reverse() mountDiff { return mountDiff{detach: d.attach, attach: d.detach} }
 
-// changeMounts changes the mounts of the running box. The op is held. errAgain: the
-// box was lost.
-func (s *session) changeMounts(ctx context.Context, c Caller, d mountDiff) error {
-	if err := s.change(ctx, d.change(), d.reverse().change(), d.apply); err != nil {
-		return s.m.fail(c, s.key, "mount", err)
-	}
-	s.tellMounts(c, d)
-	return nil
-}
-
-// tellMounts tells everybody about a change that was made.
-func (s *session) tellMounts(c Caller, d mountDiff) {
+// reportMounts publishes and audits a change of mounts that was made.
+func (s *session) reportMounts(c Caller, d mountDiff) {
 	for _, m := range d.detach {
 		s.publish(EventDetached, c, map[string]any{"target": m.Target})
 		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // done
@@ -90,15 +77,17 @@ func (s *session) tellMounts(c Caller, d mountDiff) {
 	}
 }
 
-// changeTimeout bounds a change of a box with its undoing; both take milliseconds.
+// changeTimeout bounds a change of a box including its undoing; both take milliseconds.
 const changeTimeout = 30 * time.Second
 
-// change alters the running box, and then the session by alter, which must be quick
-// and is called with s.mu held. If that cannot be recorded, undo is done to the box.
-// A change that the engine must not be told of is empty. The op is held. What is begun is
-// finished whether the caller is still there or not: an engine that is given up half-way
-// has changed the box or has not.
-func (s *session) change(ctx context.Context, change, undo engine.Change, alter func(policy.Resolved) policy.Resolved) error {
+// changeBox changes the running box, and then the session by alter, which must be quick and
+// is called with s.mu held. If that cannot be recorded, it applies undo to the box. An
+// empty change is not sent to the engine. errAgain means that the box was lost. The caller
+// holds the op.
+//
+// Once begun, the change is completed even if ctx ends: nobody could tell whether an
+// abandoned engine has changed the box.
+func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alter func(policy.Resolved) policy.Resolved) error {
 	s.mu.Lock()
 	box := s.box
 	s.mu.Unlock()
@@ -129,9 +118,9 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 	}
 	s.mu.Lock()
 	s.resolved, s.lifeEnd = old, life
-	undone := s.m.store.enqueue(s.recordLocked().put()) // what was written meanwhile had the change
+	undone := s.m.store.enqueue(s.recordLocked().put()) // a record written meanwhile may contain the change
 	s.mu.Unlock()
-	_ = undone.wait() // if nothing can be written, nothing was
+	_ = undone.wait() // if this cannot be written, the change was not written either
 	if told {
 		if e := box.Update(ctx, undo); e != nil {
 			err = errors.Join(err, fmt.Errorf("undoing it: %w", e))
@@ -140,19 +129,19 @@ func (s *session) change(ctx context.Context, change, undo engine.Change, alter 
 	return err
 }
 
-// keepToBox makes the session's mounts those that its box has: a change that failed may
-// have taken some away.
+// keepToBox replaces the session's mounts by those of its box: a failed change may have
+// detached some.
 func (s *session) keepToBox(box engine.LiveBox) {
 	has := box.Spec()
 	s.mu.Lock()
-	if has.ID != s.boxID || slices.Equal(has.Mounts, s.resolved.Mounts) { // or an engine that does not tell
+	if has.ID != s.boxID || slices.Equal(has.Mounts, s.resolved.Mounts) { // an engine may not report its mounts
 		s.mu.Unlock()
 		return
 	}
 	s.resolved.Mounts = has.Mounts
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil { // the successor asks the box
+	if err := noted.wait(); err != nil { // a successor asks the box
 		s.m.report(s.key, "", err.Error())
 	}
 }

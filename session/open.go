@@ -19,13 +19,13 @@ import (
 // lockName is the lock file, beside the database.
 const lockName = "daemon.lock"
 
-// Open locks the state directory (ErrLocked if another daemon has it), and continues where
+// Open locks the state directory (ErrLocked if another daemon holds it) and continues where
 // the last manager stopped: it takes over boxes and managed processes, and removes those
-// without an owner. This continues after Open has returned; a caller that needs a session
-// waits only for that one. A damaged database is renamed and kept, and sessions are
-// recovered from the labels of their boxes before Open returns.
+// without an owner. This goes on after Open has returned; a call that needs a session waits
+// only for that session. Open renames and keeps a damaged database, and recovers its
+// sessions from the labels of their boxes before it returns.
 //
-// The idle time of every session starts again. ctx bounds only Open itself.
+// The idle time of every session starts anew. ctx bounds only Open itself.
 func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	var undo cleanup.Stack
 	defer undo.Undo(&err)
@@ -53,19 +53,23 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 			return f.Close()
 		}
 	}
-	st, got, err := openStore(o.DB)
+	db, got, err := openStore(o.DB)
 	if err != nil {
 		return nil, err
 	}
-	m := newManager(o, st, got.epoch)
+	m := newManager(o, db, got.epoch)
 	m.workspaces, m.lock = spaces, lock
-	undo.Push(func() error { m.join(); return st.close() })
+	undo.Push(func() error { m.join(); return db.close() })
 	left, err := m.recover(ctx, got)
 	if err != nil {
 		return nil, err
 	}
 	undo.Release()
-	m.auditOpening()
+	// A command that has no end before this entry was killed when its box was taken over,
+	// or lost with the box.
+	st := m.Stats()
+	details := map[string]any{"sessions": st.States, "discarded": st.Discarded}
+	_ = m.audit(system, Key{}, audit.Entry{Action: "open", Decision: audit.Done, Details: details}) // reports its error
 	m.spawn(func() { m.takeOverAll(left) })
 	if got.uncounted {
 		m.spawn(func() { m.retry(func(context.Context) error { return m.store.write(epoch(got.epoch)) }) })
@@ -96,14 +100,6 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 	return m
 }
 
-// auditOpening marks the opening in the audit log: commands that have no end in front of
-// it were killed when their box was taken over, or lost with it.
-func (m *Manager) auditOpening() {
-	st := m.Stats()
-	details := map[string]any{"sessions": st.States, "discarded": st.Discarded}
-	_ = m.audit(system, Key{}, audit.Entry{Action: "open", Decision: audit.Done, Details: details}) // reported there
-}
-
 // sweepTrash deletes the remains of workspaces that could not be deleted before.
 func (m *Manager) sweepTrash() {
 	if err := m.workspaces.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
@@ -111,7 +107,7 @@ func (m *Manager) sweepTrash() {
 	}
 }
 
-// join ends all goroutines and calls and waits for them.
+// join ends all goroutines and calls, and waits for them.
 func (m *Manager) join() {
 	m.cancel()
 	m.mu.Lock()
@@ -120,10 +116,10 @@ func (m *Manager) join() {
 	m.wg.Wait()
 }
 
-// Close lets go of all sessions, which live on; commands that run are canceled. With
-// stop the sessions are ended first, as far as ctx allows: persistent ones keep their
-// workspace, and a next use makes a new box; the others are removed. It waits for all
-// that was started. Closing again waits for the first Close.
+// Close releases all sessions, which live on, and cancels running commands. With stop it
+// ends the sessions first, as far as ctx allows: persistent sessions keep their workspace
+// and get a new box at their next use; all others are removed. Close waits for everything
+// that was started. A second Close waits for the first.
 func (m *Manager) Close(ctx context.Context, stop bool) error {
 	m.mu.Lock()
 	first := !m.closing
@@ -140,12 +136,12 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	}
 	m.join()
 	m.events.close()
-	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reported there
+	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reports its error
 	return errors.Join(err, m.noteLast(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 
-// noteLast records the remaining lifetimes, and which boxes run if that could not be
-// recorded before. It is called after everything else has stopped.
+// noteLast records the remaining lifetimes, and for each box whether it runs if that could
+// not be recorded before. Everything else has stopped when it is called.
 func (m *Manager) noteLast() error {
 	var changes []change
 	for _, s := range m.all("") {

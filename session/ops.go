@@ -17,20 +17,20 @@ type Exec struct {
 	User    *engine.User
 	// Stdin is copied to the command; nil is /dev/null.
 	Stdin io.Reader
-	// Stdout and Stderr get the output as it comes; nil: it is captured in the
-	// result.
+	// Stdout and Stderr receive the output while the command runs; nil: the result has it.
 	Stdout, Stderr io.Writer
 	TTY            *engine.WindowSize
 	// Timeout; 0 is the default of the session. It is cut to the cap of the profile.
 	Timeout time.Duration
 	Grace   time.Duration // between SIGTERM and SIGKILL; 0 is engine.DefaultGrace
-	// CancelGrace is the time between SIGTERM and SIGKILL when ctx ends; 0: killed at once.
+	// CancelGrace is the time between SIGTERM and SIGKILL when ctx ends; 0: SIGKILL at
+	// once.
 	CancelGrace time.Duration
-	// OutputLimit is the limit of each stream in bytes. 0, or more than the manager's
-	// limit, means the manager's.
+	// OutputLimit is the limit of each stream in bytes. 0, and any value above the
+	// manager's limit, means the manager's.
 	OutputLimit int64
-	// NoOutputLimit removes the limit, for a caller whose own Stdout and Stderr bound how
-	// much is kept. OutputLimit is ignored then.
+	// NoOutputLimit removes the limit, for a caller whose own Stdout and Stderr bound what
+	// is kept. OutputLimit is ignored then.
 	NoOutputLimit bool
 	// KeepBackground leaves processes running that outlive the command.
 	KeepBackground bool
@@ -38,24 +38,24 @@ type Exec struct {
 	// signals and window sizes; it must not call Wait.
 	Started func(engine.Process)
 	// Ended, if not nil, is called when the command has ended, with the result and the
-	// timeout that counted, before it is recorded. Exec may still fail then.
+	// timeout that applied, before the end is recorded. Exec may still fail after that.
 	Ended func(ExecResult)
 }
 
 // ExecResult is how a command ended.
 type ExecResult struct {
 	engine.Result
-	// Stdout and Stderr are what was captured; the flags say that there was more.
+	// Stdout and Stderr are the captured output; the flags say that there was more.
 	Stdout, Stderr                   []byte
 	StdoutTruncated, StderrTruncated bool
-	// Timeout is the one that counted.
+	// Timeout is the one that applied.
 	Timeout time.Duration
-	// Session is the session that it ran in, after it. Created and Recreated say
-	// what this call did to it.
+	// Session is the session in which the command ran, afterwards. Created and Recreated
+	// say what this call did to it.
 	Session View
 }
 
-// ProcessSpec is a managed process to start.
+// ProcessSpec describes a managed process to start.
 type ProcessSpec struct {
 	// ID names the process in its session. The ID of an ended process can be used again.
 	ID      string             `json:"id"`
@@ -69,13 +69,13 @@ type ProcessSpec struct {
 	History int64 `json:"history,omitempty"`
 	// StderrHistory is the buffer size for stderr; 0 means History.
 	StderrHistory int64 `json:"stderr_history,omitempty"`
-	// DropOldest overwrites the oldest output when a ring is full; else the process
+	// DropOldest overwrites the oldest output when a ring is full; otherwise the process
 	// waits for a reader.
 	DropOldest bool `json:"drop_oldest,omitempty"`
-	// DropStderr does so for stderr only: stdout waits for a reader.
+	// DropStderr is DropOldest for stderr only: stdout waits for a reader.
 	DropStderr bool `json:"drop_stderr,omitempty"`
-	// Memory bounds what this process and its descendants use, in bytes, beside the
-	// limit of the session; 0 is only that one.
+	// Memory bounds, in bytes, what this process and its descendants use, in addition to
+	// the limit of the session; 0: only that limit applies.
 	Memory int64 `json:"memory,omitempty"`
 }
 

@@ -10,42 +10,44 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Options of a [Manager]. DB, Workspaces, Engine and Policy are needed.
+// Options of a [Manager]. DB, Workspaces, Engine and Policy are required.
 type Options struct {
-	// DB is the path of the database file. Beside it daemon.lock is held as long as
-	// the manager is open.
+	// DB is the path of the database file. The manager holds daemon.lock beside it while it
+	// is open.
 	DB string
-	// Lock is what [LockState] returned, if that was called already; Close closes it.
-	// Nil: Open takes the lock.
+	// Lock is the result of [LockState], if that was called before; Close closes it. Nil:
+	// Open takes the lock.
 	Lock *os.File
-	// Workspaces is the directory of the workspaces that boxd keeps; made if missing.
+	// Workspaces is the directory of the workspaces that boxd keeps. It is created if
+	// missing.
 	Workspaces string
 	Engine     engine.Service
-	// Storage keeps the workspaces that have a hard limit. Nil: such a limit is refused.
+	// Storage keeps the workspaces that have a hard limit. Nil: a request for such a limit
+	// is refused.
 	Storage engine.Storage
 	Policy  *policy.Policy
-	// Audit is told every decision; what it cannot write down is not done. Nil: no
+	// Audit receives every decision. An action that it cannot record is refused. Nil: no
 	// audit.
 	Audit Auditor
 	// Logger; nil is slog.Default.
 	Logger *slog.Logger
-	// OutputLimit bounds what a command may write to stdout and stderr, each, in
-	// bytes; more ends it. 0 is DefaultOutputLimit, negative none.
+	// OutputLimit is how many bytes a command may write to stdout and to stderr, each; a
+	// command that writes more is killed. 0 is DefaultOutputLimit, negative means no limit.
 	OutputLimit int64
-	// CaptureLimit bounds what of each stream is kept in memory for
-	// [ExecResult.Stdout], in bytes. 0 is DefaultCaptureLimit.
+	// CaptureLimit is how many bytes of each stream [ExecResult] keeps. 0 is
+	// DefaultCaptureLimit.
 	CaptureLimit int64
-	// History is the size of each output ring of a managed process that names none;
-	// 0 is engine.DefaultHistory.
+	// History is the size of each output ring of a managed process whose spec names none; 0
+	// is engine.DefaultHistory.
 	History int64
-	// KeepEnded is how many ended managed processes a session keeps with their
-	// output; 0 is DefaultKeepEnded, negative none.
+	// KeepEnded is how many ended managed processes a session keeps with their output; 0 is
+	// DefaultKeepEnded, negative means none.
 	KeepEnded int
 	// StopGrace is the time between SIGTERM and SIGKILL when a managed process is
 	// stopped; 0 is DefaultStopGrace.
 	StopGrace time.Duration
-	// MinFree is how many percent of the file system of Workspaces boxes may not take up,
-	// where workspaces have no hard limit; 0: no matter.
+	// MinFree is how many percent of the file system of Workspaces must stay free of data
+	// that boxes write to workspaces without a hard limit; 0: none.
 	MinFree int
 	// Observe, if not nil, is called after each command. It must not block.
 	Observe func(ExecObservation)
@@ -61,13 +63,12 @@ const (
 	DefaultStopGrace    = 5 * time.Second
 )
 
-// Auditor writes down what was decided; an [audit.Log] is one. It is safe for
-// concurrent use.
+// Auditor records decisions; an [audit.Log] is one. It is safe for concurrent use.
 type Auditor interface {
 	Append(e audit.Entry) error
 }
 
-// ExecObservation is one command that ended.
+// ExecObservation describes one command that has ended.
 type ExecObservation struct {
 	Tenant   string
 	Duration time.Duration // from the call to the result

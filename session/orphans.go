@@ -8,9 +8,9 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// removeVolumeLater removes a volume without a session, after its box if box is not empty.
-// Until it is gone no session can use it. If the manager closes first, its successor finds
-// the volume again.
+// removeVolumeLater removes a volume without a session in the background, after its box if
+// box is not empty. No session can use the volume name until then. If the manager closes
+// first, its successor finds the volume again.
 func (m *Manager) removeVolumeLater(name, box string) {
 	v := &m.volumes
 	v.mu.Lock()
@@ -25,8 +25,14 @@ func (m *Manager) removeVolumeLater(name, box string) {
 	m.spawn(func() {
 		tries := 0
 		m.retry(func(ctx context.Context) error {
-			err := m.dropVolume(ctx, name, box)
-			if tries++; err != nil && tries == tellAfter {
+			var err error
+			if box != "" {
+				err = m.engine.Discard(ctx, box)
+			}
+			if err == nil {
+				err = m.options.Storage.RemoveVolume(ctx, name)
+			}
+			if tries++; err != nil && tries == reportAfter {
 				m.report(Key{}, "", fmt.Sprintf("removing the volume %q, which no session has (it will be retried): %v", name, err))
 			}
 			if err == nil {
@@ -40,36 +46,26 @@ func (m *Manager) removeVolumeLater(name, box string) {
 	})
 }
 
-// tellAfter is how often a volume may not be removable before operators hear of it: a
-// box that is being taken apart still has it.
-const tellAfter = 6
+// reportAfter is the number of failed attempts to remove a volume after which operators
+// hear of it: a box that is still being removed has it in use.
+const reportAfter = 6
 
-func (m *Manager) dropVolume(ctx context.Context, name, box string) error {
-	if box != "" {
-		if err := m.engine.Discard(ctx, box); err != nil {
-			return err
-		}
-	}
-	return m.options.Storage.RemoveVolume(ctx, name)
-}
-
-// undoVolume gives up the workspace of a session that could not be made.
-func (s *session) undoVolume() {
-	s.mu.Lock()
-	name, box := volumeOf(s.resolved), s.boxID
-	s.mu.Unlock()
-	if name != "" && s.m.options.Storage != nil && !s.m.volumes.isKept(name) {
-		s.m.removeVolumeLater(name, box)
+// dropNewVolume removes, in the background, the volume of a session that could not be
+// created, with its box. It keeps a volume that was there before. name may be empty.
+func (m *Manager) dropNewVolume(name, box string) {
+	if name != "" && m.options.Storage != nil && !m.volumes.isKept(name) {
+		m.removeVolumeLater(name, box)
 	}
 }
 
-// keptKey is where the database notes that a volume without a session is kept.
+// keptKey is the key under which the database records that a volume without a session is
+// kept.
 func keptKey(name string) []byte { return append([]byte(keptPrefix), name...) }
 
 const keptPrefix = "kept/"
 
-// orphanVolumes removes workspaces that are no session's. If the database was lost they
-// may be of sessions that are lost with it: those are kept, as directories are.
+// orphanVolumes removes the volumes of no session. If the database was lost, they may
+// belong to sessions that were lost with it; then it keeps them, as boxd keeps directories.
 func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 	m := r.m
 	if m.options.Storage == nil {
@@ -80,7 +76,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		return fmt.Errorf("listing volumes: %w", err)
 	}
 	if err != nil {
-		m.report(Key{}, "", "listing volumes: "+err.Error()) // sessions without one go on
+		m.report(Key{}, "", "listing volumes: "+err.Error()) // sessions without a volume are not affected
 		return nil
 	}
 	owned := map[string]bool{}
@@ -96,7 +92,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		switch {
 		case !isVolumeName(v.Name) || owned[v.Name] || m.volumes.isKept(v.Name):
 		case fresh:
-			m.volumes.kept[v.Name] = true // not shared yet, so no lock is needed
+			m.volumes.kept[v.Name] = true // needs no lock: not shared yet
 			changes = append(changes, change{metaBucket, keptKey(v.Name), []byte{1}})
 			m.report(Key{}, "", fmt.Sprintf("volume %q is the workspace of a session that is not known any more: kept for one of the same name", v.Name))
 		default:

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// prepareWorkspace makes what the next box has as its workspace, and limits it. The op
-// is held.
+// prepareWorkspace creates and limits the workspace of the next box. The caller holds the
+// op.
 func (s *session) prepareWorkspace(ctx context.Context) error {
 	s.mu.Lock()
 	r := s.resolved
@@ -33,7 +33,7 @@ func (s *session) prepareWorkspace(ctx context.Context) error {
 	return nil
 }
 
-// prepareDirectory makes a workspace without a hard limit.
+// prepareDirectory creates a workspace without a hard limit.
 func (s *session) prepareDirectory() error {
 	if err := s.m.workspaces.Make(s.key.Tenant, s.key.ID); err != nil {
 		return &storageError{"making the workspace", s.m.workspaces.Root(), err}
@@ -41,9 +41,9 @@ func (s *session) prepareDirectory() error {
 	return nil
 }
 
-// prepareVolume makes the volume that is the workspace. If the host has none, and limits
-// need not be enforced, a new session gets a directory: one that has had a volume would
-// not find its files there.
+// prepareVolume creates the volume that is the workspace. If the host has no volumes and
+// the session may do without its limit, a new session gets a directory. A session that has
+// had a volume does not, because its files would be missing there.
 func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 	name := volumeOf(r)
 	if err := s.m.volumes.await(ctx, name); err != nil {
@@ -74,8 +74,8 @@ func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 	return s.prepareDirectory()
 }
 
-// prepareHost makes and limits a directory of the host. A limit stays with it when the
-// session is gone, until another session gives it another one.
+// prepareHost creates and limits a workspace that is a directory of the host. The limit
+// outlives the session, until another session sets another limit.
 func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	if !r.MakeWorkspace && r.WorkspaceSize == 0 {
 		return nil
@@ -90,7 +90,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 		if storage == nil {
 			return s.workspaceError(ctx, r, fmt.Errorf("workspace %s: cannot be made: %w", spec.Quote(r.Workspace), errNoStorage))
 		}
-		d.ReadOnly = true // it is only to be made
+		d.ReadOnly = true // opened only to be created
 		f, err := storage.OpenDirectory(ctx, d)
 		if err != nil {
 			return s.workspaceError(ctx, r, err)
@@ -102,7 +102,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	}
 	err := errNoStorage
 	if d.Make, d.ReadOnly = false, false; storage != nil {
-		limits := engine.Volume{Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes}.WithDefaults() // as a volume has them
+		limits := engine.Volume{Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes}.WithDefaults() // with the defaults of a volume
 		err = storage.LimitDirectory(ctx, d, limits.Bytes, limits.Inodes)
 	}
 	if degradable(r, err) {
@@ -113,12 +113,13 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	return s.workspaceError(ctx, r, err)
 }
 
-// degradable reports whether err is a limit that cannot be enforced and need not be.
+// degradable reports whether err means that the host cannot enforce a limit and the session
+// may do without it.
 func degradable(r policy.Resolved, err error) bool {
 	return errors.Is(err, engine.ErrUnenforceable) && r.AllowDegraded
 }
 
-// notEnforced says which limit does not hold, and why.
+// notEnforced says which limit the host does not enforce, and why.
 func notEnforced(r policy.Resolved, err error) string {
 	return fmt.Sprintf("workspace_size %s: %v", r.WorkspaceSize, err)
 }
@@ -132,8 +133,8 @@ func (s *session) setUnenforced(what string) {
 	}
 }
 
-// workspaceError is err, of making or limiting the workspace of r, in the words of a
-// request.
+// workspaceError translates err, from creating or limiting the workspace of r, into the
+// terms of a request.
 func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err error) error {
 	var bad *engine.FieldError
 	switch {
@@ -148,7 +149,7 @@ func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err err
 	return fmt.Errorf("preparing the workspace: %w", causeOf(ctx, err))
 }
 
-// requestField is how a request calls what the engine refuses.
+// requestField maps the engine's name of a field to that of a request.
 var requestField = map[string]string{
 	"volume.bytes": "workspace_size", "volume.inodes": "workspace_inodes",
 	"directory.bytes": "workspace_size", "directory.inodes": "workspace_inodes",

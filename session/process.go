@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Process is a managed process of a session. It is safe for concurrent use. One
-// that is started again under the same id is another Process.
+// Process is a managed process of a session. It is safe for concurrent use. A process that
+// is started again under the same ID is another Process.
 type Process struct {
 	s  *session
 	id string
@@ -19,23 +19,23 @@ type Process struct {
 	record   processRecord
 	live     engine.ManagedProcess // nil until it runs, and after a restart if the box was lost
 	ending   bool                  // its end is being recorded
-	stopped  bool                  // it is to be stopped
-	launched bool                  // that it runs was handed to the store
-	dropped  bool
-	overDisk error // why the guard has ended it; nil: it has not
+	stopped  bool                  // a stop was requested
+	launched bool                  // the record that it runs was handed to the store
+	dropped  bool                  // it was removed or replaced
+	overDisk error                 // why the guard ended it; nil: the guard did not
 
-	release func() // of what one that was found counts in quotas; nil if it had ended
+	release func() // returns its reservation in quotas; only of a running process found at Open
 
-	up   chan struct{} // closed when live is set, or it is known that it never will be
+	up   chan struct{} // closed when live is set, or never will be
 	done chan struct{} // closed when its end is recorded, or it never ran
-	gone chan struct{}
+	gone chan struct{} // closed when it was removed or replaced
 }
 
 func newProcess(s *session, r processRecord) *Process {
 	return &Process{s: s, id: r.ID, record: r, up: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
 }
 
-// View returns its state. It does not count as use.
+// View returns the state of the process. It does not count as use.
 func (p *Process) View() ProcessView {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -51,22 +51,22 @@ func (p *Process) View() ProcessView {
 	return v
 }
 
-// Live returns the engine's process with its streams: nil while it starts, and if
-// its box was lost before this manager was opened.
+// Live returns the engine's process with its streams. It is nil while the process starts,
+// and if its box was lost before this manager was opened.
 func (p *Process) Live() engine.ManagedProcess {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
 	return p.live
 }
 
-// Touch counts as use of the session. It is cheap enough for every message.
+// Touch counts as use of the session. It is cheap enough to be called for every message.
 func (p *Process) Touch() { p.s.touch() }
 
-// Done is closed when the process has ended and its end is recorded: from then on
-// View and Result tell it. All output is in the streams by then.
+// Done is closed when the process has ended and its end is recorded: from then on View and
+// Result report it, and the streams have all output.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Result is how it ended, after Done.
+// Result reports how the process ended. It is valid after Done.
 func (p *Process) Result() engine.Result {
 	p.s.mu.Lock()
 	defer p.s.mu.Unlock()
@@ -76,7 +76,7 @@ func (p *Process) Result() engine.Result {
 	return *p.record.Result
 }
 
-// Gone is closed when the process is removed or replaced, with its output.
+// Gone is closed when the process, with its output, was removed or replaced.
 func (p *Process) Gone() <-chan struct{} { return p.gone }
 
 // Process returns a managed process, running or ended.
@@ -93,8 +93,8 @@ func (m *Manager) Process(key Key, id string) (*Process, error) {
 	return nil, fmt.Errorf("process %s of session %q: %w", spec.Quote(id), key.ID, ErrNotFound)
 }
 
-// Processes lists the managed processes of a session, sorted by id. It does not
-// count as use.
+// Processes lists the managed processes of a session, sorted by ID. It does not count as
+// use.
 func (m *Manager) Processes(key Key) ([]ProcessView, error) {
 	s, err := m.findSettled(key)
 	if err != nil {
@@ -110,7 +110,7 @@ func (m *Manager) Processes(key Key) ([]ProcessView, error) {
 	return views, nil
 }
 
-// processesLocked is sorted by id. s.mu is held.
+// processesLocked returns the processes, sorted by ID. The caller holds s.mu.
 func (s *session) processesLocked() []*Process {
 	list := make([]*Process, 0, len(s.processes))
 	for _, p := range s.processes {

@@ -11,28 +11,28 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// watch waits for the end of the process and records it. release gives back what it
-// counts in quotas.
+// watch waits for the end of the process and records it. release returns its reservation in
+// quotas.
 func (p *Process) watch(release func()) {
 	defer release()
 	live := p.Live()
 	select {
 	case <-live.Done():
-		p.finish(live.Result(), release)
-	case <-p.s.m.ctx.Done(): // the successor will see it
+		p.recordEnd(live.Result(), release)
+	case <-p.s.m.ctx.Done(): // the successor records it
 	}
 }
 
-// finish records how the process ended and then shows it.
-func (p *Process) finish(res engine.Result, release func()) {
+// recordEnd records how the process ended, and then publishes it.
+func (p *Process) recordEnd(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
-	res = overDisk(res, p.overDisk)
+	res = diskQuotaResult(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
 	switch {
-	case s.removing: // which took its box away: that is no accident
+	case s.removing: // the removal ended its box, so the loss is no failure
 		end.State = ProcessStopped
 		if res.Verdict == engine.BoxLost {
 			res.Verdict = engine.Canceled
@@ -49,11 +49,8 @@ func (p *Process) finish(res engine.Result, release func()) {
 		defer s.m.spawn(p.recordLater)
 	}
 	s.touch()
-	e := p.endEvent(end)
-	s.m.counters.verdict(res.Verdict)
-	_ = s.m.audit(system, s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(res.Verdict), Details: e.Details, Ends: true}) // it has ended
-	release() // a subscriber may start the next one at once
+	e := p.noteEnd(end)
+	release() // before publishing, because a subscriber may start the next process at once
 	s.mu.Lock()
 	p.record = end
 	s.running--
@@ -65,8 +62,8 @@ func (p *Process) finish(res engine.Result, release func()) {
 	s.prune(s.m.ctx)
 }
 
-// recordLater records the end as soon as that can be done. Until then a successor finds
-// it in the box, unless that is lost.
+// recordLater records the end as soon as that is possible. Until then a successor learns it
+// from the box, unless that is lost.
 func (p *Process) recordLater() {
 	s := p.s
 	s.m.retry(func(context.Context) error {
@@ -81,28 +78,23 @@ func (p *Process) recordLater() {
 	})
 }
 
-// endEvent is the event of the end of p.
-func (p *Process) endEvent(end processRecord) Event {
+// noteEnd counts and audits the end of p, and returns its event.
+func (p *Process) noteEnd(end processRecord) Event {
 	kind := EventProcessExited
 	if end.State == ProcessStopped {
 		kind = EventProcessStopped
 	}
 	details := endDetails(*end.Result)
 	details["state"] = end.State
+	p.s.m.counters.verdict(end.Result.Verdict)
+	// The process has ended, so a failure to audit that is only reported.
+	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
+		Reason: string(end.Result.Verdict), Details: details, Ends: true})
 	return Event{Type: kind, Tenant: p.s.key.Tenant, Session: p.s.key.ID, Box: end.Box, Process: p.id, Details: details}
 }
 
-// tell reports the end of a process whose record shows it already.
-func (p *Process) tell(end processRecord) {
-	e := p.endEvent(end)
-	p.s.m.counters.verdict(end.Result.Verdict)
-	p.s.m.tell(e)
-	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(e.Type), Process: p.id, Box: end.Box, Decision: audit.Done,
-		Reason: string(end.Result.Verdict), Details: e.Details, Ends: true})
-}
-
-// prune forgets the ended processes that are more than the session keeps, the oldest
-// ones first.
+// prune forgets the oldest ended processes, so that the session keeps no more than
+// KeepEnded.
 func (s *session) prune(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*Process
@@ -123,14 +115,14 @@ func (s *session) prune(ctx context.Context) {
 	}
 }
 
-// forget takes an ended process out of the session, if it is still there.
+// forget removes an ended process from the session, if it is still there.
 func (p *Process) forget(ctx context.Context) error {
 	s := p.s
 	s.mu.Lock()
 	if next := s.processes[p.id]; next != p {
 		var replaced []change
 		if next != nil && next.record.State == ProcessStarting && !next.launched {
-			replaced = append(replaced, next.record.put()) // it replaces none, even if it cannot be started
+			replaced = append(replaced, next.record.put()) // the record no longer restores p if the new process cannot be started
 		}
 		noted, dropped := s.m.store.enqueue(replaced...), p.dropped
 		p.dropped = true
@@ -138,7 +130,7 @@ func (p *Process) forget(ctx context.Context) error {
 		if !dropped {
 			p.letGo(ctx)
 		}
-		return noted.wait() // also for what the next one has handed over
+		return noted.wait() // waits for earlier changes as well, such as those of the new process
 	}
 	if !p.record.State.Ended() || s.removing {
 		s.mu.Unlock()
@@ -159,9 +151,9 @@ func (p *Process) forget(ctx context.Context) error {
 	return nil
 }
 
-// drop gives back what the box keeps of a process that has ended and is on no record
-// any more. If that fails it is tried again, as long as the manager is open: until then
-// the box has an unknown process, which the next opening forgets.
+// drop releases what the box keeps of a process that has ended and has no record any more.
+// If that fails it is retried while the manager is open; afterwards the next opening
+// forgets the unknown process.
 func (p *Process) drop(ctx context.Context) {
 	p.s.mu.Lock()
 	dropped := p.dropped
@@ -172,7 +164,7 @@ func (p *Process) drop(ctx context.Context) {
 	}
 }
 
-// letGo is the second half of drop, for the caller that has set dropped.
+// letGo is the second half of drop, for a caller that has set dropped itself.
 func (p *Process) letGo(ctx context.Context) {
 	s := p.s
 	s.mu.Lock()
@@ -184,6 +176,6 @@ func (p *Process) letGo(ctx context.Context) {
 	}
 	if err := live.Forget(ctx); err != nil && !errors.Is(err, engine.ErrBoxLost) {
 		s.m.log.Warn("forgetting a process", "session", s.key.String(), "process", p.id, "error", err)
-		s.m.end(live)
+		s.m.endStray(live)
 	}
 }

@@ -3,22 +3,23 @@ package session
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/workspace"
 )
 
-// measureEvery is how old the size of a workspace may be when something is to be
-// started in it; after a slow measurement it may be older, so that measuring takes a
-// fiftieth of the time at most.
+// measureEvery is how old the size of a workspace may be when something is started in it.
+// After a slow measurement it may be older, so that measuring takes at most a fiftieth of
+// the time.
 const (
 	measureEvery = 3 * time.Second
 	measureShare = 50
 )
 
 // checkWorkspace refuses to start anything while the workspaces of the tenant are over
-// their quota. It is an admission quota: what runs can write more until then.
+// their quota. The quota is checked only at admission: what runs already can write more.
 func (s *session) checkWorkspace(ctx context.Context) error {
 	if !s.m.limitsWorkspaces(s.key.Tenant) {
 		return nil
@@ -33,8 +34,8 @@ func (m *Manager) limitsWorkspaces(tenant string) bool {
 	return m.ledger.Limits(tenant).WorkspaceBytes >= 0 || m.ledger.Limits("").WorkspaceBytes >= 0
 }
 
-// checkRoom refuses if there is no room for one byte. Other quotas, which may have been
-// lowered, are none of this.
+// checkRoom refuses if there is no room for one more byte. It ignores the other quotas,
+// which may have been lowered.
 func (m *Manager) checkRoom(tenant string) error {
 	release, err := m.ledger.Reserve(tenant, policy.Use{WorkspaceBytes: 1})
 	if err != nil {
@@ -44,7 +45,7 @@ func (m *Manager) checkRoom(tenant string) error {
 	return nil
 }
 
-// measureAll counts the workspaces of the sessions that were taken over, one by one.
+// measureAll measures the workspaces of the sessions that were taken over, one by one.
 func (m *Manager) measureAll() {
 	for _, s := range m.all("") {
 		if !m.limitsWorkspaces(s.key.Tenant) {
@@ -56,51 +57,56 @@ func (m *Manager) measureAll() {
 	}
 }
 
-// measureUsage asks the engine about a workspace that is a volume, and counts another.
-func (s *session) measureUsage(ctx context.Context, volume string) (workspace.Usage, error) {
-	if volume == "" {
-		return s.m.workspaces.Measure(ctx, s.key.Tenant, s.key.ID)
-	}
-	bytes, err := s.m.volumeUse(ctx, volume)
-	return workspace.Usage{Bytes: bytes, Complete: true}, err
+// workspaceUse is how much of the tenant's quota the workspace of a session counts.
+type workspaceUse struct {
+	mu      sync.Mutex    // held during a measurement; taken before session.mu
+	next    time.Duration // time of m.now before which the workspace is not measured again
+	partial bool          // the last measurement was incomplete
+	release func()        // returns the measured bytes to the ledger; nil before the first measurement
 }
 
-// measure counts the workspace of the session anew, if that was not done lately. What
-// is beyond the bounds of a measurement is not counted, which operators are told.
+// measure measures the workspace of the session, unless that was done lately. It tells
+// operators if a workspace is too large to be measured completely; the rest does not count.
 func (s *session) measure(ctx context.Context) error {
 	s.mu.Lock()
 	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
-	if !own || !s.measuring.TryLock() { // who measures now tells the others
+	if !own || !s.usage.mu.TryLock() { // the caller that holds the lock measures for all
 		return nil
 	}
-	defer s.measuring.Unlock()
+	defer s.usage.mu.Unlock()
 	s.mu.Lock()
 	here := !s.removing && !s.gone && s.state != Creating
 	s.mu.Unlock()
-	if !here { // what it counts has been given back, or will be when measuring is unlocked
+	if !here { // releaseQuota has returned what the workspace counts, or waits to do so
 		return nil
 	}
 	began := s.m.now()
-	if s.unmeasure != nil && began < s.measureNext {
+	if s.usage.release != nil && began < s.usage.next {
 		return nil
 	}
-	usage, err := s.measureUsage(ctx, volume)
+	use := workspace.Usage{Complete: true}
+	var err error
+	if volume != "" {
+		use.Bytes, err = s.m.volumeUse(ctx, volume)
+	} else {
+		use, err = s.m.workspaces.Measure(ctx, s.key.Tenant, s.key.ID)
+	}
 	if err != nil {
 		return fmt.Errorf("measuring the workspace: %w", err)
 	}
-	if !usage.Complete && !s.partial {
+	if !use.Complete && !s.usage.partial {
 		s.m.report(s.key, "", fmt.Sprintf("workspace counts too little in the quota: it has more than %d entries, unreadable or very deep directories, or a slow disk", workspace.MaxEntries))
 	}
-	s.partial = !usage.Complete
-	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: usage.Bytes})
-	if s.unmeasure != nil {
-		s.unmeasure()
+	s.usage.partial = !use.Complete
+	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: use.Bytes})
+	if s.usage.release != nil {
+		s.usage.release()
 	}
-	s.unmeasure = counted
-	s.measureNext = s.m.now() + max(measureEvery, measureShare*(s.m.now()-began))
+	s.usage.release = counted
+	s.usage.next = s.m.now() + max(measureEvery, measureShare*(s.m.now()-began))
 	s.mu.Lock()
-	s.measured = usage.Bytes
+	s.workspaceBytes = use.Bytes
 	s.mu.Unlock()
 	return nil
 }

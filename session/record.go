@@ -12,30 +12,30 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// recordVersion is the version of all records. Records of version 1 are read (record1.go),
-// after a copy of their database was kept. A database of a newer version is refused.
+// recordVersion is the version of all records. Records of version 1 can be read
+// (record1.go), after their database was copied. A database of a newer version is refused.
 const recordVersion = 2
 
-// sessionRecord is the stored form of a session.
+// sessionRecord is a session as stored in the database.
 type sessionRecord struct {
 	Tenant     string          `json:"tenant"`
 	ID         string          `json:"id"`
 	State      State           `json:"state"`
 	Reason     string          `json:"reason,omitempty"`
 	Generation int             `json:"generation"`
-	Box        string          `json:"box"` // id of the box of this generation
+	Box        string          `json:"box"` // ID of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
-	// Fresh: the session is being created, and its workspace's directory did not exist
-	// before. So if the creation fails, the content belongs to no other session.
+	// Fresh: the session is being created, and the directory of its workspace did not exist
+	// before. So if the creation fails, its content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
-	// LifeLeft is what was left of MaxLifetime when this was written. It bounds what
-	// a clock that was set back can add.
+	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how
+	// much lifetime a clock that was set back can add.
 	LifeLeft time.Duration `json:"life_left,omitempty"`
 }
 
-// processRecord is the stored form of a managed process.
+// processRecord is a managed process as stored in the database.
 type processRecord struct {
 	Tenant     string         `json:"tenant"`
 	Session    string         `json:"session"`
@@ -53,7 +53,7 @@ type processRecord struct {
 	StartedAt  time.Time      `json:"started_at"`
 	EndedAt    time.Time      `json:"ended_at,omitzero"`
 	Result     *engine.Result `json:"result,omitempty"`
-	// Replaces is the process that had the id, while this one is only starting.
+	// Replaces is the process that had the ID before, while this one is starting.
 	Replaces *processRecord `json:"replaces,omitempty"`
 }
 
@@ -71,8 +71,8 @@ func (r *processRecord) put() change {
 	return change{processBucket, processKey(r.key(), r.ID), encode(r)}
 }
 
-// encode writes a record: the CRC-32 (IEEE) of the rest, big-endian, and JSON.
-// bbolt has no checksums for its data pages.
+// encode returns the stored form of a record: the CRC-32 (IEEE) of the rest, big-endian,
+// and JSON. bbolt has no checksums for its data pages.
 func encode(record any) []byte {
 	body, err := json.Marshal(record)
 	if err != nil {
@@ -96,7 +96,7 @@ func decode(value []byte, record any) error {
 	return json.Unmarshal(body, record)
 }
 
-// decodeSession reads a record and checks all that is used without another look.
+// decodeSession reads a record and checks every value that is used without another check.
 func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	if err := decode(value, &r); err != nil {
 		return r, fmt.Errorf("session record %q: %w", key, err)
@@ -121,17 +121,13 @@ func (r *sessionRecord) validate() error {
 	if err := r.key().validate(); err != nil {
 		return err
 	}
-	if err := validateBoxID(r.Box); err != nil {
+	if r.Box == "" {
+		return fmt.Errorf("no box id")
+	}
+	if err := (engine.Spec{ID: r.Box}).Validate(); err != nil {
 		return err
 	}
 	return r.Resolved.Spec().Validate()
-}
-
-func validateBoxID(id string) error {
-	if id == "" {
-		return fmt.Errorf("no box id")
-	}
-	return engine.Spec{ID: id}.Validate()
 }
 
 func decodeProcess(key, value []byte) (r processRecord, err error) {

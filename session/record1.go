@@ -8,8 +8,8 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// resolved1 is policy.Resolved as databases of version 1, and notes on boxes of that time,
-// have it: the spec of the box in a field of its own, and times in nanoseconds.
+// resolved1 is policy.Resolved in databases of version 1 and in labels of that time: it has
+// the spec of the box in a field of its own, and times in nanoseconds.
 type resolved1 struct {
 	policy.Resolved
 	Spec        *spec.Spec    `json:"spec"`
@@ -19,7 +19,7 @@ type resolved1 struct {
 	TimeoutCap  time.Duration `json:"timeout_cap"`
 }
 
-// UnmarshalJSON reads a record of this version, and of version 1.
+// UnmarshalJSON reads a record of this version or of version 1.
 func (r *sessionRecord) UnmarshalJSON(b []byte) error {
 	type plain sessionRecord
 	var old struct {

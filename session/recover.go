@@ -16,23 +16,23 @@ import (
 // recovery collects what Open finds.
 type recovery struct {
 	m     *Manager
-	boxes map[string]bool // ids of those that exist
-	// processes are their records. What is of no session is dropped.
+	boxes map[string]bool // IDs of the existing boxes
+	// processes are the process records. Those of no session are deleted.
 	processes map[Key][]processRecord
 
 	mu    sync.Mutex
-	found map[Key]found // sessions without a record, by their boxes
-	left  []*session    // whose boxes are to be taken over
+	found map[Key]found // boxes of sessions without a record
+	left  []*session    // sessions whose boxes are to be taken over
 }
 
-// found is a box that says whose it is.
+// found is a box without a record, and the session to which it says it belongs.
 type found struct {
 	record sessionRecord
 	box    engine.LiveBox
 }
 
-// recover finds the sessions that the last manager left, and returns those whose boxes
-// are to be taken over.
+// recover finds the sessions that the last manager left, and returns those whose boxes are
+// to be taken over.
 func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	for _, name := range got.kept {
 		m.volumes.kept[name] = true
@@ -55,11 +55,11 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	for _, s := range got.sessions {
 		owned[s.Box] = true
 	}
-	if err := each(got.sessions, r.session); err != nil {
+	if err := inParallel(got.sessions, r.resumeSession); err != nil {
 		return nil, err
 	}
 	strays := slices.DeleteFunc(ids, func(id string) bool { return owned[id] })
-	err = each(strays, func(id string) error { return r.stray(ctx, id, got.fresh) })
+	err = inParallel(strays, func(id string) error { return r.stray(ctx, id, got.fresh) })
 	if err != nil {
 		return nil, err
 	}
@@ -69,24 +69,19 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	if err := r.orphanVolumes(ctx, got.fresh); err != nil {
 		return nil, err
 	}
-	if err := r.dropEmptyWorkspaces(); err != nil {
-		m.report(Key{}, "", err.Error()) // not fatal: they disturb no session
+	// An empty workspace of no session was made for one that had no record yet.
+	known := map[string]bool{}
+	for _, s := range m.all("") {
+		known[m.workspaces.Path(s.key.Tenant, s.key.ID)] = true
+	}
+	if err := m.workspaces.DropUnknown(func(path string) bool { return known[path] }); err != nil {
+		m.report(Key{}, "", err.Error()) // not fatal: it affects no session
 	}
 	return r.left, r.conclude(got.fresh)
 }
 
-// dropEmptyWorkspaces removes those that were made for sessions of which there was no
-// record yet.
-func (r *recovery) dropEmptyWorkspaces() error {
-	owned := map[string]bool{}
-	for _, s := range r.m.all("") {
-		owned[r.m.workspaces.Path(s.key.Tenant, s.key.ID)] = true
-	}
-	return r.m.workspaces.DropUnknown(func(path string) bool { return owned[path] })
-}
-
-// conclude forgets the processes of sessions that are not there, and notes that boxes
-// were searched for.
+// conclude forgets the processes of missing sessions, and records that the search for
+// sessions by their boxes is complete.
 func (r *recovery) conclude(searched bool) error {
 	var changes []change
 	if searched {
@@ -106,7 +101,8 @@ func (r *recovery) conclude(searched bool) error {
 	return r.record(changes...)
 }
 
-// record writes what was found out. On a full disk a successor finds it out as well.
+// record writes what recovery has found. On a full disk it only reports the error, because
+// a successor finds the same.
 func (r *recovery) record(changes ...change) error {
 	err := r.m.store.write(changes...)
 	if diskroom.IsFull(err) {
@@ -116,16 +112,16 @@ func (r *recovery) record(changes ...change) error {
 	return err
 }
 
-// restore makes the session of a record and its processes, without the box, and adds it to
-// the registry.
+// restore adds the session of a record, with its processes but without its box, to the
+// registry.
 func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
 	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
 	s.resolved, s.unenforced, s.createdAt = rec.Resolved, rec.Unenforced, rec.CreatedAt
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved)))
-	// A clock that was set back makes the session look younger than it is: what was
-	// left when the record was written bounds that. bornAt is where the age starts if
-	// a lifetime is set later.
+	// A clock that was set back makes the session look younger than it is; the lifetime
+	// that was left when the record was written bounds the error. bornAt is the start of
+	// the lifetime if one is set later.
 	age := max(0, time.Since(rec.CreatedAt))
 	s.bornAt = r.m.now() - age
 	left := rec.Resolved.MaxLifetime.D() - age
@@ -146,7 +142,7 @@ func (r *recovery) restore(rec sessionRecord) *session {
 	return s
 }
 
-// countable keeps a damaged figure from what cannot count it.
+// countable replaces figures of a damaged record that the ledger cannot count.
 func countable(u policy.Use) policy.Use {
 	if u.Memory < 0 {
 		u.Memory = engine.Unlimited
@@ -157,9 +153,9 @@ func countable(u policy.Use) policy.Use {
 	return u
 }
 
-// settle brings the records of s, of which rec was read, and of its processes up to
-// date, and lets it go on. rec is nil if there is none. Without a change nothing is
-// written: most sessions are as they were.
+// settle updates the records of s and of its processes, and lets the session continue. rec
+// is the record as it was read, or nil if there is none. Nothing is written if nothing
+// changed, as for most sessions.
 func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	m := s.m
 	s.mu.Lock()
@@ -171,7 +167,7 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	s.mu.Unlock()
 	if len(changes) > 0 {
 		if err := noted.wait(); err != nil {
-			m.report(s.key, "", "recording what has become of its box: "+err.Error()) // a successor finds it as well
+			m.report(s.key, "", "recording what has become of its box: "+err.Error()) // a successor finds the same
 		}
 	}
 	if box != nil {
@@ -190,7 +186,7 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 		s.reportLost(told)
 	}
 	for _, p := range ended {
-		p.tell(p.record)
+		m.publish(p.noteEnd(p.record))
 	}
 	for _, fn := range begin {
 		m.spawn(fn)

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// restoreProcess makes the process of a record, without its streams.
+// restoreProcess returns the process of a record, without its streams.
 func restoreProcess(s *session, r processRecord) *Process {
 	p := newProcess(s, r)
 	p.stopped = r.State == ProcessStopping || r.State == ProcessStopped
@@ -21,8 +21,9 @@ func restoreProcess(s *session, r processRecord) *Process {
 	return p
 }
 
-// settleProcessesLocked matches the records of processes with those in the box, which may be
-// nil. It returns functions to start, changes to write, and the processes that have ended.
+// settleProcessesLocked matches the process records with the processes in the box, which
+// may be nil. It returns functions to start, changes to write, and the processes that have
+// ended.
 func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), changes []change, ended []*Process) {
 	live := map[string]engine.ManagedProcess{}
 	if box != nil {
@@ -32,7 +33,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 	}
 	running := 0
 	for id, p := range s.processes {
-		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // no client has seen it
+		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // no client has seen the new process
 			p.release()
 			p = restoreProcess(s, *p.record.Replaces)
 			s.processes[id] = p
@@ -43,7 +44,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 		delete(live, p.record.Key)
 		switch {
 		case p.record.State.Ended():
-			p.live = l // its output can still be read
+			p.live = l // for readers of its output
 		case l != nil:
 			running++
 			before := p.record
@@ -56,7 +57,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 			delete(s.processes, id)
 			changes = append(changes, change{processBucket, processKey(s.key, id), nil})
 		default:
-			changes = append(changes, p.vanish())
+			changes = append(changes, p.markLost())
 			ended = append(ended, p)
 		}
 	}
@@ -65,13 +66,13 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 	for _, l := range live {
 		begin = append(begin, func() {
 			s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
-			s.m.end(l)
+			s.m.endStray(l)
 		})
 	}
 	return begin, changes, ended
 }
 
-// resume goes on with a process that its box still has, running or ended.
+// resume continues with a process that its box still has, running or ended.
 func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 	s := p.s
 	p.live = l
@@ -85,9 +86,9 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 	return append(begin, func() { p.watch(p.release) })
 }
 
-// vanish marks a process whose box is gone: as stopped if the session is being removed, and
-// otherwise as failed, because it is unknown how the process ended.
-func (p *Process) vanish() change {
+// markLost marks a process whose box is gone: as stopped if the session is being removed,
+// and otherwise as failed, because nobody knows how the process ended.
+func (p *Process) markLost() change {
 	p.record.State, p.record.EndedAt = ProcessFailed, time.Now().Round(0)
 	p.record.Result = &engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
 	if p.s.removing {

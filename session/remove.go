@@ -13,19 +13,19 @@ import (
 	"github.com/boxd/boxd/internal/diskroom"
 )
 
-// removal is why and for whom a session is removed.
+// removal says why, and for whom, a session is removed.
 type removal struct {
 	caller  Caller
 	reason  string
 	expired bool
 }
 
-// Remove ends a session: what runs in it is killed, its box and the workspace that
-// boxd keeps for it are removed. If ctx ends before that, it goes on by itself, as it
-// does after an error.
+// Remove ends a session: it kills what runs in it, and removes its box and the workspace
+// that boxd keeps for it. If ctx ends before that, or after an error, the removal continues
+// in the background.
 //
-// A session that is being created is given up (its creator gets ErrState); commands
-// that run get the verdict canceled or box-lost.
+// If the session is being created, its creator gets ErrState; running commands get the
+// verdict canceled or box-lost.
 func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	if err := key.validate(); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	}
 	defer m.wg.Done()
 	s.mu.Lock()
-	first := !s.removing // else it could be asked for until the reserve is used up
+	first := !s.removing // only the first request may use the reserve of the audit log
 	s.mu.Unlock()
 	if err := m.audit(c, key, audit.Entry{Action: "remove", Decision: audit.Allow, Ends: first}); err != nil {
 		return err
@@ -65,10 +65,10 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	}
 }
 
-// noteRemoval records that the session is being removed, so that a successor goes on.
+// noteRemoval records that the session is being removed, so that a successor continues.
 func (s *session) noteRemoval() error {
 	s.mu.Lock()
-	if !s.made || s.erased { // a first creation that was cut off is given up anyway
+	if !s.made || s.erased { // a successor removes an unfinished session without being told
 		s.mu.Unlock()
 		return nil
 	}
@@ -77,8 +77,8 @@ func (s *session) noteRemoval() error {
 	return noted.wait()
 }
 
-// markRemovalLocked makes sure that nothing is begun in the session any more, and
-// reports whether the caller has to tear it down. s.mu is held.
+// markRemovalLocked makes sure that nothing more begins in the session, and reports whether
+// the caller has to tear it down. The caller holds s.mu.
 func (s *session) markRemovalLocked(reason string) bool {
 	if s.removing || s.gone {
 		return false
@@ -88,13 +88,13 @@ func (s *session) markRemovalLocked(reason string) bool {
 	return true
 }
 
-// teardown removes the session, trying again until that succeeds or the manager
-// closes; the next one goes on then.
+// teardown removes the session. It retries until that succeeds or the manager closes; then
+// a successor continues.
 func (s *session) teardown(r removal) {
 	s.publish(EventState, r.caller, map[string]any{"state": Stopping, "reason": r.reason})
 	first := true
 	s.m.retry(func(ctx context.Context) error {
-		if r.expired { // many may do so at once
+		if r.expired { // many sessions may expire at once
 			select {
 			case s.m.reapers <- struct{}{}:
 				defer func() { <-s.m.reapers }()
@@ -102,10 +102,10 @@ func (s *session) teardown(r removal) {
 				return nil
 			}
 		}
-		if err := s.begin(ctx); err != nil {
+		if err := s.lockOp(ctx); err != nil {
 			return nil // closing
 		}
-		defer s.end()
+		defer s.unlockOp()
 		err := s.tryRemove(ctx, r)
 		if err == nil || ctx.Err() != nil {
 			return nil
@@ -122,22 +122,8 @@ func (s *session) teardown(r removal) {
 	})
 }
 
-// ended takes the session, which is removed, out of the registry, and tells everybody.
-func (s *session) ended(r removal) {
-	kind, counter := EventRemoved, &s.m.counters.removed
-	if r.expired {
-		kind, counter = EventExpired, &s.m.counters.expired
-	}
-	counter.Add(1)
-	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true}) // done
-	s.mu.Lock()
-	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
-	s.mu.Unlock()
-	s.m.forget(s, nil, told)
-}
-
-// tryRemove removes what there is of the session. The op is held. The record goes
-// last, so that whatever is left is known to a successor.
+// tryRemove removes everything that belongs to the session. The caller holds the op. The
+// record goes last, so that a successor knows of whatever is left.
 func (s *session) tryRemove(ctx context.Context, r removal) error {
 	s.mu.Lock()
 	if s.gone { // its creation was given up
@@ -148,8 +134,8 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
 	s.mu.Unlock()
-	// What is not noted a successor finds as a session without a box. That is no reason
-	// to leave it on a full disk.
+	// On a full disk the removal goes on without a record of it: a successor then finds a
+	// session without a box.
 	if err := noted.wait(); err != nil && !diskroom.IsFull(err) {
 		return err
 	}
@@ -160,8 +146,12 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	}
 	switch {
 	case volume != "":
-		if err := s.deleteVolume(ctx, volume); err != nil {
-			return err
+		err := errNoStorage
+		if s.m.options.Storage != nil {
+			err = causeOf(ctx, s.m.options.Storage.RemoveVolume(ctx, volume))
+		}
+		if err != nil {
+			return fmt.Errorf("removing the workspace: %w", err)
 		}
 	case own:
 		if err := s.deleteWorkspace(ctx); err != nil {
@@ -178,12 +168,22 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		p.drop(ctx)
 	}
 	s.releaseQuota()
-	s.ended(r)
+	kind, counter := EventRemoved, &s.m.counters.removed
+	if r.expired {
+		kind, counter = EventExpired, &s.m.counters.expired
+	}
+	counter.Add(1)
+	// The session is removed, so a failure to audit that is only reported.
+	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true})
+	s.mu.Lock()
+	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
+	s.mu.Unlock()
+	s.m.forget(s, nil, told)
 	return nil
 }
 
-// erase deletes the records of the session and of its processes. Nothing is recorded of it
-// behind that.
+// erase deletes the records of the session and of its processes. No record of the session
+// is written after that.
 func (s *session) erase(list ...*Process) error {
 	changes := []change{{sessionsBucket, sessionKey(s.key), nil}}
 	for _, p := range list {
@@ -202,22 +202,11 @@ func (s *session) erase(list ...*Process) error {
 	return err
 }
 
-// removeTimeout bounds one attempt to take a box apart.
+// removeTimeout bounds one attempt to remove a box.
 const removeTimeout = 30 * time.Second
 
-// deleteVolume removes the workspace of boxd's own that is a volume.
-func (s *session) deleteVolume(ctx context.Context, name string) error {
-	if s.m.options.Storage == nil {
-		return fmt.Errorf("removing the workspace: %w", errNoStorage)
-	}
-	if err := s.m.options.Storage.RemoveVolume(ctx, name); err != nil {
-		return fmt.Errorf("removing the workspace: %w", causeOf(ctx, err))
-	}
-	return nil
-}
-
-// deleteWorkspace deletes the workspace of boxd's own. On success its place is free, also
-// if something in it cannot be deleted: that waits in the trash.
+// deleteWorkspace deletes the workspace directory that boxd keeps. On success its name is
+// free even if some of its content cannot be deleted: that waits in the trash.
 func (s *session) deleteWorkspace(ctx context.Context) error {
 	if storage := s.m.options.Storage; storage != nil && s.m.options.MinFree > 0 && !s.m.noShares.Load() {
 		if err := storage.LimitDirectory(ctx, s.directory(), 0, 0); err != nil && !errors.Is(err, engine.ErrUnenforceable) && !errors.Is(err, fs.ErrNotExist) {
@@ -225,11 +214,11 @@ func (s *session) deleteWorkspace(ctx context.Context) error {
 		}
 	}
 	err := s.m.workspaces.Delete(ctx, s.key.Tenant, s.key.ID)
-	if err == nil || errors.Is(err, context.Canceled) { // which counts behind the move to the trash
+	if err == nil || errors.Is(err, context.Canceled) { // canceled means that it is in the trash
 		return nil
 	}
 	if _, e := os.Lstat(s.m.workspaces.Path(s.key.Tenant, s.key.ID)); !errors.Is(e, fs.ErrNotExist) {
-		return &storageError{"removing the workspace", s.m.workspaces.Root(), err} // the next session of this name must not find it
+		return &storageError{"removing the workspace", s.m.workspaces.Root(), err} // the next session with this ID would find it
 	}
 	s.m.report(s.key, "", err.Error())
 	return nil

@@ -8,29 +8,29 @@ import (
 	"github.com/boxd/boxd/audit"
 )
 
-// replace builds a new box for a session whose box is lost or stopped, on the same
-// workspace, and with other mounts if change says so. The op is held.
+// replace builds a new box, with the same workspace, for a session whose box is lost or
+// stopped. It makes the change of mounts too. The caller holds the op.
 func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use, error) {
-	if ctx.Err() != nil { // such as of a session that was halted
+	if ctx.Err() != nil { // for example because the session was stopped
 		return nil, context.Cause(ctx)
 	}
 	s.mu.Lock()
 	box := s.box
 	s.mu.Unlock()
 	if box != nil {
-		s.lost(box) // unless that was noticed before
+		s.markLost(box) // does nothing if that was noticed before
 	}
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
 	}
 	if err := s.tryReplace(ctx, c, change); err != nil {
 		err = s.removedMeanwhile(err)
-		s.m.fail(c, s.key, "recreate", err)
+		s.m.noteFailure(c, s.key, "recreate", err)
 		return nil, err
 	}
 	s.m.counters.recreated.Add(1)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Done}) // it is allowed and done
-	s.tellMounts(c, change)
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Done}) // the box exists even if this fails
+	s.reportMounts(c, change)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.removing {
@@ -63,7 +63,7 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 	s.mu.Lock()
 	s.resolved = old
 	if s.removing {
-		s.state = Stopping // for its own reason
+		s.state = Stopping // the removal has set the reason
 	} else {
 		s.state, s.reason = Failed, "building a new box: "+err.Error()
 	}
@@ -76,11 +76,14 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 	return err
 }
 
-// clearBox removes the rest of the last box, and waits until it is known how its managed
-// processes ended. After a failure it can be called again. The caller holds the op, and the
-// session's state keeps others from using the box.
+// clearBox removes the remains of the last box, and waits until the ends of its managed
+// processes are recorded. It can be called again after a failure. The caller holds the op,
+// and the state of the session keeps others from using the box.
 func (s *session) clearBox(ctx context.Context) error {
-	s.forgo()
+	if !isDone(s.settled) { // the box was not taken over
+		s.markProcessesLost()
+		close(s.settled)
+	}
 	s.mu.Lock()
 	box, id, list := s.box, s.boxID, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest

@@ -6,17 +6,17 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/policy"
 )
 
-// system is the caller of what the manager does by itself.
+// system is the caller of actions that the manager takes by itself.
 var system = Caller{Actor: "boxd"}
 
 // audit writes an entry about session key.
@@ -26,10 +26,10 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	}
 	e.Tenant, e.Session = key.Tenant, key.ID
 	e.Actor, e.Request = c.Actor, c.Request
-	if c.Tenant != "" && c.Tenant != key.Tenant { // such as an administrator
+	if c.Tenant != "" && c.Tenant != key.Tenant { // for example an administrator
 		e.Actor = c.Tenant + "/" + c.Actor
 	}
-	if len(e.Reason) > maxAuditArgs { // a line that is too long would not be written
+	if len(e.Reason) > maxAuditArgs { // the log refuses lines that are too long
 		e.Reason = cut(e.Reason) + "…"
 	}
 	if err := m.options.Audit.Append(e); err != nil {
@@ -39,7 +39,7 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 	return nil
 }
 
-// auditDecisions writes down what the policy decided, before it is done.
+// auditDecisions records the decisions of the policy before they are acted on.
 func (m *Manager) auditDecisions(c Caller, key Key, list []policy.Decision) error {
 	for _, d := range list {
 		if err := m.auditDecision(c, key, d, ""); err != nil {
@@ -57,14 +57,14 @@ func (m *Manager) auditDecision(c Caller, key Key, d policy.Decision, process st
 	return m.audit(c, key, e)
 }
 
-// fail notes that an action did not succeed, and returns err. What is the caller's own
-// doing (a lost race, a wrong request, a canceled one) is not an error of the daemon,
-// and a lost box has been reported.
-func (m *Manager) fail(c Caller, key Key, action string, err error) error {
+// noteFailure audits that an action failed, and returns err. It also reports err to
+// operators, unless the caller is the reason (it lost a race, sent a wrong request, or gave
+// up) or the box was lost, which is reported elsewhere.
+func (m *Manager) noteFailure(c Caller, key Key, action string, err error) error {
 	if errors.Is(err, errAgain) || errors.Is(err, errRemoved) {
 		return err
 	}
-	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reported there
+	_ = m.audit(c, key, audit.Entry{Action: action, Decision: audit.Failed, Reason: err.Error()}) // reports its error
 	for _, own := range []error{context.Canceled, context.DeadlineExceeded, policy.ErrQuota, policy.ErrDenied, engine.ErrInvalid,
 		engine.ErrNotFound, engine.ErrNotExecutable, engine.ErrNoDir, engine.ErrAtLimit, engine.ErrBoxLost, ErrState, ErrClosed} {
 		if errors.Is(err, own) {
@@ -75,35 +75,35 @@ func (m *Manager) fail(c Caller, key Key, action string, err error) error {
 	return err
 }
 
-// report tells operators what went wrong: log, list of errors, event.
+// report tells operators about an error: in the log, the list of errors and an event.
 func (m *Manager) report(key Key, process, message string) {
-	message = strings.ReplaceAll(message, "\n", "; ") // joined errors
+	message = oneline.Text(message) // joined errors have several lines
 	m.errors.add(ErrorRecord{Time: time.Now().Round(0), Tenant: key.Tenant, Session: key.ID, Process: process, Message: message})
-	m.tell(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process, Details: map[string]any{"message": message}})
+	m.publish(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process, Details: map[string]any{"message": message}})
 }
 
-// publish tells subscribers and the log about the session and the box that it has. No
-// lock is held.
+// publish publishes an event about the session and the box that it has. The caller holds no
+// lock.
 func (s *session) publish(t EventType, c Caller, details map[string]any) {
 	s.mu.Lock()
 	box := s.boxID
 	s.mu.Unlock()
-	s.m.tell(s.event(t, c, box, details))
+	s.m.publish(s.event(t, c, box, details))
 }
 
 func (s *session) event(t EventType, c Caller, box string, details map[string]any) Event {
 	return Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: box, Request: c.Request, Details: details}
 }
 
-// tell hands e to subscribers, and to the log.
-func (m *Manager) tell(e Event) {
+// publish sends e to the subscribers and to the log.
+func (m *Manager) publish(e Event) {
 	m.events.publish(e)
 	m.logEvent(e)
 }
 
-// logEvent writes e with all ids. Of what changes the state of a session subscribers are
-// told with its lock held, so that nothing that follows from it comes before; the log may
-// be slow.
+// logEvent writes e, with all its IDs, to the log. An event that changes the state of a
+// session is sent to subscribers with the lock of the session held, so that its
+// consequences follow it; the log is written afterwards because it may be slow.
 func (m *Manager) logEvent(e Event) {
 	level := slog.LevelInfo
 	switch e.Type {
@@ -129,10 +129,10 @@ func (m *Manager) logEvent(e Event) {
 	m.log.LogAttrs(m.ctx, level, string(e.Type), attrs...)
 }
 
-// keepErrors is how many errors are kept.
+// keepErrors is the number of errors kept.
 const keepErrors = 100
 
-// errorLog keeps the last errors.
+// errorLog holds the latest errors.
 type errorLog struct {
 	mu   sync.Mutex
 	list []ErrorRecord // oldest first
@@ -142,7 +142,7 @@ func (l *errorLog) add(r ErrorRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.list) == keepErrors {
-		l.list = append(l.list[:0], l.list[1:]...)
+		l.list = slices.Delete(l.list, 0, 1)
 	}
 	l.list = append(l.list, r)
 }
@@ -150,14 +150,12 @@ func (l *errorLog) add(r ErrorRecord) {
 func (l *errorLog) newest() []ErrorRecord {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make([]ErrorRecord, len(l.list))
-	for i, r := range l.list {
-		out[len(out)-1-i] = r
-	}
+	out := slices.Clone(l.list)
+	slices.Reverse(out)
 	return out
 }
 
-// counters are those of [Stats].
+// counters are the counters of [Stats].
 type counters struct {
 	created, reused, recreated, adopted, discarded, expired, removed, lost, started atomic.Uint64
 

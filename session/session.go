@@ -11,59 +11,65 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// session is one session. See the package comment for its locks.
+// session is one session. The package comment describes its locks.
 type session struct {
-	m       *Manager
-	key     Key
-	op      chan struct{} // holds a token while the state of the session is being changed
-	removed chan struct{} // closed when it is out of the registry
-	settled chan struct{} // closed when it is known what an earlier manager has left of it: see takeOver
+	m   *Manager
+	key Key
 
-	ctx    context.Context // ends when it is to be removed, or the manager closes
+	ctx    context.Context // ends when the session is to be removed, or the manager closes
 	cancel context.CancelFunc
+	op     chan struct{} // holds a token while the state of the session is being changed
 
-	lastUsed atomic.Int64 // of m.now
-	armed    atomic.Bool  // has a deadline in the heap, at or before its own
+	lastUsed atomic.Int64 // on the clock of m.now
+	armed    atomic.Bool  // the heap has a deadline for this session, not later than its own
 	at       *deadline    // guarded by m.mu
 
-	mu          sync.Mutex
-	state       State
-	reason      string
-	generation  int
-	box         engine.LiveBox // nil without one; of a failed session, the dead one until it is being taken apart
-	boxID       string
-	attempt     *attempt        // to take over its box; nil while there is none
-	recording   *recording      // the last attempt for this box; nil if it was taken over
-	resolved    policy.Resolved // replaced as a whole: views share it
-	unenforced  string          // see View
-	fresh       bool            // see sessionRecord
-	createdAt   time.Time
-	bornAt      time.Duration // createdAt, of m.now; below 0 if before Open
-	lifeEnd     time.Duration // of m.now; 0: never
-	uses        int           // calls that use it now
-	execs       int
-	commands    map[int]context.CancelCauseFunc // that run, by number: see working
-	lastCommand int
-	// overDiskUntil: what runs was ended by the guard and may take until then.
-	overDiskUntil time.Duration
-	running       int  // managed processes that have not ended
-	exempt        bool // running ones exempt from the idle TTL
-	processes     map[string]*Process
-	removing      bool
-	removeErr     error         // of the last attempt to remove it
-	stumbled      chan struct{} // closed when the first attempt failed
-	made          bool          // has had a box
-	erased        bool          // the end of its record was begun
-	gone          bool
-	goneErr       error  // why it could not be created
-	release       func() // gives back the reservation in the ledger
+	usage workspaceUse
 
-	measured int64 // bytes of the workspace
+	// settled is closed when it is known what an earlier manager left of the session; see
+	// takeOver. It is replaced only before the session is shared.
+	settled  chan struct{}
+	removed  chan struct{} // closed when the session has left the registry
+	stumbled chan struct{} // closed when the first attempt to remove it failed
 
-	measuring   sync.Mutex // one measurement of the workspace at a time; above mu
-	measureNext time.Duration
-	partial     bool   // the last one was incomplete
-	unmeasure   func() // gives measured back to the ledger
+	mu sync.Mutex // guards what follows
+
+	// What the session is.
+	state      State
+	reason     string
+	resolved   policy.Resolved // replaced as a whole: views share it
+	unenforced string          // see View
+	createdAt  time.Time
+	bornAt     time.Duration // createdAt on the clock of m.now; negative if before Open
+	lifeEnd    time.Duration // on the clock of m.now; 0: never
+	release    func()        // returns the reservation in the ledger
+
+	// Its box.
+	generation int
+	boxID      string
+	box        engine.LiveBox // nil without a box; a failed session keeps the dead one until its removal
+	recording  *recording     // last attempt to record that the box runs; nil if the box was taken over
+	attempt    *attempt       // attempt under way to take over the box; nil if there is none
+	fresh      bool           // see sessionRecord
+	made       bool           // the session has had a box
+
+	// What runs in it.
+	uses      int // calls that use it now
+	execs     int
+	running   int  // managed processes that have not ended
+	exempt    bool // the running ones exempt the session from the idle TTL
+	processes map[string]*Process
+	commands  map[*context.CancelCauseFunc]bool // that the guard can end; see commandContext
+	// overDiskUntil: the guard has ended everything in the session, which may take until then.
+	overDiskUntil  time.Duration
+	workspaceBytes int64 // as measured last
+
+	// Its end.
+	removing  bool
+	removeErr error // of the last attempt to remove it
+	erased    bool  // the deletion of its record has begun
+	gone      bool  // it has left the registry
+	goneErr   error // why it could not be created
 }
 
 func newSession(m *Manager, key Key) *session {
@@ -78,7 +84,7 @@ func newSession(m *Manager, key Key) *session {
 	return s
 }
 
-// settled is what a session has whose past needs no look.
+// settled is the closed channel of sessions that no earlier manager has left.
 var settled = func() chan struct{} {
 	done := make(chan struct{})
 	close(done)
@@ -87,11 +93,12 @@ var settled = func() chan struct{} {
 
 func notFound(key Key) error { return fmt.Errorf("session %q: %w", key.ID, ErrNotFound) }
 
-// touch counts as use. It is cheap: the deadline in the heap is moved when it is due.
+// touch counts as a use of the session. It is cheap: the deadline in the heap moves only
+// when it is due.
 func (s *session) touch() { s.lastUsed.Store(int64(s.m.now())) }
 
-// begin takes the session's op, or gives up with ctx.
-func (s *session) begin(ctx context.Context) error {
+// lockOp takes the session's op, or gives up when ctx ends.
+func (s *session) lockOp(ctx context.Context) error {
 	select {
 	case s.op <- struct{}{}:
 		return nil
@@ -107,13 +114,13 @@ func (s *session) begin(ctx context.Context) error {
 	}
 }
 
-func (s *session) end() { <-s.op }
+func (s *session) unlockOp() { <-s.op }
 
-// errRemoved is the cause of what ends because the session is removed.
+// errRemoved is the cause with which calls end because the session is being removed.
 var errRemoved = fmt.Errorf("the session is being removed: %w", ErrState)
 
-// context ends with ctx, and when the session is to be removed.
-func (s *session) context(ctx context.Context) (context.Context, context.CancelFunc) {
+// callContext returns a context that ends with ctx, and when the session is to be removed.
+func (s *session) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := context.AfterFunc(s.ctx, func() {
 		if s.m.ctx.Err() != nil {
@@ -138,7 +145,7 @@ func isDone(ch <-chan struct{}) bool {
 	}
 }
 
-// aliveLocked reports whether commands can run.
+// aliveLocked reports whether commands can run in the session.
 func (s *session) aliveLocked() bool {
 	return s.state == Running && s.box != nil && !isDone(s.box.Done())
 }
@@ -146,14 +153,10 @@ func (s *session) aliveLocked() bool {
 func (s *session) view() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.viewLocked()
-}
-
-func (s *session) viewLocked() View {
 	now, used := s.m.now(), time.Duration(s.lastUsed.Load())
 	v := View{
 		Key: s.key, State: s.state, Reason: s.reason, Generation: s.generation, Resolved: s.resolved,
-		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.measured, Unenforced: s.unenforced,
+		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: s.unenforced,
 		CreatedAt: s.createdAt, LastUsed: s.m.wall(used),
 	}
 	v.Resolved.Decisions = nil
@@ -166,12 +169,12 @@ func (s *session) viewLocked() View {
 	return v
 }
 
-// wall is the wall time of t, without a monotonic part.
+// wall returns the wall time of t, without a monotonic part.
 func (m *Manager) wall(t time.Duration) time.Time {
 	return time.Now().Add(t - m.now()).Round(0)
 }
 
-// recordLocked returns the record to store for the session.
+// recordLocked returns the session's record, to be stored.
 func (s *session) recordLocked() *sessionRecord {
 	r := &sessionRecord{
 		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,

@@ -10,9 +10,9 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Start starts a managed process in session key and returns once it runs. r is as
-// in Exec. An id that runs already is ErrExists; one that has ended is used again, and
-// the old output is given up once the new process runs.
+// Start starts a managed process in session key and returns once it runs. r is as in Exec.
+// If a process with this ID is running, the error is ErrExists. The ID of an ended process
+// can be used again: its old output is dropped once the new process runs.
 func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Request, spec ProcessSpec) (ProcessView, error) {
 	if err := m.checkSpec(&spec); err != nil {
 		return ProcessView{}, err
@@ -25,14 +25,14 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	if err != nil {
 		return ProcessView{}, err
 	}
-	defer func() { u.release() }() // u may become another
-	p, err := m.start(ctx, c, u, spec)
+	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
+	p, err := m.startProcess(ctx, c, u, spec)
 	if unstarted(err) {
 		var again *use
 		if again, err = m.again(ctx, c, u, a); err == nil {
 			u.release()
 			u = again
-			p, err = m.start(ctx, c, u, spec)
+			p, err = m.startProcess(ctx, c, u, spec)
 		}
 	}
 	if err != nil {
@@ -41,7 +41,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	return p.View(), nil
 }
 
-// checkSpec fills in and checks what does not depend on the session.
+// checkSpec fills in defaults and checks what does not depend on the session.
 func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	if err := policy.ValidateProcessID(spec.ID); err != nil {
 		return err
@@ -52,7 +52,7 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 
-// managed is spec for the engine, in a session of r.
+// managed returns the spec for the engine, in a session of r.
 func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	return engine.Managed{
 		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
@@ -60,11 +60,11 @@ func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	}
 }
 
-// start starts a process in the box of u. ErrBoxLost: there is no such box any more,
-// and nothing was started.
-func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec) (*Process, error) {
+// startProcess starts a process in the box of u. An error that is engine.ErrBoxLost means
+// that the box is gone and nothing was started.
+func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec ProcessSpec) (*Process, error) {
 	s := u.s
-	ctx, stop := s.context(ctx)
+	ctx, stop := s.callContext(ctx)
 	defer stop()
 	if err := s.checkWorkspace(ctx); err != nil {
 		m.deny(c, s.key, "start", err)
@@ -77,9 +77,9 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	}
 	if err := m.store.admit(); err != nil {
 		release()
-		return nil, m.fail(c, s.key, "start", err)
+		return nil, m.noteFailure(c, s.key, "start", err)
 	}
-	p, old, err := s.claim(u.box, spec)
+	p, old, err := s.claimProcessID(u.box, spec)
 	if err != nil {
 		release()
 		return nil, err
@@ -87,7 +87,7 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	if err = m.launch(ctx, c, u, p, spec); err != nil {
 		release()
 		p.abandon(old)
-		return nil, m.fail(c, s.key, "start", err)
+		return nil, m.noteFailure(c, s.key, "start", err)
 	}
 	if old != nil {
 		old.drop(ctx)
@@ -95,22 +95,24 @@ func (m *Manager) start(ctx context.Context, c Caller, u *use, spec ProcessSpec)
 	s.touch()
 	m.counters.started.Add(1)
 	view := p.View()
-	m.tell(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
-		Process: p.id, Request: c.Request, Details: map[string]any{"pid": view.PID}})
-	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done,
-		Details: map[string]any{"pid": view.PID}}) // it is allowed and done
-	if !m.spawn(func() { p.watch(release) }) { // after that, so that its end is told behind it
-		release() // closing: the process goes on, and the successor sees it
+	details := map[string]any{"pid": view.PID}
+	m.publish(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
+		Process: p.id, Request: c.Request, Details: details})
+	// The process runs even if this fails.
+	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done, Details: details})
+	if !m.spawn(func() { p.watch(release) }) { // last, so that the end is reported after the start
+		release() // the manager closes; the process goes on, and a successor watches it
 	}
 	return p, nil
 }
 
-// maxRecordArgs bounds, in bytes, how much of a command line is kept in memory and in the
-// database. It is only for display.
+// maxRecordArgs bounds how many bytes of a command line are kept in memory and in the
+// database. They are only for display.
 const maxRecordArgs = 4096
 
-// claim takes the id for a new process and records it. old had the id and has ended.
-func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
+// claimProcessID takes the ID for a new process, and records that. old is the ended process
+// that had the ID, or nil.
+func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
 	p = newProcess(s, processRecord{
 		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
 		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, History: spec.History,
@@ -133,7 +135,7 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 	}
 	s.processes[spec.ID] = p
 	noted := s.m.store.enqueue(p.record.put())
-	p.record.Replaces = nil // later records are without it
+	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil {
 		p.abandon(old)
@@ -143,7 +145,7 @@ func (s *session) claim(box engine.LiveBox, spec ProcessSpec) (p, old *Process, 
 }
 
 // abandon returns the ID to old, if there is one, because p was not started. If old was
-// removed meanwhile it stays removed.
+// removed meanwhile, it stays removed.
 func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()
@@ -159,8 +161,9 @@ func (p *Process) abandon(old *Process) {
 	p.dropped = true
 	s.mu.Unlock()
 	close(p.up)
-	if err := noted.wait(); err != nil { // before done, because the session's record goes after that
-		s.m.report(s.key, p.id, "undoing its start: "+err.Error()) // the next opening does it
+	// Before closing done: the removal of the session waits for that, and must come last.
+	if err := noted.wait(); err != nil {
+		s.m.report(s.key, p.id, "undoing its start: "+err.Error()) // the next opening completes it
 	}
 	close(p.done)
 	close(p.gone)

@@ -7,19 +7,19 @@ import (
 )
 
 // Stats are counts since Open, except States, ExecsRunning, ProcessesRunning and
-// Subscribers, which are of now.
+// Subscribers, which are current.
 type Stats struct {
 	States           map[State]int
 	ExecsRunning     int
 	ProcessesRunning int
 	Subscribers      int
-	Created          uint64 // sessions made
-	Reused           uint64 // uses of a session that was there
-	Recreated        uint64 // boxes built for lost ones
+	Created          uint64 // sessions created
+	Reused           uint64 // uses of an existing session
+	Recreated        uint64 // boxes built in place of lost ones
 	Adopted          uint64 // boxes taken over at Open
-	Discarded        uint64 // boxes without an owner that were removed at Open
-	Expired          uint64 // sessions that ended by their TTL or lifetime
-	Removed          uint64 // sessions that ended by request
+	Discarded        uint64 // boxes without an owner, removed at Open
+	Expired          uint64 // sessions removed by their TTL or lifetime
+	Removed          uint64 // sessions removed by request
 	BoxesLost        uint64
 	ProcessesStarted uint64
 	EventsMissed     uint64 // by slow subscribers

@@ -10,19 +10,19 @@ import (
 )
 
 // closeTimeout bounds how long the stop of a process waits for its stdin to be closed,
-// which takes until what was written before is read.
+// which happens only after it has read what was written before.
 const closeTimeout = time.Second
 
-// Stop closes stdin, sends SIGTERM to the whole tree and kills it after a grace;
-// it returns when the process has ended. If ctx ends before that, it goes on by
-// itself. One that has ended is no error.
+// Stop closes stdin, sends SIGTERM to all processes of the tree, kills them after a grace
+// period, and returns when the process has ended. If ctx ends before that, the stop
+// continues in the background. Stopping an ended process is no error.
 func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	s := p.s
 	if o.Grace <= 0 {
 		o.Grace = s.m.options.StopGrace
 	}
 	s.mu.Lock()
-	first := !p.stopped && !p.ending && !p.record.State.Ended() // else it could be asked for until the reserve is used up
+	first := !p.stopped && !p.ending && !p.record.State.Ended() // only the first request may use the reserve of the audit log
 	s.mu.Unlock()
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "stop", Process: p.id, Decision: audit.Allow, Ends: first,
 		Details: map[string]any{"grace": o.Grace.String()}}); err != nil {
@@ -41,9 +41,9 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	}
 }
 
-// markStopped records that p is to be stopped, and reports whether the caller is the
-// first to want that. A database that cannot be written is no reason to let it run: it
-// only keeps a successor from going on with the stop.
+// markStopped records that p is to be stopped, and reports whether the caller is the first
+// to request that. If the database cannot be written, p is stopped all the same; only a
+// successor would not continue the stop.
 func (p *Process) markStopped() (first bool) {
 	s := p.s
 	s.mu.Lock()
@@ -52,7 +52,7 @@ func (p *Process) markStopped() (first bool) {
 		return false
 	}
 	p.stopped = true
-	if p.record.State != ProcessRunning { // run does it
+	if p.record.State != ProcessRunning { // markRunning records it
 		s.mu.Unlock()
 		return true
 	}
@@ -79,7 +79,7 @@ func (p *Process) terminate(grace time.Duration) {
 	}
 	if stdin := live.Stdio().Stdin; stdin != nil {
 		closing, cancel := context.WithTimeout(ctx, closeTimeout)
-		_ = stdin.Close(closing) // what follows ends it anyway
+		_ = stdin.Close(closing) // the next steps end the process in any case
 		cancel()
 	}
 	_ = live.Control().Terminate(ctx, syscall.SIGTERM) // as above

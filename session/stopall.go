@@ -7,11 +7,11 @@ import (
 	"sync"
 )
 
-// parallel is how many sessions are taken over, ended or expired at once.
+// parallel is how many sessions are taken over, stopped or expired at once.
 const parallel = 8
 
-// each calls fn for every element, some at a time, and joins the errors.
-func each[T any](list []T, fn func(T) error) error {
+// inParallel calls fn for every element, at most parallel at a time, and joins the errors.
+func inParallel[T any](list []T, fn func(T) error) error {
 	var (
 		wg   sync.WaitGroup
 		mu   sync.Mutex
@@ -33,11 +33,11 @@ func each[T any](list []T, fn func(T) error) error {
 	return errors.Join(errs...)
 }
 
-// stopAll ends all sessions, as long as ctx allows. Nothing new is begun any more.
+// stopAll ends all sessions, as far as ctx allows. Nothing new begins any more.
 func (m *Manager) stopAll(ctx context.Context) error {
-	stop := context.AfterFunc(ctx, m.cancel) // ends what waits
+	stop := context.AfterFunc(ctx, m.cancel) // ends all waiting
 	defer stop()
-	return each(m.all(""), func(s *session) error {
+	return inParallel(m.all(""), func(s *session) error {
 		if err := s.shutDown(); err != nil {
 			return fmt.Errorf("stopping session %q: %w", s.key.ID, err)
 		}
@@ -45,7 +45,7 @@ func (m *Manager) stopAll(ctx context.Context) error {
 	})
 }
 
-// shutDown ends the session for the end of the daemon.
+// shutDown ends the session because the daemon stops.
 func (s *session) shutDown() error {
 	s.mu.Lock()
 	persistent, removing := s.resolved.Persistent, s.removing
@@ -72,13 +72,14 @@ func (s *session) shutDown() error {
 	}
 }
 
-// halt ends the box and keeps the session; errRemoved: that is being removed.
+// halt removes the box and keeps the session. It returns errRemoved if the session is being
+// removed.
 func (s *session) halt() error {
-	s.cancel() // what runs in it
-	if err := s.begin(s.m.ctx); err != nil {
+	s.cancel() // ends the calls under way
+	if err := s.lockOp(s.m.ctx); err != nil {
 		return err
 	}
-	defer s.end()
+	defer s.unlockOp()
 	s.mu.Lock()
 	if s.gone || s.removing {
 		s.mu.Unlock()

@@ -8,11 +8,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/internal/diskroom"
 	"go.etcd.io/bbolt"
 )
 
-// The buckets of the database. A session's key is tenant NUL id, a process's has
-// NUL and its own id behind that; no id can contain a NUL.
+// The buckets of the database. The key of a session is tenant NUL id; the key of a process
+// appends NUL and its own id. No id can contain a NUL.
 var (
 	metaBucket     = []byte("meta")
 	sessionsBucket = []byte("sessions")
@@ -20,58 +21,75 @@ var (
 
 	versionKey = []byte("version")
 	epochKey   = []byte("epoch")
-	searchKey  = []byte("search") // there until the first opening of a new database is complete
+	searchKey  = []byte("search") // present until the first opening of a new database is complete
 )
 
-// change puts one value, or deletes it if it is nil.
+// change puts one value, or deletes it if value is nil.
 type change struct {
 	bucket, key, value []byte
 }
 
-// pending is a set of changes that is written as a whole.
+// pending is a set of changes that are written in one transaction.
 type pending struct {
 	changes []change
-	done    chan error // gets one
+	done    chan error // gets one error, or nil
 }
 
 func (p *pending) wait() error { return <-p.done }
 
-// store writes to the database. Every commit is synced (bbolt's default): boxes do
-// not survive a loss of power, but a database whose pages were written in any order
-// would not survive it either. What is handed over while a commit is under way goes
-// into the next one together, so the number of syncs does not grow with the load.
+// store writes to the database. Every commit is synced (bbolt's default): boxes do not
+// survive a power failure, but a database whose pages were written in any order would not
+// survive it either. All changes that arrive during a commit share the next one, so the
+// number of syncs does not grow with the load.
 type store struct {
 	mu     sync.Mutex
 	db     *bbolt.DB
-	room   room
 	queue  []*pending
 	closed bool
+
+	roomMu sync.Mutex
+	file   *os.File      // of the database, which closes it; nil: no reserve
+	room   diskroom.Room // of file, guarded by roomMu
 
 	wake    chan struct{}
 	stopped chan struct{}
 }
 
-// newStore takes over db, which is in file.
+// newStore takes over db, whose file is file.
 func newStore(db *bbolt.DB, file *os.File) *store {
-	s := &store{db: db, room: room{file: file}, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
+	s := &store{db: db, file: file, wake: make(chan struct{}, 1), stopped: make(chan struct{})}
 	go s.run()
 	return s
 }
 
-// admit fails if there is no space to begin something new: the rest is for its end.
+// reserve is how many bytes of disk the database has beyond its last page. Whatever begins
+// something new first asks admit, which leaves the reserve alone; all other changes may use
+// it. So on a full disk sessions and processes can still be ended, which makes room. A file
+// system without fallocate(2) has no reserve, and one that writes each block to a new place,
+// such as btrfs, promises less.
+const reserve = 1 << 20
+
+// admit fails if there is no space to begin something new.
 func (s *store) admit() error {
 	s.mu.Lock()
 	db := s.db
 	s.mu.Unlock()
-	if err := s.room.check(db); err != nil {
+	var used int64
+	err := db.View(func(tx *bbolt.Tx) error { used = tx.Size(); return nil })
+	if err == nil && s.file != nil {
+		s.roomMu.Lock()
+		err = s.room.Keep(s.file, used+reserve)
+		s.roomMu.Unlock()
+	}
+	if err != nil {
 		return &storageError{"session database", filepath.Dir(db.Path()), err}
 	}
 	return nil
 }
 
-// enqueue hands over changes without waiting. Sets are written in the order in which
-// they were handed over, so a caller that holds the lock of what it describes
-// decides the order of its records.
+// enqueue hands over changes without waiting for them. Sets are written in the order in
+// which they were handed over, so a caller decides the order of its records by holding the
+// lock of what they describe.
 func (s *store) enqueue(changes ...change) *pending {
 	p := &pending{changes: changes, done: make(chan error, 1)}
 	s.mu.Lock()
@@ -88,7 +106,7 @@ func (s *store) enqueue(changes ...change) *pending {
 	return p
 }
 
-// write is enqueue and wait.
+// write is enqueue, and waits.
 func (s *store) write(changes ...change) error { return s.enqueue(changes...).wait() }
 
 // close writes what was handed over, and closes the database.
@@ -107,14 +125,14 @@ func (s *store) close() error {
 
 func (s *store) run() {
 	defer close(s.stopped)
-	debug.SetPanicOnFault(true) // a page that is beyond the end of a cut file
+	debug.SetPanicOnFault(true) // bbolt maps the file, which may be cut short
 	for range s.wake {
 		s.flush()
 	}
 	s.flush()
 }
 
-// flush writes all that is queued in one transaction.
+// flush writes everything that is queued in one transaction.
 func (s *store) flush() {
 	s.mu.Lock()
 	db, batch := s.db, s.queue
@@ -129,8 +147,8 @@ func (s *store) flush() {
 	}
 }
 
-// commit turns a panic of bbolt, which is how it reports damaged pages, into an
-// error; the transaction is rolled back then.
+// commit turns a panic, with which bbolt reports damaged pages, into an error; the
+// transaction is rolled back then.
 func commit(db *bbolt.DB, batch []*pending) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -170,6 +188,6 @@ func apply(tx *bbolt.Tx, changes []change) error {
 	return nil
 }
 
-// dbTimeout bounds the wait for bbolt's own lock. Nobody should have it while we
+// dbTimeout bounds the wait for bbolt's own lock, which no process should hold while we
 // hold the lock file.
 const dbTimeout = time.Second

@@ -10,13 +10,13 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// stray removes a box that no record knows. If the records are lost it is asked
-// whose it is.
+// stray removes a box that no record knows. If the records are lost, it first asks the box
+// for its session.
 func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 	if lost {
 		box, err := r.m.engine.Adopt(ctx, id, engine.Spec{})
 		switch {
-		case err == nil && r.note(box):
+		case err == nil && r.noteFound(box):
 			return nil
 		case err == nil:
 			r.m.counters.discarded.Add(1)
@@ -32,9 +32,9 @@ func (r *recovery) stray(ctx context.Context, id string, lost bool) error {
 	return nil
 }
 
-// note keeps a box whose note says that it is the newest one of a session that has
-// no record, and reports whether it did.
-func (r *recovery) note(box engine.LiveBox) bool {
+// noteFound keeps box if its label says that it is the newest box of a session without a
+// record, and reports whether it did.
+func (r *recovery) noteFound(box engine.LiveBox) bool {
 	var rec sessionRecord
 	has := box.Spec()
 	if json.Unmarshal([]byte(has.Labels[label]), &rec) != nil {
@@ -61,7 +61,7 @@ func (r *recovery) note(box engine.LiveBox) bool {
 	return true
 }
 
-// claimFound makes a session of a box that has told whose it is.
+// claimFound restores the session of a box that was found without a record.
 func (r *recovery) claimFound(f found) {
 	s := r.restore(f.record)
 	known := map[string]bool{}

@@ -12,9 +12,9 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// session goes on with the session of a record. The box of one that ran is taken over
-// once the manager is open.
-func (r *recovery) session(rec sessionRecord) error {
+// resumeSession continues with the session of a record. If it was running, its box is taken
+// over once the manager is open.
+func (r *recovery) resumeSession(rec sessionRecord) error {
 	if rec.State == Creating && rec.Generation == 1 {
 		return r.giveUp(rec) // no client has seen it
 	}
@@ -22,7 +22,11 @@ func (r *recovery) session(rec sessionRecord) error {
 	exists := r.boxes[rec.Box]
 	switch {
 	case rec.State == Stopping:
-		r.goOnRemoving(s)
+		s.removing = true
+		s.cancel()
+		s.markProcessesLost()
+		reason := s.reason
+		r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
 		return nil
 	case rec.State == Running && exists:
 		s.settled = make(chan struct{})
@@ -31,9 +35,9 @@ func (r *recovery) session(rec sessionRecord) error {
 		r.mu.Unlock()
 		return nil
 	case rec.State == Running:
-		s.fail("its box is gone, as after a restart of the host")
+		s.setFailed("its box is gone, as after a restart of the host")
 	case rec.State == Creating:
-		s.fail("building a new box was interrupted")
+		s.setFailed("building a new box was interrupted")
 	}
 	if exists {
 		r.m.discardLater(rec.Box)
@@ -42,17 +46,17 @@ func (r *recovery) session(rec sessionRecord) error {
 	return nil
 }
 
-// fail says that the session has no box.
-func (s *session) fail(reason string) {
+// setFailed records in memory that the session has no box.
+func (s *session) setFailed(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.state, s.reason = Failed, reason
 }
 
-// takeOverAll takes over the boxes of the sessions that ran, some at a time. What fails
-// because of the launcher or of this host is tried again; a box is not given up for that.
+// takeOverAll takes over the boxes of the sessions that ran, several at a time. It retries
+// what fails because of the launcher or the host, and gives up no box for that.
 func (m *Manager) takeOverAll(list []*session) {
-	_ = each(list, func(s *session) error { // the function returns no error
+	_ = inParallel(list, func(s *session) error { // fn returns no error
 		if s.takeOver(m.ctx) != nil {
 			m.spawn(func() { m.retry(s.takeOver) })
 		}
@@ -61,20 +65,20 @@ func (m *Manager) takeOverAll(list []*session) {
 	if m.ctx.Err() == nil {
 		st := m.Stats()
 		details := map[string]any{"adopted": st.Adopted, "lost": st.BoxesLost}
-		_ = m.audit(system, Key{}, audit.Entry{Action: "adopt", Decision: audit.Done, Details: details}) // reported there
+		_ = m.audit(system, Key{}, audit.Entry{Action: "adopt", Decision: audit.Done, Details: details}) // reports its error
 	}
 	close(m.adopted)
 }
 
-// attempt is one to take over a box.
+// attempt is an attempt to take over a box.
 type attempt struct {
 	done chan struct{} // closed when err is known
 	err  error
 }
 
-// takeOver makes sure that it is known what has become of the box of s, which an earlier
-// manager has left. Whoever needs the session has this done for it alone, whatever there is
-// of others. ctx bounds only the waiting.
+// takeOver makes sure that it is known what became of the box that an earlier manager left.
+// A caller that needs the session waits for this session only, however many others there
+// are. ctx bounds only the waiting.
 func (s *session) takeOver(ctx context.Context) error {
 	if isDone(s.settled) {
 		return nil
@@ -87,8 +91,8 @@ func (s *session) takeOver(ctx context.Context) error {
 		s.attempt = a
 	}
 	s.mu.Unlock()
-	if mine && !s.m.spawn(func() { s.try(a) }) {
-		return ErrClosed // as all others are told
+	if mine && !s.m.spawn(func() { s.tryTakeOver(a) }) {
+		return ErrClosed // as all other callers get
 	}
 	select {
 	case <-a.done:
@@ -100,14 +104,15 @@ func (s *session) takeOver(ctx context.Context) error {
 	}
 }
 
-// try makes attempt a. Nothing is wrong if the session is being removed: that needs none.
-func (s *session) try(a *attempt) {
+// tryTakeOver makes the attempt a. It succeeds without doing anything if the session is
+// being removed.
+func (s *session) tryTakeOver(a *attempt) {
 	ctx, cancel := context.WithTimeout(s.ctx, takeOverTimeout)
 	defer cancel()
-	err := s.begin(ctx)
+	err := s.lockOp(ctx)
 	if err == nil {
 		err = s.takeOverHeld(ctx)
-		s.end()
+		s.unlockOp()
 	}
 	if s.ctx.Err() != nil && s.m.ctx.Err() == nil {
 		err = nil
@@ -126,7 +131,7 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	if removing || isDone(s.settled) {
 		return nil
 	}
-	box, err := s.adopt(ctx)
+	box, err := s.adoptLeftBox(ctx)
 	if err != nil {
 		return err
 	}
@@ -141,13 +146,13 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 // takeOverTimeout bounds one attempt to take over a box.
 const takeOverTimeout = 30 * time.Second
 
-// giveUp removes what there is of a session that was never seen.
+// giveUp removes what is left of a session that no client has seen.
 func (r *recovery) giveUp(rec sessionRecord) error {
 	if r.boxes[rec.Box] {
 		r.m.counters.discarded.Add(1)
-		r.m.spawn(func() { // without a record it is a stray one to the next opening
+		r.m.spawn(func() { // if this does not finish, the next opening finds a stray box
 			r.m.discard(rec.Box)
-			r.m.sweepTrash() // where its workspace may be, which it could still write to
+			r.m.sweepTrash() // its workspace may be there, to which it could still write
 		})
 	}
 	switch {
@@ -156,40 +161,21 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 		if err := r.m.workspaces.Trash(rec.Tenant, rec.ID); err != nil {
 			r.m.report(rec.key(), "", "its workspace is left to the next session of its id: "+err.Error())
 		}
-	default: // one from before a lost database stays
+	default: // the content of one from before a lost database stays
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
 	}
-	if name := volumeOf(rec.Resolved); name != "" && r.m.options.Storage != nil && !r.m.volumes.isKept(name) {
-		r.m.removeVolumeLater(name, rec.Box)
-	}
+	r.m.dropNewVolume(volumeOf(rec.Resolved), rec.Box)
 	if err := r.record(change{sessionsBucket, sessionKey(rec.key()), nil}); err != nil {
 		return err
 	}
 	_ = r.m.audit(system, rec.key(), audit.Entry{Action: "create", Box: rec.Box, Decision: audit.Failed,
-		Reason: "boxd ended before it was known to be complete"}) // reported there
+		Reason: "boxd ended before it was known to be complete"}) // reports its error
 	return nil
 }
 
-// goOnRemoving goes on with the removal of a session in the background.
-func (r *recovery) goOnRemoving(s *session) {
-	s.removing = true
-	s.cancel()
-	s.vanish()
-	reason := s.reason
-	r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
-}
-
-// forgo gives up a box that was not taken over and is to be removed. The op is held.
-func (s *session) forgo() {
-	if !isDone(s.settled) {
-		s.vanish()
-		close(s.settled)
-	}
-}
-
-// vanish marks the processes that run as gone with their box, whose records go with that
-// of the session.
-func (s *session) vanish() {
+// markProcessesLost marks the running processes as gone with their box. Their records are
+// deleted with that of the session.
+func (s *session) markProcessesLost() {
 	var told []*Process
 	var changes []change
 	s.mu.Lock()
@@ -198,7 +184,7 @@ func (s *session) vanish() {
 			continue
 		}
 		seen := p.record.State != ProcessStarting
-		changes = append(changes, p.vanish())
+		changes = append(changes, p.markLost())
 		if seen {
 			told = append(told, p)
 		}
@@ -210,18 +196,19 @@ func (s *session) vanish() {
 		s.m.report(s.key, "", "recording the end of its processes: "+err.Error())
 	}
 	for _, p := range told {
-		p.tell(p.record) // which changes no more
+		s.m.publish(p.noteEnd(p.record)) // the record of an ended process no longer changes
 	}
 }
 
-// adopt takes over the box of s; nil if there is none any more, s has failed then.
-func (s *session) adopt(ctx context.Context) (engine.LiveBox, error) {
+// adoptLeftBox takes over the box of s. It returns nil if the box is gone; the session has
+// failed then.
+func (s *session) adoptLeftBox(ctx context.Context) (engine.LiveBox, error) {
 	s.mu.Lock()
 	id := s.boxID
 	s.mu.Unlock()
 	box, err := s.m.engine.Adopt(ctx, id, engine.Spec{})
 	if err != nil && !errors.Is(err, engine.ErrBoxLost) && ctx.Err() == nil {
-		box, err = s.m.engine.Adopt(ctx, id, engine.Spec{}) // it is not given up lightly
+		box, err = s.m.engine.Adopt(ctx, id, engine.Spec{}) // one more attempt before giving the box up
 	}
 	switch {
 	case err == nil:
@@ -232,15 +219,15 @@ func (s *session) adopt(ctx context.Context) (engine.LiveBox, error) {
 	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):
 		return nil, fmt.Errorf("taking over the box of session %q: %w", s.key.ID, err)
 	case errors.Is(err, engine.ErrBoxLost):
-		s.fail("PID 1 of box " + id + " is gone")
+		s.setFailed("PID 1 of box " + id + " is gone")
 	default:
-		s.fail("taking over its box: " + err.Error())
+		s.setFailed("taking over its box: " + err.Error())
 	}
 	return nil, nil
 }
 
-// isShortage reports whether err says more about this process or the host than about
-// the box, which must not die of it.
+// isShortage reports whether err is about this process or the host rather than the box,
+// which must not be given up for it.
 func isShortage(err error) bool {
 	for _, errno := range []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.ENOBUFS} {
 		if errors.Is(err, errno) {
@@ -250,14 +237,14 @@ func isShortage(err error) bool {
 	return false
 }
 
-// correct believes the box about what can change while it lives: the last manager may
-// have ended between a change and its record.
+// correct takes from the box what can change while it lives: the last manager may have
+// ended between a change and its record.
 func (s *session) correct(has engine.Spec) policy.Resolved {
 	var believed policy.Resolved
 	believed.Take(has)
 	counted := s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(believed)))
 	s.mu.Lock()
-	if has.ID == s.boxID { // else an engine that does not tell
+	if has.ID == s.boxID { // an engine may not report a spec
 		s.resolved.Take(has)
 		s.release, counted = counted, s.release
 	}

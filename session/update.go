@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
@@ -12,7 +13,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Update changes a live session. If something fails, nothing was changed.
+// Update changes a live session. If it fails, it has changed nothing.
 func (m *Manager) Update(ctx context.Context, c Caller, key Key, u spec.Update) (View, error) {
 	if err := key.validate(); err != nil {
 		return View{}, err
@@ -25,7 +26,7 @@ func (m *Manager) Update(ctx context.Context, c Caller, key Key, u spec.Update) 
 		err = hold.s.update(ctx, c, u)
 		view := hold.view()
 		hold.release()
-		hold.s.arm() // the deadline may be sooner now
+		hold.s.arm() // the deadline may be earlier now
 		if errors.Is(err, errAgain) {
 			continue
 		}
@@ -36,14 +37,14 @@ func (m *Manager) Update(ctx context.Context, c Caller, key Key, u spec.Update) 
 	}
 }
 
-// update decides about u and does it.
+// update decides about u and makes the change.
 func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
-	ctx, stop := s.context(ctx)
+	ctx, stop := s.callContext(ctx)
 	defer stop()
-	if err := s.begin(ctx); err != nil {
+	if err := s.lockOp(ctx); err != nil {
 		return err
 	}
-	defer s.end()
+	defer s.unlockOp()
 	s.mu.Lock()
 	have, alive, removing := s.resolved, s.aliveLocked(), s.removing
 	s.mu.Unlock()
@@ -55,7 +56,7 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	}
 	diff, decisions, err := s.decideMounts(have, u)
 	if err != nil {
-		_ = s.m.auditDecisions(c, s.key, decisions) // the refusal stands
+		_ = s.m.auditDecisions(c, s.key, decisions) // the refusal stands even if this fails
 		return err
 	}
 	want, err := s.decideFields(have, u)
@@ -72,10 +73,10 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Allow}); err != nil {
 		return err
 	}
-	return s.alter(ctx, c, have, want, diff)
+	return s.applyUpdate(ctx, c, have, want, diff)
 }
 
-// decideMounts says what becomes of the mounts.
+// decideMounts returns the change of mounts that u asks for.
 func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff, decisions []policy.Decision, err error) {
 	extra := extraMounts(have)
 	for i, target := range u.Detach {
@@ -101,9 +102,9 @@ func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff
 	return d, decisions, err
 }
 
-// decideFields says what the session has after u, its mounts apart. What a client
-// could not have asked for at the creation it cannot get later. What u leaves alone is
-// not decided again, also if the profile has changed or is gone.
+// decideFields returns the settings, other than mounts, that the session has after u. A
+// client can only get what it could have asked for at the creation. Settings that u leaves
+// alone are not decided again, even if the profile has changed or is gone.
 func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Resolved, error) {
 	want := have
 	if u.Network != nil {
@@ -132,4 +133,75 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 		}
 	}
 	return want, nil
+}
+
+// applyUpdate makes want, and the mounts of diff, what the session has. The caller holds
+// the op.
+func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.Resolved, diff mountDiff) error {
+	settle, err := s.reserve(have, want)
+	if err != nil {
+		s.m.deny(c, s.key, "update", err)
+		return err
+	}
+	change, undo := diff.change(), diff.reverse().change()
+	if limits, before := boxLimits(want), boxLimits(have); limits != before {
+		change.Limits, undo.Limits = &limits, &before
+	}
+	err = s.changeBox(ctx, change, undo, func(policy.Resolved) policy.Resolved {
+		s.adjustLifeLocked(want)
+		return diff.apply(want)
+	})
+	settle(err == nil)
+	if err != nil {
+		return s.m.noteFailure(c, s.key, "update", err)
+	}
+	s.reportMounts(c, diff)
+	// The change was allowed and is made, so a failure to audit it is only reported.
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(want.Differ(&have.Settings), ", ")})
+	return nil
+}
+
+// boxLimits returns the limits that can change while a box runs.
+func boxLimits(r policy.Resolved) engine.Limits {
+	return engine.Limits{Memory: int64(r.Memory), CPUs: r.CPUs, PIDs: r.PIDs}
+}
+
+// adjustLifeLocked counts a changed lifetime from the creation of the session.
+func (s *session) adjustLifeLocked(want policy.Resolved) {
+	switch {
+	case want.MaxLifetime == s.resolved.MaxLifetime:
+	case want.MaxLifetime == 0:
+		s.lifeEnd = 0
+	case s.lifeEnd > 0:
+		s.lifeEnd = max(1, s.lifeEnd+(want.MaxLifetime-s.resolved.MaxLifetime).D())
+	default:
+		s.lifeEnd = max(1, s.bornAt+want.MaxLifetime.D())
+	}
+}
+
+// reserve counts what want needs beyond have; the caller calls settle once it knows whether
+// the session has it.
+func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), err error) {
+	more := policy.Use{Memory: max(0, int64(want.Memory-have.Memory)), CPUs: max(0, want.CPUs-have.CPUs)}
+	if want.Memory < 0 && have.Memory >= 0 {
+		more.Memory = engine.Unlimited
+	}
+	if want.CPUs < 0 && have.CPUs >= 0 {
+		more.CPUs = engine.Unlimited
+	}
+	release, err := s.m.ledger.Reserve(s.key.Tenant, more)
+	if err != nil {
+		return nil, err
+	}
+	return func(done bool) {
+		if done {
+			counted := s.m.ledger.Adopt(s.key.Tenant, boxUse(want))
+			s.mu.Lock()
+			old := s.release
+			s.release = counted
+			s.mu.Unlock()
+			old()
+		}
+		release()
+	}, nil
 }

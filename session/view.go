@@ -11,8 +11,8 @@ import (
 // State of a session.
 type State string
 
-// The states. Failed: PID 1 of the box is gone; the next use builds a new box on
-// the same workspace. Stopped: there is no box, but a next use makes one.
+// The states. Failed: PID 1 of the box is gone; the next use builds a new box on the same
+// workspace. Stopped: there is no box; the next use builds one.
 const (
 	Creating State = "creating"
 	Running  State = "running"
@@ -21,33 +21,34 @@ const (
 	Failed   State = "failed"
 )
 
-// View is a session at one moment. Its lists must not be changed.
+// View is a session at one moment. Callers must not change its lists.
 type View struct {
 	Key
 	State State `json:"state"`
-	// Reason says why it is failed or stopping, one line.
+	// Reason says in one line why the session is failed or stopping.
 	Reason string `json:"reason,omitempty"`
-	// Created and Recreated say what this very call did: made the session, or built
-	// a new box for it because the old one was lost.
+	// Created and Recreated say what the call that returned the View did: it created the
+	// session, or built a new box because the old one was lost.
 	Created   bool `json:"created,omitempty"`
 	Recreated bool `json:"recreated,omitempty"`
 	// Generation counts the boxes of the session, from 1.
 	Generation int    `json:"generation"`
-	Box        string `json:"box,omitempty"` // id; empty without a box
-	// Resolved is what the session has, live changes included.
+	Box        string `json:"box,omitempty"` // ID; empty without a box
+	// Resolved is what the session has, including live changes.
 	Resolved policy.Resolved `json:"resolved"`
 	// Execs and Processes count what runs now.
 	Execs     int       `json:"execs"`
 	Processes int       `json:"processes"`
 	CreatedAt time.Time `json:"created_at"`
 	LastUsed  time.Time `json:"last_used"`
-	// ExpiresAt is when it ends if it is not used until then; zero: never, or not
+	// ExpiresAt is when the session ends if it is not used before; zero: never, or not
 	// while something runs in it.
 	ExpiresAt time.Time `json:"expires_at,omitzero"`
-	// WorkspaceBytes is what the workspace was measured at last; 0 if it never was.
+	// WorkspaceBytes is the last measured size of the workspace; 0 if it was never
+	// measured.
 	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
-	// Unenforced says which limit of the workspace the host cannot enforce, and why;
-	// empty: none. It is one only with allow_degraded.
+	// Unenforced says which limit of the workspace the host cannot enforce, and why; empty:
+	// none. Only allow_degraded permits such a session.
 	Unenforced string `json:"unenforced,omitempty"`
 }
 
@@ -74,9 +75,9 @@ type ProcessView struct {
 	Session Key          `json:"-"`
 	ID      string       `json:"id"`
 	State   ProcessState `json:"state"`
-	// PID is that in the box; 0 before and after it runs.
+	// PID is the one in the box; 0 before and after the process runs.
 	PID     int      `json:"pid,omitempty"`
-	Args    []string `json:"args"` // the first 4 KiB of them
+	Args    []string `json:"args"` // the first 4 KiB
 	TTY     bool     `json:"tty"`
 	History int64    `json:"history"` // bytes per stream
 	// DropOldest and DropStderr: see [ProcessSpec].
@@ -84,16 +85,17 @@ type ProcessView struct {
 	DropStderr bool `json:"drop_stderr,omitempty"`
 	// Memory is the process's own limit in bytes; 0 if only the session's applies.
 	Memory int64 `json:"memory,omitempty"`
-	// ExitCode is nil unless it exited by itself; Signal is 0 unless one ended it.
+	// ExitCode is nil unless the process exited by itself; Signal is 0 unless a signal
+	// ended it.
 	ExitCode *int           `json:"exit_code,omitempty"`
 	Signal   syscall.Signal `json:"signal,omitempty"`
 	Verdict  engine.Verdict `json:"verdict,omitempty"` // empty while it runs
 	Limit    string         `json:"limit,omitempty"`
-	// Restarts is always 0: nothing is started again by itself.
+	// Restarts is always 0: boxd restarts nothing by itself.
 	Restarts  int       `json:"restarts"`
 	StartedAt time.Time `json:"started_at"`
 	EndedAt   time.Time `json:"ended_at,omitzero"`
-	// Box and Key are the box it runs in and its name there.
+	// Box is the ID of the box in which it runs, and Key its name there.
 	Box string `json:"box"`
 	Key string `json:"key"`
 }

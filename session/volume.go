@@ -14,16 +14,15 @@ import (
 	"github.com/boxd/boxd/session/workspace"
 )
 
-// A volume of the engine that is the workspace of a session is called
-// volumePrefix and volumeDigits hexadecimal digits. Volumes of other names are
-// somebody else's.
+// The name of a volume that is the workspace of a session is volumePrefix and volumeDigits
+// hexadecimal digits. Volumes with other names are not used here.
 const (
 	volumePrefix = "w-"
 	volumeDigits = 40
 )
 
-// volumeName is the name of the volume that is the workspace of session key: part of a
-// digest, because names of volumes are shorter than those of sessions.
+// volumeName returns the name of the volume that is the workspace of session key. It is a
+// part of a digest, because a volume's name is shorter than a session's.
 func volumeName(key Key) string {
 	sum := sha256.Sum256(sessionKey(key))
 	return volumePrefix + hex.EncodeToString(sum[:volumeDigits/2])
@@ -34,8 +33,8 @@ func isVolumeName(name string) bool {
 	return ok && len(digits) == volumeDigits && strings.Trim(digits, "0123456789abcdef") == ""
 }
 
-// volumeOf is the volume that r has as its workspace; empty if that is a directory, or
-// none.
+// volumeOf returns the volume that is the workspace of r; empty if the workspace is a
+// directory, or there is none.
 func volumeOf(r policy.Resolved) string {
 	if !r.OwnWorkspace() {
 		return ""
@@ -50,18 +49,17 @@ func volumeOf(r policy.Resolved) string {
 
 // volumes is what the manager knows about workspaces that are volumes.
 type volumes struct {
-	// looking is held by who asks for all of them; above mu.
-	looking sync.Mutex
+	looking sync.Mutex    // held while the engine is asked for all volumes; taken before mu
 	next    time.Duration // time of m.now before which the engine is not asked again
 	failing bool          // the last answer was an error
 
 	mu   sync.Mutex
-	used map[string]int64 // bytes, when they were asked for last
-	// leaving are volumes without a session that are being removed. The channel is closed
-	// when the volume is gone.
+	used map[string]int64 // bytes, by the last answer
+	// leaving has the volumes without a session that are being removed. The channel is
+	// closed when the volume is gone.
 	leaving map[string]chan struct{}
-	// kept were found without a session when the database was lost: a session that
-	// comes back finds its files. It is noted in the database.
+	// kept has the volumes that were found without a session after the database was lost:
+	// a session that is created again finds its files. The database records them.
 	kept map[string]bool
 }
 
@@ -71,7 +69,7 @@ func (v *volumes) isKept(name string) bool {
 	return v.kept[name]
 }
 
-// claim says that a session has the volume.
+// claim records that a session has the volume.
 func (v *volumes) claim(name string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -94,10 +92,10 @@ func (v *volumes) await(ctx context.Context, name string) error {
 	}
 }
 
-// volumeUse is how many bytes of the volume are used. All volumes are asked for
-// together, and not more often than one workspace is measured. Who cannot be asked, such
-// as a launcher that is being started again, keeps no command waiting: what was known
-// before counts then, and the limit of the volume holds in any case.
+// volumeUse returns how many bytes of the volume are used. It asks for all volumes
+// together, and no more often than one workspace is measured. If the launcher cannot
+// answer, for example because it is being restarted, no command waits for it: the last
+// figure counts then, and the limit of the volume holds in any case.
 func (m *Manager) volumeUse(ctx context.Context, name string) (int64, error) {
 	v := &m.volumes
 	v.looking.Lock()
@@ -129,7 +127,7 @@ func (m *Manager) volumeUse(ctx context.Context, name string) (int64, error) {
 	return used, nil
 }
 
-// lookAtVolumes asks for all volumes. v.looking is held.
+// lookAtVolumes asks the engine for all volumes. The caller holds v.looking.
 func (m *Manager) lookAtVolumes(ctx context.Context) error {
 	if m.options.Storage == nil {
 		return errNoStorage
@@ -150,5 +148,5 @@ func (m *Manager) lookAtVolumes(ctx context.Context) error {
 	return nil
 }
 
-// errNoStorage is what a manager without storage says.
+// errNoStorage is the error of a manager without storage.
 var errNoStorage = fmt.Errorf("no storage of limited size here: %w", engine.ErrUnenforceable)

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// watch looks after box until it is gone or the manager closes.
+// watch handles the events of box until the box is gone or the manager closes.
 func (s *session) watch(box engine.LiveBox) {
 	events := box.Events()
 	for {
@@ -18,10 +18,19 @@ func (s *session) watch(box engine.LiveBox) {
 				events = nil
 				continue
 			}
-			s.limit(box, e)
+			s.publishLimit(box, e)
 		case <-box.Done():
-			s.lastLimits(box, events)
-			s.lost(box)
+			for pending := true; pending; { // the last events often say why the box ended
+				select {
+				case e, ok := <-events:
+					if pending = ok; ok {
+						s.publishLimit(box, e)
+					}
+				default:
+					pending = false
+				}
+			}
+			s.markLost(box)
 			s.sweepLost(box)
 			return
 		case <-s.m.ctx.Done():
@@ -30,32 +39,17 @@ func (s *session) watch(box engine.LiveBox) {
 	}
 }
 
-// lastLimits publishes what a box that is gone has left of events, which often say why.
-func (s *session) lastLimits(box engine.LiveBox, events <-chan engine.Event) {
-	for {
-		select {
-		case e, ok := <-events:
-			if !ok {
-				return
-			}
-			s.limit(box, e)
-		default:
-			return
-		}
-	}
-}
-
-// limit publishes a limit that the box ran into.
-func (s *session) limit(box engine.LiveBox, e engine.Event) {
+// publishLimit publishes that the box has reached a limit.
+func (s *session) publishLimit(box engine.LiveBox, e engine.Event) {
 	kind := EventOOM
 	if e.Kind == engine.EventPIDs {
 		kind = EventPIDsLimit
 	}
-	s.m.tell(s.event(kind, system, box.ID(), map[string]any{"count": e.Count}))
+	s.m.publish(s.event(kind, system, box.ID(), map[string]any{"count": e.Count}))
 }
 
-// lost marks the session as failed because PID 1 of box is gone, unless that is known.
-func (s *session) lost(box engine.LiveBox) {
+// markLost marks the session as failed because PID 1 of box is gone, unless that is known.
+func (s *session) markLost(box engine.LiveBox) {
 	s.mu.Lock()
 	if s.box != box || s.state != Running || s.removing || s.gone || !isDone(box.Done()) {
 		s.mu.Unlock()
@@ -67,17 +61,17 @@ func (s *session) lost(box engine.LiveBox) {
 	s.m.events.publish(told)
 	s.mu.Unlock()
 	s.reportLost(told)
-	if err := noted.wait(); err != nil { // the successor finds it lost as well
+	if err := noted.wait(); err != nil { // a successor notices the loss as well
 		s.m.report(s.key, "", err.Error())
 	}
 }
 
-// failedLocked is what subscribers are told of a lost box.
+// failedLocked returns the event of a lost box.
 func (s *session) failedLocked() Event {
 	return s.event(EventState, system, s.boxID, map[string]any{"state": Failed, "reason": s.reason})
 }
 
-// reportLost tells the others. No lock is held.
+// reportLost reports the loss of a box to the logs. The caller holds no lock.
 func (s *session) reportLost(told Event) {
 	reason := told.Details["reason"].(string)
 	s.m.counters.lost.Add(1)
@@ -89,12 +83,12 @@ func (s *session) reportLost(told Event) {
 // sweepLost removes a lost box, unless a caller replaces it first.
 func (s *session) sweepLost(box engine.LiveBox) {
 	s.m.retry(func(ctx context.Context) error {
-		if err := s.begin(ctx); err != nil {
+		if err := s.lockOp(ctx); err != nil {
 			return nil // closing
 		}
-		defer s.end()
+		defer s.unlockOp()
 		s.mu.Lock()
-		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // it was not replaced
+		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // false if it was replaced
 		s.mu.Unlock()
 		if !mine {
 			return nil
@@ -105,6 +99,6 @@ func (s *session) sweepLost(box engine.LiveBox) {
 	})
 }
 
-// sweepTimeout bounds how long a use of the session waits for the clean-up of its
-// lost box, which it does itself if it must.
+// sweepTimeout bounds how long a use of the session waits for the clean-up of its lost box,
+// which the use repeats if necessary.
 const sweepTimeout = 5 * time.Second

@@ -20,18 +20,17 @@ const (
 	maxDepth   = 128 // a descriptor is open per level
 )
 
-// Usage is what a workspace takes up.
+// Usage is the space that a workspace takes up.
 type Usage struct {
-	Bytes   int64 // of disk, so holes count nothing; a file counts once per name
+	Bytes   int64 // of disk: holes count nothing, a file counts once per name
 	Entries int   // files and directories
-	// Complete is false if a bound was reached, or a directory cannot be read: there is
+	// Complete is false if a bound was reached or a directory could not be read: there is
 	// more than was counted.
 	Complete bool
 }
 
-// Measure counts what the workspace id of tenant takes up, while boxes may write to
-// it. One that does not exist takes up nothing. Files that are deleted but still open
-// are not seen.
+// Measure counts what the workspace id of tenant takes up, while boxes may write to it. A
+// missing workspace takes up nothing. Deleted files that are still open are not seen.
 func (s *Store) Measure(ctx context.Context, tenant, id string) (Usage, error) {
 	m := measurement{ctx: ctx, until: time.Now().Add(MaxTime), usage: Usage{Complete: true}}
 	parent, err := openDir(s.root, encode(tenant))
@@ -60,7 +59,7 @@ type measurement struct {
 	usage Usage
 }
 
-// dir counts the content of d, until a bound is reached.
+// dir counts the content of d until a bound is reached.
 func (m *measurement) dir(d *os.File, depth int) {
 	for {
 		names, err := d.Readdirnames(256)
@@ -80,7 +79,7 @@ func (m *measurement) dir(d *os.File, depth int) {
 	}
 }
 
-// entry counts one name in d and says whether to go on.
+// entry counts one name in d, and reports whether to continue.
 func (m *measurement) entry(d *os.File, name string, depth int) bool {
 	if m.usage.Entries >= MaxEntries {
 		m.usage.Complete = false

@@ -16,9 +16,10 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Delete deletes the workspace id of tenant with its content. The name is free for a new
-// workspace at once; if the rest fails, or ctx ends, the remains stay in the trash for
-// [Store.Sweep]. Deleting an unknown workspace does nothing. No box may have it mounted.
+// Delete deletes the workspace id of tenant with its content. The name is free at once for
+// a new workspace; if the rest fails or ctx ends, the remains stay in the trash for
+// [Store.Sweep]. Deleting a missing workspace does nothing. No box may have the workspace
+// mounted.
 func (s *Store) Delete(ctx context.Context, tenant, id string) error {
 	name, err := s.trashed(tenant, id)
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) { // no room for a name in the trash
@@ -30,7 +31,7 @@ func (s *Store) Delete(ctx context.Context, tenant, id string) error {
 	return s.empty(ctx, name)
 }
 
-// deleteInPlace makes room where there is none.
+// deleteInPlace deletes a workspace where it is, because the disk has no room to move it.
 func (s *Store) deleteInPlace(ctx context.Context, tenant, id string) error {
 	parent, err := openDir(s.root, encode(tenant))
 	if err != nil {
@@ -45,14 +46,15 @@ func (s *Store) deleteInPlace(ctx context.Context, tenant, id string) error {
 	return nil
 }
 
-// Trash is the part of Delete that makes room at once. A box may have it mounted.
+// Trash frees the name, as the first step of Delete does. A box may have the workspace
+// mounted.
 func (s *Store) Trash(tenant, id string) error {
 	_, err := s.trashed(tenant, id)
 	return err
 }
 
-// trashed moves a workspace into the trash and returns its name there; empty if there is
-// none.
+// trashed moves a workspace to the trash and returns its name there, or "" if there is no
+// such workspace.
 func (s *Store) trashed(tenant, id string) (string, error) {
 	parent, err := openDir(s.root, encode(tenant))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -66,8 +68,7 @@ func (s *Store) trashed(tenant, id string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("deleting workspace: %w", err)
 	}
-	// The tenant's directory goes with its last workspace; others keep it.
-	_ = linux.RmdirAt(s.root, encode(tenant))
+	_ = linux.RmdirAt(s.root, encode(tenant)) // fails unless this was the tenant's last workspace
 	return name, nil
 }
 
@@ -76,12 +77,12 @@ func (s *Store) Sweep(ctx context.Context) error {
 	return s.empty(ctx, "")
 }
 
-// discard moves name beneath dir into the trash and returns its name there; empty
-// if there is none.
+// discard moves name beneath dir to the trash and returns its name there, or "" if it does
+// not exist.
 func (s *Store) discard(dir *os.File, name string) (string, error) {
 	to := strings.ToLower(rand.Text())
 	err := linux.RenameAt(dir, name, s.trash, to)
-	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
+	if errors.Is(err, unix.EACCES) { // moving a directory changes its ".."
 		if err := unlock(dir, name); err != nil {
 			return "", err
 		}
@@ -90,7 +91,7 @@ func (s *Store) discard(dir *os.File, name string) (string, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		if _, e := linux.StatAt(dir, name); errors.Is(e, fs.ErrNotExist) {
 			return "", nil
-		} // else it is the trash that is gone
+		} // otherwise the trash is gone
 	}
 	if err != nil {
 		return "", fmt.Errorf("moving to the trash: %w", err)
@@ -98,9 +99,9 @@ func (s *Store) discard(dir *os.File, name string) (string, error) {
 	return to, nil
 }
 
-// empty deletes name in the trash, or with "" all of it. Directories that are too
-// deep to be entered are moved up into the trash on the way, so it looks there until
-// nothing is left of its own doing.
+// empty deletes name in the trash, or everything in it if name is "". Directories that are
+// nested too deep are moved up into the trash on the way, so it continues until none of
+// these is left.
 func (s *Store) empty(ctx context.Context, name string) error {
 	work := []string{name}
 	if name == "" {
@@ -131,7 +132,7 @@ func (s *Store) empty(ctx context.Context, name string) error {
 }
 
 func (s *Store) inTrash() ([]string, error) {
-	dir, err := openDir(s.root, trashName) // a position of its own
+	dir, err := openDir(s.root, trashName) // a descriptor with its own position
 	if err != nil {
 		return nil, err
 	}
@@ -143,11 +144,10 @@ func (s *Store) inTrash() ([]string, error) {
 type removal struct {
 	ctx   context.Context
 	store *Store
-	moved []string // in the trash, out of this tree
+	moved []string // names in the trash of what was moved out of this tree
 }
 
-// remove deletes name beneath dir. It holds one descriptor per level, of which there
-// are at most maxDepth.
+// remove deletes name beneath dir. It holds one descriptor per level, at most maxDepth.
 func (r *removal) remove(dir *os.File, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -172,8 +172,7 @@ func (r *removal) remove(dir *os.File, name string, depth int) error {
 	return linux.RmdirAt(dir, name)
 }
 
-// removeContents deletes the content of the directory name beneath dir, regardless of its
-// mode.
+// removeContents deletes the content of the directory name beneath dir, whatever its mode.
 func (r *removal) removeContents(dir *os.File, name string, depth int) error {
 	if err := unlock(dir, name); err != nil {
 		return err
@@ -203,11 +202,11 @@ func (r *removal) removeContents(dir *os.File, name string, depth int) error {
 	}
 }
 
-// maxErrors ends the deletion of a directory where nothing can be deleted.
+// maxErrors is the number of errors after which the deletion of a directory gives up.
 const maxErrors = 10
 
-// unlock gives the owner all rights to the directory name beneath dir. The mode is
-// set through a descriptor: a chmod by name would follow a symlink.
+// unlock gives the owner all rights to the directory name beneath dir. It sets the mode
+// through a descriptor, because a chmod by name would follow a symlink.
 func unlock(dir *os.File, name string) error {
 	f, err := linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW,

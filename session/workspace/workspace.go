@@ -19,27 +19,27 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// trashName is where directories wait for their deletion. No tenant's name starts
-// with a dot.
+// trashName is the directory where workspaces wait for their deletion. No tenant's name
+// starts with a dot.
 const trashName = ".trash"
 
-// mode of every directory made here: only the user of this process gets in. Boxes
-// see a workspace through a mount.
+// mode of every directory created here: only the user of this process has access. Boxes see
+// a workspace through a mount.
 const mode = 0o700
 
-// Store is a directory with one directory per tenant, and in that one per
-// workspace. It is safe for concurrent use; work on one workspace is the caller's to
-// keep in order.
+// Store is a directory with one directory per tenant, which has one directory per
+// workspace. It is safe for concurrent use, but its callers must serialise work on one
+// workspace.
 type Store struct {
 	path        string
 	root, trash *os.File
-	// Reclaim changes the owner of everything below a directory of the store to the
-	// directory's owner, after other users of boxes wrote there. Nil means that this is not
+	// Reclaim changes the owner of everything below a directory of the store to the owner
+	// of that directory, after other users of boxes wrote there. Nil means that this is not
 	// possible. It is set before the first use.
 	Reclaim func(ctx context.Context, path string) error
 }
 
-// Open opens the store at path, and makes it if it is missing.
+// Open opens the store at path, and creates it if it is missing.
 func Open(path string) (*Store, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -60,7 +60,7 @@ func Open(path string) (*Store, error) {
 	return &Store{path: path, root: root, trash: trash}, nil
 }
 
-// Close gives back the descriptors.
+// Close closes the descriptors.
 func (s *Store) Close() error { return errors.Join(s.trash.Close(), s.root.Close()) }
 
 // Root is the absolute path of the store.
@@ -69,7 +69,7 @@ func (s *Store) Root() string { return s.path }
 // Space returns the figures of the store's file system.
 func (s *Store) Space() (unix.Statfs_t, error) { return linux.Fstatfs(s.root) }
 
-// Path is where the workspace id of tenant is, or would be. Different pairs have
+// Path returns where the workspace id of tenant is, or would be. Different pairs have
 // different paths.
 func (s *Store) Path(tenant, id string) string {
 	return filepath.Join(s.path, encode(tenant), encode(id))
@@ -85,11 +85,10 @@ func (s *Store) IsMissing(tenant, id string) bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// Make makes the workspace id of tenant, at its Path. One that is there already is
-// left as it is.
+// Make creates the workspace id of tenant, at its Path. It does not touch an existing one.
 func (s *Store) Make(tenant, id string) error {
 	var err error
-	for range 100 { // Delete takes away a tenant's empty directory, again and again
+	for range 100 { // a concurrent Delete may remove the tenant's empty directory each time
 		if err = s.makeWorkspace(tenant, id); !errors.Is(err, fs.ErrNotExist) {
 			break
 		}
@@ -110,20 +109,19 @@ func (s *Store) makeWorkspace(tenant, id string) error {
 	return dir.Close()
 }
 
-// DropEmpty takes the workspace id of tenant away again, unless there is something in
-// it.
+// DropEmpty removes the workspace id of tenant if it is empty.
 func (s *Store) DropEmpty(tenant, id string) {
 	parent, err := openDir(s.root, encode(tenant))
 	if err != nil {
 		return // there is none
 	}
 	defer parent.Close()
-	_ = linux.RmdirAt(parent, encode(id)) // fails if there is something in it
+	_ = linux.RmdirAt(parent, encode(id)) // fails if it is not empty
 	_ = linux.RmdirAt(s.root, encode(tenant))
 }
 
-// DropUnknown takes away all workspaces that are empty and whose Path known does not say
-// yes to. What Make cannot have made is left alone.
+// DropUnknown removes all empty workspaces for whose Path known returns false. It leaves
+// alone what Make cannot have created.
 func (s *Store) DropUnknown(known func(path string) bool) error {
 	tenants, err := os.ReadDir(s.path)
 	if err != nil {
@@ -153,14 +151,14 @@ func (s *Store) dropUnknown(tenant string, known func(path string) bool) error {
 	}
 	for _, name := range names {
 		if isEncoded(name) && !known(filepath.Join(s.path, tenant, name)) {
-			_ = linux.RmdirAt(parent, name) // fails if there is something in it, or it was never a workspace
+			_ = linux.RmdirAt(parent, name) // fails if it is not empty, or not a workspace
 		}
 	}
 	_ = linux.RmdirAt(s.root, tenant)
 	return nil
 }
 
-// makeDir opens the directory name beneath dir, after making it if it is missing.
+// makeDir opens the directory name beneath dir, and creates it if it is missing.
 func makeDir(dir *os.File, name string) (*os.File, error) {
 	if err := linux.MkdirAt(dir, name, mode); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -168,8 +166,8 @@ func makeDir(dir *os.File, name string) (*os.File, error) {
 	return openDir(dir, name)
 }
 
-// openDir opens the directory name beneath dir for reading. A symlink, or a mount of
-// something else, is refused.
+// openDir opens the directory name beneath dir for reading. It refuses a symlink, and a
+// mount of another file system.
 func openDir(dir *os.File, name string) (*os.File, error) {
 	return linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
@@ -179,9 +177,9 @@ func openDir(dir *os.File, name string) (*os.File, error) {
 
 const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.:@"
 
-// encode writes name so that it is one component of a path, whatever it is: bytes
-// that are not plain, and a dot at the start, become "%" and two hexadecimal digits.
-// Names of tenants and sessions are plain as it is.
+// encode returns name as a single component of a path, whatever bytes it has: each byte
+// that is not in plain, and a dot at the start, becomes "%" and two hexadecimal digits.
+// Valid names of tenants and sessions stay as they are.
 func encode(name string) string {
 	var out strings.Builder
 	for i, c := range []byte(name) {
@@ -197,7 +195,7 @@ func encode(name string) string {
 	return out.String()
 }
 
-// isEncoded reports whether encode can have written name.
+// isEncoded reports whether name can be a result of encode.
 func isEncoded(name string) bool {
 	return !strings.HasPrefix(name, ".") && !strings.ContainsFunc(name, func(r rune) bool { return !strings.ContainsRune(plain+"%", r) })
 }
