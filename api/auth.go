@@ -16,27 +16,26 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Auth says who may ask. The zero value admits root and the daemon's own user
+// Auth decides who may use the server. The zero value admits root and the daemon's own user
 // through Unix sockets, and nobody through TCP.
 type Auth struct {
-	// Groups are the groups whose members are administrators through a Unix socket,
-	// besides root and the user that this process runs as.
+	// Groups are the groups whose members are administrators through a Unix socket, in
+	// addition to root and the user of this process.
 	Groups []int
-	// Tokens are accepted on every listener; nil: none are.
+	// Tokens are accepted on every listener; nil: none.
 	Tokens *Tokens
-	// ClientCerts accepts a client certificate that the TLS listener has verified:
-	// its common name is the tenant, its organizational unit the role.
+	// ClientCerts accepts a client certificate that the TLS listener has verified: its
+	// common name is the tenant, its organizational unit the role.
 	ClientCerts bool
-	// Local decides about a client that connects through TCP from this host and shows
-	// none of these. uid is the user who made the client's socket, and means nothing if
-	// err says why that is not known. An error of Local refuses the request. nil: TCP
-	// clients need one of the above.
+	// Local decides about a TCP client on this host that has sent no credentials. uid is
+	// the user that created the client's socket; it is valid only if err is nil. An error
+	// of Local refuses the request. nil: TCP clients need credentials.
 	Local func(uid int, err error) (Identity, error)
 }
 
 var (
-	errUnauthenticated = errors.New("who asks is not known: send a bearer token, use a client certificate, or the daemon's Unix socket")
-	errBadToken        = errors.New("bearer token is not known")
+	errUnauthenticated = errors.New("no credentials: send a bearer token, use a client certificate, or the daemon's Unix socket")
+	errBadToken        = errors.New("unknown bearer token")
 	errStranger        = errors.New("this user may not use the daemon: root, the daemon's user and its group may")
 	errBrowser         = errors.New("a request from a web page or for another host is not accepted without credentials")
 )
@@ -44,17 +43,17 @@ var (
 // connKey is the key of *connInfo in the context of a connection.
 type connKey struct{}
 
-// connInfo is what is known of a connection.
+// connInfo is what the server knows about a connection.
 type connInfo struct {
 	unix, tcp bool
 	peer      linux.Peer      // with unix
 	uid       int             // with tcp, and only if Auth.Local asks for it
-	err       error           // why peer or uid is not known
-	raw       syscall.RawConn // the socket; nil: there is none
+	err       error           // why peer or uid is unknown
+	raw       syscall.RawConn // the socket, or nil
 }
 
-// connContext looks at who has connected, once for each connection: as soon as it is
-// accepted, because a client that has gone cannot be named any more.
+// connContext identifies the client of a connection once, as soon as the connection is
+// accepted: a client that has gone cannot be identified any more.
 func (a *Auth) connContext(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -73,7 +72,7 @@ func (a *Auth) connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, connKey{}, info)
 }
 
-// identify says who sent r.
+// identify returns the sender of r.
 func (a *Auth) identify(r *http.Request) (Identity, error) {
 	info, _ := r.Context().Value(connKey{}).(*connInfo)
 	switch header := r.Header.Get("Authorization"); {
@@ -133,10 +132,10 @@ func byCertificate(r *http.Request) (Identity, error) {
 	return id, nil
 }
 
-// fromBrowser refuses what a web page on this machine could make a browser send to
-// an open port on loopback: requests with an origin; those without one, such as for
-// an image, which browsers mark (W3C Fetch Metadata); and requests whose host is a
-// name that was made to point here.
+// fromBrowser refuses requests that a web page on this machine could make a browser send to
+// a port on loopback: those with an origin; those without one, such as for an image, which
+// browsers mark (W3C Fetch Metadata); and those for a host name that an attacker has
+// pointed here.
 func fromBrowser(r *http.Request) error {
 	host, _, err := net.SplitHostPort(r.Host)
 	if err != nil {

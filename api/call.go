@@ -15,31 +15,31 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// TenantHeader names the tenant that is meant, for callers who may choose.
+// TenantHeader names the tenant to act on, for callers who may choose it.
 const TenantHeader = "X-Boxd-Tenant"
 
-// call is one request on its way.
+// call is one request that is being served.
 type call struct {
 	s      *Server
 	w      *response
 	r      *http.Request
 	id     string // of the request
 	who    Identity
-	tenant string // whose things are meant; AllTenants for all
+	tenant string // to act on; AllTenants for all
 	route  *route
 	values url.Values // of the query
-	// bodyRead: all of the body was read.
+	// bodyRead: the body was read to its end.
 	bodyRead bool
 	// vanished: the client did not wait for the answer.
 	vanished bool
 }
 
-// caller is who asks, as package session wants to know it.
+// caller returns the caller in the form of package session.
 func (c *call) caller() session.Caller {
 	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Role: c.who.Role.String(), Request: c.id}
 }
 
-// chooseTenant says whose things the request is about.
+// chooseTenant returns the tenant on which the request acts.
 func chooseTenant(who Identity, header string) (string, error) {
 	switch {
 	case header == "" && who.Tenant == AllTenants && who.Role == Admin:
@@ -57,7 +57,7 @@ func chooseTenant(who Identity, header string) (string, error) {
 	return header, nil
 }
 
-// oneTenant is the tenant, where it must be one.
+// oneTenant returns the tenant, or an error if the request names all tenants.
 func (c *call) oneTenant() (string, error) {
 	if c.tenant == AllTenants {
 		return "", refuse(apitypes.CodeInvalid, TenantHeader, "%s: must name one tenant for this", TenantHeader)
@@ -65,7 +65,7 @@ func (c *call) oneTenant() (string, error) {
 	return c.tenant, nil
 }
 
-// listTenant is the tenant as the lists of package session want it: "" is all.
+// listTenant returns the tenant in the form of package session's lists, where "" means all.
 func (c *call) listTenant() string {
 	if c.tenant == AllTenants {
 		return ""
@@ -73,7 +73,7 @@ func (c *call) listTenant() string {
 	return c.tenant
 }
 
-// key is the session that the path names.
+// key returns the session that the path names.
 func (c *call) key() (session.Key, error) {
 	tenant, err := c.oneTenant()
 	if err != nil {
@@ -86,7 +86,7 @@ func (c *call) key() (session.Key, error) {
 	return session.Key{Tenant: tenant, ID: id}, nil
 }
 
-// process is the managed process that the path names.
+// process returns the managed process that the path names.
 func (c *call) process() (*session.Process, error) {
 	key, err := c.key()
 	if err != nil {
@@ -106,7 +106,7 @@ func (c *call) process() (*session.Process, error) {
 	return p, err
 }
 
-// noSession is err; a "not found" in it is about the session.
+// noSession returns err; if it is "not found", it says that the session was not found.
 func noSession(err error) error {
 	if errors.Is(err, session.ErrNotFound) {
 		return &refusal{code: apitypes.CodeSessionNotFound, detail: err.Error(), err: err}
@@ -117,7 +117,7 @@ func noSession(err error) error {
 // reply answers with v as JSON.
 func (c *call) reply(status int, v any) error {
 	if c.r.Context().Err() != nil && c.s.base.Err() == nil {
-		return context.Canceled // nobody is there to read it
+		return context.Canceled // the client has gone
 	}
 	body, err := json.Marshal(v)
 	if err != nil {
@@ -127,17 +127,18 @@ func (c *call) reply(status int, v any) error {
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))
 	c.w.WriteHeader(status)
-	c.w.Write(body) // an error is the client's, who is gone
+	c.w.Write(body) // fails only if the client has gone
 	return nil
 }
 
-// empty answers that it is done.
+// empty answers with success and no content.
 func (c *call) empty() error {
 	c.w.WriteHeader(http.StatusNoContent)
 	return nil
 }
 
-// queryInt is a parameter of the query that is a number, lowest or above.
+// queryInt returns a query parameter that is a number of at least lowest; 0 if it is
+// absent.
 func (c *call) queryInt(name string, lowest int64) (int64, error) {
 	text := c.query(name)
 	if text == "" {
@@ -150,7 +151,7 @@ func (c *call) queryInt(name string, lowest int64) (int64, error) {
 	return n, nil
 }
 
-// queryBool is a parameter of the query that is a switch.
+// queryBool returns a query parameter that is a switch.
 func (c *call) queryBool(name string) (bool, error) {
 	switch text := c.query(name); text {
 	case "", "0", "false":
@@ -162,5 +163,5 @@ func (c *call) queryBool(name string) (bool, error) {
 	}
 }
 
-// query is a parameter of the query.
+// query returns a query parameter.
 func (c *call) query(name string) string { return c.values.Get(name) }

@@ -16,12 +16,12 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// statusVanished is what a log line and a metric call a request whose client did
-// not wait for the answer; nobody sees it on the wire.
+// statusVanished is the status, in logs and metrics only, of a request whose client did not
+// wait for the answer.
 const statusVanished = 499
 
-// kind is one kind of error: the word that clients decide by, what HTTP makes of it,
-// what it is in words, and the errors of other packages that are of this kind.
+// kind is a kind of error: the code by which clients decide, its HTTP status, its title,
+// and the errors of other packages that belong to it.
 type kind struct {
 	code   string
 	status int
@@ -29,25 +29,25 @@ type kind struct {
 	errs   []error
 }
 
-// kinds are all kinds of errors. Where an error matches several, the first counts.
+// kinds are all kinds of errors. If an error matches several, the first counts.
 var kinds = []kind{
 	{apitypes.CodeMalformed, http.StatusBadRequest, "The body is not JSON", nil},
-	{apitypes.CodeUnknownField, http.StatusBadRequest, "A field or parameter is not known", nil},
-	{apitypes.CodeWrongType, http.StatusBadRequest, "A field is of another type", nil},
+	{apitypes.CodeUnknownField, http.StatusBadRequest, "A field or parameter is unknown", nil},
+	{apitypes.CodeWrongType, http.StatusBadRequest, "A field has the wrong type", nil},
 	{apitypes.CodeBadPath, http.StatusBadRequest, "The URL is not in its plain form", nil},
 	{apitypes.CodeBodyTooLarge, http.StatusRequestEntityTooLarge, "The body is too large", nil},
 	{apitypes.CodeBodyTimeout, http.StatusRequestTimeout, "The body did not arrive in time", nil},
-	{apitypes.CodeMediaType, http.StatusUnsupportedMediaType, "The body is of a type that is not understood", nil},
-	{apitypes.CodeHTTPVersion, http.StatusHTTPVersionNotSupported, "The answer cannot be given in this version of HTTP", nil},
-	{apitypes.CodeUnauthenticated, http.StatusUnauthorized, "Who asks is not known", nil},
+	{apitypes.CodeMediaType, http.StatusUnsupportedMediaType, "The content type of the body is not supported", nil},
+	{apitypes.CodeHTTPVersion, http.StatusHTTPVersionNotSupported, "This version of HTTP cannot carry the answer", nil},
+	{apitypes.CodeUnauthenticated, http.StatusUnauthorized, "The caller is not authenticated", nil},
 	{apitypes.CodeForbidden, http.StatusForbidden, "The caller may not do this", nil},
 	{apitypes.CodeNoRoute, http.StatusNotFound, "There is nothing at this path", nil},
-	{apitypes.CodeMethod, http.StatusMethodNotAllowed, "The path is there, the method is not", nil},
+	{apitypes.CodeMethod, http.StatusMethodNotAllowed, "The path does not have this method", nil},
 	{apitypes.CodeSessionNotFound, http.StatusNotFound, "No such session", nil},
 	{apitypes.CodeProcessNotFound, http.StatusNotFound, "No such managed process in the session", nil},
 	{apitypes.CodeNotFound, http.StatusNotFound, "Not found", []error{session.ErrNotFound}},
-	{apitypes.CodeSessionConflict, http.StatusConflict, "The live session differs from what was asked", []error{session.ErrConflict}},
-	{apitypes.CodeExists, http.StatusConflict, "A managed process of this id runs already", []error{session.ErrExists}},
+	{apitypes.CodeSessionConflict, http.StatusConflict, "The live session differs from the request", []error{session.ErrConflict}},
+	{apitypes.CodeExists, http.StatusConflict, "A managed process with this ID is already running", []error{session.ErrExists}},
 	{apitypes.CodeState, http.StatusConflict, "Not possible in this state", []error{session.ErrState}},
 	{apitypes.CodeNotStarted, http.StatusServiceUnavailable, "The process is being started; try again", nil},
 	{apitypes.CodeProcessEnded, http.StatusConflict, "The process has ended", nil},
@@ -65,7 +65,7 @@ var kinds = []kind{
 	{apitypes.CodeBoxAtLimit, http.StatusConflict, "The box is at its limit of memory, processes or terminals", []error{engine.ErrAtLimit}},
 	{apitypes.CodeNoDirectory, http.StatusUnprocessableEntity, "The working directory does not exist", []error{engine.ErrNoDir}},
 	{apitypes.CodeUnenforceable, http.StatusNotImplemented, "This host cannot enforce a limit that was asked for", []error{engine.ErrUnenforceable}},
-	{apitypes.CodeBoxLost, http.StatusConflict, "The box was lost; the next use makes a new one", []error{engine.ErrBoxLost}},
+	{apitypes.CodeBoxLost, http.StatusConflict, "The box was lost; the next use creates a new one", []error{engine.ErrBoxLost}},
 	{apitypes.CodeEngineUnavailable, http.StatusServiceUnavailable, "The launcher cannot be reached, or cannot build boxes", []error{engine.ErrNoLauncher}},
 	{apitypes.CodeNotAttached, http.StatusConflict, "Nothing is attached at this target", []error{mounts.ErrNotAttached}},
 	{apitypes.CodeNoMountPoint, http.StatusUnprocessableEntity, "The mount point does not exist in the box", []error{mounts.ErrNoTarget}},
@@ -73,15 +73,15 @@ var kinds = []kind{
 	{apitypes.CodeTooManyConnections, http.StatusTooManyRequests, "Too many relays or requests are open", nil},
 	{apitypes.CodeUnavailable, http.StatusServiceUnavailable, "The service cannot serve", nil},
 	{apitypes.CodeCanceled, statusVanished, "The client did not wait for the answer", []error{context.Canceled}},
-	{apitypes.CodeTimeout, http.StatusGatewayTimeout, "It took too long", []error{context.DeadlineExceeded}},
-	{apitypes.CodeInternal, http.StatusInternalServerError, "Something went wrong in the daemon", nil},
+	{apitypes.CodeTimeout, http.StatusGatewayTimeout, "The request took too long", []error{context.DeadlineExceeded}},
+	{apitypes.CodeInternal, http.StatusInternalServerError, "The daemon failed unexpectedly", nil},
 }
 
-// fileKinds are those of operations on files in a box. Elsewhere the same errors
-// would be about the host, and nothing for a client.
+// fileKinds are the kinds of errors of file operations in a box. Elsewhere the same errors
+// would be about the host, and not meant for a client.
 var fileKinds = []kind{
 	{apitypes.CodeFileTooLarge, http.StatusRequestEntityTooLarge, "The file or directory is larger than the bound", []error{files.ErrTooLarge}},
-	{apitypes.CodeFileType, http.StatusConflict, "What is there is of another type", []error{files.ErrNotRegular, syscall.EISDIR, syscall.ENOTDIR}},
+	{apitypes.CodeFileType, http.StatusConflict, "The file is of another type", []error{files.ErrNotRegular, syscall.EISDIR, syscall.ENOTDIR}},
 	{apitypes.CodeFileTimeout, http.StatusGatewayTimeout, "The operation in the box took too long", []error{files.ErrTimeout}},
 	{apitypes.CodeBoxDisturbed, http.StatusBadGateway, "The box gave no valid answer", []error{files.ErrProtocol}},
 	{apitypes.CodeNotEmpty, http.StatusConflict, "The directory is not empty", []error{syscall.ENOTEMPTY}},
@@ -92,7 +92,7 @@ var fileKinds = []kind{
 	{apitypes.CodeFileOperation, http.StatusConflict, "The kernel refused the operation in the box", []error{files.ErrRefused}},
 }
 
-// match is the kind of err in list, or nil.
+// match returns the kind of err in list, or nil.
 func match(list []kind, err error) *kind {
 	for i := range list {
 		for _, target := range list[i].errs {
@@ -104,9 +104,9 @@ func match(list []kind, err error) *kind {
 	return nil
 }
 
-// kindOf is the kind of err. One that nobody expected is internal.
+// kindOf returns the kind of err. An unexpected error is internal.
 func kindOf(err error) *kind {
-	if own := new(refusal); errors.As(err, &own) {
+	if own, ok := errors.AsType[*refusal](err); ok {
 		return byCode(own.code)
 	}
 	if k := match(kinds, err); k != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// optionalRequest is w as package policy wants to know it, or nil if w is: the session
-// must exist then.
+// optionalRequest returns w as a policy.Request, or nil if w is nil: the session must exist
+// then.
 func optionalRequest(w *apitypes.SessionSpec) *policy.Request {
 	if w == nil {
 		return nil
@@ -23,8 +23,8 @@ func optionalRequest(w *apitypes.SessionSpec) *policy.Request {
 	return &policy.Request{Wishes: *w}
 }
 
-// session is v for this caller. Values of the environment may be secrets of those
-// who run commands: a viewer gets the names.
+// session returns v as this caller may see it. Values of the environment may be secrets of
+// those who run commands, so a viewer gets only the names.
 func (c *call) session(v *session.View) apitypes.Session {
 	s := sessionOf(v)
 	if c.who.Role < Operator {
@@ -37,17 +37,12 @@ func (c *call) session(v *session.View) apitypes.Session {
 
 func sessionOf(v *session.View) apitypes.Session {
 	r := &v.Resolved
-	s := apitypes.Session{
-		ID: v.ID, Tenant: v.Tenant, State: string(v.State), Reason: v.Reason, Box: v.Box, Generation: v.Generation,
-		Profile: r.Profile, Image: r.Image, Workspace: r.Workspace, Hostname: r.Hostname, User: r.User, Env: slices.Clone(r.Env),
-		TimeoutCap: r.TimeoutCap, Overridden: r.Overridden, WorkspaceBytes: v.WorkspaceBytes,
-		CreatedAt: v.CreatedAt, LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt),
-		Execs: v.Execs, Processes: v.Processes, Created: v.Created, Recreated: v.Recreated,
-		WorkspaceTarget: r.Target(), Unenforced: v.Unenforced, Warnings: r.Warnings,
-	}
-	spec.CopyFields(&s, r.Settings)
+	s := apitypes.Session{State: string(v.State), LastUsedAt: v.LastUsed, ExpiresAt: timePtr(v.ExpiresAt)}
+	spec.CopyFields(&s, *v)
+	spec.CopyFields(&s, *r)
+	s.Env, s.WorkspaceTarget = slices.Clone(r.Env), r.Target()
 	for _, m := range r.Mounts {
-		// Where boxd keeps its own workspaces is nobody's business.
+		// Clients need not know where boxd keeps its own workspaces.
 		if m.Target == r.Target() {
 			continue
 		}
@@ -84,58 +79,54 @@ func timePtr(t time.Time) *time.Time {
 	return &t
 }
 
-// envOf is env as KEY=VALUE, sorted.
-func envOf(env map[string]string) ([]string, error) {
-	list := make([]string, 0, len(env))
-	for k, v := range env {
-		if k == "" || strings.ContainsAny(k, "=\x00") {
-			return nil, &engine.FieldError{Field: "env", Value: spec.Quote(k), Rule: `a name must not be empty and must hold neither "=" nor NUL`}
-		}
-		list = append(list, k+"="+v)
+// programOf returns the command line of a request, argv or a line for the shell, and its
+// environment as KEY=VALUE.
+func programOf(argv []string, shell string, env map[string]string) (args, list []string, err error) {
+	switch {
+	case len(argv) > 0 && shell != "":
+		return nil, nil, &engine.FieldError{Field: "shell", Value: spec.Quote(shell), Rule: "must be absent if argv is given"}
+	case len(argv) == 0 && shell == "":
+		return nil, nil, &engine.FieldError{Field: "argv", Value: "[]", Rule: "must name a program, or shell must be given"}
+	case shell != "":
+		argv = []string{"/bin/sh", "-c", shell}
 	}
-	slices.Sort(list)
-	return list, nil
+	list, err = policy.EnvList(env)
+	return argv, list, err
 }
 
-// commandError is err in the words of a request that runs a command.
+// commandError translates err into the terms of a request that runs a command.
 func commandError(err error, argv []string) error {
 	program := "argv"
 	if len(argv) == 0 {
 		program = "shell"
 	}
-	var bad *engine.FieldError
-	switch {
-	case errors.As(err, &bad) && bad.Field == "dir":
-		return &engine.FieldError{Field: "cwd", Value: bad.Value, Rule: bad.Rule}
-	case errors.As(err, &bad) && bad.Field == "args and env":
-		return &engine.FieldError{Field: program, Value: bad.Value, Rule: bad.Rule}
-	case errors.As(err, &bad) && strings.HasPrefix(bad.Field, "args["):
-		field := "shell"
-		if len(argv) > 0 {
+	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
+		field := ""
+		switch {
+		case bad.Field == "dir":
+			field = "cwd"
+		case bad.Field == "args and env" || strings.HasPrefix(bad.Field, "args[") && len(argv) == 0:
+			field = program
+		case strings.HasPrefix(bad.Field, "args["):
 			field = "argv" + strings.TrimPrefix(bad.Field, "args")
+		case strings.HasPrefix(bad.Field, "env["): // the index counts the session's environment too
+			field = "env"
+		default:
+			return err
 		}
 		return &engine.FieldError{Field: field, Value: bad.Value, Rule: bad.Rule}
-	case errors.As(err, &bad) && strings.HasPrefix(bad.Field, "env["): // an index of the environment that the session has, too
-		return &engine.FieldError{Field: "env", Value: bad.Value, Rule: bad.Rule}
-	case errors.Is(err, engine.ErrNoDir):
-		return &refusal{code: apitypes.CodeNoDirectory, field: "cwd", detail: err.Error(), err: err}
-	case errors.Is(err, engine.ErrNotFound):
-		return &refusal{code: apitypes.CodeProgramNotFound, field: program, detail: err.Error(), err: err}
-	case errors.Is(err, engine.ErrNotExecutable):
-		return &refusal{code: apitypes.CodeProgramNotExecutable, field: program, detail: err.Error(), err: err}
+	}
+	for _, e := range []struct {
+		err         error
+		code, field string
+	}{
+		{engine.ErrNoDir, apitypes.CodeNoDirectory, "cwd"},
+		{engine.ErrNotFound, apitypes.CodeProgramNotFound, program},
+		{engine.ErrNotExecutable, apitypes.CodeProgramNotExecutable, program},
+	} {
+		if errors.Is(err, e.err) {
+			return &refusal{code: e.code, field: e.field, detail: err.Error(), err: err}
+		}
 	}
 	return err
-}
-
-// argsOf is what is to be run: argv, or a line for the shell.
-func argsOf(argv []string, shell string) ([]string, error) {
-	switch {
-	case len(argv) > 0 && shell != "":
-		return nil, &engine.FieldError{Field: "shell", Value: spec.Quote(shell), Rule: "must be absent if argv is given"}
-	case shell != "":
-		return []string{"/bin/sh", "-c", shell}, nil
-	case len(argv) == 0:
-		return nil, &engine.FieldError{Field: "argv", Value: "[]", Rule: "must name a program, or shell must be given"}
-	}
-	return argv, nil
 }

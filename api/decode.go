@@ -25,7 +25,7 @@ import (
 // bodyTimeout is how long the body of a JSON request may take to arrive.
 const bodyTimeout = 30 * time.Second
 
-// maxPooled is the largest buffer that is kept for the next request.
+// maxPooled is the largest buffer that is kept for later requests.
 const maxPooled = 64 << 10
 
 var buffers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
@@ -48,8 +48,8 @@ func (c *call) decode(v any) error {
 	return decodeJSON(buf.Bytes(), v)
 }
 
-// checkContentType insists on JSON: with another type a web page could send a
-// request without asking first.
+// checkContentType insists on JSON. With another type, a web page could send the request
+// without a preflight.
 func (c *call) checkContentType() error {
 	header := c.r.Header.Get("Content-Type")
 	if header == "application/json" { // nearly always
@@ -61,8 +61,8 @@ func (c *call) checkContentType() error {
 	return refuse(apitypes.CodeMediaType, "", "Content-Type %s: must be application/json", spec.Quote(header))
 }
 
-// readBody reads the whole body. The deadline is lifted afterwards: it would end
-// the request otherwise, however long that may take.
+// readBody reads the whole body. It lifts the deadline afterwards, which would otherwise
+// end the request later.
 func (c *call) readBody(buf *bytes.Buffer) error {
 	limit := c.s.opt.MaxBody
 	if c.r.ContentLength > limit {
@@ -92,8 +92,7 @@ func tooLarge(limit int64) error {
 // decodeJSON reads exactly one object and refuses fields that v does not have.
 func decodeJSON(b []byte, v any) error {
 	if !utf8.Valid(b) {
-		// encoding/json would put U+FFFD in its place and run another command than was
-		// asked for.
+		// encoding/json would replace the bytes by U+FFFD, and another command would run.
 		return refuse(apitypes.CodeMalformed, "", "the body must be UTF-8: send other bytes as base64")
 	}
 	if trimmed := bytes.TrimLeft(b, " \t\r\n"); len(trimmed) == 0 || trimmed[0] != '{' {
@@ -105,18 +104,18 @@ func decodeJSON(b []byte, v any) error {
 		return explainJSON(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return refuse(apitypes.CodeMalformed, "", "the body must be one JSON object, with nothing behind it")
+		return refuse(apitypes.CodeMalformed, "", "the body must be a single JSON object, with nothing after it")
 	}
 	return nil
 }
 
-// unitRules say what a value with a unit must be.
+// unitRules say what a value with a unit must look like.
 var unitRules = map[reflect.Type]string{
 	reflect.TypeFor[apitypes.Size]():     `must be a whole number of bytes or a string such as "512M"`,
 	reflect.TypeFor[apitypes.Duration](): `must be a number of seconds or a string such as "1m30s", 0 to 100 years`,
 }
 
-// explainJSON says an error of encoding/json in terms of the request.
+// explainJSON translates an error of encoding/json into the terms of the request.
 func explainJSON(err error) error {
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -135,22 +134,22 @@ func explainJSON(err error) error {
 	case errors.As(err, &field):
 		return err
 	}
-	// encoding/json has no type for this one.
+	// encoding/json has no error type for this.
 	if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
-		return refuse(apitypes.CodeUnknownField, strings.Trim(name, `"`), "field %s is not known here", name)
+		return refuse(apitypes.CodeUnknownField, strings.Trim(name, `"`), "unknown field %s", name)
 	}
-	// Base64, for one.
+	// For example, base64 that is not valid.
 	return refuse(apitypes.CodeWrongType, "", "%s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// jsonPath takes the names of embedded structs out of a path, which are not in the
-// JSON; names in it begin with a small letter.
+// jsonPath removes from a path the names of embedded structs, which are not in the JSON;
+// names that are begin with a lower-case letter.
 func jsonPath(path string) string {
 	parts := slices.DeleteFunc(strings.Split(path, "."), func(p string) bool { return p != "" && unicode.IsUpper(rune(p[0])) })
 	return strings.Join(parts, ".")
 }
 
-// typeName is what JSON calls the type that was wanted.
+// typeName returns the JSON name of the expected type.
 func typeName(e *json.UnmarshalTypeError) string {
 	switch kind := e.Type.Kind().String(); {
 	case kind == "string", kind == "map", kind == "struct", kind == "slice", kind == "bool":

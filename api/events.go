@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -13,11 +14,11 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// heartbeat is the time after which a silent stream of events says that it is
-// alive; a client that is gone is noticed by it.
+// heartbeat is the interval at which an idle event stream sends a comment, so that both
+// sides notice when the other has gone.
 const heartbeat = 15 * time.Second
 
-// events sends what happens as server-sent events (WHATWG HTML, section 9.2).
+// events sends the events as server-sent events (WHATWG HTML, section 9.2).
 func (c *call) events() error {
 	since, err := c.lastEventID()
 	if err != nil {
@@ -49,18 +50,16 @@ func (c *call) events() error {
 			}
 		}
 		if _, err := c.w.Write(text); err != nil {
-			return nil // the client is gone, which ends a stream as it should
+			return nil // the client has gone, which is a normal end of the stream
 		}
 		c.w.Flush()
 	}
 }
 
-// lastEventID is where a client wants to go on. Package session counts from 1.
+// lastEventID returns the event after which a client wants to continue; 0, which no event
+// has, if it names none.
 func (c *call) lastEventID() (uint64, error) {
-	text := c.r.Header.Get("Last-Event-ID")
-	if text == "" {
-		text = c.query("last_event_id")
-	}
+	text := cmp.Or(c.r.Header.Get("Last-Event-ID"), c.query("last_event_id"))
 	if text == "" {
 		return 0, nil
 	}
@@ -71,24 +70,14 @@ func (c *call) lastEventID() (uint64, error) {
 	return n, nil
 }
 
-// eventText is e as it is on the wire. JSON has no line breaks.
+// eventText returns e as it is sent. JSON has no line breaks.
 func eventText(e *session.Event) ([]byte, error) {
 	if e.Type == session.EventMissed {
-		return fmt.Appendf(nil, "id: %d\nevent: missed\ndata: {\"missed\":%d}\n\n", e.Seq, missedCount(e)), nil
+		return fmt.Appendf(nil, "id: %d\nevent: missed\ndata: {\"missed\":%d}\n\n", e.Seq, e.Details["count"]), nil
 	}
 	data, err := json.Marshal(apitypes.Event{
 		ID: e.Seq, Time: e.Time, Type: string(e.Type), Tenant: e.Tenant, Session: e.Session, Box: e.Box,
 		Process: e.Process, Request: e.Request, Details: e.Details,
 	})
 	return fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data), err
-}
-
-func missedCount(e *session.Event) uint64 {
-	switch n := e.Details["count"].(type) {
-	case uint64:
-		return n
-	case int:
-		return uint64(n)
-	}
-	return 0
 }

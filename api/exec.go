@@ -15,8 +15,8 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// exec runs one command. That its client is gone ends the context of the request,
-// and with it the command.
+// exec runs one command. If the client disconnects, the context of the request ends, and
+// with it the command.
 func (c *call) exec() error {
 	key, err := c.key()
 	if err != nil {
@@ -47,13 +47,9 @@ func (c *call) exec() error {
 	return c.reply(http.StatusOK, &result)
 }
 
-// execOf is q as package session wants to know it.
+// execOf returns q in the form of package session.
 func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
-	args, err := argsOf(q.Argv, q.Shell)
-	if err != nil {
-		return session.Exec{}, err
-	}
-	env, err := envOf(q.Env)
+	args, env, err := programOf(q.Argv, q.Shell, q.Env)
 	if err != nil {
 		return session.Exec{}, err
 	}
@@ -85,7 +81,7 @@ func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
 	return nil, nil
 }
 
-// resultOf is how a command ended, without its output.
+// resultOf returns how a command ended, without its output.
 func resultOf(res *session.ExecResult, took time.Duration) apitypes.ExecResult {
 	return apitypes.ExecResult{
 		ExitCode: res.Exit(), Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
@@ -94,7 +90,8 @@ func resultOf(res *session.ExecResult, took time.Duration) apitypes.ExecResult {
 	}
 }
 
-// textOrBytes is b as text if it is that, else as bytes, which JSON has in base64.
+// textOrBytes returns b as text if it is UTF-8, and otherwise as bytes, which JSON encodes
+// in base64.
 func textOrBytes(b []byte) (string, []byte) {
 	if utf8.Valid(b) {
 		return string(b), nil
@@ -102,7 +99,7 @@ func textOrBytes(b []byte) (string, []byte) {
 	return "", b
 }
 
-// accepts says that the client asked for this type of answer by name.
+// accepts reports whether the client asked for this type of answer by name.
 func accepts(r *http.Request, kind string) bool {
 	for _, header := range r.Header["Accept"] {
 		for part := range strings.SplitSeq(header, ",") {

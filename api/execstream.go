@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// execStream runs one command and sends its output, a line of JSON for each piece,
-// as it comes. An error before the program runs is an answer like any other.
+// execStream runs one command and sends its output while it runs, as a line of JSON for
+// each piece. An error before the program runs is answered like that of any request.
 func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Exec) error {
 	ctx, cancel := c.untilGone()
 	defer cancel()
@@ -34,11 +34,11 @@ func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Ex
 	return out.send(&apitypes.ExecEvent{Result: &result})
 }
 
-// lineWriter sends lines of JSON, each at once. It is used by two streams.
+// lineWriter sends lines of JSON, each of them at once. Two streams share it.
 type lineWriter struct {
 	mu     sync.Mutex
 	call   *call
-	cancel context.CancelFunc // ends the command when the client takes no more
+	cancel context.CancelFunc // ends the command when the client accepts no more
 }
 
 // begin sends the header, so that the client knows that the program runs.

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"io"
 	"net/http"
 	"strconv"
@@ -15,7 +16,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// inBox calls fn with the session's box for one operation on a path.
+// inBox calls fn with the session's box, for one operation on a path.
 func (c *call) inBox(a session.Access, fn func(box engine.LiveBox, path string) error) error {
 	key, err := c.key()
 	if err != nil {
@@ -36,8 +37,8 @@ func (c *call) inBox(a session.Access, fn func(box engine.LiveBox, path string) 
 	return err
 }
 
-// box is the session's box. A viewer gets the one that is there: looking must not
-// keep a session alive, nor make a new box for one that was lost.
+// box returns the session's box. A viewer gets only an existing box: looking must not keep
+// a session alive, nor replace a lost box.
 func (c *call) box(key session.Key, a session.Access) (engine.LiveBox, func(), error) {
 	if c.who.Role >= Operator {
 		return c.s.opt.Sessions.Access(c.r.Context(), c.caller(), key, nil, a)
@@ -49,16 +50,13 @@ func (c *call) box(key session.Key, a session.Access) (engine.LiveBox, func(), e
 	return box, release, err
 }
 
-// metaOptions are those of an operation that moves no content.
-func metaOptions() files.Options { return files.Options{} }
-
-// contentTimeout bounds how long content may take to be moved; a client that takes
-// or gives nothing is cut much earlier.
+// contentTimeout bounds the transfer of content; a client that stalls is disconnected much
+// earlier.
 const contentTimeout = time.Hour
 
 func (c *call) statFile() error {
 	return c.inBox(session.Access{Action: "file-stat", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
-		info, err := files.Stat(c.r.Context(), box, metaOptions(), path)
+		info, err := files.Stat(c.r.Context(), box, files.Options{}, path)
 		if err != nil {
 			return err
 		}
@@ -75,7 +73,7 @@ func (c *call) listFiles() error {
 		return &engine.FieldError{Field: "limit", Value: strconv.FormatInt(limit, 10), Rule: "must be at most " + strconv.Itoa(files.MaxEntries)}
 	}
 	return c.inBox(session.Access{Action: "file-list", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
-		infos, truncated, err := files.List(c.r.Context(), box, metaOptions(), path, int(limit))
+		infos, truncated, err := files.List(c.r.Context(), box, files.Options{}, path, int(limit))
 		if err != nil {
 			return err
 		}
@@ -102,13 +100,12 @@ func (c *call) readFile() error {
 	}
 	return c.inBox(session.Access{Action: "file-read", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
 		out := &lazyWriter{c: c}
-		count := &counter{Writer: out}
-		info, err := files.Read(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, offset, most, count)
+		info, err := files.Read(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, offset, most, out)
 		if err != nil {
 			return err
 		}
-		// Without this a client would take a part of a file for the whole.
-		if most != limit && info.Size > offset+count.n {
+		// The client must not mistake a part of the file for all of it.
+		if most != limit && info.Size > offset+out.sent {
 			return refuse(apitypes.CodeFileTooLarge, "", "file %s of %s: at most %s are sent: ask for a part with offset and limit",
 				spec.Quote(path), spec.FormatSize(info.Size), spec.FormatSize(most))
 		}
@@ -117,25 +114,14 @@ func (c *call) readFile() error {
 	})
 }
 
-// fileInfoOf keeps bytes that are no text as they are, so that a client can name the
-// file.
+// fileInfoOf also passes on names that are not UTF-8 as bytes, so that a client can use
+// them.
 func fileInfoOf(i files.Info) apitypes.FileInfo {
 	f := apitypes.FileInfo{Name: i.Name, Path: i.Path, Size: i.Size, Mode: i.Mode, Type: i.Type, ModTime: i.ModTime, UID: i.UID, GID: i.GID, Target: i.Target}
 	if !utf8.ValidString(i.Name) || !utf8.ValidString(i.Path) {
 		f.RawName, f.RawPath = []byte(i.Name), []byte(i.Path)
 	}
 	return f
-}
-
-type counter struct {
-	io.Writer
-	n int64
-}
-
-func (w *counter) Write(p []byte) (int, error) {
-	n, err := w.Writer.Write(p)
-	w.n += int64(n)
-	return n, err
 }
 
 func (c *call) writeFile() error {
@@ -172,18 +158,15 @@ func parseMode(mode string) (uint32, error) {
 
 func (c *call) writeOptions() (o files.WriteOptions, err error) {
 	o.MaxBytes = c.s.opt.MaxFile
-	if o.Mode, err = parseMode(c.query("mode")); err != nil {
-		return o, err
-	}
-	if o.Append, err = c.queryBool("append"); err != nil {
-		return o, err
-	}
-	o.MakeParents, err = c.queryBool("parents")
-	return o, err
+	var errs [3]error
+	o.Mode, errs[0] = parseMode(c.query("mode"))
+	o.Append, errs[1] = c.queryBool("append")
+	o.MakeParents, errs[2] = c.queryBool("parents")
+	return o, cmp.Or(errs[:]...)
 }
 
-// bodyReader cuts a client that sends nothing for a while. A read may still be
-// under way when the request is over, and must not leave a deadline behind.
+// bodyReader disconnects a client that sends nothing for the time stall. A read may outlive
+// the request, and must not leave a deadline behind.
 type bodyReader struct {
 	conn *http.ResponseController
 	r    io.Reader
@@ -198,12 +181,12 @@ func (b *bodyReader) Read(p []byte) (int, error) {
 	}
 	n, err := b.r.Read(p)
 	if err != nil {
-		b.expect(time.Time{}) // what is done with it may take longer
+		b.expect(time.Time{}) // whatever uses the content may take longer
 	}
 	return n, err
 }
 
-// expect sets the deadline, unless the request is over.
+// expect sets the deadline, and reports false if the request is over.
 func (b *bodyReader) expect(deadline time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -226,7 +209,7 @@ func (c *call) removeFile() error {
 		return err
 	}
 	return c.inBox(session.Access{Action: "file-remove", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
-		if err := files.Remove(c.r.Context(), box, metaOptions(), path, recursive); err != nil {
+		if err := files.Remove(c.r.Context(), box, files.Options{}, path, recursive); err != nil {
 			return err
 		}
 		return c.empty()
@@ -243,7 +226,7 @@ func (c *call) mkdir() error {
 		return err
 	}
 	return c.inBox(session.Access{Action: "file-mkdir", Path: q.Path, Write: true}, func(box engine.LiveBox, path string) error {
-		if err := files.Mkdir(c.r.Context(), box, metaOptions(), path, files.MkdirOptions{Mode: mode, Parents: q.Parents}); err != nil {
+		if err := files.Mkdir(c.r.Context(), box, files.Options{}, path, files.MkdirOptions{Mode: mode, Parents: q.Parents}); err != nil {
 			return err
 		}
 		return c.empty()
@@ -252,7 +235,7 @@ func (c *call) mkdir() error {
 
 func (c *call) symlink() error {
 	return c.inBox(session.Access{Action: "file-symlink", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
-		if err := files.Symlink(c.r.Context(), box, metaOptions(), path, c.query("target")); err != nil {
+		if err := files.Symlink(c.r.Context(), box, files.Options{}, path, c.query("target")); err != nil {
 			return err
 		}
 		return c.empty()

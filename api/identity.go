@@ -8,14 +8,14 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Role says what an identity may do. A higher one may do all that a lower one may.
+// Role says what an identity may do. A higher role may do everything that a lower one may.
 type Role int
 
 // The roles.
 const (
-	Viewer   Role = iota + 1 // reads what is its tenant's
-	Operator                 // changes what is its tenant's
-	Admin                    // everything of all tenants
+	Viewer   Role = iota + 1 // reads what belongs to its tenant
+	Operator                 // changes it, too
+	Admin                    // does everything, for all tenants
 )
 
 var roleNames = map[Role]string{Viewer: "viewer", Operator: "operator", Admin: "admin"}
@@ -32,23 +32,23 @@ func ParseRole(s string) (Role, error) {
 	return 0, &engine.FieldError{Field: "role", Value: spec.Quote(s), Rule: "must be admin, operator or viewer"}
 }
 
-// AllTenants in place of a tenant's name stands for every tenant.
+// AllTenants stands for every tenant in place of a tenant's name.
 const AllTenants = "*"
 
-// DefaultTenant is that of callers who are known by the Unix socket.
+// DefaultTenant is the tenant of callers that the Unix socket identifies.
 const DefaultTenant = "default"
 
-// Identity is who asks.
+// Identity is an authenticated caller.
 type Identity struct {
-	// Tenant is the caller's own; AllTenants for one that may act for any, such as a
-	// viewer that collects metrics.
+	// Tenant is the caller's own; AllTenants for a caller that may act for any tenant, such
+	// as a viewer that collects metrics.
 	Tenant string
-	// Actor names the caller in logs, such as "uid:1000" or "token:ci".
+	// Actor names the caller in logs: "uid:1000", "token:ci".
 	Actor string
 	Role  Role
 }
 
-// all says that the identity may choose the tenant.
+// all reports whether the caller may choose the tenant.
 func (i Identity) all() bool { return i.Role == Admin || i.Tenant == AllTenants }
 
 // newIdentity checks the parts of an identity that come from outside.

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"net/http"
-	"strconv"
 	"time"
 
 	"github.com/boxd/boxd/relay"
@@ -13,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Metrics are what Prometheus collects of the daemon. One belongs to one Server.
+// Metrics are the daemon's metrics for Prometheus. Each belongs to one Server.
 type Metrics struct {
 	registry      *prometheus.Registry
 	execSeconds   prometheus.Histogram
@@ -43,22 +42,15 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// ObserveExec counts one command; it is for session.Options.Observe.
+// ObserveExec counts one command; it is meant for session.Options.Observe.
 func (m *Metrics) ObserveExec(o session.ExecObservation) { m.execSeconds.Observe(o.Duration.Seconds()) }
-
-func (m *Metrics) request(route string, status int) {
-	m.requests.WithLabelValues(route, strconv.Itoa(status)).Inc()
-}
-
-// bind adds the figures that are asked for when they are collected.
-func (m *Metrics) bind(s *Server) { m.registry.MustRegister(&collector{s}) }
 
 func (c *call) metrics() error {
 	c.s.metrics.handler.ServeHTTP(c.w, c.r)
 	return nil
 }
 
-// collector reads the counters of the parts.
+// collector reads the counters of other packages when Prometheus asks.
 type collector struct{ s *Server }
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
@@ -71,7 +63,7 @@ var (
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 )
 
-// figure is one number of the daemon.
+// figure is one number that the daemon reports.
 type figure struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType

@@ -20,10 +20,10 @@ import (
 
 const schemas = "#/components/schemas/"
 
-// Document is the OpenAPI 3.1 document of all routes, as JSON. It is the same for
-// the same code.
+// Document returns the OpenAPI 3.1 document of all routes as JSON. It is always the same
+// for the same code.
 func Document() []byte {
-	// A request may say "512M" and "1m30s"; an answer has numbers.
+	// A request may have "512M" and "1m30s"; an answer has numbers.
 	asked, registry := huma.NewMapRegistry(schemas, schemaName), huma.NewMapRegistry(schemas, schemaName)
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Size](), reflect.TypeFor[sizeSchema]())
 	asked.RegisterTypeAlias(reflect.TypeFor[apitypes.Duration](), reflect.TypeFor[durationSchema]())
@@ -43,13 +43,13 @@ func Document() []byte {
 		doc.AddOperation(routes[i].operation(asked, registry))
 	}
 	if err := merge(registry.Map(), asked.Map()); err != nil {
-		panic(err) // of the types, and the tests would have it too
+		panic(err) // a fault of the types, which the tests would find
 	}
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[spec.LiveWishes]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		registry.Map()["SessionUpdate"].Properties[name].Description = f.Tag.Get("update")
 	}
-	// huma lists what is embedded last; the document has the order of the JSON.
+	// huma lists embedded fields last; the document keeps the order of the JSON.
 	position := map[string]int{}
 	for i, f := range reflect.VisibleFields(reflect.TypeFor[apitypes.Profile]()) {
 		position[f.Tag.Get("json")] = i
@@ -61,7 +61,7 @@ func Document() []byte {
 	}
 	raw, err := json.Marshal(doc)
 	if err != nil {
-		panic(err) // of the table, and the tests would have it too
+		panic(err) // a fault of the table, which the tests would find
 	}
 	var out bytes.Buffer
 	if err := json.Indent(&out, raw, "", "  "); err != nil {
@@ -71,7 +71,7 @@ func Document() []byte {
 	return out.Bytes()
 }
 
-// schemaName calls the types of package engine/spec what package apitypes calls them.
+// schemaName gives the types of package engine/spec their names in package apitypes.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
 	if theirs := map[string]string{"Wishes": "SessionSpec", "Update": "SessionUpdate", "MountWish": "Mount", "Caps": "ProfileCaps"}[name]; theirs != "" {
@@ -80,7 +80,7 @@ func schemaName(t reflect.Type, hint string) string {
 	return name
 }
 
-// merge adds more to all. Types that requests and answers share must look alike in both.
+// merge adds more to all. Types that requests and answers share must be the same in both.
 func merge(all, more map[string]*huma.Schema) error {
 	for name, schema := range more {
 		if has := all[name]; has != nil {
@@ -95,7 +95,7 @@ func merge(all, more map[string]*huma.Schema) error {
 	return nil
 }
 
-// enums are the properties that have one of a few values.
+// enums are the properties that can have only a few values.
 var enums = map[string][]any{
 	"Problem.code":       codes(),
 	"Problem.scope":      {"tenant", "global"},
@@ -124,7 +124,7 @@ var (
 		engine.Canceled, engine.BoxLost}
 )
 
-// codes are those that a client can see.
+// codes returns the codes that a client can receive.
 func codes() (list []any) {
 	for _, k := range slices.Concat(kinds, fileKinds) {
 		if k.code != apitypes.CodeCanceled {
@@ -200,8 +200,8 @@ func (rt *route) response(registry huma.Registry) *huma.Response {
 	return r
 }
 
-// textOf is a stream of many values of a type. To say that the whole of it is one of them
-// would make generated clients parse it so.
+// textOf describes a stream of many values of a type. If the schema said that the whole
+// stream is one value, generated clients would parse it as one.
 func textOf(part *huma.Schema, description string) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeString, Description: description, Extensions: map[string]any{
 		"contentMediaType": "application/json", "contentSchema": part}}

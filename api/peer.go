@@ -10,12 +10,12 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// peerInterval is how often a request that waits looks whether its client is gone.
+// peerInterval is how often a waiting request checks whether its client has gone.
 const peerInterval = 2 * time.Second
 
-// untilGone is the context of the request, which ends within peerInterval of the
-// client. net/http ends it at once, but only if the client has sent nothing behind
-// its request: with one more byte (a second request, or nonsense) it looks no more.
+// untilGone returns the context of the request, but such that it ends within peerInterval
+// of the client's disconnection. net/http ends it at once, unless the client has sent more
+// bytes after its request (a second request, or garbage): then net/http does not notice.
 func (c *call) untilGone() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(c.r.Context())
 	info, _ := ctx.Value(connKey{}).(*connInfo)
@@ -40,7 +40,7 @@ func (c *call) untilGone() (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(); watch.Wait() }
 }
 
-// rawConn is the socket below c, or nil if there is none.
+// rawConn returns the socket below c, or nil.
 func rawConn(c net.Conn) syscall.RawConn {
 	s, ok := c.(syscall.Conn)
 	if !ok {

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// refusal is an error that begins in this package.
+// refusal is an error of this package.
 type refusal struct {
 	code   string // one of apitypes
 	field  string // of the request; may be empty
@@ -25,13 +25,13 @@ func (e *refusal) Error() string { return e.detail }
 
 func (e *refusal) Unwrap() error { return e.err }
 
-// refuse makes a refusal with a code of apitypes.
+// refuse returns a refusal with a code of apitypes.
 func refuse(code, field, detail string, args ...any) error {
 	return &refusal{code: code, field: field, detail: fmt.Sprintf(detail, args...)}
 }
 
-// problemOf says err in the form of RFC 9457. What an unexpected error says is for
-// the log, not for the client.
+// problemOf returns err in the form of RFC 9457. The text of an unexpected error is for the
+// log, not for the client.
 func problemOf(err error, request string) apitypes.Problem {
 	k := kindOf(err)
 	p := apitypes.Problem{
@@ -41,36 +41,36 @@ func problemOf(err error, request string) apitypes.Problem {
 	if k.code == apitypes.CodeInternal {
 		p.Detail = "unexpected error: the daemon's log has it, with the id of the request"
 	}
-	if own := new(refusal); errors.As(err, &own) {
+	if own, ok := errors.AsType[*refusal](err); ok {
 		p.Field = own.field
 	}
-	addDetails(&p, err)
-	return p
-}
-
-// addDetails copies what typed errors know.
-func addDetails(p *apitypes.Problem, err error) {
-	var field *engine.FieldError
-	if errors.As(err, &field) && p.Field == "" {
+	if field, ok := errors.AsType[*engine.FieldError](err); ok && p.Field == "" {
 		p.Field = field.Field
 	}
-	var denied *policy.DeniedError
-	if errors.As(err, &denied) {
+	if denied, ok := errors.AsType[*policy.DeniedError](err); ok {
 		p.Field = denied.Field
 	}
-	var conflict *session.ConflictError
-	if errors.As(err, &conflict) {
+	if conflict, ok := errors.AsType[*session.ConflictError](err); ok {
 		for _, f := range conflict.Fields {
 			p.Conflicts = append(p.Conflicts, apitypes.Conflict(f))
 		}
 	}
-	var quota *policy.QuotaError
-	if errors.As(err, &quota) {
-		addQuota(p, quota)
+	if quota, ok := errors.AsType[*policy.QuotaError](err); ok {
+		p.Scope = scopeOf(quota.Tenant)
+		p.Limit, p.Value, p.InUse, p.Asked = quota.Resource, quota.Limit, quota.InUse, quota.Asked
 	}
+	return p
 }
 
-// writeProblem answers with p. What it says must not be kept by a cache.
+// scopeOf names the scope of a quota: that of a tenant, or of all of them if tenant is "".
+func scopeOf(tenant string) string {
+	if tenant == "" {
+		return "global"
+	}
+	return "tenant"
+}
+
+// writeProblem answers with p. Caches must not keep it.
 func writeProblem(w http.ResponseWriter, p apitypes.Problem) {
 	body, err := json.Marshal(p)
 	if err != nil {
@@ -85,12 +85,4 @@ func writeProblem(w http.ResponseWriter, p apitypes.Problem) {
 	}
 	w.WriteHeader(p.Status)
 	w.Write(body)
-}
-
-func addQuota(p *apitypes.Problem, q *policy.QuotaError) {
-	p.Scope = "tenant"
-	if q.Tenant == "" {
-		p.Scope = "global"
-	}
-	p.Limit, p.Value, p.InUse, p.Asked = q.Resource, q.Limit, q.InUse, q.Asked
 }

@@ -24,7 +24,7 @@ func (c *call) listProcesses() error {
 	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
 	for i := range views {
 		list.Processes[i] = processOf(&views[i])
-		// One that was removed meanwhile has no streams to tell of.
+		// A process that was removed meanwhile has no streams.
 		if p, err := c.s.opt.Sessions.Process(key, views[i].ID); err == nil {
 			addStreams(&list.Processes[i], p)
 		}
@@ -41,27 +41,18 @@ func (c *call) startProcess() error {
 	if err := c.decode(&q); err != nil {
 		return err
 	}
-	spec, err := processSpecOf(&q)
+	args, env, err := programOf(q.Argv, q.Shell, q.Env)
 	if err != nil {
 		return err
 	}
-	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), spec)
+	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), session.ProcessSpec{
+		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
+		History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
+	})
 	if err != nil {
 		return noSession(commandError(err, q.Argv))
 	}
 	return c.reply(http.StatusCreated, processOf(&v))
-}
-
-func processSpecOf(q *apitypes.ProcessRequest) (session.ProcessSpec, error) {
-	args, err := argsOf(q.Argv, q.Shell)
-	if err != nil {
-		return session.ProcessSpec{}, err
-	}
-	env, err := envOf(q.Env)
-	return session.ProcessSpec{
-		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
-		History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
-	}, err
 }
 
 func (c *call) getProcess() error {
@@ -72,7 +63,7 @@ func (c *call) getProcess() error {
 	return c.replyProcess(p)
 }
 
-// replyProcess answers with the process and which part of its output is kept.
+// replyProcess answers with the process and the bounds of its kept output.
 func (c *call) replyProcess(p *session.Process) error {
 	v := p.View()
 	answer := processOf(&v)
@@ -80,7 +71,7 @@ func (c *call) replyProcess(p *session.Process) error {
 	return c.reply(http.StatusOK, answer)
 }
 
-// addStreams adds which part of the output of p is kept.
+// addStreams adds the bounds of the kept output of p.
 func addStreams(answer *apitypes.Process, p *session.Process) {
 	if live := p.Live(); live != nil {
 		io := live.Stdio()
@@ -123,7 +114,7 @@ func (c *call) stopProcess() error {
 		if *q.Grace < 0 {
 			return &engine.FieldError{Field: "grace", Value: q.Grace.D().String(), Rule: "must not be negative"}
 		}
-		o.Grace = max(q.Grace.D(), 1) // 0 would be the server's
+		o.Grace = max(q.Grace.D(), 1) // 0 would mean the server's default
 	}
 	if err := p.Stop(c.r.Context(), c.caller(), o); err != nil {
 		return err
@@ -162,7 +153,7 @@ func signalDetails(sig syscall.Signal) map[string]any {
 	return map[string]any{"signal": linux.SignalName(sig)}
 }
 
-// running is the engine's process of p, if there is something to act on.
+// running returns the engine's process of p, if it can be acted on.
 func running(p *session.Process) (engine.ManagedProcess, error) {
 	v := p.View()
 	live := p.Live()

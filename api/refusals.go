@@ -7,22 +7,22 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// What operations on a box can be refused with, beside what follows from the shape of the
-// route; see [route.refusals].
+// The codes with which operations on a box can be refused, in addition to those that follow
+// from the shape of the route; see [route.refusals].
 var (
-	// useRefusals are those of whatever needs the session's box.
+	// useRefusals are those of every operation that needs the session's box.
 	useRefusals = []string{apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost, apitypes.CodeBoxAtLimit}
-	// makeRefusals are those of whatever may make a session.
+	// makeRefusals are those of every operation that may create a session.
 	makeRefusals = []string{apitypes.CodeSessionConflict, apitypes.CodeNoMountPoint, apitypes.CodeDenied, apitypes.CodeQuota, apitypes.CodeState, apitypes.CodeBoxLost}
-	// runRefusals are those of whatever runs a program.
+	// runRefusals are those of every operation that runs a program.
 	runRefusals = slices.Concat(useRefusals, makeRefusals, []string{
 		apitypes.CodeProgramNotFound, apitypes.CodeProgramNotExecutable, apitypes.CodeNoDirectory})
 	fileRefusals = slices.Concat(useRefusals, []string{apitypes.CodeFilePermission, apitypes.CodeNoFile, apitypes.CodeFileExists, apitypes.CodeFileType,
 		apitypes.CodeNotEmpty, apitypes.CodeFileTooLarge, apitypes.CodeFileOperation})
 )
 
-// refusals are the codes below 500 that rt can answer with, sorted. The tests of this
-// package hold every answer that they get against them.
+// refusals returns the codes below 500 with which rt can answer, sorted. The tests of this
+// package compare every answer with them.
 func (rt *route) refusals() []string {
 	codes := append([]string{apitypes.CodeBadPath, apitypes.CodeUnknownField, apitypes.CodeBodyTooLarge}, rt.fails...)
 	if !rt.open {

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// hubTable has the relay of each managed process that somebody attached to. A hub
+// hubTable has the relay hub of each managed process that a client has attached to. A hub
 // lives until its process is forgotten or replaced, or the table is closed.
 type hubTable struct {
 	opt relay.Options
@@ -26,7 +26,7 @@ type hubTable struct {
 	mu     sync.Mutex
 	hubs   map[*session.Process]*relay.Hub
 	closed bool
-	done   chan struct{} // closed with the table
+	done   chan struct{} // closed when the table is
 	wg     sync.WaitGroup
 }
 
@@ -34,7 +34,7 @@ func newHubTable(o relay.Options) *hubTable {
 	return &hubTable{opt: o, hubs: map[*session.Process]*relay.Hub{}, done: make(chan struct{})}
 }
 
-// get returns the hub of p.
+// get returns the hub of p, and creates it if necessary.
 func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 	live, v := p.Live(), p.View()
 	if live == nil {
@@ -51,7 +51,8 @@ func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 	hub := t.hubs[p]
 	if hub == nil {
 		o := t.opt
-		// Above the ring's size a client that acknowledges late would stop the process.
+		// With a window above the ring's size, a client that acknowledges late would stop
+		// the process.
 		o.Window = min(cmp.Or(o.Window, v.History), v.History)
 		o.Logger = o.Logger.With("tenant", v.Session.Tenant, "session", v.Session.ID, "process", v.ID, "box", v.Box)
 		hub = relay.NewHub(sourceOf(p, live, v.TTY), o)
@@ -61,7 +62,7 @@ func (t *hubTable) get(p *session.Process) (*relay.Hub, error) {
 	return hub, nil
 }
 
-// watch drops the hub of a process that is gone.
+// watch removes the hub of p once p is gone.
 func (t *hubTable) watch(p *session.Process, hub *relay.Hub) {
 	select {
 	case <-p.Gone():
@@ -74,7 +75,7 @@ func (t *hubTable) watch(p *session.Process, hub *relay.Hub) {
 	delete(t.hubs, p)
 }
 
-// close ends all relays with the word to come again, and waits for them.
+// close ends all relays, asks their clients to reconnect, and waits.
 func (t *hubTable) close() {
 	t.mu.Lock()
 	if !t.closed {
@@ -85,8 +86,9 @@ func (t *hubTable) close() {
 	t.wg.Wait()
 }
 
-// sourceOf is a managed process as package relay sees it. Its end counts once it is
-// recorded: an exit that was told must not be lost with the daemon.
+// sourceOf returns a managed process in the form of package relay. The process counts as
+// ended only once that is recorded, so that an exit which a client has seen survives a
+// crash of the daemon.
 func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.Source {
 	stdio := live.Stdio()
 	src := relay.Source{
@@ -113,7 +115,7 @@ func sourceOf(p *session.Process, live engine.ManagedProcess, tty bool) relay.So
 	return src
 }
 
-// marksOf says when the output of a stream came.
+// marksOf returns when the output of a stream was written.
 func marksOf(stdio engine.Stdio, s relay.Stream) []relay.Mark {
 	out := stdio.Stdout
 	if s == relay.Stderr {
@@ -154,7 +156,7 @@ func (c *call) relay() error {
 	return nil
 }
 
-// relayCodes say what the statuses mean that a relay refuses with.
+// relayCodes map the statuses with which a relay refuses to codes.
 var relayCodes = map[int]string{
 	http.StatusForbidden:                    apitypes.CodeForbidden,
 	http.StatusConflict:                     apitypes.CodeWriterTaken,
@@ -166,8 +168,7 @@ var relayCodes = map[int]string{
 	http.StatusServiceUnavailable:           apitypes.CodeShuttingDown,
 }
 
-// refuseRelay says in the one shape of errors what a relay has to say before it is
-// a WebSocket.
+// refuseRelay answers with a problem when a relay refuses before it has become a WebSocket.
 func refuseRelay(w http.ResponseWriter, r *http.Request, status int, text string) {
 	code, ok := relayCodes[status]
 	if !ok {
@@ -206,8 +207,8 @@ func (c *call) logs() error {
 	return nil
 }
 
-// Headers of logs: where the first byte is in the stream, and how many of the bytes
-// that were asked for are gone.
+// Headers of logs: the position of the first byte in the stream, and how many of the
+// requested bytes are no longer kept.
 const (
 	OffsetHeader = "X-Boxd-Offset"
 	GapHeader    = "X-Boxd-Gap"
@@ -236,7 +237,7 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	return o, err
 }
 
-// querySince is the moment that the parameter since names.
+// querySince returns the time that the parameter since names.
 func (c *call) querySince() (time.Time, error) {
 	text := c.query("since")
 	if text == "" {
@@ -252,8 +253,8 @@ func (c *call) querySince() (time.Time, error) {
 	return t, nil
 }
 
-// untilStopped is the context of a stream without an end: it ends with its client,
-// and when such streams are to be ended.
+// untilStopped returns the context of an endless stream: it ends when the client has gone,
+// and when the server stops such streams.
 func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 	parent, gone := c.untilGone()
 	ctx, cancel := context.WithCancelCause(parent)
@@ -261,9 +262,12 @@ func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil); gone() }
 }
 
-// lazyWriter sends the header of an answer of plain bytes with the first of them,
-// so that an error before that can still be an answer of its own.
-type lazyWriter struct{ c *call }
+// lazyWriter sends the header of an answer of plain bytes with the first of them, so that an
+// earlier error can still be answered.
+type lazyWriter struct {
+	c    *call
+	sent int64 // bytes, without the header
+}
 
 var _ io.Writer = (*lazyWriter)(nil)
 
@@ -276,7 +280,9 @@ func (w *lazyWriter) begin() {
 
 func (w *lazyWriter) Write(p []byte) (int, error) {
 	w.begin()
-	return w.c.w.Write(p)
+	n, err := w.c.w.Write(p)
+	w.sent += int64(n)
+	return n, err
 }
 
 func (w *lazyWriter) Flush() { w.c.w.Flush() }

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// stall is how long a client may take nothing of what is written to it.
+// stall is how long a client may accept nothing of its answer.
 const stall = 60 * time.Second
 
-// maxPiece is the most that a client has to take within the time stall.
+// maxPiece is the most that a client has to accept within the time stall.
 const maxPiece = 64 << 10
 
-// response remembers what was answered, and keeps a deadline on every write.
+// response records the answer, and sets a deadline for every write.
 type response struct {
 	http.ResponseWriter
 	call     *call
@@ -44,23 +44,23 @@ func (w *response) Write(p []byte) (int, error) {
 	}
 }
 
-// extend sets the deadline anew, not more often than it matters.
+// extend sets a new deadline, at most once a second.
 func (w *response) extend() {
 	now := time.Now()
 	if w.deadline.Sub(now) < stall-time.Second {
 		w.deadline = now.Add(stall)
-		// Without a connection, as in a test with a recorder, there is no deadline.
+		// A recorder of a test has no connection, and so no deadline.
 		http.NewResponseController(w.ResponseWriter).SetWriteDeadline(w.deadline)
 	}
 }
 
-// Flush is for those who ask for an http.Flusher.
+// Flush implements http.Flusher.
 func (w *response) Flush() {
 	w.extend()
 	http.NewResponseController(w.ResponseWriter).Flush()
 }
 
-// Hijack is for those who ask for an http.Hijacker. net/http lifts the deadlines.
+// Hijack implements http.Hijacker. net/http lifts the deadlines.
 func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
 	w.hijacked = err == nil
@@ -70,8 +70,8 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return conn, rw, err
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap is called by http.ResponseController.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// started says that an answer is under way and cannot be replaced by another.
+// started reports whether an answer was begun and cannot be replaced any more.
 func (w *response) started() bool { return w.status != 0 || w.hijacked }

@@ -7,30 +7,30 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// route is one thing that can be asked.
+// route is one operation of the API.
 type route struct {
 	method, path string
-	name         string // operation id and label of metrics
+	name         string // operation ID, and label of metrics
 	summary      string
-	role         Role // the least that may ask
-	open         bool // anybody may ask
-	everyTenant  bool // only those who may see all tenants
+	role         Role // lowest role that may use it
+	open         bool // it needs no credentials
+	everyTenant  bool // only for callers who may see all tenants
 	query        []param
 	body         any    // zero value of the type of the JSON body; nil: none
 	bodyOptional bool   // the JSON body may be missing
 	rawBody      string // content type of a body that is not JSON
 	status       int
 	reply        any      // zero value of the type of the JSON answer; nil: see replyType
-	replyType    string   // content type of an answer that is not JSON, or not only
-	fails        []string // codes below 500, beside those that follow from the rest
+	replyType    string   // content type of an answer that is not, or not only, JSON
+	fails        []string // codes below 500, in addition to those that follow from the rest
 	handler      func(*call) error
 }
 
-// param is a parameter of the query.
+// param is a query parameter.
 type param struct {
 	name, kind, doc string // kind is the JSON type
 	required        bool
-	enum            []string // the values that there are; nil: any
+	enum            []string // possible values; nil: any
 }
 
 var (
@@ -52,8 +52,8 @@ const (
 	filesPath     = sessionPath + "/files"
 )
 
-// routes is all that can be asked, in the order of the documents. Reading needs a
-// viewer, changing an operator: a test holds the whole matrix.
+// routes are all operations, in the order of the documents. Reading needs a viewer,
+// changing an operator: a test has the whole matrix.
 var routes = []route{
 	{method: "GET", path: "/healthz", name: "healthz", summary: "Whether the daemon answers", open: true,
 		status: http.StatusOK, replyType: plainText, handler: (*call).healthz},

@@ -20,15 +20,16 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// RequestHeader carries the id of a request, both ways.
+// RequestHeader carries the ID of a request, in both directions.
 const RequestHeader = "X-Request-ID"
 
-// ServeHTTP answers one request. Whatever goes wrong, the answer is a problem, and
-// never more than one line in the log.
+// ServeHTTP answers one request. Every error is answered with a problem, and writes at most
+// one line to the log. Callers on Unix sockets can be identified only on connections of
+// [Server.Serve].
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	c := &call{s: s, r: r, id: requestID(r.Header.Get(RequestHeader))}
 	c.w = &response{ResponseWriter: w, call: c}
-	c.w.extend() // the deadline of an earlier request may be over
+	c.w.extend() // replaces the deadline of the connection's last request
 	start := time.Now()
 	h := w.Header()
 	h.Set(RequestHeader, c.id)
@@ -52,7 +53,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mux.ServeHTTP(c.w, r) // ends in call.serve or Server.noRoute
 }
 
-// newMux makes a multiplexer of the table of routes.
+// newMux returns a multiplexer for the table of routes.
 func newMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	for i := range routes {
@@ -72,7 +73,7 @@ func newMux() *http.ServeMux {
 	return mux
 }
 
-// serve answers a request to a route, once it is known that the caller may ask.
+// serve answers a request to a route, if the caller may use it.
 func (c *call) serve() error {
 	if !c.route.open {
 		if err := c.admit(); err != nil {
@@ -80,29 +81,29 @@ func (c *call) serve() error {
 		}
 		share := c.s.requestShare
 		if c.route.status == http.StatusSwitchingProtocols {
-			share = c.s.relayShare // its connection is none of the listener's any more
+			share = c.s.relayShare // its connection leaves the listener
 		}
-		if !share.take(c.who.Tenant) {
+		if !share.takePlace(c.who.Tenant) {
 			return refuse(apitypes.CodeTooManyConnections, "", "%d requests of this tenant are under way: wait for some, or close some", share.most)
 		}
-		defer share.give(c.who.Tenant)
+		defer share.freePlace(c.who.Tenant)
 	}
 	if err := c.checkQuery(); err != nil {
 		return err
 	}
-	// While a body is awaited, net/http does not notice that the client is gone.
+	// net/http does not notice a disconnected client while it waits for a body.
 	if c.r.ContentLength != 0 && c.route.body == nil && c.route.rawBody == "" {
-		return refuse(apitypes.CodeBodyTooLarge, "", "there must be no body: nothing is taken here")
+		return refuse(apitypes.CodeBodyTooLarge, "", "the request must have no body")
 	}
-	// Where the end of the connection is the end of the answer, a part would look like
-	// the whole.
+	// In HTTP/1.0 the end of the connection is the end of the answer, so a truncated answer
+	// would look complete.
 	if c.route.replyType == octets && !c.r.ProtoAtLeast(1, 1) {
 		return refuse(apitypes.CodeHTTPVersion, "", "%s: content is sent with HTTP/1.1 only", spec.Quote(c.r.Proto))
 	}
 	return c.route.handler(c)
 }
 
-// admit finds out who asks, and whether that role may.
+// admit authenticates the caller and checks that its role may use the route.
 func (c *call) admit() (err error) {
 	if c.who, err = c.s.opt.Auth.identify(c.r); errors.As(err, new(*refusal)) {
 		return err
@@ -125,7 +126,7 @@ func (c *call) admit() (err error) {
 	return nil
 }
 
-// noRoute says that nothing is there, to those who may know.
+// noRoute says that the path does not exist, to callers who may know that.
 func (c *call) noRoute(mux *http.ServeMux) error {
 	if err := c.admit(); err != nil {
 		return err
@@ -138,14 +139,14 @@ func (c *call) noRoute(mux *http.ServeMux) error {
 		}
 	}
 	if allowed == nil {
-		return refuse(apitypes.CodeNoRoute, "", "no such path: /v1/openapi.json describes those that there are")
+		return refuse(apitypes.CodeNoRoute, "", "no such path: /v1/openapi.json describes all that exist")
 	}
 	c.w.Header().Set("Allow", strings.Join(allowed, ", "))
 	return refuse(apitypes.CodeMethod, "", "method %s: must be one of %s", spec.Quote(c.r.Method), strings.Join(allowed, ", "))
 }
 
-// checkURL refuses paths that a multiplexer would send to another place, such as
-// those with "..": the place was not what the client named.
+// checkURL refuses paths that a multiplexer would redirect, such as those with "..",
+// because the client would end up somewhere it did not name.
 func checkURL(u *url.URL) error {
 	if u.Path != path.Clean(u.Path) || !strings.HasPrefix(u.Path, "/") {
 		return refuse(apitypes.CodeBadPath, "", "the path must have no empty, \".\" or \"..\" part, and no slash at its end")
@@ -164,27 +165,27 @@ func (c *call) checkQuery() error {
 	}
 	for name := range values {
 		if !slices.ContainsFunc(c.route.query, func(p param) bool { return p.name == name }) {
-			return refuse(apitypes.CodeUnknownField, name, "query parameter %s is not known here", spec.Quote(name))
+			return refuse(apitypes.CodeUnknownField, name, "unknown query parameter %s", spec.Quote(name))
 		}
 	}
 	c.values = values
 	return nil
 }
 
-// failures are the codes of errors that are the daemon's own. Others of 500 and above
-// are about a box or a request, or say again what is logged where it happened: whoever
-// asks again and again must not fill the log.
+// failures are the codes of the daemon's own errors, which are logged. Other codes of 500
+// and above are about a box or a request, or repeat an error that is logged where it
+// happened: a caller that keeps asking must not fill the log.
 var failures = []string{apitypes.CodeInternal, apitypes.CodeStorage, apitypes.CodeEngineUnavailable, apitypes.CodeTimeout}
 
-// fail answers with err, or cuts the connection if an answer is under way: a client
-// must not take a part of it for the whole.
+// fail answers with err. If an answer was begun, it closes the connection instead, so that
+// the client does not mistake a part of the answer for all of it.
 func (c *call) fail(err error) {
 	if c.r.Context().Err() != nil && errors.Is(err, context.Canceled) && c.s.base.Err() == nil {
-		c.vanished = true // nobody is there to answer
+		c.vanished = true // the client has gone
 	}
 	p := problemOf(err, c.id)
 	if p.Code == apitypes.CodeInternal && c.who.Role == Admin {
-		p.Detail = oneline.Error(err) // whoever may read the log may read this
+		p.Detail = oneline.Error(err) // an administrator may read the log as well
 	}
 	if slices.Contains(failures, p.Code) {
 		c.log(slog.LevelWarn, "request failed", slog.Int("status", p.Status), slog.Any("error", err))
@@ -196,24 +197,23 @@ func (c *call) fail(err error) {
 		panic(http.ErrAbortHandler)
 	}
 	if c.bodyLeft() {
-		c.w.Header().Set("Connection", "close") // else net/http reads the rest before it answers
+		c.w.Header().Set("Connection", "close") // otherwise net/http reads the rest before it answers
 	}
 	writeProblem(c.w, p)
 }
 
-// bodyLeft says that the body of the request was not read to its end.
+// bodyLeft reports whether a part of the body was not read.
 func (c *call) bodyLeft() bool { return c.r.ContentLength != 0 && !c.bodyRead && !c.w.hijacked }
 
-// leaveBody bounds how long net/http waits for the rest of a body that nobody
-// wants: without it, requests that are refused would hold connections for as long as
-// their senders like.
+// leaveBody bounds how long net/http waits for the rest of an unread body. Otherwise the
+// senders of refused requests could hold connections as long as they like.
 func (c *call) leaveBody() {
 	if c.bodyLeft() {
 		http.NewResponseController(c.w).SetReadDeadline(time.Now().Add(time.Second))
 	}
 }
 
-// panicked answers for a handler that panicked. http.ErrAbortHandler is no fault.
+// panicked answers after a panic of a handler. http.ErrAbortHandler is not a fault.
 func (c *call) panicked(p any) {
 	if p == http.ErrAbortHandler {
 		panic(p)
@@ -234,11 +234,11 @@ func (c *call) done(took time.Duration) {
 	if c.route != nil {
 		name = c.route.name
 	}
-	c.s.metrics.request(name, status)
+	c.s.metrics.requests.WithLabelValues(name, strconv.Itoa(status)).Inc()
 	c.log(slog.LevelDebug, "request", slog.Int("status", status), slog.Duration("took", took))
 }
 
-// log writes a line with what identifies the request.
+// log writes a line that identifies the request.
 func (c *call) log(level slog.Level, text string, attrs ...slog.Attr) {
 	ctx := c.r.Context()
 	if !c.s.log.Enabled(ctx, level) {
@@ -251,11 +251,11 @@ func (c *call) log(level slog.Level, text string, attrs ...slog.Attr) {
 	}, attrs...)...)
 }
 
-// maxRequestID bounds the ids that clients give to requests.
+// maxRequestID bounds the length of a client's request ID.
 const maxRequestID = 64
 
-// requestID is the client's id of the request if that is harmless in a log, else
-// one of our own. It identifies, it does not protect.
+// requestID returns the client's ID of the request if it is harmless in a log, and
+// otherwise a new one. The ID identifies a request; it protects nothing.
 func requestID(given string) string {
 	harmless := func(r rune) bool {
 		return r == '-' || r == '_' || r == '.' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'

@@ -16,41 +16,41 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// Options of a [Server]. Sessions is needed.
+// Options of a [Server]. Sessions is required.
 type Options struct {
 	Sessions *session.Manager
-	// Auth says who may ask.
+	// Auth decides who may use the server.
 	Auth Auth
 	// Version of the daemon, for status.
 	Version string
 	// Logger; nil is slog.Default.
 	Logger *slog.Logger
-	// Health is nil if the engine could make a box now; nil: not asked.
+	// Health reports why the engine cannot create a box now; nil: it is assumed to be able
+	// to.
 	Health func(ctx context.Context) error
 	// Warnings name settings that the operator of the daemon should change.
 	Warnings []string
-	// Ready is nil if the daemon itself can serve; nil: it can.
+	// Ready reports why the daemon itself cannot serve; nil: it can.
 	Ready func() error
-	// Audit is the log whose head status shows; nil: there is none.
+	// Audit is the log whose head the status shows; nil: there is none.
 	Audit *audit.Log
-	// Metrics, whose ObserveExec is session.Options.Observe; nil: new ones.
+	// Metrics is the one whose ObserveExec is session.Options.Observe; nil: a new one.
 	Metrics *Metrics
 	// MaxBody bounds the body of a JSON request in bytes; 0 is DefaultMaxBody.
 	MaxBody int64
-	// MaxFile bounds the content of a file, read or written, in bytes; 0 is
-	// DefaultMaxFile.
+	// MaxFile bounds the content of a file, read or written, in bytes; 0 is DefaultMaxFile.
 	MaxFile int64
-	// MaxConnections bounds the connections of each listener; 0 is
-	// DefaultMaxConnections. Above it those that ask for nothing are cut.
+	// MaxConnections bounds the connections of each listener; 0 is DefaultMaxConnections.
+	// Above it, connections without a request are closed.
 	MaxConnections int
 	// MaxRelays bounds open relays; 0 is DefaultMaxRelays.
 	MaxRelays int
-	// HeaderTimeout is how long the header of a request may take to arrive; 0 is
-	// 5 s. IdleTimeout is how long an idle connection is kept; 0 is 120 s.
+	// HeaderTimeout is how long the header of a request may take to arrive; 0 is 5 s.
+	// IdleTimeout is how long an idle connection is kept; 0 is 120 s.
 	HeaderTimeout, IdleTimeout time.Duration
-	// Relay are the bounds of relays; Counters, Logger and Refuse are filled in.
+	// Relay are the bounds of relays; New sets Counters, Logger and Refuse.
 	Relay relay.Options
-	// Others are doors of other protocols on the same listeners.
+	// Others are handlers of other protocols on the same listeners.
 	Others []Other
 }
 
@@ -74,20 +74,20 @@ type Server struct {
 	started time.Time
 	openapi func() []byte
 	hubs    *hubTable
-	relays  chan struct{} // a place for each open relay
-	// What one tenant may have of the requests under way and of the relays.
+	relays  chan struct{} // holds a token for each open relay
+	// How many requests and relays one tenant may have open.
 	requestShare, relayShare *share
 
 	base    context.Context // of all requests
 	cancel  context.CancelFunc
-	streams context.Context // ends when streams without an end shall
+	streams context.Context // ends when endless streams are to end
 	stop    context.CancelFunc
 
 	mu      sync.Mutex
 	servers []*http.Server
 }
 
-// New returns a server that serves nothing yet.
+// New returns a server that has no listener yet.
 func New(o Options) *Server {
 	o.MaxBody = cmp.Or(o.MaxBody, DefaultMaxBody)
 	o.MaxFile = cmp.Or(o.MaxFile, DefaultMaxFile)
@@ -108,18 +108,14 @@ func New(o Options) *Server {
 	s.hubs = newHubTable(o.Relay)
 	s.base, s.cancel = context.WithCancel(context.Background())
 	s.streams, s.stop = context.WithCancel(context.Background())
-	s.metrics.bind(s)
+	s.metrics.registry.MustRegister(&collector{s})
 	s.openapi = sync.OnceValue(Document)
 	s.mux = newMux()
 	return s
 }
 
-// Handler serves requests whose connections somebody else accepts. Callers are
-// known by their Unix sockets only through [Server.Serve].
-func (s *Server) Handler() http.Handler { return s }
-
-// Serve accepts connections of l until Shutdown, and closes l. With config it
-// speaks TLS. It returns nil after Shutdown.
+// Serve accepts connections of l until Shutdown, and closes l. With config it speaks TLS.
+// It returns nil after Shutdown.
 func (s *Server) Serve(l net.Listener, config *tls.Config) error {
 	srv, err := s.newHTTP(config)
 	if err != nil {
@@ -138,7 +134,7 @@ func (s *Server) Serve(l net.Listener, config *tls.Config) error {
 
 func (s *Server) newHTTP(config *tls.Config) (*http.Server, error) {
 	protocols := new(http.Protocols)
-	protocols.SetHTTP1(true) // a WebSocket is an HTTP/1.1 connection that was taken over
+	protocols.SetHTTP1(true) // only HTTP/1.1, because WebSocket takes over the connection
 	conns := newConnTable(s.opt.MaxConnections)
 	srv := &http.Server{
 		Handler:           s,
@@ -161,9 +157,9 @@ func (s *Server) newHTTP(config *tls.Config) (*http.Server, error) {
 	return srv, nil
 }
 
-// Shutdown accepts nothing any more and waits until the requests under way have
-// been answered or ctx ends; then they are cancelled, and waited for again. Streams
-// without an end are ended at once, relays with the word to come again.
+// Shutdown stops accepting connections and waits until the current requests are answered or
+// ctx ends; then it cancels them and waits once more. It ends endless streams at once, and
+// asks the clients of relays to reconnect.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.stop()
@@ -180,7 +176,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// lastWait is how long cancelled requests may take to notice.
+// lastWait is how long cancelled requests may take to end.
 const lastWait = 5 * time.Second
 
 func drain(ctx context.Context, srv *http.Server, cancel context.CancelFunc) error {

@@ -78,7 +78,7 @@ func (c *call) removeSession() error {
 	return c.empty()
 }
 
-// peek is the session's box, without using the session; nil if it has none now.
+// peek returns the session's box without using the session; nil if it has none now.
 func (c *call) peek() (engine.LiveBox, error) {
 	key, err := c.key()
 	if err != nil {

@@ -2,22 +2,21 @@ package api
 
 import "sync"
 
-// share keeps one tenant from taking all places of something: an eighth is left to
-// the others. The zero value has no places.
+// share keeps one tenant from taking all places of something: an eighth of them is left to
+// the other tenants.
 type share struct {
 	most int // of one tenant
 
 	mu    sync.Mutex
-	taken map[string]int // by tenant; without those that have none
+	taken map[string]int // by tenant; no entry means none
 }
 
 func newShare(places int) *share {
 	return &share{most: max(places-places/8, 1), taken: map[string]int{}}
 }
 
-// take takes a place, which the caller gives back with give, unless tenant has its
-// share already.
-func (s *share) take(tenant string) bool {
+// takePlace takes a place, unless tenant has its share already. The caller calls freePlace.
+func (s *share) takePlace(tenant string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken[tenant] >= s.most {
@@ -27,7 +26,7 @@ func (s *share) take(tenant string) bool {
 	return true
 }
 
-func (s *share) give(tenant string) {
+func (s *share) freePlace(tenant string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.taken[tenant]--; s.taken[tenant] == 0 {

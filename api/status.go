@@ -12,11 +12,11 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// healthTimeout bounds how long the engine may take to say how it is. It may try to build a box
-// first.
+// healthTimeout bounds how long the engine may take to report its health. It may build a
+// box first.
 const healthTimeout = 8 * time.Second
 
-// available is nil if the daemon and its engine, whose health is sick, can serve.
+// available returns nil if the daemon and its engine can serve. sick is the engine's error.
 func (s *Server) available(sick error) error {
 	if s.streams.Err() != nil {
 		return errors.New("daemon: is being stopped")
@@ -73,13 +73,19 @@ func (c *call) status() error {
 	use, limits := c.s.opt.Sessions.Quota(c.listTenant())
 	s.Quota = quotaOf(use, limits, c.listTenant())
 	if c.who.all() {
-		s.Audit = c.s.auditHead()
+		if log := c.s.opt.Audit; log != nil {
+			head := log.Head()
+			s.Audit = &apitypes.AuditHead{Seq: head.Seq, Hash: head.Hash, OK: true}
+			if err := log.Healthy(); err != nil {
+				s.Audit.OK, s.Audit.Reason = false, err.Error()
+			}
+		}
 		s.Warnings = c.s.opt.Warnings
 	}
 	return c.reply(http.StatusOK, s)
 }
 
-// count fills in how much there is, for those who may know.
+// count fills in the numbers of what the caller may see.
 func (c *call) count(s *apitypes.Status) {
 	s.Sessions = map[string]int{}
 	if c.tenant == AllTenants {
@@ -98,10 +104,6 @@ func (c *call) count(s *apitypes.Status) {
 }
 
 func quotaOf(u policy.Use, q policy.Quotas, tenant string) []apitypes.QuotaUse {
-	scope := "tenant"
-	if tenant == "" {
-		scope = "global"
-	}
 	list := []apitypes.QuotaUse{
 		{Name: "sessions", Limit: float64(q.Sessions), InUse: float64(u.Sessions)},
 		{Name: "processes", Limit: float64(q.Processes), InUse: float64(u.Processes)},
@@ -111,25 +113,13 @@ func quotaOf(u policy.Use, q policy.Quotas, tenant string) []apitypes.QuotaUse {
 		{Name: "workspace_bytes", Limit: float64(q.WorkspaceBytes), InUse: float64(u.WorkspaceBytes)},
 	}
 	for i := range list {
-		list[i].Scope = scope
+		list[i].Scope = scopeOf(tenant)
 	}
 	return list
 }
 
-func (s *Server) auditHead() *apitypes.AuditHead {
-	if s.opt.Audit == nil {
-		return nil
-	}
-	head := s.opt.Audit.Head()
-	h := &apitypes.AuditHead{Seq: head.Seq, Hash: head.Hash, OK: true}
-	if err := s.opt.Audit.Healthy(); err != nil {
-		h.OK, h.Reason = false, err.Error()
-	}
-	return h
-}
-
-// errors lists what went wrong; what belongs to no tenant is for those who may see
-// all.
+// errors lists the recent errors. Errors that belong to no tenant are for callers who may
+// see all tenants.
 func (c *call) errors() error {
 	list := apitypes.ErrorList{Errors: []apitypes.ErrorRecord{}}
 	for _, e := range c.s.opt.Sessions.Errors() {
@@ -143,14 +133,10 @@ func (c *call) errors() error {
 func (c *call) profiles() error {
 	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
 	for _, p := range c.s.opt.Sessions.Profiles() {
-		list.Profiles = append(list.Profiles, profileOf(&p))
+		list.Profiles = append(list.Profiles, apitypes.Profile{
+			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
+			Caps: p.Caps, Locked: append([]string{}, p.Locked...), // never null
+		})
 	}
 	return c.reply(http.StatusOK, list)
-}
-
-func profileOf(p *policy.Profile) apitypes.Profile {
-	return apitypes.Profile{
-		Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
-		Caps: p.Caps, Locked: append([]string{}, p.Locked...),
-	}
 }

@@ -16,14 +16,14 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// minToken is the fewest characters of a token: 20 of base64 are 120 bits.
+// minToken is the minimum length of a token: 20 characters of base64 are 120 bits.
 const minToken = 20
 
-// maxTokenFile bounds the file; a line has some hundred bytes.
+// maxTokenFile bounds the file; a line has about a hundred bytes.
 const maxTokenFile = 1 << 20
 
-// Tokens are bearer tokens and whom they stand for. Only digests are kept. It is safe
-// for concurrent use.
+// Tokens are bearer tokens and the identities that they stand for. Only digests are kept in
+// memory. It is safe for concurrent use.
 type Tokens struct {
 	entries atomic.Pointer[[]tokenEntry]
 }
@@ -33,9 +33,9 @@ type tokenEntry struct {
 	id     Identity
 }
 
-// LoadTokens reads a file with lines "token tenant role [name]", separated by
-// blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*"
-// stands for all. The file must not be open to others.
+// LoadTokens reads a file with lines "token tenant role [name]", separated by blanks; "#"
+// begins a comment. role is admin, operator or viewer; the tenant "*" stands for all. Other
+// users must have no access to the file.
 func LoadTokens(path string) (*Tokens, error) {
 	t := &Tokens{}
 	if err := t.Reload(path); err != nil {
@@ -44,9 +44,9 @@ func LoadTokens(path string) (*Tokens, error) {
 	return t, nil
 }
 
-// Reload reads the file again. On an error nothing changes.
+// Reload reads the file again. After an error nothing has changed.
 func (t *Tokens) Reload(path string) error {
-	// Opening a FIFO would wait for somebody to write to it.
+	// O_NONBLOCK, because opening a FIFO would wait for a writer.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("tokens_file: %w", err)
@@ -116,14 +116,14 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 	e := tokenEntry{sha256.Sum256([]byte(fields[0])), id}
 	for _, other := range others {
 		if other.digest == e.digest {
-			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one", other.id.Actor)
+			return tokenEntry{}, fmt.Errorf("token is that of %s already: each must stand for one identity", other.id.Actor)
 		}
 	}
 	return e, nil
 }
 
-// lookup compares with every entry, whichever matches, so that the time it takes
-// says nothing.
+// lookup compares the token with every entry, whichever matches, so that its duration
+// reveals nothing.
 func (t *Tokens) lookup(token string) (id Identity, ok bool) {
 	if t == nil {
 		return Identity{}, false

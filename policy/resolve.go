@@ -140,17 +140,28 @@ func CheckNetworkChange(old, new bool) error {
 // NUL: it is kept in memory, in the database and with the box, for every session.
 const maxEnv = 64 << 10
 
-// resolveEnv returns env as sorted KEY=VALUE, by the engine's rules.
-func resolveEnv(env map[string]string) ([]string, error) {
+// EnvList returns env as a sorted list of KEY=VALUE.
+func EnvList(env map[string]string) ([]string, error) {
 	list := make([]string, 0, len(env))
-	size := 0
-	for _, key := range slices.Sorted(maps.Keys(env)) {
-		// The engine sees KEY=VALUE only, in which "A=B" would pass as a key.
-		if key == "" || strings.ContainsAny(key, "=\x00") {
-			return nil, &spec.FieldError{Field: "env", Value: spec.Quote(key), Rule: `a name must not be empty nor contain "=" or NUL`}
+	for _, name := range slices.Sorted(maps.Keys(env)) {
+		// The engine sees only KEY=VALUE, where the name "A=B" would pass as "A".
+		if name == "" || strings.ContainsAny(name, "=\x00") {
+			return nil, &spec.FieldError{Field: "env", Value: spec.Quote(name), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
-		list = append(list, key+"="+env[key])
-		size += len(key) + len(env[key]) + 2
+		list = append(list, name+"="+env[name])
+	}
+	return list, nil
+}
+
+// resolveEnv returns env as a sorted list of KEY=VALUE that the engine accepts.
+func resolveEnv(env map[string]string) ([]string, error) {
+	list, err := EnvList(env)
+	if err != nil {
+		return nil, err
+	}
+	size := 0
+	for _, variable := range list {
+		size += len(variable) + 1
 	}
 	if size > maxEnv {
 		return nil, &spec.FieldError{Field: "env", Value: fmt.Sprintf("(%d bytes)", size),
