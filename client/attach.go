@@ -64,8 +64,7 @@ func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOpt
 
 // attachError returns the [*Error] with which the daemon refused, or else err.
 func attachError(err error) error {
-	var refused *relay.DialError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*relay.DialError](err); ok {
 		e := &Error{}
 		if json.Unmarshal([]byte(refused.Text), &e.Problem) == nil && e.Code != "" {
 			return e

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 
 	"github.com/boxd/boxd/api/apitypes"
 )
@@ -30,19 +31,11 @@ func (e *Error) Error() string {
 
 // IsCode reports whether err is, or wraps, an [*Error] with one of the codes.
 func IsCode(err error, codes ...string) bool {
-	var e *Error
-	if !errors.As(err, &e) {
-		return false
-	}
-	for _, c := range codes {
-		if e.Code == c {
-			return true
-		}
-	}
-	return false
+	e, ok := errors.AsType[*Error](err)
+	return ok && slices.Contains(codes, e.Code)
 }
 
-// maxProblem bounds how much is read of an error's body.
+// maxProblem bounds how much of an error's body is read.
 const maxProblem = 1 << 20
 
 // problem reads the error from resp, and closes its body.

@@ -17,8 +17,8 @@ import (
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecRequest) (*apitypes.ExecResult, error) {
-	var res apitypes.ExecResult
-	if err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, &res); err != nil {
+	res, err := fetch[apitypes.ExecResult](ctx, c, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r})
+	if err != nil {
 		return nil, err
 	}
 	return &res, nil
@@ -51,22 +51,15 @@ func (c *Client) ExecStream(ctx context.Context, session string, r apitypes.Exec
 		case e.Result != nil:
 			return e.Result, nil
 		}
-		if err := writePiece(&e, stdout, stderr); err != nil {
-			return nil, err
+		w := stdout
+		if e.Stream == "stderr" {
+			w = stderr
+		}
+		if w == nil {
+			continue
+		}
+		if _, err := w.Write(e.Bytes()); err != nil {
+			return nil, fmt.Errorf("exec: writing %s: %w", e.Stream, err)
 		}
 	}
-}
-
-func writePiece(e *apitypes.ExecEvent, stdout, stderr io.Writer) error {
-	w := stdout
-	if e.Stream == "stderr" {
-		w = stderr
-	}
-	if w == nil {
-		return nil
-	}
-	if _, err := w.Write(e.Bytes()); err != nil {
-		return fmt.Errorf("exec: writing %s: %w", e.Stream, err)
-	}
-	return nil
 }

@@ -43,7 +43,6 @@ type WriteOptions struct {
 // WriteFile stores the content of r in a file in the session's box. The file is replaced
 // atomically; if r fails, it stays as it was.
 func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reader, o WriteOptions) (apitypes.FileInfo, error) {
-	var info apitypes.FileInfo
 	q := url.Values{"path": {path}}
 	if o.Mode != "" {
 		q.Set("mode", o.Mode)
@@ -54,25 +53,20 @@ func (c *Client) WriteFile(ctx context.Context, session, path string, r io.Reade
 	if o.Parents {
 		q.Set("parents", "1")
 	}
-	err := c.do(ctx, call{method: "PUT", path: filesPath(session, "content"), query: q, raw: r}, &info)
-	return info, err
+	return fetch[apitypes.FileInfo](ctx, c, call{method: "PUT", path: filesPath(session, "content"), query: q, raw: r})
 }
 
 // ListFiles lists a directory in the session's box, sorted by name. FileList.Truncated
 // is set if it has more than 10,000 entries, the most that a daemon lists.
 func (c *Client) ListFiles(ctx context.Context, session, path string) (apitypes.FileList, error) {
-	var l apitypes.FileList
 	q := url.Values{"path": {path}, "limit": {"10000"}}
-	err := c.do(ctx, call{method: "GET", path: filesPath(session), query: q}, &l)
-	return l, err
+	return fetch[apitypes.FileList](ctx, c, call{method: "GET", path: filesPath(session), query: q})
 }
 
 // StatFile describes the file at path, following symlinks. If path is a symlink, Target
 // is its text.
 func (c *Client) StatFile(ctx context.Context, session, path string) (apitypes.FileInfo, error) {
-	var info apitypes.FileInfo
-	err := c.do(ctx, call{method: "GET", path: filesPath(session, "stat"), query: url.Values{"path": {path}}}, &info)
-	return info, err
+	return fetch[apitypes.FileInfo](ctx, c, call{method: "GET", path: filesPath(session, "stat"), query: url.Values{"path": {path}}})
 }
 
 // RemoveFile removes a file or an empty directory in the session's box; with recursive,

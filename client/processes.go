@@ -16,16 +16,13 @@ func processPath(session, id string, more ...string) []string {
 // Processes lists the managed processes of a session, including ended ones that were
 // not removed.
 func (c *Client) Processes(ctx context.Context, session string) ([]apitypes.Process, error) {
-	var l apitypes.ProcessList
-	err := c.do(ctx, call{method: "GET", path: []string{"sessions", session, "processes"}}, &l)
+	l, err := fetch[apitypes.ProcessList](ctx, c, call{method: "GET", path: []string{"sessions", session, "processes"}})
 	return l.Processes, err
 }
 
 // Process returns one managed process as it is now.
 func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Process, error) {
-	var p apitypes.Process
-	err := c.do(ctx, call{method: "GET", path: processPath(session, id)}, &p)
-	return p, err
+	return fetch[apitypes.Process](ctx, c, call{method: "GET", path: processPath(session, id)})
 }
 
 // Start starts a managed process and returns once its program runs. The process runs
@@ -35,17 +32,13 @@ func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Proc
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRequest) (apitypes.Process, error) {
-	var p apitypes.Process
-	err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "processes"}, body: r}, &p)
-	return p, err
+	return fetch[apitypes.Process](ctx, c, call{method: "POST", path: []string{"sessions", session, "processes"}, body: r})
 }
 
 // Stop closes the process's stdin, sends SIGTERM, kills it after r.Grace, and returns
 // when it has ended. Its output is kept until RemoveProcess.
 func (c *Client) Stop(ctx context.Context, session, id string, r apitypes.StopRequest) (apitypes.Process, error) {
-	var p apitypes.Process
-	err := c.do(ctx, call{method: "POST", path: processPath(session, id, "stop"), body: r}, &p)
-	return p, err
+	return fetch[apitypes.Process](ctx, c, call{method: "POST", path: processPath(session, id, "stop"), body: r})
 }
 
 // Signal sends a signal to a managed process, by name or number: "SIGHUP", "HUP" or "1".
@@ -67,7 +60,7 @@ type LogOptions struct {
 	Offset int64
 	Follow bool  // continue until the process has ended
 	Limit  int64 // maximum number of bytes; 0: none
-	// Tail selects the last so many lines; nil selects all.
+	// Tail is the number of last lines to return; nil: all lines.
 	Tail *int64
 	// Since selects output from that time on: a duration before now, such as "1h", or
 	// a time in RFC 3339.

@@ -43,6 +43,12 @@ func (c *Client) do(ctx context.Context, q call, out any) error {
 	return nil
 }
 
+// fetch sends a request and returns the decoded answer.
+func fetch[T any](ctx context.Context, c *Client, q call) (answer T, err error) {
+	err = c.do(ctx, q, &answer)
+	return answer, err
+}
+
 // send returns the answer if its status is 2xx; the caller closes its body.
 func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	address, err := c.url(q.path, q.query)
@@ -72,21 +78,15 @@ func (c *Client) send(ctx context.Context, q call) (*http.Response, error) {
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, c.explain(err)
+		if u, ok := errors.AsType[*url.Error](err); ok { // without the made-up URL of a Unix socket
+			err = fmt.Errorf("asking boxd: %w", u.Err)
+		}
+		return nil, err
 	}
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
 		return nil, problem(resp)
 	}
 	return resp, nil
-}
-
-// explain removes the made-up URL of a Unix socket from err.
-func (c *Client) explain(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return fmt.Errorf("asking boxd: %w", u.Err)
-	}
-	return err
 }
 
 // url builds the address below /v1. It refuses a segment that a server would interpret,

@@ -8,34 +8,27 @@ import (
 
 // Sessions lists the sessions of the tenant, sorted by tenant and ID.
 func (c *Client) Sessions(ctx context.Context) ([]apitypes.Session, error) {
-	var l apitypes.SessionList
-	err := c.do(ctx, call{method: "GET", path: []string{"sessions"}}, &l)
+	l, err := fetch[apitypes.SessionList](ctx, c, call{method: "GET", path: []string{"sessions"}})
 	return l.Sessions, err
 }
 
 // Session returns a session as it is now. It does not count as use: the session's idle
 // TTL keeps running.
 func (c *Client) Session(ctx context.Context, id string) (apitypes.Session, error) {
-	var s apitypes.Session
-	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id}}, &s)
-	return s, err
+	return fetch[apitypes.Session](ctx, c, call{method: "GET", path: []string{"sessions", id}})
 }
 
 // Ensure returns the session that r describes and creates it if it does not exist;
 // Session.Created tells which. An existing session that differs from r is an error with
 // apitypes.CodeSessionConflict, whose Conflicts list the differences.
 func (c *Client) Ensure(ctx context.Context, r apitypes.SessionRequest) (apitypes.Session, error) {
-	var s apitypes.Session
-	err := c.do(ctx, call{method: "POST", path: []string{"sessions"}, body: r}, &s)
-	return s, err
+	return fetch[apitypes.Session](ctx, c, call{method: "POST", path: []string{"sessions"}, body: r})
 }
 
 // Update changes mounts, network, TTLs and limits of a live session. Fields of u that
 // are not set stay as they are.
 func (c *Client) Update(ctx context.Context, id string, u apitypes.SessionUpdate) (apitypes.Session, error) {
-	var s apitypes.Session
-	err := c.do(ctx, call{method: "PATCH", path: []string{"sessions", id}, body: u}, &s)
-	return s, err
+	return fetch[apitypes.Session](ctx, c, call{method: "PATCH", path: []string{"sessions", id}, body: u})
 }
 
 // Remove ends a session with everything that runs in it. Its workspace is deleted if
@@ -46,14 +39,11 @@ func (c *Client) Remove(ctx context.Context, id string) error {
 
 // Usage returns what the session's box uses at this moment.
 func (c *Client) Usage(ctx context.Context, id string) (apitypes.Usage, error) {
-	var u apitypes.Usage
-	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id, "usage"}}, &u)
-	return u, err
+	return fetch[apitypes.Usage](ctx, c, call{method: "GET", path: []string{"sessions", id, "usage"}})
 }
 
 // Ports lists the TCP and UDP ports that processes of the session's box listen on.
 func (c *Client) Ports(ctx context.Context, id string) ([]apitypes.Port, error) {
-	var l apitypes.PortList
-	err := c.do(ctx, call{method: "GET", path: []string{"sessions", id, "ports"}}, &l)
+	l, err := fetch[apitypes.PortList](ctx, c, call{method: "GET", path: []string{"sessions", id, "ports"}})
 	return l.Ports, err
 }

@@ -14,31 +14,27 @@ import (
 
 // Status reports whether the daemon can serve, and what it is running.
 func (c *Client) Status(ctx context.Context) (apitypes.Status, error) {
-	var s apitypes.Status
-	err := c.do(ctx, call{method: "GET", path: []string{"status"}}, &s)
-	return s, err
+	return fetch[apitypes.Status](ctx, c, call{method: "GET", path: []string{"status"}})
 }
 
 // Errors lists the daemon's recent errors, newest first.
 func (c *Client) Errors(ctx context.Context) ([]apitypes.ErrorRecord, error) {
-	var l apitypes.ErrorList
-	err := c.do(ctx, call{method: "GET", path: []string{"errors"}}, &l)
+	l, err := fetch[apitypes.ErrorList](ctx, c, call{method: "GET", path: []string{"errors"}})
 	return l.Errors, err
 }
 
 // Profiles lists the profiles that a session can be created with: defaults, caps and
 // locked fields.
 func (c *Client) Profiles(ctx context.Context) ([]apitypes.Profile, error) {
-	var l apitypes.ProfileList
-	err := c.do(ctx, call{method: "GET", path: []string{"profiles"}}, &l)
+	l, err := fetch[apitypes.ProfileList](ctx, c, call{method: "GET", path: []string{"profiles"}})
 	return l.Profiles, err
 }
 
-// Events is a subscription to events. The caller closes it. It is not safe for
-// concurrent use, except that Close unblocks Next.
+// Events is a subscription to events. The caller closes it. It is not safe for concurrent
+// use, except that Close unblocks Next.
 type Events struct {
-	body io.ReadCloser
-	r    *bufio.Scanner
+	body  io.ReadCloser
+	lines *bufio.Scanner
 	// LastID is the ID of the last event that Next returned. Pass it to Client.Events
 	// to continue after it on a new connection.
 	LastID string
@@ -63,8 +59,8 @@ func (c *Client) Events(ctx context.Context, lastID string) (*Events, error) {
 }
 
 func newEvents(body io.ReadCloser, lastID string) *Events {
-	e := &Events{body: body, r: bufio.NewScanner(body), LastID: lastID}
-	e.r.Buffer(nil, maxEvent)
+	e := &Events{body: body, lines: bufio.NewScanner(body), LastID: lastID}
+	e.lines.Buffer(nil, maxEvent)
 	return e
 }
 
@@ -85,10 +81,10 @@ func (e *MissedError) Error() string {
 // the daemon has ended the stream.
 func (e *Events) Next() (apitypes.Event, error) {
 	var id, kind, data string
-	for e.r.Scan() {
-		line := e.r.Text()
+	for e.lines.Scan() {
+		line := e.lines.Text()
 		if line == "" && data != "" {
-			return e.event(id, kind, data)
+			return e.decodeEvent(id, kind, data)
 		}
 		name, value, _ := strings.Cut(line, ":")
 		value = strings.TrimPrefix(value, " ")
@@ -101,13 +97,13 @@ func (e *Events) Next() (apitypes.Event, error) {
 			data += value
 		}
 	}
-	if err := e.r.Err(); err != nil {
+	if err := e.lines.Err(); err != nil {
 		return apitypes.Event{}, fmt.Errorf("events: %w", err)
 	}
 	return apitypes.Event{}, io.EOF
 }
 
-func (e *Events) event(id, kind, data string) (apitypes.Event, error) {
+func (e *Events) decodeEvent(id, kind, data string) (apitypes.Event, error) {
 	var event apitypes.Event
 	if id != "" {
 		e.LastID = id
