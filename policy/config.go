@@ -2,8 +2,8 @@ package policy
 
 import "github.com/boxd/boxd/engine/spec"
 
-// Config is the part of the daemon's configuration that is policy. Its keys are
-// documented in docs/config.md.
+// Config is the policy part of the daemon's configuration. docs/config.md documents its
+// keys.
 type Config struct {
 	AllowedMountRoots []string                 `yaml:"allowed_mount_roots"`
 	Tenants           map[string]Tenant        `yaml:"tenants"`
@@ -13,28 +13,27 @@ type Config struct {
 	DefaultProfile    string                   `yaml:"default_profile"` // empty: "default"
 	AllowDegraded     bool                     `yaml:"allow_degraded"`  // accept a host that cannot enforce every limit
 
-	// IdleTTL of profiles that set none; 0 is DefaultIdleTTL.
+	// IdleTTL is that of profiles that set none; 0 is DefaultIdleTTL.
 	IdleTTL spec.Duration `yaml:"-"`
 
-	// NetworkAvailable says that the engine can give a box a network. While it is
-	// false, every request for one is refused.
+	// NetworkAvailable says that the engine can give a box a network. While it is false,
+	// every request for one is refused.
 	NetworkAvailable bool `yaml:"-"`
-	// OwnDirs are directories and files of the daemon, which no mount may touch.
+	// OwnDirs are directories and files of the daemon, which no mount may reach.
 	OwnDirs []string `yaml:"-"`
 }
 
-// Tenant is what one tenant may have.
+// Tenant is the configuration of one tenant.
 type Tenant struct {
 	Quotas Quotas `yaml:"quotas"`
-	// AllowedMountRoots replace the global ones; an empty list is no mount at all,
-	// a missing one the global ones.
+	// AllowedMountRoots replace the global ones: an empty list allows no mount, nil means
+	// the global ones.
 	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
-	// Profiles that the tenant may use; none: all of them.
+	// Profiles that the tenant may use; empty: all of them.
 	Profiles []string `yaml:"profiles"`
 }
 
-// Quotas bound what is in use at once. 0 is the default, -1 ([spec.Unlimited])
-// is none.
+// Quotas bound what is in use at once. 0 is the default, -1 ([spec.Unlimited]) is no limit.
 type Quotas struct {
 	Sessions       int64     `yaml:"sessions" json:"sessions"`
 	Processes      int64     `yaml:"processes" json:"processes"`             // managed ones

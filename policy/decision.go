@@ -16,24 +16,16 @@ const (
 	ActionIdleExempt = "idle-exempt"
 )
 
-// Decision is one answer of the policy, for the audit log.
+// Decision is a decision of the policy, to be audited.
 type Decision struct {
 	Action  string         // one of the actions above
 	Allowed bool           // whether it may be done
-	Rule    string         // the rule behind it, one line
-	Details map[string]any // values that it was decided on
+	Rule    string         // that was applied, in one line
+	Details map[string]any // the values on which it was decided
 }
 
-func resolveDecision(profile Profile, overridden []string) Decision {
-	d := Decision{Action: ActionResolve, Allowed: true, Rule: "profile " + profile.Name, Details: map[string]any{"profile": profile.Name}}
-	if len(overridden) > 0 {
-		d.Details["overridden"] = overridden
-	}
-	return d
-}
-
-// MayExec decides about one command in a session of r that asks for a timeout; 0
-// is the default. The timeout that it gets is what [Policy.Timeout] says.
+// MayExec decides about one command in a session of r that asks for a timeout; 0 is the
+// default. The timeout that it gets is that of [Policy.Timeout].
 func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 	timeout := p.Timeout(r, asked)
 	d := Decision{Action: ActionExec, Allowed: true, Rule: "profile " + r.Profile, Details: map[string]any{"timeout": timeout.String()}}
@@ -44,15 +36,15 @@ func (p *Policy) MayExec(r Resolved, asked time.Duration) Decision {
 	return d
 }
 
-// MayMount decides about one more mount of a live session of r, which belongs to
-// tenant, and returns it with the root that it must stay in. The Decision is filled
-// in also with an error, which is one that [Policy.Resolve] returns.
+// MayMount decides about one more mount of a live session of r, which belongs to tenant,
+// and returns the mount with the root in which it must stay. If it returns an error, which
+// is one of those of [Policy.Resolve], the Decision is filled in as well.
 func (p *Policy) MayMount(tenant string, r Resolved, m spec.MountWish) (spec.Mount, Decision, error) {
 	return p.decideMount(tenant, r.MountMode, r.Target(), "mount", m)
 }
 
-// MountsFor decides about all mounts that a live session of r is to have beside its
-// workspace, by the profile of r. It is MayMount for each, and checks them as a set.
+// MountsFor decides about all mounts, other than the workspace, that a live session of r is
+// to have. It is MayMount for each of them, and checks them as a set.
 func (p *Policy) MountsFor(tenant string, r Resolved, asked []spec.MountWish) ([]spec.Mount, []Decision, error) {
 	list, decisions := make([]spec.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
 	for i, a := range asked {
@@ -68,17 +60,17 @@ func (p *Policy) MountsFor(tenant string, r Resolved, asked []spec.MountWish) ([
 	return list, decisions, nil
 }
 
-// RecheckMounts decides once more about the mounts of r, which an earlier policy may
-// have allowed: with roots that tenant does not have any more it is refused, else it is
-// returned with each mount held in the root that allows it now.
+// RecheckMounts decides again about the mounts of r, which an earlier policy may have
+// allowed. It refuses a mount whose root tenant no longer has, and otherwise returns r with
+// each mount held in the root that allows it now.
 func (p *Policy) RecheckMounts(tenant string, r Resolved) (Resolved, error) {
 	r.Mounts = slices.Clone(r.Mounts)
 	for i := range r.Mounts {
 		m := &r.Mounts[i]
 		if m.Volume != "" || m.Target == r.Target() && r.Workspace == "" {
-			continue // boxd's own
+			continue // boxd's own mount
 		}
-		// The old root must not make the mount invalid where only it has moved.
+		// The old root must not make the mount invalid if only the root has changed.
 		m.Within = ""
 		if err := p.checkSource(tenant, fmt.Sprintf("mounts[%d]", i), m); err != nil {
 			return Resolved{}, err
@@ -87,8 +79,8 @@ func (p *Policy) RecheckMounts(tenant string, r Resolved) (Resolved, error) {
 	return r, nil
 }
 
-// MayStayIdle decides whether a session of r is exempt from its idle TTL while
-// running of its managed processes run.
+// MayStayIdle decides whether a session of r is exempt from its idle TTL while it has
+// running managed processes.
 func (p *Policy) MayStayIdle(r Resolved, running int) Decision {
 	d := Decision{Action: ActionIdleExempt, Allowed: true, Details: map[string]any{"running": running, "idle_ttl": r.IdleTTL.String()}}
 	switch {

@@ -20,13 +20,13 @@ const (
 	profileNameSet = alnum + "_-"
 )
 
-// ValidateSessionID checks a session's id: 1 to 128 of A-Z, a-z, 0-9 and "._:@-",
-// not starting with ".", without "..". Ids are compared exactly, case matters.
+// ValidateSessionID checks a session's ID: 1 to 128 of A-Z, a-z, 0-9 and "._:@-", not
+// starting with ".", without "..". IDs are compared exactly; case matters.
 func ValidateSessionID(id string) error {
 	return validateName("session", id, sessionIDLen, sessionIDSet, `A-Z, a-z, 0-9 and "._:@-"`)
 }
 
-// ValidateProcessID checks the id of a managed process, by the rules of a session's.
+// ValidateProcessID checks the ID of a managed process, by the rules for sessions.
 func ValidateProcessID(id string) error {
 	return validateName("process", id, sessionIDLen, sessionIDSet, `A-Z, a-z, 0-9 and "._:@-"`)
 }
@@ -46,6 +46,6 @@ func validateName(field, s string, longest int, set, setText string) error {
 }
 
 func validName(s string, longest int, set string) bool {
-	return s != "" && len(s) <= longest && strings.Trim(s, set) == "" && // any other byte would be left standing
+	return s != "" && len(s) <= longest && strings.Trim(s, set) == "" && // Trim leaves any other byte
 		s[0] != '.' && !strings.Contains(s, "..")
 }

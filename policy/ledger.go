@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Use is what is in use, or asked for. CPUs count in millionths.
+// Use is an amount in use, or asked for. CPUs are counted in millionths.
 type Use struct {
 	Sessions       int     `json:"sessions"`
 	Processes      int     `json:"processes"`
@@ -18,7 +18,7 @@ type Use struct {
 	WorkspaceBytes int64   `json:"workspace_bytes"`
 }
 
-// amounts returns u, whose fields must not be negative except where they can be
+// amounts returns u as counts. Its fields must not be negative, except those that can be
 // Unlimited.
 func (u Use) amounts() (amounts, error) {
 	if !(u.CPUs == spec.Unlimited || (u.CPUs >= 0 && u.CPUs <= maxCPUs)) {
@@ -38,8 +38,8 @@ func (a amounts) use() Use {
 	return Use{int(a[0]), int(a[1]), int(a[2]), a[3], float64(a[4]) / microCPUs, a[5]}
 }
 
-// add adds what b counts, times sign. Unlimited counts nothing: it can only be had
-// where there is no limit.
+// add adds the counts of b, times sign. Unlimited counts nothing: only a tenant without a
+// limit can have it.
 func (a *amounts) add(b amounts, sign int64) {
 	for i, n := range b {
 		a[i] += sign * max(n, 0)
@@ -51,7 +51,7 @@ type Ledger struct {
 	policy *Policy
 
 	mu      sync.Mutex
-	tenants map[string]*amounts // no entry: nothing in use
+	tenants map[string]*amounts // no entry means nothing is in use
 	all     amounts
 }
 
@@ -60,8 +60,8 @@ func (p *Policy) NewLedger() *Ledger {
 	return &Ledger{policy: p, tenants: make(map[string]*amounts)}
 }
 
-// Reserve counts u for tenant, all of it or nothing. A refusal is a *[QuotaError].
-// release gives u back; calling it again does nothing.
+// Reserve counts all of u for tenant, or nothing. A refusal is a *[QuotaError]. release
+// takes u back; calling it again does nothing.
 func (l *Ledger) Reserve(tenant string, u Use) (release func(), err error) {
 	a, err := u.amounts()
 	if err != nil {
@@ -75,9 +75,9 @@ func (l *Ledger) Reserve(tenant string, u Use) (release func(), err error) {
 	return l.countLocked(tenant, a), nil
 }
 
-// Adopt counts u without asking: for what exists already, such as sessions that are
-// found again after a restart, or a workspace that has grown. It panics on an amount
-// that cannot be counted.
+// Adopt counts u without checking quotas: for what exists already, such as sessions found
+// after a restart, or a workspace that has grown. It panics on an amount that cannot be
+// counted.
 func (l *Ledger) Adopt(tenant string, u Use) (release func()) {
 	a, err := u.amounts()
 	if err != nil {
@@ -88,7 +88,7 @@ func (l *Ledger) Adopt(tenant string, u Use) (release func()) {
 	return l.countLocked(tenant, a)
 }
 
-// checkLocked decides whether a fits in the quotas of tenant and the global caps.
+// checkLocked checks that a fits into the quotas of tenant and the global limits.
 func (l *Ledger) checkLocked(tenant string, a amounts) error {
 	mine, quotas, caps := l.inUseLocked(tenant), l.policy.rules(tenant).quotas.amounts(), l.policy.limits.amounts()
 	for i, asked := range a {
@@ -102,8 +102,8 @@ func (l *Ledger) checkLocked(tenant string, a amounts) error {
 	return nil
 }
 
-// fits is written so that nothing overflows. What asks for nothing always fits, even
-// where more is in use than allowed.
+// fits cannot overflow. Asking for nothing always fits, even if more is in use than
+// allowed.
 func fits(asked, inUse, limit int64) bool {
 	switch {
 	case asked == 0:
@@ -114,7 +114,7 @@ func fits(asked, inUse, limit int64) bool {
 	return asked > 0 && asked <= limit-inUse
 }
 
-// countLocked counts a and returns what takes it back.
+// countLocked counts a, and returns a function that takes it back.
 func (l *Ledger) countLocked(tenant string, a amounts) (release func()) {
 	mine := l.tenants[tenant]
 	if mine == nil {
@@ -145,7 +145,7 @@ func (l *Ledger) inUseLocked(tenant string) amounts {
 	return amounts{}
 }
 
-// InUse is what tenant uses now; "" is all tenants together.
+// InUse returns what tenant uses now; "" stands for all tenants together.
 func (l *Ledger) InUse(tenant string) Use {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -155,8 +155,8 @@ func (l *Ledger) InUse(tenant string) Use {
 	return l.inUseLocked(tenant).use()
 }
 
-// Limits are the quotas of tenant, with defaults filled in; "" gives the global
-// caps.
+// Limits returns the quotas of tenant, with defaults filled in; "" stands for the global
+// limits.
 func (l *Ledger) Limits(tenant string) Quotas {
 	if tenant == "" {
 		return l.policy.limits

@@ -13,10 +13,10 @@ import (
 	"github.com/boxd/boxd/mounts"
 )
 
-// checkRoots refuses roots that a mount of the host could be dangerous below: those
-// of [mounts.DefaultDeny] and boxd's own directories, what lies in them and what
-// contains them. A root is as good as its parents: whoever can write in them, or
-// a box with a mount of them, can move it elsewhere.
+// checkRoots refuses roots below which a mount of the host could be dangerous: those of
+// [mounts.DefaultDeny] and boxd's own directories, everything below them, and everything
+// that contains them. A root is only as safe as its parents: whoever can write there, or a
+// box that has mounted them, can move it elsewhere.
 func checkRoots(field string, roots, own []string) error {
 	for i, root := range roots {
 		field := fmt.Sprintf("%s[%d]", field, i)
@@ -36,8 +36,8 @@ func checkRoots(field string, roots, own []string) error {
 	return nil
 }
 
-// touches says how dir relates to one of denied, as the verb of a sentence; empty
-// if it does not. Below "/" is everything, so that counts not.
+// touches returns how dir relates to one of denied, as the predicate of a sentence; empty
+// if it does not. Lying below "/" does not count, because everything does.
 func touches(dir string, denied []string) string {
 	for _, d := range denied {
 		switch {
@@ -53,13 +53,18 @@ func touches(dir string, denied []string) string {
 	return ""
 }
 
-// resolveMounts decides about the workspace of r, if it is a host path, and its
-// mounts.
+// resolveMounts decides about the mounts of r, and about its workspace if that is a host
+// path.
 func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, workspaceMode, target string) ([]spec.Mount, []Decision, error) {
 	var list []spec.Mount
 	var decisions []Decision
 	if r.Workspace != "" {
-		m, d, err := p.decideWorkspace(tenant, r.Workspace, workspaceMode, target)
+		if workspaceMode == spec.None {
+			return nil, nil, &spec.FieldError{Field: "workspace", Value: spec.Quote(r.Workspace),
+				Rule: `must be empty, because workspace_mode is "none"`}
+		}
+		m := spec.Mount{Source: r.Workspace, Target: target, ReadOnly: workspaceMode == spec.ReadOnly}
+		d, err := p.allowSource(tenant, "workspace", &m)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -75,25 +80,15 @@ func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, worksp
 	return list, decisions, nil
 }
 
-func (p *Policy) decideWorkspace(tenant, source, mode, target string) (spec.Mount, Decision, error) {
-	if mode == spec.None {
-		return spec.Mount{}, Decision{}, &spec.FieldError{Field: "workspace", Value: spec.Quote(source),
-			Rule: `must be empty, because workspace_mode is "none"`}
-	}
-	m := spec.Mount{Source: source, Target: target, ReadOnly: mode == spec.ReadOnly}
-	d, err := p.allowSource(tenant, "workspace", &m)
-	return m, d, err
-}
-
-// decideMount decides about a mount that is not the workspace, which is at workspace;
-// field is its name in errors, mode the most that the profile allows.
+// decideMount decides about a mount other than the workspace, which is at the path
+// workspace. mode is the most that the profile allows; field names the mount in errors.
 func (p *Policy) decideMount(tenant, mode, workspace, field string, asked spec.MountWish) (spec.Mount, Decision, error) {
 	m := spec.Mount{Source: asked.Source, Target: asked.Target, ReadOnly: asked.ReadOnly || mode != spec.ReadWrite, Volume: asked.Volume, NoLinks: asked.NoLinks}
 	if mode == spec.None {
 		err := &DeniedError{Field: field, Value: spec.Quote(asked.Source), Rule: `the profile allows no mounts: its mount_mode is "none"`}
 		return spec.Mount{}, mountDecision(m, err), err
 	}
-	// The workspace has a mode of its own, which a mount in its place would evade.
+	// A mount in place of the workspace would evade the workspace's own mode.
 	if asked.Target == workspace {
 		err := &spec.FieldError{Field: field + ".target", Value: spec.Quote(asked.Target), Rule: `is the workspace's: use "workspace" for it`}
 		return spec.Mount{}, mountDecision(m, err), err
@@ -108,13 +103,11 @@ func (p *Policy) decideMount(tenant, mode, workspace, field string, asked spec.M
 	return m, d, nil
 }
 
-// allowSource decides whether tenant may mount m at all and sets the root that it
-// must stay in.
+// allowSource decides whether tenant may mount m at all, and sets the root in which it must
+// stay.
 func (p *Policy) allowSource(tenant, field string, m *spec.Mount) (Decision, error) {
-	if err := p.checkSource(tenant, field, m); err != nil {
-		return mountDecision(*m, err), err
-	}
-	return mountDecision(*m, nil), nil
+	err := p.checkSource(tenant, field, m)
+	return mountDecision(*m, err), err
 }
 
 func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
@@ -122,7 +115,7 @@ func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 		return mountError(field, err)
 	}
 	if m.Volume != "" {
-		return nil // boxd's own doing, and no path of the host
+		return nil // not a path of the host
 	}
 	if slices.Contains(strings.Split(m.Source, "/"), "..") {
 		return &spec.FieldError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: `must not contain ".."`}
@@ -140,7 +133,7 @@ func (p *Policy) checkSource(tenant, field string, m *spec.Mount) error {
 	return &DeniedError{Field: sourceField(field), Value: spec.Quote(m.Source), Rule: fmt.Sprintf("must be in one of the allowed mount roots %q", roots)}
 }
 
-// rootOf is the longest of roots that source is or lies in; empty if there is none.
+// rootOf returns the longest of roots that is, or contains, source; empty if there is none.
 func rootOf(source string, roots []string) string {
 	best := ""
 	for _, root := range roots {
@@ -151,8 +144,8 @@ func rootOf(source string, roots []string) string {
 	return best
 }
 
-// sourceField is the request's field that holds the source: "workspace" is one by
-// itself.
+// sourceField returns the field of a request that holds the source of a mount; for the
+// workspace that is the field itself.
 func sourceField(field string) string {
 	if field == "workspace" {
 		return field
@@ -160,8 +153,8 @@ func sourceField(field string) string {
 	return field + ".source"
 }
 
-// mountError says by which field of a request err came: the workspace is a mount whose
-// source and target are fields of their own.
+// mountError returns err, about a mount, with the field of the request. The workspace is a
+// mount whose source and target are fields of their own.
 func mountError(field string, err error) error {
 	if field != "workspace" {
 		return spec.InMount(field, err)

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Policy is immutable and safe for concurrent use.
+// Policy decides by a configuration. It is immutable and safe for concurrent use.
 type Policy struct {
 	config   Config
 	profiles map[string]Profile
@@ -19,15 +19,15 @@ type Policy struct {
 	limits   Quotas      // global, defaults filled in
 }
 
-// tenantRules are what one tenant may have, with nothing left open.
+// tenantRules are the rules for one tenant, with all defaults filled in.
 type tenantRules struct {
 	quotas   Quotas
 	roots    []string
 	profiles []string // nil: all
 }
 
-// New checks c and returns its policy. Errors are *[spec.FieldError] with the
-// key of the config file as Field.
+// New checks c and returns its policy. Errors are *[spec.FieldError], whose Field is the
+// key in the configuration file.
 func New(c Config) (*Policy, error) {
 	idleTTL := cmp.Or(c.IdleTTL, spec.Duration(DefaultIdleTTL))
 	profiles, err := buildProfiles(c.Profiles, idleTTL)
@@ -79,7 +79,7 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 	return rules, err
 }
 
-// rules are those of tenant.
+// rules returns the rules for tenant.
 func (p *Policy) rules(tenant string) tenantRules {
 	if r, ok := p.tenants[tenant]; ok {
 		return r
@@ -91,11 +91,8 @@ func (p *Policy) checkProfile(field, name string) error {
 	if _, ok := p.profiles[name]; ok {
 		return nil
 	}
-	return &spec.FieldError{Field: field, Value: spec.Quote(name), Rule: "unknown profile; there are " + p.profileNames()}
-}
-
-func (p *Policy) profileNames() string {
-	return strings.Join(slices.Sorted(maps.Keys(p.profiles)), ", ")
+	return &spec.FieldError{Field: field, Value: spec.Quote(name),
+		Rule: "unknown profile; there are " + strings.Join(slices.Sorted(maps.Keys(p.profiles)), ", ")}
 }
 
 // Profiles lists all profiles, sorted by name. The caller owns the list.
@@ -107,7 +104,7 @@ func (p *Policy) Profiles() []Profile {
 	return all
 }
 
-// MountRoots are the directories of the host that tenant may mount from.
+// MountRoots returns the directories of the host from which tenant may mount.
 func (p *Policy) MountRoots(tenant string) []string {
 	return slices.Clone(p.rules(tenant).roots)
 }

@@ -14,28 +14,28 @@ type Profile struct {
 	Name string
 	// Settings are the defaults of a request.
 	spec.Settings
-	// AllowNetwork and AllowPersistent say whether a request may ask for it.
+	// AllowNetwork and AllowPersistent say whether a request may ask for these.
 	AllowNetwork    bool
 	AllowPersistent bool
-	// Caps are the most that a request may ask for. A negative one is none.
+	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
-	// Locked names fields of the request that are ignored, sorted: the profile's
-	// value is used.
+	// Locked names, sorted, the fields of a request that are ignored in favour of the
+	// profile's value.
 	Locked []string
 }
 
-// DefaultProfile is the profile of a request that names none, LangbotProfile that of
-// the door for LangBot, and DefaultIdleTTL the idle TTL of profiles that set none.
+// DefaultProfile is the profile of a request that names none, LangbotProfile that of LangBot's
+// sessions, and DefaultIdleTTL the idle TTL of profiles that set none.
 const (
 	DefaultProfile = "default"
 	LangbotProfile = "langbot"
 	DefaultIdleTTL = 300 * time.Second
 )
 
-// unlimitedTime is a cap that is none.
+// unlimitedTime stands for no cap.
 const unlimitedTime = spec.Duration(-time.Second)
 
-// builtin returns the profiles that are always there.
+// builtin returns the profiles that always exist.
 func builtin(idleTTL spec.Duration) map[string]Profile {
 	base := Profile{
 		Name: DefaultProfile,
@@ -55,7 +55,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	offline.Name = "offline_readonly"
 	offline.CPUs, offline.Memory, offline.PIDs = 0.5, 256<<20, 64
 	offline.Caps.CPUs, offline.Caps.Memory, offline.Caps.PIDs = 0.5, 256<<20, 64
-	offline.UpperSize = 128 << 20 // an upper layer counts as memory, and must be smaller
+	offline.UpperSize = 128 << 20 // an upper layer counts as memory, so it must be smaller
 	offline.Caps.UpperSize = 128 << 20
 	offline.Caps.TmpSize = 256 << 20
 	offline.Caps.Timeout = spec.Duration(60 * time.Second)
@@ -84,14 +84,14 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	return all
 }
 
-// clone shares no memory with p.
+// clone returns a copy that shares no memory with p.
 func (p Profile) clone() Profile {
 	p.Locked = slices.Clone(p.Locked)
 	return p
 }
 
-// validate checks that every default of p is a value that a request could ask for.
-// field is the key of p in the configuration.
+// validate checks that a request could ask for every default of p. field is the key of p in
+// the configuration.
 func (p Profile) validate(field string) error {
 	lockable := spec.Lockable()
 	for _, name := range p.Locked {
@@ -114,7 +114,7 @@ func (p Profile) validate(field string) error {
 	if p.Persistent && !p.AllowPersistent {
 		return &spec.FieldError{Field: field + ".persistent", Value: "true", Rule: "needs allow_persistent: true"}
 	}
-	// The caps first, as a request is checked, then what the engine says.
+	// First the caps, in the order in which a request is checked, then the engine's rules.
 	writes := p.WorkspaceMode != spec.None
 	if err := p.check(&p.Settings, writes, func(limit string) string { return "raise " + field + ".caps." + limit }); err != nil {
 		return inField(field, err)
@@ -126,9 +126,9 @@ func (p Profile) validate(field string) error {
 	return inField(field, p.Settings.Spec().Validate())
 }
 
-// check refuses settings that break a rule or are above a cap of p; advice says what to do
-// about a cap. writes: something can be written in the workspace, so that its size can
-// matter. The timeout is cut to its cap and not checked.
+// check refuses settings that break a rule or exceed a cap of p; advice says what to do
+// about a cap. writes says that the workspace can be written, so that its size matters. The
+// timeout is not checked, because it is cut to its cap.
 func (p Profile) check(s *spec.Settings, writes bool, advice func(limit string) string) error {
 	if err := s.Validate(); err != nil {
 		return err
@@ -151,7 +151,7 @@ func (p Profile) check(s *spec.Settings, writes bool, advice func(limit string) 
 	return nil
 }
 
-// inField puts prefix before the field of a FieldError.
+// inField puts prefix in front of the field of a FieldError.
 func inField(prefix string, err error) error {
 	if bad, ok := err.(*spec.FieldError); ok {
 		return &spec.FieldError{Field: prefix + "." + bad.Field, Value: bad.Value, Rule: bad.Rule}

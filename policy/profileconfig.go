@@ -9,14 +9,14 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// ProfileConfig changes a built-in profile or makes a new one. Missing fields are
-// those of the profile that it extends.
+// ProfileConfig changes a built-in profile or creates a new one. Missing fields have the
+// values of the profile that it extends.
 type ProfileConfig struct {
-	// Extends names another profile. Empty: the built-in one of the same name, else
+	// Extends names another profile. Empty: the built-in one of the same name, or else
 	// "default".
 	Extends     string `yaml:"extends"`
 	spec.Wishes `yaml:",inline"`
-	// OpenFiles, FileSize and MountMode are not in requests.
+	// Requests do not have OpenFiles, FileSize and MountMode.
 	OpenFiles       *int64         `yaml:"open_files"`
 	FileSize        *spec.Size     `yaml:"file_size"`
 	MountMode       *string        `yaml:"mount_mode"`
@@ -26,19 +26,20 @@ type ProfileConfig struct {
 	Caps            spec.CapWishes `yaml:"caps"`
 }
 
-// apply returns p with what c sets put in its place.
+// apply returns p with the values that c sets.
 func (c ProfileConfig) apply(p Profile) Profile {
 	p = p.clone()
 	spec.CopyFields(&p, c)
 	spec.CopyFields(&p.Caps, c.Caps)
 	for _, cap := range []*spec.Duration{&p.Caps.Timeout, &p.Caps.IdleTTL, &p.Caps.MaxLifetime} {
-		*cap = max(*cap, unlimitedTime) // every negative one is none
+		*cap = max(*cap, unlimitedTime) // every negative value means no cap
 	}
 	p.Locked = slices.Compact(slices.Sorted(slices.Values(p.Locked)))
 	return p
 }
 
-// buildProfiles returns the built-in profiles with configs on top, all checked.
+// buildProfiles returns the built-in profiles, changed and extended by configs. It checks
+// all of them.
 func buildProfiles(configs map[string]ProfileConfig, idleTTL spec.Duration) (map[string]Profile, error) {
 	b := &profileBuilder{configs: configs, builtin: builtin(idleTTL), done: builtin(idleTTL)}
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
@@ -55,8 +56,8 @@ type profileBuilder struct {
 	done    map[string]Profile
 }
 
-// build returns the profile called name; path are those that are being built on
-// top of it.
+// build returns the profile called name; path has the profiles that are being built on top
+// of it.
 func (b *profileBuilder) build(name string, path []string) (Profile, error) {
 	field := "profiles." + name
 	if !validName(name, profileNameLen, profileNameSet) {
@@ -80,7 +81,7 @@ func (b *profileBuilder) build(name string, path []string) (Profile, error) {
 	return p, nil
 }
 
-// base is the profile that name extends.
+// base returns the profile that name extends.
 func (b *profileBuilder) base(name string, path []string) (Profile, error) {
 	extends := b.configs[name].Extends
 	if p, ok := b.builtin[name]; ok && extends == "" {

@@ -7,15 +7,15 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// DefaultQuotas are what a tenant may use, and DefaultLimits what all of them may
-// use together, unless the configuration says otherwise: far more than a host is
-// likely to carry, so that they stop a runaway client and not a busy one.
+// DefaultQuotas bound each tenant and DefaultLimits all tenants together, unless the
+// configuration says otherwise. They are far above what a host is likely to carry, so that
+// they stop a runaway client but not a busy one.
 var (
 	DefaultQuotas = Quotas{Sessions: 1024, Processes: 1024, Execs: 256, Memory: 512 << 30, CPUs: 1024, WorkspaceBytes: 64 << 30}
 	DefaultLimits = Quotas{Sessions: 4096, Processes: 4096, Execs: 1024, Memory: 2 << 40, CPUs: 4096, WorkspaceBytes: 256 << 30}
 )
 
-// resolve fills in zeroes of q from d and checks the rest; field is its key.
+// resolve fills in zero fields of q from d and checks the others; field is the key of q.
 func (q Quotas) resolve(field string, d Quotas) (Quotas, error) {
 	q = Quotas{
 		Sessions:       cmp.Or(q.Sessions, d.Sessions),
@@ -66,7 +66,7 @@ func plain(n int64) string {
 
 const (
 	microCPUs = 1e6
-	// maxCPUs keeps a sum of them within an int64 of millionths.
+	// maxCPUs keeps a sum of CPUs within an int64 of millionths.
 	maxCPUs = 1e9
 )
 
@@ -81,8 +81,8 @@ func (q Quotas) amounts() amounts {
 	return amounts{q.Sessions, q.Processes, q.Execs, int64(q.Memory), toMicro(q.CPUs), int64(q.WorkspaceBytes)}
 }
 
-// toMicro is f, a number of CPUs or Unlimited, in millionths: sums of integers give
-// back exactly what was taken.
+// toMicro returns f, a number of CPUs or Unlimited, in millionths: unlike floats, integers
+// return to exactly zero when everything is released.
 func toMicro(f float64) int64 {
 	if f < 0 {
 		return spec.Unlimited

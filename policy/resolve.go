@@ -10,11 +10,11 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Resolve fills in r from its profile and decides whether tenant may have it. A
-// locked field of the profile wins over r, which Overridden tells. Timeouts are cut
-// to the profile's cap; any other value above a cap is refused.
+// Resolve fills in r from its profile and decides whether tenant may have it. A locked
+// field of the profile overrides r, and Overridden names it. Timeouts are cut to the
+// profile's cap; any other value above a cap is refused.
 //
-// A value that breaks a rule is a *[spec.FieldError]; what is well-formed but not
+// A value that breaks a rule is a *[spec.FieldError]; a well-formed value that is not
 // allowed is a *[DeniedError].
 func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err := ValidateTenant(tenant); err != nil {
@@ -27,9 +27,9 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	s := profile.Settings
 	overridden := s.Merge(&r.Wishes, profile.Locked)
 
-	// Limits of the profile that have nothing to limit are dropped: inodes without a size,
-	// and both where the workspace cannot be written. What r itself asks for is left, and
-	// refused. A directory that boxd keeps is limited also if the box may only read it.
+	// Drop limits of the profile that have nothing to limit: inodes without a size, and both
+	// if the workspace cannot be written. Keep, and so refuse, what r itself asks for. A
+	// directory that boxd keeps has its limit even if the box may only read it.
 	writes := s.WorkspaceMode == spec.ReadWrite || s.WorkspaceMode == spec.ReadOnly && r.Workspace == ""
 	if asked := r.WorkspaceSize != nil && *r.WorkspaceSize == s.WorkspaceSize; !writes && !asked {
 		s.WorkspaceSize = 0
@@ -76,10 +76,14 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		s.UpperSize = 0
 	}
 	s.Timeout = clampTimeout(s.Timeout, profile.Caps.Timeout)
+	decision := Decision{Action: ActionResolve, Allowed: true, Rule: "profile " + profile.Name, Details: map[string]any{"profile": profile.Name}}
+	if len(overridden) > 0 {
+		decision.Details["overridden"] = overridden
+	}
 	got := Resolved{
 		Profile: profile.Name, Settings: s, Image: r.Image, Hostname: r.Hostname, Mounts: list, AllowDegraded: p.config.AllowDegraded,
 		Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace, Env: env, TimeoutCap: max(0, profile.Caps.Timeout),
-		Overridden: overridden, Warnings: r.Warnings, Decisions: append(decisions, resolveDecision(profile, overridden)),
+		Overridden: overridden, Warnings: r.Warnings, Decisions: append(decisions, decision),
 	}
 	if r.User != nil {
 		got.User = *r.User
@@ -92,12 +96,13 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	return got, nil
 }
 
-// profile finds the profile that tenant asks for by name; empty is the default.
+// profile returns the profile that tenant asks for by name; an empty name means the
+// default.
 func (p *Policy) profile(tenant, name string) (Profile, error) {
 	allowed := p.rules(tenant).profiles
 	if name == "" {
 		name = p.config.DefaultProfile
-		// A tenant that may not use the default one has the first of its own.
+		// The default of a tenant that may not use the default profile is its first one.
 		if len(allowed) > 0 && !slices.Contains(allowed, name) {
 			name = allowed[0]
 		}
@@ -112,8 +117,8 @@ func (p *Policy) profile(tenant, name string) (Profile, error) {
 	return p.profiles[name], nil
 }
 
-// checkNetwork refuses a network that the profile or the engine does not have: a
-// box without the network that was asked for would be a lie.
+// checkNetwork refuses a network that the profile or the engine does not provide: silently
+// building a box without one would mislead the client.
 func (p *Policy) checkNetwork(profile Profile, on bool) error {
 	switch {
 	case !on:
@@ -127,8 +132,8 @@ func (p *Policy) checkNetwork(profile Profile, on bool) error {
 	return nil
 }
 
-// CheckNetworkChange decides about changing the network of a live session: it can be
-// turned off, never on, because what ran without a network may have relied on that.
+// CheckNetworkChange decides about changing the network of a live session: it can be turned
+// off but never on, because programs that run without a network may rely on that.
 func CheckNetworkChange(old, new bool) error {
 	if new && !old {
 		return &DeniedError{Field: "network", Value: "true", Rule: "a live session can only lose its network: remove the session and create it with network true"}
@@ -136,8 +141,8 @@ func CheckNetworkChange(old, new bool) error {
 	return nil
 }
 
-// maxEnv bounds the environment of a session in bytes, each variable with its "=" and
-// NUL: it is kept in memory, in the database and with the box, for every session.
+// maxEnv bounds the environment of a session in bytes, each variable with its "=" and NUL:
+// memory, the database and the box keep it, for every session.
 const maxEnv = 64 << 10
 
 // EnvList returns env as a sorted list of KEY=VALUE.

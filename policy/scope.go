@@ -16,23 +16,24 @@ const (
 	unknown     = "unknown"
 )
 
-// Prefixes of ids that stand for an expansion which is none itself.
+// Prefixes of IDs that stand for an expansion that is not a valid ID itself.
 const (
 	encodedPrefix = "enc:"
 	hashedPrefix  = "sha256:"
 )
 
 // ScopeID expands template, in which {name} stands for a variable, and returns the
-// session's id. A variable that vars does not have becomes "unknown".
+// session's ID. A variable that vars does not have becomes "unknown".
 //
-// Different expansions never give the same id. One that is a valid id is its own,
-// unless it starts with "enc:" or "sha256:". Any other is "enc:" and the expansion,
-// in which each byte outside A-Z, a-z, 0-9 and "_@-" becomes ":" and two hexadecimal
-// digits; if that is too long it is "sha256:" and the digest of the expansion.
+// Different expansions never have the same ID. An expansion that is a valid ID, and does
+// not start with "enc:" or "sha256:", is the ID. Any other becomes "enc:" and the
+// expansion, in which each byte outside A-Z, a-z, 0-9 and "_@-" is replaced by ":" and two
+// hexadecimal digits; if that is too long, it becomes "sha256:" and the digest of the
+// expansion.
 //
-// Different variables can give the same expansion: in {a}_{b}, "x_y" and "z" are the
-// same as "x" and "y_z". A template whose variables may hold its separator should
-// have only one.
+// Different variables can have the same expansion: in {a}_{b}, "x_y" and "z" expand like
+// "x" and "y_z". A template whose variables may contain its separator should have only one
+// variable.
 func ScopeID(template string, vars map[string]string) (string, error) {
 	for name, value := range vars {
 		if len(value) > maxVariable {
@@ -78,7 +79,7 @@ func expand(template string, vars map[string]string) (string, error) {
 	return out.String(), nil
 }
 
-// encodeID maps every string to a valid session id, no two to the same one.
+// encodeID returns a valid session ID for every string, and never the same one for two.
 func encodeID(s string) string {
 	reserved := strings.HasPrefix(s, encodedPrefix) || strings.HasPrefix(s, hashedPrefix)
 	if !reserved && ValidateSessionID(s) == nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Timeout of one command in a session of r: asked, or the default of r if that is
-// 0 or less, but never above the cap that r was given, nor above the one that its
-// profile has now. With a profile that is gone that is the one of the default profile.
+// Timeout returns the timeout of a command in a session of r: asked, or the default of r if
+// asked is 0 or less, but never above the cap that r was given, nor above the present cap
+// of its profile. If that profile is gone, the default profile counts.
 func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
 	profile, ok := p.profiles[r.Profile]
 	if !ok {
@@ -22,7 +22,7 @@ func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
 	return clampTimeout(clampTimeout(timeout, r.TimeoutCap), profile.Caps.Timeout).D()
 }
 
-// clampTimeout cuts d to limit; a limit of 0 or less is none.
+// clampTimeout cuts d to limit; a limit of 0 or less is no limit.
 func clampTimeout(d, limit spec.Duration) spec.Duration {
 	if limit > 0 {
 		d = min(d, limit)

@@ -1,8 +1,12 @@
 package policy
 
-import "github.com/boxd/boxd/engine/spec"
+import (
+	"cmp"
 
-// workspaceTarget is where r has its workspace.
+	"github.com/boxd/boxd/engine/spec"
+)
+
+// workspaceTarget returns where r has its workspace.
 func workspaceTarget(r Request, mode string) (string, error) {
 	switch {
 	case r.WorkspaceTarget == "":
@@ -17,26 +21,23 @@ func workspaceTarget(r Request, mode string) (string, error) {
 	return r.WorkspaceTarget, nil
 }
 
-// Target is where the workspace is mounted, or would be.
+// Target returns where the workspace is mounted, or would be.
 func (r Resolved) Target() string {
-	if r.WorkspaceTarget == "" {
-		return spec.WorkspaceTarget
-	}
-	return r.WorkspaceTarget
+	return cmp.Or(r.WorkspaceTarget, spec.WorkspaceTarget)
 }
 
-// OwnWorkspace reports whether the workspace is one that boxd keeps.
+// OwnWorkspace reports whether boxd keeps the workspace.
 func (r Resolved) OwnWorkspace() bool {
 	return r.Workspace == "" && r.WorkspaceMode != spec.None
 }
 
-// WorkspaceMount mounts dir, a workspace that boxd keeps below root, by the mode of
-// r, which must not be "none". Every user of the box can use it.
+// WorkspaceMount returns the mount of dir, a workspace that boxd keeps below root. Its mode
+// is that of r, which must not be "none"; every user of the box can use it.
 func (r Resolved) WorkspaceMount(dir, root string) spec.Mount {
 	return spec.Mount{Source: dir, Target: r.Target(), ReadOnly: r.WorkspaceMode != spec.ReadWrite, Within: root, Users: true}
 }
 
-// VolumeMount is WorkspaceMount for a workspace that is a volume of the spec.
+// VolumeMount is WorkspaceMount for a workspace that is a volume.
 func (r Resolved) VolumeMount(volume string) spec.Mount {
 	return spec.Mount{Source: "/", Target: r.Target(), ReadOnly: r.WorkspaceMode != spec.ReadWrite, Volume: volume, Users: true}
 }
