@@ -8,21 +8,21 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Config is every key of the configuration file. docs/config.md describes them.
+// Config has every key of the configuration file. docs/config.md describes them.
 //
-// The tag yaml is the name of a key, env that of its variable behind "BOXD_" where
-// it is not the path of the key in upper case.
+// The tag yaml is the name of a key. The tag env is the name of its environment variable,
+// without "BOXD_", if that is not the path of the key in upper case.
 type Config struct {
 	StateDir   string `yaml:"state_dir"`
-	RuntimeDir string `yaml:"runtime_dir"` // empty: follows from StateDir
+	RuntimeDir string `yaml:"runtime_dir"` // empty: derived from StateDir
 	Socket     Socket `yaml:"socket"`
 	Listen     string `yaml:"listen"` // TCP address; empty: none
 	// ListenUsers are users of this host, by name or number, who may use TCP listeners that
-	// ask for no credentials.
+	// require no credentials.
 	ListenUsers []string `yaml:"listen_users"`
 	TLS         TLS      `yaml:"tls"`
 	TokensFile  string   `yaml:"tokens_file"`
-	User        string   `yaml:"user"` // empty: boxd, or an id of its own where that does not exist
+	User        string   `yaml:"user"` // empty: boxd, or an ID of its own if there is no such user
 	InitPath    string   `yaml:"init_path" env:"INIT"`
 	Log         Log      `yaml:"log"`
 	Audit       Audit    `yaml:"audit"`
@@ -35,27 +35,27 @@ type Config struct {
 	Policy policy.Config `yaml:",inline"`
 }
 
-// Socket is where local clients connect.
+// Socket is the Unix socket for local clients.
 type Socket struct {
-	Path  string `yaml:"path" env:"SOCKET"` // empty: follows from StateDir
+	Path  string `yaml:"path" env:"SOCKET"` // empty: derived from StateDir
 	Group string `yaml:"group"`
 	Mode  string `yaml:"mode"` // octal; see [Socket.FileMode]
 }
 
-// TLS of the TCP listener. With ClientCA clients must show a certificate.
+// TLS configures the TCP listener. With ClientCA, clients must present a certificate.
 type TLS struct {
 	Cert     string `yaml:"cert"`
 	Key      string `yaml:"key"`
 	ClientCA string `yaml:"client_ca"`
 }
 
-// Log of the daemon.
+// Log configures the log of the daemon.
 type Log struct {
 	Format string `yaml:"format"` // "text" or "json"
 	Level  string `yaml:"level"`  // "debug", "info", "warn" or "error"
 }
 
-// Audit log.
+// Audit configures the audit log.
 type Audit struct {
 	File    string    `yaml:"file"` // empty: audit.log in StateDir
 	MaxSize spec.Size `yaml:"max_size"`
@@ -63,21 +63,21 @@ type Audit struct {
 	Sync    bool      `yaml:"sync"`
 }
 
-// Sessions are defaults for sessions of every profile.
+// Sessions are defaults for the sessions of every profile.
 type Sessions struct {
 	IdleTTL   spec.Duration `yaml:"idle_ttl"`   // of profiles that set none
-	KeepEnded int           `yaml:"keep_ended"` // managed processes that have ended, per session
+	KeepEnded int           `yaml:"keep_ended"` // ended managed processes per session
 	StopGrace spec.Duration `yaml:"stop_grace"` // between SIGTERM and SIGKILL
-	MinFree   int           `yaml:"min_free"`   // percent of the disk that workspaces without a hard limit leave; 0: none
+	MinFree   int           `yaml:"min_free"`   // percent of the disk that workspaces without a hard limit must leave free; 0: none
 }
 
 // Exec bounds the output of one command.
 type Exec struct {
-	OutputLimit  spec.Size `yaml:"output_limit"`  // beyond it the command is killed; -1: none
+	OutputLimit  spec.Size `yaml:"output_limit"`  // above it the command is killed; -1: no limit
 	CaptureLimit spec.Size `yaml:"capture_limit"` // of each stream in a JSON answer
 }
 
-// Relay of the stdio of managed processes.
+// Relay configures the relays of the streams of managed processes.
 type Relay struct {
 	History    spec.Size `yaml:"history"`     // per stream
 	MaxClients int       `yaml:"max_clients"` // of all processes together
@@ -92,7 +92,7 @@ type HTTP struct {
 	IdleTimeout    spec.Duration `yaml:"idle_timeout"`
 }
 
-// Directories and files of a daemon that was told nothing.
+// Directories and files of a daemon without a configuration.
 const (
 	DefaultStateDir   = "/var/lib/boxd"
 	DefaultRuntimeDir = "/run/boxd"
@@ -100,7 +100,7 @@ const (
 	auditName         = "audit.log"
 )
 
-// Default is the configuration without a file.
+// Default returns the configuration without a file.
 func Default() Config {
 	seconds := func(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Second) }
 	return Config{

@@ -1,6 +1,7 @@
-// Package config reads the configuration of "boxd serve": defaults, a YAML file and
-// the environment, in this order. Flags are put on top by the command line, which
-// calls Validate afterwards.
+// Package config reads the configuration of "boxd serve": the defaults, then a YAML file,
+// then the environment, each overriding the one before. The command line applies its flags
+// on top and then calls Validate.
 //
-// It opens nothing that it names: sockets, keys and directories are the daemon's.
+// The package does not open the sockets, keys and directories that the configuration names;
+// the daemon does.
 package config

@@ -2,8 +2,8 @@ package config
 
 import "strings"
 
-// hint suggests what a person may have meant by an unknown key: one that is written
-// almost alike, or else all there are.
+// hint suggests what the author of an unknown key may have meant: a key that is spelled
+// almost the same, or else all keys.
 func hint(key, path string, names []string) string {
 	best, distance := "", len(key)/3+2
 	for _, name := range names {
@@ -17,8 +17,8 @@ func hint(key, path string, names []string) string {
 	return "; there are " + strings.Join(names, ", ")
 }
 
-// editDistance is the number of bytes to insert, delete or replace to make b of a,
-// or more than any hint needs if a is not a key that a person would write.
+// editDistance returns the number of bytes to insert, delete or replace to turn a into b,
+// or, if a is too long to be a key that a person would write, more than any hint needs.
 func editDistance(a, b string) int {
 	if len(a) > 64 {
 		return len(a)

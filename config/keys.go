@@ -1,8 +1,10 @@
 package config
 
 import (
+	"cmp"
 	"encoding"
 	"fmt"
+	"iter"
 	"reflect"
 	"strconv"
 	"strings"
@@ -11,23 +13,23 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// key is one key of the file that has a value of its own.
+// key is a key of the file with a value of its own.
 type key struct {
 	path  string // such as "tls.cert" or "tenants.NAME.quotas.cpus"
-	env   string // variable; empty for keys in lists of names
-	index []int  // of the field in Config; nil in lists of names
+	env   string // variable; empty for keys below a NAME
+	index []int  // of the field in Config; nil below a NAME
 	typ   reflect.Type
 }
 
 // keys lists all keys, in the order of the fields.
 func keys() []key { return keysOf(reflect.TypeFor[Config](), "", "", []int{}) }
 
-// keysOf lists the keys of t below the key prefix; env is the variable's name so
-// far and index the field's, nil in lists of names.
+// keysOf lists the keys of t below the key prefix. env is the name of the variable so far,
+// and index that of the field; nil below a NAME.
 func keysOf(t reflect.Type, prefix, env string, index []int) []key {
 	var all []key
 	for f := range fields(t) {
-		path, name, at := f.name, envName(f), index
+		path, name, at := f.name, cmp.Or(f.env, strings.ToUpper(f.name)), index
 		if prefix != "" {
 			path = prefix + "." + path
 		}
@@ -60,15 +62,8 @@ type field struct {
 	typ       reflect.Type
 }
 
-func envName(f field) string {
-	if f.env != "" {
-		return f.env
-	}
-	return strings.ToUpper(f.name)
-}
-
-// fields yields the keys of t, those of an inline field as its own.
-func fields(t reflect.Type) func(yield func(field) bool) {
+// fields yields the keys of t. It yields those of an inline field as keys of t.
+func fields(t reflect.Type) iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for i := range t.NumField() {
 			f := t.Field(i)
@@ -96,7 +91,7 @@ func indirect(t reflect.Type) reflect.Type {
 	return t
 }
 
-// isScalar says whether a value of t is written as one word.
+// isScalar reports whether a value of t is written as one word.
 func isScalar(t reflect.Type) bool {
 	switch t.Kind() {
 	case reflect.Struct, reflect.Map, reflect.Slice:
@@ -105,7 +100,7 @@ func isScalar(t reflect.Type) bool {
 	return true
 }
 
-// setScalar sets dst, a scalar or a pointer to one, to what text says.
+// setScalar sets dst, a scalar or a pointer to one, to the value of text.
 func setScalar(dst reflect.Value, text string) error {
 	if dst.Kind() == reflect.Pointer {
 		fresh := reflect.New(dst.Type().Elem())
@@ -134,7 +129,7 @@ func setScalar(dst reflect.Value, text string) error {
 		}
 		dst.SetInt(n)
 	case reflect.Float64:
-		// -1 is unlimited; anything else is for ParseCPUs.
+		// ParseCPUs does not accept -1, which means unlimited.
 		if text == "-1" {
 			dst.SetFloat(engine.Unlimited)
 			return nil

@@ -5,24 +5,25 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// Langbot is the second door, for LangBot's Box Runtime protocol.
+// Langbot configures the listener for LangBot's Box Runtime protocol.
 type Langbot struct {
-	Listen         string    `yaml:"listen"`       // TCP address; empty: no door
-	TokenFile      string    `yaml:"token_file"`   // of the shared secret; see also Token
-	InstanceID     string    `yaml:"instance_id"`  // the only one that is let in; empty: the first one that comes
-	Tenant         string    `yaml:"tenant"`       // that its sessions belong to
+	Listen         string    `yaml:"listen"`       // TCP address; empty: no listener
+	TokenFile      string    `yaml:"token_file"`   // has the shared secret; see also Token
+	InstanceID     string    `yaml:"instance_id"`  // the only instance admitted; empty: the first that connects
+	Tenant         string    `yaml:"tenant"`       // of its sessions
 	Profile        string    `yaml:"profile"`      // of its sessions
-	BackendName    string    `yaml:"backend_name"` // that it calls itself
+	BackendName    string    `yaml:"backend_name"` // that it reports to LangBot
 	NetworkOn      string    `yaml:"network_on"`   // LangbotOffline or LangbotRefuse
 	TimeoutEnds    string    `yaml:"timeout_ends"` // LangbotSession or LangbotCommand
-	SkillsDir      string    `yaml:"skills_dir"`   // directory of the host; empty: volumes
+	SkillsDir      string    `yaml:"skills_dir"`   // on the host; empty: volumes
 	SkillsSize     spec.Size `yaml:"skills_size"`  // of the skills of one workspace
 	SkillsInodes   int64     `yaml:"skills_inodes"`
 	MaxConnections int       `yaml:"max_connections"`
 
-	// Token is the shared secret itself and Init what LangBot would send first, as JSON.
-	// Both come from the environment only, under the names that LangBot uses:
-	// LANGBOT_BOX_CONTROL_TOKEN and LANGBOT_BOX_CONFIG. TokenFile goes before Token.
+	// Token is the shared secret itself, and Init, as JSON, the first message that LangBot
+	// would otherwise send. Both come only from the environment, from the variables that
+	// LangBot uses: LANGBOT_BOX_CONTROL_TOKEN and LANGBOT_BOX_CONFIG. TokenFile takes
+	// precedence over Token.
 	Token string `yaml:"-"`
 	Init  string `yaml:"-"`
 }
@@ -30,9 +31,9 @@ type Langbot struct {
 // Values of [Langbot].NetworkOn and TimeoutEnds.
 const (
 	LangbotRefuse  = "refuse"  // a request for a network is an error
-	LangbotOffline = "offline" // it gets a box without one, and a warning
-	LangbotSession = "session" // as the protocol has it
-	LangbotCommand = "command" // and nothing else
+	LangbotOffline = "offline" // a request for a network gets a box without one, and a warning
+	LangbotSession = "session" // a timeout ends the session, as in the protocol
+	LangbotCommand = "command" // a timeout ends only the command
 )
 
 func defaultLangbot() Langbot {

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// What the protocol asks of a shared secret and of the id of an instance.
+// Lengths of a shared secret in the protocol.
 const (
 	minSecret = 32
 	maxSecret = 4096
@@ -34,7 +34,7 @@ func (l *Langbot) fromLangbotEnv(env func(string) (string, bool)) {
 	for _, v := range []struct {
 		name  string
 		dst   *string
-		other string // a variable that goes before it
+		other string // a variable that takes precedence
 	}{
 		{"LANGBOT_BOX_CONTROL_TOKEN", &l.Token, ""},
 		{"LANGBOT_BOX_CONFIG", &l.Init, ""},
@@ -100,7 +100,7 @@ func (c *Config) validateLangbotListen() error {
 	return nil
 }
 
-// validateLangbotPolicy checks what p decides about the second door.
+// validateLangbotPolicy checks what the policy p decides about LangBot's sessions.
 func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 	l := &c.Langbot
 	if err := policy.ValidateTenant(l.Tenant); err != nil {
@@ -109,7 +109,7 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 	if l.Profile == "" {
 		return refuse("langbot.profile", `""`, "must name a profile")
 	}
-	off := false // whether a network can be had is asked with each request
+	off := false // each request decides about the network
 	if _, err := p.Resolve(l.Tenant, policy.Request{Wishes: spec.Wishes{Profile: l.Profile, LiveWishes: spec.LiveWishes{Network: &off}}}); err != nil {
 		return langbotError("langbot.profile", l.Profile, err)
 	}
@@ -128,26 +128,24 @@ func (c *Config) validateLangbotPolicy(p *policy.Policy) error {
 	return nil
 }
 
-// langbotError is err of package policy about field.
+// langbotError returns err, of package policy, as an error about field.
 func langbotError(field, value string, err error) error {
-	var bad *engine.FieldError
-	var denied *policy.DeniedError
-	switch {
-	case errors.As(err, &bad):
+	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
 		return refuse(field, bad.Value, bad.Rule)
-	case errors.As(err, &denied):
+	}
+	if denied, ok := errors.AsType[*policy.DeniedError](err); ok {
 		return refuse(field, denied.Value, denied.Rule)
 	}
 	return refuse(field, spec.Quote(value), err.Error())
 }
 
-// Secret is the shared secret of the second door: that of TokenFile, else Token; empty
-// if there is none. It needs the rights to read the file, which others must not have.
+// Secret returns the shared secret: the content of TokenFile, or else Token; empty if there
+// is none. It needs the right to read the file, to which other users must have no access.
 func (l Langbot) Secret() (string, error) {
 	if l.TokenFile == "" {
 		return l.Token, nil
 	}
-	f, err := os.OpenFile(l.TokenFile, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a FIFO would make it wait
+	f, err := os.OpenFile(l.TokenFile, os.O_RDONLY|syscall.O_NONBLOCK, 0) // opening a FIFO would wait for a writer
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	}
@@ -161,7 +159,7 @@ func (l Langbot) Secret() (string, error) {
 	case st.Mode().Perm()&0o007 != 0:
 		return "", refuse("langbot.token_file", fmt.Sprintf("%q with mode %04o", l.TokenFile, st.Mode().Perm()), "must not be accessible to others: chmod o= it")
 	}
-	b, err := io.ReadAll(io.LimitReader(f, maxSecret+2)) // one more than can be right
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+2)) // one byte more than a valid secret with its newline
 	if err != nil {
 		return "", fmt.Errorf("langbot.token_file: %w", err)
 	}
@@ -169,7 +167,7 @@ func (l Langbot) Secret() (string, error) {
 	return secret, checkSecret("langbot.token_file", secret)
 }
 
-// checkSecret names no part of the secret in its errors.
+// checkSecret shows no part of the secret in its errors.
 func checkSecret(field, secret string) error {
 	bad := func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) || r > unicode.MaxASCII }
 	switch {

@@ -16,10 +16,9 @@ import (
 // maxFile bounds a configuration file in bytes.
 const maxFile = 1 << 20
 
-// Load reads the file at path ("": none) on top of the defaults and the environment
-// on top of that. It checks keys and the form of values; the rest is for
-// [Config.Validate], after flags were put on top. An error in the file names line and
-// column.
+// Load returns the defaults, overridden by the file at path ("": none) and then by the
+// environment. It checks keys and the form of values; [Config.Validate] checks the rest
+// after flags were applied. An error in the file names line and column.
 func Load(path string, env func(string) (string, bool)) (Config, error) {
 	c := Default()
 	if path != "" {
@@ -30,7 +29,7 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 		if err := parse(path, b, &c); err != nil {
 			return Config{}, err
 		}
-		// Root hands these roots to the launcher: who can write the file names them.
+		// Root passes these roots to the launcher, so only root may choose them.
 		if roots := c.MountRoots(); os.Geteuid() == 0 && len(roots) > 0 && !isRoots {
 			return Config{}, &engine.FieldError{Field: "allowed_mount_roots", Value: spec.Quote(roots[0]),
 				Rule: fmt.Sprintf("comes from %q, which must belong to root and be writable by nobody else when root starts the daemon (chown root, chmod go-w), or be given as --allow-mount-root", path)}
@@ -45,8 +44,8 @@ func Load(path string, env func(string) (string, bool)) (Config, error) {
 	return c, nil
 }
 
-// readFile reads a regular file; O_NONBLOCK keeps a FIFO from blocking. isRoots says that
-// only root can write it.
+// readFile reads a regular file. isRoots says that only root can write it. O_NONBLOCK keeps
+// it from waiting for a FIFO's writer.
 func readFile(path string) (b []byte, isRoots bool, err error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -67,10 +66,10 @@ func readFile(path string) (b []byte, isRoots bool, err error) {
 	return b, isRoots, err
 }
 
-// EnvPrefix starts the names of all variables.
+// EnvPrefix is the prefix of all variables.
 const EnvPrefix = "BOXD_"
 
-// Variable is the name of the variable of a key, "" if it has none.
+// Variable returns the name of the variable of a key, or "" if it has none.
 func Variable(path string) string {
 	for _, k := range keys() {
 		if k.path == path {
@@ -88,7 +87,7 @@ func SetIn(path, key string) bool {
 	}
 	got, byDefault := reflect.ValueOf(c), reflect.ValueOf(Default())
 	for _, k := range keys() {
-		if k.index == nil { // in a list of names, which only a file can have
+		if k.index == nil { // below a NAME, which only a file can have
 			if list, _, _ := strings.Cut(k.path, "."); strings.HasPrefix(key, list+".") {
 				return true
 			}

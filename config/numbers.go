@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// validateNumbers checks sizes, counts and times. The bounds are there to catch slips
-// of the pen, and zeros that would mean something else further down.
+// validateNumbers checks sizes, counts and times. The bounds catch typing errors, and zeros
+// that would have another meaning further down.
 func (c *Config) validateNumbers() error {
 	size := func(field string, n spec.Size, least, most int64) error {
 		if int64(n) >= least && int64(n) <= most {

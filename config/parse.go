@@ -12,12 +12,12 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// ParseError is a configuration file that cannot be read: where, and why.
+// ParseError says where and why a configuration file cannot be read.
 type ParseError struct {
 	File         string
 	Line, Column int // from 1; 0: unknown
 	What         string
-	Err          error // what the value's own type says, or nil
+	Err          error // of the value's own type, or nil
 }
 
 func (e *ParseError) Error() string {
@@ -29,9 +29,9 @@ func (e *ParseError) Error() string {
 
 func (e *ParseError) Unwrap() error { return e.Err }
 
-// parse puts the YAML in b on top of c. Of YAML's features only mappings, lists and
-// scalars are understood: with anchors, tags and merge keys, what a value is could not
-// be seen where it stands.
+// parse sets c to the YAML in b, on top of the values that it has. It understands only
+// mappings, lists and scalars: with anchors, tags and merge keys, a reader would not see
+// the value where it stands.
 func parse(file string, b []byte, c *Config) error {
 	p := yamlParser{file: file}
 	err := yamltree.Read(b, func(f *ast.File) error {
@@ -41,7 +41,7 @@ func parse(file string, b []byte, c *Config) error {
 				continue
 			}
 			if seen {
-				return p.fail(doc.Body, "a second document: there can be one")
+				return p.fail(doc.Body, "a second document: there can be only one")
 			}
 			seen = true
 			if err := p.mapping(doc.Body, "", reflect.ValueOf(c).Elem()); err != nil {
@@ -50,11 +50,19 @@ func parse(file string, b []byte, c *Config) error {
 		}
 		return nil
 	})
-	var ours *ParseError
-	if err != nil && !errors.As(err, &ours) {
-		return p.syntax(err)
+	if _, ours := errors.AsType[*ParseError](err); err == nil || ours {
+		return err
 	}
-	return err
+	// The library's error is folded into one line.
+	e := &ParseError{File: file, What: "is not YAML: " + err.Error()}
+	if at, ok := errors.AsType[yaml.Error](err); ok {
+		e.What = at.GetMessage()
+		if tk := at.GetToken(); tk != nil {
+			e.at(tk)
+		}
+	}
+	e.What = oneline.Fold(e.What)
+	return e
 }
 
 type yamlParser struct{ file string }
@@ -78,25 +86,11 @@ func (e *ParseError) at(tk *token.Token) {
 	}
 }
 
-// syntax is an error of the library on one line.
-func (p yamlParser) syntax(err error) error {
-	e := &ParseError{File: p.file, What: "is not YAML: " + err.Error()}
-	var at yaml.Error
-	if errors.As(err, &at) {
-		e.What = at.GetMessage()
-		if tk := at.GetToken(); tk != nil {
-			e.at(tk)
-		}
-	}
-	e.What = oneline.Fold(e.What)
-	return e
-}
-
 // mapping sets the fields of dst, a struct, or the entries of dst, a map, from n.
 func (p yamlParser) mapping(n ast.Node, path string, dst reflect.Value) error {
 	var pairs []*ast.MappingValueNode
 	switch m := n.(type) {
-	case *ast.NullNode: // "key:" with nothing, or with comments only, in it
+	case *ast.NullNode: // "key:" with nothing but comments in it
 		return nil
 	case *ast.MappingNode:
 		pairs = m.Values
@@ -126,7 +120,7 @@ func (p yamlParser) mapping(n ast.Node, path string, dst reflect.Value) error {
 	return nil
 }
 
-// field sets the field of dst whose key is key.
+// field sets the field of dst that is called key.
 func (p yamlParser) field(pair *ast.MappingValueNode, path, key string, dst reflect.Value) error {
 	var names []string
 	for f := range fields(dst.Type()) {
@@ -138,7 +132,7 @@ func (p yamlParser) field(pair *ast.MappingValueNode, path, key string, dst refl
 	return p.fail(pair.Key, "unknown key %q%s", join(path, key), hint(key, path, names))
 }
 
-// entry puts what pair holds into dst, a map.
+// entry puts the value of pair into dst, a map.
 func (p yamlParser) entry(pair *ast.MappingValueNode, path, key string, dst reflect.Value) error {
 	if dst.IsNil() {
 		dst.Set(reflect.MakeMap(dst.Type()))
@@ -194,7 +188,7 @@ func (p yamlParser) list(n ast.Node, path string, dst reflect.Value) error {
 	return nil
 }
 
-// word is the text of a scalar, as it was written: 0660 stays 0660.
+// word returns the text of a scalar as it was written: 0660 stays 0660.
 func (p yamlParser) word(n ast.Node, path string) (string, error) {
 	switch s := n.(type) {
 	case *ast.StringNode:
@@ -216,7 +210,7 @@ func join(path, key string) string {
 	return path + "." + key
 }
 
-// name is path for people: the file itself has none.
+// name returns path for people; the file as a whole has none.
 func name(path string) string {
 	if path == "" {
 		return "the file"

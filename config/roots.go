@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// validatePolicy lets package policy judge its part.
+// validatePolicy has package policy check its part.
 func (c *Config) validatePolicy() error {
 	c.Policy.IdleTTL = c.Sessions.IdleTTL
 	c.Policy.OwnDirs = nil
@@ -29,7 +29,8 @@ func (c *Config) validatePolicy() error {
 	return c.openRoots()
 }
 
-// MountRoots are the roots of all tenants: what the launcher must let the daemon mount.
+// MountRoots returns the roots of all tenants, from which the launcher must let the daemon
+// mount.
 func (c *Config) MountRoots() []string {
 	roots := slices.Clone(c.Policy.AllowedMountRoots)
 	for _, t := range c.Policy.Tenants {
@@ -41,15 +42,14 @@ func (c *Config) MountRoots() []string {
 	return slices.Compact(roots)
 }
 
-// openRoots looks where the allowed mount roots really are: a link to /etc is /etc.
-// A root that does not exist yet, or that this process may not see, is left to the
-// launcher, which looks at every mount that is made.
+// openRoots checks where the allowed mount roots really lead: a link to /etc is /etc. It
+// leaves a root that does not exist yet, or that this process cannot see, to the launcher,
+// which checks every mount.
 func (c *Config) openRoots() error {
 	check := func(field string, roots []string) error {
 		for i, root := range roots {
 			s, err := mounts.Open(engine.Mount{Source: root, Target: engine.WorkspaceTarget}, slices.Concat(c.Policy.OwnDirs, mounts.DefaultDeny))
-			var bad *engine.FieldError
-			if errors.As(err, &bad) && bad.Err == nil {
+			if bad, ok := errors.AsType[*engine.FieldError](err); ok && bad.Err == nil {
 				return refuse(fmt.Sprintf("%s[%d]", field, i), bad.Value, bad.Rule)
 			}
 			if err == nil {

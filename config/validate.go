@@ -14,9 +14,9 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Validate fills in what follows from other keys and checks everything. The first
-// rule that is broken is a *[engine.FieldError] with the key as Field. Doing it twice
-// changes nothing.
+// Validate derives the keys that follow from others and checks everything. The first broken
+// rule is a *[engine.FieldError] with the key as its Field. Calling it again changes
+// nothing.
 func (c *Config) Validate() error {
 	for _, check := range []func() error{
 		c.derive, c.validateSocket, c.validateListen, c.validateWords, c.validateNumbers, c.validateLangbot, c.validatePolicy,
@@ -28,9 +28,9 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// derive fills in the paths that follow from the state directory: one that is not
-// the default keeps everything in itself, so that a second daemon meets the first one
-// nowhere.
+// derive fills in the paths that follow from the state directory. With a state directory
+// other than the default, all of them are inside it, so that a second daemon shares nothing
+// with the first.
 func (c *Config) derive() error {
 	c.StateDir = cmp.Or(c.StateDir, DefaultStateDir)
 	runtimeDir, socketDir := DefaultRuntimeDir, DefaultRuntimeDir
@@ -83,7 +83,7 @@ func refuse(field, value, rule string) error {
 	return &engine.FieldError{Field: field, Value: value, Rule: rule}
 }
 
-// maxSocketPath is what fits in sun_path of <linux/un.h> with its NUL.
+// maxSocketPath is the size of sun_path in <linux/un.h>, without its NUL.
 const maxSocketPath = 107
 
 func (c *Config) validateSocket() error {
@@ -100,7 +100,7 @@ func (c *Config) validateSocket() error {
 	return nil
 }
 
-// FileMode is Mode as a number. It is 0 before Validate has accepted it.
+// FileMode returns Mode as a number. It is 0 before Validate has accepted it.
 func (s Socket) FileMode() fs.FileMode {
 	mode, err := strconv.ParseUint(s.Mode, 8, 32)
 	if err != nil {
@@ -109,7 +109,8 @@ func (s Socket) FileMode() fs.FileMode {
 	return fs.FileMode(mode).Perm()
 }
 
-// validateListen refuses an address at which strangers could do what they like.
+// validateListen refuses an address at which strangers could use the daemon without
+// authentication.
 func (c *Config) validateListen() error {
 	t := c.TLS
 	switch {
@@ -133,7 +134,7 @@ func (c *Config) validateListen() error {
 	return nil
 }
 
-// splitAddress takes an address of field apart; such as is what one looks like.
+// splitAddress splits an address of field; suchAs is an example of one.
 func splitAddress(field, address, suchAs string) (host, port string, err error) {
 	host, port, err = net.SplitHostPort(address)
 	if err != nil {
@@ -145,8 +146,8 @@ func splitAddress(field, address, suchAs string) (host, port string, err error) 
 	return host, port, nil
 }
 
-// isLoopback believes addresses and the one name that RFC 6761 section 6.3 reserves:
-// any other could be made to mean something else.
+// isLoopback accepts only addresses and the one name that RFC 6761, section 6.3, reserves:
+// any other name could be made to point elsewhere.
 func isLoopback(host string) bool {
 	ip := net.ParseIP(host)
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
