@@ -10,31 +10,31 @@ import (
 	"io"
 )
 
-// verifier goes along the chain.
+// verifier follows the chain.
 type verifier struct {
 	known   Head
 	number  int // of the file being read
-	oldest  int // number of the oldest file there is
-	kept    int // lowest number that the last anchor says is kept
+	oldest  int // number of the oldest existing file
+	kept    int // lowest number that is kept, by the last anchor
 	started bool
 	report  Report
 
 	file     string
 	line     int
-	anchored bool // whether the file's anchor was seen
+	anchored bool // the file's anchor was seen
 	junk     junk
 }
 
-// junk is what is no line, to be explained by a line of kind "torn".
+// junk is bytes that are no line, and that a line of kind "torn" must explain.
 type junk struct {
 	line  int // where it starts
 	bytes int64
-	data  []byte // at most maxJunk of it
+	data  []byte // at most maxJunk
 	why   error  // what is wrong with its first line
 }
 
-// maxJunk bounds what is kept of it: Open records all there is behind the last line,
-// which is at most a few lines.
+// maxJunk bounds the junk that is kept in memory. Open records all junk after the last
+// line, which is at most a few lines.
 const maxJunk = 64 * MaxLine
 
 func (v *verifier) broken(line int, format string, args ...any) error {
@@ -52,7 +52,7 @@ func (v *verifier) readFile(r io.Reader) error {
 		}
 		if len(line) > 0 {
 			v.line++
-			if err := v.take(line); err != nil {
+			if err := v.checkLine(line); err != nil {
 				return err
 			}
 		}
@@ -62,7 +62,7 @@ func (v *verifier) readFile(r io.Reader) error {
 	}
 }
 
-// readLine reads up to a newline, or a part of it that is too long for a line.
+// readLine reads up to a newline, or a part of the line that is too long to be valid.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for len(line) <= MaxLine {
@@ -75,8 +75,8 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return line, nil
 }
 
-// take checks one line with its newline.
-func (v *verifier) take(line []byte) error {
+// checkLine checks one line with its newline.
+func (v *verifier) checkLine(line []byte) error {
 	body, terminated := bytes.CutSuffix(line, []byte("\n"))
 	r, hash, err := decode(body)
 	if err != nil || !terminated {
@@ -87,7 +87,7 @@ func (v *verifier) take(line []byte) error {
 			return err
 		}
 	} else if r.Kind == kindTorn {
-		return v.broken(v.line, "says that part of a line is in front of it, and there is none")
+		return v.broken(v.line, "says that a partial line precedes it, and there is none")
 	}
 	if err := v.checkPlace(r); err != nil {
 		return err
@@ -96,7 +96,7 @@ func (v *verifier) take(line []byte) error {
 		return err
 	}
 	if v.known.Seq == r.Seq && v.known.Hash != hash {
-		return v.broken(v.line, "entry %d is not the one that is known: the log was written anew", r.Seq)
+		return v.broken(v.line, "entry %d is not the one that is known: the log was rewritten", r.Seq)
 	}
 	v.report.Head = Head{Seq: r.Seq, Hash: hash}
 	if r.Kind == "" {
@@ -117,8 +117,8 @@ func (v *verifier) keepJunk(line []byte, why error) error {
 	return nil
 }
 
-// explainJunk accepts what is in front of r if r tells of exactly that, which may
-// have got a newline to end it.
+// explainJunk accepts the junk before r if r describes exactly that. A newline may have
+// been added to end it.
 func (v *verifier) explainJunk(r record) error {
 	data := v.junk.data
 	if r.Kind == kindTorn && r.Torn != nil {
@@ -162,8 +162,8 @@ func (v *verifier) checkPlace(r record) error {
 	return nil
 }
 
-// checkAnchor checks that an anchor is where the file starts, and that no file is
-// missing that it says was kept.
+// checkAnchor checks that an anchor, and nothing else, starts the file, and that no file is
+// missing that was kept by then.
 func (v *verifier) checkAnchor(r record) error {
 	if r.Kind != kindAnchor {
 		if !v.anchored && r.Kind != kindTorn {
@@ -184,7 +184,7 @@ func (v *verifier) checkAnchor(r record) error {
 	return nil
 }
 
-// endFile judges what is behind the last line of a file.
+// endFile judges what follows the last line of a file.
 func (v *verifier) endFile() error {
 	if bytes.IndexByte(v.junk.data, '\n') >= 0 {
 		return v.junkError()

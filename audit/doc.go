@@ -1,33 +1,32 @@
-// Package audit keeps an append-only log of who asked what, what was decided and
-// how it ended: JSON lines that form a hash chain across rotated files. It does not
-// decide what is logged, nor what happens when the log cannot be written.
+// Package audit keeps an append-only log of requests, decisions and outcomes: JSON lines
+// that form a hash chain across rotated files. Its callers decide what is logged, and what
+// happens when the log cannot be written.
 //
 // # Format
 //
-// Every line is one JSON object. "seq" counts up by one from line to line and never
-// starts again; "prev" is the "hash" of the line before, in the file before if need
-// be, 64 zeros for the first of all. "hash" is the last key: the SHA-256, in
-// hexadecimal, of the bytes of the line in front of `,"hash":`. So whoever has one
-// hash can tell whether anything at or before that line has changed.
+// Every line is one JSON object. "seq" grows by one from line to line and never restarts.
+// "prev" is the "hash" of the line before, which may be in the file before; the first line of
+// all has 64 zeros. "hash" is the last key: the SHA-256, in hexadecimal, of the bytes of the
+// line before `,"hash":`. So one hash is enough to tell whether its line, or any line before
+// it, has changed.
 //
-// The file being written is PATH; those that were full are PATH.1, PATH.2 and so on,
-// by age. Each file starts with an "anchor", a line that says which number the file
-// has and which was the oldest one kept. What a crash left of a line stays where it
-// is and is followed by a line of kind "torn" with its length and digest.
+// The current file is PATH; full files are PATH.1, PATH.2 and so on, the oldest first. Each
+// file starts with an "anchor", a line with the number of the file and the number of the
+// oldest file kept. A partial line that a crash left stays where it is, and is followed by a
+// line of kind "torn" with its length and digest.
 //
 // # What Verify proves
 //
-// An edit, a deletion, an insertion or a change of order between the oldest file and
-// the last line is found, and so is a file that is missing although it was to be
-// kept. Files that were deleted because there were too many of them are not missed:
-// the chain starts at the anchor of the oldest one then. Not found without help is
-// that lines were cut off at the end, or that somebody wrote the whole chain anew:
-// compare with a [Head] that was kept elsewhere, see [Verify].
+// Verify finds every edit, deletion, insertion and reordering between the oldest file and
+// the last line, and every missing file that was to be kept. It does not miss the files that
+// were deleted because there were too many: the chain starts at the anchor of the oldest
+// file. Verify alone cannot tell that lines were cut off at the end, or that the whole chain
+// was rewritten. For that, compare with a [Head] that was kept elsewhere; see [Verify].
 //
 // # Durability
 //
-// Each line is one write(2) on a descriptor opened with O_APPEND: what Append has
-// returned for survives the death of the process. It is not synced to disk one by
-// one, so a crash of the kernel can lose the lines of the last seconds, unless
-// Options.Sync is set. Rotation and Close sync.
+// Each line is one write(2) on a descriptor opened with O_APPEND: once Append has returned,
+// the line survives the death of the process. Lines are not synced to disk one by one, so a
+// crash of the kernel can lose those of the last seconds, unless Options.Sync is set.
+// Rotation and Close sync.
 package audit

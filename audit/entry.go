@@ -18,7 +18,7 @@ const (
 	Failed = "failed"
 )
 
-// Entry is one line of the log. Its texts may hold anything: control characters are
+// Entry is one line of the log. Its texts may contain anything: control characters are
 // escaped, bytes that are not UTF-8 are replaced by U+FFFD.
 type Entry struct {
 	Time     time.Time      `json:"time"` // zero: now
@@ -33,17 +33,17 @@ type Entry struct {
 	Reason   string         `json:"reason,omitempty"`
 	Details  map[string]any `json:"details,omitempty"`
 
-	// Ends says that it is about the end of something, and may use the [Reserve].
+	// Ends says that the entry is about the end of something, and may use the [Reserve].
 	Ends bool `json:"-"`
 }
 
-// MaxLine is the longest line in bytes, its newline included.
+// MaxLine is the maximum length of a line in bytes, including its newline.
 const MaxLine = 256 << 10
 
 // ErrEntry: an entry cannot be written as a line; the log itself is fine.
 var ErrEntry = errors.New("audit entry cannot be written")
 
-// Kinds of lines; one without a kind is an Entry.
+// Kinds of lines; a line without a kind is an Entry.
 const (
 	kindAnchor = "anchor"
 	kindTorn   = "torn"
@@ -61,17 +61,17 @@ type record struct {
 
 // anchor starts a file.
 type anchor struct {
-	File   int `json:"file"`   // number that this file has, or gets when it is full
+	File   int `json:"file"`   // number that this file gets when it is full
 	Oldest int `json:"oldest"` // lowest number that is kept from now on
 }
 
-// torn tells of bytes in front of its line that are not a line.
+// torn describes bytes before its line that are not a line.
 type torn struct {
 	Bytes  int64  `json:"bytes"`
 	SHA256 string `json:"sha256"`
 }
 
-// Head names a line, so that it can be kept elsewhere.
+// Head identifies a line, so that it can be kept elsewhere.
 type Head struct {
 	Seq  uint64 `json:"seq"`
 	Hash string `json:"hash"`
@@ -84,10 +84,10 @@ const (
 	tailLen = len(hashKey) + hashLen + len(`"}`)
 )
 
-// noHash is what the first line has as prev.
+// noHash is the prev of the first line.
 var noHash = string(bytes.Repeat([]byte("0"), hashLen))
 
-// encode returns the line of r, newline included, and its hash.
+// encode returns the line of r, including its newline, and its hash.
 func encode(r record) (line []byte, hash string, err error) {
 	body, err := json.Marshal(r)
 	if err != nil {
@@ -102,7 +102,7 @@ func encode(r record) (line []byte, hash string, err error) {
 	return line, hash, nil
 }
 
-// decode reads a line without its newline and checks its own hash.
+// decode reads a line without its newline and checks its hash.
 func decode(line []byte) (r record, hash string, err error) {
 	if len(line) < tailLen || len(line) >= MaxLine {
 		return record{}, "", errors.New("not a line of this log")

@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// rotated is the name of the full file with a number.
+// rotated returns the name of the full file with a number.
 func rotated(path string, number int) string { return path + "." + strconv.Itoa(number) }
 
-// numbers lists the rotated files of path, oldest first. Files with other endings
-// are nobody's business here.
+// numbers lists the numbers of the rotated files of path, oldest first. It ignores files
+// with other suffixes.
 func numbers(path string) ([]int, error) {
 	entries, err := os.ReadDir(filepath.Dir(path))
 	if err != nil {
@@ -24,7 +24,7 @@ func numbers(path string) ([]int, error) {
 	var list []int
 	for _, e := range entries {
 		digits, ok := strings.CutPrefix(e.Name(), filepath.Base(path)+".")
-		// Atoi takes "+1" and "01" too, which are not names that rotated gives.
+		// Atoi also accepts "+1" and "01", which are no suffixes of rotated.
 		if n, err := strconv.Atoi(digits); ok && err == nil && n > 0 && strconv.Itoa(n) == digits {
 			list = append(list, n)
 		}
@@ -33,9 +33,8 @@ func numbers(path string) ([]int, error) {
 	return list, nil
 }
 
-// openLocked opens or creates the file at path for appending and locks it.
-// O_NONBLOCK keeps a FIFO in its place from blocking, O_NOFOLLOW leaves alone what a
-// symlink points to.
+// openLocked opens or creates the file at path for appending, and locks it. O_NONBLOCK
+// keeps it from waiting at a FIFO; O_NOFOLLOW protects the target of a symlink.
 func openLocked(path string, flags int) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_APPEND|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|flags, 0o600)
 	if err != nil {
@@ -64,7 +63,7 @@ func prepare(f *os.File) error {
 	return nil
 }
 
-// syncDir makes a change of names in the directory of path last.
+// syncDir makes a change of names in the directory of path durable.
 func syncDir(path string) error {
 	d, err := os.Open(filepath.Dir(path))
 	if err != nil {
@@ -73,8 +72,8 @@ func syncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// rotateLocked gives the full file its number, starts the next one with an anchor
-// and deletes what is too old. It can be called again after it failed at any step.
+// rotateLocked renames the full file, starts the next one with an anchor, and deletes old
+// files. It can be called again after a failure at any step.
 func (l *Log) rotateLocked() error {
 	if l.file != nil {
 		if err := l.takeBackLocked(); err != nil {
@@ -83,13 +82,13 @@ func (l *Log) rotateLocked() error {
 		if err := l.file.Sync(); err != nil {
 			return err
 		}
-		if err := l.file.Truncate(l.size); err != nil { // without the reserve
+		if err := l.file.Truncate(l.size); err != nil { // frees the reserve
 			return err
 		}
 		if err := os.Rename(l.path, rotated(l.path, l.number)); err != nil {
 			return err
 		}
-		// Its content is synced, so that closing loses nothing.
+		// The content is synced, so closing loses nothing.
 		l.file.Close()
 		l.file, l.size = nil, 0
 		l.disk.Forget()
@@ -100,7 +99,7 @@ func (l *Log) rotateLocked() error {
 	}
 	l.file, l.number = f, l.number+1
 	if err := l.anchorLocked(); err != nil {
-		// Without its anchor the file must not be used: start it again next time.
+		// The file must not be used without its anchor: start it again next time.
 		l.file, l.number = nil, l.number-1
 		return errors.Join(err, f.Truncate(0), f.Close())
 	}
@@ -114,8 +113,7 @@ func (l *Log) anchorLocked() error {
 	return l.writeRecordLocked(nil, record{Kind: kindAnchor, Anchor: &anchor{File: l.number, Oldest: l.oldest}})
 }
 
-// deleteOld deletes what is too old. What cannot be deleted is tried again with the
-// next file, and harms nobody until then.
+// deleteOld deletes the files that are too old. The next rotation retries what fails.
 func (l *Log) deleteOld() {
 	list, _ := numbers(l.path)
 	for _, n := range list {

@@ -14,11 +14,11 @@ import (
 // Options of a [Log].
 type Options struct {
 	MaxBytes int64 // size at which a file is rotated; 0: DefaultMaxBytes
-	Keep     int   // rotated files that are kept; 0: DefaultKeep
+	Keep     int   // number of rotated files to keep; 0: DefaultKeep
 	Sync     bool  // sync each entry to disk before Append returns
 }
 
-// Defaults of [Options], and the least that makes sense for MaxBytes.
+// Defaults of [Options], and the minimum of MaxBytes.
 const (
 	DefaultMaxBytes = 64 << 20
 	DefaultKeep     = 10
@@ -34,21 +34,21 @@ type Log struct {
 	options Options
 
 	mu   sync.Mutex
-	file logFile       // nil: a rotation failed half-way; the next Append goes on with it
-	size int64         // of file up to the end of the last line
-	disk diskroom.Room // of file, its reserve included
-	// unready: the disk was full when the log was opened, so that the end of its chain
-	// could not be made ready; the next Append does that.
+	file logFile       // nil: a rotation failed half-way, which the next Append completes
+	size int64         // of file, up to the end of the last line
+	disk diskroom.Room // of file, including its reserve
+	// unready: the disk was full when the log was opened, so the end of its chain is not
+	// prepared yet; the next Append does that.
 	unready bool
 	number  int // of file
 	oldest  int // lowest number that is kept; only grows
 	head    Head
-	dirty   bool  // there may be part of a line behind size
+	dirty   bool  // a partial line may follow size
 	err     error // of the last Append
 	closed  bool
 }
 
-// logFile is an *os.File; tests put one in its place that fails.
+// logFile is an *os.File; tests replace it by one that fails.
 type logFile interface {
 	Write(p []byte) (int, error)
 	Truncate(size int64) error
@@ -56,9 +56,9 @@ type logFile interface {
 	Close() error
 }
 
-// Open opens or creates the log at path, with mode 0600, and goes on with its chain.
-// What a crash has left of a line is recorded as torn. The file is locked: a second
-// Open fails as long as the log is open.
+// Open opens or creates the log at path, with mode 0600, and continues its chain. It
+// records a partial line that a crash has left as torn. It locks the file: a second Open
+// fails while the log is open.
 func Open(path string, o Options) (*Log, error) {
 	o.MaxBytes, o.Keep = cmp.Or(o.MaxBytes, DefaultMaxBytes), cmp.Or(o.Keep, DefaultKeep)
 	if o.MaxBytes < MinBytes || o.Keep < 1 {
@@ -66,7 +66,7 @@ func Open(path string, o Options) (*Log, error) {
 	}
 	l := &Log{path: path, options: o, head: Head{Hash: noHash}}
 	err := l.open()
-	if diskroom.IsFull(err) && l.file != nil { // the caller can end sessions and so make room
+	if diskroom.IsFull(err) && l.file != nil { // the caller can end sessions, which makes room
 		l.unready, l.err = true, err
 		return l, nil
 	}
@@ -79,7 +79,7 @@ func Open(path string, o Options) (*Log, error) {
 	return l, nil
 }
 
-// open opens the file, and makes it ready.
+// open opens and prepares the file.
 func (l *Log) open() error {
 	f, err := openLocked(l.path, 0)
 	if err == nil {
@@ -95,8 +95,8 @@ func (l *Log) open() error {
 	return nil
 }
 
-// Append writes e. After an error the entry counts as not written, and the next
-// Append tries anew: there may be room on the disk again.
+// Append writes e. If it fails, the entry counts as not written, and the next Append tries
+// again: the disk may have space by then.
 func (l *Log) Append(e Entry) error {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
@@ -108,13 +108,13 @@ func (l *Log) Append(e Entry) error {
 		return ErrClosed
 	}
 	err := l.advise(l.appendLocked(e))
-	if !errors.Is(err, ErrEntry) { // which says nothing about the disk
+	if !errors.Is(err, ErrEntry) { // a bad entry says nothing about the log
 		l.err = err
 	}
 	return err
 }
 
-// appendLocked writes e, in a new file if this one is full.
+// appendLocked writes e, to a new file if the current one is full.
 func (l *Log) appendLocked(e Entry) error {
 	if f, ok := l.file.(*os.File); ok && l.unready {
 		if err := l.resume(f); err != nil {
@@ -122,7 +122,7 @@ func (l *Log) appendLocked(e Entry) error {
 		}
 		l.unready = false
 	}
-	line, hash, err := encode(l.next(e))
+	line, hash, err := encode(l.nextRecord(e))
 	if err != nil {
 		return err
 	}
@@ -131,14 +131,14 @@ func (l *Log) appendLocked(e Entry) error {
 		if !e.Ends {
 			return fmt.Errorf("audit log %q: %w", l.path, err)
 		}
-		full = false // this file has the reserve
+		full = false // only this file has the reserve
 	}
 	if l.file == nil || full {
 		if err := l.rotateLocked(); err != nil {
 			return fmt.Errorf("audit log %q: rotating: %w", l.path, err)
 		}
-		// The anchor took the number, so the line is another one now.
-		if line, hash, err = encode(l.next(e)); err != nil {
+		// The anchor has taken the sequence number, so the line must change.
+		if line, hash, err = encode(l.nextRecord(e)); err != nil {
 			return err
 		}
 	}
@@ -148,13 +148,13 @@ func (l *Log) appendLocked(e Entry) error {
 	return nil
 }
 
-// next is the record of e behind the head.
-func (l *Log) next(e Entry) record {
+// nextRecord returns the record of e that follows the head.
+func (l *Log) nextRecord(e Entry) record {
 	return record{Seq: l.head.Seq + 1, Entry: e, Prev: l.head.Hash}
 }
 
-// writeLocked writes line in one go and makes it the head. Nothing of a line that
-// could not be written whole is left in the file.
+// writeLocked writes line in one call and makes it the head. It removes a line that was
+// written only in part.
 func (l *Log) writeLocked(line []byte, head Head) error {
 	if err := l.takeBackLocked(); err != nil {
 		return err
@@ -165,7 +165,7 @@ func (l *Log) writeLocked(line []byte, head Head) error {
 	}
 	if err != nil {
 		l.dirty = l.file.Truncate(l.size) != nil
-		l.disk.Forget() // what was behind the end is given up
+		l.disk.Forget() // Truncate has freed what followed the end
 		return err
 	}
 	l.size += int64(len(line))
@@ -173,7 +173,7 @@ func (l *Log) writeLocked(line []byte, head Head) error {
 	return nil
 }
 
-// takeBackLocked cuts off what was written of a line when the disk was full.
+// takeBackLocked cuts off a partial line from when the disk was full.
 func (l *Log) takeBackLocked() error {
 	if !l.dirty {
 		return nil
@@ -185,7 +185,7 @@ func (l *Log) takeBackLocked() error {
 	return nil
 }
 
-// writeRecordLocked writes a line of the log's own, with before in front of it.
+// writeRecordLocked writes a line of the log's own, preceded by the bytes before.
 func (l *Log) writeRecordLocked(before []byte, r record) error {
 	r.Seq, r.Prev, r.Time = l.head.Seq+1, l.head.Hash, time.Now().UTC()
 	line, hash, err := encode(r)
@@ -195,17 +195,17 @@ func (l *Log) writeRecordLocked(before []byte, r record) error {
 	return l.writeLocked(append(before, line...), Head{Seq: r.Seq, Hash: hash})
 }
 
-// Head is the last line that was written. Kept elsewhere it proves later that
-// nothing before it has changed; see [Verify].
+// Head returns the last line that was written. Kept elsewhere, it proves later that nothing
+// up to that line has changed; see [Verify].
 func (l *Log) Head() Head {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.head
 }
 
-// Healthy is nil if entries can be written. After an Append that could not be written
-// it tries, with an entry that says so, so that whoever refuses everything while the
-// log is not healthy finds out when it is again.
+// Healthy returns nil if entries can be written. After a failed Append, it tries to write
+// an entry that says so. So a caller that refuses everything while the log is unhealthy
+// learns when that is over.
 func (l *Log) Healthy() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,7 +218,7 @@ func (l *Log) Healthy() error {
 	return l.err
 }
 
-// Sync writes to disk what the kernel still holds.
+// Sync writes to disk what the kernel still buffers.
 func (l *Log) Sync() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

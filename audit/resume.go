@@ -23,7 +23,7 @@ func (l *Log) resume(f *os.File) error {
 	case end.found:
 		l.head = end.head
 		l.oldest = firstAnchor(f).Oldest
-	case len(list) > 0: // a crash in the middle of a rotation
+	case len(list) > 0: // a crash interrupted a rotation
 		if l.head, l.oldest, err = endOf(rotated(l.path, list[len(list)-1])); err != nil {
 			return err
 		}
@@ -32,7 +32,7 @@ func (l *Log) resume(f *os.File) error {
 		l.number = list[len(list)-1] + 1
 	}
 	l.size, l.oldest = end.size, max(1, l.oldest)
-	if end.open { // only the newline is missing: the line counts
+	if end.open { // only the newline is missing, so the line counts
 		if err := l.writeLocked([]byte("\n"), l.head); err != nil {
 			return err
 		}
@@ -47,7 +47,7 @@ func (l *Log) resume(f *os.File) error {
 	return nil
 }
 
-// recordTorn records what is behind the last line of f, if there is anything.
+// recordTorn records what follows the last line of f, if anything does.
 func (l *Log) recordTorn(f *os.File, end tail) error {
 	if end.size == end.lineEnd {
 		return nil
@@ -66,7 +66,7 @@ func (l *Log) recordTorn(f *os.File, end tail) error {
 	return l.writeRecordLocked(newline, record{Kind: kindTorn, Torn: &torn{Bytes: int64(len(junk)), SHA256: digest(junk)}})
 }
 
-// endOf is the last line of the full file at path and the oldest number that its
+// endOf returns the last line of the full file at path, and the oldest number that its
 // anchor keeps.
 func endOf(path string) (Head, int, error) {
 	f, err := os.Open(path)
@@ -84,7 +84,7 @@ func endOf(path string) (Head, int, error) {
 	return end.head, firstAnchor(f).Oldest, nil
 }
 
-// firstAnchor is the anchor of f, which is its first line or follows what a crash
+// firstAnchor returns the anchor of f, which is its first line or follows what a crash
 // left; zero if there is none.
 func firstAnchor(f *os.File) anchor {
 	in := bufio.NewReader(io.NewSectionReader(f, 0, 4*MaxLine))
@@ -101,14 +101,14 @@ func firstAnchor(f *os.File) anchor {
 
 // tail is the end of a file.
 type tail struct {
-	found   bool // whether there is a line with a hash that matches
+	found   bool // there is a line whose hash matches
 	head    Head // that line
 	lineEnd int64
 	open    bool  // it has no newline
-	size    int64 // of the file; behind lineEnd is no line
+	size    int64 // of the file; lineEnd and later bytes hold no line
 }
 
-// lastLine finds the last line of f whose hash matches, reading as little as it can.
+// lastLine finds the last line of f whose hash matches. It reads as little as possible.
 func lastLine(f *os.File) (tail, error) {
 	st, err := f.Stat()
 	if err != nil {
@@ -132,9 +132,9 @@ func lastLine(f *os.File) (tail, error) {
 	}
 }
 
-// lastIn is the last line in b whose hash matches, and where it ends, with its
-// newline if it has one. What is in front of the first newline is part of a line,
-// unless whole.
+// lastIn returns the last line in b whose hash matches, and the position after it and its
+// newline, if it has one. Unless whole, the bytes before the first newline are only a part
+// of a line.
 func lastIn(b []byte, whole bool) (head Head, end int, ok bool) {
 	for end = len(b); end > 0; {
 		start := bytes.LastIndexByte(b[:end-1], '\n') + 1

@@ -7,10 +7,10 @@ import (
 	"slices"
 )
 
-// ErrBroken: a log is not what was written. See [BrokenError].
+// ErrBroken: a log is not as it was written. See [BrokenError].
 var ErrBroken = errors.New("audit log is broken")
 
-// BrokenError says where a chain breaks first. It matches ErrBroken.
+// BrokenError says where a chain first breaks. It matches ErrBroken.
 type BrokenError struct {
 	File string
 	Line int    // from 1; 0: the file as a whole
@@ -27,38 +27,35 @@ func (e *BrokenError) Error() string {
 // Is makes every BrokenError an ErrBroken.
 func (e *BrokenError) Is(target error) bool { return target == ErrBroken }
 
-// Report is what [Verify] found in a log that is whole.
+// Report is what [Verify] found in an intact log.
 type Report struct {
 	Files   int    `json:"files"`
-	First   uint64 `json:"first"`   // lowest number there is; above 1 if older files were deleted
+	First   uint64 `json:"first"`   // lowest existing sequence number; above 1 if older files were deleted
 	Entries uint64 `json:"entries"` // lines that are entries
 	Head    Head   `json:"head"`
-	Torn    []Torn `json:"torn,omitempty"` // what crashes left
-	// Unfinished counts bytes behind the last line: what a crash left since the log
-	// was opened last, or a line that is being written.
+	Torn    []Torn `json:"torn,omitempty"` // left by crashes
+	// Unfinished counts bytes after the last line: from a crash since the log was last
+	// opened, or a line that is being written.
 	Unfinished int64 `json:"unfinished,omitempty"`
 }
 
-// Torn is part of a line, left by a crash, which was noted at the next start.
+// Torn is a partial line, left by a crash, that was recorded at the next start.
 type Torn struct {
 	File  string `json:"file"`
 	Line  int    `json:"line"`
 	Bytes int64  `json:"bytes"`
 }
 
-// Verify checks the log at path with its rotated files, also while it is being written. The
-// first fault is a *[BrokenError]. It also looks for the line that known names: with the Head
-// of a moment no line from before can be missing. The zero Head asks for nothing.
+// Verify checks the log at path with its rotated files, even while it is being written. The
+// first fault is a *[BrokenError]. It also looks for the line that known names: with the
+// Head of some moment, it proves that no line from before that moment is missing. The zero
+// Head asks for no line.
 func Verify(path string, known Head) (Report, error) {
 	files, list, err := openAll(path)
 	if err != nil {
 		return Report{}, err
 	}
-	defer func() {
-		for _, f := range files {
-			f.Close()
-		}
-	}()
+	defer closeAll(files)
 	v := verifier{known: known, number: 1, report: Report{Files: len(files), Head: Head{Hash: noHash}}}
 	if len(list) > 0 {
 		v.number = list[0]
@@ -80,8 +77,8 @@ func Verify(path string, known Head) (Report, error) {
 	return v.report, v.finish(path)
 }
 
-// openAll opens all files of the log, oldest first, and the numbers of those that
-// have one. It tries again if a rotation came between.
+// openAll opens all files of the log, oldest first, and returns the numbers of the rotated
+// ones. It retries if a rotation interferes.
 func openAll(path string) (files []*os.File, list []int, err error) {
 	for range 10 {
 		if list, err = numbers(path); err != nil {
@@ -91,9 +88,7 @@ func openAll(path string) (files []*os.File, list []int, err error) {
 			if again, err := numbers(path); err == nil && slices.Equal(list, again) {
 				return files, list, nil
 			}
-			for _, f := range files {
-				f.Close()
-			}
+			closeAll(files)
 			err = errors.New("files were rotated all the time")
 		}
 	}
@@ -109,15 +104,19 @@ func openList(path string, list []int) ([]*os.File, error) {
 	for _, name := range append(names, path) {
 		f, err := os.Open(name)
 		if errors.Is(err, os.ErrNotExist) && name == path && len(list) > 0 {
-			continue // a crash in the middle of a rotation
+			continue // a crash interrupted a rotation
 		}
 		if err != nil {
-			for _, f := range files {
-				f.Close()
-			}
+			closeAll(files)
 			return nil, err
 		}
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
 }
