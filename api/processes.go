@@ -47,7 +47,9 @@ func (c *call) startProcess() error {
 	}
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), session.ProcessSpec{
 		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
-		History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
+		ProcessSettings: session.ProcessSettings{
+			History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
+		},
 	})
 	if err != nil {
 		return noSession(commandError(err, q.Argv))

@@ -140,7 +140,9 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 	_, err := s.sessions.Start(ctx, k.who(), p.b.key, nil, session.ProcessSpec{
 		ID: p.Name, Args: append([]string{"sh", "-lc", `exec "$0" "$@"`, spec.Command}, spec.Args...),
 		Env: environment(spec.Env), Dir: spec.Cwd, MakeDir: true,
-		History: history, StderrHistory: stderrHistory, DropStderr: true, Memory: min(spec.MemoryMB, maxMB) << 20,
+		StderrHistory: stderrHistory, ProcessSettings: session.ProcessSettings{
+			History: history, DropStderr: true, Memory: min(spec.MemoryMB, maxMB) << 20,
+		},
 	})
 	started := err == nil
 	if e := noted.wait(); err == nil {

@@ -185,12 +185,12 @@ func TestNoOutputLimit(t *testing.T) {
 
 func TestProcessOptions(t *testing.T) {
 	b := open(t)
-	v, err := b.Start(ctx, me, keyA, &policy.Request{}, ProcessSpec{ID: "p", Args: []string{"serve"}, DropStderr: true, Memory: 64 << 20})
+	v, err := b.Start(ctx, me, keyA, &policy.Request{}, ProcessSpec{ID: "p", Args: []string{"serve"}, ProcessSettings: ProcessSettings{DropStderr: true, Memory: 64 << 20}})
 	must(t, err)
 	if m := b.host.Box(v.Box).Process(v.Key).Managed(); !m.DropStderr || m.DropOldest || m.Memory != 64<<20 {
 		t.Errorf("%+v", m)
 	}
-	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, Memory: -5}); !errors.Is(err, engine.ErrInvalid) {
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, ProcessSettings: ProcessSettings{Memory: -5}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("a limit below 0: %v", err)
 	}
 	b.restart()

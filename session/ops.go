@@ -55,6 +55,21 @@ type ExecResult struct {
 	Session View
 }
 
+// ProcessSettings are the settings of a managed process that are kept with it and shown in
+// its views.
+type ProcessSettings struct {
+	// History is the size of each output ring in bytes; 0 is Options.History.
+	History int64 `json:"history,omitempty"`
+	// DropOldest overwrites the oldest output when a ring is full; otherwise the process
+	// waits for a reader.
+	DropOldest bool `json:"drop_oldest,omitempty"`
+	// DropStderr is DropOldest for stderr only: stdout waits for a reader.
+	DropStderr bool `json:"drop_stderr,omitempty"`
+	// Memory bounds, in bytes, what this process and its descendants use, in addition to
+	// the limit of the session; 0: only that limit applies.
+	Memory int64 `json:"memory,omitempty"`
+}
+
 // ProcessSpec describes a managed process to start.
 type ProcessSpec struct {
 	// ID names the process in its session. The ID of an ended process can be used again.
@@ -65,18 +80,9 @@ type ProcessSpec struct {
 	MakeDir bool               `json:"make_dir,omitempty"`
 	User    *engine.User       `json:"user,omitempty"`
 	TTY     *engine.WindowSize `json:"tty,omitempty"`
-	// History is the size of each output ring in bytes; 0 is Options.History.
-	History int64 `json:"history,omitempty"`
-	// StderrHistory is the buffer size for stderr; 0 means History.
+	ProcessSettings
+	// StderrHistory is the size of the ring of stderr; 0 means History.
 	StderrHistory int64 `json:"stderr_history,omitempty"`
-	// DropOldest overwrites the oldest output when a ring is full; otherwise the process
-	// waits for a reader.
-	DropOldest bool `json:"drop_oldest,omitempty"`
-	// DropStderr is DropOldest for stderr only: stdout waits for a reader.
-	DropStderr bool `json:"drop_stderr,omitempty"`
-	// Memory bounds, in bytes, what this process and its descendants use, in addition to
-	// the limit of the session; 0: only that limit applies.
-	Memory int64 `json:"memory,omitempty"`
 }
 
 // StopOptions say how to stop a managed process.

@@ -41,8 +41,8 @@ func (p *Process) View() ProcessView {
 	defer p.s.mu.Unlock()
 	r := &p.record
 	v := ProcessView{
-		Session: p.s.key, ID: p.id, State: r.State, PID: r.PID, Args: r.Args, TTY: r.TTY, History: r.History,
-		DropOldest: r.DropOldest, DropStderr: r.DropStderr, Memory: r.Memory, StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
+		Session: p.s.key, ID: p.id, State: r.State, PID: r.PID, Args: r.Args, TTY: r.TTY, ProcessSettings: r.ProcessSettings,
+		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0

@@ -73,7 +73,7 @@ func TestProcessIDs(t *testing.T) {
 	if _, err := b.Process(keyA, "q"); !errors.Is(err, ErrNotFound) {
 		t.Errorf("after a failed start: %v", err)
 	}
-	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, History: 1}); !errors.Is(err, engine.ErrInvalid) {
+	if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"serve"}, ProcessSettings: ProcessSettings{History: 1}}); !errors.Is(err, engine.ErrInvalid) {
 		t.Errorf("tiny history: %v", err)
 	}
 	if use, _ := b.Quota("t"); use.Processes != 1 {

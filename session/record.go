@@ -37,22 +37,19 @@ type sessionRecord struct {
 
 // processRecord is a managed process as stored in the database.
 type processRecord struct {
-	Tenant     string         `json:"tenant"`
-	Session    string         `json:"session"`
-	ID         string         `json:"id"`
-	Key        string         `json:"key"` // its name in the box
-	Box        string         `json:"box"`
-	State      ProcessState   `json:"state"`
-	PID        int            `json:"pid,omitempty"`
-	Args       []string       `json:"args,omitempty"`
-	TTY        bool           `json:"tty,omitempty"`
-	History    int64          `json:"history,omitempty"`
-	DropOldest bool           `json:"drop_oldest,omitempty"`
-	DropStderr bool           `json:"drop_stderr,omitempty"`
-	Memory     int64          `json:"memory,omitempty"`
-	StartedAt  time.Time      `json:"started_at"`
-	EndedAt    time.Time      `json:"ended_at,omitzero"`
-	Result     *engine.Result `json:"result,omitempty"`
+	Tenant  string       `json:"tenant"`
+	Session string       `json:"session"`
+	ID      string       `json:"id"`
+	Key     string       `json:"key"` // its name in the box
+	Box     string       `json:"box"`
+	State   ProcessState `json:"state"`
+	PID     int          `json:"pid,omitempty"`
+	Args    []string     `json:"args,omitempty"`
+	TTY     bool         `json:"tty,omitempty"`
+	ProcessSettings
+	StartedAt time.Time      `json:"started_at"`
+	EndedAt   time.Time      `json:"ended_at,omitzero"`
+	Result    *engine.Result `json:"result,omitempty"`
 	// Replaces is the process that had the ID before, while this one is starting.
 	Replaces *processRecord `json:"replaces,omitempty"`
 }

@@ -56,7 +56,8 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 	return engine.Managed{
 		Key: key, Args: spec.Args, Env: mergeEnv(r.Env, spec.Env), Dir: workDir(r, spec.Dir), MakeDir: spec.MakeDir,
-		User: spec.User, TTY: spec.TTY, History: spec.History, StderrHistory: spec.StderrHistory, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory,
+		User: spec.User, TTY: spec.TTY, Memory: spec.Memory,
+		History: spec.History, StderrHistory: spec.StderrHistory, DropOldest: spec.DropOldest, DropStderr: spec.DropStderr,
 	}
 }
 
@@ -115,8 +116,8 @@ const maxRecordArgs = 4096
 func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
 	p = newProcess(s, processRecord{
 		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
-		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, History: spec.History,
-		DropOldest: spec.DropOldest, DropStderr: spec.DropStderr, Memory: spec.Memory, StartedAt: time.Now().Round(0),
+		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, ProcessSettings: spec.ProcessSettings,
+		StartedAt: time.Now().Round(0),
 	})
 	s.mu.Lock()
 	old = s.processes[spec.ID]

@@ -76,15 +76,10 @@ type ProcessView struct {
 	ID      string       `json:"id"`
 	State   ProcessState `json:"state"`
 	// PID is the one in the box; 0 before and after the process runs.
-	PID     int      `json:"pid,omitempty"`
-	Args    []string `json:"args"` // the first 4 KiB
-	TTY     bool     `json:"tty"`
-	History int64    `json:"history"` // bytes per stream
-	// DropOldest and DropStderr: see [ProcessSpec].
-	DropOldest bool `json:"drop_oldest,omitempty"`
-	DropStderr bool `json:"drop_stderr,omitempty"`
-	// Memory is the process's own limit in bytes; 0 if only the session's applies.
-	Memory int64 `json:"memory,omitempty"`
+	PID  int      `json:"pid,omitempty"`
+	Args []string `json:"args"` // the first 4 KiB
+	TTY  bool     `json:"tty"`
+	ProcessSettings
 	// ExitCode is nil unless the process exited by itself; Signal is 0 unless a signal
 	// ended it.
 	ExitCode *int           `json:"exit_code,omitempty"`
