@@ -106,6 +106,28 @@ func (c *call) process() (*session.Process, error) {
 	return p, err
 }
 
+// onSession is the handler of a route whose path names a session.
+func onSession(handle func(*call, session.Key) error) func(*call) error {
+	return func(c *call) error {
+		key, err := c.key()
+		if err != nil {
+			return err
+		}
+		return noSession(handle(c, key))
+	}
+}
+
+// onProcess is the handler of a route whose path names a managed process.
+func onProcess(handle func(*call, *session.Process) error) func(*call) error {
+	return func(c *call) error {
+		p, err := c.process()
+		if err != nil {
+			return err
+		}
+		return handle(c, p)
+	}
+}
+
 // noSession returns err; if it is "not found", it says that the session was not found.
 func noSession(err error) error {
 	if errors.Is(err, session.ErrNotFound) {

@@ -17,11 +17,7 @@ import (
 
 // exec runs one command. If the client disconnects, the context of the request ends, and
 // with it the command.
-func (c *call) exec() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) exec(key session.Key) error {
 	var q apitypes.ExecRequest
 	if err := c.decode(&q); err != nil {
 		return err
@@ -38,7 +34,7 @@ func (c *call) exec() error {
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
-		return noSession(commandError(err, q.Argv))
+		return commandError(err, q.Argv)
 	}
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)

@@ -12,14 +12,10 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-func (c *call) listProcesses() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) listProcesses(key session.Key) error {
 	views, err := c.s.opt.Sessions.Processes(key)
 	if err != nil {
-		return noSession(err)
+		return err
 	}
 	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
 	for i := range views {
@@ -32,11 +28,7 @@ func (c *call) listProcesses() error {
 	return c.reply(http.StatusOK, list)
 }
 
-func (c *call) startProcess() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) startProcess(key session.Key) error {
 	var q apitypes.ProcessRequest
 	if err := c.decode(&q); err != nil {
 		return err
@@ -52,21 +44,13 @@ func (c *call) startProcess() error {
 		},
 	})
 	if err != nil {
-		return noSession(commandError(err, q.Argv))
+		return commandError(err, q.Argv)
 	}
 	return c.reply(http.StatusCreated, processOf(&v))
 }
 
-func (c *call) getProcess() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
-	return c.replyProcess(p)
-}
-
-// replyProcess answers with the process and the bounds of its kept output.
-func (c *call) replyProcess(p *session.Process) error {
+// getProcess answers with the process and the bounds of its kept output.
+func (c *call) getProcess(p *session.Process) error {
 	v := p.View()
 	answer := processOf(&v)
 	addStreams(&answer, p)
@@ -89,22 +73,14 @@ func streamOf(o engine.Output) *apitypes.Stream {
 	return &apitypes.Stream{Oldest: oldest, End: end}
 }
 
-func (c *call) removeProcess() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
+func (c *call) removeProcess(p *session.Process) error {
 	if err := p.Remove(c.r.Context(), c.caller()); err != nil {
 		return err
 	}
 	return c.empty()
 }
 
-func (c *call) stopProcess() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
+func (c *call) stopProcess(p *session.Process) error {
 	var q apitypes.StopRequest
 	if c.r.ContentLength != 0 { // the body is optional
 		if err := c.decode(&q); err != nil {
@@ -121,14 +97,10 @@ func (c *call) stopProcess() error {
 	if err := p.Stop(c.r.Context(), c.caller(), o); err != nil {
 		return err
 	}
-	return c.replyProcess(p)
+	return c.getProcess(p)
 }
 
-func (c *call) signalProcess() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
+func (c *call) signalProcess(p *session.Process) error {
 	var q apitypes.SignalRequest
 	if err := c.decode(&q); err != nil {
 		return err

@@ -134,11 +134,7 @@ func marksOf(stdio engine.Stdio, s relay.Stream) []relay.Mark {
 }
 
 // relay attaches a client to a managed process until one of them ends.
-func (c *call) relay() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
+func (c *call) relay(p *session.Process) error {
 	hub, err := c.s.hubs.get(p)
 	if err != nil {
 		return err
@@ -178,11 +174,7 @@ func refuseRelay(w http.ResponseWriter, r *http.Request, status int, text string
 }
 
 // logs sends a part of an output of a managed process.
-func (c *call) logs() error {
-	p, err := c.process()
-	if err != nil {
-		return err
-	}
+func (c *call) logs(p *session.Process) error {
 	o, err := c.logOptions()
 	if err != nil {
 		return err

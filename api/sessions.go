@@ -39,57 +39,35 @@ func (c *call) ensureSession() error {
 	return c.reply(http.StatusOK, c.session(&v))
 }
 
-func (c *call) getSession() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) getSession(key session.Key) error {
 	v, err := c.s.opt.Sessions.Get(key)
 	if err != nil {
-		return noSession(err)
+		return err
 	}
 	return c.reply(http.StatusOK, c.session(&v))
 }
 
-func (c *call) updateSession() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) updateSession(key session.Key) error {
 	var q apitypes.SessionUpdate
 	if err := c.decode(&q); err != nil {
 		return err
 	}
 	v, err := c.s.opt.Sessions.Update(c.r.Context(), c.caller(), key, q)
 	if err != nil {
-		return noSession(err)
+		return err
 	}
 	return c.reply(http.StatusOK, c.session(&v))
 }
 
-func (c *call) removeSession() error {
-	key, err := c.key()
-	if err != nil {
-		return err
-	}
+func (c *call) removeSession(key session.Key) error {
 	if err := c.s.opt.Sessions.Remove(c.r.Context(), c.caller(), key); err != nil {
-		return noSession(err)
+		return err
 	}
 	return c.empty()
 }
 
-// peek returns the session's box without using the session; nil if it has none now.
-func (c *call) peek() (engine.LiveBox, error) {
-	key, err := c.key()
-	if err != nil {
-		return nil, err
-	}
+func (c *call) usage(key session.Key) error {
 	box, err := c.s.opt.Sessions.Peek(key)
-	return box, noSession(err)
-}
-
-func (c *call) usage() error {
-	box, err := c.peek()
 	if err != nil {
 		return err
 	}
@@ -102,8 +80,8 @@ func (c *call) usage() error {
 	return c.reply(http.StatusOK, apitypes.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: durationPtr(u.CPU), Throttled: durationPtr(u.Throttled)})
 }
 
-func (c *call) ports() error {
-	box, err := c.peek()
+func (c *call) ports(key session.Key) error {
+	box, err := c.s.opt.Sessions.Peek(key)
 	if err != nil {
 		return err
 	}
