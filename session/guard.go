@@ -149,7 +149,7 @@ func (g *guard) look(free, least int64) {
 	if worst == nil {
 		if g.foreign += lost; g.foreign >= least/10 && !g.reported {
 			g.reported = true
-			g.m.report(Key{}, "", fmt.Sprintf("%s of the %s that must stay free (min_free) are left in %s, and no session is seen to take much of it: something else fills the disk",
+			g.m.report(Key{}, "", fmt.Sprintf("only %s of the %s that must stay free (min_free) are left in %s, and no session takes much: something else fills the disk",
 				spec.FormatSize(free), spec.FormatSize(least), g.m.workspaces.Root()))
 		}
 		return
@@ -240,7 +240,7 @@ type diskError struct {
 }
 
 func (e *diskError) Error() string {
-	return fmt.Sprintf("it has just written %s, more than the others, while %s of the %s that must stay free (min_free) are left in %s",
+	return fmt.Sprintf("it has just written %s, more than any other session, and only %s of the %s that must stay free (min_free) are left in %s",
 		spec.FormatSize(e.took), spec.FormatSize(e.free), spec.FormatSize(e.least), e.dir)
 }
 
@@ -280,9 +280,9 @@ func (s *session) endWriters(cause *diskError) {
 	}
 	s.mu.Unlock()
 	if ended || box != nil {
-		what := "what runs in it is ended: "
+		what := "its commands and processes are ended: "
 		if box != nil {
-			what = "its box is removed, for something in it goes on writing: "
+			what = "its box is removed, because something in it keeps writing: "
 		}
 		s.m.report(s.key, "", what+cause.Error())
 		// The kill protects the log's own disk too, so it does not depend on this entry.

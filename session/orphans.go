@@ -33,7 +33,7 @@ func (m *Manager) removeVolumeLater(name, box string) {
 				err = m.options.Storage.RemoveVolume(ctx, name)
 			}
 			if tries++; err != nil && tries == reportAfter {
-				m.report(Key{}, "", fmt.Sprintf("removing the volume %q, which no session has (it will be retried): %v", name, err))
+				m.report(Key{}, "", fmt.Sprintf("removing the volume %q, which belongs to no session (it will be retried): %v", name, err))
 			}
 			if err == nil {
 				v.mu.Lock()
@@ -94,7 +94,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		case fresh:
 			m.volumes.kept[v.Name] = true // needs no lock: not shared yet
 			changes = append(changes, change{metaBucket, keptKey(v.Name), []byte{1}})
-			m.report(Key{}, "", fmt.Sprintf("volume %q is the workspace of a session that is not known any more: kept for one of the same name", v.Name))
+			m.report(Key{}, "", fmt.Sprintf("volume %q is the workspace of an unknown session: kept for a session with the same ID", v.Name))
 		default:
 			m.log.Info("removing a workspace without a session", "volume", v.Name)
 			m.removeVolumeLater(v.Name, "")

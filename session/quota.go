@@ -96,7 +96,7 @@ func (s *session) measure(ctx context.Context) error {
 		return fmt.Errorf("measuring the workspace: %w", err)
 	}
 	if !use.Complete && !s.usage.partial {
-		s.m.report(s.key, "", fmt.Sprintf("workspace counts too little in the quota: it has more than %d entries, unreadable or very deep directories, or a slow disk", workspace.MaxEntries))
+		s.m.report(s.key, "", fmt.Sprintf("the quota counts only a part of the workspace: it has more than %d entries, unreadable or very deep directories, or a slow disk", workspace.MaxEntries))
 	}
 	s.usage.partial = !use.Complete
 	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: use.Bytes})

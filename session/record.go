@@ -100,7 +100,7 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	}
 	switch {
 	case string(sessionKey(r.key())) != string(key):
-		err = fmt.Errorf("is about another session")
+		err = fmt.Errorf("belongs to another session")
 	case !slices.Contains([]State{Creating, Running, Stopping, Stopped, Failed}, r.State):
 		err = fmt.Errorf("unknown state %q", r.State)
 	case r.Generation < 1:
@@ -134,7 +134,7 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 	states := []ProcessState{ProcessStarting, ProcessRunning, ProcessStopping, ProcessExited, ProcessStopped, ProcessFailed}
 	switch {
 	case string(processKey(r.key(), r.ID)) != string(key):
-		err = fmt.Errorf("is about another process")
+		err = fmt.Errorf("belongs to another process")
 	case !slices.Contains(states, r.State):
 		err = fmt.Errorf("unknown state %q", r.State)
 	case r.State.Ended() && r.Result == nil:

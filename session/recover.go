@@ -46,7 +46,7 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 		r.boxes[id] = true
 	}
 	if got.damage != nil {
-		m.report(Key{}, "", fmt.Sprintf("session database was damaged (%v): kept as %s, sessions are searched for by their boxes", got.damage, got.aside))
+		m.report(Key{}, "", fmt.Sprintf("session database was damaged (%v): kept as %s, and sessions are recovered from their boxes", got.damage, got.aside))
 	}
 	for _, p := range got.processes {
 		r.processes[p.key()] = append(r.processes[p.key()], p)

@@ -47,7 +47,7 @@ type session struct {
 	// Its box.
 	generation int
 	boxID      string
-	box        engine.LiveBox // nil without a box; a failed session keeps the dead one until its removal
+	box        engine.LiveBox // nil without a box; of a failed session, the dead box until clearBox
 	recording  *recording     // last attempt to record that the box runs; nil if the box was taken over
 	attempt    *attempt       // attempt under way to take over the box; nil if there is none
 	fresh      bool           // see sessionRecord

@@ -82,6 +82,6 @@ func (r *recovery) claimFound(f found) {
 		})
 		s.processes[id] = p
 	}
-	r.m.report(s.key, "", "session was found again by its box "+f.box.ID())
+	r.m.report(s.key, "", "session was recovered from its box "+f.box.ID())
 	s.settle(f.box, nil)
 }

@@ -159,7 +159,7 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 	case rec.Resolved.Workspace != "":
 	case rec.Fresh:
 		if err := r.m.workspaces.Trash(rec.Tenant, rec.ID); err != nil {
-			r.m.report(rec.key(), "", "its workspace is left to the next session of its id: "+err.Error())
+			r.m.report(rec.key(), "", "its workspace is left for the next session with its ID: "+err.Error())
 		}
 	default: // the content of one from before a lost database stays
 		r.m.workspaces.DropEmpty(rec.Tenant, rec.ID)
@@ -213,7 +213,7 @@ func (s *session) adoptLeftBox(ctx context.Context) (engine.LiveBox, error) {
 	switch {
 	case err == nil:
 		if _, err := s.m.policy.RecheckMounts(s.key.Tenant, s.correct(box.Spec())); err != nil {
-			s.m.report(s.key, "", "its box keeps, as long as it lives, what is not allowed any more: "+err.Error())
+			s.m.report(s.key, "", "its box keeps, until it ends, a mount that is no longer allowed: "+err.Error())
 		}
 		return box, nil
 	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):

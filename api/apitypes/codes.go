@@ -1,6 +1,6 @@
 package apitypes
 
-// Codes of a [Problem]: what clients decide by. docs/api.md explains each.
+// Codes of a [Problem], by which clients decide what to do. docs/api.md explains each.
 const (
 	CodeMalformed            = "malformed_json"
 	CodeUnknownField         = "unknown_field"

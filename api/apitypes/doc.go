@@ -1,4 +1,4 @@
-// Package apitypes holds what the HTTP API takes and returns, as JSON. Server and
-// client share it; it knows neither of the two, and holds no behaviour but how a
-// value is written.
+// Package apitypes has the types of the HTTP API's requests and answers in JSON. Server and
+// client share them. The package depends on neither, and its only behaviour is how values
+// are encoded.
 package apitypes

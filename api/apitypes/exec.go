@@ -2,7 +2,7 @@ package apitypes
 
 import "github.com/boxd/boxd/engine"
 
-// ExecRequest is one command.
+// ExecRequest asks for one command to be run.
 type ExecRequest struct {
 	Argv           []string          `json:"argv,omitempty" doc:"Program and arguments, never run through a shell. Either this or shell."`
 	Shell          string            `json:"shell,omitempty" doc:"A line for /bin/sh -c."`
@@ -19,7 +19,7 @@ type ExecRequest struct {
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
 }
 
-// ExecResult is how a command ended. A command that fails is not an error of the API.
+// ExecResult says how a command ended. A command that fails is not an error of the API.
 type ExecResult struct {
 	ExitCode        *int     `json:"exit_code" nullable:"true" doc:"0 to 255; null if the command did not exit by itself."`
 	Signal          string   `json:"signal,omitempty" doc:"Signal that ended it, such as SIGKILL."`
@@ -38,10 +38,10 @@ type ExecResult struct {
 	Recreated       bool     `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
 }
 
-// Out is the standard output, whichever way it was sent.
+// Out returns the standard output, whether it was sent as text or as base64.
 func (r *ExecResult) Out() []byte { return either(r.Stdout, r.StdoutBase64) }
 
-// Err is the standard error, whichever way it was sent.
+// Err returns the standard error, whether it was sent as text or as base64.
 func (r *ExecResult) Err() []byte { return either(r.Stderr, r.StderrBase64) }
 
 func either(text string, raw []byte) []byte {
@@ -51,8 +51,8 @@ func either(text string, raw []byte) []byte {
 	return []byte(text)
 }
 
-// Receipt is what a command used, its descendants included. A figure that this host
-// cannot measure is absent.
+// Receipt says what a command and its descendants used. Figures that the host cannot
+// measure are absent.
 type Receipt struct {
 	Wall             Duration  `json:"wall" doc:"Seconds."`
 	User             *Duration `json:"user,omitempty" doc:"Seconds of processor time in user mode."`
@@ -68,7 +68,7 @@ type Receipt struct {
 	PIDsLimitReached *int64    `json:"pids_limit_reached,omitempty" doc:"Forks that were refused."`
 }
 
-// ExecEvent is one line of a streamed exec: a piece of output, or the end.
+// ExecEvent is one line of a streamed exec: a piece of output, or its end.
 type ExecEvent struct {
 	Stream     string      `json:"stream,omitempty" doc:"stdout or stderr."`
 	Offset     int64       `json:"offset" doc:"Of the first byte, from the start of the stream."`
@@ -78,5 +78,5 @@ type ExecEvent struct {
 	Error      *Problem    `json:"error,omitempty" doc:"Why there is no result; the last line."`
 }
 
-// Bytes is the piece of output, whichever way it was sent.
+// Bytes returns the piece of output, whether it was sent as text or as base64.
 func (e *ExecEvent) Bytes() []byte { return either(e.Data, e.DataBase64) }

@@ -17,7 +17,7 @@ type Problem struct {
 	Asked     string     `json:"asked,omitempty" doc:"How much was asked for."`
 }
 
-// Conflict is one field in which a live session differs from what was asked.
+// Conflict is one field in which a live session differs from the request.
 type Conflict struct {
 	Field string `json:"field"`
 	Have  string `json:"have"`

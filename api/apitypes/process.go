@@ -63,8 +63,8 @@ type ProcessList struct {
 	Processes []Process `json:"processes" nullable:"false"`
 }
 
-// StopRequest ends a managed process: stdin is closed, then SIGTERM, then all of it
-// is killed.
+// StopRequest stops a managed process: its stdin is closed, SIGTERM is sent, and after a
+// grace period it is killed with its descendants.
 type StopRequest struct {
 	Grace *Duration `json:"grace,omitempty" doc:"Seconds between SIGTERM and the kill; absent: the server's."`
 }

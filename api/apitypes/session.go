@@ -8,19 +8,19 @@ import (
 
 // The settings of sessions are declared once, in package engine/spec.
 type (
-	// SessionSpec is what a client asks of a session.
+	// SessionSpec is what a client asks for in a session.
 	SessionSpec = spec.Wishes
 	// LiveWishes are the settings that can also change while a session lives. They are
 	// embedded in SessionSpec and in SessionUpdate.
 	LiveWishes = spec.LiveWishes
-	// SessionUpdate changes a live session. What is left out stays.
+	// SessionUpdate changes a live session. Settings that are left out stay as they are.
 	SessionUpdate = spec.Update
-	// Mount is a host directory or file in the box.
+	// Mount is a directory or file of the host, mounted in the box.
 	Mount = spec.MountWish
 )
 
-// SessionRequest asks for a session, which is made if it is not there: by its id,
-// or by a scope template and the variables to fill it with.
+// SessionRequest asks for a session, by its ID, or by a scope template and its variables.
+// The session is created if it does not exist.
 type SessionRequest struct {
 	ID        string            `json:"id,omitempty" doc:"Id of the session."`
 	Scope     string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id."`
@@ -76,7 +76,7 @@ type SessionList struct {
 	Sessions []Session `json:"sessions" nullable:"false"`
 }
 
-// Usage is what a session's box uses now. What this host cannot measure is absent.
+// Usage is what a session's box uses now. Figures that the host cannot measure are absent.
 type Usage struct {
 	Memory    *int64    `json:"memory,omitempty" doc:"Bytes, page cache included."`
 	PIDs      *int64    `json:"pids,omitempty" doc:"Processes and threads."`
@@ -84,14 +84,14 @@ type Usage struct {
 	Throttled *Duration `json:"throttled,omitempty" doc:"Seconds that the CPU limit made it wait."`
 }
 
-// Port is something that listens in a box.
+// Port is a port on which a process in the box listens.
 type Port struct {
 	Protocol string `json:"protocol" doc:"tcp, tcp6, udp or udp6."`
 	Address  string `json:"address"`
 	Port     int    `json:"port"`
 }
 
-// PortList is what listens in a session's box.
+// PortList is the ports on which processes in a session's box listen.
 type PortList struct {
 	Ports []Port `json:"ports" nullable:"false"`
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Status says whether the service can serve, and what it holds.
+// Status says whether the daemon can serve, and what it runs.
 type Status struct {
 	Available bool           `json:"available" doc:"True only if the daemon and its engine can serve."`
 	Reason    string         `json:"reason,omitempty" doc:"Why it is not available."`
@@ -27,7 +27,7 @@ type Health struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// AuditHead is where the audit log's hash chain stands.
+// AuditHead is the last line of the audit log's hash chain.
 type AuditHead struct {
 	Seq    uint64 `json:"seq"`
 	Hash   string `json:"hash"`
@@ -70,7 +70,7 @@ type Event struct {
 	Details map[string]any `json:"details,omitempty"`
 }
 
-// Missed says that a subscriber did not get some events.
+// Missed says that a subscriber has missed events.
 type Missed struct {
 	Missed uint64 `json:"missed" doc:"How many; 0 if that is not known."`
 }
