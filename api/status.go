@@ -71,7 +71,10 @@ func (c *call) status() error {
 	}
 	c.count(&s)
 	use, limits := c.s.opt.Sessions.Quota(c.listTenant())
-	s.Quota = quotaOf(use, limits, c.listTenant())
+	used := policy.Quotas(use).Figures()
+	for i, limit := range limits.Figures() {
+		s.Quota = append(s.Quota, apitypes.QuotaUse{Name: limit.Name, Scope: scopeOf(c.listTenant()), Limit: limit.Value, InUse: used[i].Value})
+	}
 	if c.who.all() {
 		if log := c.s.opt.Audit; log != nil {
 			head := log.Head()
@@ -101,21 +104,6 @@ func (c *call) count(s *apitypes.Status) {
 		s.Processes += v.Processes
 		s.Execs += v.Execs
 	}
-}
-
-func quotaOf(u policy.Use, q policy.Quotas, tenant string) []apitypes.QuotaUse {
-	list := []apitypes.QuotaUse{
-		{Name: "sessions", Limit: float64(q.Sessions), InUse: float64(u.Sessions)},
-		{Name: "processes", Limit: float64(q.Processes), InUse: float64(u.Processes)},
-		{Name: "execs", Limit: float64(q.Execs), InUse: float64(u.Execs)},
-		{Name: "memory", Limit: float64(q.Memory), InUse: float64(u.Memory)},
-		{Name: "cpus", Limit: q.CPUs, InUse: u.CPUs},
-		{Name: "workspace_bytes", Limit: float64(q.WorkspaceBytes), InUse: float64(u.WorkspaceBytes)},
-	}
-	for i := range list {
-		list[i].Scope = scopeOf(tenant)
-	}
-	return list
 }
 
 // errors lists the recent errors. Errors that belong to no tenant are for callers who may

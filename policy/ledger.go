@@ -8,15 +8,9 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Use is an amount in use, or asked for. CPUs are counted in millionths.
-type Use struct {
-	Sessions       int     `json:"sessions"`
-	Processes      int     `json:"processes"`
-	Execs          int     `json:"execs"`
-	Memory         int64   `json:"memory"` // bytes; spec.Unlimited: a box without a limit
-	CPUs           float64 `json:"cpus"`   // spec.Unlimited: a box without a limit
-	WorkspaceBytes int64   `json:"workspace_bytes"`
-}
+// Use is an amount in use, or asked for. Memory or CPUs of [spec.Unlimited] stand for a box
+// without that limit.
+type Use Quotas
 
 // amounts returns u as counts. Its fields must not be negative, except those that can be
 // Unlimited.
@@ -24,7 +18,7 @@ func (u Use) amounts() (amounts, error) {
 	if !(u.CPUs == spec.Unlimited || (u.CPUs >= 0 && u.CPUs <= maxCPUs)) {
 		return amounts{}, &spec.FieldError{Field: "cpus", Value: fmt.Sprint(u.CPUs), Rule: "cannot be counted"}
 	}
-	a := amounts{int64(u.Sessions), int64(u.Processes), int64(u.Execs), u.Memory, toMicro(u.CPUs), u.WorkspaceBytes}
+	a := Quotas(u).amounts()
 	for i, n := range a {
 		canBeUnlimited := resources[i].name == "memory" || resources[i].name == "cpus"
 		if n < 0 && !(n == spec.Unlimited && canBeUnlimited) {
@@ -35,7 +29,7 @@ func (u Use) amounts() (amounts, error) {
 }
 
 func (a amounts) use() Use {
-	return Use{int(a[0]), int(a[1]), int(a[2]), a[3], float64(a[4]) / microCPUs, a[5]}
+	return Use{a[0], a[1], a[2], spec.Size(a[3]), float64(a[4]) / microCPUs, spec.Size(a[5])}
 }
 
 // add adds the counts of b, times sign. Unlimited counts nothing: only a tenant without a

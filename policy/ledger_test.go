@@ -144,14 +144,14 @@ func TestParallelLedger(t *testing.T) {
 	l := newPolicy(t, Config{TenantDefaults: Quotas{Sessions: perTenant, CPUs: 2}, Limits: Quotas{Sessions: global}}).NewLedger()
 	tenants := []string{"a", "b", "c"}
 	var mu sync.Mutex // over held: what the test knows to be in use, never more than the ledger's
-	held := make(map[string]int)
+	held := make(map[string]int64)
 	var wg sync.WaitGroup
 	for g := range 16 {
 		wg.Go(func() {
 			rng := rand.New(rand.NewPCG(1, uint64(g)))
 			for range 500 {
 				tenant := tenants[rng.IntN(len(tenants))]
-				n := 1 + rng.IntN(3)
+				n := 1 + rng.Int64N(3)
 				release, err := l.Reserve(tenant, Use{Sessions: n, CPUs: 0.07})
 				if err != nil {
 					if !errors.Is(err, ErrQuota) {
@@ -188,10 +188,10 @@ func FuzzLedger(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		l := p.NewLedger()
-		model := map[string]int{}
+		model := map[string]int64{}
 		type holding struct {
 			tenant  string
-			n       int
+			n       int64
 			release func()
 		}
 		var all []holding
@@ -203,7 +203,7 @@ func FuzzLedger(f *testing.F) {
 				model[h.tenant] -= h.n
 				continue
 			}
-			tenant, n := string('a'+rune(op%3)), int(op/3%4)
+			tenant, n := string('a'+rune(op%3)), int64(op / 3 % 4)
 			release, err := l.Reserve(tenant, Use{Sessions: n})
 			fits := n == 0 || model[tenant]+n <= 5 && model["a"]+model["b"]+model["c"]+n <= 8
 			if fits != (err == nil) {

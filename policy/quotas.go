@@ -77,12 +77,31 @@ func formatCPUs(n int64) string {
 	return fmt.Sprint(float64(n) / microCPUs)
 }
 
+// amounts returns q as counts, CPUs in millionths: unlike sums of floats, sums of integers
+// return to exactly zero when everything is released.
 func (q Quotas) amounts() amounts {
 	return amounts{q.Sessions, q.Processes, q.Execs, int64(q.Memory), toMicro(q.CPUs), int64(q.WorkspaceBytes)}
 }
 
-// toMicro returns f, a number of CPUs or Unlimited, in millionths: unlike floats, integers
-// return to exactly zero when everything is released.
+// A Figure is one resource in [Quotas] or [Use].
+type Figure struct {
+	Name  string // key in the configuration
+	Value float64
+}
+
+// Figures lists the resources of q.
+func (q Quotas) Figures() []Figure {
+	list := make([]Figure, len(resources))
+	for i, n := range q.amounts() {
+		list[i] = Figure{resources[i].name, float64(n)}
+		if list[i].Name == "cpus" {
+			list[i].Value = q.CPUs // n is in millionths
+		}
+	}
+	return list
+}
+
+// toMicro returns f, a number of CPUs or Unlimited, in millionths.
 func toMicro(f float64) int64 {
 	if f < 0 {
 		return spec.Unlimited

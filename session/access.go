@@ -105,15 +105,14 @@ func (b *placedBox) Start(ctx context.Context, cmd engine.Command) (engine.Proce
 // Look is Access for read-only callers. It does not count as use, so it keeps no session
 // alive, and it builds no new box for a lost one: box is nil then.
 func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box engine.LiveBox, release func(), err error) {
-	if box, err = m.Peek(key); err != nil || box == nil {
-		return nil, func() {}, err
-	}
-	s, err := m.find(key)
+	s, err := m.findSettled(key)
 	if err != nil {
 		return nil, nil, err
 	}
-	u := s.look()
-	if u.box != box { // it was replaced or removed meanwhile
+	s.mu.Lock()
+	running, u := s.state == Running, s.lookLocked()
+	s.mu.Unlock()
+	if !running {
 		return nil, func() {}, nil
 	}
 	if err := u.awaitRecord(); err != nil {
@@ -122,7 +121,7 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 	if release, err = m.admitAccess(ctx, c, s, a); err != nil {
 		return nil, nil, err
 	}
-	return s.placed(box), release, nil
+	return s.placed(u.box), release, nil
 }
 
 func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {

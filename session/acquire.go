@@ -106,13 +106,8 @@ func (s *session) useLocked() *use {
 	return s.lookLocked()
 }
 
-// look returns a use that does not count and is not released. The session has a box.
-func (s *session) look() *use {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.lookLocked()
-}
-
+// lookLocked returns a use that does not count and is not released. The session has a box,
+// or the caller does not use it.
 func (s *session) lookLocked() *use { return &use{s: s, box: s.box, recording: s.recording} }
 
 // awaitRecord waits until the record that the box runs is on disk, or the last attempt to
@@ -181,7 +176,10 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		return s.replace(ctx, c, change)
 	}
 	if !change.empty() {
-		if err := s.look().recordError(); err != nil {
+		s.mu.Lock()
+		u := s.lookLocked()
+		s.mu.Unlock()
+		if err := u.recordError(); err != nil {
 			return nil, err
 		}
 		if err := s.changeBox(ctx, change.change(), change.reverse().change(), change.apply); err != nil {

@@ -108,7 +108,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 
 // boxUse returns what a session of r counts in quotas while it exists.
 func boxUse(r policy.Resolved) policy.Use {
-	return policy.Use{Sessions: 1, Memory: int64(r.Memory), CPUs: r.CPUs}
+	return policy.Use{Sessions: 1, Memory: r.Memory, CPUs: r.CPUs}
 }
 
 // releaseQuota returns everything that the session has reserved.

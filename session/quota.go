@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/workspace"
 )
@@ -99,7 +100,7 @@ func (s *session) measure(ctx context.Context) error {
 		s.m.report(s.key, "", fmt.Sprintf("the quota counts only a part of the workspace: it has more than %d entries, unreadable or very deep directories, or a slow disk", workspace.MaxEntries))
 	}
 	s.usage.partial = !use.Complete
-	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: use.Bytes})
+	counted := s.m.ledger.Adopt(s.key.Tenant, policy.Use{WorkspaceBytes: spec.Size(use.Bytes)})
 	if s.usage.release != nil {
 		s.usage.release()
 	}

@@ -182,7 +182,7 @@ func (s *session) adjustLifeLocked(want policy.Resolved) {
 // reserve counts what want needs beyond have; the caller calls settle once it knows whether
 // the session has it.
 func (s *session) reserve(have, want policy.Resolved) (settle func(done bool), err error) {
-	more := policy.Use{Memory: max(0, int64(want.Memory-have.Memory)), CPUs: max(0, want.CPUs-have.CPUs)}
+	more := policy.Use{Memory: max(0, want.Memory-have.Memory), CPUs: max(0, want.CPUs-have.CPUs)}
 	if want.Memory < 0 && have.Memory >= 0 {
 		more.Memory = engine.Unlimited
 	}
