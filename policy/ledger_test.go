@@ -203,7 +203,7 @@ func FuzzLedger(f *testing.F) {
 				model[h.tenant] -= h.n
 				continue
 			}
-			tenant, n := string('a'+rune(op%3)), int64(op / 3 % 4)
+			tenant, n := string('a'+rune(op%3)), int64(op/3%4)
 			release, err := l.Reserve(tenant, Use{Sessions: n})
 			fits := n == 0 || model[tenant]+n <= 5 && model["a"]+model["b"]+model["c"]+n <= 8
 			if fits != (err == nil) {
