@@ -103,7 +103,7 @@ func TestExecStream(t *testing.T) {
 	if _, err := c.ExecStream(ctx, "a", apitypes.ExecRequest{Argv: []string{"no-such-program"}}, nil, nil); !client.IsCode(err, apitypes.CodeProgramNotFound) {
 		t.Errorf("missing program: %v", err)
 	}
-	// Output arrives while the command runs: it is told to end by what it wrote.
+	// Output arrives while the command runs: the test ends it in response.
 	pr, pw := io.Pipe()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)

@@ -178,7 +178,7 @@ func TestBrowsers(t *testing.T) {
 	}
 }
 
-// Local is asked about the user of a TCP client on each listener, and about nobody else.
+// Local decides about the users of TCP clients on each listener, and about no other callers.
 func TestLocalUsers(t *testing.T) {
 	var refused atomic.Bool
 	f := serve(t, func(o *Options, _ *policy.Config) {

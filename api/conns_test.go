@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// fakeConn can be told from others and says whether it was closed.
+// fakeConn has an identity and records whether it was closed.
 type fakeConn struct {
 	net.Conn
 	closed bool

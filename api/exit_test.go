@@ -18,8 +18,8 @@ type end struct {
 	Signal   string `json:"signal"`
 }
 
-// endOf reads an end from a JSON object, which must name the exit code even where there
-// is none.
+// endOf reads an end from a JSON object, which must name the exit code even if there is
+// none.
 func endOf(t *testing.T, where string, doc any) end {
 	t.Helper()
 	raw, err := json.Marshal(doc)

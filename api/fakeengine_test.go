@@ -142,7 +142,7 @@ func (b *fakeBox) Start(ctx context.Context, c engine.Command) (engine.Process, 
 	return p, nil
 }
 
-// noop is a command that costs nothing, to measure what is around it.
+// noop is a command that costs nothing, to measure everything around it.
 const noop = "noop"
 
 type noProcess struct{}

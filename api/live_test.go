@@ -167,7 +167,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// What nobody expected is told to those who may read the log, and to no one else.
+// Only callers who may read the log see the text of an unexpected error.
 func TestUnexpectedErrors(t *testing.T) {
 	f := serve(t, nil)
 	f.engine.setHealth(errors.New("inner detail\nof two lines"))
@@ -282,8 +282,7 @@ func TestShutdown(t *testing.T) {
 	}
 }
 
-// Ten thousand connections that say nothing, or half a header, displace one another
-// and nobody else.
+// Ten thousand connections that send nothing, or half a header, displace only one another.
 func TestHalfOpenConnections(t *testing.T) {
 	const most, attackers = 500, 10000
 	// No connection gives up its place by itself.
@@ -411,7 +410,7 @@ func TestSlowHeader(t *testing.T) {
 	}
 }
 
-// A WebSocket and a stream that nobody reads do not stop others, nor the end.
+// A WebSocket and a stream without a reader stop neither others nor the shutdown.
 func TestReadersThatDoNotRead(t *testing.T) {
 	f := serve(t, nil)
 	c, ctx := f.client(), t.Context()

@@ -135,7 +135,7 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%s: twice, or no constant", k.code)
 		}
 		seen[k.code] = true
-		if k.code != apitypes.CodeCanceled { // nobody is there to read it
+		if k.code != apitypes.CodeCanceled { // no client receives it
 			fmt.Fprintf(&table, "| `%s` | %d | %s |\n", k.code, k.status, k.title)
 		}
 	}

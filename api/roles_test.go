@@ -10,9 +10,9 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// who may ask what: "-" is refused for who it is (401 or 403), "+" is let through,
-// whatever comes of it then. The order is nobody, viewer, operator, viewer of all
-// tenants, admin.
+// matrix says which callers may use which route: "-" is refused because of the caller (401
+// or 403), "+" is admitted, whatever the answer is then. The order is: no credentials,
+// viewer, operator, viewer of all tenants, admin.
 var matrix = map[string]string{
 	"GET /healthz":         "+++++",
 	"GET /readyz":          "-++++",
@@ -155,8 +155,8 @@ func fill(path, id string) string {
 	return path
 }
 
-// A viewer watches a process, and does not write to it. What may be secret is not
-// shown, and what it reads is no use of the session.
+// A viewer watches a process and cannot write to it. Possible secrets are hidden from it,
+// and reading does not count as use of the session.
 func TestViewerWatches(t *testing.T) {
 	f := serve(t, nil)
 	r := apitypes.SessionRequest{ID: "a", SessionSpec: apitypes.SessionSpec{Env: map[string]string{"KEY": "secret"}}}

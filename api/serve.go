@@ -50,7 +50,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	s.mux.ServeHTTP(c.w, r) // ends in call.serve or Server.noRoute
+	s.mux.ServeHTTP(c.w, r) // ends in call.serve or call.noRoute
 }
 
 // newMux returns a multiplexer for the table of routes.

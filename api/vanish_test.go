@@ -63,8 +63,8 @@ func TestVanishedClientThatSentMore(t *testing.T) {
 	}
 }
 
-// A request that has no business with a body is not served while one is awaited:
-// nobody would notice that the client is gone.
+// A request that should have no body is not served while one is awaited: a disconnected
+// client would go unnoticed.
 func TestBodyWhereNoneBelongs(t *testing.T) {
 	f := serve(t, nil)
 	for _, path := range []string{"/v1/status", "/v1/events", "/v1/sessions/a/processes/p/logs?follow=1"} {

@@ -92,7 +92,7 @@ func TestVolumeMounts(t *testing.T) {
 	if want := (apitypes.Mount{Source: "volume:skills-1/one", Target: "/skills/one", ReadOnly: true}); err != nil || len(s.Mounts) != 1 || s.Mounts[0] != want {
 		t.Errorf("%+v, %v", s.Mounts, err)
 	}
-	// And what is shown cannot be asked for.
+	// And a value that is shown cannot be requested.
 	_, err = f.client().Ensure(t.Context(), apitypes.SessionRequest{ID: "b", SessionSpec: apitypes.SessionSpec{Mounts: s.Mounts}})
 	if !client.IsCode(err, apitypes.CodeInvalid) {
 		t.Errorf("asked for: %v", err)

@@ -34,8 +34,8 @@ func appendForever(path string) {
 	os.Exit(1)
 }
 
-// TestKilled kills a writer at random moments, also in rotations: every entry that
-// it was told of is there afterwards, and the chain is whole.
+// TestKilled kills a writer at random moments, including during rotations: every entry that
+// Append confirmed is there afterwards, and the chain is intact.
 func TestKilled(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	for round := range 12 {

@@ -86,8 +86,8 @@ func TestLastIn(t *testing.T) {
 	}
 }
 
-// TestLongTail: the last line is found behind much that is none, and what is far too
-// much is not read into memory.
+// TestLongTail: the last line is found before a lot of junk, and far too much junk is not
+// read into memory.
 func TestLongTail(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	head := write(t, path, Options{}, 2)

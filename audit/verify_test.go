@@ -202,8 +202,8 @@ func TestVerifyNothing(t *testing.T) {
 	}
 }
 
-// TestTornLine cuts a log at every byte of its last line: whatever a crash left, the
-// log opens, goes on, and tells of what it found.
+// TestTornLine cuts a log at every byte of its last line: whatever a crash leaves, the log
+// opens, continues, and records what it found.
 func TestTornLine(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "audit.log")
@@ -268,7 +268,7 @@ func TestTornTwice(t *testing.T) {
 	if r.Entries != 5 || len(r.Torn) != 3 {
 		t.Errorf("%+v, want 5 entries and 3 torn lines", r)
 	}
-	// The record of a torn line is for exactly what is in front of it.
+	// The record of a torn line describes exactly the bytes before it.
 	edit(t, path, func(l []string) []string {
 		for i := range l {
 			if l[i] == "whole line" {
@@ -369,9 +369,8 @@ func FuzzVerify(f *testing.F) {
 		if err != nil && (!errors.Is(err, ErrBroken) || strings.Contains(err.Error(), "\n")) {
 			t.Fatalf("%v is not an ErrBroken on one line", err)
 		}
-		// A whole log that differs from the one written is a beginning of it, maybe with
-		// part of a line behind: whoever can do better has broken SHA-256, or wrote a
-		// chain of their own.
+		// An intact log that differs from the one written is a prefix of it, perhaps with a
+		// partial line at its end: anything else needs a break of SHA-256, or a new chain.
 		if err == nil && r.Entries > 0 && !bytes.HasPrefix(whole, b[:len(b)-int(r.Unfinished)]) && !resealed(b) {
 			t.Fatalf("%q passed as %+v", b, r)
 		}

@@ -132,7 +132,7 @@ func ExampleClient_Attach() {
 				done = true
 			}
 		}
-		a.Close() // the process goes on
+		a.Close() // the process keeps running
 	}
 	// Output:
 	// offset 0: hello!
@@ -235,7 +235,7 @@ func ExampleClient_Events() {
 	}
 	for kind := ""; kind != "removed"; {
 		event, err := events.Next()
-		if err != nil { // after a *MissedError the next call goes on
+		if err != nil { // after a *MissedError the next call continues
 			fmt.Println(err)
 			return
 		}

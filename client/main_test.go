@@ -9,7 +9,7 @@ import (
 	"github.com/boxd/boxd/test/daemon"
 )
 
-// socket is that of the daemon that the Examples use.
+// socket is the socket of the daemon that the Examples use.
 var socket string
 
 func TestMain(m *testing.M) { testutil.MainExamples(m, setUp) }

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// sample is a text for a value of t, other than every default, and what it means.
+// sample returns a text for a value of t that differs from every default, and the value.
 func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 	t.Helper()
 	switch indirect(typ) {
@@ -36,8 +36,7 @@ func sample(t *testing.T, typ reflect.Type) (text string, want any) {
 
 var seconds77 = spec.Duration(77e9)
 
-// find returns the field of c that has the key path, with NAME as the name of what is
-// in a list of names.
+// find returns the field of c with the key path, in which NAME stands for any name.
 func find(v reflect.Value, path string) reflect.Value {
 	for name := range strings.SplitSeq(path, ".") {
 		if v.Kind() == reflect.Map {

@@ -122,7 +122,7 @@ func TestLangbotValues(t *testing.T) {
 		{func(c *Config) { c.Langbot.Tenant = "" }, "langbot.tenant"},
 		{func(c *Config) { c.Langbot.Tenant = "../x" }, "langbot.tenant"},
 		{func(c *Config) { c.Langbot.Profile = "offline_readonly" }, ""},
-		{func(c *Config) { c.Langbot.Profile = "network_basic" }, ""}, // what it has is asked with each request
+		{func(c *Config) { c.Langbot.Profile = "network_basic" }, ""}, // each request decides about it
 		{func(c *Config) { c.Langbot.Profile = "" }, "langbot.profile"},
 		{func(c *Config) { c.Langbot.Profile = "no" }, "langbot.profile"},
 		{func(c *Config) {

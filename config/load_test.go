@@ -199,8 +199,8 @@ func TestEditDistance(t *testing.T) {
 	}
 }
 
-// FuzzParse: no file makes the parser panic, hang or give an error that is not one
-// line, and what it accepts is accepted again.
+// FuzzParse: no file makes the parser panic, hang or return an error of several lines, and
+// what it accepts it accepts again.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", "state_dir: /x\n", "a: &x [1]\nb: *x\n", "log:\n  level: info\n", "tenants: {a: {quotas: {cpus: 1}}}", "? a\n: b\n", "a: |\n  x\n", "\x00", "---\n---\n"} {
 		f.Add([]byte(s))

@@ -182,7 +182,7 @@ func TestMountRoots(t *testing.T) {
 		{dir, false},    // contains the state directory
 		{own, false},
 		{filepath.Join(own, "workspaces"), false},
-		{link, false},    // by what it leads to
+		{link, false},    // by its target
 		{ownLink, false}, // as well
 	}
 	for _, test := range cases {

@@ -109,7 +109,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()
-	return b, prepared, nil
+	return b, &prepared, nil
 }
 
 // remount changes the mounts of a live session. Its lock is held.

@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// goldenRequests are what each profile is asked for: every field alone, what is locked,
-// what is at and above a cap, and what no profile gives.
+// goldenRequests are resolved with each profile: every field alone, locked fields, values
+// at and above a cap, and values that no profile allows.
 var goldenRequests = []string{
 	`{}`,
 	`{"cpus":0.25}`, `{"cpus":4}`, `{"cpus":4.5}`, `{"cpus":0}`, `{"cpus":-1}`, `{"cpus":0.001}`,

@@ -78,7 +78,7 @@ func TestAdopt(t *testing.T) {
 	if _, err := l.Reserve("a", Use{Sessions: 1}); !errors.Is(err, ErrQuota) || !strings.Contains(err.Error(), "limit 1, in use 3, asked 1") {
 		t.Errorf("Reserve: %v, want a QuotaError", err)
 	}
-	execs, err := l.Reserve("a", Use{Execs: 1}) // what is over does not stop the rest
+	execs, err := l.Reserve("a", Use{Execs: 1}) // a resource above its quota does not block the others
 	if err != nil {
 		t.Fatal(err)
 	}

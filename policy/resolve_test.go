@@ -121,7 +121,7 @@ func TestLocks(t *testing.T) {
 	if err != nil || len(r.Overridden) != 0 {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
-	// Everything locked: even nonsense has no effect, and all of it is told.
+	// If everything is locked, even nonsense has no effect, and Overridden names all of it.
 	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1))}}})
 	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())

@@ -166,8 +166,8 @@ func TestMakeWorkspace(t *testing.T) {
 	}
 }
 
-// FuzzWorkspace: what is allowed is a spec that the engine takes, in the place that was
-// asked for and within bounds.
+// FuzzWorkspace: an allowed request gives a spec that the engine accepts, at the requested
+// place and within bounds.
 func FuzzWorkspace(f *testing.F) {
 	p, err := New(Config{AllowedMountRoots: []string{"/srv/a"}, Profiles: map[string]ProfileConfig{
 		"sized": {Caps: spec.CapWishes{WorkspaceSize: ptr(spec.Size(2 << 30))}, Wishes: spec.Wishes{WorkspaceSize: ptr(spec.Size(1 << 30))}},

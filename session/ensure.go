@@ -93,22 +93,22 @@ type Prepared struct {
 
 // AwaitRecord waits until the session is on disk. After an error it is not, and a crash of
 // the daemon would lose it.
-func (p *Prepared) AwaitRecord() error { return p.use.awaitRecord() }
+func (p Prepared) AwaitRecord() error { return p.use.awaitRecord() }
 
 // Prepare is Ensure, but does not wait until the session is on disk. It is for a caller
 // that uses the session itself before it reports the session to anyone: every other method
 // that uses the session waits before it returns, as does [Prepared.AwaitRecord].
-func (m *Manager) Prepare(ctx context.Context, c Caller, key Key, r policy.Request) (*Prepared, error) {
+func (m *Manager) Prepare(ctx context.Context, c Caller, key Key, r policy.Request) (Prepared, error) {
 	key, a, err := m.resolve(c, key, &r)
 	if err != nil {
-		return nil, err
+		return Prepared{}, err
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
-		return nil, err
+		return Prepared{}, err
 	}
 	defer u.release()
-	return &Prepared{u.view(), u}, nil
+	return Prepared{u.view(), u}, nil
 }
 
 // view returns the session, including what this call did to it.

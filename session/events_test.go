@@ -107,7 +107,7 @@ func TestErrorsAreBounded(t *testing.T) {
 	}
 }
 
-// The end of a session is told and counted while there cannot be another of its id.
+// The end of a session is published and counted before another one can have its ID.
 func TestRemovalIsToldBeforeTheNext(t *testing.T) {
 	b := newBench(t)
 	var early, there, told bool

@@ -315,7 +315,7 @@ func TestRemoveDuringCreation(t *testing.T) {
 	}
 }
 
-// The removal comes when the box is made, but nobody has seen it yet.
+// The removal comes when the box exists but no client has seen it yet.
 func TestRemoveBehindCreation(t *testing.T) {
 	b := open(t)
 	removed := make(chan error, 1)
@@ -338,7 +338,7 @@ func TestRemoveBehindCreation(t *testing.T) {
 	}
 }
 
-// A removal that does not succeed at once is told of, and goes on.
+// A removal that fails at first is reported, and continues.
 func TestRemovalGoesOn(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
@@ -385,7 +385,7 @@ func TestReplacementGoesOn(t *testing.T) {
 	}
 }
 
-// What a box has told before it died is told, and before its death.
+// Events that a box sent before it died are published, and before its death.
 func TestLimitEventsOfALostBox(t *testing.T) {
 	b := open(t)
 	for range 20 {

@@ -259,8 +259,8 @@ const killTime = time.Second
 func (s *session) endWriters(cause *diskError) {
 	s.mu.Lock()
 	ended := len(s.commands) > 0
-	for cancel := range s.commands {
-		(*cancel)(cause)
+	for _, cancel := range s.commands {
+		cancel(cause)
 	}
 	clear(s.commands)
 	var live []engine.ManagedProcess
@@ -303,16 +303,16 @@ func (s *session) endWriters(cause *diskError) {
 // commandContext returns a context for one command, which the guard can end. The caller
 // calls the function that it returns when the command has ended.
 func (s *session) commandContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(ctx)
+	command, cancel := context.WithCancelCause(ctx)
 	s.mu.Lock()
 	if s.commands == nil {
-		s.commands = map[*context.CancelCauseFunc]bool{}
+		s.commands = map[context.Context]context.CancelCauseFunc{}
 	}
-	s.commands[&cancel] = true
+	s.commands[command] = cancel
 	s.mu.Unlock()
-	return ctx, func() {
+	return command, func() {
 		s.mu.Lock()
-		delete(s.commands, &cancel)
+		delete(s.commands, command)
 		s.mu.Unlock()
 		cancel(nil)
 	}

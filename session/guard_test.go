@@ -24,7 +24,7 @@ import (
 type fakeDisk struct {
 	mu      sync.Mutex
 	free    int64
-	writers map[string]func() bool // by path of a file: whether it goes on
+	writers map[string]func() bool // by path of a file: whether it keeps writing
 	hidden  []func() int64         // what others take with a look
 }
 
@@ -123,7 +123,7 @@ func TestGuard(t *testing.T) {
 			t.Errorf("%d bytes are left, must be at most 50000", disk.free)
 		}
 		disk.mu.Unlock()
-		time.Sleep(time.Minute) // there is still too little, but nobody takes from it
+		time.Sleep(time.Minute) // there is still too little space, but nothing takes more of it
 		for _, p := range kept {
 			if v := p.View(); v.State != ProcessRunning {
 				t.Errorf("a process that wrote nothing: %+v", v)
@@ -165,8 +165,8 @@ func TestGuardOfWhatIsNotSeen(t *testing.T) {
 	})
 }
 
-// TestGuardOfTheHost: nobody is ended for what something else writes, though all write a
-// little, and the operator is told once.
+// TestGuardOfTheHost: if another program fills the disk, the guard ends no session, though
+// all of them write a little, and tells the operator once.
 func TestGuardOfTheHost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, disk := newGuarded(t)
@@ -200,8 +200,8 @@ func TestGuardOfTheHost(t *testing.T) {
 	})
 }
 
-// TestGuardOfNoise: a little, such as an entry in a log of the daemon, ends nobody that writes
-// in place.
+// TestGuardOfNoise: a small loss, such as an entry in the daemon's log, ends no session
+// that writes in place.
 func TestGuardOfNoise(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, disk := newGuarded(t)
@@ -265,7 +265,8 @@ func TestGuardOfWhatIsLeftBehind(t *testing.T) {
 	})
 }
 
-// TestGuardOfUploads: what writes a file for a caller is ended too, and the caller is told.
+// TestGuardOfUploads: a file operation for a caller is ended too, and the caller gets the
+// reason.
 func TestGuardOfUploads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, disk := newGuarded(t)
@@ -310,7 +311,8 @@ func TestCulprit(t *testing.T) {
 	}
 }
 
-// TestFlow: what was written counts as far as the disk lost it, in the look before or after too.
+// TestFlow: written bytes count as far as the disk lost them, in the same look or the ones
+// before and after.
 func TestFlow(t *testing.T) {
 	type look struct{ wrote, lost int64 }
 	for name, c := range map[string]struct {

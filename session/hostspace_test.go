@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// hostBench is a bench whose sessions may mount what is in a directory of the host.
+// hostBench is a bench whose sessions may mount directories below one of the host.
 func hostBench(t *testing.T) (b *bench, root string) {
 	b = newBench(t)
 	root = t.TempDir()

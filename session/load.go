@@ -192,24 +192,25 @@ func readAll(tx *bbolt.Tx, got *loaded) error {
 	for k, _ := meta.Seek([]byte(keptPrefix)); k != nil && strings.HasPrefix(string(k), keptPrefix); k, _ = meta.Next() {
 		got.kept = append(got.kept, string(k[len(keptPrefix):]))
 	}
-	var bad, worse []error
-	got.sessions, bad = readRecords(tx.Bucket(sessionsBucket), decodeSession)
-	got.processes, worse = readRecords(tx.Bucket(processBucket), decodeProcess)
-	if errs := append(bad, worse...); len(errs) > 0 {
+	errs := readRecords(tx.Bucket(sessionsBucket), decodeSession, &got.sessions)
+	errs = append(errs, readRecords(tx.Bucket(processBucket), decodeProcess, &got.processes)...)
+	if len(errs) > 0 {
 		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
 	}
 	return nil
 }
 
-func readRecords[T any](b *bbolt.Bucket, decode func(key, value []byte) (T, error)) (records []T, errs []error) {
+// readRecords appends the records of b to records one by one, because bbolt panics at a
+// damaged page.
+func readRecords[T any](b *bbolt.Bucket, decode func(key, value []byte) (T, error), records *[]T) (errs []error) {
 	_ = b.ForEach(func(k, v []byte) error { // fn returns no error
 		r, err := decode(k, v)
 		if err != nil {
 			errs = append(errs, err)
 		} else {
-			records = append(records, r)
+			*records = append(*records, r)
 		}
 		return nil
 	})
-	return records, errs
+	return errs
 }

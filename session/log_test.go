@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// testLogger drops what is logged, unless tests are verbose.
+// testLogger discards the log unless tests are verbose.
 func testLogger(t testing.TB) *slog.Logger {
 	if testing.Verbose() {
 		return slog.New(slog.NewTextHandler(t.Output(), nil))

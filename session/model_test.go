@@ -20,7 +20,7 @@ import (
 
 // TestModel does random things in several sessions at once, on a host that fails now
 // and then, where boxes die and processes exit, and lets the manager die at random
-// moments. What callers were told must stay true.
+// moments. Answers that callers got must stay true.
 func TestModel(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -53,15 +53,15 @@ type model struct {
 
 type knownSession struct {
 	generation int
-	uncertain  bool  // somebody tried to remove it
-	used       int64 // what is in its workspace
+	uncertain  bool  // a worker tried to remove it
+	used       int64 // size of its workspace
 	processes  map[string]*knownProcess
 }
 
 type knownProcess struct {
 	key       string
 	pid       int
-	uncertain bool // somebody tried to end it, or its box was killed
+	uncertain bool // a worker tried to end it, or its box was killed
 }
 
 // round runs workers until the manager dies or closes.
@@ -95,8 +95,8 @@ func (m *model) round(rng *rand.Rand) {
 	wg.Wait()
 }
 
-// step does one thing. Sessions belong to workers, so that a worker knows what it was
-// told last; commands go anywhere.
+// step does one thing. Each session belongs to one worker, which therefore knows the last
+// answer about it; commands may run in any session.
 func (m *model) step(rng *rand.Rand, worker int) {
 	key := Key{"t", fmt.Sprintf("w%d-%d", worker, rng.IntN(3))}
 	id := fmt.Sprintf("p%d", rng.IntN(2))
@@ -194,7 +194,7 @@ func (m *model) tryLaunch(key Key, id string) {
 	}
 }
 
-// doubt says that a process may have ended by somebody's will.
+// doubt says that a process may have been ended.
 func (m *model) doubt(key Key, id string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// The end of a lost box is told before there is another one, and as that of the lost one.
+// The end of a lost box is published, with its ID, before another box exists.
 func TestLostIsToldBeforeRecreated(t *testing.T) {
 	b := open(t)
 	first := b.ensure(keyA, policy.Request{})
@@ -28,7 +28,7 @@ func TestLostIsToldBeforeRecreated(t *testing.T) {
 	}
 }
 
-// The end of a process is told while nobody can use its id, or that of its session, again.
+// The end of a process is published before its ID, or that of its session, can be used again.
 func TestEndOfAProcessIsToldFirst(t *testing.T) {
 	b := newBench(t)
 	told := make(chan bool, 1)
@@ -47,7 +47,7 @@ func TestEndOfAProcessIsToldFirst(t *testing.T) {
 	}
 }
 
-// That a session could not be made is told before there can be another of its id.
+// The failure to create a session is published before another one can have its ID.
 func TestFailedCreationIsToldBeforeTheNext(t *testing.T) {
 	b := newBench(t)
 	told, taken := false, false
@@ -73,7 +73,7 @@ func TestFailedCreationIsToldBeforeTheNext(t *testing.T) {
 	}
 }
 
-// What happens to a box is told after the session of it.
+// Events of a box follow the event of its session.
 func TestCreatedComesFirst(t *testing.T) {
 	b := open(t)
 	b.host.SetHook(func(_ context.Context, op, box string) error {

@@ -45,7 +45,7 @@ func TestProcessRunsAndExits(t *testing.T) {
 	}
 }
 
-// A command line that nobody reads must not fill the daemon's memory.
+// A long command line must not fill the daemon's memory.
 func TestLongCommandLineIsShownInPart(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "p", "serve", strings.Repeat("x", 100<<10), "y")
@@ -178,8 +178,8 @@ func TestRemoveProcess(t *testing.T) {
 	}
 }
 
-// The box gives back what it keeps of a process also if that does not succeed at once,
-// as when the caller is gone.
+// A box releases what it keeps of a process even if that fails at first, for example
+// because the caller has gone.
 func TestForgettingGoesOn(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "p", "serve")
@@ -214,7 +214,7 @@ func TestStopDuringStartIsRecorded(t *testing.T) {
 	if v := p.View(); v.State != ProcessStopping {
 		t.Errorf("state %q", v.State)
 	}
-	must(t, b.store.write()) // what was begun is written
+	must(t, b.store.write()) // waits for earlier writes
 	b.crash()
 	b.host.SetHook(nil)
 	b.alter = func(o *Options) { o.StopGrace = time.Millisecond }
@@ -238,8 +238,8 @@ func TestEndedProcessesArePruned(t *testing.T) {
 	})
 }
 
-// A session that is removed takes its processes along: they were stopped, and no box was
-// lost, also where a successor goes on with the removal.
+// The removal of a session stops its processes, and reports no lost box, even if a
+// successor completes it.
 func TestProcessesOfARemovedSession(t *testing.T) {
 	for _, crash := range []bool{false, true} {
 		b := open(t)

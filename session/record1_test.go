@@ -101,7 +101,7 @@ func TestFormat1(t *testing.T) {
 	}
 }
 
-// sameRecords compares two databases by what is in them: a copy has other free pages.
+// sameRecords compares the content of two databases: the free pages of a copy differ.
 func sameRecords(t *testing.T, a, b []byte) bool {
 	dump := func(content []byte) []byte {
 		path := filepath.Join(t.TempDir(), "db")

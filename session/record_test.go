@@ -64,7 +64,7 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
-// Whatever is in the database: no panic, and what is taken can be used.
+// Arbitrary content of the database causes no panic, and accepted records are usable.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte("t\x00a"), encode(sampleSession())[4:])
 	f.Add([]byte("t\x00a\x00p"), encode(sampleProcess())[4:])

@@ -265,7 +265,7 @@ func TestKeptVolumeAndClose(t *testing.T) {
 	await(t, closed, "the close")
 	b.alter = nil
 	b.start()
-	must(t, b.Manager.Close(ctx, false)) // what was begun has ended
+	must(t, b.Manager.Close(ctx, false)) // waits for all calls
 	if v := b.host.Volume(name); v == nil || v.UsedBytes != 77 {
 		t.Errorf("the kept volume is gone: %+v", v)
 	}
@@ -416,7 +416,7 @@ func (b *bench) firstRecord() {
 	b.eventually("the first record", func() bool { return b.recorded(keyA) == Creating })
 }
 
-// held says that somebody uses the session.
+// held reports whether the session is in use.
 func (b *bench) held(key Key) bool {
 	s := b.session(key)
 	s.mu.Lock()
@@ -462,8 +462,8 @@ func TestUnrecordedSessionAtTheEnd(t *testing.T) {
 	}
 }
 
-// A removal in the middle of a first creation leaves what was there before to nobody's
-// harm, also if the process ends then.
+// A removal during the first creation does no harm to what was there before, even if the
+// process ends then.
 func TestRemovalOfACreationAndCrash(t *testing.T) {
 	b := open(t)
 	file := filepath.Join(b.workspace(keyA), "old")
@@ -491,7 +491,7 @@ func TestRemovalOfACreationAndCrash(t *testing.T) {
 	b.host.SetHook(nil)
 	b.start()
 	b.eventually("its end", func() bool { return second(b.Get(keyA)) != nil && b.recorded(keyA) == "" })
-	must(t, b.Manager.Close(ctx, false)) // what was begun has ended
+	must(t, b.Manager.Close(ctx, false)) // waits for all calls
 	if _, err := os.Stat(file); err != nil {
 		t.Error(err)
 	}

@@ -90,7 +90,7 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// What happened while nobody looked.
+// Changes that happened between two managers.
 func TestAdoptionAfterChanges(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "exits", "serve")
@@ -257,7 +257,7 @@ func TestDamagedDatabase(t *testing.T) {
 			if want := name != "gone"; (len(aside) == 1) != want || (len(b.Errors()) == 0) {
 				t.Errorf("kept aside: %v; errors %v", aside, b.Errors())
 			}
-			b.restart() // what was found is on record
+			b.restart() // the findings are recorded
 			if v := b.get(keyA); v.Box != before.Box {
 				t.Errorf("after another restart: %+v", v)
 			}
@@ -366,12 +366,12 @@ func TestEventNumbersGrowOverRestarts(t *testing.T) {
 	}
 }
 
-// The database cannot be written: nothing is half-done, and it goes on when it can.
+// While the database cannot be written nothing is left half-done, and afterwards work continues.
 func TestDatabaseIsFull(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})
 	p := b.launch(keyA, "p", "serve")
-	must(t, b.store.write()) // what was begun is written
+	must(t, b.store.write()) // waits for earlier writes
 	mend := b.breakStore()
 	for name, err := range map[string]error{
 		"ensure": second(b.Ensure(ctx, me, keyB, policy.Request{})),
@@ -391,11 +391,11 @@ func TestDatabaseIsFull(t *testing.T) {
 	b.ensure(keyA, policy.Request{})
 }
 
-// An end that was told while it could not be recorded is what a successor tells.
+// A successor reports the same end that was published while it could not be recorded.
 func TestEndIsRecordedLater(t *testing.T) {
 	b := open(t)
 	p := b.launch(keyA, "p", "serve")
-	must(t, b.store.write()) // what was begun is written
+	must(t, b.store.write()) // waits for earlier writes
 	mend := b.breakStore()
 	b.host.Box(p.View().Box).Process(p.View().Key).Exit(5)
 	await(t, p.Done(), "the end")
@@ -454,7 +454,7 @@ func TestShortageAtOpening(t *testing.T) {
 			return nil
 		})
 		err := b.tryStart()
-		if !lost && err == nil { // who needs it is told, and it is tried again
+		if !lost && err == nil { // callers that need it get the error, and it is retried
 			_, err = b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
 			if other := b.ensure(keyB, policy.Request{}); other.State != Running {
 				t.Errorf("another session: %+v", other)
@@ -588,7 +588,7 @@ func TestStartThatReplacesNothing(t *testing.T) {
 	}
 }
 
-// A removal that is said to go on goes on after a crash.
+// A removal that was said to continue does so after a crash.
 func TestRemovalGoesOnAfterACrash(t *testing.T) {
 	b := open(t)
 	b.ensure(keyA, policy.Request{})

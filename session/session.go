@@ -59,7 +59,7 @@ type session struct {
 	running   int  // managed processes that have not ended
 	exempt    bool // the running ones exempt the session from the idle TTL
 	processes map[string]*Process
-	commands  map[*context.CancelCauseFunc]bool // that the guard can end; see commandContext
+	commands  map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
 	// overDiskUntil: the guard has ended everything in the session, which may take until then.
 	overDiskUntil  time.Duration
 	workspaceBytes int64 // as measured last

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
 type mount = engine.Mount
 
-// bench is a manager over a fake host, and what it needs to be opened again.
+// bench is a manager over a fake host, with everything needed to open it again.
 type bench struct {
 	t      testing.TB
 	dir    string
@@ -35,7 +35,7 @@ type bench struct {
 	engineFirst bool // see crash
 }
 
-// fakeAudit keeps what it is told.
+// fakeAudit keeps the entries.
 type fakeAudit struct {
 	mu   sync.Mutex
 	list []audit.Entry
@@ -476,7 +476,7 @@ func TestAuditThatFailsStopsAll(t *testing.T) {
 	}
 }
 
-// The profile of the session decides about its mounts, not that of a later request.
+// The session's profile decides about its mounts, not the profile of a later request.
 func TestMountsOfALiveSessionKeepItsProfile(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Profile: "offline_readonly"}})

@@ -47,8 +47,8 @@ func many(t *testing.T, n int) (b *bench, views map[Key]View, holdUp func(Key) (
 	}
 }
 
-// TestServeBeforeBoxesAreTakenOver: however long it takes to take over the boxes of others,
-// whoever needs one session gets it.
+// TestServeBeforeBoxesAreTakenOver: a caller gets its session, however long the takeover of
+// the other boxes takes.
 func TestServeBeforeBoxesAreTakenOver(t *testing.T) {
 	const n = 3 * parallel
 	b, views, holdUp := many(t, n)
@@ -127,8 +127,8 @@ func TestRemoveBeforeTheBoxIsTakenOver(t *testing.T) {
 	}
 }
 
-// TestEndBeforeBoxesAreTakenOver: a manager that ends leaves to its successor what it has
-// not come to; one that stops all ends them.
+// TestEndBeforeBoxesAreTakenOver: a manager that closes leaves the remaining boxes to its
+// successor; one that stops all sessions ends them.
 func TestEndBeforeBoxesAreTakenOver(t *testing.T) {
 	b, views, holdUp := many(t, 2*parallel)
 	for key := range views {
@@ -151,7 +151,7 @@ func TestEndBeforeBoxesAreTakenOver(t *testing.T) {
 	}
 }
 
-// TestBoxThatIsLostMeanwhile: who asks for a session hears of it what is true.
+// TestBoxThatIsLostMeanwhile: callers that ask for a session get its true state.
 func TestBoxThatIsLostMeanwhile(t *testing.T) {
 	b, views, _ := many(t, 1)
 	key := Key{"t", "s0"}

@@ -108,7 +108,7 @@ func TestRunningProcessExempts(t *testing.T) {
 		if b.gone(keyA) {
 			t.Fatal("the end of a process did not count as use")
 		}
-		p.Touch() // as a relay does that reads what is left
+		p.Touch() // as a relay does that reads the rest
 		time.Sleep(299 * time.Second)
 		if b.gone(keyA) {
 			t.Fatal("relay traffic did not count as use")
@@ -197,7 +197,7 @@ func TestLifetimeOverRestarts(t *testing.T) {
 	})
 }
 
-// A clock that was set back cannot give a session more than what was left.
+// A clock that was set back cannot extend the lifetime that was left.
 func TestLifetimeAndAClockSetBack(t *testing.T) {
 	bubble(t, func(b *bench) {
 		life := spec.Duration(time.Hour)

@@ -144,8 +144,8 @@ func TestUpdateOfALifetime(t *testing.T) {
 	})
 }
 
-// A caller that is gone in the middle of a change does not leave box and session of two
-// minds: what was attached could neither be attached nor detached again.
+// If its caller disappears during a change, box and session still agree; otherwise the
+// mount could be neither attached nor detached any more.
 func TestUpdateWithoutItsCaller(t *testing.T) {
 	b := open(t)
 	v := b.ensure(keyA, policy.Request{})

@@ -156,7 +156,7 @@ func TestVolumeDegraded(t *testing.T) {
 	if _, err := os.Stat(b.workspace(keyA)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("after the removal: %v", err)
 	}
-	// The other way round a session does not lose what it has.
+	// Conversely, a session does not lose its volume.
 	v = b.ensure(keyA, ask)
 	if v.Unenforced != "" || volumeOf(v.Resolved) == "" {
 		t.Fatalf("%+v", v)
@@ -243,9 +243,8 @@ func TestFailedCreateOfAVolume(t *testing.T) {
 	}
 }
 
-// When the database is lost, a volume without a session may be the workspace of a
-// session that is lost with it. It is kept for as long as nobody makes that session and
-// removes it again.
+// If the database is lost, a volume without a session may be the workspace of a session
+// that was lost with it. It is kept until that session is created and removed again.
 func TestVolumesSurviveTheDatabase(t *testing.T) {
 	b := open(t)
 	ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(8 << 20), LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}}
@@ -300,7 +299,7 @@ func TestVolumesSurviveTheDatabase(t *testing.T) {
 	kept(0)
 }
 
-// A database that is damaged does not forget what it kept.
+// The volumes that are kept survive damage to the database.
 func TestVolumesSurviveADamagedRecord(t *testing.T) {
 	b := open(t)
 	name := volumeName(Key{"t", "gone"})
@@ -322,7 +321,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 		b := newBench(t)
 		b.policy.TenantDefaults.WorkspaceBytes = 1 << 20
 		b.start()
-		ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}} // what it may have is not what it uses
+		ask := policy.Request{Wishes: spec.Wishes{WorkspaceSize: sizeOf(1 << 30)}} // its limit is not its use
 		b.ensure(keyA, ask)
 		b.ensure(keyB, ask)
 		b.exec(keyA, "true")
@@ -354,7 +353,7 @@ func TestQuotaOfVolumes(t *testing.T) {
 	})
 }
 
-// A session that nobody has seen takes its workspace with it, also where volumes without
+// A session that no client has seen takes its workspace with it, even where volumes without
 // a session are kept.
 func TestGivenUpVolume(t *testing.T) {
 	b := open(t)
@@ -366,8 +365,7 @@ func TestGivenUpVolume(t *testing.T) {
 	b.eventually("the end of box and volume", func() bool { return len(b.host.IDs()) == 0 && len(b.host.VolumeNames()) == 0 })
 }
 
-// A launcher that does not answer keeps nobody from running commands: what was known
-// before counts.
+// A launcher that does not answer keeps no command from running: the last known use counts.
 func TestUseOfVolumesThatNobodyTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)

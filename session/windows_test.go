@@ -89,8 +89,8 @@ type windows struct {
 	ctx   context.Context // of the callers, who do not wait for a dead manager
 	die   context.CancelFunc
 	good  *bbolt.DB
-	begun map[string]bool // what was asked for
-	acked map[string]bool // and what was told to be done
+	begun map[string]bool // requests
+	acked map[string]bool // requests that were answered as done
 	pid   int
 }
 
@@ -167,7 +167,7 @@ func (w *windows) boxOf(key Key) string {
 	return v.Box
 }
 
-// check says what is not in order.
+// check reports everything that is wrong.
 func (w *windows) check() {
 	w.t.Helper()
 	w.eventually("the end of what goes on", w.settled)
@@ -227,7 +227,7 @@ func (w *windows) processesAgree() bool {
 	return true
 }
 
-// checkAnswers compares what callers were told with what is there.
+// checkAnswers compares the answers with what exists.
 func (w *windows) checkAnswers() {
 	w.t.Helper()
 	if _, err := w.Get(keyA); err != nil && w.acked["a"] {
@@ -256,7 +256,7 @@ func (w *windows) checkAnswers() {
 	}
 }
 
-// checkDisk looks for workspaces and records that nobody has.
+// checkDisk looks for workspaces and records without an owner.
 func (w *windows) checkDisk() {
 	w.t.Helper()
 	dirs, _ := filepath.Glob(filepath.Join(w.dir, "workspaces", "*", "*"))
