@@ -57,7 +57,7 @@ func TestTokens(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if id, ok := tokens.lookup(operatorToken); !ok || id != (Identity{"acme", "token:ci", Operator}) {
+	if id, ok := tokens.lookup(operatorToken); !ok || id != (Identity{Tenant: "acme", Actor: "token:ci", Role: Operator}) {
 		t.Errorf("%+v, %v", id, ok)
 	}
 	for _, token := range []string{"", "x", operatorToken + "x", operatorToken[1:], strings.ToUpper(operatorToken)} {
@@ -156,7 +156,9 @@ func TestTCPNeedsCredentials(t *testing.T) {
 // What a web page can make a browser send to an open port on loopback.
 func TestBrowsers(t *testing.T) {
 	f := serve(t, func(o *Options, _ *policy.Config) {
-		o.Auth = Auth{Local: func(int, error) (Identity, error) { return Identity{DefaultTenant, "uid:1", Admin}, nil }}
+		o.Auth = Auth{Local: func(int, error) (Identity, error) {
+			return Identity{Tenant: DefaultTenant, Actor: "uid:1", Role: Admin}, nil
+		}}
 	})
 	if resp, body := f.raw("GET", "/v1/status", "", ""); resp.StatusCode != 200 {
 		t.Errorf("%d %s", resp.StatusCode, body)
@@ -189,7 +191,7 @@ func TestLocalUsers(t *testing.T) {
 			if refused.Load() {
 				return Identity{}, errors.New("listen: user 7 may not")
 			}
-			return Identity{DefaultTenant, "uid:7", Operator}, nil
+			return Identity{Tenant: DefaultTenant, Actor: "uid:7", Role: Operator}, nil
 		}
 	})
 	six, err := net.Listen("tcp", "[::1]:0")

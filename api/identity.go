@@ -46,6 +46,9 @@ type Identity struct {
 	// Actor names the caller in logs: "uid:1000", "token:ci".
 	Actor string
 	Role  Role
+	// Scope is the template of the ID of sessions for which the caller names neither ID nor
+	// scope; empty: none.
+	Scope string
 }
 
 // all reports whether the caller may choose the tenant.

@@ -48,6 +48,9 @@ type Options struct {
 	// HeaderTimeout is how long the header of a request may take to arrive; 0 is 5 s.
 	// IdleTimeout is how long an idle connection is kept; 0 is 120 s.
 	HeaderTimeout, IdleTimeout time.Duration
+	// Scope is the template of the ID of sessions that are asked for without ID and scope, if
+	// token and profile have none; empty: such requests are refused.
+	Scope string
 	// Relay are the bounds of relays; New sets Counters, Logger and Refuse.
 	Relay relay.Options
 	// Others are handlers of other protocols on the same listeners.

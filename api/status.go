@@ -122,7 +122,7 @@ func (c *call) profiles() error {
 	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
 	for _, p := range c.s.opt.Sessions.Profiles() {
 		list.Profiles = append(list.Profiles, apitypes.Profile{
-			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent,
+			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
 			Caps: p.Caps, Locked: append([]string{}, p.Locked...), // never null
 		})
 	}

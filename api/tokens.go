@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 )
 
 // minToken is the minimum length of a token: 20 characters of base64 are 120 bits.
@@ -33,9 +34,9 @@ type tokenEntry struct {
 	id     Identity
 }
 
-// LoadTokens reads a file with lines "token tenant role [name]", separated by blanks; "#"
-// begins a comment. role is admin, operator or viewer; the tenant "*" stands for all. Other
-// users must have no access to the file.
+// LoadTokens reads a file with lines "token tenant role [name] [scope=TEMPLATE]", separated by
+// blanks; "#" begins a comment. role is admin, operator or viewer; the tenant "*" stands for all;
+// scope is [Identity.Scope]. Other users must have no access to the file.
 func LoadTokens(path string) (*Tokens, error) {
 	t := &Tokens{}
 	if err := t.Reload(path); err != nil {
@@ -99,8 +100,15 @@ func parseTokens(r io.Reader) ([]tokenEntry, error) {
 }
 
 func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error) {
+	scope := ""
+	if last, found := strings.CutPrefix(fields[len(fields)-1], "scope="); found {
+		if err := policy.ValidateScope(last); err != nil {
+			return tokenEntry{}, err
+		}
+		scope, fields = last, fields[:len(fields)-1]
+	}
 	if len(fields) < 3 || len(fields) > 4 {
-		return tokenEntry{}, fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name", len(fields))
+		return tokenEntry{}, fmt.Errorf("%d fields: must be token, tenant, role and perhaps a name and scope=TEMPLATE", len(fields))
 	}
 	if len(fields[0]) < minToken {
 		return tokenEntry{}, fmt.Errorf("token of %d characters: must have at least %d, such as those of \"openssl rand -base64 32\"", len(fields[0]), minToken)
@@ -113,6 +121,7 @@ func newToken(fields []string, line int, others []tokenEntry) (tokenEntry, error
 	if err != nil {
 		return tokenEntry{}, err
 	}
+	id.Scope = scope
 	e := tokenEntry{sha256.Sum256([]byte(fields[0])), id}
 	for _, other := range others {
 		if other.digest == e.digest {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
 )
 
 // Validate derives the keys that follow from others and checks everything. The first broken
@@ -159,6 +160,11 @@ func (c *Config) validateWords() error {
 	for i, name := range c.ListenUsers {
 		if !nameSyntax.MatchString(name) {
 			return refuse(fmt.Sprintf("listen_users[%d]", i), spec.Quote(name), "must be the name or number of a user")
+		}
+	}
+	if c.HTTP.Scope != "" {
+		if err := policy.ValidateScope(c.HTTP.Scope); err != nil {
+			return refuse("http.scope", spec.Quote(c.HTTP.Scope), err.(*spec.FieldError).Rule)
 		}
 	}
 	switch {

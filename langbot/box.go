@@ -42,7 +42,7 @@ func (b *box) logical() string { return b.at.Logical(b.physical) }
 // not. One that is too long for it keeps its beginning, by which removeUnknown knows
 // it; no physical id has an "@".
 func (s *Server) keyOf(physical string) (session.Key, error) {
-	id, err := policy.ScopeID("{id}", map[string]string{"id": physical})
+	id, err := policy.ScopeID("{id}", map[string]string{"id": physical}, false)
 	if digest, long := strings.CutPrefix(id, "sha256:"); long {
 		id = ours.FindString(physical) + "@" + digest
 	}

@@ -63,7 +63,7 @@ func (k *call) startProcess(ctx context.Context) (any, error) {
 // replaceProcess stops the process that has the id of spec, and puts a new one in its
 // place, which has yet to start.
 func (k *call) replaceProcess(ctx context.Context, b *box, spec *protocol.ProcessSpec) (*process, error) {
-	name, err := policy.ScopeID("{id}", map[string]string{"id": spec.ProcessID})
+	name, err := policy.ScopeID("{id}", map[string]string{"id": spec.ProcessID}, false)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,8 @@ type Tenant struct {
 	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
 	// Profiles that the tenant may use; empty: all of them.
 	Profiles []string `yaml:"profiles"`
+	// StrictScopes refuses requests whose scope lacks a variable; see [ScopeID].
+	StrictScopes bool `yaml:"strict_scopes"`
 }
 
 // Quotas bound what is in use at once. 0 is the default, -1 ([spec.Unlimited]) is no limit.

@@ -24,6 +24,8 @@ type tenantRules struct {
 	quotas   Quotas
 	roots    []string
 	profiles []string // nil: all
+
+	strictScopes bool
 }
 
 // New checks c and returns its policy. Errors are *[spec.FieldError], whose Field is the
@@ -62,7 +64,7 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		return tenantRules{}, inField("tenants", err)
 	}
 	field := "tenants." + name
-	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles)}
+	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles), strictScopes: t.StrictScopes}
 	for i, profile := range t.Profiles {
 		if err := p.checkProfile(fmt.Sprintf("%s.profiles[%d]", field, i), profile); err != nil {
 			return tenantRules{}, err

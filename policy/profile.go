@@ -17,6 +17,9 @@ type Profile struct {
 	// AllowNetwork and AllowPersistent say whether a request may ask for these.
 	AllowNetwork    bool
 	AllowPersistent bool
+	// Scope is the template of the session's ID for a request that names neither; empty:
+	// none. See [ScopeID].
+	Scope string
 	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
@@ -106,6 +109,11 @@ func (p Profile) validate(field string) error {
 			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "0", Rule: "must be above 0, or -1 for none"}
 		case c.CanFloat() && c.Float() != c.Float():
 			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "NaN", Rule: "must be a number"}
+		}
+	}
+	if p.Scope != "" {
+		if err := ValidateScope(p.Scope); err != nil {
+			return inField(field, err)
 		}
 	}
 	if p.Network && !p.AllowNetwork {

@@ -22,6 +22,7 @@ type ProfileConfig struct {
 	MountMode       *string        `yaml:"mount_mode"`
 	AllowNetwork    *bool          `yaml:"allow_network"`
 	AllowPersistent *bool          `yaml:"allow_persistent"`
+	Scope           *string        `yaml:"scope"`
 	Locked          *[]string      `yaml:"locked"`
 	Caps            spec.CapWishes `yaml:"caps"`
 }

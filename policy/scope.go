@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -60,6 +61,23 @@ func ScopeID(template string, vars map[string]string, strict bool) (string, erro
 		return "", err
 	}
 	return encodeID(out.String()), nil
+}
+
+// SessionID returns the ID of the session that r of tenant means by its scope or, if r has none, by
+// the default of its token, its profile or its door.
+func (p *Policy) SessionID(tenant string, r Request) (string, error) {
+	scope := cmp.Or(r.Scope, r.TokenScope)
+	if scope == "" {
+		profile, err := p.profile(tenant, r.Profile)
+		if err != nil {
+			return "", err
+		}
+		scope = cmp.Or(profile.Scope, r.DoorScope)
+	}
+	if scope == "" {
+		return "", &spec.FieldError{Field: "id", Value: `""`, Rule: "must be given, or scope: there is no default scope for this request"}
+	}
+	return ScopeID(scope, r.Variables, p.rules(tenant).strictScopes)
 }
 
 // ValidateScope checks the syntax of a scope template.

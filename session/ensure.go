@@ -18,8 +18,8 @@ type asked struct {
 
 // resolve decides about r, and which session it means. A nil r asks for nothing.
 func (m *Manager) resolve(c Caller, key Key, r *policy.Request) (Key, *asked, error) {
-	if r != nil && r.Scope != "" {
-		id, err := policy.ScopeID(r.Scope, r.Variables)
+	if r != nil && (r.Scope != "" || key.ID == "") {
+		id, err := m.policy.SessionID(key.Tenant, *r)
 		if err != nil {
 			return key, nil, err
 		}

@@ -23,8 +23,8 @@ type (
 // The session is created if it does not exist.
 type SessionRequest struct {
 	ID        string            `json:"id,omitempty" doc:"Id of the session."`
-	Scope     string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id."`
-	Variables map[string]string `json:"variables,omitempty" doc:"Variables of the scope; a missing one becomes \"unknown\"."`
+	Scope     string            `json:"scope,omitempty" doc:"Template that gives the id, such as \"{launcher_type}_{launcher_id}\"; instead of id. Without both, the default scope of the token, the profile or the daemon counts."`
+	Variables map[string]string `json:"variables,omitempty" doc:"Variables of the scope. Of one that is missing, {name} becomes \"unknown\" unless the tenant's scopes are strict, {name!} is refused, and {name:-text} becomes the text."`
 	SessionSpec
 }
 

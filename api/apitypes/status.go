@@ -81,6 +81,7 @@ type Profile struct {
 	spec.Settings
 	AllowNetwork    bool        `json:"allow_network"`
 	AllowPersistent bool        `json:"allow_persistent"`
+	Scope           string      `json:"scope,omitempty" doc:"Default of a request that names neither id nor scope."`
 	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
 	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
 }
