@@ -182,7 +182,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		if err := u.recordError(); err != nil {
 			return nil, err
 		}
-		if err := s.changeBox(ctx, change.change(), change.reverse().change(), change.apply); err != nil {
+		if err := s.changeBox(ctx, change.engineChange(), change.reverse().engineChange(), change.apply); err != nil {
 			return nil, s.m.noteFailure(c, s.key, "mount", err)
 		}
 		s.reportMounts(c, change)

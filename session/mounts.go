@@ -54,7 +54,7 @@ func (d mountDiff) apply(r policy.Resolved) policy.Resolved {
 	return r
 }
 
-func (d mountDiff) change() engine.Change {
+func (d mountDiff) engineChange() engine.Change {
 	c := engine.Change{Attach: d.attach}
 	for _, m := range d.detach {
 		c.Detach = append(c.Detach, m.Target)
@@ -68,12 +68,12 @@ func (d mountDiff) reverse() mountDiff { return mountDiff{detach: d.attach, atta
 func (s *session) reportMounts(c Caller, d mountDiff) {
 	for _, m := range d.detach {
 		s.publish(EventDetached, c, map[string]any{"target": m.Target})
-		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // done
+		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // reports its error
 	}
 	for _, m := range d.attach {
 		details := map[string]any{"source": m.Source, "target": m.Target, "read_only": m.ReadOnly}
 		s.publish(EventAttached, c, details)
-		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // done
+		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // reports its error
 	}
 }
 

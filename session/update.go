@@ -143,7 +143,7 @@ func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.R
 		s.m.deny(c, s.key, "update", err)
 		return err
 	}
-	change, undo := diff.change(), diff.reverse().change()
+	change, undo := diff.engineChange(), diff.reverse().engineChange()
 	if limits, before := boxLimits(want), boxLimits(have); limits != before {
 		change.Limits, undo.Limits = &limits, &before
 	}
