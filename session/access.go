@@ -83,7 +83,7 @@ func (p *guardedProcess) Wait() (engine.Result, error) {
 // does not find that by itself.
 func (s *session) placed(box engine.LiveBox) engine.LiveBox {
 	s.mu.Lock()
-	dir := workDir(s.resolved, "")
+	dir := workDir(s.record.Resolved, "")
 	s.mu.Unlock()
 	if dir == "" {
 		return box
@@ -110,7 +110,7 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	running, u := s.state == Running, s.lookLocked()
+	running, u := s.record.State == Running, s.lookLocked()
 	s.mu.Unlock()
 	if !running {
 		return nil, func() {}, nil

@@ -91,10 +91,10 @@ func (s *session) tryUse(a *asked) *use {
 	if s.removing || !s.aliveLocked() {
 		return nil
 	}
-	if a != nil && len(conflicts(s.resolved, a)) > 0 {
+	if a != nil && len(conflicts(s.record.Resolved, a)) > 0 {
 		return nil
 	}
-	if change, _, err := s.m.mountChange(s.key, s.resolved, a); err != nil || !change.empty() {
+	if change, _, err := s.m.mountChange(s.key, s.record.Resolved, a); err != nil || !change.empty() {
 		return nil
 	}
 	return s.useLocked()
@@ -117,7 +117,7 @@ func (u *use) awaitRecord() error {
 	for r := u.recording; r != nil; {
 		<-r.done
 		u.s.mu.Lock()
-		next, same := u.s.recording, u.s.boxID == u.box.ID()
+		next, same := u.s.recording, u.s.record.Box == u.box.ID()
 		u.s.mu.Unlock()
 		if r.err == nil || next == r || !same {
 			return r.err
@@ -158,7 +158,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
-	have, removing, gone, cause, alive := s.resolved, s.removing, s.gone, s.goneErr, s.aliveLocked()
+	have, removing, gone, cause, alive := s.record.Resolved, s.removing, s.gone, s.goneErr, s.aliveLocked()
 	s.mu.Unlock()
 	switch {
 	case gone && cause != nil:
@@ -182,7 +182,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		if err := u.recordError(); err != nil {
 			return nil, err
 		}
-		if err := s.changeBox(ctx, change.change(), change.reverse().change(), change.apply); err != nil {
+		if err := s.changeBox(ctx, change.engineChange(), change.reverse().engineChange(), change.apply); err != nil {
 			return nil, s.m.noteFailure(c, s.key, "mount", err)
 		}
 		s.reportMounts(c, change)

@@ -29,9 +29,9 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 		s.mu.Unlock()
 		return errRemoved
 	}
-	s.generation++
-	s.fresh = fresh
-	s.boxID, s.state, s.reason = newBoxID(), Creating, ""
+	s.record.Generation++
+	s.record.Fresh = fresh
+	s.record.Box, s.record.State, s.record.Reason = newBoxID(), Creating, ""
 	begun := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	box, err := s.makeBox(ctx)
@@ -61,8 +61,8 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	b := s.resolved.Spec()
-	b.ID, b.Labels = s.boxID, s.labelsLocked()
+	b := s.record.Resolved.Spec()
+	b.ID, b.Labels = s.record.Box, s.labelsLocked()
 	s.mu.Unlock()
 	box, err := s.m.engine.Create(ctx, b)
 	if err != nil {
@@ -91,12 +91,12 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 		s.mu.Unlock()
 		return errRemoved
 	}
-	s.box, s.state, s.made = box, Running, true
-	volume := volumeOf(s.resolved)
+	s.box, s.record.State, s.made = box, Running, true
+	volume := volumeOf(s.record.Resolved)
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
-	told := s.event(kind, c, s.boxID, map[string]any{"generation": s.generation})
+	told := s.event(kind, c, s.record.Box, map[string]any{"generation": s.record.Generation})
 	s.m.events.publish(told)
 	begun <- s.recordBoxLocked(volume)
 	s.mu.Unlock()
@@ -151,7 +151,7 @@ func (s *session) confirm(r *recording) {
 	s.m.report(s.key, "", "recording that its box runs (it will be retried): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
-		if s.recording != r || s.removing || s.gone || s.state == Stopping { // a session that is stopping writes its own record
+		if s.recording != r || s.removing || s.gone || s.record.State == Stopping { // a session that is stopping writes its own record
 			s.mu.Unlock()
 			return nil
 		}

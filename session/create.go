@@ -17,7 +17,7 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 	ctx, stop := s.callContext(ctx)
 	defer stop()
 	s.mu.Lock()
-	s.resolved = a.resolved
+	s.record.Resolved = a.resolved
 	s.setLifeLocked(a.resolved.MaxLifetime.D())
 	s.mu.Unlock()
 
@@ -93,7 +93,7 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		})
 		undo.Push(func() error {
 			s.mu.Lock()
-			name, box := volumeOf(s.resolved), s.boxID
+			name, box := volumeOf(s.record.Resolved), s.record.Box
 			s.mu.Unlock()
 			s.m.dropNewVolume(name, box)
 			return nil

@@ -126,7 +126,7 @@ type admittedExec struct {
 func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*admittedExec, error) {
 	s := u.s
 	s.mu.Lock()
-	resolved := s.resolved
+	resolved := s.record.Resolved
 	s.mu.Unlock()
 	r := &admittedExec{cmd: m.command(resolved, e)}
 	r.stdout, r.stderr = m.captures(&r.cmd)

@@ -64,11 +64,11 @@ func (d *deadlines) drop(s *session) {
 // deadlineLocked returns when the session ends if it is not used again; false means never,
 // as things are. The caller holds s.mu.
 func (s *session) deadlineLocked() (time.Duration, bool) {
-	if s.removing || s.gone || s.state == Creating {
+	if s.removing || s.gone || s.record.State == Creating {
 		return 0, false
 	}
-	busy := s.resolved.Persistent || s.uses > 0 || (s.running > 0 && s.exempt)
-	idle := time.Duration(s.lastUsed.Load()) + s.resolved.IdleTTL.D()
+	busy := s.record.Resolved.Persistent || s.uses > 0 || (s.running > 0 && s.exempt)
+	idle := time.Duration(s.lastUsed.Load()) + s.record.Resolved.IdleTTL.D()
 	switch {
 	case busy && s.lifeEnd == 0:
 		return 0, false
@@ -88,10 +88,10 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 func (s *session) arm() {
 	s.mu.Lock()
 	at, ok := s.deadlineLocked()
-	if s.uses > 0 && !s.resolved.Persistent && !s.removing && !s.gone && s.state != Creating {
+	if s.uses > 0 && !s.record.Resolved.Persistent && !s.removing && !s.gone && s.record.State != Creating {
 		// release leaves an armed deadline as it is, so it must not be later than the
 		// idle TTL could end.
-		if look := s.m.now() + s.resolved.IdleTTL.D(); !ok || look < at {
+		if look := s.m.now() + s.record.Resolved.IdleTTL.D(); !ok || look < at {
 			at, ok = look, true
 		}
 	}
@@ -163,9 +163,9 @@ func (s *session) expireIfDue() {
 		}
 		return
 	}
-	reason := "idle for " + s.resolved.IdleTTL.D().String()
+	reason := "idle for " + s.record.Resolved.IdleTTL.D().String()
 	if s.lifeEnd > 0 && s.lifeEnd <= now {
-		reason = "lifetime of " + s.resolved.MaxLifetime.String() + " is over"
+		reason = "lifetime of " + s.record.Resolved.MaxLifetime.String() + " is over"
 	}
 	begun := s.markRemovalLocked(reason)
 	s.mu.Unlock()

@@ -198,7 +198,7 @@ func (g *guard) measure(most int64) map[*session]taker {
 	now := map[*session]taker{}
 	_ = inParallel(g.m.all(""), func(s *session) error { // fn returns no error
 		s.mu.Lock()
-		soft := s.resolved.OwnWorkspace() && volumeOf(s.resolved) == "" && s.aliveLocked()
+		soft := s.record.Resolved.OwnWorkspace() && volumeOf(s.record.Resolved) == "" && s.aliveLocked()
 		runs := s.execs > 0 || s.running > 0 || len(s.commands) > 0
 		box := s.box
 		s.mu.Unlock()

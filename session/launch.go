@@ -15,7 +15,7 @@ import (
 func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
 	s := u.s
 	s.mu.Lock()
-	resolved, running, key := s.resolved, s.running, p.record.Key
+	resolved, running, key := s.record.Resolved, s.running, p.record.Key
 	s.mu.Unlock()
 	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
 	if err := m.audit(c, s.key, entry); err != nil {

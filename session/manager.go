@@ -212,7 +212,7 @@ func (m *Manager) Peek(key Key) (engine.LiveBox, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.state != Running {
+	if s.record.State != Running {
 		return nil, nil
 	}
 	return s.box, nil

@@ -54,7 +54,7 @@ func (d mountDiff) apply(r policy.Resolved) policy.Resolved {
 	return r
 }
 
-func (d mountDiff) change() engine.Change {
+func (d mountDiff) engineChange() engine.Change {
 	c := engine.Change{Attach: d.attach}
 	for _, m := range d.detach {
 		c.Detach = append(c.Detach, m.Target)
@@ -68,12 +68,12 @@ func (d mountDiff) reverse() mountDiff { return mountDiff{detach: d.attach, atta
 func (s *session) reportMounts(c Caller, d mountDiff) {
 	for _, m := range d.detach {
 		s.publish(EventDetached, c, map[string]any{"target": m.Target})
-		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // done
+		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // reports its error
 	}
 	for _, m := range d.attach {
 		details := map[string]any{"source": m.Source, "target": m.Target, "read_only": m.ReadOnly}
 		s.publish(EventAttached, c, details)
-		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // done
+		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // reports its error
 	}
 }
 
@@ -108,8 +108,8 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 		}
 	}
 	s.mu.Lock()
-	old, life := s.resolved, s.lifeEnd
-	s.resolved = alter(old)
+	old, life := s.record.Resolved, s.lifeEnd
+	s.record.Resolved = alter(old)
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	err := noted.wait()
@@ -117,7 +117,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 		return nil
 	}
 	s.mu.Lock()
-	s.resolved, s.lifeEnd = old, life
+	s.record.Resolved, s.lifeEnd = old, life
 	undone := s.m.store.enqueue(s.recordLocked().put()) // a record written meanwhile may contain the change
 	s.mu.Unlock()
 	_ = undone.wait() // if this cannot be written, the change was not written either
@@ -134,11 +134,11 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 func (s *session) keepToBox(box engine.LiveBox) {
 	has := box.Spec()
 	s.mu.Lock()
-	if has.ID != s.boxID || slices.Equal(has.Mounts, s.resolved.Mounts) { // an engine may not report its mounts
+	if has.ID != s.record.Box || slices.Equal(has.Mounts, s.record.Resolved.Mounts) { // an engine may not report its mounts
 		s.mu.Unlock()
 		return
 	}
-	s.resolved.Mounts = has.Mounts
+	s.record.Resolved.Mounts = has.Mounts
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	if err := noted.wait(); err != nil { // a successor asks the box

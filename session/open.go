@@ -150,7 +150,7 @@ func (m *Manager) noteLast() error {
 		switch {
 		case r != nil && r.err != nil:
 			changes = append(changes, r.changes(s)...)
-		case s.lifeEnd > 0 && s.state != Creating:
+		case s.lifeEnd > 0 && s.record.State != Creating:
 			changes = append(changes, s.recordLocked().put())
 		}
 		s.mu.Unlock()

@@ -82,7 +82,7 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 	owned := map[string]bool{}
 	for _, s := range m.all("") {
 		s.mu.Lock()
-		owned[volumeOf(s.resolved)] = true
+		owned[volumeOf(s.record.Resolved)] = true
 		s.mu.Unlock()
 	}
 	there := map[string]bool{}

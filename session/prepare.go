@@ -16,7 +16,7 @@ import (
 // op.
 func (s *session) prepareWorkspace(ctx context.Context) error {
 	s.mu.Lock()
-	r := s.resolved
+	r := s.record.Resolved
 	s.mu.Unlock()
 	switch {
 	case r.Workspace != "":
@@ -54,7 +54,7 @@ func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 		err = s.m.options.Storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes})
 	}
 	s.mu.Lock()
-	fresh := s.generation == 1
+	fresh := s.record.Generation == 1
 	s.mu.Unlock()
 	if !fresh || !degradable(r, err) {
 		s.setUnenforced("")
@@ -69,7 +69,7 @@ func (s *session) prepareVolume(ctx context.Context, r policy.Resolved) error {
 		}
 	}
 	s.mu.Lock()
-	s.resolved = r
+	s.record.Resolved = r
 	s.mu.Unlock()
 	return s.prepareDirectory()
 }
@@ -126,7 +126,7 @@ func notEnforced(r policy.Resolved, err error) string {
 
 func (s *session) setUnenforced(what string) {
 	s.mu.Lock()
-	s.unenforced = what
+	s.record.Unenforced = what
 	s.mu.Unlock()
 	if what != "" {
 		s.m.log.Warn("a limit is not enforced", "session", s.key.String(), "limit", what)

@@ -70,14 +70,14 @@ type workspaceUse struct {
 // operators if a workspace is too large to be measured completely; the rest does not count.
 func (s *session) measure(ctx context.Context) error {
 	s.mu.Lock()
-	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
+	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
 	if !own || !s.usage.mu.TryLock() { // the caller that holds the lock measures for all
 		return nil
 	}
 	defer s.usage.mu.Unlock()
 	s.mu.Lock()
-	here := !s.removing && !s.gone && s.state != Creating
+	here := !s.removing && !s.gone && s.record.State != Creating
 	s.mu.Unlock()
 	if !here { // releaseQuota has returned what the workspace counts, or waits to do so
 		return nil

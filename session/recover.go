@@ -116,8 +116,7 @@ func (r *recovery) record(changes ...change) error {
 // registry.
 func (r *recovery) restore(rec sessionRecord) *session {
 	s := newSession(r.m, rec.key())
-	s.state, s.reason, s.generation, s.boxID = rec.State, rec.Reason, rec.Generation, rec.Box
-	s.resolved, s.unenforced, s.createdAt = rec.Resolved, rec.Unenforced, rec.CreatedAt
+	s.record = rec
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved)))
 	// A clock that was set back makes the session look younger than it is; the lifetime
 	// that was left when the record was written bounds the error. bornAt is the start of
@@ -175,7 +174,7 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 		s.box = box
 		s.mu.Unlock()
 		m.counters.adopted.Add(1)
-		s.publish(EventAdopted, system, map[string]any{"generation": s.generation})
+		s.publish(EventAdopted, system, map[string]any{"generation": s.record.Generation})
 		m.spawn(func() { s.watch(box) })
 	}
 	if rec != nil && rec.State == Running && box == nil {

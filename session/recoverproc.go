@@ -62,7 +62,7 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 		}
 	}
 	s.running = running
-	s.exempt = running > 0 && s.m.policy.MayStayIdle(s.resolved, running).Allowed
+	s.exempt = running > 0 && s.m.policy.MayStayIdle(s.record.Resolved, running).Allowed
 	for _, l := range live {
 		begin = append(begin, func() {
 			s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())

@@ -83,7 +83,7 @@ func (s *session) markRemovalLocked(reason string) bool {
 	if s.removing || s.gone {
 		return false
 	}
-	s.removing, s.state, s.reason = true, Stopping, reason
+	s.removing, s.record.State, s.record.Reason = true, Stopping, reason
 	s.cancel()
 	return true
 }
@@ -130,9 +130,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.state = Stopping
+	s.record.State = Stopping
 	noted := s.m.store.enqueue(s.recordLocked().put())
-	own, volume := s.resolved.OwnWorkspace(), volumeOf(s.resolved)
+	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
 	// On a full disk the removal goes on without a record of it: a successor then finds a
 	// session without a box.
@@ -176,7 +176,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	// The session is removed, so a failure to audit that is only reported.
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true})
 	s.mu.Lock()
-	told := s.event(kind, r.caller, s.boxID, map[string]any{"reason": r.reason})
+	told := s.event(kind, r.caller, s.record.Box, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
 	s.m.forget(s, nil, told)
 	return nil

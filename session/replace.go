@@ -43,7 +43,7 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 
 func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) error {
 	s.mu.Lock()
-	old := s.resolved
+	old := s.record.Resolved
 	s.mu.Unlock()
 	// The configuration may have changed since this was allowed.
 	want, err := s.m.policy.RecheckMounts(s.key.Tenant, change.apply(old))
@@ -54,18 +54,18 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 		return err
 	}
 	s.mu.Lock()
-	s.resolved = want
+	s.record.Resolved = want
 	s.mu.Unlock()
 	err = s.build(ctx, c, EventRecreated)
 	if err == nil {
 		return nil
 	}
 	s.mu.Lock()
-	s.resolved = old
+	s.record.Resolved = old
 	if s.removing {
-		s.state = Stopping // the removal has set the reason
+		s.record.State = Stopping // the removal has set the reason
 	} else {
-		s.state, s.reason = Failed, "building a new box: "+err.Error()
+		s.record.State, s.record.Reason = Failed, "building a new box: "+err.Error()
 	}
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
@@ -85,7 +85,7 @@ func (s *session) clearBox(ctx context.Context) error {
 		close(s.settled)
 	}
 	s.mu.Lock()
-	box, id, list := s.box, s.boxID, s.processesLocked()
+	box, id, list := s.box, s.record.Box, s.processesLocked()
 	s.box = nil // Remove releases it even if it fails; Discard removes the rest
 	s.mu.Unlock()
 	var err error

@@ -86,7 +86,7 @@ func (m *Manager) report(key Key, process, message string) {
 // lock.
 func (s *session) publish(t EventType, c Caller, details map[string]any) {
 	s.mu.Lock()
-	box := s.boxID
+	box := s.record.Box
 	s.mu.Unlock()
 	s.m.publish(s.event(t, c, box, details))
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/policy"
 )
 
 // session is one session. The package comment describes its locks.
@@ -34,24 +33,18 @@ type session struct {
 
 	mu sync.Mutex // guards what follows
 
-	// What the session is.
-	state      State
-	reason     string
-	resolved   policy.Resolved // replaced as a whole: views share it
-	unenforced string          // see View
-	createdAt  time.Time
-	bornAt     time.Duration // createdAt on the clock of m.now; negative if before Open
-	lifeEnd    time.Duration // on the clock of m.now; 0: never
-	release    func()        // returns the reservation in the ledger
+	// record is what the session is, as far as the database has it; see recordLocked. Its
+	// Resolved is replaced as a whole, because views share it.
+	record  sessionRecord
+	bornAt  time.Duration // CreatedAt on the clock of m.now; negative if before Open
+	lifeEnd time.Duration // on the clock of m.now; 0: never
+	release func()        // returns the reservation in the ledger
 
 	// Its box.
-	generation int
-	boxID      string
-	box        engine.LiveBox // nil without a box; of a failed session, the dead box until clearBox
-	recording  *recording     // last attempt to record that the box runs; nil if the box was taken over
-	attempt    *attempt       // attempt under way to take over the box; nil if there is none
-	fresh      bool           // see sessionRecord
-	made       bool           // the session has had a box
+	box       engine.LiveBox // nil without a box; of a failed session, the dead box until clearBox
+	recording *recording     // last attempt to record that the box runs; nil if the box was taken over
+	attempt   *attempt       // attempt under way to take over the box; nil if there is none
+	made      bool           // the session has had a box
 
 	// What runs in it.
 	uses      int // calls that use it now
@@ -77,7 +70,8 @@ func newSession(m *Manager, key Key) *session {
 	s := &session{
 		m: m, key: key, ctx: ctx, cancel: cancel,
 		op: make(chan struct{}, 1), removed: make(chan struct{}), stumbled: make(chan struct{}), settled: settled,
-		state: Creating, createdAt: time.Now().Round(0), processes: map[string]*Process{},
+		record:    sessionRecord{Tenant: key.Tenant, ID: key.ID, State: Creating, CreatedAt: time.Now().Round(0)},
+		processes: map[string]*Process{},
 	}
 	s.bornAt = m.now()
 	s.touch()
@@ -147,21 +141,21 @@ func isDone(ch <-chan struct{}) bool {
 
 // aliveLocked reports whether commands can run in the session.
 func (s *session) aliveLocked() bool {
-	return s.state == Running && s.box != nil && !isDone(s.box.Done())
+	return s.record.State == Running && s.box != nil && !isDone(s.box.Done())
 }
 
 func (s *session) view() View {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now, used := s.m.now(), time.Duration(s.lastUsed.Load())
+	now, used, r := s.m.now(), time.Duration(s.lastUsed.Load()), &s.record
 	v := View{
-		Key: s.key, State: s.state, Reason: s.reason, Generation: s.generation, Resolved: s.resolved,
-		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: s.unenforced,
-		CreatedAt: s.createdAt, LastUsed: s.m.wall(used),
+		Key: s.key, State: r.State, Reason: r.Reason, Generation: r.Generation, Resolved: r.Resolved,
+		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: r.Unenforced,
+		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used),
 	}
 	v.Resolved.Decisions = nil
-	if s.state == Running {
-		v.Box = s.boxID
+	if r.State == Running {
+		v.Box = r.Box
 	}
 	if end, ok := s.deadlineLocked(); ok {
 		v.ExpiresAt = s.m.wall(max(end, now))
@@ -176,20 +170,18 @@ func (m *Manager) wall(t time.Duration) time.Time {
 
 // recordLocked returns the session's record, to be stored.
 func (s *session) recordLocked() *sessionRecord {
-	r := &sessionRecord{
-		Tenant: s.key.Tenant, ID: s.key.ID, State: s.state, Reason: s.reason, Generation: s.generation,
-		Box: s.boxID, Resolved: s.resolved, Unenforced: s.unenforced, Fresh: s.fresh && s.state == Creating, CreatedAt: s.createdAt,
-	}
-	if s.lifeEnd > 0 {
+	r := s.record
+	r.Fresh = r.Fresh && r.State == Creating
+	if r.LifeLeft = 0; s.lifeEnd > 0 {
 		r.LifeLeft = max(1, s.lifeEnd-s.m.now())
 	}
-	return r
+	return &r
 }
 
 // setLifeLocked sets the end of the lifetime, of which at most left remains.
 func (s *session) setLifeLocked(left time.Duration) {
 	s.lifeEnd = 0
-	if s.resolved.MaxLifetime > 0 {
-		s.lifeEnd = max(1, s.m.now()+min(left, s.resolved.MaxLifetime.D()))
+	if s.record.Resolved.MaxLifetime > 0 {
+		s.lifeEnd = max(1, s.m.now()+min(left, s.record.Resolved.MaxLifetime.D()))
 	}
 }

@@ -122,7 +122,7 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 	s.mu.Lock()
 	old = s.processes[spec.ID]
 	switch {
-	case s.removing || s.box != box || s.state != Running:
+	case s.removing || s.box != box || s.record.State != Running:
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("starting process %q: %w", spec.ID, engine.ErrBoxLost)
 	case old != nil && !old.record.State.Ended():

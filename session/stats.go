@@ -42,7 +42,7 @@ func (m *Manager) Stats() Stats {
 	c.mu.Unlock()
 	for _, s := range m.all("") {
 		s.mu.Lock()
-		st.States[s.state]++
+		st.States[s.record.State]++
 		st.ExecsRunning += s.execs
 		st.ProcessesRunning += s.running
 		s.mu.Unlock()

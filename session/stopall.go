@@ -48,7 +48,7 @@ func (m *Manager) stopAll(ctx context.Context) error {
 // shutDown ends the session because the daemon stops.
 func (s *session) shutDown() error {
 	s.mu.Lock()
-	persistent, removing := s.resolved.Persistent, s.removing
+	persistent, removing := s.record.Resolved.Persistent, s.removing
 	s.mu.Unlock()
 	if persistent && !removing {
 		if err := s.halt(); !errors.Is(err, errRemoved) {
@@ -85,13 +85,13 @@ func (s *session) halt() error {
 		s.mu.Unlock()
 		return errRemoved
 	}
-	s.state, s.reason = Stopping, "the daemon stops"
+	s.record.State, s.record.Reason = Stopping, "the daemon stops"
 	s.mu.Unlock()
 	err := s.clearBox(s.m.ctx)
 	s.mu.Lock()
-	s.state = Stopped
+	s.record.State = Stopped
 	if err != nil {
-		s.state, s.reason = Failed, "stopping its box: "+err.Error()
+		s.record.State, s.record.Reason = Failed, "stopping its box: "+err.Error()
 	}
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()

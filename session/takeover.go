@@ -25,7 +25,7 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		s.removing = true
 		s.cancel()
 		s.markProcessesLost()
-		reason := s.reason
+		reason := s.record.Reason
 		r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
 		return nil
 	case rec.State == Running && exists:
@@ -50,7 +50,7 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 func (s *session) setFailed(reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state, s.reason = Failed, reason
+	s.record.State, s.record.Reason = Failed, reason
 }
 
 // takeOverAll takes over the boxes of the sessions that ran, several at a time. It retries
@@ -204,7 +204,7 @@ func (s *session) markProcessesLost() {
 // failed then.
 func (s *session) adoptLeftBox(ctx context.Context) (engine.LiveBox, error) {
 	s.mu.Lock()
-	id := s.boxID
+	id := s.record.Box
 	s.mu.Unlock()
 	box, err := s.m.engine.Adopt(ctx, id, engine.Spec{})
 	if err != nil && !errors.Is(err, engine.ErrBoxLost) && ctx.Err() == nil {
@@ -244,11 +244,11 @@ func (s *session) correct(has engine.Spec) policy.Resolved {
 	believed.Take(has)
 	counted := s.m.ledger.Adopt(s.key.Tenant, countable(boxUse(believed)))
 	s.mu.Lock()
-	if has.ID == s.boxID { // an engine may not report a spec
-		s.resolved.Take(has)
+	if has.ID == s.record.Box { // an engine may not report a spec
+		s.record.Resolved.Take(has)
 		s.release, counted = counted, s.release
 	}
-	corrected := s.resolved
+	corrected := s.record.Resolved
 	s.mu.Unlock()
 	counted()
 	return corrected

@@ -46,7 +46,7 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	}
 	defer s.unlockOp()
 	s.mu.Lock()
-	have, alive, removing := s.resolved, s.aliveLocked(), s.removing
+	have, alive, removing := s.record.Resolved, s.aliveLocked(), s.removing
 	s.mu.Unlock()
 	switch {
 	case removing:
@@ -143,7 +143,7 @@ func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.R
 		s.m.deny(c, s.key, "update", err)
 		return err
 	}
-	change, undo := diff.change(), diff.reverse().change()
+	change, undo := diff.engineChange(), diff.reverse().engineChange()
 	if limits, before := boxLimits(want), boxLimits(have); limits != before {
 		change.Limits, undo.Limits = &limits, &before
 	}
@@ -169,11 +169,11 @@ func boxLimits(r policy.Resolved) engine.Limits {
 // adjustLifeLocked counts a changed lifetime from the creation of the session.
 func (s *session) adjustLifeLocked(want policy.Resolved) {
 	switch {
-	case want.MaxLifetime == s.resolved.MaxLifetime:
+	case want.MaxLifetime == s.record.Resolved.MaxLifetime:
 	case want.MaxLifetime == 0:
 		s.lifeEnd = 0
 	case s.lifeEnd > 0:
-		s.lifeEnd = max(1, s.lifeEnd+(want.MaxLifetime-s.resolved.MaxLifetime).D())
+		s.lifeEnd = max(1, s.lifeEnd+(want.MaxLifetime-s.record.Resolved.MaxLifetime).D())
 	default:
 		s.lifeEnd = max(1, s.bornAt+want.MaxLifetime.D())
 	}

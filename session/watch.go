@@ -51,11 +51,11 @@ func (s *session) publishLimit(box engine.LiveBox, e engine.Event) {
 // markLost marks the session as failed because PID 1 of box is gone, unless that is known.
 func (s *session) markLost(box engine.LiveBox) {
 	s.mu.Lock()
-	if s.box != box || s.state != Running || s.removing || s.gone || !isDone(box.Done()) {
+	if s.box != box || s.record.State != Running || s.removing || s.gone || !isDone(box.Done()) {
 		s.mu.Unlock()
 		return
 	}
-	s.state, s.reason = Failed, "PID 1 of box "+s.boxID+" is gone"
+	s.record.State, s.record.Reason = Failed, "PID 1 of box "+s.record.Box+" is gone"
 	told := s.failedLocked()
 	noted := s.m.store.enqueue(s.recordLocked().put())
 	s.m.events.publish(told)
@@ -68,7 +68,7 @@ func (s *session) markLost(box engine.LiveBox) {
 
 // failedLocked returns the event of a lost box.
 func (s *session) failedLocked() Event {
-	return s.event(EventState, system, s.boxID, map[string]any{"state": Failed, "reason": s.reason})
+	return s.event(EventState, system, s.record.Box, map[string]any{"state": Failed, "reason": s.record.Reason})
 }
 
 // reportLost reports the loss of a box to the logs. The caller holds no lock.
@@ -88,7 +88,7 @@ func (s *session) sweepLost(box engine.LiveBox) {
 		}
 		defer s.unlockOp()
 		s.mu.Lock()
-		mine := s.boxID == box.ID() && s.state == Failed && !s.removing // false if it was replaced
+		mine := s.record.Box == box.ID() && s.record.State == Failed && !s.removing // false if it was replaced
 		s.mu.Unlock()
 		if !mine {
 			return nil
