@@ -12,6 +12,7 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -117,8 +118,8 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 // run is a command that may run.
 type run struct {
 	cmd            engine.Command
-	stdout, stderr *capture // nil where the caller takes the output
-	release        func()   // once is enough, more do nothing
+	stdout, stderr *headtail.Buffer // nil where the caller takes the output
+	release        func()           // once is enough, more do nothing
 }
 
 // admit decides whether a command may run, and counts it.
@@ -128,7 +129,14 @@ func (m *Manager) admit(ctx context.Context, c Caller, u *use, e Exec) (*run, er
 	resolved := s.resolved
 	s.mu.Unlock()
 	r := &run{cmd: m.command(resolved, e)}
-	r.stdout, r.stderr = m.captures(&r.cmd)
+	if r.cmd.Stdout == nil {
+		r.stdout = &headtail.Buffer{Limit: m.options.CaptureLimit}
+		r.cmd.Stdout = r.stdout
+	}
+	if r.cmd.Stderr == nil && r.cmd.TTY == nil {
+		r.stderr = &headtail.Buffer{Limit: m.options.CaptureLimit}
+		r.cmd.Stderr = r.stderr
+	}
 	if err := r.cmd.Validate(); err != nil {
 		return nil, err
 	}
@@ -256,7 +264,11 @@ func (m *Manager) finish(c Caller, u *use, r *run, res engine.Result, err error,
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details}) // it has run
 	r.release()                                                                                                             // it does not run any more
 	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}
-	out.Stdout, out.StdoutTruncated = r.stdout.result()
-	out.Stderr, out.StderrTruncated = r.stderr.result()
+	if r.stdout != nil {
+		out.Stdout, out.StdoutMissing = r.stdout.Bytes()
+	}
+	if r.stderr != nil {
+		out.Stderr, out.StderrMissing = r.stderr.Bytes()
+	}
 	return out, nil
 }

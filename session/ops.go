@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/headtail"
 )
 
 // Exec is one command.
@@ -45,9 +46,10 @@ type Exec struct {
 // ExecResult is how a command ended.
 type ExecResult struct {
 	engine.Result
-	// Stdout and Stderr are what was captured; the flags say that there was more.
-	Stdout, Stderr                   []byte
-	StdoutTruncated, StderrTruncated bool
+	// Stdout and Stderr are what was captured. StdoutMissing and StderrMissing are the gaps of
+	// streams over Options.CaptureLimit, nil if nothing is missing.
+	Stdout, Stderr               []byte
+	StdoutMissing, StderrMissing *headtail.Missing
 	// Timeout is the one that counted.
 	Timeout time.Duration
 	// Session is the session that it ran in, after it. Created and Recreated say

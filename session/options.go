@@ -33,7 +33,7 @@ type Options struct {
 	// bytes; more ends it. 0 is DefaultOutputLimit, negative none.
 	OutputLimit int64
 	// CaptureLimit bounds what of each stream is kept in memory for
-	// [ExecResult.Stdout], in bytes. 0 is DefaultCaptureLimit.
+	// [ExecResult.Stdout], in bytes: of a longer one beginning and end, see [headtail.Buffer]. 0 is DefaultCaptureLimit.
 	CaptureLimit int64
 	// History is the size of each output ring of a managed process that names none;
 	// 0 is engine.DefaultHistory.
