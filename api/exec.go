@@ -39,7 +39,8 @@ func (c *call) exec(key session.Key) error {
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
 	result.Stderr, result.StderrBase64 = textOrBytes(res.Stderr)
-	result.StdoutTruncated, result.StderrTruncated = res.StdoutTruncated, res.StderrTruncated
+	result.StdoutMissing, result.StderrMissing = (*apitypes.Missing)(res.StdoutMissing), (*apitypes.Missing)(res.StderrMissing)
+	result.StdoutTruncated, result.StderrTruncated = res.StdoutMissing != nil, res.StderrMissing != nil
 	return c.reply(http.StatusOK, &result)
 }
 

@@ -3,40 +3,24 @@ package langbot
 import (
 	"fmt"
 	"strings"
-	"sync"
 	"unicode/utf8"
+
+	"github.com/boxd/boxd/internal/headtail"
 )
 
-// clipAt is how many bytes of each stream of a command are kept.
+// clipAt is how many bytes of each stream of a command are kept, as in the reference server, which
+// keeps the first ones only.
 const clipAt = 1 << 20
 
-// clip is a writer that keeps the beginning and counts the rest.
-type clip struct {
-	mu   sync.Mutex
-	kept []byte
-	lost int64
-}
-
-// Write keeps what fits and takes all.
-func (c *clip) Write(p []byte) (int, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	keep := p[:min(len(p), clipAt-len(c.kept))]
-	c.kept = append(c.kept, keep...)
-	c.lost += int64(len(p) - len(keep))
-	return len(p), nil
-}
-
-// text is what the client is told: decoded, without white space at its ends, and with a
-// note if something was lost.
-func (c *clip) text() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := strings.TrimFunc(decode(c.kept), isSpace)
-	if c.lost > 0 {
-		s += fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", clipAt, c.lost)
+// outputText is what a client is told of a stream: decoded, without white space at its ends, and
+// with a note where bytes are missing.
+func outputText(b *headtail.Buffer) string {
+	kept, missing := b.Bytes()
+	if missing == nil {
+		return strings.TrimFunc(decode(kept), isSpace)
 	}
-	return s
+	note := fmt.Sprintf("\n... [raw output clipped at %d bytes, %d bytes discarded]", clipAt, missing.Bytes)
+	return strings.TrimFunc(decode(kept[:missing.Offset])+note+"\n"+decode(kept[missing.Offset:]), isSpace)
 }
 
 // decode reads b as UTF-8. Like Python's errors="replace" it puts one U+FFFD in the place

@@ -1,11 +1,13 @@
 package langbot
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 	"unicode/utf8"
 
 	"github.com/boxd/boxd/engine/enginetest"
+	"github.com/boxd/boxd/internal/headtail"
 )
 
 // TestDecode compares with what Python 3.11's bytes.decode(errors="replace") says.
@@ -44,16 +46,17 @@ func FuzzDecode(f *testing.F) {
 }
 
 func TestClipCounts(t *testing.T) {
-	var c clip
-	c.Write(make([]byte, clipAt-1))
+	c := &headtail.Buffer{Limit: clipAt}
+	c.Write(bytes.Repeat([]byte("h"), 629_145)) // 60 %
 	c.Write([]byte("abc"))
-	c.Write([]byte("d"))
-	if s := c.text(); c.lost != 3 || !strings.HasSuffix(s, "a\n... [raw output clipped at 1048576 bytes, 3 bytes discarded]") {
-		t.Errorf("%d bytes lost, ends in %q", c.lost, s[len(s)-70:])
+	c.Write(bytes.Repeat([]byte("t"), clipAt-629_145))
+	want := strings.Repeat("h", 629_145) + "\n... [raw output clipped at 1048576 bytes, 3 bytes discarded]\n" + strings.Repeat("t", clipAt-629_145)
+	if s := outputText(c); s != want {
+		t.Errorf("%d characters, want %d; at the gap %q", len(s), len(want), s[629_130:629_230])
 	}
-	c = clip{}
+	c = &headtail.Buffer{Limit: clipAt}
 	c.Write([]byte(strings.Repeat(" ", clipAt)))
-	if s := c.text(); s != "" {
+	if s := outputText(c); s != "" {
 		t.Errorf("%q", s)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -118,8 +119,8 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 // admittedExec is a command that may run and counts as running until release.
 type admittedExec struct {
 	cmd            engine.Command
-	stdout, stderr *capture // nil where the caller receives the output itself
-	release        func()   // may be called more than once
+	stdout, stderr *headtail.Buffer // nil where the caller receives the output itself
+	release        func()           // may be called more than once
 }
 
 // admitExec decides whether a command may run, and counts it.
@@ -129,7 +130,14 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	resolved := s.record.Resolved
 	s.mu.Unlock()
 	r := &admittedExec{cmd: m.command(resolved, e)}
-	r.stdout, r.stderr = m.captures(&r.cmd)
+	if r.cmd.Stdout == nil {
+		r.stdout = &headtail.Buffer{Limit: m.options.CaptureLimit}
+		r.cmd.Stdout = r.stdout
+	}
+	if r.cmd.Stderr == nil && r.cmd.TTY == nil {
+		r.stderr = &headtail.Buffer{Limit: m.options.CaptureLimit}
+		r.cmd.Stderr = r.stderr
+	}
 	if err := r.cmd.Validate(); err != nil {
 		return nil, err
 	}
@@ -251,7 +259,11 @@ func (m *Manager) finishExec(c Caller, u *use, r *admittedExec, res engine.Resul
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details})
 	r.release()
 	out := ExecResult{Result: res, Timeout: r.cmd.Timeout, Session: u.view()}
-	out.Stdout, out.StdoutTruncated = r.stdout.result()
-	out.Stderr, out.StderrTruncated = r.stderr.result()
+	if r.stdout != nil {
+		out.Stdout, out.StdoutMissing = r.stdout.Bytes()
+	}
+	if r.stderr != nil {
+		out.Stderr, out.StderrMissing = r.stderr.Bytes()
+	}
 	return out, nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -26,7 +27,7 @@ func TestExec(t *testing.T) {
 	if res.Verdict != engine.Exited || res.ExitCode != 3 || !res.Session.Created || res.Timeout != 30*time.Second {
 		t.Errorf("result %+v", res)
 	}
-	if res := b.exec(keyA, "echo", "hello"); string(res.Stdout) != "hello" || res.StdoutTruncated || res.Session.Created {
+	if res := b.exec(keyA, "echo", "hello"); string(res.Stdout) != "hello" || res.StdoutMissing != nil || res.Session.Created {
 		t.Errorf("result %+v", res)
 	}
 	var out bytes.Buffer
@@ -89,10 +90,13 @@ func TestExecEnvironment(t *testing.T) {
 
 func TestCaptureIsBounded(t *testing.T) {
 	b := newBench(t)
-	b.alter = func(o *Options) { o.CaptureLimit = 4 }
+	b.alter = func(o *Options) { o.CaptureLimit = 5 }
 	b.start()
-	if res := b.exec(keyA, "echo", "hello"); string(res.Stdout) != "hell" || !res.StdoutTruncated {
-		t.Errorf("%q, truncated %v", res.Stdout, res.StdoutTruncated)
+	if res := b.exec(keyA, "echo", "hello, you"); string(res.Stdout) != "helou" || res.StdoutMissing == nil || *res.StdoutMissing != (headtail.Missing{Offset: 3, Bytes: 5}) {
+		t.Errorf("%q without %+v", res.Stdout, res.StdoutMissing)
+	}
+	if res := b.exec(keyA, "echo", "hello"); string(res.Stdout) != "hello" || res.StdoutMissing != nil || res.StderrMissing != nil {
+		t.Errorf("%q without %+v", res.Stdout, res.StdoutMissing)
 	}
 }
 

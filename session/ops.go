@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/headtail"
 )
 
 // Exec is one command.
@@ -45,10 +46,11 @@ type Exec struct {
 // ExecResult is how a command ended.
 type ExecResult struct {
 	engine.Result
-	// Stdout and Stderr are the captured output; the flags say that there was more.
-	Stdout, Stderr                   []byte
-	StdoutTruncated, StderrTruncated bool
-	// Timeout is the one that applied.
+	// Stdout and Stderr are what was captured. StdoutMissing and StderrMissing are the gaps of
+	// streams over Options.CaptureLimit, nil if nothing is missing.
+	Stdout, Stderr               []byte
+	StdoutMissing, StderrMissing *headtail.Missing
+	// Timeout is the one that counted.
 	Timeout time.Duration
 	// Session is the session in which the command ran, afterwards. Created and Recreated
 	// say what this call did to it.

@@ -34,7 +34,8 @@ type Options struct {
 	// OutputLimit is how many bytes a command may write to stdout and to stderr, each; a
 	// command that writes more is killed. 0 is DefaultOutputLimit, negative means no limit.
 	OutputLimit int64
-	// CaptureLimit is how many bytes of each stream [ExecResult] keeps. 0 is
+	// CaptureLimit is how many bytes of each stream [ExecResult] keeps: of a longer one the
+	// beginning and the end, see [headtail.Buffer]. 0 is
 	// DefaultCaptureLimit.
 	CaptureLimit int64
 	// History is the size of each output ring of a managed process whose spec names none; 0

@@ -11,13 +11,14 @@ type row struct {
 }
 
 // base may be imported by everybody: values and helpers without a policy.
-var base = []string{"internal/cleanup", "internal/diskroom", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
+var base = []string{"internal/cleanup", "internal/diskroom", "internal/headtail", "internal/keyed", "internal/oneline", "internal/pathin", "internal/version", "internal/yamltree"}
 
 // The order of imports, lowest first. A name that ends in "/..." stands for a
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
 	{"internal/diskroom", nil, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other"},
+	{"internal/headtail", nil, "beginning and end of a stream, of anything"},
 	{"internal/keyed", nil, "locks by name, of anything"},
 	{"internal/oneline", nil, "text, of anything"},
 	{"internal/pathin", nil, "compares paths as text, and opens nothing"},
@@ -132,7 +133,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
+	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},

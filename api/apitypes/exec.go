@@ -30,12 +30,20 @@ type ExecResult struct {
 	StdoutBase64    []byte   `json:"stdout_base64,omitempty" doc:"Standard output in base64, if it is not UTF-8."`
 	Stderr          string   `json:"stderr,omitempty"`
 	StderrBase64    []byte   `json:"stderr_base64,omitempty"`
-	StdoutTruncated bool     `json:"stdout_truncated,omitempty" doc:"There was more than is here."`
+	StdoutTruncated bool     `json:"stdout_truncated,omitempty" doc:"There was more than is here: see stdout_missing."`
+	StdoutMissing   *Missing `json:"stdout_missing,omitempty" doc:"The gap in standard output, of which beginning and end are here."`
 	StderrTruncated bool     `json:"stderr_truncated,omitempty"`
+	StderrMissing   *Missing `json:"stderr_missing,omitempty"`
 	Receipt         Receipt  `json:"receipt"`
 	Duration        Duration `json:"duration" doc:"Seconds the request took in the daemon."`
 	Created         bool     `json:"created,omitempty" doc:"This request made the session."`
 	Recreated       bool     `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
+}
+
+// Missing is a gap in output that was too long to be kept.
+type Missing struct {
+	Offset int64 `json:"offset" doc:"Bytes of the stream before the gap, which are here."`
+	Bytes  int64 `json:"bytes" doc:"Length of the gap. What follows in the output is the end of the stream."`
 }
 
 // Out returns the standard output, whether it was sent as text or as base64.
