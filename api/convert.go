@@ -57,7 +57,7 @@ func sessionOf(v *session.View) apitypes.Session {
 func processOf(v *session.ProcessView) apitypes.Process {
 	return apitypes.Process{
 		ID: v.ID, Session: v.Session.ID, State: string(v.State), PID: v.PID, Argv: v.Args, TTY: v.TTY, Box: v.Box,
-		History: apitypes.Size(v.History), DropOldest: v.DropOldest, DropStderr: v.DropStderr, Memory: apitypes.Size(v.Memory), StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
+		History: apitypes.Size(v.History), DropOldest: v.DropOldest, DropStderr: v.DropStderr, Memory: apitypes.Size(v.Memory), Labels: v.Labels, StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
 		ExitCode: v.ExitCode, Signal: linux.SignalName(v.Signal), Verdict: string(v.Verdict), Limit: v.Limit,
 	}
 }

@@ -77,7 +77,7 @@ func eventText(e *session.Event) ([]byte, error) {
 	}
 	data, err := json.Marshal(apitypes.Event{
 		ID: e.Seq, Time: e.Time, Type: string(e.Type), Tenant: e.Tenant, Session: e.Session, Box: e.Box,
-		Process: e.Process, Request: e.Request, Details: e.Details,
+		Process: e.Process, Request: e.Request, Labels: e.Labels, Details: e.Details,
 	})
 	return fmt.Appendf(nil, "id: %d\nevent: %s\ndata: %s\n\n", e.Seq, e.Type, data), err
 }

@@ -220,6 +220,9 @@ func (rt *route) parameters() []*huma.Param {
 	}
 	for _, p := range rt.query {
 		schema := &huma.Schema{Type: p.kind}
+		if p.kind == huma.TypeArray {
+			schema.Items = &huma.Schema{Type: huma.TypeString}
+		}
 		for _, value := range p.enum {
 			schema.Enum = append(schema.Enum, value)
 		}

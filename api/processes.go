@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 	"syscall"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -13,10 +14,15 @@ import (
 )
 
 func (c *call) listProcesses(key session.Key) error {
+	chosen, err := spec.ParseSelector(c.values["label"])
+	if err != nil {
+		return err
+	}
 	views, err := c.s.opt.Sessions.Processes(key)
 	if err != nil {
 		return err
 	}
+	views = slices.DeleteFunc(views, func(v session.ProcessView) bool { return !chosen.Matches(v.Labels) })
 	list := apitypes.ProcessList{Processes: make([]apitypes.Process, len(views))}
 	for i := range views {
 		list.Processes[i] = processOf(&views[i])
@@ -40,7 +46,7 @@ func (c *call) startProcess(key session.Key) error {
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), session.ProcessSpec{
 		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
 		ProcessSettings: session.ProcessSettings{
-			History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory),
+			History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory), Labels: q.Labels,
 		},
 	})
 	if err != nil {

@@ -36,6 +36,7 @@ type param struct {
 var (
 	pathParam   = param{"path", "string", "Path in the box, absolute or relative to the workspace.", true, nil}
 	offsetParam = param{"offset", "integer", "Offset of the first byte.", false, nil}
+	labelParam  = param{"label", "array", "Only what has this label: key=value, or key with any value; may be repeated.", false, nil}
 	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false, nil}
 )
 
@@ -73,7 +74,7 @@ var routes = []route{
 	{method: "GET", path: "/v1/profiles", name: "profiles", summary: "The profiles", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ProfileList{}, handler: (*call).profiles},
 
-	{method: "GET", path: sessionsPath, name: "list-sessions", summary: "The sessions of the tenant", role: Viewer,
+	{method: "GET", path: sessionsPath, name: "list-sessions", summary: "The sessions of the tenant", role: Viewer, query: []param{labelParam},
 		status: http.StatusOK, reply: apitypes.SessionList{}, handler: (*call).listSessions},
 	{method: "POST", path: sessionsPath, name: "ensure-session", summary: "Get a session, and make it if it is not there", role: Operator,
 		body: apitypes.SessionRequest{}, status: http.StatusOK, reply: apitypes.Session{}, fails: makeRefusals, handler: (*call).ensureSession},
@@ -91,7 +92,7 @@ var routes = []route{
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
 		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: onSession((*call).exec)},
 
-	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer,
+	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer, query: []param{labelParam},
 		status: http.StatusOK, reply: apitypes.ProcessList{}, handler: onSession((*call).listProcesses)},
 	{method: "POST", path: processesPath, name: "start-process", summary: "Start a managed process", role: Operator,
 		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, fails: append(slices.Clone(runRefusals), apitypes.CodeExists), handler: onSession((*call).startProcess)},

@@ -2,6 +2,7 @@ package api
 
 import (
 	"net/http"
+	"slices"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
@@ -11,7 +12,12 @@ import (
 )
 
 func (c *call) listSessions() error {
+	chosen, err := spec.ParseSelector(c.values["label"])
+	if err != nil {
+		return err
+	}
 	views := c.s.opt.Sessions.List(c.listTenant())
+	views = slices.DeleteFunc(views, func(v session.View) bool { return !chosen.Matches(v.Resolved.Labels) })
 	list := apitypes.SessionList{Sessions: make([]apitypes.Session, len(views))}
 	for i := range views {
 		list.Sessions[i] = c.session(&views[i])

@@ -13,10 +13,10 @@ func processPath(session, id string, more ...string) []string {
 	return append([]string{"sessions", session, "processes", id}, more...)
 }
 
-// Processes lists the managed processes of a session, including ended ones that were
-// not removed.
-func (c *Client) Processes(ctx context.Context, session string) ([]apitypes.Process, error) {
-	l, err := fetch[apitypes.ProcessList](ctx, c, call{method: "GET", path: []string{"sessions", session, "processes"}})
+// Processes lists the managed processes of a session that have all of labels, including
+// ended ones that were not removed. A label is "key=value", or "key" for any value.
+func (c *Client) Processes(ctx context.Context, session string, labels ...string) ([]apitypes.Process, error) {
+	l, err := fetch[apitypes.ProcessList](ctx, c, call{method: "GET", path: []string{"sessions", session, "processes"}, query: url.Values{"label": labels}})
 	return l.Processes, err
 }
 

@@ -102,9 +102,9 @@ func (c *Client) url(path []string, query url.Values) (string, error) {
 		b.WriteByte('/')
 		b.WriteString(url.PathEscape(s))
 	}
-	if len(query) > 0 {
+	if encoded := query.Encode(); encoded != "" {
 		b.WriteByte('?')
-		b.WriteString(query.Encode())
+		b.WriteString(encoded)
 	}
 	return b.String(), nil
 }

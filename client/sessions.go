@@ -2,13 +2,15 @@ package client
 
 import (
 	"context"
+	"net/url"
 
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Sessions lists the sessions of the tenant, sorted by tenant and ID.
-func (c *Client) Sessions(ctx context.Context) ([]apitypes.Session, error) {
-	l, err := fetch[apitypes.SessionList](ctx, c, call{method: "GET", path: []string{"sessions"}})
+// Sessions lists the sessions of the tenant that have all of labels, sorted by tenant and ID. A
+// label is "key=value", or "key" for any value.
+func (c *Client) Sessions(ctx context.Context, labels ...string) ([]apitypes.Session, error) {
+	l, err := fetch[apitypes.SessionList](ctx, c, call{method: "GET", path: []string{"sessions"}, query: url.Values{"label": labels}})
 	return l.Sessions, err
 }
 

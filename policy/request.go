@@ -27,9 +27,12 @@ type Resolved struct {
 	// Settings: UpperSize is 0 without a writable root, WorkspaceSize and WorkspaceInodes
 	// are 0 if the workspace cannot be written.
 	spec.Settings
-	Image    string    `json:"image"`
-	Hostname string    `json:"hostname"`
-	User     spec.User `json:"user"`
+	Image    string `json:"image"`
+	Hostname string `json:"hostname"`
+	// Name and Labels are for people and their programs; nothing depends on them.
+	Name   string      `json:"name,omitempty"`
+	Labels spec.Labels `json:"labels,omitempty"`
+	User   spec.User   `json:"user"`
 	// Mounts has every mount of the request; a workspace that is a host path comes first.
 	// The session adds a workspace that boxd keeps, with [Resolved.WorkspaceMount].
 	Mounts        []spec.Mount `json:"mounts,omitempty"`

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,6 +73,9 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 	if err != nil {
 		return Resolved{}, err
 	}
+	if err := cmp.Or(spec.ValidateName(r.Name), r.Labels.Validate("labels")); err != nil {
+		return Resolved{}, err
+	}
 	if !s.WritableRoot {
 		s.UpperSize = 0
 	}
@@ -81,7 +85,7 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 		decision.Details["overridden"] = overridden
 	}
 	got := Resolved{
-		Profile: profile.Name, Settings: s, Image: r.Image, Hostname: r.Hostname, Mounts: list, AllowDegraded: p.config.AllowDegraded,
+		Profile: profile.Name, Settings: s, Image: r.Image, Hostname: r.Hostname, Name: r.Name, Labels: maps.Clone(r.Labels), Mounts: list, AllowDegraded: p.config.AllowDegraded,
 		Workspace: r.Workspace, WorkspaceTarget: target, MakeWorkspace: r.MakeWorkspace, Env: env, TimeoutCap: max(0, profile.Caps.Timeout),
 		Overridden: overridden, Warnings: r.Warnings, Decisions: append(decisions, decision),
 	}

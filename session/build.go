@@ -96,7 +96,7 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
-	told := s.event(kind, c, s.record.Box, map[string]any{"generation": s.record.Generation})
+	told := s.eventLocked(kind, c, map[string]any{"generation": s.record.Generation})
 	s.m.events.publish(told)
 	begun <- s.recordBoxLocked(volume)
 	s.mu.Unlock()

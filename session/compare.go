@@ -2,6 +2,7 @@ package session
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,6 +37,12 @@ func conflicts(have policy.Resolved, a *asked) []Conflict {
 	field("profile", r.Profile, have.Profile, want.Profile)
 	field("workspace", r.Workspace, have.Workspace, want.Workspace)
 	field("workspace_target", r.WorkspaceTarget, have.Target(), want.Target())
+	field("name", r.Name, have.Name, want.Name)
+	for _, key := range slices.Sorted(maps.Keys(r.Labels)) {
+		if value, ok := have.Labels[key]; !ok || value != r.Labels[key] {
+			list = append(list, Conflict{"labels." + key, spec.Quote(value), spec.Quote(r.Labels[key])})
+		}
+	}
 	if r.User != nil && have.User != want.User {
 		show := func(u engine.User) string { return fmt.Sprintf("%d:%d", u.UID, u.GID) }
 		list = append(list, Conflict{"user", show(have.User), show(want.User)})

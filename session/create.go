@@ -35,7 +35,7 @@ func (s *session) create(ctx context.Context, c Caller, a *asked) (*use, error) 
 		return nil, err
 	}
 	s.m.counters.created.Add(1)
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done}) // the session exists even if this fails
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "create", Decision: audit.Done, Details: labelDetails(a.resolved)}) // the session exists even if this fails
 	s.mu.Lock()
 	u := s.useLocked()
 	s.mu.Unlock()

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
 )
 
@@ -44,6 +45,7 @@ type Event struct {
 	Box     string         `json:"box,omitempty"`
 	Process string         `json:"process,omitempty"`
 	Request string         `json:"request,omitempty"`
+	Labels  spec.Labels    `json:"labels,omitempty"` // of the session, and of Process; must not be changed
 	Details map[string]any `json:"details,omitempty"`
 }
 

@@ -69,7 +69,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	if err != nil {
 		return ExecResult{}, m.noteFailure(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
 	}
-	m.publish(u.s.event(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]}))
+	u.s.publish(EventExecStarted, c, u.box.ID(), map[string]any{"program": run.cmd.Args[0]})
 	if e.Started != nil {
 		e.Started(p)
 	}
@@ -254,7 +254,7 @@ func (m *Manager) finishExec(c Caller, u *use, r *admittedExec, res engine.Resul
 		m.options.Observe(ExecObservation{Tenant: s.key.Tenant, Duration: took, Verdict: res.Verdict})
 	}
 	details := endDetails(res)
-	m.publish(s.event(EventExecEnded, c, u.box.ID(), details))
+	s.publish(EventExecEnded, c, u.box.ID(), details)
 	// The command has run, so a failure to audit its end is only reported.
 	_ = m.audit(c, s.key, audit.Entry{Action: "exec", Decision: audit.Done, Reason: string(res.Verdict), Details: details})
 	r.release()

@@ -67,12 +67,12 @@ func (d mountDiff) reverse() mountDiff { return mountDiff{detach: d.attach, atta
 // reportMounts publishes and audits a change of mounts that was made.
 func (s *session) reportMounts(c Caller, d mountDiff) {
 	for _, m := range d.detach {
-		s.publish(EventDetached, c, map[string]any{"target": m.Target})
+		s.publish(EventDetached, c, "", map[string]any{"target": m.Target})
 		_ = s.m.audit(c, s.key, audit.Entry{Action: "detach", Decision: audit.Done, Details: map[string]any{"target": m.Target}}) // reports its error
 	}
 	for _, m := range d.attach {
 		details := map[string]any{"source": m.Source, "target": m.Target, "read_only": m.ReadOnly}
-		s.publish(EventAttached, c, details)
+		s.publish(EventAttached, c, "", details)
 		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // reports its error
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/headtail"
 )
 
@@ -70,6 +71,8 @@ type ProcessSettings struct {
 	// Memory bounds, in bytes, what this process and its descendants use, in addition to
 	// the limit of the session; 0: only that limit applies.
 	Memory int64 `json:"memory,omitempty"`
+	// Labels of the process, beside those of its session. They must not be changed.
+	Labels spec.Labels `json:"labels,omitempty"`
 }
 
 // ProcessSpec describes a managed process to start.

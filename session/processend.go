@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // watch waits for the end of the process and records it. release returns its reservation in
@@ -90,7 +92,24 @@ func (p *Process) noteEnd(end processRecord) Event {
 	// The process has ended, so a failure to audit that is only reported.
 	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
 		Reason: string(end.Result.Verdict), Details: details, Ends: true})
-	return Event{Type: kind, Tenant: p.s.key.Tenant, Session: p.s.key.ID, Box: end.Box, Process: p.id, Details: details}
+	return p.event(kind, system, end.Box, details)
+}
+
+// event returns an event about p in box, with the labels of session and process. The caller holds
+// no lock.
+func (p *Process) event(t EventType, c Caller, box string, details map[string]any) Event {
+	p.s.mu.Lock()
+	defer p.s.mu.Unlock()
+	e := p.s.eventLocked(t, c, details)
+	e.Process, e.Box = p.id, box
+	if own := p.record.Labels; len(own) > 0 {
+		e.Labels = maps.Clone(e.Labels)
+		if e.Labels == nil {
+			e.Labels = spec.Labels{}
+		}
+		maps.Copy(e.Labels, own)
+	}
+	return e
 }
 
 // prune forgets the oldest ended processes, so that the session keeps no more than

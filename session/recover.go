@@ -174,7 +174,7 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 		s.box = box
 		s.mu.Unlock()
 		m.counters.adopted.Add(1)
-		s.publish(EventAdopted, system, map[string]any{"generation": s.record.Generation})
+		s.publish(EventAdopted, system, "", map[string]any{"generation": s.record.Generation})
 		m.spawn(func() { s.watch(box) })
 	}
 	if rec != nil && rec.State == Running && box == nil {

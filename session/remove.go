@@ -91,7 +91,7 @@ func (s *session) markRemovalLocked(reason string) bool {
 // teardown removes the session. It retries until that succeeds or the manager closes; then
 // a successor continues.
 func (s *session) teardown(r removal) {
-	s.publish(EventState, r.caller, map[string]any{"state": Stopping, "reason": r.reason})
+	s.publish(EventState, r.caller, "", map[string]any{"state": Stopping, "reason": r.reason})
 	first := true
 	s.m.retry(func(ctx context.Context) error {
 		if r.expired { // many sessions may expire at once
@@ -176,7 +176,7 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	// The session is removed, so a failure to audit that is only reported.
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true})
 	s.mu.Lock()
-	told := s.event(kind, r.caller, s.record.Box, map[string]any{"reason": r.reason})
+	told := s.eventLocked(kind, r.caller, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
 	s.m.forget(s, nil, told)
 	return nil

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -82,17 +83,33 @@ func (m *Manager) report(key Key, process, message string) {
 	m.publish(Event{Type: EventError, Tenant: key.Tenant, Session: key.ID, Process: process, Details: map[string]any{"message": message}})
 }
 
-// publish publishes an event about the session and the box that it has. The caller holds no
-// lock.
-func (s *session) publish(t EventType, c Caller, details map[string]any) {
-	s.mu.Lock()
-	box := s.record.Box
-	s.mu.Unlock()
-	s.m.publish(s.event(t, c, box, details))
+// labelDetails are the name and the labels of a session in the audit log; nil: there are none.
+func labelDetails(r policy.Resolved) map[string]any {
+	d := map[string]any{}
+	if r.Name != "" {
+		d["name"] = r.Name
+	}
+	if len(r.Labels) > 0 {
+		d["labels"] = r.Labels
+	}
+	if len(d) == 0 {
+		return nil
+	}
+	return d
 }
 
-func (s *session) event(t EventType, c Caller, box string, details map[string]any) Event {
-	return Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: box, Request: c.Request, Details: details}
+// publish publishes an event about the session and its box; an empty box means the one that it
+// has now. The caller holds no lock.
+func (s *session) publish(t EventType, c Caller, box string, details map[string]any) {
+	s.mu.Lock()
+	e := s.eventLocked(t, c, details)
+	s.mu.Unlock()
+	e.Box = cmp.Or(box, e.Box)
+	s.m.publish(e)
+}
+
+func (s *session) eventLocked(t EventType, c Caller, details map[string]any) Event {
+	return Event{Type: t, Tenant: s.key.Tenant, Session: s.key.ID, Box: s.record.Box, Request: c.Request, Labels: s.record.Resolved.Labels, Details: details}
 }
 
 // publish sends e to the subscribers and to the log.

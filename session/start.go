@@ -46,6 +46,9 @@ func (m *Manager) checkSpec(spec *ProcessSpec) error {
 	if err := policy.ValidateProcessID(spec.ID); err != nil {
 		return err
 	}
+	if err := spec.Labels.Validate("labels"); err != nil {
+		return err
+	}
 	if spec.History == 0 {
 		spec.History = m.options.History
 	}
@@ -97,8 +100,7 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 	m.counters.started.Add(1)
 	view := p.View()
 	details := map[string]any{"pid": view.PID}
-	m.publish(Event{Type: EventProcessStarted, Tenant: s.key.Tenant, Session: s.key.ID, Box: view.Box,
-		Process: p.id, Request: c.Request, Details: details})
+	m.publish(p.event(EventProcessStarted, c, view.Box, details))
 	// The process runs even if this fails.
 	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done, Details: details})
 	if !m.spawn(func() { p.watch(release) }) { // last, so that the end is reported after the start

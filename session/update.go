@@ -1,9 +1,11 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -113,6 +115,15 @@ func (s *session) decideFields(have policy.Resolved, u spec.Update) (policy.Reso
 		}
 		want.Network = *u.Network
 	}
+	if u.Name != nil {
+		want.Name = *u.Name
+	}
+	if len(u.Labels) > 0 {
+		want.Labels = have.Labels.With(u.Labels)
+	}
+	if err := cmp.Or(spec.ValidateName(want.Name), want.Labels.Validate("labels")); err != nil {
+		return want, err
+	}
 	if u.Network = nil; u.LiveWishes == (spec.LiveWishes{}) {
 		return want, nil
 	}
@@ -156,8 +167,15 @@ func (s *session) applyUpdate(ctx context.Context, c Caller, have, want policy.R
 		return s.m.noteFailure(c, s.key, "update", err)
 	}
 	s.reportMounts(c, diff)
+	changed := want.Differ(&have.Settings)
+	if want.Name != have.Name {
+		changed = append(changed, "name")
+	}
+	if !maps.Equal(want.Labels, have.Labels) {
+		changed = append(changed, "labels")
+	}
 	// The change was allowed and is made, so a failure to audit it is only reported.
-	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(want.Differ(&have.Settings), ", ")})
+	_ = s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Done, Reason: strings.Join(changed, ", "), Details: labelDetails(want)})
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (s *session) publishLimit(box engine.LiveBox, e engine.Event) {
 	if e.Kind == engine.EventPIDs {
 		kind = EventPIDsLimit
 	}
-	s.m.publish(s.event(kind, system, box.ID(), map[string]any{"count": e.Count}))
+	s.publish(kind, system, box.ID(), map[string]any{"count": e.Count})
 }
 
 // markLost marks the session as failed because PID 1 of box is gone, unless that is known.
@@ -68,7 +68,7 @@ func (s *session) markLost(box engine.LiveBox) {
 
 // failedLocked returns the event of a lost box.
 func (s *session) failedLocked() Event {
-	return s.event(EventState, system, s.record.Box, map[string]any{"state": Failed, "reason": s.record.Reason})
+	return s.eventLocked(EventState, system, map[string]any{"state": Failed, "reason": s.record.Reason})
 }
 
 // reportLost reports the loss of a box to the logs. The caller holds no lock.

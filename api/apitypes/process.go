@@ -20,6 +20,7 @@ type ProcessRequest struct {
 	DropOldest bool              `json:"drop_oldest,omitempty" doc:"Drop output that nobody read instead of making the process wait."`
 	DropStderr bool              `json:"drop_stderr,omitempty" doc:"Do so for stderr only: stdout makes the process wait."`
 	Memory     Size              `json:"memory,omitempty" doc:"RAM in bytes that the process and what it starts may use, beside the limit of the session; 0: only that."`
+	Labels     Labels            `json:"labels,omitempty" doc:"Labels of the process, beside those of its session."`
 	Session    *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there."`
 }
 
@@ -42,6 +43,7 @@ type Process struct {
 	DropOldest bool       `json:"drop_oldest,omitempty"`
 	DropStderr bool       `json:"drop_stderr,omitempty"`
 	Memory     Size       `json:"memory,omitempty" doc:"Its own limit in bytes; absent: only that of the session."`
+	Labels     Labels     `json:"labels,omitempty"`
 	StartedAt  time.Time  `json:"started_at"`
 	EndedAt    *time.Time `json:"ended_at,omitempty"`
 	ExitCode   *int       `json:"exit_code" nullable:"true" doc:"null while it runs, and if it did not exit by itself."`

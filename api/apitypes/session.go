@@ -17,6 +17,8 @@ type (
 	SessionUpdate = spec.Update
 	// Mount is a directory or file of the host, mounted in the box.
 	Mount = spec.MountWish
+	// Labels are keys and values that users give to sessions and processes.
+	Labels = spec.Labels
 )
 
 // SessionRequest asks for a session, by its ID, or by a scope template and its variables.
@@ -31,6 +33,8 @@ type SessionRequest struct {
 // Session is a session as it is now.
 type Session struct {
 	ID              string     `json:"id"`
+	Name            string     `json:"name,omitempty" doc:"Name for people."`
+	Labels          Labels     `json:"labels,omitempty"`
 	Tenant          string     `json:"tenant"`
 	State           string     `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
 	Reason          string     `json:"reason,omitempty" doc:"Why it failed or stopped."`

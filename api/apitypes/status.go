@@ -67,6 +67,7 @@ type Event struct {
 	Box     string         `json:"box,omitempty"`
 	Process string         `json:"process,omitempty"`
 	Request string         `json:"request,omitempty" doc:"Id of the request that caused it."`
+	Labels  Labels         `json:"labels,omitempty" doc:"Labels of the session and, in an event about one, of the process."`
 	Details map[string]any `json:"details,omitempty"`
 }
 

@@ -53,12 +53,17 @@ type Wishes struct {
 	Env             map[string]string `json:"env,omitempty" doc:"Environment of all commands of the session."`
 	Timeout         *Duration         `json:"timeout,omitempty" yaml:"timeout" doc:"Default timeout of an exec, in seconds."`
 	Hostname        string            `json:"hostname,omitempty" doc:"Host name in the box."`
+	Name            string            `json:"name,omitempty" doc:"Name for people, up to 128 bytes; it need not be unique."`
+	Labels          Labels            `json:"labels,omitempty" doc:"Labels to find and count the session by: up to 64 keys with values."`
 }
 
 // Update changes a live session. What is left out stays.
 type Update struct {
 	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
 	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts to take away; done first."`
+	Name   *string     `json:"name,omitempty" doc:"New name for people."`
+	// Labels to set; nil removes one.
+	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to set; null removes one. Others stay."`
 	LiveWishes
 }
 

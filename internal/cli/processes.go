@@ -16,6 +16,7 @@ import (
 func (a *App) newPs() *cobra.Command {
 	var f remoteFlags
 	var all bool
+	var labels []string
 	cmd := &cobra.Command{
 		Use:   "ps [SESSION] [flags]",
 		Short: "List managed processes of one session or of all",
@@ -27,7 +28,7 @@ that have ended; they are kept with their output until they are removed, see box
 		Args: exactly("[SESSION]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				list, err := processes(ctx, c, args)
+				list, err := processes(ctx, c, args, labels)
 				if err != nil {
 					return err
 				}
@@ -46,6 +47,7 @@ that have ended; they are kept with their output until they are removed, see box
 		},
 		ValidArgsFunction: a.completeNames(&f, completeSession),
 	}
+	registerLabelFilter(cmd, &labels)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include processes that have ended")
 	f.registerQuiet(cmd, "the ids: those of SESSION, or else session and process")
 	f.registerFormat(cmd)
@@ -58,10 +60,10 @@ func hasEnded(p apitypes.Process) bool {
 	return p.State == "exited" || p.State == "stopped" || p.State == "failed"
 }
 
-// processes are those of the one session in args, or of all if there is none.
-func processes(ctx context.Context, c *client.Client, args []string) ([]apitypes.Process, error) {
+// processes are those with labels of the one session in args, or of all if there is none.
+func processes(ctx context.Context, c *client.Client, args, labels []string) ([]apitypes.Process, error) {
 	if len(args) == 1 {
-		return c.Processes(ctx, args[0])
+		return c.Processes(ctx, args[0], labels...)
 	}
 	sessions, err := c.Sessions(ctx)
 	if err != nil {
@@ -69,7 +71,7 @@ func processes(ctx context.Context, c *client.Client, args []string) ([]apitypes
 	}
 	var all []apitypes.Process
 	for _, s := range sessions {
-		list, err := c.Processes(ctx, s.ID)
+		list, err := c.Processes(ctx, s.ID, labels...)
 		if client.IsCode(err, apitypes.CodeSessionNotFound) {
 			continue // it ended meanwhile
 		}

@@ -72,7 +72,7 @@ func findGarbage(ctx context.Context, c *client.Client, idle time.Duration) (lis
 			list = append(list, garbage{Session: s.ID, idle: idle})
 			continue
 		}
-		processes, err := processes(ctx, c, []string{s.ID})
+		processes, err := c.Processes(ctx, s.ID)
 		if client.IsCode(err, apitypes.CodeSessionNotFound) {
 			continue // it ended meanwhile
 		}

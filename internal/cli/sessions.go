@@ -3,6 +3,8 @@ package cli
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,17 +18,18 @@ import (
 func (a *App) newSessions() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List, show and remove sessions",
-		Long: `List, show and remove sessions of the daemon.
+		Short: "List, show, label and remove sessions",
+		Long: `List, show, label and remove sessions of the daemon.
 
 A session is a named box with a workspace. boxd exec and boxd start create it.`,
 	}
-	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsRemove())
+	cmd.AddCommand(a.newSessionsList(), a.newSessionsShow(), a.newSessionsLabel(), a.newSessionsRename(), a.newSessionsRemove())
 	return cmd
 }
 
 func (a *App) newSessionsList() *cobra.Command {
 	var f remoteFlags
+	var labels []string
 	cmd := &cobra.Command{
 		Use:     "ls [flags]",
 		Aliases: []string{"list"},
@@ -34,7 +37,7 @@ func (a *App) newSessionsList() *cobra.Command {
 		Args:    exactly(),
 		RunE: func(*cobra.Command, []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
-				list, err := c.Sessions(ctx)
+				list, err := c.Sessions(ctx, labels...)
 				if err != nil {
 					return err
 				}
@@ -45,9 +48,11 @@ func (a *App) newSessionsList() *cobra.Command {
 			})
 		},
 		Example: `  boxd sessions ls
+  boxd sessions ls -l team=vision -l owner
   boxd sessions ls --format '{{.id}}\t{{.memory}}'
   boxd sessions rm $(boxd sessions ls -q)`,
 	}
+	registerLabelFilter(cmd, &labels)
 	f.registerQuiet(cmd, "the ids")
 	f.registerFormat(cmd)
 	f.register(cmd)
@@ -100,10 +105,16 @@ func (a *App) newSessionsShow() *cobra.Command {
 func writeSession(w screen, s apitypes.Session) error {
 	count := func(n int64) string { return fmt.Sprint(n) }
 	t := newTable(w, "session", s.ID)
+	if s.Name != "" {
+		t.row("name", s.Name)
+	}
 	t.row("tenant", s.Tenant)
 	t.row("state", s.State+reason(s.Reason))
 	t.row("box", s.Box)
 	t.row("profile", s.Profile)
+	for _, key := range slices.Sorted(maps.Keys(s.Labels)) {
+		t.row("label", key+"="+s.Labels[key])
+	}
 	t.row("image", s.Image)
 	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
 	t.row("cpus", cpusText(s.CPUs))

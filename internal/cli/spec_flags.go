@@ -30,6 +30,8 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	wishes.StringVar(&f.wishes.Hostname, "hostname", "", "host `NAME` in the session")
 	wishes.StringVar(&f.wishes.Workspace, "workspace", "", "mount the host's `DIR` at "+spec.WorkspaceTarget+" instead of a directory that boxd creates")
 	wishes.StringVar(&f.wishes.WorkspaceTarget, "workspace-target", "", "mount the workspace at `PATH` instead of "+spec.WorkspaceTarget)
+	wishes.StringVar(&f.wishes.Name, "name", "", "`NAME` of the session for people")
+	wishes.Var(labelsValue{"--label", &f.wishes.Labels}, "label", "give the session the label `KEY=VALUE` (repeatable)")
 	wishes.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)

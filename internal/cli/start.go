@@ -8,6 +8,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 	"github.com/spf13/cobra"
 )
@@ -22,6 +23,7 @@ type startFlags struct {
 	dropOldest bool
 	dropStderr bool
 	memory     int64
+	labels     spec.Labels
 }
 
 func (a *App) newStart() *cobra.Command {
@@ -51,6 +53,7 @@ boxd logs shows its output, and boxd stop ends it.`,
 	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop unread output instead of making the process wait")
 	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "drop unread stderr; stdout still makes the process wait")
 	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory limit of this process and its descendants, in addition to the session's: `SIZE`")
+	cmd.Flags().Var(labelsValue{"--process-label", &f.labels}, "process-label", "give the process the label `KEY=VALUE` (repeatable)")
 	f.specFlags.register(cmd)
 	f.remoteFlags.register(cmd)
 	must(cmd.RegisterFlagCompletionFunc("id", cobra.NoFileCompletions))
@@ -72,7 +75,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	}
 	request := apitypes.ProcessRequest{
 		ID: f.id, Cwd: f.workdir, Mkdir: f.mkdir, User: f.user,
-		History: apitypes.Size(f.history), DropOldest: f.dropOldest, DropStderr: f.dropStderr, Memory: apitypes.Size(f.memory),
+		History: apitypes.Size(f.history), DropOldest: f.dropOldest, DropStderr: f.dropStderr, Memory: apitypes.Size(f.memory), Labels: f.labels,
 	}
 	if request.Argv, err = f.argv(command); err != nil {
 		return err

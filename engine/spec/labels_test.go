@@ -1,0 +1,75 @@
+package spec
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"testing"
+)
+
+func TestLabels(t *testing.T) {
+	many := Labels{}
+	for i := range MaxLabels + 1 {
+		many[fmt.Sprint("k", i)] = ""
+	}
+	heavy := Labels{}
+	for i := range 17 {
+		heavy[fmt.Sprint("k", i)] = strings.Repeat("v", MaxLabelValue)
+	}
+	for _, c := range []struct {
+		labels Labels
+		field  string // of the refusal; empty: they are fine
+	}{
+		{nil, ""},
+		{Labels{"a": "", "team/x.y_z-1": "é = anything, \"quoted\"", strings.Repeat("k", MaxLabelKey): strings.Repeat("v", MaxLabelValue)}, ""},
+		{many, "labels"}, {heavy, "labels"},
+		{Labels{"": "x"}, "labels"}, {Labels{strings.Repeat("k", MaxLabelKey+1): ""}, "labels"}, {Labels{"-a": ""}, "labels"}, {Labels{"a b": ""}, "labels"}, {Labels{"é": ""}, "labels"}, {Labels{"a=b": ""}, "labels"},
+		{Labels{"a": strings.Repeat("v", MaxLabelValue+1)}, "labels.a"}, {Labels{"a": "x\ny"}, "labels.a"}, {Labels{"a": "\xff"}, "labels.a"}, {Labels{"a": "\x1b[31m"}, "labels.a"},
+	} {
+		err := c.labels.Validate("labels")
+		var bad *FieldError
+		if errors.As(err, &bad) != (c.field != "") || bad != nil && bad.Field != c.field {
+			t.Errorf("%.60q: %v, want field %q", c.labels, err, c.field)
+		}
+	}
+	delete(many, "k0")
+	if err := many.Validate("labels"); err != nil {
+		t.Error(err)
+	}
+
+	have, b := Labels{"a": "1", "gone": "x"}, "2"
+	if got := have.With(map[string]*string{"b": &b, "gone": nil, "never": nil}); !maps.Equal(got, Labels{"a": "1", "b": "2"}) || len(have) != 2 {
+		t.Errorf("%v of %v", got, have)
+	}
+}
+
+func TestName(t *testing.T) {
+	for name, ok := range map[string]bool{"": true, "Ada's lab – 3": true, " x": false, "x\n": false, "\xff": false, strings.Repeat("n", MaxName+1): false} {
+		if err := ValidateName(name); (err == nil) != ok {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestSelector(t *testing.T) {
+	labels := Labels{"team": "a", "empty": "", "x": "y=z"}
+	for terms, want := range map[string]bool{
+		"": true, "team=a": true, "team": true, "team=b": false, "team=": false, "empty=": true, "empty": true, "empty=a": false,
+		"no": false, "x=y=z": true, "team=a,x": true, "team=a,no": false,
+	} {
+		var list []string
+		if terms != "" {
+			list = strings.Split(terms, ",")
+		}
+		s, err := ParseSelector(list)
+		if err != nil || s.Matches(labels) != want {
+			t.Errorf("%q: %v, %v", terms, s.Matches(labels), err)
+		}
+	}
+	for _, bad := range []string{"", "=a", "a b=c", strings.Repeat("k", 64)} {
+		if _, err := ParseSelector([]string{bad}); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
+	}
+}
