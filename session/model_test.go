@@ -298,7 +298,7 @@ func (m *model) settle(round int) {
 	}
 	m.eventually("figures that agree", func() bool {
 		use, _ := m.Quota("t")
-		return use.Sessions == len(m.List("t")) && use.Execs == 0 && use.Processes == m.Stats().ProcessesRunning
+		return use.Sessions == int64(len(m.List("t"))) && use.Execs == 0 && use.Processes == int64(m.Stats().ProcessesRunning)
 	})
 }
 
