@@ -96,7 +96,7 @@ func (v *verifier) checkLine(line []byte) error {
 		return err
 	}
 	if v.known.Seq == r.Seq && v.known.Hash != hash {
-		return v.broken(v.line, "entry %d is not the one that is known: the log was rewritten", r.Seq)
+		return v.broken(v.line, "entry %d is not the one that is known: the log was written anew", r.Seq)
 	}
 	v.report.Head = Head{Seq: r.Seq, Hash: hash}
 	if r.Kind == "" {

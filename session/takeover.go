@@ -213,7 +213,7 @@ func (s *session) adoptLeftBox(ctx context.Context) (engine.LiveBox, error) {
 	switch {
 	case err == nil:
 		if _, err := s.m.policy.RecheckMounts(s.key.Tenant, s.correct(box.Spec())); err != nil {
-			s.m.report(s.key, "", "its box keeps, until it ends, a mount that is no longer allowed: "+err.Error())
+			s.m.report(s.key, "", "its box keeps, until it ends, a mount that is not allowed any more: "+err.Error())
 		}
 		return box, nil
 	case errors.Is(err, engine.ErrNoLauncher) || ctx.Err() != nil || isShortage(err):

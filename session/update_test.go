@@ -161,7 +161,7 @@ func TestUpdateWithoutItsCaller(t *testing.T) {
 	if !slices.Equal(box.Mounts, r.Mounts) || box.Limits.Memory != r.Limits.Memory {
 		t.Errorf("box %+v, session %+v", box, r)
 	}
-	if use, _ := b.Quota("t"); use.Memory != box.Limits.Memory {
+	if use, _ := b.Quota("t"); int64(use.Memory) != box.Limits.Memory {
 		t.Errorf("in use: %+v", use)
 	}
 }

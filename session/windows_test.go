@@ -173,7 +173,7 @@ func (w *windows) check() {
 	w.eventually("the end of what goes on", w.settled)
 	w.eventually("figures that agree", func() bool {
 		use, _ := w.Quota("t")
-		return use.Sessions == len(w.List("t")) && use.Execs == 0 && use.Processes == w.Stats().ProcessesRunning
+		return use.Sessions == int64(len(w.List("t"))) && use.Execs == 0 && use.Processes == int64(w.Stats().ProcessesRunning)
 	})
 	w.checkAnswers()
 	w.checkDisk()
