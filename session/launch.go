@@ -43,10 +43,10 @@ func (p *Process) markRunning(live engine.ManagedProcess, exempt bool) error {
 	s.mu.Lock()
 	r := p.record
 	r.State, r.PID = ProcessRunning, live.Control().PID()
-	noted := s.m.store.enqueue(r.put())
+	write := s.m.store.enqueue(r.put())
 	p.launched = true
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		return err
 	}
 	s.mu.Lock()

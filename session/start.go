@@ -135,10 +135,10 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 		p.record.Replaces = &before
 	}
 	s.processes[spec.ID] = p
-	noted := s.m.store.enqueue(p.record.put())
+	write := s.m.store.enqueue(p.record.put())
 	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		p.abandon(old)
 		return nil, nil, err
 	}
@@ -150,20 +150,20 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()
-	var noted *pending
+	var write *pending
 	if old != nil && !old.dropped {
 		s.processes[p.id] = old
-		noted = s.m.store.enqueue(old.record.put())
+		write = s.m.store.enqueue(old.record.put())
 	} else {
 		delete(s.processes, p.id)
-		noted = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
+		write = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
 	}
 	p.record.State = ProcessFailed
 	p.dropped = true
 	s.mu.Unlock()
 	close(p.up)
 	// Before closing done: the removal of the session waits for that, and must come last.
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "undoing its start: "+err.Error()) // the next opening completes it
 	}
 	close(p.done)
