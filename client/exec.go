@@ -17,11 +17,11 @@ import (
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecRequest) (*apitypes.ExecResult, error) {
-	res, err := fetch[apitypes.ExecResult](ctx, c, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r})
-	if err != nil {
+	res := new(apitypes.ExecResult)
+	if err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, res); err != nil {
 		return nil, err
 	}
-	return &res, nil
+	return res, nil
 }
 
 // ExecStream runs a command like [Client.Exec], but writes its output to stdout and
