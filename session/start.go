@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -14,7 +15,12 @@ import (
 // If a process with this ID is running, the error is ErrExists. The ID of an ended process
 // can be used again: its old output is dropped once the new process runs.
 func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Request, spec ProcessSpec) (ProcessView, error) {
-	if err := m.checkSpec(&spec); err != nil {
+	if err := policy.ValidateProcessID(spec.ID); err != nil {
+		return ProcessView{}, err
+	}
+	spec.History = cmp.Or(spec.History, m.options.History)
+	// Check the command before creating a session for it.
+	if err := managed(spec, "k", policy.Resolved{}).Validate(); err != nil {
 		return ProcessView{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
@@ -39,17 +45,6 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	return p.View(), nil
-}
-
-// checkSpec fills in defaults and checks what does not depend on the session.
-func (m *Manager) checkSpec(spec *ProcessSpec) error {
-	if err := policy.ValidateProcessID(spec.ID); err != nil {
-		return err
-	}
-	if spec.History == 0 {
-		spec.History = m.options.History
-	}
-	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 
 // managed returns the spec for the engine, in a session of r.
