@@ -125,7 +125,7 @@ func TestParseService(t *testing.T) {
 	}
 }
 
-// TestEvents: what nobody has taken is merged.
+// TestEvents: events that have not been taken are merged.
 func TestEvents(t *testing.T) {
 	e := newEvents()
 	for n := range int64(5) {

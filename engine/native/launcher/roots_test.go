@@ -166,7 +166,7 @@ func TestHostSource(t *testing.T) {
 		if c.make && c.want == "" && me != 0 {
 			continue // only root makes directories as their owner
 		}
-		l := &Launcher{service: &service{uid: c.uid, roots: roots}}
+		l := &Launcher{service: &service{ServiceOptions: ServiceOptions{ClientUID: c.uid}, roots: roots}}
 		c.m.Target = "/t"
 		src, err := l.hostSource(c.m, c.make)
 		if err == nil {
@@ -286,7 +286,7 @@ func TestRootsFileIsRoots(t *testing.T) {
 	}
 }
 
-// FuzzRootsFile: what is accepted means the same to a YAML library.
+// FuzzRootsFile: a file that is accepted means the same to a YAML library.
 func FuzzRootsFile(f *testing.F) {
 	for _, text := range []string{
 		"mount_roots: [/srv/a, \"/srv/b:ro\", '/c']\n", "mount_roots:\n  - /a\n  - \"/b:no-root-owned\" # c\n", "mount_roots: []", "mount_roots:\n- /a:ro:no-root-owned\n",

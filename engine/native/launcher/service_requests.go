@@ -1,12 +1,10 @@
 package launcher
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -16,11 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleService answers what only a service understands.
-func (l *Launcher) handleService(r *request) (any, []*os.File, error) {
-	if reply, files, known, err := l.handleStorage(r); known {
-		return reply, files, err
-	}
+// handleService answers requests that only a service understands.
+func (l *Launcher) handleService(r *request) (reply any, files []*os.File, err error) {
 	switch r.Type {
 	case rpc.TypeAdopt:
 		return l.handleAdopt(r)
@@ -35,6 +30,18 @@ func (l *Launcher) handleService(r *request) (any, []*os.File, error) {
 		return l.handleOpen(r)
 	case rpc.TypeStop:
 		return nil, nil, l.handleStop(r.Body)
+	case rpc.TypeMakeVolume:
+		return nil, nil, l.handleMakeVolume(r.Body)
+	case rpc.TypeRemoveVolume:
+		return nil, nil, l.handleRemoveVolume(r.Body)
+	case rpc.TypeVolumes:
+		reply, err = l.handleVolumes(r.Body)
+		return reply, nil, err
+	case rpc.TypeOpenDirectory:
+		files, err = l.handleOpenDirectory(r)
+		return nil, files, err
+	case rpc.TypeLimitDirectory:
+		return nil, nil, l.handleLimitDirectory(r.Body)
 	}
 	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
@@ -61,7 +68,7 @@ func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
 	return a, files, nil
 }
 
-// list names all boxes that leave something on this host.
+// list names all boxes that have a directory, including those being built or removed.
 func (l *Launcher) list() (list rpc.List, err error) {
 	entries, err := os.ReadDir(l.instance.boxes())
 	for _, e := range entries {
@@ -72,13 +79,13 @@ func (l *Launcher) list() (list rpc.List, err error) {
 	return list, err
 }
 
-// minFree is how many bytes and inodes of the state directory a box may need.
+// Bytes and inodes that must be free on the state directory's file system to build a box.
 const (
 	minFreeBytes  = 256 << 10
 	minFreeInodes = 64
 )
 
-// health says what would keep a box from being made.
+// health returns what would keep a box from being built.
 func (l *Launcher) health() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(l.instance.boxes(), &st); err != nil {
@@ -110,8 +117,9 @@ func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
 	return engine.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: microseconds(u.CPUUsec), Throttled: microseconds(u.ThrottledUsec), Written: written}, nil, nil
 }
 
-// written sums up what the processes of the box have written to disks, PID 1 included, which
-// waits for orphans. Nil: this kernel does not count that.
+// written sums the bytes that the processes of the box have written to disks. It includes
+// PID 1, whose figure contains those of the orphans that it reaped. Nil means that this
+// kernel does not count them.
 func (b *box) written() (*int64, error) {
 	pids, err := b.group.Processes()
 	if err != nil {
@@ -124,7 +132,7 @@ func (b *box) written() (*int64, error) {
 		switch {
 		case err == nil:
 			sum, counted = sum+n, true
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not just ended
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // unless it has just ended
 			return nil, fmt.Errorf("measuring what box %q writes: %w", b.id, err)
 		}
 	}
@@ -142,7 +150,7 @@ func microseconds(n *int64) *time.Duration {
 	return &d
 }
 
-// handleOpen opens slots again. The descriptors are the client's alone.
+// handleOpen opens slots again for the client, and keeps no descriptors of them.
 func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
 	var m rpc.Open
 	b, err := l.find(r, &m, func() string { return m.ID })
@@ -177,29 +185,11 @@ func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
 	return reply, files, nil
 }
 
-// handleStop removes the boxes, if asked for. The service ends after the answer.
+// handleStop removes the boxes, if the client asks for that. The service ends after the answer.
 func (l *Launcher) handleStop(body []byte) error {
 	var m rpc.Stop
-	if err := json.Unmarshal(body, &m); err != nil {
-		return fmt.Errorf("decoding request: %w", err)
+	if err := decode(body, &m); err != nil || !m.RemoveBoxes {
+		return err
 	}
-	if !m.RemoveBoxes {
-		return nil
-	}
-	l.mu.Lock()
-	boxes := l.boxes
-	l.boxes = map[string]*box{}
-	l.mu.Unlock()
-	var wg sync.WaitGroup
-	errs := make(chan error, len(boxes))
-	for _, b := range boxes {
-		wg.Go(func() { errs <- l.discard(b) })
-	}
-	wg.Wait()
-	close(errs)
-	var all error
-	for err := range errs {
-		all = errors.Join(all, err)
-	}
-	return all
+	return l.discardAll()
 }

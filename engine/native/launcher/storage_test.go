@@ -12,7 +12,7 @@ import (
 )
 
 func newTestStorage() *storage {
-	return &storage{holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{}, releasing: map[string]chan struct{}{}}
+	return &storage{holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{}}
 }
 
 func (s *storage) wantHolders(t *testing.T, volume string, boxes ...string) {
