@@ -1,46 +1,16 @@
 package seccomp
 
-import (
-	"fmt"
-	"runtime"
-
-	"golang.org/x/sys/unix"
-)
+import "golang.org/x/sys/unix"
 
 // CompileDaemon returns the filter of boxd serve, as [Compile] returns the filter of boxes.
 // The daemon is a single Go program that faces clients: it executes nothing, creates no
 // process and no executable memory, and asks the launcher for everything that needs
 // privilege. A call that is not on its list fails with ENOSYS, and one with wrong arguments
 // with EPERM.
-func CompileDaemon() ([]byte, error) {
-	a, ok := arches[runtime.GOARCH]
-	if !ok {
-		return nil, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
-	}
-	return encode(a.daemonProgram()), nil
-}
+func CompileDaemon() ([]byte, error) { return compile(arch.daemonProgram) }
 
 func (a arch) daemonProgram() []unix.SockFilter {
-	single := map[uint32]span{}
-	for _, g := range daemonAllowed {
-		for _, c := range g.calls {
-			if nr := a.number(c); nr >= 0 {
-				single[uint32(nr)] = span{from: uint32(nr), verdict: allow}
-			}
-		}
-	}
-	for _, c := range daemonChecked {
-		if nr := a.number(c.call); nr >= 0 {
-			single[uint32(nr)] = span{from: uint32(nr), check: c.check}
-		}
-	}
-	spans := append(merge(single), span{from: x32Bit, verdict: kill}, span{from: 1 << 31, verdict: enosys})
-	return append([]unix.SockFilter{
-		load(offsetArch),
-		jump(unix.BPF_JEQ, a.audit, 1, 0),
-		ret(kill),
-		load(offsetNumber),
-	}, tree(spans)...)
+	return a.assemble(a.spans(daemonAllowed, nil, daemonChecked))
 }
 
 // daemonAllowed are the calls that the daemon makes with any arguments.
@@ -183,11 +153,7 @@ var daemonAllowed = []group{
 }
 
 // daemonChecked are the calls of the daemon whose arguments decide.
-var daemonChecked = []struct {
-	call
-	why string
-	check
-}{
+var daemonChecked = []checkedCall{
 	{call{"clone", 56, 220}, "threads, no processes", check{
 		{[]cond{isNot(0, namespaceFlags, 0)}, eperm},
 		{[]cond{is(0, unix.CLONE_THREAD, unix.CLONE_THREAD)}, allow},
