@@ -141,7 +141,7 @@ func TestOutputWaits(t *testing.T) {
 	}
 }
 
-// What was never released stays: nobody can be too late.
+// Output that was never released stays, however late its reader comes.
 func TestOutputKeeps(t *testing.T) {
 	const size = 8 << 10
 	o, w := newTestOutput(t, size, false)
@@ -188,7 +188,7 @@ func TestOutputDropsOldest(t *testing.T) {
 	}
 }
 
-// A cut ends a stream that somebody still holds, behind what was written before it.
+// A cut ends a stream that another process still holds, after the bytes written before it.
 func TestOutputCut(t *testing.T) {
 	o, w := newTestOutput(t, 8<<10, false)
 	if _, err := w.WriteString("before"); err != nil {
@@ -407,8 +407,8 @@ func TestTable(t *testing.T) {
 	q.close()
 }
 
-// What a client has sent may be read after the next one has come: it counts, and does
-// not take away who is to be told.
+// A frame of a client may be read after the next client has come. It is carried out, but the
+// later client stays the one to notify.
 func TestLateFrames(t *testing.T) {
 	old, _ := newTestClient(t)
 	c, p := newTestClient(t)

@@ -127,8 +127,8 @@ func ExampleVerdict() {
 	// output-limit "1 MiB"
 }
 
-// At its timeout a command and all its descendants get SIGTERM, and what is left of
-// them after the grace period is killed.
+// At its timeout a command and all its descendants get SIGTERM. Those that are left after
+// the grace period are killed.
 func ExampleCommand_timeout() {
 	box := newBox(engine.Spec{})
 	defer box.Remove(context.Background())

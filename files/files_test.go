@@ -17,7 +17,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// box answers each command with what it holds, as an engine would hand it on.
+// box answers each command with its fields, as an engine would pass them on.
 type box struct {
 	engine.Box     // nil: nothing else is to be called
 	stdout, stderr string
@@ -272,7 +272,7 @@ func TestContent(t *testing.T) {
 	}
 }
 
-// TestLateContent: content that comes after all is over harms nobody.
+// TestLateContent: content that arrives after the end of the operation does no harm.
 func TestLateContent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -290,8 +290,8 @@ func TestLateContent(t *testing.T) {
 	})
 }
 
-// FuzzAnswer feeds all that a box can say: every operation ends with a value or an
-// error, and what is shown of it is bounded.
+// FuzzAnswer feeds arbitrary answers of a box. Every operation ends with a value or an error,
+// and error texts are bounded.
 func FuzzAnswer(f *testing.F) {
 	f.Add("abc", fileInfo, byte(0))
 	f.Add(`{"name":"YQ==","mode":33188,"size":1}`+"\n", `{"truncated":true}`, byte(0))

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a box is needed for is tested in test/native.
+// Tests that need a box are in test/native.
 
 // do runs an operation in this process.
 func do(t *testing.T, stdin io.Reader, args ...string) (string, proto.Reply, error) {
@@ -155,8 +155,8 @@ func TestAppendKeepsOthers(t *testing.T) {
 	}
 }
 
-// A FIFO whose other end nobody holds, and one that somebody waits at: neither the
-// operation nor the other side notices anything.
+// An operation on a FIFO does not wait for the other end, and a process that waits at the
+// other end notices nothing.
 func TestFIFO(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := unix.Mkfifo("fifo", 0o666); err != nil {

@@ -108,8 +108,8 @@ func TestFailedIsPrintable(t *testing.T) {
 	}
 }
 
-// FuzzMessages feeds every decoder: it may refuse, and what it takes must encode
-// to the same bytes again.
+// FuzzMessages feeds every decoder. A decoder may refuse the bytes; if it accepts them, the
+// message must encode to the same bytes again.
 func FuzzMessages(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(m.Marshal())

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHangUp: the agent kills the commands of a client that is gone, whoever else
-// knows of it, and leaves managed processes alone.
+// TestHangUp: the agent itself kills the commands of a client that is gone, and leaves
+// managed processes alone.
 func TestHangUp(t *testing.T) {
 	e := hostileEngine(t)
 	made, err := e.Create(t.Context(), engine.Spec{})

@@ -239,7 +239,7 @@ func TestHostileAgentSays(t *testing.T) {
 			})
 			within(t, "running a command", func() {
 				p, err := b.Start(t.Context(), engine.Command{Args: []string{"x"}, Stdout: io.Discard, Stderr: io.Discard})
-				// A violation can arrive with what was said before it.
+				// A violation can arrive together with the frames before it.
 				early := c.verdict == engine.BoxLost && errors.Is(err, engine.ErrBoxLost)
 				if (err != nil) != (c.verdict == "") && !early {
 					t.Errorf("Start: %v", err)

@@ -61,7 +61,7 @@ func newClient(t *testing.T) *client {
 	return c
 }
 
-// end hangs up and looks at what is left.
+// end hangs up and checks what the launcher leaves.
 func (c *client) end() {
 	c.conn.Close()
 	c.sock.Close()
@@ -120,8 +120,7 @@ func (c *client) create() rpc.Created {
 	return created
 }
 
-// TestHostileClientAsks: what is no proper request is refused in one line, and the
-// launcher goes on.
+// TestHostileClientAsks: the launcher refuses an invalid request in one line, and continues.
 func TestHostileClientAsks(t *testing.T) {
 	c := newClient(t)
 	id := c.create().ID
@@ -162,7 +161,7 @@ func TestHostileClientAsks(t *testing.T) {
 			t.Errorf("%s: %q, want one line", r.name, said)
 		}
 	}
-	// What asks for no reply gets none, and harms nobody.
+	// A request without a reply gets none and does no harm.
 	for typ := range 256 {
 		if err := c.conn.Send(byte(typ), 0, []byte(`{"ID":"`+strings.Repeat("x", typ)+`","Used":["1","../2",""]}`)); err != nil {
 			t.Fatal(err)

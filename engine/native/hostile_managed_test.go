@@ -175,8 +175,8 @@ func TestHostileAgentLaunch(t *testing.T) {
 	}
 }
 
-// TestHostileAgentManaged: whatever an agent says of a running process, it ends with
-// a verdict, and readers get what was there and an end.
+// TestHostileAgentManaged: whatever an agent reports about a running process, the process
+// ends with a verdict, and readers get the valid output and an end.
 func TestHostileAgentManaged(t *testing.T) {
 	testutil.Long(t)
 	ended := func(status uint32, out uint64) *wire.EndedMsg {

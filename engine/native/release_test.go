@@ -29,8 +29,8 @@ func (i *impostor) listing(m *wire.ManagedMsg, rings ...testRing) {
 	})
 }
 
-// TestHostileAgentReleased: an agent cannot make a reader go on behind what there is,
-// nor behind what it can count.
+// TestHostileAgentReleased: an agent cannot make a reader continue after the end of the
+// output, nor at an offset that is too large.
 func TestHostileAgentReleased(t *testing.T) {
 	testutil.Long(t)
 	for name, c := range map[string]struct {
@@ -75,8 +75,8 @@ func TestHostileAgentReleased(t *testing.T) {
 	}
 }
 
-// TestReleaseIsTold: the agent hears of the first Release at once, of those that follow
-// soon together, and of the last one in any case.
+// TestReleaseIsTold: the agent learns of the first Release at once, of several that follow
+// soon in one message, and of the last one in any case.
 func TestReleaseIsTold(t *testing.T) {
 	b, i := withManagedImpostor(t)
 	out, errs := newTestRing(t, 1<<20, ringSeals), newTestRing(t, 1<<20, ringSeals)

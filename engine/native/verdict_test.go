@@ -95,7 +95,7 @@ func TestHeldOutside(t *testing.T) {
 	}
 }
 
-// Which memory limit is named: that of the process only if it was hit.
+// The verdict names the memory limit of the process only if that one was hit.
 func TestMemoryLimitOf(t *testing.T) {
 	const own, boxes = 16 << 20, 64 << 20
 	figure := func(n int64) *int64 { return &n }
@@ -155,8 +155,8 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// A descriptor of a volume keeps it mounted: what is watched is let go of when it is
-// detached, with the box, and when the box is gone before it could be watched.
+// A descriptor of a volume keeps it mounted. So it is closed when the volume is detached,
+// when the box is removed, and at once if the box is gone already.
 func TestVolumeSet(t *testing.T) {
 	open := func() *os.File {
 		f, err := os.Open(t.TempDir())

@@ -12,7 +12,7 @@ func TestMountValidate(t *testing.T) {
 	long := "/" + strings.Repeat("a", 255)
 	for _, c := range []struct{ source, target, want string }{
 		{"/a", "/b", ""},
-		{"/", "/b", ""}, // Open refuses it: what it is counts, not how it is written
+		{"/", "/b", ""}, // Open refuses it by the directory that it opens, not by its text
 		{"/a", "/etc/app.conf", ""},
 		{"/a", "/devices", ""},
 		{"/a", "/etcetera", ""},

@@ -380,9 +380,9 @@ func (t *Setting) Text(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// CopyFields sets the fields of the struct that dst points to from those of src that have
-// the same name: values from values of the same type, and from pointers that are not nil.
-// What src has beside that is left out.
+// CopyFields sets the fields of the struct that dst points to from the fields of src with
+// the same names: values from values of the same type, and from pointers that are not nil.
+// It ignores other fields of src.
 func CopyFields(dst, src any) {
 	to, from := reflect.ValueOf(dst).Elem(), reflect.ValueOf(src)
 	for _, f := range reflect.VisibleFields(from.Type()) {

@@ -66,7 +66,7 @@ func TestCgroupName(t *testing.T) {
 	}
 }
 
-// TestStillThere: a zombie keeps its number, what was waited for does not.
+// TestStillThere: a zombie keeps its number, a process that was reaped does not.
 func TestStillThere(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

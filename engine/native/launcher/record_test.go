@@ -141,8 +141,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestRecordTooLong: what could not be read back is not written, and is the caller's
-// fault.
+// TestRecordTooLong: a record that could not be read back is not written, and the error
+// blames the caller.
 func TestRecordTooLong(t *testing.T) {
 	b := newTestBox("b")
 	b.dir = t.TempDir()

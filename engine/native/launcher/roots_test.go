@@ -49,7 +49,8 @@ func TestParseRoot(t *testing.T) {
 	}
 }
 
-// TestRootsAddUp: whatever is named twice, or within another root, keeps every restriction.
+// TestRootsAddUp: a root that is named twice, or lies in another root, has the restrictions of
+// both.
 func TestRootsAddUp(t *testing.T) {
 	for _, c := range []struct{ roots, want string }{
 		{"/a /b", "/a /b"},
@@ -98,7 +99,7 @@ func TestRootOf(t *testing.T) {
 	}
 }
 
-// TestHostSource: the one way to the host, for a client that is not root.
+// TestHostSource: the access to the host of a client that is not root.
 func TestHostSource(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {

@@ -147,7 +147,7 @@ func TestHiddenSockets(t *testing.T) {
 	}
 }
 
-// TestUncharged: what is charged is not counted once more.
+// TestUncharged: memory that is charged is not counted again.
 func TestUncharged(t *testing.T) {
 	s := Sockets{Never: 10, Maybe: 100}
 	for charge, want := range map[int64]int64{0: 110, 60: 50, 100: 10, 1000: 10} {
@@ -285,8 +285,8 @@ sys.stdin.read()
 	}
 }
 
-// TestCountLocksOfThread: a thread can have descriptors of its own, which the process does
-// not show.
+// TestCountLocksOfThread: a thread can have a separate descriptor table, which the process
+// does not show.
 func TestCountLocksOfThread(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	taken, done := make(chan error), make(chan struct{})

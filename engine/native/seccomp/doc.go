@@ -14,7 +14,7 @@
 //	call                            answer           why
 //	any call of another ABI         SIGSYS           int 0x80, x32 and 32-bit ARM reach the kernel past
 //	(32-bit x86, x32, 32-bit ARM)                    filters written for 64 bits; an errno would make a
-//	                                                 32-bit libc whose exit fails loop for ever
+//	                                                 32-bit libc whose exit fails loop forever
 //	unshare, setns, clone of a      EPERM            a nested user namespace hands out capabilities
 //	namespace
 //	socket, other than AF_UNIX,     EAFNOSUPPORT     AF_ALG, AF_VSOCK, AF_PACKET, AF_TIPC … are attack
