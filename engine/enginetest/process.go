@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -80,11 +82,7 @@ func (b *Box) Process(key string) *Process {
 func (b *Box) Processes() []*Process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var list []*Process
-	for _, p := range b.processes {
-		list = append(list, p)
-	}
-	return list
+	return slices.Collect(maps.Values(b.processes))
 }
 
 // Drop removes a managed process without a trace.

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/boxd/boxd/engine"
@@ -139,8 +141,5 @@ func (c *core) shut() (boxes []*box, first bool) {
 		return nil, false
 	}
 	c.closed = true
-	for b := range c.boxes {
-		boxes = append(boxes, b)
-	}
-	return boxes, true
+	return slices.Collect(maps.Keys(c.boxes)), true
 }

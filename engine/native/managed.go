@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"os"
 	"slices"
@@ -169,12 +170,7 @@ func (b *box) Managed() []engine.ManagedProcess {
 func (l *managedLink) all() []*managed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var list []*managed
-	for _, p := range l.processes {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(p, q *managed) int { return cmp.Compare(p.number, q.number) })
-	return list
+	return slices.SortedFunc(maps.Values(l.processes), func(p, q *managed) int { return cmp.Compare(p.number, q.number) })
 }
 
 // managedConnection returns the connection for managed processes, which is made

@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
@@ -116,10 +118,7 @@ func (b *box) save() error {
 		return nil
 	}
 	r := *b.record
-	r.Mounts = nil
-	for _, m := range b.mounted {
-		r.Mounts = append(r.Mounts, m)
-	}
+	r.Mounts = slices.Collect(maps.Values(b.mounted))
 	b.mu.Unlock()
 	text, err := json.Marshal(&r)
 	if err != nil {
