@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
 	"golang.org/x/sys/unix"
@@ -37,9 +38,6 @@ type ServiceOptions struct {
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
-
-// SocketName is the socket in the state directory, used unless systemd passes one.
-const SocketName = "launcher.sock"
 
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
@@ -201,7 +199,7 @@ func (o *ServiceOptions) listen() (*net.UnixListener, error) {
 	if !o.inherits() {
 		return o.makeSocket()
 	}
-	f := os.NewFile(listenFD, SocketName)
+	f := os.NewFile(listenFD, rpc.SocketName)
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -235,7 +233,7 @@ func (o *ServiceOptions) makeSocket() (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	path := linux.FdPath(dir) + "/" + SocketName // the full path may be too long for an address
+	path := linux.FdPath(dir) + "/" + rpc.SocketName // the full path may be too long for an address
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("making socket: %w", err)
 	}
@@ -258,7 +256,7 @@ func (o *ServiceOptions) unlink() error {
 	if o.inherits() {
 		return nil
 	}
-	return os.Remove(filepath.Join(o.StateDir, SocketName))
+	return os.Remove(filepath.Join(o.StateDir, rpc.SocketName))
 }
 
 // ready tells systemd that clients are served, if it asked for that (sd_notify(3)).

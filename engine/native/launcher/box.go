@@ -115,9 +115,8 @@ func (b *box) destroy() error {
 	return b.forget()
 }
 
-// kill sends SIGKILL to all processes of the box. With PID 1 ends everything in its pid
-// namespace, and no process of the box is outside it. Before there is a PID 1, kill kills
-// the cgroup.
+// kill sends SIGKILL to PID 1. The kernel then kills everything in its pid namespace, and no
+// process of the box is outside it. Before there is a PID 1, kill kills the cgroup.
 func (b *box) kill() (err error) {
 	switch {
 	case b.reaped != nil:
@@ -208,7 +207,7 @@ func (b *box) awaitEnd(ctx context.Context) error {
 	return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
 }
 
-// reap waits for PID 1, once.
+// reap starts the only goroutine that waits for PID 1.
 func (b *box) reap() {
 	b.reaped = make(chan struct{})
 	go func() {

@@ -201,7 +201,7 @@ func (l *Launcher) makeRoot(b *box) error {
 
 // startInit has libcontainer build the namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
-	defer b.network.Close() // libcontainer and then the box itself keep them alive
+	defer b.network.Close() // PID 1 keeps the namespaces alive
 	defer b.user.Close()
 	prepared := b.work.begin("preparing its init stage", "", nil)
 	defer func() { prepared() }()

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/opencontainers/runc/libcontainer/exeseal"
@@ -54,7 +55,7 @@ func Keeper(o ServiceOptions) error {
 	defer socket.Close()
 	k := &keeper{options: o, socket: socket, stop: make(chan struct{})}
 	go k.passOn()
-	return errors.Join(k.run(), os.Remove(filepath.Join(o.StateDir, SocketName)))
+	return errors.Join(k.run(), os.Remove(filepath.Join(o.StateDir, rpc.SocketName)))
 }
 
 // Pauses before a launcher that died within quickDeath is restarted. A launcher that exits by
@@ -106,7 +107,7 @@ func (k *keeper) watch(pid int) {
 		thread, lingers := linux.Lingers(pid)
 		if lingers && lingered && exitedWell(pid) {
 			fmt.Fprintf(os.Stderr, "boxd-init: the launcher has ended but for a thread that hangs in the kernel: %v\n", thread)
-			_ = os.Remove(filepath.Join(k.options.StateDir, SocketName))
+			_ = os.Remove(filepath.Join(k.options.StateDir, rpc.SocketName))
 			os.Exit(0)
 		}
 		lingered = lingers

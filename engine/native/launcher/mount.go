@@ -153,8 +153,8 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 	return id, fieldError(err)
 }
 
-// openToUsers makes a directory with the default mode accessible to all users of a box. It
-// leaves a mode that the box has set. Users of the host cannot reach the directory: only its
+// openToUsers makes a directory of mode 0700 accessible to all users of a box. It leaves any
+// other mode, which the box has set. Users of the host cannot reach the directory: only its
 // owner can enter its parent.
 func openToUsers(src *mounts.Source) error {
 	st, err := linux.Fstat(src.File)

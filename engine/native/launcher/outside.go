@@ -57,7 +57,7 @@ type heldOutside struct {
 type outsideWatch struct {
 	meminfo, slabinfo *os.File
 	text              []byte    // a buffer to read them
-	base              int64     // the kernel's memory at the last inspection, 0 before the first
+	base              int64     // the least that the kernel has used since the last inspection of all boxes
 	round             time.Time // of the last inspection of all boxes
 	left              []*box    // boxes that the last inspection did not reach or not finish
 	lowered           bool      // the limit of some box is lowered

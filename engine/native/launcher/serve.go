@@ -356,8 +356,8 @@ func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if u := m.User; u.UID < 0 || u.UID > engine.MaxID || u.GID < 0 || u.GID > engine.MaxID {
-		return nil, nil, &engine.FieldError{Field: "user", Value: fmt.Sprintf("%d:%d", u.UID, u.GID), Rule: "must be ids of commands in a box"}
+	if err := m.User.Validate("user"); err != nil {
+		return nil, nil, err
 	}
 	master, slave, err := b.openPTY(m)
 	if errors.Is(err, rootfs.ErrNoTerminal) {

@@ -309,7 +309,7 @@ func (l *Launcher) openSource(m engine.Mount, mayMake bool) (*source, error) {
 	return &source{Source: src, done: done}, nil
 }
 
-// sizeLimit returns the size limit that a box can reach through the mount m of src, see
+// sizeLimit returns the size limit of src if a box can fill it through the mount m, see
 // mounted.Limit. The kernel shows a project quota only for directories (ext4_statfs,
 // xfs_fs_statfs).
 func (l *Launcher) sizeLimit(m engine.Mount, src *mounts.Source) int64 {

@@ -12,6 +12,10 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
+// SocketName, in the state directory of a launcher service, is its socket, unless systemd
+// passes one.
+const SocketName = "launcher.sock"
+
 // ClientFile, in the state directory of a launcher service, holds the [Client].
 const ClientFile = "client"
 
