@@ -316,7 +316,8 @@ func (c *Conn) fill() error {
 	}
 	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], c.oob)
 	if oobn > 0 {
-		if err := c.takeRights(c.oob[:oobn]); err != nil {
+		fds, err := parseRights(c.oob[:oobn])
+		if c.fds = append(c.fds, fds...); err != nil {
 			return err
 		}
 	}
@@ -361,12 +362,6 @@ func (c *Conn) limitFrame() error {
 	}
 	c.limited = true
 	return c.sock.limitRead(c.begun.Add(FrameTimeout))
-}
-
-func (c *Conn) takeRights(oob []byte) error {
-	fds, err := parseRights(oob)
-	c.fds = append(c.fds, fds...)
-	return err
 }
 
 func parseRights(oob []byte) (fds []int, err error) {

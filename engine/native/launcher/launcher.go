@@ -315,8 +315,11 @@ func (l *Launcher) close() error {
 	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll())
-	} else {
-		errs = append(errs, l.closeService())
+	} else { // whose boxes stay
+		errs = append(errs, l.storage.close())
+		if l.service.watcher != nil {
+			errs = append(errs, l.service.watcher.Close())
+		}
 	}
 	if l.networks != nil {
 		l.networks.close()

@@ -98,15 +98,6 @@ func (l *Launcher) openService() error {
 	return nil
 }
 
-// closeService releases what openService opened. The boxes stay.
-func (l *Launcher) closeService() error {
-	err := l.storage.close()
-	if l.service.watcher == nil {
-		return err
-	}
-	return errors.Join(err, l.service.watcher.Close())
-}
-
 // serveClients answers one client after another until the service is stopped.
 func (l *Launcher) serveClients() {
 	s := l.service
@@ -189,7 +180,7 @@ func (s *service) takeClient(c *client) (rpc.Hello, error) {
 			return h, nil
 		}
 		s.mu.Unlock()
-		if !hungUp(before.sock) {
+		if raw, err := before.sock.SyscallConn(); err == nil && !linux.HungUp(raw) {
 			h.Busy = true
 			return h, errors.New("the launcher serves another client, which is connected: there can be one at a time")
 		}
@@ -211,12 +202,6 @@ func (s *service) dropClient(c *client) {
 	s.current = nil
 	s.mu.Unlock()
 	close(c.gone)
-}
-
-// hungUp reports whether the other end of sock is closed.
-func hungUp(sock *net.UnixConn) bool {
-	raw, err := sock.SyscallConn()
-	return err != nil || linux.HungUp(raw)
 }
 
 // undelivered removes a box whose client could not be told of it.

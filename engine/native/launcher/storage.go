@@ -190,13 +190,6 @@ func (s *storage) leave(name string) {
 	}
 }
 
-// make makes a volume, or changes its limits.
-func (s *storage) make(v engine.Volume) error {
-	s.enter(v.Name)
-	defer s.leave(v.Name)
-	return volumeError(v.Name, s.store.Make(v.Name, v.Bytes, v.Inodes))
-}
-
 // holdersOf returns the boxes that have a volume.
 func (s *storage) holdersOf(name string) []string {
 	s.mu.Lock()

@@ -27,7 +27,10 @@ func (l *Launcher) handleMakeVolume(body []byte) error {
 	if err := l.storage.ready(); err != nil {
 		return err
 	}
-	return l.storage.make(m.Volume)
+	name := m.Volume.Name
+	l.storage.enter(name)
+	defer l.storage.leave(name)
+	return volumeError(name, l.storage.store.Make(name, m.Volume.Bytes, m.Volume.Inodes))
 }
 
 func (l *Launcher) handleRemoveVolume(body []byte) error {
