@@ -88,7 +88,7 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 		return o, fmt.Errorf("directory of workspaces %q: must be absolute and cleaned", o.Workspaces)
 	}
 	if len(o.MountRoots) > maxRoots {
-		return o, fmt.Errorf("%d mount roots: there can be %d", len(o.MountRoots), maxRoots)
+		return o, fmt.Errorf("%d mount roots: must be at most %d", len(o.MountRoots), maxRoots)
 	}
 	return o, nil
 }
@@ -124,7 +124,7 @@ func parseClient(text string) (uid, gid int, err error) {
 		return -1, -1, fmt.Errorf("client %q: ids are not negative", text)
 	}
 	if uid == overflowID {
-		return -1, -1, fmt.Errorf("client %q: must not be nobody, as whom other programs run too: name a user that nothing else runs as (useradd --system boxd)", text)
+		return -1, -1, fmt.Errorf("client %q: must not be nobody, because other programs run as that user too: name a user for boxd alone (useradd --system boxd)", text)
 	}
 	return uid, gid, nil
 }

@@ -92,7 +92,7 @@ func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 		all := maps.Clone(keep)
 		maps.Copy(all, stuck)
 		if err := leftover.Note(l.instance.state, filepath.Base(l.instance.dir), all); err != nil {
-			return fmt.Errorf("recording what could not be removed: %w", err)
+			return fmt.Errorf("recording leftovers: %w", err)
 		}
 	}
 	maps.Copy(keep, stuck)

@@ -287,7 +287,7 @@ func (l *Launcher) removeAgain(id string) error {
 		err = releaseLeases(filepath.Join(l.instance.state, "ids"), func(of string) bool { return of == owner })
 	}
 	if err != nil {
-		return fmt.Errorf("removing what is left of box %q: %w", id, err)
+		return fmt.Errorf("removing the rest of box %q: %w", id, err)
 	}
 	l.storage.dropAll(id)
 	l.mu.Lock()
@@ -315,7 +315,7 @@ func (l *Launcher) close() error {
 	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll())
-	} else { // whose boxes stay
+	} else { // the boxes of a service stay
 		errs = append(errs, l.storage.close())
 		if l.service.watcher != nil {
 			errs = append(errs, l.service.watcher.Close())

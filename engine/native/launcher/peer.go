@@ -21,7 +21,7 @@ func (s *service) checkPeer(sock *net.UnixConn) error {
 	peer, err := linux.PeerOf(sock)
 	switch {
 	case err != nil:
-		return fmt.Errorf("finding out who connects: %w", err)
+		return fmt.Errorf("identifying the client: %w", err)
 	case peer.UID == 0:
 		return nil
 	case peer.UID != s.ClientUID:
@@ -29,18 +29,18 @@ func (s *service) checkPeer(sock *net.UnixConn) error {
 	}
 	pidfd, pid, err := linux.PeerProcess(sock)
 	if err != nil {
-		return fmt.Errorf("finding out who connects: %w", err)
+		return fmt.Errorf("identifying the client: %w", err)
 	}
 	defer pidfd.Close()
 	named, err := rpc.ReadClient(s.StateDir)
 	if err != nil {
-		return fmt.Errorf("reading who is the client: %w", err)
+		return fmt.Errorf("reading the name of the client: %w", err)
 	}
 	ours := named.Is(pid)
 	if !ours && s.ClientUnit != "" {
 		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 		if err != nil {
-			return fmt.Errorf("finding out who connects: %w", err)
+			return fmt.Errorf("identifying the client: %w", err)
 		}
 		ours = inUnit(string(text), s.ClientUnit)
 	}

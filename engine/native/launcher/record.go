@@ -125,7 +125,7 @@ func (b *box) save() error {
 		return fmt.Errorf("recording box %q: %w", b.id, err)
 	}
 	if len(text) > maxRecord {
-		return fmt.Errorf("recording box %q: its spec and its mounts are %d bytes as JSON, there can be %d: %w", b.id, len(text), maxRecord, engine.ErrInvalid)
+		return fmt.Errorf("recording box %q: its spec and mounts take %d bytes as JSON, must be at most %d: %w", b.id, len(text), maxRecord, engine.ErrInvalid)
 	}
 	if err := replaceFile(filepath.Join(b.dir, recordName), text); err != nil {
 		return fmt.Errorf("recording box %q: %w", b.id, err)

@@ -148,7 +148,7 @@ func (l *Launcher) hostSource(m engine.Mount, mayMake bool) (*mounts.Source, err
 			return nil, refuseSource(m, fmt.Sprintf("is in the mount root %q, which is read-only: root named it so for the launcher", r.path))
 		}
 		if m.Users && !r.own {
-			return nil, refuseSource(m, "is a directory of the host: what users of a box other than its own make there would belong to nobody's ids")
+			return nil, refuseSource(m, "is a directory of the host: files that other users of the box create there would belong to unknown ids")
 		}
 		mayMake = mayMake && !r.readOnly
 		var err error

@@ -182,7 +182,7 @@ func (s *service) takeClient(c *client) (rpc.Hello, error) {
 		s.mu.Unlock()
 		if raw, err := before.sock.SyscallConn(); err == nil && !linux.HungUp(raw) {
 			h.Busy = true
-			return h, errors.New("the launcher serves another client, which is connected: there can be one at a time")
+			return h, errors.New("the launcher serves another client, which is connected: it serves only one at a time")
 		}
 		<-before.gone
 	}
@@ -212,7 +212,7 @@ func (l *Launcher) undelivered(typ byte, reply any) {
 	}
 	body, err := json.Marshal(rpc.Box{ID: created.ID})
 	if err := errors.Join(err, l.handleRemove(body)); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: removing a box that nobody waits for: %v\n", oneline.Error(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box whose client is gone: %v\n", oneline.Error(err))
 	}
 }
 

@@ -133,7 +133,7 @@ func (b *box) written() (*int64, error) {
 		case err == nil:
 			sum, counted = sum+n, true
 		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // unless it has just ended
-			return nil, fmt.Errorf("measuring what box %q writes: %w", b.id, err)
+			return nil, fmt.Errorf("measuring disk writes of box %q: %w", b.id, err)
 		}
 	}
 	if !counted {

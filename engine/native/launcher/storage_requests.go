@@ -153,7 +153,7 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	}
 	if m.Directory.Reclaim {
 		if err := reclaim(src.Source); err != nil {
-			return nil, fmt.Errorf("reclaiming what other users of boxes made: %w", err)
+			return nil, fmt.Errorf("reclaiming files of other users of boxes: %w", err)
 		}
 	}
 	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)

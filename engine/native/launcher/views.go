@@ -36,7 +36,7 @@ func (v *views) attach(tree *os.File) error {
 	defer v.mu.Unlock()
 	if len(v.open) >= maxViews {
 		if v.detachLocked(); len(v.open) >= maxViews {
-			return fmt.Errorf("the client has %d directories open, and there can be no more: close some", maxViews)
+			return fmt.Errorf("the client has %d directories open, which is the maximum: close some", maxViews)
 		}
 	}
 	v.last++
