@@ -104,8 +104,8 @@ func (o *output) content(t *testing.T, from, to uint64) string {
 	return string(append(b[at:], b[:at]...)[:to-from])
 }
 
-// A full ring stops the reading, Release lets it go on, and nothing that was not
-// released is overwritten.
+// A full ring stops the reading until a Release, and nothing that was not released is
+// overwritten.
 func TestOutputWaits(t *testing.T) {
 	const size = 16 << 10
 	o, w := newTestOutput(t, size, false)

@@ -30,7 +30,7 @@ func live(t *testing.T) *agent {
 // marshaler is a message.
 type marshaler interface{ Marshal() []byte }
 
-// What breaks a rule is the end of the connection; what comes too late is not.
+// A frame that breaks a rule ends the connection; one that comes too late does not.
 func TestHandle(t *testing.T) {
 	a := live(t)
 	c, p := newTestClient(t)

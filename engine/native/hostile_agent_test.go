@@ -155,9 +155,8 @@ func failed(id uint32) wire.Frame {
 	return wire.Frame{Type: wire.TypeFailed, ID: id, Body: m.Marshal()}
 }
 
-// TestHostileAgentSays: whatever an agent says, the command it is about ends with
-// an error or a verdict, and neither a descriptor nor a goroutine is left
-// (testutil.Main looks).
+// TestHostileAgentSays: whatever an agent sends, the command concerned ends with an error
+// or a verdict, and no descriptor or goroutine is left (testutil.Main checks that).
 func TestHostileAgentSays(t *testing.T) {
 	testutil.Long(t)
 	for name, c := range map[string]struct {

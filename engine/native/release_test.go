@@ -137,7 +137,7 @@ func TestReleaseIsTold(t *testing.T) {
 	}
 	for next() != 1000 {
 	}
-	// The last words of a client that lets go.
+	// The last message of a client that closes.
 	out.set(0, 1200)
 	o.Release(1100)
 	o.Release(1200)

@@ -74,8 +74,8 @@ func (f *fakeLauncher) reply(id uint32, body any) {
 	}
 }
 
-// TestRelink: a request that was lost with its launcher is put to the next one, and
-// says so where that makes a difference.
+// TestRelink: a request that was lost with its launcher is sent to the next one, marked as
+// repeated if that makes a difference.
 func TestRelink(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	done := make(chan error, 1)

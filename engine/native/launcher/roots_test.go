@@ -238,7 +238,7 @@ func TestParseRootsFile(t *testing.T) {
 	}
 }
 
-// TestRootsFileIsRoots: a file that anybody else can change names nothing.
+// TestRootsFileIsRoots: a file that others can change is refused.
 func TestRootsFileIsRoots(t *testing.T) {
 	for _, c := range []struct {
 		uid, mode uint32

@@ -240,18 +240,23 @@ func (l *Launcher) handleRemove(body []byte) error {
 	if err := decode(body, &m); err != nil {
 		return err
 	}
+	return l.remove(m.ID)
+}
+
+// remove removes a box, or refuses its create.
+func (l *Launcher) remove(id string) error {
 	l.mu.Lock()
-	b := l.boxes[m.ID]
-	delete(l.boxes, m.ID)
+	b := l.boxes[id]
+	delete(l.boxes, id)
 	l.mu.Unlock()
 	if b != nil {
 		return l.discard(b)
 	}
-	if w := l.works.creating(m.ID); w != nil {
+	if w := l.works.creating(id); w != nil {
 		w.refuse("its client has given up")
 		return nil
 	}
-	return l.removeAgain(m.ID) // most likely it is removed already
+	return l.removeAgain(id) // most likely it is removed already
 }
 
 func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {

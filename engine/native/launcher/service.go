@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -210,8 +209,7 @@ func (l *Launcher) undelivered(typ byte, reply any) {
 	if l.service == nil || typ != rpc.TypeCreate || !ok {
 		return
 	}
-	body, err := json.Marshal(rpc.Box{ID: created.ID})
-	if err := errors.Join(err, l.handleRemove(body)); err != nil {
+	if err := l.remove(created.ID); err != nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: removing a box whose client is gone: %v\n", oneline.Error(err))
 	}
 }

@@ -60,7 +60,7 @@ type Open struct {
 }
 
 // Stop ends the launcher once it has answered. With RemoveBoxes the boxes are
-// removed first; else they stay, and the next launcher adopts them.
+// removed first; otherwise they stay, and the next launcher adopts them.
 type Stop struct{ RemoveBoxes bool }
 
 // Event reports a limit that the commands of a box ran into: Count times since the box
