@@ -23,26 +23,21 @@ import (
 const maxKey = 256
 
 // handleKeep assigns a slot to a managed process.
-func (l *Launcher) handleKeep(r *request) error {
-	var m rpc.Keep
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return err
-	}
+func (b *box) handleKeep(m rpc.Keep) (any, []*os.File, error) {
 	s, err := b.slot(m.Slot)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if m.Key == "" || m.Memory < 0 || m.Memory > spec.MaxMemory {
-		return fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
+		return nil, nil, fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
 	}
 	if m.Memory > 0 {
 		if err := s.LimitMemory(m.Memory, b.spec.AllowDegraded); err != nil {
-			return b.orLost(limitError(err))
+			return nil, nil, b.orLost(limitError(err))
 		}
 	}
 	b.coarsen()
-	return b.mark(m.Slot, m.Key)
+	return nil, nil, b.mark(m.Slot, m.Key)
 }
 
 func (b *box) keptDir() string { return filepath.Join(b.dir, "kept") }

@@ -275,12 +275,7 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 }
 
 // handleOutside tells the client whether a command was killed for memory outside the charge.
-func (l *Launcher) handleOutside(r *request) (any, []*os.File, error) {
-	var m rpc.Outside
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (b *box) handleOutside(m rpc.Outside) (any, []*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var held rpc.OutsideHeld

@@ -72,31 +72,19 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	case rpc.TypeRemove:
 		return nil, nil, l.handleRemove(r.Body)
 	case rpc.TypeUpdate:
-		var m rpc.Update
-		b, err := l.find(r, &m, func() string { return m.ID })
-		if err != nil {
-			return nil, nil, err
-		}
-		detached, err := l.update(b, m.Change, m.Again)
-		if err != nil {
-			return rpc.Updated{Detached: detached}, nil, err
-		}
-		volumes, files := b.openLimited(maxVolumes, func(at string) bool {
-			return slices.ContainsFunc(m.Change.Attach, func(m engine.Mount) bool { return m.Target == at })
-		})
-		return rpc.Updated{Volumes: volumes}, files, nil
+		return onBox(l, r, func(m rpc.Update) string { return m.ID }, l.handleUpdate)
 	case rpc.TypeSlots:
-		return l.handleSlots(r)
+		return onBox(l, r, func(m rpc.Slots) string { return m.ID }, l.handleSlots)
 	case rpc.TypeKill:
-		return nil, nil, l.handleKill(r)
+		return onBox(l, r, func(m rpc.Kill) string { return m.ID }, (*box).handleKill)
 	case rpc.TypeKeep:
-		return nil, nil, l.handleKeep(r)
+		return onBox(l, r, func(m rpc.Keep) string { return m.ID }, (*box).handleKeep)
 	case rpc.TypePTY:
-		return l.handlePTY(r)
+		return onBox(l, r, func(m rpc.PTY) string { return m.ID }, (*box).handlePTY)
 	case rpc.TypeOutside:
-		return l.handleOutside(r)
+		return onBox(l, r, func(m rpc.Outside) string { return m.ID }, (*box).handleOutside)
 	case rpc.TypeConnect:
-		return l.handleConnect(r)
+		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
 	}
@@ -113,19 +101,31 @@ func decode(body []byte, m any) error {
 	return nil
 }
 
-// find decodes a request into m and enters the box that m names.
-func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
-	if err := decode(r.Body, m); err != nil {
-		return nil, err
+// onBox decodes a request, enters the box that it names, and carries the request out.
+func onBox[M any](l *Launcher, r *request, id func(M) string, handle func(*box, M) (any, []*os.File, error)) (any, []*os.File, error) {
+	var m M
+	if err := decode(r.Body, &m); err != nil {
+		return nil, nil, err
 	}
 	l.mu.Lock()
-	b := l.boxes[id()]
+	b := l.boxes[id(m)]
 	l.mu.Unlock()
 	if b == nil || !b.enter() {
-		return nil, fmt.Errorf("box %s: %w", spec.Quote(id()), engine.ErrBoxLost)
+		return nil, nil, fmt.Errorf("box %s: %w", spec.Quote(id(m)), engine.ErrBoxLost)
 	}
 	r.box = b
-	return b, nil
+	return handle(b, m)
+}
+
+func (l *Launcher) handleUpdate(b *box, m rpc.Update) (any, []*os.File, error) {
+	detached, err := l.update(b, m.Change, m.Again)
+	if err != nil {
+		return rpc.Updated{Detached: detached}, nil, err
+	}
+	volumes, files := b.openLimited(maxVolumes, func(at string) bool {
+		return slices.ContainsFunc(m.Change.Attach, func(m engine.Mount) bool { return m.Target == at })
+	})
+	return rpc.Updated{Volumes: volumes}, files, nil
 }
 
 // handleCreate answers when the box is built, or when its create is refused because it hangs
@@ -259,12 +259,7 @@ func (l *Launcher) remove(id string) error {
 	return l.removeAgain(id) // most likely it is removed already
 }
 
-func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
-	var m rpc.Slots
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (l *Launcher) handleSlots(b *box, m rpc.Slots) (any, []*os.File, error) {
 	if m.Count < 0 || m.Count > rpc.MaxSlots {
 		return nil, nil, fmt.Errorf("%d slots: %w", m.Count, wire.ErrProtocol)
 	}
@@ -326,12 +321,7 @@ func (l *Launcher) handleWhere(r *request) (any, []*os.File, error) {
 }
 
 // handleConnect opens another connection to the agent.
-func (l *Launcher) handleConnect(r *request) (any, []*os.File, error) {
-	var m rpc.Connect
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (b *box) handleConnect(rpc.Connect) (any, []*os.File, error) {
 	conn, err := b.connect()
 	if err != nil {
 		return nil, nil, b.orLost(err)
@@ -339,28 +329,18 @@ func (l *Launcher) handleConnect(r *request) (any, []*os.File, error) {
 	return nil, []*os.File{conn}, nil
 }
 
-func (l *Launcher) handleKill(r *request) error {
-	var m rpc.Kill
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return err
-	}
+func (b *box) handleKill(m rpc.Kill) (any, []*os.File, error) {
 	s, err := b.slot(m.Slot)
-	if err != nil {
-		return err
-	}
-	if m.Signal == int(unix.SIGKILL) {
-		return b.killSlot(s)
-	}
-	return s.Signal(unix.Signal(m.Signal))
-}
-
-func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
-	var m rpc.PTY
-	b, err := l.find(r, &m, func() string { return m.ID })
 	if err != nil {
 		return nil, nil, err
 	}
+	if m.Signal == int(unix.SIGKILL) {
+		return nil, nil, b.killSlot(s)
+	}
+	return nil, nil, s.Signal(unix.Signal(m.Signal))
+}
+
+func (b *box) handlePTY(m rpc.PTY) (any, []*os.File, error) {
 	if err := m.User.Validate("user"); err != nil {
 		return nil, nil, err
 	}

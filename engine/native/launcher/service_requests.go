@@ -18,16 +18,16 @@ import (
 func (l *Launcher) handleService(r *request) (reply any, files []*os.File, err error) {
 	switch r.Type {
 	case rpc.TypeAdopt:
-		return l.handleAdopt(r)
+		return onBox(l, r, func(m rpc.Box) string { return m.ID }, l.handleAdopt)
 	case rpc.TypeList:
 		list, err := l.list()
 		return list, nil, err
 	case rpc.TypePing:
 		return nil, nil, l.health()
 	case rpc.TypeUsage:
-		return l.handleUsage(r)
+		return onBox(l, r, func(m rpc.Box) string { return m.ID }, (*box).handleUsage)
 	case rpc.TypeOpen:
-		return l.handleOpen(r)
+		return onBox(l, r, func(m rpc.Open) string { return m.ID }, (*box).handleOpen)
 	case rpc.TypeStop:
 		return nil, nil, l.handleStop(r.Body)
 	case rpc.TypeMakeVolume:
@@ -46,17 +46,12 @@ func (l *Launcher) handleService(r *request) (reply any, files []*os.File, err e
 	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
 
-func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
-	var m rpc.Box
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (l *Launcher) handleAdopt(b *box, _ rpc.Box) (any, []*os.File, error) {
 	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
 		return nil, nil, fmt.Errorf("box %q: PID 1 has ended: %w", b.id, errors.Join(engine.ErrBoxLost, err))
 	}
-	var a rpc.Adopted
-	if a.Managed, err = l.killForeign(b); err != nil {
+	managed, err := l.killForeign(b)
+	if err != nil {
 		return nil, nil, b.orLost(err)
 	}
 	created, files, err := b.handOver(false)
@@ -64,8 +59,7 @@ func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
 		linux.CloseAll(files)
 		return nil, nil, b.orLost(err)
 	}
-	a.Created, a.Spec = created, b.specNow()
-	return a, files, nil
+	return rpc.Adopted{Created: created, Spec: b.specNow(), Managed: managed}, files, nil
 }
 
 // list names all boxes that have a directory, including those being built or removed.
@@ -100,12 +94,7 @@ func (l *Launcher) health() error {
 	return l.canBuild()
 }
 
-func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
-	var m rpc.Box
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (b *box) handleUsage(rpc.Box) (any, []*os.File, error) {
 	u, err := b.group.Usage()
 	if err != nil {
 		return nil, nil, b.orLost(err)
@@ -151,12 +140,7 @@ func microseconds(n *int64) *time.Duration {
 }
 
 // handleOpen opens slots again for the client, and keeps no descriptors of them.
-func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
-	var m rpc.Open
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (b *box) handleOpen(m rpc.Open) (any, []*os.File, error) {
 	if len(m.Slots) > rpc.MaxSlots {
 		return nil, nil, fmt.Errorf("%d slots: %w", len(m.Slots), wire.ErrProtocol)
 	}
