@@ -49,7 +49,8 @@ func TestMarks(t *testing.T) {
 	if list = read(); list[0].Offset != 10*(lines-1) || len(list) < wire.RingMarks/2 {
 		t.Errorf("%d marks from %d on, want them from the byte at %d on", len(list), list[0].Offset, floor)
 	}
-	// What comes closely behind another, or while the clock is set back, is counted with it.
+	// Bytes that arrive soon after others, or while the clock is set back, count as arrived with
+	// them.
 	before := m.count
 	offset, now := at(lines + wire.RingMarks)
 	m.note(mem, offset, floor, now.Add(-time.Hour))

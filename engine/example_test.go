@@ -226,7 +226,7 @@ func ExampleBox_update() {
 	// nothing there
 }
 
-// A managed process keeps its output in the box. Whoever wants it reads from an offset.
+// A managed process keeps its output in the box. Readers read it from an offset.
 func ExampleLiveBox() {
 	ctx := context.Background()
 	box, err := svc.Create(ctx, engine.Spec{})

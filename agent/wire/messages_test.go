@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// message is what every body offers.
+// message is the common interface of all messages.
 type message interface {
 	Marshal() []byte
 	Unmarshal([]byte) error
 }
 
-// messages has one of each, with every field set.
+// messages returns one message of each type, with every field set.
 func messages() map[string]message {
 	return map[string]message{
 		"init": &InitMsg{Lifeline: true, Linger: 50, Filter: []byte("12345678"), HomeTasks: 3, Spawners: 2},

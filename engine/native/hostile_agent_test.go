@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangs is how long a test waits for what must not hang.
+// hangs is how long a test waits for an operation that must not hang.
 const hangs = 2 * time.Minute
 
 // impostor is the other end of a box's connection to its agent.
@@ -108,7 +108,7 @@ func (i *impostor) hangUp() {
 	i.sock.Close()
 }
 
-// spawn takes a request to start a command. The test owns its descriptors.
+// spawn receives a request to start a command. The test owns its descriptors.
 func (i *impostor) spawn() *wire.Frame {
 	i.t.Helper()
 	f, err := i.conn.Receive()
@@ -268,8 +268,8 @@ func (i *impostor) raw(b []byte, n int) {
 	_ = unix.Sendmsg(int(i.sock.Fd()), b, rights, nil, 0)
 }
 
-// TestHostileAgentKeepsStdio: an agent that keeps the command's end of a pipe does
-// not keep Wait from returning, and no output that was written is lost.
+// TestHostileAgentKeepsStdio: Wait returns even if the agent keeps the command's end of a
+// pipe, and no output that was written is lost.
 func TestHostileAgentKeepsStdio(t *testing.T) {
 	testutil.Long(t)
 	for _, ending := range []string{"exited", "box lost"} {
@@ -302,8 +302,7 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 	}
 }
 
-// TestDeafAgent: an agent that takes no requests does not stop its client for
-// ever.
+// TestDeafAgent: an agent that reads no requests does not block its client forever.
 func TestDeafAgent(t *testing.T) {
 	testutil.Long(t) // wire.SendTimeout
 	b, _ := withImpostor(t)

@@ -234,9 +234,7 @@ func (p *managed) forgetLocked() {
 	p.link.mu.Lock()
 	delete(p.link.processes, p.number)
 	p.link.mu.Unlock()
-	p.box.mu.Lock()
-	delete(p.box.launched, &p.account)
-	p.box.mu.Unlock()
+	p.box.unaccount(&p.account)
 }
 
 // control is the engine.ProcessControl of a managed process.

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// listing has the impostor answer the List of an adoption with one process, and the
-// slot that belongs to it be known.
+// listing makes the impostor answer the List of an adoption with one process, whose slot the
+// box knows.
 func (i *impostor) listing(m *wire.ManagedMsg, rings ...testRing) {
 	i.acts.Go(func() {
 		f, err := i.conn.Receive()

@@ -103,7 +103,7 @@ func TestRelink(t *testing.T) {
 	}
 }
 
-// TestRelinkCreate: a box is not made twice.
+// TestRelinkCreate: a Create that was interrupted is not repeated.
 func TestRelinkCreate(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	done := make(chan error, 1)
@@ -219,8 +219,8 @@ func TestEventsMerge(t *testing.T) {
 	}
 }
 
-// TestRelinkUnsent: what a launcher that is gone has not got is put to the next one,
-// boxes to be made included.
+// TestRelinkUnsent: requests that were not sent completely before the launcher was lost,
+// including Creates, are sent to the next one.
 func TestRelinkUnsent(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	for n := range 50 {
@@ -240,8 +240,8 @@ func TestRelinkUnsent(t *testing.T) {
 	}
 }
 
-// TestRelinkUnsentIsNoOrphan: a box whose making was not even asked for is not removed
-// by the next launcher, which may be at it by then.
+// TestRelinkUnsentIsNoOrphan: a box whose Create was not sent is not removed when the next
+// launcher is there, which may be making it by then.
 func TestRelinkUnsentIsNoOrphan(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	f := <-launchers

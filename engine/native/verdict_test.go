@@ -20,8 +20,8 @@ func receipt(oom, refused *int64) (r engine.Receipt) {
 	return r
 }
 
-// Which of several reasons becomes the verdict. The kernel's counters speak only
-// for a command that failed.
+// One of several reasons becomes the verdict. The kernel's counters matter only for a command
+// that failed.
 func TestJudge(t *testing.T) {
 	limits := engine.Limits{Memory: 64 << 20, PIDs: 16, FileSize: 1 << 20}
 	for _, c := range []struct {
@@ -66,8 +66,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestHeldOutside: what of the limit was not the commands' to use is named, and a kill that
-// only the launcher has counted is one for memory.
+// TestHeldOutside: the verdict names how much of the limit was held outside the charge. A kill
+// that only the launcher has counted is an OOM kill.
 func TestHeldOutside(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -121,7 +121,7 @@ func TestMemoryLimitOf(t *testing.T) {
 	}
 }
 
-// Whether a command has filled a volume.
+// TestFilled: whether a command has filled a volume.
 func TestFilled(t *testing.T) {
 	const slack, plenty = 1 << 20, 8 << 20
 	left := func(bytes, files int64) level { return level{bytes: bytes, files: files, known: true} }

@@ -81,7 +81,7 @@ func FuzzParseMount(f *testing.F) {
 	})
 }
 
-// checkMessage holds what every refusal of this package has in common.
+// checkMessage checks the common properties of all errors of this package.
 func checkMessage(t *testing.T, err error) {
 	t.Helper()
 	var e *FieldError

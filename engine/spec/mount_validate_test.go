@@ -87,8 +87,8 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// FuzzMountValidate: an accepted target is a clean path below / and outside of what
-// belongs to boxd.
+// FuzzMountValidate: an accepted target is a clean path below /, outside of the directories
+// that belong to boxd.
 func FuzzMountValidate(f *testing.F) {
 	f.Add("/a", "/b")
 	f.Add("/a/../b", "/proc/../c")

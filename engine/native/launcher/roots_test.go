@@ -315,8 +315,8 @@ func FuzzRootsFile(f *testing.F) {
 	})
 }
 
-// FuzzMountRoot: an accepted root is one absolute, cleaned directory, and flags that are
-// passed on are read again as the same.
+// FuzzMountRoot: an accepted root is an absolute, cleaned directory, and the arguments that a
+// launcher passes on are parsed to the same root again.
 func FuzzMountRoot(f *testing.F) {
 	for _, text := range []string{"/srv/a", "/srv/a:ro", "/srv/a:ro:no-root-owned", "/:no-root-owned", "a", "/a:", "/a/../b", "/a:ro:ro"} {
 		f.Add(text)
