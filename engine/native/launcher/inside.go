@@ -54,20 +54,28 @@ func (b *box) makePoint(ns mounts.NS, target string, dir bool) error {
 	if inner, err := mounts.MakeInnerPoint(ns, target, dir, user); inner || err != nil {
 		return err
 	}
+	return b.withDir((*rootfs.Root).Skeleton, (*rootfs.Live).Skeleton, func(skeleton *os.File) error {
+		return mounts.MakeMountPoint(skeleton, target, dir)
+	})
+}
+
+// withDir runs fn with a directory of the box's root: the one that held returns if the
+// launcher holds the root, otherwise the one that open opens.
+func (b *box) withDir(held func(*rootfs.Root) *os.File, open func(*rootfs.Live) (*os.File, error), fn func(dir *os.File) error) error {
 	if b.root != nil {
-		return mounts.MakeMountPoint(b.root.Skeleton(), target, dir)
+		return fn(held(b.root))
 	}
 	l, err := b.live()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	skeleton, err := l.Skeleton()
+	dir, err := open(l)
 	if err != nil {
 		return err
 	}
-	defer skeleton.Close()
-	return mounts.MakeMountPoint(skeleton, target, dir)
+	defer dir.Close()
+	return fn(dir)
 }
 
 // openPTY opens a terminal of the box.

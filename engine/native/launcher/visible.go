@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"os"
 	"runtime"
 	"time"
 
@@ -43,20 +44,7 @@ func (l *Launcher) show(b *box) error {
 	if err != nil {
 		return err
 	}
-	if b.root != nil {
-		return l.image.Show(b.root.Visible(), f)
-	}
-	live, err := b.live()
-	if err != nil {
-		return err
-	}
-	defer live.Close()
-	dir, err := live.Visible()
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return l.image.Show(dir, f)
+	return b.withDir((*rootfs.Root).Visible, (*rootfs.Live).Visible, func(dir *os.File) error { return l.image.Show(dir, f) })
 }
 
 // refreshVisible refreshes the use that boxes are shown until stop is closed. An idle box
