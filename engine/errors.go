@@ -24,7 +24,7 @@ var (
 	ErrNoLauncher = errors.New("launcher not available")
 )
 
-// DirError is a working directory that cannot be made or entered. Its text is that of Err.
+// DirError reports a working directory that cannot be made or entered. Its text is Err's.
 type DirError struct{ Err error }
 
 func (e *DirError) Error() string { return e.Err.Error() }

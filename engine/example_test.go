@@ -127,8 +127,8 @@ func ExampleVerdict() {
 	// output-limit "1 MiB"
 }
 
-// At its timeout a command and all its descendants get SIGTERM, and what is left of
-// them after the grace period is killed.
+// At its timeout a command and all its descendants get SIGTERM. Those that are left after
+// the grace period are killed.
 func ExampleCommand_timeout() {
 	box := newBox(engine.Spec{})
 	defer box.Remove(context.Background())
@@ -169,7 +169,7 @@ func ExampleReceipt() {
 	// bytes of output: 5
 }
 
-// Conditions are told apart with errors.Is, values that break a rule with errors.As.
+// Test conditions with errors.Is, and values that break a rule with errors.As.
 func Example_errors() {
 	ctx := context.Background()
 	box := newBox(engine.Spec{})
@@ -226,7 +226,7 @@ func ExampleBox_update() {
 	// nothing there
 }
 
-// A managed process keeps its output in the box. Whoever wants it reads from an offset.
+// A managed process keeps its output in the box. Readers read it from an offset.
 func ExampleLiveBox() {
 	ctx := context.Background()
 	box, err := svc.Create(ctx, engine.Spec{})
@@ -262,7 +262,7 @@ func ExampleLiveBox() {
 }
 
 // A box of a service outlives the program that made it. The next one adopts the box,
-// finds the managed process, and goes on reading where the first one stopped.
+// finds the managed process, and continues to read where the first one stopped.
 func ExampleService() {
 	ctx := context.Background()
 	first, err := native.Connect(ctx, native.ServiceOptions{Socket: socket})
@@ -288,7 +288,7 @@ func ExampleService() {
 	}
 	fmt.Printf("%s", buf[:n])
 	next := at + int64(n)
-	first.Close() // or the program crashes: box and process go on
+	first.Close() // or the program crashes: the box and the process keep running
 
 	second, err := native.Connect(ctx, native.ServiceOptions{Socket: socket})
 	if err != nil {

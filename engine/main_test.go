@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// What the Examples use.
+// The Examples use these.
 var (
 	initPath string         // the boxd-init binary
 	eng      engine.Engine  // as Example starts one
@@ -66,7 +66,7 @@ func setUp(_, boxdInit string) (tearDown func() error, err error) {
 	}, nil
 }
 
-// newBox makes an empty box for an Example that is about something else.
+// newBox makes an empty box for Examples that are not about making one.
 func newBox(spec engine.Spec) engine.Box {
 	box, err := eng.Create(context.Background(), spec)
 	if err != nil {

@@ -2,9 +2,8 @@ package engine
 
 import "github.com/boxd/boxd/engine/spec"
 
-// The values that callers hand in and get back are declared in package engine/spec,
-// which makes no system calls. These aliases let a program that embeds boxd import
-// one package.
+// Package engine/spec, which makes no system calls, declares the values in the signatures
+// of this package. With these aliases a program that embeds boxd imports one package.
 type (
 	// Spec describes a box before it exists.
 	Spec = spec.Spec

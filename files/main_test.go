@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// box is what the Examples work in. See the Examples of package engine for how to
-// make one.
+// box is the box in which the Examples work. The Examples of package engine show how to make
+// one.
 var box engine.Box
 
 func TestMain(m *testing.M) { testutil.MainExamples(m, setUp) }

@@ -7,7 +7,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// What the Examples use: the boxd-init binary, and a state directory.
+// The Examples use the boxd-init binary and a state directory.
 var initPath, stateDir string
 
 func TestMain(m *testing.M) { testutil.MainWithExamples(m, setUp) }
