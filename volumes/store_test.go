@@ -104,9 +104,9 @@ func TestImageIsClosed(t *testing.T) {
 	if st.Mode() != 0o600 {
 		t.Errorf("image has mode %v", st.Mode())
 	}
-	flags, err := linux.MountFlags(root)
-	if err != nil || flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
-		t.Errorf("mounted with flags %#x, %v", flags, err)
+	fs, err := linux.Fstatfs(root)
+	if err != nil || fs.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
+		t.Errorf("mounted with flags %#x, %v", fs.Flags, err)
 	}
 	for _, loop := range loopsOf(t, p.data) {
 		node, _, _ := strings.Cut(loop, " ")
