@@ -675,7 +675,7 @@ func TestTornSuper(t *testing.T) {
 		if err := sealSuper(image); err != nil {
 			t.Fatal(err)
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Fatalf("our checksum is not that of e2fsprogs: %v", err)
 		}
 		for range 2 {
@@ -697,7 +697,7 @@ func TestTornSuper(t *testing.T) {
 				t.Errorf("%s: %+v, %v after the check", name, sb, err)
 			}
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Errorf("%s: after the check: %v", name, err)
 		}
 		if _, err := image.WriteAt([]byte{0}, superOffset+0x38); err != nil { // the magic number

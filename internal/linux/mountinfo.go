@@ -20,6 +20,7 @@ type MountInfo struct {
 	Root    string   // the mounted directory, from the root of the file system
 	Point   string   // the mount point, from the root of the process
 	Flags   []string // of the mount itself, such as "ro" and "noexec"
+	Shared  bool     // mounts below it propagate to other mounts
 	FSType  string   // such as "cgroup2"
 	Options []string // of the super block
 }
@@ -105,6 +106,7 @@ func parseMountLine(line string) (MountInfo, error) {
 		Root:   unescapeMount(fields[3]),
 		Point:  unescapeMount(fields[4]),
 		Flags:  strings.Split(fields[5], ","),
+		Shared: slices.ContainsFunc(fields[6:sep], func(f string) bool { return strings.HasPrefix(f, "shared:") }),
 		FSType: fields[sep+1],
 	}
 	if len(fields) > sep+3 {
