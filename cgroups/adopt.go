@@ -63,7 +63,7 @@ func (g *Group) Slots() ([]string, error) {
 // may no longer exist.
 func (g *Group) Slot(name string) (*Slot, error) {
 	if n, err := strconv.ParseInt(name, 10, 64); err != nil || n <= 0 {
-		return nil, fmt.Errorf("slot %q of box %q: not the name of one", name, g.ID)
+		return nil, fmt.Errorf("slot %q of box %q: not the name of a slot", name, g.ID)
 	}
 	return &Slot{Name: name, group: g}, nil
 }
@@ -103,7 +103,7 @@ func (g *Group) Usage() (BoxUsage, error) {
 		*u.PIDs = max(*u.PIDs-SpawnerThreads, 0) // they are in work, see HomeTasks
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return u, fmt.Errorf("reading the use of box %q: %w", g.ID, err)
+		return u, fmt.Errorf("reading the usage of box %q: %w", g.ID, err)
 	}
 	return u, nil
 }

@@ -45,7 +45,7 @@ type kernelMemory struct {
 
 // errUncounted means that the kernel failed the proof. After any other failure the answer
 // is still unknown, and the proof is repeated.
-var errUncounted = errors.New("the kernel does not count what sockets hold")
+var errUncounted = errors.New("the kernel does not count the memory of sockets")
 
 // CheckKernelMemory returns nil if this host charges a box for the kernel memory that its
 // sockets hold, or else an [UnenforceableError]. The Host remembers the answer. Finding out

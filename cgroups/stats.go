@@ -93,13 +93,13 @@ func (s *SlotStats) Read() (Usage, error) {
 	u.ThrottledUsec, u.BoxThrottledUsec = sinceOpen(u.ThrottledUsec, s.boxThrottled, box[0])
 	u.PIDsRefused, u.BoxPIDsRefused = sinceOpen(u.PIDsRefused, s.boxRefused, box[1])
 	if err := errors.Join(errs[:]...); err != nil {
-		return u, fmt.Errorf("reading the use of a command: %w", err)
+		return u, fmt.Errorf("reading the usage of a command: %w", err)
 	}
 	return u, nil
 }
 
-// sinceOpen returns a figure of the command, own, and by how much that of its box has grown
-// since OpenStats, from base to now. If the box's has not grown, neither has the command's.
+// sinceOpen returns the growth of a box's figure since OpenStats, from base to now, and the
+// command's own figure. If own is unknown and the box's has not grown, the command's is 0.
 func sinceOpen(own, base, now *int64) (command, box *int64) {
 	if base == nil || now == nil {
 		return own, nil

@@ -72,10 +72,10 @@ func openEvents(dir *os.File, name string) (*os.File, error) {
 }
 
 // How often waitEmpty checks without a notification. The kernel notifies at most every
-// 10 ms per file (CGROUP_FILE_NOTIFY_MIN_INTV), and its first notification is about
-// "populated", so that of the end of a short command would come late: at first, waitEmpty
-// checks often. Later, an occasional check is only a safety net: a pending notification
-// gets lost if the cgroup is removed.
+// 10 ms per file (CGROUP_FILE_NOTIFY_MIN_INTV), and the start of a command is already such
+// a notification, so the one for the end of a short command would be late: at first,
+// waitEmpty checks often. Later, an occasional check is only a safety net: a pending
+// notification gets lost if the cgroup is removed.
 const (
 	firstLook = 100 * time.Microsecond
 	lastLook  = 16 * time.Millisecond

@@ -155,8 +155,8 @@ func Detach(ns NS, target string, id MountID) error {
 			return err
 		}
 		// Between the check and here the box cannot replace a name that something is
-		// mounted on (rename(2), EBUSY), and whoever can do so from outside removes the
-		// mount by doing it.
+		// mounted on (rename(2), EBUSY). A process outside that replaces it thereby removes
+		// the mount.
 		err = linux.Unmount(path.Base(target), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
 			return notAttached(target, err)
@@ -263,7 +263,7 @@ func mountID(f *os.File) (MountID, error) {
 	return 0, errNoMountID
 }
 
-var errNoMountID = errors.New("the kernel does not tell mount ids, which needs Linux 5.8")
+var errNoMountID = errors.New("the kernel does not report mount IDs, which needs Linux 5.8")
 
 // fchdir changes the working directory of a thread of OnThrowawayThread.
 func fchdir(dir *os.File) error {

@@ -160,7 +160,7 @@ func (p *innerPoint) explain(name string, err error) error {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		rule = "passes a symlink in the box at %q, name the real path"
 	case errors.Is(err, errOtherKind), errors.Is(err, unix.ENOTDIR):
-		rule = "cannot be created: %q is already there as something else"
+		rule = "cannot be created: %q already exists as something else"
 	case errors.Is(err, unix.EDQUOT), errors.Is(err, unix.ENOSPC):
 		rule = "cannot be created: no space is left for %q in the mount above it"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):

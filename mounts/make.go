@@ -168,7 +168,7 @@ func explainMakeSource(source string, names []string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "cannot be made: %q is a symlink, name the real path"
 	case errors.Is(err, unix.ENOTDIR):
-		rule = "cannot be made: %q is there and not a directory (a symlink is none)"
+		rule = "cannot be made: %q is not a directory (a symlink does not count)"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		rule = "cannot be made: the owner of the directory above %q may not write to it"
 	case errors.Is(err, unix.EROFS):

@@ -126,7 +126,7 @@ func climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
 		chain = append(chain, idOf(above))
 		st = above
 	}
-	return nil, errors.New("it lies too deep")
+	return nil, errors.New("it is nested too deeply")
 }
 
 func openDotDot(dir *os.File) (*os.File, unix.Statx_t, error) {

@@ -119,7 +119,7 @@ func explainMake(name, component string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "passes a symlink in the box at %q, name the real path"
 	case errors.Is(err, errOtherKind):
-		rule = "cannot be created: %q is already there as something else"
+		rule = "cannot be created: %q already exists as something else"
 	case errors.Is(err, unix.ENOSPC):
 		rule = "cannot be created: no space for %q in the root of the box"
 	default:

@@ -33,7 +33,7 @@ func verify(home nsID) error {
 		return err
 	}
 	if own == home {
-		return errors.New("it is the one of this process")
+		return errors.New("it is the namespace of this process")
 	}
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {

@@ -72,7 +72,7 @@ func readPool() (p ptyPool) {
 // fault says why the kernel has refused a terminal: the pool or the box has none left.
 func (p ptyPool) fault() string {
 	if p.max > 0 && p.open+1 >= p.max-p.reserve {
-		return fmt.Sprintf("%d are open on this host, of kernel.pty.max %d the last %d are not for boxes: close some, or raise that sysctl", p.open, p.max, p.reserve)
+		return fmt.Sprintf("%d are open on this host, and of kernel.pty.max, %d, the last %d are not for boxes: close some, or raise that sysctl", p.open, p.max, p.reserve)
 	}
 	return fmt.Sprintf("the box has %d open, the most it may: close one", MaxPTYs)
 }

@@ -74,7 +74,7 @@ func fit(top, image, dev *os.File, r volumeRecord) error {
 			return fmt.Errorf("growing the image: %w", err)
 		}
 	}
-	return fmt.Errorf("the image does not become large enough for %d bytes and %d inodes", r.Bytes, r.Inodes)
+	return fmt.Errorf("the image does not grow large enough for %d bytes and %d inodes", r.Bytes, r.Inodes)
 }
 
 // grow grows the image so that the volume has missing more blocks, and inodes in total.

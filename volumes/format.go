@@ -201,7 +201,7 @@ func parseSuper(b []byte) (super, error) {
 		sb.inodesPerGroup < 16 || sb.inodesPerGroup > groupBlocks || sb.inodeSize < 128 || sb.inodeSize > block ||
 		sb.blocks <= 0 || sb.blocks > 1<<40 || sb.freeBlocks < 0 || sb.freeBlocks > sb.blocks ||
 		sb.freeInodes > sb.inodes || sb.inodes < ownInodes {
-		return super{}, errors.New("the super block is not one of our images")
+		return super{}, errors.New("the super block is not that of an image of boxd")
 	}
 	return sb, nil
 }

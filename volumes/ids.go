@@ -183,7 +183,7 @@ func checkKernel() error {
 		return fmt.Errorf("kernel release %q: %w", release, err)
 	}
 	if major < 5 || major == 5 && minor < 13 {
-		return fmt.Errorf("boxes can leave their project on Linux %s, and cannot from 5.13 on", release)
+		return fmt.Errorf("boxes can leave their project on Linux %s, but not on 5.13 and later", release)
 	}
 	return nil
 }

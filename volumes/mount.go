@@ -90,7 +90,7 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 		return nil, false, err
 	}
 	if top == nil {
-		return nil, false, fmt.Errorf("%q is no mount point after mounting there", s.private.Name()+"/"+name)
+		return nil, false, fmt.Errorf("%q is not a mount point after mounting there", s.private.Name()+"/"+name)
 	}
 	if err := s.furnish(top); err != nil {
 		top.Close()
@@ -251,7 +251,7 @@ func checkPropagation(dir *os.File) error {
 		return fmt.Errorf("mount directory %q: mount %d is not in the list of mounts", dir.Name(), st.Mnt_id)
 	}
 	if mounts[i].Shared {
-		return refuse("mount directory", dir.Name(), "is on a shared mount: what is mounted there would be seen in other namespaces")
+		return refuse("mount directory", dir.Name(), "is on a shared mount: mounts there would propagate to other namespaces")
 	}
 	return nil
 }

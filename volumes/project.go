@@ -113,10 +113,10 @@ func (s *Store) adoptProject(name string) (volumeRecord, error) {
 	}
 	r := volumeRecord{By: ByProjectQuota, Bytes: int64(q.Bytes), Inodes: int64(q.Inodes), Project: a.Project}
 	if _, _, err := checkLimits(r.Bytes, r.Inodes); err != nil || r.Inodes == 0 || !inRange(r.Project) || a.Flags&linux.ProjectInherit == 0 {
-		return volumeRecord{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is no volume of ours: remove it", r.Project, r.Bytes, r.Inodes)
+		return volumeRecord{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is not a volume of boxd: remove it", r.Project, r.Bytes, r.Inodes)
 	}
 	if !s.ids.take(r.Project) {
-		return volumeRecord{}, fmt.Errorf("project %d of the directory is another one's: remove it", r.Project)
+		return volumeRecord{}, fmt.Errorf("project %d of the directory belongs to another volume or directory: remove it", r.Project)
 	}
 	return r, nil
 }

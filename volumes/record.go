@@ -124,7 +124,7 @@ func (s *Store) load(name string) (volumeRecord, error) {
 		}
 		return volumeRecord{}, ErrUnknown
 	case dir && image:
-		return volumeRecord{}, fmt.Errorf("there are %q and %q and no record that says which it is: remove one", name+dirSuffix, name+imageSuffix)
+		return volumeRecord{}, fmt.Errorf("both %q and %q exist, and no record says which of them is the volume: remove one", name+dirSuffix, name+imageSuffix)
 	}
 	adopt := s.adoptProject
 	if image {

@@ -74,11 +74,11 @@ func (s *Store) discard(trash *os.File, name string) error {
 			continue // another call may be emptying the trash at the same time
 		}
 		if !errors.Is(err, unix.EISDIR) {
-			return fmt.Errorf("deleting what was in it: %w", err)
+			return fmt.Errorf("deleting its content: %w", err)
 		}
 		more, err := s.discardDir(trash, next)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("deleting what was in it: %w", err)
+			return fmt.Errorf("deleting its content: %w", err)
 		}
 		work = append(work, more...)
 	}

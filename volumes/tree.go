@@ -136,7 +136,7 @@ func (s *Store) unlimit(dir *os.File, t tree, id uint32) error {
 // dir is its top directory. It reconstructs a lost record.
 func (s *Store) ownTree(dir *os.File, a linux.FileAttr) (tree, error) {
 	if !inRange(a.Project) {
-		return tree{}, refuse("directory", dir.Name(), `is in project %d, which is not boxd's, and cannot be in two: "lsattr -pd" shows it, "chattr -R -P -p 0" changes it`, a.Project)
+		return tree{}, refuse("directory", dir.Name(), `is in project %d, which is not boxd's, and a directory cannot be in two projects: "lsattr -pd" shows it, "chattr -R -P -p 0" changes it`, a.Project)
 	}
 	here, err := describe(dir)
 	if err != nil {

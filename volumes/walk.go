@@ -122,7 +122,7 @@ func (w *walk) change(f *os.File, inherit bool) error {
 			return nil
 		}
 		if !w.stale(a.Project) {
-			return refuse("directory", f.Name(), "is in project %d already: what is limited must not be in another project", a.Project)
+			return refuse("directory", f.Name(), "is already in project %d: a limited directory must not contain entries of other projects", a.Project)
 		}
 	}
 	if a.Project == w.to && (a.Flags&linux.ProjectInherit != 0) == inherit {

@@ -36,7 +36,7 @@ func Read(h *cgroups.Host, id string) (Usage, error) {
 		err = readV1(&u, h, group)
 	}
 	if err != nil {
-		return u, fmt.Errorf("reading the use of box %q: %w", id, err)
+		return u, fmt.Errorf("reading the usage of box %q: %w", id, err)
 	}
 	return u, nil
 }

@@ -41,7 +41,7 @@ const (
 )
 
 // ErrNoLandlock means that this kernel cannot confine a process to paths.
-var ErrNoLandlock = errors.New("the kernel has no Landlock that can be used")
+var ErrNoLandlock = errors.New("the kernel has no usable Landlock")
 
 // LandlockABI returns the kernel's Landlock version, 0 without Landlock.
 func LandlockABI() int {
