@@ -77,7 +77,7 @@ func checkEmpty(dir *os.File) error {
 	for _, name := range names {
 		// ext4 creates it in the root of every file system.
 		if name != "lost+found" {
-			return refuse("data directory", dir.Name(), "has %.60q in it and no %s: use an empty directory", name, markerName)
+			return refuse("data directory", dir.Name(), "has %.60q in it and no %s: use a directory that is empty", name, markerName)
 		}
 	}
 	return nil

@@ -122,7 +122,7 @@ func (w *walk) change(f *os.File, inherit bool) error {
 			return nil
 		}
 		if !w.stale(a.Project) {
-			return refuse("directory", f.Name(), "is already in project %d: a limited directory must not contain entries of other projects", a.Project)
+			return refuse("directory", f.Name(), "is already in project %d: a limited directory must not contain anything of another project", a.Project)
 		}
 	}
 	if a.Project == w.to && (a.Flags&linux.ProjectInherit != 0) == inherit {
