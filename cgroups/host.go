@@ -208,10 +208,6 @@ func (h *Host) Mountpoint(controller string) string {
 // Path returns the path of box id from the root of every hierarchy.
 func Path(id string) string { return "/" + baseName + "/" + id }
 
-// HierarchyRoot returns an O_PATH descriptor of the root of the cgroup2 tree. The Host owns
-// it.
-func (h *Host) HierarchyRoot() *os.File { return h.v2.dir }
-
 // ReadOnlyTree returns a detached read-only mount of the cgroup2 tree, for
 // linux.MoveMount. The caller owns it.
 func (h *Host) ReadOnlyTree() (*os.File, error) {

@@ -53,16 +53,12 @@ func (g *Group) removeFrom(ctx context.Context, t *tree) error {
 
 // whileBusy repeats fn while its error is EBUSY, until ctx ends.
 func whileBusy(ctx context.Context, fn func() error) error {
-	var busy error
-	err := poll(ctx, 100*time.Microsecond, 20*time.Millisecond, func() (bool, error) {
-		if busy = fn(); errors.Is(busy, unix.EBUSY) {
-			return false, nil
-		}
-		err := busy
-		busy = nil
-		return true, err
+	var err error
+	end := poll(ctx, 100*time.Microsecond, 20*time.Millisecond, func() (bool, error) {
+		err = fn()
+		return !errors.Is(err, unix.EBUSY), nil
 	})
-	return errors.Join(busy, err)
+	return errors.Join(err, end)
 }
 
 // removeTree removes the cgroup name beneath dir, children first.
