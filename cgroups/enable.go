@@ -57,18 +57,13 @@ func enable(dir *os.File, failed map[string]error) error {
 	// The write enables all or none. Try them one by one to find out which one fails.
 	for _, c := range missing {
 		if err := linux.WriteFileAt(dir, "cgroup.subtree_control", "+"+c); err != nil && failed[c] == nil {
-			failed[c] = &enableError{controller: c, dir: dir.Name(), err: errnoOf(err)}
+			if pe, ok := errors.AsType[*os.PathError](err); ok {
+				err = pe.Err // enableError words op and path better
+			}
+			failed[c] = &enableError{controller: c, dir: dir.Name(), err: err}
 		}
 	}
 	return nil
-}
-
-// errnoOf strips op and path, which the caller words better.
-func errnoOf(err error) error {
-	if pe, ok := errors.AsType[*os.PathError](err); ok {
-		return pe.Err
-	}
-	return err
 }
 
 // mendEnable says what to do about a controller that could not be enabled.

@@ -35,6 +35,10 @@ func (h *Host) Enforcement() []Enforcement {
 		degraded = g.Degraded
 		err = g.Remove(context.Background())
 	}
+	mend := "see the cause"
+	if errors.Is(err, os.ErrPermission) {
+		mend = "run as root, with a writable cgroup file system"
+	}
 	var list []Enforcement
 	for _, f := range enforcers {
 		e := Enforcement{Limit: f.limit, Enforced: true, By: "cgroup2 " + f.v2}
@@ -50,16 +54,9 @@ func (h *Host) Enforcement() []Enforcement {
 			}
 		}
 		if err != nil {
-			e = Enforcement{Limit: f.limit, Note: err.Error(), Mend: mendProbe(err)}
+			e = Enforcement{Limit: f.limit, Note: err.Error(), Mend: mend}
 		}
 		list = append(list, e)
 	}
 	return list
-}
-
-func mendProbe(err error) string {
-	if errors.Is(err, os.ErrPermission) {
-		return "run as root, with a writable cgroup file system"
-	}
-	return "see the cause"
 }

@@ -21,21 +21,18 @@ const freezePause = time.Millisecond
 // seccomp_do_user_notification), so PID 1 must still be able to answer.
 func (g *Group) Freeze(ctx context.Context) error {
 	for _, dir := range []string{"work/", ""} {
-		if err := g.freeze(ctx, dir); err != nil {
+		err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "1")
+		if err == nil {
+			err = poll(ctx, freezePause, freezePause, func() (bool, error) {
+				events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events", maxFile)
+				return strings.Contains(events, "frozen 1\n"), err
+			})
+		}
+		if err != nil {
 			return fmt.Errorf("freezing box %q: %w", g.ID, err)
 		}
 	}
 	return nil
-}
-
-func (g *Group) freeze(ctx context.Context, dir string) error {
-	if err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "1"); err != nil {
-		return err
-	}
-	return poll(ctx, freezePause, freezePause, func() (bool, error) {
-		events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events", maxFile)
-		return strings.Contains(events, "frozen 1\n"), err
-	})
 }
 
 // Thaw lets the processes of the box continue. It is not an error if the box is not frozen,

@@ -105,7 +105,8 @@ func (h *Host) Create(id string, owner Owner, l Limits) (_ *Group, err error) {
 	return g, nil
 }
 
-// makeV2 creates the cgroup2 part. Creating boxd/<box> there claims the ID.
+// makeV2 creates the cgroup2 part, and lets the agent start processes in it. Creating
+// boxd/<box> there claims the ID.
 func (g *Group) makeV2(undo *cleanup.Stack) error {
 	on := g.host.v2
 	if err := enable(on.dir, g.enableErr); err != nil {
@@ -128,16 +129,6 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 	if err := enable(box, g.enableErr); err != nil {
 		return err
 	}
-	if err := g.fillV2(box); err != nil {
-		return err
-	}
-	g.sealed, err = g.host.seal(box, g.ID)
-	return err
-}
-
-// fillV2 creates the cgroups in boxd/<box> on cgroup2, and lets the agent start processes
-// there.
-func (g *Group) fillV2(box *os.File) error {
 	for _, name := range []string{"init", "work"} {
 		if err := linux.MkdirAt(box, name, 0o755); err != nil {
 			return err
@@ -153,7 +144,11 @@ func (g *Group) fillV2(box *os.File) error {
 		return err
 	}
 	defer work.Close()
-	return enable(work, g.enableErr)
+	if err := enable(work, g.enableErr); err != nil {
+		return err
+	}
+	g.sealed, err = g.host.seal(box, g.ID)
+	return err
 }
 
 // makeV1 creates the part on one v1 hierarchy. It first removes leftovers of the same ID:

@@ -151,7 +151,7 @@ func Detach(ns NS, target string, id MountID) error {
 		f.Close()
 		// umount2 only takes a path, and this process's /proc is out of reach here. The
 		// working directory belongs to this thread, which ends soon.
-		if err := fchdir(dir); err != nil {
+		if err := linux.Fchdir(dir); err != nil {
 			return err
 		}
 		// Between the check and here the box cannot replace a name that something is
@@ -264,11 +264,3 @@ func mountID(f *os.File) (MountID, error) {
 }
 
 var errNoMountID = errors.New("the kernel does not report mount IDs, which needs Linux 5.8")
-
-// fchdir changes the working directory of a thread of OnThrowawayThread.
-func fchdir(dir *os.File) error {
-	if err := linux.Retry(func() error { return unix.Fchdir(int(dir.Fd())) }); err != nil {
-		return &os.PathError{Op: "fchdir", Path: dir.Name(), Err: err}
-	}
-	return nil
-}

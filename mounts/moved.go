@@ -123,7 +123,7 @@ func openFDs() (*os.File, error) {
 // unmountFile removes the mount of f, wherever it is. umount2 only takes paths: the name of
 // the descriptor in fds is one, and leads to the mount itself.
 func unmountFile(fds, f *os.File, name string) error {
-	if err := fchdir(fds); err != nil {
+	if err := linux.Fchdir(fds); err != nil {
 		return err
 	}
 	if err := linux.Unmount(strconv.Itoa(int(f.Fd())), unix.MNT_DETACH); err != nil {

@@ -104,32 +104,29 @@ func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) erro
 		return err
 	}
 	defer work.Close()
-	m, err := b.newOverlay(linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
-		linux.Option{Key: "upperdir", Value: layerName("upper", t)},
-		linux.Option{Key: "workdir", Value: layerName("work", t)},
-		// Otherwise, renaming a directory of the host would fail with EXDEV, and mv
-		// would copy it.
-		linux.Option{Key: "redirect_dir", Value: "on"},
-		// It does not survive a crash, so nothing has to be synced (Linux 5.10).
-		linux.Option{Key: "volatile"})
+	var m *os.File
+	err = linux.OnThrowawayThread(func() error {
+		// The layers are named relative to the directory of the Root, because the box can
+		// read these names in /proc/self/mountinfo.
+		if err := linux.Fchdir(b.top); err != nil {
+			return err
+		}
+		m, err = linux.NewMount("overlay", attrDefault,
+			linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
+			linux.Option{Key: "upperdir", Value: layerName("upper", t)},
+			linux.Option{Key: "workdir", Value: layerName("work", t)},
+			// Otherwise, renaming a directory of the host would fail with EXDEV, and mv
+			// would copy it.
+			linux.Option{Key: "redirect_dir", Value: "on"},
+			// It does not survive a crash, so nothing has to be synced (Linux 5.10).
+			linux.Option{Key: "volatile"})
+		return err
+	})
 	if err != nil {
 		return err
 	}
 	defer m.Close()
 	return attach(m, b.box, t.name)
-}
-
-// newOverlay mounts an overlay whose layers are named relative to the directory of the Root,
-// because the box can read these names in /proc/self/mountinfo.
-func (b *builder) newOverlay(options ...linux.Option) (m *os.File, err error) {
-	err = linux.OnThrowawayThread(func() error {
-		if err := unix.Fchdir(int(b.top.Fd())); err != nil {
-			return os.NewSyscallError("fchdir", err)
-		}
-		m, err = linux.NewMount("overlay", attrDefault, options...)
-		return err
-	})
-	return m, err
 }
 
 // submounts returns the paths, relative to root, of the directories that are mounted directly

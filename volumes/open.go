@@ -49,8 +49,14 @@ var lockPatience = 5 * time.Second
 func takeOver(dir *os.File) (marker *os.File, err error) {
 	marker, err = openFile(dir, markerName, unix.O_RDWR)
 	if errors.Is(err, unix.ENOENT) {
-		if err = checkEmpty(dir); err != nil {
-			return nil, err
+		names, listing := entries(dir)
+		if listing != nil {
+			return nil, listing
+		}
+		for _, name := range names {
+			if name != "lost+found" { // ext4 creates it in the root of every file system
+				return nil, refuse("data directory", dir.Name(), "has %.60q in it and no %s: use a directory that is empty", name, markerName)
+			}
 		}
 		marker, err = openFile(dir, markerName, unix.O_RDWR|unix.O_CREAT)
 	}
@@ -67,20 +73,6 @@ func takeOver(dir *os.File) (marker *os.File, err error) {
 			return nil, refuse("data directory", dir.Name(), "another process uses it: %v", err).because(err)
 		}
 	}
-}
-
-func checkEmpty(dir *os.File) error {
-	names, err := entries(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		// ext4 creates it in the root of every file system.
-		if name != "lost+found" {
-			return refuse("data directory", dir.Name(), "has %.60q in it and no %s: use a directory that is empty", name, markerName)
-		}
-	}
-	return nil
 }
 
 // heal cleans up leftovers for Open, before anybody else can use s.

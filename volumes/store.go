@@ -186,36 +186,31 @@ func (s *Store) Remove(name string) error {
 		if errors.Is(err, ErrUnknown) {
 			return nil
 		}
-		// Any other error means that something else is in its place. Remove that.
-		return s.remove(name, r)
-	})
-}
-
-// remove deletes everything of volume name, its record last.
-func (s *Store) remove(name string, r volumeRecord) error {
-	image, err := s.exists(name + imageSuffix)
-	if err != nil {
-		return err
-	}
-	if image {
-		if err := s.removeImage(name); err != nil {
+		// After any other error, too, delete whatever exists, the record last.
+		image, err := s.exists(name + imageSuffix)
+		if err != nil {
 			return err
 		}
-	}
-	dir, err := s.exists(name + dirSuffix)
-	if err != nil {
-		return err
-	}
-	if !dir {
-		return s.forget(name, r)
-	}
-	trash, moved, err := s.toTrash(name + dirSuffix)
-	if err != nil {
-		return err
-	}
-	defer trash.Close()
-	if err := s.forget(name, r); err != nil {
-		return err
-	}
-	return s.discard(trash, moved)
+		if image {
+			if err := s.removeImage(name); err != nil {
+				return err
+			}
+		}
+		dir, err := s.exists(name + dirSuffix)
+		if err != nil {
+			return err
+		}
+		if !dir {
+			return s.forget(name, r)
+		}
+		trash, moved, err := s.toTrash(name + dirSuffix)
+		if err != nil {
+			return err
+		}
+		defer trash.Close()
+		if err := s.forget(name, r); err != nil {
+			return err
+		}
+		return s.discard(trash, moved)
+	})
 }

@@ -33,6 +33,13 @@ func OnThrowawayThread(fn func() error) error {
 	return <-done
 }
 
+// Fchdir changes the working directory of the calling thread, which must be one of
+// OnThrowawayThread.
+func Fchdir(dir *os.File) error {
+	err := Retry(func() error { return unix.Fchdir(int(dir.Fd())) })
+	return pathError("fchdir", dir, "", err)
+}
+
 // Setns moves the calling thread into the namespace behind ns, which must be of type
 // nstype, a CLONE_NEW* flag. Call it only on a thread of OnThrowawayThread.
 func Setns(ns *os.File, nstype int) error {
