@@ -46,7 +46,7 @@ func (h *Host) Enforcement() []Enforcement {
 			e.By, e.Note = "cgroup v1 "+f.v1, f.v1Note
 		}
 		if u, ok := errors.AsType[*UnenforceableError](h.CheckKernelMemory(probeName)); ok && f.limit == u.Limit {
-			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // also where memory is not limited at all
+			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // even if memory cannot be limited at all
 		}
 		for _, d := range degraded {
 			if d.Limit == f.limit {

@@ -30,10 +30,9 @@ type knob struct {
 type style int
 
 const (
-	v1Number  style = iota // "-1" is no limit
-	v2Number               // "max" is no limit
-	v2CPU                  // "quota period", "max period"
-	swapsOnly              // memory.swappiness: a plain number
+	v1Number style = iota // "-1" means no limit
+	v2Number              // "max" means no limit
+	v2CPU                 // "quota period", "max period"
 )
 
 // unlimitedV1 is the smallest value that means "no limit" where the kernel shows no limit

@@ -17,10 +17,10 @@ const (
 	StatMemoryPeak          // memory.peak (Linux 5.19), memory.max_usage_in_bytes
 	StatMemoryEvents        // memory.events, memory.oom_control: oom_kill
 	StatPIDsPeak            // pids.peak (Linux 6.1)
-	StatPIDsEvents          // pids.events of the slot, where it counts the slot's refused forks
+	StatPIDsEvents          // pids.events of the slot, if it counts the slot's refused forks
 	StatIO                  // io.stat
-	StatBoxCPU              // cpu.stat of the box's work, where StatThrottled is absent
-	StatBoxPIDs             // pids.events of the box's work, where StatPIDsEvents is absent
+	StatBoxCPU              // cpu.stat of the box's work, if there is no StatThrottled
+	StatBoxPIDs             // pids.events of the box's work, if there is no StatPIDsEvents
 	NumStats
 )
 

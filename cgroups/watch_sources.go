@@ -168,10 +168,10 @@ func (w *Watcher) dropLocked(s *watched) {
 		return
 	}
 	delete(w.files, s.id)
-	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // gone with its file is fine
+	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // fails if the file is gone
 }
 
-// addFileLocked watches a file that counts.
+// addFileLocked watches a file with a counter.
 func (w *Watcher) addFileLocked(s *watched) error {
 	b := w.boxes[s.group]
 	if s.limit == PIDsLimit && s.group.v1Tree("pids") != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// MountPointMaker creates a missing mount point, a directory or an empty file.
-// [MakeMountPoint] on the box's writable root is one.
+// MountPointMaker creates a missing mount point, a directory or an empty file, for example
+// with [MakeMountPoint].
 type MountPointMaker func(target string, dir bool) error
 
 // MountID identifies a mount that [Attach] made, for [Detach]. From Linux 6.8 on it

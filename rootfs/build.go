@@ -52,7 +52,7 @@ type builder struct {
 	undo *cleanup.Stack // of Build
 	root *Root
 	top  *os.File // root of the tmpfs, writable
-	box  *os.File // the box's root as the box gets it
+	box  *os.File // the box's root as the box sees it
 	// devices is the root of the box's /dev.
 	devices *os.File
 	etc     *os.File // ID-mapped /etc of a writable root, until it is mounted

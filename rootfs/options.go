@@ -41,7 +41,7 @@ type Options struct {
 // minSize is the smallest size of a box's tmpfs, in bytes.
 const minSize = 64 << 10
 
-// check fills in defaults and refuses what cannot work.
+// check fills in defaults and refuses invalid options.
 func (o *Options) check() error {
 	if o.Hostname == "" {
 		o.Hostname = DefaultHostname

@@ -27,7 +27,7 @@ var (
 	cryptHash = pattern(`\$(1|2[abxy]|5|6|y|7|gy|apr1|argon2[id]{1,2})\$[./A-Za-z0-9,=$]{16,}|\{SS?HA[0-9]*\}`)
 	// Words that announce a secret.
 	secretWords = pattern(`(?i)passw(or)?d|passphrase|secret|token|credential|api[-_ ]?key|auth[-_ ]?key|access[-_ ]?key|private[-_ ]?key|authorization|bearer`)
-	// A run of characters that keys and tokens are made of.
+	// A run of characters that can occur in keys and tokens.
 	opaqueRun = pattern(`[A-Za-z0-9+/_=-]{20,}`)
 	// A certificate, which is public.
 	certificate = pattern(`(?s)-----BEGIN (TRUSTED )?CERTIFICATE-----\r?\n[A-Za-z0-9+/=\s]*-----END (TRUSTED )?CERTIFICATE-----`)

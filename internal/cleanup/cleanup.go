@@ -5,7 +5,10 @@
 // package is not for tearing down live objects: they have their own Close.
 package cleanup
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // Stack holds the undo steps of the set-up so far. The zero value is an empty
 // stack. Only one goroutine may use it.
@@ -22,10 +25,9 @@ func (s *Stack) Release() { s.steps = nil }
 // Undo runs each step once, last one first, and joins their errors to *err,
 // which they never replace. After Release it does nothing.
 func (s *Stack) Undo(err *error) {
-	for len(s.steps) > 0 {
-		last := len(s.steps) - 1
-		step := s.steps[last]
-		s.steps = s.steps[:last]
+	steps := s.steps
+	s.steps = nil
+	for _, step := range slices.Backward(steps) {
 		if e := step(); e != nil {
 			*err = errors.Join(*err, e)
 		}

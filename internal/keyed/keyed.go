@@ -22,9 +22,8 @@ type lock struct {
 
 // Lock waits for the lock of name. The caller must call unlock exactly once.
 func (l *Locks) Lock(name string) (unlock func()) {
-	n := l.join(name)
-	n.held <- struct{}{}
-	return func() { <-n.held; l.leave(name, n) }
+	unlock, _ = l.LockContext(context.Background(), name) // cannot fail: this context never ends
+	return unlock
 }
 
 // LockContext is like Lock, but gives up when ctx ends. The error then wraps the cause of ctx.

@@ -36,7 +36,7 @@ type LandlockUse int
 // The uses of a path.
 const (
 	LandlockRead  LandlockUse = iota
-	LandlockWrite             // and read
+	LandlockWrite             // write, and read
 	LandlockMake              // create, write and remove files, but read none
 )
 
