@@ -30,7 +30,7 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 		return nil, wrap(err)
 	}
 	var undo cleanup.Stack
-	defer func() { undo.Undo(&err) }()
+	defer undo.Undo(&err)
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	b.root.built = b
 	defer b.close()

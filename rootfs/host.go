@@ -56,7 +56,7 @@ func OpenReachableHost(dir, cache string) (*Host, error) { return buildHost(dir,
 // buildHost builds the template from the system below root. Tests have their own system.
 func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) {
 	var undo cleanup.Stack
-	defer func() { undo.Undo(&err) }()
+	defer undo.Undo(&err)
 	wrap := func(err error) error { return fmt.Errorf("preparing image \"host\": %w", err) }
 
 	top, err := mountTop(dir, &undo, linux.Option{Key: "size", Value: templateSize}, linux.Option{Key: "mode", Value: "0755"})
