@@ -115,7 +115,7 @@ func (s *Store) heal() error {
 		r, err := s.load(name)
 		// Ignore errors: one bad volume must not disable all others. A use of the volume
 		// will report them.
-		if err == nil && r.Project != 0 && s.quota {
+		if err == nil && r.Project != 0 && s.noQuota == nil {
 			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
 		}
 	}

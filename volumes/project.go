@@ -55,7 +55,7 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 // changeProject gives a volume new limits. If the process is killed between the two steps,
 // Open does the second.
 func (s *Store) changeProject(name string, r volumeRecord, bytes, inodes int64) error {
-	if !s.quota {
+	if s.noQuota != nil {
 		return fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
 	r.Bytes, r.Inodes = bytes, inodes
@@ -66,7 +66,7 @@ func (s *Store) changeProject(name string, r volumeRecord, bytes, inodes int64) 
 }
 
 func (s *Store) projectRoot(name string, r volumeRecord) (*os.File, error) {
-	if !s.quota {
+	if s.noQuota != nil {
 		return nil, fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
 	dir, err := s.openProject(name)
@@ -95,7 +95,7 @@ func (s *Store) openProject(name string) (*os.File, error) {
 
 // adoptProject reconstructs the record of a volume.
 func (s *Store) adoptProject(name string) (volumeRecord, error) {
-	if !s.quota {
+	if s.noQuota != nil {
 		return volumeRecord{}, s.noQuota
 	}
 	dir, err := s.openProject(name)

@@ -141,7 +141,7 @@ func (s *Store) forget(name string, r volumeRecord) error {
 	if err := unlink(s.dir, name+recordSuffix); err != nil {
 		return err
 	}
-	if r.Project != 0 && s.quota {
+	if r.Project != 0 && s.noQuota == nil {
 		return s.ids.drop(s.dir, r.Project)
 	}
 	return nil

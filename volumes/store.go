@@ -43,8 +43,7 @@ type Store struct {
 	marker   *os.File // the locked file
 	private  *os.File // the directory for mounts of images
 	uid, gid int
-	quota    bool  // dir has project quota
-	noQuota  error // why it has none
+	noQuota  error // why dir has no project quota; nil if it has
 
 	locks keyed.Locks
 	ids   ids
@@ -82,7 +81,6 @@ func Open(dataDir, private string, uid, gid uint32) (_ *Store, err error) {
 		return nil, err
 	}
 	s.noQuota = quotaOn(s.dir)
-	s.quota = s.noQuota == nil
 	if err := s.heal(); err != nil {
 		return nil, fmt.Errorf("putting data directory %q in order: %w", dataDir, err)
 	}
@@ -135,7 +133,7 @@ func (s *Store) Make(name string, bytes, inodes int64) error {
 	return s.withLock(name, func() error {
 		r, err := s.load(name)
 		switch {
-		case errors.Is(err, ErrUnknown) && s.quota:
+		case errors.Is(err, ErrUnknown) && s.noQuota == nil:
 			return s.makeProject(name, bytes, inodes)
 		case errors.Is(err, ErrUnknown):
 			return s.makeImage(name, bytes, inodes)

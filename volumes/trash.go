@@ -139,7 +139,7 @@ func (s *Store) discardDir(trash *os.File, name string) (moved []string, err err
 
 // projectOf returns the project, in our range, of the directory name in the trash, or 0.
 func (s *Store) projectOf(trash *os.File, name string) uint32 {
-	if !s.quota {
+	if s.noQuota != nil {
 		return 0
 	}
 	dir, err := openDir(trash, name, unix.O_RDONLY)
