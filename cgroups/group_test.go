@@ -89,7 +89,7 @@ func TestReadOnlyTree(t *testing.T) {
 	if err := linux.MkdirAt(tree, "boxd-"+testID(), 0o755); !errors.Is(err, unix.EROFS) {
 		t.Errorf("mkdir in the read-only tree: %v", err)
 	}
-	if h.HierarchyRoot() == nil || !exists(tree, "cgroup.procs") {
+	if h.v2.dir == nil || !exists(tree, "cgroup.procs") {
 		t.Error("the tree is not cgroup2")
 	}
 }

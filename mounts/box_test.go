@@ -264,7 +264,7 @@ func asOwner(t testing.TB, name string, args ...string) {
 // t.Fatal there.
 func inPrivateNamespace(t testing.TB, fn func() error) {
 	t.Helper()
-	err := onThread(func() error {
+	err := linux.OnThrowawayThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

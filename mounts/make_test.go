@@ -62,10 +62,10 @@ func TestMakeRefusals(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ source, within, want string }{
-		{"root/absolute/x", "root", "a symlink is none"},
-		{"root/absolute", "root", "a symlink is none"},
-		{"root/relative/x", "root", "a symlink is none"},
-		{"root/out/x", "root", "a symlink is none"},
+		{"root/absolute/x", "root", "a symlink does not count"},
+		{"root/absolute", "root", "a symlink does not count"},
+		{"root/relative/x", "root", "a symlink does not count"},
+		{"root/out/x", "root", "a symlink does not count"},
 		{"root/file/x", "root", "not a directory"},
 		{"root/file", "root", "not a directory"},
 		{"root/closed/x", "root", "may not write to it"},

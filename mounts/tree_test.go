@@ -63,8 +63,8 @@ func TestTreeFlags(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tree := openTree(t, ownedDir(t), c.options)
 			const all = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_RDONLY
-			if got, err := linux.MountFlags(tree); err != nil || got&all != c.want {
-				t.Errorf("flags %#x, %v, want %#x", got&all, err, c.want)
+			if fs, err := linux.Fstatfs(tree); err != nil || fs.Flags&all != c.want {
+				t.Errorf("flags %#x, %v, want %#x", fs.Flags&all, err, c.want)
 			}
 			if st, err := linux.Fstat(tree); err != nil || st.Uid != c.uid || st.Gid != c.uid {
 				t.Errorf("owner %d:%d, %v, want %d", st.Uid, st.Gid, err, c.uid)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -229,7 +230,7 @@ func TestVerify(t *testing.T) {
 // read returns a setting as the thread's network namespace has it.
 func read(path string) (string, error) {
 	text, err := os.ReadFile("/proc/sys/net/" + path)
-	return oneSpace(text), err
+	return oneline.Fold(string(text)), err
 }
 
 // TestSysctls: each setting is in force in a new namespace, is no larger than what

@@ -271,7 +271,7 @@ func TestPTYFault(t *testing.T) {
 		want string
 	}{
 		{ptyPool{open: 20, max: 4096, reserve: 1024}, "the box has 16 open, the most it may: close one"},
-		{ptyPool{open: 3071, max: 4096, reserve: 1024}, "3071 are open on this host, of kernel.pty.max 4096 the last 1024 are not for boxes: close some, or raise that sysctl"},
+		{ptyPool{open: 3071, max: 4096, reserve: 1024}, "3071 are open on this host, and of kernel.pty.max, 4096, the last 1024 are not for boxes: close some, or raise that sysctl"},
 		{ptyPool{}, "the box has 16 open, the most it may: close one"},
 	} {
 		if got := c.pool.fault(); got != c.want {

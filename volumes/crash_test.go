@@ -178,7 +178,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			if by == ByImage {
-				s.quota, s.noQuota = false, ErrNoQuota
+				s.noQuota = ErrNoQuota
 			}
 			states, err := s.List()
 			if err != nil {
@@ -248,7 +248,7 @@ func playCycle(data, mounts, seed, by string) error {
 		return err
 	}
 	if by == ByImage {
-		s.quota, s.noQuota = false, ErrNoQuota
+		s.noQuota = ErrNoQuota
 	}
 	fmt.Print(".")
 	size := map[string]int64{}

@@ -109,7 +109,7 @@ func (p place) open(t testing.TB, by string) *Store {
 		t.Fatal(err)
 	}
 	if by == ByImage {
-		s.quota, s.noQuota = false, ErrNoQuota
+		s.noQuota = ErrNoQuota
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {

@@ -104,9 +104,9 @@ func TestImageIsClosed(t *testing.T) {
 	if st.Mode() != 0o600 {
 		t.Errorf("image has mode %v", st.Mode())
 	}
-	flags, err := linux.MountFlags(root)
-	if err != nil || flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
-		t.Errorf("mounted with flags %#x, %v", flags, err)
+	fs, err := linux.Fstatfs(root)
+	if err != nil || fs.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
+		t.Errorf("mounted with flags %#x, %v", fs.Flags, err)
 	}
 	for _, loop := range loopsOf(t, p.data) {
 		node, _, _ := strings.Cut(loop, " ")
@@ -675,7 +675,7 @@ func TestTornSuper(t *testing.T) {
 		if err := sealSuper(image); err != nil {
 			t.Fatal(err)
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Fatalf("our checksum is not that of e2fsprogs: %v", err)
 		}
 		for range 2 {
@@ -697,7 +697,7 @@ func TestTornSuper(t *testing.T) {
 				t.Errorf("%s: %+v, %v after the check", name, sb, err)
 			}
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Errorf("%s: after the check: %v", name, err)
 		}
 		if _, err := image.WriteAt([]byte{0}, superOffset+0x38); err != nil { // the magic number

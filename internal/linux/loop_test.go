@@ -148,7 +148,7 @@ func TestProjectQuota(t *testing.T) {
 	if err := quotactlDevice(dir, "Q_GETQUOTA", qGetQuota<<8|projectQuota, id, unsafe.Pointer(&q)); err != nil || q.bhard != 5 || q.ihard != 7 {
 		t.Errorf("by device: %+v, %v", q, err)
 	}
-	if !hasQuotactlFd(dir) {
+	if !hasQuotactlFd() {
 		t.Log("this kernel has no quotactl_fd")
 	}
 	// Without quota, and with none at all.
