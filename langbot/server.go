@@ -59,7 +59,7 @@ func New(o Options) (_ *Server, err error) {
 	}
 	s := &Server{
 		o: o, sessions: o.Sessions, log: o.Logger,
-		skills: skills.New(skills.Options{Logger: o.Logger}), uploads: transfer.NewPool(maxUploads),
+		skills: skills.New(o.Logger), uploads: transfer.NewPool(maxUploads),
 		boxes: map[string]*box{}, settings: map[string]*settings{},
 	}
 	s.base = s.initial()

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// wish is what a client wants a skill to be: a field that is nil is left open.
+// wish is a skill as a client asks for it. A nil field leaves the value open.
 type wish struct {
 	Name         *string
 	DisplayName  *string
@@ -37,11 +37,8 @@ func (o *op) wish() (wish, error) {
 		if raw, ok := object[key]; ok && json.Unmarshal(raw, to) != nil {
 			return w, refuse("skill.%s must be a string", key)
 		}
-	}
-	for _, s := range []**string{&w.Name, &w.DisplayName, &w.Description, &w.PackageRoot} {
-		if *s != nil {
-			t := strip(**s)
-			*s = &t
+		if *to != nil && key != "instructions" {
+			**to = strings.TrimSpace(**to)
 		}
 	}
 	return w, nil
@@ -79,7 +76,7 @@ func or(s *string, other string) string {
 	return *s
 }
 
-// answer is a skill that was just written.
+// answer returns a skill that was just written.
 func (o *op) answer(p place) (any, error) {
 	s, err := o.tree.load(p)
 	if err != nil {
@@ -88,8 +85,8 @@ func (o *op) answer(p place) (any, error) {
 	return map[string]any{"skill": s}, nil
 }
 
-// make makes the directory of a skill with its entry file. One that exists, but has no
-// skill in it, is taken.
+// make creates the directory of a skill with its entry file. It uses an existing directory if that
+// contains no skill.
 func (o *op) make(f front) (place, error) {
 	p := place{dir: f.Name, entry: entryFiles[0]}
 	text, err := entryText(f)
@@ -128,8 +125,8 @@ func (o *op) makeIn(p place, name, text string) error {
 	return o.tree.naming(name, p.dir, func() error { return o.writeEntry(p, text) })
 }
 
-// adopt makes a skill of a directory that has an entry file, with its texts where f has
-// none.
+// adopt makes a directory that has an entry file the skill f. Texts that f leaves empty come from
+// the entry file.
 func (o *op) adopt(root string, f front) (place, error) {
 	dir, err := o.tree.rel("package_root", root)
 	if err == nil && dir == "." {
@@ -169,13 +166,13 @@ func (o *op) adopt(root string, f front) (place, error) {
 }
 
 func orBlank(s, other string) string {
-	if strip(s) == "" {
+	if strings.TrimSpace(s) == "" {
 		return other
 	}
 	return s
 }
 
-// front reads the parts of an entry file.
+// front reads and parses an entry file.
 func (o *op) front(p place) (front, error) {
 	text, _, err := readFile(o.tree.root, path.Join(p.dir, p.entry), maxText)
 	if err != nil {
@@ -184,12 +181,12 @@ func (o *op) front(p place) (front, error) {
 	return parseFront(string(text)), nil
 }
 
-// entryText is the entry file that reads as f does.
+// entryText returns an entry file that parses as f.
 func entryText(f front) (string, error) {
 	text := f.String()
 	back := parseFront(text)
 	if back.Name != f.Name || back.DisplayName != f.DisplayName || back.Description != f.Description {
-		f.others = "" // was written in a way that cannot be kept
+		f.others = "" // written in a way that cannot be kept
 		text = f.String()
 	}
 	if len(text) > maxText {
@@ -243,7 +240,7 @@ func (o *op) update() (any, error) {
 	return o.answer(s.place)
 }
 
-// delete deletes the whole directory below the root that the skill is in.
+// delete deletes the top-level directory that contains the skill.
 func (o *op) delete() (any, error) {
 	name, err := protocol.String(o.data, "name")
 	if err != nil {
