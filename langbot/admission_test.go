@@ -262,7 +262,7 @@ func TestAdmissionOutlivesRestart(t *testing.T) {
 			t.Errorf("boxes %q of a workspace that was revoked", ids)
 		}
 		b.refused(protocol.Admission, upsert, grant(at, 1, time.Minute))
-		// A box_init that does not speak of admission leaves it on; one that does can end it.
+		// A box_init that does not mention admission leaves it on; one that does can turn it off.
 		b.restart()
 		b.call("box_init", object{"limits": object{}})
 		b.refused(protocol.Admission, "box_exec", cmd("s", "true"))

@@ -57,7 +57,7 @@ func TestAnsweredInTime(t *testing.T) {
 			if took := time.Since(began); took >= most {
 				t.Errorf("%s took %v", name, took)
 			}
-			// Another request for the session waits for the same, and another session for nothing.
+			// Another request for the session waits for the same step.
 			began = time.Now()
 			b.refused(protocol.BackendUnavailable, name, cmd("s", "true"))
 			if took := time.Since(began); took >= most {

@@ -9,8 +9,9 @@ import (
 )
 
 // ensure returns the session that spec asks for. It creates a missing one, and changes the
-// mounts of one that differs in them. made describes the session if this call created it.
-func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *made, err error) {
+// mounts of one that differs in them. If this call created the session, created waits until it is
+// on disk, and describes it. A command in it that has ended implies the same.
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, created func() (session.View, error), err error) {
 	physical, err := k.at.Physical(spec.SessionID)
 	if err != nil {
 		return nil, nil, err
@@ -43,12 +44,6 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 	}
 }
 
-// made is a new session. It is on disk once recorded returns nil, or a command in it has ended.
-type made struct {
-	session.View
-	recorded func() error
-}
-
 // reuse returns the session if it is live and matches spec; nil, nil if it has to be created
 // or changed first.
 func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
@@ -68,7 +63,7 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 }
 
 // create creates a session. The caller holds its lock.
-func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *made, error) {
+func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (_ *box, created func() (session.View, error), _ error) {
 	s := k.s
 	r, err := k.request(spec)
 	if err != nil {
@@ -112,7 +107,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	s.mu.Lock()
 	b.state = alive
 	s.mu.Unlock()
-	return b, &made{view, recorded}, nil
+	return b, func() (session.View, error) { return view, recorded() }, nil
 }
 
 // remount changes the mounts of a live session. The caller holds its lock.

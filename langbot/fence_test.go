@@ -73,7 +73,7 @@ func TestAdvanceInterrupted(t *testing.T) {
 		<-answered
 		b.host.SetHook(nil)
 		b.restart()
-		synctest.Wait() // nobody has to ask first
+		synctest.Wait() // without any request
 		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q of the older generation", ids)
 		}

@@ -37,7 +37,7 @@ func TestInit(t *testing.T) {
 		`{"local": 5}`:                           "ValueError: box.local",
 		`{"local": {"allowed_mount_roots": 5}}`:  "ValueError: box.local.allowed_mount_roots",
 		`{"local": {"host_root": "/nowhere"}}`:   "BoxValidationError: box.local.default_workspace \"/nowhere/default\"",
-		`{"local": {"host_root": "./data/box"}}`: "", // a daemon has no directory of its own
+		`{"local": {"host_root": "./data/box"}}`: "", // a daemon has no working directory of its own
 		`{"local": {"default_workspace": "` + shared + `/x", "allowed_mount_roots": "/elsewhere"}}`:       "BoxValidationError: ",
 		`{"local": {"default_workspace": "` + shared + `/x", "allowed_mount_roots": ["` + shared + `"]}}`: "",
 		`{"local": {"host_root": "` + shared + `", "default_workspace": "../up"}}`:                        "BoxValidationError: ",

@@ -172,7 +172,7 @@ func TestLateRecord(t *testing.T) {
 	if err := k.launch(ctx, p, &protocol.ProcessSpec{ProcessID: "p", Command: "serve"}); err == nil {
 		t.Error("a process in a session that is gone")
 	}
-	if err := b.server.store.remove("none").wait(); err != nil { // all before it is written by then
+	if err := b.server.store.remove("none").wait(); err != nil { // by then, all earlier changes are written
 		t.Fatal(err)
 	}
 	records := 0

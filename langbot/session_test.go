@@ -195,7 +195,7 @@ func TestMounts(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	b := open(t)
-	b.call("box_create_skill", create("one")) // makes the volume
+	b.call("box_create_skill", create("one")) // creates the volume
 	b.call("box_create_session", specOf("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
 		"cpus": 0.5, "memory_mb": 64, "pids_limit": 32, "read_only_rootfs": false, "persistent": true,
 		"extra_mounts": []any{object{"host_path": "/boxd/skills/tenants/" + at.Namespace() + "/one", "mount_path": "/data/.skills/one", "mode": "rw"}}}))
@@ -382,7 +382,7 @@ func TestDeleteWaitsForCreation(t *testing.T) {
 		if other != nil || one == nil || !strings.HasPrefix(one.Error(), "BoxSessionNotFoundError: ") {
 			t.Errorf("of two deletions: %v, %v", one, other)
 		}
-		// Its creator hears of it, or was faster.
+		// Its creator gets an error, or was faster.
 		if err := <-created; err != nil && !strings.HasPrefix(err.Error(), "BoxError: session s ended") {
 			t.Error(err)
 		}
@@ -574,7 +574,7 @@ func TestMountsOfTwo(t *testing.T) {
 		wg.Go(func() { use("box_create_session", "/second") })
 		synctest.Wait()
 		wg.Go(func() { use("box_exec", "/third") })
-		synctest.Wait() // it waits for the second, and comes before what that does next
+		synctest.Wait() // it waits for the second request, and gets the lock before that needs it again
 		close(goOn)
 		wg.Wait()
 		recorded := b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts[0].MountPath

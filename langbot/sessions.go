@@ -29,15 +29,14 @@ func (k *call) createSession(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	for {
-		b, made, err := k.ensure(ctx, spec)
+		b, created, err := k.ensure(ctx, spec)
 		if err != nil {
 			return nil, err
 		}
-		if made != nil {
-			return k.info(b, made.View), made.recorded()
+		if created == nil {
+			created = func() (session.View, error) { return k.touch(ctx, b, spec) }
 		}
-		view, err := k.touch(ctx, b, spec)
-		if !errors.Is(err, errEnded) {
+		if view, err := created(); !errors.Is(err, errEnded) {
 			return k.info(b, view), err
 		}
 	}

@@ -57,7 +57,7 @@ func TestSkillsRoot(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		local func(shared string) object
-		want  func(shared string) string // below which tenants/… is
+		want  func(shared string) string // contains tenants/…
 		log   string
 	}{
 		{"host_root alone", func(s string) object { return object{"host_root": s} },
@@ -123,7 +123,7 @@ func TestExistingSkills(t *testing.T) {
 		t.Errorf("before box_init: %v", l)
 	}
 	local := object{"host_root": shared, "skills_root": "custom-skills"}
-	for range 2 { // a client says it on each connection
+	for range 2 { // clients send it on each connection
 		b.call("box_init", object{"local": local})
 		if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 3 {
 			t.Fatalf("%v", l)

@@ -46,7 +46,7 @@ func TestSkillVolumes(t *testing.T) {
 	if v := b.host.Volume(name); v.Bytes != 16<<20 {
 		t.Errorf("%v", v)
 	}
-	b.o.SkillsSize = 4 << 20 // less than it may be able to become
+	b.o.SkillsSize = 4 << 20 // smaller: the volume may be unable to shrink
 	b.restart()
 	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 || b.host.Volume(name).Bytes != 16<<20 {
 		t.Errorf("%v, %v", l, b.host.VolumeNames())
@@ -92,7 +92,7 @@ func TestSkillsDir(t *testing.T) {
 	}
 	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{b.path("shared/mine")}}})
 	b.call("box_delete_session", object{"session_id": "s"})
-	b.call("box_exec", mount(s["package_root"].(string))) // where skills are is not the client's choice
+	b.call("box_exec", mount(s["package_root"].(string))) // the client does not choose where skills are
 	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))

@@ -45,13 +45,7 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 		return Unmeasured(reason("not measured: no control: %v", err))
 	}
 	q := p.makeQuotas(ctx, where)
-	defer func() {
-		later, cancel := afterwards(ctx)
-		defer cancel()
-		if err := q.remove(later); err != nil {
-			p.o.Logger.Warn("removing the storage of the probe box", "error", err)
-		}
-	}()
+	defer p.afterwards(ctx, q.remove, "removing the storage of the probe box")
 	box, readOnly, err := p.create(ctx, q)
 	if err != nil {
 		r := Unmeasured(reason("not measured: no probe box: %v", err))
@@ -60,13 +54,7 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 		}
 		return r
 	}
-	defer func() {
-		later, cancel := afterwards(ctx)
-		defer cancel()
-		if err := box.Remove(later); err != nil {
-			p.o.Logger.Warn("removing the probe box", "box", box.ID(), "error", err)
-		}
-	}()
+	defer p.afterwards(ctx, box.Remove, "removing the probe box "+box.ID())
 	e := &experiment{ctx: ctx, control: c, quotas: q, box: box, readOnly: readOnly, checks: make(map[string]Check)}
 	for _, step := range []func() error{e.namespaces, e.mounts, e.network, e.ephemeral, e.inodes, e.storage, e.cgroup} {
 		if err := step(); err != nil {
@@ -81,9 +69,13 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	return r
 }
 
-// afterwards returns a context for removals, which still have their time if ctx has ended.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+// afterwards removes something, with time of its own because ctx may have ended.
+func (p *Prober) afterwards(ctx context.Context, remove func(context.Context) error, what string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	if err := remove(ctx); err != nil {
+		p.o.Logger.Warn(what, "error", err)
+	}
 }
 
 // create creates the probe box: with the storage if that can be mounted, and with a writable root

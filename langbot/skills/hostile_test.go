@@ -170,7 +170,7 @@ func TestSymlinks(t *testing.T) {
 	if got := strings.Fields(h.list()); len(got) != 2 {
 		t.Errorf("there are %q", got)
 	}
-	h.do("box_delete_skill", data{"name": "s"}) // its symlinks lead to nothing that is deleted
+	h.do("box_delete_skill", data{"name": "s"}) // the targets of its symlinks are not deleted
 	if h.read("other/f") != "secret" {
 		t.Error("a deletion followed a symlink")
 	}

@@ -109,14 +109,14 @@ func TestNameIsNotTaken(t *testing.T) {
 				h.is("victim", "victim-upload")
 			}
 			h.put("evil-upload/SKILL.md", claim)
-			h.is("evil", "evil-upload") // goes on under its own name
+			h.is("evil", "evil-upload") // keeps its own name
 			h.do("box_update_skill", data{"name": "evil", "skill": data{"description": "d"}})
 			if text := h.read("evil-upload/SKILL.md"); !strings.Contains(text, "name: evil\n") {
 				t.Errorf("an update left\n%s", text)
 			}
 			h.put("evil-upload/SKILL.md", claim)
 
-			// Nor while the other is broken, and to delete it deletes nothing else.
+			// Not even while the other is broken; and deleting it deletes nothing else.
 			if err := os.Remove(h.path("victim-upload/SKILL.md")); err != nil {
 				t.Fatal(err)
 			}
@@ -198,7 +198,7 @@ func TestDeleteIsNoHole(t *testing.T) {
 func TestNameOfOthers(t *testing.T) {
 	h := newHost(t)
 	h.put("old/SKILL.md", named("x", ""))
-	time.Sleep(20 * time.Millisecond) // births are as fine as the kernel's ticks
+	time.Sleep(20 * time.Millisecond) // birth times have the resolution of the kernel's ticks
 	h.put("a/x/SKILL.md", named("x", ""))
 	if !h.tells(t, "old") {
 		t.Skip("this file system does not know when a directory was made")
@@ -259,14 +259,14 @@ func TestClientRenames(t *testing.T) {
 	}
 	h.is("s", "zip-upload")
 	h.is("taken", "taken")
-	write("s", "broken") // which nobody can read
+	write("s", "broken") // which cannot be read
 	h.is("broken", "zip-upload")
 	h.none("s")
 	write("broken", "s")
 	write("s", "free")
 	h.is("free", "zip-upload")
 	h.none("s")
-	h.put("zip-upload/SKILL.md", named("s", "")) // a box, back again
+	h.put("zip-upload/SKILL.md", named("s", "")) // a box writes it again
 	h.is("free", "zip-upload")
 	h.create("s")
 	h.is("s", "s")

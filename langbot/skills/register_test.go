@@ -41,7 +41,7 @@ func TestRegisterAfterCrash(t *testing.T) {
 		for _, l := range strings.Fields(c.links) {
 			name, to, _ := strings.Cut(l, ">")
 			link(t, to, h.path(register+"/"+name))
-			time.Sleep(20 * time.Millisecond) // times are as fine as the kernel's ticks
+			time.Sleep(20 * time.Millisecond) // times have the resolution of the kernel's ticks
 		}
 		h.list()
 		h.list()

@@ -56,11 +56,11 @@ func makeZip(t testing.TB, files ...file) []byte {
 // rawZip writes archives that no library would write: one stored entry after the other, with the
 // given local headers.
 type rawEntry struct {
-	name, local   string // local: the name in the local header, if it is another
+	name, local   string // local: the name in the local header, if it differs
 	content       string
 	flags, method uint16
-	size, packed  int64 // in the directory, if they are others; -1 is 0
-	header        int64 // offset in the directory, if it is another
+	size, packed  int64 // in the directory, if they differ; -1 is 0
+	header        int64 // offset in the directory, if it differs
 	sum           uint32
 }
 

@@ -189,7 +189,7 @@ func TestBounds(t *testing.T) {
 		send(t, s, fmt.Sprint("k", i), []byte("x"))
 	}
 	refused(t, s.Chunk(request("one-more", 0, 1, nil)), "128 files")
-	send(t, s, "k0", []byte("again")) // is not one more
+	send(t, s, "k0", []byte("again")) // not an additional file
 	take(t, s, "k0")
 	send(t, s, "one-more", nil)
 
@@ -281,8 +281,8 @@ func TestPool(t *testing.T) {
 	full := make([]byte, limit)
 	for i, giveBack := range []func(){
 		func() { take(t, one, "a") },
-		func() { one.Chunk(request("a", 0, 1, nil)) },             // begins it anew
-		func() { one.Chunk(request("a", 1, 2, full[:MaxChunk])) }, // is too much, so it is gone
+		func() { one.Chunk(request("a", 0, 1, nil)) },             // starts it over
+		func() { one.Chunk(request("a", 1, 2, full[:MaxChunk])) }, // exceeds the limit, so it is deleted
 		one.Close,
 	} {
 		send(t, one, "a", full)
