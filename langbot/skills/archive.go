@@ -178,29 +178,24 @@ func (a *archive) enter(subdir string) error {
 // discover looks for skills in and below the root, as the function [discover] does in a tree.
 func (a *archive) discover() []place {
 	var found []place
-	dirs := []string{}
+	var dirs []string // relative to the root, which is ""
 	for dir := range a.dirs {
-		if rel, ok := pathin.Rel(dir, a.base); ok && (rel == "." || strings.Count(rel, "/") < scanDepth) {
-			dirs = append(dirs, dir)
+		switch rel, ok := pathin.Rel(dir, a.base); {
+		case rel == ".":
+			dirs = append(dirs, "")
+		case ok && strings.Count(rel, "/") < scanDepth:
+			dirs = append(dirs, rel)
 		}
 	}
-	slices.SortFunc(dirs, func(x, y string) int { // parents first
-		return cmp.Or(cmp.Compare(depth(x), depth(y)), strings.Compare(x, y))
-	})
+	slices.Sort(dirs) // so that parents come first
 	for _, dir := range dirs {
+		dir = path.Join(a.base, dir)
 		inside := slices.ContainsFunc(found, func(p place) bool { return pathin.In(dir, p.dir) })
 		if entry := a.entry(dir); entry != "" && !inside {
 			found = append(found, place{dir, entry})
 		}
 	}
 	return found
-}
-
-func depth(dir string) int {
-	if dir == "." {
-		return -1
-	}
-	return strings.Count(dir, "/")
 }
 
 func (a *archive) entry(dir string) string {
