@@ -115,10 +115,23 @@ func openOrMake(ctx context.Context, storage engine.Storage, dir engine.Director
 	return f, false, err
 }
 
+// openSkillVolume opens the volume with the skills of a workspace. With make, it creates a missing
+// one. Once, it gives the volume the configured size.
 func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, name string, make bool) (*os.File, error) {
 	if _, known := s.skillsMade.Load(name); !known {
-		if err := s.findSkillVolume(ctx, storage, name, make); err != nil {
+		list, err := storage.Volumes(ctx)
+		if err != nil {
 			return nil, err
+		}
+		want := engine.Volume{Name: name, Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}
+		i := slices.IndexFunc(list, func(v engine.VolumeState) bool { return v.Name == name })
+		if i < 0 && !make {
+			return nil, fmt.Errorf("skills: %w", fs.ErrNotExist)
+		}
+		if i < 0 || list[i].Bytes <= want.Bytes { // a larger one may be an image, which cannot shrink
+			if err := storage.MakeVolume(ctx, want); err != nil {
+				return nil, err
+			}
 		}
 		s.skillsMade.Store(name, true)
 	}
@@ -127,23 +140,6 @@ func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, na
 		s.skillsMade.Delete(name) // the volume may have been removed
 	}
 	return f, err
-}
-
-// findSkillVolume makes sure that the volume exists and has the configured size.
-func (s *Server) findSkillVolume(ctx context.Context, storage engine.Storage, name string, make bool) error {
-	list, err := storage.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	want := engine.Volume{Name: name, Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}
-	i := slices.IndexFunc(list, func(v engine.VolumeState) bool { return v.Name == name })
-	switch {
-	case i < 0 && !make:
-		return fmt.Errorf("skills: %w", fs.ErrNotExist)
-	case i >= 0 && list[i].Bytes > want.Bytes: // it may be an image, which cannot shrink
-		return nil
-	}
-	return storage.MakeVolume(ctx, want)
 }
 
 // checkSkills creates the directory of skills that an instance names in box_init, if it is

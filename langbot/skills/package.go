@@ -95,7 +95,7 @@ func (o *op) make(f front) (place, error) {
 	}
 	_, err = o.tree.root.Lstat(p.dir)
 	if err == nil {
-		return p, o.makeIn(p, f.Name, text)
+		return p, o.makeIn(p, f)
 	}
 	stage, err := o.tree.staging()
 	if err != nil {
@@ -108,13 +108,13 @@ func (o *op) make(f front) (place, error) {
 	return p, o.tree.naming(f.Name, p.dir, func() error { return o.tree.root.Rename(stage, p.dir) })
 }
 
-func (o *op) makeIn(p place, name, text string) error {
+func (o *op) makeIn(p place, f front) error {
 	taken := refuse("Skill directory already exists: %s", quote(o.tree.abs(p.dir)))
 	if !isRealDir(o.tree.root, p.dir) {
 		return taken
 	}
 	for dir, other := range o.tree.named {
-		if other != name && pathin.In(dir, p.dir) {
+		if other != f.Name && pathin.In(dir, p.dir) {
 			return taken
 		}
 	}
@@ -122,7 +122,7 @@ func (o *op) makeIn(p place, name, text string) error {
 	if err != nil || len(inside) > 0 {
 		return taken
 	}
-	return o.tree.naming(name, p.dir, func() error { return o.writeEntry(p, text) })
+	return o.writeEntry(p, f)
 }
 
 // adopt makes a directory that has an entry file the skill f. Texts that f leaves empty come from
@@ -158,11 +158,7 @@ func (o *op) adopt(root string, f front) (place, error) {
 	f.Description = orBlank(f.Description, old.Description)
 	f.instructions = orBlank(f.instructions, old.instructions)
 	f.others = old.others
-	text, err := entryText(f)
-	if err != nil {
-		return p, err
-	}
-	return p, o.tree.naming(f.Name, p.dir, func() error { return o.writeEntry(p, text) })
+	return p, o.writeEntry(p, f)
 }
 
 func orBlank(s, other string) string {
@@ -198,13 +194,20 @@ func entryText(f front) (string, error) {
 	return text, nil
 }
 
-func (o *op) writeEntry(p place, text string) error {
-	pkg, err := subtree(o.tree.root, p.dir)
+// writeEntry replaces the entry file of the skill at p, and gives the skill its name.
+func (o *op) writeEntry(p place, f front) error {
+	text, err := entryText(f)
 	if err != nil {
 		return err
 	}
-	defer pkg.Close()
-	return replace(pkg, p.entry, text)
+	return o.tree.naming(f.Name, p.dir, func() error {
+		pkg, err := subtree(o.tree.root, p.dir)
+		if err != nil {
+			return err
+		}
+		defer pkg.Close()
+		return replace(pkg, p.entry, text)
+	})
 }
 
 func (o *op) update() (any, error) {
@@ -230,11 +233,7 @@ func (o *op) update() (any, error) {
 	f.DisplayName = or(w.DisplayName, f.DisplayName)
 	f.Description = or(w.Description, f.Description)
 	f.instructions = or(w.Instructions, f.instructions)
-	text, err := entryText(f)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.tree.naming(s.Name, s.place.dir, func() error { return o.writeEntry(s.place, text) }); err != nil {
+	if err := o.writeEntry(s.place, f); err != nil {
 		return nil, err
 	}
 	return o.answer(s.place)

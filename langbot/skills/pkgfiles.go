@@ -38,8 +38,12 @@ type inPackage struct {
 	name  string // cleaned, relative
 }
 
-// open opens the package of the skill that the request names, for the path p in it.
-func (o *op) open(p string) (*inPackage, error) {
+// open opens the package of the skill that the request names, for the path p in it; err is that of
+// reading p.
+func (o *op) open(p string, err error) (*inPackage, error) {
+	if err != nil {
+		return nil, err
+	}
 	p = strings.TrimSpace(p)
 	clean := path.Clean(p)
 	switch {
@@ -92,11 +96,7 @@ func (o *op) listFiles() (any, error) {
 	if limit < 1 {
 		return nil, refuse("max_entries must be a positive integer")
 	}
-	dir, err := protocol.StringOr(o.data, "path", ".")
-	if err != nil {
-		return nil, err
-	}
-	in, err := o.open(dir)
+	in, err := o.open(protocol.StringOr(o.data, "path", "."))
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +141,7 @@ func (in *inPackage) entries(names []string, hidden bool, limit int) ([]entry, b
 }
 
 func (o *op) readFile() (any, error) {
-	name, err := protocol.String(o.data, "path")
-	if err != nil {
-		return nil, err
-	}
-	in, err := o.open(name)
+	in, err := o.open(protocol.String(o.data, "path"))
 	if err != nil {
 		return nil, err
 	}
@@ -168,11 +164,7 @@ func (o *op) writeFile() (any, error) {
 	if len(content) > maxText {
 		return nil, refuse("content exceeds %d bytes", maxText)
 	}
-	file, err := protocol.String(o.data, "path")
-	if err != nil {
-		return nil, err
-	}
-	in, err := o.open(file)
+	in, err := o.open(protocol.String(o.data, "path"))
 	if err != nil {
 		return nil, err
 	}
