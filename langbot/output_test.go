@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine/enginetest"
 )
 
-// TestDecode compares with what Python 3.11's bytes.decode(errors="replace") says.
+// TestDecode compares decode with Python 3.11's bytes.decode(errors="replace").
 func TestDecode(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "abc": "abc", "é€😀": "é€😀", "\uFFFD": "\uFFFD",

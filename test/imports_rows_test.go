@@ -74,10 +74,10 @@ var rows = []row{
 	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
-	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+	{"langbot", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay",
 		"engine/enginetest"}, // its tests
-		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
+		"what the actions of the protocol mean: over sessions, and below nothing but the daemon; internal/linux opens a client's marker file without following symlinks"},
 
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,9 +37,9 @@ func newSmallStore(t *testing.T, inodes int) *smallStore {
 			t.Error(err)
 		}
 	})
-	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
+	files := transfer.NewSet(t.TempDir(), 20<<20, transfer.NewPool(1<<30))
 	t.Cleanup(files.Close)
-	return &smallStore{skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+	return &smallStore{skillStore{t: t, files: files, Store: skills.New(slog.New(slog.DiscardHandler)), root: skills.Root{
 		Namespace: "ns", Path: "/srv/skills",
 		Open: func(context.Context, bool) (*os.File, error) { return os.Open(dir) },
 	}}, dir}
