@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// messages reads all of input.
+// messages returns all messages of input.
 func messages(input string) (all []string, err error) {
 	l := NewLineReader(iotest.OneByteReader(strings.NewReader(input)))
 	for {
@@ -137,7 +137,7 @@ func FuzzStdio(f *testing.F) {
 				t.Fatalf("message %q", msg)
 			}
 			if !json.Valid(msg) {
-				continue // NaN, or it came in pieces and was not looked at
+				continue // NaN, or a message in pieces, which is not checked
 			}
 			var out, compact bytes.Buffer
 			if err := WriteMessage(&out, msg); err != nil {
