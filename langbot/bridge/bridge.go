@@ -64,7 +64,6 @@ type bridge struct {
 	ws *websocket.Conn
 
 	writing sync.Mutex // serialises messages to the daemon
-	outLost bool       // writing to Out has failed; used by answers only
 }
 
 // Run connects to the daemon and carries messages until In or ctx ends. Then it asks the
@@ -171,6 +170,7 @@ func (b *bridge) requests() error {
 // answers carries messages from the daemon, until the answer to box_shutdown or the
 // loss of the connection.
 func (b *bridge) answers() error {
+	outLost := false
 	for {
 		msg, err := b.receive()
 		if err != nil {
@@ -182,21 +182,14 @@ func (b *bridge) answers() error {
 			}
 			return nil
 		}
-		if err := b.write(msg); err != nil {
+		if outLost {
+			continue // the client is gone, and In will end, too
+		}
+		if err := protocol.WriteMessage(b.o.Out, msg); err != nil {
 			b.o.Warn("stdout: %v", err)
+			outLost = true
 		}
 	}
-}
-
-// write writes to Out. It reports the first failure only: the client is gone then, and In
-// will end, too.
-func (b *bridge) write(msg []byte) error {
-	if b.outLost {
-		return nil
-	}
-	err := protocol.WriteMessage(b.o.Out, msg)
-	b.outLost = err != nil
-	return err
 }
 
 // shutdown asks the daemon to remove the sessions, while answers passes on the answers that

@@ -186,17 +186,11 @@ func (d *Door) upgrade(w http.ResponseWriter, r *http.Request, instance string) 
 	if err != nil {
 		return nil // the upgrader has answered
 	}
-	if !d.o.PerConnection {
-		d.pin(instance)
-	}
-	return newConn(d, ws, m, r, instance)
-}
-
-func (d *Door) pin(instance string) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.pinned == "" {
+	if !d.o.PerConnection && d.pinned == "" {
 		d.pinned = instance
 		d.o.Logger.Info("LangBot's door: pinned to the instance that connected first", "instance", instance)
 	}
+	d.mu.Unlock()
+	return newConn(d, ws, m, r, instance)
 }

@@ -33,7 +33,13 @@ func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 		Handler: d, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
 		ConnContext: d.connContext, ConnState: strangers.changed, ErrorLog: slog.NewLogLogger(d.o.Logger.Handler(), slog.LevelDebug),
 	}
-	if !d.addServer(s) {
+	d.mu.Lock()
+	open := !d.stopped && d.servers != nil
+	if open {
+		d.servers[s] = struct{}{}
+	}
+	d.mu.Unlock()
+	if !open {
 		l.Close()
 		return nil
 	}
@@ -41,16 +47,6 @@ func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 		return fmt.Errorf("LangBot's door: %w", err)
 	}
 	return nil
-}
-
-func (d *Door) addServer(s *http.Server) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.stopped || d.servers == nil {
-		return false
-	}
-	d.servers[s] = struct{}{}
-	return true
 }
 
 // strangers bounds the connections that were not upgraded (yet). When there are too many,

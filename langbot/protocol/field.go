@@ -100,17 +100,11 @@ func (f field) inside() (string, error) {
 func (f field) host() (string, error) {
 	s, err := f.short()
 	s = Trim(s)
-	if err == nil && !isAbs(s) {
+	drive := len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
+	if err == nil && !drive && !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, `\`) {
 		return "", f.fail("must be an absolute host path: begin it with /")
 	}
 	return s, err
-}
-
-func isAbs(s string) bool {
-	if strings.HasPrefix(s, "/") || strings.HasPrefix(s, `\`) {
-		return true
-	}
-	return len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
 }
 
 // oneOf parses one of these words.

@@ -94,7 +94,11 @@ func message(err error) string {
 	if !errors.As(err, &e) {
 		e = &Error{BoxError, err.Error()}
 	}
-	text := truncate(neutralise(e.Text))
+	text := e.Text
+	if strings.Contains(text, "Error:") {
+		text = classNames.Replace(text)
+	}
+	text = truncate(text)
 	if e.Class == "" {
 		return text
 	}
@@ -122,17 +126,9 @@ func truncate(s string) string {
 	return s
 }
 
-// neutralise makes class names in a text ineffective. The client searches the whole message
-// for them, in an order of its own, so a class name quoted in the text could determine the
-// kind of error that the client sees.
-func neutralise(s string) string {
-	if !strings.Contains(s, "Error:") {
-		return s
-	}
-	return classNames.Replace(s)
-}
-
-// classNames inserts a space between a class name and a colon.
+// classNames makes class names in a text ineffective by inserting a space before the colon.
+// The client searches the whole message for them, in an order of its own, so a class name
+// quoted in the text could determine the kind of error that the client sees.
 var classNames = func() *strings.Replacer {
 	var pairs []string
 	for _, c := range [...]Class{Admission, Readiness, CapacityExceeded, BoxValidation, SessionNotFound, SessionConflict,
