@@ -92,7 +92,7 @@ func (s *BoxSpec) set(f field) (err error) {
 	case "mount_path":
 		s.MountPath, err = f.inside()
 	case "extra_mounts":
-		s.ExtraMounts, err = f.mounts()
+		s.ExtraMounts, err = listOf(f, "mounts", field.mount)
 	case "skill_name":
 		s.SkillName, err = f.skill()
 	case "persistent":
@@ -152,22 +152,6 @@ func optional(f field, get func(field) (string, error)) (*string, error) {
 		return nil, err
 	}
 	return &s, nil
-}
-
-func (f field) mounts() ([]MountSpec, error) {
-	list := []MountSpec{}
-	m := array(f.raw)
-	for m.next() {
-		s, err := f.element(len(list), m.value).mount()
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, s)
-	}
-	if m.err != nil {
-		return nil, f.fail("want a list of mounts")
-	}
-	return list, nil
 }
 
 func (f field) mount() (s MountSpec, err error) {

@@ -241,26 +241,21 @@ func plainNumber(quoted string) (string, bool) {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// strings parses a list of strings.
-func (f field) strings() ([]string, error) {
-	list := []string{}
+// listOf parses a list, whose elements get parses; errors call them elements.
+func listOf[T any](f field, elements string, get func(field) (T, error)) ([]T, error) {
+	list := []T{}
 	m := array(f.raw)
 	for m.next() {
-		s, err := f.element(len(list), m.value).text()
+		v, err := get(field{f.class, f.name + "[" + strconv.Itoa(len(list)) + "]", m.value})
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, s)
+		list = append(list, v)
 	}
 	if m.err != nil {
-		return nil, f.fail("want a list of strings")
+		return nil, f.fail("want a list of " + elements)
 	}
 	return list, nil
-}
-
-// element returns element i of f, with its name.
-func (f field) element(i int, raw []byte) field {
-	return field{f.class, f.name + "[" + strconv.Itoa(i) + "]", raw}
 }
 
 // member returns a member of f, with its name.

@@ -58,7 +58,7 @@ func (s *ProcessSpec) set(f field) (err error) {
 	case "command":
 		s.Command, err = f.nonEmpty()
 	case "args":
-		s.Args, err = f.strings()
+		s.Args, err = listOf(f, "strings", field.text)
 	case "env":
 		s.Env, err = f.env()
 	case "cwd":
