@@ -73,21 +73,26 @@ func (l *LineReader) line() ([]byte, error) {
 }
 
 // take returns the message that line contains or completes, or nil.
-func (l *LineReader) take(line []byte) ([]byte, error) {
+func (l *LineReader) take(line []byte) (msg []byte, err error) {
 	kind, ok := kindOf(line)
 	switch {
 	case !ok:
 		return nil, nil
 	case kind == chunkStart:
-		return nil, l.start(line)
+		err = l.start(line)
 	case kind == chunkData:
-		return nil, l.piece(line)
+		err = l.piece(line)
 	case kind == chunkEnd:
-		return l.end()
+		msg, err = l.end()
 	case l.total != noAssembling:
-		return nil, errors.New("reading a message in pieces: another line is between them: end it first")
+		err = errors.New("another line comes before its chunk_end")
+	default:
+		return bytes.Clone(line), nil
 	}
-	return bytes.Clone(line), nil
+	if err != nil {
+		return nil, fmt.Errorf("reading a message in pieces: %w", err)
+	}
+	return msg, nil
 }
 
 // kindOf returns the member "type" of a line; ok is false if the line is not a JSON object
@@ -106,9 +111,9 @@ func (l *LineReader) start(line []byte) error {
 	total, big, ok := field{raw: Value(line, "total_size")}.literal()
 	switch {
 	case l.total != noAssembling:
-		return errors.New("reading a message in pieces: another one begins in it: end it first")
+		return errors.New("another chunk_start comes before its chunk_end")
 	case !ok || big || total < 0 || total > MaxMessage:
-		return fmt.Errorf("reading a message in pieces: total_size: want an integer from 0 to %d", MaxMessage)
+		return fmt.Errorf("total_size: want an integer from 0 to %d", MaxMessage)
 	}
 	l.total, l.pieces, l.msg = int(total), 0, nil
 	return nil
@@ -118,21 +123,21 @@ func (l *LineReader) piece(line []byte) error {
 	data := field{ValueError, "data", Value(line, "data")}
 	offset, _, ok := field{raw: Value(line, "offset")}.literal()
 	if l.pieces++; l.total == noAssembling {
-		return errors.New("reading a message in pieces: a piece of none: announce it first")
+		return errors.New("chunk_data without chunk_start")
 	}
 	if data.raw == nil {
-		return errors.New("reading a message in pieces: data: is missing: it is required")
+		return errors.New("data: is missing: it is required")
 	}
 	text, err := data.str()
 	switch {
 	case err != nil:
-		return fmt.Errorf("reading a message in pieces: %w", err)
+		return err
 	case !ok || offset != int64(len(l.msg)):
-		return fmt.Errorf("reading a message in pieces: offset: want %d, the bytes so far", len(l.msg))
+		return fmt.Errorf("offset: want %d, the number of bytes so far", len(l.msg))
 	case len(text) > l.total-len(l.msg):
-		return fmt.Errorf("reading a message in pieces: it is longer than the %d bytes that were announced", l.total)
+		return fmt.Errorf("it is longer than the %d bytes announced", l.total)
 	case l.pieces > maxPieces:
-		return fmt.Errorf("reading a message in pieces: more than %d pieces", maxPieces)
+		return fmt.Errorf("more than %d pieces", maxPieces)
 	}
 	l.msg = append(l.msg, text...)
 	return nil
@@ -141,9 +146,9 @@ func (l *LineReader) piece(line []byte) error {
 func (l *LineReader) end() ([]byte, error) {
 	switch {
 	case l.total == noAssembling:
-		return nil, errors.New("reading a message in pieces: the end of none: announce it first")
+		return nil, errors.New("chunk_end without chunk_start")
 	case len(l.msg) != l.total:
-		return nil, fmt.Errorf("reading a message in pieces: it has %d bytes, %d were announced", len(l.msg), l.total)
+		return nil, fmt.Errorf("it has %d bytes, %d were announced", len(l.msg), l.total)
 	}
 	msg := l.msg
 	l.total, l.msg = noAssembling, nil
