@@ -15,7 +15,7 @@ import (
 )
 
 // conn is one attached client. The goroutine of the request reads frames (read). Others
-// ping and end the connection (mind), send the output streams (pump, one for each) and,
+// ping and end the connection (supervise), send the output streams (pump, one for each) and,
 // for a writer, feed stdin (feed). All of them end with ctx.
 type conn struct {
 	hub         *Hub
@@ -97,7 +97,7 @@ func (c *conn) start() {
 	if c.ctx.Err() == nil {
 		c.send(appendHello(nil, c.hello())) // before any other goroutine can send
 	}
-	c.wg.Go(c.mind)
+	c.wg.Go(c.supervise)
 	for _, s := range streams {
 		c.wg.Go(func() { c.pump(s) })
 	}
@@ -155,10 +155,10 @@ func (c *conn) write(msg []byte, last bool) {
 	}
 }
 
-// mind pings, and tells the client of its demotion and of refusals. It ends the
+// supervise pings, and tells the client of its demotion and of refusals. It ends the
 // connection: with an exit once everything has been sent, and with a close frame in any
 // case.
-func (c *conn) mind() {
+func (c *conn) supervise() {
 	defer c.net.Close()
 	defer c.stopLive()
 	ping := time.NewTicker(c.hub.o.Ping)
@@ -339,7 +339,7 @@ func (c *conn) handle(msg []byte) *closing {
 		}
 	}
 	if err != nil {
-		// mind sends it: if this goroutine did, it would never finish reading from a client
+		// supervise sends it: if this goroutine did, it would never finish reading from a client
 		// that sends without reading.
 		select {
 		case c.refused <- "refused: " + err.Error(): // never empty

@@ -187,9 +187,9 @@ func (h *Hub) Remove() {
 // to be the writer. It is more than one because a displaced writer stays connected.
 const writerReserve = 8
 
-// enter counts a user of the hub with conns connections. Unless it is refused, the user
-// calls leave at the end.
-func (h *Hub) enter(conns int, write bool) *refusal {
+// addUser counts a user of the hub with conns connections. Unless it is refused, the user
+// calls removeUser at the end.
+func (h *Hub) addUser(conns int, write bool) *refusal {
 	most := h.o.MaxConns
 	if write {
 		most += writerReserve
@@ -209,7 +209,7 @@ func (h *Hub) enter(conns int, write bool) *refusal {
 	return nil
 }
 
-func (h *Hub) leave(conns int) {
+func (h *Hub) removeUser(conns int) {
 	h.mu.Lock()
 	h.conns -= conns
 	h.mu.Unlock()
@@ -249,9 +249,9 @@ func (h *Hub) mayClaimLocked(c *conn) *refusal {
 	return nil
 }
 
-// replace ends an older connection of c's client: it is dead, but the hub has not noticed
+// replaceOlder ends an older connection of c's client: it is dead, but the hub has not noticed
 // yet.
-func (h *Hub) replace(c *conn) {
+func (h *Hub) replaceOlder(c *conn) {
 	if c.req.client == "" {
 		return
 	}
@@ -263,9 +263,9 @@ func (h *Hub) replace(c *conn) {
 	h.named[c.req.client] = c
 }
 
-// claim makes c the writer, unless that has become impossible, and notifies the previous
+// claimWriter makes c the writer, unless that has become impossible, and notifies the previous
 // writer. It returns when no other connection can write to stdin any more.
-func (h *Hub) claim(c *conn) *refusal {
+func (h *Hub) claimWriter(c *conn) *refusal {
 	h.mu.Lock()
 	ref := h.mayClaimLocked(c)
 	switch {
@@ -299,8 +299,8 @@ func (h *Hub) claim(c *conn) *refusal {
 	return nil
 }
 
-// dismiss forgets c, which no longer writes to stdin.
-func (h *Hub) dismiss(c *conn) {
+// removeConn forgets c, which no longer writes to stdin.
+func (h *Hub) removeConn(c *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.writer == c {

@@ -21,12 +21,12 @@ func TestReplacedConnectionDoesNotClaim(t *testing.T) {
 	defer h.Close()
 	req := request{write: true, client: strings.Repeat("me", 10)}
 	older, newer := newConn(h, req, all), newConn(h, req, all)
-	h.replace(older)
-	h.replace(newer)
-	if ref := h.claim(newer); ref != nil {
+	h.replaceOlder(older)
+	h.replaceOlder(newer)
+	if ref := h.claimWriter(newer); ref != nil {
 		t.Fatalf("the newer one: %+v", ref)
 	}
-	if ref := h.claim(older); ref == nil {
+	if ref := h.claimWriter(older); ref == nil {
 		t.Error("a connection that is being closed has become the writer")
 	}
 	if h.writer != newer || !newer.writer.Load() {
@@ -44,16 +44,16 @@ func TestTakeOverIsNoted(t *testing.T) {
 	if ref := h.mayClaim(second); ref != nil || noted != 0 {
 		t.Fatalf("nobody writes: %+v, noted %d times", ref, noted)
 	}
-	if ref := h.claim(first); ref != nil {
+	if ref := h.claimWriter(first); ref != nil {
 		t.Fatalf("%+v", ref)
 	}
-	if ref := h.claim(second); ref == nil || h.writer != first {
+	if ref := h.claimWriter(second); ref == nil || h.writer != first {
 		t.Errorf("took over, noted %d times", noted)
 	}
 	if ref := h.mayClaim(second); ref != nil || noted != 1 {
 		t.Fatalf("coming again: %+v, noted %d times", ref, noted)
 	}
-	if ref := h.claim(second); ref != nil || h.writer != second {
+	if ref := h.claimWriter(second); ref != nil || h.writer != second {
 		t.Errorf("%+v", ref)
 	}
 }

@@ -52,10 +52,10 @@ func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	if out == nil || o.Stream > Stderr {
 		return ErrNoStream
 	}
-	if ref := h.enter(0, false); ref != nil {
+	if ref := h.addUser(0, false); ref != nil {
 		return fmt.Errorf("%w: %s", ErrClosed, ref.text)
 	}
-	defer h.leave(0)
+	defer h.removeUser(0)
 	defer h.src.Hold()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

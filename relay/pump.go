@@ -126,7 +126,7 @@ func (c *conn) pump(s *outStream) {
 		// The process is gone, and so is the output that was not read yet: report the gap,
 		// then the exit.
 		if _, end := s.out.Bounds(); end > s.sentTo() {
-			c.skip(s, end)
+			c.sendGap(s, end)
 		}
 	}
 	if c.ctx.Err() == nil && c.pumping.Add(-1) == 0 {
@@ -144,7 +144,7 @@ func (c *conn) relay(s *outStream) error {
 	small := make([]byte, dataHeader+smallRead)
 	ctx, large := c.live, false
 	if oldest, _ := s.out.Bounds(); s.sentTo() < oldest {
-		c.skip(s, oldest) // no read may follow that would show it
+		c.sendGap(s, oldest) // no read may follow that would show it
 	}
 	for {
 		// No output follows the end of the process, so ReadAt must not wait for more.
@@ -191,7 +191,7 @@ func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bo
 		return 0, false, fmt.Errorf("reading %s from offset %d: the engine returned %d bytes at offset %d, of at most %d", s.name, off, n, at, len(p))
 	}
 	if at > off {
-		c.skip(s, at)
+		c.sendGap(s, at)
 	}
 	putData(buf, s.name, at)
 	s.advance(at + int64(n))
@@ -201,8 +201,8 @@ func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bo
 	return n, n == len(p), err
 }
 
-// skip tells the client that everything below the offset to is gone.
-func (c *conn) skip(s *outStream, to int64) {
+// sendGap tells the client that everything below the offset to is gone.
+func (c *conn) sendGap(s *outStream, to int64) {
 	from := s.sentTo()
 	s.advance(to)
 	c.hub.o.Counters.LostBytes.Add(to - from)

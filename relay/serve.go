@@ -78,10 +78,10 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	if req.write && !g.Write {
 		return refuse(http.StatusForbidden, "mode: this caller may only observe")
 	}
-	if ref := h.enter(1, req.write); ref != nil {
+	if ref := h.addUser(1, req.write); ref != nil {
 		return ref
 	}
-	defer h.leave(1)
+	defer h.removeUser(1)
 	defer h.src.Hold()()
 	c := newConn(h, req, g)
 	defer c.cancel(closeLost)
@@ -151,10 +151,10 @@ func (c *conn) serve() {
 	h.o.Counters.Attached.Add(1)
 	h.o.Counters.Connections.Add(1)
 	defer h.o.Counters.Connections.Add(-1)
-	defer h.dismiss(c)
-	h.replace(c)
+	defer h.removeConn(c)
+	h.replaceOlder(c)
 	if c.req.write {
-		if ref := h.claim(c); ref != nil {
+		if ref := h.claimWriter(c); ref != nil {
 			c.cancel(&closing{Code: codeConflict, Text: ref.text})
 		}
 	}

@@ -69,11 +69,11 @@ func (p *pool) take(s *share, n int) bool {
 	return true
 }
 
-// press takes n bytes for s, and makes room if necessary: it cuts connections whose peers
+// takeOrCut takes n bytes for s, and makes room if necessary: it cuts connections whose peers
 // have accepted nothing for the time stall, those with the most bytes in the instances with
 // the most bytes first. If cutting all of them would not be enough, it cuts none of them but
 // s, if the peer of s is one of them.
-func (p *pool) press(s *share, n int, stall time.Duration) bool {
+func (p *pool) takeOrCut(s *share, n int, stall time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !s.dying && !p.fitsLocked(s, n, freeing{}) {

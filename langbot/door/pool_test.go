@@ -110,9 +110,9 @@ func newReader(p *pool, moved time.Duration, n int) *reader {
 	return r
 }
 
-// TestPress: of the shares whose peers accept nothing, the one with the most bytes is cut
+// TestTakeOrCut: of the shares whose peers accept nothing, the one with the most bytes is cut
 // first.
-func TestPress(t *testing.T) {
+func TestTakeOrCut(t *testing.T) {
 	p := newPool(32 << 20)
 	const stall = time.Hour
 	long := now() - 2*stall
@@ -121,7 +121,7 @@ func TestPress(t *testing.T) {
 	tiny := newReader(p, long, own)
 	next := newReader(p, now(), own/2)
 	taken := make(chan bool)
-	go func() { taken <- p.press(&next.share, 5<<20, stall) }()
+	go func() { taken <- p.takeOrCut(&next.share, 5<<20, stall) }()
 	p.give(&large.share, <-large.late)
 	if !<-taken {
 		t.Error("there is room, and nothing was given")
@@ -130,17 +130,17 @@ func TestPress(t *testing.T) {
 	if small.cuts.Load() != 0 || healthy.cuts.Load() != 0 || tiny.cuts.Load() != 0 {
 		t.Error("one more was cut than needed, or another one")
 	}
-	if p.press(&next.share, 4<<20, stall) {
+	if p.takeOrCut(&next.share, 4<<20, stall) {
 		t.Error("what is left to others was given")
 	}
-	if p.press(&large.share, 1, stall) || p.take(&large.share, 1) {
+	if p.takeOrCut(&large.share, 1, stall) || p.take(&large.share, 1) {
 		t.Error("a connection that was cut was given something")
 	}
 	if small.cuts.Load() != 0 || healthy.cuts.Load() != 0 || tiny.cuts.Load() != 0 || next.cuts.Load() != 0 {
 		t.Error("one that takes its replies, or has too little to help, was cut")
 	}
 	next.share.moved.Store(int64(long)) // now its own peer has stalled
-	go func() { taken <- p.press(&next.share, 2<<20, stall) }()
+	go func() { taken <- p.takeOrCut(&next.share, 2<<20, stall) }()
 	<-next.late
 	if <-taken {
 		t.Error("a connection that was cut was given something")
@@ -152,8 +152,8 @@ func TestPress(t *testing.T) {
 	p.wantEmpty(t)
 }
 
-// TestPressOfInstances: a share of the instance with the most bytes is cut first.
-func TestPressOfInstances(t *testing.T) {
+// TestCutOfInstances: a share of the instance with the most bytes is cut first.
+func TestCutOfInstances(t *testing.T) {
 	p := newPool(16 << 20)
 	const stall = time.Hour
 	long := now() - 2*stall
@@ -173,7 +173,7 @@ func TestPressOfInstances(t *testing.T) {
 	p.give(&next.share, own)
 	next.share.instance = "next"
 	taken := make(chan bool)
-	go func() { taken <- p.press(&next.share, 3<<20, stall) }()
+	go func() { taken <- p.takeOrCut(&next.share, 3<<20, stall) }()
 	var cut *reader
 	eventually(t, "one is cut", func() bool {
 		for _, r := range append(many, one) {
@@ -194,7 +194,7 @@ func TestPressOfInstances(t *testing.T) {
 	p.wantEmpty(t)
 }
 
-// TestPoolAtRandom: many shares take, press, give and are cut concurrently.
+// TestPoolAtRandom: many shares take, make room, give and are cut concurrently.
 func TestPoolAtRandom(t *testing.T) {
 	p := newPool(8 << 20)
 	var wg sync.WaitGroup
@@ -216,7 +216,7 @@ func TestPoolAtRandom(t *testing.T) {
 			for range 500 {
 				n := 1 + rand.IntN(1<<(10+rand.IntN(11)))
 				stall := time.Duration(rand.IntN(2)) * time.Hour
-				if p.press(s, n, stall) {
+				if p.takeOrCut(s, n, stall) {
 					mu.Lock()
 					has = append(has, n)
 					mu.Unlock()

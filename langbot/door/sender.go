@@ -56,7 +56,7 @@ func (s *sender) admit(seq json.RawMessage, b []byte) reply {
 	if b == nil {
 		return reply{}
 	}
-	if s.pool.press(&s.share, len(b), s.times.stall) {
+	if s.pool.takeOrCut(&s.share, len(b), s.times.stall) {
 		return reply{b, len(b)}
 	}
 	if refusal := protocol.Failure(seq, errReplies); len(refusal) < len(b) {

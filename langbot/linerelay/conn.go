@@ -15,7 +15,7 @@ import (
 )
 
 // conn is one client. The goroutine of the request reads from it (read). One more sends the
-// output (pump), and one pings the client and ends the connection (mind). All of them end
+// output (pump), and one pings the client and ends the connection (supervise). All of them end
 // with ctx.
 type conn struct {
 	relay *Relay
@@ -42,7 +42,7 @@ func (c *conn) serve() {
 	stop := context.AfterFunc(c.ctx, func() { c.wire.Hurry(c.relay.times.hurry) })
 	defer stop()
 	c.wg.Go(c.pump)
-	c.wg.Go(c.mind)
+	c.wg.Go(c.supervise)
 	c.read()
 	c.wg.Wait()
 }
@@ -51,7 +51,7 @@ func (c *conn) serve() {
 func (c *conn) read() {
 	defer close(c.readDone)
 	c.ws.SetReadLimit(maxReceive)
-	c.ws.SetCloseHandler(func(int, string) error { return nil }) // mind answers
+	c.ws.SetCloseHandler(func(int, string) error { return nil }) // supervise answers
 	c.ws.SetPingHandler(func(text string) error {
 		// A busy connection leaves the ping unanswered: output is under way then.
 		c.wire.writeControl(opPong, []byte(text), time.Second)
@@ -122,8 +122,8 @@ func (c *conn) forward(message []byte) {
 	c.holding.Store(false)
 }
 
-// mind pings, and ends the connection with a close frame.
-func (c *conn) mind() {
+// supervise pings, and ends the connection with a close frame.
+func (c *conn) supervise() {
 	defer c.wire.Close()
 	t := &c.relay.times
 	for !wsconn.Within(t.ping, c.ctx.Done()) {

@@ -85,7 +85,7 @@ type closing = wsconn.Closing
 var (
 	closeExited   = &closing{Code: websocket.CloseNormalClosure}
 	closeReplaced = &closing{Code: websocket.CloseNormalClosure, Text: "another client attached"}
-	closeInvalid  = &closing{Code: websocket.CloseInvalidFramePayloadData, Text: "the message is no UTF-8"}
+	closeInvalid  = &closing{Code: websocket.CloseInvalidFramePayloadData, Text: "the message is not UTF-8"}
 	closeBroken   = &closing{Code: websocket.CloseProtocolError, Text: "the client broke the protocol"}
 	closeFailed   = &closing{Code: websocket.CloseInternalServerErr, Text: "the output of the process cannot be read"}
 	// closeLost has no frame, because there is no client to read it.
@@ -97,7 +97,7 @@ var (
 // attached is disconnected with 1000, "another client attached". A client of a closed relay
 // receives the close frame and nothing else.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request) {
-	open := r.enter()
+	open := r.addConn()
 	if open {
 		defer r.wg.Done()
 		defer r.src.Hold()()
@@ -121,8 +121,8 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request) {
 	c.serve()
 }
 
-// enter counts a connection, unless the relay is closed.
-func (r *Relay) enter() bool {
+// addConn counts a connection, unless the relay is closed.
+func (r *Relay) addConn() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
