@@ -138,13 +138,13 @@ type Hub struct {
 	wg      sync.WaitGroup
 	stdin   chan struct{} // has an element while stdin is being used
 
-	mu     sync.Mutex
-	closed bool // by Close or Remove: no client is admitted
-	conns  int
-	named  map[string]*conn // by client id
-	writer *conn
-	last   string // client of the latest writer
-	wrote  bool   // there has been a writer
+	mu         sync.Mutex
+	closed     bool // by Close or Remove: no client is admitted
+	conns      int
+	named      map[string]*conn // by client id
+	writer     *conn
+	lastWriter string // client of the latest writer
+	wrote      bool   // there has been a writer
 }
 
 // NewHub returns a relay of src. The caller closes it.
@@ -280,8 +280,8 @@ func (h *Hub) claimWriter(c *conn) *refusal {
 	}
 	before := h.writer
 	h.writer = c
-	c.interrupted = h.wrote && (c.req.client == "" || c.req.client != h.last)
-	h.last, h.wrote = c.req.client, true
+	c.interrupted = h.wrote && (c.req.client == "" || c.req.client != h.lastWriter)
+	h.lastWriter, h.wrote = c.req.client, true
 	c.writer.Store(true)
 	if before != nil {
 		before.demote()
