@@ -133,15 +133,6 @@ func (s *BoxSpec) check(forExec bool) error {
 	return nil
 }
 
-// nonEmptyID is nonEmpty for a name that is never passed to a program verbatim.
-func (f field) nonEmptyID() (string, error) {
-	s, err := f.str()
-	if s = Trim(s); err == nil && s == "" {
-		return "", f.fail("must not be empty")
-	}
-	return s, err
-}
-
 // optional returns nil for null.
 func optional(f field, get func(field) (string, error)) (*string, error) {
 	if f.null() {

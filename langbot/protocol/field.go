@@ -3,6 +3,7 @@ package protocol
 import (
 	"errors"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -77,34 +78,38 @@ func (f field) trimmed() (string, error) {
 	return Trim(s), err
 }
 
-// nonEmpty parses a trimmed text that is not empty.
-func (f field) nonEmpty() (string, error) {
-	s, err := f.trimmed()
-	if err == nil && s == "" {
-		return "", f.fail("must not be empty")
+// trimmedIf parses a string with get, trims it, and checks that it is ok.
+func (f field) trimmedIf(get func(field) (string, error), ok func(string) bool, rule string) (string, error) {
+	s, err := get(f)
+	if s = Trim(s); err == nil && !ok(s) {
+		return "", f.fail(rule)
 	}
 	return s, err
 }
 
+// nonEmpty parses a text that is not empty once trimmed.
+func (f field) nonEmpty() (string, error) { return f.trimmedIf(field.text, isSet, "must not be empty") }
+
+// nonEmptyID is nonEmpty for a name that is never passed to a program verbatim.
+func (f field) nonEmptyID() (string, error) {
+	return f.trimmedIf(field.str, isSet, "must not be empty")
+}
+
+func isSet(s string) bool { return s != "" }
+
 // inside parses an absolute path in a box.
 func (f field) inside() (string, error) {
-	s, err := f.short()
-	s = Trim(s)
-	if err == nil && !strings.HasPrefix(s, "/") {
-		return "", f.fail("must be an absolute path inside the sandbox: begin it with /")
-	}
-	return s, err
+	return f.trimmedIf(field.short, path.IsAbs, "must be an absolute path inside the sandbox: begin it with /")
 }
 
 // host parses an absolute path of the host, in the form of Unix or Windows.
 func (f field) host() (string, error) {
-	s, err := f.short()
-	s = Trim(s)
+	return f.trimmedIf(field.short, isAbs, "must be an absolute host path: begin it with /")
+}
+
+func isAbs(s string) bool {
 	drive := len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
-	if err == nil && !drive && !strings.HasPrefix(s, "/") && !strings.HasPrefix(s, `\`) {
-		return "", f.fail("must be an absolute host path: begin it with /")
-	}
-	return s, err
+	return drive || strings.HasPrefix(s, "/") || strings.HasPrefix(s, `\`)
 }
 
 // oneOf parses one of these words.
