@@ -64,9 +64,10 @@ func (s *Server) findRelay(at protocol.Context, physical, id string) (*linerelay
 		return nil, protocol.Errorf(protocol.RuntimeUnavailable, "%v", errShutdown)
 	}
 	if p.relay == nil {
-		streams := p.live.Live().Stdio()
+		process := p.live.Live()
 		p.relay = linerelay.New(linerelay.Source{
-			Stdin: streams.Stdin, Stdout: streams.Stdout, Done: p.live.Done(), Gone: p.live.Gone(), Touch: p.live.Touch,
+			Stdin: process.Stdio().Stdin, Stdout: process.Stdio().Stdout,
+			Done: p.live.Done(), Gone: p.live.Gone(), Hold: process.Hold, Touch: p.live.Touch,
 		})
 	}
 	return p.relay, nil

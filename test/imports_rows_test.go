@@ -63,15 +63,16 @@ var rows = []row{
 		"engine/enginetest"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 
-	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
+	{"internal/wsconn", nil, "the connection under three protocols that do not know one another"},
+	{"relay", []string{"internal/wsconn"}, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
 	{"langbot/protocol", nil, "pure values: envelope, models, names and errors can be read and fuzzed alone"},
 	{"langbot/fence", []string{"langbot/protocol"}, "one rule, kept on disk: what ends with a generation is told by a function"},
 	{"langbot/grants", []string{"langbot/protocol"}, "who is admitted and until when, kept on disk: nothing of sessions"},
-	{"langbot/door", []string{"internal/linux", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
+	{"langbot/door", []string{"internal/linux", "internal/wsconn", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
 	{"langbot/transfer", []string{"langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
-	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
+	{"langbot/linerelay", []string{"engine", "internal/wsconn"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
 	{"langbot", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
@@ -132,7 +133,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
+	{"github.com/gorilla/websocket", []string{"internal/wsconn", "relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},
