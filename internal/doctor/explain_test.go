@@ -125,7 +125,7 @@ func TestExplain(t *testing.T) {
 			f.Box.Error = f.InitError
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/usr", FSType: "ext4", Flags: []string{"rw", "noexec"}})
 		}}, "boxd-init", "/usr/libexec/boxd/boxd-init lies on /usr, which is mounted noexec", "mount -o remount,exec /usr"},
-		{"not installed", []func(*Facts){func(f *Facts) { f.InitPath, f.InitError, f.Box.Error = "", engine.ErrNoLauncher, engine.ErrNoLauncher }}, "boxd-init", "is not where it is looked for", "make install"},
+		{"not installed", []func(*Facts){func(f *Facts) { f.InitPath, f.InitError, f.Box.Error = "", engine.ErrNoLauncher, engine.ErrNoLauncher }}, "boxd-init", "is not where boxd looks for it", "make install"},
 		{"tmpfs", []func(*Facts){func(f *Facts) {
 			f.WorkspaceError = errNo
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/var/lib", FSType: "nfs4"})

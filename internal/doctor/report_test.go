@@ -94,7 +94,7 @@ func TestReport(t *testing.T) {
 	} {
 		r := NewReport(healthy(change))
 		var text bytes.Buffer
-		if err := r.WriteText(&text, nil); err != nil {
+		if err := r.WriteText(&text, func(text string, _ Status) string { return text }); err != nil {
 			t.Fatal(err)
 		}
 		wantGolden(t, name+".txt", text.Bytes())
