@@ -94,7 +94,7 @@ func TestDaemonHasItsOwnID(t *testing.T) {
 	if err := os.Chown(lock, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	d.refuses(nil, "is that of a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
+	d.refuses(nil, "belongs to a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
 	if err := os.Chown(lock, id, id); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	// Another state directory, the same socket.
 	other := *d
 	other.dir += "2"
-	other.refuses([]string{"--socket", d.socket()}, d.socket(), "is that of a server which is running")
+	other.refuses([]string{"--socket", d.socket()}, d.socket(), "belongs to a server that is running")
 	d.says(0, "still\n", "exec", "s", "--", "echo", "still")
 }
 
