@@ -42,7 +42,7 @@ func (d dirs) nested() bool { return pathin.In(filepath.Clean(d.runtime), filepa
 func checkState(path string) error {
 	for _, tree := range mounts.DefaultDeny {
 		if tree != "/" && pathin.In(path, tree) {
-			return &engine.FieldError{Field: "state_dir", Value: spec.Quote(path), Rule: "must not be in " + tree + ": nothing in it is ever mounted, so boxes would have no workspace; choose another --state-dir"}
+			return &engine.FieldError{Field: "state_dir", Value: spec.Quote(path), Rule: "must not be in " + tree + ": nothing there is ever mounted, so boxes would have no workspace; choose another --state-dir"}
 		}
 	}
 	return nil
