@@ -25,14 +25,7 @@ func startService(t *testing.T) *native.Service {
 	t.Helper()
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("/run", "boxd-test-attack-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
 	socket, err := native.StartLauncher(t.Context(), native.LauncherOptions{InitPath: initPath, StateDir: dir, DataDir: dataDir(t)})
 	if err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package badluck
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -10,38 +9,18 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
-	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// What outlives a daemon that was killed becomes a child of this process, and is
-	// reaped at the end.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
-}
+func TestMain(m *testing.M) { testutil.MainReaping(m) }
 
 // patience bounds what a test waits for, so that a hang is a failure with a name.
 const patience = 2 * time.Minute
 
-// newDir makes a directory for a daemon.
+// newDir creates a directory for a daemon.
 func newDir(t *testing.T) string {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("", "boxd-badluck-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return testutil.ReachableDir(t, "")
 }
 
 // start runs a daemon that ends, with its sessions, when the test does.

@@ -88,15 +88,7 @@ func (v victim) String() string {
 
 func newWorld(t *testing.T) *world {
 	boxd, init := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("", "boxd-crash-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir})
+	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: testutil.ReachableDir(t, "")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -152,22 +152,15 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// newState makes a state directory for a launcher.
+// newState creates a state directory for a launcher.
 func newState(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "boxd-hostile-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
 	t.Cleanup(func() {
 		if left, _ := filepath.Glob(filepath.Join(dir, "run-*")); len(left) > 0 {
 			t.Errorf("left in the state directory: %q", left)
 		}
-		os.RemoveAll(dir)
 	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
 	return dir
 }
 

@@ -13,17 +13,9 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
-	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// What outlives a daemon that was killed becomes a child of this process, and is
-	// reaped at the end.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
-}
+func TestMain(m *testing.M) { testutil.MainReaping(m) }
 
 // patience bounds what a test waits for, so that a hang is a failure with a name.
 const patience = 2 * time.Minute
@@ -53,23 +45,14 @@ const sharedOwner = 1000
 func begin(t *testing.T, args ...string) *world {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("", "boxd-langbot-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testutil.ReachableDir(t, "")
 	w := &world{t: t, shared: filepath.Join(dir, "shared")}
 	if err := os.Mkdir(w.shared, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{os.Chmod(dir, 0o711), os.Chown(w.shared, sharedOwner, sharedOwner)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+	err := os.Chown(w.shared, sharedOwner, sharedOwner)
+	if err != nil {
+		t.Fatal(err)
 	}
 	boxd, init := testutil.BuildBinaries(t)
 	args = append([]string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -75,18 +74,11 @@ const watcherPatience = 20 * time.Second
 // kind's counter rose to or, for a kind that is watched, where it stays.
 func measure(t *testing.T, e engine.Engine, self string, k kind, run run) int64 {
 	t.Helper()
-	b, err := e.Create(t.Context(), engine.Spec{
+	b, remove := boxes.Create(t, e, engine.Spec{
 		Limits: engine.Limits{Memory: run.memory},
 		Mounts: []engine.Mount{{Source: self, Target: target, ReadOnly: true}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer remove()
 	s := &scene{id: b.ID(), proc: firstProcess(t, b), reports: map[int]report{}}
 	before, available := read(t, k.held, s), read(t, meminfo("MemAvailable"), s)
 

@@ -56,24 +56,12 @@ func startWith(t testing.TB, initPath, dir string) (*native.Engine, error) {
 	return native.Start(ctx, native.Options{InitPath: initPath, StateDir: dir})
 }
 
-// stateDir makes a state directory. PID 1 of a box must be able to pass through,
-// which it could not below the 0700 directory of testing.T.TempDir.
+// stateDir creates a state directory. PID 1 of a box passes through it.
 func stateDir(t testing.TB) string {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("/run", "boxd-test-native-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		wantCleanState(t, dir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
+	t.Cleanup(func() { wantCleanState(t, dir) })
 	return dir
 }
 
