@@ -25,8 +25,8 @@ func TestStrangers(t *testing.T) {
 	if _, err := stdout.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if launcher := (process{pid: cmd.Process.Pid}); !launcher.isLauncher() || launcher.instance() != dir {
-		t.Errorf("launcher: %v, instance %q, want %q", launcher.isLauncher(), launcher.instance(), dir)
+	if launcher := (process{pid: cmd.Process.Pid}); !launcher.hasRole("launcher") || launcher.instance() != dir {
+		t.Errorf("launcher: %v, instance %q, want %q", launcher.hasRole("launcher"), launcher.instance(), dir)
 	}
 	if findStrangers(allProcesses()).launchers[cmd.Process.Pid] {
 		t.Error("a launcher of this very test is a stranger")
