@@ -27,7 +27,7 @@ type AttachOptions struct {
 	// Await makes Attach itself keep trying while no daemon answers. Otherwise only
 	// an attachment that was established reconnects. AttachOnce ignores it.
 	Await bool
-	// GiveUp is how long to try to connect or reconnect; 0 means without end.
+	// GiveUp is how long to try to connect or reconnect; 0 means forever.
 	// AttachOnce ignores it.
 	GiveUp time.Duration
 	// Lost, if not nil, is called after each lost connection and each failed attempt

@@ -9,9 +9,9 @@
 //	})
 //	fmt.Println(result.Verdict, result.Stdout)
 //
-// A session is a box with a workspace that the daemon keeps between commands. A method
-// that takes a session takes its ID; one that takes an id beside it takes the ID of a
-// managed process, which keeps running when its client disconnects ([Client.Start],
+// A session is a box with a workspace that the daemon keeps between commands. A parameter
+// called session is the ID of a session, and id after it is the ID of one of its managed
+// processes, which keep running when their client disconnects ([Client.Start],
 // [Client.Attach]).
 //
 // The client makes no decisions and keeps no state but idle connections. To build
@@ -28,8 +28,8 @@
 //
 // The client does not retry, except as package net/http does: it resends a request if a
 // kept connection turns out to be closed, and then only a request that never reached the
-// daemon or that changes nothing. An [Client.Attach] reconnects by itself and continues
-// at its offset.
+// daemon or that changes nothing. [Client.Attach] reconnects by itself and continues at
+// its offset.
 package client
 
 import (
@@ -71,8 +71,8 @@ type Client struct {
 	header http.Header
 }
 
-// New returns a client. It connects with the first request, not before, so a wrong
-// address is not noticed here. Close the client when it is no longer needed.
+// New returns a client. It does not connect before the first request, which therefore is
+// the first to fail if the address is wrong. Close the client when it is no longer needed.
 func New(o Options) (*Client, error) {
 	if (o.Socket == "") == (o.URL == "") {
 		return nil, errors.New("client options: exactly one of Socket and URL must be set")

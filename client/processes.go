@@ -29,9 +29,9 @@ func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Proc
 }
 
 // Start starts a managed process and returns once its program runs. The process runs
-// until it ends or is stopped, with or without an attached client. Its ID may be that of
-// a process that has ended, which is then forgotten; that of a running one is refused
-// with apitypes.CodeExists.
+// until it ends or is stopped, with or without an attached client. If a process with the
+// same ID has ended, the new one replaces it; if it is running, Start fails with
+// apitypes.CodeExists.
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRequest) (apitypes.Process, error) {
@@ -53,7 +53,7 @@ func (c *Client) Signal(ctx context.Context, session, id, signal string) error {
 	return c.do(ctx, call{method: "POST", path: processPath(session, id, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
 }
 
-// RemoveProcess removes a managed process and its output, and ends it if it runs.
+// RemoveProcess removes a managed process and its output. If it is running, it is ended.
 func (c *Client) RemoveProcess(ctx context.Context, session, id string) error {
 	return c.do(ctx, call{method: "DELETE", path: processPath(session, id)}, nil)
 }
@@ -67,7 +67,7 @@ type LogOptions struct {
 	Offset int64
 	Follow bool  // continue until the process has ended
 	Limit  int64 // maximum number of bytes; 0: none
-	// Tail selects the last so many lines; nil selects all.
+	// Tail is the number of last lines to select; nil selects all.
 	Tail *int64
 	// Since selects output from that time on: a duration before now, such as "1h", or
 	// a time in RFC 3339.
