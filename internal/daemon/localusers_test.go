@@ -31,8 +31,8 @@ func TestStarter(t *testing.T) {
 	}
 }
 
-// The socket's group is known also where the daemon need not set it: members are admitted
-// whether root started the daemon or not.
+// Members of the socket's group are admitted whether root started the daemon or not, although a daemon
+// that is not root does not set the group.
 func TestSocketGroup(t *testing.T) {
 	me, err := user.Current()
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is a machine that takes nothing away.
+// host is a machine that withholds nothing.
 func host() Surroundings {
 	return Surroundings{
 		Capabilities: 1<<41 - 1, Distribution: "debian", LSMs: "lockdown,capability,landlock,yama,apparmor",
@@ -25,7 +25,7 @@ func host() Surroundings {
 
 func in(container string) func(*Facts) { return func(f *Facts) { f.Around.Container = container } }
 
-// Each row is a host on which one thing is wrong; what explains it is one cause.
+// Each row is a host with one problem, which one cause explains.
 func TestExplain(t *testing.T) {
 	eperm, enosys := os.NewSyscallError("fsopen", unix.EPERM), os.NewSyscallError("fsopen", unix.ENOSYS)
 	refuseAll := func(f *Facts) {
@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 		f.Box.Error = fmt.Errorf("creating box: %w", eperm)
 	}
 	readOnly := func(f *Facts) { f.Around.Mounts[2].Flags = []string{"ro", "nosuid"} }
-	noCaps := func(f *Facts) { refuseAll(f); f.Around.Capabilities = 0xa80425fb } // those of docker run
+	noCaps := func(f *Facts) { refuseAll(f); f.Around.Capabilities = 0xa80425fb } // as in docker run
 	filtered := func(f *Facts) { refuseAll(f); f.Around.SeccompFilter = true }
 	unenforced := func(limit, note string) func(*Facts) {
 		return func(f *Facts) {
@@ -175,7 +175,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What a healthy host and a container look like.
+// A healthy host and a container have these surroundings.
 func TestSurroundings(t *testing.T) {
 	s := host()
 	if got := s.String(); got != "looks like a host" {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestStrangers: what this process starts itself is never a stranger's.
+// TestStrangers: what this process starts never belongs to a stranger.
 func TestStrangers(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := os.Create(filepath.Join(dir, "lock"))
