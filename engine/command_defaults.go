@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Every box offers this to its commands, whatever its image.
+// Every box has these defaults for its commands, whatever its image.
 const (
 	// HomeTarget is the home directory of every user of a box: a separate tmpfs, on
 	// which files can be executed.

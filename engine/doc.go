@@ -59,8 +59,8 @@
 //
 // # Zero values
 //
-// The zero value of every field means its default, and [Unlimited] (-1) switches a limit
-// off. Sizes are in bytes. Constants named Default…, Min… and Max… in package engine/spec
-// give defaults and bounds. Validate methods check a value without touching the kernel;
-// Create, Start, Launch and Update call them.
+// The zero value of every field means its default. In [Limits], [Unlimited] (-1) switches
+// a limit off. Sizes are in bytes. Constants named Default…, Min… and Max… in package
+// engine/spec give defaults and bounds. Validate methods check a value without touching
+// the kernel; Create, Start, Launch and Update call them.
 package engine
