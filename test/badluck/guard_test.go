@@ -30,7 +30,7 @@ func TestDiskIsNotFilled(t *testing.T) {
 		}
 	})
 	t.Setenv("BOXD_SESSIONS_MIN_FREE", "50")
-	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
+	d, c := daemon.ForTest(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	ensure(t, c, "neighbour")
 	ensure(t, c, "greedy")
 	run(t, c, "neighbour", "head -c 4M /dev/zero > data")

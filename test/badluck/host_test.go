@@ -175,7 +175,7 @@ func testDiskFull(t *testing.T, mount func(dir string) error) {
 			t.Error(err)
 		}
 	})
-	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
+	d, c := daemon.ForTest(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
 	testutil.RequireFeature(t, "id-mapped tmpfs", err)
 	for _, id := range []string{"gone", "later"} {

@@ -26,32 +26,7 @@ func newDir(t *testing.T) string {
 // start runs a daemon that ends, with its sessions, when the test does.
 func start(t *testing.T, dir string, args ...string) (*daemon.Daemon, *client.Client) {
 	t.Helper()
-	return startWith(t, daemon.Config{Dir: dir, Args: args})
-}
-
-// startWith is start with the rest of c.
-func startWith(t *testing.T, c daemon.Config) (*daemon.Daemon, *client.Client) {
-	t.Helper()
-	c.Boxd, c.Init = testutil.BuildBinaries(t)
-	c.Args = append([]string{"--stop-sessions"}, c.Args...)
-	d, err := daemon.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := d.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", d.LogTail(30))
-		}
-	})
-	return d, conn
+	return daemon.ForTest(t, daemon.Config{Dir: dir, Args: args})
 }
 
 func timeLimit(t *testing.T) context.Context {

@@ -192,20 +192,8 @@ func TestUnmappableWorkspaces(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	boxd, init := testutil.BuildBinaries(t)
 	w := &world{t: t}
-	if w.Daemon, err = daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: []string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0"}}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if w.api, err = w.Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.api.Close)
+	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--langbot-listen", "127.0.0.1:0"}})
 	w.wantHealth(false, "workspaces cannot be mounted into boxes", "ramfs file system, which this kernel cannot id-map")
 	if _, err := w.api.Ensure(t.Context(), apitypes.SessionRequest{ID: "a"}); err == nil {
 		t.Error("a session was made")

@@ -54,23 +54,8 @@ func begin(t *testing.T, args ...string) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	boxd, init := testutil.BuildBinaries(t)
-	args = append([]string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)
-	if w.Daemon, err = daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: args}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", w.LogTail(40))
-		}
-	})
-	if w.api, err = w.Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.api.Close)
+	args = append([]string{"--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)
+	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: args})
 	if w.every, err = client.New(client.Options{Socket: w.Socket(), Tenant: "*"}); err != nil {
 		t.Fatal(err)
 	}

@@ -117,30 +117,7 @@ func TestGeneratedClient(t *testing.T) {
 // serve starts a daemon with a TCP listener and returns its address.
 func serve(t *testing.T) string {
 	t.Helper()
-	boxd, boxdInit := testutil.BuildBinaries(t)
-	// Not t.TempDir: nothing below a mounted directory may be closed to others.
-	dir, err := os.MkdirTemp("/tmp", "boxd-openapi-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: boxdInit, Dir: dir, Args: []string{"--stop-sessions", "--listen", "127.0.0.1:0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Log(d.LogTail(20))
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	d, _ := daemon.ForTest(t, daemon.Config{Dir: testutil.ReachableDir(t, ""), Args: []string{"--listen", "127.0.0.1:0"}})
 	log, err := os.ReadFile(d.Log())
 	if err != nil {
 		t.Fatal(err)
