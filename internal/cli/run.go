@@ -68,8 +68,8 @@ func (a *App) run(f *runFlags, args []string) error {
 	out := output{app: a, json: f.json, receipt: f.receipt}
 	out.attach(&r.cmd, f.tty)
 	signals := a.watchSignals()
+	defer signals.stop()
 	result, err := a.execute(r, f, signals)
-	signals.stop()
 	sig := signals.received()
 	if sig != 0 && err != nil {
 		err = stoppedBy(sig)

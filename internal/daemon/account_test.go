@@ -10,7 +10,7 @@ import (
 
 func TestLookupAccount(t *testing.T) {
 	dir := t.TempDir() // does not belong to root, so no ID owns it
-	if _, err := user.Lookup(DefaultUser); err != nil {
+	if _, err := user.Lookup(defaultUser); err != nil {
 		a, err := lookupAccount("", dir)
 		if err != nil || !a.dedicated || a.uid < firstDedicated || a.uid > lastDedicated || a.gid != a.uid {
 			t.Errorf("default: %+v, %v, want an id of its own", a, err)
