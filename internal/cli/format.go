@@ -13,7 +13,6 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
 // formatFlags choose how a command prints its answer.
@@ -26,17 +25,7 @@ type formatFlags struct {
 
 // registerFormat declares --format, for commands that print objects of the daemon.
 func (f *formatFlags) registerFormat(cmd *cobra.Command) {
-	cmd.Flags().Var(f.formatValue(), "format", "print each object by a Go `TEMPLATE` over the names that --json has, such as '{{.id}} {{.state}}'")
-	completeFlag(cmd, "format")
-}
-
-// registerQuiet declares -q, for commands that print a list.
-func (f *formatFlags) registerQuiet(cmd *cobra.Command, what string) {
-	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only "+what)
-}
-
-func (f *formatFlags) formatValue() pflag.Value {
-	return &textValue{"", func(s string) (err error) {
+	parse := func(s string) (err error) {
 		if s == "" {
 			return errors.New(`must be a template such as "{{.id}}"`)
 		}
@@ -48,7 +37,14 @@ func (f *formatFlags) formatValue() pflag.Value {
 			return errors.New(templateError(err))
 		}
 		return nil
-	}}
+	}
+	cmd.Flags().Var(&textValue{"", parse}, "format", "print each object by a Go `TEMPLATE` over the names that --json has, such as '{{.id}} {{.state}}'")
+	completeFlag(cmd, "format")
+}
+
+// registerQuiet declares -q, for commands that print a list.
+func (f *formatFlags) registerQuiet(cmd *cobra.Command, what string) {
+	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only "+what)
 }
 
 // templateFuncs are the functions of docker's templates that make sense here.

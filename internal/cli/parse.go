@@ -52,35 +52,28 @@ func parseLongMount(s string) (engine.Mount, error) {
 	}
 	var m engine.Mount
 	for _, field := range fields {
-		if err := setMountField(&m, field); err != nil {
-			return engine.Mount{}, err
+		key, value, hasValue := strings.Cut(field, "=")
+		switch mountKeys[key] {
+		case "type":
+			if value != "bind" {
+				return engine.Mount{}, fmt.Errorf("type %s must be bind", spec.Quote(value))
+			}
+		case "source":
+			m.Source = value
+		case "target":
+			m.Target = value
+		case "readonly":
+			readOnly, err := strconv.ParseBool(value)
+			if hasValue && err != nil {
+				return engine.Mount{}, fmt.Errorf("%s %s must be true or false", key, spec.Quote(value))
+			}
+			m.ReadOnly = readOnly || !hasValue
+		default:
+			return engine.Mount{}, fmt.Errorf("key %s must be one of type, source, target, readonly", spec.Quote(key))
 		}
 	}
 	if m.Source == "" || m.Target == "" {
 		return engine.Mount{}, errors.New("needs source and target")
 	}
 	return m, m.Validate()
-}
-
-func setMountField(m *engine.Mount, field string) error {
-	key, value, hasValue := strings.Cut(field, "=")
-	switch mountKeys[key] {
-	case "type":
-		if value != "bind" {
-			return fmt.Errorf("type %s must be bind", spec.Quote(value))
-		}
-	case "source":
-		m.Source = value
-	case "target":
-		m.Target = value
-	case "readonly":
-		readOnly, err := strconv.ParseBool(value)
-		if hasValue && err != nil {
-			return fmt.Errorf("%s %s must be true or false", key, spec.Quote(value))
-		}
-		m.ReadOnly = readOnly || !hasValue
-	default:
-		return fmt.Errorf("key %s must be one of type, source, target, readonly", spec.Quote(key))
-	}
-	return nil
 }

@@ -13,6 +13,8 @@ const (
 	// progressPause is the time between two updates of the bar.
 	progressPause = 100 * time.Millisecond
 	progressCells = 24
+
+	eraseLine = "\x1b[K" // the rest of it: ECMA-48
 )
 
 // progress shows a bar on stderr for a task that takes longer than progressDelay, if stderr is a
@@ -80,7 +82,10 @@ func (p *progress) end() {
 func (p *progress) pause(say func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.eraseLocked()
+	if p.drawn {
+		fmt.Fprint(p.out, "\r"+eraseLine)
+	}
+	p.drawn = false
 	say()
 }
 
@@ -88,14 +93,7 @@ func (p *progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drawn = true
-	fmt.Fprint(p.out, "\r"+p.lineLocked()+"\x1b[K") // erase the rest of the line: ECMA-48
-}
-
-func (p *progress) eraseLocked() {
-	if p.drawn {
-		fmt.Fprint(p.out, "\r\x1b[K")
-	}
-	p.drawn = false
+	fmt.Fprint(p.out, "\r"+p.lineLocked()+eraseLine)
 }
 
 func (p *progress) lineLocked() string {

@@ -105,9 +105,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	t.row("profile", s.Profile)
 	t.row("image", s.Image)
 	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
-	t.row("cpus", cpusText(s.CPUs))
+	t.row("cpus", limitText(s.CPUs, func(n float64) string { return fmt.Sprint(n) }))
 	t.row("pids", limitText(s.PIDs, plainCount))
-	t.row("network", onOff(s.Network))
+	t.row("network", map[bool]string{true: "on", false: "off"}[s.Network])
 	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.WritableRoot])
 	t.row("workspace", workspaceText(s))
 	if s.Unenforced != "" {
@@ -151,20 +151,6 @@ func reason(text string) string {
 		return ""
 	}
 	return ": " + text
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
-}
-
-func cpusText(n float64) string {
-	if n == engine.Unlimited {
-		return unlimited
-	}
-	return fmt.Sprint(n)
 }
 
 func (a *App) newSessionsRemove() *cobra.Command {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -35,40 +36,28 @@ func (a *App) watchSignals() *signalWatch {
 	w := &signalWatch{in: a.Signals, quit: make(chan struct{}), done: make(chan struct{}), undo: func() {}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	if w.in == nil {
-		w.in, w.undo = notify()
-	}
-	go w.loop()
-	return w
-}
-
-// notify subscribes to the forwarded signals, except for those that are ignored: nohup(1) and
-// shells without job control ignore signals for the programs that they start.
-func notify() (<-chan os.Signal, func()) {
-	ch := make(chan os.Signal, 8)
-	var wanted []os.Signal
-	for _, sig := range forwarded {
-		if !signal.Ignored(sig) {
-			wanted = append(wanted, sig)
+		in := make(chan os.Signal, 8)
+		// nohup(1) and shells without job control ignore signals for the programs that they start.
+		wanted := slices.DeleteFunc(slices.Clone(forwarded), signal.Ignored)
+		if len(wanted) > 0 { // an empty list would mean all signals
+			signal.Notify(in, wanted...)
 		}
+		w.in, w.undo = in, func() { signal.Stop(in) }
 	}
-	if len(wanted) > 0 { // an empty list would mean all signals
-		signal.Notify(ch, wanted...)
-	}
-	return ch, func() { signal.Stop(ch) }
-}
-
-func (w *signalWatch) loop() {
-	defer close(w.done)
-	for {
-		select {
-		case sig := <-w.in:
-			if s, ok := sig.(syscall.Signal); ok {
-				w.handle(s)
+	go func() {
+		defer close(w.done)
+		for {
+			select {
+			case sig := <-w.in:
+				if s, ok := sig.(syscall.Signal); ok {
+					w.handle(s)
+				}
+			case <-w.quit:
+				return
 			}
-		case <-w.quit:
-			return
 		}
-	}
+	}()
+	return w
 }
 
 func (w *signalWatch) handle(sig syscall.Signal) {

@@ -111,7 +111,7 @@ func short(d time.Duration) string {
 }
 
 // limitText formats a limit; -1 is unlimited.
-func limitText(n int64, format func(int64) string) string {
+func limitText[N int64 | float64](n N, format func(N) string) string {
 	if n == engine.Unlimited {
 		return unlimited
 	}

@@ -70,15 +70,13 @@ func Check(o Options) (found []error) {
 		note(checkRoots(c.MountRoots()))
 		note(o.InitError)
 		note(canMake("runtime_dir", d.dirs.runtime, d.dirs.runtime))
-	} else if socket := filepath.Join(d.dirs.runtime, native.SocketName); isMissing(socket) {
-		note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
+	} else {
+		socket := filepath.Join(d.dirs.runtime, native.SocketName)
+		if _, err := os.Lstat(socket); err != nil {
+			note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
+		}
 	}
 	return found
-}
-
-func isMissing(path string) bool {
-	_, err := os.Lstat(path)
-	return err != nil
 }
 
 // canMake refuses the value of a setting if this process cannot write in the directory dir, or in

@@ -28,18 +28,18 @@ type healthCheck struct {
 
 // health returns nil if a session could be created now: the launcher can build boxes and mount
 // workspaces into them.
-func (d *daemon) health(ctx context.Context) error { return d.checked.get(ctx, d.findHealth) }
-
-func (d *daemon) findHealth(ctx context.Context) error {
-	if err := d.service.Health(ctx); err != nil {
-		return err
-	}
-	dir := d.dirs.workspaces()
-	f, err := d.service.OpenDirectory(ctx, engine.Directory{Path: dir, Within: dir, ReadOnly: true, Mappable: true})
-	if err != nil {
-		return fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
-	}
-	return f.Close()
+func (d *daemon) health(ctx context.Context) error {
+	return d.checked.get(ctx, func(ctx context.Context) error {
+		if err := d.service.Health(ctx); err != nil {
+			return err
+		}
+		dir := d.dirs.workspaces()
+		f, err := d.service.OpenDirectory(ctx, engine.Directory{Path: dir, Within: dir, ReadOnly: true, Mappable: true})
+		if err != nil {
+			return fmt.Errorf("workspaces cannot be mounted into boxes: %w", err)
+		}
+		return f.Close()
+	})
 }
 
 // get returns the result of find, which may be as old as healthAge. Concurrent callers share one
@@ -54,7 +54,15 @@ func (h *healthCheck) get(ctx context.Context, find func(context.Context) error)
 	if done == nil {
 		done = make(chan struct{})
 		h.running = done
-		go h.run(done, find)
+		go func() {
+			ctx, cancel := context.WithTimeout(context.Background(), healthTime)
+			defer cancel()
+			err := find(ctx)
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.at, h.err, h.running = time.Now(), err, nil
+			close(done)
+		}()
 	}
 	h.mu.Unlock()
 	select {
@@ -65,15 +73,4 @@ func (h *healthCheck) get(ctx context.Context, find func(context.Context) error)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-}
-
-// run ends within healthTime.
-func (h *healthCheck) run(done chan struct{}, find func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), healthTime)
-	defer cancel()
-	err := find(ctx)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.at, h.err, h.running = time.Now(), err, nil
-	close(done)
 }

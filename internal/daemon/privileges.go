@@ -39,8 +39,15 @@ func renounce() error {
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL); err != nil {
 		return os.NewSyscallError("prctl(PR_CAP_AMBIENT)", err)
 	}
-	if err := dropCapabilities(); err != nil {
-		return err
+	// Empty the permitted, effective and inheritable sets of all threads, capset(2). A change of user
+	// does not empty the inheritable set.
+	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	err := onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&none[0])))
+	runtime.KeepAlive(header)
+	runtime.KeepAlive(&none)
+	if err != nil {
+		return os.NewSyscallError("capset", err)
 	}
 	// Tokens are in memory: no ptrace(2) and no core dump, prctl(2).
 	return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
@@ -102,17 +109,6 @@ func verifyThread(status string, uid, gid int) error {
 		return fmt.Errorf("no line %s", key)
 	}
 	return nil
-}
-
-// dropCapabilities empties the permitted, effective and inheritable sets of all threads, capset(2).
-// A change of user does not empty the inheritable set.
-func dropCapabilities() error {
-	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var none [2]unix.CapUserData
-	err := onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&none[0])))
-	runtime.KeepAlive(header)
-	runtime.KeepAlive(&none)
-	return os.NewSyscallError("capset", err)
 }
 
 // rawSetgroups sets the supplementary groups of the calling thread only.
