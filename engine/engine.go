@@ -19,7 +19,7 @@ type Engine interface {
 
 // Box is a running box. It is safe for concurrent use.
 type Box interface {
-	// ID returns the ID of the Spec, or the random one if that was empty.
+	// ID returns the ID of the Spec, or a random one if that was empty.
 	ID() string
 	// Start starts a command and returns once its program runs. The caller must call
 	// Wait on the Process. ctx covers the command's whole life: cancelling it kills the
