@@ -9,17 +9,16 @@
 //	})
 //	fmt.Println(result.Verdict, result.Stdout)
 //
-// A session is a box with a workspace that the daemon keeps between commands. A parameter
-// called session is the ID of a session, and id after it is the ID of one of its managed
-// processes, which keep running when their client disconnects ([Client.Start],
-// [Client.Attach]).
+// A session is a box with a workspace that the daemon keeps between commands. A managed
+// process of a session keeps running when its client disconnects ([Client.Start],
+// [Client.Attach]). Parameters called session and process are their IDs.
 //
 // The client makes no decisions and keeps no state but idle connections. To build
 // boxes without a daemon, use package engine and engine/native.
 //
 // # Errors
 //
-// An error that the daemon answered with is an [*Error]; test its code with [IsCode]. A
+// If the daemon answers with an error, that is an [*Error]; test its code with [IsCode]. A
 // command that exits with a status other than 0, or is killed by a limit, is not an
 // error: the result says so. All other errors come from the network, from ctx, or from
 // an answer that is not the daemon's.

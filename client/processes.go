@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-func processPath(session, id string, more ...string) []string {
-	return append([]string{"sessions", session, "processes", id}, more...)
+func processPath(session, process string, more ...string) []string {
+	return append([]string{"sessions", session, "processes", process}, more...)
 }
 
 // Processes lists the managed processes of a session, including ended ones that were
@@ -22,9 +22,9 @@ func (c *Client) Processes(ctx context.Context, session string) ([]apitypes.Proc
 }
 
 // Process returns one managed process as it is now.
-func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Process, error) {
+func (c *Client) Process(ctx context.Context, session, process string) (apitypes.Process, error) {
 	var p apitypes.Process
-	err := c.do(ctx, call{method: "GET", path: processPath(session, id)}, &p)
+	err := c.do(ctx, call{method: "GET", path: processPath(session, process)}, &p)
 	return p, err
 }
 
@@ -42,20 +42,20 @@ func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRe
 
 // Stop closes the process's stdin, sends SIGTERM, kills it after r.Grace, and returns
 // when it has ended. Its output is kept until RemoveProcess.
-func (c *Client) Stop(ctx context.Context, session, id string, r apitypes.StopRequest) (apitypes.Process, error) {
+func (c *Client) Stop(ctx context.Context, session, process string, r apitypes.StopRequest) (apitypes.Process, error) {
 	var p apitypes.Process
-	err := c.do(ctx, call{method: "POST", path: processPath(session, id, "stop"), body: r}, &p)
+	err := c.do(ctx, call{method: "POST", path: processPath(session, process, "stop"), body: r}, &p)
 	return p, err
 }
 
 // Signal sends a signal to a managed process, by name or number: "SIGHUP", "HUP" or "1".
-func (c *Client) Signal(ctx context.Context, session, id, signal string) error {
-	return c.do(ctx, call{method: "POST", path: processPath(session, id, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
+func (c *Client) Signal(ctx context.Context, session, process, signal string) error {
+	return c.do(ctx, call{method: "POST", path: processPath(session, process, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
 }
 
 // RemoveProcess removes a managed process and its output. If it is running, it is ended.
-func (c *Client) RemoveProcess(ctx context.Context, session, id string) error {
-	return c.do(ctx, call{method: "DELETE", path: processPath(session, id)}, nil)
+func (c *Client) RemoveProcess(ctx context.Context, session, process string) error {
+	return c.do(ctx, call{method: "DELETE", path: processPath(session, process)}, nil)
 }
 
 // LogOptions select a part of a managed process's output. The zero value selects all of
@@ -87,7 +87,7 @@ type Logs struct {
 
 // Logs reads the kept output of a managed process, running or ended. Unlike Attach it
 // does not reconnect, and it never makes the process wait.
-func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*Logs, error) {
+func (c *Client) Logs(ctx context.Context, session, process string, o LogOptions) (*Logs, error) {
 	q := url.Values{}
 	if o.Stream != "" {
 		q.Set("stream", o.Stream)
@@ -110,7 +110,7 @@ func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*L
 	if o.Limit != 0 {
 		q.Set("limit", strconv.FormatInt(o.Limit, 10))
 	}
-	resp, err := c.send(ctx, call{method: "GET", path: processPath(session, id, "logs"), query: q})
+	resp, err := c.send(ctx, call{method: "GET", path: processPath(session, process, "logs"), query: q})
 	if err != nil {
 		return nil, err
 	}
