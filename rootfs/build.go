@@ -32,9 +32,10 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	var undo cleanup.Stack
 	defer func() { undo.Undo(&err) }()
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
+	b.root.built = b
 	defer b.close()
 	undo.Push(b.root.closeFiles)
-	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.visible, b.reach, b.devpts, b.volumes} {
+	for _, step := range []func() error{b.skeleton, b.view, b.system, b.dev, b.reach, b.devpts, b.volumes} {
 		if err := step(); err != nil {
 			return nil, wrap(err)
 		}
@@ -43,11 +44,12 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	return b.root, nil
 }
 
-// builder is what the steps of Build share. It owns top and box.
+// builder is what the steps of Build and Cover share. It owns its files, of which top stays open
+// for Cover.
 type builder struct {
 	host *Host
 	o    Options
-	undo *cleanup.Stack
+	undo *cleanup.Stack // of Build
 	root *Root
 	top  *os.File // root of the tmpfs, writable
 	box  *os.File // the box's root as the box gets it
@@ -58,8 +60,7 @@ type builder struct {
 }
 
 func (b *builder) close() {
-	b.top.Close() // a nil file is fine
-	b.box.Close()
+	b.box.Close() // a nil file is fine
 	b.etc.Close()
 	b.devices.Close()
 }

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
-	"github.com/boxd/boxd/mounts"
 )
 
 // Root is the root file system of one box. Its owner closes it once the box is
@@ -21,8 +20,8 @@ type Root struct {
 	skeleton *os.File
 	pts      *os.File
 	volumes  []Volume
-	visible  *os.File
-	covers   []mounts.Cover
+	visible  *os.File // nil before Cover
+	built    *builder // for Cover
 
 	mu     sync.Mutex
 	hidden bool
@@ -77,12 +76,10 @@ func (r *Root) Close() error {
 }
 
 func (r *Root) closeFiles() error {
-	r.skeleton.Close() // a nil file is fine
+	r.built.top.Close() // a nil file and a closed one are fine
+	r.skeleton.Close()
 	r.pts.Close()
 	r.visible.Close()
-	for _, c := range r.covers {
-		c.Tree.Close()
-	}
 	for _, v := range r.volumes {
 		v.File.Close()
 	}

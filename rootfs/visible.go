@@ -88,22 +88,23 @@ func (h *hostFigures) size() (bytes, inodes int64) {
 	return pages*int64(os.Getpagesize()) + int64(len(h.processors.text)+n*statLine), 8 + processorInodes(n)
 }
 
-// visible makes the files, and the mounts of them that [Root.Cover] attaches.
-func (b *builder) visible() error {
+// visible makes the files, and mounts of them that are not attached yet. The caller closes the
+// trees.
+func (b *builder) visible() (covers []mounts.Cover, err error) {
 	figures := b.host.figures.within(b.o.Figures)
 	texts, err := b.host.figures.texts(figures)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	before, err := linux.Fstatfs(b.top)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	top := &filler{top: b.top, kept: b.kept}
 	top.mkdir(visibleDir, 0o700)
 	f := top.into(visibleDir)
 	if f.err != nil {
-		return f.err
+		return nil, f.err
 	}
 	b.root.visible = f.top
 	for i, name := range visibleFiles {
@@ -111,19 +112,19 @@ func (b *builder) visible() error {
 	}
 	f.mkdir(processorsDir, 0o755)
 	if f.err != nil {
-		return f.err
+		return nil, f.err
 	}
 	if err := makeProcessors(linux.FdPath(f.top)+"/"+processorsDir+"/", figures.Processors); err != nil {
-		return err
+		return nil, err
 	}
 	if b.o.Writable { // the room that was kept for the files, and that they do not need, is not the box's
 		after, err := linux.Fstatfs(b.top)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		size := b.o.UpperSize + int64(before.Bfree-after.Bfree)*before.Bsize
 		if err := linux.Reconfigure(b.top, linux.Option{Key: "size", Value: strconv.FormatInt(size, 10)}); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	for _, name := range append([]string{processorsDir}, visibleFiles...) {
@@ -133,19 +134,34 @@ func (b *builder) visible() error {
 		}
 		tree, err := linux.OpenTree(f.top, name, unix.OPEN_TREE_CLONE|unix.AT_SYMLINK_NOFOLLOW)
 		if err != nil {
-			return err
+			return covers, err
 		}
-		b.root.covers = append(b.root.covers, mounts.Cover{Tree: tree, Target: target})
+		covers = append(covers, mounts.Cover{Tree: tree, Target: target})
 		if err := linux.MountSetattr(tree, false, unix.MountAttr{Attr_set: attrReadOnly | unix.MOUNT_ATTR_NOEXEC}); err != nil {
-			return err
+			return covers, err
 		}
+	}
+	return covers, nil
+}
+
+// Cover makes the files that show the box its limits, those of Options at first, and covers the
+// kernel's with them. ns is the box's, in which /proc is mounted and no command runs yet. Cover is
+// called once, before Hide: Build leaves the files to it because the caller has time while the
+// box's first process starts.
+func (r *Root) Cover(ns mounts.NS) error {
+	defer r.built.top.Close()
+	covers, err := r.built.visible()
+	if err == nil {
+		err = mounts.CoverAll(ns, covers)
+	}
+	for _, c := range covers {
+		c.Tree.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("showing limits: %w", err)
 	}
 	return nil
 }
-
-// Cover shows the box its limits, those of Options at first. ns is the box's, in which /proc is
-// mounted and no command runs yet.
-func (r *Root) Cover(ns mounts.NS) error { return mounts.CoverAll(ns, r.covers) }
 
 // Visible is the directory of the files that show the box its limits, for [Host.Show]. It
 // belongs to r.

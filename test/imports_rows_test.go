@@ -132,7 +132,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot"}, nil, "a WebSocket is a detail of the relays and of a door"},
+	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},
