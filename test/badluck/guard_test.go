@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskIsNotFilled: who fills the disk of all is ended before it is full, with a verdict
-// that says why, also if no measurement of workspaces shows it. Others go on, those with more
-// files and those that write a little included, and all do where a program of the host does it.
+// TestDiskIsNotFilled: a process that fills the shared disk is ended before the disk is full, with a
+// verdict that says why, even if no measurement of workspaces shows it. Other sessions continue,
+// including those with more files and those that write a little. If a host program fills the disk, all
+// sessions continue.
 func TestDiskIsNotFilled(t *testing.T) {
 	dir := newDir(t)
 	state := filepath.Join(dir, "state")

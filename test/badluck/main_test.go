@@ -44,7 +44,7 @@ func ensure(t *testing.T, c *client.Client, id string) apitypes.Session {
 	return s
 }
 
-// run runs a line of shell, which must succeed, and returns what it wrote.
+// run runs a line of shell, which must succeed, and returns its output.
 func run(t *testing.T, c *client.Client, session, line string) string {
 	t.Helper()
 	r, err := c.Exec(timeLimit(t), session, apitypes.ExecRequest{Shell: line})

@@ -196,7 +196,7 @@ func (b *bot) sh(s object, cmd string) string {
 	return r.Stdout
 }
 
-// await asks until ok says yes; what it awaits is told by no event.
+// await polls until ok returns true. There is no event for it.
 func (w *world) await(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {

@@ -70,8 +70,8 @@ func runOf(k kind) run {
 // second.
 const watcherPatience = 20 * time.Second
 
-// measure has a new box make and keep what it can for some time and returns the most that the
-// kind's counter rose to or, for a kind that is watched, where it stays.
+// measure has a new box allocate and keep as much as it can for some time. It returns the maximum of the
+// kind's counter or, for a kind that is watched, its final value.
 func measure(t *testing.T, e engine.Engine, self string, k kind, run run) int64 {
 	t.Helper()
 	b, remove := boxes.Create(t, e, engine.Spec{

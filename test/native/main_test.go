@@ -109,7 +109,7 @@ func newBox(t testing.TB, spec engine.Spec) engine.Box {
 	return create(t, start(t), spec)
 }
 
-// outcome is a result with what was printed.
+// outcome is a result with the output.
 type outcome struct {
 	engine.Result
 	stdout, stderr string
@@ -161,7 +161,7 @@ func python(script string, args ...string) engine.Command {
 	return engine.Command{Args: append([]string{"python3", "-c", script}, args...)}
 }
 
-// want checks how a command ended; status is that of a shell.
+// want checks how a command ended; status is the status in a shell.
 func want(t testing.TB, o outcome, verdict engine.Verdict, status int) {
 	t.Helper()
 	if o.Verdict != verdict || o.Status() != status {

@@ -29,7 +29,7 @@ func tool(t *testing.T, dir, script string, args ...string) *exec.Cmd {
 	testutil.RequireFile(t, path)
 	cmd := exec.CommandContext(t.Context(), node, append([]string{path}, args...)...)
 	cmd.Dir = dir
-	// redocly reports its use and looks for new versions unless it is told not to.
+	// Unless told otherwise, redocly reports its use and looks for new versions.
 	cmd.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true", "NO_COLOR=1")
 	return cmd
 }
@@ -43,8 +43,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// A foreign linter has nothing to say about the document, and finds what is wrong with
-// another.
+// A foreign linter finds nothing in the document, and finds the mistakes in another one.
 func TestLint(t *testing.T) {
 	testutil.Long(t)
 	doc, err := filepath.Abs(document)

@@ -19,8 +19,8 @@ import (
 //go:embed testdata
 var scripts embed.FS
 
-// programs names a script, the programs of the host that it needs, what it prints,
-// and what it does that boxd refuses, bounds or pretends to do.
+// programs has for each script the programs of the host that it needs, its expected output, and what it does that boxd
+// refuses, bounds or pretends to do.
 var programs = []struct {
 	script string
 	needs  []string
