@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Exec runs a command in a session and returns its result with its output. A command
-// that fails or runs into a limit is a result; an error means that it could not be run,
+// Exec runs a command in a session and returns its result, including the output. A command
+// that fails or runs into a limit has a result; an error means that it could not be run,
 // or that its result is unknown. Cancelling ctx kills the command with all its
 // descendants.
 //

@@ -24,8 +24,8 @@ var ErrInvalid = spec.ErrInvalid
 
 // Constants for the fields of a Spec; package engine/spec has all bounds.
 const (
-	Unlimited       = spec.Unlimited
-	WorkspaceTarget = spec.WorkspaceTarget
-	HostImage       = spec.HostImage
-	MaxID           = spec.MaxID
+	Unlimited       = spec.Unlimited       // switches a limit off
+	WorkspaceTarget = spec.WorkspaceTarget // where the workspace is mounted
+	HostImage       = spec.HostImage       // the host's own system directories, read-only
+	MaxID           = spec.MaxID           // the highest user and group ID of a command
 )

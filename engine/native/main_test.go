@@ -1,7 +1,6 @@
 package native_test
 
 import (
-	"os"
 	"testing"
 
 	"github.com/boxd/boxd/internal/testutil"
@@ -12,11 +11,7 @@ var initPath, stateDir string
 
 func TestMain(m *testing.M) { testutil.MainWithExamples(m, setUp) }
 
-func setUp(_, boxdInit string) (tearDown func() error, err error) {
-	initPath = boxdInit
-	if stateDir, err = os.MkdirTemp("/run", "boxd-test-native-"); err != nil {
-		return nil, err
-	}
-	// PID 1 of a box passes through it.
-	return func() error { return os.RemoveAll(stateDir) }, os.Chmod(stateDir, 0o711)
+func setUp(_, boxdInit, dir string) (tearDown func() error, err error) {
+	initPath, stateDir = boxdInit, dir
+	return func() error { return nil }, nil
 }

@@ -44,7 +44,7 @@ that have ended; they are kept with their output until they are removed, see box
 				return printList(a, &f.formatFlags, doc, list, id, func(out screen) error { return writeProcesses(out, list, time.Now()) })
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include processes that have ended")
 	f.registerQuiet(cmd, "the ids: those of SESSION, or else session and process")
@@ -53,12 +53,12 @@ that have ended; they are kept with their output until they are removed, see box
 	return cmd
 }
 
-// hasEnded says that p will not run any more.
+// hasEnded reports whether p has ended for good.
 func hasEnded(p apitypes.Process) bool {
 	return p.State == "exited" || p.State == "stopped" || p.State == "failed"
 }
 
-// processes are those of the one session in args, or of all if there is none.
+// processes returns the processes of the session in args, or of all sessions if args is empty.
 func processes(ctx context.Context, c *client.Client, args []string) ([]apitypes.Process, error) {
 	if len(args) == 1 {
 		return c.Processes(ctx, args[0])
@@ -89,7 +89,7 @@ func writeProcesses(w screen, list []apitypes.Process, now time.Time) error {
 	return t.flush()
 }
 
-// exitText is how p ended, if it has.
+// exitText says how p ended, if it has.
 func exitText(p apitypes.Process) string {
 	switch {
 	case p.ExitCode != nil:
@@ -100,7 +100,7 @@ func exitText(p apitypes.Process) string {
 	return p.Verdict
 }
 
-// outputText is how much p has written, "" if that is not known any more.
+// outputText says how much p has written, "" if that is no longer known.
 func outputText(p apitypes.Process) string {
 	var n int64
 	if p.Stdout == nil && p.Stderr == nil {

@@ -50,7 +50,7 @@ func wantChecks(t testing.TB, r attest.Report, not map[string]string) {
 	}
 }
 
-// notV2 is what is false on a host on which cgroup v2 has no controllers.
+// notV2 has the guarantees that are false on a host whose cgroup v2 has no controllers.
 func notV2() map[string]string {
 	controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if strings.Contains(string(controllers), "memory") {

@@ -84,7 +84,7 @@ func (s *skillStore) send(p []byte) string {
 	return "k.zip"
 }
 
-// noiseZip is a skill with so many files of so many bytes that nothing compresses.
+// noiseZip is a skill with this many files of this size, which cannot be compressed.
 func noiseZip(t testing.TB, files, size int) []byte {
 	t.Helper()
 	var b bytes.Buffer

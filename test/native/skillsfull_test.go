@@ -19,7 +19,7 @@ import (
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
-// smallStore is a store of skills in a file system of so many inodes.
+// smallStore is a store of skills in a file system with few inodes.
 type smallStore struct {
 	skillStore
 	dir string
@@ -45,7 +45,7 @@ func newSmallStore(t *testing.T, inodes int) *smallStore {
 	}}, dir}
 }
 
-// fill makes files in a new directory fill of a skill until so many inodes are left.
+// fill creates files in a new directory fill of a skill until only left inodes are free.
 func (s *smallStore) fill(skill string, left uint64) {
 	s.t.Helper()
 	fill := filepath.Join(s.dir, skill, "fill")
