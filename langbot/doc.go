@@ -11,5 +11,5 @@
 //
 //	Server.ops   one change of a session, or of a managed process, at a time, by name;
 //	             held during slow work
-//	Server.mu    the registry and all fields of what is in it; never held during I/O
+//	Server.mu    the registry and all fields of its entries; never held during I/O
 package langbot

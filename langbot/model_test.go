@@ -61,7 +61,7 @@ func (m *model) step() string {
 	if m.rand.IntN(25) == 0 {
 		m.b.restart()
 		m.b.call("box_init", object{"limits": object{"max_sessions": modelSessions, "max_managed_processes": modelProcesses, "completed_process_retention_sec": 0}})
-		for _, boxes := range m.have { // the idle time begins anew
+		for _, boxes := range m.have { // the idle time starts over
 			for _, box := range boxes {
 				box.used = time.Now()
 			}

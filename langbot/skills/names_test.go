@@ -207,7 +207,7 @@ func TestNameOfOthers(t *testing.T) {
 	if err := os.RemoveAll(h.path("old/SKILL.md")); err != nil {
 		t.Fatal(err)
 	}
-	h.put("old/y/z/SKILL.md", named("x", "")) // is as old as what a box did not make
+	h.put("old/y/z/SKILL.md", named("x", "")) // counts as old as the directory old
 	h.is("x", "old/y/z")
 	h.put("x/SKILL.md", "the youngest, but called so")
 	h.is("x", "x")

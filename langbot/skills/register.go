@@ -149,8 +149,8 @@ func (t *tree) forget(name string) {
 	_ = t.root.Remove(inRegister(name))
 }
 
-// give makes name the name of dir, and its only one once the caller calls keep. It pushes onto undo
-// what reverts this, even if it fails part-way. Reverting needs no disk space.
+// give makes name the name of dir, and its only one once the caller calls keep. It pushes the steps
+// that revert this onto undo, even if it fails part-way. Reverting needs no disk space.
 func (t *tree) give(name, dir string, undo *cleanup.Stack) (keep func(), err error) {
 	from, old := t.given[name], t.named[dir] // the directory that has the name, and the name that dir has, if any
 	if from == dir {
