@@ -110,12 +110,12 @@ func (k *call) asTenant(ctx context.Context, a action) (any, error) {
 
 // who is the caller for the audit log.
 func (k *call) who() session.Caller {
-	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Role: "operator", Request: k.seq}
+	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Request: k.seq}
 }
 
 // self is boxd itself as a caller, for what nobody asked for right now.
 func (s *Server) self() session.Caller {
-	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot", Role: "system"}
+	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot"}
 }
 
 func (k *call) ping(context.Context) (any, error) { return nil, nil }
