@@ -110,12 +110,12 @@ func (k *call) asTenant(ctx context.Context, a action) (any, error) {
 
 // who is the client as the audit log names it.
 func (k *call) who() session.Caller {
-	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Role: "operator", Request: k.seq}
+	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Request: k.seq}
 }
 
 // self is boxd itself as the audit log names it, for work that no client asked for.
 func (s *Server) self() session.Caller {
-	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot", Role: "system"}
+	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot"}
 }
 
 // settings returns the settings of the instance.

@@ -47,15 +47,11 @@ func (p *Policy) MayMount(tenant string, r Resolved, m spec.MountWish) (spec.Mou
 // MountsFor decides about all mounts, other than the workspace, that a live session of r is
 // to have. It is MayMount for each of them, and checks them as a set.
 func (p *Policy) MountsFor(tenant string, r Resolved, asked []spec.MountWish) ([]spec.Mount, []Decision, error) {
-	list, decisions := make([]spec.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
-	for i, a := range asked {
-		m, d, err := p.decideMount(tenant, r.MountMode, r.Target(), fmt.Sprintf("mounts[%d]", i), a)
-		if err != nil {
-			return nil, append(decisions, d), err
-		}
-		list, decisions = append(list, m), append(decisions, d)
+	list, decisions, err := p.decideMounts(tenant, r.MountMode, r.Target(), asked)
+	if err == nil {
+		err = (spec.Spec{Mounts: list}).Validate()
 	}
-	if err := (spec.Spec{Mounts: list}).Validate(); err != nil {
+	if err != nil {
 		return nil, decisions, err
 	}
 	return list, decisions, nil

@@ -37,10 +37,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
 	p, err := m.startProcess(ctx, c, u, spec)
 	if unstarted(err) {
-		var again *use
-		if again, err = m.again(ctx, c, u, a); err == nil {
-			u.release()
-			u = again
+		if u, err = m.again(ctx, c, u, a); err == nil {
 			p, err = m.startProcess(ctx, c, u, spec)
 		}
 	}
