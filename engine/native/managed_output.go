@@ -206,7 +206,7 @@ func (o *output) tell(m *wire.WatchMsg) {
 	}
 }
 
-// copyOut reads from the ring what was at offset at.
+// copyOut reads the bytes at offset at from the ring.
 func (o *output) copyOut(p []byte, at int64) (int, error) {
 	start := at % o.size
 	first := p[:min(int64(len(p)), o.size-start)]

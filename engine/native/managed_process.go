@@ -18,7 +18,7 @@ import (
 type managed struct {
 	account
 	key    string
-	wanted *wire.LaunchMsg // what was asked for; nil after an adoption
+	wanted *wire.LaunchMsg // the request; nil after an adoption
 	known  chan struct{}   // closed when account is complete
 	done   chan struct{}   // closed when result is final
 
