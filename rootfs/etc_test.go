@@ -42,7 +42,7 @@ func wholeEtc() map[string]string {
 	return files
 }
 
-// shownOf returns what a box sees of wholeEtc, apart from directories and generated files.
+// shownOf lists what a box sees of wholeEtc, apart from directories and generated files.
 var shownOf = []string{
 	"chromium.d/default-flags", "maven/m2.conf", "manpath.config", "matplotlibrc", "app/changed.conf", "big/39",
 	"ld.so.cache", "timezone", "shells", "ssl/certs/ca-certificates.crt", "xml/catalog",
@@ -111,7 +111,7 @@ func TestEtcRule(t *testing.T) {
 		{"dpkg", shownOf, hiddenOf},
 		{"apk", shownOf, hiddenOf},
 		{"pacman", shownOf, hiddenOf},
-		// Without a database, big and app belong to no known package, and random is detected in python3 too.
+		// Without a database, big and app belong to no known package, and the random string in python3 is hidden too.
 		{"none", []string{"chromium.d/default-flags", "maven/m2.conf", "timezone", "ssl/certs/ca-certificates.crt", "xml/catalog"},
 			[]string{"big", "app", "services", "inputrc", "ssl/certs/both.pem", "foo.key", "myapp", ".htpasswd", "maven/planted.key", "python3", "npmrc", "boxd"}},
 	} {
