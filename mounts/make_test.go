@@ -103,8 +103,8 @@ func TestMakeRefusals(t *testing.T) {
 	}
 }
 
-// A box that has the parent mounted exchanges a directory on the way with symlinks all
-// the time. Nothing is ever made outside, and nothing but what was asked for is opened.
+// A box with the parent mounted keeps exchanging a directory in the path with symlinks.
+// Nothing is ever created outside, and only the requested directory is opened.
 func TestMakeAgainstSwaps(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := ownedDir(t)

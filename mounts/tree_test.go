@@ -27,7 +27,7 @@ func mappedOptions(t testing.TB) TreeOptions {
 	return TreeOptions{Map: m, UserNS: ns}
 }
 
-// openTree is Open and Tree of a directory or file that owner has.
+// openTree calls Open and Tree for a directory or file of owner.
 func openTree(t testing.TB, path string, o TreeOptions) *os.File {
 	t.Helper()
 	s, err := Open(spec.Mount{Source: path, Target: "/t"}, nil)
@@ -86,7 +86,7 @@ func TestTreeRefusesMapWithoutTheOwner(t *testing.T) {
 	}
 }
 
-// A source on shared mounts must not pass on what is mounted inside it later.
+// Later mounts inside a source on a shared mount must not propagate.
 func TestTreeIsPrivate(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir, point := t.TempDir(), t.TempDir()
@@ -126,7 +126,7 @@ func TestTreeIsPrivate(t *testing.T) {
 	})
 }
 
-// What the kernel cannot map is told with the file system and a way out.
+// If the kernel cannot map a file system, the error names it and an alternative.
 func TestTreeOnUnmappableFileSystems(t *testing.T) {
 	testutil.RequireRoot(t)
 	base, o := ownedDir(t), mappedOptions(t)

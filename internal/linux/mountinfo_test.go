@@ -53,7 +53,7 @@ func TestFindMountInfo(t *testing.T) {
 	}
 }
 
-// Each mount of a box can lie as deep as it likes: what it costs to find one is one line.
+// A box can nest each of its mounts as deeply as it likes: finding one must cost only one line.
 func TestFindMountInfoCost(t *testing.T) {
 	const lines, long = 64, 2 << 20
 	var readers []io.Reader
