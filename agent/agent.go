@@ -14,12 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ControlFD is the descriptor on which the agent finds its connection to the
-// launcher.
+// ControlFD is the descriptor of the agent's connection to the launcher.
 const ControlFD = 3
 
-// memoryLimit in bytes is where the Go runtime starts to work hard at staying
-// small.
+// memoryLimit is the size in bytes that the Go runtime tries hard not to exceed.
 const memoryLimit = 8 << 20
 
 // agent is the state of PID 1.
@@ -28,28 +26,28 @@ type agent struct {
 	managed  *table
 	self     *os.File   // the binary that runs here, O_PATH
 	listener *os.File   // listening socket, blocking
-	home     []*os.File // v1 tasks files of the threads that give birth
-	threads  int        // how many there are
+	home     []*os.File // v1 tasks files of the threads that start commands
+	threads  int        // how many such threads there are
 	lifeline bool       // the box ends with the launcher's connection
 	linger   time.Duration
 	serving  sync.Map    // clients' connections, *wire.Conn, with their descriptors
-	ending   atomic.Bool // the box ends: it serves no client any more
+	ending   atomic.Bool // the box is ending and serves no client any more
 }
 
 // Main runs PID 1. It returns only when the box is to end.
 func Main() error {
-	// The launcher's wish ends here, or commands would inherit it. The memory that is touched by
-	// now, and the rest of what threads.c names, stays in small pages.
+	// Commands must not inherit the launcher's setting. The memory that is in use by now, and
+	// the rest of the memory that threads.c names, stays in small pages.
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 0, 0, 0, 0) // fails on kernels without huge pages
 	debug.SetMemoryLimit(memoryLimit)
 	debug.SetGCPercent(50)
-	// Two threads wait in system calls most of the time, each with a claim to a
-	// processor of the runtime, which its monitor takes away every few
-	// microseconds unless others are idle.
+	// Two threads wait in system calls most of the time. Each holds a processor of the
+	// runtime, whose monitor would retake it every few microseconds unless other
+	// processors are idle.
 	runtime.GOMAXPROCS(4)
-	// No signal may end the box. Commands may not even send one: the agent's user
-	// is no command's. The signals are caught and not ignored, because a command
-	// would inherit that.
+	// No signal may end the box. Commands cannot even send one, because no command has
+	// the agent's user. The signals are caught instead of ignored, because commands
+	// would inherit an ignored signal.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM,
 		unix.SIGPIPE, unix.SIGALRM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU)
 	if err := unignoreThreadSignals(); err != nil {
@@ -69,7 +67,7 @@ func Main() error {
 		_ = control.Send(wire.TypeFailed, frame.ID, failed.Marshal())
 		return err
 	}
-	// The limits are counted with all threads where they belong.
+	// Wait until all threads are in their cgroups.
 	placed := make(chan struct{})
 	for range a.threads {
 		go a.thread(placed)
@@ -100,7 +98,8 @@ func start(frame *wire.Frame) (*agent, error) {
 	if err := unix.SetNonblock(frame.FDs[0], false); err != nil {
 		return nil, os.NewSyscallError("taking listening socket", err)
 	}
-	// A path would be looked up again at each use, by a child that may not look here.
+	// A descriptor, because each use of a path would look it up again, in a child that may
+	// lack the rights for that.
 	self, err := os.OpenFile("/proc/self/exe", unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
@@ -128,8 +127,7 @@ func start(frame *wire.Frame) (*agent, error) {
 	}, nil
 }
 
-// watch reads the launcher's connection, on which nothing more is said, to its
-// end.
+// watch waits for the end of the launcher's connection, which carries no more frames.
 func (a *agent) watch(control *wire.Conn) {
 	frame, err := control.Receive()
 	if err == nil {
@@ -142,8 +140,8 @@ func (a *agent) watch(control *wire.Conn) {
 	}
 }
 
-// lingerOn waits until this box may end. Until then it is as if it had ended: it serves no
-// client, and its commands are dead, also one whose birth was under way.
+// lingerOn waits until this box may end. Meanwhile the box serves no client, and its
+// commands are killed, including one that was just starting.
 func (a *agent) lingerOn() {
 	if a.linger <= 0 {
 		return

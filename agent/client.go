@@ -7,25 +7,25 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// client is a connection for those who send on it beside the thread that serves
-// it: they may come when it has been closed and its number is another's.
+// client is a connection on which goroutines other than its own thread send. It keeps them
+// from sending after it was closed, when its descriptor may belong to another connection.
 type client struct {
 	conn   *wire.Conn
-	number uint64 // in the order in which they came
+	number uint64 // counts connections
 
 	mu   sync.Mutex
 	gone bool
 }
 
-// newClient is a client that came after all others so far.
+// newClient returns a client that is later than all others so far.
 func newClient(conn *wire.Conn) *client {
 	return &client{conn: conn, number: clients.Add(1)}
 }
 
 var clients atomic.Uint64
 
-// orLater returns c, or other if that came later: what a client has sent may be read
-// when it is gone and the next one is there.
+// orLater returns c, or other if that is later: a frame of a client may be read when the
+// client is gone and the next one has come.
 func (c *client) orLater(other *client) *client {
 	if other != nil && other.number > c.number {
 		return other
@@ -33,7 +33,7 @@ func (c *client) orLater(other *client) *client {
 	return c
 }
 
-// send sends one frame. A client that is gone has no use for it.
+// send sends one frame, unless the client is gone.
 func (c *client) send(typ byte, id uint32, body []byte, fds ...int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *client) sendLocked(typ byte, id uint32, body []byte, fds ...int) {
 	}
 }
 
-// leave keeps everybody from sending.
+// leave makes send do nothing from now on.
 func (c *client) leave() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

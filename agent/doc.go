@@ -1,7 +1,7 @@
 // Package agent is PID 1 of a box. It starts commands, reaps every process of the box, and
 // reports to the client how its commands ended.
 //
-// The agent runs as user 65535 of the box, which no command can be. It has the four
+// The agent runs as user 65535 of the box, as which no command can run. It has the four
 // capabilities that starting a command needs, is not dumpable, and is subject to the same
 // seccomp policy as the commands.
 //

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// harden makes the process unreadable for its commands and installs the seccomp
-// program on all of its threads. It returns the descriptor that reports the calls
-// which the program leaves to the supervisor. Any failure is the end of the box.
+// harden makes the process unreadable for commands and installs the seccomp program on
+// all of its threads. It returns the descriptor that reports the calls which the program
+// leaves to the supervisor. Any failure ends the box.
 func harden(program []byte) (listener int, err error) {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return 0, fmt.Errorf("clearing dumpable: %w", err)
@@ -25,9 +25,9 @@ func harden(program []byte) (listener int, err error) {
 		Len:    uint16(len(program) / 8),
 		Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(program))),
 	}
-	// A thread that cannot follow is an error (TSYNC_ESRCH). Once the supervisor has
-	// taken a call, only SIGKILL interrupts it: else a signal that comes again and
-	// again, such as Go's SIGURG, would restart the call each time.
+	// A thread that cannot get the program is an error (TSYNC_ESRCH). Once the supervisor
+	// has taken a call, only SIGKILL interrupts it: otherwise a repeated signal, such as
+	// Go's SIGURG, would restart the call each time.
 	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_NEW_LISTENER
 	const killable = 1 << 5 // SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV, Linux 5.19
 	fd, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags|killable, uintptr(unsafe.Pointer(&prog)))
@@ -40,10 +40,10 @@ func harden(program []byte) (listener int, err error) {
 	return int(fd), nil
 }
 
-// unignoreThreadSignals gives the two signals that glibc keeps for its threads
-// (signal(7), nptl(7)) their default action if they are ignored: posix_spawn(3)
-// starts programs with them like that, neither Go's runtime nor sigaction(3)
-// changes it, and a command would inherit it. A handler is not inherited and stays.
+// unignoreThreadSignals restores the default action of the two signals that glibc reserves
+// for its threads (signal(7), nptl(7)) if they are ignored. posix_spawn(3) starts programs
+// that way, neither Go's runtime nor sigaction(3) changes it, and commands would inherit it.
+// A handler is not inherited and stays.
 func unignoreThreadSignals() error {
 	const sigcancel, sigsetxid, sizeofMask = 32, 33, 8
 	for _, sig := range []uintptr{sigcancel, sigsetxid} {
@@ -62,15 +62,15 @@ func unignoreThreadSignals() error {
 // SECBIT_NOROOT and its lock, linux/securebits.h.
 const noRootForGood = 1<<0 | 1<<1
 
-// renounce takes from the calling thread what its children must not have and it
-// does not need itself: the bounding set, the privileges of user 0, groups. What
-// it keeps, the effective capabilities, the child drops (spawn.c).
+// renounce drops privileges of the calling thread that it does not need and its children
+// must not have: the bounding set, the privileges of user 0, groups. The child drops the
+// effective capabilities, which the thread needs (spawn.c).
 func renounce() error {
 	groups, err := unix.Getgroups()
 	if err != nil || len(groups) != 0 {
 		return fmt.Errorf("checking groups: %v: %w", groups, err)
 	}
-	// CAP_SETPCAP goes last: it is what allows all this.
+	// CAP_SETPCAP goes last, because the other steps need it.
 	for _, c := range []uintptr{unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL, unix.CAP_SETPCAP} {
 		if c == unix.CAP_SETPCAP {
 			if err := unix.Prctl(unix.PR_SET_SECUREBITS, noRootForGood, 0, 0, 0); err != nil {

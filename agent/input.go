@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is the way to a managed process's stdin: a pipe or a terminal, and a
-// queue of at most wire.InputWindow bytes in front of it.
+// input leads to the stdin of a managed process: a pipe or a terminal, with a queue of at
+// most wire.InputWindow bytes in front of it.
 type input struct {
 	number uint32 // of the process
 	tty    bool
@@ -19,25 +19,25 @@ type input struct {
 	mu       sync.Mutex
 	file     *os.File // nil once closed
 	raw      syscall.RawConn
-	client   *client // the one to notify: the last that sent something
+	client   *client // the client to notify: the last one that sent something
 	queue    []byte
-	accepted uint64 // bytes that the pipe took
-	closing  bool   // no more is to come
+	accepted uint64 // bytes written to the pipe
+	closing  bool   // the client has ended the input
 	state    uint32 // wire.InputOpen …
 	draining bool   // a goroutine empties the queue
 
-	gone chan struct{} // closed when the process is
+	gone chan struct{} // closed when the process is gone
 }
 
-// newInput takes ownership of file, which is in non-blocking mode. A terminal's is
-// only lent: its output is the same file.
+// newInput takes ownership of file, which is in non-blocking mode. It only borrows the file
+// of a terminal, which is the output as well.
 func newInput(file *os.File, tty bool) (*input, error) {
 	raw, err := file.SyscallConn()
 	return &input{tty: tty, file: file, raw: raw, gone: make(chan struct{})}, err
 }
 
-// add takes data, whose first byte has offset off. False means that the client
-// broke a rule: it left a gap, sent too much, or something after the end.
+// add accepts data, whose first byte has offset off. It returns false if the client broke a
+// rule: it left a gap, sent too much, or sent something after the end.
 func (in *input) add(c *client, off uint64, data []byte) bool {
 	in.mu.Lock()
 	in.client = c.orLater(in.client)
@@ -52,7 +52,7 @@ func (in *input) takeLocked(off uint64, data []byte) bool {
 	if off > queued {
 		return false
 	}
-	data = data[min(queued-off, uint64(len(data))):] // what came before came twice
+	data = data[min(queued-off, uint64(len(data))):] // skips bytes that were sent before
 	if len(in.queue)+len(data) > wire.InputWindow || in.closing && len(data) > 0 {
 		return false
 	}
@@ -60,7 +60,7 @@ func (in *input) takeLocked(off uint64, data []byte) bool {
 	return true
 }
 
-// writeLocked gives data to the process at once, as far as it takes it.
+// writeLocked writes as much of data as the process accepts now, and queues the rest.
 func (in *input) writeLocked(data []byte) {
 	if !in.draining && len(data) > 0 {
 		n := 0
@@ -79,17 +79,13 @@ func (in *input) writeLocked(data []byte) {
 	}
 }
 
-// write is write(2) that returns 0 instead of -1.
-func write(fd int, b []byte) (int, error) {
-	for {
-		n, err := unix.Write(fd, b)
-		if err != unix.EINTR {
-			return max(n, 0), err
-		}
-	}
+// write calls write(2), and returns 0 instead of -1.
+func write(fd int, b []byte) (n int, err error) {
+	err = linux.Retry(func() (err error) { n, err = unix.Write(fd, b); return err })
+	return max(n, 0), err
 }
 
-// wroteLocked notes what came of a write.
+// wroteLocked notes the result of a write.
 func (in *input) wroteLocked(n int, errs ...error) {
 	in.accepted += uint64(n)
 	for _, err := range errs {
@@ -129,7 +125,7 @@ func (in *input) drain() {
 	}
 }
 
-// end ends the input behind offset off, which must be where it is.
+// end ends the input at offset off, which must be its current end.
 func (in *input) end(c *client, off uint64) bool {
 	in.mu.Lock()
 	in.client = c.orLater(in.client)
@@ -143,7 +139,7 @@ func (in *input) end(c *client, off uint64) bool {
 	return ok
 }
 
-// finishLocked closes stdin, if that was requested, once the queue is empty.
+// finishLocked closes stdin once the queue is empty, if the client has ended the input.
 func (in *input) finishLocked() {
 	switch {
 	case !in.closing || in.draining || in.state != wire.InputOpen:
@@ -156,8 +152,8 @@ func (in *input) finishLocked() {
 	}
 }
 
-// finishTerminal sends the character that ends the input, which may have to wait for
-// room as everything else, and sees to it that the process notices.
+// finishTerminal sends the end-of-file character, once the terminal has room for it, and
+// makes sure that the process notices it.
 func (in *input) finishTerminal(raw syscall.RawConn) {
 	linux.EndTerminalInput(raw, in.gone, func(err error) {
 		in.mu.Lock()
@@ -172,7 +168,7 @@ func (in *input) finishTerminal(raw syscall.RawConn) {
 	})
 }
 
-// abandon is the end of a process that is gone.
+// abandon ends the input of a process that is gone.
 func (in *input) abandon() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -194,7 +190,7 @@ func (in *input) closeLocked() {
 	in.file = nil
 }
 
-// tell says how far the input is.
+// tell tells the client how much input was accepted.
 func (in *input) tell() {
 	in.mu.Lock()
 	c := in.client
@@ -205,15 +201,14 @@ func (in *input) tell() {
 	}
 }
 
-// attend has c told from now on: it may have to wait for room before it can send
-// anything.
+// attend makes c the client to notify: it may have to wait for room before it can send.
 func (in *input) attend(c *client) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.client = c.orLater(in.client)
 }
 
-// progress fills in what List says about the input.
+// progress fills in the input's part of the answer to List.
 func (in *input) progress(m *wire.ManagedMsg) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

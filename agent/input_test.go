@@ -40,8 +40,7 @@ func newTestTerminal(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestTerminalEndWaits: the character that ends the input of a terminal is not lost when
-// the terminal is full.
+// TestTerminalEndWaits: a terminal that is full does not lose the end-of-file character.
 func TestTerminalEndWaits(t *testing.T) {
 	master, slave := newTestTerminal(t)
 	for {

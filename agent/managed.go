@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// past is a deadline that has been.
+// past is a deadline that has expired.
 var past = time.Unix(1, 0)
 
-// managed is a managed process. It is in the table from before its birth until it
-// is forgotten.
+// managed is a managed process. It is in the table from before its start until it is
+// forgotten.
 type managed struct {
 	number uint32
 	key    string
@@ -28,16 +28,15 @@ type managed struct {
 	exited           chan unix.WaitStatus // one value
 
 	// Under the table's lock.
-	pid    int // 0 before its birth
+	pid    int // 0 before its start
 	began  time.Time
 	ended  bool
 	wall   time.Duration
 	status unix.WaitStatus
 }
 
-// newManaged makes the stdio of a process. child are the ends that it gets: the
-// caller closes them. pty is master and slave of its terminal, if it has one, which
-// are the caller's and stay so.
+// newManaged makes the stdio of a process. child are the process's ends, which the caller
+// closes. pty is the master and slave of its terminal, if it has one; the caller keeps them.
 func newManaged(m *wire.LaunchMsg, pty []int) (p *managed, child [3]int, err error) {
 	p = &managed{key: m.Key, ring: m.Ring, stderrRing: m.StderrRing, drop: m.DropOldest, exited: make(chan unix.WaitStatus, 1)}
 	child = [3]int{-1, -1, -1}
@@ -106,8 +105,8 @@ func (p *managed) openPipes(m *wire.LaunchMsg, child *[3]int) error {
 	return nil
 }
 
-// pipe makes a pipe that everybody can open through /dev/stdin, /dev/stdout and
-// /dev/stderr who holds it: it belongs to PID 1's user, not to the command's.
+// pipe makes a pipe that belongs to PID 1's user. Its mode lets every process that holds it
+// open it through /dev/stdin, /dev/stdout and /dev/stderr.
 func pipe() (read, write int, err error) {
 	var fds [2]int
 	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
@@ -163,7 +162,7 @@ func (p *managed) addOutput(m *wire.LaunchMsg, src *os.File, capacity uint64) er
 	return nil
 }
 
-// run follows the process to its end.
+// run carries the process's output until its end.
 func (p *managed) run(t *table) {
 	for _, o := range p.outputs {
 		go o.pump()
@@ -194,7 +193,7 @@ func (p *managed) run(t *table) {
 	t.ended(p, status, wall)
 }
 
-// closeStdio lets go of our ends: who still writes to one gets SIGPIPE.
+// closeStdio closes our ends: a process that still writes to one gets SIGPIPE.
 func (p *managed) closeStdio() {
 	if p.in != nil {
 		p.in.abandon()
@@ -207,7 +206,7 @@ func (p *managed) closeStdio() {
 	}
 }
 
-// close gives everything back. Nothing runs any more.
+// close frees everything. No goroutine of the process runs any more.
 func (p *managed) close() {
 	p.closeStdio()
 	for _, o := range p.outputs {
@@ -227,7 +226,8 @@ func (p *managed) resize(rows, cols uint16) {
 	}
 }
 
-// describeLocked is the process as it is now, with its rings.
+// describeLocked describes the current state of the process, with the descriptors of its
+// rings.
 func (p *managed) describeLocked() (wire.ManagedMsg, []int) {
 	m := wire.ManagedMsg{
 		Number: p.number, Key: p.key, PID: uint32(p.pid),
@@ -250,10 +250,10 @@ func (p *managed) describeLocked() (wire.ManagedMsg, []int) {
 	return m, rings
 }
 
-// failed says which step of a launch failed.
+// failed reports which step of a launch failed.
 func failed(step string, err error) *wire.FailedMsg {
-	var errno syscall.Errno
-	if !errors.As(err, &errno) {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
 		errno = unix.EIO
 	}
 	return &wire.FailedMsg{Step: step, Errno: errno}

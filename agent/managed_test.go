@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peer is the client of a connection that the test answers frames of.
+// peer is the client's end of a connection. The test plays the client.
 type peer struct {
 	*wire.Conn
 	t *testing.T
@@ -52,7 +52,7 @@ func (p peer) next(typ byte, m unmarshaler) {
 	}
 }
 
-// newTestOutput is an output whose other end the test writes to.
+// newTestOutput returns an output, and the other end, to which the test writes.
 func newTestOutput(t *testing.T, size uint64, drop bool) (*output, *os.File) {
 	t.Helper()
 	var fds [2]int
@@ -104,8 +104,8 @@ func (o *output) content(t *testing.T, from, to uint64) string {
 	return string(append(b[at:], b[:at]...)[:to-from])
 }
 
-// A full ring stops the reading, Release lets it go on, and nothing that was not
-// released is overwritten.
+// A full ring stops the reading until a Release, and nothing that was not released is
+// overwritten.
 func TestOutputWaits(t *testing.T) {
 	const size = 16 << 10
 	o, w := newTestOutput(t, size, false)
@@ -141,7 +141,7 @@ func TestOutputWaits(t *testing.T) {
 	}
 }
 
-// What was never released stays: nobody can be too late.
+// Output that was never released stays, however late its reader comes.
 func TestOutputKeeps(t *testing.T) {
 	const size = 8 << 10
 	o, w := newTestOutput(t, size, false)
@@ -155,7 +155,7 @@ func TestOutputKeeps(t *testing.T) {
 	if _, err := w.WriteString(strings.Repeat("y", size/2)); err != nil {
 		t.Fatal(err)
 	}
-	// The rest stays in the pipe until the writer is gone: then there is room for it.
+	// The rest of the output stays in the pipe until the writer is gone. Then there is room for it.
 	w.Close()
 	if !o.hungUp() {
 		t.Error("the pipe has no writer and is not hung up")
@@ -188,7 +188,7 @@ func TestOutputDropsOldest(t *testing.T) {
 	}
 }
 
-// A cut ends a stream that somebody still holds, behind what was written before it.
+// A cut ends a stream that another process still holds, after the bytes written before it.
 func TestOutputCut(t *testing.T) {
 	o, w := newTestOutput(t, 8<<10, false)
 	if _, err := w.WriteString("before"); err != nil {
@@ -221,7 +221,7 @@ func TestOutputWatch(t *testing.T) {
 	}
 }
 
-// newTestInput is an input whose pipe has room for a page.
+// newTestInput returns an input whose pipe has room for a page.
 func newTestInput(t *testing.T) (*input, *os.File) {
 	t.Helper()
 	var fds [2]int
@@ -245,8 +245,8 @@ func newTestInput(t *testing.T) (*input, *os.File) {
 	return in, r
 }
 
-// Input that is sent twice arrives once, in order and whole, however the process reads
-// it; its end comes behind it.
+// Input that is sent twice arrives once, complete and in order, however the process reads it.
+// Its end comes after it.
 func TestInputOnce(t *testing.T) {
 	in, r := newTestInput(t)
 	c, p := newTestClient(t)
@@ -344,7 +344,7 @@ func TestInputRules(t *testing.T) {
 	}
 }
 
-// A table is bounded, and a key is used once.
+// A table is bounded, and accepts each key only once.
 func TestTable(t *testing.T) {
 	tab := new(table)
 	launch := func(key string, ring uint64) (*managed, *wire.FailedMsg) {
@@ -407,8 +407,8 @@ func TestTable(t *testing.T) {
 	q.close()
 }
 
-// What a client has sent may be read after the next one has come: it counts, and does
-// not take away who is to be told.
+// A frame of a client may be read after the next client has come. It is carried out, but the
+// later client stays the one to notify.
 func TestLateFrames(t *testing.T) {
 	old, _ := newTestClient(t)
 	c, p := newTestClient(t)

@@ -8,22 +8,22 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// markPause is the time that two marks are apart at least: what comes closely behind a
-// mark counts as come with it.
+// markPause is the least time between two marks. Bytes that arrive sooner count as arrived
+// with the last mark.
 const markPause = time.Millisecond
 
-// marks says when the bytes of a ring came: see wire.RingMark. Only the goroutine that
+// marks records when the bytes of a ring arrived, see wire.RingMark. Only the goroutine that
 // fills the ring uses it.
 type marks struct {
-	last  int64 // time of the newest
+	last  int64 // time of the newest mark
 	count int
 }
 
-// note marks the bytes from offset on as come at now. floor is the offset of the oldest
-// byte that is kept, mem the memory for marks.
+// note marks the bytes from offset on as arrived at now. floor is the offset of the oldest
+// byte that is kept, and mem the memory for marks.
 func (m *marks) note(mem []byte, offset, floor uint64, now time.Time) {
 	t := now.UnixNano()
-	if m.count > 0 && t-m.last < int64(markPause) { // a clock that was set back too
+	if m.count > 0 && t-m.last < int64(markPause) { // also if the clock was set back
 		return
 	}
 	words := (*[wire.RingMarksSize / 8]uint64)(unsafe.Pointer(unsafe.SliceData(mem)))[:]
@@ -41,8 +41,8 @@ func (m *marks) note(mem []byte, offset, floor uint64, now time.Time) {
 	atomic.StoreUint64(&words[1], uint64(m.count))
 }
 
-// thin removes the marks of bytes below floor, and every other one of the older half of
-// the rest. It returns how many are left.
+// thin removes the marks of bytes below floor, and every other mark of the older half of the
+// rest. It returns how many are left.
 func thin(list []uint64, count int, floor uint64) int {
 	first := 0
 	for first+1 < count && list[2*(first+1)] <= floor {

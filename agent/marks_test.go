@@ -7,8 +7,8 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// However many lines come, there is room for their marks; the newest are exact, all of
-// what is kept has one, and what is gone has none.
+// However many lines arrive, there is room for their marks. The newest marks are exact, all
+// bytes that are kept have one, and bytes that are gone have none.
 func TestMarks(t *testing.T) {
 	mem := make([]byte, wire.RingMarksSize)
 	var m marks
@@ -40,7 +40,7 @@ func TestMarks(t *testing.T) {
 			t.Fatalf("mark %d from the end: %+v, want %d", k, got, offset)
 		}
 	}
-	// The ring turns: marks of what is gone make room.
+	// The ring wraps around: the marks of overwritten bytes make room.
 	const floor = 10*lines - 5
 	for i := lines; i < lines+wire.RingMarks; i++ {
 		offset, now := at(i)
@@ -49,7 +49,8 @@ func TestMarks(t *testing.T) {
 	if list = read(); list[0].Offset != 10*(lines-1) || len(list) < wire.RingMarks/2 {
 		t.Errorf("%d marks from %d on, want them from the byte at %d on", len(list), list[0].Offset, floor)
 	}
-	// What comes closely behind another, or while the clock is set back, is counted with it.
+	// Bytes that arrive soon after others, or while the clock is set back, count as arrived with
+	// them.
 	before := m.count
 	offset, now := at(lines + wire.RingMarks)
 	m.note(mem, offset, floor, now.Add(-time.Hour))

@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// maxPipe is the size of an output's pipe in bytes, if the kernel allows: the
-	// larger, the fewer changes between the process and the agent. Pipes of all
+	// maxPipe is the size of an output's pipe in bytes, if the kernel allows it. A larger
+	// pipe means fewer switches between the process and the agent. The pipes of all
 	// processes of a box must stay below pipe-user-pages-soft (pipe(7)).
 	maxPipe = 256 << 10
-	// maxRead is the most that one read takes.
+	// maxRead is the most bytes that one read takes.
 	maxRead = 256 << 10
 )
 
@@ -32,7 +32,7 @@ type output struct {
 	raw    syscall.RawConn
 	done   chan struct{} // closed when pump has ended
 
-	// Only pump touches these: one read, and what came of it.
+	// Only pump uses these: the room for one read, and its result.
 	room uint64
 	n    int
 	err  error
@@ -46,12 +46,12 @@ type output struct {
 	reserve uint64
 	cutting bool
 	ended   bool
-	watcher *client // who waits for something behind watched
+	watcher *client // waits for bytes after watched
 	watched uint64
 }
 
-// newOutput takes ownership of src, which is in non-blocking mode. capacity is what
-// the kernel can keep of it in bytes.
+// newOutput takes ownership of src, which is in non-blocking mode. capacity is how many bytes
+// the kernel can hold in it.
 func newOutput(stream uint32, m *wire.LaunchMsg, src *os.File, capacity uint64) (*output, error) {
 	o := &output{stream: stream, tty: m.Spawn.TTY, drop: m.Drops(stream), src: src, done: make(chan struct{})}
 	o.roomier.L = &o.mu
@@ -86,17 +86,17 @@ func (o *output) pump() {
 	o.end()
 }
 
-// read fills the next part of the ring; false means that there is nothing yet. It
-// asks how much there is, because it makes as much of the ring unreadable. Memory for
-// the ring that cannot be had (EFAULT) is the end of the stream, and the process gets
-// SIGPIPE; cgroups leaves room for all rings.
+// read fills the next part of the ring; false means that there is nothing to read yet. It
+// first asks how much there is, because it makes that much of the ring unreadable. If there
+// is no memory for the ring (EFAULT), the stream ends and the process gets SIGPIPE; package
+// cgroups leaves room for all rings.
 func (o *output) read(fd uintptr) bool {
 	there, err := unix.IoctlGetInt(int(fd), unix.TIOCINQ) // also called FIONREAD
 	if err != nil || there < 1 {
 		there = 1
 	}
 	if o.tty {
-		there = max(there, 1024) // more than it says may be on its way
+		there = max(there, 1024) // a terminal may hold more than it reports
 	}
 	b := o.ring.space(min(uint64(there), o.room, maxRead))
 	for {
@@ -106,7 +106,7 @@ func (o *output) read(fd uintptr) bool {
 	}
 }
 
-// filled makes what was read visible.
+// filled makes the bytes that were read visible.
 func (o *output) filled() {
 	o.mu.Lock()
 	o.ring.advance(o.n, time.Now())
@@ -115,7 +115,7 @@ func (o *output) filled() {
 	o.notify()
 }
 
-// waitRoom waits until the ring has room, or the stream shall be cut.
+// waitRoom waits until the ring has room, or the stream is cut.
 func (o *output) waitRoom() (room uint64, cut bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +128,7 @@ func (o *output) waitRoom() (room uint64, cut bool) {
 	return 0, true
 }
 
-// waitRoomForRest is waitRoom behind the cut.
+// waitRoomForRest is waitRoom after the cut.
 func (o *output) waitRoomForRest() uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -146,7 +146,7 @@ func (o *output) roomLocked(reserve uint64) uint64 {
 	return max(limit, o.head) - o.head
 }
 
-// cut ends the stream at what has been written by now.
+// cut ends the stream after the bytes that have been written by now.
 func (o *output) cut() {
 	o.mu.Lock()
 	o.cutting = true
@@ -175,7 +175,8 @@ func (o *output) hungUp() bool {
 	return err == nil && !o.tty && poll[0].Revents&unix.POLLHUP != 0
 }
 
-// takeRest reads what there is at this moment. A terminal tells less than it has.
+// takeRest reads the bytes that there are at this moment. A terminal reports fewer than it
+// has.
 func (o *output) takeRest() {
 	left := 0
 	err := o.raw.Control(func(fd uintptr) { left, _ = unix.IoctlGetInt(int(fd), unix.TIOCINQ) })
@@ -202,8 +203,8 @@ func (o *output) end() {
 	o.notify()
 }
 
-// watch has c told once there is something behind offset. It replaces who was to be
-// told before, unless that is a later client.
+// watch notifies c once there is something after offset. c replaces the previous watcher,
+// unless that is a later client.
 func (o *output) watch(c *client, offset uint64) {
 	o.mu.Lock()
 	if c.orLater(o.watcher) == c {
@@ -226,7 +227,7 @@ func (o *output) notify() {
 	c.send(wire.TypeHead, o.number, m.Marshal())
 }
 
-// release lets what lies below offset be overwritten.
+// release allows the bytes below offset to be overwritten.
 func (o *output) release(offset uint64) {
 	o.mu.Lock()
 	o.released = max(o.released, min(offset, o.head))
@@ -234,7 +235,7 @@ func (o *output) release(offset uint64) {
 	o.roomier.Broadcast()
 }
 
-// state returns how far the stream is.
+// state returns how far the stream was filled and released.
 func (o *output) state() (head, released uint64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

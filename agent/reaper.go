@@ -8,25 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// key names a command: ids are the client's, so they count per connection. One
-// without a connection is the number of a managed process, which outlives those.
+// key identifies a command by its id, which its client chose, and its connection. A key
+// without a connection holds the number of a managed process, which outlives connections.
 type key struct {
 	conn *wire.Conn
 	id   uint32
 }
 
-// reaper is the one waiter of the box. It takes the status of every process that
-// ends, the adopted orphans included, and reports those that are commands.
+// reaper is the box's only waiter. It takes the status of every process that ends,
+// including adopted orphans, and reports those of commands.
 type reaper struct {
 	born chan struct{} // signalled after every birth: there is a child to wait for
 	// managed takes the status of a managed process. It must not wait.
 	managed func(number uint32, status unix.WaitStatus)
 
 	mu       sync.Mutex
-	commands map[int]key // by pid
-	pids     map[key]int
-	births   int                     // under way: their pid is not known yet
-	early    map[int]unix.WaitStatus // ended while births > 0, not yet matched to a birth
+	commands map[int]key             // by pid
+	births   int                     // births in progress, whose pids are not known yet
+	early    map[int]unix.WaitStatus // of processes that ended while births > 0 and may be theirs
 }
 
 func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
@@ -34,21 +33,20 @@ func newReaper(managed func(uint32, unix.WaitStatus)) *reaper {
 		managed:  managed,
 		born:     make(chan struct{}, 1),
 		commands: map[int]key{},
-		pids:     map[key]int{},
 		early:    map[int]unix.WaitStatus{},
 	}
 }
 
-// run waits for children for ever.
+// run waits for children, and returns only after an error.
 func (r *reaper) run() error {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
 		switch {
 		case err == nil && status.Stopped():
-			// It has asked to be traced by its parent (PTRACE_TRACEME), which this process is
-			// by birth or adoption, and has met a signal. Only the thread that gave birth to it
-			// could let it go on; and a stop is no end, as its client would hear.
+			// The child has asked to be traced by its parent (PTRACE_TRACEME), which is this
+			// process, and has received a signal. Only the thread that started it could
+			// continue it, and its client must not take a stop for an end.
 			_ = unix.Kill(pid, unix.SIGKILL)
 		case err == nil:
 			r.ended(pid, status)
@@ -67,7 +65,6 @@ func (r *reaper) ended(pid int, status unix.WaitStatus) {
 	k, ok := r.commands[pid]
 	if ok {
 		delete(r.commands, pid)
-		delete(r.pids, k)
 		r.report(k, status)
 	} else if r.births > 0 {
 		r.early[pid] = status
@@ -84,14 +81,13 @@ func (r *reaper) hangUp(conn *wire.Conn) {
 	for pid, k := range r.commands {
 		if k.conn == conn {
 			delete(r.commands, pid)
-			delete(r.pids, k)
 			_ = unix.Kill(-pid, unix.SIGKILL) // a command leads its session, and so a group
 		}
 	}
 	conn.Discard()
 }
 
-// report tells the client. A client that is gone has no use for it.
+// report tells the client of the end of a command, if the client is still there.
 func (r *reaper) report(k key, status unix.WaitStatus) {
 	if k.conn == nil {
 		r.managed(k.id, status)
@@ -101,8 +97,8 @@ func (r *reaper) report(k key, status unix.WaitStatus) {
 	_ = k.conn.Send(wire.TypeExited, k.id, m.Marshal())
 }
 
-// birth runs spawn and has told hear what came of it before anything can be heard
-// of its end.
+// birth runs spawn, and passes the result to told before the end of the process can be
+// reported.
 func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid int, failed *wire.FailedMsg)) {
 	r.mu.Lock()
 	r.births++
@@ -113,7 +109,6 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid
 	status, ended := r.early[pid]
 	if failed == nil && !ended {
 		r.commands[pid] = k
-		r.pids[k] = pid
 	}
 	delete(r.early, pid)
 	if r.births--; r.births == 0 {
@@ -129,7 +124,7 @@ func (r *reaper) birth(k key, spawn func() (int, *wire.FailedMsg), told func(pid
 	}
 }
 
-// tell tells the client of a command what came of its birth.
+// tell tells the client whether its command was started.
 func tell(k key, failed *wire.FailedMsg) {
 	if failed != nil {
 		_ = k.conn.Send(wire.TypeFailed, k.id, failed.Marshal())
@@ -144,10 +139,13 @@ func tell(k key, failed *wire.FailedMsg) {
 func (r *reaper) signal(k key, sig unix.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if pid, ok := r.pids[k]; ok {
-		if sig == unix.SIGINT || sig == unix.SIGQUIT {
-			pid = -pid // a command leads its session, and so a group
+	for pid, other := range r.commands {
+		if other == k {
+			if sig == unix.SIGINT || sig == unix.SIGQUIT {
+				pid = -pid // a command leads its session, and so a group
+			}
+			_ = unix.Kill(pid, sig)
+			return
 		}
-		_ = unix.Kill(pid, sig)
 	}
 }

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ring is the last part of one output in memory that clients can read: see
-// wire.RingHeader for its layout. One goroutine fills it.
+// ring holds the latest part of one output in memory that clients can read. For its layout
+// see wire.RingHeader. One goroutine fills it.
 type ring struct {
 	fd     int // memfd, sealed in size
 	mem    []byte
 	size   uint64
 	head   uint64
 	floor  uint64
-	record int // to be written next
+	record int // the record to be written next
 	marks  marks
 }
 
@@ -57,7 +57,7 @@ func (r *ring) prepare() error {
 	return nil
 }
 
-// publish writes the record that is the older one.
+// publish writes the bounds to the older record.
 func (r *ring) publish() {
 	const words = wire.RingRecord / 8
 	header := (*[2 * words]uint64)(unsafe.Pointer(unsafe.SliceData(r.mem)))
@@ -68,8 +68,8 @@ func (r *ring) publish() {
 	r.record = 1 - r.record
 }
 
-// space returns memory for up to n of the next bytes. What was there before is
-// not whole any more from now on.
+// space returns memory for up to n of the next bytes. From now on the bytes that it held
+// before no longer count as kept.
 func (r *ring) space(n uint64) []byte {
 	at := r.head % r.size
 	n = min(n, r.size-at)
@@ -80,14 +80,14 @@ func (r *ring) space(n uint64) []byte {
 	return r.mem[wire.RingHeader+at:][:n]
 }
 
-// advance says that n bytes of space are filled, now.
+// advance publishes n bytes that were written to space, as arrived now.
 func (r *ring) advance(n int, now time.Time) {
 	r.marks.note(r.mem[wire.RingHeader+r.size:], r.head, r.floor, now)
 	r.head += uint64(n)
 	r.publish()
 }
 
-// unmap ends the filling. Clients can still read.
+// unmap frees the memory when no more bytes will come. Clients can still read the ring.
 func (r *ring) unmap() {
 	if r.mem != nil {
 		_ = unix.Munmap(r.mem)

@@ -10,13 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// thread serves one client after another: a daemon that comes back after a crash
-// connects again. It waits in the kernel, and gives birth to commands itself, so
-// that a request wakes exactly the thread that carries it out.
+// thread serves one client after another: a daemon connects again after a crash. It waits
+// in the kernel and starts commands itself, so that a request wakes only the thread that
+// carries it out.
 //
-// On hosts with cgroup v1 controllers it lives in the box's cgroups for commands,
-// apart from the rest of the agent: the child of a thread is born in the thread's
-// cgroups.
+// On hosts with cgroup v1 controllers the thread is in the box's cgroups for commands, apart
+// from the rest of the agent: the children of a thread start in the thread's cgroups.
 func (a *agent) thread(placed chan<- struct{}) {
 	runtime.LockOSThread()
 	if err := errors.Join(enter(a.home), renounce(), nameThread(wire.SpawnerName)); err != nil {
@@ -36,7 +35,7 @@ func (a *agent) thread(placed chan<- struct{}) {
 			if a.ending.Load() {
 				select {} // lingerOn ends the process
 			}
-			os.Exit(1) // a box that cannot be reached is of no use
+			os.Exit(1) // a box that no client can reach is useless
 		}
 	}
 }
@@ -53,14 +52,8 @@ func nameThread(name string) error {
 // enter moves the calling thread into the cgroups behind tasks files.
 func enter(tasks []*os.File) error {
 	for _, f := range tasks {
-		for {
-			_, err := unix.Write(int(f.Fd()), []byte("0"))
-			if err == nil {
-				break
-			}
-			if err != unix.EINTR {
-				return os.NewSyscallError("entering cgroup", err)
-			}
+		if _, err := write(int(f.Fd()), []byte("0")); err != nil {
+			return os.NewSyscallError("entering cgroup", err)
 		}
 	}
 	return nil
@@ -84,7 +77,7 @@ func (a *agent) serve(conn *wire.Conn) {
 	}
 }
 
-// handle carries out a frame; false means that the peer broke a rule.
+// handle carries out a frame. It returns false if the peer broke a rule.
 func (a *agent) handle(c *client, frame *wire.Frame) bool {
 	switch frame.Type {
 	case wire.TypeSpawn:

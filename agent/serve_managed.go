@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleRequest carries out a frame about managed processes that has an answer;
-// false means that the peer broke a rule.
+// handleRequest carries out a frame about managed processes that has an answer. It returns
+// false if the peer broke a rule.
 func (a *agent) handleRequest(c *client, frame *wire.Frame) bool {
 	switch frame.Type {
 	case wire.TypeLaunch:
@@ -66,8 +66,8 @@ func (a *agent) launch(c *client, id uint32, m *wire.LaunchMsg, fds []int) {
 	})
 }
 
-// handleManaged carries out a frame about one managed process; false means that the
-// peer broke a rule. A process that is unknown may have been forgotten meanwhile.
+// handleManaged carries out a frame about one managed process. It returns false if the peer
+// broke a rule. An unknown process may have been forgotten meanwhile.
 func (a *agent) handleManaged(c *client, frame *wire.Frame) bool {
 	m := managedMessage(frame.Type)
 	if m == nil || len(frame.FDs) != 0 || m.Unmarshal(frame.Body) != nil {
@@ -100,8 +100,8 @@ func (a *agent) handleManaged(c *client, frame *wire.Frame) bool {
 	return true
 }
 
-// managedMessage returns an empty message for a frame about one process, nil for
-// another frame.
+// managedMessage returns an empty message for a frame about one process, or nil for other
+// frames.
 func managedMessage(typ byte) interface{ Unmarshal([]byte) error } {
 	switch typ {
 	case wire.TypeWatch:

@@ -6,7 +6,7 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// live is an agent with one managed process, number 1, that was never born.
+// live returns an agent with one managed process, number 1, that was never started.
 func live(t *testing.T) *agent {
 	t.Helper()
 	tab := new(table)
@@ -30,7 +30,7 @@ func live(t *testing.T) *agent {
 // marshaler is a message.
 type marshaler interface{ Marshal() []byte }
 
-// What breaks a rule is the end of the connection; what comes too late is not.
+// A frame that breaks a rule ends the connection; one that comes too late does not.
 func TestHandle(t *testing.T) {
 	a := live(t)
 	c, p := newTestClient(t)
@@ -69,8 +69,7 @@ func TestHandle(t *testing.T) {
 	}
 }
 
-// FuzzHandle has an agent carry out frames that a client made up. It may hang up, and
-// stays alive.
+// FuzzHandle lets an agent carry out arbitrary frames. It may hang up, but must stay alive.
 func FuzzHandle(f *testing.F) {
 	f.Add(byte(wire.TypeInput), uint32(1), (&wire.InputMsg{Data: []byte("x")}).Marshal())
 	f.Add(byte(wire.TypeWatch), uint32(1), (&wire.WatchMsg{}).Marshal())

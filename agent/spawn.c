@@ -1,4 +1,4 @@
-// A command's birth. The child shares memory with the agent until it executes
+// The start of a command. The child shares memory with the agent until it executes
 // the program (CLONE_VM|CLONE_VFORK: no page tables are copied), so everything
 // between clone3 and execve is plain system calls on memory that was prepared
 // before: no allocation, no locks, no libc function that keeps state.
@@ -94,8 +94,8 @@ static void fail(struct boxd_spawn *s, int step)
 		syscall(SYS_exit_group, 127);
 }
 
-// Looks at files as the command's user, and is still nobody that another command
-// could signal: a newborn that is stopped would hold up its thread of the agent.
+// Gets the command's user's rights to files, but keeps the agent's credentials for
+// signals: if a command could stop the child now, the agent's thread would hang.
 static void see_as_user(struct boxd_spawn *s)
 {
 	// Both calls return the former id, whether or not they worked.
@@ -206,7 +206,7 @@ static void set_limits(struct boxd_spawn *s)
 		want.cur = s->rlimits[i].soft;
 		want.max = s->rlimits[i].hard;
 		// A hard limit cannot be raised without CAP_SYS_RESOURCE in the host's
-		// user namespace: what there is is stricter, and stays.
+		// user namespace: a stricter one stays.
 		if (want.max > now.max)
 			want.max = now.max;
 		if (want.cur > want.max)
@@ -216,8 +216,8 @@ static void set_limits(struct boxd_spawn *s)
 	}
 }
 
-// Passes over the places where the program is not, so that few tries are left for
-// exec_program.
+// Skips the paths at which there is no program, so that exec_program has few to
+// try.
 static void skip_missing(struct boxd_spawn *s)
 {
 	struct stat st;

@@ -16,8 +16,8 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// stepNames says what a step of spawn.c was about, as the start of an error
-// message. Names that callers map to errors are constants in package wire.
+// stepNames describes the steps of spawn.c, as the start of an error message. Those that
+// clients map to errors of their own are constants in package wire.
 var stepNames = map[C.int]string{
 	C.STEP_CLONE:        wire.StepClone,
 	C.STEP_CGROUPS:      "entering cgroups",
@@ -36,9 +36,9 @@ var stepNames = map[C.int]string{
 	C.STEP_EXEC:         wire.StepExec,
 }
 
-// spawn starts the command of m with the descriptors of a Spawn frame. It must
-// run on a thread that is in the box's v1 cgroups, and blocks until the program
-// runs. self is the agent's own binary. The descriptors stay the caller's.
+// spawn starts the command of m with the descriptors of a Spawn frame. It must run on a
+// thread that is in the box's v1 cgroups, and blocks until the program runs. self is the
+// agent's own binary. The caller keeps the descriptors.
 func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
 	var mem cMemory
 	defer mem.free()
@@ -76,8 +76,8 @@ func spawn(m *wire.SpawnMsg, self *os.File, fds []int) (int, *wire.FailedMsg) {
 	return int(pid), nil
 }
 
-// searchPaths lists the paths to try for program, as execvp(3) does: the program
-// itself if it has a slash, else each directory of PATH.
+// searchPaths lists the paths to try for program, as execvp(3) does: the program itself if
+// it contains a slash, otherwise program in each directory of PATH.
 func searchPaths(program string, env []string) []string {
 	if program == "" || strings.Contains(program, "/") {
 		return []string{program}
@@ -105,7 +105,7 @@ func cBool(b bool) C.int {
 	return 0
 }
 
-// cMemory is memory of one birth that the Go runtime does not move or scan.
+// cMemory is memory for one call of spawn, which the Go runtime does not move or scan.
 type cMemory struct{ parts []unsafe.Pointer }
 
 func (m *cMemory) alloc(n C.size_t) unsafe.Pointer {
@@ -120,7 +120,7 @@ func (m *cMemory) string(s string) *C.char {
 	return p
 }
 
-// ints returns the numbers of descriptors.
+// ints returns descriptors as an array.
 func (m *cMemory) ints(fds []int) (*C.int, C.uint32_t) {
 	p := (*C.int)(m.alloc(C.size_t(len(fds)+1) * C.sizeof_int))
 	for i, fd := range fds {

@@ -1,23 +1,24 @@
 // The supervisor of a box counts sockets. A socket costs its box a few kilobytes
-// of its memory limit, but the queues that hang on one are partly outside of every
-// limit: errors, netlink messages, connections that wait to be accepted. So their
-// number is bounded.
+// of its memory limit, but some of its queues count against no limit: errors,
+// netlink messages, connections that wait to be accepted. So the number of sockets
+// is bounded.
 //
 // The seccomp policy suspends each socket(2) of a counted family and reports it
 // here (seccomp_unotify(2)). Family, type and protocol are in registers, which
-// nobody can change while the call waits, so it may be continued. The policy has
+// cannot change while the call waits, so the call may be continued. The policy has
 // already refused everything else; the supervisor only counts.
 //
-// The counts are the kernel's own. /proc/self/net/sockstat has the sum over all
-// families, which includes sockets that are not bound, are in flight over a Unix
-// socket, or wait to be accepted. /proc/self/net/protocols tells how many of them
-// are netlink and Unix sockets (of TCP and UDP, only those with a port). A socket appears in it only after its call was continued, so calls that
-// may still be under way are added (struct grant): threads that ask at the same moment
-// cannot share one free place. So the bound of netlink sockets is exact; that of the
+// The kernel supplies the counts. /proc/self/net/sockstat has the sum over all
+// families, including sockets that are not bound, are in flight over a Unix socket,
+// or wait to be accepted. /proc/self/net/protocols shows how many of them are
+// netlink and Unix sockets (of TCP and UDP, only those with a port). A socket
+// appears there only after its call was continued. So calls that may still be in
+// progress are added (struct grant), and threads that ask at the same moment cannot
+// share one free place. The bound of netlink sockets is therefore exact; that of the
 // others can be off by the Unix sockets that come and go between two reads. The
-// files are read only when the last count and the calls since then reach the bound.
+// files are read only when the last count plus the calls since then reach the bound.
 //
-// This runs on a thread of PID 1: the kernel charges a flood of calls to the box,
+// This runs on a thread of PID 1. So the kernel charges a flood of calls to the box,
 // the supervisor lives exactly as long as the box, whichever of our processes dies,
 // and it opens no socket of these families itself. It must not use memory of the Go
 // runtime or wait for anything but the listener.
@@ -51,7 +52,7 @@
 
 enum kind { NETLINK, INET, KINDS };
 
-// A grant is a call that was continued and may still be under way.
+// A grant is a call that was continued and may still be in progress.
 struct grant {
 	pid_t thread;
 	enum kind kind;

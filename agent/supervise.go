@@ -14,9 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// supervisor is what supervise.c needs.
+// supervisor holds the arguments of supervise.c.
 type supervisor struct {
-	proc      *os.File // /proc, tells what threads do
+	proc      *os.File // /proc, which shows the threads' system calls
 	protocols *os.File // /proc/self/net/protocols and sockstat count the sockets of the box
 	sockstat  *os.File
 	bounds    wire.Sockets
@@ -41,8 +41,8 @@ func newSupervisor(bounds wire.Sockets) (*supervisor, error) {
 	return s, nil
 }
 
-// run answers the calls that listener reports, on a thread of its own. It ends the
-// process if it cannot go on: calls would wait for ever.
+// run answers the calls that listener reports, on a thread of its own. If it cannot
+// continue, it ends the process, because calls would wait forever.
 func (s *supervisor) run(listener int) {
 	runtime.LockOSThread()
 	bounds := C.struct_boxd_bounds{netlink: C.uint32_t(s.bounds.Netlink), inet: C.uint32_t(s.bounds.Inet)}

@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// table has the managed processes of the box.
+// table holds the managed processes of the box.
 type table struct {
 	mu        sync.Mutex
 	processes map[uint32]*managed
-	last      uint32  // number that was given last
-	client    *client // the one to notify of ends: the last that launched or listed
-	old       []string
+	last      uint32   // the last number that was given to a process
+	client    *client  // the client to notify of ends: the last one that launched or listed
+	old       []string // keys of forgotten processes
 }
 
 // add gives p a number, if there is room for it.
@@ -49,7 +49,7 @@ func (t *table) add(p *managed) *wire.FailedMsg {
 	return nil
 }
 
-// rings is the size of all rings of p.
+// rings returns the size of all rings of p.
 func (p *managed) rings() (size uint64) {
 	for _, o := range p.outputs {
 		size += o.ring.size
@@ -63,7 +63,7 @@ func (t *table) remove(p *managed) {
 	delete(t.processes, p.number)
 }
 
-// born says that p runs. c is told of its end unless another client comes.
+// born notes that p runs. c gets told of its end, unless a later client comes.
 func (t *table) born(c *client, p *managed, pid int) (wire.ManagedMsg, []int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -72,7 +72,7 @@ func (t *table) born(c *client, p *managed, pid int) (wire.ManagedMsg, []int) {
 	return p.describeLocked()
 }
 
-// ended notes the end of p and says so.
+// ended notes the end of p and tells the client.
 func (t *table) ended(p *managed, status unix.WaitStatus, wall time.Duration) {
 	m := wire.EndedMsg{Status: uint32(status), Wall: uint64(wall)}
 	for i, o := range p.outputs {
@@ -85,7 +85,7 @@ func (t *table) ended(p *managed, status unix.WaitStatus, wall time.Duration) {
 	c.send(wire.TypeEnded, p.number, m.Marshal())
 }
 
-// find returns a process that has been born, or nil.
+// find returns a process that has been started, or nil.
 func (t *table) find(number uint32) *managed {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,8 +96,8 @@ func (t *table) find(number uint32) *managed {
 	return p
 }
 
-// list tells c of all processes. Nothing else is said meanwhile, so that c knows
-// what later words are about.
+// list tells c of all processes. No other frame is sent to c meanwhile, so that c knows the
+// processes that later frames are about.
 func (t *table) list(c *client, id uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -117,7 +117,7 @@ func (t *table) list(c *client, id uint32) {
 	c.sendLocked(wire.TypeListed, id, m.Marshal())
 }
 
-// forget gives back what a process that has ended holds.
+// forget frees the resources of a process that has ended.
 func (t *table) forget(number uint32) *wire.FailedMsg {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -36,7 +36,7 @@ type call struct {
 
 // caller returns the caller in the form of package session.
 func (c *call) caller() session.Caller {
-	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Role: c.who.Role.String(), Request: c.id}
+	return session.Caller{Tenant: c.who.Tenant, Actor: c.who.Actor, Request: c.id}
 }
 
 // chooseTenant returns the tenant on which the request acts.

@@ -40,13 +40,14 @@ func openLocked(path string, flags int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := prepare(f); err != nil {
+	if err := lockRegular(f); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
-func prepare(f *os.File) error {
+// lockRegular locks f, which must be a regular file, and makes it private.
+func lockRegular(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
 		return err

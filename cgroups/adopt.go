@@ -12,9 +12,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Adopt opens the cgroups of a box that another process made with owner and that has
-// limits l in force, to go on with them. What is not there as a whole is an error, and
-// is left as it is. The caller owns the Group.
+// Adopt takes over the cgroups of a box that another process created with owner and limits
+// l. If any part of them is missing, Adopt fails and leaves the rest as it is. The caller
+// owns the Group.
 func (h *Host) Adopt(id string, owner Owner, l Limits) (_ *Group, err error) {
 	g, err := h.OpenGroup(id)
 	if err != nil {
@@ -38,18 +38,19 @@ func (h *Host) Adopt(id string, owner Owner, l Limits) (_ *Group, err error) {
 	return g, err
 }
 
-// HasInit says whether process pid is in the cgroup for PID 1 of the box.
+// HasInit reports whether process pid is in the cgroup for PID 1 of the box.
 func (g *Group) HasInit(pid int) (bool, error) {
 	pids, err := readPIDs(g.v2.box, "init/cgroup.procs")
 	return slices.Contains(pids, pid), err
 }
 
-// NumberFrom makes the next slot's number at least n+1. A process that adopts boxes
-// keeps its numbers apart from those that were given out before: a slot's name may be
-// on its way to be given back.
+// NumberFrom makes the next slot's number n+1 or higher. A process that adopts boxes must
+// not reuse numbers that were given out before, because a client may be about to return
+// such a slot by its name.
 func (g *Group) NumberFrom(n int64) { g.lastSlot.Store(n) }
 
-// Slots lists the slots of the box, whoever made them, in no order.
+// Slots lists the slots of the box, including those that other processes created, in no
+// particular order.
 func (g *Group) Slots() ([]string, error) {
 	names, err := subdirectories(g.v2.box, "work")
 	if err != nil {
@@ -58,16 +59,16 @@ func (g *Group) Slots() ([]string, error) {
 	return names, nil
 }
 
-// Slot returns the slot of that name, which another process made, without
-// descriptors. It may be gone.
+// Slot returns the named slot, which another process created, without descriptors. The slot
+// may no longer exist.
 func (g *Group) Slot(name string) (*Slot, error) {
 	if n, err := strconv.ParseInt(name, 10, 64); err != nil || n <= 0 {
-		return nil, fmt.Errorf("slot %q of box %q: not the name of one", name, g.ID)
+		return nil, fmt.Errorf("slot %q of box %q: not the name of a slot", name, g.ID)
 	}
 	return &Slot{Name: name, group: g}, nil
 }
 
-// Open opens the descriptors of a slot that has none.
+// Open opens the descriptors of a slot from [Group.Slot].
 func (s *Slot) Open() error {
 	if err := s.open(); err != nil {
 		return errors.Join(fmt.Errorf("opening slot %s of box %q: %w", s.Name, s.group.ID, err), s.Close())
@@ -75,16 +76,16 @@ func (s *Slot) Open() error {
 	return nil
 }
 
-// BoxUsage is what the commands of a box use at this moment. Nil is a figure that
-// this host does not offer.
+// BoxUsage is the current usage of all commands of a box. A figure that this host does not
+// provide is nil.
 type BoxUsage struct {
 	Memory        *int64 // bytes, page cache included
 	PIDs          *int64 // processes and threads
-	CPUUsec       *int64 // µs since the box was made
-	ThrottledUsec *int64 // µs that the CPU limit made it wait
+	CPUUsec       *int64 // µs since the box was created
+	ThrottledUsec *int64 // µs that the box waited because of the CPU limit
 }
 
-// Usage reads what all commands of the box together use.
+// Usage reads the current usage of all commands of the box together.
 func (g *Group) Usage() (BoxUsage, error) {
 	var u BoxUsage
 	var errs [4]error
@@ -99,15 +100,15 @@ func (g *Group) Usage() (BoxUsage, error) {
 		}
 	}
 	if t := g.v1Tree("pids"); t != nil && u.PIDs != nil {
-		*u.PIDs = max(*u.PIDs-SpawnerThreads, 0) // they live in it, see HomeTasks
+		*u.PIDs = max(*u.PIDs-SpawnerThreads, 0) // they are in work, see HomeTasks
 	}
 	if err := errors.Join(errs[:]...); err != nil {
-		return u, fmt.Errorf("reading the use of box %q: %w", g.ID, err)
+		return u, fmt.Errorf("reading the usage of box %q: %w", g.ID, err)
 	}
 	return u, nil
 }
 
-// figure reads one figure of work, nil if there is none.
+// figure reads one figure of work. It is nil if this host does not provide it.
 func (g *Group) figure(controller, v2, v1, key string) (*int64, error) {
 	t, name := g.v2, v2
 	if on := g.v1Tree(controller); on != nil {

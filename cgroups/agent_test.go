@@ -20,9 +20,9 @@ import (
 // agentBase is the first host id of the box in these tests.
 const agentBase = 0x7fe00000
 
-// agent is PID 1 of a box in a user namespace of its own. Its descriptors after
-// stdio: a slot, a slot of someone else, the v1 tasks files of the slot and those
-// of its spawner's home, as many as the argument says.
+// agent is PID 1 of a box in its own user namespace. Its descriptors after stdio are
+// a slot, a slot of another owner, and the v1 tasks files of the slot and of its
+// spawner's home, as many as the argument says.
 func agent() int {
 	n, _ := strconv.Atoi(os.Args[1])
 	runtime.LockOSThread()

@@ -28,8 +28,8 @@ func testHost(t testing.TB) *Host {
 	return h
 }
 
-// testBox is a Group with spawner threads, as the agent of a box has them: they
-// start all commands.
+// testBox is a Group with spawner threads like those of a box's agent: they start all
+// commands.
 type testBox struct {
 	*Group
 	spawn chan func()
@@ -63,8 +63,8 @@ func newBoxOn(t testing.TB, h *Host, l Limits) *testBox {
 	return b
 }
 
-// spawner is one spawner thread. It goes home when the box ends: the thread may
-// be the first one of the process, which cannot be thrown away.
+// spawner is one spawner thread. It moves back when the box ends, because it may be the
+// main thread, which cannot be thrown away.
 func (b *testBox) spawner(entered chan<- error) error {
 	runtime.LockOSThread()
 	home, err := b.HomeTasks()
@@ -85,7 +85,7 @@ func (b *testBox) spawner(entered chan<- error) error {
 	return err
 }
 
-// slot makes a slot and its figures; it goes with the box.
+// slot creates a slot and opens its figures. The slot is removed with the box.
 func (b *testBox) slot(t testing.TB) (*Slot, *SlotStats) {
 	t.Helper()
 	s, err := b.NewSlot()

@@ -9,12 +9,13 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Debit lowers the memory limit of the box's commands by what the box holds outside its
-// charge, in bytes; 0 lifts the debit. It changes no limit of the box: [Group.Limits] stays,
-// and [Group.Set] takes the debit into account. A box without a memory limit has none.
+// Debit lowers the memory limit of the box's commands by bytes, the memory that the box holds
+// outside its charge; 0 lifts the debit. The limit on record stays: [Group.Limits] does not
+// change, and [Group.Set] takes the debit into account. For a box without a memory limit,
+// Debit does nothing.
 //
-// Where the commands then use more than is left, cgroup2 kills at once, as for any lowered
-// memory.max. v1 refuses instead, an [InUseError]: nothing was changed.
+// If the commands use more than is left, cgroup2 kills at once, as for any lowered
+// memory.max. v1 refuses instead: the error is an [InUseError], and nothing has changed.
 func (g *Group) Debit(bytes int64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -22,19 +23,18 @@ func (g *Group) Debit(bytes int64) error {
 	if limit < 0 {
 		return nil
 	}
-	t, work, err := g.workMemory()
+	t, err := g.memoryTree()
 	if err != nil {
-		return nil // no memory limit is in force, which was accepted
+		return nil // no memory limit is in force, and the caller has accepted that
 	}
 	old := g.debit
 	g.debit = bytes
-	for _, k := range work {
-		k.value = g.lessDebitLocked(limit)
-	}
+	work := t.memoryKnobs("work/", g.lessDebitLocked(limit))
 	if t.on.v1 {
 		err = apply(work)
 	} else {
-		// Also where the limit stays: a signal may have ended the kernel's loop that kills.
+		// Write it even if it stays the same: a signal may have ended the kernel's loop that
+		// kills.
 		err = work[0].set(work[0].value)
 	}
 	if err == nil {
@@ -48,7 +48,8 @@ func (g *Group) Debit(bytes int64) error {
 	return err
 }
 
-// lessDebitLocked is what of a memory limit is left to the commands. The caller holds g.mu.
+// lessDebitLocked returns the part of a memory limit that is left to the commands. The caller
+// holds g.mu.
 func (g *Group) lessDebitLocked(limit int64) int64 {
 	if limit < 0 {
 		return limit
@@ -57,38 +58,18 @@ func (g *Group) lessDebitLocked(limit int64) int64 {
 	return left - left%int64(os.Getpagesize())
 }
 
-// workMemory returns the knobs of the memory limit of all commands, in the order for raising.
-func (g *Group) workMemory() (*tree, []*knob, error) {
-	if g.v1Tree("memory") == nil {
-		t, err := g.carrier("memory", "memory", "memory.max")
-		if err != nil {
-			return nil, nil, err
-		}
-		return t, []*knob{{dir: t.box, file: "work/memory.max", style: v2Number}}, nil
-	}
-	t, err := g.carrier("memory", "memory", "memory.limit_in_bytes")
-	if err != nil {
-		return nil, nil, err
-	}
-	var knobs []*knob
-	if exists(t.box, "work/memory.memsw.limit_in_bytes") {
-		knobs = append(knobs, &knob{dir: t.box, file: "work/memory.memsw.limit_in_bytes"})
-	}
-	return t, append(knobs, &knob{dir: t.box, file: "work/memory.limit_in_bytes"}), nil
-}
-
-// MemoryUse is how many bytes the commands of the box are charged for, 0 where that is not
-// counted.
+// MemoryUse returns how many bytes the commands of the box are charged for, 0 if this host
+// does not count them.
 func (g *Group) MemoryUse() (int64, error) {
 	n, err := g.figure("memory", "memory.current", "memory.usage_in_bytes", "")
 	return value(n), ignoreGone(err)
 }
 
-// Sockets is how many bytes of socket buffers the commands of the box are charged for: "sock"
-// of memory.stat, or on v1 the usage of memory.kmem.tcp, which UDP counts to as well. Both are
-// 0 where the kernel charges none. excess is how many of them are beyond the bound, which there
-// is on v1 alone: a TCP socket gets its first buffer in each direction whatever the bound says
-// (sk_forced_mem_schedule in net/ipv4/tcp_output.c).
+// Sockets returns how many bytes of socket buffers the commands of the box are charged for:
+// "sock" in memory.stat or, on v1, the usage of memory.kmem.tcp, which includes UDP. excess is
+// the part above the bound, which exists only on v1: a TCP socket gets its first buffer in
+// each direction regardless of the bound (sk_forced_mem_schedule in net/ipv4/tcp_output.c).
+// Both are 0 if the kernel does not charge socket buffers.
 func (g *Group) Sockets() (charge, excess int64, err error) {
 	if t := g.v1Tree("memory"); t != nil {
 		if charge, err = readNumber(t.box, "work/"+socketUsage); err != nil {
@@ -128,9 +109,10 @@ func (g *Group) PIDs() ([]int, error) {
 	return all, nil
 }
 
-// LargestSlot returns the slot to kill for a debit: the one whose processes hold more than
-// half of it outside the charge, of which outside tells the bytes by process; else the one
-// that is charged for most memory. It has a live process; nil without one.
+// LargestSlot returns the slot to kill for a debit: the one whose processes hold more than half
+// of the debit outside the charge, or else the one that is charged for the most memory. outside
+// has the bytes outside the charge by process. Only slots with a live process count; without
+// one, LargestSlot returns nil.
 func (g *Group) LargestSlot(outside map[int]int64, debit int64) (*Slot, error) {
 	slots, err := g.Slots()
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestDebit: a debit lowers what is in force and not the limit that was asked for, changes of
-// the limit take it into account, and an adoption lifts it.
+// TestDebit: a debit lowers the limit in force but not the one on record, changes of the limit
+// take it into account, and an adoption lifts it.
 func TestDebit(t *testing.T) {
 	b := newBox(t, Limits{Memory: 64 * mib})
 	inForce := func(want int64) {
@@ -45,8 +45,8 @@ func TestDebit(t *testing.T) {
 	check(t, adopted.Close())
 }
 
-// TestDebitBelowUse: what does not fit any more is killed on cgroup2, and on v1 is an error
-// with what there is to kill.
+// TestDebitBelowUse: a debit below the usage kills on cgroup2; on v1 it fails, and LargestSlot
+// says what to kill.
 func TestDebitBelowUse(t *testing.T) {
 	b := newBox(t, Limits{Memory: 128 * mib})
 	small, _ := b.slot(t)

@@ -8,17 +8,17 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Detail is what all commands of a box use, and have used of time. What this host does not count
-// is 0.
+// Detail is the memory usage, in bytes, and the processor time of all commands of a box. What
+// this host does not count is 0.
 type Detail struct {
-	Memory                    int64 // bytes that are charged, the following among them
-	Anon, File, Shmem, Mapped int64 // of processes; page cache with tmpfs; tmpfs and shared memory; mapped files
+	Memory                    int64 // everything charged, including the following
+	Anon, File, Shmem, Mapped int64 // private memory; page cache with tmpfs; tmpfs and shared memory; mapped files
 	ActiveAnon, InactiveAnon  int64
 	ActiveFile, InactiveFile  int64
 	User, System              time.Duration
 }
 
-// memoryParts are the keys of memory.stat on cgroup2, and on v1.
+// memoryParts maps keys of memory.stat, on v1 or on cgroup2, to fields of d.
 func (d *Detail) memoryParts(v1 bool) map[string]*int64 {
 	if v1 {
 		return map[string]*int64{
@@ -34,7 +34,7 @@ func (d *Detail) memoryParts(v1 bool) map[string]*int64 {
 	}
 }
 
-// Detail reads what the commands of the box use now.
+// Detail reads the current usage of the box's commands.
 func (g *Group) Detail() (d Detail, err error) {
 	if d.Memory, err = g.MemoryUse(); err != nil {
 		return d, err
@@ -46,7 +46,7 @@ func (g *Group) Detail() (d Detail, err error) {
 		}
 		readNumbers(text, d.memoryParts(t.on.v1))
 	}
-	// cgroup2 counts time without a controller too.
+	// cgroup2 counts processor time even without a controller.
 	text, err := linux.ReadFileAt(g.v2.box, "work/cpu.stat", maxFile)
 	if err != nil {
 		return d, ignoreGone(err)
@@ -57,7 +57,8 @@ func (g *Group) Detail() (d Detail, err error) {
 	return d, nil
 }
 
-// readNumbers sets the numbers whose keys are in text, a flat keyed file of cgroupfs.
+// readNumbers sets those numbers of to whose keys are in text, the content of a flat keyed
+// file of cgroupfs.
 func readNumbers(text string, to map[string]*int64) {
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")

@@ -12,11 +12,11 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// wanted are the cgroup2 controllers that boxes get where they exist: for limits
-// the first three, for receipts all of them.
+// wanted are the cgroup2 controllers that boxes get if they exist: the first three
+// for limits, all of them for usage.
 var wanted = []string{"memory", "pids", "cpu", "io"}
 
-// enableError says why a controller could not be handed down.
+// enableError says why a controller could not be enabled for children of dir.
 type enableError struct {
 	controller string
 	dir        string
@@ -29,9 +29,10 @@ func (e *enableError) Error() string {
 
 func (e *enableError) Unwrap() error { return e.err }
 
-// enable hands the wanted controllers of dir down to its children. What is
-// missing is no failure here: it becomes one when a limit needs it. Enabled
-// controllers of the root and of boxd/ stay enabled, others may rely on them.
+// enable enables the wanted controllers of dir for its children. A controller that is
+// missing or cannot be enabled, which it notes in failed, is an error only when a limit
+// needs it. Controllers that are enabled in the root and in boxd/ stay enabled, because
+// others may rely on them.
 func enable(dir *os.File, failed map[string]error) error {
 	have, err := linux.ReadFileAt(dir, "cgroup.controllers", maxFile)
 	if err != nil {
@@ -53,24 +54,19 @@ func enable(dir *os.File, failed map[string]error) error {
 	if linux.WriteFileAt(dir, "cgroup.subtree_control", "+"+strings.Join(missing, " +")) == nil {
 		return nil
 	}
-	// All or nothing: try them one by one to learn which one it is.
+	// The write enables all or none. Try them one by one to find out which one fails.
 	for _, c := range missing {
 		if err := linux.WriteFileAt(dir, "cgroup.subtree_control", "+"+c); err != nil && failed[c] == nil {
-			failed[c] = &enableError{controller: c, dir: dir.Name(), err: errnoOf(err)}
+			if pe, ok := errors.AsType[*os.PathError](err); ok {
+				err = pe.Err // enableError words op and path better
+			}
+			failed[c] = &enableError{controller: c, dir: dir.Name(), err: err}
 		}
 	}
 	return nil
 }
 
-// errnoOf strips op and path, which the caller says better.
-func errnoOf(err error) error {
-	if pe, ok := errors.AsType[*os.PathError](err); ok {
-		return pe.Err
-	}
-	return err
-}
-
-// mendEnable says what to do about a controller that could not be handed down.
+// mendEnable says what to do about a controller that could not be enabled.
 func mendEnable(err error) string {
 	dir := "the parent"
 	if e, ok := errors.AsType[*enableError](err); ok {

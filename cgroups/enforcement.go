@@ -11,12 +11,12 @@ import (
 type Enforcement struct {
 	Limit    string // "memory", "swap", "kernel memory", "pids" or "cpus"
 	Enforced bool
-	By       string // the file that does it, such as "cgroup2 memory.max"
+	By       string // the file that enforces it, such as "cgroup2 memory.max"
 	Note     string // what is weaker than on cgroup2, or why it is not enforced
 	Mend     string // what to do about it
 }
 
-// enforcers are the files that enforce each limit, on cgroup2 and on v1.
+// enforcers lists the files that enforce each limit, on cgroup2 and on v1.
 var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
 	{"memory", "memory", "memory.max", "memory.limit_in_bytes", "an out-of-memory kill ends one process, not the whole command"},
 	{"swap", "memory", "memory.swap.max", "memory.memsw.limit_in_bytes", ""},
@@ -25,7 +25,7 @@ var enforcers = []struct{ limit, controller, v2, v1, v1Note string }{
 	{"cpus", "cpu", "cpu.max", "cpu.cfs_quota_us", ""},
 }
 
-// Enforcement tries every limit on a cgroup made for it, which is removed again.
+// Enforcement tries every limit on a temporary cgroup.
 func (h *Host) Enforcement() []Enforcement {
 	probe := Limits{Memory: 64 << 20, PIDs: 16, CPUs: 0.5, AllowDegraded: true}
 	probeName := fmt.Sprintf("probe-%d", os.Getpid())
@@ -35,6 +35,10 @@ func (h *Host) Enforcement() []Enforcement {
 		degraded = g.Degraded
 		err = g.Remove(context.Background())
 	}
+	mend := "see the cause"
+	if errors.Is(err, os.ErrPermission) {
+		mend = "run as root, with a writable cgroup file system"
+	}
 	var list []Enforcement
 	for _, f := range enforcers {
 		e := Enforcement{Limit: f.limit, Enforced: true, By: "cgroup2 " + f.v2}
@@ -42,7 +46,7 @@ func (h *Host) Enforcement() []Enforcement {
 			e.By, e.Note = "cgroup v1 "+f.v1, f.v1Note
 		}
 		if u, ok := errors.AsType[*UnenforceableError](h.CheckKernelMemory(probeName)); ok && f.limit == u.Limit {
-			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // also where memory is not limited at all
+			e = Enforcement{Limit: f.limit, Note: u.Reason, Mend: u.Mend} // even if memory cannot be limited at all
 		}
 		for _, d := range degraded {
 			if d.Limit == f.limit {
@@ -50,16 +54,9 @@ func (h *Host) Enforcement() []Enforcement {
 			}
 		}
 		if err != nil {
-			e = Enforcement{Limit: f.limit, Note: err.Error(), Mend: mendProbe(err)}
+			e = Enforcement{Limit: f.limit, Note: err.Error(), Mend: mend}
 		}
 		list = append(list, e)
 	}
 	return list
-}
-
-func mendProbe(err error) string {
-	if errors.Is(err, os.ErrPermission) {
-		return "run as root, with a writable cgroup file system"
-	}
-	return "see the cause"
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// bare is this host as if no controller existed.
+// bare returns this host as if it had no controllers.
 func bare(t *testing.T) *Host {
 	h := testHost(t)
 	return &Host{mode: Unified, v2: &hierarchy{dir: h.v2.dir}}
@@ -58,7 +58,7 @@ func TestDegraded(t *testing.T) {
 	}
 }
 
-// TestBusyParent: processes in the cgroup above boxd/ forbid controllers there.
+// TestBusyParent: processes in the cgroup above boxd/ prevent enabling controllers there.
 func TestBusyParent(t *testing.T) {
 	real := testHost(t)
 	name := "boxd-" + testID()

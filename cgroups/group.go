@@ -16,32 +16,32 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Owner is the host user of the agent, who may have processes born in the slots.
+// Owner is the host user of the agent, which may start processes in the slots.
 type Owner struct{ UID, GID int }
 
 // Group is the cgroups of one box. It owns one descriptor per hierarchy and one
-// mount. It is safe for concurrent use, except that Remove and Close come last.
+// mount. It is safe for concurrent use, except that no call may follow Remove or Close.
 type Group struct {
 	// ID of the box.
 	ID string
-	// Degraded are the limits that are asked for and not in force.
+	// Degraded are the limits that were requested but are not in force.
 	Degraded []*UnenforceableError
 
 	host  *Host
 	owner Owner
 	v2    *tree
 	v1    []*tree
-	// sealed is boxd/<box> as the root of a read-only mount. Directories that are
-	// handed to the agent are opened beneath it, so that a hostile agent cannot
-	// walk up from them, nor write to anything.
+	// sealed is boxd/<box> as the root of a read-only mount. Directories for the agent
+	// are opened beneath it, so that a hostile agent can neither walk up from them nor
+	// write to anything.
 	sealed    *os.File
-	enableErr map[string]error // cgroup2 controllers that could not be enabled
+	enableErr map[string]error // by cgroup2 controller: why it could not be enabled
 	lastSlot  atomic.Int64
-	watcher   atomic.Pointer[Watcher] // who hears of its limits, if anybody
+	watcher   atomic.Pointer[Watcher] // nil if its limits are not watched
 
-	mu     sync.Mutex // guards what follows, and setting limits
+	mu     sync.Mutex // guards the following fields, and setting limits
 	limits Limits
-	debit  int64 // bytes that the memory limit is lowered by, see Debit
+	debit  int64 // bytes by which the memory limit is lowered, see Debit
 }
 
 // tree is boxd/<box> on one hierarchy.
@@ -52,8 +52,9 @@ type tree struct {
 
 func (g *Group) trees() []*tree { return append([]*tree{g.v2}, g.v1...) }
 
-// slotTrees are the trees on which a command has a cgroup of its own. CPU time is
-// not among them on v1: cgroup2 counts it, and the limit is the box's.
+// slotTrees are the trees on which each command has its own cgroup. A v1 tree with only
+// the cpu controller is not among them: cgroup2 counts CPU time, and the limit is one of
+// the box.
 func (g *Group) slotTrees() []*tree { return append([]*tree{g.v2}, g.slotTreesV1()...) }
 
 func (g *Group) slotTreesV1() (trees []*tree) {
@@ -65,19 +66,23 @@ func (g *Group) slotTreesV1() (trees []*tree) {
 	return trees
 }
 
-// v1Tree returns the tree of a controller that is on v1, else nil.
-func (g *Group) v1Tree(controller string) *tree {
-	for _, t := range g.v1 {
-		if t.on.has(controller) {
+// v1Tree returns the tree of a controller that is on v1, otherwise nil.
+func (g *Group) v1Tree(controller string) *tree { return treeOf(g.v1, controller) }
+
+// treeOf returns the tree whose hierarchy has a controller, or nil.
+func (g *Group) treeOf(controller string) *tree { return treeOf(g.trees(), controller) }
+
+func treeOf(trees []*tree, controller string) *tree {
+	for _, t := range trees {
+		if t != nil && t.on.has(controller) {
 			return t
 		}
 	}
 	return nil
 }
 
-// Create makes the cgroups of a box and puts its limits into force. The id must
-// not be in use. On failure nothing is left behind. The caller owns the Group
-// and ends it with Remove.
+// Create creates the cgroups of a box and sets its limits. The ID must not be in use. On
+// failure nothing is left behind. The caller owns the Group and ends it with Remove.
 func (h *Host) Create(id string, owner Owner, l Limits) (_ *Group, err error) {
 	if err := checkID(id); err != nil {
 		return nil, err
@@ -100,7 +105,8 @@ func (h *Host) Create(id string, owner Owner, l Limits) (_ *Group, err error) {
 	return g, nil
 }
 
-// makeV2 makes the cgroup2 part. Making boxd/<box> there is what claims the id.
+// makeV2 creates the cgroup2 part, and lets the agent start processes in it. Creating
+// boxd/<box> there claims the ID.
 func (g *Group) makeV2(undo *cleanup.Stack) error {
 	on := g.host.v2
 	if err := enable(on.dir, g.enableErr); err != nil {
@@ -123,16 +129,6 @@ func (g *Group) makeV2(undo *cleanup.Stack) error {
 	if err := enable(box, g.enableErr); err != nil {
 		return err
 	}
-	if err := g.fillV2(box); err != nil {
-		return err
-	}
-	g.sealed, err = g.host.seal(box, g.ID)
-	return err
-}
-
-// fillV2 makes what is in boxd/<box> on cgroup2, and gives the agent what it
-// needs to have processes born there.
-func (g *Group) fillV2(box *os.File) error {
 	for _, name := range []string{"init", "work"} {
 		if err := linux.MkdirAt(box, name, 0o755); err != nil {
 			return err
@@ -148,11 +144,15 @@ func (g *Group) fillV2(box *os.File) error {
 		return err
 	}
 	defer work.Close()
-	return enable(work, g.enableErr)
+	if err := enable(work, g.enableErr); err != nil {
+		return err
+	}
+	g.sealed, err = g.host.seal(box, g.ID)
+	return err
 }
 
-// makeV1 makes the part on one v1 hierarchy. A leftover of the same id is
-// removed first: the id is ours, and stale limits must not apply.
+// makeV1 creates the part on one v1 hierarchy. It first removes leftovers of the same ID:
+// makeV2 has claimed it, and stale limits must not apply.
 func (g *Group) makeV1(on *hierarchy) error {
 	box, err := makeBox(on.dir, g.ID)
 	if errors.Is(err, unix.EEXIST) {
@@ -168,12 +168,12 @@ func (g *Group) makeV1(on *hierarchy) error {
 	return linux.MkdirAt(box, "work", 0o755)
 }
 
-// makeBox makes boxd/<id> beneath root and opens it.
+// makeBox creates and opens boxd/<id> beneath root.
 func makeBox(root *os.File, id string) (*os.File, error) {
 	path := baseName + "/" + id
 	var err error
 	for range 100 {
-		// Whoever removes the last other box takes boxd/ away: make it again.
+		// Removing the last other box also removes boxd/: create it again.
 		if err = linux.MkdirAt(root, baseName, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, err
 		}
@@ -190,8 +190,8 @@ func makeBox(root *os.File, id string) (*os.File, error) {
 	return openDir(root, path)
 }
 
-// useHierarchy makes v1 memory limits count for child cgroups, which they always
-// do since Linux 5.11.
+// useHierarchy makes v1 memory limits include child cgroups. Since Linux 5.11 they always
+// do.
 func useHierarchy(root *os.File) error {
 	const file = baseName + "/memory.use_hierarchy"
 	if n, err := readNumber(root, file); err != nil || n == 1 {
@@ -200,8 +200,8 @@ func useHierarchy(root *os.File) error {
 	return linux.WriteFileAt(root, file, "1")
 }
 
-// OpenGroup opens what is left of a box that another process made, for Kill and
-// Remove. It fails with fs.ErrNotExist if there is nothing.
+// OpenGroup opens what is left of a box that another process created, for Kill and
+// Remove. It fails with fs.ErrNotExist if nothing is left.
 func (h *Host) OpenGroup(id string) (*Group, error) {
 	if err := checkID(id); err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func (h *Host) OpenGroup(id string) (*Group, error) {
 	return g, nil
 }
 
-// List returns the ids of all boxes that have a cgroup on any hierarchy, sorted.
+// List returns the IDs of all boxes that have a cgroup on any hierarchy, sorted.
 func (h *Host) List() ([]string, error) {
 	var ids []string
 	for _, on := range h.trees() {
@@ -239,8 +239,8 @@ func (h *Host) List() ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// Close closes the descriptors and leaves the cgroups as they are. Closing twice
-// is no error.
+// Close closes the descriptors and leaves the cgroups as they are. It may be called more
+// than once.
 func (g *Group) Close() error {
 	var errs []error
 	files := []**os.File{&g.sealed}
@@ -258,8 +258,8 @@ func (g *Group) Close() error {
 	return errors.Join(errs...)
 }
 
-// checkID refuses what is no single path component. What a box may be called is
-// decided elsewhere.
+// checkID refuses anything but a single path component. Other packages decide how boxes
+// may be named.
 func checkID(id string) error {
 	if id == "" || id == "." || id == ".." || len(id) > 200 || strings.ContainsAny(id, "/\n\x00") {
 		return fmt.Errorf("id %q: not usable as a cgroup name", id)

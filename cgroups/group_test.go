@@ -49,7 +49,7 @@ func TestCommandInSlot(t *testing.T) {
 	check(t, s.Kill())
 }
 
-// legacy is this host as if cgroup2 were not mounted.
+// legacy returns this host as if cgroup2 were not mounted.
 func legacy(t *testing.T) *Host {
 	h := testHost(t)
 	mounted, err := linux.ReadMountInfo()
@@ -89,12 +89,12 @@ func TestReadOnlyTree(t *testing.T) {
 	if err := linux.MkdirAt(tree, "boxd-"+testID(), 0o755); !errors.Is(err, unix.EROFS) {
 		t.Errorf("mkdir in the read-only tree: %v", err)
 	}
-	if h.HierarchyRoot() == nil || !exists(tree, "cgroup.procs") {
+	if h.v2.dir == nil || !exists(tree, "cgroup.procs") {
 		t.Error("the tree is not cgroup2")
 	}
 }
 
-// TestSlotDirIsSealed: what the agent gets leads nowhere.
+// TestSlotDirIsSealed: the agent's descriptors give access to nothing else.
 func TestSlotDirIsSealed(t *testing.T) {
 	b := newBox(t, Limits{})
 	s, _ := b.slot(t)
@@ -193,7 +193,7 @@ func TestOpenGroupAndList(t *testing.T) {
 	}
 }
 
-// TestLeftoverOnOneHierarchy: half of a box, as a crash leaves it.
+// TestLeftoverOnOneHierarchy: a crash has left half of a box.
 func TestLeftoverOnOneHierarchy(t *testing.T) {
 	h := testHost(t)
 	for _, on := range h.trees() {

@@ -12,32 +12,32 @@ import (
 
 	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
-// Mode says which kind of cgroup set-up a host has.
+// Mode is the kind of cgroup set-up that a host has.
 type Mode string
 
 // The modes.
 const (
 	Unified Mode = "unified" // every controller that boxd uses is on cgroup2
-	Hybrid  Mode = "hybrid"  // controllers on v1, and cgroup2 is mounted
-	Legacy  Mode = "legacy"  // controllers on v1, cgroup2 mounted nowhere
+	Hybrid  Mode = "hybrid"  // some are on v1, and cgroup2 is mounted
+	Legacy  Mode = "legacy"  // some are on v1, and cgroup2 is not mounted
 )
 
 // baseName is the directory that holds all boxes, at the root of each hierarchy.
 const baseName = "boxd"
 
-// controllers that boxd places limits with, in the order of [Slot.Tasks].
+// controllers that boxd uses for limits, in the order of [Slot.Tasks].
 var controllers = []string{"memory", "pids", "cpu"}
 
-// Host is the cgroup hierarchies of this machine, held open. It is safe for
-// concurrent use.
+// Host holds the cgroup hierarchies of this machine open. It is safe for concurrent use.
 type Host struct {
 	mode Mode
 	v2   *hierarchy
-	v1   []*hierarchy // those that carry memory, pids or cpu
-	// localPIDs: the cgroup2 super block counts a refused fork at the cgroup of
-	// the forking task even where Linux 6.11 would not (pids_localevents).
+	v1   []*hierarchy // those with memory, pids or cpu
+	// localPIDs means that cgroup2 is mounted with pids_localevents: it counts a refused
+	// fork at the cgroup of the forking task even on Linux 6.11 and later.
 	localPIDs bool
 
 	kernel kernelMemory
@@ -48,16 +48,16 @@ type hierarchy struct {
 	dir         *os.File // O_PATH; its Name is the path for messages
 	controllers []string
 	v1          bool
-	home        string // v1: where this process is, relative to dir
+	home        string // v1: the cgroup of this process, relative to dir
 }
 
 func (h *hierarchy) has(controller string) bool {
 	return slices.Contains(h.controllers, controller)
 }
 
-// Detect finds and opens the hierarchies. A host without cgroup2 gets a private
-// mount of it, which nobody else sees and which vanishes with the Host. The
-// caller owns the Host.
+// Detect finds and opens the hierarchies. If cgroup2 is not mounted, Detect mounts it
+// privately: nobody else sees the mount, and it vanishes with the Host. The caller owns
+// the Host.
 func Detect() (_ *Host, err error) {
 	mounted, err := linux.ReadMountInfo()
 	if err != nil {
@@ -95,7 +95,7 @@ func (h *Host) addV1(mounted []linux.MountInfo, controller, own string) {
 		}
 		dir, err := openTree(m.Point, unix.CGROUP_SUPER_MAGIC)
 		if err != nil {
-			continue // mounted over: another line may be reachable
+			continue // something is mounted over it: another mount may be reachable
 		}
 		t := &hierarchy{dir: dir, v1: true, home: relativeTo(m.Root, own)}
 		for _, c := range controllers {
@@ -114,7 +114,7 @@ func (h *Host) addV2(mounted []linux.MountInfo) error {
 	if len(h.v1) > 0 {
 		h.mode = Hybrid
 	}
-	// A mount of the whole tree is better than one of a part.
+	// Prefer a mount of the whole tree to one of a part.
 	slices.SortStableFunc(mounted, func(a, b linux.MountInfo) int { return len(a.Root) - len(b.Root) })
 	for _, m := range mounted {
 		if m.FSType != "cgroup2" {
@@ -128,8 +128,8 @@ func (h *Host) addV2(mounted []linux.MountInfo) error {
 		return h.setV2(dir)
 	}
 	h.mode = Legacy
-	// A new mount sets the options of the one cgroup2 super block anew, which is
-	// why this is done only where nobody has mounted it.
+	// A new mount resets the options of the single cgroup2 super block, so create one only
+	// if nobody else has mounted it.
 	dir, err := linux.NewMount("cgroup2", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
 		return fmt.Errorf("mounting cgroup2, which is mounted nowhere: %w", err)
@@ -144,40 +144,55 @@ func (h *Host) setV2(dir *os.File) error {
 	return err
 }
 
-// openTree opens the directory path if it is of the file system type magic.
+// openTree opens the directory path if it is on a file system of type magic.
 func openTree(path string, magic int64) (*os.File, error) {
 	dir, err := linux.Openat2(nil, path, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
 		return nil, err
 	}
-	var st unix.Statfs_t
-	err = linux.Retry(func() error { return unix.Fstatfs(int(dir.Fd()), &st) })
+	st, err := linux.Fstatfs(dir)
 	if err == nil && st.Type != magic {
-		err = unix.EMEDIUMTYPE
+		err = &os.PathError{Op: "open cgroup tree", Path: path, Err: unix.EMEDIUMTYPE}
 	}
 	if err != nil {
 		dir.Close()
-		return nil, &os.PathError{Op: "open cgroup tree", Path: path, Err: err}
+		return nil, err
 	}
 	return dir, nil
 }
 
-// relativeTo turns the path of a cgroup into one beneath a mount of root. What
-// does not lie below root is unreachable: the root itself then has to do.
+// parseOwnCgroups parses /proc/<pid>/cgroup: the path of the process on each v1 hierarchy,
+// by controller, and for "" on cgroup2. See cgroups(7).
+func parseOwnCgroups(content string) map[string]string {
+	paths := map[string]string{}
+	for line := range strings.Lines(content) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		for c := range strings.SplitSeq(f[1], ",") {
+			paths[c] = f[2]
+		}
+	}
+	return paths
+}
+
+// relativeTo returns the path of a cgroup relative to a mount of root. A cgroup outside of
+// root is unreachable; "." stands in for it.
 func relativeTo(root, path string) string {
-	rel, err := filepath.Rel(root, path)
-	if err != nil || rel == ".." || strings.HasPrefix(rel, "../") {
+	rel, ok := pathin.Rel(filepath.Clean(path), filepath.Clean(root))
+	if !ok {
 		return "."
 	}
 	return rel
 }
 
-// Mode says which kind of host this is.
+// Mode returns the kind of cgroup set-up.
 func (h *Host) Mode() Mode { return h.mode }
 
-// Mountpoint returns where the v1 hierarchy of a controller is mounted, or with ""
-// where cgroup2 is. It is "" if there is none. The path is for reading figures;
-// nothing here uses it.
+// Mountpoint returns the mount point of the v1 hierarchy of a controller or, for "", of
+// cgroup2. It is "" if there is none. The path is only for reading figures; this package
+// does not use it.
 func (h *Host) Mountpoint(controller string) string {
 	if controller == "" && h.mode != Legacy {
 		return h.v2.dir.Name()
@@ -190,15 +205,11 @@ func (h *Host) Mountpoint(controller string) string {
 	return ""
 }
 
-// Path returns the path of box id below the root of every hierarchy.
+// Path returns the path of box id from the root of every hierarchy.
 func Path(id string) string { return "/" + baseName + "/" + id }
 
-// HierarchyRoot returns the root of the cgroup2 tree, an O_PATH descriptor that
-// the Host owns.
-func (h *Host) HierarchyRoot() *os.File { return h.v2.dir }
-
-// ReadOnlyTree returns a detached read-only mount of the cgroup2 tree, to be
-// attached with linux.MoveMount. The caller owns it.
+// ReadOnlyTree returns a detached read-only mount of the cgroup2 tree, for
+// linux.MoveMount. The caller owns it.
 func (h *Host) ReadOnlyTree() (*os.File, error) {
 	const attrs = unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV | unix.MOUNT_ATTR_NOEXEC
 	if h.mode == Legacy {
@@ -208,9 +219,9 @@ func (h *Host) ReadOnlyTree() (*os.File, error) {
 	return readOnlyClone(h.v2.dir)
 }
 
-// seal opens the box as the end of the way up: see [Group]. On a legacy host
-// before Linux 6.15 the private mount cannot be cloned; then the whole tree is
-// the end, still read-only, and it has nothing but boxes.
+// seal returns the box as the root of a read-only mount: see [Group]. On a legacy host
+// before Linux 6.15, the private mount cannot be cloned. Then the mount is of the whole
+// tree, which contains nothing but boxes; it is read-only as well.
 func (h *Host) seal(box *os.File, id string) (*os.File, error) {
 	sealed, err := readOnlyClone(box)
 	if h.mode != Legacy || !errors.Is(err, unix.EINVAL) {
@@ -224,8 +235,8 @@ func (h *Host) seal(box *os.File, id string) (*os.File, error) {
 	return openDir(tree, baseName+"/"+id)
 }
 
-// readOnlyClone returns a detached read-only mount whose root is dir, so that
-// ".." does not lead out of it.
+// readOnlyClone returns a detached read-only mount whose root is dir, so that ".." does not
+// lead out of dir.
 func readOnlyClone(dir *os.File) (*os.File, error) {
 	tree, err := linux.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -242,7 +253,7 @@ func readOnlyClone(dir *os.File) (*os.File, error) {
 // trees are all hierarchies, cgroup2 first.
 func (h *Host) trees() []*hierarchy { return append([]*hierarchy{h.v2}, h.v1...) }
 
-// of returns the hierarchy that carries a controller, nil if none does.
+// of returns the hierarchy that has a controller, or nil.
 func (h *Host) of(controller string) *hierarchy {
 	for _, t := range h.trees() {
 		if t.has(controller) {

@@ -15,43 +15,42 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// What the sockets of a box queue is kernel memory. cgroup2 charges it to the cgroup
-// that made the socket. v1 has an account of its own for it, beside that of the memory
-// limit, and it is off for every cgroup without a limit of its own: writing
-// one to the box alone changes nothing, and nothing says so. So each slot switches the
-// account on before a command can make a socket there, the box has the bound, and the
-// arrangement is proved on sockets once for each Host. It has the receive queues of UDP
-// as well (mem_cgroup_sk_alloc and memcg1_charge_skmem in mm/memcontrol.c).
+// Data that the sockets of a box queue is kernel memory. cgroup2 charges it to the cgroup
+// that created the socket. v1 has a separate account for it, apart from that of the memory
+// limit. In each cgroup, this account is off until the cgroup itself gets a limit: a limit
+// of the box alone silently has no effect. So each slot turns the account on before a
+// command can create a socket in it, the box has the bound, and each Host proves once, with
+// sockets, that this works. The account includes the receive queues of UDP
+// (mem_cgroup_sk_alloc and memcg1_charge_skmem in mm/memcontrol.c).
 const (
 	socketLimit = "memory.kmem.tcp.limit_in_bytes"
 	socketUsage = "memory.kmem.tcp.usage_in_bytes"
 )
 
-// SocketShare says how much the sockets of a box may hold beside its memory limit on v1:
-// one part of the limit in so many.
+// SocketShare divides the memory limit of a box: on v1, its sockets may hold 1/SocketShare of
+// the limit in addition to it.
 const SocketShare = 4
 
-// kernelMemory is what a Host found out about the accounting of kernel memory.
+// kernelMemory is what a Host knows about the accounting of kernel memory.
 type kernelMemory struct {
 	mu    sync.Mutex
 	known bool // err is the answer
 	err   error
-	// hold is a socket of the proof. While it exists the kernel keeps the account of its
-	// cgroup, which is gone otherwise: the first account of all patches the kernel's code
-	// on all processors (130 µs), which a box need not wait for.
+	// hold is a socket in the cgroup of the proof. It keeps the cgroup's account alive:
+	// enabling the very first account patches the kernel's code on all processors (130 µs),
+	// and boxes should not have to wait for that.
 	hold   *os.File
 	closed bool
 }
 
-// errUncounted is a proof that came out against the kernel. Other failures say nothing
-// about it, and it is tried again.
-var errUncounted = errors.New("the kernel does not count what sockets hold")
+// errUncounted means that the kernel failed the proof. After any other failure the answer
+// is still unknown, and the proof is repeated.
+var errUncounted = errors.New("the kernel does not count the memory of sockets")
 
-// CheckKernelMemory finds out whether this host charges a box for the kernel memory that
-// its sockets hold: nil, or an [UnenforceableError]. The answer is kept. Finding it takes
-// some 0.5 ms; a call ahead of time saves the first box of the Host this wait. id names a
-// throw-away cgroup; a leftover of that name, of a process that was killed here, is taken
-// away first.
+// CheckKernelMemory returns nil if this host charges a box for the kernel memory that its
+// sockets hold, or else an [UnenforceableError]. The Host remembers the answer. Finding out
+// takes some 0.5 ms; a call ahead of time saves the first box this wait. id names a temporary
+// cgroup; a leftover of that name, from a process that was killed here, is removed first.
 func (h *Host) CheckKernelMemory(id string) error {
 	k := &h.kernel
 	k.mu.Lock()
@@ -84,10 +83,10 @@ func (h *Host) CheckKernelMemory(id string) error {
 	return k.err
 }
 
-// bootWords are what the kernel's parameter cgroup.memory= has
+// bootWords returns the values of the kernel parameter cgroup.memory=
 // (Documentation/admin-guide/kernel-parameters.txt).
 func bootWords() (words []string) {
-	line, _ := os.ReadFile("/proc/cmdline") // without procfs boxes fail elsewhere
+	line, _ := os.ReadFile("/proc/cmdline") // without procfs, boxes fail anyway
 	for field := range strings.FieldsSeq(string(line)) {
 		if list, ok := strings.CutPrefix(field, "cgroup.memory="); ok {
 			words = append(words, strings.Split(list, ",")...)
@@ -96,8 +95,8 @@ func bootWords() (words []string) {
 	return words
 }
 
-// proveSockets has a TCP connection hold data in a throw-away cgroup that is made as a
-// box with one slot, and looks whether the box's account shows it.
+// proveSockets makes a TCP connection hold data in a temporary cgroup, set up like a box with
+// one slot, and checks that the box's account shows the data.
 func (h *Host) proveSockets(on *hierarchy, id string) (err error) {
 	g := &Group{ID: id, host: h}
 	if err := g.removeFrom(context.Background(), &tree{on: on}); err != nil {
@@ -139,15 +138,15 @@ func (h *Host) proveSockets(on *hierarchy, id string) (err error) {
 	})
 }
 
-// holdData calls fn while a TCP connection has data that nobody has read. It is one
-// socket, connected to itself: so nobody else can connect to it meanwhile.
+// holdData calls fn while a TCP connection holds unread data. The connection is a single
+// socket, connected to itself, so nobody else can connect to it.
 func holdData(fn func() error) error {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socket", err)
 	}
 	defer unix.Close(fd)
-	// Closing resets the connection and leaves nothing waiting.
+	// Make close reset the connection, so that nothing lingers.
 	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	if err := unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return os.NewSyscallError("bind", err)
@@ -169,7 +168,7 @@ func holdData(fn func() error) error {
 	return fn()
 }
 
-// close releases what the proof holds, and lets no further one begin.
+// close releases the socket of the proof, and prevents further proofs.
 func (k *kernelMemory) close() error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -182,8 +181,8 @@ func (k *kernelMemory) close() error {
 	return err
 }
 
-// boundSockets bounds what the sockets of the box may have beside its memory limit, on
-// v1. It needs no bound of its own on cgroup2.
+// boundSockets bounds what the sockets of the box may hold in addition to its memory limit
+// on v1. On cgroup2 no separate bound is needed.
 func (g *Group) boundSockets(memory int64) error {
 	if memory > 0 {
 		if err := g.host.CheckKernelMemory(g.ID + "-sockets"); err != nil {
@@ -207,14 +206,13 @@ func (g *Group) boundSockets(memory int64) error {
 	return err
 }
 
-// countSockets switches the account of a slot on. It costs some 10 µs where slots are
-// made, which is ahead of the command.
+// countSockets turns on the socket account of a slot. It takes some 10 µs when a slot is
+// created, which happens ahead of the command.
 func (s *Slot) countSockets() error {
 	t := s.group.v1Tree("memory")
 	if t == nil {
 		return nil
 	}
-	// The bound is the box's. A kernel without the account is named by
-	// CheckKernelMemory.
+	// The box has the bound. CheckKernelMemory reports a kernel without the account.
 	return ignoreGone(linux.WriteFileAt(t.box, s.path()+"/"+socketLimit, "-1"))
 }

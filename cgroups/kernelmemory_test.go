@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sockets is the role of a command that sends over TCP connections of its own until
-// nothing more is taken, at most n bytes. It says how many bytes were taken, and waits.
+// sockets is the role of a command that sends over its own TCP connections until they are
+// full, but at most n bytes. It prints how many bytes it has sent, and waits.
 func sockets(n string) int {
 	most, _ := strconv.Atoi(n)
 	sent, fail := fillSockets(most)
@@ -35,8 +35,8 @@ func fillSockets(most int) (sent int, err error) {
 			return sent, err
 		}
 		before := sent
-		// What a full connection takes later, once the other end has acknowledged, is of
-		// no interest: two refusals end it.
+		// A full connection takes more when the other end has acknowledged, but that is
+		// irrelevant here: stop after two refusals.
 		for refused := 0; refused < 2 && sent < most; {
 			n, err := unix.Write(client, chunk)
 			if err == unix.EAGAIN {
@@ -57,7 +57,7 @@ func fillSockets(most int) (sent int, err error) {
 	return sent, nil
 }
 
-// connection is a TCP connection over loopback, both ends here and not blocking.
+// connection returns both ends of a TCP connection over loopback. They do not block.
 func connection() (client, server int, err error) {
 	listener, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	if err != nil {
@@ -86,9 +86,9 @@ func connection() (client, server int, err error) {
 	return client, server, unix.SetNonblock(client, true)
 }
 
-// TestSocketMemory: what the sockets of a box hold is part of its memory on cgroup2. On
-// v1 it is bounded by a quarter of the memory limit, whichever slot they are in, also
-// after a change of the limit.
+// TestSocketMemory: on cgroup2, the memory of a box's sockets counts against its memory limit.
+// On v1, it is bounded by a quarter of the memory limit, for the sockets of all slots together,
+// even after a change of the limit.
 func TestSocketMemory(t *testing.T) {
 	b := newBox(t, Limits{Memory: 64 * mib})
 	tree := b.v1Tree("memory")
@@ -120,12 +120,12 @@ func TestSocketMemory(t *testing.T) {
 		taken, err := strconv.ParseInt(c.line(t), 10, 64)
 		check(t, err)
 		t.Logf("%d KiB were taken, %d KiB are counted", taken>>10, used()>>10)
-		// A sender may go over the bound by what is under way on its connections.
+		// A sender may exceed the bound by the data in transit on its connections.
 		if got := used(); got < 8*mib || got > 24*mib || taken > 32*mib {
 			t.Errorf("sockets hold %d bytes with a bound of %d; %d were taken", got, bound(), taken)
 		}
 	}
-	// The limit of a live box. What sockets hold now does not fit into a quarter of less.
+	// Lower the limit of a live box: its sockets hold more than a quarter of the new one.
 	err := b.Set(Limits{Memory: 48 * mib})
 	inUse, ok := errors.AsType[*InUseError](err)
 	if !ok || inUse.Sockets < 8*mib || !strings.Contains(err.Error(), "sockets") || strings.Contains(err.Error(), "\n") {
@@ -143,8 +143,8 @@ func TestSocketMemory(t *testing.T) {
 	check(t, b.Kill())
 }
 
-// TestKernelMemory: the proof succeeds on the hosts that these tests run on, leaves
-// nothing, and fails where the account is off.
+// TestKernelMemory: the proof succeeds on the hosts of these tests, leaves nothing behind, and
+// fails if the account is off.
 func TestKernelMemory(t *testing.T) {
 	h := testHost(t)
 	id := testID()
@@ -157,13 +157,13 @@ func TestKernelMemory(t *testing.T) {
 		t.Error("nothing keeps the kernel's account")
 	}
 	mustBeGone(t, h, id)
-	// What a process left that was killed meanwhile is no hindrance.
+	// A leftover of a process that was killed during the proof does no harm.
 	g := &Group{ID: id, host: h}
 	check(t, g.makeV1(on))
 	check(t, g.v1[0].box.Close())
 	check(t, h.proveSockets(on, id))
 	mustBeGone(t, h, id)
-	// A hierarchy that has no such account: that of another controller.
+	// Use a hierarchy without such an account: that of another controller.
 	other := h.of("pids")
 	if !other.v1 || other.has("memory") {
 		return
@@ -173,8 +173,8 @@ func TestKernelMemory(t *testing.T) {
 	}
 }
 
-// TestKernelMemoryUnenforceable: a box with a memory limit is refused where sockets are
-// not counted, unless that was accepted; one without is not.
+// TestKernelMemoryUnenforceable: on a host that does not count sockets, a box with a memory limit
+// is refused unless the caller accepts that; a box without a limit is not.
 func TestKernelMemoryUnenforceable(t *testing.T) {
 	h := testHost(t)
 	h.kernel.known = true

@@ -3,6 +3,7 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -13,16 +14,20 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Kill sends SIGKILL to every process of the box, PID 1 included, and returns
-// without waiting for them to end. A box that is gone is no error.
+// Kill sends SIGKILL to every process of the box, PID 1 included, without waiting for them
+// to exit. It is not an error if the box is gone.
 func (g *Group) Kill() error {
 	var errs []error
 	if g.v2.box != nil {
 		errs = append(errs, killTree(g.v2.box))
 	}
 	for _, t := range g.v1 {
-		// Who died between birth on v1 and arrival on cgroup2 is only there.
-		errs = append(errs, killStrays(t.box))
+		// A process whose start failed between v1 and cgroup2 is only on v1.
+		pids, err := treePIDs(t.box, "", leaders)
+		if err == nil && len(pids) > 0 {
+			err = signalAll(pids, unix.SIGKILL, func() ([]int, error) { return treePIDs(t.box, "", leaders) })
+		}
+		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("killing box %q: %w", g.ID, err)
@@ -42,27 +47,27 @@ func killTree(dir *os.File) error {
 	return freezeAndKill(dir)
 }
 
-// freezeAndKill is cgroup.kill for kernels before 5.14: a frozen tree cannot
+// freezeAndKill stands in for cgroup.kill on kernels before 5.14: a frozen tree cannot
 // fork, and frozen processes of cgroup2 can be killed.
 func freezeAndKill(dir *os.File) error {
 	if err := linux.WriteFileAt(dir, "cgroup.freeze", "1"); err != nil && !gone(err) {
 		return err
 	}
 	err := signalTree(dir, unix.SIGKILL)
-	// The freezer is asynchronous: what forked meanwhile is killed by a further
-	// round, and thawing lets the last ones die.
+	// Freezing is asynchronous: signalTree kills processes that were forked meanwhile in
+	// further rounds, and thawing lets the last ones die.
 	return errors.Join(err, ignoreGone(linux.WriteFileAt(dir, "cgroup.freeze", "0")))
 }
 
 // signalRounds bounds how often signalTree looks for new processes.
 const signalRounds = 64
 
-// signalTree sends sig once to every process in and below dir, until a round
-// finds no new one.
+// signalTree sends sig once to every process in and below dir, and repeats this for new
+// processes until it finds none.
 func signalTree(dir *os.File, sig unix.Signal) error {
 	seen := map[int]bool{}
 	for range signalRounds {
-		pids, err := treePIDs(dir, "")
+		pids, err := treePIDs(dir, "", members)
 		if err != nil {
 			return err
 		}
@@ -73,7 +78,7 @@ func signalTree(dir *os.File, sig unix.Signal) error {
 		for _, pid := range fresh {
 			seen[pid] = true
 		}
-		err = signalAll(fresh, sig, func() ([]int, error) { return treePIDs(dir, "") })
+		err = signalAll(fresh, sig, func() ([]int, error) { return treePIDs(dir, "", members) })
 		if err != nil {
 			return err
 		}
@@ -81,25 +86,25 @@ func signalTree(dir *os.File, sig unix.Signal) error {
 	return fmt.Errorf("signalling %s: new processes appear faster than they get signal %d", dir.Name(), sig)
 }
 
-// maxPidfds is how many pidfds one call of signalAll holds at a time: a box may
-// have more processes than the launcher may have descriptors.
+// maxPidfds is how many pidfds signalAll holds at a time: a box may have more processes
+// than the launcher may have descriptors.
 const maxPidfds = 128
 
-// signalAll is signalMembers for any number of processes.
-func signalAll(pids []int, sig unix.Signal, members func() ([]int, error)) error {
+// signalAll is signalSome for any number of processes.
+func signalAll(pids []int, sig unix.Signal, list func() ([]int, error)) error {
 	for some := range slices.Chunk(pids, maxPidfds) {
-		if err := signalMembers(some, sig, members); err != nil {
+		if err := signalSome(some, sig, list); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// signalMembers sends sig to those of pids that members still lists after a
-// pidfd of each was opened. A pid that was given to a stranger in between is
-// thus never signalled: either the stranger is no member, or the member has
-// ended and its pidfd says ESRCH.
-func signalMembers(pids []int, sig unix.Signal, members func() ([]int, error)) error {
+// signalSome sends sig to those of pids that list still returns after a pidfd of each was
+// opened. So it never signals a stranger that was given one of the PIDs in between: either
+// list does not return the stranger's PID, or the pidfd is of the process that has exited
+// and gives ESRCH.
+func signalSome(pids []int, sig unix.Signal, list func() ([]int, error)) error {
 	pidfds := map[int]*os.File{}
 	defer func() {
 		for _, f := range pidfds {
@@ -116,7 +121,7 @@ func signalMembers(pids []int, sig unix.Signal, members func() ([]int, error)) e
 		}
 		pidfds[pid] = f
 	}
-	still, err := members()
+	still, err := list()
 	if err != nil {
 		return err
 	}
@@ -131,10 +136,10 @@ func signalMembers(pids []int, sig unix.Signal, members func() ([]int, error)) e
 	return errors.Join(errs...)
 }
 
-// treePIDs lists the processes in and below name of dir. A cgroup that is gone
-// has none.
-func treePIDs(dir *os.File, name string) ([]int, error) {
-	pids, err := readPIDs(dir, join(name, "cgroup.procs"))
+// treePIDs lists the processes in and below name of dir, where list is members or leaders. A
+// cgroup that is gone has none.
+func treePIDs(dir *os.File, name string, list func(dir *os.File, name string) ([]int, error)) ([]int, error) {
+	pids, err := list(dir, name)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +148,7 @@ func treePIDs(dir *os.File, name string) ([]int, error) {
 		return nil, ignoreGone(err)
 	}
 	for _, c := range children {
-		more, err := treePIDs(dir, join(name, c))
+		more, err := treePIDs(dir, join(name, c), list)
 		if err != nil {
 			return nil, err
 		}
@@ -152,52 +157,32 @@ func treePIDs(dir *os.File, name string) ([]int, error) {
 	return pids, nil
 }
 
-// killStrays kills the processes in and below a v1 directory.
-func killStrays(dir *os.File) error {
-	leaders := func() ([]int, error) { return strays(dir, ".") }
-	pids, err := leaders()
-	if err != nil || len(pids) == 0 {
-		return err
-	}
-	return signalAll(pids, unix.SIGKILL, leaders)
+// members lists the processes that have a thread in name.
+func members(dir *os.File, name string) ([]int, error) {
+	return readPIDs(dir, join(name, "cgroup.procs"))
 }
 
-// strays lists the processes whose first thread is in or below name. On v1
-// cgroup.procs also names a process that has only some other thread there: a
-// launcher that is just building the box. Its process id is not in tasks.
-func strays(dir *os.File, name string) ([]int, error) {
-	procs, err := readPIDs(dir, join(name, "cgroup.procs"))
+// leaders lists the other processes whose main thread is in name. On v1, cgroup.procs also
+// names processes with only another thread there, such as a launcher that is building the
+// box. Their PIDs are not in tasks.
+func leaders(dir *os.File, name string) ([]int, error) {
+	procs, err := members(dir, name)
 	if err != nil {
 		return nil, err
 	}
 	tasks, err := readPIDs(dir, join(name, "tasks"))
-	if err != nil {
-		return nil, err
-	}
-	pids := slices.DeleteFunc(procs, func(pid int) bool {
+	return slices.DeleteFunc(procs, func(pid int) bool {
 		return pid == os.Getpid() || !slices.Contains(tasks, pid)
-	})
-	children, err := subdirectories(dir, name)
-	if err != nil {
-		return nil, ignoreGone(err)
-	}
-	for _, c := range children {
-		more, err := strays(dir, join(name, c))
-		if err != nil {
-			return nil, err
-		}
-		pids = append(pids, more...)
-	}
-	return pids, nil
+	}), err
 }
 
-// Processes returns the processes that are in a cgroup of the box on any hierarchy.
+// Processes returns the processes in any cgroup of the box, on any hierarchy.
 func (g *Group) Processes() (pids []int, err error) {
 	for _, t := range g.trees() {
 		if t.box == nil {
 			continue
 		}
-		more, err := treePIDs(t.box, "")
+		more, err := treePIDs(t.box, "", members)
 		if err != nil {
 			return nil, fmt.Errorf("processes of box %q: %w", g.ID, err)
 		}
@@ -207,24 +192,24 @@ func (g *Group) Processes() (pids []int, err error) {
 	return slices.Compact(pids), nil
 }
 
-// Processes lists the processes in a cgroup2 directory, those below it not included. One
-// that is gone has none.
-func Processes(dir *os.File) ([]int, error) { return readPIDs(dir, "cgroup.procs") }
+// Processes lists the processes in a cgroup2 directory, without those in its children. A
+// cgroup that is gone has none.
+func Processes(dir *os.File) ([]int, error) { return members(dir, "") }
 
-// readPIDs reads a list of process ids. A cgroup that is gone has none; 0 is a
-// process of another pid namespace and is left out.
+// readPIDs reads a list of PIDs. A cgroup that is gone has none. readPIDs omits 0, which
+// stands for a process of another PID namespace.
 func readPIDs(dir *os.File, name string) ([]int, error) {
 	f, err := linux.OpenAt(dir, name, unix.O_RDONLY)
 	if err != nil {
 		return nil, ignoreGone(err)
 	}
 	defer f.Close()
-	text, err := readAll(f)
+	text, err := io.ReadAll(f)
 	if err != nil {
 		return nil, ignoreGone(err)
 	}
 	var pids []int
-	for field := range strings.FieldsSeq(text) {
+	for field := range strings.FieldsSeq(string(text)) {
 		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
 			pids = append(pids, pid)
 		}
@@ -232,7 +217,7 @@ func readPIDs(dir *os.File, name string) ([]int, error) {
 	return pids, nil
 }
 
-// gone says that err means "this cgroup was removed".
+// gone reports whether err means that the cgroup was removed.
 func gone(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENODEV)
 }

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestKillFindsWhoIsOnlyOnV1: a process that never arrived on cgroup2.
+// TestKillFindsWhoIsOnlyOnV1: Kill finds a process that never arrived on cgroup2.
 func TestKillFindsWhoIsOnlyOnV1(t *testing.T) {
 	b := newBox(t, Limits{})
 	if len(b.v1) == 0 {
@@ -24,7 +24,7 @@ func TestKillFindsWhoIsOnlyOnV1(t *testing.T) {
 	check(t, b.EnterThread())
 	c := newChild(t, nil, "sleep")
 	serr := c.cmd.Start()
-	// Kill must not take this process for a stray while its thread is in there.
+	// Kill must not kill this process while one of its threads is in the cgroup.
 	kerr := b.Kill()
 	check(t, b.LeaveThread())
 	c.started()

@@ -13,31 +13,30 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// maxFile is how much is read of a cgroup file: one page is what the kernel
-// gives for a value, more only for lists.
+// maxFile is how much is read of a cgroup file. A value fits into one page; only lists are
+// longer.
 const maxFile = 4096
 
 // knob is one file that holds one limit.
 type knob struct {
 	dir   *os.File
 	file  string
-	value int64 // wanted; Unlimited for none
+	value int64 // the wanted value; Unlimited means no limit
 	style style
-	old   int64 // what was there before
+	old   int64 // the previous value
 }
 
-// style is how a file spells its value.
+// style is the format of a knob's value.
 type style int
 
 const (
-	v1Number  style = iota // "-1" is no limit
-	v2Number               // "max" is no limit
-	v2CPU                  // "quota period", "max period"
-	swapsOnly              // memory.swappiness: a plain number
+	v1Number style = iota // "-1" means no limit
+	v2Number              // "max" means no limit
+	v2CPU                 // "quota period", "max period"
 )
 
-// unlimitedV1 is the least value that means "no limit" where the kernel shows
-// such a limit as a huge number of bytes (PAGE_COUNTER_MAX pages).
+// unlimitedV1 is the smallest value that means "no limit" where the kernel shows no limit
+// as a huge number of bytes (PAGE_COUNTER_MAX pages).
 const unlimitedV1 = 1 << 62
 
 func (k *knob) format(value int64) string {
@@ -52,7 +51,7 @@ func (k *knob) format(value int64) string {
 	return strconv.FormatInt(value, 10)
 }
 
-// read returns the value that is in force.
+// read returns the value in force.
 func (k *knob) read() (int64, error) {
 	text, err := linux.ReadFileAt(k.dir, k.file, maxFile)
 	if err != nil {
@@ -72,7 +71,7 @@ func (k *knob) read() (int64, error) {
 	return n, nil
 }
 
-// set writes value and verifies that it took effect.
+// set writes value and verifies that it is in force.
 func (k *knob) set(value int64) error {
 	if err := linux.WriteFileAt(k.dir, k.file, k.format(value)); err != nil {
 		return err
@@ -84,15 +83,14 @@ func (k *knob) set(value int64) error {
 	return err
 }
 
-// raises says that k is to be loosened, or stays.
+// raises reports whether the wanted value loosens the limit or keeps it.
 func (k *knob) raises() bool {
 	return k.value < 0 || k.old >= 0 && k.value >= k.old
 }
 
-// apply sets all knobs of one limit, or none. They are given in the order for
-// raising: outer cgroup before inner one, memsw before memory. Lowering is done
-// the other way round, as the kernel demands that the inner value stays the
-// smaller one.
+// apply sets all knobs of one limit, or none. knobs are in the order for raising: the outer
+// cgroup before the inner one, memsw before memory. For lowering, apply reverses the order,
+// because the kernel requires that the inner value is never the larger one.
 func apply(knobs []*knob) error {
 	for _, k := range knobs {
 		var err error
@@ -108,14 +106,14 @@ func apply(knobs []*knob) error {
 			continue
 		}
 		if err := k.set(k.value); err != nil {
-			// Also k itself: its write may have worked and its check not.
+			// Restore k as well: its write may have succeeded and only the check failed.
 			return errors.Join(err, restore(knobs[:i+1]))
 		}
 	}
 	return nil
 }
 
-// restore puts the old values back, last one first.
+// restore restores the old values, last one first.
 func restore(knobs []*knob) error {
 	var errs []error
 	for _, k := range slices.Backward(knobs) {
@@ -127,7 +125,7 @@ func restore(knobs []*knob) error {
 	return errors.Join(errs...)
 }
 
-// exists says whether name is beneath dir.
+// exists reports whether name exists beneath dir.
 func exists(dir *os.File, name string) bool {
 	return unix.Faccessat(int(dir.Fd()), name, unix.F_OK, 0) == nil
 }

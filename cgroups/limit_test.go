@@ -14,7 +14,7 @@ import (
 
 const mib = 1 << 20
 
-// orMinus is n, or -1 if it is absent, for messages and comparisons.
+// orMinus returns *n, or -1 if it is unknown, for messages and comparisons.
 func orMinus(n *int64) int64 {
 	if n == nil {
 		return -1
@@ -52,7 +52,7 @@ func TestMemoryLimitKillsOnlyTheHog(t *testing.T) {
 	}
 }
 
-// TestOutOfMemoryEndsTheWholeCommand on cgroup2; v1 kills one process only.
+// TestOutOfMemoryEndsTheWholeCommand: on cgroup2 it does; v1 kills only one process.
 func TestOutOfMemoryEndsTheWholeCommand(t *testing.T) {
 	b := newBox(t, Limits{Memory: 64 * mib})
 	s, stats := b.slot(t)
@@ -104,7 +104,7 @@ func TestPIDsLimitIsExactAndAttributed(t *testing.T) {
 	if use.PIDsPeak != nil && orMinus(use.PIDsPeak)+orMinus(quietUse.PIDsPeak) < limit {
 		t.Errorf("peaks %d and %d, want at least the limit together", orMinus(use.PIDsPeak), orMinus(quietUse.PIDsPeak))
 	}
-	// A box that is full takes no further command.
+	// No further command starts in a box that is full.
 	s, _ := b.slot(t)
 	c := newChild(t, s, "true")
 	done := make(chan error)
@@ -115,7 +115,7 @@ func TestPIDsLimitIsExactAndAttributed(t *testing.T) {
 	c.started()
 }
 
-// TestPIDsPeakIsTheCommandsOwn: the spawner is not in it.
+// TestPIDsPeakIsTheCommandsOwn: the peak does not include the spawner.
 func TestPIDsPeakIsTheCommandsOwn(t *testing.T) {
 	b := newBox(t, Limits{PIDs: 64})
 	s, stats := b.slot(t)
@@ -166,7 +166,7 @@ func TestThrottlingOfAnother(t *testing.T) {
 	after, err := idleStats.Read()
 	check(t, err)
 	t.Logf("idle: %s", after)
-	// Not zero: the runtime of the idle one wakes up now and then, and waits too.
+	// Not zero: the Go runtime of the idle command wakes up now and then, and is throttled too.
 	own := orMinus(after.ThrottledUsec) - max(orMinus(before.ThrottledUsec), 0)
 	if after.ThrottledUsec != nil && own > (box()-boxBefore)/2 {
 		t.Errorf("an idle command was throttled for %d µs, the box for %d", own, box()-boxBefore)
@@ -176,7 +176,7 @@ func TestThrottlingOfAnother(t *testing.T) {
 	}
 }
 
-// throttledUsec is how long the commands of a box were throttled.
+// throttledUsec returns for how long the commands of a box were throttled.
 func throttledUsec(b *testBox) (int64, error) {
 	tree := b.v2
 	if v1 := b.v1Tree("cpu"); v1 != nil {

@@ -1,44 +1,45 @@
 package cgroups
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"os"
 )
 
-// Unlimited is the value of a limit that shall not be set.
+// Unlimited is the value of a limit that is not set.
 const Unlimited = -1
 
-// Limits bound what all commands of a box use together. A zero field means "no
-// limit" to [Host.Create] and "leave as it is" to [Group.Set]; Unlimited means
-// none. The ranges are checked by whoever takes them from a user.
+// Limits bound the usage of all commands of a box together. A zero field means "no
+// limit" to [Host.Create] and "leave as it is" to [Group.Set]; Unlimited means no
+// limit. This package does not check ranges.
 type Limits struct {
-	Memory int64   // bytes of RAM, rounded down to pages; swap is off then
+	Memory int64   // bytes of RAM, rounded down to pages; a box with a limit cannot swap
 	PIDs   int64   // processes and threads at once
 	CPUs   float64 // cores' worth of time, at least 0.01
-	// AllowDegraded accepts a limit that this host cannot enforce: it is then
-	// listed in Group.Degraded.
+	// AllowDegraded accepts limits that this host cannot enforce, and lists them in
+	// Group.Degraded.
 	AllowDegraded bool
 }
 
-// The headroom of the backstop above the limits of the box, for PID 1 of the box
-// and the buffers that it keeps: 192 MiB for the output of managed processes
-// (wire.MaxRings), and 64 MiB for everything else.
+// The headroom of the backstop above the limits of the box, for PID 1 of the box and its
+// buffers: 192 MiB for the output of managed processes (wire.MaxRings), and 64 MiB for
+// everything else.
 const (
 	headroomMemory = (64 + 192) << 20
 	headroomPIDs   = 64
 	headroomCPUs   = 1.0
 )
 
-// SpawnerThreads is how many threads of PID 1 live at [Group.HomeTasks], where
-// the pids limit is on v1. They are not counted against the box: the agent must
-// have just as many.
+// SpawnerThreads is how many threads of PID 1 live in the cgroups of [Group.HomeTasks],
+// where the pids limit is on v1. The limit is higher by this number, so the agent must
+// have exactly as many.
 const SpawnerThreads = 2
 
 // cpuPeriod is the period of CPU quotas in µs, the kernel's default.
 const cpuPeriod = 100_000
 
-// UnenforceableError is a limit that this host cannot enforce.
+// UnenforceableError reports a limit that this host cannot enforce.
 type UnenforceableError struct {
 	Limit  string // "memory", "swap", "kernel memory", "pids" or "cpus"
 	Reason string // what is missing
@@ -49,14 +50,14 @@ func (e *UnenforceableError) Error() string {
 	return fmt.Sprintf("limit %q cannot be enforced on this host: %s: %s", e.Limit, e.Reason, e.Mend)
 }
 
-// InUseError is a memory limit below what the box uses now, after the kernel
-// reclaimed what it could. Nothing was changed and nothing was killed.
+// InUseError reports a memory limit below the current usage of the box, after the kernel has
+// reclaimed what it could. Nothing was changed or killed.
 type InUseError struct {
 	Want, Usage int64 // bytes
-	// Sockets are the bytes that sockets hold, if it is their share of Want that is too
-	// small and not Want itself.
+	// Sockets is how many bytes sockets hold, if their share of Want is too small rather
+	// than Want itself.
 	Sockets int64
-	Err     error // what the kernel said, if it was the kernel
+	Err     error // the kernel's error, if the kernel refused
 }
 
 func (e *InUseError) Error() string {
@@ -70,21 +71,14 @@ func (e *InUseError) Unwrap() error { return e.Err }
 
 // merge returns l with the fields of change that are not zero.
 func (l Limits) merge(change Limits) Limits {
-	if change.Memory != 0 {
-		l.Memory = change.Memory
+	return Limits{
+		Memory: cmp.Or(change.Memory, l.Memory), PIDs: cmp.Or(change.PIDs, l.PIDs), CPUs: cmp.Or(change.CPUs, l.CPUs),
+		AllowDegraded: change.AllowDegraded,
 	}
-	if change.PIDs != 0 {
-		l.PIDs = change.PIDs
-	}
-	if change.CPUs != 0 {
-		l.CPUs = change.CPUs
-	}
-	l.AllowDegraded = change.AllowDegraded
-	return l
 }
 
-// normal returns l with Unlimited where nothing is limited, and with memory
-// rounded as the kernel does it.
+// normal returns l with Unlimited for each limit that is not set, and with Memory rounded
+// as the kernel rounds it.
 func (l Limits) normal() Limits {
 	if l.Memory <= 0 {
 		l.Memory = Unlimited
@@ -100,7 +94,7 @@ func (l Limits) normal() Limits {
 	return l
 }
 
-// quota returns cores' worth of time as µs per period.
+// quota converts cores' worth of time to µs per period.
 func quota(cpus float64) int64 {
 	if cpus < 0 {
 		return Unlimited

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// What to do about a limit that cannot be enforced.
+// mends says what to do about each limit that cannot be enforced.
 var mends = map[string]string{
 	"memory": "boot with cgroup_enable=memory, on a kernel with CONFIG_MEMCG",
 	"swap":   "turn swap off (swapoff -a), or boot with swapaccount=1",
@@ -24,7 +24,7 @@ func unenforceable(limit, reason string) *UnenforceableError {
 	return &UnenforceableError{Limit: limit, Reason: reason, Mend: mends[limit]}
 }
 
-// limit puts one limit into force, or changes nothing.
+// limit sets one limit, or changes nothing.
 func (g *Group) limit(name string, l Limits) error {
 	switch name {
 	case "memory":
@@ -70,50 +70,66 @@ func (g *Group) limitPIDs(n int64) error {
 }
 
 func (g *Group) limitCPUs(cpus float64) error {
-	backstop, work := quota(plus(cpus, headroomCPUs)), quota(cpus)
-	if t := g.v1Tree("cpu"); t != nil {
-		if _, err := g.carrier("cpus", "cpu", "cpu.cfs_quota_us"); err != nil {
-			return err
-		}
-		return apply([]*knob{
-			{dir: t.box, file: "cpu.cfs_quota_us", value: backstop},
-			{dir: t.box, file: "work/cpu.cfs_quota_us", value: work},
-		})
+	file, style := "cpu.max", v2CPU
+	if g.v1Tree("cpu") != nil {
+		file, style = "cpu.cfs_quota_us", v1Number
 	}
-	t, err := g.carrier("cpus", "cpu", "cpu.max")
+	t, err := g.carrier("cpus", "cpu", file)
 	if err != nil {
 		return err
 	}
 	return apply([]*knob{
-		{dir: t.box, file: "cpu.max", value: backstop, style: v2CPU},
-		{dir: t.box, file: "work/cpu.max", value: work, style: v2CPU},
+		{dir: t.box, file: file, value: quota(plus(cpus, headroomCPUs)), style: style},
+		{dir: t.box, file: "work/" + file, value: quota(cpus), style: style},
 	})
 }
 
 func (g *Group) limitMemory(bytes int64) error {
-	if g.v1Tree("memory") != nil {
-		return g.limitMemoryV1(bytes)
-	}
-	t, err := g.carrier("memory", "memory", "memory.max")
+	t, err := g.memoryTree()
 	if err != nil {
 		return err
 	}
 	left := g.lessDebitLocked(bytes)
-	if err := shrinkV2(t.box, left); err != nil {
-		if u, ok := errors.AsType[*InUseError](err); ok {
-			u.Want, u.Usage = bytes, u.Usage+g.debit
+	if !t.on.v1 {
+		if err := shrinkV2(t.box, left); err != nil {
+			if u, ok := errors.AsType[*InUseError](err); ok {
+				u.Want, u.Usage = bytes, u.Usage+g.debit
+			}
+			return err
 		}
-		return err
 	}
-	return apply([]*knob{
-		{dir: t.box, file: "memory.max", value: plus(bytes, headroomMemory), style: v2Number},
-		{dir: t.box, file: "work/memory.max", value: left, style: v2Number},
-	})
+	err = apply(append(t.memoryKnobs("", plus(bytes, headroomMemory)), t.memoryKnobs("work/", left)...))
+	if t.on.v1 && errors.Is(err, unix.EBUSY) && bytes > 0 {
+		// The kernel could not reclaim enough. v1 kills nothing for a lowered limit.
+		used, _ := (&knob{dir: t.box, file: "work/memory.usage_in_bytes"}).read()
+		return &InUseError{Want: bytes, Usage: used + g.debit, Err: err}
+	}
+	return err
 }
 
-// shrinkV2 brings the use of work down to bytes, or fails. Writing memory.max
-// would kill what cannot be reclaimed; memory.high reclaims the same way, slows
-// growth down meanwhile, and kills nothing (cgroup-v2.rst, "memory.high").
+// memoryTree returns the box's directory on the hierarchy with the memory controller.
+func (g *Group) memoryTree() (*tree, error) {
+	if g.v1Tree("memory") == nil {
+		return g.carrier("memory", "memory", "memory.max")
+	}
+	return g.carrier("memory", "memory", "memory.limit_in_bytes")
+}
+
+// memoryKnobs returns the knobs of a memory limit in the cgroup prefix of the box, in the order
+// for raising. A limit of memsw that equals the one of memory leaves no room for swap.
+func (t *tree) memoryKnobs(prefix string, value int64) (knobs []*knob) {
+	if !t.on.v1 {
+		return []*knob{{dir: t.box, file: prefix + "memory.max", value: value, style: v2Number}}
+	}
+	if exists(t.box, prefix+"memory.memsw.limit_in_bytes") {
+		knobs = append(knobs, &knob{dir: t.box, file: prefix + "memory.memsw.limit_in_bytes", value: value})
+	}
+	return append(knobs, &knob{dir: t.box, file: prefix + "memory.limit_in_bytes", value: value})
+}
+
+// shrinkV2 brings the usage of work down to bytes, or fails. Writing memory.max would kill
+// if not enough can be reclaimed. memory.high reclaims in the same way, slows growth down
+// meanwhile, and kills nothing (cgroup-v2.rst, "memory.high").
 func shrinkV2(box *os.File, bytes int64) (err error) {
 	usage := &knob{dir: box, file: "work/memory.current"}
 	used, err := usage.read()
@@ -131,39 +147,14 @@ func shrinkV2(box *os.File, bytes int64) (err error) {
 	return err
 }
 
-func (g *Group) limitMemoryV1(bytes int64) error {
-	t, err := g.carrier("memory", "memory", "memory.limit_in_bytes")
-	if err != nil {
-		return err
-	}
-	var knobs []*knob
-	for _, level := range []struct {
-		prefix string
-		value  int64
-	}{{"", plus(bytes, headroomMemory)}, {"work/", g.lessDebitLocked(bytes)}} {
-		// memsw equal to memory leaves no room for swap.
-		if exists(t.box, level.prefix+"memory.memsw.limit_in_bytes") {
-			knobs = append(knobs, &knob{dir: t.box, file: level.prefix + "memory.memsw.limit_in_bytes", value: level.value})
-		}
-		knobs = append(knobs, &knob{dir: t.box, file: level.prefix + "memory.limit_in_bytes", value: level.value})
-	}
-	err = apply(knobs)
-	if errors.Is(err, unix.EBUSY) && bytes > 0 {
-		// Reclaim did not get there; v1 kills nothing on a lowered limit.
-		used, _ := (&knob{dir: t.box, file: "work/memory.usage_in_bytes"}).read()
-		return &InUseError{Want: bytes, Usage: used + g.debit, Err: err}
-	}
-	return err
-}
-
-// noSwap keeps a box with a memory limit from using swap. On v1 the memory limit
-// itself does that, where the kernel counts swap.
+// noSwap keeps a box with a memory limit from using swap. On v1 the memory limit itself does
+// that if the kernel counts swap.
 func (g *Group) noSwap() error {
 	if t := g.v1Tree("memory"); t != nil {
 		if exists(t.box, "work/memory.memsw.limit_in_bytes") || !hostSwaps() {
 			return nil
 		}
-		// Slots inherit it. Global memory pressure may still swap.
+		// Slots inherit swappiness. The kernel may still swap under global memory pressure.
 		err := apply([]*knob{{dir: t.box, file: "memory.swappiness"}, {dir: t.box, file: "work/memory.swappiness"}})
 		return errors.Join(err, unenforceable("swap", "the kernel does not count swap per cgroup (no memory.memsw.limit_in_bytes)"))
 	}
@@ -180,8 +171,8 @@ func (g *Group) noSwap() error {
 	})
 }
 
-// hostSwaps says whether this machine has a swap area. An unreadable
-// /proc/swaps counts as having one.
+// hostSwaps reports whether this machine has a swap area. If /proc/swaps cannot be read, it
+// assumes one.
 func hostSwaps() bool {
 	text, err := os.ReadFile("/proc/swaps")
 	return err != nil || strings.Count(string(text), "\n") > 1

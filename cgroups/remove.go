@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
@@ -13,12 +12,11 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// removeTimeout bounds Remove where ctx does not.
+// removeTimeout bounds Remove if ctx does not.
 const removeTimeout = 10 * time.Second
 
-// Remove removes the cgroups of the box, and boxd/ with the last one, and closes
-// the Group. It waits for processes that are dying already but kills none.
-// Removing what is gone is no error.
+// Remove removes the cgroups of the box, and boxd/ with the last box, and closes the Group.
+// It waits for dying processes but kills none. It is not an error if the cgroups are gone.
 func (g *Group) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
@@ -30,36 +28,37 @@ func (g *Group) Remove(ctx context.Context) error {
 		errs = append(errs, g.removeFrom(ctx, t))
 	}
 	if err := errors.Join(errs...); err != nil {
-		// The descriptors stay open: the caller may try again.
+		// The descriptors stay open, so that the caller may retry.
 		return fmt.Errorf("removing cgroup %q: %w", g.ID, err)
 	}
 	for _, t := range g.trees() {
-		// Other boxes may be in it, or just be made.
+		// It fails if other boxes are in it.
 		_ = linux.RmdirAt(t.on.dir, baseName)
 	}
 	return g.Close()
 }
 
-// removeFrom removes the box from one hierarchy, again and again while it is
-// busy. Only cgroup2 tells when it is empty; v1 follows within the same exit, so
-// that little is left to poll for.
+// removeFrom removes the box from one hierarchy, and retries while it is busy. Only cgroup2
+// announces when it is empty. On v1, an exiting process leaves its cgroups at almost the same
+// time, so polling does not take long.
 func (g *Group) removeFrom(ctx context.Context, t *tree) error {
-	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	return whileBusy(ctx, func() error {
 		err := removeTree(t.on.dir, baseName+"/"+g.ID)
-		if !errors.Is(err, unix.EBUSY) {
-			return err
+		if errors.Is(err, unix.EBUSY) && !t.on.v1 {
+			err = errors.Join(err, g.WaitEmpty(ctx))
 		}
-		if !t.on.v1 {
-			if werr := g.WaitEmpty(ctx); werr != nil {
-				return errors.Join(err, werr)
-			}
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
+		return err
+	})
+}
+
+// whileBusy repeats fn while its error is EBUSY, until ctx ends.
+func whileBusy(ctx context.Context, fn func() error) error {
+	var err error
+	end := poll(ctx, 100*time.Microsecond, 20*time.Millisecond, func() (bool, error) {
+		err = fn()
+		return !errors.Is(err, unix.EBUSY), nil
+	})
+	return errors.Join(err, end)
 }
 
 // removeTree removes the cgroup name beneath dir, children first.
@@ -98,16 +97,10 @@ func subdirectories(dir *os.File, name string) ([]string, error) {
 	return names, err
 }
 
-// join is path.Join for relative names, where "" is the directory itself.
+// join joins relative names, where "" is the directory itself.
 func join(dir, name string) string {
 	if dir == "" {
 		return name
 	}
 	return dir + "/" + name
-}
-
-// readAll returns the content of a list file.
-func readAll(f *os.File) (string, error) {
-	text, err := io.ReadAll(f)
-	return string(text), err
 }

@@ -15,9 +15,9 @@ import (
 )
 
 // The test binary plays the commands of a box. Its first descriptors after stdio
-// are the v1 tasks files of the slot, as many as CGROUPS_TEST_TASKS says: it
-// moves itself there, as a child of the agent does between clone and exec, and
-// then executes itself once more to play its role.
+// are the v1 tasks files of the slot, as many as CGROUPS_TEST_TASKS says. It moves
+// itself there, as a child of the agent does between clone and exec, and then executes
+// itself again to play its role.
 
 // play runs a role and returns the exit status.
 func play(role string, args []string) int {
@@ -48,9 +48,9 @@ func play(role string, args []string) int {
 	return 0
 }
 
-// enterAndExec moves this thread by its n tasks files. Only a single thread can
-// move itself cheaply and the Go runtime has several, but the exec that follows
-// leaves only the one that moved.
+// enterAndExec moves this thread with its n tasks files. Only a single thread can move
+// itself cheaply. The Go runtime has several threads, but the exec that follows leaves
+// only the one that has moved.
 func enterAndExec(n int) int {
 	runtime.LockOSThread()
 	for fd := 3; fd < 3+n; fd++ {
@@ -66,7 +66,7 @@ func enterAndExec(n int) int {
 	return 97
 }
 
-// hog touches size bytes of memory, says so, and waits to be ended.
+// hog touches size bytes of memory, prints a line, and waits to be killed.
 func hog(size string) int {
 	n, _ := strconv.Atoi(size)
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
@@ -82,7 +82,7 @@ func hog(size string) int {
 	return 0
 }
 
-// burn uses one core for some time of the clock.
+// burn uses one core for some wall-clock time.
 func burn(d string) int {
 	t, _ := time.ParseDuration(d)
 	for end := time.Now().Add(t); time.Now().Before(end); {
@@ -90,8 +90,8 @@ func burn(d string) int {
 	return 0
 }
 
-// forks starts up to n processes that wait, says how many it got, and waits.
-// Raw forks, because os/exec would start threads too.
+// forks starts up to n processes that wait, prints how many it could start, and waits.
+// It forks by system call, because os/exec would start threads too.
 func forks(count string) int {
 	n, _ := strconv.Atoi(count)
 	got, refused := 0, 0
@@ -113,7 +113,7 @@ func forks(count string) int {
 	return 0
 }
 
-// daemonize leaves a grandchild in a session of its own that ignores SIGTERM.
+// daemonize leaves a grandchild that has its own session and ignores SIGTERM.
 func daemonize(args []string) int {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -138,8 +138,8 @@ type child struct {
 	childEnds []*os.File
 }
 
-// newChild prepares a role in a slot; a nil slot is outside of any. It is killed
-// and reaped when the test ends.
+// newChild prepares a role in a slot, or outside of any slot if it is nil. The child is
+// killed and reaped when the test ends.
 func newChild(t testing.TB, s *Slot, role string, args ...string) *child {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe", args...)
@@ -166,7 +166,7 @@ func newChild(t testing.TB, s *Slot, role string, args ...string) *child {
 	return &child{cmd: cmd, in: inW, out: bufio.NewReader(outR), childEnds: []*os.File{inR, outW}}
 }
 
-// started closes what only the child needs.
+// started closes the files that only the child needs.
 func (c *child) started() {
 	for _, f := range c.childEnds {
 		f.Close()

@@ -3,31 +3,20 @@ package cgroups
 import (
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// Set raises or lowers the limits of a live box. Zero fields stay as they are.
-// On error all limits are as they were.
+// Set raises or lowers the limits of a live box. Zero fields leave a limit as it is. After
+// an error all limits are as before.
 //
-// Lowering never kills. A memory limit below what the box uses makes the kernel
-// reclaim page cache; if that is not enough, it is an [InUseError]. A pids limit
-// below the present number only refuses further forks. A CPU limit takes effect
-// within one period of 100 ms.
+// Lowering a limit never kills. A memory limit below the current usage makes the kernel
+// reclaim page cache; if that is not enough, the error is an [InUseError]. A pids limit
+// below the current number only refuses further forks. A CPU limit takes effect within one
+// period of 100 ms.
 func (g *Group) Set(l Limits) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.setAllLocked(g.limits.merge(l).normal())
-}
-
-// Limits returns the limits in force, Unlimited where there is none.
-func (g *Group) Limits() Limits {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.limits.normal()
-}
-
-// setAllLocked puts all limits into force, or leaves them as they were. Where a
-// limit is degraded, that is noted. The caller holds g.mu.
-func (g *Group) setAllLocked(l Limits) error {
+	l = g.limits.merge(l).normal()
 	old, degraded := g.limits.normal(), g.Degraded
 	for i, name := range controllers {
 		if old.same(name, l) {
@@ -38,7 +27,7 @@ func (g *Group) setAllLocked(l Limits) error {
 			continue
 		}
 		g.Degraded = degraded
-		// The failed one too: memory may be in force and its swap limit not.
+		// Undo the failed one too: memory may be in force and its swap limit not.
 		for _, undo := range controllers[:i+1] {
 			err = errors.Join(err, g.undoOne(undo, old))
 		}
@@ -48,7 +37,14 @@ func (g *Group) setAllLocked(l Limits) error {
 	return nil
 }
 
-// setOne puts one limit into force. Memory comes with swap and with sockets.
+// Limits returns the limits in force, Unlimited for each limit that is not set.
+func (g *Group) Limits() Limits {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.limits.normal()
+}
+
+// setOne sets one limit. The memory limit includes those of swap and sockets.
 func (g *Group) setOne(name string, l Limits) error {
 	g.forgetDegraded(name)
 	if err := g.limit(name, l); err != nil || name != "memory" {
@@ -62,8 +58,8 @@ func (g *Group) setOne(name string, l Limits) error {
 	return g.accept(name, l, g.boundSockets(l.Memory))
 }
 
-// accept notes what cannot be enforced where that was allowed, and returns other
-// errors.
+// accept notes a limit that cannot be enforced if l allows that, and returns any other
+// error.
 func (g *Group) accept(name string, l Limits, err error) error {
 	u, ok := errors.AsType[*UnenforceableError](err)
 	switch {
@@ -78,7 +74,7 @@ func (g *Group) accept(name string, l Limits, err error) error {
 	return nil
 }
 
-// undoOne puts an old limit back. What could not be enforced then cannot be now.
+// undoOne restores an old limit. If that could not be enforced before, it still cannot.
 func (g *Group) undoOne(name string, old Limits) error {
 	err := g.limit(name, old)
 	if err == nil && name == "memory" {
@@ -90,19 +86,13 @@ func (g *Group) undoOne(name string, old Limits) error {
 	return err
 }
 
-// forgetDegraded drops the notes on a limit that is about to be set anew. The
-// slice is copied, because callers may hold the old one.
+// forgetDegraded drops the notes about a limit that is about to be set again. It copies the
+// slice, because callers may hold the old one.
 func (g *Group) forgetDegraded(controller string) {
-	var kept []*UnenforceableError
-	for _, d := range g.Degraded {
-		if d.controller() != controller {
-			kept = append(kept, d)
-		}
-	}
-	g.Degraded = kept
+	g.Degraded = slices.DeleteFunc(slices.Clone(g.Degraded), func(d *UnenforceableError) bool { return d.controller() == controller })
 }
 
-// controller is the controller that the limit of e belongs to.
+// controller returns the controller of the limit that e reports.
 func (e *UnenforceableError) controller() string {
 	switch e.Limit {
 	case "swap", "kernel memory":
@@ -113,7 +103,7 @@ func (e *UnenforceableError) controller() string {
 	return e.Limit
 }
 
-// same says that l and m agree in one limit.
+// same reports whether l and m have the same value for one limit.
 func (l Limits) same(name string, m Limits) bool {
 	switch name {
 	case "memory":

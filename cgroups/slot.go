@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -14,30 +13,29 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Slot is the fresh cgroups of one command. It owns its descriptors; they may be
-// sent to other processes, which then have their own.
+// Slot is the cgroups of one command. It owns its descriptors, which may be sent to other
+// processes; those then have their own.
 type Slot struct {
 	// Name of the slot within its box, such as "7".
 	Name string
-	// Dir is the cgroup2 directory for clone3(CLONE_INTO_CGROUP), an O_PATH
-	// descriptor within a read-only mount that ends at boxd/<box>.
+	// Dir is the cgroup2 directory for clone3(CLONE_INTO_CGROUP): an O_PATH descriptor
+	// in a read-only mount whose root is boxd/<box>.
 	Dir *os.File
-	// Tasks are the v1 tasks files, open for writing. A single thread that writes
-	// "0" to each is in the slot. None on a host without v1 controllers.
+	// Tasks are the v1 tasks files, open for writing. A single thread enters the slot by
+	// writing "0" to each. On a host without v1 controllers there are none.
 	//
-	// The child itself does that, between clone and exec: half as many writes as
-	// a spawner thread that goes there and back, and the spawner is then never
-	// counted in the command's peak number of processes.
+	// The child itself writes them, between clone and exec. This takes half as many
+	// writes as moving the spawner thread there and back, and the spawner never counts
+	// in the command's peak number of processes.
 	Tasks []*os.File
-	// Stats are read-only files in the order of the Stat constants, nil where
-	// this host has none, for [OpenStats].
+	// Stats are read-only files for [OpenStats], in the order of the Stat constants. A
+	// file that this host does not have is nil.
 	Stats []*os.File
 
 	group *Group
 }
 
-// NewSlot makes the next slot of the box. The caller owns it and ends it with
-// Remove.
+// NewSlot creates the next slot of the box. The caller owns it and ends it with Remove.
 func (g *Group) NewSlot() (_ *Slot, err error) {
 	s := &Slot{group: g}
 	var undo cleanup.Stack
@@ -56,7 +54,7 @@ func (g *Group) NewSlot() (_ *Slot, err error) {
 	return s, nil
 }
 
-// mkdir makes the directories on all hierarchies.
+// mkdir creates the directories on all hierarchies.
 func (s *Slot) mkdir(undo *cleanup.Stack) error {
 	g := s.group
 	for {
@@ -69,7 +67,7 @@ func (s *Slot) mkdir(undo *cleanup.Stack) error {
 			return err
 		}
 	}
-	undo.Push(func() error { return s.rmdir() })
+	undo.Push(s.rmdir)
 	for _, t := range g.slotTreesV1() {
 		if err := linux.MkdirAt(t.box, s.path(), 0o755); err != nil {
 			return err
@@ -82,23 +80,18 @@ func (s *Slot) mkdir(undo *cleanup.Stack) error {
 	if err := linux.Fchownat(g.v2.box, procs, g.owner.UID, g.owner.GID); err != nil {
 		return err
 	}
-	// An OOM kill ends the whole command: what is left of a half-killed pipeline
-	// would report success. The kernel picks the victim among all commands of the
-	// box and then takes this one cgroup (memory.oom.group, Linux 4.19). v1 has
-	// nothing like it.
-	return ignoreGone(g.writeIfThere(s.path()+"/memory.oom.group", "1"))
-}
-
-func (g *Group) writeIfThere(name, value string) error {
 	if !g.v2.on.has("memory") {
 		return nil
 	}
-	return linux.WriteFileAt(g.v2.box, name, value)
+	// Make an OOM kill end the whole command: the rest of a half-killed pipeline would
+	// report success. The kernel picks the victim among all commands of the box and then
+	// kills its whole slot (memory.oom.group, Linux 4.19). v1 has no equivalent.
+	return ignoreGone(linux.WriteFileAt(g.v2.box, s.path()+"/memory.oom.group", "1"))
 }
 
 func (s *Slot) path() string { return "work/" + s.Name }
 
-// open opens everything that is handed out.
+// open opens all exported descriptors.
 func (s *Slot) open() (err error) {
 	g := s.group
 	if s.Dir, err = openDir(g.sealed, s.path()); err != nil {
@@ -115,16 +108,16 @@ func (s *Slot) open() (err error) {
 	return err
 }
 
-// HomeTasks opens the v1 tasks files of the place where the agent's spawner
-// threads live; the caller owns them. Each of them writes "0" to each file once,
-// before its first clone, and never moves again: its children do, see [Slot.Tasks].
+// HomeTasks opens the v1 tasks files of the cgroups in which the agent's spawner threads
+// live. The caller owns them. Each spawner writes "0" to each file once, before its first
+// clone, and never moves again; its children do, see [Slot.Tasks].
 //
-// For pids that place is work: so a fork beyond the limit of the box is refused
-// already to the spawner (a process that moves is not checked against the limit),
-// and PID 1's other threads are not under that limit. The limit is higher by
-// SpawnerThreads. For CPU time it is work too: commands are born there and have no
-// cgroup of their own for it. For memory it is boxd/<box>: a spawner is a thread
-// of PID 1, which must not run out of memory because commands use up theirs.
+// For pids, spawners live in work. So the kernel refuses a fork beyond the limit of the box
+// to the spawner itself (it would not check a process that moves there), and PID 1's other
+// threads are not under that limit. The limit is higher by SpawnerThreads. For CPU time,
+// spawners live in work as well: commands start there, and have no cgroups of their own for
+// it. For memory, they live in boxd/<box>: a spawner is a thread of PID 1, which must not
+// run out of memory when commands use up theirs.
 func (g *Group) HomeTasks() (_ []*os.File, err error) {
 	var files []*os.File
 	var undo cleanup.Stack
@@ -150,12 +143,12 @@ func (s *Slot) Signal(sig unix.Signal) error {
 	return s.on(func(dir *os.File) error { return signalTree(dir, sig) })
 }
 
-// Kill sends SIGKILL to every process in the slot, also to what forked twice and
-// called setsid, and returns without waiting.
+// Kill sends SIGKILL to every process in the slot, including daemons that have forked twice
+// and called setsid, without waiting for them to exit.
 func (s *Slot) Kill() error { return s.on(killTree) }
 
-// on runs fn with the slot's cgroup2 directory, which Dir is not: that one is
-// read-only. A slot that is gone is no error.
+// on calls fn with the slot's writable cgroup2 directory; Dir is read-only. It is not an
+// error if the slot is gone.
 func (s *Slot) on(fn func(dir *os.File) error) error {
 	if s.group.v2.box == nil {
 		return nil
@@ -171,24 +164,20 @@ func (s *Slot) on(fn func(dir *os.File) error) error {
 	return nil
 }
 
-// Remove removes the slot and closes its descriptors. It waits for processes that
-// are dying, bounded by ctx and by some seconds; a slot in use is EBUSY then.
+// Remove removes the slot and closes its descriptors. It waits for dying processes until ctx
+// ends, but at most a few seconds; if the slot is still in use, the error is EBUSY.
 func (s *Slot) Remove(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
-	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+	err := whileBusy(ctx, func() error {
 		s.unwatch(false)
-		err := s.rmdir()
-		if !errors.Is(err, unix.EBUSY) {
-			s.unwatch(true)
-			return errors.Join(err, s.Close())
-		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-			return fmt.Errorf("removing slot %s of box %q: %w", s.Name, s.group.ID, errors.Join(err, context.Cause(ctx)))
-		}
+		return s.rmdir()
+	})
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("removing slot %s of box %q: %w", s.Name, s.group.ID, err)
 	}
+	s.unwatch(true)
+	return errors.Join(err, s.Close())
 }
 
 func (s *Slot) unwatch(gone bool) {
@@ -210,7 +199,7 @@ func (s *Slot) rmdir() error {
 	return errors.Join(errs...)
 }
 
-// Close closes the descriptors and leaves the cgroups. Closing twice is no error.
+// Close closes the descriptors and leaves the cgroups. It may be called more than once.
 func (s *Slot) Close() error {
 	var errs []error
 	for _, f := range append(append([]*os.File{s.Dir}, s.Tasks...), s.Stats...) {

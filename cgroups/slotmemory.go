@@ -4,14 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// LimitMemory gives the slot a limit of its own, in bytes, beside that of the box, for
-// memory and swap. It is in force for as long as the slot is there, whoever made it.
-// To be called before anything runs in it. degraded accepts a host that cannot keep the
-// slot out of swap; one that cannot limit memory at all is an [UnenforceableError].
+// LimitMemory gives the slot its own limit, in bytes, for memory and swap, in addition to
+// that of the box. It must be called before anything runs in the slot. The limit is in force
+// until the slot is removed, even if this process ends before. degraded accepts a host that
+// cannot keep the slot from swapping; a host that cannot limit memory at all is an
+// [UnenforceableError].
 func (s *Slot) LimitMemory(bytes int64, degraded bool) error {
 	bytes -= bytes % int64(os.Getpagesize())
 	err := s.limitMemory(bytes)
@@ -28,46 +30,37 @@ func (s *Slot) LimitMemory(bytes int64, degraded bool) error {
 }
 
 func (s *Slot) limitMemory(bytes int64) error {
-	g, path := s.group, s.path()+"/"
-	if g.v1Tree("memory") == nil {
-		t, err := g.carrier("memory", "memory", "memory.max")
-		if err != nil {
-			return err
-		}
-		if err := (&knob{dir: t.box, file: path + "memory.max", style: v2Number}).set(bytes); err != nil {
-			return err
-		}
-		if exists(t.box, path+"memory.swap.max") {
-			return (&knob{dir: t.box, file: path + "memory.swap.max", style: v2Number}).set(0)
-		}
-		return s.swapsAnyway("no memory.swap.max")
-	}
-	t, err := g.carrier("memory", "memory", "memory.limit_in_bytes")
+	path := s.path() + "/"
+	t, err := s.group.memoryTree()
 	if err != nil {
 		return err
 	}
-	// Memory before both together: the one is never above the other.
-	if err := (&knob{dir: t.box, file: path + "memory.limit_in_bytes"}).set(bytes); err != nil {
-		return err
+	knobs := t.memoryKnobs(path, bytes)
+	// Lower memory before memsw: memory must never be the larger one.
+	for _, k := range slices.Backward(knobs) {
+		if err := k.set(k.value); err != nil {
+			return err
+		}
 	}
-	if exists(t.box, path+"memory.memsw.limit_in_bytes") {
-		return (&knob{dir: t.box, file: path + "memory.memsw.limit_in_bytes"}).set(bytes)
+	missing := "memory.swap.max"
+	switch {
+	case t.on.v1 && len(knobs) > 1: // memsw is among them
+		return nil
+	case t.on.v1:
+		missing = "memory.memsw.limit_in_bytes"
+		if err := linux.WriteFileAt(t.box, path+"memory.swappiness", "0"); err != nil {
+			return err
+		}
+	case exists(t.box, path+missing):
+		return (&knob{dir: t.box, file: path + missing, style: v2Number}).set(0)
 	}
-	if err := linux.WriteFileAt(t.box, path+"memory.swappiness", "0"); err != nil {
-		return err
-	}
-	return s.swapsAnyway("no memory.memsw.limit_in_bytes")
-}
-
-// swapsAnyway is the error of a host that has swap and does not count it.
-func (s *Slot) swapsAnyway(missing string) error {
 	if !hostSwaps() {
 		return nil
 	}
-	return unenforceable("swap", "the kernel does not count swap per cgroup ("+missing+")")
+	return unenforceable("swap", "the kernel does not count swap per cgroup (no "+missing+")")
 }
 
-// MemoryLimit is what [Slot.LimitMemory] has set, Unlimited without it.
+// MemoryLimit returns the limit that [Slot.LimitMemory] has set, or Unlimited.
 func (s *Slot) MemoryLimit() (int64, error) {
 	n, err := s.group.slotMemoryLimit(s.Name)
 	if err != nil {
@@ -88,13 +81,13 @@ func (g *Group) slotMemoryLimit(slot string) (int64, error) {
 	return n, err
 }
 
-// nearLimit is how far below its limit the peak of a cgroup that ran out of memory may
-// be: the kernel charges some pages at once, and counts what it got only.
+// nearLimit is how far below the limit the peak of a cgroup that ran out of memory may be:
+// the kernel charges several pages at once, and counts only those that it got.
 const nearLimit = 1 << 20
 
-// HitOwn says whether u, of a slot with a memory limit of its own, shows that it was
-// this limit which something was killed for, and not that of the box. cgroup2 counts
-// it; v1 does not, where the peak has to tell.
+// HitOwn reports whether something in a slot with its own memory limit was killed because of
+// that limit, and not because of that of the box; u is the slot's usage. cgroup2 counts such
+// events. v1 does not, so there HitOwn judges by the peak.
 func (u Usage) HitOwn(limit int64) bool {
 	switch {
 	case limit <= 0:

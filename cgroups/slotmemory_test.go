@@ -12,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// A slot's own limit ends what is in it, and says that it was this one.
+// A slot's own limit kills what is in the slot, and the figures show that it was this limit.
 func TestSlotMemoryLimit(t *testing.T) {
 	b := newBox(t, Limits{Memory: 192 * mib})
 	w, told := newWatcher(t)
@@ -26,7 +26,7 @@ func TestSlotMemoryLimit(t *testing.T) {
 			t.Errorf("slot %s: %d, %v; want %d", s.Name, got, err, want)
 		}
 	}
-	// Another process that knows the box only.
+	// Another process, which knows only the box.
 	g, err := b.host.Adopt(b.ID, Owner{}, b.Limits())
 	check(t, err)
 	defer g.Close()
@@ -48,7 +48,7 @@ func TestSlotMemoryLimit(t *testing.T) {
 	if !use.HitOwn(48*mib) || orMinus(use.OOMKills) < 1 || orMinus(use.MemoryPeak) > 49*mib || orMinus(use.MemoryPeak) < 40*mib {
 		t.Errorf("%s: own limit %v", use, use.HitOwn(48*mib))
 	}
-	// The box's limit is not mistaken for one of a slot, and counts once.
+	// An event of the box's limit does not count for the slot, and counts once for the box.
 	other, otherStats := b.slot(t)
 	check(t, other.LimitMemory(180*mib, false))
 	b.start(t, other, "hog", fmt.Sprint(150*mib)).wait(t)
@@ -65,7 +65,7 @@ func TestSlotMemoryLimit(t *testing.T) {
 	}
 	check(t, free.Kill())
 	bystander.wait(t)
-	// A removal is no event.
+	// A removal does not count as an event.
 	for _, s := range []*Slot{limited, other, free} {
 		check(t, s.Remove(t.Context()))
 	}
@@ -82,7 +82,7 @@ func TestSlotMemoryLimit(t *testing.T) {
 	}
 }
 
-// Freeze stops everything; Thaw lets it go on; both are fine with what is gone.
+// Freeze stops all processes, and Thaw lets them continue. Both accept a box that is gone.
 func TestFreeze(t *testing.T) {
 	b := newBox(t, Limits{})
 	s, _ := b.slot(t)
@@ -97,14 +97,15 @@ func TestFreeze(t *testing.T) {
 	}
 	check(t, b.Thaw())
 	check(t, b.Thaw())
-	// What is frozen can still be killed.
+	// Frozen processes can still be killed.
 	check(t, b.Freeze(t.Context()))
 	check(t, s.Kill())
 	c.wait(t)
 	check(t, b.Thaw())
 }
 
-// Where nothing limits memory, a slot cannot be, whatever is accepted for the box.
+// On a host that cannot limit memory, a slot's limit fails even if the box accepts degraded
+// limits.
 func TestSlotMemoryUnenforceable(t *testing.T) {
 	b := newBoxOn(t, bare(t), Limits{})
 	s, _ := b.slot(t)

@@ -9,8 +9,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// The files of [Slot.Stats], in this order. A nil file is one that this host does
-// not have.
+// The files of [Slot.Stats], in this order. A file that this host does not have is nil.
 const (
 	StatEvents       = iota // cgroup.events: populated
 	StatCPU                 // cpu.stat of the slot; cgroup2 has it without a controller
@@ -18,19 +17,19 @@ const (
 	StatMemoryPeak          // memory.peak (Linux 5.19), memory.max_usage_in_bytes
 	StatMemoryEvents        // memory.events, memory.oom_control: oom_kill
 	StatPIDsPeak            // pids.peak (Linux 6.1)
-	StatPIDsEvents          // pids.events of the slot, where it counts the slot's refused forks
+	StatPIDsEvents          // pids.events of the slot, if it counts the slot's refused forks
 	StatIO                  // io.stat
-	StatBoxCPU              // cpu.stat of the box's work, where StatThrottled is absent
-	StatBoxPIDs             // pids.events of the box's work, where StatPIDsEvents is absent
+	StatBoxCPU              // cpu.stat of the box's work, if there is no StatThrottled
+	StatBoxPIDs             // pids.events of the box's work, if there is no StatPIDsEvents
 	NumStats
 )
 
-// statFile is where one figure is on cgroup2 and on v1.
+// statFile names the file with one figure on cgroup2 and on v1.
 type statFile struct {
 	controller string // "" is cgroup2 itself
 	v2, v1     string
-	// insteadOf makes it a file of the box's work: opened where the slot's own
-	// file insteadOf is absent. 0 is a file of the slot.
+	// insteadOf, unless 0, means that this is a file of the box's work, which is opened if
+	// the slot lacks the file insteadOf.
 	insteadOf int
 }
 
@@ -74,8 +73,8 @@ func (g *Group) openStats(path string) ([]*os.File, error) {
 	return files, nil
 }
 
-// openStat opens one file. Only changes of cgroup.events are waited for: the
-// others need no place in the poller.
+// openStat opens one file. Only cgroup.events is opened for the runtime's poller, because
+// nothing waits for changes of the others.
 func openStat(dir *os.File, name string, i int) (*os.File, error) {
 	if i == StatEvents {
 		return openEvents(dir, name)
@@ -83,11 +82,10 @@ func openStat(dir *os.File, name string, i int) (*os.File, error) {
 	return linux.OpenAt(dir, name, unix.O_RDONLY)
 }
 
-// pidsCountedAtLimit says where a refused fork is counted. On v1, on cgroup2
-// before Linux 6.11 and with the mount option pids_localevents it is the cgroup
-// of the task that wanted to fork. Since 6.11, which also has pids.events.local,
-// it is the cgroup whose limit was hit, and that one is shared by all commands
-// (kernel commit 73e75e6fc352).
+// pidsCountedAtLimit reports whether the kernel counts a refused fork in the cgroup whose
+// limit was hit, which all commands share. It does so on cgroup2 since Linux 6.11, which
+// also has pids.events.local (kernel commit 73e75e6fc352). On v1, on older kernels and with
+// the mount option pids_localevents, it counts the fork in the cgroup of the forking task.
 func (g *Group) pidsCountedAtLimit(t *tree, path string) bool {
 	return !t.on.v1 && !g.host.localPIDs && exists(t.box, path+"/pids.events.local")
 }

@@ -13,30 +13,28 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Usage is what one command used, its descendants included. A figure that this
-// host does not offer, or that cannot be told apart from other commands of the
-// box, is nil.
+// Usage is the resource usage of one command, its descendants included. A figure that
+// this host does not provide, or not separately for each command, is nil.
 type Usage struct {
 	UserUsec, SystemUsec *int64 // CPU time in µs
-	ThrottledUsec        *int64 // time the CPU limit made it wait in µs, summed over cores
+	ThrottledUsec        *int64 // µs that it waited because of the CPU limit, summed over cores
 	MemoryPeak           *int64 // bytes, page cache included
 	PIDsPeak             *int64 // processes and threads at once
 	OOMKills             *int64 // kills for memory: of the whole command on cgroup2, of one process on v1
-	OOMs                 *int64 // how often a limit of the slot's own was the reason; cgroup2 only
+	OOMs                 *int64 // how often the slot's own limit was the reason; cgroup2 only
 	PIDsRefused          *int64 // forks that the pids limit refused
-	// Bytes read from and written to block devices until now. What is still in
-	// the page cache is not in it.
+	// Bytes read from and written to block devices so far, without what is still in the
+	// page cache.
 	IORead, IOWrite *int64
 
-	// What the whole box has seen since [OpenStats], whichever command it was. Nil
-	// where the kernel tells it for each command.
+	// Figures of the whole box since [OpenStats], for all commands. Nil if the kernel
+	// provides them for each command.
 	BoxThrottledUsec *int64
 	BoxPIDsRefused   *int64
 }
 
-// Alone completes u for a command during which no other command of the box was
-// alive, from OpenStats on: what the box has seen was then its doing. Only the
-// caller knows that.
+// Alone completes u for a command that was the only live command of the box since OpenStats:
+// then the figures of the box are those of the command. Only the caller knows whether it was.
 func (u Usage) Alone() Usage {
 	if u.ThrottledUsec == nil {
 		u.ThrottledUsec = u.BoxThrottledUsec
@@ -47,18 +45,18 @@ func (u Usage) Alone() Usage {
 	return u
 }
 
-// SlotStats reads what a command uses from the descriptors of its slot, in any
-// process and without any privilege. One goroutine uses it at a time.
+// SlotStats reads the usage of a command from the descriptors of its slot. It works in any
+// process and without privilege. Only one goroutine may use it at a time.
 type SlotStats struct {
 	files []*os.File
-	// What the box had seen before, nil where it is not told.
+	// The box's figures at OpenStats, nil if unknown.
 	boxThrottled, boxRefused *int64
-	texts                    []string // what Read has read so far
+	texts                    []string // the files that Read has read so far
 }
 
-// OpenStats takes ownership of files, those of [Slot.Stats]: missing ones at the
-// end count as nil. Call it before the command starts: what the box has seen is
-// counted from here on.
+// OpenStats takes ownership of files, which are those of [Slot.Stats]; missing ones at the
+// end count as nil. Call it before the command starts: the figures of the box count from
+// then on.
 func OpenStats(files []*os.File) *SlotStats {
 	s := &SlotStats{files: make([]*os.File, NumStats)}
 	for i, f := range files {
@@ -68,38 +66,55 @@ func OpenStats(files []*os.File) *SlotStats {
 			f.Close()
 		}
 	}
-	// An error shows again in Read; until then there is no base to count from.
+	// After an error there is no base to count from. Read will report the error.
 	s.boxThrottled, _ = s.throttled(StatBoxCPU)
 	s.boxRefused, _ = s.number(StatBoxPIDs, "max")
 	return s
 }
 
-// Read returns the figures of this moment.
+// Read returns the current figures.
 func (s *SlotStats) Read() (Usage, error) {
 	var u Usage
-	var errs [8]error
+	var box [2]*int64
+	var errs [10]error
 	s.texts = make([]string, NumStats) // several figures are in one file
 	defer func() { s.texts = nil }()
 	u.UserUsec, errs[0] = s.number(StatCPU, "user_usec")
 	u.SystemUsec, errs[1] = s.number(StatCPU, "system_usec")
 	u.MemoryPeak, errs[2] = s.number(StatMemoryPeak, "")
 	u.OOMKills, errs[3] = s.oomKills()
-	u.OOMs, _ = s.number(StatMemoryEvents, "oom") // of the same file
+	u.OOMs, _ = s.number(StatMemoryEvents, "oom") // in the same file
 	u.PIDsPeak, errs[4] = s.number(StatPIDsPeak, "")
 	errs[5] = s.readIO(&u)
-	errs[6] = s.readThrottled(&u)
-	errs[7] = s.readRefused(&u)
+	u.ThrottledUsec, errs[6] = s.throttled(StatThrottled)
+	box[0], errs[7] = s.throttled(StatBoxCPU)
+	u.PIDsRefused, errs[8] = s.number(StatPIDsEvents, "max")
+	box[1], errs[9] = s.number(StatBoxPIDs, "max")
+	u.ThrottledUsec, u.BoxThrottledUsec = sinceOpen(u.ThrottledUsec, s.boxThrottled, box[0])
+	u.PIDsRefused, u.BoxPIDsRefused = sinceOpen(u.PIDsRefused, s.boxRefused, box[1])
 	if err := errors.Join(errs[:]...); err != nil {
-		return u, fmt.Errorf("reading the use of a command: %w", err)
+		return u, fmt.Errorf("reading the usage of a command: %w", err)
 	}
 	return u, nil
 }
 
-// oomKills counts kills, not processes, where the kernel takes whole commands
-// (memory.oom.group): its count of processes, oom_kill, then has the first victim
-// twice (as the victim and as a member, oom_kill_process in mm/oom_kill.c), and
-// everyone again if a second kill meets those that are still dying.
-// oom_group_kill is there since Linux 5.17.
+// sinceOpen returns the growth of a box's figure since OpenStats, from base to now, and the
+// command's own figure. If own is unknown and the box's has not grown, the command's is 0.
+func sinceOpen(own, base, now *int64) (command, box *int64) {
+	if base == nil || now == nil {
+		return own, nil
+	}
+	box = new(*now - *base)
+	if own == nil && *box == 0 {
+		own = box
+	}
+	return own, box
+}
+
+// oomKills counts kills instead of processes if the kernel kills whole commands
+// (memory.oom.group). Its count of processes, oom_kill, then counts the first victim twice
+// (as the victim and as a member, oom_kill_process in mm/oom_kill.c), and all processes
+// again if a second kill finds them still dying. oom_group_kill exists since Linux 5.17.
 func (s *SlotStats) oomKills() (*int64, error) {
 	processes, err := s.number(StatMemoryEvents, "oom_kill")
 	commands, err2 := s.number(StatMemoryEvents, "oom_group_kill")
@@ -109,32 +124,12 @@ func (s *SlotStats) oomKills() (*int64, error) {
 	return commands, nil
 }
 
-func (s *SlotStats) readThrottled(u *Usage) error {
-	own, err := s.throttled(StatThrottled)
-	box, err2 := s.throttled(StatBoxCPU)
-	u.ThrottledUsec, u.BoxThrottledUsec = own, growth(s.boxThrottled, box)
-	if own == nil && isZero(u.BoxThrottledUsec) {
-		u.ThrottledUsec = u.BoxThrottledUsec // nobody was throttled, so it was not
-	}
-	return errors.Join(err, err2)
-}
-
-func (s *SlotStats) readRefused(u *Usage) error {
-	own, err := s.number(StatPIDsEvents, "max")
-	box, err2 := s.number(StatBoxPIDs, "max")
-	u.PIDsRefused, u.BoxPIDsRefused = own, growth(s.boxRefused, box)
-	if own == nil && isZero(u.BoxPIDsRefused) {
-		u.PIDsRefused = u.BoxPIDsRefused
-	}
-	return errors.Join(err, err2)
-}
-
 func (s *SlotStats) readIO(u *Usage) error {
 	text, err := s.read(StatIO)
 	if s.files[StatIO] == nil || err != nil {
 		return err
 	}
-	// Without any line nothing was read or written.
+	// An empty file means that nothing was read or written.
 	var r, w int64
 	for field := range strings.FieldsSeq(text) {
 		if key, value, ok := strings.Cut(field, "="); ok {
@@ -163,8 +158,8 @@ func (s *SlotStats) throttled(file int) (*int64, error) {
 	return n, err
 }
 
-// number reads the value of key in a file of "key value" lines, or, with an empty
-// key, the only number of the file. It is nil if there is no such file or key.
+// number returns the value of key in a file of "key value" lines or, for an empty key, the
+// only number in the file. It is nil if there is no such file or key.
 func (s *SlotStats) number(file int, key string) (*int64, error) {
 	text, err := s.read(file)
 	if err != nil {
@@ -177,8 +172,8 @@ func (s *SlotStats) number(file int, key string) (*int64, error) {
 	return n, nil
 }
 
-// findNumber returns the value of key in lines of "key value", or, with an empty key,
-// the only number. It is nil if there is no such key.
+// findNumber returns the value of key in lines of "key value" or, for an empty key, the only
+// number. It is nil if there is no such key.
 func findNumber(text, key string) (*int64, error) {
 	for line := range strings.Lines(text) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
@@ -197,7 +192,7 @@ func findNumber(text, key string) (*int64, error) {
 	return nil, nil
 }
 
-// read returns the content of a file, "" if there is none.
+// read returns the content of a file, "" if this host does not have it.
 func (s *SlotStats) read(file int) (string, error) {
 	f := s.files[file]
 	if f == nil {
@@ -214,13 +209,13 @@ func (s *SlotStats) read(file int) (string, error) {
 	return text, err
 }
 
-// maxStat bounds a statistics file. The longest is io.stat, with about 100 bytes
-// for each block device.
+// maxStat bounds a statistics file. The longest is io.stat, with about 100 bytes per block
+// device.
 const maxStat = 1 << 20
 
-// readWhole reads f with one call into buf, or, if it does not fit, into larger
-// ones. Not ReadAt, which asks once more to see the end: a read that leaves room
-// has it all. And not in pieces: the kernel would make up the text anew for each.
+// readWhole reads f with one call into buf or, if it does not fit, into larger buffers.
+// ReadAt would make another call to find the end, but a read that leaves room has read
+// everything. Reading in pieces would make the kernel generate the text again for each.
 func readWhole(f *os.File, buf []byte) (string, error) {
 	for {
 		var n int
@@ -240,8 +235,8 @@ func readWhole(f *os.File, buf []byte) (string, error) {
 	}
 }
 
-// Populated says whether a process is in the slot. Zombies do not count; a slot
-// that is gone is empty.
+// Populated reports whether a process is in the slot. Zombies do not count. A slot that is
+// gone is empty.
 func (s *SlotStats) Populated() (bool, error) {
 	if s.files[StatEvents] == nil {
 		return false, errors.New("reading whether a slot is empty: no cgroup.events")
@@ -249,7 +244,7 @@ func (s *SlotStats) Populated() (bool, error) {
 	return isPopulated(s.files[StatEvents])
 }
 
-// WaitEmpty returns when no process is in the slot.
+// WaitEmpty waits until no process is in the slot.
 func (s *SlotStats) WaitEmpty(ctx context.Context) error {
 	if s.files[StatEvents] == nil {
 		return errors.New("waiting for an empty slot: no cgroup.events")
@@ -257,7 +252,7 @@ func (s *SlotStats) WaitEmpty(ctx context.Context) error {
 	return waitEmpty(ctx, s.files[StatEvents])
 }
 
-// Close closes the files. Closing twice is no error.
+// Close closes the files. It may be called more than once.
 func (s *SlotStats) Close() error {
 	var errs []error
 	for i, f := range s.files {
@@ -269,18 +264,7 @@ func (s *SlotStats) Close() error {
 	return errors.Join(errs...)
 }
 
-// growth is now minus base, nil if either is not known.
-func growth(base, now *int64) *int64 {
-	if base == nil || now == nil {
-		return nil
-	}
-	n := *now - *base
-	return &n
-}
-
-func isZero(n *int64) bool { return n != nil && *n == 0 }
-
-// value is n, or 0 if it is not known.
+// value is *n, or 0 if it is unknown.
 func value(n *int64) int64 {
 	if n == nil {
 		return 0

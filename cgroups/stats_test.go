@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fakeStats writes figures to plain files, as kernels have them that are not at
-// hand. A file that is not named is absent.
+// fakeStats writes figures to plain files, in the formats of other kernels. Other files
+// are missing.
 func fakeStats(t *testing.T, content map[int]string) *SlotStats {
 	t.Helper()
 	files := make([]*os.File, NumStats)
@@ -94,8 +94,8 @@ func TestStatsSpellings(t *testing.T) {
 	}
 }
 
-// TestRefusalsCountedAtTheLimit: cgroup2 since Linux 6.11. Which command's forks
-// were refused is then known only if none were, or if it was alone.
+// TestRefusalsCountedAtTheLimit: on cgroup2 since Linux 6.11, a command's refused forks are
+// known only if the box had none, or if the command was alone.
 func TestRefusalsCountedAtTheLimit(t *testing.T) {
 	s := fakeStats(t, map[int]string{StatBoxPIDs: "max 5\n"})
 	u, err := s.Read()

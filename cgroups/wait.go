@@ -13,13 +13,21 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// WaitEmpty returns when no process is in the box, as seen on cgroup2. Zombies do
-// not count. A box that is gone is empty.
-func (g *Group) WaitEmpty(ctx context.Context) error {
+// WaitEmpty waits until no process is in the box, as seen on cgroup2. Zombies do not count.
+// A box that is gone is empty.
+func (g *Group) WaitEmpty(ctx context.Context) error { return g.waitEmpty(ctx, "cgroup.events") }
+
+// WaitEmpty waits until no process is in the slot, like [Group.WaitEmpty]. It also works
+// for a closed slot. A slot that is gone is empty.
+func (s *Slot) WaitEmpty(ctx context.Context) error {
+	return s.group.waitEmpty(ctx, s.path()+"/cgroup.events")
+}
+
+func (g *Group) waitEmpty(ctx context.Context, events string) error {
 	if g.v2.box == nil {
 		return nil
 	}
-	f, err := openEvents(g.v2.box, "cgroup.events")
+	f, err := openEvents(g.v2.box, events)
 	if err != nil {
 		return ignoreGone(err)
 	}
@@ -27,44 +35,59 @@ func (g *Group) WaitEmpty(ctx context.Context) error {
 	return waitEmpty(ctx, f)
 }
 
-// WaitEmpty returns when no process is in the slot, as [Group.WaitEmpty] does. It
-// works with a closed slot too. A slot that is gone is empty.
-func (s *Slot) WaitEmpty(ctx context.Context) error {
-	if s.group.v2.box == nil {
+// WaitReaped waits until no process of the slot counts against the pids limit any more. An
+// empty slot may still have zombies, which count until their parent, in the end PID 1 of the
+// box, has reaped them (pids_release in kernel/cgroup/pids.c). The kernel does not announce
+// that, so WaitReaped polls.
+func (s *Slot) WaitReaped(ctx context.Context) error {
+	t := s.group.treeOf("pids")
+	if t == nil || t.box == nil {
 		return nil
 	}
-	f, err := openEvents(s.group.v2.box, s.path()+"/cgroup.events")
-	if err != nil {
-		return ignoreGone(err)
-	}
-	defer f.Close()
-	return waitEmpty(ctx, f)
+	return poll(ctx, 50*time.Microsecond, 10*time.Millisecond, func() (bool, error) {
+		n, err := readNumber(t.box, s.path()+"/pids.current")
+		return err == nil && n == 0 || gone(err), ignoreGone(err)
+	})
 }
 
-// openEvents opens a cgroup.events file so that the runtime's poller waits for
-// its changes: no thread is blocked meanwhile.
+// poll calls fn until it is done or fails, or ctx ends. The pauses between calls begin with
+// pause and double up to most.
+func poll(ctx context.Context, pause, most time.Duration, fn func() (done bool, err error)) error {
+	for ; ; pause = min(2*pause, most) {
+		if done, err := fn(); done || err != nil {
+			return err
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// openEvents opens a cgroup.events file for the runtime's poller, so that waiting for a
+// change blocks no thread.
 func openEvents(dir *os.File, name string) (*os.File, error) {
 	return linux.OpenAt(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
 }
 
-// How often waitEmpty looks without being told. The kernel announces a change at
-// most every 10 ms per file (CGROUP_FILE_NOTIFY_MIN_INTV) and the first
-// announcement is "populated", so that the end of a short command would be heard
-// of late: for that long it is looked for. Later a look now and then is a safety
-// net only: an announcement that is still held back gets lost if the cgroup is
-// removed.
+// How often waitEmpty checks without a notification. The kernel notifies at most every
+// 10 ms per file (CGROUP_FILE_NOTIFY_MIN_INTV), and the start of a command is already such
+// a notification, so the one for the end of a short command would be late: at first,
+// waitEmpty checks often. Later, an occasional check is only a safety net: a pending
+// notification gets lost if the cgroup is removed.
 const (
 	firstLook = 100 * time.Microsecond
 	lastLook  = 16 * time.Millisecond
 	idleLook  = time.Second
 )
 
-// populatedLine is the line of cgroup.events that says that a process is alive in
-// or below the cgroup.
+// populatedLine is the line in cgroup.events that means that a process is alive in or below
+// the cgroup.
 const populatedLine = "populated 1"
 
-// waitEmpty waits until events says that no process is in the cgroup. It uses
-// the read deadline of events, which must have no other waiter.
+// waitEmpty waits until events, a cgroup.events file, says that no process is in the cgroup.
+// It uses the read deadline of events, which must have no other waiter.
 func waitEmpty(ctx context.Context, events *os.File) error {
 	raw, err := events.SyscallConn()
 	if err != nil {
@@ -80,7 +103,7 @@ func waitEmpty(ctx context.Context, events *os.File) error {
 		if err := events.SetReadDeadline(time.Now().Add(look)); err != nil {
 			return fmt.Errorf("waiting for an empty cgroup: %w", err)
 		}
-		// After the deadline was set, or the one that AfterFunc set would be lost.
+		// Check ctx only now: setting the deadline may have replaced that of AfterFunc.
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}

@@ -10,41 +10,41 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Limit names the limit that a box ran into.
+// Limit names a limit that a box has hit.
 type Limit string
 
-// The limits that the kernel tells of.
+// The limits whose hits the kernel reports.
 const (
 	MemoryLimit Limit = "memory" // something was killed for memory
 	PIDsLimit   Limit = "pids"   // a fork was refused
 )
 
-// Watcher hears from the kernel when boxes run into their limits. Any number of boxes
-// takes one thread, which sleeps until something happens.
+// Watcher learns from the kernel when boxes hit their limits. It uses one thread for any
+// number of boxes, which sleeps until something happens.
 //
-// On cgroup2 the files that count are watched with inotify, which kernfs feeds
-// (cgroup-v2.rst, "memory.events"). They count what the box has seen since it was made.
-// Before Linux 6.11, and on v1, a refused fork is counted at the slot: then each slot's
-// file is watched too, and added up as long as the Watcher lives.
+// On cgroup2, the Watcher watches the files with the counters by inotify, which kernfs
+// supports (cgroup-v2.rst, "memory.events"). They count since the box was created. Before
+// Linux 6.11, and on v1, the kernel counts a refused fork in the slot. There the Watcher
+// watches the file of each slot as well, and adds up the counts for as long as it lives.
 //
-// On v1 nothing is announced for memory but the state of being out of it, on an
-// eventfd (memory.rst, "OOM Control"), so that is what is counted, as long as the
-// Watcher lives; a slot with a memory limit of its own has one too. Of v1's pids.events neither poll nor inotify hears anything (tried on
-// Linux 6.18: cgroup_file_notify is for a file that v1 does not have): there, and only
-// there, the files of slots are looked at once a second while there are any, and when a
-// slot is removed.
+// On v1, the only notification for memory is that a cgroup is out of memory, on an eventfd
+// (memory.rst, "OOM Control"). The Watcher counts these notifications for as long as it
+// lives; a slot with its own memory limit has an eventfd as well. Neither poll nor inotify
+// works for v1's pids.events (tried on Linux 6.18: cgroup_file_notify is for a file that v1
+// does not have). Only there, the Watcher reads the files of all slots once a second while
+// there are any, and when a slot is removed.
 type Watcher struct {
 	tell    func(box string, l Limit, count int64)
 	inotify *os.File
 	epoll   *os.File
-	wake    *os.File // an eventfd: the end
+	wake    *os.File // an eventfd that wakes run
 	done    chan struct{}
 
 	mu     sync.Mutex
 	closed bool
 	files  map[int32]*watched // by inotify watch
 	memory map[int32]*watched // by eventfd
-	silent map[*watched]bool  // files that nothing is announced of
+	silent map[*watched]bool  // files without notifications
 	boxes  map[*Group]*boxCounts
 }
 
@@ -52,28 +52,28 @@ type Watcher struct {
 type watched struct {
 	group *Group
 	limit Limit
-	slot  string   // whose file it is; "": work's
-	dir   *os.File // of the tree, lent by the group
-	name  string   // of the file beneath it
-	key   string   // the line that counts
+	slot  string   // the slot of the file, "" for work
+	dir   *os.File // the box's directory, borrowed from the group
+	name  string   // the file beneath dir
+	key   string   // the line with the counter
 	event *os.File // v1 memory: the eventfd, of work or of a slot
-	// boxes is, for the eventfd of a slot, how often that of work had been heard when
-	// it was read last.
+	// boxes, for the eventfd of a slot, is the count of work's eventfd at the last read of
+	// this one.
 	boxes int64
 	id    int32
 	seen  int64
 }
 
-// boxCounts is what a box has seen.
+// boxCounts are the sources and the counts of a box.
 type boxCounts struct {
 	sources []*watched
 	memory  *watched        // the eventfd of work, if there is one
-	total   map[Limit]int64 // of slots and eventfds
+	total   map[Limit]int64 // added up from slots and eventfds
 }
 
-// NewWatcher starts a Watcher. It calls tell from one goroutine with the number of
-// times that a box ran into a limit; tell must not call the Watcher. The caller closes
-// it.
+// NewWatcher starts a Watcher. The Watcher calls tell with the number of times that a box
+// has hit a limit, never concurrently; tell must not call the Watcher. The caller closes the
+// Watcher.
 func NewWatcher(tell func(box string, l Limit, count int64)) (*Watcher, error) {
 	w := &Watcher{
 		tell: tell, done: make(chan struct{}),
@@ -117,7 +117,7 @@ func (w *Watcher) poll(fd int) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// readLocked takes in what a source says, and tells of it.
+// readLocked reads a source, and reports its growth.
 func (w *Watcher) readLocked(s *watched) {
 	b := w.boxes[s.group]
 	if b == nil {
@@ -137,13 +137,13 @@ func (w *Watcher) readLocked(s *watched) {
 	b.total[s.limit] += grown
 	total := b.total[s.limit]
 	if s.event == nil && s.slot == "" {
-		total = max(total, now) // the kernel's own count, since the box was made
+		total = max(total, now) // the kernel's own count, since the box was created
 	}
 	w.tell(s.group.ID, s.limit, total)
 }
 
-// Count notes that the caller, instead of the kernel, has killed something for
-// a limit. A nil Watcher tells nobody.
+// Count records that the caller, instead of the kernel, has killed something for a limit.
+// On a nil Watcher it does nothing.
 func (w *Watcher) Count(g *Group, l Limit) {
 	if w == nil {
 		return
@@ -156,9 +156,9 @@ func (w *Watcher) Count(g *Group, l Limit) {
 	}
 }
 
-// announcedLocked is how often an eventfd was told of its own cgroup since it was read
-// last. That the box is out of memory is announced to work and to all below it (in this
-// order: mem_cgroup_oom_notify), and counts once.
+// announcedLocked returns how often an eventfd was notified about its own cgroup since its
+// last read. When the box is out of memory, the kernel notifies work and then everything
+// below it (mem_cgroup_oom_notify); that counts only once.
 func (w *Watcher) announcedLocked(b *boxCounts, s *watched) int64 {
 	if s.slot != "" && b.memory != nil {
 		w.readLocked(b.memory)
@@ -175,7 +175,7 @@ func (w *Watcher) announcedLocked(b *boxCounts, s *watched) int64 {
 	return max(n, 0)
 }
 
-// lookEvery is how often silent files are looked at, in milliseconds.
+// lookEvery is the interval between reads of silent files, in milliseconds.
 const lookEvery = 1000
 
 // run waits for events until Close.
@@ -195,7 +195,7 @@ func (w *Watcher) run() {
 	}
 }
 
-// look looks at the silent files and returns when to do so again, -1 for never.
+// look reads the silent files. It returns the time until the next read, -1 for never.
 func (w *Watcher) look() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -208,7 +208,7 @@ func (w *Watcher) look() int {
 	return lookEvery
 }
 
-// handle takes what descriptor fd has to say. It is false at the end.
+// handle handles an event of descriptor fd. It returns false when the Watcher is closed.
 func (w *Watcher) handle(fd int32) bool {
 	if fd == int32(w.inotify.Fd()) {
 		w.readInotify()
@@ -227,12 +227,12 @@ func (w *Watcher) handle(fd int32) bool {
 	return true
 }
 
-// awake has run look at what has changed.
+// awake makes run notice a change of closed or silent.
 func (w *Watcher) awake() {
 	_, _ = unix.Write(int(w.wake.Fd()), binary.NativeEndian.AppendUint64(nil, 1)) // cannot fail
 }
 
-// readInotify takes all events that there are, and looks once at each file.
+// readInotify reads all pending events, and each file once.
 func (w *Watcher) readInotify() {
 	var buf [16 << 10]byte
 	n, err := unix.Read(int(w.inotify.Fd()), buf[:])

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Add watches a box until Remove. Slots that the Group makes from now on are watched
-// where that is needed.
+// Add watches a box until Remove. It includes slots that the Group creates later, if
+// necessary.
 func (w *Watcher) Add(g *Group) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -56,7 +56,7 @@ func (w *Watcher) addPIDsLocked(g *Group) error {
 	return nil
 }
 
-// addSlot watches a new slot, or does nothing where the box's file tells all.
+// addSlot watches a new slot, or does nothing if the file of the box is sufficient.
 func (w *Watcher) addSlot(g *Group, slot string) {
 	t := g.slotPIDs()
 	if t == nil {
@@ -67,11 +67,11 @@ func (w *Watcher) addSlot(g *Group, slot string) {
 	if w.closed || w.boxes[g] == nil {
 		return
 	}
-	// Without the watch the box merely hears nothing of this slot.
+	// If it fails, only the refused forks of this slot go unreported.
 	_ = w.addFileLocked(&watched{group: g, limit: PIDsLimit, slot: slot, dir: t.box, name: "work/" + slot + "/pids.events", key: "max"})
 }
 
-// addLimitedLocked watches the slots that have a memory limit of their own.
+// addLimitedLocked watches the slots that have their own memory limit.
 func (w *Watcher) addLimitedLocked(g *Group, t *tree) error {
 	slots, err := g.Slots()
 	if err != nil {
@@ -79,15 +79,15 @@ func (w *Watcher) addLimitedLocked(g *Group, t *tree) error {
 	}
 	for _, slot := range slots {
 		if limit, err := g.slotMemoryLimit(slot); err == nil && limit >= 0 {
-			// It may be gone by now; without the watch merely nothing is heard of it.
+			// The slot may be gone. If it fails, only the events of this slot go unreported.
 			_ = w.addEventfdLocked(g, t, slot)
 		}
 	}
 	return nil
 }
 
-// addSlotMemory watches a slot that was just given a memory limit of its own. On
-// cgroup2 the box's file tells all.
+// addSlotMemory watches a slot that has just got its own memory limit. On cgroup2 the file
+// of the box is sufficient.
 func (w *Watcher) addSlotMemory(g *Group, slot string) {
 	t := g.v1Tree("memory")
 	if t == nil {
@@ -102,21 +102,16 @@ func (w *Watcher) addSlotMemory(g *Group, slot string) {
 	_ = w.addEventfdLocked(g, t, slot)
 }
 
-// slotPIDs is the tree on which refused forks are counted at slots, if there is one.
+// slotPIDs returns the tree on which the kernel counts refused forks in slots, or nil.
 func (g *Group) slotPIDs() *tree {
-	for _, t := range g.trees() {
-		if t != nil && t.box != nil && t.on.has("pids") {
-			if g.pidsCountedAtLimit(t, "work") {
-				return nil
-			}
-			return t
-		}
+	if t := g.treeOf("pids"); t != nil && t.box != nil && !g.pidsCountedAtLimit(t, "work") {
+		return t
 	}
 	return nil
 }
 
-// removeSlot is called before a slot is removed, to see what it saw last, and, with
-// gone, after that: inotify would keep its file's inode.
+// removeSlot is called before a slot is removed, for a last read of its counters, and again
+// with gone after that, because inotify would keep the inode of its file.
 func (w *Watcher) removeSlot(g *Group, slot string, gone bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -124,25 +119,25 @@ func (w *Watcher) removeSlot(g *Group, slot string, gone bool) {
 	if b == nil {
 		return
 	}
-	// An eventfd is told of the removal, as of anything else: it goes before.
-	if i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event != nil && slot != "" }); i >= 0 {
-		w.readLocked(b.sources[i])
-		w.dropLocked(b.sources[i])
-		b.sources = slices.Delete(b.sources, i, i+1)
-	}
-	i := slices.IndexFunc(b.sources, func(s *watched) bool { return s.slot == slot && s.event == nil && slot != "" })
-	switch {
-	case i < 0:
-	case gone:
-		w.dropLocked(b.sources[i])
-		b.sources = slices.Delete(b.sources, i, i+1)
-	default:
-		w.readLocked(b.sources[i])
-	}
+	b.sources = slices.DeleteFunc(b.sources, func(s *watched) bool {
+		if s.slot != slot {
+			return false
+		}
+		if !gone {
+			w.readLocked(s)
+		}
+		// Drop an eventfd before the removal, of which it would be notified like of anything
+		// else.
+		drop := gone || s.event != nil
+		if drop {
+			w.dropLocked(s)
+		}
+		return drop
+	})
 }
 
-// Remove ends the watch of a box. Call it before Group.Remove and Group.Close. A nil
-// Watcher watches nothing.
+// Remove ends the watch of a box. Call it before Group.Remove and Group.Close. On a nil
+// Watcher it does nothing.
 func (w *Watcher) Remove(g *Group) {
 	if w == nil {
 		return
@@ -173,15 +168,15 @@ func (w *Watcher) dropLocked(s *watched) {
 		return
 	}
 	delete(w.files, s.id)
-	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // gone with its file is fine
+	_, _ = unix.InotifyRmWatch(int(w.inotify.Fd()), uint32(s.id)) // fails if the file is gone
 }
 
-// addFileLocked watches a file that counts.
+// addFileLocked watches a file with a counter.
 func (w *Watcher) addFileLocked(s *watched) error {
 	b := w.boxes[s.group]
 	if s.limit == PIDsLimit && s.group.v1Tree("pids") != nil {
 		if s.slot == "" {
-			return nil // what PID 1 itself is refused is counted nowhere else, and is its affair
+			return nil // it would only count forks that PID 1 itself was refused
 		}
 		b.sources, w.silent[s] = append(b.sources, s), true
 		s.seen = s.count()
@@ -201,7 +196,7 @@ func (w *Watcher) addFileLocked(s *watched) error {
 	return nil
 }
 
-// addEventfdLocked has v1 announce that a slot is out of memory, or, with "", work.
+// addEventfdLocked makes v1 notify an eventfd when a slot or, for "", work is out of memory.
 func (w *Watcher) addEventfdLocked(g *Group, t *tree, slot string) error {
 	dir := path.Join("work", slot)
 	event, err := newEventfd()
@@ -233,7 +228,7 @@ func (w *Watcher) addEventfdLocked(g *Group, t *tree, slot string) error {
 	return nil
 }
 
-// count reads a file; one that is gone counts as it was last.
+// count reads the counter in a file. If the file is gone, it returns the last count.
 func (s *watched) count() int64 {
 	text, err := linux.ReadFileAt(s.dir, s.name, maxFile)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// heard is what a Watcher told.
+// heard records what a Watcher has reported.
 type heard struct {
 	box   string
 	limit Limit
@@ -43,8 +43,8 @@ func await(t *testing.T, told chan heard, id string, l Limit) int64 {
 	}
 }
 
-// TestWatcher: the kernel tells of each limit, of a box that another process made too,
-// and of none after Remove.
+// TestWatcher: a Watcher reports hits of each limit, even of a box that another process has
+// created, and none after Remove.
 func TestWatcher(t *testing.T) {
 	for _, adopted := range []bool{false, true} {
 		b := newBox(t, Limits{Memory: 64 * mib, PIDs: 32})
@@ -81,7 +81,7 @@ func TestWatcher(t *testing.T) {
 	}
 }
 
-// TestAdopt: another process goes on with a box, unless a part of it is gone.
+// TestAdopt: another process takes over a box, unless a part of it is gone.
 func TestAdopt(t *testing.T) {
 	b := newBox(t, Limits{Memory: 64 * mib, PIDs: 16})
 	old, _ := b.slot(t)

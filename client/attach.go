@@ -27,7 +27,7 @@ type AttachOptions struct {
 	// Await makes Attach itself keep trying while no daemon answers. Otherwise only
 	// an attachment that was established reconnects. AttachOnce ignores it.
 	Await bool
-	// GiveUp is how long to try to connect or reconnect; 0 means without end.
+	// GiveUp is how long to try to connect or reconnect; 0 means forever.
 	// AttachOnce ignores it.
 	GiveUp time.Duration
 	// Lost, if not nil, is called after each lost connection and each failed attempt
@@ -38,8 +38,8 @@ type AttachOptions struct {
 // Attach connects to the streams of a managed process. The attachment reconnects when
 // its connection is lost, also across restarts of the daemon, and then neither loses nor
 // repeats a byte. It lives until ctx ends or it is closed; the process keeps running.
-func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions) (*relay.Attachment, error) {
-	d, err := c.dialOptions(session, id, o)
+func (c *Client) Attach(ctx context.Context, session, process string, o AttachOptions) (*relay.Attachment, error) {
+	d, err := c.dialOptions(session, process, o)
 	if err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func (c *Client) Attach(ctx context.Context, session, id string, o AttachOptions
 
 // AttachOnce is Attach without reconnecting: when the connection is lost, Recv returns
 // the error. ctx bounds only the connecting.
-func (c *Client) AttachOnce(ctx context.Context, session, id string, o AttachOptions) (*relay.Client, error) {
-	d, err := c.dialOptions(session, id, o)
+func (c *Client) AttachOnce(ctx context.Context, session, process string, o AttachOptions) (*relay.Client, error) {
+	d, err := c.dialOptions(session, process, o)
 	if err != nil {
 		return nil, err
 	}
@@ -73,8 +73,8 @@ func attachError(err error) error {
 	return err
 }
 
-func (c *Client) dialOptions(session, id string, o AttachOptions) (relay.DialOptions, error) {
-	address, err := c.url(processPath(session, id, "relay"), nil)
+func (c *Client) dialOptions(session, process string, o AttachOptions) (relay.DialOptions, error) {
+	address, err := c.url(processPath(session, process, "relay"), nil)
 	return relay.DialOptions{
 		URL:      "ws" + strings.TrimPrefix(address, "http"),
 		NetDial:  c.dial,

@@ -9,17 +9,16 @@
 //	})
 //	fmt.Println(result.Verdict, result.Stdout)
 //
-// A session is a box with a workspace that the daemon keeps between commands. A method
-// that takes a session takes its ID; one that takes an id beside it takes the ID of a
-// managed process, which keeps running when its client disconnects ([Client.Start],
-// [Client.Attach]).
+// A session is a box with a workspace that the daemon keeps between commands. A managed
+// process of a session keeps running when its client disconnects ([Client.Start],
+// [Client.Attach]). Parameters called session and process are their IDs.
 //
 // The client makes no decisions and keeps no state but idle connections. To build
 // boxes without a daemon, use package engine and engine/native.
 //
 // # Errors
 //
-// An error that the daemon answered with is an [*Error]; test its code with [IsCode]. A
+// If the daemon answers with an error, that is an [*Error]; test its code with [IsCode]. A
 // command that exits with a status other than 0, or is killed by a limit, is not an
 // error: the result says so. All other errors come from the network, from ctx, or from
 // an answer that is not the daemon's.
@@ -28,8 +27,8 @@
 //
 // The client does not retry, except as package net/http does: it resends a request if a
 // kept connection turns out to be closed, and then only a request that never reached the
-// daemon or that changes nothing. An [Client.Attach] reconnects by itself and continues
-// at its offset.
+// daemon or that changes nothing. [Client.Attach] reconnects by itself and continues at
+// its offset.
 package client
 
 import (
@@ -71,8 +70,8 @@ type Client struct {
 	header http.Header
 }
 
-// New returns a client. It connects with the first request, not before, so a wrong
-// address is not noticed here. Close the client when it is no longer needed.
+// New returns a client. It does not connect before the first request, which therefore is
+// the first to fail if the address is wrong. Close the client when it is no longer needed.
 func New(o Options) (*Client, error) {
 	if (o.Socket == "") == (o.URL == "") {
 		return nil, errors.New("client options: exactly one of Socket and URL must be set")

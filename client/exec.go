@@ -10,18 +10,18 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// Exec runs a command in a session and returns its result with its output. A command
-// that fails or runs into a limit is a result; an error means that it could not be run,
+// Exec runs a command in a session and returns its result, including the output. A command
+// that fails or runs into a limit has a result; an error means that it could not be run,
 // or that its result is unknown. Cancelling ctx kills the command with all its
 // descendants.
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecRequest) (*apitypes.ExecResult, error) {
-	res, err := fetch[apitypes.ExecResult](ctx, c, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r})
-	if err != nil {
+	res := new(apitypes.ExecResult)
+	if err := c.do(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, res); err != nil {
 		return nil, err
 	}
-	return &res, nil
+	return res, nil
 }
 
 // ExecStream runs a command like [Client.Exec], but writes its output to stdout and

@@ -1,8 +1,6 @@
 package client_test
 
 import (
-	"errors"
-	"os"
 	"testing"
 
 	"github.com/boxd/boxd/internal/testutil"
@@ -14,18 +12,11 @@ var socket string
 
 func TestMain(m *testing.M) { testutil.MainExamples(m, setUp) }
 
-func setUp(boxd, boxdInit string) (tearDown func() error, err error) {
-	dir, err := os.MkdirTemp("", "boxd-test-client-")
-	if err != nil {
-		return nil, err
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return nil, err
-	}
+func setUp(boxd, boxdInit, dir string) (tearDown func() error, err error) {
 	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: boxdInit, Dir: dir, Args: []string{"--stop-sessions"}})
 	if err != nil {
 		return nil, err
 	}
 	socket = d.Socket()
-	return func() error { return errors.Join(d.Stop(), os.RemoveAll(dir)) }, nil
+	return d.Stop, nil
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-func processPath(session, id string, more ...string) []string {
-	return append([]string{"sessions", session, "processes", id}, more...)
+func processPath(session, process string, more ...string) []string {
+	return append([]string{"sessions", session, "processes", process}, more...)
 }
 
 // Processes lists the managed processes of a session that have all of labels, including
@@ -21,14 +21,14 @@ func (c *Client) Processes(ctx context.Context, session string, labels ...string
 }
 
 // Process returns one managed process as it is now.
-func (c *Client) Process(ctx context.Context, session, id string) (apitypes.Process, error) {
-	return fetch[apitypes.Process](ctx, c, call{method: "GET", path: processPath(session, id)})
+func (c *Client) Process(ctx context.Context, session, process string) (apitypes.Process, error) {
+	return fetch[apitypes.Process](ctx, c, call{method: "GET", path: processPath(session, process)})
 }
 
 // Start starts a managed process and returns once its program runs. The process runs
-// until it ends or is stopped, with or without an attached client. Its ID may be that of
-// a process that has ended, which is then forgotten; that of a running one is refused
-// with apitypes.CodeExists.
+// until it ends or is stopped, with or without an attached client. If a process with the
+// same ID has ended, the new one replaces it; if it is running, Start fails with
+// apitypes.CodeExists.
 //
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRequest) (apitypes.Process, error) {
@@ -37,18 +37,18 @@ func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRe
 
 // Stop closes the process's stdin, sends SIGTERM, kills it after r.Grace, and returns
 // when it has ended. Its output is kept until RemoveProcess.
-func (c *Client) Stop(ctx context.Context, session, id string, r apitypes.StopRequest) (apitypes.Process, error) {
-	return fetch[apitypes.Process](ctx, c, call{method: "POST", path: processPath(session, id, "stop"), body: r})
+func (c *Client) Stop(ctx context.Context, session, process string, r apitypes.StopRequest) (apitypes.Process, error) {
+	return fetch[apitypes.Process](ctx, c, call{method: "POST", path: processPath(session, process, "stop"), body: r})
 }
 
 // Signal sends a signal to a managed process, by name or number: "SIGHUP", "HUP" or "1".
-func (c *Client) Signal(ctx context.Context, session, id, signal string) error {
-	return c.do(ctx, call{method: "POST", path: processPath(session, id, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
+func (c *Client) Signal(ctx context.Context, session, process, signal string) error {
+	return c.do(ctx, call{method: "POST", path: processPath(session, process, "signal"), body: apitypes.SignalRequest{Signal: signal}}, nil)
 }
 
-// RemoveProcess removes a managed process and its output, and ends it if it runs.
-func (c *Client) RemoveProcess(ctx context.Context, session, id string) error {
-	return c.do(ctx, call{method: "DELETE", path: processPath(session, id)}, nil)
+// RemoveProcess removes a managed process and its output. If it is running, it is ended.
+func (c *Client) RemoveProcess(ctx context.Context, session, process string) error {
+	return c.do(ctx, call{method: "DELETE", path: processPath(session, process)}, nil)
 }
 
 // LogOptions select a part of a managed process's output. The zero value selects all of
@@ -60,7 +60,7 @@ type LogOptions struct {
 	Offset int64
 	Follow bool  // continue until the process has ended
 	Limit  int64 // maximum number of bytes; 0: none
-	// Tail is the number of last lines to return; nil: all lines.
+	// Tail is the number of last lines to select; nil selects all.
 	Tail *int64
 	// Since selects output from that time on: a duration before now, such as "1h", or
 	// a time in RFC 3339.
@@ -80,7 +80,7 @@ type Logs struct {
 
 // Logs reads the kept output of a managed process, running or ended. Unlike Attach it
 // does not reconnect, and it never makes the process wait.
-func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*Logs, error) {
+func (c *Client) Logs(ctx context.Context, session, process string, o LogOptions) (*Logs, error) {
 	q := url.Values{}
 	if o.Stream != "" {
 		q.Set("stream", o.Stream)
@@ -103,7 +103,7 @@ func (c *Client) Logs(ctx context.Context, session, id string, o LogOptions) (*L
 	if o.Limit != 0 {
 		q.Set("limit", strconv.FormatInt(o.Limit, 10))
 	}
-	resp, err := c.send(ctx, call{method: "GET", path: processPath(session, id, "logs"), query: q})
+	resp, err := c.send(ctx, call{method: "GET", path: processPath(session, process, "logs"), query: q})
 	if err != nil {
 		return nil, err
 	}

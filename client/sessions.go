@@ -16,8 +16,8 @@ func (c *Client) Sessions(ctx context.Context, labels ...string) ([]apitypes.Ses
 
 // Session returns a session as it is now. It does not count as use: the session's idle
 // TTL keeps running.
-func (c *Client) Session(ctx context.Context, id string) (apitypes.Session, error) {
-	return fetch[apitypes.Session](ctx, c, call{method: "GET", path: []string{"sessions", id}})
+func (c *Client) Session(ctx context.Context, session string) (apitypes.Session, error) {
+	return fetch[apitypes.Session](ctx, c, call{method: "GET", path: []string{"sessions", session}})
 }
 
 // Ensure returns the session that r describes and creates it if it does not exist;
@@ -29,23 +29,23 @@ func (c *Client) Ensure(ctx context.Context, r apitypes.SessionRequest) (apitype
 
 // Update changes mounts, network, TTLs and limits of a live session. Fields of u that
 // are not set stay as they are.
-func (c *Client) Update(ctx context.Context, id string, u apitypes.SessionUpdate) (apitypes.Session, error) {
-	return fetch[apitypes.Session](ctx, c, call{method: "PATCH", path: []string{"sessions", id}, body: u})
+func (c *Client) Update(ctx context.Context, session string, u apitypes.SessionUpdate) (apitypes.Session, error) {
+	return fetch[apitypes.Session](ctx, c, call{method: "PATCH", path: []string{"sessions", session}, body: u})
 }
 
 // Remove ends a session with everything that runs in it. Its workspace is deleted if
 // boxd made it, and kept if it is a directory of the caller.
-func (c *Client) Remove(ctx context.Context, id string) error {
-	return c.do(ctx, call{method: "DELETE", path: []string{"sessions", id}}, nil)
+func (c *Client) Remove(ctx context.Context, session string) error {
+	return c.do(ctx, call{method: "DELETE", path: []string{"sessions", session}}, nil)
 }
 
 // Usage returns what the session's box uses at this moment.
-func (c *Client) Usage(ctx context.Context, id string) (apitypes.Usage, error) {
-	return fetch[apitypes.Usage](ctx, c, call{method: "GET", path: []string{"sessions", id, "usage"}})
+func (c *Client) Usage(ctx context.Context, session string) (apitypes.Usage, error) {
+	return fetch[apitypes.Usage](ctx, c, call{method: "GET", path: []string{"sessions", session, "usage"}})
 }
 
 // Ports lists the TCP and UDP ports that processes of the session's box listen on.
-func (c *Client) Ports(ctx context.Context, id string) ([]apitypes.Port, error) {
-	l, err := fetch[apitypes.PortList](ctx, c, call{method: "GET", path: []string{"sessions", id, "ports"}})
+func (c *Client) Ports(ctx context.Context, session string) ([]apitypes.Port, error) {
+	l, err := fetch[apitypes.PortList](ctx, c, call{method: "GET", path: []string{"sessions", session, "ports"}})
 	return l.Ports, err
 }

@@ -26,14 +26,13 @@ type Command struct {
 	// User replaces the user of the box.
 	User *User
 	// Stdin nil means /dev/null; Stdout and Stderr nil mean that the output is discarded.
-	// Pipes, /dev/null and files opened for reading only are passed to the command
-	// itself, without copying; other readers and writers are copied from and to. If
-	// Stdout and Stderr are the same writer or file, the command gets one stream, which
-	// is limited and counted as Stdout.
+	// A pipe, /dev/null, or a file opened for reading only is passed to the command itself;
+	// data of all other readers and writers is copied. If Stdout and Stderr are the same
+	// writer or file, the command gets one stream, which is limited and counted as Stdout.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// TTY gives the command a pseudoterminal of this size. Stdin and Stdout are then its
-	// two directions, and Stderr must be nil. At the end of Stdin, which is immediate for
+	// two directions, and Stderr must be nil. After the end of Stdin, or at once if Stdin is
 	// nil, the terminal's end-of-file character is sent whenever the command reads.
 	TTY *WindowSize
 	// Timeout limits the run time; 0 means none. When it expires, SIGTERM is sent to the
@@ -41,8 +40,8 @@ type Command struct {
 	Timeout time.Duration
 	// Grace is the time between SIGTERM and SIGKILL; 0 means DefaultGrace.
 	Grace time.Duration
-	// CancelGrace makes cancelling the context of Start end the command as a timeout
-	// does: SIGTERM first, and SIGKILL after this time. 0 means SIGKILL at once.
+	// CancelGrace is the time between SIGTERM and SIGKILL when the context of Start is
+	// cancelled. 0 means SIGKILL at once.
 	CancelGrace time.Duration
 	// OutputLimit is the maximum number of bytes on Stdout and on Stderr, each. A command
 	// that writes more is killed. 0 means no limit.
@@ -64,18 +63,18 @@ type WindowSize struct{ Rows, Cols uint16 }
 // Verdict says why a command ended.
 type Verdict string
 
-// The verdicts. The first two are the command's own doing, whether it succeeded or not;
-// with the others boxd, the kernel or the caller intervened.
+// The verdicts. With the first two the command ended by itself, whether it succeeded or
+// not; with the others boxd, the kernel or the caller intervened.
 const (
 	Exited      Verdict = "exited"       // it exited, with any status
-	Signaled    Verdict = "signaled"     // a signal killed it, and no limit explains that
+	Signaled    Verdict = "signaled"     // a signal killed it, and no limit was the reason
 	TimedOut    Verdict = "timeout"      // Command.Timeout expired
 	OOM         Verdict = "oom"          // it failed after one of its processes was killed for lack of memory
 	PIDsLimit   Verdict = "pids-limit"   // it failed after a fork was refused
-	DiskQuota   Verdict = "disk-quota"   // it failed with a full volume or a too large file
+	DiskQuota   Verdict = "disk-quota"   // it failed because a volume was full or a file too large
 	OutputLimit Verdict = "output-limit" // it wrote more than Command.OutputLimit
 	Canceled    Verdict = "canceled"     // the context of Start was cancelled
-	BoxLost     Verdict = "box-lost"     // the box ended under it
+	BoxLost     Verdict = "box-lost"     // the box ended while the command ran
 )
 
 // Result is how a command ended.

@@ -7,12 +7,11 @@ import (
 	"strings"
 )
 
-// Every box offers this to its commands, whatever its image.
-const (
-	// HomeTarget is the home directory of every user of a box: a separate tmpfs, on
-	// which files can be executed.
-	HomeTarget = "/home/box"
+// HomeTarget is the home directory of every user of every box: a separate tmpfs, on which
+// files can be executed.
+const HomeTarget = "/home/box"
 
+const (
 	defaultPATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	defaultLANG = "C.UTF-8" // built into glibc since 2.35, and in Debian before
 )

@@ -5,7 +5,8 @@
 // The package declares what goes in ([Spec], [Command], [Managed], [Change]), what
 // comes out ([Result], [Receipt], [Verdict]), the errors, and the interfaces that an
 // engine implements. It contains no engine: package engine/native builds boxes on Linux.
-// It decides nothing about who may do what, either; package policy and the daemon do.
+// Nor does it decide who may do what; package policy and the daemon do that. The fields of
+// Spec, Limits, Mount and Change are documented in package engine/spec.
 //
 //	eng, err := native.Start(ctx, native.Options{InitPath: "/usr/libexec/boxd/boxd-init"})
 //	...
@@ -32,12 +33,12 @@
 // and upgrade without losing its users' work.
 //
 // The two interfaces are separate so that a program states which lifetime it relies on:
-// an Engine cannot adopt, and closing a connection to a Service removes nothing.
+// an Engine cannot adopt boxes, and a program that disconnects from a Service removes none.
 //
 // Likewise there are two views of a box. [Box] is the small one: run commands, change
-// the box, remove it. It is all that most functions need; package files takes a Box.
-// [LiveBox], which only a Service returns, adds what is worth having in a box that
-// outlives its creator: managed processes, events, usage and ports.
+// the box, remove it. Most functions need no more; those of package files take a Box.
+// [LiveBox], which only a Service returns, adds managed processes, events, usage and ports,
+// which are useful in a box that outlives its creator.
 //
 // # Commands and managed processes
 //
@@ -58,8 +59,8 @@
 //
 // # Zero values
 //
-// The zero value of every field means its default, and [Unlimited] (-1) switches a limit
-// off. Sizes are in bytes. Constants named Default…, Min… and Max… in package engine/spec
-// give defaults and bounds. Validate methods check a value without touching the kernel;
-// Create, Start, Launch and Update call them.
+// The zero value of every field means its default. In [Limits], [Unlimited] (-1) switches
+// a limit off. Sizes are in bytes. Constants named Default…, Min… and Max… in package
+// engine/spec give defaults and bounds. Validate methods check a value without touching
+// the kernel; Create, Start, Launch and Update call them.
 package engine

@@ -13,23 +13,23 @@ type Engine interface {
 	//
 	// Errors: ErrInvalid; ErrUnenforceable, unless spec.AllowDegraded; ErrNoLauncher.
 	Create(ctx context.Context, spec Spec) (Box, error)
-	// Close removes every box that is left, ends the engine, and waits for both.
+	// Close removes every box that still exists, ends the engine, and waits for both.
 	Close() error
 }
 
 // Box is a running box. It is safe for concurrent use.
 type Box interface {
-	// ID returns the ID of the Spec, or the random one if that was empty.
+	// ID returns the ID of the Spec, or a random one if that was empty.
 	ID() string
 	// Start starts a command and returns once its program runs. The caller must call
 	// Wait on the Process. ctx covers the command's whole life: cancelling it kills the
 	// command (verdict Canceled, see also Command.CancelGrace).
 	//
-	// Errors: ErrInvalid, ErrNotFound, ErrNotExecutable, ErrNoDir, ErrAtLimit,
-	// ErrBoxLost; ErrMayHaveRun with the latter.
+	// Errors: ErrInvalid, ErrNotFound, ErrNotExecutable, ErrNoDir, ErrAtLimit; ErrBoxLost,
+	// together with ErrMayHaveRun if the command may have run.
 	Start(ctx context.Context, cmd Command) (Process, error)
 	// Update changes limits and mounts of the box while its commands run. If it fails,
-	// nothing was changed, except that mounts to detach may be detached.
+	// nothing was changed, except that some mounts may already have been detached.
 	Update(ctx context.Context, change Change) error
 	// Done is closed when the box's PID 1 has ended: after Remove, or because the box
 	// was lost.
@@ -45,8 +45,8 @@ type Process interface {
 	// Wait waits until the command has ended, its output has been copied, and, unless
 	// Command.KeepBackground is set, its background processes are gone.
 	//
-	// An error is not about how the command ended: it says that a reader or writer of
-	// the caller failed, or that boxd could not measure or clean up something.
+	// An error does not say how the command ended. It means that a reader or writer of the
+	// caller failed, or that boxd could not measure or clean up something.
 	Wait() (Result, error)
 	// Signal sends sig to the command's first process; SIGINT and SIGQUIT go to its
 	// whole process group, as from a terminal.

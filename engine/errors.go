@@ -18,13 +18,14 @@ var (
 	// ErrBoxLost: the box no longer exists, because its PID 1 has ended.
 	ErrBoxLost = errors.New("box is lost")
 	// ErrMayHaveRun accompanies ErrBoxLost if the box was lost while it was starting the
-	// command, so that it is not known whether the command ran. A retry may run it twice.
+	// command. It is then unknown whether the command ran, and a retry may run it twice.
 	ErrMayHaveRun = errors.New("the command may have run")
 	// ErrNoLauncher: boxd-init is missing, has another version, or has died.
 	ErrNoLauncher = errors.New("launcher not available")
 )
 
-// DirError is a working directory that cannot be made or entered. Its text is that of Err.
+// DirError says that a working directory cannot be created or entered. Its text is that of
+// Err.
 type DirError struct{ Err error }
 
 func (e *DirError) Error() string { return e.Err.Error() }

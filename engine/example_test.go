@@ -16,7 +16,7 @@ import (
 	"github.com/boxd/boxd/engine/native"
 )
 
-// Start an engine, make a box, run one command in it, and remove it. Starting the
+// Start an engine, create a box, run one command in it, and remove it. Starting the
 // engine needs root; the command itself has no privilege at all.
 func Example() {
 	ctx := context.Background()
@@ -127,8 +127,8 @@ func ExampleVerdict() {
 	// output-limit "1 MiB"
 }
 
-// At its timeout a command and all its descendants get SIGTERM, and what is left of
-// them after the grace period is killed.
+// At its timeout a command and all its descendants get SIGTERM. Those that are still
+// running after the grace period are killed.
 func ExampleCommand_timeout() {
 	box := newBox(engine.Spec{})
 	defer box.Remove(context.Background())
@@ -169,7 +169,7 @@ func ExampleReceipt() {
 	// bytes of output: 5
 }
 
-// Conditions are told apart with errors.Is, values that break a rule with errors.As.
+// Test for conditions with errors.Is. With errors.As, get the value that breaks a rule.
 func Example_errors() {
 	ctx := context.Background()
 	box := newBox(engine.Spec{})
@@ -226,7 +226,7 @@ func ExampleBox_update() {
 	// nothing there
 }
 
-// A managed process keeps its output in the box. Whoever wants it reads from an offset.
+// A managed process keeps its output in the box. A client reads it from any offset.
 func ExampleLiveBox() {
 	ctx := context.Background()
 	box, err := svc.Create(ctx, engine.Spec{})
@@ -261,8 +261,8 @@ func ExampleLiveBox() {
 	// exited 0
 }
 
-// A box of a service outlives the program that made it. The next one adopts the box,
-// finds the managed process, and goes on reading where the first one stopped.
+// A box of a service outlives the program that created it. The next program adopts the
+// box, finds the managed process, and continues to read where the first one stopped.
 func ExampleService() {
 	ctx := context.Background()
 	first, err := native.Connect(ctx, native.ServiceOptions{Socket: socket})
@@ -288,7 +288,7 @@ func ExampleService() {
 	}
 	fmt.Printf("%s", buf[:n])
 	next := at + int64(n)
-	first.Close() // or the program crashes: box and process go on
+	first.Close() // or the program crashes: box and process keep running
 
 	second, err := native.Connect(ctx, native.ServiceOptions{Socket: socket})
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -13,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// What the Examples use.
+// The Examples use these.
 var (
 	initPath string         // the boxd-init binary
 	eng      engine.Engine  // as Example starts one
@@ -24,18 +23,10 @@ var (
 func TestMain(m *testing.M) { testutil.MainExamples(m, setUp) }
 
 // setUp runs an engine and two launcher services, of which each serves one client.
-func setUp(_, boxdInit string) (tearDown func() error, err error) {
+func setUp(_, boxdInit, dir string) (tearDown func() error, err error) {
 	initPath = boxdInit
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	dir, err := os.MkdirTemp("/run", "boxd-test-engine-")
-	if err != nil {
-		return nil, err
-	}
-	// PID 1 of a box passes through it.
-	if err := os.Chmod(dir, 0o711); err != nil {
-		return nil, err
-	}
 	service := func(name string) (string, error) {
 		return native.StartLauncher(ctx, native.LauncherOptions{InitPath: initPath, StateDir: dir + "/" + name})
 	}
@@ -62,11 +53,11 @@ func setUp(_, boxdInit string) (tearDown func() error, err error) {
 		if err == nil {
 			err = second.Stop(ctx, true)
 		}
-		return errors.Join(err, s.Stop(ctx, true), e.Close(), os.RemoveAll(dir))
+		return errors.Join(err, s.Stop(ctx, true), e.Close())
 	}, nil
 }
 
-// newBox makes an empty box for an Example that is about something else.
+// newBox makes an empty box for Examples that are not about making one.
 func newBox(spec engine.Spec) engine.Box {
 	box, err := eng.Create(context.Background(), spec)
 	if err != nil {

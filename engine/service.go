@@ -9,7 +9,7 @@ import (
 // Service builds boxes that outlive the process that uses it; see the package comment for
 // the difference from an [Engine]. It is safe for concurrent use.
 type Service interface {
-	// Create builds a box, as [Engine].Create does. It stays when the caller ends.
+	// Create builds a box, as [Engine].Create does. The box stays when the caller ends.
 	Create(ctx context.Context, spec Spec) (LiveBox, error)
 	// Adopt takes over a box that an earlier process created. Commands that the earlier
 	// process left running are killed; managed processes keep running.
@@ -21,8 +21,8 @@ type Service interface {
 	Adopt(ctx context.Context, id string, spec Spec) (LiveBox, error)
 	// Boxes lists the IDs of all boxes that exist, adopted or not.
 	Boxes(ctx context.Context) ([]string, error)
-	// Discard removes a box without adopting it, or the rest of one whose Remove failed;
-	// after a failure it may be called again. Discarding an unknown box does nothing.
+	// Discard removes a box without adopting it, or what is left of a box whose Remove
+	// failed. After a failure it may be called again. Discarding an unknown box does nothing.
 	Discard(ctx context.Context, id string) error
 	// Health returns nil if a box could be built now, and otherwise the reason.
 	Health(ctx context.Context) error
@@ -37,8 +37,8 @@ type LiveBox interface {
 	//
 	// Errors are those of Start, and ErrUnenforceable for Managed.Memory.
 	Launch(ctx context.Context, m Managed) (ManagedProcess, error)
-	// Managed lists the managed processes, running or ended, that were not forgotten,
-	// including those that an earlier process of the caller launched.
+	// Managed lists the managed processes, running or ended, that were not forgotten. It
+	// includes those that an earlier client of the Service launched.
 	Managed() []ManagedProcess
 	// Events delivers the limits that commands run into, as the kernel reports them. The
 	// channel is closed when the box is gone. If the receiver is slow, events of one
@@ -78,14 +78,14 @@ type Managed struct {
 	// StderrHistory is the size of the buffer for stderr; 0 means History.
 	StderrHistory int64
 	// Memory limits this process and its descendants, in bytes, in addition to the
-	// box's limit, which counts them too. 0 means none; the least is MinMemory of
+	// box's limit, which counts them too. 0 means none; the minimum is MinMemory of
 	// package engine/spec. On ErrUnenforceable nothing was started.
 	Memory int64
 	// DropOldest overwrites the oldest output when a buffer is full. Without it the
 	// process waits until a reader releases some.
 	DropOldest bool
-	// DropStderr is DropOldest for stderr alone: the process never waits for a reader of
-	// stderr, but does for one of stdout. It has no effect with TTY.
+	// DropStderr is DropOldest for stderr only: the process waits for a reader of stdout,
+	// but never for one of stderr. It has no effect with TTY.
 	DropStderr bool
 }
 
@@ -96,7 +96,7 @@ type ManagedProcess interface {
 	Key() string
 	// Stdio returns the three streams; Stderr is nil with a terminal.
 	Stdio() Stdio
-	// Control returns the means to signal, resize and kill the process.
+	// Control returns the interface to signal, resize and kill the process.
 	Control() ProcessControl
 	// Hold keeps the output readable until release is called, even if the process is
 	// forgotten, or its box lost and removed, in the meantime.
@@ -147,9 +147,9 @@ type Output interface {
 	// Release allows the process to overwrite the bytes below off. A process that was
 	// launched without DropOldest waits when its buffer is full of unreleased output.
 	Release(off int64)
-	// Released returns the highest offset that was released, at most end: the place
-	// where a reader continues if an earlier process of the caller did the reading. If
-	// that process was killed, its releases of the last 10 ms may be missing.
+	// Released returns the highest offset that was released, at most end. A reader
+	// continues there if an earlier client of the Service read the output before. If that
+	// client was killed, its releases of the last 10 ms may be missing.
 	Released() int64
 }
 
@@ -176,8 +176,8 @@ type Input interface {
 	// syscall.EPIPE: the process no longer reads.
 	Write(ctx context.Context, off int64, p []byte) error
 	// Accepted returns the offset after the last byte that was accepted by the process,
-	// or by its in-box buffer, which survives client restarts. Once a Write has returned,
-	// also with an error, it no longer advances on that Write's account.
+	// or by its in-box buffer, which survives client restarts. After a Write has returned,
+	// even with an error, Accepted no longer advances because of it.
 	Accepted() int64
 	// Close ends the stream after the accepted bytes. A terminal gets its end-of-file
 	// character.
@@ -205,10 +205,10 @@ type Usage struct {
 	PIDs      *int64         // processes and threads
 	CPU       *time.Duration // since the box was created
 	Throttled *time.Duration // waiting time caused by the CPU limit
-	// Written is how many bytes the box's live processes, and those that they have
-	// waited for, caused to be written to disks, minus what was truncated before it was
-	// written. Blocks reserved with fallocate(2) and files in memory do not count. The
-	// figure can fall.
+	// Written is the number of bytes that the box's live processes, and the children that
+	// they have waited for, caused to be written to disks, minus what was truncated before
+	// it was written. Blocks reserved with fallocate(2) and files in memory do not count.
+	// The figure can fall.
 	Written *int64
 }
 

@@ -17,24 +17,24 @@ import (
 //
 // To mount a volume, name it in [Mount].Volume.
 type Storage interface {
-	// MakeVolume creates a volume, or changes the limits of an existing one; ErrInvalid
-	// if it holds too much to become so small. ErrUnenforceable, with the reason, if the
-	// host supports neither project quotas nor loop devices.
+	// MakeVolume creates a volume, or changes the limits of an existing one. ErrInvalid:
+	// the volume holds more than the new limits allow. ErrUnenforceable, with the reason:
+	// the host supports neither project quotas nor loop devices.
 	MakeVolume(ctx context.Context, v Volume) error
 	// RemoveVolume deletes a volume with its content. Removing an unknown one does
 	// nothing. If a box has it mounted, the error names the box.
 	RemoveVolume(ctx context.Context, name string) error
-	// Volumes lists all volumes, sorted by name, with what they use. One that cannot be
-	// read is listed with its name alone.
+	// Volumes lists all volumes with their usage, sorted by name. A volume that cannot be
+	// read is listed with its name only.
 	Volumes(ctx context.Context) ([]VolumeState, error)
-	// OpenDirectory opens a directory in which all files belong to the user of the
-	// calling process; if they belong to another user, it is an id-mapped view. Files
-	// that the caller creates in it belong to the directory's owner. The caller closes
-	// it; no mount remains. fs.ErrNotExist: there is no such directory.
+	// OpenDirectory opens a directory so that its files belong to the user of the calling
+	// process. If they belong to another user, the result is an id-mapped view; files that
+	// the caller creates in it belong to the directory's owner. The caller closes it; no
+	// mount remains. fs.ErrNotExist: there is no such directory.
 	OpenDirectory(ctx context.Context, d Directory) (*os.File, error)
 	// LimitDirectory limits a directory of the host that is not a volume; its present
-	// content counts. 0, 0 removes the limit. ErrUnenforceable, with the file system and
-	// advice, if that has no project quota.
+	// content counts. 0, 0 removes the limit. ErrUnenforceable: the file system has no
+	// project quota; the error names it and says what to do.
 	LimitDirectory(ctx context.Context, d Directory, bytes, inodes int64) error
 }
 

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Limits of execve(2), so that a command that exceeds them is refused with the reason
-// instead of E2BIG.
+// Limits of execve(2). A command that exceeds them is refused with the reason instead of
+// E2BIG.
 const (
 	// maxArg is MAX_ARG_STRLEN of <linux/binfmts.h>, 32 pages with the NUL, for
 	// pages of 4 KiB.
@@ -33,8 +33,8 @@ const (
 	maxOutput  = spec.MaxMemory
 )
 
-// Validate checks c without touching the kernel. The first rule that is broken
-// is returned as a *[FieldError].
+// Validate checks c without touching the kernel. It returns the first broken rule as a
+// *[FieldError].
 func (c Command) Validate() error {
 	return cmp.Or(
 		c.validateArgs(),
@@ -89,8 +89,8 @@ func (c Command) validateEnv() error {
 	return nil
 }
 
-// validateArg checks one string of argv or of the environment; shown is the part
-// of it that an error may repeat.
+// validateArg checks one string of argv or of the environment. An error may repeat only
+// shown, a part of it.
 func validateArg(field, s, shown string) error {
 	if strings.ContainsRune(s, 0) {
 		return &FieldError{Field: field, Value: spec.Quote(shown), Rule: "must not contain a NUL byte"}
@@ -119,9 +119,9 @@ func (c Command) validateArgsSize() error {
 	return nil
 }
 
-// validateDir refuses /proc because a working directory below it can lead out
-// of the box through a leaked descriptor, as in CVE-2024-21626. A symlink to it
-// is found when the directory is entered.
+// validateDir refuses /proc because a working directory below it can lead out of the box
+// through a leaked descriptor, as in CVE-2024-21626. The agent notices a symlink to it when
+// it enters the directory.
 func (c Command) validateDir() error {
 	if c.Dir == "" {
 		return nil

@@ -3,6 +3,7 @@ package engine
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/boxd/boxd/engine/spec"
 )
@@ -15,24 +16,18 @@ func (m Managed) Command() Command {
 	return Command{Args: m.Args, Env: m.Env, Dir: m.Dir, MakeDir: m.MakeDir, User: m.User, TTY: m.TTY}
 }
 
-// Validate checks m without touching the kernel. The first rule that is broken is
-// returned as a *[FieldError].
+// Validate checks m without touching the kernel. It returns the first broken rule as a
+// *[FieldError].
 func (m Managed) Validate() error {
-	return cmp.Or(m.validateKey(), m.Command().Validate(), m.validateHistory(), m.validateMemory())
+	return cmp.Or(m.validateKey(), m.Command().Validate(), m.validateHistory(), spec.CheckSize("memory", m.Memory, spec.MinMemory))
 }
 
 func (m Managed) validateKey() error {
-	ok := m.Key != "" && len(m.Key) <= maxKey
-	for _, c := range []byte(m.Key) {
-		ok = ok && (c == '-' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z')
-	}
-	if !ok {
+	if m.Key == "" || len(m.Key) > maxKey || strings.Trim(m.Key, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
 		return &FieldError{Field: "key", Value: spec.Quote(m.Key), Rule: fmt.Sprintf("must be 1 to %d of a-z, 0-9 and \"-\"", maxKey)}
 	}
 	return nil
 }
-
-func (m Managed) validateMemory() error { return spec.CheckSize("memory", m.Memory, spec.MinMemory) }
 
 func (m Managed) validateHistory() error {
 	for field, size := range map[string]int64{"history": m.History, "stderr_history": m.StderrHistory} {

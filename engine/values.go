@@ -2,9 +2,8 @@ package engine
 
 import "github.com/boxd/boxd/engine/spec"
 
-// The values that callers hand in and get back are declared in package engine/spec,
-// which makes no system calls. These aliases let a program that embeds boxd import
-// one package.
+// Package engine/spec, which makes no system calls, declares the values in the signatures
+// of this package. With these aliases a program that embeds boxd imports one package.
 type (
 	// Spec describes a box before it exists.
 	Spec = spec.Spec
@@ -25,8 +24,8 @@ var ErrInvalid = spec.ErrInvalid
 
 // Constants for the fields of a Spec; package engine/spec has all bounds.
 const (
-	Unlimited       = spec.Unlimited
-	WorkspaceTarget = spec.WorkspaceTarget
-	HostImage       = spec.HostImage
-	MaxID           = spec.MaxID
+	Unlimited       = spec.Unlimited       // switches a limit off
+	WorkspaceTarget = spec.WorkspaceTarget // where the workspace is mounted
+	HostImage       = spec.HostImage       // the host's own system directories, read-only
+	MaxID           = spec.MaxID           // the highest user and group ID of a command
 )

@@ -81,7 +81,7 @@ func ExampleWrite_append() {
 	// <nil>
 }
 
-// Conditions are told apart with errors.Is: those of io/fs, and those of this package.
+// Test conditions with errors.Is: those of io/fs, and those of this package.
 func Example_errors() {
 	ctx, o := context.Background(), files.Options{}
 	_, err := files.Stat(ctx, box, o, "/no/such/file")

@@ -21,8 +21,8 @@ import (
 const (
 	// DefaultTimeout bounds an operation whose Options set no Timeout.
 	DefaultTimeout = 30 * time.Second
-	// DefaultSize is how many bytes Read and Write transfer at most if the caller
-	// sets no limit.
+	// DefaultSize is the maximum number of bytes that Read and Write transfer if the
+	// caller sets no limit.
 	DefaultSize = 64 << 20
 	// DefaultEntries is how many entries List returns if the caller sets no maximum,
 	// and MaxEntries is the highest maximum.
@@ -147,10 +147,9 @@ func Write(ctx context.Context, box engine.Box, o Options, path string, content 
 	return r.info(reply)
 }
 
-// List returns the first entries of the directory at path in the order of their names,
-// at most as many as most says; truncated reports that there are more. A most of 0
-// means DefaultEntries; more than MaxEntries is invalid. Symlinks are described, not
-// followed.
+// List returns at most the given number of entries of the directory at path, sorted by
+// name; truncated reports whether there are more. If most is 0, it is DefaultEntries; more
+// than MaxEntries is invalid. Symlinks are described, not followed.
 func List(ctx context.Context, box engine.Box, o Options, path string, most int) (list []Info, truncated bool, err error) {
 	most = cmp.Or(most, DefaultEntries)
 	if most < 0 || most > MaxEntries {

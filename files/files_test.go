@@ -17,7 +17,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// box answers each command with what it holds, as an engine would hand it on.
+// box answers each command with its fields, as an engine would pass them on.
 type box struct {
 	engine.Box     // nil: nothing else is to be called
 	stdout, stderr string
@@ -44,7 +44,7 @@ type process struct {
 	b *box
 }
 
-// Wait copies as the engine does: what the caller's writer refuses is an error.
+// Wait copies as the engine does: it returns the error of the caller's writer.
 func (p *process) Wait() (engine.Result, error) {
 	if p.b.cmd.Stdin != nil {
 		_, _ = io.Copy(&p.b.stdin, p.b.cmd.Stdin)
@@ -124,7 +124,7 @@ func TestRefusedBeforehand(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestAnswers: whatever the box says, the caller gets an error that fits.
+// TestAnswers: whatever the box answers, the caller gets a fitting error.
 func TestAnswers(t *testing.T) {
 	verdict := func(v engine.Verdict) engine.Result {
 		return engine.Result{Verdict: v, ExitCode: -1, Signal: syscall.SIGKILL, Limit: "64"}
@@ -237,7 +237,7 @@ func TestOddTimes(t *testing.T) {
 	}
 }
 
-// TestContent: what does not end as it should, gets no end.
+// TestContent: content that fails gets no final chunk.
 func TestContent(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -265,14 +265,14 @@ func TestContent(t *testing.T) {
 	if err := second(Write(t.Context(), &box{stderr: fileInfo, result: exited(0)}, Options{}, "a", iotest.ErrReader(boom), WriteOptions{})); !errors.Is(err, boom) {
 		t.Errorf("%v, want %v, whatever the box says", err, boom)
 	}
-	// The other side's failure is not the content's.
+	// A failure of the other side is not one of the content.
 	s := &source{r: strings.NewReader("abc"), left: 3}
 	if _, err := s.WriteTo(failing{syscall.EPIPE}); !errors.Is(err, syscall.EPIPE) || s.failure() != nil {
 		t.Errorf("%v, %v", err, s.failure())
 	}
 }
 
-// TestLateContent: content that comes after all is over harms nobody.
+// TestLateContent: content that arrives after the end of the operation does no harm.
 func TestLateContent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, w := io.Pipe()
@@ -290,8 +290,8 @@ func TestLateContent(t *testing.T) {
 	})
 }
 
-// FuzzAnswer feeds all that a box can say: every operation ends with a value or an
-// error, and what is shown of it is bounded.
+// FuzzAnswer feeds arbitrary answers of a box. Every operation ends with a value or an error,
+// and error texts are bounded.
 func FuzzAnswer(f *testing.F) {
 	f.Add("abc", fileInfo, byte(0))
 	f.Add(`{"name":"YQ==","mode":33188,"size":1}`+"\n", `{"truncated":true}`, byte(0))

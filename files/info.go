@@ -2,7 +2,6 @@ package files
 
 import (
 	"fmt"
-	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -44,9 +43,6 @@ func checkPath(p string) error {
 	}
 	return &engine.FieldError{Field: "path", Value: spec.Quote(p), Rule: rule}
 }
-
-// baseName is the last element of a path; "/" for the root.
-func baseName(p string) string { return path.Base(p) }
 
 // describe checks the box's description of a file. A value that is merely odd is
 // clamped, so that one odd file does not hide the others of its directory.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 	"syscall"
 	"time"
@@ -136,7 +137,7 @@ func (r *request) info(reply proto.Reply) (Info, error) {
 	if reply.Info == nil {
 		return Info{}, r.disturbed(errors.New("it describes no file"))
 	}
-	i, err := describe(*reply.Info, baseName(r.path), r.path)
+	i, err := describe(*reply.Info, path.Base(r.path), r.path)
 	if err != nil {
 		return Info{}, r.disturbed(err)
 	}

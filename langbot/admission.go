@@ -10,9 +10,9 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// configureAdmission takes over the policy of box_init, if it has one: a policy that was
-// kept over a restart ends by word, not by silence. It is one for the whole server: an
-// instance that says nothing of admission does not speak for the one that does.
+// configureAdmission installs the policy of a box_init, if it has one. A policy that was kept
+// over a restart ends only when a box_init says so. The whole server has one policy, and while
+// it requires admission, only the instance that set it may change it.
 func (s *Server) configureAdmission(instance string, raw json.RawMessage) error {
 	if raw == nil {
 		return nil
@@ -39,17 +39,7 @@ func (s *Server) configureAdmission(instance string, raw json.RawMessage) error 
 	return nil
 }
 
-// requireAdmission has the operator's settings count from the start where they require
-// admission. That they do not is for box_init to say: see Book.
-func (s *Server) requireAdmission() error {
-	raw := s.base.said["admission"]
-	if p, _ := grants.ParsePolicy(raw); !p.Required {
-		return nil
-	}
-	return s.book.Configure(raw)
-}
-
-// admit says whether the action may be done where admission is required.
+// admit decides whether the action may run where admission is required.
 func (k *call) admit(ctx context.Context) error {
 	policy, invalid := k.s.book.Policy()
 	if !policy.Required {
@@ -62,12 +52,12 @@ func (k *call) admit(ctx context.Context) error {
 		return protocol.Errorf(protocol.Readiness, "%s (failed checks: %s)", notReady, strings.Join(r.failed(), ", "))
 	}
 	if _, err := k.s.book.Live(k.at); err != nil {
-		k.s.clearSoon() // it may have expired just now
+		k.s.clearSoon() // the grant may have expired just now
 		return err
 	}
 	switch k.action {
 	case "box_exec", "box_create_session":
-		return nil // their session is given its name
+		return nil // the policy names their session
 	}
 	id, err := k.session()
 	if err != nil {
@@ -82,13 +72,19 @@ func (k *call) admit(ctx context.Context) error {
 	return nil
 }
 
-// applyAdmission puts the policy in the place of what a spec says.
+// applyAdmission overrides a spec with the policy.
 func (k *call) applyAdmission(ctx context.Context, spec *protocol.BoxSpec) error {
 	policy, _ := k.s.book.Policy()
 	if !policy.Required {
 		return nil
 	}
-	owned := grants.Owned{Skill: func(name string) (string, error) { return k.skillRoot(ctx, name) }}
+	owned := grants.Owned{Skill: func(name string) (string, error) {
+		root, err := k.s.skills.PackageRoot(ctx, k.skillStore(), name)
+		if err == nil && root == "" {
+			err = protocol.Errorf(protocol.BoxValidation, "Skill %q not found", name)
+		}
+		return root, err
+	}}
 	shared := k.settings().local.workspace
 	if shared != "" {
 		owned.HostPath = path.Join(shared, "tenants", k.at.Namespace())
@@ -96,25 +92,8 @@ func (k *call) applyAdmission(ctx context.Context, spec *protocol.BoxSpec) error
 	if err := policy.Apply(spec, owned); err != nil {
 		return err
 	}
-	if shared == "" { // the workspace is one of boxd's own
+	if shared == "" { // boxd keeps the workspace itself
 		spec.HostPath = nil
-	}
-	return nil
-}
-
-// skillRoot is where the skill of a name is.
-func (k *call) skillRoot(ctx context.Context, name string) (string, error) {
-	root, err := k.s.skills.PackageRoot(ctx, k.skillStore(), name)
-	if err == nil && root == "" {
-		err = protocol.Errorf(protocol.BoxValidation, "Skill %q not found", name)
-	}
-	return root, err
-}
-
-// mayRelay says whether managed processes may be reached at all.
-func (s *Server) mayRelay() error {
-	if policy, _ := s.book.Policy(); policy.Required {
-		return grants.ErrProcesses
 	}
 	return nil
 }

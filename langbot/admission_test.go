@@ -19,19 +19,19 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// prober says that all is well, but for what bad names.
+// prober reports that every check passes except those in bad.
 type prober struct {
 	mu    sync.Mutex
 	bad   []string
 	late  string
 	at    time.Time // of reports; now if zero
 	asked int
-	// Of the last question.
+	// The arguments of the last call.
 	age   time.Duration
 	where attest.Places
 }
 
-func (p *prober) ReportOf(_ context.Context, maxAge time.Duration, where attest.Places) attest.Report {
+func (p *prober) Report(_ context.Context, maxAge time.Duration, where attest.Places) attest.Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
@@ -122,7 +122,7 @@ func TestAdmission(t *testing.T) {
 	})
 }
 
-// TestGrantEnds: what a grant has let in goes with it, persistent or not.
+// TestGrantEnds: sessions end with the grant that admitted them, persistent or not.
 func TestGrantEnds(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
@@ -144,8 +144,8 @@ func TestGrantEnds(t *testing.T) {
 	})
 }
 
-// TestRevoke: nothing of the workspace is left when it is answered, and nothing begins,
-// whatever was under way.
+// TestRevoke: when a revocation is answered, nothing of the workspace is left and nothing new
+// begins, whatever was in progress.
 func TestRevoke(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
@@ -190,8 +190,8 @@ func TestRevoke(t *testing.T) {
 	})
 }
 
-// TestRevokedBeforeCreation: a command that was admitted, and comes to its session only
-// when the sessions of its workspace have been looked for.
+// TestRevokedBeforeCreation: a command was admitted, but creates its session only after the
+// revocation searched for the sessions of the workspace.
 func TestRevokedBeforeCreation(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
@@ -213,8 +213,8 @@ func TestRevokedBeforeCreation(t *testing.T) {
 	})
 }
 
-// TestAdmissionOfAnother: an instance that does not speak of admission changes nothing for
-// the one that requires it, and is held to it too.
+// TestAdmissionOfAnother: an instance whose box_init does not mention admission does not turn it
+// off for the one that requires it, and needs grants itself.
 func TestAdmissionOfAnother(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
@@ -225,7 +225,7 @@ func TestAdmissionOfAnother(t *testing.T) {
 	})
 }
 
-// TestGrantAdvances: a grant of a new generation ends what the old one had.
+// TestGrantAdvances: a grant of a new generation ends the sessions of the old one.
 func TestGrantAdvances(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, time.Minute))
@@ -242,7 +242,7 @@ func TestGrantAdvances(t *testing.T) {
 	})
 }
 
-// TestAdmissionOutlivesRestart: the policy, the grant, and what was revoked.
+// TestAdmissionOutlivesRestart: the policy, the grants and the revocations survive a restart.
 func TestAdmissionOutlivesRestart(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		b.call(upsert, grant(at, 1, 4*time.Minute))
@@ -262,7 +262,7 @@ func TestAdmissionOutlivesRestart(t *testing.T) {
 			t.Errorf("boxes %q of a workspace that was revoked", ids)
 		}
 		b.refused(protocol.Admission, upsert, grant(at, 1, time.Minute))
-		// A box_init that does not speak of admission leaves it on; one that does can end it.
+		// A box_init that does not mention admission leaves it on; one that does can turn it off.
 		b.restart()
 		b.call("box_init", object{"limits": object{}})
 		b.refused(protocol.Admission, "box_exec", cmd("s", "true"))
@@ -342,7 +342,7 @@ func TestStandardReadiness(t *testing.T) {
 	}
 }
 
-// TestReadinessLate: what hangs while it is measured makes that answer false. What hung before the
+// TestReadinessLate: a measurement that hangs makes the answer false. One that hung before the
 // engine was asked does not, nor does a host that guarantees nothing.
 func TestReadinessLate(t *testing.T) {
 	p := &prober{bad: attest.Names}
@@ -365,8 +365,8 @@ func TestReadinessLate(t *testing.T) {
 	}, func(o *Options) { o.Prober = p })
 }
 
-// TestReadinessNow: where admission is required, too, a readiness is false as soon as no box can
-// be made, whatever was found out before, says why, and is true again as soon as one can.
+// TestReadinessNow: even where admission is required, readiness turns false, with a reason, as soon
+// as no box can be created, whatever was measured before, and true as soon as one can.
 func TestReadinessNow(t *testing.T) {
 	cloud(t, func(b *bench, p *prober) {
 		ready := func() readiness {
@@ -391,7 +391,7 @@ func TestReadinessNow(t *testing.T) {
 	})
 }
 
-// TestReadinessOfUnmappable: workspaces that cannot be mounted into boxes are no readiness.
+// TestReadinessOfUnmappable: readiness is false if workspaces cannot be mounted into boxes.
 func TestReadinessOfUnmappable(t *testing.T) {
 	b := open(t, func(o *Options) { o.Prober = &prober{} })
 	if err := os.MkdirAll(b.path("shared/mine"), 0o700); err != nil {
@@ -416,8 +416,8 @@ func TestReadinessOfUnmappable(t *testing.T) {
 	}
 }
 
-// TestReadinessFlood: whoever asks as often as they can, of a server that caches nothing,
-// has no box measured each time.
+// TestReadinessFlood: frequent requests do not start a measurement each, even if the policy caches
+// nothing.
 func TestReadinessFlood(t *testing.T) {
 	cloud(t, func(b *bench, p *prober) {
 		b.require(object{"readiness_cache_sec": 0})
@@ -431,8 +431,7 @@ func TestReadinessFlood(t *testing.T) {
 	})
 }
 
-// TestReadinessOfSharedWorkspaces: it is the file system of the workspaces whose quotas
-// are measured.
+// TestReadinessOfSharedWorkspaces: quotas are measured on the file system of the workspaces.
 func TestReadinessOfSharedWorkspaces(t *testing.T) {
 	p := &prober{}
 	b := open(t, func(o *Options) { o.Prober = p })

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// hangIn has an operation of the engine hang until the test lets it go on, whoever cancels it.
+// hangIn makes an operation of the engine hang until the test releases it, even if it is cancelled.
 func (b *bench) hangIn(op string) (release func()) {
 	hung := make(chan struct{})
 	b.host.SetHook(func(_ context.Context, what, _ string) error {
@@ -41,11 +41,11 @@ func (d *stuckDisk) Append(e audit.Entry) error {
 	return nil
 }
 
-// limit bounds every answer of this test: what the issue promises.
+// limit bounds the time of every answer in this test.
 const limit = 30 * time.Second
 
-// TestAnsweredInTime: what hangs below keeps no client waiting. A session is answered for
-// before LangBot gives up, after 15 s.
+// TestAnsweredInTime: clients get an answer even if the engine hangs; for a session, before LangBot
+// gives up after 15 s.
 func TestAnsweredInTime(t *testing.T) {
 	for name, most := range map[string]time.Duration{"box_create_session": 15 * time.Second, "box_exec": limit} {
 		bubble(t, func(b *bench) {
@@ -57,7 +57,7 @@ func TestAnsweredInTime(t *testing.T) {
 			if took := time.Since(began); took >= most {
 				t.Errorf("%s took %v", name, took)
 			}
-			// Another request for the session waits for the same, and another session for nothing.
+			// Another request for the session waits for the same step.
 			began = time.Now()
 			b.refused(protocol.BackendUnavailable, name, cmd("s", "true"))
 			if took := time.Since(began); took >= most {
@@ -76,7 +76,7 @@ func TestAnsweredInTime(t *testing.T) {
 	}
 }
 
-// TestLateReason: what is given up says what it was waiting for.
+// TestLateReason: the error of a cancelled action says what the action was waiting for.
 func TestLateReason(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.host.SetHook(func(ctx context.Context, op, _ string) error {
@@ -99,7 +99,7 @@ func TestLateReason(t *testing.T) {
 	})
 }
 
-// TestStartHangs: a launcher that gives no slot for a command.
+// TestStartHangs: the launcher does not provide a slot for a command.
 func TestStartHangs(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -115,7 +115,7 @@ func TestStartHangs(t *testing.T) {
 	})
 }
 
-// TestLongCommands: the time of a command is its own.
+// TestLongCommands: the time in which a command runs does not count.
 func TestLongCommands(t *testing.T) {
 	bubble(t, func(b *bench) {
 		done := make(chan object, 1)
@@ -132,7 +132,7 @@ func TestLongCommands(t *testing.T) {
 	})
 }
 
-// TestEndHangs: what a command has come to is told, whatever hangs behind it.
+// TestEndHangs: the client gets the result of a command even if a later step hangs.
 func TestEndHangs(t *testing.T) {
 	t.Run("removal", func(t *testing.T) {
 		bubble(t, func(b *bench) {

@@ -22,14 +22,14 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// bench is a server over a real session manager, over an engine of this test.
+// bench is a server over a real session manager over a fake engine.
 type bench struct {
 	*testing.T
 	dir    string
 	host   *enginetest.Host
 	client *enginetest.Client
 	o      Options
-	// storage is that of host, or nil.
+	// storage is the storage of host, or nil.
 	storage engine.Storage
 	audit   session.Auditor
 
@@ -41,7 +41,7 @@ type bench struct {
 
 type object = map[string]any
 
-// open begins with nothing.
+// open returns a bench without sessions.
 func open(t *testing.T, change ...func(*Options)) *bench {
 	t.Helper()
 	dir := t.TempDir()
@@ -65,7 +65,7 @@ func open(t *testing.T, change ...func(*Options)) *bench {
 
 func (b *bench) path(name string) string { return filepath.Join(b.dir, name) }
 
-// start is the start of a daemon.
+// start starts a daemon.
 func (b *bench) start() {
 	b.Helper()
 	decide, err := policy.New(policy.Config{AllowedMountRoots: b.o.Roots})
@@ -85,7 +85,7 @@ func (b *bench) start() {
 	b.conns = map[string]*door.Conn{}
 }
 
-// stop is the end of a daemon, which leaves sessions alone.
+// stop stops the daemon and leaves its sessions alone.
 func (b *bench) stop() {
 	b.Helper()
 	if b.server == nil {
@@ -100,7 +100,7 @@ func (b *bench) stop() {
 	b.server = nil
 }
 
-// restart is a daemon that goes and the next one.
+// restart replaces the daemon by a new one.
 func (b *bench) restart() {
 	b.Helper()
 	b.stop()
@@ -129,7 +129,7 @@ func (b *bench) conn(instance string) *door.Conn {
 	return b.conns[instance]
 }
 
-// try does an action and returns the answer as a client reads it.
+// try requests an action and returns the answer as a client reads it.
 func (b *bench) try(ctx context.Context, at *protocol.Context, action string, data any) (object, error) {
 	raw, err := json.Marshal(data)
 	if err != nil {
@@ -157,7 +157,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// call does an action of the usual workspace, which must succeed.
+// call requests an action for the usual workspace, which must succeed.
 func (b *bench) call(action string, data any) object {
 	b.Helper()
 	return b.callAt(at, action, data)
@@ -172,7 +172,7 @@ func (b *bench) callAt(at protocol.Context, action string, data any) object {
 	return out
 }
 
-// refused does an action that must fail with class, and returns the text.
+// refused requests an action that must fail with class, and returns the text.
 func (b *bench) refused(class protocol.Class, action string, data any) string {
 	b.Helper()
 	return b.refusedAt(at, class, action, data)
@@ -191,7 +191,7 @@ func (b *bench) refusedAt(at protocol.Context, class protocol.Class, action stri
 	return known.Text
 }
 
-// spec is what a client sends, with changes.
+// specOf is a client's spec with changes.
 func specOf(id string, change object) object {
 	s := object{
 		"session_id": id, "cmd": "", "workdir": "/workspace", "timeout_sec": 30, "network": "off", "env": object{},
@@ -205,15 +205,15 @@ func specOf(id string, change object) object {
 	return s
 }
 
-// cmd is spec with a command.
+// cmd is a spec with a command.
 func cmd(id, command string) object { return specOf(id, object{"cmd": command}) }
 
-// proc is a managed process to start.
+// proc is a request to start a managed process.
 func proc(session, id, command string, args ...string) object {
 	return object{"session_id": session, "spec": object{"process_id": id, "command": command, "args": append([]string{}, args...), "env": object{"B": "2", "A": "1"}}}
 }
 
-// names are the keys of what a reply has below key.
+// names lists the keys of the object under key in a reply.
 func (b *bench) sessionsOf(at protocol.Context) (ids []string) {
 	for _, s := range b.callAt(at, "box_get_sessions", object{})["sessions"].([]any) {
 		ids = append(ids, s.(object)["session_id"].(string))
@@ -221,7 +221,7 @@ func (b *bench) sessionsOf(at protocol.Context) (ids []string) {
 	return ids
 }
 
-// targets are the mounts of a box.
+// targets lists the mount targets of a box.
 func targets(b *enginetest.Box) (list []string) {
 	for _, m := range b.Spec().Mounts {
 		list = append(list, m.Target)

@@ -1,7 +1,6 @@
 package langbot
 
 import (
-	"context"
 	"slices"
 	"strings"
 
@@ -10,19 +9,19 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// box is a session of the protocol, from the beginning of its creation to the end of its
-// removal. Its fields below the first three are guarded by Server.mu.
+// box is a session of the protocol, from the start of its creation to the end of its removal.
+// Server.mu guards all fields but the first three.
 type box struct {
 	at       protocol.Context
 	physical string
 	key      session.Key
 
 	state     state
-	spec      protocol.BoxSpec // as it was asked for
-	unsure    bool             // the mounts of the box may be others than those of spec
+	spec      protocol.BoxSpec // as the client asked for it
+	unsure    bool             // the mounts of the box may differ from those of spec
 	processes map[string]*process
-	ended     string // why it ended or ends, for the commands that run in it
-	// gone is closed when it is out of the registry.
+	ended     string // why it ended or is ending, told to the commands that run in it
+	// gone is closed when the box leaves the registry.
 	gone chan struct{}
 }
 
@@ -35,12 +34,16 @@ const (
 	ending
 )
 
-// logical is the name that replies have.
+func newBox(at protocol.Context, physical string, key session.Key, spec protocol.BoxSpec) *box {
+	return &box{at: at, physical: physical, key: key, spec: spec, processes: map[string]*process{}, gone: make(chan struct{})}
+}
+
+// logical is the session's ID in replies.
 func (b *box) logical() string { return b.at.Logical(b.physical) }
 
-// keyOf names a session for the manager: a physical id may hold what an id of boxd must
-// not. One that is too long for it keeps its beginning, by which removeUnknown knows
-// it; no physical id has an "@".
+// keyOf names a session for the manager, whose IDs may not contain everything that a physical
+// ID may. One that is too long keeps its beginning, by which removeUnknown recognises it; no
+// physical ID contains an "@".
 func (s *Server) keyOf(physical string) (session.Key, error) {
 	id, err := policy.ScopeID("{id}", map[string]string{"id": physical}, false)
 	if digest, long := strings.CutPrefix(id, "sha256:"); long {
@@ -49,30 +52,31 @@ func (s *Server) keyOf(physical string) (session.Key, error) {
 	return session.Key{Tenant: s.o.Tenant, ID: id}, err
 }
 
-// reserve makes a box that is being created, if there is room for it. s.mu is held.
-func (s *Server) reserveLocked(k *call, physical string, spec protocol.BoxSpec) (*box, error) {
+// reserveLocked registers a box that is about to be created, if the instance may have one
+// more. s.mu is held.
+func (s *Server) reserveLocked(at protocol.Context, physical string, spec protocol.BoxSpec) (*box, error) {
 	key, err := s.keyOf(physical)
 	if err != nil {
 		return nil, err
 	}
-	most := s.settingsLocked(k.at.Instance).limits.MaxSessions
+	most := s.settingsLocked(at.Instance).limits.MaxSessions
 	count := int64(0)
 	for _, b := range s.boxes {
-		if b.at.Instance == k.at.Instance {
+		if b.at.Instance == at.Instance {
 			count++
 		}
 	}
 	if count >= most {
 		return nil, protocol.Errorf(protocol.CapacityExceeded, "Box session capacity reached (%d)", most)
 	}
-	spec.Cmd, spec.Env = "", nil // of one command, and maybe secret
+	spec.Cmd, spec.Env = "", nil // these belong to one command, and may be secret
 	spec.ExtraMounts = extra(&spec)
-	b := &box{at: k.at, physical: physical, key: key, spec: spec, processes: map[string]*process{}, gone: make(chan struct{})}
-	s.boxes[physical], s.byKey[key.ID] = b, b
+	b := newBox(at, physical, key, spec)
+	s.boxes[physical] = b
 	return b, nil
 }
 
-// forget takes a box out of the registry, and its record out of the database.
+// forget removes a box from the registry, and its record from the database.
 func (s *Server) forget(b *box) {
 	s.mu.Lock()
 	if s.boxes[b.physical] != b {
@@ -80,25 +84,19 @@ func (s *Server) forget(b *box) {
 		return
 	}
 	noted := s.store.remove(b.physical)
-	list := make([]*process, 0, len(b.processes))
 	for _, p := range b.processes {
-		list = append(list, p)
-		delete(b.processes, p.id)
+		p.leaveLocked()
 	}
 	b.state = ending
 	delete(s.boxes, b.physical)
-	delete(s.byKey, b.key.ID)
 	close(b.gone)
 	s.mu.Unlock()
-	for _, p := range list {
-		p.leave()
-	}
-	if err := noted.wait(); err != nil { // the next opening finds that there is no such session
+	if err := noted.wait(); err != nil { // the next start finds that the session does not exist
 		s.log.Warn("forgetting a session", "session", b.physical, "error", err)
 	}
 }
 
-// find finds a session that is alive by its logical id.
+// find returns the live session with a logical ID.
 func (s *Server) find(at protocol.Context, id string) (*box, error) {
 	physical, err := at.Physical(id)
 	if err != nil {
@@ -113,7 +111,7 @@ func (s *Server) find(at protocol.Context, id string) (*box, error) {
 	return b, nil
 }
 
-// boxesWhere lists the sessions, in any state, of which ok says yes, by physical id.
+// boxesWhere lists the sessions, in any state, for which ok returns true, by physical ID.
 func (s *Server) boxesWhere(ok func(*box) bool) []*box {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,6 +125,8 @@ func (s *Server) boxesWhere(ok func(*box) bool) []*box {
 	return list
 }
 
+func anyBox(*box) bool { return true }
+
 // sessionRecord is a box in the database.
 type sessionRecord struct {
 	At        protocol.Context         `json:"context"`
@@ -134,26 +134,14 @@ type sessionRecord struct {
 	Processes map[string]processRecord `json:"processes,omitempty"`
 }
 
-// noteLocked records b as it is. s.mu is held, which orders the records.
+// noteLocked queues a record of b as it is now. s.mu is held, which orders the records.
 func (s *Server) noteLocked(b *box) *change {
 	r := sessionRecord{At: b.at, Spec: b.spec}
-	for _, p := range b.processes {
-		if r.Processes == nil {
-			r.Processes = map[string]processRecord{}
-		}
-		r.Processes[p.id] = p.processRecord
+	if len(b.processes) > 0 {
+		r.Processes = make(map[string]processRecord, len(b.processes))
+	}
+	for id, p := range b.processes {
+		r.Processes[id] = p.processRecord
 	}
 	return s.store.put(b.physical, r)
-}
-
-// background does something that no client waits for, or that goes on without one. ctx ends
-// when the server closes; one that is closed begins nothing.
-func (s *Server) background(f func(ctx context.Context)) (begun bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return false
-	}
-	s.wg.Go(func() { f(s.ctx) })
-	return true
 }

@@ -13,33 +13,33 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// call is one action that is asked for.
+// call is one requested action.
 type call struct {
 	s      *Server
 	conn   *door.Conn
-	at     protocol.Context // Instance always; the rest for tenants only
+	at     protocol.Context // Instance always; the rest only for an action of a workspace
 	action string
 	data   json.RawMessage
 	seq    string
 
-	clock *time.Timer                // of inTime
-	ran   atomic.Pointer[execResult] // how the command of box_exec has ended
+	clock *time.Timer                // see inTime
+	ran   atomic.Pointer[execResult] // how the command of box_exec ended
 }
 
-// action is what one does.
+// action describes how an action is carried out.
 type action struct {
-	// tenant: it is done for a workspace, behind the fence.
+	// tenant: it belongs to a workspace, and runs behind the fence.
 	tenant bool
-	// admitted: where admission is required it needs a grant.
+	// admitted: it needs a grant where admission is required.
 	admitted bool
-	// within is the time after which it is answered for; 0: when it is done.
+	// within bounds the time until the answer, even if the action hangs; 0 waits for its end.
 	within time.Duration
 	do     func(k *call, ctx context.Context) (any, error)
 }
 
-// actions are all but those of the skill store.
+// actions are all actions except those of the skill store.
 var actions = map[string]action{
-	"__ping":                             {do: (*call).ping},
+	"__ping":                             {do: func(*call, context.Context) (any, error) { return nil, nil }},
 	"__file_chunk":                       {do: (*call).fileChunk},
 	"box_init":                           {do: (*call).init},
 	"box_health":                         {do: (*call).health},
@@ -61,8 +61,8 @@ var actions = map[string]action{
 	"box_stop_managed_process":  {tenant: true, admitted: true, do: (*call).stopProcess},
 }
 
-// Do does one action: who asks, then admission, then the fence, then the action itself,
-// and the fence once more, because it may have moved meanwhile.
+// Do carries out one action. It checks the caller, the admission and the fence, runs the
+// action, and checks the fence once more, because the generation may have advanced meanwhile.
 func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any, error) {
 	a, ok := actions[r.Action]
 	if !ok && skills.Has(r.Action) {
@@ -73,14 +73,14 @@ func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any,
 	}
 	k := &call{s: s, conn: c, at: protocol.Context{Instance: c.Instance()}, action: r.Action, data: r.Data, seq: string(r.Seq)}
 	if r.Context != nil && r.Context.Instance != c.Instance() {
-		return nil, protocol.Errorf(protocol.PermissionError, "the context is of another instance than the connection")
+		return nil, protocol.Errorf(protocol.PermissionError, "the context names another instance than the connection")
 	}
 	if !a.tenant {
 		out, err := a.do(k, ctx)
 		return out, k.fail(ctx, err)
 	}
 	if r.Context == nil {
-		return nil, protocol.Errorf(protocol.PermissionError, "%s needs a context: it is done for a workspace", r.Action)
+		return nil, protocol.Errorf(protocol.PermissionError, "%s needs a context: it belongs to a workspace", r.Action)
 	}
 	k.at = *r.Context
 	if a.within > 0 {
@@ -89,7 +89,7 @@ func (s *Server) Do(ctx context.Context, c *door.Conn, r protocol.Request) (any,
 	return k.asTenant(ctx, a)
 }
 
-// asTenant does an action of a workspace: after admission, behind the fence.
+// asTenant carries out an action of a workspace: after admission, behind the fence.
 func (k *call) asTenant(ctx context.Context, a action) (any, error) {
 	if a.admitted {
 		if err := k.admit(ctx); err != nil {
@@ -108,19 +108,17 @@ func (k *call) asTenant(ctx context.Context, a action) (any, error) {
 	return out, k.fail(inside, err)
 }
 
-// who is the caller for the audit log.
+// who is the client as the audit log names it.
 func (k *call) who() session.Caller {
-	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Role: "operator", Request: k.seq}
+	return session.Caller{Tenant: k.s.o.Tenant, Actor: "langbot:" + k.at.Instance, Request: k.seq}
 }
 
-// self is boxd itself as a caller, for what nobody asked for right now.
+// self is boxd itself as the audit log names it, for work that no client asked for.
 func (s *Server) self() session.Caller {
-	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot", Role: "system"}
+	return session.Caller{Tenant: s.o.Tenant, Actor: "langbot"}
 }
 
-func (k *call) ping(context.Context) (any, error) { return nil, nil }
-
-// settings are those that hold for the instance.
+// settings returns the settings of the instance.
 func (k *call) settings() *settings {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
@@ -130,5 +128,5 @@ func (k *call) settings() *settings {
 // session reads the key session_id.
 func (k *call) session() (string, error) { return protocol.String(k.data, "session_id") }
 
-// errShutdown is the cause of the end of everything.
+// errShutdown is the cause with which the server ends its background work.
 var errShutdown = errors.New("the server is shutting down")

@@ -1,6 +1,7 @@
 package langbot
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -9,15 +10,20 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// compared are the fields in which a session must be what a request asks for, in the order
-// of the protocol. They are written as the reference server writes them.
+// compared are the fields in which an existing session must match a request, in the order of
+// the protocol. Their values are written as the reference server writes them.
 var compared = []struct {
 	name  string
 	value func(*protocol.BoxSpec) string
 }{
 	{"network", func(s *protocol.BoxSpec) string { return s.Network }},
 	{"image", func(s *protocol.BoxSpec) string { return s.Image }},
-	{"host_path", func(s *protocol.BoxSpec) string { return textOr(s.HostPath) }},
+	{"host_path", func(s *protocol.BoxSpec) string {
+		if s.HostPath == nil {
+			return "None"
+		}
+		return *s.HostPath
+	}},
 	{"host_path_mode", func(s *protocol.BoxSpec) string { return s.HostPathMode }},
 	{"mount_path", func(s *protocol.BoxSpec) string { return s.MountPath }},
 	{"persistent", func(s *protocol.BoxSpec) string { return truth(s.Persistent) }},
@@ -28,7 +34,7 @@ var compared = []struct {
 	{"workspace_quota_mb", func(s *protocol.BoxSpec) string { return fmt.Sprint(s.WorkspaceQuotaMB) }},
 }
 
-// conflict is the first field in which have is not what is wanted.
+// conflict names the first field in which have differs from want.
 func conflict(at protocol.Context, physical string, have, want *protocol.BoxSpec) error {
 	for _, field := range compared {
 		if is := field.value(have); is != field.value(want) {
@@ -38,13 +44,6 @@ func conflict(at protocol.Context, physical string, have, want *protocol.BoxSpec
 	return nil
 }
 
-func textOr(s *string) string {
-	if s == nil {
-		return "None"
-	}
-	return *s
-}
-
 func truth(b bool) string {
 	if b {
 		return "True"
@@ -52,7 +51,7 @@ func truth(b bool) string {
 	return "False"
 }
 
-// decimal writes a number with a point.
+// decimal writes a number with a decimal point, even if it is whole.
 func decimal(f float64) string {
 	s := strconv.FormatFloat(f, 'f', -1, 64)
 	if !strings.Contains(s, ".") {
@@ -61,16 +60,16 @@ func decimal(f float64) string {
 	return s
 }
 
-// extra are the mounts of a spec that are to be there, in an order of their own, each once.
+// extra lists the mounts that a spec really asks for, sorted, each once.
 func extra(spec *protocol.BoxSpec) []protocol.MountSpec {
 	list := slices.DeleteFunc(slices.Clone(spec.ExtraMounts), func(m protocol.MountSpec) bool { return m.Mode == "none" })
 	slices.SortFunc(list, func(a, b protocol.MountSpec) int {
-		return strings.Compare(a.MountPath+"\x00"+a.HostPath+"\x00"+a.Mode, b.MountPath+"\x00"+b.HostPath+"\x00"+b.Mode)
+		return cmp.Or(strings.Compare(a.MountPath, b.MountPath), strings.Compare(a.HostPath, b.HostPath), strings.Compare(a.Mode, b.Mode))
 	})
 	return slices.Compact(list)
 }
 
-// hasMounts says whether the box is known to have the mounts of a spec. Server.mu is held.
+// hasMounts reports whether the box is known to have the mounts of a spec. Server.mu is held.
 func (b *box) hasMounts(want *protocol.BoxSpec) bool {
 	return !b.unsure && slices.Equal(extra(&b.spec), extra(want))
 }

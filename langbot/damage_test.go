@@ -17,7 +17,7 @@ func keptAside(t *testing.T, db string) int {
 	return len(kept)
 }
 
-// TestCutDatabase: a file that ends too early is damage, wherever it ends.
+// TestCutDatabase: a truncated file counts as damaged, wherever it ends.
 func TestCutDatabase(t *testing.T) {
 	b := open(t)
 	for i := range 40 {
@@ -48,8 +48,8 @@ func TestCutDatabase(t *testing.T) {
 	b.start()
 }
 
-// TestRefusedDatabase: what the system refuses says nothing against a database, which
-// holds who is kept out.
+// TestRefusedDatabase: after a system error, the database does not count as damaged; it records
+// who is kept out.
 func TestRefusedDatabase(t *testing.T) {
 	b := open(t)
 	b.stop()

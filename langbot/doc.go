@@ -1,15 +1,15 @@
-// Package langbot does the actions of LangBot's Box Runtime protocol over the sessions
-// of boxd: what a session, a command and a managed process of the protocol are, when
-// they begin and end, and what a client is told of them.
+// Package langbot carries out the actions of LangBot's Box Runtime protocol on top of boxd's
+// sessions. It defines what a session, a command and a managed process of the protocol are,
+// when they begin and end, and what a client is told about them.
 //
-// It opens no listener (package door), reads no wire (package protocol), builds no box
-// and decides no policy (packages session and policy).
+// It opens no listener (package door), parses no messages (package protocol), builds no boxes
+// and makes no policy decisions (packages session and policy).
 //
 // # Locks
 //
-// Outermost first; who holds one takes only those below it:
+// Outermost first; the holder of one may take only those below it:
 //
 //	Server.ops   one change of a session, or of a managed process, at a time, by name;
-//	             held over slow work
-//	Server.mu    the registry and all fields of what is in it; never over I/O
+//	             held during slow work
+//	Server.mu    the registry and all fields of its entries; never held during I/O
 package langbot

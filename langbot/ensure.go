@@ -3,15 +3,15 @@ package langbot
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/boxd/boxd/langbot/protocol"
 	"github.com/boxd/boxd/session"
 )
 
-// ensure returns the session that spec asks for, which is made if it is missing, and
-// whose mounts are changed if they differ. made is what it is like if this call made it.
-func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made *session.Prepared, err error) {
+// ensure returns the session that spec asks for. It creates a missing one, and changes the
+// mounts of one that differs in them. created is the session as it was made, if this call did
+// that; it is on disk after AwaitRecord. A command in it that has ended implies the same.
+func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, created *session.Prepared, err error) {
 	physical, err := k.at.Physical(spec.SessionID)
 	if err != nil {
 		return nil, nil, err
@@ -30,7 +30,7 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 		}
 		k.s.mu.Lock()
 		b := k.s.boxes[physical]
-		differs := b != nil && b.state == alive // in its mounts only
+		differs := b != nil && b.state == alive // reuse found that only the mounts do
 		k.s.mu.Unlock()
 		switch {
 		case b == nil:
@@ -38,16 +38,14 @@ func (k *call) ensure(ctx context.Context, spec *protocol.BoxSpec) (b *box, made
 		case differs:
 			return b, nil, k.remount(ctx, b, spec)
 		}
-		select { // its removal has met an error and goes on
-		case <-b.gone:
-		case <-ctx.Done():
-			return nil, nil, fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
+		if err := k.s.awaitGone(ctx, b); err != nil { // its removal failed, and is being retried
+			return nil, nil, err
 		}
 	}
 }
 
-// reuse returns a session that is as it should be; nil, nil if something has to be done
-// first.
+// reuse returns the session if it is live and matches spec; nil, nil if it has to be created
+// or changed first.
 func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 	k.s.mu.Lock()
 	defer k.s.mu.Unlock()
@@ -64,7 +62,7 @@ func (k *call) reuse(physical string, spec *protocol.BoxSpec) (*box, error) {
 	return b, nil
 }
 
-// create makes a session. Its lock is held.
+// create creates a session. The caller holds its lock.
 func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSpec) (*box, *session.Prepared, error) {
 	s := k.s
 	r, err := k.request(spec)
@@ -72,13 +70,13 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 		return nil, nil, err
 	}
 	s.mu.Lock()
-	b, err := s.reserveLocked(k, physical, *spec)
+	b, err := s.reserveLocked(k.at, physical, *spec)
 	if err != nil {
 		s.mu.Unlock()
 		return nil, nil, err
 	}
-	// Beside the creation: a record without a session, and a session without a record,
-	// are both removed when the next server opens.
+	// The record is written while the session is created: the next server removes a record
+	// without a session as well as a session without a record.
 	noted := s.noteLocked(b)
 	s.mu.Unlock()
 	if err := k.stillAllowed(ctx); err != nil {
@@ -87,18 +85,18 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	}
 	prepared, err := s.sessions.Prepare(ctx, k.who(), b.key, r)
 	if err == nil && !prepared.Created || errors.Is(err, session.ErrConflict) {
-		// One that is on no record: what it is, and what is in it, is not known.
+		// A session without a record: nothing is known about it, or about its contents.
 		if err = s.sessions.Remove(ctx, k.who(), b.key); err == nil || errors.Is(err, session.ErrNotFound) {
 			prepared, err = s.sessions.Prepare(ctx, k.who(), b.key, r)
 		}
 	}
-	there := err == nil
+	exists := err == nil
 	if e := noted.wait(); err == nil {
 		err = e
 	}
 	if err != nil {
-		if there {
-			s.background(func(ctx context.Context) { _ = s.sessions.Remove(ctx, s.self(), b.key) }) // it is tried again by itself
+		if exists {
+			s.background(func(ctx context.Context) { _ = s.sessions.Remove(ctx, s.self(), b.key) }) // the manager retries
 		}
 		s.forget(b)
 		return nil, nil, err
@@ -112,7 +110,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	return b, &prepared, nil
 }
 
-// remount changes the mounts of a live session. Its lock is held.
+// remount changes the mounts of a live session. The caller holds its lock.
 func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) error {
 	r, err := k.request(spec)
 	if err != nil {
@@ -131,9 +129,9 @@ func (k *call) remount(ctx context.Context, b *box, spec *protocol.BoxSpec) erro
 	return noted.wait()
 }
 
-// stillAllowed is asked once a session is in the registry: whoever ends the sessions of a
-// workspace has said before that there may be no more of them, and then looks there. So
-// either it finds this one, or this one finds that it may not be.
+// stillAllowed checks once more, after the session was registered, that it may exist. Whoever
+// ends the sessions of a workspace first forbids new ones and then searches the registry, so
+// one of the two sees the other.
 func (k *call) stillAllowed(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)

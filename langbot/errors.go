@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// classes says what class of the protocol a condition is; the first that fits counts.
+// classes maps conditions to classes of the protocol; the first match counts.
 var classes = []struct {
 	is    error
 	class protocol.Class
@@ -29,16 +29,16 @@ var classes = []struct {
 	{session.ErrNotFound, protocol.SessionNotFound},
 }
 
-// fail puts an error into the words of the protocol. ctx is the one that the action had.
+// fail translates an error for the client. ctx is the context that the action had.
 func (k *call) fail(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
 	}
-	if known := (*protocol.Error)(nil); errors.As(err, &known) {
+	if known, ok := errors.AsType[*protocol.Error](err); ok {
 		return known
 	}
-	if known := (*protocol.Error)(nil); ctx.Err() != nil && errors.As(context.Cause(ctx), &known) {
-		return known // why it was given up, such as a newer generation
+	if known, ok := errors.AsType[*protocol.Error](context.Cause(ctx)); ok {
+		return known // why the action was cancelled, such as a newer generation
 	}
 	class := protocol.BoxError
 	for _, c := range classes {
@@ -54,7 +54,7 @@ func (k *call) fail(ctx context.Context, err error) error {
 	return protocol.Errorf(class, "%s", text)
 }
 
-// words is err on one line, with the names of sessions that the client knows.
+// words is err on one line, with the session names that the client knows.
 func (k *call) words(err error) string {
 	text := oneline.Fold(err.Error())
 	if k.at.Workspace != "" {

@@ -1,6 +1,7 @@
 package langbot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,19 +14,19 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// execResult is what a client is told of a command, and behind it, for clients who know
-// of it, why it ended.
+// execResult is the protocol's result of a command, followed by an extension for clients that
+// know it: why the command ended.
 type execResult struct {
 	protocol.ExecutionResult
 	Verdict engine.Verdict `json:"verdict"`
 	Limit   string         `json:"limit,omitempty"`
 }
 
-// cancelGrace is the time between SIGTERM and SIGKILL for a command whose connection is lost.
+// cancelGrace is the time between SIGTERM and SIGKILL for a command whose client disconnected.
 const cancelGrace = 2 * time.Second
 
-// maxTries bounds how often a session is made anew for one command, because it expired
-// between the look at it and the command.
+// maxTries bounds how often the session is created for one command, in case it expires between
+// the lookup and the command.
 const maxTries = 3
 
 // exec runs a command in the session that the spec asks for.
@@ -69,7 +70,7 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 		out.ExitCode = &code
 		return out
 	}
-	limit := seconds(spec.TimeoutSec)
+	limit := time.Duration(min(spec.TimeoutSec, longest)) * time.Second
 	res, err := k.s.sessions.Exec(ctx, k.who(), b.key, nil, session.Exec{
 		Args: []string{"sh", "-lc", spec.Cmd}, Env: environment(spec.Env), Dir: spec.Workdir, MakeDir: true,
 		Stdout: stdout, Stderr: stderr, NoOutputLimit: true,
@@ -83,15 +84,15 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 			k.clock.Reset(execTime)
 		},
 	})
-	out := result(res) // before what follows takes time
+	out := result(res) // now, because it measures the duration
 	if errors.Is(err, session.ErrNotFound) {
 		return nil, err
 	}
-	if ctx.Err() != nil { // killed for that, or not begun
+	if ctx.Err() != nil { // the command was killed for that, or did not begin
 		return nil, fmt.Errorf("the command was given up: %w", context.Cause(ctx))
 	}
-	// The reference server leaves the working directory to the shell, which says this and
-	// exits. Everything else that keeps a command from starting is an error.
+	// The reference server lets the shell change to the working directory, and if that fails the
+	// shell says so and exits. Anything else that keeps a command from starting is an error.
 	if dir := new(engine.DirError); errors.As(err, &dir) {
 		code := 1
 		out.ExitCode, out.Stderr, out.Verdict = &code, "sh: "+dir.Error(), engine.Exited
@@ -99,35 +100,20 @@ func (k *call) run(ctx context.Context, b *box, spec *protocol.BoxSpec) (any, er
 	}
 	switch {
 	case err != nil:
-		if ended := k.ended(b); ended != nil {
-			return nil, ended
+		return nil, cmp.Or(k.ended(b), err)
+	case res.Verdict == engine.Canceled, res.Verdict == engine.BoxLost: // the command ended with its box
+		lost := protocol.Errorf(protocol.BoxError, "the sandbox of session %s was lost while the command ran: how far it came is not known; the next command gets a new sandbox", b.logical())
+		return nil, cmp.Or(k.ended(b), error(lost))
+	case res.Verdict == engine.TimedOut && !k.s.o.TimeoutEndsCommand: // as the protocol demands
+		err := k.s.end(ctx, k.who(), b, "another command in it took longer than it may, which ends the session")
+		if err != nil && !errors.Is(err, errEnded) { // the removal continues in the background
+			k.s.log.Warn("ending a session after a timeout", "session", b.physical, "error", err)
 		}
-		return nil, err
-	case res.Verdict == engine.TimedOut && !k.s.o.TimeoutEndsCommand:
-		k.endTimedOut(ctx, b)
-	case res.Verdict == engine.Canceled, res.Verdict == engine.BoxLost:
-		return nil, k.cutShort(b)
 	}
 	return out, nil
 }
 
-// endTimedOut ends the session of a command that took too long, as the protocol has it.
-func (k *call) endTimedOut(ctx context.Context, b *box) {
-	err := k.s.end(ctx, k.who(), b, "another command in it took longer than it may, which ends the session")
-	if err != nil && !errors.Is(err, errEnded) { // it goes on by itself
-		k.s.log.Warn("ending a session after a timeout", "session", b.physical, "error", err)
-	}
-}
-
-// cutShort is the error of a command that ended because its session did.
-func (k *call) cutShort(b *box) error {
-	if err := k.ended(b); err != nil {
-		return err
-	}
-	return protocol.Errorf(protocol.BoxError, "the sandbox of session %s was lost while the command ran: how far it came is not known; the next command gets a new sandbox", b.logical())
-}
-
-// ended says why b has ended, if it has.
+// ended returns why b ended, nil if it has not.
 func (k *call) ended(b *box) error {
 	k.s.mu.Lock()
 	state, why := b.state, b.ended
@@ -141,7 +127,7 @@ func (k *call) ended(b *box) error {
 	return protocol.Errorf(protocol.BoxError, "session %s ended while the command ran: %s", b.logical(), why)
 }
 
-// environment is env as KEY=VALUE, sorted, with what the reference server adds to it.
+// environment is env as KEY=VALUE, sorted, with the variable that the reference server adds.
 func environment(env map[string]string) []string {
 	list := make([]string, 0, len(env)+1)
 	if _, ok := env["PYTHONUNBUFFERED"]; !ok {
@@ -154,7 +140,5 @@ func environment(env map[string]string) []string {
 	return list
 }
 
-// longest is far beyond every cap, and near enough to count in nanoseconds.
+// longest, in seconds, is far above every cap, and small enough to count in nanoseconds.
 const longest = 1 << 24
-
-func seconds(n int64) time.Duration { return time.Duration(min(n, longest)) * time.Second }

@@ -108,8 +108,7 @@ func TestTimeoutEndsTheCommand(t *testing.T) {
 	}, func(o *Options) { o.TimeoutEndsCommand = true })
 }
 
-// TestExecIsGivenUp: a connection that is lost takes its commands with it, and nothing
-// else.
+// TestExecIsGivenUp: when a connection is lost, its commands end, and nothing else does.
 func TestExecIsGivenUp(t *testing.T) {
 	bubble(t, func(b *bench) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -148,8 +147,7 @@ func TestConcurrentExecs(t *testing.T) {
 	}, func(o *Options) { o.TimeoutEndsCommand = true })
 }
 
-// TestLostBox: a box that is gone is replaced without a word; a command that it takes with
-// it has no result.
+// TestLostBox: a lost box is replaced silently; a command that was running in it has no result.
 func TestLostBox(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))

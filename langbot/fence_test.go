@@ -9,7 +9,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// TestGenerations: a newer generation ends what the older one has and does.
+// TestGenerations: a newer generation ends the sessions and the actions of the older one.
 func TestGenerations(t *testing.T) {
 	bubble(t, func(b *bench) {
 		other := at
@@ -48,8 +48,8 @@ func TestGenerations(t *testing.T) {
 	})
 }
 
-// TestAdvanceInterrupted: a daemon that dies after the advance, and before the sessions of
-// the older generation are gone.
+// TestAdvanceInterrupted: the daemon dies after the generation advanced, and before the sessions of
+// the older one are gone.
 func TestAdvanceInterrupted(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", object{"persistent": true}))
@@ -73,7 +73,7 @@ func TestAdvanceInterrupted(t *testing.T) {
 		<-answered
 		b.host.SetHook(nil)
 		b.restart()
-		synctest.Wait() // nobody has to ask first
+		synctest.Wait() // without any request
 		if ids := b.host.IDs(); len(ids) != 0 {
 			t.Errorf("boxes %q of the older generation", ids)
 		}

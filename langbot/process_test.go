@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// info is what get_managed_process says.
+// info returns the answer of get_managed_process.
 func (b *bench) info(session, id string) object {
 	b.Helper()
 	return b.call("box_get_managed_process", object{"session_id": session, "process_id": id})
@@ -73,7 +73,7 @@ func TestProcess(t *testing.T) {
 	})
 }
 
-// TestAnyProcessID: an id is any string, and what the manager makes of it is not seen.
+// TestAnyProcessID: an ID can be any string, and clients do not see the manager's form of it.
 func TestAnyProcessID(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("s", nil))
@@ -103,7 +103,7 @@ func TestStopGrace(t *testing.T) {
 	})
 }
 
-// TestReplace: a start stops what runs under its id, and no other process waits for that.
+// TestReplace: a start stops the process that has its ID, and no other process waits for that.
 func TestReplace(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_init", object{"limits": object{"max_managed_processes": 2}})
@@ -170,7 +170,7 @@ func TestRetention(t *testing.T) {
 	})
 }
 
-// TestRetentionOfLongOnes: how much is kept of ended processes is bounded in bytes, too.
+// TestRetentionOfLongOnes: the memory for ended processes is bounded in bytes, too.
 func TestRetentionOfLongOnes(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_init", object{"limits": object{"max_completed_processes": 10000}})
@@ -189,7 +189,7 @@ func TestRetentionOfLongOnes(t *testing.T) {
 	})
 }
 
-// TestPreviewOutlivesOutput: the end of a process is told after its output was given up.
+// TestPreviewOutlivesOutput: a process can be described after its output was discarded.
 func TestPreviewOutlivesOutput(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -210,7 +210,7 @@ func TestPreviewOutlivesOutput(t *testing.T) {
 	})
 }
 
-// TestDeleteWhileStarting: no process is left, and the start says that there is no session.
+// TestDeleteWhileStarting: no process is left, and the start reports that the session is gone.
 func TestDeleteWhileStarting(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))

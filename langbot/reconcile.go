@@ -9,9 +9,9 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// takeOver finds the sessions and processes that an earlier server has left. What is on
-// record and does not exist is forgotten; what exists and is on no record is removed,
-// because nobody knows what it is.
+// takeOver registers the sessions and processes that an earlier server left behind. A record
+// of something that does not exist is dropped; something that exists without a record is
+// removed, because nothing is known about it.
 func (s *Server) takeOver() error {
 	var stale []string
 	err := s.store.load(func(physical string, value []byte) {
@@ -29,10 +29,10 @@ func (s *Server) takeOver() error {
 		}
 	}
 	s.removeUnknown()
-	// Until here nobody else has looked at the registry, which is without its lock. One
-	// that watches may forget a process at once, and records its session then: with all
-	// the others that it has.
-	all := s.boxesWhere(func(*box) bool { return true })
+	// Until here this goroutine alone used the registry, and without its lock. The processes are
+	// watched only now because a watcher may forget its process at once and then record the
+	// session, with all the other processes that it has.
+	all := s.boxesWhere(anyBox)
 	for _, b := range all {
 		for _, p := range s.processesOf(b) {
 			s.background(func(ctx context.Context) { s.watch(ctx, p) })
@@ -40,7 +40,7 @@ func (s *Server) takeOver() error {
 	}
 	for _, b := range all {
 		if current, ok := s.fence.Current(b.at.Instance, b.at.Workspace); ok && current > b.at.Generation {
-			s.background(func(ctx context.Context) { // the generation advanced, and this was not done any more
+			s.background(func(ctx context.Context) { // which the earlier server did not get to
 				_ = s.end(ctx, s.self(), b, "a newer generation of its workspace has begun")
 			})
 		}
@@ -48,7 +48,7 @@ func (s *Server) takeOver() error {
 	return nil
 }
 
-// adopt takes over a session on record, and says whether there is one.
+// adopt registers a recorded session, and reports whether it exists.
 func (s *Server) adopt(physical string, r sessionRecord) bool {
 	key, err := s.keyOf(physical)
 	if err != nil || !r.At.Owns(physical) {
@@ -57,12 +57,12 @@ func (s *Server) adopt(physical string, r sessionRecord) bool {
 	if _, err := s.sessions.Get(key); err != nil {
 		return false
 	}
-	// The end may have come between a change of the mounts and its record.
-	b := &box{at: r.At, physical: physical, key: key, state: alive, spec: r.Spec, unsure: true, processes: map[string]*process{}, gone: make(chan struct{})}
-	s.boxes[physical], s.byKey[key.ID] = b, b
+	b := newBox(r.At, physical, key, r.Spec)
+	b.state, b.unsure = alive, true // the server may have ended between a change of the mounts and its record
+	s.boxes[physical] = b
 	views, err := s.sessions.Processes(key)
 	if err != nil {
-		return true // gone this moment, which an event tells
+		return true // it was removed just now, which an event reports
 	}
 	known := map[string]string{}
 	for id, p := range r.Processes {
@@ -74,34 +74,53 @@ func (s *Server) adopt(physical string, r sessionRecord) bool {
 			s.removeLater(key, view.ID)
 			continue
 		}
-		s.adoptProcess(b, id, r.Processes[id])
+		if live, err := s.sessions.Process(key, view.ID); err == nil {
+			b.processes[id] = &process{processRecord: r.Processes[id], b: b, id: id, started: live.View().StartedAt, gone: make(chan struct{}), live: live}
+		}
 	}
 	return true
 }
 
-func (s *Server) adoptProcess(b *box, id string, r processRecord) {
-	live, err := s.sessions.Process(b.key, r.Name)
-	if err != nil {
-		return
-	}
-	p := &process{processRecord: r, b: b, id: id, started: live.View().StartedAt, gone: make(chan struct{}), live: live}
-	b.processes[id] = p
-}
-
-// ours are the ids that only this package gives to sessions.
+// ours matches the IDs that only this package gives to sessions.
 var ours = regexp.MustCompile(`^(enc:)?ws-[0-9a-f]{24}-g[0-9]+-`)
 
-// removeUnknown removes sessions of ours that are on no record.
+// removeUnknown removes sessions of this package that have no record.
 func (s *Server) removeUnknown() {
+	known := map[string]bool{}
+	for _, b := range s.boxes {
+		known[b.key.ID] = true
+	}
 	for _, v := range s.sessions.List(s.o.Tenant) {
-		if s.byKey[v.ID] != nil || !ours.MatchString(v.ID) {
+		if known[v.ID] || !ours.MatchString(v.ID) {
 			continue
 		}
-		s.log.Warn("removing a session that is on no record", "session", v.ID)
+		s.log.Warn("removing a session that has no record", "session", v.ID)
 		s.background(func(ctx context.Context) {
 			if err := s.sessions.Remove(ctx, s.self(), v.Key); err != nil && !errors.Is(err, session.ErrNotFound) && ctx.Err() == nil {
-				s.log.Warn("removing a session that is on no record", "session", v.ID, "error", err)
+				s.log.Warn("removing a session that has no record", "session", v.ID, "error", err)
 			}
 		})
+	}
+}
+
+// follow forgets sessions that end by themselves, until the server or the manager closes.
+func (s *Server) follow(sub *session.Subscription) {
+	defer sub.Close()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case e, ok := <-sub.C:
+			if !ok {
+				return
+			}
+			missed := e.Type == session.EventMissed
+			if !missed && e.Type != session.EventExpired && e.Type != session.EventRemoved {
+				continue
+			}
+			for _, b := range s.boxesWhere(func(b *box) bool { return missed || b.key.ID == e.Session }) {
+				s.background(func(ctx context.Context) { _ = s.vanished(ctx, b) }) // fails only while the server closes
+			}
+		}
 	}
 }

@@ -1,11 +1,12 @@
 package langbot
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
-	"sync"
 
+	"github.com/boxd/boxd/langbot/grants"
 	"github.com/boxd/boxd/langbot/linerelay"
 	"github.com/boxd/boxd/langbot/protocol"
 )
@@ -16,31 +17,35 @@ const (
 	closeGoingAway = 1001
 )
 
-// Relay serves the WebSocket of a managed process, or says why it cannot.
+// Relay serves the WebSocket of a managed process, or answers why it cannot.
 func (s *Server) Relay(w http.ResponseWriter, r *http.Request, at protocol.Context, physical, id string) {
 	relay, err := s.relayOf(at, physical, id)
-	if err != nil {
-		refuse(w, err)
+	if err == nil {
+		relay.Serve(w, r)
 		return
 	}
-	relay.Serve(w, r)
+	known := protocol.Errorf(protocol.BoxError, "%v", err)
+	errors.As(err, &known)
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.WriteHeader(http.StatusBadRequest) // the client tries again
+	answer := map[string]any{"error": map[string]string{"code": string(known.Class), "message": known.Text}}
+	_ = json.NewEncoder(w).Encode(answer) // best effort
 }
 
-// relayOf finds the relay of a process that runs.
+// relayOf returns the relay of a running process, if the caller's generation is current.
 func (s *Server) relayOf(at protocol.Context, physical, id string) (*linerelay.Relay, error) {
 	relay, err := s.findRelay(at, physical, id)
-	if err == nil { // behind it: an advance that was not seen here finds the relay and shuts it
-		err = s.fence.Check(at)
-	}
 	if err != nil {
 		return nil, err
 	}
-	return relay, nil
+	// Checked after the lookup: an advance that comes later finds the relay and shuts it.
+	return relay, s.fence.Check(at)
 }
 
+// findRelay returns the relay of a running process, and creates it for the first client.
 func (s *Server) findRelay(at protocol.Context, physical, id string) (*linerelay.Relay, error) {
-	if err := s.mayRelay(); err != nil {
-		return nil, err
+	if policy, _ := s.book.Policy(); policy.Required {
+		return nil, grants.ErrProcesses
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -59,50 +64,33 @@ func (s *Server) findRelay(at protocol.Context, physical, id string) (*linerelay
 		return nil, protocol.Errorf(protocol.RuntimeUnavailable, "%v", errShutdown)
 	}
 	if p.relay == nil {
-		streams := p.live.Live().Stdio()
+		process := p.live.Live()
 		p.relay = linerelay.New(linerelay.Source{
-			Stdin: streams.Stdin, Stdout: streams.Stdout, Done: p.live.Done(), Gone: p.live.Gone(), Touch: p.live.Touch,
+			Stdin: process.Stdio().Stdin, Stdout: process.Stdio().Stdout,
+			Done: p.live.Done(), Gone: p.live.Gone(), Hold: process.Hold, Touch: p.live.Touch,
 		})
 	}
 	return p.relay, nil
 }
 
-// refuse answers a relay's request that cannot be served. The client tries again at a 400.
-func refuse(w http.ResponseWriter, err error) {
-	known := protocol.Errorf(protocol.BoxError, "%v", err)
-	errors.As(err, &known)
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
-	w.WriteHeader(http.StatusBadRequest)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": map[string]string{"code": string(known.Class), "message": known.Text}}) // the client's loss
-}
-
-// shutRelays ends the relays of a session.
-func (s *Server) shutRelays(b *box) {
-	for _, p := range s.processesOf(b) {
-		s.mu.Lock()
-		relay := p.relay
-		s.mu.Unlock()
-		if relay != nil {
-			relay.Shut(closeNormal, "")
-		}
-	}
-}
-
-// closeRelays ends all relays because the server does, and waits for that.
-func (s *Server) closeRelays() {
+// relaysOf lists the relays of sessions.
+func (s *Server) relaysOf(list []*box) (relays []*linerelay.Relay) {
 	s.mu.Lock()
-	var list []*linerelay.Relay
-	for _, b := range s.boxes {
+	defer s.mu.Unlock()
+	for _, b := range list {
 		for _, p := range b.processes {
 			if p.relay != nil {
-				list = append(list, p.relay)
+				relays = append(relays, p.relay)
 			}
 		}
 	}
-	s.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, relay := range list {
-		wg.Go(func() { relay.Close(closeGoingAway, "Box runtime shutting down") })
+	return relays
+}
+
+// cutOff shuts the relays of sessions at once, and then removes the sessions.
+func (s *Server) cutOff(ctx context.Context, list []*box, reason string) error {
+	for _, relay := range s.relaysOf(list) {
+		relay.Shut(closeNormal, "")
 	}
-	wg.Wait()
+	return s.endAll(ctx, s.self(), list, reason)
 }

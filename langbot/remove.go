@@ -10,9 +10,9 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// end removes a live session, after the creation or change that is under way, and waits
-// until it is gone. reason is for the commands that run in it. If ctx ends before, or
-// something fails, the removal goes on by itself. One that is not live is errEnded.
+// end removes a live session, once earlier work on it is done, and waits until it is gone.
+// Commands that run in it are told the reason. If ctx ends first, or a step fails, the removal
+// continues in the background. The error is errEnded if the session is not live.
 func (s *Server) end(ctx context.Context, who session.Caller, b *box, reason string) error {
 	unlock, err := s.ops.LockContext(ctx, b.physical)
 	if err != nil {
@@ -33,11 +33,11 @@ func (s *Server) end(ctx context.Context, who session.Caller, b *box, reason str
 		if err == nil || errors.Is(err, session.ErrNotFound) {
 			s.forget(b)
 			err = nil
-		} else if v, e := s.sessions.Get(b.key); e == nil && v.State != session.Stopping { // it was not even begun
+		} else if v, e := s.sessions.Get(b.key); e == nil && v.State != session.Stopping { // the removal did not begin
 			s.mu.Lock()
 			b.state, b.ended = alive, ""
 			s.mu.Unlock()
-		} // else its end is told by an event
+		} // otherwise an event reports its end
 		result <- err
 	})
 	if !begun {
@@ -48,14 +48,14 @@ func (s *Server) end(ctx context.Context, who session.Caller, b *box, reason str
 	case err := <-result:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("removing session %s (it goes on): %w", b.logical(), context.Cause(ctx))
+		return fmt.Errorf("removing session %s (it continues): %w", b.logical(), context.Cause(ctx))
 	}
 }
 
-// errEnded: the session is not live.
+// errEnded means that the session is not live.
 var errEnded = errors.New("the session has ended")
 
-// endAll removes sessions side by side. Those that are being created are waited for.
+// endAll removes sessions in parallel. It waits for those that are being created.
 func (s *Server) endAll(ctx context.Context, who session.Caller, list []*box, reason string) error {
 	var wg sync.WaitGroup
 	errs := make([]error, len(list))
@@ -71,19 +71,19 @@ func (s *Server) endAll(ctx context.Context, who session.Caller, list []*box, re
 	return errors.Join(errs...)
 }
 
-// awaitGone waits for the end of a removal that somebody else has begun.
+// awaitGone waits for the end of a removal that another goroutine has begun.
 func (s *Server) awaitGone(ctx context.Context, b *box) error {
 	select {
 	case <-b.gone:
 		return nil
-	case <-s.ctx.Done(): // ctx may be one that never ends
+	case <-s.ctx.Done(): // ctx may never end
 		return errShutdown
 	case <-ctx.Done():
 		return fmt.Errorf("waiting for the end of session %s: %w", b.logical(), context.Cause(ctx))
 	}
 }
 
-// deleteSession ends a session and waits for that.
+// deleteSession ends a session and waits until it is gone.
 func (k *call) deleteSession(ctx context.Context) (any, error) {
 	id, err := k.session()
 	if err != nil {
@@ -101,7 +101,7 @@ func (k *call) deleteSession(ctx context.Context) (any, error) {
 		return nil, notFound(k.at, physical)
 	}
 	err = k.s.end(ctx, k.who(), b, "it was deleted")
-	if errors.Is(err, errEnded) { // another one was faster, or its creation failed
+	if errors.Is(err, errEnded) { // another request was faster, or its creation failed
 		return nil, notFound(k.at, physical)
 	}
 	if err != nil {
@@ -110,29 +110,25 @@ func (k *call) deleteSession(ctx context.Context) (any, error) {
 	return map[string]any{"deleted": id}, nil
 }
 
-// shutdown ends all sessions of the connection's instance; those of others, and those of
-// other doors, are not its business.
+// shutdown ends all sessions of the connection's instance, and only those.
 func (k *call) shutdown(ctx context.Context) (any, error) {
 	list := k.s.boxesWhere(func(b *box) bool { return b.at.Instance == k.at.Instance })
 	return nil, k.s.endAll(ctx, k.who(), list, "its instance was shut down")
 }
 
-// advanced ends what a workspace has of older generations.
+// advanced ends the sessions of a workspace's older generations.
 func (s *Server) advanced(ctx context.Context, at protocol.Context) error {
 	old := s.boxesWhere(func(b *box) bool {
 		return b.at.Instance == at.Instance && b.at.Workspace == at.Workspace && b.at.Generation < at.Generation
 	})
-	for _, b := range old {
-		s.shutRelays(b)
-	}
-	return s.endAll(ctx, s.self(), old, "a newer generation of its workspace has begun")
+	return s.cutOff(ctx, old, "a newer generation of its workspace has begun")
 }
 
-// vanished forgets a session that the manager does not have any more: it has expired, or
-// somebody removed it through another door, or its removal has succeeded at last.
+// vanished forgets a session if the manager no longer has it: it expired, somebody removed it
+// through another API, or its removal succeeded at last.
 func (s *Server) vanished(ctx context.Context, b *box) error {
 	s.mu.Lock()
-	leaving := b.state == ending // nobody makes it anew, and somebody may hold its lock to wait for this
+	leaving := b.state == ending // nobody creates it anew, and the holder of its lock may wait for this
 	s.mu.Unlock()
 	if !leaving {
 		unlock, err := s.ops.LockContext(ctx, b.physical)

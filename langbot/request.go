@@ -3,6 +3,7 @@ package langbot
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/engine/spec"
@@ -11,8 +12,8 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// request is what asked wants the session manager for. The image is not part of it: there
-// is one, the host's, and clients are told what they asked for.
+// request translates a spec for the session manager. It leaves out the image: the only one is the
+// host's, and clients are told the one that they asked for.
 func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	if asked.Network == "on" && k.s.o.RefuseNetwork {
 		return policy.Request{}, protocol.Errorf(protocol.BackendUnavailable,
@@ -21,7 +22,7 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	memory, writable := spec.Size(asked.MemoryMB<<20), !asked.ReadOnlyRootfs
 	r := policy.Request{Wishes: spec.Wishes{
 		Profile: k.s.o.Profile, WritableRoot: &writable, WorkspaceTarget: path.Clean(asked.MountPath),
-		Mounts:     []spec.MountWish{}, // which are changed live, so none is a wish too
+		Mounts:     []spec.MountWish{}, // not nil: the mounts change while the box runs, so none is a wish, too
 		LiveWishes: spec.LiveWishes{CPUs: &asked.CPUs, Memory: &memory, PIDs: &asked.PidsLimit, Persistent: &asked.Persistent},
 	}}
 	if asked.Network == "on" {
@@ -52,13 +53,13 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	return r, nil
 }
 
-// noNetwork warns of a session that asks for a network.
+// noNetwork is the warning for a session that asks for a network.
 const noNetwork = "network: on was asked for, and boxes have no network yet: commands reach nothing but their own box (langbot.network_on)"
 
-// maxMB keeps sizes in bytes far from the end of an int64.
+// maxMB keeps sizes in bytes far below the maximum of an int64.
 const maxMB = 1 << 30
 
-// mount is a directory of the host, or a skill.
+// mount translates a mount: of a directory of the host, or of a skill.
 func (k *call) mount(field string, m protocol.MountSpec) (spec.MountWish, error) {
 	out := spec.MountWish{Target: path.Clean(m.MountPath), ReadOnly: m.Mode == "ro"}
 	skill, rest, err := k.skillPath(field, m.HostPath)
@@ -68,8 +69,8 @@ func (k *call) mount(field string, m protocol.MountSpec) (spec.MountWish, error)
 	switch {
 	case skill && k.skillsDir() == "":
 		out.Volume, out.Source = skillsVolume(k.at.Namespace()), path.Join("/", rest)
-	case skill: // where they are is the operator's choice, whatever the client's roots
-		out.NoLinks = k.ownSkills() // in which boxes write
+	case skill: // the operator chooses the directory, so the client's roots do not matter
+		out.NoLinks = k.ownSkills() // boxes may write there
 		out.Source = path.Join(out.NoLinks, rest)
 	default:
 		out.Source, err = k.hostPath(field, m.HostPath)
@@ -77,16 +78,14 @@ func (k *call) mount(field string, m protocol.MountSpec) (spec.MountWish, error)
 	return out, err
 }
 
-// hostPath checks a path of the host against the roots that the client itself has named
-// in box_init; the operator's are the policy's business.
+// hostPath checks a path of the host against the roots that the client itself named in box_init.
+// The policy checks those of the operator.
 func (k *call) hostPath(field, name string) (string, error) {
 	if !strings.HasPrefix(name, "/") {
 		return "", protocol.Errorf(protocol.BoxValidation, "%s %q: must be an absolute path of this host, which has no drives", field, name)
 	}
-	for _, part := range strings.Split(name, "/") {
-		if part == ".." {
-			return "", protocol.Errorf(protocol.BoxValidation, `%s %q: must not contain ".."`, field, name)
-		}
+	if slices.Contains(strings.Split(name, "/"), "..") {
+		return "", protocol.Errorf(protocol.BoxValidation, `%s %q: must not contain ".."`, field, name)
 	}
 	clean := path.Clean(name)
 	if roots := k.settings().local.narrowed; roots != nil && rootOf(clean, roots) == "" {
@@ -95,8 +94,7 @@ func (k *call) hostPath(field, name string) (string, error) {
 	return clean, nil
 }
 
-// rootOf is the longest of roots that the cleaned path name is or lies in; empty if there
-// is none.
+// rootOf returns the longest of roots that contains the cleaned path name; "" if none does.
 func rootOf(name string, roots []string) (best string) {
 	for _, root := range roots {
 		if pathin.In(name, root) && len(root) > len(best) {

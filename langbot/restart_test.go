@@ -16,7 +16,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// TestRestart: sessions and processes are what they were, and conflict as they did.
+// TestRestart: sessions and processes are unchanged after a restart, and so are conflicts.
 func TestRestart(t *testing.T) {
 	bubble(t, func(b *bench) {
 		before := b.call("box_create_session", specOf("s", object{"cpus": 0.5, "image": "mine:1"}))
@@ -54,7 +54,7 @@ func TestRestart(t *testing.T) {
 	})
 }
 
-// TestRecordsAndSessionsDiffer: what is on one side only is cleared away.
+// TestRecordsAndSessionsDiffer: a record without a session is removed, and a session without one.
 func TestRecordsAndSessionsDiffer(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("gone", nil))
@@ -62,11 +62,11 @@ func TestRecordsAndSessionsDiffer(t *testing.T) {
 	b.call("box_start_managed_process", proc("kept", "unknown", "serve"))
 	key := b.server.boxes[at.Runtime()+"-gone"].key
 	keptKey := b.server.boxes[at.Runtime()+"-kept"].key
-	// A process whose record was not written any more.
+	// A process whose record was not written.
 	if _, err := b.sessions.Start(context.Background(), session.Caller{}, keptKey, nil, session.ProcessSpec{ID: "stray", Args: []string{"sh", "-c", "x", "serve"}}); err != nil {
 		t.Fatal(err)
 	}
-	// A session whose record was not written any more, and one that is none of ours.
+	// A session whose record was not written, and one that is not LangBot's.
 	stray, foreign := session.Key{Tenant: "langbot", ID: at.Runtime() + "-stray"}, session.Key{Tenant: "langbot", ID: "somebody-s"}
 	for _, k := range []session.Key{stray, foreign} {
 		if _, err := b.sessions.Ensure(context.Background(), session.Caller{}, k, policy.Request{}); err != nil {
@@ -107,8 +107,8 @@ func TestRecordsAndSessionsDiffer(t *testing.T) {
 	b.call("box_create_session", specOf("stray", object{"cpus": 2}))
 }
 
-// TestRestartWithEnded: ended processes whose time is over go while others are taken over,
-// and take nothing with them.
+// TestRestartWithEnded: ended processes that expire while others are taken over do not remove the
+// records of those.
 func TestRestartWithEnded(t *testing.T) {
 	b := open(t)
 	b.call("box_init", object{"limits": object{"completed_process_retention_sec": 86400, "max_managed_processes": 1024}})
@@ -131,8 +131,8 @@ func TestRestartWithEnded(t *testing.T) {
 	}
 }
 
-// TestMountsOnRecord: a daemon that ends between a change of the mounts and its record
-// leaves a box that has others than it should.
+// TestMountsOnRecord: a daemon that ends between a change of the mounts and its record leaves a box
+// whose mounts differ from the record.
 func TestMountsOnRecord(t *testing.T) {
 	b := open(t)
 	with := func(target string) object {
@@ -156,8 +156,8 @@ func TestMountsOnRecord(t *testing.T) {
 	}
 }
 
-// TestLateRecord: a process that starts while its session goes does not bring the record
-// of that back.
+// TestLateRecord: a process that starts while its session is removed does not write the session's
+// record again.
 func TestLateRecord(t *testing.T) {
 	b := open(t)
 	ctx := context.Background()
@@ -172,7 +172,7 @@ func TestLateRecord(t *testing.T) {
 	if err := k.launch(ctx, p, &protocol.ProcessSpec{ProcessID: "p", Command: "serve"}); err == nil {
 		t.Error("a process in a session that is gone")
 	}
-	if err := b.server.store.remove("none").wait(); err != nil { // all before it is written by then
+	if err := b.server.store.remove("none").wait(); err != nil { // by then, all earlier changes are written
 		t.Fatal(err)
 	}
 	records := 0
@@ -181,7 +181,7 @@ func TestLateRecord(t *testing.T) {
 	}
 }
 
-// TestStrayInTheWay: a session of the manager's that is on no record is not handed out.
+// TestStrayInTheWay: a session of the manager without a record is not handed out.
 func TestStrayInTheWay(t *testing.T) {
 	b := open(t)
 	key := session.Key{Tenant: "langbot", ID: at.Runtime() + "-s"}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// watch waits for the end of a process, and forgets it some time after that.
+// watch waits for the end of a process, and forgets the process some time later.
 func (s *Server) watch(ctx context.Context, p *process) {
 	select {
 	case <-p.live.Done():
@@ -27,8 +27,8 @@ func (s *Server) watch(ctx context.Context, p *process) {
 	}
 }
 
-// completed notes how a process has ended, makes room for it among the ended ones of its
-// instance, and says how long it is kept.
+// completed notes how a process ended, forgets older ones of its instance if there are too many,
+// and returns how long to keep it.
 func (s *Server) completed(p *process) time.Duration {
 	end := endOf(p.live)
 	s.mu.Lock()
@@ -43,7 +43,7 @@ func (s *Server) completed(p *process) time.Duration {
 		}
 	}
 	s.mu.Unlock()
-	slices.SortFunc(ended, func(x, y *process) int { // the latest first
+	slices.SortFunc(ended, func(x, y *process) int { // latest first
 		return -cmp.Or(x.end.at.Compare(y.end.at), cmp.Compare(x.id, y.id))
 	})
 	size := 0
@@ -55,11 +55,11 @@ func (s *Server) completed(p *process) time.Duration {
 	return time.Until(end.at.Add(time.Duration(limits.CompletedRetentionSec) * time.Second))
 }
 
-// maxEnded is the most bytes of what is kept of the ended processes of an instance: room
-// for the records and the longest previews of the usual number of processes.
+// maxEnded bounds the memory, in bytes, for the ended processes of an instance. The usual number
+// of processes fits with the longest possible previews.
 const maxEnded = 4 << 20
 
-// size is about what is kept of an ended process.
+// size estimates the memory that an ended process takes.
 func (p *process) size() int {
 	n := len(p.id) + len(p.Command) + len(p.Cwd) + len(p.end.preview)
 	for _, list := range [][]string{p.Args, p.EnvKeys} {
@@ -70,7 +70,7 @@ func (p *process) size() int {
 	return n
 }
 
-// expel forgets an ended process, unless its place was taken already.
+// expel forgets an ended process, unless it was replaced or removed already.
 func (s *Server) expel(ctx context.Context, p *process) {
 	unlock, err := s.ops.LockContext(ctx, processName(p.b, p.id))
 	if err != nil {

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// TestCompared: each request differs also in all fields that come later, and the first is
-// told, with the value that the session has.
+// TestCompared: each request differs in one field and in all later ones. The error names the first,
+// with the session's value.
 func TestCompared(t *testing.T) {
 	b := open(t)
 	b.call("box_create_session", specOf("s", nil))
@@ -76,7 +76,7 @@ func TestNames(t *testing.T) {
 	b.refused(protocol.BoxValidation, "box_create_session", specOf(strings.Repeat("l", 5000), nil))
 }
 
-// TestTenants: what one workspace has, another does not see.
+// TestTenants: a workspace does not see the sessions of another.
 func TestTenants(t *testing.T) {
 	b := open(t)
 	other, later := at, at
@@ -152,7 +152,7 @@ func TestTTL(t *testing.T) {
 	})
 }
 
-// TestMounts: a difference in mounts is no conflict and costs the session nothing.
+// TestMounts: different mounts are not a conflict, and changing them does not affect the session.
 func TestMounts(t *testing.T) {
 	b := open(t)
 	for _, name := range []string{"a", "b"} {
@@ -195,7 +195,7 @@ func TestMounts(t *testing.T) {
 
 func TestRequest(t *testing.T) {
 	b := open(t)
-	b.call("box_create_skill", create("one")) // makes the volume
+	b.call("box_create_skill", create("one")) // creates the volume
 	b.call("box_create_session", specOf("s", object{"host_path": b.path("shared/new/deep"), "mount_path": "/data/", "workdir": "/data/x",
 		"cpus": 0.5, "memory_mb": 64, "pids_limit": 32, "read_only_rootfs": false, "persistent": true,
 		"extra_mounts": []any{object{"host_path": "/boxd/skills/tenants/" + at.Namespace() + "/one", "mount_path": "/data/.skills/one", "mode": "rw"}}}))
@@ -226,7 +226,7 @@ func TestNetwork(t *testing.T) {
 	if s := b.call("box_get_session", object{"session_id": "off"}); s["warnings"] != nil || strings.Contains(log.String(), "network") {
 		t.Errorf("without being asked for: %v; log: %s", s, log.String())
 	}
-	// By default, as LangBot's MCP sessions ask for it.
+	// The default, which LangBot's MCP sessions ask for.
 	mcp := specOf("mcp-shared", object{"network": "on", "persistent": true, "read_only_rootfs": false})
 	for range 2 {
 		s := b.call("box_create_session", mcp)
@@ -268,7 +268,7 @@ func TestCapacity(t *testing.T) {
 	b.call("box_create_session", specOf("2", nil))
 }
 
-// TestCapacityCounts: what is being made, and what is being removed, counts.
+// TestCapacityCounts: sessions that are being created or removed count.
 func TestCapacityCounts(t *testing.T) {
 	for _, op := range []string{"create", "remove"} {
 		bubble(t, func(b *bench) {
@@ -309,7 +309,7 @@ func TestCapacityCounts(t *testing.T) {
 	}
 }
 
-// TestSlowCreation: it holds up its own id and no other; a deletion waits for it.
+// TestSlowCreation: a creation delays only requests for its own ID; a deletion waits for it.
 func TestSlowCreation(t *testing.T) {
 	bubble(t, func(b *bench) {
 		wait, entered := make(chan struct{}), make(chan struct{}, 1)
@@ -382,7 +382,7 @@ func TestDeleteWaitsForCreation(t *testing.T) {
 		if other != nil || one == nil || !strings.HasPrefix(one.Error(), "BoxSessionNotFoundError: ") {
 			t.Errorf("of two deletions: %v, %v", one, other)
 		}
-		// Its creator hears of it, or was faster.
+		// Its creator gets an error, or was faster.
 		if err := <-created; err != nil && !strings.HasPrefix(err.Error(), "BoxError: session s ended") {
 			t.Error(err)
 		}
@@ -392,7 +392,7 @@ func TestDeleteWaitsForCreation(t *testing.T) {
 	})
 }
 
-// TestCreatorGivesUp: whoever waits for the same session makes it then.
+// TestCreatorGivesUp: another request that waits for the same session then creates it.
 func TestCreatorGivesUp(t *testing.T) {
 	bubble(t, func(b *bench) {
 		entered := make(chan struct{}, 1)
@@ -424,7 +424,7 @@ func TestCreatorGivesUp(t *testing.T) {
 	})
 }
 
-// TestRemovalThatFails: the session stays closed and counted until it is gone after all.
+// TestRemovalThatFails: the session stays closed and counts until its removal succeeds.
 func TestRemovalThatFails(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -472,7 +472,7 @@ func TestShutdownIsOfTheInstance(t *testing.T) {
 	b.call("box_exec", cmd("s", "true"))
 }
 
-// TestRemovedElsewhere: an operator removes a session through another door.
+// TestRemovedElsewhere: an operator removes a session through another API.
 func TestRemovedElsewhere(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.call("box_create_session", specOf("s", nil))
@@ -488,8 +488,8 @@ func TestRemovedElsewhere(t *testing.T) {
 	})
 }
 
-// TestRemovedUnderAnExec: a command that finds its session gone, before that was told,
-// gets another one.
+// TestRemovedUnderAnExec: a command whose session is gone, before an event reported that, gets a
+// new session.
 func TestRemovedUnderAnExec(t *testing.T) {
 	b := open(t)
 	for range 20 {
@@ -503,8 +503,8 @@ func TestRemovedUnderAnExec(t *testing.T) {
 	}
 }
 
-// TestLongNames: a session whose name is too long for the manager is one like others,
-// also if it is on no record.
+// TestLongNames: a session whose name is too long for the manager works like others, even without a
+// record.
 func TestLongNames(t *testing.T) {
 	b := open(t)
 	long, other := strings.Repeat("a.b_", 200), strings.Repeat("a.b_", 200)+"c"
@@ -535,7 +535,7 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// TestBoundedNames: what is kept as long as a session is not as long as a message.
+// TestBoundedNames: values that are kept for the life of a session are shorter than a message.
 func TestBoundedNames(t *testing.T) {
 	b := open(t)
 	long := "/" + strings.Repeat("x", 5000)
@@ -554,8 +554,8 @@ func TestBoundedNames(t *testing.T) {
 	}
 }
 
-// TestMountsOfTwo: one who changes the mounts while another one has just done so. Who comes
-// last has them, and the records say so.
+// TestMountsOfTwo: a request changes the mounts just after another did. The last one wins, in the box
+// and on record.
 func TestMountsOfTwo(t *testing.T) {
 	bubble(t, func(b *bench) {
 		use := func(action, target string) {
@@ -574,7 +574,7 @@ func TestMountsOfTwo(t *testing.T) {
 		wg.Go(func() { use("box_create_session", "/second") })
 		synctest.Wait()
 		wg.Go(func() { use("box_exec", "/third") })
-		synctest.Wait() // it waits for the second, and comes before what that does next
+		synctest.Wait() // it waits for the second request, and gets the lock before that needs it again
 		close(goOn)
 		wg.Wait()
 		recorded := b.server.boxes[at.Runtime()+"-s"].spec.ExtraMounts[0].MountPath

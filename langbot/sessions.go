@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// spec reads the request's spec, as far as admission lets it stand.
+// spec reads the request's spec, in which the admission policy may override the client's wishes.
 func (k *call) spec(ctx context.Context, forExec bool) (*protocol.BoxSpec, error) {
 	spec, err := protocol.ParseBoxSpec(k.data, forExec)
 	if err != nil {
@@ -22,30 +22,29 @@ func (k *call) spec(ctx context.Context, forExec bool) (*protocol.BoxSpec, error
 	return &spec, nil
 }
 
-// createSession makes sure that there is the session that the spec asks for.
+// createSession makes sure that the session that the spec asks for exists.
 func (k *call) createSession(ctx context.Context) (any, error) {
 	spec, err := k.spec(ctx, false)
 	if err != nil {
 		return nil, err
 	}
 	for {
-		b, made, err := k.ensure(ctx, spec)
+		b, created, err := k.ensure(ctx, spec)
 		if err != nil {
 			return nil, err
 		}
-		if made != nil {
-			return k.info(b, made.View), made.AwaitRecord()
+		if created != nil {
+			return k.info(b, created.View), created.AwaitRecord()
 		}
-		view, err := k.touch(ctx, b, spec)
-		if !errors.Is(err, errEnded) {
+		if view, err := k.touch(ctx, b, spec); !errors.Is(err, errEnded) {
 			return k.info(b, view), err
 		}
 	}
 }
 
-// touch counts as use of a session, and makes a new box for it where the old one was
-// lost. It holds the session's lock, for without it a session that ends just then
-// would be made anew, and be on no record. errEnded: it has ended.
+// touch counts as use of a session, and gives it a new box if the old one was lost. It holds
+// the session's lock; otherwise a session that ends at that moment would be created anew,
+// without a record. The error is errEnded if the session has ended.
 func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (session.View, error) {
 	r, err := k.request(spec)
 	if err != nil {
@@ -62,7 +61,7 @@ func (k *call) touch(ctx context.Context, b *box, spec *protocol.BoxSpec) (sessi
 	if ended {
 		return session.View{}, errEnded
 	}
-	if changed { // by another request, whose mounts would be on record and these in the box
+	if changed { // by another request: the record would have its mounts, and the box these
 		if err := k.remount(ctx, b, spec); err != nil {
 			return session.View{}, err
 		}
@@ -88,10 +87,11 @@ func (k *call) getSession(context.Context) (any, error) {
 		return nil, err
 	}
 	info := k.info(b, view)
-	for _, p := range k.s.processesOf(b) {
-		if info.ManagedProcesses == nil {
-			info.ManagedProcesses = map[string]protocol.ProcessInfo{}
-		}
+	processes := k.s.processesOf(b)
+	if len(processes) > 0 {
+		info.ManagedProcesses = map[string]protocol.ProcessInfo{}
+	}
+	for _, p := range processes {
 		about := k.s.processInfo(p)
 		info.ManagedProcesses[p.id] = about
 		if p.id == protocol.DefaultProcess {
@@ -107,7 +107,7 @@ func (k *call) getSessions(context.Context) (any, error) {
 	for _, b := range k.own() {
 		view, err := k.s.sessions.Get(b.key)
 		if err != nil {
-			continue // gone this moment
+			continue // removed just now
 		}
 		list = append(list, k.info(b, view))
 	}
@@ -115,12 +115,12 @@ func (k *call) getSessions(context.Context) (any, error) {
 	return map[string]any{"sessions": list}, nil
 }
 
-// own are the live sessions of the workspace and generation.
+// own lists the live sessions of the workspace and generation.
 func (k *call) own() []*box {
 	return k.s.boxesWhere(func(b *box) bool { return b.state == alive && b.at == k.at })
 }
 
-// info describes a session: with what was asked for, not with what it became.
+// info describes a session by what the client asked for, not by what was granted.
 func (k *call) info(b *box, v session.View) protocol.SessionInfo {
 	k.s.mu.Lock()
 	spec := b.spec

@@ -4,22 +4,24 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// settings are what an instance has said in box_init, over what the operator has. They
-// are never changed, but replaced.
+// settings are those of one instance: what it sent in box_init on top of the operator's. They
+// are replaced, never changed.
 type settings struct {
-	said   map[string]json.RawMessage // top-level keys of box_init, as they were merged
+	said   map[string]json.RawMessage // the merged top-level keys of box_init
 	limits protocol.Limits
 	local  local
 }
 
-// settingsLocked are those of an instance. s.mu is held.
+// settingsLocked returns the settings of an instance. s.mu is held.
 func (s *Server) settingsLocked(instance string) *settings {
 	if own := s.settings[instance]; own != nil {
 		return own
@@ -27,18 +29,16 @@ func (s *Server) settingsLocked(instance string) *settings {
 	return s.base
 }
 
-// merged are the settings with what data says put over them: whole top-level keys, as the
-// reference server does it. It changes nothing if something in data is wrong.
+// merged returns the settings with those of data on top. Like the reference server, it replaces
+// whole top-level keys.
 func (old *settings) merged(data json.RawMessage, roots []string) (*settings, error) {
 	var said map[string]json.RawMessage
 	if err := json.Unmarshal(data, &said); err != nil {
 		return nil, protocol.Errorf(protocol.ValueError, "box_init: must be an object: %v", err)
 	}
 	next := &settings{said: map[string]json.RawMessage{}}
-	for key, value := range old.said {
-		next.said[key] = value
-	}
-	for _, key := range []string{"limits", "local", "admission"} { // all others mean nothing here
+	maps.Copy(next.said, old.said)
+	for _, key := range []string{"limits", "local", "admission"} { // the others have no meaning here
 		if value, ok := said[key]; ok {
 			next.said[key] = value
 		}
@@ -53,28 +53,28 @@ func (old *settings) merged(data json.RawMessage, roots []string) (*settings, er
 	return next, nil
 }
 
-// local is the part about directories of the host.
+// local is the part of box_init about directories of the host.
 type local struct {
-	// workspace is where an instance's shared workspaces are: absolute, or empty. within is
-	// the one of the operator's roots that it lies in; empty: none.
+	// workspace is the absolute path of the directory that holds the instance's shared
+	// workspaces, or empty. within is the one of the operator's roots that contains it, or empty.
 	workspace, within string
-	// narrowed are the directories in which the client itself allows mounts; nil: it has
-	// said nothing, so the operator's roots count alone.
+	// narrowed are the directories in which the client itself allows mounts. If it is nil, only
+	// the operator's roots count.
 	narrowed []string
-	// skills is the directory of the host for skills; empty: none is named, or noSkills says
-	// why it is not used.
+	// skills is the directory of the host for skills. If it is empty, none was named, or
+	// noSkills says why it is not used.
 	skills, noSkills string
-	// ignored are paths that mean nothing here because they are relative.
+	// ignored are relative paths, which have no meaning here.
 	ignored []string
 }
 
-// parseLocal reads the key "local" of box_init. Paths that are relative would depend on
-// the directory that a server happens to run in; they are left out.
+// parseLocal reads the key "local" of box_init. It leaves out relative paths, which would depend
+// on the server's working directory.
 func parseLocal(raw json.RawMessage, roots []string) (l local, err error) {
 	var said struct {
-		HostRoot  *string         `json:"host_root"`
-		Workspace *string         `json:"default_workspace"`
-		Skills    *string         `json:"skills_root"`
+		HostRoot  string          `json:"host_root"`
+		Workspace string          `json:"default_workspace"`
+		Skills    string          `json:"skills_root"`
 		Allowed   json.RawMessage `json:"allowed_mount_roots"`
 	}
 	if len(raw) == 0 || string(raw) == "null" {
@@ -83,8 +83,8 @@ func parseLocal(raw json.RawMessage, roots []string) (l local, err error) {
 	if err := json.Unmarshal(raw, &said); err != nil {
 		return l, protocol.Errorf(protocol.ValueError, "box.local: %v", err)
 	}
-	root := l.absolute(text(said.HostRoot), "")
-	switch workspace := text(said.Workspace); {
+	root := l.absolute(strings.TrimSpace(said.HostRoot), "")
+	switch workspace := strings.TrimSpace(said.Workspace); {
 	case workspace != "":
 		l.workspace = l.absolute(workspace, root)
 	case root != "":
@@ -101,18 +101,17 @@ func parseLocal(raw json.RawMessage, roots []string) (l local, err error) {
 	}
 	own := l.narrowed
 	if own == nil && root != "" {
-		own = []string{root} // what the client means if it says nothing
+		own = []string{root} // the client's default
 	}
 	if l.workspace != "" && (own == nil || rootOf(l.workspace, own) != "") {
 		l.within = rootOf(l.workspace, roots)
 	}
-	l.nameSkills(text(said.Skills), root, roots)
+	l.nameSkills(strings.TrimSpace(said.Skills), root, roots)
 	return l, nil
 }
 
-// nameSkills takes the directory for skills: skills_root, or "skills" below host_root. What
-// the client allows to be mounted has no say in it, as in the reference server; what the
-// operator allows decides.
+// nameSkills chooses the directory for skills: skills_root, or "skills" below host_root. Only
+// the operator's roots restrict it: like the reference server, boxd disregards the client's own.
 func (l *local) nameSkills(said, root string, roots []string) {
 	if said == "" && root == "" {
 		return
@@ -130,8 +129,8 @@ func (l *local) nameSkills(said, root string, roots []string) {
 	}
 }
 
-// absolute is name, cleaned, below root if it is relative; empty, and noted, if that is
-// relative too.
+// absolute cleans name; a relative one is taken below root. Without a root, it returns "" and
+// notes the name as ignored.
 func (l *local) absolute(name, root string) string {
 	switch {
 	case name == "":
@@ -145,14 +144,7 @@ func (l *local) absolute(name, root string) string {
 	return ""
 }
 
-func text(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return strings.TrimSpace(*s)
-}
-
-// listOrCommas reads a list of strings, or one string with commas.
+// listOrCommas reads a list of strings, or one string separated by commas.
 func listOrCommas(raw json.RawMessage) ([]string, error) {
 	var list []string
 	var one string
@@ -164,17 +156,14 @@ func listOrCommas(raw json.RawMessage) ([]string, error) {
 	case json.Unmarshal(raw, &list) != nil:
 		return nil, protocol.Errorf(protocol.ValueError, "box.local.allowed_mount_roots: must be a list of paths, or one string with commas")
 	}
-	out := list[:0]
-	for _, name := range list {
-		if name = strings.TrimSpace(name); name != "" {
-			out = append(out, name)
-		}
+	for i, name := range list {
+		list[i] = strings.TrimSpace(name)
 	}
-	return out, nil
+	return slices.DeleteFunc(list, func(name string) bool { return name == "" }), nil
 }
 
-// initial are the settings that every instance starts with: what the operator has put into
-// the environment, or the defaults if that cannot be used.
+// initial returns the settings that every instance starts with: the operator's, or the defaults
+// if those cannot be used.
 func (s *Server) initial() *settings {
 	base := &settings{limits: protocol.DefaultLimits()}
 	if s.o.Init == "" {
@@ -182,18 +171,13 @@ func (s *Server) initial() *settings {
 	}
 	next, err := base.merged(json.RawMessage(s.o.Init), s.o.Roots)
 	if err != nil {
-		s.log.Warn("LANGBOT_BOX_CONFIG is ignored, but for its key admission", "error", err)
+		s.log.Warn("LANGBOT_BOX_CONFIG is ignored, except for its key admission", "error", err)
 		var said map[string]json.RawMessage
-		_ = json.Unmarshal([]byte(s.o.Init), &said) // then there is none
+		_ = json.Unmarshal([]byte(s.o.Init), &said) // if this fails, there is no admission either
 		if raw, ok := said["admission"]; ok {
 			base.said = map[string]json.RawMessage{"admission": raw}
 		}
 		return base
 	}
 	return next
-}
-
-// describe is what the log says of settings.
-func (st *settings) describe() string {
-	return fmt.Sprintf("default_workspace %q, skills_root %q, allowed_mount_roots %q, max_sessions %d", st.local.workspace, st.local.skills, st.local.narrowed, st.limits.MaxSessions)
 }

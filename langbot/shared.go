@@ -7,21 +7,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"regexp"
 	"syscall"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
 var markerName = regexp.MustCompile(`^\.langbot-box-volume-probe-[a-f0-9]{32}$`)
 
-// maxMarker is the most bytes that a marker has.
+// maxMarker is the largest size of a marker file, in bytes.
 const maxMarker = 1024
 
-// verifySharedWorkspace shows the client that it and the daemon mean the same directory:
-// by the digest of a file that the client has put there.
+// verifySharedWorkspace proves to the client that it and the daemon use the same directory: it
+// returns the digest of a file that the client created there.
 func (k *call) verifySharedWorkspace(ctx context.Context) (any, error) {
 	name, err := protocol.String(k.data, "marker_name")
 	if err == nil {
@@ -34,7 +34,7 @@ func (k *call) verifySharedWorkspace(ctx context.Context) (any, error) {
 	return nil, protocol.Errorf(protocol.Readiness, "cannot read the shared workspace probe: %s", k.words(err))
 }
 
-// marker reads the marker file without following symlinks.
+// marker returns the digest and the size of the marker file.
 func (k *call) marker(ctx context.Context, name string) (sum []byte, size int64, err error) {
 	if !markerName.MatchString(name) {
 		return nil, 0, fmt.Errorf("marker_name %q: must match %s", name, markerName)
@@ -42,18 +42,17 @@ func (k *call) marker(ctx context.Context, name string) (sum []byte, size int64,
 	l := k.settings().local
 	storage := k.s.storage()
 	if l.workspace == "" || l.within == "" || storage == nil {
-		return nil, 0, errors.New("there is none: box_init must name an absolute box.local.default_workspace in an allowed mount root")
+		return nil, 0, errors.New("there is no shared workspace: box_init must name an absolute box.local.default_workspace in an allowed mount root")
 	}
 	dir, err := storage.OpenDirectory(ctx, engine.Directory{Path: l.workspace, Within: l.within, ReadOnly: true})
 	if err != nil {
 		return nil, 0, err
 	}
 	defer dir.Close()
-	fd, err := openat(dir, name)
+	f, err := linux.OpenAt(dir, name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK) // neither a symlink's target, nor waiting for a FIFO
 	if err != nil {
 		return nil, 0, err
 	}
-	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
@@ -65,22 +64,7 @@ func (k *call) marker(ctx context.Context, name string) (sum []byte, size int64,
 	hash := sha256.New()
 	size, err = io.Copy(hash, io.LimitReader(f, maxMarker+1))
 	if err == nil && (size < 1 || size > maxMarker) {
-		err = fmt.Errorf("%s: it changes while it is read", name)
+		err = fmt.Errorf("%s: it changed while it was read", name)
 	}
 	return hash.Sum(nil), size, err
-}
-
-// openat opens a file of dir itself: not what a symlink names, and without waiting for the
-// other end of a FIFO.
-func openat(dir *os.File, name string) (fd int, err error) {
-	for {
-		fd, err = syscall.Openat(int(dir.Fd()), name, syscall.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
-		if !errors.Is(err, syscall.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		return -1, &os.PathError{Op: "openat", Path: name, Err: err}
-	}
-	return fd, nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// logBuffer is a log that tests read.
+// logBuffer is a log that tests can read.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -34,12 +34,12 @@ func (l *logBuffer) String() string {
 	return l.buf.String()
 }
 
-// logged has a server write its log to where the test reads it.
+// logged makes a server write its log to a buffer.
 func logged(l *logBuffer) func(*Options) {
 	return func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(l, nil)) }
 }
 
-// writeFile writes a file as an operator would, with the directories on the way to it.
+// writeFile writes a file as an operator would, and creates its parent directories.
 func (b *bench) writeFile(name, content string) {
 	b.Helper()
 	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -50,14 +50,14 @@ func (b *bench) writeFile(name, content string) {
 	}
 }
 
-// TestSkillsRoot: skills are below the directory that box_init names, by the names and in
-// the layout of the reference server, as far as the operator allows mounts there.
+// TestSkillsRoot: skills are in the directory that box_init names, with the names and the layout of
+// the reference server, if the operator allows mounts there.
 func TestSkillsRoot(t *testing.T) {
 	const inVolume = skillsPrefix
 	for _, c := range []struct {
 		name  string
 		local func(shared string) object
-		want  func(shared string) string // below which tenants/… is
+		want  func(shared string) string // contains tenants/…
 		log   string
 	}{
 		{"host_root alone", func(s string) object { return object{"host_root": s} },
@@ -109,8 +109,8 @@ func TestSkillsRoot(t *testing.T) {
 	}
 }
 
-// TestExistingSkills: what an operator has put there is listed, used and changed in place,
-// and mounted into boxes; other workspaces do not see it.
+// TestExistingSkills: skills that an operator put there are listed, used and changed in place, and
+// mounted into boxes; other workspaces do not see them.
 func TestExistingSkills(t *testing.T) {
 	b := open(t)
 	shared := b.path("shared")
@@ -123,7 +123,7 @@ func TestExistingSkills(t *testing.T) {
 		t.Errorf("before box_init: %v", l)
 	}
 	local := object{"host_root": shared, "skills_root": "custom-skills"}
-	for range 2 { // a client says it on each connection
+	for range 2 { // clients send it on each connection
 		b.call("box_init", object{"local": local})
 		if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 3 {
 			t.Fatalf("%v", l)
@@ -159,8 +159,8 @@ func TestExistingSkills(t *testing.T) {
 	}
 }
 
-// TestSkillsRootIsOneInstances: what one instance says moves no other's skills, and the
-// operator's directory goes before what any says.
+// TestSkillsRootIsOneInstances: the directory that one instance names does not move another's skills,
+// and the operator's directory takes precedence.
 func TestSkillsRootIsOneInstances(t *testing.T) {
 	b := open(t)
 	b.call("box_init", object{"local": object{"host_root": b.path("shared")}})
@@ -175,7 +175,7 @@ func TestSkillsRootIsOneInstances(t *testing.T) {
 	}
 }
 
-// TestSkillsRootMeasured: readiness speaks of where skills are.
+// TestSkillsRootMeasured: readiness measures the place where skills are kept.
 func TestSkillsRootMeasured(t *testing.T) {
 	p := &prober{}
 	b := open(t, func(o *Options) { o.Prober = p })
@@ -186,7 +186,7 @@ func TestSkillsRootMeasured(t *testing.T) {
 	}
 }
 
-// refusing is a place that cannot be written.
+// refusing is a storage whose directories cannot be written.
 type refusing struct {
 	engine.Storage
 	err error
@@ -199,8 +199,8 @@ func (r *refusing) OpenDirectory(ctx context.Context, d engine.Directory) (*os.F
 	return r.Storage.OpenDirectory(ctx, d)
 }
 
-// TestSkillsRootRefused: a directory that the engine may not write, such as one of root's,
-// leaves skills in volumes. An engine that does not answer decides nothing.
+// TestSkillsRootRefused: if the engine may not write the directory, because it is root's, for
+// example, skills stay in volumes. If the engine does not answer, nothing is decided.
 func TestSkillsRootRefused(t *testing.T) {
 	var log logBuffer
 	b := open(t, logged(&log))

@@ -8,8 +8,8 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"slices"
 	"strings"
-	"sync"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/oneline"
@@ -20,12 +20,12 @@ import (
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
-// skillsPrefix is what clients take for the directory of skills that are in volumes. It is
-// no path of the host.
+// skillsPrefix is the directory of skills as clients see it while volumes keep them. It is not a
+// path of the host.
 const skillsPrefix = "/boxd/skills"
 
-// skillsDir is the directory of the host that keeps skills: the operator's, else what an
-// instance has named in box_init. Empty: they are in volumes.
+// skillsDir is the directory of the host that keeps skills: the operator's, or else the one that
+// an instance named in box_init. If it is empty, volumes keep them.
 func (s *Server) skillsDir(l local) string { return cmp.Or(s.o.SkillsDir, l.skills) }
 
 func (k *call) skillsDir() string { return k.s.skillsDir(k.settings().local) }
@@ -38,11 +38,11 @@ func (k *call) ownSkills() string {
 	return path.Join(k.skillsRoot(), "tenants", k.at.Namespace())
 }
 
-// skillsVolume is the volume of the skills of a namespace.
+// skillsVolume names the volume for the skills of a namespace.
 func skillsVolume(ns string) string { return "skills-" + ns }
 
-// skillPath says whether a path that a client names is one of its skills, and which one.
-// Those of others are nobody's business, wherever they are.
+// skillPath reports whether a client's path names one of its skills, and returns it relative to
+// their directory. Another workspace's skills are refused, whether they exist or not.
 func (k *call) skillPath(field, name string) (skill bool, rest string, err error) {
 	clean := path.Clean(name)
 	if !pathin.In(clean, k.skillsRoot()) {
@@ -73,25 +73,38 @@ func (k *call) skillStore() skills.Root {
 	return root
 }
 
-// openSkillsIn opens a directory of the host with the skills of a workspace. One that is
-// missing is made, for reading too, as the reference server does, and its size is limited.
+// openSkillsIn opens the directory of the host with the skills of a workspace. Like the reference
+// server, it creates a missing one even for reading. It limits the directory's size once, where
+// the file system can do that.
 func (s *Server) openSkillsIn(ctx context.Context, storage engine.Storage, dir engine.Directory) (*os.File, error) {
 	f, made, err := openOrMake(ctx, storage, dir)
 	if err != nil {
 		return nil, err
 	}
 	if made {
-		s.skillsMade.Delete(dir.Path) // a new one has no limit yet, whatever an older one had
+		s.skillsMade.Delete(dir.Path) // an older directory of this name had a limit, this one has none
 	}
-	if err := s.limitSkills(ctx, storage, dir); err != nil {
+	if _, limited := s.skillsMade.Load(dir.Path); limited || s.o.SkillsSize == 0 {
+		return f, nil
+	}
+	limits := engine.Volume{Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}.WithDefaults()
+	err = storage.LimitDirectory(ctx, dir, limits.Bytes, limits.Inodes)
+	if errors.Is(err, engine.ErrUnenforceable) {
+		s.softSkills.Do(func() {
+			s.log.Warn("skills are on a file system that cannot limit their size", "directory", dir.Path, "error", err)
+		})
+		err = nil
+	}
+	if err != nil {
 		f.Close()
 		return nil, err
 	}
+	s.skillsMade.Store(dir.Path, true)
 	return f, nil
 }
 
-// openOrMake opens a directory of the host, which is made if it is missing. On the way to
-// one that exists there may be symlinks, on the way to a new one there is none.
+// openOrMake opens a directory of the host, and creates a missing one. The path to an existing
+// directory may contain symlinks, the path to a new one may not.
 func openOrMake(ctx context.Context, storage engine.Storage, dir engine.Directory) (f *os.File, made bool, err error) {
 	f, err = storage.OpenDirectory(ctx, dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -102,23 +115,36 @@ func openOrMake(ctx context.Context, storage engine.Storage, dir engine.Director
 	return f, false, err
 }
 
+// openSkillVolume opens the volume with the skills of a workspace. With make, it creates a missing
+// one. Once, it gives the volume the configured size.
 func (s *Server) openSkillVolume(ctx context.Context, storage engine.Storage, name string, make bool) (*os.File, error) {
 	if _, known := s.skillsMade.Load(name); !known {
-		if err := s.findSkillVolume(ctx, storage, name, make); err != nil {
+		list, err := storage.Volumes(ctx)
+		if err != nil {
 			return nil, err
+		}
+		want := engine.Volume{Name: name, Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}
+		i := slices.IndexFunc(list, func(v engine.VolumeState) bool { return v.Name == name })
+		if i < 0 && !make {
+			return nil, fmt.Errorf("skills: %w", fs.ErrNotExist)
+		}
+		if i < 0 || list[i].Bytes <= want.Bytes { // a larger one may be an image, which cannot shrink
+			if err := storage.MakeVolume(ctx, want); err != nil {
+				return nil, err
+			}
 		}
 		s.skillsMade.Store(name, true)
 	}
 	f, err := storage.OpenDirectory(ctx, engine.Directory{Volume: name, Path: "/"})
 	if err != nil {
-		s.skillsMade.Delete(name) // it may have been taken away
+		s.skillsMade.Delete(name) // the volume may have been removed
 	}
 	return f, err
 }
 
-// checkSkills makes the directory of skills that an instance names in box_init, as far as
-// it is missing. One that must not be written leaves the skills in volumes, and the log
-// says so. Where that is not known, because the engine does not answer, box_init fails.
+// checkSkills creates the directory of skills that an instance names in box_init, if it is
+// missing. If it must not be written, the skills stay in volumes, and the log says so. If the
+// engine does not say whether it may, box_init fails.
 func (k *call) checkSkills(ctx context.Context, l *local) error {
 	s := k.s
 	if l.skills == "" && l.noSkills == "" || s.o.SkillsDir != "" {
@@ -142,64 +168,23 @@ func (k *call) checkSkills(ctx context.Context, l *local) error {
 	return nil
 }
 
-// findSkillVolume makes sure that there is the volume, and that it has today's size.
-func (s *Server) findSkillVolume(ctx context.Context, storage engine.Storage, name string, make bool) error {
-	list, err := storage.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	want := engine.Volume{Name: name, Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}
-	there := false
-	for _, v := range list {
-		if v.Name == name {
-			there = true
-			if v.Bytes > want.Bytes { // it may be an image, which only grows
-				return nil
-			}
-		}
-	}
-	if !there && !make {
-		return fmt.Errorf("skills: %w", fs.ErrNotExist)
-	}
-	return storage.MakeVolume(ctx, want)
-}
-
-// limitSkills bounds a directory of the host, once, where its file system can do that.
-func (s *Server) limitSkills(ctx context.Context, storage engine.Storage, dir engine.Directory) error {
-	if _, known := s.skillsMade.Load(dir.Path); known || s.o.SkillsSize == 0 {
-		return nil
-	}
-	limits := engine.Volume{Bytes: s.o.SkillsSize, Inodes: s.o.SkillsInodes}.WithDefaults()
-	err := storage.LimitDirectory(ctx, dir, limits.Bytes, limits.Inodes)
-	if errors.Is(err, engine.ErrUnenforceable) {
-		s.softSkills.Do(func() {
-			s.log.Warn("skills are on a file system that cannot limit their size", "directory", dir.Path, "error", err)
-		})
-		err = nil
-	}
-	if err == nil {
-		s.skillsMade.Store(dir.Path, true)
-	}
-	return err
-}
-
-// skill does an action of the skill store.
+// skill carries out an action of the skill store.
 func (k *call) skill(ctx context.Context) (any, error) {
 	return k.s.skills.Do(ctx, k.skillStore(), k.action, k.data, transfers(k.conn))
 }
 
-// transfers are the files that a connection is sending.
+// transfers holds the files that a connection is uploading.
 func transfers(c *door.Conn) *transfer.Set {
 	t, _ := c.Value.(*transfer.Set)
 	return t
 }
 
-// fileChunk takes a part of a file.
+// fileChunk stores a part of an uploaded file.
 func (k *call) fileChunk(context.Context) (any, error) {
 	return nil, transfers(k.conn).Chunk(k.data)
 }
 
-// Opened prepares a connection: what it may send is settled now.
+// Opened prepares a connection. The limit of its uploads does not change later.
 func (s *Server) Opened(c *door.Conn) {
 	s.mu.Lock()
 	most := s.settingsLocked(c.Instance()).limits.MaxRPCFileBytes
@@ -207,20 +192,13 @@ func (s *Server) Opened(c *door.Conn) {
 	c.Value = transfer.NewSet(s.o.Scratch, most, s.uploads)
 }
 
-// maxUploads is what all connections together may have sent and not used yet: it is kept
-// beside the records of all sessions, which need room as well.
+// maxUploads bounds the uploads of all connections that no action has used yet, in bytes: they
+// share the disk with the records of all sessions.
 const maxUploads = 1 << 30
 
-// Closed lets go of what a connection has not finished sending.
+// Closed deletes the uploads of a connection that no action has used.
 func (s *Server) Closed(c *door.Conn) {
 	if t := transfers(c); t != nil {
 		t.Close()
 	}
-}
-
-// skillState is what the server remembers of skill stores.
-type skillState struct {
-	skillsMade sync.Map // volumes and directories that were found or made, and have their limits
-	softSkills sync.Once
-	uploads    *transfer.Pool
 }

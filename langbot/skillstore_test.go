@@ -18,8 +18,7 @@ func create(name string) object {
 	return object{"skill": object{"name": name, "description": "d", "instructions": "do it"}}
 }
 
-// TestSkillVolumes: a workspace has a volume once it has a skill, of the size that is
-// configured now.
+// TestSkillVolumes: a workspace gets a volume, of the currently configured size, with its first skill.
 func TestSkillVolumes(t *testing.T) {
 	b := open(t, func(o *Options) { o.SkillsSize, o.SkillsInodes = 8<<20, 100 })
 	if l := b.call("box_list_skills", object{})["skills"].([]any); len(l) != 0 || len(b.host.VolumeNames()) != 0 {
@@ -47,12 +46,12 @@ func TestSkillVolumes(t *testing.T) {
 	if v := b.host.Volume(name); v.Bytes != 16<<20 {
 		t.Errorf("%v", v)
 	}
-	b.o.SkillsSize = 4 << 20 // less than it may be able to become
+	b.o.SkillsSize = 4 << 20 // smaller: the volume may be unable to shrink
 	b.restart()
 	if l := b.callAt(later, "box_list_skills", object{})["skills"].([]any); len(l) != 1 || b.host.Volume(name).Bytes != 16<<20 {
 		t.Errorf("%v, %v", l, b.host.VolumeNames())
 	}
-	// Its package_root is what a client mounts.
+	// A client mounts its package_root.
 	b.callAt(later, "box_exec", specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": s["package_root"], "mount_path": "/workspace/.skills/one", "mode": "rw"}}}))
 	if m := b.host.Only().Spec().Mounts; len(m) != 2 || m[1].Volume != name || m[1].Source != "/one" || m[1].ReadOnly {
 		t.Errorf("%+v", m)
@@ -75,7 +74,7 @@ func TestSkillsDir(t *testing.T) {
 		return specOf("s", object{"cmd": "true", "extra_mounts": []any{object{"host_path": source, "mount_path": "/workspace/.skills/one", "mode": "rw"}}})
 	}
 	b.call("box_exec", mount(s["package_root"].(string)))
-	// Wherever a box had a symlink lead there, nothing but a skill is mounted.
+	// Even through a symlink of a box, nothing but a skill is mounted.
 	m := b.host.Only().Spec().Mounts[1]
 	own := path.Dir(s["package_root"].(string))
 	if m.NoLinks != own || m.Within != b.path("shared") {
@@ -93,7 +92,7 @@ func TestSkillsDir(t *testing.T) {
 	}
 	b.call("box_init", object{"local": object{"allowed_mount_roots": []string{b.path("shared/mine")}}})
 	b.call("box_delete_session", object{"session_id": "s"})
-	b.call("box_exec", mount(s["package_root"].(string))) // where skills are is not the client's choice
+	b.call("box_exec", mount(s["package_root"].(string))) // the client does not choose where skills are
 	b.call("box_init", object{"local": nil})
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills/tenants/ws-of-another/one")))
 	b.refused(protocol.BoxValidation, "box_exec", mount(b.path("shared/skills")))
@@ -102,8 +101,8 @@ func TestSkillsDir(t *testing.T) {
 	}
 }
 
-// TestSkillsDirLimits: a directory of skills has its limits of bytes and files from the
-// start, also one that is made anew.
+// TestSkillsDirLimits: a directory of skills has its limits of bytes and files from the start, even
+// one that was deleted and created again.
 func TestSkillsDirLimits(t *testing.T) {
 	b := open(t, func(o *Options) { o.SkillsDir, o.SkillsSize = o.Roots[0]+"/skills", 64<<20 })
 	b.call("box_list_skills", object{})
@@ -121,7 +120,7 @@ func TestSkillsDirLimits(t *testing.T) {
 	}
 }
 
-// TestUploads: files belong to a connection, and are bounded by what held when it began.
+// TestUploads: files belong to a connection, and the limit at its start bounds them.
 func TestUploads(t *testing.T) {
 	b := open(t)
 	chunk := func(n int) object {
@@ -142,7 +141,7 @@ func TestUploads(t *testing.T) {
 	}
 }
 
-// TestNoStorage: what needs directories says so, and all else goes on.
+// TestNoStorage: actions that need directories say so, and all others work.
 func TestNoStorage(t *testing.T) {
 	b := open(t)
 	b.storage = nil

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// history is the size of the output ring of a process: a line of 1 MiB, which is sent
-	// whole, fits in beside what a ring keeps free. That of stderr holds the preview. 64
-	// processes of a session, and 16 that have ended, are below what the rings of a box
-	// may have together.
+	// history is the size of a process's ring for stdout. A line of 1 MiB, which is sent in one
+	// message, fits in next to the part that a ring keeps free. The ring for stderr holds the
+	// preview. The rings of 64 running and 16 ended processes stay below what the rings of one
+	// box may have in total.
 	history       = 2 << 20
 	stderrHistory = 32 << 10
 	// stopGrace is the time between SIGTERM and SIGKILL.
 	stopGrace = 5 * time.Second
 )
 
-// startProcess starts a managed process, in the place of one that has its id.
+// startProcess starts a managed process, and replaces one with the same ID.
 func (k *call) startProcess(ctx context.Context) (any, error) {
 	id, err := k.session()
 	if err != nil {
@@ -52,7 +52,7 @@ func (k *call) startProcess(ctx context.Context) (any, error) {
 	}
 	if err := k.launch(ctx, p, &spec); err != nil {
 		k.s.dropProcess(p)
-		if _, e := k.s.find(k.at, id); e != nil { // deleted meanwhile
+		if _, e := k.s.find(k.at, id); e != nil { // the session was deleted meanwhile
 			return nil, e
 		}
 		return nil, err
@@ -60,8 +60,8 @@ func (k *call) startProcess(ctx context.Context) (any, error) {
 	return k.s.processInfo(p), nil
 }
 
-// replaceProcess stops the process that has the id of spec, and puts a new one in its
-// place, which has yet to start.
+// replaceProcess stops the process that has the ID of spec, and registers a new one in its
+// place, which has yet to be started.
 func (k *call) replaceProcess(ctx context.Context, b *box, spec *protocol.ProcessSpec) (*process, error) {
 	name, err := policy.ScopeID("{id}", map[string]string{"id": spec.ProcessID}, false)
 	if err != nil {
@@ -84,7 +84,7 @@ func (k *call) replaceProcess(ctx context.Context, b *box, spec *protocol.Proces
 			return nil, err
 		}
 	}
-	if stray, err := k.s.sessions.Process(b.key, name); err == nil && (old == nil || stray != old.live) { // on no record
+	if stray, err := k.s.sessions.Process(b.key, name); err == nil && (old == nil || stray != old.live) { // it has no record
 		if err := stray.Remove(ctx, k.who()); err != nil && !errors.Is(err, session.ErrNotFound) {
 			return nil, err
 		}
@@ -97,15 +97,15 @@ func (k *call) replaceProcess(ctx context.Context, b *box, spec *protocol.Proces
 	if b.state != alive {
 		return nil, notFound(k.at, b.physical)
 	}
-	if err := k.roomForProcessLocked(nil); err != nil { // others may have come meanwhile
+	if err := k.roomForProcessLocked(nil); err != nil { // others may have started meanwhile
 		return nil, err
 	}
 	b.processes[p.id] = p
 	return p, nil
 }
 
-// roomForProcessLocked refuses a process beyond those that the instance may have. old is
-// going to make room. s.mu is held.
+// roomForProcessLocked refuses a process that would exceed the instance's limit. old, if any,
+// is about to be replaced and does not count. s.mu is held.
 func (k *call) roomForProcessLocked(old *process) error {
 	most := k.s.settingsLocked(k.at.Instance).limits.MaxManagedProcesses
 	count := k.s.runningLocked(func(p *process) bool { return p != old && p.b.at.Instance == k.at.Instance })
@@ -115,7 +115,7 @@ func (k *call) roomForProcessLocked(old *process) error {
 	return nil
 }
 
-// runningLocked counts the processes that run or start, of those of which ok says yes.
+// runningLocked counts the processes that run or start and for which ok returns true.
 func (s *Server) runningLocked(ok func(*process) bool) (count int) {
 	for _, b := range s.boxes {
 		for _, p := range b.processes {
@@ -127,15 +127,15 @@ func (s *Server) runningLocked(ok func(*process) bool) (count int) {
 	return count
 }
 
-// launch starts p. The shell finds the program, as it would for a person, and becomes it.
+// launch starts p. A login shell looks the program up, as it would for a person, and execs it.
 func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpec) error {
 	s := k.s
 	s.mu.Lock()
-	if p.b.state != alive { // the record may be that of its successor by now
+	if p.b.state != alive { // the record may already belong to its successor
 		s.mu.Unlock()
 		return notFound(k.at, p.b.physical)
 	}
-	noted := s.noteLocked(p.b) // beside the start: either without the other is cleared away at the next opening
+	noted := s.noteLocked(p.b) // in parallel with the start: the next server clears away one without the other
 	s.mu.Unlock()
 	_, err := s.sessions.Start(ctx, k.who(), p.b.key, nil, session.ProcessSpec{
 		ID: p.Name, Args: append([]string{"sh", "-lc", `exec "$0" "$@"`, spec.Command}, spec.Args...),
@@ -151,8 +151,8 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 	var running *session.Process
 	if err == nil {
 		running, err = s.sessions.Process(p.b.key, p.Name)
-		if errors.Is(err, session.ErrNotFound) { // or the session is gone, which the caller tells first
-			err = protocol.Errorf(protocol.BoxError, "managed process %s has ended, and so many others with it that it was forgotten at once", p.id)
+		if errors.Is(err, session.ErrNotFound) { // if the whole session is gone, the caller finds that first
+			err = protocol.Errorf(protocol.BoxError, "managed process %s has ended, and was forgotten at once because too many others ended with it", p.id)
 		}
 	}
 	if err != nil {
@@ -168,21 +168,21 @@ func (k *call) launch(ctx context.Context, p *process, spec *protocol.ProcessSpe
 	return nil
 }
 
-// removeLater removes a process that nobody knows.
+// removeLater removes a process that has no record, in the background.
 func (s *Server) removeLater(key session.Key, name string) {
-	p, err := s.sessions.Process(key, name) // this one, whoever has its name later
+	p, err := s.sessions.Process(key, name) // looked up now, because another may get the name later
 	if err != nil {
 		return
 	}
 	s.background(func(ctx context.Context) {
 		err := p.Remove(ctx, s.self())
 		if err != nil && !errors.Is(err, session.ErrNotFound) && ctx.Err() == nil {
-			s.log.Warn("removing a process that is on no record", "session", key.ID, "process", name, "error", err)
+			s.log.Warn("removing a process that has no record", "session", key.ID, "process", name, "error", err)
 		}
 	})
 }
 
-// stopProcess stops a process, or forgets one that has ended.
+// stopProcess stops a running process, or forgets one that has ended.
 func (k *call) stopProcess(ctx context.Context) (any, error) {
 	p, err := k.process()
 	if err != nil {
@@ -193,7 +193,7 @@ func (k *call) stopProcess(ctx context.Context) (any, error) {
 		return nil, err
 	}
 	defer unlock()
-	if p, err = k.process(); err != nil { // replaced or stopped while we waited
+	if p, err = k.process(); err != nil { // it was replaced or stopped while this request waited
 		return nil, err
 	}
 	if err := k.s.stop(ctx, k.who(), p); err != nil {
@@ -205,7 +205,7 @@ func (k *call) stopProcess(ctx context.Context) (any, error) {
 	return map[string]any{"stopped": p.id}, nil
 }
 
-// stop ends a process, if it runs, and forgets it. Its lock is held.
+// stop ends a process, if it runs, and forgets it. The caller holds its lock.
 func (s *Server) stop(ctx context.Context, who session.Caller, p *process) error {
 	if err := p.live.Stop(ctx, who, session.StopOptions{Grace: stopGrace}); err != nil {
 		return err

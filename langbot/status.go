@@ -14,8 +14,8 @@ type backend struct {
 	Available bool    `json:"available"`
 }
 
-// backendName is the name that clients are told: where admission is required, the only one
-// that they accept there.
+// backendName is the engine's name for clients. Where admission is required, they accept only
+// one name.
 func (s *Server) backendName() string {
 	if p, _ := s.book.Policy(); p.Required {
 		return grants.RequiredBackend
@@ -23,14 +23,8 @@ func (s *Server) backendName() string {
 	return s.o.BackendName
 }
 
-// backend asks the engine. Without one there is no name.
-func (s *Server) backend(ctx context.Context) backend {
-	b, _ := s.available(ctx)
-	return b
-}
-
-// available is backend, and why there is none.
-func (s *Server) available(ctx context.Context) (backend, error) {
+// backend asks the engine. An engine that is not available has no name; the error says why.
+func (s *Server) backend(ctx context.Context) (backend, error) {
 	if err := s.o.Health(ctx); err != nil {
 		return backend{}, err
 	}
@@ -38,20 +32,19 @@ func (s *Server) available(ctx context.Context) (backend, error) {
 	return backend{&name, true}, nil
 }
 
-// status tells what the workspace has.
+// status describes what the workspace uses.
 func (k *call) status(ctx context.Context) (any, error) {
-	st := k.settings()
-	own := k.own()
+	backend, _ := k.s.backend(ctx)
 	k.s.mu.Lock()
 	running := k.s.runningLocked(func(p *process) bool { return p.b.at == k.at })
 	k.s.mu.Unlock()
 	return map[string]any{
-		"backend": k.s.backend(ctx), "active_sessions": len(own), "managed_processes": running,
-		"session_ttl_sec": int64(k.s.ttl() / time.Second), "limits": st.limits,
+		"backend": backend, "active_sessions": len(k.own()), "managed_processes": running,
+		"session_ttl_sec": int64(k.s.ttl() / time.Second), "limits": k.settings().limits,
 	}, nil
 }
 
-// ttl is the time after which a session ends that nobody uses.
+// ttl is the time after which an unused session ends.
 func (s *Server) ttl() time.Duration {
 	for _, p := range s.sessions.Profiles() {
 		if p.Name == s.o.Profile {
@@ -61,11 +54,12 @@ func (s *Server) ttl() time.Duration {
 	return 0
 }
 
-// health says whether there is a backend; where admission is required, whether it is
-// isolated as it must be.
+// health reports whether the engine is available. Where admission is required, it fails unless
+// the engine isolates boxes as it must.
 func (k *call) health(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
-		return k.s.backend(ctx), nil
+		backend, _ := k.s.backend(ctx)
+		return backend, nil
 	}
 	r := k.s.readiness(ctx, k.settings(), true)
 	if !r.Ready {
@@ -77,7 +71,8 @@ func (k *call) health(ctx context.Context) (any, error) {
 // backendInfo is health that never fails.
 func (k *call) backendInfo(ctx context.Context) (any, error) {
 	if p, _ := k.s.book.Policy(); !p.Required {
-		return k.s.backend(ctx), nil
+		backend, _ := k.s.backend(ctx)
+		return backend, nil
 	}
 	r := k.s.readiness(ctx, k.settings(), true)
 	return map[string]any{"name": r.Backend.Name, "available": r.Backend.Available, "readiness": r}, nil
@@ -88,7 +83,7 @@ func (s *Server) Live() any {
 	return map[string]any{"live": true, "resources": s.resources()}
 }
 
-// resources counts what there is, of all instances.
+// resources counts the sessions and processes of all instances.
 func (s *Server) resources() map[string]int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -15,18 +15,17 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
-// sessionsBucket holds a record by its physical id. Fence and grants have buckets of their
-// own in the same database.
+// sessionsBucket holds one record per session, by physical ID. Fence and grants have buckets
+// of their own in the same database.
 var sessionsBucket = []byte("sessions")
 
-// dbTimeout bounds the wait for bbolt's lock. Whoever holds the state directory's lock
-// is alone.
+// dbTimeout bounds the wait for bbolt's lock, which nobody else should hold: the state
+// directory has a lock of its own.
 const dbTimeout = 5 * time.Second
 
-// openDB opens the database. One that is damaged is kept aside: what it held is found to
-// be missing, and its sessions are removed, because nobody knows what they are. What the
-// system refuses, such as a write to a full disk, is no damage: nobody who was kept out
-// must get in because of that.
+// openDB opens the database. A damaged one is renamed and replaced by an empty one; the
+// sessions that it recorded are removed, because nothing is known about them. An error of the
+// system, such as a full disk, is not damage: it must not readmit anybody who was kept out.
 func (s *Server) openDB(path string) (*bbolt.DB, error) {
 	db, err := tryOpenDB(path)
 	if err == nil {
@@ -47,11 +46,12 @@ func (s *Server) openDB(path string) (*bbolt.DB, error) {
 	return db, nil
 }
 
-// tryOpenDB opens the database and reads all of it, here where damage is expected.
+// tryOpenDB opens the database and reads all of it, so that damage shows here, where it is
+// handled.
 func tryOpenDB(path string) (db *bbolt.DB, err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a file that was cut
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // a truncated file faults
 	defer func() {
-		if r := recover(); r != nil { // also bbolt's way to report damaged pages
+		if r := recover(); r != nil { // bbolt panics on damaged pages, too
 			err = fmt.Errorf("%s: %v", filepath.Base(path), r)
 		}
 		if err != nil && db != nil {
@@ -62,9 +62,9 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 	if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
 		return nil, err
 	}
-	var there bool
-	err = db.View(func(tx *bbolt.Tx) error { there = tx.Bucket(sessionsBucket) != nil; return nil })
-	if err == nil && !there { // on a full disk nothing could be written
+	var exists bool
+	err = db.View(func(tx *bbolt.Tx) error { exists = tx.Bucket(sessionsBucket) != nil; return nil })
+	if err == nil && !exists { // written only if needed: an existing database must open on a full disk
 		err = db.Update(func(tx *bbolt.Tx) error {
 			_, err := tx.CreateBucketIfNotExists(sessionsBucket)
 			return err
@@ -77,7 +77,7 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
 			return b.ForEach(func(k, v []byte) error {
 				if len(v) > 0 {
-					_ = v[len(v)-1] // the last page of a long value
+					_ = v[len(v)-1] // touches the last page of a long value
 				}
 				return nil
 			})
@@ -85,8 +85,8 @@ func tryOpenDB(path string) (db *bbolt.DB, err error) {
 	})
 }
 
-// store writes to the database: what is handed over while a commit is under way goes into
-// the next one together.
+// store writes to the database. Changes that arrive during a commit are written together in
+// the next one.
 type store struct {
 	db *bbolt.DB
 
@@ -99,14 +99,14 @@ type store struct {
 // change puts one value, or deletes it if it is nil.
 type change struct {
 	key, value []byte
-	done       chan error // gets one
+	done       chan error // receives one value
 }
 
 // wait returns once the change is on disk.
 func (c *change) wait() error { return <-c.done }
 
-// put hands over a record without waiting. Changes are written in the order in which they
-// were handed over.
+// put queues a record without waiting. Changes are written in the order in which they were
+// queued.
 func (s *store) put(key string, value sessionRecord) *change {
 	b, err := json.Marshal(value)
 	if err != nil {
@@ -114,16 +114,14 @@ func (s *store) put(key string, value sessionRecord) *change {
 		c.done <- err
 		return c
 	}
-	return s.hand(&change{key: []byte(key), value: b})
+	return s.enqueue([]byte(key), b)
 }
 
-// remove hands over a deletion.
-func (s *store) remove(key string) *change {
-	return s.hand(&change{key: []byte(key)})
-}
+// remove queues a deletion.
+func (s *store) remove(key string) *change { return s.enqueue([]byte(key), nil) }
 
-func (s *store) hand(c *change) *change {
-	c.done = make(chan error, 1)
+func (s *store) enqueue(key, value []byte) *change {
+	c := &change{key, value, make(chan error, 1)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.queue = append(s.queue, c)
@@ -134,15 +132,15 @@ func (s *store) hand(c *change) *change {
 	return c
 }
 
-// close writes what was handed over, and closes the database.
+// close writes the queued changes, and closes the database.
 func (s *store) close() error {
 	s.writer.Wait()
 	return s.db.Close()
 }
 
-// write writes until nothing is queued.
+// write commits until the queue is empty.
 func (s *store) write() {
-	debug.SetPanicOnFault(true) // a page that is beyond the end of a cut file
+	debug.SetPanicOnFault(true) // a truncated file faults
 	for {
 		s.mu.Lock()
 		batch := s.queue
@@ -185,7 +183,7 @@ func (s *store) commit(batch []*change) (err error) {
 	})
 }
 
-// load calls each for all records.
+// load calls each with every record.
 func (s *store) load(each func(key string, value []byte)) error {
 	return s.db.View(func(tx *bbolt.Tx) error {
 		return tx.Bucket(sessionsBucket).ForEach(func(k, v []byte) error {

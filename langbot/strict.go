@@ -13,23 +13,22 @@ import (
 	"github.com/boxd/boxd/langbot/grants"
 )
 
-// cached is a readiness that was found out a while ago.
+// cached is an earlier readiness.
 type cached struct {
-	at time.Time
-	of *settings
-	r  readiness
-	// renewing: somebody is finding it out again.
-	renewing bool
+	at       time.Time
+	of       *settings
+	r        readiness
+	renewing bool // it is being determined again
 }
 
-// strictReadiness is readiness where admission is required: everything that a managed
-// deployment relies on, and all of it measured, or nothing runs. What was found out is good
-// for as long as the policy says; in the second half of that time it is found out again
-// beside, so that those who ask often do not wait.
+// strictReadiness is readiness where admission is required: nothing runs unless everything that
+// a managed deployment relies on was measured. The policy says how long a result is valid. In
+// the second half of that time it is renewed in the background, so that frequent requests do
+// not wait.
 //
-// With now, as for who asks for nothing but readiness, it is asked each time whether boxes can be
-// made. A command does without: if its box cannot be made it is told so then. An old "no" is
-// never good: it may have passed.
+// With now, which requests for the readiness itself set, every request checks whether boxes can
+// be created. A command does not need that: it finds out when its own box cannot be created. A
+// negative result is never reused, because the reason may have passed.
 func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error, now bool) readiness {
 	age := time.Duration(min(policy.ReadinessCacheSec, longest)) * time.Second
 	s.mu.Lock()
@@ -38,7 +37,7 @@ func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grant
 	old := time.Since(last.at)
 	good := last.of == st && old < age && last.r.Backend.Available
 	if good && now {
-		_, why := s.available(ctx)
+		_, why := s.backend(ctx)
 		good = why == nil
 	}
 	s.mu.Lock()
@@ -48,16 +47,16 @@ func (s *Server) strictReadiness(ctx context.Context, st *settings, policy grant
 	}
 	s.mu.Unlock()
 	if renew {
-		s.background(func(ctx context.Context) { s.findOut(ctx, st, policy, invalid, age/2) })
+		s.background(func(ctx context.Context) { s.renewReadiness(ctx, st, policy, invalid, age/2) })
 	}
 	if good {
 		return last.r
 	}
-	return s.findOut(ctx, st, policy, invalid, age)
+	return s.renewReadiness(ctx, st, policy, invalid, age)
 }
 
-// findOut looks at everything, with measurements that are not older than age.
-func (s *Server) findOut(ctx context.Context, st *settings, policy grants.Policy, invalid error, age time.Duration) readiness {
+// renewReadiness checks everything, with measurements that are not older than age.
+func (s *Server) renewReadiness(ctx context.Context, st *settings, policy grants.Policy, invalid error, age time.Duration) readiness {
 	began := time.Now()
 	r := s.strictChecks(ctx, st, policy, invalid, age)
 	if ctx.Err() == nil {
@@ -69,12 +68,12 @@ func (s *Server) findOut(ctx context.Context, st *settings, policy grants.Policy
 }
 
 func (s *Server) strictChecks(ctx context.Context, st *settings, policy grants.Policy, invalid error, age time.Duration) readiness {
-	unsafe := false // there is no switch for that: quotas are measured
+	unsafe := false // boxd has no such switch: quotas are measured
 	r := readiness{Mode: modeGrants, Unsafe: &unsafe}
 	var why error
-	r.Backend.backend, why = s.available(ctx)
+	r.Backend.backend, why = s.backend(ctx)
 	r.Backend.Details = map[string]any{"implementation": "boxd"}
-	r.Guarantees = guarantees(s.measure(ctx, st.local, r.Backend.Available, age))
+	r.Guarantees = s.measure(ctx, st.local, r.Backend.Available, age).Checks
 	mounted := s.checkWorkspaces(ctx, st.local)
 	r.Checks = map[string]bool{
 		"configuration":       invalid == nil,
@@ -112,15 +111,15 @@ func (r readiness) failed() (names []string) {
 	return names
 }
 
-// checkWorkspaces is nil if the directory of shared workspaces is there and can be mounted into
-// boxes. If none is named, boxd keeps the workspaces itself.
+// checkWorkspaces returns nil if the directory of shared workspaces exists and can be mounted
+// into boxes, or if none is named, because boxd then keeps the workspaces itself.
 func (s *Server) checkWorkspaces(ctx context.Context, l local) error {
 	if l.workspace == "" {
 		return nil
 	}
 	storage := s.storage()
 	if storage == nil || l.within == "" {
-		return errors.New("the directory of shared workspaces is not in a directory that may be mounted from")
+		return errors.New("the directory of shared workspaces is not in an allowed mount root")
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
@@ -131,5 +130,5 @@ func (s *Server) checkWorkspaces(ctx context.Context, l local) error {
 	return dir.Close()
 }
 
-// checkTime bounds how long a file system may take to show its directory.
+// checkTime bounds how long a file system may take to open its directory.
 const checkTime = 5 * time.Second

@@ -12,19 +12,19 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// MountPointMaker creates a missing mount point, a directory or an empty file.
-// [MakeMountPoint] on the box's writable root is one.
+// MountPointMaker creates a missing mount point, a directory or an empty file, for example
+// with [MakeMountPoint].
 type MountPointMaker func(target string, dir bool) error
 
-// MountID names a mount that [Attach] made, for [Detach]. From Linux 6.8 on it
-// is never used again before the next boot; on older kernels it may be reused
-// once the mount is gone.
+// MountID identifies a mount that [Attach] made, for [Detach]. From Linux 6.8 on it
+// is never reused before the next boot; on older kernels it may be reused once the
+// mount is gone.
 type MountID uint64
 
-// Attach puts the detached mount tree at target in the box. A target that is or
-// passes a symlink is refused, as is one of the other kind (file or directory).
-// If it is missing, makePoint is asked to create it; without makePoint, or if
-// that did not help, the error is ErrNoTarget. The caller keeps tree, and may
+// Attach attaches the detached mount tree at target in the box. It refuses a target
+// that is or passes a symlink, or is of the other kind (file or directory). If the
+// target is missing, Attach calls makePoint to create it; if makePoint is nil, or the
+// target is still missing, the error is ErrNoTarget. The caller keeps tree and may
 // close it.
 //
 // The mount is not locked (mount_namespaces(7)): a process with CAP_SYS_ADMIN in
@@ -89,9 +89,9 @@ func (ns NS) attach(tree *os.File, name string, dir bool) error {
 	})
 }
 
-// confirm makes sure that a mount is where it should be. Its target is found by name
-// and then is a descriptor: a box that may rename what lies above takes it elsewhere in
-// between, out of sight of whoever asked for it.
+// confirm checks that the mount is where it should be. The target was opened by name
+// and then used as a descriptor. In between, a box that may rename directories above the
+// target can move it to another place.
 func (ns NS) confirm(tree *os.File, name string) error {
 	f, err := ns.openTarget(name)
 	if err == nil {
@@ -105,7 +105,7 @@ func (ns NS) confirm(tree *os.File, name string) error {
 	return refuse(spec.MountTarget, name, "was moved or covered by somebody while it was being mounted, try again").Because(err)
 }
 
-// openTarget opens a path in the box and says why it cannot be a target.
+// openTarget opens a path in the box. Its error explains why the path cannot be a target.
 func (ns NS) openTarget(name string) (*os.File, error) {
 	f, err := ns.beneath(name)
 	switch {
@@ -117,13 +117,13 @@ func (ns NS) openTarget(name string) (*os.File, error) {
 		return nil, refuse(spec.MountTarget, name, "passes a symlink in the box, name the real path").Because(err)
 	case errors.Is(err, unix.ENOTDIR):
 		return nil, refuse(spec.MountTarget, name, "passes a file in the box").Because(err)
-	case errors.Is(err, unix.EACCES): // only in a mount with an id map that leaves its owner out
+	case errors.Is(err, unix.EACCES): // only in a mount whose ID map does not include the owner
 		return nil, refuse(spec.MountTarget, name, "passes a directory that does not belong to the owner of the mount it is in").Because(err)
 	}
 	return nil, fmt.Errorf("opening mount target %q: %w", name, err)
 }
 
-// checkKind says whether a tree of the given kind can cover a file of mode.
+// checkKind checks whether a tree of the given kind can cover a file of the given mode.
 func checkKind(name string, mode uint32, dir bool) error {
 	switch kind := mode & unix.S_IFMT; {
 	case kind == unix.S_IFLNK:
@@ -138,11 +138,49 @@ func checkKind(name string, mode uint32, dir bool) error {
 	return nil
 }
 
-// Detach takes away the mount id that Attach put at target, even if it is in
-// use: processes keep what they have open. Mounts inside of it go with it, so
-// detach those first (see [InOrder]). If another mount is there, or none,
-// the error is ErrNotAttached and nothing is changed.
+// Detach removes the mount id that Attach put at target, even if it is in use:
+// processes keep the files that they have open. Mounts inside it are removed as well,
+// so detach those first (see [InOrder]). If another mount is there, or none, the error
+// is ErrNotAttached and nothing changes.
 func Detach(ns NS, target string, id MountID) error {
+	return ns.inParent(target, func(dir *os.File) error {
+		f, err := openAttached(dir, target, id)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		// umount2 only takes a path, and this process's /proc is out of reach here. The
+		// working directory belongs to this thread, which ends soon.
+		if err := linux.Fchdir(dir); err != nil {
+			return err
+		}
+		// Between the check and here the box cannot replace a name that something is
+		// mounted on (rename(2), EBUSY). A process outside that replaces it thereby removes
+		// the mount.
+		err = linux.Unmount(path.Base(target), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+			return notAttached(target, err)
+		}
+		if err != nil {
+			return fmt.Errorf("detaching %q: %w", target, err)
+		}
+		return nil
+	})
+}
+
+// OpenAttached returns an O_PATH descriptor of the root of the mount id that [Attach] put at
+// target. If another mount is there, or none, the error is ErrNotAttached. The caller closes
+// the descriptor.
+func OpenAttached(ns NS, target string, id MountID) (f *os.File, err error) {
+	err = ns.inParent(target, func(dir *os.File) error {
+		f, err = openAttached(dir, target, id)
+		return err
+	})
+	return f, err
+}
+
+// inParent calls fn in the box with the directory that contains target.
+func (ns NS) inParent(target string, fn func(dir *os.File) error) error {
 	if err := spec.CheckTarget(target); err != nil {
 		return err
 	}
@@ -152,28 +190,11 @@ func Detach(ns NS, target string, id MountID) error {
 			return notAttached(target, err)
 		}
 		defer dir.Close()
-		if err := isAttached(dir, target, id); err != nil {
-			return err
-		}
-		// umount2 takes a path only, and no /proc of this process is in reach.
-		// The working directory of this thread goes away with it.
-		if err := fchdir(dir); err != nil {
-			return err
-		}
-		return detachName(path.Base(target), target)
+		return fn(dir)
 	})
 }
 
-// isAttached makes sure that the mount id is what target, in dir, shows.
-func isAttached(dir *os.File, target string, id MountID) error {
-	f, err := openAttached(dir, target, id)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// openAttached opens what the mount id shows at target, in dir.
+// openAttached opens the root of the mount id at target, in dir.
 func openAttached(dir *os.File, target string, id MountID) (*os.File, error) {
 	f, err := linux.Openat2(dir, path.Base(target), unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
@@ -182,13 +203,8 @@ func openAttached(dir *os.File, target string, id MountID) (*os.File, error) {
 	if err != nil {
 		return nil, notAttached(target, err)
 	}
-	st, err := linux.Statx(f, unix.STATX_MNT_ID)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	got, err := mountID(f)
-	if err == nil && (st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 || got != id) {
+	got, err := rootOfMount(f)
+	if err == nil && (got == 0 || got != id) {
 		err = notAttached(target, nil)
 	}
 	if err != nil {
@@ -198,25 +214,42 @@ func openAttached(dir *os.File, target string, id MountID) (*os.File, error) {
 	return f, nil
 }
 
-// detachName unmounts name in the working directory. Between the check and here
-// the box cannot replace a name that something is mounted on (rename(2), EBUSY),
-// and whoever can from outside thereby takes the mount away itself.
-func detachName(name, target string) error {
-	err := linux.Unmount(name, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
-	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
-		return notAttached(target, err)
+// MountAt returns the ID of the mount whose root is at target in the box, or 0 if target
+// is not the root of a mount.
+func MountAt(ns NS, target string) (id MountID, err error) {
+	if err := spec.CheckTarget(target); err != nil {
+		return 0, err
 	}
-	if err != nil {
-		return fmt.Errorf("detaching %q: %w", target, err)
-	}
-	return nil
+	err = ns.enter(func() error {
+		f, err := ns.openTarget(target)
+		if errors.Is(err, ErrNoTarget) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		id, err = rootOfMount(f)
+		return err
+	})
+	return id, err
 }
 
 func notAttached(name string, cause error) error {
 	return refuse(spec.MountTarget, name, "is not where boxd attached this mount").Because(errors.Join(ErrNotAttached, cause))
 }
 
-// mountID asks for the id of the mount of f, unique if the kernel knows it.
+// rootOfMount returns the ID of the mount that f is the root of, or 0 if it is not the root
+// of one.
+func rootOfMount(f *os.File) (MountID, error) {
+	st, err := linux.Statx(f, unix.STATX_MNT_ID)
+	if err != nil || st.Attributes&unix.STATX_ATTR_MOUNT_ROOT == 0 {
+		return 0, err
+	}
+	return mountID(f)
+}
+
+// mountID returns the ID of the mount that f is on, the unique one if the kernel has it.
 func mountID(f *os.File) (MountID, error) {
 	for _, mask := range []int{unix.STATX_MNT_ID_UNIQUE, unix.STATX_MNT_ID} {
 		st, err := linux.Statx(f, mask)
@@ -227,13 +260,7 @@ func mountID(f *os.File) (MountID, error) {
 			return MountID(st.Mnt_id), nil
 		}
 	}
-	return 0, errors.New("the kernel does not tell mount ids, which needs Linux 5.8")
+	return 0, errNoMountID
 }
 
-// fchdir changes the working directory of a thread of OnThrowawayThread.
-func fchdir(dir *os.File) error {
-	if err := linux.Retry(func() error { return unix.Fchdir(int(dir.Fd())) }); err != nil {
-		return &os.PathError{Op: "fchdir", Path: dir.Name(), Err: err}
-	}
-	return nil
-}
+var errNoMountID = errors.New("the kernel does not report mount IDs, which needs Linux 5.8")

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// What the box writes belongs to the owner of the directory, who can delete it.
+// Files that the box writes belong to the owner of the directory, who can delete them.
 func TestAttachedDirectoryBelongsToItsOwner(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := ownedDir(t)
@@ -41,7 +41,7 @@ func TestAttachedDirectoryBelongsToItsOwner(t *testing.T) {
 	}
 }
 
-// Files of others in the same directory stay out of reach.
+// The box cannot access files of others in the same directory.
 func TestForeignFilesStayForeign(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := ownedDir(t)
@@ -90,9 +90,9 @@ func TestNodevHolds(t *testing.T) {
 	box.fails("permission denied", "read", "/data/zero")
 }
 
-// A program of the box's root with the setuid bit, run by another user of the
-// box, is run as that user. The same mount without nosuid shows that the test
-// would notice.
+// If a program of the box's root has the setuid bit and another user of the box runs it,
+// it runs as that user. The same mount without nosuid shows that the test would notice
+// otherwise.
 func TestNosuidHolds(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := ownedDir(t)
@@ -226,7 +226,7 @@ func TestDetachRefuses(t *testing.T) {
 	}
 }
 
-// The box decides what its own tree looks like; it cannot lead a mount elsewhere.
+// The box can shape its own tree as it likes, but cannot redirect a mount.
 func TestAttachRefusesTargets(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir, o := filepath.Dir(ownedFile(t)), mappedOptions(t)
@@ -285,8 +285,8 @@ func TestAttachMakesTheMountPoint(t *testing.T) {
 			t.Errorf("%s holds %q", file, got)
 		}
 	}
-	// Below a mount of the image nothing can be made, whether the maker sees it
-	// or its work is hidden.
+	// Nothing can be created below a mount of the image, whether the maker sees the mount
+	// or the mount hides what it creates.
 	if _, err := Attach(box.NS, openTree(t, ownedDir(t), o), "/usr", nil); err != nil {
 		t.Fatal(err)
 	}
@@ -307,8 +307,8 @@ func TestOpenNSOfNobody(t *testing.T) {
 	}
 }
 
-// No thread of this process may stay in the namespace of a box, the main thread
-// least of all.
+// No thread of this process may stay in the namespace of a box, least of all the main
+// thread.
 func TestNoThreadStaysInTheBox(t *testing.T) {
 	testutil.RequireRoot(t)
 	box := startBox(t, "/data")

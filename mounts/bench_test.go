@@ -7,7 +7,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// BenchmarkOpen is the resolution of a source with all its checks.
+// BenchmarkOpen measures the resolution of a source with all its checks.
 func BenchmarkOpen(b *testing.B) {
 	dir := b.TempDir()
 	for b.Loop() {
@@ -31,8 +31,8 @@ func BenchmarkUserNS(b *testing.B) {
 	}
 }
 
-// BenchmarkTreeAttach is a live mount of an opened source with a cached map;
-// taking it away again is not counted.
+// BenchmarkTreeAttach measures a live mount of an opened source with a cached map, without
+// detaching it.
 func BenchmarkTreeAttach(b *testing.B) {
 	testutil.RequireRoot(b)
 	o, box := mappedOptions(b), startBox(b, "/data")

@@ -25,8 +25,8 @@ const (
 	owner   = 4242                    // host id that owns the mounted directories
 )
 
-// testBox is a process in a user and a mount namespace of its own, whose root is
-// a tmpfs made out here, as the launcher makes it.
+// testBox is a process in its own user and mount namespaces. Its root is a tmpfs that was
+// created outside, as by the launcher.
 type testBox struct {
 	NS
 	t     testing.TB
@@ -107,7 +107,7 @@ func (b *testBox) stop() {
 	}
 }
 
-// do has the box do one of boxActions and returns what it says.
+// do makes the box perform one of boxActions and returns its answer.
 func (b *testBox) do(action string, args ...string) (string, error) {
 	b.t.Helper()
 	fmt.Fprintln(b.in, strings.Join(append([]string{action}, args...), "\t"))
@@ -163,8 +163,8 @@ var boxActions = map[string]func(args []string) (string, error){
 	},
 	"rename": func(a []string) (string, error) { return "", os.Rename(a[0], a[1]) },
 	"remove": func(a []string) (string, error) { return "", os.Remove(a[0]) },
-	// churn begins to do everything with the directory a[0] that could lead somebody
-	// astray who is just using it, until calm.
+	// churn begins to do anything to the directory a[0] that could mislead its users,
+	// until calm.
 	"churn": func(a []string) (string, error) {
 		stop, stopped := make(chan struct{}), make(chan struct{})
 		churning = func() { close(stop); <-stopped }
@@ -227,7 +227,7 @@ func churn(dir string, stop, stopped chan struct{}) {
 	}
 }
 
-// ownedDir makes a directory that belongs to owner and can be reached by it.
+// ownedDir creates a directory that belongs to owner, who can reach it.
 func ownedDir(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -259,12 +259,11 @@ func asOwner(t testing.TB, name string, args ...string) {
 	}
 }
 
-// inPrivateNamespace runs fn on a thread in a mount namespace of its own, so that
-// what fn mounts goes away with it. fn returns an error because it must not call
-// t.Fatal there.
+// inPrivateNamespace runs fn on a thread in its own mount namespace, so that fn's mounts
+// vanish with it. fn returns an error because it must not call t.Fatal there.
 func inPrivateNamespace(t testing.TB, fn func() error) {
 	t.Helper()
-	err := onThread(func() error {
+	err := linux.OnThrowawayThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 			return err
 		}

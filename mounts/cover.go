@@ -7,14 +7,15 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Cover is a detached mount for a path of the box, a file or a directory as the path is.
+// Cover is a detached mount, and the path in the box that it will cover. Both are files or
+// both are directories.
 type Cover struct {
 	Tree   *os.File // its owner closes it
 	Target string
 }
 
-// CoverAll attaches covers in a box in which no command runs yet that could move their targets. Unlike the mounts of
-// [Attach] they may lie in /proc and /sys, and are never detached.
+// CoverAll attaches covers in a box in which no command runs yet: a command could move their
+// targets. Unlike mounts of [Attach], covers may lie in /proc and /sys, and are never detached.
 func CoverAll(ns NS, covers []Cover) error {
 	return ns.enter(func() error {
 		for _, c := range covers {

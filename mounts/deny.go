@@ -2,6 +2,7 @@ package mounts
 
 import (
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -10,38 +11,39 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// DefaultDeny are the trees of the host that are never mounted; treat it as a
-// constant. To these the engine adds boxd's own state.
+// DefaultDeny lists the trees of the host that are never mounted; treat it as a
+// constant. The engine adds boxd's own state to it.
 //
-// For each entry a source is refused that
+// A source is refused if, for any entry, it
 //
-//	is it      every entry, also through a bind mount or symlink of it
-//	is below   every entry but "/", also through another mount of the same file
-//	           system, such as a bind mount of a directory inside
-//	contains   every entry, although mounts are not recursive: what is not a mount
-//	           of its own would be seen, and a box must not keep a name busy or
-//	           put files where the real tree is mounted later
+//	is the entry        also through a bind mount or symlink of it
+//	lies in the entry   unless the entry is "/"; also through another mount of the
+//	                    same file system, such as a bind mount of a directory inside
+//	contains the entry  although mounts are not recursive: anything in the entry that
+//	                    is not on a mount of its own would be visible, and a box must
+//	                    not keep a name busy, or put files where the real tree will
+//	                    be mounted later
 //
-// and the reasons are:
+// The reasons for each entry:
 //
-//	/               is all of the host; everything is below, so that counts not
-//	/etc            secrets (shadow, keys) and what services believe at next start
-//	/proc /sys      the kernel's own controls, writable by file owner
+//	/               is the whole host; since everything lies in it, that does not count
+//	/etc            secrets (shadow, keys), and files that services read at start
+//	/proc /sys      the kernel's controls, writable by the owners of their files
 //	/dev            devices, and the shared memory and terminals of others
 //	/root           the administrator's keys and start-up files
 //	/boot           the next kernel
-//	/run /var/run   sockets of daemons, container engines among them, that are as
-//	                good as root; run-time secrets; /run/boxd. /var/run is
-//	                usually a link to /run and counts where it is not
+//	/run /var/run   sockets of daemons, among them container engines, that give the
+//	                power of root; run-time secrets; /run/boxd. /var/run is usually
+//	                a symlink to /run, and is listed for hosts where it is not
 //
-// Entries that do not exist on a host are passed over. Beyond the list no file
-// system is mounted by which the kernel is controlled, wherever it is mounted.
+// Entries that do not exist on a host are skipped. In addition to the list, file systems
+// that control the kernel are refused wherever they are mounted.
 var DefaultDeny = []string{
 	"/", "/etc", "/proc", "/sys", "/dev", "/root", "/boot", "/run", "/var/run",
 }
 
-// controlFS are file systems whose files are controls of the kernel. devtmpfs
-// says tmpfs in statfs(2) but not in mountinfo, which is asked here.
+// controlFS are file systems whose files control the kernel, by their names in mountinfo.
+// In statfs(2), devtmpfs would look like a tmpfs.
 var controlFS = map[string]bool{
 	"proc": true, "sysfs": true, "cgroup": true, "cgroup2": true, "devtmpfs": true,
 	"devpts": true, "debugfs": true, "tracefs": true, "securityfs": true, "bpf": true,
@@ -51,8 +53,8 @@ var controlFS = map[string]bool{
 	"autofs": true, "pidfs": true,
 }
 
-// checkDenied refuses the source at p, which the caller calls name, if an entry
-// of deny or its file system says so.
+// checkDenied refuses the source at p, which the caller calls name, because of an entry of
+// deny or of its file system.
 func checkDenied(p place, name string, deny []string, table mountTable) error {
 	for _, entry := range deny {
 		how, err := relation(p, entry, table)
@@ -69,10 +71,10 @@ func checkDenied(p place, name string, deny []string, table mountTable) error {
 	return nil
 }
 
-// relation says how the source at p touches the tree denied, as the verb of a
-// sentence; empty if it does not.
+// relation returns how the source at p overlaps with the tree denied, as the verb of a
+// sentence, or "" if they do not overlap.
 func relation(p place, denied string, table mountTable) (string, error) {
-	// O_PATH does not trigger automounts, and magic links are fine: the entry
+	// O_PATH does not trigger automounts. Magic links are acceptable, since the entry
 	// comes from the operator.
 	f, err := linux.Openat2(nil, denied, unix.OpenHow{Flags: unix.O_PATH})
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
@@ -83,32 +85,23 @@ func relation(p place, denied string, table mountTable) (string, error) {
 	}
 	defer f.Close()
 	d, err := locate(f, table)
-	if err != nil {
-		return "", err
-	}
-	return compare(p, d), nil
-}
-
-// compare is relation for two places.
-func compare(p, d place) string {
 	switch {
+	case err != nil:
+		return "", err
 	case p.id() == d.id():
-		return "is"
-	case !d.isRoot() && contains(d, p):
-		return "lies in"
-	case p.isDir() && contains(p, d):
-		return "contains"
+		return "is", nil
+	case len(d.chain) > 1 && contains(d, p): // the root directory contains everything
+		return "lies in", nil
+	case isDir(p.st) && contains(p, d):
+		return "contains", nil
 	}
-	return ""
+	return "", nil
 }
 
-// contains says whether inner is below outer, by the directories above it or by
-// its place in the file system.
+// contains reports whether inner is below outer: by the directories above inner, or by the
+// places of both in one file system, possibly through different mounts. st_dev would not
+// identify the file system, because each btrfs subvolume has its own.
 func contains(outer, inner place) bool {
-	for _, id := range inner.chain[1:] {
-		if id == outer.id() {
-			return true
-		}
-	}
-	return outer.sameFS(inner) && pathin.In(inner.inFS, outer.inFS)
+	return slices.Contains(inner.chain[1:], outer.id()) ||
+		outer.fs.Device == inner.fs.Device && pathin.In(inner.inFS, outer.inFS)
 }

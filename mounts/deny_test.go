@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// openVerdict is "" if source may be mounted, else what the error says.
+// openVerdict returns "" if source may be mounted, otherwise the error message.
 func openVerdict(source string, deny []string) string {
 	s, err := Open(spec.Mount{Source: source, Target: "/t"}, deny)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestDenyRelations(t *testing.T) {
 	})
 }
 
-// Mounting a denied tree somewhere else makes no difference.
+// A denied tree is still denied if it is mounted somewhere else.
 func TestDenyAliases(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := denyTree(t)
@@ -142,8 +142,8 @@ func TestDenyAliases(t *testing.T) {
 	}
 }
 
-// A denied tree is above what is mounted in it, whatever file system that is;
-// and a directory that is mounted on its own child is not the root.
+// A denied tree contains what is mounted in it, whatever the file system; and a directory
+// that is mounted on its own child is not the root.
 func TestDenyAcrossMounts(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := denyTree(t)

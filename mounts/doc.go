@@ -1,8 +1,8 @@
-// Package mounts owns what may be mounted where: the rules against escape that need the
-// kernel, descriptor-based mounting, id-mapping, and attaching and detaching mounts in a
-// running box. The value of a mount, and the rules that need no kernel, are in package
-// engine/spec.
+// Package mounts decides what may be mounted where, and mounts it: it checks sources against
+// escapes, which needs the kernel, creates ID-mapped mounts, and attaches mounts to running
+// boxes and detaches them, all by descriptor. The type that describes a mount, and the rules
+// that need no kernel, are in package engine/spec.
 //
-// It does not know boxes, images or policies: callers hand in namespaces,
-// directories and id maps as descriptors and values.
+// The package does not know boxes, images or policies: callers pass namespaces,
+// directories and ID maps as descriptors and values.
 package mounts

@@ -60,8 +60,8 @@ func TestUserNSRefusesBadMaps(t *testing.T) {
 	}
 }
 
-// The owner's ids are those of the box's user; each other id of the box is the one as far
-// from disk as it is from base.
+// The owner's IDs map to those of the box's user; every other ID keeps its distance from
+// disk as the distance from base.
 func TestUsersMap(t *testing.T) {
 	for _, c := range []struct {
 		user Owner

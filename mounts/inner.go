@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -12,23 +12,21 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Owner is a user and group of the host, such as who makes a mount point inside a mount of
-// the box.
+// Owner is a user and group of the host.
 type Owner struct{ UID, GID int }
 
-// maxNewDirs is how many directories are made for one target inside a mount: each is
-// held until all are there.
+// maxNewDirs is the maximum number of directories that are created for one target inside a
+// mount. Each of them stays open until all exist.
 const maxNewDirs = 64
 
-// MakeInnerPoint makes target, a directory or an empty file, and the directories
-// above it, if what is missing lies inside a mount of the box other than its root;
-// else inner is false and nothing was done: see [MakeMountPoint].
+// MakeInnerPoint creates target, a directory or an empty file, and the directories above it,
+// if the missing part lies inside a mount of the box other than its root. Otherwise it
+// creates nothing and returns false: use [MakeMountPoint] then.
 //
-// What is in such a mount belongs to the box, which may move it, replace it by
-// symlinks and remove it meanwhile. So each step is one name beneath a descriptor,
-// never a symlink, and all of it is done with the rights and the quota of the box's
-// user, as: nothing is made that the box could not have made itself. After a failure
-// nothing of it is left.
+// The content of such a mount belongs to the box, which may at any time move it, remove it
+// or replace it with symlinks. So each step is one name beneath a descriptor, never a
+// symlink, and has the rights and the quota of the box's user, as: it creates nothing that
+// the box could not have created itself. After a failure it leaves nothing behind.
 func MakeInnerPoint(ns NS, target string, dir bool, as Owner) (inner bool, err error) {
 	if err := spec.CheckTarget(target); err != nil {
 		return false, err
@@ -42,36 +40,35 @@ func MakeInnerPoint(ns NS, target string, dir bool, as Owner) (inner bool, err e
 	return inner, err
 }
 
-// innerPoint is one mount point in the making.
+// innerPoint is a mount point that is being created.
 type innerPoint struct {
 	target string
 	dir    bool
-	root   *os.File // lent
-	at     *os.File // where the walk is; root itself is lent
-	inner  bool     // at was seen to lie in another mount than root
+	root   *os.File // borrowed
+	at     *os.File // current position of the walk; owned, unless it is root
+	inner  bool     // at is known to lie in another mount than root
 	made   []madeDir
 }
 
-// madeDir is a directory that was made. It owns parent.
+// madeDir is a directory that was created. It owns parent.
 type madeDir struct {
 	parent *os.File
 	name   string
 }
 
-// make walks down to the target and makes what is missing.
+// make walks down to the target and creates what is missing.
 func (p *innerPoint) make() (err error) {
 	defer func() {
 		closeUnless(p.at, p.root)
-		for i := len(p.made) - 1; i >= 0; i-- {
-			d := p.made[i]
+		for _, d := range slices.Backward(p.made) {
 			if err != nil {
-				// It may be another one by now, an empty one of the box's own.
+				// The box may have replaced it. That one must also be empty to be removed.
 				_ = linux.RmdirAt(d.parent, d.name)
 			}
 			d.parent.Close()
 		}
 	}()
-	names := strings.Split(strings.TrimPrefix(p.target, "/"), "/")
+	names := spec.PathComponents(p.target)
 	for i, name := range names {
 		if i == len(names)-1 && !p.dir {
 			return p.file(name)
@@ -83,8 +80,8 @@ func (p *innerPoint) make() (err error) {
 	return nil
 }
 
-// step goes one directory down, making it if need be. It is done when the directory
-// is missing in the root of the box.
+// step goes down one directory and creates it if necessary. done means that the walk ends
+// here: the directory is missing in the root mount of the box.
 func (p *innerPoint) step(name string) (done bool, err error) {
 	next, err := openBelow(p.at, name, unix.S_IFDIR)
 	if err == nil {
@@ -109,7 +106,7 @@ func (p *innerPoint) step(name string) (done bool, err error) {
 	next, err = openBelow(p.at, name, unix.S_IFDIR)
 	switch {
 	case err != nil && mine:
-		_ = linux.RmdirAt(p.at, name) // as in make
+		_ = linux.RmdirAt(p.at, name) // possibly of the box, as in make
 		fallthrough
 	case err != nil:
 		return false, p.explain(name, err)
@@ -122,7 +119,7 @@ func (p *innerPoint) step(name string) (done bool, err error) {
 	return false, nil
 }
 
-// file makes the file at the end of the target.
+// file creates the file at the end of the target.
 func (p *innerPoint) file(name string) error {
 	f, err := openBelow(p.at, name, unix.S_IFREG)
 	if errors.Is(err, unix.ENOENT) {
@@ -140,7 +137,7 @@ func (p *innerPoint) file(name string) error {
 	return f.Close()
 }
 
-// isInner says whether the walk has left the root's mount.
+// isInner reports whether the walk has left the root mount.
 func (p *innerPoint) isInner() (bool, error) {
 	if p.inner {
 		return true, nil
@@ -154,7 +151,7 @@ func (p *innerPoint) isInner() (bool, error) {
 	return p.inner, err
 }
 
-// explain says why name could not be made or passed.
+// explain says why name could not be created or passed.
 func (p *innerPoint) explain(name string, err error) error {
 	rule := ""
 	switch {
@@ -163,7 +160,7 @@ func (p *innerPoint) explain(name string, err error) error {
 	case errors.Is(err, unix.ELOOP), errors.Is(err, unix.EXDEV):
 		rule = "passes a symlink in the box at %q, name the real path"
 	case errors.Is(err, errOtherKind), errors.Is(err, unix.ENOTDIR):
-		rule = "cannot be created: %q is already there as something else"
+		rule = "cannot be created: %q already exists as something else"
 	case errors.Is(err, unix.EDQUOT), errors.Is(err, unix.ENOSPC):
 		rule = "cannot be created: no space is left for %q in the mount above it"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):

@@ -39,7 +39,7 @@ func startWorkspace(t *testing.T) (box *testBox, workspace string) {
 	return box, workspace
 }
 
-// What is made inside a mount is what its owner would have made.
+// What is created inside a mount is the same as if its owner had created it.
 func TestInnerPoints(t *testing.T) {
 	box, workspace := startWorkspace(t)
 	file, o := ownedFile(t), mappedOptions(t)
@@ -146,8 +146,8 @@ func tree(t *testing.T, dir string) string {
 	return strings.Join(all, " ")
 }
 
-// A file system that is full refuses what is deep halfway: nothing of it is left, so
-// that there is as much room as before.
+// On a full file system, creating a deep directory fails halfway. Nothing of it is left, so
+// there is as much room as before.
 func TestInnerPointOnFullFileSystem(t *testing.T) {
 	testutil.RequireRoot(t)
 	box := startBox(t, "/workspace")
@@ -176,8 +176,8 @@ func TestInnerPointOnFullFileSystem(t *testing.T) {
 	}
 }
 
-// The box does what it can with the directory above the target. A mount is at its
-// target or nowhere, and nothing is made outside of the workspace.
+// The box does anything it can to the directory above the target. A mount is at its target or
+// nowhere, and nothing is created outside of the workspace.
 func TestInnerPointRace(t *testing.T) {
 	box, workspace := startWorkspace(t)
 	source, o := ownedDir(t), mappedOptions(t)
@@ -197,7 +197,7 @@ func TestInnerPointRace(t *testing.T) {
 			continue
 		}
 		attached++
-		// Whatever the box does, a mount that is there can be found and taken away.
+		// Whatever the box does, an existing mount can be found and removed.
 		for {
 			err := DetachMoved(box.NS, pid, id)
 			if err == nil {
@@ -233,7 +233,7 @@ func TestInnerPointRace(t *testing.T) {
 	}
 }
 
-// A mount goes with the directory that it is in, under any name and to any depth.
+// A mount moves with the directory that it is in, to any name and any depth.
 func TestDetachMoved(t *testing.T) {
 	box, workspace := startWorkspace(t)
 	pid := box.cmd.Process.Pid
@@ -282,7 +282,7 @@ func TestDetachMoved(t *testing.T) {
 			}
 		}
 	}
-	// Somebody outside removes the mount point, and with it the mount.
+	// A process outside removes the mount point, and with it the mount.
 	id, err := Attach(box.NS, openTree(t, ownedDir(t), o), "/workspace/dir/point", innerMaker(box))
 	if err != nil {
 		t.Fatal(err)
@@ -305,8 +305,8 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// What was mounted where the target led a moment ago is not where it should be, and
-// goes away again.
+// If the target has moved after it was opened, the mount is not where it should be, and is
+// removed again.
 func TestConfirm(t *testing.T) {
 	box, _ := startWorkspace(t)
 	file, o := ownedFile(t), mappedOptions(t)

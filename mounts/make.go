@@ -14,13 +14,14 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// Make is [Root.Open] for a directory of the host that is made if it is missing, with what
-// is missing above it: by the owner of the nearest directory that exists, with its
-// mode. Below m.Within, which must exist, no component may be a symlink.
+// Make is [Root.Open] for a directory of the host that may be missing. It creates the
+// directory and missing directories above it, with the rights of the owner and with the mode
+// of the nearest existing one. Below m.Within, which must exist, no component may be a
+// symlink.
 //
-// Boxes may be at work in the directories on the way. Each step goes on from a
-// descriptor, with the rights of an owner who could do all of it by himself; what
-// counts in the end is one look from m.Within on, as for a directory that was there.
+// Boxes may be changing the directories on the path. So each step starts from a descriptor
+// and has only the rights of an owner who could do the same; and at the end the whole path
+// is resolved again from m.Within, as for a directory that existed before.
 func (r Root) Make(m spec.Mount, deny []string) (*Source, error) {
 	if err := spec.CheckMountPath(spec.MountSource, m.Source); err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func (r Root) Make(m spec.Mount, deny []string) (*Source, error) {
 		if err != nil {
 			return err
 		}
-		if err := r.allow(st); err != nil {
+		if err := r.allow(st.Uid, st.Gid); err != nil {
 			return err
 		}
 		return checkMake(at, rest, m.Source, deny)
@@ -58,15 +59,10 @@ func (r Root) Make(m spec.Mount, deny []string) (*Source, error) {
 	if err != nil {
 		return nil, explainMakeSource(m.Source, rel, err)
 	}
-	s, err := r.newSource(f, m.Source, deny)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return s, nil
+	return r.newSource(f, m.Source, deny)
 }
 
-// MakeIn is Make for a directory in a volume, the root of which is given.
+// MakeIn is Make for a directory in the volume whose root directory is root.
 func MakeIn(root *os.File, m spec.Mount) (*Source, error) {
 	if err := m.ValidateVolume(); err != nil {
 		return nil, err
@@ -78,14 +74,14 @@ func MakeIn(root *os.File, m spec.Mount) (*Source, error) {
 	return OpenIn(root, m)
 }
 
-// stepHow opens a directory and nothing else, on a way without symlinks.
+// stepHow opens a directory through a path without symlinks.
 var stepHow = unix.OpenHow{
 	Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW,
 	Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 }
 
-// makeBeneath makes sure that the directories names are there, each in the one before.
-// mayMake is asked once, before the first is made.
+// makeBeneath creates the missing ones of the directories names, each in the one before. It
+// calls mayMake once, before it creates the first.
 func makeBeneath(root *os.File, names []string, source string, mayMake func(at *os.File, rest []string) error) error {
 	at := root
 	defer func() { closeUnless(at, root) }()
@@ -106,13 +102,14 @@ func makeBeneath(root *os.File, names []string, source string, mayMake func(at *
 	return nil
 }
 
-// makeAsOwner makes names, each in the one before, with the rights of whoever owns at.
+// makeAsOwner creates the directories names, each in the one before, with the rights of the
+// owner of at.
 func makeAsOwner(at *os.File, names []string, source string) error {
 	st, err := linux.Fstat(at)
 	if err != nil {
 		return err
 	}
-	mode := st.Mode & (0o777 | unix.S_ISVTX) // the kernel passes on the setgid bit itself
+	mode := st.Mode & (0o777 | unix.S_ISVTX) // the kernel itself passes the setgid bit on
 	return linux.AsOwner(st.Uid, st.Gid, func() error {
 		dir := at
 		defer func() { closeUnless(dir, at) }()
@@ -132,8 +129,8 @@ func makeAsOwner(at *os.File, names []string, source string) error {
 	})
 }
 
-// checkMake refuses to make rest in at where [Open] would refuse the result. Unlike a
-// source, at may contain a denied tree, and be the root.
+// checkMake refuses to create rest in at if [Open] would refuse the result. Unlike a source,
+// at itself may contain a denied tree, or be the root.
 func checkMake(at *os.File, rest []string, source string, deny []string) error {
 	table, err := readMountTable()
 	if err != nil {
@@ -162,7 +159,8 @@ func checkMake(at *os.File, rest []string, source string, deny []string) error {
 	return nil
 }
 
-// explainMakeSource says why the last of names, on the way to source, is not there.
+// explainMakeSource says why the last of names, on the path to source, cannot be created or
+// opened.
 func explainMakeSource(source string, names []string, err error) error {
 	name := strings.Join(names, "/")
 	rule := ""
@@ -170,7 +168,7 @@ func explainMakeSource(source string, names []string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "cannot be made: %q is a symlink, name the real path"
 	case errors.Is(err, unix.ENOTDIR):
-		rule = "cannot be made: %q is there and not a directory (a symlink is none)"
+		rule = "cannot be made: %q is not a directory (a symlink does not count)"
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		rule = "cannot be made: the owner of the directory above %q may not write to it"
 	case errors.Is(err, unix.EROFS):

@@ -62,10 +62,10 @@ func TestMakeRefusals(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ source, within, want string }{
-		{"root/absolute/x", "root", "a symlink is none"},
-		{"root/absolute", "root", "a symlink is none"},
-		{"root/relative/x", "root", "a symlink is none"},
-		{"root/out/x", "root", "a symlink is none"},
+		{"root/absolute/x", "root", "a symlink does not count"},
+		{"root/absolute", "root", "a symlink does not count"},
+		{"root/relative/x", "root", "a symlink does not count"},
+		{"root/out/x", "root", "a symlink does not count"},
 		{"root/file/x", "root", "not a directory"},
 		{"root/file", "root", "not a directory"},
 		{"root/closed/x", "root", "may not write to it"},
@@ -103,8 +103,8 @@ func TestMakeRefusals(t *testing.T) {
 	}
 }
 
-// A box that has the parent mounted exchanges a directory on the way with symlinks all
-// the time. Nothing is ever made outside, and nothing but what was asked for is opened.
+// A box with the parent mounted keeps exchanging a directory in the path with symlinks.
+// Nothing is ever created outside, and only the requested directory is opened.
 func TestMakeAgainstSwaps(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := ownedDir(t)

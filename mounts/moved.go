@@ -12,12 +12,11 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// DetachMoved is Detach for a mount that is not at its target any more because the
-// box renamed a directory above it, in another mount: a mount goes with what it is
-// mounted on. pid is the process that ns was opened from; it must not have been
-// reaped. A mount that is gone, because somebody removed what it was mounted on, is no
-// error. The box should be frozen: else it may rename on and on, which ends in
-// ErrNotAttached.
+// DetachMoved is Detach for a mount that is no longer at its target, because the box has
+// renamed a directory above it, in another mount: a mount moves with its mount point. pid
+// is the process that ns was opened from; it must not have been reaped. A mount that is
+// gone, because its mount point was removed, is not an error. The box should be frozen;
+// otherwise it may go on renaming, and the error is ErrNotAttached.
 func DetachMoved(ns NS, pid int, id MountID) error {
 	table, err := openTable(pid)
 	if err != nil {
@@ -54,8 +53,8 @@ func DetachMoved(ns NS, pid int, id MountID) error {
 	})
 }
 
-// IsMounted says whether the mount id is in ns, at its target or elsewhere. pid is as
-// for DetachMoved.
+// IsMounted reports whether the mount id is in ns, at its target or elsewhere. pid is the
+// same as for DetachMoved.
 func IsMounted(ns NS, pid int, id MountID) (is bool, err error) {
 	line := uint64(0)
 	err = ns.enter(func() error {
@@ -77,15 +76,15 @@ func IsMounted(ns NS, pid int, id MountID) (is bool, err error) {
 	return is, err
 }
 
-// openTable opens the list of mounts in the namespace of a process, with paths from its
-// root.
+// openTable opens the list of mounts in the namespace of a process. Its paths start at the
+// root of that process.
 func openTable(pid int) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/%d/mountinfo", pid)) }
 
-// errGone: there is no such mount.
+// errGone means that a mount no longer exists.
 var errGone = errors.New("it is mounted nowhere")
 
-// lineOf is the number that mountinfo has for a mount. Before Linux 6.8 that is its id,
-// and says nothing about whether it is there.
+// lineOf returns the ID that mountinfo shows for a mount. Before Linux 6.8 this is id
+// itself, whether or not the mount still exists.
 func lineOf(ns NS, id MountID) (uint64, error) {
 	st, err := linux.Statx(ns.root, unix.STATX_MNT_ID_UNIQUE)
 	if err != nil || st.Mask&unix.STATX_MNT_ID_UNIQUE == 0 {
@@ -98,7 +97,7 @@ func lineOf(ns NS, id MountID) (uint64, error) {
 	return line, err
 }
 
-// walk opens a path of any length as beneath does.
+// walk is beneath for a path of any length.
 func (ns NS) walk(unsafePath string) (*os.File, error) {
 	at := ns.root
 	for name := range strings.SplitSeq(strings.Trim(unsafePath, "/"), "/") {
@@ -115,16 +114,16 @@ func (ns NS) walk(unsafePath string) (*os.File, error) {
 	return at, nil
 }
 
-// openFDs opens the directory of this process's descriptors, for unmountFile. In a
-// box there is no such directory.
+// openFDs opens the directory of this process's descriptors, for unmountFile. It cannot be
+// opened after entering a box.
 func openFDs() (*os.File, error) {
 	return linux.Openat2(nil, "/proc/self/fd", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 }
 
-// unmountFile takes away the mount of f, whatever its path is. umount2 knows paths
-// only: that of a descriptor, in fds, is one, and it leads to the mount itself.
+// unmountFile removes the mount of f, wherever it is. umount2 only takes paths: the name of
+// the descriptor in fds is one, and leads to the mount itself.
 func unmountFile(fds, f *os.File, name string) error {
-	if err := fchdir(fds); err != nil {
+	if err := linux.Fchdir(fds); err != nil {
 		return err
 	}
 	if err := linux.Unmount(strconv.Itoa(int(f.Fd())), unix.MNT_DETACH); err != nil {

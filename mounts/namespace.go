@@ -1,6 +1,7 @@
 package mounts
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -9,15 +10,15 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// NS is the mount namespace of a box and its root directory, held by
-// descriptor: it stays the same box when a process id is used again.
+// NS is the mount namespace and the root directory of a box. It holds descriptors, so it
+// means the same box even if the PID is reused.
 type NS struct {
 	mnt, root *os.File
 }
 
-// OpenNS opens the namespace of process pid. Only the caller can tell that pid
-// still is the process that is meant: by a pidfd that shows it alive afterwards.
-// The caller closes the NS.
+// OpenNS opens the namespace of process pid. The caller must make sure that pid still is
+// the intended process, by means of a pidfd that shows it alive afterwards. The caller
+// closes the NS.
 func OpenNS(pid int) (NS, error) {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	mnt, err := linux.Openat2(nil, proc+"/ns/mnt", unix.OpenHow{Flags: unix.O_RDONLY})
@@ -33,18 +34,12 @@ func OpenNS(pid int) (NS, error) {
 }
 
 // Close closes the descriptors. Mounts in the namespace stay.
-func (ns NS) Close() error {
-	err := ns.mnt.Close()
-	if rootErr := ns.root.Close(); err == nil {
-		err = rootErr
-	}
-	return err
-}
+func (ns NS) Close() error { return errors.Join(ns.mnt.Close(), ns.root.Close()) }
 
-// enter runs fn inside the mount namespace, on a thread of its own. Paths and
-// /proc mean those of the box there, so fn uses descriptors.
+// enter runs fn inside the mount namespace, on a separate thread. Paths and /proc are
+// those of the box there, so fn must use descriptors.
 func (ns NS) enter(fn func() error) error {
-	return onThread(func() error {
+	return linux.OnThrowawayThread(func() error {
 		if err := linux.Setns(ns.mnt, unix.CLONE_NEWNS); err != nil {
 			return err
 		}
@@ -52,27 +47,8 @@ func (ns NS) enter(fn func() error) error {
 	})
 }
 
-// onThread is linux.OnThrowawayThread, but never on the main thread. The Go
-// runtime cannot end that one and parks it for good, so the box's namespace
-// would stay alive with this process, and /proc/self would show the box.
-func onThread(fn func() error) error {
-	for {
-		isMain := false
-		err := linux.OnThrowawayThread(func() error {
-			if isMain = unix.Gettid() == unix.Getpid(); isMain {
-				return nil
-			}
-			return fn()
-		})
-		// A main thread that was hit is parked now and not hit again.
-		if err != nil || !isMain {
-			return err
-		}
-	}
-}
-
-// beneath opens a path of the box as O_PATH. It crosses mounts but no symlink,
-// and cannot leave the root.
+// beneath opens a path of the box as O_PATH. It crosses mounts but no symlinks, and cannot
+// leave the root.
 func (ns NS) beneath(unsafePath string) (*os.File, error) {
 	return linux.Openat2(ns.root, unsafePath, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,

@@ -39,7 +39,7 @@ func TestValidateNoLinks(t *testing.T) {
 	}
 }
 
-// From NoLinks on no symlink is followed, wherever it leads; on the way there they are.
+// Below NoLinks no symlink is followed, wherever it leads; in the path to it they are.
 func TestOpenNoLinks(t *testing.T) {
 	base := t.TempDir()
 	at := func(name string) string { return filepath.Join(base, name) }
@@ -95,7 +95,7 @@ func TestOpenNoLinks(t *testing.T) {
 	}
 }
 
-// A mount on the way is not passed either.
+// The path must not pass a mount either.
 func TestNoLinksNoMount(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := t.TempDir()

@@ -2,25 +2,42 @@ package mounts
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
-// place is where an open file is, told in three ways, because each of them can
-// be the same while another differs.
+// mountTable holds the mounts of this mount namespace by ID.
+type mountTable map[uint64]linux.MountInfo
+
+func readMountTable() (mountTable, error) {
+	all, err := linux.ReadMountInfo()
+	if err != nil {
+		return nil, fmt.Errorf("listing mounts: %w", err)
+	}
+	table := make(mountTable, len(all))
+	for _, m := range all {
+		table[m.ID] = m
+	}
+	return table, nil
+}
+
+// place is the location of an open file, in three forms: two places can be equal in one
+// form and differ in another.
 type place struct {
 	path  string   // from the root of this process
 	chain []fileID // the file itself, its directory, … up to the root
 	fs    linux.MountInfo
-	inFS  string // from the root of the file system, whatever is mounted where
+	inFS  string // from the root of the file system, independent of mounts
 	st    unix.Statx_t
 }
 
-// fileID is the identity of a file, the same through every mount of it.
+// fileID identifies a file. It is the same through every mount of the file.
 type fileID struct {
 	major, minor uint32
 	ino          uint64
@@ -30,21 +47,12 @@ func idOf(st unix.Statx_t) fileID { return fileID{st.Dev_major, st.Dev_minor, st
 
 func (p place) id() fileID { return p.chain[0] }
 
-// isRoot says that the place is the root directory of this process.
-func (p place) isRoot() bool { return len(p.chain) == 1 }
-
-func (p place) isDir() bool { return isDir(p.st) }
-
 func isDir(st unix.Statx_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// sameFS says that both lie in one file system, maybe through different mounts.
-// st_dev would not do: each btrfs subvolume has its own.
-func (p place) sameFS(q place) bool { return p.fs.Device == q.fs.Device }
-
-// maxDepth is more directories than any path can name.
+// maxDepth exceeds the number of directories that any path can have.
 const maxDepth = 4096
 
-// locate finds out where the O_PATH descriptor f is.
+// locate returns the place of the O_PATH descriptor f.
 func locate(f *os.File, table mountTable) (place, error) {
 	st, err := stat(f)
 	if err != nil {
@@ -58,8 +66,8 @@ func locate(f *os.File, table mountTable) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	rest, below := cutDir(name, entry.Point)
-	// A removed directory has no links, and its name reads "… (deleted)".
+	rest, below := pathin.Rel(name, entry.Point)
+	// A removed directory has no links, and its name ends in " (deleted)".
 	if !below || st.Nlink == 0 {
 		return place{}, errMoved
 	}
@@ -69,25 +77,24 @@ func locate(f *os.File, table mountTable) (place, error) {
 
 var errMoved = errors.New("it was moved or removed meanwhile")
 
-// stat asks for what locate needs in one system call.
+// stat gets everything that locate needs in one system call.
 func stat(f *os.File) (unix.Statx_t, error) {
 	const mask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 	st, err := linux.Statx(f, mask)
 	if err == nil && st.Mask&unix.STATX_MNT_ID == 0 {
-		err = errors.New("the kernel does not tell mount ids, which needs Linux 5.8")
+		err = errNoMountID
 	}
 	return st, err
 }
 
-// ancestors walks from f to the root of this process, by descriptor. What lies
-// above cannot be forged by whoever owns f: it takes a rename in directories of
-// others.
+// ancestors walks from f to the root of this process, by descriptor. The owner of f cannot
+// forge the directories above it: that would take a rename in directories of others.
 func ancestors(f *os.File, st unix.Statx_t, name string) ([]fileID, error) {
 	chain := []fileID{idOf(st)}
 	if isDir(st) {
 		return climb(f, st, chain)
 	}
-	// A file has no "..", so its directory is found by name and must have it.
+	// A file has no "..", so its directory is found by name, and must contain the file.
 	dir, err := openParent(st, name)
 	if err != nil {
 		return nil, err
@@ -111,15 +118,15 @@ func climb(start *os.File, st unix.Statx_t, chain []fileID) ([]fileID, error) {
 		}
 		closeUnless(dir, start)
 		dir = parent
-		// The root is its own parent. The mount counts too: a directory can be
-		// mounted on one of its own children.
+		// The root is its own parent. Compare the mounts too: a directory can be mounted
+		// on one of its own children.
 		if idOf(above) == idOf(st) && above.Mnt_id == st.Mnt_id {
 			return chain, nil
 		}
 		chain = append(chain, idOf(above))
 		st = above
 	}
-	return nil, errors.New("it lies too deep")
+	return nil, errors.New("it is nested too deeply")
 }
 
 func openDotDot(dir *os.File) (*os.File, unix.Statx_t, error) {
@@ -135,7 +142,7 @@ func openDotDot(dir *os.File) (*os.File, unix.Statx_t, error) {
 	return parent, st, nil
 }
 
-// openParent opens the directory in which the file with status st has the given
+// openParent opens the directory that contains the file with status st under the given
 // name.
 func openParent(st unix.Statx_t, name string) (*os.File, error) {
 	how := unix.OpenHow{

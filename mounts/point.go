@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -12,48 +11,32 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// MakeMountPoint creates the directory or empty file target, and the directories
-// above it, beneath root: a descriptor of the box's root file system through
-// which it can be written. What exists must be real directories of that file
-// system, not symlinks and not mounts. Only whoever made root may write beneath
-// it; the box must not, or what is created could be moved while this goes on.
+// MakeMountPoint creates the directory or empty file target, and the directories above it,
+// beneath root: a writable descriptor of the box's root file system. Existing components
+// must be real directories of that file system, not symlinks or mounts. The box must not be
+// able to write beneath root; otherwise it could move directories during the call.
 func MakeMountPoint(root *os.File, target string, dir bool) error {
 	if err := spec.CheckTarget(target); err != nil {
 		return err
 	}
-	names := strings.Split(strings.TrimPrefix(target, "/"), "/")
-	last := len(names) - 1
-	parent, err := makeDirs(root, names[:last], target)
-	if err != nil {
-		return err
-	}
-	defer closeUnless(parent, root)
-	if !dir {
-		return makeFile(parent, names[last], target)
-	}
-	f, err := makeDir(parent, names[last], target)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-// makeDirs makes names, each beneath the one before, and opens the last. The
-// result is root itself if there are none, else owned by the caller.
-func makeDirs(root *os.File, names []string, target string) (*os.File, error) {
 	at := root
-	for _, name := range names {
-		next, err := makeDir(at, name, target)
-		closeUnless(at, root)
-		if err != nil {
-			return nil, err
+	defer func() { closeUnless(at, root) }()
+	names := spec.PathComponents(target)
+	for i, name := range names {
+		if i == len(names)-1 && !dir {
+			return makeFile(at, name, target)
 		}
+		next, err := makeDir(at, name, target)
+		if err != nil {
+			return err
+		}
+		closeUnless(at, root)
 		at = next
 	}
-	return at, nil
+	return nil
 }
 
-// closeUnless closes f unless it is only lent.
+// closeUnless closes f unless it is borrowed.
 func closeUnless(f, lent *os.File) {
 	if f != lent {
 		f.Close()
@@ -65,7 +48,7 @@ func makeDir(at *os.File, name, target string) (*os.File, error) {
 	f, err := openStep(at, name, unix.S_IFDIR)
 	if errors.Is(err, unix.ENOENT) {
 		if err = linux.MkdirAt(at, name, 0o755); err == nil {
-			// Whatever the umask is: the box must be able to pass.
+			// The box must be able to pass, whatever the umask.
 			err = linux.ChmodAt(at, name, 0o755)
 		}
 		if err == nil || errors.Is(err, unix.EEXIST) {
@@ -78,8 +61,8 @@ func makeDir(at *os.File, name, target string) (*os.File, error) {
 	return f, nil
 }
 
-// makeFile makes sure that name beneath at is a regular file. An existing one is
-// left as it is.
+// makeFile creates name beneath at as an empty file. It leaves an existing regular file as
+// it is.
 func makeFile(at *os.File, name, target string) error {
 	f, err := linux.CreateAt(at, name, 0o444)
 	if errors.Is(err, unix.EEXIST) {
@@ -91,12 +74,12 @@ func makeFile(at *os.File, name, target string) error {
 	return f.Close()
 }
 
-// openStep opens what exists, if it is of the given kind and on the same mount.
+// openStep opens an existing file or directory of the given kind on the same mount.
 func openStep(at *os.File, name string, kind uint32) (*os.File, error) {
 	return openKind(at, name, kind, unix.RESOLVE_NO_XDEV)
 }
 
-// openBelow is openStep on whatever mount it is.
+// openBelow is openStep for any mount.
 func openBelow(at *os.File, name string, kind uint32) (*os.File, error) {
 	return openKind(at, name, kind, 0)
 }
@@ -127,7 +110,7 @@ func openKind(at *os.File, name string, kind uint32, resolve uint64) (*os.File, 
 
 var errOtherKind = errors.New("exists and is of another kind")
 
-// explainMake says why the component name of target could not be made.
+// explainMake says why a component of the target name could not be created.
 func explainMake(name, component string, err error) error {
 	rule := ""
 	switch {
@@ -136,7 +119,7 @@ func explainMake(name, component string, err error) error {
 	case errors.Is(err, unix.ELOOP):
 		rule = "passes a symlink in the box at %q, name the real path"
 	case errors.Is(err, errOtherKind):
-		rule = "cannot be created: %q is already there as something else"
+		rule = "cannot be created: %q already exists as something else"
 	case errors.Is(err, unix.ENOSPC):
 		rule = "cannot be created: no space for %q in the root of the box"
 	default:

@@ -13,9 +13,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// The source, or a directory above it, is exchanged with a symlink to a denied
-// tree all the time. Whatever Open lets pass, what is mounted must be the good
-// directory.
+// The source, or a directory above it, is constantly exchanged with a symlink to a denied
+// tree. Whatever Open accepts, the mounted directory must be the good one.
 func TestSwappedSourceIsNeverADeniedTree(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := t.TempDir()
@@ -52,7 +51,7 @@ func TestSwappedSourceIsNeverADeniedTree(t *testing.T) {
 // mountRepeatedly opens source and makes a tree of it, which must be want.
 func mountRepeatedly(t *testing.T, source string, want unix.Stat_t) (mounted, refused int) {
 	t.Helper()
-	// At least rounds, and until both happened, which depends on the scheduler.
+	// At least rounds times, and until both have happened, which depends on the scheduler.
 	const rounds, most = 1000, 20000
 	for i := 0; i < most && (i < rounds || mounted == 0 || refused == 0); i++ {
 		s, err := Open(spec.Mount{Source: source, Target: "/t"}, DefaultDeny)

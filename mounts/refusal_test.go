@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// checkMessage holds what every refusal of this package has in common.
+// checkMessage checks what all refusals of this package have in common.
 func checkMessage(t *testing.T, err error) {
 	t.Helper()
 	e, ok := errors.AsType[*spec.FieldError](err)

@@ -11,28 +11,30 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// Root is a directory of the host that sources must lie in, whatever a mount asks for.
+// Root is a directory of the host in which all sources must lie, whatever a mount asks for.
 // The zero Root is the whole host.
 type Root struct {
 	Path string // absolute and cleaned: sources in the root begin with it
-	// Allow judges the owner of a source, and the owner of the directory that a missing
-	// one would be made in; nil allows all.
+	// Allow decides by the owner of a source or, for a missing source, by the owner of the
+	// directory in which it would be created. Nil allows all owners.
 	Allow func(uid, gid uint32) error
 
 	dir *os.File // O_PATH; nil: the whole host
 }
 
-// maxLinks is how many symlinks OpenRoot follows, as the kernel (path_resolution(7)).
+// maxLinks is how many symlinks OpenRoot follows, the same as the kernel
+// (path_resolution(7)).
 const maxLinks = 40
 
 // OpenRoot opens the directory at name, an absolute cleaned path. The caller closes it.
 //
-// A symlink on the way counts only where nobody but root can put one: the link and the
-// directory it is in belong to root, and others cannot write there. Otherwise whoever
-// owns a directory on the way could make any directory of the host the root.
+// OpenRoot follows a symlink only if nobody but root can create or replace it: the link and
+// its directory must belong to root, and others must not be able to write there. Otherwise
+// the owner of a directory on the path could turn any directory of the host into the root.
 //
-// Nor may stranger, or everybody, be able to write in a directory on the way: what others
-// have put there could be renamed to be the root. A nil stranger leaves that to Allow.
+// It also refuses a path with a directory in which stranger, or everybody, could rename
+// entries: they could put another directory in the root's place. A nil stranger skips this
+// check and leaves it to Allow.
 func OpenRoot(name string, stranger *Owner) (Root, error) {
 	if err := spec.CheckMountPath(fieldRoot, name); err != nil {
 		return Root{}, err
@@ -100,25 +102,26 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 	return Root{Path: name, dir: dir}, nil
 }
 
-// mayRename says whether o can give another name to what somebody else has in a directory.
+// mayRename reports whether o can rename entries of others in a directory.
 func (o *Owner) mayRename(dir unix.Stat_t) bool {
 	if int(dir.Uid) == o.UID {
 		return true
 	}
-	// Any group may be one of o's; an ACL that lets o write shows in these bits (acl(5)).
+	// o may be a member of any group, and an ACL that lets o write shows in these bits
+	// (acl(5)).
 	return dir.Mode&0o022 != 0 && dir.Mode&unix.S_ISVTX == 0
 }
 
-// Close closes the descriptor. Sources stay.
+// Close closes the descriptor. Sources stay valid.
 func (r Root) Close() error { return r.dir.Close() }
 
-// Contains says whether source, as it is written, lies in the directory at dir.
+// Contains reports whether source lies in the directory dir, comparing both as text.
 func Contains(dir, source string) bool {
 	_, err := spec.Beneath(fieldRoot, dir, source)
 	return err == nil
 }
 
-// open opens the absolute path p: beneath the root, if there is one.
+// open opens the absolute path p, beneath the root if there is one.
 func (r Root) open(p string, flags uint64) (*os.File, error) {
 	if r.dir == nil {
 		return linux.Openat2(nil, p, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_NO_MAGICLINKS})
@@ -130,8 +133,8 @@ func (r Root) open(p string, flags uint64) (*os.File, error) {
 	return linux.Openat2(r.dir, rel, unix.OpenHow{Flags: flags, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS})
 }
 
-// bound opens the directory that must not be left on the way to the source: m.Within or
-// the root, whichever is deeper. It is nil without either.
+// bound opens the directory that the path to the source must not leave: m.Within or the
+// root, whichever is deeper. It is nil if there is neither.
 func (r Root) bound(m spec.Mount) (dir *os.File, name string, err error) {
 	switch {
 	case r.dir != nil && (m.Within == "" || pathin.In(r.Path, m.Within)):
@@ -150,10 +153,10 @@ func (r Root) bound(m spec.Mount) (dir *os.File, name string, err error) {
 	return dir, m.Within, nil
 }
 
-// allow asks r.Allow about what has the status st.
-func (r Root) allow(st unix.Stat_t) error {
+// allow is r.Allow, where nil allows everything.
+func (r Root) allow(uid, gid uint32) error {
 	if r.Allow == nil {
 		return nil
 	}
-	return r.Allow(st.Uid, st.Gid)
+	return r.Allow(uid, gid)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestOpenRoot: only root's own symlinks lead to a root.
+// TestOpenRoot: the path to a root may pass only symlinks of root.
 func TestOpenRoot(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := t.TempDir()
@@ -68,7 +68,7 @@ func TestOpenRoot(t *testing.T) {
 	}
 }
 
-// TestRootOfAStranger: who could put another directory under the name of a root names none.
+// TestRootOfAStranger: a root is refused if a stranger could put another directory in its place.
 func TestRootOfAStranger(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := t.TempDir() // with directories of root's above, and the sticky one of all
@@ -100,7 +100,7 @@ func TestRootOfAStranger(t *testing.T) {
 	}
 }
 
-// TestRootHolds: what a mount says can only narrow the root, and nothing leads out of it.
+// TestRootHolds: a mount can only narrow the root, and nothing leads out of it.
 func TestRootHolds(t *testing.T) {
 	base := t.TempDir()
 	at := func(name string) string { return filepath.Join(base, name) }

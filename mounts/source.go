@@ -3,32 +3,34 @@ package mounts
 import (
 	"errors"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/pathin"
 )
 
 // Source is the directory or file behind a mount, resolved once and checked.
-// It stays the same whatever happens to the path afterwards.
+// Later changes of the path do not affect it.
 type Source struct {
 	File     *os.File // O_PATH, owned by the Source
-	Path     string   // where it really is, without symlinks; for people and allow-lists
+	Path     string   // the real path, without symlinks; for people and allow-lists
 	UID, GID uint32   // its owner
-	IsDir    bool     // else it is a regular file
+	IsDir    bool     // otherwise it is a regular file
 	place    place
 }
 
-// Open resolves the source of m, following symlinks but not the magic links of
-// /proc, and decides on what it found: a directory or a regular file that is
-// outside of every tree in deny (see [DefaultDeny] for the rules). The caller
-// closes the Source. With m.Within it does not leave that directory on the way,
-// whatever others do to the path meanwhile; with m.NoLinks it follows no symlink from there
-// on. Errors are of type [*spec.FieldError] if m breaks a rule.
+// Open resolves the source of m, following symlinks but not the magic links of /proc,
+// and checks the result: a directory or a regular file that is outside of every tree
+// in deny (see [DefaultDeny] for the rules). The caller closes the Source. With
+// m.Within, the path never leaves that directory, whatever others do to it meanwhile;
+// with m.NoLinks, Open follows no symlink below that directory. Errors are of type
+// [*spec.FieldError] if m breaks a rule.
 //
-// Hard links cannot be told from the file: that a user cannot link files of
-// others is up to the host's fs.protected_hardlinks.
+// A hard link cannot be told from the original file. The host's fs.protected_hardlinks
+// keeps users from linking files of others.
 func Open(m spec.Mount, deny []string) (*Source, error) { return Root{}.Open(m, deny) }
 
 // Open is [Open] for a source that lies in r.
@@ -43,12 +45,7 @@ func (r Root) Open(m spec.Mount, deny []string) (*Source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := r.newSource(f, m.Source, deny)
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return s, nil
+	return r.newSource(f, m.Source, deny)
 }
 
 // resolve returns an O_PATH descriptor of what m.Source leads to.
@@ -76,7 +73,7 @@ func (r Root) resolve(m spec.Mount) (*os.File, error) {
 		Flags:   unix.O_PATH,
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	})
-	// openat2(2): EXDEV is a way out of dir, and also an absolute symlink.
+	// openat2(2): EXDEV means that the path leaves dir, or has an absolute symlink.
 	if errors.Is(err, unix.EXDEV) {
 		return nil, refuse(spec.MountSource, m.Source, `leaves the directory %s, in which it must lie, by ".." or a symlink (an absolute one counts wherever it leads)`,
 			spec.QuotePath(name)).Because(err)
@@ -87,56 +84,119 @@ func (r Root) resolve(m spec.Mount) (*os.File, error) {
 	return f, nil
 }
 
-// newSource checks f, which name led to.
-func (r Root) newSource(f *os.File, name string, deny []string) (*Source, error) {
-	st, err := linux.Fstat(f)
+// resolveNoLinks is resolve for a source in a directory, m.NoLinks, that boxes can write to.
+// Only the path to that directory may pass symlinks.
+func (r Root) resolveNoLinks(m spec.Mount) (*os.File, error) {
+	if r.dir != nil && pathin.In(r.Path, m.NoLinks) {
+		m.NoLinks = r.Path // only root can change the path to it
+	}
+	rel, err := spec.Beneath(spec.MountNoLinks, m.NoLinks, m.Source)
 	if err != nil {
 		return nil, err
 	}
-	if kind := kindOf(st.Mode); kind != "" {
-		return nil, refuse(spec.MountSource, name, "is a %s, must be a directory or a regular file", kind)
+	upper := m
+	upper.Source, upper.NoLinks = m.NoLinks, ""
+	dir, err := r.resolve(upper)
+	if err != nil {
+		return nil, err
 	}
-	if err := r.allow(st); err != nil {
+	defer dir.Close()
+	f, err := linux.Openat2(dir, rel, unix.OpenHow{
+		Flags:   unix.O_PATH,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	switch {
+	case errors.Is(err, unix.ELOOP):
+		return nil, refuse(spec.MountSource, m.Source, "passes a symlink in the directory %s, name the real path", spec.QuotePath(m.NoLinks)).Because(err)
+	case errors.Is(err, unix.EXDEV):
+		return nil, refuse(spec.MountSource, m.Source, `leaves the directory %s by "..", or passes a mount`, spec.QuotePath(m.NoLinks)).Because(err)
+	case err != nil:
+		return nil, explainOpen(m.Source, err)
+	}
+	return f, nil
+}
+
+// newSource checks f, which name led to. It takes ownership of f, and closes it on failure.
+func (r Root) newSource(f *os.File, name string, deny []string) (_ *Source, err error) {
+	defer func() {
+		if err != nil {
+			f.Close()
+		}
+	}()
+	s, err := describe(f, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.allow(s.UID, s.GID); err != nil {
 		return nil, err
 	}
 	table, err := readMountTable()
 	if err != nil {
 		return nil, err
 	}
-	p, err := locate(f, table)
-	if err != nil {
+	if s.place, err = locate(f, table); err != nil {
 		return nil, refuse(spec.MountSource, name, "cannot be located: %v", err).Because(err)
 	}
-	if err := checkDenied(p, name, deny, table); err != nil {
+	s.Path = s.place.path
+	if err := checkDenied(s.place, name, deny, table); err != nil {
 		return nil, err
 	}
-	return &Source{
-		File: f, Path: p.path, UID: st.Uid, GID: st.Gid,
-		IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR, place: p,
-	}, nil
+	return s, nil
 }
 
-// Close closes the descriptor. Trees made from s stay.
+// OpenIn is [Open] for a source in the volume whose root directory is root. Boxes have
+// written the volume, so the path must not pass a symlink or a mount. No deny list
+// applies, because nothing of the host is in a volume. The caller keeps root.
+func OpenIn(root *os.File, m spec.Mount) (*Source, error) {
+	if err := m.ValidateVolume(); err != nil {
+		return nil, err
+	}
+	f, err := linux.Openat2(root, "./"+strings.TrimPrefix(m.Source, "/"), unix.OpenHow{
+		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS | unix.RESOLVE_NO_XDEV,
+	})
+	if errors.Is(err, unix.ELOOP) {
+		return nil, refuse(spec.MountSource, m.Source, "passes a symlink in volume %s, name the real path", m.Volume).Because(err)
+	}
+	if err != nil {
+		return nil, explainOpen(m.Source, err)
+	}
+	s, err := describe(f, m.Source)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	s.Path = m.Volume + ":" + m.Source
+	return s, nil
+}
+
+// describe returns f, which name led to, as a Source without a path, or refuses it if it is
+// neither a directory nor a regular file.
+func describe(f *os.File, name string) (*Source, error) {
+	st, err := linux.Fstat(f)
+	if err != nil {
+		return nil, err
+	}
+	kind := "special file"
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFDIR, unix.S_IFREG:
+		return &Source{File: f, UID: st.Uid, GID: st.Gid, IsDir: st.Mode&unix.S_IFMT == unix.S_IFDIR}, nil
+	case unix.S_IFSOCK:
+		kind = "socket"
+	case unix.S_IFIFO:
+		kind = "FIFO"
+	case unix.S_IFLNK:
+		kind = "symlink"
+	case unix.S_IFBLK, unix.S_IFCHR:
+		kind = "device"
+	}
+	return nil, refuse(spec.MountSource, name, "is a %s, must be a directory or a regular file", kind)
+}
+
+// Close closes the descriptor. Trees made from s stay valid.
 func (s *Source) Close() error { return s.File.Close() }
 
-// kindOf names what cannot be mounted; empty for directories and regular files.
-func kindOf(mode uint32) string {
-	switch mode & unix.S_IFMT {
-	case unix.S_IFDIR, unix.S_IFREG:
-		return ""
-	case unix.S_IFSOCK:
-		return "socket"
-	case unix.S_IFIFO:
-		return "FIFO"
-	case unix.S_IFLNK:
-		return "symlink"
-	case unix.S_IFBLK, unix.S_IFCHR:
-		return "device"
-	}
-	return "special file"
-}
-
-// explainOpen says what a person can do about a source that did not open.
+// explainOpen turns an error of opening a source into one that says what to do about it.
 func explainOpen(name string, err error) error {
 	rule := "cannot be opened: " + rootCause(err)
 	switch {
@@ -152,8 +212,7 @@ func explainOpen(name string, err error) error {
 
 // rootCause is the text of the errno in err.
 func rootCause(err error) string {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return errno.Error()
 	}
 	return err.Error()

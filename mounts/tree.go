@@ -15,33 +15,28 @@ import (
 // TreeOptions says how a source appears in a box.
 type TreeOptions struct {
 	ReadOnly bool
-	// Map translates owners and UserNS carries it, see [UserNS]; the caller
-	// keeps UserNS. With a nil UserNS there is no translation.
+	// Map translates owners, and UserNS carries it, see [UserNS]. The caller keeps
+	// UserNS. If it is nil, owners are not translated.
 	Map    IDMap
 	UserNS *os.File
 }
 
-// Tree makes a detached mount of exactly the checked source, without the mounts
-// below it: nosuid, nodev, private, and as o says. It is attached with [Attach]
-// and vanishes if it is closed before. The caller owns it; after attaching, the
-// mount stays when it is closed.
-func (s *Source) Tree(o TreeOptions) (*os.File, error) {
+// Tree creates a detached mount of exactly the checked source, without the mounts below it:
+// nosuid, nodev, private, and with the options o. The caller owns it, and attaches it with
+// [Attach]; then the mount stays when the descriptor is closed.
+func (s *Source) Tree(o TreeOptions) (_ *os.File, err error) {
 	tree, err := linux.OpenTree(s.File, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return nil, fmt.Errorf("cloning mount source %q: %w", s.Path, err)
 	}
-	if err := s.configure(tree, o); err != nil {
-		tree.Close()
-		return nil, err
-	}
-	return tree, nil
-}
-
-// configure sets the attributes of tree and makes sure that they hold.
-func (s *Source) configure(tree *os.File, o TreeOptions) error {
+	defer func() {
+		if err != nil {
+			tree.Close()
+		}
+	}()
 	attr := unix.MountAttr{
 		Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV,
-		// Nothing that is mounted on one side may appear on the other.
+		// Mounts on one side must not appear on the other.
 		Propagation: unix.MS_PRIVATE,
 	}
 	if o.ReadOnly {
@@ -53,18 +48,21 @@ func (s *Source) configure(tree *os.File, o TreeOptions) error {
 		mapped.Userns_fd = uint64(o.UserNS.Fd())
 	}
 	if err := linux.MountSetattr(tree, false, mapped); err != nil {
-		return s.explain(tree, attr, o, err)
+		return nil, s.explain(tree, attr, o, err)
 	}
-	return s.verify(tree, o)
+	if err := s.verify(tree, o); err != nil {
+		return nil, err
+	}
+	return tree, nil
 }
 
-// explain finds out whether the id map is what mount_setattr refused. The call
-// changes all attributes or none, so the tree is as it was.
+// explain finds out whether mount_setattr refused the ID map. The call changes either all
+// attributes or none, so the tree is unchanged.
 func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err error) error {
 	if o.UserNS == nil || linux.MountSetattr(tree, false, plain) != nil {
 		return fmt.Errorf("setting attributes of mount source %q: %w", s.Path, err)
 	}
-	// mount_setattr(2): EPERM also says that the mount carries an id map already.
+	// mount_setattr(2): EPERM can mean that the mount already has an ID map.
 	if errors.Is(err, unix.EPERM) {
 		return refuse(spec.MountSource, s.Path, "cannot be id-mapped: it lies on a mount that is id-mapped already, or on a file system of another user namespace").Because(err)
 	}
@@ -72,10 +70,10 @@ func (s *Source) explain(tree *os.File, plain unix.MountAttr, o TreeOptions, err
 	return refuse(spec.MountSource, s.Path, "lies on a %s file system, which this kernel cannot id-map: use a directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3)", kind).Because(err)
 }
 
-// verify checks the effect, not the return value: a mount without these
-// attributes would give the box the owner's rights on the host.
+// verify checks the attributes that are in force, rather than trusting the system call: a
+// mount without them would give the box the owner's rights on the host.
 func (s *Source) verify(tree *os.File, o TreeOptions) error {
-	flags, err := linux.MountFlags(tree)
+	fs, err := linux.Fstatfs(tree)
 	if err != nil {
 		return err
 	}
@@ -83,8 +81,8 @@ func (s *Source) verify(tree *os.File, o TreeOptions) error {
 	if o.ReadOnly {
 		want |= unix.ST_RDONLY
 	}
-	if flags&want != want {
-		return fmt.Errorf("mount source %q: the mount has flags %#x, want %#x", s.Path, flags, want)
+	if fs.Flags&want != want {
+		return fmt.Errorf("mount source %q: the mount has flags %#x, want %#x", s.Path, fs.Flags, want)
 	}
 	if o.UserNS == nil {
 		return nil
@@ -98,8 +96,8 @@ func (s *Source) verify(tree *os.File, o TreeOptions) error {
 	if err != nil {
 		return err
 	}
-	// The owner may have changed since Open, which gives the box nothing: an id
-	// outside of the map is no id at all.
+	// The owner may have changed since Open. That gives the box nothing: an ID outside of
+	// the map gives no access.
 	if got.Uid != uid || got.Gid != gid {
 		return fmt.Errorf("mount source %q: mapped owner is %d:%d, want %d:%d", s.Path, got.Uid, got.Gid, uid, gid)
 	}

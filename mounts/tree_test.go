@@ -27,7 +27,7 @@ func mappedOptions(t testing.TB) TreeOptions {
 	return TreeOptions{Map: m, UserNS: ns}
 }
 
-// openTree is Open and Tree of a directory or file that owner has.
+// openTree calls Open and Tree for a directory or file of owner.
 func openTree(t testing.TB, path string, o TreeOptions) *os.File {
 	t.Helper()
 	s, err := Open(spec.Mount{Source: path, Target: "/t"}, nil)
@@ -63,8 +63,8 @@ func TestTreeFlags(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			tree := openTree(t, ownedDir(t), c.options)
 			const all = unix.ST_NOSUID | unix.ST_NODEV | unix.ST_RDONLY
-			if got, err := linux.MountFlags(tree); err != nil || got&all != c.want {
-				t.Errorf("flags %#x, %v, want %#x", got&all, err, c.want)
+			if fs, err := linux.Fstatfs(tree); err != nil || fs.Flags&all != c.want {
+				t.Errorf("flags %#x, %v, want %#x", fs.Flags&all, err, c.want)
 			}
 			if st, err := linux.Fstat(tree); err != nil || st.Uid != c.uid || st.Gid != c.uid {
 				t.Errorf("owner %d:%d, %v, want %d", st.Uid, st.Gid, err, c.uid)
@@ -86,7 +86,7 @@ func TestTreeRefusesMapWithoutTheOwner(t *testing.T) {
 	}
 }
 
-// A source on shared mounts must not pass on what is mounted inside it later.
+// Later mounts inside a source on a shared mount must not propagate.
 func TestTreeIsPrivate(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir, point := t.TempDir(), t.TempDir()
@@ -126,7 +126,7 @@ func TestTreeIsPrivate(t *testing.T) {
 	})
 }
 
-// What the kernel cannot map is told with the file system and a way out.
+// If the kernel cannot map a file system, the error names it and an alternative.
 func TestTreeOnUnmappableFileSystems(t *testing.T) {
 	testutil.RequireRoot(t)
 	base, o := ownedDir(t), mappedOptions(t)

@@ -133,7 +133,7 @@ func fileOf(t *testing.T, s *Source) uint64 {
 	return st.Ino
 }
 
-// Whoever got something mounted into a volume must not have it handed out.
+// A directory that was mounted into a volume must not be returned.
 func TestOpenInStaysOnTheMount(t *testing.T) {
 	testutil.RequireRoot(t)
 	base := t.TempDir()

@@ -128,8 +128,8 @@ func TestDenyCountsWithin(t *testing.T) {
 	}
 }
 
-// A directory beneath the root is exchanged with a symlink that leads out all the
-// time. Nothing outside is ever opened.
+// A directory beneath the root is constantly exchanged with a symlink that leads out.
+// Nothing outside is ever opened.
 func TestSwappedSourceNeverLeaves(t *testing.T) {
 	base := t.TempDir()
 	root := filepath.Join(base, "root")

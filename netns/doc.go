@@ -1,7 +1,6 @@
-// Package netns gives a box one network namespace: loopback only, or wired on
-// demand; and its ports.
+// Package netns creates and checks the network namespaces of boxes. For now they
+// have loopback only.
 //
-// For now it is loopback only. The package does not start anything in a
-// namespace and does not know boxes: callers hand in a namespace, as a
-// descriptor of it or as the pidfd of a process that is in it.
+// The package starts nothing in a namespace and does not know boxes: callers pass a
+// namespace as a descriptor of it, or as the pidfd of a process in it.
 package netns

@@ -9,10 +9,10 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// New makes a network namespace with loopback up and the settings of [Sysctls],
-// and returns a descriptor of it, owned by the caller. It belongs to the user
-// namespace of the calling process, so nobody in a box has power over it, and it
-// ends with the last process in it once the descriptor is closed.
+// New creates a network namespace with loopback up and the settings of [Sysctls],
+// and returns a descriptor of it, which the caller owns. The namespace belongs to the user
+// namespace of the calling process, so no process of a box has power over it. Once the
+// descriptor is closed, the namespace ends with the last process in it.
 func New() (ns *os.File, err error) {
 	err = linux.OnThrowawayThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
@@ -30,7 +30,7 @@ func New() (ns *os.File, err error) {
 	return ns, nil
 }
 
-// in runs fn on a thread of its own in the network namespace ns.
+// in runs fn on a separate thread in the network namespace ns.
 func in(ns *os.File, fn func() error) error {
 	return linux.OnThrowawayThread(func() error {
 		if err := linux.Setns(ns, unix.CLONE_NEWNET); err != nil {
@@ -40,9 +40,9 @@ func in(ns *os.File, fn func() error) error {
 	})
 }
 
-// setUp works on the network namespace of the calling thread.
+// setUp configures the network namespace of the calling thread.
 func setUp() error {
-	// IPv6 must be on before lo is up: the address comes with the interface.
+	// IPv6 must be on before lo is up: lo gets its addresses when it comes up.
 	if err := writeSysctls(); err != nil {
 		return err
 	}

@@ -25,7 +25,7 @@ func TestNoMetrics(t *testing.T) {
 	}
 }
 
-// metricsAfterTalk returns what the kernel remembers of a connection in ns.
+// metricsAfterTalk returns the kernel's metrics of a connection in ns.
 func metricsAfterTalk(t *testing.T, ip string, ns *os.File) (metrics string) {
 	t.Helper()
 	must := func(err error) {

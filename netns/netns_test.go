@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/internal/testutil"
 )
 
@@ -130,12 +131,12 @@ func TestHostUnreachable(t *testing.T) {
 	}
 }
 
-// TestUnprivileged is a thread without capabilities. It may listen on port 80, and
-// may have no ping socket: the queue of one is charged to no cgroup.
+// TestUnprivileged: a thread without capabilities may listen on port 80, but may not create a
+// ping socket, whose queue would be charged to no cgroup.
 func TestUnprivileged(t *testing.T) {
 	const base = 0x6ffd0000
 	within(t, newNS(t), func() error {
-		// Raw calls change this thread only; it is thrown away afterwards.
+		// Raw system calls change only this thread, which is thrown away afterwards.
 		for _, call := range []uintptr{unix.SYS_SETRESGID, unix.SYS_SETRESUID} {
 			if _, _, errno := unix.RawSyscall(call, base, base, base); errno != 0 {
 				return errno
@@ -207,7 +208,7 @@ func TestVerify(t *testing.T) {
 	if err := Verify(os.Stdin); err == nil {
 		t.Error("a descriptor that is no namespace passed")
 	}
-	// A second way out, made as an attacker with all privileges would.
+	// Add a second way out, as an attacker with all privileges would.
 	var added error
 	within(t, ns, func() error {
 		added = netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "out"}, PeerName: "peer"})
@@ -226,10 +227,10 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// read returns a setting as the thread's network namespace has it.
+// read returns a setting of the thread's network namespace.
 func read(path string) (string, error) {
 	text, err := os.ReadFile("/proc/sys/net/" + path)
-	return oneSpace(text), err
+	return oneline.Fold(string(text)), err
 }
 
 // TestSysctls: each setting is in force in a new namespace, is no larger than what
@@ -296,8 +297,8 @@ func TestWanted(t *testing.T) {
 	}
 }
 
-// TestHostWide: on this kernel either each namespace has a setting, or the host's
-// value is found.
+// TestHostWide: on this kernel, either each namespace has its own value of a setting, or
+// FindHostWide reports the host's value.
 func TestHostWide(t *testing.T) {
 	ns := newNS(t)
 	found, err := FindHostWide()
@@ -325,8 +326,8 @@ func TestHostWide(t *testing.T) {
 	}
 }
 
-// TestMissing: a setting that does not exist is passed over only where that is
-// allowed, as for a host without IPv6.
+// TestMissing: a missing setting is skipped only if that is allowed, as for a host without
+// IPv6.
 func TestMissing(t *testing.T) {
 	defer func(old []Sysctl) { Sysctls = old }(Sysctls)
 	testutil.RequireRoot(t)

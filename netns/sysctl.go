@@ -12,19 +12,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // A Sysctl is a setting of a network namespace.
 type Sysctl struct {
 	Path  string // below /proc/sys/net
 	Value string
-	// Lower: each number of Value is a bound. A smaller one that a new namespace
-	// has already, by default or from the host, stays.
+	// Lower means that each number of Value is an upper bound: a new namespace keeps
+	// smaller numbers that it has by default or from the host.
 	Lower bool
-	// Optional: kernels without the feature do without.
+	// Optional means that the setting is skipped if the kernel lacks it.
 	Optional bool
-	// Since is the first kernel, as "6.8", on which each namespace has the setting;
-	// before, the whole host has one. Empty: all kernels that boxes run on.
+	// Since is the first kernel version, such as "6.8", on which each namespace has its
+	// own value; before, the whole host has one. Empty means all kernels that boxes run on.
 	Since string
 }
 
@@ -32,38 +33,39 @@ type Sysctl struct {
 var Sysctls = []Sysctl{
 	// A command without capabilities may listen on port 80.
 	{Path: "ipv4/ip_unprivileged_port_start", Value: "0"},
-	// Where the host has IPv6 in its kernel but off, a box still has ::1.
+	// If the host's kernel has IPv6 but the host has turned it off, a box still has ::1.
 	{Path: "ipv6/conf/lo/disable_ipv6", Value: "0", Optional: true},
 
-	// The rest bounds kernel memory that no cgroup is charged for.
+	// The other settings bound kernel memory that is charged to no cgroup.
 
-	// A ping socket has a receive queue without a memory account, and with loopback
-	// alone it is of no use. "1 0" is the range that no group is in.
+	// The receive queue of a ping socket is not charged, and ping sockets are useless
+	// with loopback alone. No group is in the range "1 0".
 	{Path: "ipv4/ping_group_range", Value: "1 0"},
-	// The copies of sent packets that a time stamp comes with queue uncharged. 0
-	// leaves the time stamp without the copy (net-timestamp.rst, "OPT_TSONLY").
+	// A transmit time stamp is delivered with a copy of the packet, whose queue is not
+	// charged. 0 means time stamps without the copy (net-timestamp.rst, "OPT_TSONLY").
 	{Path: "core/tstamp_allow_data", Value: "0", Since: "6.13"},
-	// Options of one socket: filters, multicast groups, TCP MD5 keys.
+	// Memory for options of one socket: filters, multicast groups, TCP MD5 keys.
 	{Path: "core/optmem_max", Value: "4096", Lower: true, Since: "6.8"},
-	// Connections that wait to be accepted are made in a soft interrupt. 128 was
-	// the kernel's own default until 5.4.
+	// Connections that wait for accept are created in a soft interrupt. 128 was the
+	// kernel's default until 5.4.
 	{Path: "core/somaxconn", Value: "128", Lower: true},
 	{Path: "ipv4/tcp_max_tw_buckets", Value: "4096", Lower: true},
-	// What is remembered of a connection's other end is in one table of the host, in
-	// which a new entry pushes out an old one (tcpm_new in net/ipv4/tcp_metrics.c).
+	// The whole host has one table of metrics of peers, in which a new entry replaces an
+	// old one (tcpm_new in net/ipv4/tcp_metrics.c).
 	{Path: "ipv4/tcp_no_metrics_save", Value: "1"},
 	{Path: "ipv4/igmp_max_memberships", Value: "4", Lower: true, Optional: true}, // CONFIG_IP_MULTICAST
 	{Path: "ipv4/igmp_max_msf", Value: "4", Lower: true, Optional: true},
-	// Minimum, default and maximum. They matter where TCP is not charged, and for
-	// connections that are not accepted yet everywhere.
+	// Minimum, default and maximum. They matter where the kernel does not charge TCP
+	// memory, and on every host for connections that are not yet accepted.
 	{Path: "ipv4/tcp_rmem", Value: "4096 131072 1048576", Lower: true},
 	{Path: "ipv4/tcp_wmem", Value: "4096 16384 1048576", Lower: true},
-	// What was closed with data unsent is given up after one attempt; 0 means 8.
+	// A connection that was closed with unsent data is dropped after one attempt; 0
+	// would mean 8 attempts.
 	{Path: "ipv4/tcp_orphan_retries", Value: "1"},
 }
 
-// HostWide is a setting that a box should have and this kernel has for the whole
-// host only, where it is looser.
+// HostWide is a setting that each box should have, but for which this kernel has only one
+// value for the whole host, which is looser.
 type HostWide struct {
 	Sysctl
 	Present string // the host's value
@@ -84,7 +86,7 @@ func FindHostWide() (found []HostWide, err error) {
 		var present string
 		read := func() error {
 			text, err := os.ReadFile("/proc/sys/net/" + s.Path)
-			present = oneSpace(text)
+			present = oneline.Fold(string(text))
 			return err
 		}
 		err := in(ns, read)
@@ -92,7 +94,7 @@ func FindHostWide() (found []HostWide, err error) {
 			err = read() // in the host's namespace
 		}
 		switch {
-		case errors.Is(err, fs.ErrNotExist): // the kernel has no such thing
+		case errors.Is(err, fs.ErrNotExist): // the kernel does not have it
 		case err != nil:
 			return nil, err
 		case s.wanted(present) != present:
@@ -112,8 +114,8 @@ func writeSysctls() error {
 	defer dir.Close()
 	for _, s := range Sysctls {
 		err := s.apply(dir)
-		// What has no per-namespace form is absent from a new namespace, or
-		// read-only there. So nothing here reaches the host's own settings.
+		// In a new namespace, a setting of the whole host is absent or read-only. So this
+		// never changes the host's settings.
 		if (s.Optional || s.Since != "") && (errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission)) {
 			continue
 		}
@@ -124,8 +126,8 @@ func writeSysctls() error {
 	return nil
 }
 
-// openSysNet opens /proc/sys/net and makes sure that it is on a procfs: a fake
-// one would swallow what is written (CVE-2019-19921).
+// openSysNet opens /proc/sys/net and checks that it is on a procfs: a fake one would
+// accept writes without effect (CVE-2019-19921).
 func openSysNet() (*os.File, error) {
 	dir, err := linux.Openat2(nil, "/proc/sys/net", unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
@@ -142,7 +144,7 @@ func openSysNet() (*os.File, error) {
 	return dir, nil
 }
 
-// apply sets s beneath dir unless it is as wanted already.
+// apply sets s beneath dir, unless it already has the wanted value.
 func (s Sysctl) apply(dir *os.File) error {
 	file, err := linux.Openat2(dir, s.Path, unix.OpenHow{
 		Flags:   unix.O_RDWR,
@@ -157,7 +159,7 @@ func (s Sysctl) apply(dir *os.File) error {
 	if err != nil && err != io.EOF {
 		return err
 	}
-	present := oneSpace(text[:n])
+	present := oneline.Fold(string(text[:n]))
 	if want := s.wanted(present); want != present {
 		_, err = file.WriteAt([]byte(want), 0)
 		return err
@@ -165,7 +167,7 @@ func (s Sysctl) apply(dir *os.File) error {
 	return nil
 }
 
-// wanted is what the setting should be where it is present now.
+// wanted returns the value that the setting should have, given its present value.
 func (s Sysctl) wanted(present string) string {
 	want, have := strings.Fields(s.Value), strings.Fields(present)
 	if !s.Lower || len(want) != len(have) {
@@ -180,6 +182,3 @@ func (s Sysctl) wanted(present string) string {
 	}
 	return strings.Join(want, " ")
 }
-
-// oneSpace puts one space between the fields of a file of /proc/sys.
-func oneSpace(text []byte) string { return strings.Join(strings.Fields(string(text)), " ") }

@@ -12,10 +12,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Verify makes sure that nothing can leave the network namespace ns: it is not
-// that of the calling process, no interface but a running "lo" is up, and no
-// route leads elsewhere. ns is a descriptor of the namespace or the pidfd of a
-// process in it (Linux 5.8).
+// Verify checks that no packet can leave the network namespace ns: it is not the namespace of
+// the calling process, "lo" is up, no other interface is, and all routes lead to "lo". ns
+// is a descriptor of the namespace or the pidfd of a process in it (Linux 5.8).
 func Verify(ns *os.File) error {
 	home, err := threadNS()
 	if err == nil {
@@ -27,15 +26,14 @@ func Verify(ns *os.File) error {
 	return nil
 }
 
-// verify works on the network namespace of the calling thread, which must not be
-// home.
+// verify checks the network namespace of the calling thread, which must not be home.
 func verify(home nsID) error {
 	own, err := threadNS()
 	if err != nil {
 		return err
 	}
 	if own == home {
-		return errors.New("it is the one of this process")
+		return errors.New("it is the namespace of this process")
 	}
 	handle, err := netlink.NewHandle(unix.NETLINK_ROUTE)
 	if err != nil {
@@ -46,15 +44,25 @@ func verify(home nsID) error {
 	if err != nil {
 		return err
 	}
-	return verifyRoutes(handle, lo)
+	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC} // of all tables and both families
+	routes, err := handle.RouteListFiltered(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return fmt.Errorf("listing routes: %w", err)
+	}
+	for _, r := range routes {
+		if r.LinkIndex != lo || len(r.MultiPath) > 0 {
+			return fmt.Errorf("route %v leaves loopback", r)
+		}
+	}
+	return nil
 }
 
-// nsID tells namespaces apart while they exist (namespaces(7)).
+// nsID identifies a namespace as long as it exists (namespaces(7)).
 type nsID struct{ dev, ino uint64 }
 
-// threadNS returns the network namespace of the calling thread. Except on
-// throw-away threads that is the one of the process; /proc/self would show that
-// of the first thread, which may have been thrown away.
+// threadNS returns the network namespace of the calling thread. Except on throw-away
+// threads, this is the namespace of the process. /proc/self would show that of the main
+// thread, which may have exited.
 func threadNS() (nsID, error) {
 	const path = "/proc/thread-self/ns/net"
 	var st unix.Stat_t
@@ -64,9 +72,9 @@ func threadNS() (nsID, error) {
 	return nsID{st.Dev, st.Ino}, nil
 }
 
-// verifyLinks returns the index of the loopback interface. Others may exist if
-// they are down: where tunnel modules are loaded, every new namespace has such
-// devices (net.core.fb_tunnels_only_for_init_net).
+// verifyLinks returns the index of the loopback interface. Other interfaces may exist if
+// they are down: with tunnel modules loaded, every new namespace has their fallback devices
+// (net.core.fb_tunnels_only_for_init_net).
 func verifyLinks(handle *netlink.Handle) (lo int, err error) {
 	links, err := handle.LinkList()
 	if err != nil {
@@ -88,19 +96,4 @@ func verifyLinks(handle *netlink.Handle) (lo int, err error) {
 		return 0, errors.New("it has no loopback interface")
 	}
 	return lo, nil
-}
-
-// verifyRoutes looks at the routes of all tables and both families.
-func verifyRoutes(handle *netlink.Handle, lo int) error {
-	all := &netlink.Route{Table: unix.RT_TABLE_UNSPEC}
-	routes, err := handle.RouteListFiltered(netlink.FAMILY_ALL, all, netlink.RT_FILTER_TABLE)
-	if err != nil {
-		return fmt.Errorf("listing routes: %w", err)
-	}
-	for _, r := range routes {
-		if r.LinkIndex != lo || len(r.MultiPath) > 0 {
-			return fmt.Errorf("route %v leaves loopback", r)
-		}
-	}
-	return nil
 }

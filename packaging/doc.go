@@ -1,3 +1,3 @@
-// Package packaging holds what distributions install beside the programs: units,
-// users, directories. Its tests check them; there is no code in it.
+// Package packaging has what distributions install beside the programs: systemd units, users and
+// directories. It has no code, only tests that check these files.
 package packaging

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// setup runs ".ci/setup run" where nothing is installed, with an apt-get that does what
-// script says. It returns what setup printed, and the calls of apt-get.
+// setup runs ".ci/setup run" as if nothing were installed, with script as apt-get. It returns the output
+// of setup, and the calls of apt-get.
 func setup(t *testing.T, script string, env ...string) (text string, calls []string) {
 	t.Helper()
-	// It looks into /usr/sbin by itself: where that is /usr/bin, all may be there.
+	// It also looks into /usr/sbin. If that is /usr/bin, everything may be installed.
 	if sbin, err := filepath.EvalSymlinks("/usr/sbin"); err != nil || filepath.Base(sbin) != "sbin" {
 		t.Skip("this host has no /usr/sbin of its own, so programs cannot be hidden from setup")
 	}
@@ -43,7 +43,7 @@ func setup(t *testing.T, script string, env ...string) (text string, calls []str
 	}
 	cmd := exec.Command(bash, "../.ci/setup", "run")
 	cmd.Env = append([]string{"PATH=" + dir}, env...)
-	out, _ := cmd.CombinedOutput() // it fails in the end: there is no Go
+	out, _ := cmd.CombinedOutput() // it fails at the end, because there is no Go
 	called, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatalf("apt-get was not called: %s", out)
@@ -56,7 +56,7 @@ echo "E: Unable to lock directory /var/lib/apt/lists/" >&2
 exit 100
 `
 
-// A package manager that is busy is waited for, and named once.
+// setup waits for a busy package manager, and names it once.
 func TestSetupWaits(t *testing.T) {
 	text, calls := setup(t, `case $n in 1 | 2 | 4) `+busy+`;; esac`)
 	if want := "Could not get lock /var/lib/apt/lists/lock. It is held by process 77 (unattended-upgr)"; strings.Count(text, want) != 2 || !strings.Contains(text, "waiting for the package manager, for up to 900 s: "+want) {
@@ -77,7 +77,7 @@ func TestSetupGivesUp(t *testing.T) {
 	if len(calls) != 1 || !strings.Contains(text, "still busy") || !strings.Contains(text, "process 77") {
 		t.Errorf("%q: %s", calls, text)
 	}
-	// Anything else is no reason to wait.
+	// It does not wait for anything else.
 	text, calls = setup(t, "echo 'E: Unable to locate package x' >&2; exit 100")
 	if len(calls) != 1 || !strings.Contains(text, "Unable to locate package x") {
 		t.Errorf("%q: %s", calls, text)

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-// units copies the units to a directory of the test, with programs that exist in
-// the place of ours, and returns their paths.
+// units copies the units to a directory of the test, replaces our programs by existing ones, and returns
+// the paths.
 func units(t *testing.T) []string {
 	t.Helper()
 	sources, err := filepath.Glob("systemd/*")
@@ -50,7 +50,7 @@ func TestSystemdVerify(t *testing.T) {
 // The sandboxes may become tighter, not looser.
 func TestSystemdSecurity(t *testing.T) {
 	analyze := testutil.RequireProgram(t, "systemd-analyze")
-	// Exposure is counted in tenths here: 20 is 2.0 of 10.
+	// Exposure is in tenths: 20 is 2.0 of 10.
 	thresholds := map[string]string{"boxd.service": "20", "boxd-launcher.service": "82"}
 	for _, unit := range units(t) {
 		threshold, ok := thresholds[filepath.Base(unit)]
@@ -64,7 +64,7 @@ func TestSystemdSecurity(t *testing.T) {
 	}
 }
 
-// What the units take for granted of each other.
+// The units rely on settings of each other.
 func TestUnitsAgree(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"systemd/boxd.service": {"Type=notify", "User=boxd", "Restart=always", "RestartSec=200ms", "StateDirectory=boxd", "ExecStart=/usr/bin/boxd serve"},
@@ -86,7 +86,7 @@ func TestUnitsAgree(t *testing.T) {
 	}
 }
 
-// The unit and the launcher, which gives up capabilities by itself, keep the same ones.
+// The unit keeps the same capabilities as the launcher, which gives up the others itself.
 func TestLauncherUnitCapabilities(t *testing.T) {
 	name := regexp.MustCompile(`CAP_[A-Z_]+`)
 	listed := func(file, from, to string) []string {

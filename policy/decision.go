@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -46,15 +47,11 @@ func (p *Policy) MayMount(tenant string, r Resolved, m spec.MountWish) (spec.Mou
 // MountsFor decides about all mounts, other than the workspace, that a live session of r is
 // to have. It is MayMount for each of them, and checks them as a set.
 func (p *Policy) MountsFor(tenant string, r Resolved, asked []spec.MountWish) ([]spec.Mount, []Decision, error) {
-	list, decisions := make([]spec.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
-	for i, a := range asked {
-		m, d, err := p.decideMount(tenant, r.MountMode, r.Target(), fmt.Sprintf("mounts[%d]", i), a)
-		if err != nil {
-			return nil, append(decisions, d), err
-		}
-		list, decisions = append(list, m), append(decisions, d)
+	list, decisions, err := p.decideMounts(tenant, r.MountMode, r.Target(), asked)
+	if err == nil {
+		err = (spec.Spec{Mounts: list}).Validate()
 	}
-	if err := (spec.Spec{Mounts: list}).Validate(); err != nil {
+	if err != nil {
 		return nil, decisions, err
 	}
 	return list, decisions, nil
@@ -92,4 +89,27 @@ func (p *Policy) MayStayIdle(r Resolved, running int) Decision {
 		d.Allowed, d.Rule = false, "idle TTL of profile "+r.Profile
 	}
 	return d
+}
+
+// Timeout returns the timeout of a command in a session of r: asked, or the default of r if
+// asked is 0 or less, but never above the cap that r was given, nor above the present cap
+// of its profile. If that profile is gone, the default profile counts.
+func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
+	profile, ok := p.profiles[r.Profile]
+	if !ok {
+		profile = p.profiles[p.config.DefaultProfile]
+	}
+	timeout := spec.Duration(asked)
+	if asked <= 0 {
+		timeout = cmp.Or(max(0, r.Timeout), profile.Timeout)
+	}
+	return clampTimeout(clampTimeout(timeout, r.TimeoutCap), profile.Caps.Timeout).D()
+}
+
+// clampTimeout cuts d to limit; a limit of 0 or less is no limit.
+func clampTimeout(d, limit spec.Duration) spec.Duration {
+	if limit > 0 {
+		d = min(d, limit)
+	}
+	return min(d, spec.Duration(spec.MaxTime))
 }

@@ -70,12 +70,27 @@ func (p *Policy) resolveMounts(tenant string, profile Profile, r Request, worksp
 		}
 		list, decisions = append(list, m), append(decisions, d)
 	}
-	for i, asked := range r.Mounts {
-		m, d, err := p.decideMount(tenant, profile.MountMode, target, fmt.Sprintf("mounts[%d]", i), asked)
+	others, more, err := p.decideMounts(tenant, profile.MountMode, target, r.Mounts)
+	if err != nil || list == nil {
+		return others, more, err
+	}
+	return append(list, others...), append(decisions, more...), nil
+}
+
+// decideMounts decides about the mounts of a request. After an error, the last decision is
+// the refusal.
+func (p *Policy) decideMounts(tenant, mode, workspace string, asked []spec.MountWish) ([]spec.Mount, []Decision, error) {
+	if len(asked) == 0 {
+		return nil, nil, nil
+	}
+	list, decisions := make([]spec.Mount, 0, len(asked)), make([]Decision, 0, len(asked))
+	for i, a := range asked {
+		m, d, err := p.decideMount(tenant, mode, workspace, fmt.Sprintf("mounts[%d]", i), a)
+		decisions = append(decisions, d)
 		if err != nil {
-			return nil, nil, err
+			return nil, decisions, err
 		}
-		list, decisions = append(list, m), append(decisions, d)
+		list = append(list, m)
 	}
 	return list, decisions, nil
 }

@@ -149,15 +149,19 @@ func CheckNetworkChange(old, new bool) error {
 // memory, the database and the box keep it, for every session.
 const maxEnv = 64 << 10
 
-// EnvList returns env as a sorted list of KEY=VALUE.
+// EnvList returns env as a list of KEY=VALUE, sorted by name.
 func EnvList(env map[string]string) ([]string, error) {
 	list := make([]string, 0, len(env))
-	for _, name := range slices.Sorted(maps.Keys(env)) {
+	for name := range env {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	for i, name := range list {
 		// The engine sees only KEY=VALUE, where the name "A=B" would pass as "A".
 		if name == "" || strings.ContainsAny(name, "=\x00") {
 			return nil, &spec.FieldError{Field: "env", Value: spec.Quote(name), Rule: `a name must not be empty nor contain "=" or NUL`}
 		}
-		list = append(list, name+"="+env[name])
+		list[i] = name + "=" + env[name]
 	}
 	return list, nil
 }

@@ -42,7 +42,7 @@ const (
 type Attachment struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
-	give    time.Duration
+	giveUp  time.Duration
 	lost    func(error)
 	explain func(error) error
 
@@ -60,8 +60,8 @@ type Attachment struct {
 	hello   Hello
 	writer  bool
 	base    int64  // offset of unacked
-	unacked []byte // stdin that the process may not have taken
-	closing bool   // stdin ends behind unacked
+	unacked []byte // stdin that the process may not have accepted
+	closing bool   // stdin ends after unacked
 	closed  bool   // stdin is closed
 	size    *[2]uint16
 	done    bool
@@ -74,7 +74,7 @@ func Attach(ctx context.Context, o AttachOptions) (*Attachment, error) {
 	if o.ClientID == "" {
 		o.ClientID = rand.Text()
 	}
-	a := &Attachment{give: o.GiveUp, lost: o.Lost, explain: o.Explain, dial: o.DialOptions, moved: make(chan struct{})}
+	a := &Attachment{giveUp: o.GiveUp, lost: o.Lost, explain: o.Explain, dial: o.DialOptions, moved: make(chan struct{})}
 	if a.lost == nil {
 		a.lost = func(error) {}
 	}
@@ -110,7 +110,7 @@ func (a *Attachment) Close() error {
 	return nil
 }
 
-// drop closes the connection and ends all waiting.
+// drop closes the connection, and wakes everything that waits.
 func (a *Attachment) drop() {
 	a.mu.Lock()
 	c := a.c
@@ -158,7 +158,7 @@ func (a *Attachment) Recv() (Event, error) {
 	return nil, a.fail
 }
 
-// note keeps what the next connection needs to know.
+// note keeps the state that the next connection needs.
 func (a *Attachment) note(ev Event) {
 	switch ev := ev.(type) {
 	case Data:

@@ -10,21 +10,24 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"net/http"
+	"slices"
 	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// firstConnection connects. With await it tries again while no relay answers.
+// firstConnection connects. With await it retries while no relay answers.
 func (a *Attachment) firstConnection(await bool) (*Client, error) {
 	for since := time.Now(); ; {
 		c, err := Dial(a.ctx, a.dial)
 		switch {
 		case err == nil || a.ctx.Err() != nil || !await || !isAbsent(err):
 			return c, err
-		case a.give > 0 && time.Since(since) > a.give:
-			return nil, gaveUp(a.give, err)
+		case a.giveUp > 0 && time.Since(since) > a.giveUp:
+			return nil, gaveUp(a.giveUp, err)
 		}
 		a.lost(err)
 		a.wait()
@@ -34,17 +37,14 @@ func (a *Attachment) firstConnection(await bool) (*Client, error) {
 // isAbsent reports whether err comes from a server that is stopped or starting. Any other
 // error of a first connection may be a mistake in the address, which a retry cannot fix.
 func isAbsent(err error) bool {
-	var refused *DialError
-	if errors.As(err, &refused) {
+	if refused, ok := errors.AsType[*DialError](err); ok {
 		return refused.Status == http.StatusBadGateway || refused.Status == http.StatusServiceUnavailable || refused.Status == http.StatusGatewayTimeout
 	}
-	for _, absent := range []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF, io.ErrUnexpectedEOF} {
-		if errors.Is(err, absent) {
-			return true
-		}
+	if _, closed := errors.AsType[*CloseError](err); closed {
+		return worthRetrying(err)
 	}
-	var closed *CloseError
-	return errors.As(err, &closed) && worthRetrying(err)
+	absent := []error{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, fs.ErrNotExist, io.EOF, io.ErrUnexpectedEOF}
+	return slices.ContainsFunc(absent, func(e error) bool { return errors.Is(err, e) })
 }
 
 func gaveUp(after time.Duration, err error) error {
@@ -70,8 +70,8 @@ func (a *Attachment) reconnect(cause error) error {
 			a.mu.Unlock()
 		case !worthRetrying(err):
 			return err
-		case a.give > 0 && time.Since(since) > a.give:
-			return gaveUp(a.give, err)
+		case a.giveUp > 0 && time.Since(since) > a.giveUp:
+			return gaveUp(a.giveUp, err)
 		}
 		a.lost(err)
 		a.wait()
@@ -81,46 +81,39 @@ func (a *Attachment) reconnect(cause error) error {
 	}
 }
 
-// wait pauses before the next attempt: not before the first one, and a little at
-// random so that many clients do not come at once.
+// wait pauses before the next attempt, except before the first one. The pause is partly
+// random, so that many clients do not reconnect at the same moment.
 func (a *Attachment) wait() {
 	pause := a.pause
 	a.pause = min(max(2*pause, minPause), maxPause)
-	if pause == 0 {
-		return
-	}
-	t := time.NewTimer(pause/2 + mathrand.N(pause/2))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-a.ctx.Done():
+	if pause > 0 {
+		wsconn.Within(pause/2+mathrand.N(pause/2), a.ctx.Done())
 	}
 }
 
 func isConflict(err error) bool {
-	var refused *DialError
-	var closed *CloseError
-	return errors.As(err, &refused) && refused.WriterTaken ||
-		errors.As(err, &closed) && closed.Code == codeConflict
+	refused, _ := errors.AsType[*DialError](err)
+	closed, _ := errors.AsType[*CloseError](err)
+	return refused != nil && refused.WriterTaken || closed != nil && closed.Code == codeConflict
 }
 
 func worthRetrying(err error) bool {
-	var refused *DialError
-	var closed *CloseError
-	var cert *tls.CertificateVerificationError
+	refused, _ := errors.AsType[*DialError](err)
+	closed, _ := errors.AsType[*CloseError](err)
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
 	switch {
-	case errors.Is(err, ErrProtocol), errors.As(err, &cert):
+	case errors.Is(err, ErrProtocol), untrusted:
 		return false
-	case errors.As(err, &refused):
+	case refused != nil:
 		return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests
-	case errors.As(err, &closed):
+	case closed != nil:
 		return closed.Code == websocket.CloseGoingAway || closed.Code == websocket.CloseNoStatusReceived ||
 			closed.Code >= websocket.CloseInternalServerErr && closed.Code <= websocket.CloseTryAgainLater
 	}
 	return true
 }
 
-// connect makes a connection that continues where the last one ended.
+// connect makes a connection that continues where the previous one ended.
 func (a *Attachment) connect() error {
 	a.mu.Lock()
 	o := a.dial
@@ -146,7 +139,7 @@ func (a *Attachment) connect() error {
 	return nil
 }
 
-// resumeLocked sends stdin again that the process has not accepted.
+// resumeLocked sends the stdin again that the process has not accepted.
 func (a *Attachment) resumeLocked(c *Client) error {
 	h := c.Hello()
 	if !a.writer || !h.Writer {
@@ -154,15 +147,15 @@ func (a *Attachment) resumeLocked(c *Client) error {
 	}
 	switch sent := a.base + int64(len(a.unacked)); {
 	case h.StdinAccepted < a.base:
-		return malformed("stdin was taken up to %d before, and up to %d now", a.base, h.StdinAccepted)
+		return malformed("stdin was accepted up to %d before, and up to %d now", a.base, h.StdinAccepted)
 	case h.Interrupted:
 		a.loseLocked()
 		a.base = h.StdinAccepted
 	case h.StdinAccepted > sent:
-		return malformed("stdin was taken up to %d, but sent up to %d", h.StdinAccepted, sent)
+		return malformed("stdin was accepted up to %d, but sent up to %d", h.StdinAccepted, sent)
 	default:
 		if h.StdinAccepted > a.base {
-			a.pause = 0 // the last connection was of use
+			a.pause = 0 // the previous connection made progress
 		}
 		a.takenLocked(h.StdinAccepted)
 	}
@@ -171,12 +164,10 @@ func (a *Attachment) resumeLocked(c *Client) error {
 			return err
 		}
 	}
-	for rest := a.unacked; len(rest) > 0; {
-		n := min(len(rest), MaxStdin)
-		if err := c.sendStdin(rest[:n]); err != nil {
+	for part := range slices.Chunk(a.unacked, MaxStdin) {
+		if err := c.sendStdin(part); err != nil {
 			return err
 		}
-		rest = rest[n:]
 	}
 	if a.closing && !a.closed {
 		return c.CloseStdin()

@@ -34,8 +34,8 @@ func (s *server) attach(budget func() int64, change func(o *AttachOptions)) *Att
 	return a
 }
 
-// TestCuts: connections that are cut at random bytes, and now and then a new relay
-// on the same streams, as after a restart of the daemon.
+// TestCuts: connections are cut at random bytes, and now and then a new relay serves the
+// same streams, as after a restart of the daemon.
 func TestCuts(t *testing.T) {
 	const cuts = 200
 	p := newProc(128 << 10)
@@ -75,7 +75,7 @@ func TestCuts(t *testing.T) {
 	}
 	a := s.attach(budget, nil)
 
-	// Both directions carry a pattern until there were enough cuts.
+	// Both directions carry a pattern until there have been enough cuts.
 	sent := [3]bytes.Buffer{}
 	var wg sync.WaitGroup
 	carry := func(i int, w io.Writer) {
@@ -159,14 +159,14 @@ func (s *server) awaitNobody() {
 	await(s.t, "the relay to notice", func() bool { return s.hub.o.Counters.Connections.Load() == 0 })
 }
 
-// TestStdinAcrossConnections: what becomes of stdin that was not acknowledged, by
-// what happens while there is no connection. The process has taken "abc", which was
-// acknowledged, and "12" of "123456", which was not.
+// TestStdinAcrossConnections: the fate of unacknowledged stdin depends on what happens while
+// there is no connection. The process has accepted "abc", which was acknowledged, and "12"
+// of "123456", which was not.
 func TestStdinAcrossConnections(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		meanwhile func(t *testing.T, s *server)
-		events    []Event // first ones after the cut
+		events    []Event // the first events after the cut
 		err       error
 		stdin     string
 	}{
@@ -241,7 +241,7 @@ func TestStdinAcrossConnections(t *testing.T) {
 	}
 }
 
-// TestSizeAcrossConnections: the last one is set again.
+// TestSizeAcrossConnections: a new connection sets the latest size again.
 func TestSizeAcrossConnections(t *testing.T) {
 	p, l := newProc(4<<10), &lines{}
 	s := serve(t, p, Options{})
@@ -300,7 +300,7 @@ func TestAttachmentEnds(t *testing.T) {
 	}
 }
 
-// TestAwait: a first connection is tried again while nobody answers, and only then.
+// TestAwait: a first connection is retried while no relay answers, and only then.
 func TestAwait(t *testing.T) {
 	p := newProc(4 << 10)
 	s := serve(t, p, Options{})
@@ -336,7 +336,7 @@ func TestAwait(t *testing.T) {
 			}
 		}
 	}
-	// The daemon's own refusal ends it, "try again" does not.
+	// A refusal of the daemon ends the retries, "try again" does not.
 	for status, attempts := range map[int]int32{http.StatusNotFound: 1, http.StatusInternalServerError: 1, http.StatusServiceUnavailable: 3} {
 		var asked atomic.Int32
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -354,8 +354,7 @@ func TestAwait(t *testing.T) {
 	}
 }
 
-// TestConflictOfSomebodyElse: only the relay's own 409 makes an observer of a
-// writer.
+// TestConflictOfSomebodyElse: only the relay's own 409 turns a writer into an observer.
 func TestConflictOfSomebodyElse(t *testing.T) {
 	p, l := newProc(4<<10), &lines{}
 	s := serve(t, p, Options{})

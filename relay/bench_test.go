@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// endless is an Output that always has more, as a process does that writes faster
-// than anybody reads; its bytes cost nothing.
+// endless is an Output that always has more, like a process that writes faster than any
+// reader reads. Its bytes cost nothing.
 type endless struct{}
 
 func (endless) Release(int64) {}
@@ -64,8 +64,8 @@ func benchClient(b *testing.B, l net.Listener, src Source) *Client {
 
 const bulk = MaxData
 
-// BenchmarkBulk is one process to one reader, and what a plain copy over the same
-// kind of connection does, reading as much at once.
+// BenchmarkBulk measures one process with one reader, and a plain copy over the same kind of
+// connection, with reads of the same size.
 func BenchmarkBulk(b *testing.B) {
 	b.Run("relay", func(b *testing.B) {
 		bench(b, func(b *testing.B, l net.Listener) {
@@ -116,8 +116,8 @@ func BenchmarkBulk(b *testing.B) {
 	})
 }
 
-// BenchmarkEcho is a byte to a process that sends it back, and the same over a
-// plain connection.
+// BenchmarkEcho measures a byte to a process that sends it back, and the same over a plain
+// connection.
 func BenchmarkEcho(b *testing.B) {
 	b.Run("relay", func(b *testing.B) {
 		bench(b, func(b *testing.B, l net.Listener) {

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
 // CloseError reports that the relay closed the connection, with a WebSocket close code;
@@ -34,7 +36,7 @@ const (
 // concurrent use.
 type Client struct {
 	ws    *websocket.Conn
-	dead  time.Duration
+	dead  time.Duration // how long the relay may be silent
 	hello Hello
 	buf   []byte // of Recv
 	exit  bool   // seen by Recv
@@ -58,7 +60,7 @@ type Client struct {
 
 // progress is the state of one output stream.
 type progress struct {
-	next     int64 // what the relay sends next begins here
+	next     int64 // offset of the byte that the relay sends next
 	consumed int64
 	acked    int64
 }
@@ -66,10 +68,10 @@ type progress struct {
 // Hello returns the relay's first message.
 func (c *Client) Hello() Hello { return c.hello }
 
-// alive restarts the time after which the relay counts as dead.
+// alive restarts the period of silence after which the relay counts as dead.
 func (c *Client) alive() { c.ws.SetReadDeadline(time.Now().Add(c.dead)) }
 
-// message reads one message; it is valid until the next.
+// message reads one message. It is valid until the next call.
 func (c *Client) message() (msg []byte, err error) {
 	kind, r, err := c.ws.NextReader()
 	if err == nil && kind != websocket.BinaryMessage {
@@ -78,13 +80,13 @@ func (c *Client) message() (msg []byte, err error) {
 	if err == nil {
 		msg, c.buf, err = readMessage(r, c.buf, maxToClient)
 	}
-	var peer *websocket.CloseError
+	peer, isClose := errors.AsType[*websocket.CloseError](err)
 	switch {
 	case err == nil:
 		return msg, nil
-	case errors.As(err, &peer) && peer.Code != websocket.CloseAbnormalClosure:
+	case isClose && peer.Code != websocket.CloseAbnormalClosure:
 		return nil, &CloseError{peer.Code, peer.Text}
-	case errors.As(err, &peer), isNetError(err):
+	case isClose, wsconn.IsLost(err):
 		return nil, fmt.Errorf("relay connection lost: %w", err)
 	}
 	return nil, malformed("%v", err)
@@ -140,16 +142,16 @@ func (c *Client) recv() (Event, error) {
 	return nil, malformed("a second Hello")
 }
 
-// forward checks that a stream continues where it was.
+// forward checks that a stream continues where it stopped.
 func (c *Client) forward(s Stream, from, to int64) error {
 	c.amu.Lock()
 	defer c.amu.Unlock()
 	if s == Stderr && !c.hello.HasStderr {
-		return malformed("stderr, which Hello does not have")
+		return malformed("stderr, which the Hello does not announce")
 	}
 	p := &c.streams[s]
 	if from != p.next {
-		return malformed("%v goes on at %d, want %d", s, from, p.next)
+		return malformed("%v continues at %d, want %d", s, from, p.next)
 	}
 	p.next = to
 	return nil
@@ -188,7 +190,8 @@ func (c *Client) Close() error {
 }
 
 func (c *Client) closeWith(code int, text string) {
-	c.ws.WriteControl(websocket.CloseMessage, closeMessage(code, text), time.Now().Add(time.Second))
+	why := &closing{Code: code, Text: text}
+	c.ws.WriteControl(websocket.CloseMessage, why.Message(), time.Now().Add(time.Second))
 }
 
 // shut ends the connection because of an error of Recv.
@@ -211,4 +214,45 @@ func (c *Client) release() {
 	c.amu.Unlock()
 	c.change(func() { c.ended = true })
 	c.ws.Close()
+}
+
+// consume records that all output so far was consumed, and acknowledges it now or soon.
+func (c *Client) consume() {
+	if c.hello.Window == 0 {
+		return
+	}
+	c.amu.Lock()
+	defer c.amu.Unlock()
+	now, later := false, false
+	for i := range c.streams {
+		p := &c.streams[i]
+		p.consumed = p.next
+		now = now || p.consumed-p.acked >= min(maxUnacked, max(c.hello.Window/4, 1))
+		later = later || p.consumed > p.acked
+	}
+	switch {
+	case now:
+		c.acknowledgeLocked()
+	case later && c.timer == nil && !c.closed:
+		c.timer = time.AfterFunc(maxAckDelay, c.acknowledge)
+	}
+}
+
+func (c *Client) acknowledge() {
+	c.amu.Lock()
+	defer c.amu.Unlock()
+	c.acknowledgeLocked()
+}
+
+func (c *Client) acknowledgeLocked() {
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	for i := range c.streams {
+		if p := &c.streams[i]; p.consumed > p.acked && !c.closed {
+			p.acked = p.consumed
+			c.send(appendAck(nil, Stream(i), p.acked)) // Recv notices a failure
+		}
+	}
 }

@@ -135,7 +135,7 @@ func (c *Client) open(o DialOptions) error {
 			continue
 		}
 		if at.Kind == At && b.Start != at.Offset {
-			return malformed("%v begins at %d, asked was %d", s, b.Start, at.Offset)
+			return malformed("%v starts at %d, want %d", s, b.Start, at.Offset)
 		}
 		c.streams[s] = progress{b.Start, b.Start, b.Start}
 	}

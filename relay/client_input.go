@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// change changes what Write waits for.
+// change calls f, which changes the state that Write waits for, and wakes Write.
 func (c *Client) change(f func()) {
 	c.smu.Lock()
 	defer c.smu.Unlock()

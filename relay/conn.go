@@ -3,22 +3,26 @@ package relay
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// conn is one attached client. Its goroutines are the one of the request, which
-// reads frames (read); one that pings and ends the connection (mind); one for each
-// output stream (pump); and, for a writer, one for stdin (feed). All end with ctx.
+// conn is one attached client. The goroutine of the request reads frames (read). Others
+// ping and end the connection (supervise), send the output streams (pump, one for each) and,
+// for a writer, feed stdin (feed). All of them end with ctx.
 type conn struct {
 	hub         *Hub
 	req         request
 	grant       Grant
-	interrupted bool // another client has been the writer since this one was
-	noted       bool // that it takes over
+	interrupted bool // another client has been the writer since this one last was
+	noted       bool // the take-over was passed to Grant.Note
 
 	ctx    context.Context // its cause is a *closing
 	cancel context.CancelCauseFunc
@@ -27,13 +31,13 @@ type conn struct {
 	stopLive context.CancelFunc
 
 	ws  *websocket.Conn
-	net *progressConn
+	net *wsconn.Conn
 	wg  sync.WaitGroup
 
 	writer   atomic.Bool
 	demoted  chan struct{} // has an element when the client must be told
-	refused  chan string   // what the client must be told could not be done
-	readDone chan struct{} // closed when nothing is read any more
+	refused  chan string   // refusals that the client must be told
+	readDone chan struct{} // closed when read returns
 
 	stdout, stderr *outStream    // stderr may be nil
 	pumping        atomic.Int32  // output streams that have not ended
@@ -41,28 +45,29 @@ type conn struct {
 
 	stdin stdinQueue
 
-	touched atomic.Int64 // when Source.Touch was called, in Unix nanoseconds
+	touched atomic.Int64 // when Source.Touch was last called, in Unix nanoseconds
 
-	turn chan struct{} // has an element while a message is being written
-	last bool          // the exit was sent, and nothing may follow; whose turn it is
+	sending chan struct{} // has an element while a message is being written
+	last    bool          // the exit was sent, and nothing may follow; guarded by sending
 }
 
-// maxRefusals is how many refusals may wait until the client takes them. Beyond it
-// nothing more is read of the client: it is the one that asks and does not listen.
+// maxRefusals is how many refusals may wait until the client accepts them. At the limit,
+// the relay stops reading from the client, which sends requests and reads no answers.
 const maxRefusals = 16
 
-func newConn(h *Hub, req request) *conn {
+func newConn(h *Hub, req request, g Grant) *conn {
 	c := &conn{
-		hub: h, req: req,
+		hub: h, req: req, grant: g,
 		demoted:  make(chan struct{}, 1),
 		refused:  make(chan string, maxRefusals),
 		readDone: make(chan struct{}),
 		drained:  make(chan struct{}),
-		turn:     make(chan struct{}, 1),
+		sending:  make(chan struct{}, 1),
 	}
 	c.ctx, c.cancel = context.WithCancelCause(h.ctx)
 	c.live, c.stopLive = context.WithCancel(c.ctx)
-	c.stdin.init(c.ctx)
+	c.stdin.ctx, c.stdin.cancel = context.WithCancel(c.ctx)
+	c.stdin.wake = make(chan struct{}, 1)
 	c.stdout = newOutStream(Stdout, h.src.Stdout, &h.o.Counters.StdoutBytes)
 	if h.src.Stderr != nil {
 		c.stderr = newOutStream(Stderr, h.src.Stderr, &h.o.Counters.StderrBytes)
@@ -77,28 +82,22 @@ func (c *conn) streams() []*outStream {
 	return []*outStream{c.stdout, c.stderr}
 }
 
-// end makes the connection end. The first reason counts. It does not wait.
-func (c *conn) end(why *closing) { c.cancel(why) }
-
-// demote makes c an observer. The hub's lock is held.
+// demote makes c an observer. The caller holds the hub's lock.
 func (c *conn) demote() {
 	c.writer.Store(false)
 	c.stdin.cancel()
-	select {
-	case c.demoted <- struct{}{}:
-	default:
-	}
+	wake(c.demoted)
 }
 
-// start says hello and begins everything but reading.
+// start sends the Hello and starts every goroutine except the one that reads.
 func (c *conn) start() {
 	streams := c.streams()
 	c.pumping.Store(int32(len(streams)))
-	context.AfterFunc(c.ctx, c.net.hurry)
+	context.AfterFunc(c.ctx, func() { c.net.Hurry(lastWrite) })
 	if c.ctx.Err() == nil {
-		c.send(appendHello(nil, c.hello())) // before anybody else can send
+		c.send(appendHello(nil, c.hello())) // before any other goroutine can send
 	}
-	c.wg.Go(c.mind)
+	c.wg.Go(c.supervise)
 	for _, s := range streams {
 		c.wg.Go(func() { c.pump(s) })
 	}
@@ -106,6 +105,9 @@ func (c *conn) start() {
 		c.wg.Go(c.feed)
 	}
 }
+
+// lastWrite bounds writes to a connection that is being closed.
+const lastWrite = time.Second
 
 func (c *conn) hello() Hello {
 	src, o := &c.hub.src, &c.hub.o
@@ -119,7 +121,7 @@ func (c *conn) hello() Hello {
 	}
 	if src.Stdin != nil {
 		h.StdinAccepted = src.Stdin.Accepted()
-		c.stdin.begin(h.StdinAccepted)
+		c.stdin.received, c.stdin.accepted = h.StdinAccepted, h.StdinAccepted
 	}
 	if c.stderr != nil {
 		h.Stderr = c.stderr.first
@@ -132,33 +134,31 @@ func (c *conn) hello() Hello {
 	return h
 }
 
-// send writes one message. A failure ends the connection; after its end there are
-// no messages.
+// send writes one message. A failure ends the connection; once it has ended, send does
+// nothing.
 func (c *conn) send(msg []byte) { c.write(msg, false) }
-
-// sendExit writes the last message.
-func (c *conn) sendExit() { c.write(appendExit(nil, c.exit()), true) }
 
 func (c *conn) write(msg []byte, last bool) {
 	select {
-	case c.turn <- struct{}{}:
-		defer func() { <-c.turn }()
+	case c.sending <- struct{}{}:
+		defer func() { <-c.sending }()
 	case <-c.ctx.Done():
 		return
 	}
-	// The select above takes either if it could take both.
+	// With both ready, the select above chooses either.
 	if c.last || c.ctx.Err() != nil {
 		return
 	}
 	c.last = last
 	if err := c.ws.WriteMessage(websocket.BinaryMessage, msg); err != nil {
-		c.end(closeLost)
+		c.cancel(closeLost)
 	}
 }
 
-// mind pings, tells of a demotion and of refusals, and ends the connection: with an exit when
-// everything has been sent, and with a close frame in any case.
-func (c *conn) mind() {
+// supervise pings, and tells the client of its demotion and of refusals. It ends the
+// connection: with an exit once everything has been sent, and with a close frame in any
+// case.
+func (c *conn) supervise() {
 	defer c.net.Close()
 	defer c.stopLive()
 	ping := time.NewTicker(c.hub.o.Ping)
@@ -168,8 +168,8 @@ func (c *conn) mind() {
 		select {
 		case <-c.ctx.Done():
 		case <-ping.C:
-			// A ping that finds no room is no sign of death: then there is data under
-			// way, whose progress is watched.
+			// A failed ping proves nothing: other data is under way then, whose progress is
+			// watched.
 			c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(time.Second))
 		case <-c.demoted:
 			c.send([]byte{typeWriter, 0})
@@ -188,8 +188,8 @@ func (c *conn) mind() {
 			for len(c.refused) > 0 {
 				c.tellRefusal(<-c.refused) // this goroutine is the only receiver
 			}
-			c.sendExit()
-			c.end(closeExited)
+			c.write(appendExit(nil, c.exit()), true)
+			c.cancel(closeExited)
 		}
 	}
 	c.finish()
@@ -199,18 +199,17 @@ func (c *conn) tellRefusal(text string) {
 	c.send(append([]byte{typeRefused}, text[:min(len(text), maxRefused)]...))
 }
 
-// exit is how the process ended; nothing is known of one that was removed before.
+// exit returns how the process ended. Of a process that was removed before its end,
+// nothing is known.
 func (c *conn) exit() exitFrame {
 	f := exitFrame{Exit: Exit{Code: -1, Verdict: VerdictLost}, stdout: c.stdout.sentTo()}
 	if c.stderr != nil {
 		f.stderr = c.stderr.sentTo()
 	}
-	select {
-	case <-c.hub.src.Done:
+	if isClosed(c.hub.src.Done) {
 		f.Exit = c.hub.src.Exit()
-	default:
 	}
-	// What a frame cannot hold is no code and no signal.
+	// A value that does not fit into the frame is sent as unknown.
 	if f.Code < -1 || f.Code > 255 {
 		f.Code = -1
 	}
@@ -220,22 +219,160 @@ func (c *conn) exit() exitFrame {
 	return f
 }
 
-// finish says why, and waits a little for the answer: closing a socket with unread
-// bytes in it would destroy what the peer has not read yet.
+// finish sends the reason, and waits a little for the peer's answer: closing a socket with
+// unread bytes in it would destroy what the peer has not read yet.
 func (c *conn) finish() {
 	why := closeLost
 	errors.As(context.Cause(c.ctx), &why)
 	if why == closeLost {
 		return
 	}
-	err := c.ws.WriteControl(websocket.CloseMessage, why.message(), time.Now().Add(time.Second))
-	if err != nil && !errors.Is(err, websocket.ErrCloseSent) {
+	err := c.ws.WriteControl(websocket.CloseMessage, why.Message(), time.Now().Add(time.Second))
+	if err == nil || errors.Is(err, websocket.ErrCloseSent) {
+		wsconn.Within(c.hub.o.Linger, c.readDone)
+	}
+}
+
+// read handles the client's messages until the connection ends.
+func (c *conn) read() {
+	defer close(c.readDone)
+	c.ws.SetReadLimit(maxToServer)
+	alive := func() { c.ws.SetReadDeadline(time.Now().Add(c.hub.o.Dead)) }
+	c.ws.SetPongHandler(func(string) error { alive(); return nil })
+	buf := make([]byte, 512)
+	for {
+		alive()
+		kind, r, err := c.ws.NextReader()
+		var msg []byte
+		if err == nil {
+			msg, buf, err = readMessage(r, buf, maxToServer)
+		}
+		if err != nil {
+			c.readFailed(err)
+			return
+		}
+		if c.ctx.Err() != nil {
+			continue // waiting for the peer to close
+		}
+		if kind != websocket.BinaryMessage {
+			c.cancel(closeText)
+		} else if why := c.handle(msg); why != nil {
+			c.cancel(why)
+		}
+	}
+}
+
+// readFailed ends the connection because of an error of reading. Whatever the peer sends
+// after a violation is discarded, see finish.
+func (c *conn) readFailed(err error) {
+	_, isClose := errors.AsType[*websocket.CloseError](err)
+	switch {
+	case isClose, wsconn.IsLost(err):
+		c.cancel(closeLost)
+		return
+	case errors.Is(err, websocket.ErrReadLimit):
+		c.cancel(closeBig)
+	default:
+		c.cancel(closeBroken(err))
+	}
+	io.Copy(io.Discard, c.net.Conn)
+}
+
+// readMessage reads a message into buf, which it extends up to most bytes. The message is
+// part of the buffer that it returns.
+func readMessage(r io.Reader, buf []byte, most int) (msg, grown []byte, err error) {
+	n := 0
+	for {
+		if n == len(buf) {
+			if n > most {
+				return nil, buf, malformed("message above %d bytes", most)
+			}
+			// One byte more than the longest message, so that its end is seen.
+			buf = append(buf, make([]byte, min(max(4*n, 512), most+1)-n)...)
+		}
+		m, err := r.Read(buf[n:])
+		n += m
+		if err == io.EOF {
+			return buf[:n], buf, nil
+		}
+		if err != nil {
+			return nil, buf, err
+		}
+	}
+}
+
+// handle acts on one message. The result, if not nil, is why the connection has to end.
+func (c *conn) handle(msg []byte) *closing {
+	frame, err := parseClient(msg)
+	if err != nil {
+		return closeBroken(err)
+	}
+	c.touch()
+	if f, ok := frame.(ackFrame); ok {
+		return c.acknowledge(f)
+	}
+	if !c.req.write {
+		return closeObserver
+	}
+	switch f := frame.(type) {
+	case stdinFrame:
+		return c.takeStdin(f)
+	case closeStdinFrame:
+		return c.takeClose(f)
+	}
+	if !c.writer.Load() {
+		return nil // demoted; the client may not know yet
+	}
+	switch f := frame.(type) {
+	case resizeFrame:
+		err = errors.ErrUnsupported
+		if c.hub.src.Resize != nil {
+			err = c.hub.src.Resize(f.rows, f.cols)
+		}
+	case signalFrame:
+		err = errors.ErrUnsupported
+		if c.hub.src.Signal != nil {
+			err = c.grant.note(ActSignal, f.number)
+		}
+		if err == nil {
+			err = c.hub.src.Signal(syscall.Signal(f.number))
+		}
+	}
+	if err != nil {
+		// supervise sends it: if this goroutine did, it would never finish reading from a client
+		// that sends without reading.
+		select {
+		case c.refused <- "refused: " + err.Error(): // never empty
+		case <-c.ctx.Done():
+		}
+	}
+	return nil
+}
+
+// touch tells the source that there is traffic, at most once a second.
+func (c *conn) touch() {
+	if c.hub.src.Touch == nil {
 		return
 	}
-	t := time.NewTimer(c.hub.o.Linger)
-	defer t.Stop()
+	now, last := time.Now().UnixNano(), c.touched.Load()
+	if now-last >= int64(time.Second) && c.touched.CompareAndSwap(last, now) {
+		c.hub.src.Touch()
+	}
+}
+
+// wake puts an element into c, unless there is one already.
+func wake(c chan<- struct{}) {
 	select {
-	case <-c.readDone:
-	case <-t.C:
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }

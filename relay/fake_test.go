@@ -18,7 +18,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// ring is an Output in memory, and the process that writes it.
+// ring is an Output in memory, and the process that writes to it.
 type ring struct {
 	drop bool // overwrite what was not released
 
@@ -84,7 +84,7 @@ func (r *ring) Release(off int64) {
 
 var errStop = errors.New("told to stop")
 
-// Write is the process writing; it waits for room unless it drops.
+// write is called by the process. It waits for room, unless drop is set.
 func (r *ring) write(stop <-chan struct{}, p []byte) error {
 	for len(p) > 0 {
 		r.mu.Lock()
@@ -130,11 +130,11 @@ func (r *ring) fail(err error) {
 	r.changeLocked()
 }
 
-// sink is an Input in memory; the process reads it as far as allow says.
+// sink is an Input in memory. The process reads up to the offset allow.
 type sink struct {
 	mu     sync.Mutex
 	got    bytes.Buffer
-	keep   bool // what was taken
+	keep   bool // record the accepted bytes in got
 	n      int64
 	allow  int64 // negative: everything
 	broken bool
@@ -259,7 +259,7 @@ func (p *proc) source() Source {
 	}
 }
 
-// end is the process ending with code.
+// end ends the process with code.
 func (p *proc) end(code int) {
 	p.exit = Exit{Code: code, Verdict: "exited"}
 	p.out.close()
@@ -345,7 +345,7 @@ func next[E Event](t testing.TB, r receiver) E {
 	}
 }
 
-// collected is all that came out of a receiver.
+// collected is everything that a receiver returned.
 type collected struct {
 	out  [3]bytes.Buffer
 	gaps []Gap
@@ -372,8 +372,8 @@ func collect(r receiver) *collected {
 	}
 }
 
-// await waits until ok is true; what it is about is changed by other goroutines and
-// has no event of its own.
+// await waits until ok is true, for a state that other goroutines change and no event
+// announces.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {

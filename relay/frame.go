@@ -73,8 +73,8 @@ type (
 	signalFrame struct{ number int }
 )
 
-// parser takes values off a message. After the first fault bad is set and all
-// further values are zero, so that one check at the end is enough.
+// parser reads values from a message. After the first fault it sets bad and returns zero
+// values only, so that one check at the end is enough.
 type parser struct {
 	b   []byte
 	bad bool
@@ -83,7 +83,7 @@ type parser struct {
 func (p *parser) take(n int) []byte {
 	if p.bad || n > len(p.b) {
 		p.bad = true
-		return make([]byte, min(n, 8)) // no value is longer than 8 bytes; texts check bad
+		return make([]byte, min(n, 8)) // numbers have at most 8 bytes; text checks bad
 	}
 	v := p.b[:n]
 	p.b = p.b[n:]
@@ -118,7 +118,7 @@ func (p *parser) text() string {
 	return string(v)
 }
 
-// rest returns the remaining bytes, of which there must be one to most.
+// rest returns the remaining bytes: at least one, and at most most.
 func (p *parser) rest(most int) []byte {
 	v := p.b
 	p.bad = p.bad || len(v) == 0 || len(v) > most
@@ -162,7 +162,7 @@ func parseClient(msg []byte) (any, error) {
 	}
 }
 
-// exitFrame is an Exit with the ends of the streams.
+// exitFrame is an Exit with the offsets at which the streams end.
 type exitFrame struct {
 	Exit
 	stdout, stderr int64
@@ -231,4 +231,61 @@ func parseHello(p *parser) (Hello, error) {
 	}
 	p.bad = p.bad || h.Writer && (h.StdinWindow == 0 || h.Window == 0)
 	return h, p.done("Hello")
+}
+
+func appendOffset(b []byte, v int64) []byte {
+	return binary.BigEndian.AppendUint64(b, uint64(v))
+}
+
+func appendText(b []byte, s string) []byte {
+	s = s[:min(len(s), maxText)]
+	return append(append(b, byte(len(s))), s...)
+}
+
+func appendHello(b []byte, h Hello) []byte {
+	var flags byte
+	for i, set := range []bool{h.Writer, h.TTY, h.HasStdin, h.HasStderr, h.Interrupted} {
+		if set {
+			flags |= 1 << i
+		}
+	}
+	b = append(b, typeHello, version, flags, 0)
+	b = appendOffset(b, h.StdinAccepted)
+	b = binary.BigEndian.AppendUint32(b, uint32(h.StdinWindow))
+	b = binary.BigEndian.AppendUint32(b, uint32(h.Window))
+	for _, s := range []Bounds{h.Stdout, h.Stderr} {
+		b = appendOffset(appendOffset(appendOffset(b, s.Oldest), s.End), s.Start)
+	}
+	return b
+}
+
+// putData writes the header of a Data frame to the start of b.
+func putData(b []byte, s Stream, off int64) {
+	b[0], b[1] = typeData, byte(s)
+	binary.BigEndian.PutUint64(b[2:], uint64(off))
+}
+
+func appendGap(b []byte, g Gap) []byte {
+	b = append(b, typeGap, byte(g.Stream))
+	return appendOffset(appendOffset(b, g.From), g.To)
+}
+
+func appendStdinState(b []byte, s StdinState) []byte {
+	var flags byte
+	if s.Closed {
+		flags = flagClosed
+	}
+	return appendOffset(append(b, typeStdinAck, flags), s.Accepted)
+}
+
+func appendExit(b []byte, f exitFrame) []byte {
+	b = append(b, typeExit)
+	b = binary.BigEndian.AppendUint16(b, uint16(int16(f.Code)))
+	b = append(b, byte(f.Signal))
+	b = appendOffset(appendOffset(b, f.stdout), f.stderr)
+	return appendText(appendText(b, f.Verdict), f.Limit)
+}
+
+func appendAck(b []byte, s Stream, off int64) []byte {
+	return appendOffset(append(b, typeAck, byte(s)), off)
 }

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// FuzzServerFrame gives a live relay messages of a hostile writer: it must end the
-// connection with one of its own close codes, or take them, and never tell the
-// process what was not said.
+// FuzzServerFrame sends a live relay the messages of a hostile writer. The relay must accept
+// them or end the connection with one of its own close codes, and must never pass anything
+// to the process that was not sent.
 func FuzzServerFrame(f *testing.F) {
 	one := func(msgs ...[]byte) []byte {
 		var b []byte
@@ -59,8 +59,8 @@ func FuzzServerFrame(f *testing.F) {
 	})
 }
 
-// FuzzClientFrame parses what a hostile relay sends: what is accepted is what would
-// be sent for the result.
+// FuzzClientFrame parses the messages of a hostile relay: encoding the result of an accepted
+// message gives the same message.
 func FuzzClientFrame(f *testing.F) {
 	for _, msg := range [][]byte{
 		appendHello(nil, Hello{Writer: true, TTY: true, StdinWindow: 1, Window: 1, Stdout: Bounds{1, 3, 2}}),
@@ -104,7 +104,7 @@ func FuzzClientFrame(f *testing.F) {
 	})
 }
 
-// FuzzClientLive gives a live client a message after a Hello.
+// FuzzClientLive sends a live client a message after a Hello.
 func FuzzClientLive(f *testing.F) {
 	f.Add(data(Stdout, 0, []byte("x")))
 	f.Add(appendExit(nil, exitFrame{Exit: Exit{Code: 0}}))

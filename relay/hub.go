@@ -134,25 +134,25 @@ type Hub struct {
 
 	ctx     context.Context // ends with Close, because of restarting
 	cancel  context.CancelCauseFunc
-	removed chan struct{} // closed by Remove
+	removed chan struct{} // closed by Remove, under mu
 	wg      sync.WaitGroup
 	stdin   chan struct{} // has an element while stdin is being used
 
-	mu      sync.Mutex
-	closed  bool // by Close or Remove: no client is admitted
-	gone    bool // by Remove
-	conns   int
-	users   int              // calls of enter without leave
-	release func()           // ends the Hold on the source; nil without users
-	named   map[string]*conn // by client id
-	writer  *conn
-	last    string // client of the latest writer
-	wrote   bool   // there has been a writer
+	mu         sync.Mutex
+	closed     bool // by Close or Remove: no client is admitted
+	conns      int
+	named      map[string]*conn // by client id
+	writer     *conn
+	lastWriter string // client of the latest writer
+	wrote      bool   // there has been a writer
 }
 
 // NewHub returns a relay of src. The caller closes it.
 func NewHub(src Source, o Options) *Hub {
 	o.setDefaults()
+	if src.Hold == nil {
+		src.Hold = func() func() { return func() {} }
+	}
 	h := &Hub{src: src, o: o, removed: make(chan struct{}), stdin: make(chan struct{}, 1), named: make(map[string]*conn)}
 	h.ctx, h.cancel = context.WithCancelCause(context.Background())
 	return h
@@ -172,8 +172,8 @@ func (h *Hub) Close() {
 // waits for them. A client that does not accept the frame in time is cut off without it.
 func (h *Hub) Remove() {
 	h.mu.Lock()
-	if !h.gone {
-		h.closed, h.gone = true, true
+	if !isClosed(h.removed) {
+		h.closed = true
 		close(h.removed)
 	}
 	h.mu.Unlock()
@@ -187,9 +187,9 @@ func (h *Hub) Remove() {
 // to be the writer. It is more than one because a displaced writer stays connected.
 const writerReserve = 8
 
-// enter counts a user of the hub with conns connections. Unless it is refused, the user
-// calls leave at the end.
-func (h *Hub) enter(conns int, write bool) *refusal {
+// addUser counts a user of the hub with conns connections. Unless it is refused, the user
+// calls removeUser at the end.
+func (h *Hub) addUser(conns int, write bool) *refusal {
 	most := h.o.MaxConns
 	if write {
 		most += writerReserve
@@ -197,7 +197,7 @@ func (h *Hub) enter(conns int, write bool) *refusal {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
-	case h.gone:
+	case isClosed(h.removed):
 		return refuse(410, "the process has been removed")
 	case h.closed:
 		return refuse(503, "the daemon is stopping: retry")
@@ -206,33 +206,26 @@ func (h *Hub) enter(conns int, write bool) *refusal {
 	}
 	h.conns += conns
 	h.wg.Add(1)
-	if h.users++; h.users == 1 && h.src.Hold != nil {
-		h.release = h.src.Hold()
-	}
 	return nil
 }
 
-func (h *Hub) leave(conns int) {
+func (h *Hub) removeUser(conns int) {
 	h.mu.Lock()
 	h.conns -= conns
-	if h.users--; h.users == 0 && h.release != nil {
-		h.release()
-		h.release = nil
-	}
 	h.mu.Unlock()
 	h.wg.Done()
 }
 
 // mayClaim returns why c cannot become the writer, or nil. It notes a take-over.
-func (h *Hub) mayClaim(c *conn, g Grant) *refusal {
+func (h *Hub) mayClaim(c *conn) *refusal {
 	h.mu.Lock()
-	ref := h.mayClaimLocked(c, g)
+	ref := h.mayClaimLocked(c)
 	takeOver := h.takesOverLocked(c)
 	h.mu.Unlock()
 	if ref != nil || !takeOver {
 		return ref
 	}
-	if err := g.note(ActTakeOver, 0); err != nil {
+	if err := c.grant.note(ActTakeOver, 0); err != nil {
 		return refuse(507, "takeover: %v", err)
 	}
 	c.noted = true
@@ -244,37 +237,37 @@ func (h *Hub) takesOverLocked(c *conn) bool {
 	return h.writer != nil && (c.req.client == "" || h.writer.req.client != c.req.client)
 }
 
-func (h *Hub) mayClaimLocked(c *conn, g Grant) *refusal {
+func (h *Hub) mayClaimLocked(c *conn) *refusal {
 	switch {
 	case !h.takesOverLocked(c):
 		return nil
 	case !c.req.takeOver:
 		return refuse(409, "there is a writer already: take over, or observe")
-	case !g.TakeOver:
+	case !c.grant.TakeOver:
 		return refuse(403, "takeover: this caller may not")
 	}
 	return nil
 }
 
-// replace ends an older connection of c's client: it is dead, but the hub has not noticed
+// replaceOlder ends an older connection of c's client: it is dead, but the hub has not noticed
 // yet.
-func (h *Hub) replace(c *conn) {
+func (h *Hub) replaceOlder(c *conn) {
 	if c.req.client == "" {
 		return
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if before := h.named[c.req.client]; before != nil {
-		before.end(closeReplaced)
+		before.cancel(closeReplaced)
 	}
 	h.named[c.req.client] = c
 }
 
-// claim makes c the writer, unless that has become impossible, and notifies the previous
+// claimWriter makes c the writer, unless that has become impossible, and notifies the previous
 // writer. It returns when no other connection can write to stdin any more.
-func (h *Hub) claim(c *conn, g Grant) *refusal {
+func (h *Hub) claimWriter(c *conn) *refusal {
 	h.mu.Lock()
-	ref := h.mayClaimLocked(c, g)
+	ref := h.mayClaimLocked(c)
 	switch {
 	case ref == nil && c.ctx.Err() != nil:
 		ref = refuse(409, "replaced by a newer connection of this client")
@@ -287,8 +280,8 @@ func (h *Hub) claim(c *conn, g Grant) *refusal {
 	}
 	before := h.writer
 	h.writer = c
-	c.interrupted = h.wrote && (c.req.client == "" || c.req.client != h.last)
-	h.last, h.wrote = c.req.client, true
+	c.interrupted = h.wrote && (c.req.client == "" || c.req.client != h.lastWriter)
+	h.lastWriter, h.wrote = c.req.client, true
 	c.writer.Store(true)
 	if before != nil {
 		before.demote()
@@ -297,12 +290,17 @@ func (h *Hub) claim(c *conn, g Grant) *refusal {
 		}
 	}
 	h.mu.Unlock()
-	c.awaitStdin()
+	// Earlier writers, whose contexts have ended, may still be using stdin.
+	select {
+	case h.stdin <- struct{}{}:
+		<-h.stdin
+	case <-c.stdin.ctx.Done():
+	}
 	return nil
 }
 
-// dismiss forgets c, which no longer writes to stdin.
-func (h *Hub) dismiss(c *conn) {
+// removeConn forgets c, which no longer writes to stdin.
+func (h *Hub) removeConn(c *conn) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.writer == c {

@@ -14,19 +14,19 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// TestReplacedConnectionDoesNotClaim: of two connections of a client that are being
-// made at once, the newer one stays the writer, whichever gets there first.
+// TestReplacedConnectionDoesNotClaim: of two concurrent connections of a client, the newer
+// one stays the writer, whichever claims first.
 func TestReplacedConnectionDoesNotClaim(t *testing.T) {
 	h := NewHub(newProc(4<<10).source(), Options{})
 	defer h.Close()
 	req := request{write: true, client: strings.Repeat("me", 10)}
-	older, newer := newConn(h, req), newConn(h, req)
-	h.replace(older)
-	h.replace(newer)
-	if ref := h.claim(newer, all); ref != nil {
+	older, newer := newConn(h, req, all), newConn(h, req, all)
+	h.replaceOlder(older)
+	h.replaceOlder(newer)
+	if ref := h.claimWriter(newer); ref != nil {
 		t.Fatalf("the newer one: %+v", ref)
 	}
-	if ref := h.claim(older, all); ref == nil {
+	if ref := h.claimWriter(older); ref == nil {
 		t.Error("a connection that is being closed has become the writer")
 	}
 	if h.writer != newer || !newer.writer.Load() {
@@ -34,31 +34,31 @@ func TestReplacedConnectionDoesNotClaim(t *testing.T) {
 	}
 }
 
-// TestTakeOverIsNoted even if there was nobody to take over from when it was asked.
+// TestTakeOverIsNoted: even if there was no writer when the client asked.
 func TestTakeOverIsNoted(t *testing.T) {
 	h := NewHub(newProc(4<<10).source(), Options{})
 	defer h.Close()
 	noted := 0
 	g := Grant{Write: true, TakeOver: true, Note: func(Act, int) error { noted++; return nil }}
-	first, second := newConn(h, request{write: true}), newConn(h, request{write: true, takeOver: true})
-	if ref := h.mayClaim(second, g); ref != nil || noted != 0 {
+	first, second := newConn(h, request{write: true}, g), newConn(h, request{write: true, takeOver: true}, g)
+	if ref := h.mayClaim(second); ref != nil || noted != 0 {
 		t.Fatalf("nobody writes: %+v, noted %d times", ref, noted)
 	}
-	if ref := h.claim(first, g); ref != nil {
+	if ref := h.claimWriter(first); ref != nil {
 		t.Fatalf("%+v", ref)
 	}
-	if ref := h.claim(second, g); ref == nil || h.writer != first {
+	if ref := h.claimWriter(second); ref == nil || h.writer != first {
 		t.Errorf("took over, noted %d times", noted)
 	}
-	if ref := h.mayClaim(second, g); ref != nil || noted != 1 {
+	if ref := h.mayClaim(second); ref != nil || noted != 1 {
 		t.Fatalf("coming again: %+v, noted %d times", ref, noted)
 	}
-	if ref := h.claim(second, g); ref != nil || h.writer != second {
+	if ref := h.claimWriter(second); ref != nil || h.writer != second {
 		t.Errorf("%+v", ref)
 	}
 }
 
-// TestObserversLeaveRoomForTheWriter: those who watch cannot lock out who works.
+// TestObserversLeaveRoomForTheWriter: observers cannot lock out the writer.
 func TestObserversLeaveRoomForTheWriter(t *testing.T) {
 	s := serve(t, newProc(4<<10), Options{MaxConns: 2})
 	s.dial(nil)
@@ -71,8 +71,8 @@ func TestObserversLeaveRoomForTheWriter(t *testing.T) {
 	wantRefusal(t, err, 429)
 }
 
-// TestRefusalsDoNotStopStdin: what the relay has to say to a client that does not
-// listen just then, because it is sending, must not keep it from being heard.
+// TestRefusalsDoNotStopStdin: the relay continues to read from a client that does not read
+// refusals because it is sending.
 func TestRefusalsDoNotStopStdin(t *testing.T) {
 	p := newProc(4 << 20)
 	src := p.source()
@@ -84,7 +84,7 @@ func TestRefusalsDoNotStopStdin(t *testing.T) {
 		t.Fatal(err)
 	}
 	ws.WriteMessage(websocket.BinaryMessage, []byte{typeResize, 0, 1, 0, 1})
-	const n = 12 << 20 // more than fits into sockets, and within the window
+	const n = 12 << 20 // more than fits into the sockets, and within the window
 	ws.SetWriteDeadline(time.Now().Add(20 * time.Second))
 	for off := 0; off < n; off += MaxStdin {
 		if err := ws.WriteMessage(websocket.BinaryMessage, frame(typeStdin, binary.BigEndian.AppendUint64(nil, uint64(off)), make([]byte, MaxStdin))); err != nil {
@@ -100,7 +100,7 @@ func TestRefusalsDoNotStopStdin(t *testing.T) {
 	}
 }
 
-// TestLogsWriteError: that a stream has ended does not hide that it was not written.
+// TestLogsWriteError: the end of a stream does not hide a failed write.
 func TestLogsWriteError(t *testing.T) {
 	p := newProc(4 << 10)
 	h := NewHub(Source{Stdout: lastRead{p.out}, Done: p.done}, Options{})
@@ -112,7 +112,7 @@ func TestLogsWriteError(t *testing.T) {
 	}
 }
 
-// lastRead says with the last bytes that they are the last.
+// lastRead returns io.EOF together with the last bytes.
 type lastRead struct{ *ring }
 
 func (l lastRead) ReadAt(ctx context.Context, p []byte, off int64) (int, int64, error) {
@@ -124,19 +124,19 @@ type writerFunc func(p []byte) (int, error)
 
 func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
-// TestNothingFollowsTheEnd: were one message dropped and the next one sent, the
-// client would miss what lies between, or Hello.
+// TestNothingFollowsTheEnd: after a message was dropped, none may be sent, or the client
+// would miss some output, or the Hello.
 func TestNothingFollowsTheEnd(t *testing.T) {
 	h := NewHub(newProc(4<<10).source(), Options{})
 	defer h.Close()
-	c := newConn(h, request{})
-	c.end(closeRestart)
+	c := newConn(h, request{}, Grant{})
+	c.cancel(closeRestart)
 	for range 100 {
 		c.send([]byte("x")) // there is no WebSocket to send it with
 	}
 }
 
-// TestHelloComesFirst, whatever becomes of the connection at once.
+// TestHelloComesFirst: even if the connection is demoted or ended at once.
 func TestHelloComesFirst(t *testing.T) {
 	s := serve(t, newProc(4<<10), Options{})
 	var wg sync.WaitGroup
@@ -156,8 +156,8 @@ func TestHelloComesFirst(t *testing.T) {
 	wg.Wait()
 }
 
-// TestManySlowReaders: those that take little do not pin down more and more memory,
-// and one that reads still gets everything.
+// TestManySlowReaders: slow readers occupy a bounded amount of memory, and a reader that is
+// not slow still gets everything.
 func TestManySlowReaders(t *testing.T) {
 	p := newProc(1 << 20)
 	want := pattern(7, 1<<20)
@@ -171,7 +171,7 @@ func TestManySlowReaders(t *testing.T) {
 		}
 		defer c.Close()
 		io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
-		// Until the first small Data frame has been taken.
+		// Until the first small Data frame has been read.
 		if _, err := io.CopyN(io.Discard, c, 129+2+2+helloSize+4+dataHeader+smallRead); err != nil {
 			t.Fatal(err)
 		}

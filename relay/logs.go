@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 )
 
@@ -51,10 +52,11 @@ func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	if out == nil || o.Stream > Stderr {
 		return ErrNoStream
 	}
-	if ref := h.enter(0, false); ref != nil {
+	if ref := h.addUser(0, false); ref != nil {
 		return fmt.Errorf("%w: %s", ErrClosed, ref.text)
 	}
-	defer h.leave(0)
+	defer h.removeUser(0)
+	defer h.src.Hold()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(h.ctx, func() { cancel(ErrClosed) })()
@@ -69,7 +71,7 @@ func (h *Hub) Logs(ctx context.Context, w io.Writer, o LogOptions) error {
 	}
 	l := logWriter{hub: h, out: out, stream: max(o.Stream, Stdout), w: w, limit: o.Limit}
 	if (o.Timestamps || !o.Since.IsZero()) && h.src.Times == nil {
-		return fmt.Errorf("%w: when the output came is not known", errors.ErrUnsupported)
+		return fmt.Errorf("%w: when the output arrived is not known", errors.ErrUnsupported)
 	}
 	if o.Timestamps {
 		l.stamps = &stamper{times: func() []Mark { return h.src.Times(l.stream) }}
@@ -101,7 +103,7 @@ type logWriter struct {
 	stream Stream
 	w      io.Writer
 	off    int64
-	limit  int64 // zero is none
+	limit  int64 // 0: none
 	stamps *stamper
 	wrote  int64
 	buf    []byte
@@ -112,31 +114,30 @@ var errLimit = errors.New("limit reached")
 // follow writes until the stream or the process has ended.
 func (l *logWriter) follow(ctx context.Context) error {
 	live, stop := context.WithCancel(ctx)
-	defer stop()
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
+	var watcher sync.WaitGroup
+	watcher.Go(func() {
 		select {
 		case <-l.hub.src.Done:
 		case <-l.hub.removed:
 		case <-live.Done():
 		}
 		stop()
-	}()
-	defer func() { stop(); <-ended }()
+	})
+	defer watcher.Wait()
+	defer stop()
 	var err error
 	for err == nil {
 		err = l.once(live, MaxData)
 	}
 	if live.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		// The process has ended: no more comes than there is.
+		// The process has ended, so no more output follows.
 		_, end := l.out.Bounds()
 		return l.upTo(ctx, end)
 	}
 	return finished(ctx, err)
 }
 
-// upTo writes what there is below end.
+// upTo writes the bytes below end.
 func (l *logWriter) upTo(ctx context.Context, end int64) error {
 	for l.off < end {
 		if err := l.once(ctx, end-l.off); err != nil {
@@ -156,7 +157,7 @@ func finished(ctx context.Context, err error) error {
 	return err
 }
 
-// once writes the next bytes, at most most.
+// once reads once, and writes the result: at most most bytes.
 func (l *logWriter) once(ctx context.Context, most int64) error {
 	if l.limit > 0 {
 		most = min(most, l.limit-l.wrote)
@@ -182,13 +183,14 @@ func (l *logWriter) once(ctx context.Context, most int64) error {
 		text = l.stamps.stamp(text, l.off)
 	}
 	l.off, l.wrote = l.off+int64(n), l.wrote+int64(n)
-	if err := l.write(text); err != nil {
-		return err
+	if werr := l.write(text); werr != nil {
+		return werr
 	}
 	return err
 }
 
-// write bounds how long a reader may accept no bytes, if w belongs to an HTTP request.
+// write writes p and flushes it. If w belongs to an HTTP request, the reader has the time
+// Stall to accept p.
 func (l *logWriter) write(p []byte) error {
 	if rw, ok := l.w.(http.ResponseWriter); ok {
 		http.NewResponseController(rw).SetWriteDeadline(time.Now().Add(l.hub.o.Stall))

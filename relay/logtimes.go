@@ -38,7 +38,7 @@ func (s *stamper) stamp(p []byte, off int64) []byte {
 	return s.buf
 }
 
-// timeAt is when the byte at off came, "-" if that is not known.
+// timeAt returns when the byte at off arrived, or "-" if that is not known.
 func timeAt(marks []Mark, off int64) string {
 	i := sort.Search(len(marks), func(i int) bool { return marks[i].Offset > off })
 	if i == 0 {
@@ -47,8 +47,8 @@ func timeAt(marks []Mark, off int64) string {
 	return marks[i-1].Time.UTC().Format(stampLayout)
 }
 
-// offsetAt is the offset of the first byte that came at t or later, end if none did. What
-// has no mark counts as later.
+// offsetAt returns the offset of the first byte that arrived at t or later, or end if none
+// did. Bytes without a mark count as later.
 func offsetAt(marks []Mark, t time.Time, end int64) int64 {
 	i := sort.Search(len(marks), func(i int) bool { return !marks[i].Time.Before(t) })
 	switch {
@@ -60,8 +60,8 @@ func offsetAt(marks []Mark, t time.Time, end int64) int64 {
 	return 0
 }
 
-// lastLines is the offset at which the last n lines of an output between first and end
-// begin. A last line without a line break counts.
+// lastLines returns the offset at which the last n lines between first and end start. A
+// last line without a line break counts.
 func lastLines(ctx context.Context, out Output, first, end, n int64) (int64, error) {
 	if n <= 0 {
 		return end, nil
@@ -81,14 +81,14 @@ func lastLines(ctx context.Context, out Output, first, end, n int64) (int64, err
 			}
 		}
 		if at > from {
-			return at, nil // what lies before was overwritten meanwhile
+			return at, nil // everything before was overwritten meanwhile
 		}
 		stop = from
 	}
 	return first, nil
 }
 
-// readFull reads len(p) bytes from off on, less if the first of them are gone.
+// readFull reads len(p) bytes from off on, or fewer if the first of them are gone.
 func readFull(ctx context.Context, out Output, p []byte, off int64) (got []byte, at int64, err error) {
 	n := 0
 	for n < len(p) {

@@ -48,8 +48,8 @@ func TestLogsByTimeAndLine(t *testing.T) {
 	}
 }
 
-// A line that comes in pieces has one time, and the end of a line at the end of a read
-// begins another.
+// A line that arrives in pieces has one time. After the end of a line at the end of a read,
+// another line starts.
 func TestStamper(t *testing.T) {
 	s := &stamper{times: func() []Mark { return []Mark{{4, time.Unix(0, 0)}} }}
 	got := ""
@@ -64,7 +64,7 @@ func TestStamper(t *testing.T) {
 	}
 }
 
-// The last lines of more than one read, of which the oldest are overwritten.
+// The last lines span several reads, and the oldest bytes are overwritten.
 func TestTailOfMuch(t *testing.T) {
 	out := newRing(200 << 10)
 	out.drop = true
@@ -78,7 +78,7 @@ func TestTailOfMuch(t *testing.T) {
 			t.Errorf("%d lines: %d, %v, want %d", n, got, err, want)
 		}
 	}
-	// Half of what is read is gone by then.
+	// By then, half of the bytes are gone.
 	if got, err := lastLines(context.Background(), out, 0, end, 99999); err != nil || got != oldest {
 		t.Errorf("from the start: %d, %v, want %d", got, err, oldest)
 	}

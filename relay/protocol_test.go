@@ -19,7 +19,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// raw is a connection that says whatever a test wants.
+// raw is a connection that sends whatever a test wants.
 func (s *server) raw(query string) *websocket.Conn {
 	s.t.Helper()
 	ws, resp, err := websocket.DefaultDialer.Dial("ws"+strings.TrimPrefix(s.http.URL, "http")+"?"+query, nil)
@@ -180,7 +180,8 @@ func TestParseSince(t *testing.T) {
 	}
 }
 
-// TestPeerThatNeverReads is cut, while another is served, and holds little memory.
+// TestPeerThatNeverReads: such a client is cut and occupies little memory, and another is
+// served meanwhile.
 func TestPeerThatNeverReads(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, Options{Stall: 300 * time.Millisecond, Window: 64 << 10})
@@ -202,7 +203,7 @@ func TestPeerThatNeverReads(t *testing.T) {
 	ws.Close()
 }
 
-// limited drops data, so that it need not be kept.
+// limited discards data.
 type limited struct{ r receiver }
 
 func (l *limited) Recv() (Event, error) {
@@ -214,7 +215,7 @@ func (l *limited) Recv() (Event, error) {
 	}
 }
 
-// TestWriterThatNeverReads: the window bounds what is on its way to it.
+// TestWriterThatNeverReads: the window bounds the bytes on their way to it.
 func TestWriterThatNeverAcks(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, Options{Window: 10000})
@@ -236,7 +237,7 @@ func TestWriterThatNeverAcks(t *testing.T) {
 	}
 }
 
-// pipeListener makes connections without a kernel, whose time a test can turn.
+// pipeListener makes connections without the kernel, for tests that control time.
 type pipeListener struct {
 	conns chan net.Conn
 	done  chan struct{}
@@ -292,7 +293,7 @@ func TestSilence(t *testing.T) {
 		}
 		result := make(chan error, 1)
 		go func() { _, err := alive.Recv(); result <- err }()
-		silent, err := Dial(t.Context(), o) // it never reads: no pong
+		silent, err := Dial(t.Context(), o) // it never reads, so it sends no pong
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -306,7 +307,7 @@ func TestSilence(t *testing.T) {
 		if n := h.o.Counters.Connections.Load(); n != 1 {
 			t.Errorf("%d connections after a minute", n)
 		}
-		time.Sleep(time.Hour) // pings keep the other
+		time.Sleep(time.Hour) // pings keep the other one alive
 		synctest.Wait()
 		select {
 		case err := <-result:
@@ -319,7 +320,7 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestSilentServer: a client notices it too.
+// TestSilentServer: a client notices a relay that is silent.
 func TestSilentServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, l, stop := servePipe(newProc(4<<10), Options{Ping: time.Hour, Dead: time.Hour})
@@ -417,7 +418,7 @@ func TestLyingServer(t *testing.T) {
 	}
 }
 
-// TestQuery: what a client asks for is what the relay understands.
+// TestQuery: the relay parses the query of a client to the same request.
 func TestQuery(t *testing.T) {
 	for _, r := range []request{
 		{flow: true},
@@ -432,8 +433,8 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// TestStuckWriter: nobody waits for a peer that reads nothing, neither who takes
-// over nor who stops the relay.
+// TestStuckWriter: a peer that reads nothing delays neither a take-over nor the end of the
+// relay.
 func TestStuckWriter(t *testing.T) {
 	t.Run("close", func(t *testing.T) { testStuckWriter(t, (*Hub).Close) })
 	t.Run("remove", func(t *testing.T) { testStuckWriter(t, (*Hub).Remove) })
@@ -451,7 +452,7 @@ func testStuckWriter(t *testing.T, end func(*Hub)) {
 			t.Fatal(err)
 		}
 		defer ws.Close()
-		time.Sleep(time.Minute) // pings find no room either
+		time.Sleep(time.Minute) // pings cannot be sent either
 		start := time.Now()
 		second, err := Dial(t.Context(), DialOptions{URL: "ws://pipe/", NetDial: l.dial, Write: true, TakeOver: true})
 		if err != nil || !second.Hello().Writer || time.Since(start) != 0 {
@@ -468,7 +469,7 @@ func testStuckWriter(t *testing.T, end func(*Hub)) {
 	})
 }
 
-// TestSameObserverReplacesItself, so that dead connections do not add up.
+// TestSameObserverReplacesItself: so dead connections do not add up.
 func TestSameObserverReplacesItself(t *testing.T) {
 	s := serve(t, newProc(4<<10), Options{Linger: 10 * time.Millisecond})
 	for range 5 {

@@ -34,8 +34,8 @@ func openPTY(t *testing.T) (master, slave *os.File) {
 	return master, slave
 }
 
-// TestRealTerminal: a shell on a terminal sees size and signals, and its exit comes
-// after its last words.
+// TestRealTerminal: a shell on a terminal sees size and signals, and its exit follows all of
+// its output.
 func TestRealTerminal(t *testing.T) {
 	master, slave := openPTY(t)
 	defer master.Close()

@@ -8,23 +8,24 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// smallRead is the size of the buffer that an idle stream holds; a stream that
-// fills it borrows one that holds a whole Data frame.
+// smallRead is the size of the buffer that an idle stream keeps. A stream that fills it
+// borrows one that has room for a whole Data frame.
 const smallRead = 4 << 10
 
 var largeBuffers = sync.Pool{New: func() any { return new([maxToClient]byte) }}
 
-// maxLarge bounds the large buffers that are in use, to 64 MiB: a peer that takes
-// little keeps one for as long as it likes. Without one a stream goes on with its
-// small buffer.
+// maxLarge bounds the large buffers in use, to 64 MiB, because a slow peer keeps one for as
+// long as it likes. A stream that gets none continues with its small buffer.
 const maxLarge = 256
 
 var largeInUse atomic.Int64
 
-// borrowLarge returns a large buffer and what gives it back, or nil.
-func borrowLarge() ([]byte, func()) {
+// borrowLarge returns a large buffer and the function that returns it, or nil.
+func borrowLarge() (buf []byte, giveBack func()) {
 	if largeInUse.Add(1) > maxLarge {
 		largeInUse.Add(-1)
 		return nil, nil
@@ -36,16 +37,16 @@ func borrowLarge() ([]byte, func()) {
 	}
 }
 
-// outStream is an output stream as one client gets it.
+// outStream is an output stream on its way to one client.
 type outStream struct {
 	name  Stream
 	out   Output
-	bytes *atomic.Int64 // counter
+	bytes *atomic.Int64 // counts the payload, for Counters
 	first Bounds
 	wake  chan struct{} // has an element when acked has changed
 
 	mu    sync.Mutex
-	sent  int64 // offset behind what was sent, gaps included
+	sent  int64 // offset up to which everything was sent, gaps included
 	acked int64
 }
 
@@ -65,14 +66,7 @@ func (s *outStream) advance(to int64) {
 	s.mu.Unlock()
 }
 
-// room is how much may be sent now, given window.
-func (s *outStream) room(window int64) int64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return window - (s.sent - s.acked)
-}
-
-// acknowledge notes that the client has consumed the stream up to f.offset.
+// acknowledge records that the client has consumed the stream up to f.offset.
 func (c *conn) acknowledge(f ackFrame) *closing {
 	s := c.stdout
 	if f.stream == Stderr {
@@ -94,21 +88,21 @@ func (c *conn) acknowledge(f ackFrame) *closing {
 	if c.writer.Load() {
 		s.out.Release(f.offset)
 	}
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	wake(s.wake)
 	return nil
 }
 
-// waitRoom waits until something may be sent and says how much, at most MaxData.
-// It is zero if the connection ends or the process is removed.
+// waitRoom waits until something may be sent, and returns how much, at most MaxData. It
+// returns 0 if the connection ends or the process is removed.
 func (c *conn) waitRoom(s *outStream) int {
 	if !c.req.flow {
 		return MaxData
 	}
 	for {
-		if room := s.room(c.hub.o.Window); room > 0 {
+		s.mu.Lock()
+		room := c.hub.o.Window - (s.sent - s.acked)
+		s.mu.Unlock()
+		if room > 0 {
 			return int(min(room, MaxData))
 		}
 		select {
@@ -126,12 +120,13 @@ func (c *conn) pump(s *outStream) {
 	err := c.relay(s)
 	if err != nil && c.ctx.Err() == nil {
 		if !c.over(5 * time.Second) {
-			c.end(closeFailed("reading %v: %v", s.name, err))
+			c.cancel(closeFailed("reading %v: %v", s.name, err))
 			return
 		}
-		// The process is gone with what was not read yet: say so, and how it ended.
+		// The process is gone, and so is the output that was not read yet: report the gap,
+		// then the exit.
 		if _, end := s.out.Bounds(); end > s.sentTo() {
-			c.skip(s, end)
+			c.sendGap(s, end)
 		}
 	}
 	if c.ctx.Err() == nil && c.pumping.Add(-1) == 0 {
@@ -139,28 +134,20 @@ func (c *conn) pump(s *outStream) {
 	}
 }
 
-// over waits until the process has ended or was removed.
+// over reports whether the process ends or is removed within atMost.
 func (c *conn) over(atMost time.Duration) bool {
-	t := time.NewTimer(atMost)
-	defer t.Stop()
-	select {
-	case <-c.live.Done():
-		return c.ctx.Err() == nil
-	case <-t.C:
-		return false
-	}
+	return wsconn.Within(atMost, c.live.Done()) && c.ctx.Err() == nil
 }
 
-// relay sends a stream until its end, which is nil, or an error.
+// relay sends a stream. It returns nil at the end of the stream.
 func (c *conn) relay(s *outStream) error {
 	small := make([]byte, dataHeader+smallRead)
 	ctx, large := c.live, false
 	if oldest, _ := s.out.Bounds(); s.sentTo() < oldest {
-		c.skip(s, oldest) // there may be no byte to read that would show it
+		c.sendGap(s, oldest) // no read may follow that would show it
 	}
 	for {
-		// After the end of the process no more output comes, and whatever ReadAt
-		// would wait for is no concern of ours.
+		// No output follows the end of the process, so ReadAt must not wait for more.
 		ended := ctx == c.ctx
 		if ended {
 			if _, end := s.out.Bounds(); s.sentTo() >= end {
@@ -186,8 +173,7 @@ func (c *conn) relay(s *outStream) error {
 
 var errRemoved = errors.New("the process was removed")
 
-// relayOnce reads once and sends what it read. full says that there is likely
-// more.
+// relayOnce reads once and sends the result. full reports that there is probably more.
 func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bool, room int) (n int, full bool, err error) {
 	if large {
 		if b, giveBack := borrowLarge(); b != nil {
@@ -205,7 +191,7 @@ func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bo
 		return 0, false, fmt.Errorf("reading %s from offset %d: the engine returned %d bytes at offset %d, of at most %d", s.name, off, n, at, len(p))
 	}
 	if at > off {
-		c.skip(s, at)
+		c.sendGap(s, at)
 	}
 	putData(buf, s.name, at)
 	s.advance(at + int64(n))
@@ -215,19 +201,10 @@ func (c *conn) relayOnce(ctx context.Context, s *outStream, buf []byte, large bo
 	return n, n == len(p), err
 }
 
-// skip tells the client that everything up to to is gone.
-func (c *conn) skip(s *outStream, to int64) {
+// sendGap tells the client that everything below the offset to is gone.
+func (c *conn) sendGap(s *outStream, to int64) {
 	from := s.sentTo()
 	s.advance(to)
 	c.hub.o.Counters.LostBytes.Add(to - from)
 	c.send(appendGap(nil, Gap{Stream: s.name, From: from, To: to}))
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// pattern is n bytes that differ everywhere.
+// pattern returns n bytes of a pattern that does not repeat.
 func pattern(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	var key [32]byte
@@ -77,7 +77,7 @@ func TestStdinResizeSignal(t *testing.T) {
 	}
 }
 
-// TestStdinThatIsNotRead: signals, sizes and acks pass, and the window is a bound.
+// TestStdinThatIsNotRead: signals, sizes and acks still work, and the window bounds stdin.
 func TestStdinThatIsNotRead(t *testing.T) {
 	p := newProc(4 << 10)
 	p.in.allow = 10
@@ -199,7 +199,7 @@ func TestWriters(t *testing.T) {
 	if p.in.text() != "one two" {
 		t.Errorf("stdin: %q", p.in.text())
 	}
-	// The one that was taken over goes on as an observer.
+	// The displaced writer continues as an observer.
 	p.out.Write([]byte("hello"))
 	if d := next[Data](t, first); string(d.Bytes) != "hello" {
 		t.Errorf("got %q", d.Bytes)
@@ -212,8 +212,8 @@ func TestWriters(t *testing.T) {
 	s.dial(asWriter)
 }
 
-// TestSameClientReplacesItself: without it, a client whose connection was lost would
-// be locked out until the relay notices.
+// TestSameClientReplacesItself: otherwise a client that has lost its connection would be
+// locked out until the relay notices.
 func TestSameClientReplacesItself(t *testing.T) {
 	s := serve(t, newProc(4<<10), Options{})
 	me := func(o *DialOptions) { asWriter(o); o.ClientID = strings.Repeat("me", 10) }
@@ -232,7 +232,7 @@ func TestSameClientReplacesItself(t *testing.T) {
 	}
 }
 
-// TestBackPressure: only the writer's acknowledgements let the process go on.
+// TestBackPressure: only the writer's acknowledgements let the process continue.
 func TestBackPressure(t *testing.T) {
 	const size = 8 << 10
 	p := newProc(size)
@@ -252,7 +252,7 @@ func TestBackPressure(t *testing.T) {
 	for n < size {
 		n += len(next[Data](t, writer).Bytes)
 	}
-	// Up to here the last event was not consumed: at most the others were released.
+	// The last event was not consumed yet, so at most the others were released.
 	select {
 	case <-wrote:
 		t.Fatal("more was released than was consumed")
@@ -263,14 +263,14 @@ func TestBackPressure(t *testing.T) {
 	}
 	<-wrote
 	writer.Close()
-	// A writer that begins at the end has no claim to what is below.
+	// A writer that starts at the end does not keep the bytes before.
 	p.out.Release(3 * size)
 	await(t, "the end of the writer", func() bool { s.hub.mu.Lock(); defer s.hub.mu.Unlock(); return s.hub.writer == nil })
 	s.dial(func(o *DialOptions) { asWriter(o); o.Since.Stdout.Kind = End })
 	await(t, "the release", func() bool { p.out.mu.Lock(); defer p.out.mu.Unlock(); return p.out.released == 4*size })
 }
 
-// TestSlowObserver: it is cut or gets gaps, and nobody waits for it.
+// TestSlowObserver: it is cut off or gets gaps, and does not delay anyone.
 func TestSlowObserver(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, Options{Window: 64 << 10})
@@ -310,7 +310,7 @@ func TestExitComesLast(t *testing.T) {
 			close(p.done)
 		case "process first":
 			p.out.Write([]byte("last"))
-			close(p.done) // and streams that never say that they have ended
+			close(p.done) // the streams never report their end
 		default:
 			p.out.Write([]byte("la"))
 			next[Data](t, c)
@@ -338,7 +338,7 @@ func TestLostProcess(t *testing.T) {
 	if len(got.exit) != 1 || got.exit[0] != p.exit || got.err != io.EOF {
 		t.Errorf("exits %v, %v", got.exit, got.err)
 	}
-	// A late client is told that what there was is gone.
+	// A late client is told that the output is gone.
 	got = collect(s.dial(nil))
 	if len(got.gaps) != 1 || got.gaps[0] != (Gap{Stdout, 0, 4}) || len(got.exit) != 1 {
 		t.Errorf("late: gaps %v, exits %v, %v", got.gaps, got.exit, got.err)
@@ -384,7 +384,7 @@ func TestTooManyConnections(t *testing.T) {
 	wantRefusal(t, err, 429)
 }
 
-// TestTerminal: one output.
+// TestTerminal: a terminal has one output.
 func TestTerminal(t *testing.T) {
 	p := newProc(4 << 10)
 	src := p.source()
@@ -415,7 +415,7 @@ func TestLongLines(t *testing.T) {
 	}
 }
 
-// TestTinyWrites: a flood of them, both ways.
+// TestTinyWrites: a flood of tiny writes in both directions.
 func TestTinyWrites(t *testing.T) {
 	p := newProc(64 << 10)
 	c := serve(t, p, Options{Window: 64 << 10}).dial(asWriter)
@@ -510,7 +510,7 @@ func TestLogsFollow(t *testing.T) {
 	}
 }
 
-// TestLogsTooSlow: bytes that are lost on the way end it.
+// TestLogsTooSlow: lost bytes end the log.
 func TestLogsTooSlow(t *testing.T) {
 	p := newProc(4 << 10)
 	p.out.drop = true
@@ -530,7 +530,7 @@ func TestLogsTooSlow(t *testing.T) {
 	}
 }
 
-// TestNote: what cannot be recorded does not happen.
+// TestNote: an action that cannot be recorded is refused.
 func TestNote(t *testing.T) {
 	p := newProc(4 << 10)
 	s := serve(t, p, Options{})

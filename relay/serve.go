@@ -1,33 +1,27 @@
 package relay
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// closing is the reason for which a connection ends, as stated in its close frame.
-type closing struct {
-	code int
-	text string
-}
-
-func (c *closing) Error() string { return fmt.Sprintf("close %d: %s", c.code, c.text) }
+type closing = wsconn.Closing
 
 var (
-	closeExited   = &closing{websocket.CloseNormalClosure, ""}
-	closeRestart  = &closing{websocket.CloseServiceRestart, "the daemon is stopping: retry"}
-	closeReplaced = &closing{codeReplaced, "replaced by a newer connection of this client"}
-	closeText     = &closing{websocket.CloseUnsupportedData, "text message: want binary ones"}
-	closeBig      = &closing{websocket.CloseMessageTooBig, fmt.Sprintf("message above %d bytes", maxToServer)}
-	closeObserver = &closing{websocket.ClosePolicyViolation, "an observer does not write"}
-	closeLost     = &closing{websocket.CloseNoStatusReceived, "the peer is gone"}
+	closeExited   = &closing{Code: websocket.CloseNormalClosure, Text: ""}
+	closeRestart  = &closing{Code: websocket.CloseServiceRestart, Text: "the daemon is stopping: retry"}
+	closeReplaced = &closing{Code: codeReplaced, Text: "replaced by a newer connection of this client"}
+	closeText     = &closing{Code: websocket.CloseUnsupportedData, Text: "text message: want binary ones"}
+	closeBig      = &closing{Code: websocket.CloseMessageTooBig, Text: fmt.Sprintf("message above %d bytes", maxToServer)}
+	closeObserver = &closing{Code: websocket.ClosePolicyViolation, Text: "an observer does not write"}
+	closeLost     = &closing{Code: websocket.CloseNoStatusReceived, Text: "the peer is gone"}
 )
 
 // writerHeader marks the refusal of a second writer, because the server that contains the
@@ -41,21 +35,13 @@ const (
 )
 
 // closeBroken: the peer violated the protocol.
-func closeBroken(err error) *closing { return &closing{websocket.CloseProtocolError, err.Error()} }
+func closeBroken(err error) *closing {
+	return &closing{Code: websocket.CloseProtocolError, Text: err.Error()}
+}
 
 // closeFailed: a stream failed.
 func closeFailed(format string, args ...any) *closing {
-	return &closing{websocket.CloseInternalServerErr, fmt.Sprintf(format, args...)}
-}
-
-// closeMessage is the body of a close frame: at most 125 bytes (RFC 6455, 5.5),
-// with a text that is UTF-8 (5.5.1).
-func closeMessage(code int, text string) []byte {
-	return websocket.FormatCloseMessage(code, strings.ToValidUTF8(text[:min(len(text), 123)], ""))
-}
-
-func (c *closing) message() []byte {
-	return closeMessage(c.code, c.text)
+	return &closing{Code: websocket.CloseInternalServerErr, Text: fmt.Sprintf(format, args...)}
 }
 
 // refusal is the reason for which a request is not upgraded.
@@ -92,18 +78,18 @@ func (h *Hub) serve(w http.ResponseWriter, r *http.Request, g Grant) *refusal {
 	if req.write && !g.Write {
 		return refuse(http.StatusForbidden, "mode: this caller may only observe")
 	}
-	if ref := h.enter(1, req.write); ref != nil {
+	if ref := h.addUser(1, req.write); ref != nil {
 		return ref
 	}
-	defer h.leave(1)
-	c := newConn(h, req)
-	c.grant = g
+	defer h.removeUser(1)
+	defer h.src.Hold()()
+	c := newConn(h, req, g)
 	defer c.cancel(closeLost)
 	if ref := c.locate(); ref != nil {
 		return ref
 	}
 	if req.write {
-		if ref := h.mayClaim(c, g); ref != nil {
+		if ref := h.mayClaim(c); ref != nil {
 			return ref
 		}
 	}
@@ -124,7 +110,10 @@ func (c *conn) upgrade(w http.ResponseWriter, r *http.Request) bool {
 			c.hub.o.Refuse(w, r, status, reason.Error())
 		},
 	}
-	ws, err := upgrader.Upgrade(&hijacker{w, c}, r, nil)
+	ws, err := wsconn.Upgrade(&upgrader, w, r, func(nc net.Conn) net.Conn {
+		c.net = wsconn.New(nc, c.hub.o.Stall)
+		return c.net
+	})
 	if err != nil {
 		c.hub.o.Counters.Refused.Add(1)
 		return false
@@ -133,24 +122,7 @@ func (c *conn) upgrade(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// hijacker gives the upgrader a connection whose writes are bounded by progress.
-type hijacker struct {
-	http.ResponseWriter
-	c *conn
-}
-
-func (j *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	nc, rw, err := http.NewResponseController(j.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	j.c.net = newProgressConn(nc, j.c.hub.o.Stall)
-	// The upgrader writes to the connection itself: what rw writes with is only
-	// reused as a buffer.
-	return j.c.net, rw, nil
-}
-
-// locate finds where the streams begin for this client.
+// locate determines where the streams start for this client.
 func (c *conn) locate() *refusal {
 	for _, s := range c.streams() {
 		p := c.req.since.Stdout
@@ -173,17 +145,17 @@ func (c *conn) locate() *refusal {
 	return nil
 }
 
-// serve relays until the connection ends, and joins all that it started.
+// serve relays until the connection ends, and joins the goroutines that it started.
 func (c *conn) serve() {
 	h := c.hub
 	h.o.Counters.Attached.Add(1)
 	h.o.Counters.Connections.Add(1)
 	defer h.o.Counters.Connections.Add(-1)
-	defer h.dismiss(c)
-	h.replace(c)
+	defer h.removeConn(c)
+	h.replaceOlder(c)
 	if c.req.write {
-		if ref := h.claim(c, c.grant); ref != nil {
-			c.end(&closing{codeConflict, ref.text})
+		if ref := h.claimWriter(c); ref != nil {
+			c.cancel(&closing{Code: codeConflict, Text: ref.text})
 		}
 	}
 	h.o.Logger.Debug("relay attached", "writer", c.writer.Load(), "since", c.req.since.String())

@@ -4,38 +4,25 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
 )
 
-// stdinQueue is what a writer sent and the process has not taken yet. It is
-// bounded by the window that Hello announces.
+// stdinQueue holds stdin that a writer has sent and the process has not accepted yet. The
+// window that Hello announces bounds it.
 type stdinQueue struct {
-	ctx    context.Context // ends with the connection, and when it is taken over
+	ctx    context.Context // ends with the connection, and when another client takes over
 	cancel context.CancelFunc
-	wake   chan struct{}
+	wake   chan struct{} // has an element when pending or closing has changed
 
 	mu       sync.Mutex
 	pending  []byte // to be written next
-	received int64  // offset behind pending
-	accepted int64  // offset up to which the process took it
-	closing  bool   // stdin ends behind pending
-	closed   bool   // nothing is taken any more
-}
-
-func (q *stdinQueue) init(ctx context.Context) {
-	q.ctx, q.cancel = context.WithCancel(ctx)
-	q.wake = make(chan struct{}, 1)
-}
-
-func (q *stdinQueue) begin(accepted int64) { q.received, q.accepted = accepted, accepted }
-
-func (q *stdinQueue) signal() {
-	select {
-	case q.wake <- struct{}{}:
-	default:
-	}
+	received int64  // offset after pending
+	accepted int64  // offset up to which the process has accepted stdin
+	closing  bool   // the client has ended stdin, after pending
+	closed   bool   // the process accepts nothing more
 }
 
 // takeStdin queues what a client sent.
@@ -51,22 +38,22 @@ func (c *conn) takeStdin(f stdinFrame) *closing {
 	case f.offset > q.received:
 		return closeBroken(malformed("Stdin at %d: bytes from %d on are missing", f.offset, q.received))
 	case end <= q.received:
-		return nil // sent again, and known
+		return nil // a repetition
 	case q.ctx.Err() != nil || q.closed:
 		q.received = end
 		return nil // taken over, or the process does not read stdin
 	case q.closing:
-		return closeBroken(malformed("Stdin behind CloseStdin"))
+		return closeBroken(malformed("Stdin after CloseStdin"))
 	case end-q.accepted > int64(c.hub.o.StdinWindow):
 		return closeBroken(malformed("Stdin up to %d: the window ends at %d", end, q.accepted+int64(c.hub.o.StdinWindow)))
 	}
 	q.pending = append(q.pending, f.data[q.received-f.offset:]...)
 	q.received = end
-	q.signal()
+	wake(q.wake)
 	return nil
 }
 
-// takeClose notes that stdin ends behind what was received.
+// takeClose records that stdin ends after the bytes received so far.
 func (c *conn) takeClose(f closeStdinFrame) *closing {
 	q := &c.stdin
 	if c.hub.src.Stdin == nil {
@@ -81,36 +68,51 @@ func (c *conn) takeClose(f closeStdinFrame) *closing {
 		return closeBroken(malformed("CloseStdin at %d: want %d", f.offset, q.received))
 	}
 	q.closing = true
-	q.signal()
+	wake(q.wake)
 	return nil
 }
 
-// feed hands stdin to the process. It waits as long as the process does not read,
-// which keeps nothing else waiting.
+// feed passes stdin to the process. It may wait for the process to read; nothing else waits
+// for it.
 func (c *conn) feed() {
+	q := &c.stdin
 	var buf []byte
 	for {
 		select {
-		case <-c.stdin.ctx.Done():
+		case <-q.ctx.Done():
 			return
-		case <-c.stdin.wake:
+		case <-q.wake:
 		}
-		q := &c.stdin
 		q.mu.Lock()
 		buf, q.pending = q.pending, buf[:0]
 		off, last := q.received-int64(len(buf)), q.closing && !q.closed
 		q.mu.Unlock()
-		if !c.feedAll(buf, off) {
-			return
+		for part := range slices.Chunk(buf, MaxStdin) { // so that the client sees progress
+			accepted, err := c.useStdin(func(in Input) error { return in.Write(q.ctx, off, part) })
+			off += int64(len(part))
+			if err == nil && accepted < off {
+				err = errors.New("the process accepted less than was written")
+			}
+			if err != nil {
+				c.stdinFailed(accepted, err)
+				return
+			}
+			c.hub.o.Counters.StdinBytes.Add(int64(len(part)))
+			c.stdinState(off, false)
 		}
-		if last && !c.closeStdin() {
-			return
+		if last {
+			accepted, err := c.useStdin(func(in Input) error { return in.Close(q.ctx) })
+			if err != nil {
+				c.stdinFailed(accepted, err)
+				return
+			}
+			c.stdinState(accepted, true)
 		}
 	}
 }
 
-// useStdin calls f unless c is not the writer any more, and says how much of stdin
-// was taken then. Nobody else uses stdin at the same time.
+// useStdin calls f, unless c is no longer the writer, and returns how much of stdin the
+// process has accepted after that. No other connection uses stdin meanwhile.
 func (c *conn) useStdin(f func(Input) error) (accepted int64, err error) {
 	select {
 	case c.hub.stdin <- struct{}{}:
@@ -124,59 +126,19 @@ func (c *conn) useStdin(f func(Input) error) (accepted int64, err error) {
 	return c.hub.src.Stdin.Accepted(), err
 }
 
-// awaitStdin waits until earlier writers have let go of stdin: their contexts have
-// ended. It gives up if c is not the writer any more itself.
-func (c *conn) awaitStdin() {
-	select {
-	case c.hub.stdin <- struct{}{}:
-		<-c.hub.stdin
-	case <-c.stdin.ctx.Done():
-	}
-}
-
-// feedAll writes p to the process, at most a frame at a time so that the client
-// sees progress. It returns false when stdin has ended for this connection.
-func (c *conn) feedAll(p []byte, off int64) bool {
-	for len(p) > 0 {
-		n := min(len(p), MaxStdin)
-		accepted, err := c.useStdin(func(in Input) error { return in.Write(c.stdin.ctx, off, p[:n]) })
-		if err == nil && accepted < off+int64(n) {
-			err = errors.New("less was taken than was written")
-		}
-		if err != nil {
-			return c.stdinFailed(accepted, err)
-		}
-		off, p = off+int64(n), p[n:]
-		c.hub.o.Counters.StdinBytes.Add(int64(n))
-		c.stdinState(off, false)
-	}
-	return true
-}
-
-func (c *conn) closeStdin() bool {
-	accepted, err := c.useStdin(func(in Input) error { return in.Close(c.stdin.ctx) })
-	if err != nil {
-		return c.stdinFailed(accepted, err)
-	}
-	c.stdinState(accepted, true)
-	return true
-}
-
-// stdinFailed is what becomes of an error: a process that does not read any more
-// is told to the client, anything else ends the connection.
-func (c *conn) stdinFailed(accepted int64, err error) bool {
+// stdinFailed handles an error of stdin. If the process no longer reads, the client is told
+// that stdin is closed; any other error ends the connection.
+func (c *conn) stdinFailed(accepted int64, err error) {
 	switch {
 	case c.stdin.ctx.Err() != nil:
-		return false
 	case errors.Is(err, syscall.EPIPE), errors.Is(err, fs.ErrClosed), c.over(5 * time.Second):
 		c.stdinState(accepted, true)
 	case c.ctx.Err() == nil:
-		c.end(closeFailed("writing stdin: %v", err))
+		c.cancel(closeFailed("writing stdin: %v", err))
 	}
-	return false
 }
 
-// stdinState notes how far stdin was taken, and tells the client.
+// stdinState records how much of stdin the process has accepted, and tells the client.
 func (c *conn) stdinState(accepted int64, closed bool) {
 	q := &c.stdin
 	q.mu.Lock()

@@ -9,16 +9,16 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Attributes of mounts. Device files are of use in the box's /dev only, and
-// set-uid programs nowhere.
+// Attributes of mounts. Device files are needed only in the box's /dev, and set-uid
+// programs nowhere.
 const (
 	attrDefault  = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV
 	attrReadOnly = attrDefault | unix.MOUNT_ATTR_RDONLY
 )
 
 // openDir opens the directory unsafePath beneath root with O_PATH. A symlink
-// anywhere in the path is an error (ELOOP): an image may have made one of the
-// directories that mounts go on (CVE-2026-41579).
+// anywhere in the path is an error (ELOOP): an image may have put a symlink in place of
+// a mount point (CVE-2026-41579).
 func openDir(root *os.File, unsafePath string) (*os.File, error) {
 	return linux.Openat2(root, unsafePath, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY,
@@ -37,14 +37,14 @@ func attach(tree, root *os.File, path string) error {
 }
 
 // clone returns a detached copy of the mount that dir lies on, with dir as its
-// root, and of all mounts below it. dir must be attached in the namespace of the
-// caller: only Linux 6.15 and newer copy detached mounts.
+// root, and of all mounts below it. dir must be attached in the caller's namespace:
+// detached mounts can be copied only since Linux 6.15.
 func clone(dir *os.File) (*os.File, error) {
 	return linux.OpenTree(dir, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH|unix.AT_RECURSIVE)
 }
 
-// cloneTo attaches a copy of dir and its submounts at path beneath root. A
-// non-zero attrs is set on all of them first.
+// cloneTo attaches a copy of dir and its submounts at path beneath root. Before that, it
+// sets attrs on all of them, unless attrs is 0.
 func cloneTo(dir, root *os.File, path string, attrs uint64) error {
 	tree, err := clone(dir)
 	if err != nil {

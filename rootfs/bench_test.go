@@ -23,7 +23,7 @@ func BenchmarkOpenHost(b *testing.B) {
 	}
 }
 
-// BenchmarkBuild is what one box costs from Build to Close.
+// BenchmarkBuild measures one box from Build to Close.
 func BenchmarkBuild(b *testing.B) {
 	dir := stateDir(b)
 	h := testHost(b, dir)
@@ -43,7 +43,7 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
-// BenchmarkBuildWritable copies /etc, which is most of the difference.
+// BenchmarkBuildWritable also copies /etc, which is most of the difference.
 func BenchmarkBuildWritable(b *testing.B) {
 	dir := stateDir(b)
 	h, _ := writableHost(b, dir)

@@ -11,26 +11,26 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// rootName is where the box's root is beneath the directory of a Root. The tmpfs
-// around it holds what the box must not see.
+// rootName is the box's root beneath the directory of a Root. The tmpfs around it holds
+// what the box must not see.
 const rootName = "root"
 
-// skeletonSize bounds what a read-only root holds: generated files, and mount
-// points that are made while the box runs.
+// skeletonSize bounds the content of a read-only root: generated files, and mount points
+// that are created while the box runs.
 const skeletonSize = 1 << 20
 
-// Build makes the root of one box in dir, which it creates and which must not
-// exist yet. On failure nothing is left.
+// Build creates dir, which must not exist yet, and in it the root of one box. On failure
+// nothing is left behind.
 //
-// The mounts are visible in the calling process's mount namespace until
-// [Root.Hide], and are copied to that of the box when its first process is made.
+// The mounts are visible in the mount namespace of the calling process until [Root.Hide].
+// They are copied to that of the box when its first process is created.
 func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	wrap := func(err error) error { return fmt.Errorf("building root file system: %w", err) }
 	if err := o.check(); err != nil {
 		return nil, wrap(err)
 	}
 	var undo cleanup.Stack
-	defer func() { undo.Undo(&err) }()
+	defer undo.Undo(&err)
 	b := &builder{host: h, o: o, undo: &undo, root: &Root{dir: dir, idBase: o.IDBase}}
 	b.root.built = b
 	defer b.close()
@@ -44,19 +44,19 @@ func (h *Host) Build(dir string, o Options) (root *Root, err error) {
 	return b.root, nil
 }
 
-// builder is what the steps of Build and Cover share. It owns its files, of which top stays open
-// for Cover.
+// builder is the state that the steps of Build and Cover share. It owns its files. top stays
+// open for Cover.
 type builder struct {
 	host *Host
 	o    Options
 	undo *cleanup.Stack // of Build
 	root *Root
 	top  *os.File // root of the tmpfs, writable
-	box  *os.File // the box's root as the box gets it
+	box  *os.File // the box's root as the box sees it
 	// devices is the root of the box's /dev.
 	devices *os.File
-	etc     *os.File // id-mapped /etc of a writable root, until it is mounted
-	kept    uint32   // as that of a filler
+	etc     *os.File // ID-mapped /etc of a writable root, until it is mounted
+	kept    uint32   // like that of a filler
 }
 
 func (b *builder) close() {
@@ -65,7 +65,7 @@ func (b *builder) close() {
 	b.devices.Close()
 }
 
-// skeleton makes the tmpfs with all directories, links and generated files.
+// skeleton creates the tmpfs with all directories, links and generated files.
 func (b *builder) skeleton() (err error) {
 	size := int64(skeletonSize)
 	if b.o.Writable {
@@ -87,8 +87,8 @@ func (b *builder) skeleton() (err error) {
 	return b.fill(f)
 }
 
-// directories of every box with their modes. Those of the host and the mount
-// points for what is mounted here and by the caller are among them.
+// directories lists the directories of every box with their modes, including mount points
+// for this package and for its callers.
 var directories = []struct {
 	path string
 	mode uint32
@@ -98,10 +98,10 @@ var directories = []struct {
 	{"mnt", 0o755}, {"media", 0o755}, {"var", 0o755}, {"var/lib", 0o755}, {"var/cache", 0o755}, {"var/log", 0o755},
 }
 
-// links of every box that do not come from the host.
+// links lists the symlinks of every box that do not come from the host.
 var links = []link{{"var/tmp", "/tmp"}, {"var/run", "/run"}, {"var/lock", "/tmp"}}
 
-// fill makes what the skeleton of this box holds.
+// fill creates the content of the box's skeleton.
 func (b *builder) fill(f *filler) error {
 	for _, d := range directories {
 		f.mkdir(d.path, d.mode)
@@ -118,15 +118,20 @@ func (b *builder) fill(f *filler) error {
 		return b.fillEtc(f)
 	}
 	f.mkdir(perBoxDir, 0o755)
-	for _, name := range perBoxEtc {
-		f.write(perBoxDir+"/"+name, 0o644, perBoxFile(name, b.o))
-	}
+	b.writePerBox(f, perBoxDir+"/")
 	return f.err
 }
 
-// view attaches what the box will see as its root over the same directory of the
-// tmpfs: a mount of its own, so that it can be read-only while the skeleton stays
-// writable for us, and so that nothing beside it can be seen.
+// writePerBox writes the files of perBoxEtc, whose paths begin with prefix.
+func (b *builder) writePerBox(f *filler, prefix string) {
+	for _, name := range perBoxEtc {
+		f.write(prefix+name, 0o644, perBoxFile(name, b.o))
+	}
+}
+
+// view attaches the box's root over the same directory of the tmpfs. It is a separate mount,
+// so that it can be read-only while the skeleton stays writable for the launcher, and so that
+// the box sees nothing beside it.
 func (b *builder) view() (err error) {
 	b.box, err = clone(b.root.skeleton)
 	if err != nil {
@@ -134,9 +139,8 @@ func (b *builder) view() (err error) {
 	}
 	attrs := uint64(attrDefault)
 	if !b.o.Writable {
-		// Set here and not by the box's own set-up, so that the kernel locks it: it
-		// could not be undone even with all capabilities in the box
-		// (mount_namespaces(7)).
+		// Set here and not in the box, so that the kernel locks it: not even a process
+		// with all capabilities in the box could undo it (mount_namespaces(7)).
 		attrs = attrReadOnly
 	}
 	if err := linux.MountSetattr(b.box, false, unix.MountAttr{Attr_set: attrs}); err != nil {
@@ -145,7 +149,7 @@ func (b *builder) view() (err error) {
 	return attach(b.box, b.top, rootName)
 }
 
-// system mounts what the host gives.
+// system mounts the system directories of the host.
 func (b *builder) system() error {
 	for _, t := range b.host.trees {
 		mount := func() error { return cloneTo(t.root, b.box, t.name, 0) }
@@ -163,7 +167,7 @@ func (b *builder) system() error {
 	return nil
 }
 
-// mountTmpfs attaches a tmpfs of its own at path and keeps a descriptor of it.
+// mountTmpfs attaches a new tmpfs at path and keeps a descriptor of it.
 func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) error {
 	m, err := linux.NewMount("tmpfs", attrs, sized(b.o.TmpSize, 0, mode, uid, gid)...)
 	if err != nil {
@@ -176,7 +180,7 @@ func (b *builder) mountTmpfs(path string, attrs int, mode string, uid, gid int) 
 	return attach(m, b.box, path)
 }
 
-// volumes mounts what every box can write to.
+// volumes mounts the directories that every box can write to.
 func (b *builder) volumes() error {
 	base := b.o.IDBase
 	if err := b.mountTmpfs("tmp", attrDefault, "1777", base, base); err != nil {

@@ -11,8 +11,8 @@ import (
 
 func isDir(st unix.Stat_t) bool { return st.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// isPublic says that everybody on the host may read a file, or list and search
-// a directory. Nothing else of /etc gets into a box.
+// isPublic reports whether everybody on the host may read a file, or list and search a
+// directory. Boxes get nothing else of /etc.
 func isPublic(st unix.Stat_t) bool {
 	if isDir(st) {
 		return st.Mode&0o005 == 0o005
@@ -20,8 +20,8 @@ func isPublic(st unix.Stat_t) bool {
 	return st.Mode&0o004 != 0
 }
 
-// copyEntry copies name of the directory src, which is ours and public, with status st and
-// with all that is beneath it.
+// copyEntry copies the entry name, with status st, of the directory src and everything beneath
+// it. src is a directory of boxd with public content.
 func copyEntry(src *os.File, dst *filler, name string, st unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
@@ -53,8 +53,8 @@ func copyEntry(src *os.File, dst *filler, name string, st unix.Stat_t) error {
 	return dst.err
 }
 
-// copyAll copies what is in the directory src, which is open for reading, except
-// the names in but.
+// copyAll copies the content of the directory src, which is open for reading, except the
+// names in but.
 func copyAll(src *os.File, dst *filler, but ...string) error {
 	names, err := src.Readdirnames(-1)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// devices of every box, all with mode 0666, by their numbers in
+// devices lists the devices of every box, all with mode 0666. For the numbers, see
 // Documentation/admin-guide/devices.txt.
 var devices = []struct {
 	name         string
@@ -17,31 +17,32 @@ var devices = []struct {
 	{"null", 1, 3}, {"zero", 1, 5}, {"full", 1, 7}, {"random", 1, 8}, {"urandom", 1, 9}, {"tty", 5, 0},
 }
 
-// devLinks as in the OCI runtime specification, "Dev symbolic links".
+// devLinks are those of the OCI runtime specification, "Dev symbolic links".
 var devLinks = []link{
 	{"fd", "/proc/self/fd"}, {"stdin", "/proc/self/fd/0"}, {"stdout", "/proc/self/fd/1"}, {"stderr", "/proc/self/fd/2"},
 	{"ptmx", "pts/ptmx"},
 }
 
-// devInodes is how many inodes /dev takes of the box's tmpfs, with room for more.
+// devInodes is how many inodes of the box's tmpfs are reserved for /dev, more than it needs.
 const devInodes = 32
 
-// devName is where the box's /dev is beneath the directory of a Root.
+// devName is the box's /dev beneath the directory of a Root.
 const devName = "dev"
 
-// sizeFile is an empty file in /dev, which the box cannot write to: it tells how full the file
-// system of a writable root is, which it lies in, and leads nowhere.
+// sizeFile is an empty file in /dev, where the box cannot write. It is on the file system of
+// a writable root, so a descriptor of it shows how full that is but gives access to nothing.
 const sizeFile = ".size"
 
-// dev makes the box's /dev: a read-only mount, which does not keep anyone from writing
-// to a device. All that is in it are inodes of this box alone, since locks belong to the
-// inode: flock(2) and fcntl(2) locks on a /dev/null that boxes share would reach from
-// one box into another. They lie beside the box's root, out of its reach. The box
-// mounts pts and shm of its own in it. mqueue stays empty: such a file system must be
-// mounted in the box's ipc namespace, and mq_open(3) works without it.
+// dev creates the box's /dev: a read-only mount, which still allows writing to devices. Its
+// inodes belong to this box alone, because locks belong to inodes: flock(2) and fcntl(2) locks
+// on a shared /dev/null would work across boxes. The inodes are beside the box's root, out of
+// its reach. The mount contains the box's own pts and shm. mqueue stays empty: an mqueue file
+// system would have to be mounted in the box's IPC namespace, and mq_open(3) works without
+// one.
 //
-// The mount is made beside the box's root, with those on it, for the box's first process to bind
-// it on /dev: if it were on the root already, the box would have it twice.
+// The mount is attached beside the box's root, together with the mounts on it, and the box's
+// first process binds it to /dev: if it were attached to the root here, the box would have it
+// twice.
 func (b *builder) dev() error {
 	top := &filler{top: b.top, kept: b.kept}
 	top.mkdir(devName, 0o755)

@@ -16,30 +16,29 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// The rule for what a box sees of the host's /etc. Everything in question may be read by
-// everybody on the host, below directories that everybody may list. Of that a box sees
+// This file decides what a box sees of the host's /etc. Only files that everybody on the host
+// may read, below directories that everybody may list, are considered. Of these, a box sees
 //
-//   - files that a package brought and that are as they were in the package, since whoever
-//     has the package has them;
-//   - files that a package brought and somebody changed, and a few files that are
-//     generated on each system (generatedEtc), unless they may hold a secret;
-//   - symlinks into the host's system directories, and to what a box sees of /etc.
+//   - unchanged files of packages, since anybody can get the package;
+//   - changed files of packages, and a few files that are generated on each system
+//     (generatedEtc), unless they may hold a secret;
+//   - symlinks into the host's system directories, and to anything in /etc that the box sees.
 //
-// So what nobody knows about, such as /etc/foo.key or /etc/myapp/token.conf, stays away. Where no
-// package database can be read, unpackagedEtc says what counts as brought by a package.
-// Whoever brought it, a file that certainly is a secret is left out.
+// So unknown files, such as /etc/foo.key or /etc/myapp/token.conf, are left out. If no package
+// database can be read, unpackagedEtc says which files count as files of packages. A file that
+// certainly is a secret is always left out.
 //
-// The result is a copy, made once per state of /etc: what is planted later is not in it.
+// The result is a copy, made once per state of /etc. Files that are added later are not in it.
 
-// etcEntry is something in the host's /etc.
+// etcEntry is an entry of the host's /etc.
 type etcEntry struct {
 	name   string // relative to /etc
 	st     unix.Stat_t
-	target string // of a symlink, once it is read
+	target string // of a symlink, once it was read
 }
 
-// listEtc lists what of etc everybody on the host may read: files, symlinks, and
-// directories before what is in them.
+// listEtc lists the entries of etc that everybody on the host may read: files, symlinks and
+// directories. A directory comes before its content.
 func listEtc(etc *os.File) ([]etcEntry, error) {
 	var list []etcEntry
 	var walk func(dir *os.File, prefix string) error
@@ -55,7 +54,7 @@ func listEtc(etc *os.File) ([]etcEntry, error) {
 			}
 			e := etcEntry{name: prefix + name}
 			if e.st, err = linux.StatAt(dir, name); err != nil {
-				continue // a package may be removed meanwhile
+				continue // it may have been removed with its package
 			}
 			switch e.st.Mode & unix.S_IFMT {
 			case unix.S_IFLNK:
@@ -70,7 +69,7 @@ func listEtc(etc *os.File) ([]etcEntry, error) {
 				}
 				sub, err := openListed(dir, name)
 				if err != nil {
-					continue // what is mounted there is not part of /etc
+					continue // something is mounted on it, which is not part of /etc
 				}
 				list = append(list, e)
 				err = walk(sub, e.name+"/")
@@ -85,20 +84,20 @@ func listEtc(etc *os.File) ([]etcEntry, error) {
 	return list, walk(etc, "")
 }
 
-// etcCopy is a copy of the public part of /etc in the making.
+// etcCopy is a copy of the public part of /etc that is being made.
 type etcCopy struct {
 	root     string // of the host
 	src      *os.File
 	dst      *filler
 	packages packagedEtc
-	shown    map[string]bool // names, relative to /etc, that are in the copy
-	sources  []etcEntry      // what it depends on, as it was before it was read
+	shown    map[string]bool // names, relative to /etc, in the copy
+	sources  []etcEntry      // what it depends on, with the status before reading
 	bytes    int
 }
 
-// fillPublicEtc puts what boxes may see of src into the directory dst, together with the files
-// that are generated for boxes. It returns what the result depends on: the directories of
-// src, and the files that were taken.
+// fillPublicEtc copies what boxes may see of src to the directory dst, and adds the files that
+// are generated for boxes. It returns what the result depends on: the directories of src, and
+// the files that were copied.
 func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 	top, err := linux.StatAt(src, ".")
 	if err != nil {
@@ -122,7 +121,7 @@ func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 	dirs := map[string]unix.Stat_t{}
 	for _, e := range list {
 		switch {
-		case c.shown[e.name]: // ours
+		case c.shown[e.name]: // generated
 		case isDir(e.st):
 			dirs[e.name] = e.st
 			c.sources = append(c.sources, e)
@@ -135,7 +134,7 @@ func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 			c.file(e, dirs)
 		}
 	}
-	// A symlink to a symlink is shown if that one is.
+	// A symlink to another symlink is shown if the other one is.
 	for more := true; more; {
 		more = false
 		links = slices.DeleteFunc(links, func(e etcEntry) bool {
@@ -151,7 +150,7 @@ func fillPublicEtc(root string, src *os.File, dst *filler) ([]etcEntry, error) {
 	return c.sources, dst.err
 }
 
-// file shows a file if the rule says so.
+// file copies a file if boxes may see it.
 func (c *etcCopy) file(e etcEntry, dirs map[string]unix.Stat_t) {
 	if e.st.Size > maxEtcFile || c.bytes+int(e.st.Size) > maxEtcBytes {
 		return
@@ -167,7 +166,7 @@ func (c *etcCopy) file(e etcEntry, dirs map[string]unix.Stat_t) {
 	c.sources = append(c.sources, e)
 }
 
-// isFor says whether boxes may see a file.
+// isFor reports whether boxes may see a file.
 func (c *etcCopy) isFor(name string, content []byte) bool {
 	packaged, unchanged := c.packages.has(name, content)
 	switch {
@@ -179,8 +178,8 @@ func (c *etcCopy) isFor(name string, content []byte) bool {
 	return false
 }
 
-// leadsToShown says that a symlink leads into the system directories of the host, or to
-// something of /etc that is in the copy.
+// leadsToShown reports whether a symlink leads into the system directories of the host, or
+// to something in the copy of /etc.
 func (c *etcCopy) leadsToShown(e etcEntry) bool {
 	target := e.target
 	if !path.IsAbs(target) {
@@ -198,7 +197,7 @@ func (c *etcCopy) leadsToShown(e etcEntry) bool {
 	return err == nil
 }
 
-// parents makes the directories above name.
+// parents creates the directories above name.
 func (c *etcCopy) parents(name string, dirs map[string]unix.Stat_t) {
 	for i, char := range name {
 		if dir := name[:i]; char == '/' && !c.shown[dir] {
@@ -220,7 +219,7 @@ func readBeneath(dir *os.File, name string) ([]byte, error) {
 	defer file.Close()
 	st, err := linux.Fstat(file)
 	if err == nil && (st.Mode&unix.S_IFMT != unix.S_IFREG || !isPublic(st)) {
-		err = fs.ErrPermission // it has been replaced meanwhile
+		err = fs.ErrPermission // it was replaced meanwhile
 	}
 	if err != nil {
 		return nil, err
@@ -231,14 +230,8 @@ func readBeneath(dir *os.File, name string) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// listed is how directories are opened for listing; anything else, a symlink
-// too, is an error.
-var listed = unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW}
-
-// openListed opens the directory name of dir for listing. If something is
-// mounted there it fails with EXDEV.
+// openListed opens the directory name of dir for listing. Anything else, including a symlink,
+// is an error, and so is a mount point (EXDEV).
 func openListed(dir *os.File, name string) (*os.File, error) {
-	how := listed
-	how.Resolve = unix.RESOLVE_NO_XDEV
-	return linux.Openat2(dir, name, how)
+	return linux.Openat2(dir, name, unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW, Resolve: unix.RESOLVE_NO_XDEV})
 }

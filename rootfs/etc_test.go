@@ -22,9 +22,8 @@ const (
 	opaque  = "ghp_16C7e42F292c6912E7710c838347Ae178B4a\n"
 )
 
-// wholeEtc is an /etc with what packages brought (content "package"), what somebody
-// changed, what is generated and what was planted. All of it is world-readable unless the
-// content is "secret".
+// wholeEtc is an /etc with unchanged files of packages (content "package"), changed ones,
+// generated ones and planted ones. All are world-readable unless the content is "secret".
 func wholeEtc() map[string]string {
 	files := map[string]string{
 		"chromium.d/default-flags": "package", "maven/m2.conf": "package", "manpath.config": "package", "matplotlibrc": "package",
@@ -43,7 +42,7 @@ func wholeEtc() map[string]string {
 	return files
 }
 
-// shownOf is what a box sees of wholeEtc, apart from directories and files of ours.
+// shownOf lists what a box sees of wholeEtc, apart from directories and generated files.
 var shownOf = []string{
 	"chromium.d/default-flags", "maven/m2.conf", "manpath.config", "matplotlibrc", "app/changed.conf", "big/39",
 	"ld.so.cache", "timezone", "shells", "ssl/certs/ca-certificates.crt", "xml/catalog",
@@ -55,7 +54,7 @@ var hiddenOf = []string{
 	"chromium.d/planted", "maven/planted.key", "python3", "npmrc", "boxd", "machine-id",
 }
 
-// database writes what a package manager says of the files of wholeEtc that it brought.
+// database writes a package manager's database of its files in wholeEtc.
 func database(kind string, files map[string]string) map[string]string {
 	text := map[string]string{"dpkg": "Package: x\nConffiles:\n", "apk": "P:x\n", "pacman": "%FILES%\netc/foo.key\n\n%BACKUP%\n"}[kind]
 	for _, name := range slices.Sorted(maps.Keys(files)) {
@@ -112,7 +111,7 @@ func TestEtcRule(t *testing.T) {
 		{"dpkg", shownOf, hiddenOf},
 		{"apk", shownOf, hiddenOf},
 		{"pacman", shownOf, hiddenOf},
-		// Without a database, big and app are of no known package. What is random is seen in python3 too.
+		// Without a database, big and app belong to no known package, and the random string in python3 is hidden too.
 		{"none", []string{"chromium.d/default-flags", "maven/m2.conf", "timezone", "ssl/certs/ca-certificates.crt", "xml/catalog"},
 			[]string{"big", "app", "services", "inputrc", "ssl/certs/both.pem", "foo.key", "myapp", ".htpasswd", "maven/planted.key", "python3", "npmrc", "boxd"}},
 	} {
@@ -139,7 +138,7 @@ func TestEtcRule(t *testing.T) {
 	}
 }
 
-// TestEtcOfThisHost: a file of this host's own packages is there, and what root plants is not.
+// TestEtcOfThisHost: a box sees a file of this host's own packages, but not what root plants.
 func TestEtcOfThisHost(t *testing.T) {
 	dir := stateDir(t)
 	packages := readPackages("/")
@@ -167,8 +166,8 @@ func TestEtcOfThisHost(t *testing.T) {
 	}
 }
 
-// TestEtcIsKept: the copy is made once, and again when something has changed; a box of the
-// earlier one keeps what it has.
+// TestEtcIsKept: the copy is made once, and again when something has changed; a box with the
+// earlier copy keeps it.
 func TestEtcIsKept(t *testing.T) {
 	dir := stateDir(t)
 	root := etcHost(t, "dpkg")
@@ -246,7 +245,7 @@ func TestReadRPM(t *testing.T) {
 	}
 }
 
-// TestSecrets: what is no secret for sure, and what may be one.
+// TestSecrets: what certainly is a secret, and what may be one.
 func TestSecrets(t *testing.T) {
 	for _, c := range []struct {
 		name, content string
@@ -283,7 +282,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestTrustStore: a Java key store is shown if there are only certificates in it.
+// TestTrustStore: boxes see a Java key store if it contains only certificates.
 func TestTrustStore(t *testing.T) {
 	entry := func(tag byte) string {
 		return "\x00\x00\x00" + string(rune(tag)) + "\x00\x02ca" + "12345678" + "\x00\x05X.509" + "\x00\x00\x00\x04cert"

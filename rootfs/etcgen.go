@@ -6,29 +6,29 @@ import (
 	"strings"
 )
 
-// What a box has at fixed places.
+// Fixed names and numbers in a box.
 const (
-	// HomeDir is the home directory of the user of a box, root too: a tmpfs that
-	// can be written to and executed from.
+	// HomeDir is the home directory of a box's user, even of root: a tmpfs that can be
+	// written to and executed from.
 	HomeDir = "/home/box"
 	// DefaultHostname of a box.
 	DefaultHostname = "box"
-	// perBoxDir holds the generated files that differ between boxes; /etc, which
-	// boxes share, has symlinks to them.
+	// perBoxDir holds the generated files that differ between boxes. /etc, which boxes
+	// share, has symlinks to them.
 	perBoxDir = ".box"
 	// ttyGID is the group of terminals, in the box.
 	ttyGID = 5
-	// boxIDs is how many user and group ids a box has, starting at 0.
+	// boxIDs is how many user and group IDs a box has, starting at 0.
 	boxIDs = 65536
 )
 
-// account is a line of passwd and of group.
+// account is a line of passwd and a line of group.
 type account struct {
 	id                        int
 	name, group, gecos, shell string
 }
 
-// accounts that every box knows.
+// accounts lists the accounts of every box.
 var accounts = []account{
 	{0, "root", "root", "root", "/bin/sh"},
 	{1000, "user", "user", "user", "/bin/sh"},
@@ -36,8 +36,8 @@ var accounts = []account{
 	{65535, "boxd", "boxd", "boxd", "/usr/sbin/nologin"},
 }
 
-// usersFor returns the lines of passwd, with one for uid. A name that is not
-// empty is that of uid, whoever had it before.
+// usersFor returns the lines of passwd, including one for uid. If name is not empty, uid gets
+// it, and another account of this name is left out.
 func usersFor(uid int, name string) []account {
 	var users []account
 	for _, a := range accounts {
@@ -54,7 +54,7 @@ func usersFor(uid int, name string) []account {
 	return append(users, account{id: uid, name: name, gecos: name, shell: "/bin/sh"})
 }
 
-// groupsFor returns the lines of group, with one for gid.
+// groupsFor returns the lines of group, including one for gid.
 func groupsFor(gid int) []account {
 	groups := append(accounts[:len(accounts):len(accounts)], account{id: ttyGID, group: "tty"})
 	if slices.ContainsFunc(groups, func(a account) bool { return a.id == gid }) {
@@ -85,14 +85,12 @@ func hosts(hostname string) []byte {
 
 // genericEtc are the generated files that are the same in every box.
 //
-// nsswitch.conf names only modules that come with glibc: the host's may ask
-// daemons (systemd, sss, ldap) that a box cannot reach and must not.
-// resolv.conf names the loopback address, where an answer "refused" comes at
-// once instead of after a timeout.
+// nsswitch.conf names only modules that come with glibc: the host's may name modules that
+// ask daemons (systemd, sss, ldap), which a box must not reach. resolv.conf names the
+// loopback address, where a query is refused at once instead of timing out.
 //
-// profile is read by each login shell. That of a distribution starts programs (id),
-// which is more than half of the time of "sh -lc true", and puts its own PATH in the
-// place of the command's.
+// Each login shell reads profile. That of a distribution starts programs (id), which takes
+// more than half of the time of "sh -lc true", and replaces the command's PATH.
 var genericEtc = map[string]string{
 	"nsswitch.conf": "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\nnetworks: files\n" +
 		"protocols: files\nservices: files\nethers: files\nrpc: files\n",

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// names are the names and ids of the lines of passwd or group, "tty:5 …".
+// names returns the names and IDs in the lines of passwd or group, as "tty:5 …".
 func names(file []byte) string {
 	var list []string
 	for line := range strings.Lines(string(file)) {

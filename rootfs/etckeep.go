@@ -16,34 +16,34 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Making a copy of /etc takes longer than starting a launcher: so copies are kept, in a
-// directory that launchers share.
+// Copying /etc takes longer than starting a launcher, so copies are kept in a directory that
+// launchers share.
 //
 //	<copy>/etc    what boxes see
-//	<copy>/index  the state of its sources in the first line, then their names
+//	<copy>/index  a digest of the state of its sources, then their names, one per line
 //	current       symlink to the newest copy
 //
-// A launcher looks at the sources of the newest copy, some 500 calls of fstatat(2), and makes
-// a further copy if one has changed. No copy is removed before the machine starts again,
-// since boxes may be using it.
+// A launcher checks the sources of the newest copy, with some 500 calls of fstatat(2), and
+// makes another copy if any has changed. Copies are removed only after a reboot, since boxes
+// may be using them.
 const (
 	currentEtc = "current"
 	unfinished = ".new-" // begins the name of a copy that is being made
-	// maxEtcCopies is how many are kept, of 2 MB or so each. If /etc changes more often, further
-	// copies are made in the template and end with the launcher.
+	// maxEtcCopies is how many copies are kept, of about 2 MB each. If /etc changes more
+	// often, further copies are made in the template and end with the launcher.
 	maxEtcCopies = 32
-	// etcRule counts the versions of the rule.
+	// etcRule is the version of the rule for what boxes see.
 	etcRule = 1
 )
 
-// copyNames begins the names of the copies of this boot and of this version of the rule.
-// One that was being made when the machine failed is of another boot.
+// copyNames returns the beginning of the names of all copies of this boot and this version of
+// the rule. So a copy that was unfinished when the machine crashed has another name.
 func copyNames() string {
-	boot, _ := os.ReadFile("/proc/sys/kernel/random/boot_id") // else all are of this one
+	boot, _ := linux.BootID() // without it, all copies count as made since this boot
 	return fmt.Sprintf("%d-%.8s-", etcRule, boot)
 }
 
-// stateOf is a digest of the status of files and directories.
+// stateOf returns a digest of the status of files and directories.
 func stateOf(sources []etcEntry) string {
 	h := sha256.New()
 	var buf []byte
@@ -57,8 +57,8 @@ func stateOf(sources []etcEntry) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// addEtc adds what boxes share of /etc: from a copy that is kept in the
-// directory cache, or from one in the template.
+// addEtc adds the shared part of /etc, from a copy in the directory cache or from one in the
+// template.
 func (h *Host) addEtc(top *os.File, root, cache string) error {
 	src, err := os.OpenFile(filepath.Join(root, "etc"), unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -89,8 +89,8 @@ func (h *Host) addEtc(top *os.File, root, cache string) error {
 	return h.keep(top, "etc", tree, attrReadOnly|unix.MOUNT_ATTR_NOEXEC)
 }
 
-// openKept opens the copy for the present state of the sources, nil if none can be kept. The
-// directory of the host's /etc is src.
+// openKept opens the kept copy for the current state of the sources, and makes it if
+// necessary. It returns nil if no copy can be kept. src is the host's /etc.
 func openKept(root string, src *os.File, cache string) (*os.File, error) {
 	if cache == "" || !onlyRootWrites(cache) {
 		return nil, nil
@@ -104,7 +104,7 @@ func openKept(root string, src *os.File, cache string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(cache, name), unix.O_PATH|unix.O_DIRECTORY, 0)
 }
 
-// isCurrent says whether the sources of a copy are as they were.
+// isCurrent reports whether the sources of a copy are unchanged.
 func isCurrent(src *os.File, kept string) bool {
 	index, err := os.ReadFile(filepath.Join(kept, "index"))
 	if err != nil {
@@ -122,8 +122,8 @@ func isCurrent(src *os.File, kept string) bool {
 	return state == stateOf(sources)
 }
 
-// keepEtc makes a copy, which appears whole or not at all, and makes it the current one. It
-// returns its name, none if there are too many. Others may do the same at the same time.
+// keepEtc makes a copy, which appears atomically, makes it the current one, and returns its
+// name, or "" if there are too many. Other launchers may do the same at the same time.
 func keepEtc(root string, src *os.File, cache string) (string, error) {
 	copies, err := os.ReadDir(cache)
 	if err != nil {
@@ -179,7 +179,7 @@ func fillKept(root string, src *os.File, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "index"), []byte(index.String()), 0o600)
 }
 
-// fillCopy makes the directory etc in top. It returns what that depends on.
+// fillCopy creates the directory etc in top. It returns what its content depends on.
 func fillCopy(root string, src, top *os.File) ([]etcEntry, error) {
 	f := &filler{top: top}
 	f.learnUmask("etc", 0o755)
@@ -191,8 +191,8 @@ func fillCopy(root string, src, top *os.File) ([]etcEntry, error) {
 	return fillPublicEtc(root, src, etc)
 }
 
-// onlyRootWrites makes the directory cache, and says that nobody but root can put anything in
-// it or in its place.
+// onlyRootWrites creates the directory cache if necessary, and reports whether only root can
+// write to it or replace it.
 func onlyRootWrites(cache string) bool {
 	if err := os.MkdirAll(filepath.Dir(cache), 0o711); err != nil {
 		return false

@@ -2,12 +2,13 @@ package rootfs
 
 import (
 	"path"
+	"slices"
 	"strings"
 )
 
-// generatedEtc are files of /etc that belong to no package, because a package's
-// scripts or the administrator make them, and that the C library, TLS, shells and
-// language runtimes read. A pattern matches whole path components (path.Match).
+// generatedEtc lists files of /etc that the C library, TLS, shells and language runtimes read,
+// but that belong to no package, because scripts of packages or the administrator create them.
+// Patterns are those of path.Match.
 var generatedEtc = []string{
 	// Dynamic loader.
 	"ld.so.cache", "ld.so.conf", "ld.so.conf.d/*.conf",
@@ -26,8 +27,8 @@ var generatedEtc = []string{
 	"python3/debian_config", "xml/*", "sgml/*", "papersize",
 }
 
-// unpackagedEtc are the parts of /etc that packages are expected to own, for hosts whose
-// package database this package cannot read.
+// unpackagedEtc lists the parts of /etc that presumably belong to packages, for hosts whose
+// package database cannot be read.
 var unpackagedEtc = []string{
 	"alternatives", "ssl/openssl.cnf", "pki/tls/openssl.cnf", "crypto-policies", "terminfo",
 	"python3", "python3.*", "python2.*", "perl", "R", "java", "java-*", "jvm*", "mono", "node", "nodejs", "texmf",
@@ -35,30 +36,27 @@ var unpackagedEtc = []string{
 	"chromium", "chromium.d", "matplotlibrc", "maven", "X11", "gtk-*", "xdg", "vim", "mke2fs.conf",
 }
 
-// isGenerated says that name, relative to /etc, is one of generatedEtc.
+// isGenerated reports whether name, relative to /etc, matches generatedEtc.
 func isGenerated(name string) bool {
-	for _, pattern := range generatedEtc {
-		if ok, _ := path.Match(pattern, name); ok {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(generatedEtc, func(pattern string) bool {
+		ok, _ := path.Match(pattern, name)
+		return ok
+	})
 }
 
-// isExpected says that name, or a directory above it, is one of unpackagedEtc.
+// isExpected reports whether name, relative to /etc, or a directory above it matches
+// unpackagedEtc.
 func isExpected(name string) bool {
-	for _, pattern := range unpackagedEtc {
+	return slices.ContainsFunc(unpackagedEtc, func(pattern string) bool {
 		parts := strings.SplitN(name, "/", strings.Count(pattern, "/")+2)
 		prefix := strings.Join(parts[:min(len(parts), strings.Count(pattern, "/")+1)], "/")
-		if ok, _ := path.Match(pattern, prefix); ok {
-			return true
-		}
-	}
-	return false
+		ok, _ := path.Match(pattern, prefix)
+		return ok
+	})
 }
 
-// Bounds of what is shown of /etc. The largest file is ld.so.cache or the bundle of
-// certificate authorities, with some 200 KB; Debian with a desktop has some 3,000 entries.
+// Bounds of the copy of /etc. The largest file is ld.so.cache or the bundle of certificate
+// authorities, with some 200 KB. Debian with a desktop has some 3,000 entries.
 const (
 	maxEtcFile    = 4 << 20
 	maxEtcBytes   = 14 << 20 // of all files; the template is a tmpfs of templateSize

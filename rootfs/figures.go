@@ -8,20 +8,20 @@ import (
 	"time"
 )
 
-// Figures are the limits and the use of a box that its files of /proc show.
+// Figures are the limits and the usage that a box's files in /proc show.
 type Figures struct {
-	Memory     int64 // limit in bytes; 0 or less: none
-	Processors int   // 0: as many as the host has, which is the most
+	Memory     int64 // limit in bytes; 0 or less means none
+	Processors int   // 0 means as many as the host has, which is also the maximum
 
-	Used         int64    // bytes of Memory that are charged, all of the following among them
-	Anon, Shmem  int64    // of processes; of tmpfs and shared memory
-	File, Mapped int64    // page cache, tmpfs included; what of it is mapped
-	Active       [2]int64 // used lately: of processes, of files
+	Used         int64    // bytes of Memory that are charged, including the following
+	Anon, Shmem  int64    // memory of processes; tmpfs and shared memory
+	File, Mapped int64    // page cache, tmpfs included; its mapped part
+	Active       [2]int64 // recently used: memory of processes, of files
 	Inactive     [2]int64
 	User, System time.Duration // processor time of all commands so far
 }
 
-// hostMemory is what the text of the host's /proc/meminfo says.
+// hostMemory is the content of the host's /proc/meminfo.
 type hostMemory struct {
 	text             []byte
 	total, available int64 // bytes
@@ -45,9 +45,9 @@ func parseMeminfo(text []byte) hostMemory {
 	return m
 }
 
-// meminfo is /proc/meminfo of the box: that of the host without a limit below its memory.
-// What the kernel does not count for a box is left out. No more is available than the host
-// has left, whatever the limit.
+// meminfo returns /proc/meminfo of the box. Without a limit below the host's memory, it is
+// the host's. Figures that the kernel does not count per box are left out. Whatever the
+// limit, no more memory is available than the host has left.
 func (f Figures) meminfo(host hostMemory) []byte {
 	if f.Memory <= 0 || f.Memory >= host.total {
 		return host.text
@@ -82,9 +82,9 @@ func (f Figures) meminfo(host hostMemory) []byte {
 	return text.Bytes()
 }
 
-// stat is /proc/stat of the box. Its processors have done what the commands of the box have
-// done, in equal parts, and were idle for the rest of the time since the host was started. Interrupts,
-// context switches and forks are not counted for a box.
+// stat returns /proc/stat of the box. It divides the work of the box's commands equally among
+// the box's processors, which were idle for the rest of the time since the host was started.
+// Interrupts, context switches and forks are not counted per box.
 func (f Figures) stat(now time.Time, up time.Duration) []byte {
 	n := time.Duration(f.Processors)
 	var text bytes.Buffer
@@ -101,14 +101,14 @@ func (f Figures) stat(now time.Time, up time.Duration) []byte {
 	return text.Bytes()
 }
 
-// processors is the text of the host's /proc/cpuinfo, and where in it each processor ends.
+// processors is the text of the host's /proc/cpuinfo, and the end of each processor in it.
 type processors struct {
 	text []byte
 	ends []int
 }
 
-// parseCPUInfo finds the processors. Some architectures write other lines after them or do not
-// separate them; they have none here, and boxes there see the whole text.
+// parseCPUInfo finds the processors in text. On architectures that write other lines after the
+// processors, or do not separate them, it finds none, and boxes see the whole text.
 func parseCPUInfo(text []byte) processors {
 	p := processors{text: text}
 	for at := 0; bytes.HasPrefix(text[at:], []byte("processor\t")); {
@@ -122,8 +122,8 @@ func parseCPUInfo(text []byte) processors {
 	return p
 }
 
-// first is /proc/cpuinfo with the first n processors: the longer one begins as the shorter
-// one does, so that it can change under a reader.
+// first returns /proc/cpuinfo with the first n processors. A shorter text is always the
+// beginning of a longer one, so that the file can change while it is read.
 func (p processors) first(n int) []byte {
 	if n >= len(p.ends) {
 		return p.text

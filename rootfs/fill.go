@@ -6,19 +6,19 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// filler makes directories, files and symlinks beneath a directory that nobody
-// else can write to yet, with exact owners and modes whatever the umask is.
-// After the first error, which it keeps, it does nothing.
+// filler creates directories, files and symlinks beneath a directory to which nobody
+// else can write yet, with exact owners and modes whatever the umask is. After the
+// first error, which it keeps, it does nothing.
 type filler struct {
 	top      *os.File
-	uid, gid int // host ids of the owner
-	// kept are the mode bits that the umask is known to leave alone, which saves a
-	// chmod each. It must not change while the filler is in use.
+	uid, gid int // host IDs of the owner
+	// kept are mode bits that the umask is known not to clear, which saves chmod calls.
+	// The umask must not change while the filler is in use.
 	kept uint32
 	err  error
 }
 
-// learnUmask finds out about the umask by making the directory path.
+// learnUmask creates the directory path to find out about the umask.
 func (f *filler) learnUmask(path string, mode uint32) {
 	f.do(func() error { return linux.MkdirAt(f.top, path, 0o777) })
 	f.do(func() error {
@@ -36,7 +36,7 @@ func (f *filler) mkdir(path string, mode uint32) {
 	f.chmod(path, mode)
 }
 
-// chmod sets the mode that something was made with but may not have got.
+// chmod sets the mode of a new entry if the umask may have cleared bits of it.
 func (f *filler) chmod(path string, mode uint32) {
 	if mode&^f.kept != 0 {
 		f.do(func() error { return linux.ChmodAt(f.top, path, mode) })
@@ -68,7 +68,7 @@ func (f *filler) write(path string, mode uint32, content []byte) {
 	f.chmod(path, mode)
 }
 
-// own gives path to the owner. What it made as root belongs to root already.
+// own changes the owner of path, unless the owner is root, who has created it.
 func (f *filler) own(path string) {
 	if f.uid == 0 && f.gid == 0 {
 		return
@@ -82,8 +82,7 @@ func (f *filler) do(step func() error) {
 	}
 }
 
-// into returns a filler for the directory path, which the caller closes with
-// its top.
+// into returns a filler for the directory path. The caller closes its top.
 func (f *filler) into(path string) *filler {
 	sub := &filler{uid: f.uid, gid: f.gid, kept: f.kept, err: f.err}
 	f.do(func() (err error) {

@@ -14,17 +14,17 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// systemDirs are the directories of the host that are the image "host". What of
-// /bin, /lib and so on is a symlink on the host is the same symlink in the box.
+// systemDirs are the directories of the host in the image "host". If one of them is a
+// symlink on the host, it is the same symlink in the box.
 var systemDirs = []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"}
 
 // Host is the image "host": what all boxes of one launcher share. It is safe for
-// concurrent use and owned by whoever opened it.
+// concurrent use. Its opener owns it.
 type Host struct {
 	dir   string
 	trees []tree
 	links []link
-	// reachable: processes that did not build a root go on with it, see OpenLive.
+	// reachable means that other processes can take over its roots, see OpenLive.
 	reachable bool
 	figures   *hostFigures
 }
@@ -38,27 +38,25 @@ type tree struct {
 // link is a symlink that every box has.
 type link struct{ name, target string }
 
-// templateSize bounds what the template holds: copies of small files of /etc.
+// templateSize bounds the template, which holds copies of small files of /etc.
 const templateSize = "16m"
 
-// OpenHost builds the template of the image "host" in dir, which it creates and
-// which must not exist yet. The calling process must be in a private mount
-// namespace.
+// OpenHost creates dir, which must not exist yet, and in it the template of the image
+// "host". The calling process must be in a private mount namespace.
 //
-// The public part of /etc is copied into the directory cache once per state of /etc, for all
-// who name the same one; it is made if needed and must be root's. Otherwise, and if cache
-// is empty, the copy is made in the template.
+// OpenHost copies the public part of /etc to the directory cache, once per state of /etc, for
+// all callers with the same cache. It creates this directory if necessary. If cache is empty,
+// or somebody other than root could write to it, the copy is in the template instead.
 func OpenHost(dir, cache string) (*Host, error) { return buildHost(dir, cache, "/", false) }
 
-// OpenReachableHost is OpenHost for boxes that other processes go on with: with
-// [OpenLive], when the one that built them is gone.
+// OpenReachableHost is OpenHost for boxes that another process can take over with
+// [OpenLive] when the one that built them is gone.
 func OpenReachableHost(dir, cache string) (*Host, error) { return buildHost(dir, cache, "/", true) }
 
-// buildHost builds the template of a system that lives below root, so that tests can
-// bring their own.
+// buildHost builds the template from the system below root. Tests have their own system.
 func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) {
 	var undo cleanup.Stack
-	defer func() { undo.Undo(&err) }()
+	defer undo.Undo(&err)
 	wrap := func(err error) error { return fmt.Errorf("preparing image \"host\": %w", err) }
 
 	top, err := mountTop(dir, &undo, linux.Option{Key: "size", Value: templateSize}, linux.Option{Key: "mode", Value: "0755"})
@@ -66,10 +64,11 @@ func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) 
 		return nil, wrap(err)
 	}
 	defer top.Close()
-	h := &Host{dir: dir, reachable: reachable}
-	if h.figures, err = openHostFigures(); err != nil {
+	cpuinfo, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
 		return nil, wrap(err)
 	}
+	h := &Host{dir: dir, reachable: reachable, figures: &hostFigures{processors: parseCPUInfo(cpuinfo)}}
 	undo.Push(h.closeTrees)
 	if err := h.addSystem(top, root); err != nil {
 		return nil, wrap(err)
@@ -81,11 +80,11 @@ func buildHost(dir, cache, root string, reachable bool) (host *Host, err error) 
 	return h, nil
 }
 
-// mountTop creates dir, attaches a new tmpfs to it and returns the root of that,
-// owned by the caller.
+// mountTop creates dir, attaches a new tmpfs to it and returns the root of the tmpfs. The
+// caller owns it.
 func mountTop(dir string, undo *cleanup.Stack, options ...linux.Option) (*os.File, error) {
 	// A box's first process resolves the path of its root as an unprivileged
-	// user, so it must be able to search every directory on the way.
+	// user, so it must be able to search every directory in the path.
 	if err := os.Mkdir(dir, 0o711); err != nil {
 		return nil, err
 	}
@@ -142,7 +141,7 @@ func (h *Host) addTree(top *os.File, name, path string) error {
 
 // keep attaches mount at name of the template and remembers its root.
 func (h *Host) keep(top *os.File, name string, mount *os.File, attrs uint64) error {
-	// Private, lest a later mount below the host's directory shows up in boxes.
+	// Private, so that a later mount below the host's directory does not appear in boxes.
 	attr := unix.MountAttr{Attr_set: attrs, Propagation: unix.MS_PRIVATE}
 	if err := linux.MountSetattr(mount, true, attr); err != nil {
 		return err
@@ -158,12 +157,12 @@ func (h *Host) keep(top *os.File, name string, mount *os.File, attrs uint64) err
 	return nil
 }
 
-// tree returns the tree called name, which exists.
+// tree returns the tree called name, which must exist.
 func (h *Host) tree(name string) tree {
 	return h.trees[slices.IndexFunc(h.trees, func(t tree) bool { return t.name == name })]
 }
 
-// Close takes the template away. Boxes that were built keep what they have.
+// Close removes the template. Roots that were built from it stay as they are.
 func (h *Host) Close() error {
 	if h.dir == "" {
 		return nil

@@ -18,7 +18,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// Host ids of two boxes of the tests, beyond those that boxd leases.
+// Host IDs of two boxes in the tests, outside of the range that boxd leases.
 const (
 	testBase  = 0x6ffe0000
 	otherBase = 0x6fff0000
@@ -32,7 +32,7 @@ func stateDir(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A tmpfs, as /run is, and one that shows what the tests left.
+	// A tmpfs, like /run. Being separate, it shows what the tests left.
 	if err := unix.Mount("boxd-test", dir, "tmpfs", 0, "mode=711"); err != nil {
 		t.Fatal(err)
 	}
@@ -41,8 +41,8 @@ func stateDir(t testing.TB) string {
 		if len(left) > 0 || err != nil {
 			t.Errorf("left in the state directory: %v, %v", left, err)
 		}
-		// Not RemoveAll: should a directory of the host still be mounted there,
-		// the tests must not delete it.
+		// Not RemoveAll: if a directory of the host is still mounted there, the tests
+		// must not delete its content.
 		if err := errors.Join(linux.Unmount(dir, unix.MNT_DETACH), os.Remove(dir)); err != nil {
 			t.Error(err)
 		}
@@ -52,7 +52,7 @@ func stateDir(t testing.TB) string {
 
 func testHost(t testing.TB, dir string) *Host {
 	t.Helper()
-	// The copy of /etc that launchers keep: making one takes a tenth of a second.
+	// Keep a copy of /etc, like launchers: making one takes a tenth of a second.
 	h, err := OpenHost(filepath.Join(dir, "host"), filepath.Join(testutil.DefaultStateDir, "etc"))
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func fails(t testing.TB, r *Root, base int, script string) string {
 	return string(out)
 }
 
-// mountTable are the mounts of the test's namespace as a sorted list without ids.
+// mountTable returns the mounts of the test's namespace, as a sorted list without IDs.
 func mountTable(t testing.TB) []string {
 	t.Helper()
 	info, err := os.ReadFile("/proc/thread-self/mountinfo")
@@ -189,7 +189,7 @@ func TestEtcHoldsNothingSecret(t *testing.T) {
 	}
 }
 
-// fakeHost makes a small system, for what the machine's own cannot show.
+// fakeHost makes a small system for cases that the machine's own does not have.
 func fakeHost(t *testing.T, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()

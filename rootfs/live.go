@@ -11,23 +11,23 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// A read-only root cannot be made writable again from outside: the kernel has locked
-// it, for everybody (MNT_LOCK_READONLY, can_change_locked_flags in fs/namespace.c), in
-// clones of the mount too. And none can be cloned without the mounts on it, which are
-// locked as well (has_locked_children). So the root of a box that other processes go on
-// with has a second mount of its tmpfs within, writable and with nothing on it: there are its
-// skeleton, rootName, and what lies beside that.
+// Nobody can make a read-only root writable again from outside: the kernel has locked the
+// mount (MNT_LOCK_READONLY, can_change_locked_flags in fs/namespace.c) and all of its clones.
+// And it cannot be cloned without the mounts on it, which are locked as well
+// (has_locked_children). So a root that another process can take over contains a second mount
+// of its tmpfs, writable and without mounts on it. It has the skeleton, rootName, and what is
+// beside that.
 //
-// It is in /dev, which is read-only also where the root is not, so that the box cannot
-// rename what leads to it. The directory above it belongs to the host's root and is
-// searchable by nobody else; no user of the box is mapped to that id, so that no
-// capability in the box's user namespace overrides it (capable_wrt_inode_uidgid).
+// This mount is in /dev, which is read-only even if the root is not, so that the box cannot
+// rename directories above it. Its parent directory belongs to the host's root and only root
+// can search it. No user of the box is mapped to that ID, so no capability in the box's user
+// namespace overrides this (capable_wrt_inode_uidgid).
 const (
 	hostDir = ".host" // in /dev
 	hostTop = hostDir + "/top"
 )
 
-// reach attaches the second mount.
+// reach attaches the second mount of the tmpfs.
 func (b *builder) reach() error {
 	if !b.host.reachable {
 		return nil
@@ -43,14 +43,13 @@ func (b *builder) reach() error {
 	return attach(m, b.devices, hostTop)
 }
 
-// Live is the root of a running box, seen through a process in it. What a path leads
-// to is believed only as far as the box cannot have changed it. It is for one use and
-// owned by its opener.
+// Live is the root of a running box, seen through a process in it. It trusts paths only as
+// far as the box cannot have changed them. It is for a single use, and its opener owns it.
 type Live struct{ root *os.File }
 
-// OpenLive opens the root of process pid, which must be that of a box whose root was
-// built by a Host of OpenReachableHost. Only the caller can tell that pid still is the process that is
-// meant, by a pidfd that shows it alive afterwards.
+// OpenLive opens the root of process pid, a process of a box whose root was built by a Host of
+// OpenReachableHost. The caller must make sure that pid still is the intended process, by
+// means of a pidfd that shows it alive afterwards.
 func OpenLive(pid int) (*Live, error) {
 	root, err := linux.Openat2(nil, fmt.Sprintf("/proc/%d/root", pid), unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
@@ -64,10 +63,7 @@ func (l *Live) Close() error { return l.root.Close() }
 
 // mounted opens a directory of the box that is the root of a mount.
 func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
-	dir, err := linux.Openat2(l.root, path, unix.OpenHow{
-		Flags:   unix.O_PATH | unix.O_DIRECTORY,
-		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+	dir, err := openDir(l.root, path)
 	if err != nil {
 		return nil, unix.Statx_t{}, err
 	}
@@ -82,7 +78,7 @@ func (l *Live) mounted(path string) (*os.File, unix.Statx_t, error) {
 	return dir, st, nil
 }
 
-// Skeleton is as that of Root. The caller owns it.
+// Skeleton is like that of Root, but the caller owns it.
 func (l *Live) Skeleton() (*os.File, error) {
 	dir, err := l.beside(rootName)
 	if err != nil {
@@ -101,18 +97,18 @@ func (l *Live) beside(name string) (*os.File, error) {
 	return openDir(top, name)
 }
 
-// Device identifies a mounted file system as long as it is mounted.
+// Device identifies a file system as long as it is mounted.
 type Device struct{ Major, Minor uint32 }
 
-// DeviceOf is the file system of dir.
+// DeviceOf returns the file system of dir.
 func DeviceOf(dir *os.File) (Device, error) {
 	st, err := linux.Statx(dir, unix.STATX_BASIC_STATS)
 	return Device{st.Dev_major, st.Dev_minor}, err
 }
 
-// Volume opens the file system dev that is mounted at path, good for fstatfs. The
-// caller owns it. Another one there, or none, is an error: a writable root can be
-// rearranged by the box.
+// Volume opens the file system dev, mounted at path, for fstatfs. The caller owns the
+// descriptor. If another file system is mounted there, or none, Volume fails: a box can
+// rearrange a writable root.
 func (l *Live) Volume(path string, dev Device) (*os.File, error) {
 	if path == "/" {
 		return l.rootVolume(dev)
@@ -128,8 +124,8 @@ func (l *Live) Volume(path string, dev Device) (*os.File, error) {
 	return dir, nil
 }
 
-// rootVolume opens a file in the file system of the writable root: the root's own descriptor
-// would lead to all that is in it.
+// rootVolume opens a file on the file system of the writable root. A descriptor of the root
+// itself would give access to everything in it.
 func (l *Live) rootVolume(dev Device) (*os.File, error) {
 	f, err := linux.Openat2(l.root, "dev/"+sizeFile, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
@@ -149,7 +145,7 @@ func (l *Live) rootVolume(dev Device) (*os.File, error) {
 	return f, nil
 }
 
-// OpenPTY is Root.OpenPTY, for ids of the host.
+// OpenPTY is Root.OpenPTY with host IDs.
 func (l *Live) OpenPTY(uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
 	pts, _, err := l.mounted("dev/pts")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// The test binary plays two roles besides itself: "launcher", the tests once
-// more in a private mount namespace, and "box", the first process of a box.
+// The test binary plays two more roles: "launcher" runs the tests again in a
+// private mount namespace, and "box" is the first process of a box.
 const (
 	roleEnv = "BOXD_ROOTFS_TEST_ROLE"
 	userEnv = "BOXD_ROOTFS_TEST_USER"
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rerunPrivately())
 }
 
-// rerunPrivately runs the tests in a mount namespace of their own.
+// rerunPrivately runs the tests in their own mount namespace.
 func rerunPrivately() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), roleEnv+"=launcher")
@@ -49,8 +49,8 @@ func rerunPrivately() int {
 	return cmd.ProcessState.ExitCode()
 }
 
-// playBox turns the process, which is in new namespaces, into one of a box with
-// the root file system at root, and executes args. It returns on failure only.
+// playBox turns the process, which is in new namespaces, into a process of a box with
+// the root file system at root, and executes args. It returns only on failure.
 func playBox(root string, args []string) error {
 	runtime.LockOSThread()
 	for _, step := range []struct {
@@ -82,7 +82,7 @@ func playBox(root string, args []string) error {
 	return unix.Exec(path, args, env)
 }
 
-// becomeUser takes the ids that the test asked for as "UID GID".
+// becomeUser sets the IDs that the test has requested as "UID GID".
 func becomeUser() error {
 	var uid, gid int
 	if _, err := fmt.Sscan(os.Getenv(userEnv), &uid, &gid); err != nil {
@@ -97,8 +97,8 @@ func becomeUser() error {
 	return unix.Setresuid(uid, uid, uid)
 }
 
-// dropCapabilities leaves the thread as a command in a box has it: because of
-// no_new_privs not even root gets capabilities back when it executes a program.
+// dropCapabilities puts the thread into the state of a command in a box: because of
+// no_new_privs, not even root regains capabilities when it executes a program.
 func dropCapabilities() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return err

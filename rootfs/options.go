@@ -13,35 +13,35 @@ import (
 
 // Options of the root of one box.
 type Options struct {
-	// Hostname in /etc/hostname and /etc/hosts. Empty: DefaultHostname. Whether it
-	// is a good one is the caller's to check; here it must be one word.
+	// Hostname in /etc/hostname and /etc/hosts. Empty means DefaultHostname. It must be
+	// one word; further checks are up to the caller.
 	Hostname string
-	// IDBase is the host id that the box's user and group id 0 are mapped to;
-	// the box has the 65,536 ids from there on.
+	// IDBase is the host ID that user and group ID 0 of the box are mapped to. The box
+	// has the 65,536 IDs from there on.
 	IDBase int
-	// UID and GID, in the box, are the user that commands run as: it owns the
-	// home directory. UserName is its name; empty: "root" for 0, "user" for
-	// 1000, and made up for others.
+	// UID and GID, in the box, are the user that commands run as, who owns the home
+	// directory. UserName is its name; empty means "root" for 0, "user" for 1000, and
+	// "userN" for any other N.
 	UID, GID int
 	UserName string
-	// TmpSize is the size in bytes of /tmp, the home directory and /dev/shm,
-	// each. It is at least 64 KiB.
+	// TmpSize is the size in bytes of each of /tmp, the home directory and /dev/shm. It
+	// must be at least 64 KiB.
 	TmpSize int64
-	// Writable makes everything below / writable for the box, up to UpperSize
-	// bytes, until it ends.
+	// Writable makes everything below / writable for the box, up to UpperSize bytes. The
+	// changes are lost when the box ends.
 	Writable  bool
 	UpperSize int64 // bytes; only with Writable
-	// Figures are what the box is shown of its limits.
+	// Figures are the limits that the box is shown.
 	Figures Figures
-	// IDMapUserNS is a user namespace that maps the ids 0 … 65535 to the ids of
-	// the box. It is needed with Writable, and lent for the time of the call.
+	// IDMapUserNS is a user namespace that maps the IDs 0 to 65535 to the IDs of the box.
+	// It is required with Writable, and borrowed for the duration of the call.
 	IDMapUserNS *os.File
 }
 
-// minSize is the smallest tmpfs in bytes that a box gets.
+// minSize is the smallest size of a box's tmpfs, in bytes.
 const minSize = 64 << 10
 
-// check fills in defaults and refuses what cannot work.
+// check fills in defaults and refuses invalid options.
 func (o *Options) check() error {
 	if o.Hostname == "" {
 		o.Hostname = DefaultHostname
@@ -65,19 +65,17 @@ func (o *Options) check() error {
 	return nil
 }
 
-// oneWord says that name can be a field of hosts(5) and passwd(5) without ending
-// it or beginning a comment.
+// oneWord reports whether name can be a field of hosts(5) and passwd(5): it neither ends the
+// field nor begins a comment.
 func oneWord(name string) bool {
 	return !strings.ContainsFunc(name, func(r rune) bool {
 		return r == '#' || r == ':' || unicode.IsSpace(r) || unicode.IsControl(r)
 	})
 }
 
-// sized returns the options of a tmpfs of size bytes. It gets an inode for each
-// page: less would fail before the size is used up with many small files, and
-// more would let empty files take more kernel memory than the size suggests.
-//
-// inodes come on top of those.
+// sized returns the options of a tmpfs of size bytes, with one inode per page and, in
+// addition, inodes. With fewer, many small files would use up the inodes before the size;
+// with more, empty files could take more kernel memory than the size suggests.
 func sized(size, inodes int64, mode string, uid, gid int) []linux.Option {
 	return []linux.Option{
 		{Key: "size", Value: strconv.FormatInt(size, 10)},

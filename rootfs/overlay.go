@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -11,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// fillEtc copies the shared /etc into the box's own tmpfs where it cannot be the lower
-// layer of an overlay: before Linux 6.3 a tmpfs cannot be id-mapped.
+// fillEtc copies the shared /etc to the box's own tmpfs if it cannot be the lower layer of an
+// overlay: before Linux 6.3 a tmpfs cannot be ID-mapped.
 func (b *builder) fillEtc(f *filler) error {
 	m, err := b.idMapped(b.host.tree("etc"))
 	if err == nil {
@@ -35,18 +36,12 @@ func (b *builder) fillEtc(f *filler) error {
 	if err := copyAll(src, etc, perBoxEtc...); err != nil {
 		return err
 	}
-	b.writePerBox(etc)
+	b.writePerBox(etc, "")
 	return etc.err
 }
 
-func (b *builder) writePerBox(f *filler) {
-	for _, name := range perBoxEtc {
-		f.write(name, 0o644, perBoxFile(name, b.o))
-	}
-}
-
 // overlayEtc mounts a writable view of the shared /etc, unless fillEtc has copied it.
-// All in it is public.
+// Everything in it is public.
 func (b *builder) overlayEtc() error {
 	if b.etc == nil {
 		return nil
@@ -58,12 +53,12 @@ func (b *builder) overlayEtc() error {
 		return err
 	}
 	defer lower.Close()
-	return b.overlayOn(t, "lower", b.writePerBox)
+	return b.overlayOn(t, "lower", func(upper *filler) { b.writePerBox(upper, "") })
 }
 
-// overlay mounts a writable view of t: the host's public files below, as if the
-// box owned them, and what the box changes on its tmpfs. The overlay works with
-// the credentials of the process that mounts it, so the box needs no privilege.
+// overlay mounts a writable view of t: the lower layer has the host's public files, as if the
+// box owned them, and the box's changes are on its tmpfs. The overlay works with the
+// credentials of the process that mounts it, so the box needs no privilege.
 func (b *builder) overlay(t tree) error {
 	lower, err := b.publicLower(t)
 	if err != nil {
@@ -73,11 +68,27 @@ func (b *builder) overlay(t tree) error {
 	if err := b.overlayOn(t, "public", func(*filler) {}); err != nil {
 		return err
 	}
-	return b.submounts(t)
+	// A layer of an overlay is a single file system. Show what the host has mounted within t as
+	// it is, read-only.
+	subs, err := submounts(t.root)
+	if err != nil {
+		return err
+	}
+	for _, sub := range subs {
+		dir, err := openDir(t.root, sub)
+		if err == nil {
+			err = cloneTo(dir, b.box, t.name+"/"+sub, 0)
+			dir.Close()
+		}
+		if err != nil {
+			return fmt.Errorf("%q, mounted within: %w", sub, err)
+		}
+	}
+	return nil
 }
 
-// overlayOn mounts an overlay at t's place: the layer of t that was attached as lower, and over
-// it what fill makes and the box will change.
+// overlayOn mounts an overlay in place of t. Its lower layer is the one that was attached as
+// lower; its upper layer has what fill creates, and later the changes of the box.
 func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) error {
 	upper, err := b.layer("upper", t)
 	if err != nil {
@@ -93,14 +104,24 @@ func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) erro
 		return err
 	}
 	defer work.Close()
-	m, err := b.newOverlay(linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
-		linux.Option{Key: "upperdir", Value: layerName("upper", t)},
-		linux.Option{Key: "workdir", Value: layerName("work", t)},
-		// Renaming a directory of the host would fail with EXDEV otherwise, and mv
-		// would copy it.
-		linux.Option{Key: "redirect_dir", Value: "on"},
-		// Nothing of it outlives a crash, so nothing need be synced (Linux 5.10).
-		linux.Option{Key: "volatile"})
+	var m *os.File
+	err = linux.OnThrowawayThread(func() error {
+		// The layers are named relative to the directory of the Root, because the box can
+		// read these names in /proc/self/mountinfo.
+		if err := linux.Fchdir(b.top); err != nil {
+			return err
+		}
+		m, err = linux.NewMount("overlay", attrDefault,
+			linux.Option{Key: "lowerdir", Value: layerName(lower, t)},
+			linux.Option{Key: "upperdir", Value: layerName("upper", t)},
+			linux.Option{Key: "workdir", Value: layerName("work", t)},
+			// Otherwise, renaming a directory of the host would fail with EXDEV, and mv
+			// would copy it.
+			linux.Option{Key: "redirect_dir", Value: "on"},
+			// It does not survive a crash, so nothing has to be synced (Linux 5.10).
+			linux.Option{Key: "volatile"})
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -108,49 +129,39 @@ func (b *builder) overlayOn(t tree, lower string, fill func(upper *filler)) erro
 	return attach(m, b.box, t.name)
 }
 
-// newOverlay mounts an overlay whose layers are named relative to the directory of the Root.
-// The box reads these names in /proc/self/mountinfo: they say nothing about the host.
-func (b *builder) newOverlay(options ...linux.Option) (m *os.File, err error) {
-	err = linux.OnThrowawayThread(func() error {
-		if err := unix.Fchdir(int(b.top.Fd())); err != nil {
-			return os.NewSyscallError("fchdir", err)
-		}
-		m, err = linux.NewMount("overlay", attrDefault, options...)
-		return err
-	})
-	return m, err
-}
-
-// submounts shows what the host has mounted within t as it is, read-only: a layer
-// of an overlay is one file system.
-func (b *builder) submounts(t tree) error {
-	subs, err := submounts(t.root)
+// submounts returns the paths, relative to root, of the directories that are mounted directly
+// within the mount whose root is root.
+func submounts(root *os.File) ([]string, error) {
+	st, err := linux.Statx(root, unix.STATX_MNT_ID) // Linux 5.8
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, sub := range subs {
-		if err := b.submount(t, sub); err != nil {
-			return fmt.Errorf("%q, mounted within: %w", sub, err)
+	all, err := linux.ReadMountInfo()
+	if err != nil {
+		return nil, err
+	}
+	return children(all, st.Mnt_id)
+}
+
+// children returns the mount points of the mounts on mount id, relative to it.
+func children(all []linux.MountInfo, id uint64) (subs []string, err error) {
+	i := slices.IndexFunc(all, func(m linux.MountInfo) bool { return m.ID == id })
+	if i < 0 {
+		return nil, fmt.Errorf("mount %d: not in mountinfo", id)
+	}
+	for _, m := range all {
+		if m.Parent == id {
+			subs = append(subs, strings.TrimPrefix(m.Point, all[i].Point+"/"))
 		}
 	}
-	return nil
+	return subs, nil
 }
 
-func (b *builder) submount(t tree, sub string) error {
-	dir, err := openDir(t.root, sub)
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return cloneTo(dir, b.box, t.name+"/"+sub, 0)
-}
-
-// lower attaches an id-mapped clone of t beside the box's root, where the box
-// cannot see it, and returns its root: before Linux 6.15 a layer of an overlay
-// must be attached.
+// lower attaches an ID-mapped clone of t beside the box's root, where the box cannot see it,
+// and returns its root: before Linux 6.15, layers of an overlay must be attached.
 //
-// It must not be a layer of the box's overlay: what belongs to root on the host
-// belongs to the box's root here, private files too.
+// The clone must not be a layer of the box's overlay: files of the host's root, including
+// private ones, belong to the box's root in it.
 func (b *builder) lower(t tree) (*os.File, error) {
 	m, err := b.idMapped(t)
 	if errors.Is(err, unix.EINVAL) {
@@ -163,8 +174,8 @@ func (b *builder) lower(t tree) (*os.File, error) {
 	return b.beside("lower", t, m)
 }
 
-// idMapped returns a detached clone of t in which what belongs to the host's users belongs
-// to those of the box. A file system that cannot do so is EINVAL.
+// idMapped returns a detached clone of t in which files of the host's users belong to the
+// users of the box. EINVAL means that the file system does not support ID mapping.
 func (b *builder) idMapped(t tree) (*os.File, error) {
 	m, err := linux.OpenTree(t.root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -178,8 +189,8 @@ func (b *builder) idMapped(t tree) (*os.File, error) {
 	return m, nil
 }
 
-// beside attaches the mount m, which it takes, beside the box's root and returns
-// it. Nobody but the launcher can search the directory.
+// beside attaches the mount m beside the box's root and returns it. It closes m on failure.
+// Only the launcher can search the directory.
 func (b *builder) beside(kind string, t tree, m *os.File) (*os.File, error) {
 	f := &filler{top: b.top}
 	name := layerName(kind, t)
@@ -192,8 +203,8 @@ func (b *builder) beside(kind string, t tree, m *os.File) (*os.File, error) {
 	return m, nil
 }
 
-// layer makes the directory of one layer of t, beside the box's root. Its owner
-// and mode show as those of /usr and so on.
+// layer creates the directory of one layer of t beside the box's root. The box sees its owner
+// and mode as those of /usr and so on.
 func (b *builder) layer(kind string, t tree) (*os.File, error) {
 	f := &filler{top: b.top, uid: b.o.IDBase, gid: b.o.IDBase}
 	name := layerName(kind, t)
@@ -202,7 +213,7 @@ func (b *builder) layer(kind string, t tree) (*os.File, error) {
 	return layer.top, layer.err
 }
 
-// layerName is where a layer of t is, beside the box's root.
+// layerName is the name of a layer of t beside the box's root.
 func layerName(kind string, t tree) string {
 	return kind + "-" + strings.ReplaceAll(t.name, "/", "-")
 }

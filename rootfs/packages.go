@@ -17,20 +17,20 @@ import (
 	"time"
 )
 
-// packagedEtc is what the host's package managers say of the files that packages brought
-// to /etc: the digest that a file, by its name relative to /etc, had in its package, in
-// hexadecimal. Its length tells MD5, SHA-1 and SHA-256 apart.
+// packagedEtc maps files in /etc that belong to packages, by their names relative to /etc, to
+// the digests that they had in the package according to the host's package manager. Digests
+// are in hexadecimal; the length distinguishes MD5, SHA-1 and SHA-256.
 type packagedEtc map[string]string
 
-// packageFiles are the databases of package managers: dpkg, apk, pacman, rpm (three forms).
+// packageFiles are the databases of package managers: dpkg, apk, pacman, rpm (three formats).
 var packageFiles = []string{
 	"var/lib/dpkg/status", "lib/apk/db/installed", "usr/lib/apk/db/installed", "var/lib/pacman/local",
 	"var/lib/rpm/rpmdb.sqlite", "var/lib/rpm/Packages.db", "var/lib/rpm/Packages",
 	"usr/lib/sysimage/rpm/rpmdb.sqlite", "usr/lib/sysimage/rpm/Packages.db",
 }
 
-// readPackages reads the databases of the system below root. One that is not there, or
-// cannot be read, adds nothing: its files are then judged as those of no package.
+// readPackages reads the databases of the system below root. It skips databases that are
+// missing or cannot be read; files of their packages then count as files of no package.
 func readPackages(root string) packagedEtc {
 	p := packagedEtc{}
 	each := func(path string, read func(*bufio.Scanner)) {
@@ -59,7 +59,7 @@ func readPackages(root string) packagedEtc {
 	return p
 }
 
-// add notes a file of a package. What is not below /etc and what has no digest is none of ours.
+// add records a file of a package. It ignores files outside of /etc and files without a digest.
 func (p packagedEtc) add(path, digest string) {
 	name, ok := strings.CutPrefix(path, "/etc/")
 	if ok && len(digest) >= hex.EncodedLen(md5.Size) {
@@ -67,9 +67,9 @@ func (p packagedEtc) add(path, digest string) {
 	}
 }
 
-// readDpkg reads lines such as " /etc/wgetrc c43064699caf6109f4b3da0405c06ebb" in the fields
-// Conffiles of dpkg's status (deb-conffiles(5)). Debian policy 10.7 makes each file that a
-// package brings to /etc a conffile.
+// readDpkg reads lines such as " /etc/wgetrc c43064699caf6109f4b3da0405c06ebb" from the
+// Conffiles fields of dpkg's status (deb-conffiles(5)). By Debian policy 10.7, every file of a
+// package in /etc is a conffile.
 func (p packagedEtc) readDpkg(lines *bufio.Scanner) {
 	for lines.Scan() {
 		if !bytes.HasPrefix(lines.Bytes(), []byte(" /etc/")) {
@@ -115,10 +115,10 @@ func (p packagedEtc) readPacman(lines *bufio.Scanner) {
 	}
 }
 
-// rpmTime bounds the question to rpm, which takes a second with 3,000 packages.
+// rpmTime bounds the query to rpm, which takes a second with 3,000 packages.
 const rpmTime = 20 * time.Second
 
-// readRPM asks the host's rpm, as the database is one of three binary formats.
+// readRPM runs the host's rpm, because the database has one of three binary formats.
 func (p packagedEtc) readRPM(root string) {
 	ctx, cancel := context.WithTimeout(context.Background(), rpmTime)
 	defer cancel()
@@ -134,7 +134,7 @@ func (p packagedEtc) readRPM(root string) {
 	}
 }
 
-// has says that a package has the file name, and whether it is as it was in the package.
+// has reports whether the file name belongs to a package, and whether it is unchanged.
 func (p packagedEtc) has(name string, content []byte) (packaged, unchanged bool) {
 	want, ok := p[name]
 	if !ok {

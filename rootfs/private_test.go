@@ -8,8 +8,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// private are things of a host's /usr that not everybody may read, and what is
-// in them. Ids are those of the host.
+// private lists files in a host's /usr that not everybody may read, with their
+// content. The IDs are host IDs.
 const private = `cd "$1"/usr/share
 secret() { case $1 in */*) mkdir -p "${1%/*}";; esac; echo secret >"$1"; chown "$3" "$1"; chmod "$2" "$1"; }
 secret file0600 0600 0:0
@@ -29,7 +29,7 @@ secret shown/setgid2755 2755 0:42
 secret shown/plain 0644 996:996
 mkdir -p dead0700/empty; chmod 0700 dead0700`
 
-// privateHost is a template with private things, made of the system's programs.
+// privateHost is a template with private files and the system's programs.
 func privateHost(t *testing.T, dir string) *Host {
 	t.Helper()
 	root := copySystem(t)
@@ -44,8 +44,8 @@ func privateHost(t *testing.T, dir string) *Host {
 	return h
 }
 
-// TestPrivateFilesStayPrivate tries to read, from a box with a writable root,
-// what only some users of the host may read, as each user it might belong to.
+// TestPrivateFilesStayPrivate tries to read, from a box with a writable root, files that
+// only some users of the host may read, as each user that may be their owner.
 func TestPrivateFilesStayPrivate(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)
@@ -56,7 +56,7 @@ func TestPrivateFilesStayPrivate(t *testing.T) {
 			"cat file0600", "cat file0640", "cat file0200", "cat setuid4700", "cat setgid2750", "cat other0600", "cat far0600",
 			"ls dir0700", "cat dir0700/public", "cat dir0700/sub/public", "ls dir0700/sub", "stat dir0700/public",
 			"ls dir0750", "cat dir0750/public", "ls dir0711", "ls polkit", "cat polkit/public", "ls dead0700",
-			// By making it public first, under another name, or by way of a copy up.
+			// Make it public first, use another name, or cause a copy up.
 			"chmod 0644 file0600; cat file0600", "ln file0600 /usr/link; cat /usr/link", "mv file0600 /usr/moved; cat /usr/moved",
 			"echo x >>file0640; cat file0640", "cp setgid2750 /tmp/copy", "touch other0600; cat other0600",
 			"chmod 0755 dir0700; ls dir0700", "cat dir0700/public", "mv dir0750 /usr/d; ls /usr/d; cat /usr/d/public",
@@ -74,7 +74,7 @@ func TestPrivateFilesStayPrivate(t *testing.T) {
 	}
 }
 
-// TestPrivateFilesCanGo: the box may do to private files what needs no reading.
+// TestPrivateFilesCanGo: the box may do anything to private files that does not read them.
 func TestPrivateFilesCanGo(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)

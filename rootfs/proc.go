@@ -4,14 +4,14 @@ package rootfs
 type ProcPath struct{ Path, Reason string }
 
 // MaskedProc are the paths that are hidden from a box. Most of them belong to the
-// host's root, whom no id of a box is, and refuse already because of that; they
-// are hidden so that no mistake elsewhere uncovers them. A path that a kernel
-// does not have is passed over. Each path costs a mount, so what only the host's
-// root can read anyway (kmsg, kpage*, slabinfo, vmallocinfo) is not among them
-// unless other runtimes mask it as well.
+// host's root and are already inaccessible, because no ID of a box maps to root. They
+// are hidden so that no mistake elsewhere exposes them. Paths that a kernel does not
+// have are skipped. Each path costs a mount, so files that only the host's root can
+// read (kmsg, kpage*, slabinfo, vmallocinfo) are listed only if other runtimes mask them
+// as well.
 //
-// The base is the default of container runtimes (maskedPaths of containerd's and
-// Podman's OCI specifications).
+// The list is based on the default of container runtimes (maskedPaths in the OCI
+// specifications of containerd and Podman).
 var MaskedProc = []ProcPath{
 	{"/proc/acpi", "state of the hardware, sleep and wake-up controls"},
 	{"/proc/asound", "sound hardware of the host"},
@@ -26,11 +26,11 @@ var MaskedProc = []ProcPath{
 	{"/proc/timer_stats", "processes of the host (before Linux 4.11)"},
 }
 
-// ReadOnlyProc are the paths that a box may read but not write. The files below
-// that concern one box's own namespaces (/proc/sys/net, kernel/shm*, …) belong to
-// the box's root, so that file permissions alone do not protect them.
+// ReadOnlyProc are the paths that a box may read but not write. Some files below them are
+// settings of the box's own namespaces (/proc/sys/net, kernel/shm* and others) and belong to
+// the box's root, so file permissions alone do not protect them.
 //
-// The base is as for MaskedProc (readonlyPaths).
+// The list is based on readonlyPaths, like MaskedProc.
 var ReadOnlyProc = []ProcPath{
 	{"/proc/bus", "PCI and input devices of the host"},
 	{"/proc/fs", "controls of file systems, of nfsd and ext4 among others"},

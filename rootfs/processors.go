@@ -13,15 +13,15 @@ import (
 )
 
 // A box has a /sys/devices/system/cpu with as many processors as its limit amounts to, and nothing
-// else of /sys. Each processor is a core of its own and all are in one package: which cores of the
-// host do the work is not for the box to know.
+// else in /sys. Each processor appears as a separate core, all in one package: the box must not
+// learn which cores of the host do the work.
 const (
 	processorsDir    = "processors" // in visibleDir
 	processorsTarget = "sys/devices/system/cpu"
 )
 
-// maxTopology is how many processors have a topology. Each costs a create some 50 µs; lscpu(1) does
-// without the numbers of cores and sockets where there are more.
+// maxTopology is the largest number of processors for which a topology is shown. It costs a create
+// some 50 µs per processor. With more, lscpu(1) does not show the numbers of cores and sockets.
 const maxTopology = 16
 
 // cpuFile is a file below processorsTarget, as described in
@@ -30,7 +30,7 @@ type cpuFile struct{ path, content string }
 
 func cpuDir(i int) string { return "cpu" + strconv.Itoa(i) }
 
-// cpuFiles are those of n processors: first the files of each, then the lists of them.
+// cpuFiles returns the files for n processors: first those of each, then those that list them.
 func cpuFiles(n int) (files []cpuFile) {
 	all := "0"
 	if n > 1 {
@@ -50,7 +50,7 @@ func cpuFiles(n int) (files []cpuFile) {
 		cpuFile{"possible", all}, cpuFile{"present", all}, cpuFile{"online", all})
 }
 
-// cpuMask is the mask format of the processors from first on and before end, cpuset(7).
+// cpuMask returns the processors from first to end-1 in the mask format of cpuset(7).
 func cpuMask(first, end int) string {
 	words := make([]uint32, (end+31)/32)
 	for i := first; i < end; i++ {
@@ -65,7 +65,7 @@ func cpuMask(first, end int) string {
 	return text.String()
 }
 
-// makeProcessors makes the files of n processors in the directory top, which is empty.
+// makeProcessors creates the files of n processors in the empty directory top.
 func makeProcessors(top string, n int) error {
 	for i := range n {
 		err := os.Mkdir(top+cpuDir(i), 0o755)
@@ -92,8 +92,8 @@ func makeProcessors(top string, n int) error {
 	return nil
 }
 
-// showProcessors has the files in visible show n processors. A file is never changed but replaced, so
-// a reader gets the old or the new one.
+// showProcessors makes the files in visible show n processors. It replaces files and never changes
+// them, so a reader gets either the old or the new one.
 func showProcessors(visible *os.File, n int) (err error) {
 	top := linux.FdPath(visible) + "/"
 	old, fresh := top+processorsDir+"/", top+"new/"
@@ -101,7 +101,7 @@ func showProcessors(visible *os.File, n int) (err error) {
 	if online, err := os.ReadFile(old + "online"); err == nil && string(online) == files[len(files)-1].content+"\n" {
 		return nil
 	}
-	// It is there if a launcher was killed in the middle of this.
+	// It exists if a launcher was killed during this function.
 	if err := errors.Join(os.RemoveAll(fresh), os.Mkdir(fresh, 0o700)); err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func showProcessors(visible *os.File, n int) (err error) {
 	}
 	for i := range n {
 		for _, dir := range []string{cpuDir(i), cpuDir(i) + "/topology"} {
-			// A directory that is there already stays; one that has come with the one above is moved.
+			// An existing directory stays. One that has moved with its parent no longer exists here.
 			err := os.Rename(fresh+dir, old+dir)
 			if err != nil && !errors.Is(err, fs.ErrExist) && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -125,7 +125,7 @@ func showProcessors(visible *os.File, n int) (err error) {
 	}
 	for _, f := range files {
 		if err := os.Rename(fresh+f.path, old+f.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err // else it was moved with its directory
+			return err // ErrNotExist: it was moved with its directory
 		}
 	}
 	for i := n; ; i++ {
@@ -139,8 +139,8 @@ func showProcessors(visible *os.File, n int) (err error) {
 	}
 }
 
-// processorPages is how many pages of a tmpfs n processors take, the old and the new files together.
+// processorPages is how many pages of a tmpfs the old and the new files of n processors take.
 func processorPages(n int) int64 { return 2 * int64(2*min(n, maxTopology)+8) }
 
-// processorInodes is how many inodes they take.
+// processorInodes is how many inodes these files take.
 func processorInodes(n int) int64 { return processorPages(n) + 2*int64(n) + 4 }

@@ -22,8 +22,8 @@ func TestCPUMask(t *testing.T) {
 	}
 }
 
-// TestShowProcessors goes through changes in one directory, also after one that was interrupted, and counts
-// what they take.
+// TestShowProcessors makes a series of changes in one directory, one of them after an interrupted one,
+// and counts the pages and inodes that they take.
 func TestShowProcessors(t *testing.T) {
 	top := t.TempDir()
 	dir, err := os.Open(top)
@@ -71,8 +71,8 @@ func TestShowProcessors(t *testing.T) {
 	}
 }
 
-// TestProcessorsFit: a tmpfs of the size that is reckoned with takes the files of many processors, old
-// and new ones at once.
+// TestProcessorsFit: a tmpfs of the calculated size has room for the old and the new files of many
+// processors at the same time.
 func TestProcessorsFit(t *testing.T) {
 	for _, n := range []int{1, 2, maxTopology, maxTopology + 1, 300} {
 		h := &hostFigures{processors: processors{ends: make([]int, n)}}

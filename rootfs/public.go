@@ -9,26 +9,26 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// publicLower returns the root of a read-only overlay of t that shows the host's
-// files as if the box owned them, and lets nobody read more of them than everybody
-// on the host may: the box's root may read neither a file of mode 0600 nor
-// what is in a directory of mode 0700, although both look like its own.
+// publicLower returns the root of a read-only overlay of t that shows the host's files as
+// if the box owned them, but does not let the box read more than everybody on the host may:
+// although they look like its own, the box's root can read neither a file of mode 0600 nor
+// the content of a directory of mode 0700.
 //
-// An overlay checks each access twice: with the credentials of who asks against
-// the owner and mode that it shows, and with those of its mounter against the
-// file below (overlayfs.rst, "Permission model"). The second check is what this
-// overlay is for. Its mounter owns nothing below, since all ids there are mapped
-// to the box, and it may not override permissions. The box's own overlay on top
-// cannot do both: its mounter must have power over the upper directory.
+// An overlay checks each access twice: the credentials of the caller against the owner and
+// mode that it shows, and the credentials of its mounter against the file in the layer
+// (overlayfs.rst, "Permission model"). This overlay exists for the second check. Its mounter
+// owns nothing in the layer, because all IDs there are mapped to the box, and has no
+// capability to override permissions. The box's own overlay on top cannot do this as well,
+// because its mounter must have power over the upper directory.
 //
-// A program that may be executed but not read cannot be executed through it.
+// A program that may be executed but not read cannot be executed through this overlay.
 func (b *builder) publicLower(t tree) (*os.File, error) {
 	lower, err := b.lower(t)
 	if err != nil {
 		return nil, err
 	}
 	defer lower.Close()
-	// Without an upper directory there must be two lower ones.
+	// An overlay without an upper directory needs two lower ones.
 	empty, err := b.layer("empty", t)
 	if err != nil {
 		return nil, err
@@ -49,8 +49,8 @@ func (b *builder) publicLower(t tree) (*os.File, error) {
 	return b.beside("public", t, m)
 }
 
-// keepOnly drops all capabilities but one, a number below 32, from the calling
-// thread, which belongs to linux.OnThrowawayThread.
+// keepOnly drops all capabilities but one, whose number is below 32, from the calling
+// thread, which must be one of linux.OnThrowawayThread.
 func keepOnly(capability uint) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var data [2]unix.CapUserData // the first one for 0 to 31

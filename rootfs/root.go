@@ -11,8 +11,15 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Root is the root file system of one box. Its owner closes it once the box is
-// gone. It is safe for concurrent use, except that nothing may be called during
+// Volume is a file system of limited size that a box can write to.
+type Volume struct {
+	Path string   // in the box
+	Size int64    // bytes
+	File *os.File // O_PATH descriptor for fstatfs; belongs to the Root
+}
+
+// Root is the root file system of one box. Its owner closes it when the box is
+// gone. It is safe for concurrent use, except that no method may be called during
 // or after Close.
 type Root struct {
 	dir      string
@@ -28,26 +35,30 @@ type Root struct {
 	closed bool
 }
 
-// Path is the box's root in the launcher's mount namespace, until Hide.
+// Path returns the path of the box's root in the launcher's mount namespace. It is valid until
+// Hide.
 func (r *Root) Path() string { return filepath.Join(r.dir, rootName) }
 
-// Dev is what the box's first process binds on /dev, with all that is mounted on it; as Path.
+// Dev returns the path of the directory that the box's first process binds to /dev, with
+// everything mounted on it. Like Path, it is valid until Hide.
 func (r *Root) Dev() string { return filepath.Join(r.dir, devName) }
 
-// Skeleton is a descriptor of the box's root directory on the tmpfs itself: what
-// is mounted on it for the box is not visible through it, and it can be written
-// to even if the box's root is read-only. It belongs to r.
+// Skeleton returns a descriptor of the box's root directory on the tmpfs itself: it does not
+// show what is mounted on it for the box, and can be written to even if the box's root is
+// read-only. It belongs to r.
 func (r *Root) Skeleton() *os.File { return r.skeleton }
 
-// OpenPTY opens a terminal of the box's own devpts, of rows × cols characters,
-// for the user uid:gid, ids in the box. Both files are owned by the caller.
+// Volumes returns what the box can write to, apart from mounts by others.
+func (r *Root) Volumes() []Volume { return r.volumes }
+
+// OpenPTY opens a terminal of rows × cols characters in the box's own devpts, for the user
+// uid:gid of the box. The caller owns both files.
 func (r *Root) OpenPTY(uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
 	return openPTY(r.pts, r.idBase+uid, r.idBase+gid, rows, cols)
 }
 
-// Hide removes the launcher's view of the root, once the box has its own copy
-// of the mounts, and the directory. What Skeleton, Volumes and OpenPTY work with
-// stays.
+// Hide removes the launcher's view of the root, and its directory, when the box has its own
+// copy of the mounts. Skeleton, Volumes and OpenPTY still work.
 func (r *Root) Hide() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -59,12 +70,12 @@ func (r *Root) hideLocked() error {
 		return nil
 	}
 	r.hidden = true
-	// One call for the whole stack of mounts: they hang beneath this one.
+	// This also unmounts all mounts beneath it.
 	return errors.Join(linux.Unmount(r.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW), os.Remove(r.dir))
 }
 
-// Close hides the root and gives up what is held of it. The file systems end
-// with the last process that uses them. It is idempotent.
+// Close hides the root and closes its descriptors. The file systems end with the last
+// process that uses them. It is idempotent.
 func (r *Root) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

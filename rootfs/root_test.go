@@ -99,8 +99,7 @@ cat </dev/null; /bin/echo x 2>&1 >/dev/full | grep -o 'No space.*'; echo y >/dev
 	}
 }
 
-// full returns the first volume of which no block or no inode is left, "" if
-// there is none.
+// full returns the first volume without free blocks or without free inodes, or "".
 func full(t *testing.T, r *Root) (path string, size int64) {
 	t.Helper()
 	for _, v := range r.Volumes() {
@@ -190,8 +189,8 @@ func TestPTYAfterHide(t *testing.T) {
 	}
 }
 
-// TestPTYLimit: a box has a few terminals, whoever opens them, and the refusal says so.
-// Those of another box are not among them.
+// TestPTYLimit: a box has a few terminals, whoever opens them, and the error says so.
+// Terminals of other boxes do not count.
 func TestPTYLimit(t *testing.T) {
 	dir := stateDir(t)
 	h := testHost(t, dir)
@@ -271,7 +270,7 @@ func TestPTYFault(t *testing.T) {
 		want string
 	}{
 		{ptyPool{open: 20, max: 4096, reserve: 1024}, "the box has 16 open, the most it may: close one"},
-		{ptyPool{open: 3071, max: 4096, reserve: 1024}, "3071 are open on this host, of kernel.pty.max 4096 the last 1024 are not for boxes: close some, or raise that sysctl"},
+		{ptyPool{open: 3071, max: 4096, reserve: 1024}, "3071 are open on this host, and of kernel.pty.max, 4096, the last 1024 are not for boxes: close some, or raise that sysctl"},
 		{ptyPool{}, "the box has 16 open, the most it may: close one"},
 	} {
 		if got := c.pool.fault(); got != c.want {
@@ -391,7 +390,7 @@ func TestBuildFailure(t *testing.T) {
 	}
 }
 
-// TestSymlinkIsNoMountPoint is an image that ships /dev or /proc as a symlink
+// TestSymlinkIsNoMountPoint: an image has a symlink for /dev or /proc
 // (CVE-2026-41579).
 func TestSymlinkIsNoMountPoint(t *testing.T) {
 	testutil.RequireRoot(t)

@@ -41,7 +41,7 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// TestHostWithSubmounts is a host with a file system of its own within /usr.
+// TestHostWithSubmounts: the host has another file system within /usr.
 func TestHostWithSubmounts(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)

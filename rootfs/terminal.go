@@ -13,18 +13,18 @@ import (
 )
 
 // MaxPTYs is how many terminals a box may have open at once. The host has a pool of
-// them, sysctl kernel.pty.max, 4,096 by default. The kernel counts them all, and keeps
-// kernel.pty.reserve of the pool from terminals that belong to a mount namespace other
-// than its first one, as those of boxes do (devpts_new_index in fs/devpts/inode.c). So
-// boxes cannot take the last terminal of the host, however many boxes there are; and 192
-// boxes with all of theirs open leave none to further boxes.
+// kernel.pty.max terminals, 4,096 by default. The kernel reserves the last
+// kernel.pty.reserve of them for its first mount namespace, in which no box is
+// (devpts_new_index in fs/devpts/inode.c). So boxes cannot take the last terminal of the
+// host, however many boxes there are; and 192 boxes that each have all their terminals open
+// leave none for other boxes.
 const MaxPTYs = 16
 
-// ErrNoTerminal: all terminals that a box may have are in use, or all that boxes may have
-// together.
+// ErrNoTerminal means that the box, or all boxes together, have as many terminals open as
+// they may.
 var ErrNoTerminal = errors.New("no terminal is left")
 
-// devpts mounts the box's own instance of devpts.
+// devpts mounts the box's own devpts instance.
 func (b *builder) devpts() error {
 	m, err := linux.NewMount("devpts", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC,
 		linux.Option{Key: "newinstance"}, linux.Option{Key: "ptmxmode", Value: "0666"}, linux.Option{Key: "mode", Value: "0620"},
@@ -36,7 +36,7 @@ func (b *builder) devpts() error {
 	return attach(m, b.devices, "pts")
 }
 
-// openPTY opens a terminal for a user, by ids of the host.
+// openPTY opens a terminal for a user, given by host IDs.
 func openPTY(pts *os.File, uid, gid int, rows, cols uint16) (master, slave *os.File, err error) {
 	master, slave, err = linux.OpenPTY(pts)
 	if errors.Is(err, unix.ENOSPC) {
@@ -58,7 +58,7 @@ func openPTY(pts *os.File, uid, gid int, rows, cols uint16) (master, slave *os.F
 	return master, slave, nil
 }
 
-// ptyPool is the host's pool of terminals, as in /proc/sys/kernel/pty.
+// ptyPool is the host's pool of terminals, from /proc/sys/kernel/pty.
 type ptyPool struct{ open, max, reserve int }
 
 func readPool() (p ptyPool) {
@@ -69,10 +69,10 @@ func readPool() (p ptyPool) {
 	return p
 }
 
-// fault says whose terminals are all in use, once one was refused.
+// fault says why the kernel has refused a terminal: the pool or the box has none left.
 func (p ptyPool) fault() string {
 	if p.max > 0 && p.open+1 >= p.max-p.reserve {
-		return fmt.Sprintf("%d are open on this host, of kernel.pty.max %d the last %d are not for boxes: close some, or raise that sysctl", p.open, p.max, p.reserve)
+		return fmt.Sprintf("%d are open on this host, and of kernel.pty.max, %d, the last %d are not for boxes: close some, or raise that sysctl", p.open, p.max, p.reserve)
 	}
 	return fmt.Sprintf("the box has %d open, the most it may: close one", MaxPTYs)
 }

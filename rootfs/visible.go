@@ -14,21 +14,21 @@ import (
 	"github.com/boxd/boxd/mounts"
 )
 
-// A box sees its limits in /proc/meminfo, /proc/cpuinfo and /proc/stat: read-only mounts of files on
-// the box's own tmpfs, beside its root, cover those of the kernel. The launcher writes
-// the files when a limit changes, and every few seconds while commands run.
+// A box sees its limits in /proc/meminfo, /proc/cpuinfo and /proc/stat: the kernel's files are
+// covered with read-only mounts of files on the box's own tmpfs, beside its root. The launcher
+// writes these files when a limit changes, and every few seconds while commands run.
 //
-// The usual way is a FUSE server that makes each text when it is read. With files no reader can
-// hang, nothing breaks when the launcher is killed, and PID 1 of the box, which nobody trusts,
-// gets no descriptor of /dev/fuse. A FUSE mount per box would also send the host's udev two
-// events, and its end waits for an RCU grace period. The price: figures of use are a few
+// The usual way is a FUSE server that generates each text when it is read. With files, no reader
+// can hang, nothing breaks when the launcher is killed, and PID 1 of the box, which is not
+// trusted, gets no descriptor of /dev/fuse. A FUSE mount per box would also cause two udev events
+// on the host, and wait for an RCU grace period when it ends. The price: usage figures are a few
 // seconds old.
 const visibleDir = "visible"
 
-// visibleFiles are files in it, by the names that they cover in /proc.
+// visibleFiles are the files in visibleDir, by the names that they cover in /proc.
 var visibleFiles = []string{"meminfo", "cpuinfo", "stat"}
 
-// hostFigures is what Figures are compared with. It is safe for concurrent use.
+// hostFigures are the host's limits and usage. It is safe for concurrent use.
 type hostFigures struct {
 	processors processors
 
@@ -37,15 +37,7 @@ type hostFigures struct {
 	at     time.Time // when memory was read
 }
 
-func openHostFigures() (*hostFigures, error) {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return nil, err
-	}
-	return &hostFigures{processors: parseCPUInfo(text)}, nil
-}
-
-// memoryNow is the memory of the host, at most a second ago.
+// memoryNow returns the memory of the host, at most a second old.
 func (h *hostFigures) memoryNow() (hostMemory, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -59,7 +51,7 @@ func (h *hostFigures) memoryNow() (hostMemory, error) {
 	return h.memory, nil
 }
 
-// within returns f with the processors that the host has, if it says more or nothing.
+// within returns f with the host's number of processors if f has more than that, or none.
 func (h *hostFigures) within(f Figures) Figures {
 	if n := max(len(h.processors.ends), 1); f.Processors <= 0 || f.Processors > n {
 		f.Processors = n
@@ -67,7 +59,7 @@ func (h *hostFigures) within(f Figures) Figures {
 	return f
 }
 
-// texts are the contents of visibleFiles.
+// texts returns the contents of visibleFiles.
 func (h *hostFigures) texts(f Figures) ([][]byte, error) {
 	memory, err := h.memoryNow()
 	if err != nil {
@@ -80,7 +72,7 @@ func (h *hostFigures) texts(f Figures) ([][]byte, error) {
 	return [][]byte{f.meminfo(memory), h.processors.first(f.Processors), f.stat(time.Now(), up)}, nil
 }
 
-// size is how many bytes and inodes the files take at most.
+// size returns how many bytes and inodes the files take at most.
 func (h *hostFigures) size() (bytes, inodes int64) {
 	const statLine = 128
 	n := len(h.processors.ends)
@@ -88,8 +80,8 @@ func (h *hostFigures) size() (bytes, inodes int64) {
 	return pages*int64(os.Getpagesize()) + int64(len(h.processors.text)+n*statLine), 8 + processorInodes(n)
 }
 
-// visible makes the files, and mounts of them that are not attached yet. The caller closes the
-// trees.
+// visible creates the files, and detached mounts of them. The caller closes the trees, even after
+// an error.
 func (b *builder) visible() (covers []mounts.Cover, err error) {
 	figures := b.host.figures.within(b.o.Figures)
 	texts, err := b.host.figures.texts(figures)
@@ -117,7 +109,7 @@ func (b *builder) visible() (covers []mounts.Cover, err error) {
 	if err := makeProcessors(linux.FdPath(f.top)+"/"+processorsDir+"/", figures.Processors); err != nil {
 		return nil, err
 	}
-	if b.o.Writable { // the room that was kept for the files, and that they do not need, is not the box's
+	if b.o.Writable { // take back the part of the files' reserve that they do not use
 		after, err := linux.Fstatfs(b.top)
 		if err != nil {
 			return nil, err
@@ -144,10 +136,10 @@ func (b *builder) visible() (covers []mounts.Cover, err error) {
 	return covers, nil
 }
 
-// Cover makes the files that show the box its limits, those of Options at first, and covers the
-// kernel's with them. ns is the box's, in which /proc is mounted and no command runs yet. Cover is
-// called once, before Hide: Build leaves the files to it because the caller has time while the
-// box's first process starts.
+// Cover creates the files that show the box its limits, at first those of Options, and covers the
+// kernel's files with them. In ns, the namespace of the box, /proc must be mounted, and no command
+// may run yet. Cover is called once, before Hide. Build leaves the files to it because the caller
+// has time while the box's first process starts.
 func (r *Root) Cover(ns mounts.NS) error {
 	defer r.built.top.Close()
 	covers, err := r.built.visible()
@@ -163,11 +155,11 @@ func (r *Root) Cover(ns mounts.NS) error {
 	return nil
 }
 
-// Visible is the directory of the files that show the box its limits, for [Host.Show]. It
+// Visible returns the directory of the files that show the box its limits, for [Host.Show]. It
 // belongs to r.
 func (r *Root) Visible() *os.File { return r.visible }
 
-// Visible is as that of Root. The caller owns it.
+// Visible is like that of Root, but the caller owns it.
 func (l *Live) Visible() (*os.File, error) {
 	dir, err := l.beside(visibleDir)
 	if err != nil {
@@ -176,11 +168,11 @@ func (l *Live) Visible() (*os.File, error) {
 	return dir, nil
 }
 
-// Show writes figures to the files in dir, which is [Root.Visible]. Only one caller at a time may
-// do so for a box.
+// Show writes figures to the files in dir, which is [Root.Visible]. Calls for the same box must
+// not overlap.
 //
-// A reader can get the beginning of the new text with the end of the old one. So each figure of memory keeps
-// its place, and processors are added and taken away at the end.
+// A reader can get the beginning of the new text with the end of the old one. So the memory
+// figures keep their positions, and processors are added and removed at the end.
 func (h *Host) Show(dir *os.File, f Figures) error {
 	f = h.figures.within(f)
 	texts, err := h.figures.texts(f)

@@ -33,8 +33,8 @@ func writable(t testing.TB, base int) Options {
 	return o
 }
 
-// writableHost is a template whose /usr can be id-mapped: that of the machine, or
-// a small copy of it in /tmp where the machine's own is, say, an overlay.
+// writableHost is a template whose /usr can be ID-mapped: that of the machine or, if that
+// is, for example, an overlay, a small copy in /tmp.
 func writableHost(t testing.TB, dir string) (h *Host, small bool) {
 	t.Helper()
 	h = testHost(t, dir)
@@ -73,8 +73,8 @@ done`
 	return root
 }
 
-// TestWritableNeedsIDMap is a host whose /usr is on a file system that cannot be
-// id-mapped: here an overlay, as in a container.
+// TestWritableNeedsIDMap: the host's /usr is on a file system that cannot be ID-mapped,
+// here an overlay, as in a container.
 func TestWritableNeedsIDMap(t *testing.T) {
 	dir := stateDir(t)
 	lower := fakeHost(t, nil)
@@ -133,7 +133,7 @@ func TestWritableRoot(t *testing.T) {
 	}
 }
 
-// TestWritableBudget fills one tree of the root; the size is that of all.
+// TestWritableBudget fills one tree of the root; the size applies to all trees together.
 func TestWritableBudget(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)

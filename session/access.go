@@ -38,24 +38,39 @@ func (m *Manager) Access(ctx context.Context, c Caller, key Key, r *policy.Reque
 		u.release()
 		return nil, nil, err
 	}
-	box = u.s.placed(u.box)
+	var working context.Context
 	ended := func() {}
 	if a.Write {
-		var working context.Context
 		working, ended = u.s.commandContext(m.ctx)
-		box = &guardedBox{box, working}
 	}
-	return box, sync.OnceFunc(func() { ended(); counted(); u.release() }), nil
+	return u.s.forAccess(u.box, working), sync.OnceFunc(func() { ended(); counted(); u.release() }), nil
 }
 
-// guardedBox is a box whose commands end when working ends, for example because the guard
-// stops what fills the shared disk.
-type guardedBox struct {
+// accessBox is a box whose commands start in dir unless they name a directory. If working
+// is not nil, they end with it: the guard stops what fills the shared disk.
+type accessBox struct {
 	engine.LiveBox
+	dir     string
 	working context.Context
 }
 
-func (b *guardedBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+// forAccess returns box for operations on files. An empty workspace directory is left to
+// the engine, which finds it by itself.
+func (s *session) forAccess(box engine.LiveBox, working context.Context) engine.LiveBox {
+	s.mu.Lock()
+	dir := workDir(s.record.Resolved, "")
+	s.mu.Unlock()
+	if dir == "" && working == nil {
+		return box
+	}
+	return &accessBox{box, dir, working}
+}
+
+func (b *accessBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
+	cmd.Dir = cmp.Or(cmd.Dir, b.dir)
+	if b.working == nil {
+		return b.LiveBox.Start(ctx, cmd)
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	context.AfterFunc(b.working, func() { cancel(context.Cause(b.working)) })
 	p, err := b.LiveBox.Start(ctx, cmd)
@@ -79,29 +94,6 @@ func (p *guardedProcess) Wait() (engine.Result, error) {
 	return res, err
 }
 
-// placed returns box such that its commands start in the workspace of s, where the engine
-// does not find that by itself.
-func (s *session) placed(box engine.LiveBox) engine.LiveBox {
-	s.mu.Lock()
-	dir := workDir(s.record.Resolved, "")
-	s.mu.Unlock()
-	if dir == "" {
-		return box
-	}
-	return &placedBox{box, dir}
-}
-
-// placedBox is a box whose commands start in dir unless they name a directory.
-type placedBox struct {
-	engine.LiveBox
-	dir string
-}
-
-func (b *placedBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
-	cmd.Dir = cmp.Or(cmd.Dir, b.dir)
-	return b.LiveBox.Start(ctx, cmd)
-}
-
 // Look is Access for read-only callers. It does not count as use, so it keeps no session
 // alive, and it builds no new box for a lost one: box is nil then.
 func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box engine.LiveBox, release func(), err error) {
@@ -121,7 +113,7 @@ func (m *Manager) Look(ctx context.Context, c Caller, key Key, a Access) (box en
 	if release, err = m.admitAccess(ctx, c, s, a); err != nil {
 		return nil, nil, err
 	}
-	return s.placed(u.box), release, nil
+	return s.forAccess(u.box, nil), release, nil
 }
 
 func (m *Manager) admitAccess(ctx context.Context, c Caller, s *session, a Access) (release func(), err error) {

@@ -32,10 +32,10 @@ func (s *session) build(ctx context.Context, c Caller, kind EventType) error {
 	s.record.Generation++
 	s.record.Fresh = fresh
 	s.record.Box, s.record.State, s.record.Reason = newBoxID(), Creating, ""
-	begun := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	box, err := s.makeBox(ctx)
-	recorded := begun.wait()
+	recorded := write.wait()
 	if recorded != nil {
 		s.m.report(s.key, "", recorded.Error())
 	}
@@ -75,9 +75,9 @@ func (s *session) makeBox(ctx context.Context) (engine.LiveBox, error) {
 
 // installBox makes box the session's box, and publishes an event of the given kind.
 func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error {
-	begun := make(chan *recording, 1)
+	begin := make(chan *recording, 1)
 	ok := s.m.spawn(func() { // first, because a record could not be undone
-		if r := <-begun; r != nil {
+		if r := <-begin; r != nil {
 			s.m.wg.Go(func() { s.confirm(r) })
 			s.watch(box)
 		}
@@ -85,7 +85,7 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 	if !ok {
 		return ErrClosed
 	}
-	defer close(begun)
+	defer close(begin)
 	s.mu.Lock()
 	if s.removing {
 		s.mu.Unlock()
@@ -96,11 +96,11 @@ func (s *session) installBox(box engine.LiveBox, c Caller, kind EventType) error
 	if !s.m.volumes.isKept(volume) {
 		volume = ""
 	}
-	told := s.eventLocked(kind, c, map[string]any{"generation": s.record.Generation})
-	s.m.events.publish(told)
-	begun <- s.recordBoxLocked(volume)
+	e := s.eventLocked(kind, c, map[string]any{"generation": s.record.Generation})
+	s.m.events.publish(e)
+	begin <- s.recordBoxLocked(volume)
 	s.mu.Unlock()
-	s.m.logEvent(told)
+	s.m.logEvent(e)
 	s.touch()
 	s.arm()
 	return nil

@@ -56,9 +56,9 @@ type ConflictError struct {
 
 // Conflict is one field in which a session differs.
 type Conflict struct {
-	Field string `json:"field"` // name in [policy.Request], such as "memory"
-	Have  string `json:"have"`
-	Asked string `json:"asked"`
+	Field string // name in [policy.Request], such as "memory"
+	Have  string
+	Asked string
 }
 
 func (e *ConflictError) Error() string {

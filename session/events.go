@@ -37,16 +37,16 @@ const (
 // Event is something that happened. Receivers must not change Details.
 type Event struct {
 	// Seq only grows, also across restarts. That of EventMissed is the last one missed.
-	Seq     uint64         `json:"seq"`
-	Time    time.Time      `json:"time"`
-	Type    EventType      `json:"type"`
-	Tenant  string         `json:"tenant,omitempty"`
-	Session string         `json:"session,omitempty"`
-	Box     string         `json:"box,omitempty"`
-	Process string         `json:"process,omitempty"`
-	Request string         `json:"request,omitempty"`
-	Labels  spec.Labels    `json:"labels,omitempty"` // of the session, and of Process; must not be changed
-	Details map[string]any `json:"details,omitempty"`
+	Seq     uint64
+	Time    time.Time
+	Type    EventType
+	Tenant  string
+	Session string
+	Box     string
+	Process string
+	Request string
+	Labels  spec.Labels // of the session, and of Process; must not be changed
+	Details map[string]any
 }
 
 // endDetails returns the details of an event, and of an audit entry, about the end of a
@@ -82,9 +82,9 @@ func (s *Subscription) Close() {
 
 // ErrorRecord is an error that no caller received, or that an operator should see.
 type ErrorRecord struct {
-	Time    time.Time `json:"time"`
-	Tenant  string    `json:"tenant,omitempty"`
-	Session string    `json:"session,omitempty"`
-	Process string    `json:"process,omitempty"`
-	Message string    `json:"message"`
+	Time    time.Time
+	Tenant  string
+	Session string
+	Process string
+	Message string
 }

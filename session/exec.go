@@ -56,10 +56,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 
 	p, err := u.box.Start(ctx, run.cmd)
 	if unstarted(err) {
-		var again *use
-		if again, err = m.again(ctx, c, u, a); err == nil {
-			u.release()
-			u = again
+		if u, err = m.again(ctx, c, u, a); err == nil {
 			p, err = u.box.Start(ctx, run.cmd)
 		}
 	}
@@ -100,7 +97,8 @@ func unstarted(err error) bool {
 // that its PID 1 has ended.
 const lostTimeout = 2 * time.Second
 
-// again gets a hold on the box that replaces the lost one of u.
+// again releases u, whose box is lost, and returns a hold on the box that replaces it. After
+// an error it returns u, which is still held.
 func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, error) {
 	select {
 	case <-u.box.Done():
@@ -110,9 +108,10 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 	u.s.markLost(u.box)
 	next, err := m.acquire(ctx, c, u.s.key, a)
 	if err != nil {
-		return nil, err
+		return u, err
 	}
 	next.created = next.created || u.created
+	u.release()
 	return next, nil
 }
 

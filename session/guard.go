@@ -320,8 +320,7 @@ func (s *session) commandContext(ctx context.Context) (context.Context, context.
 
 // diskQuotaResult returns res with the verdict disk-quota if the guard ended the command.
 func diskQuotaResult(res engine.Result, cause error) engine.Result {
-	var full *diskError
-	if errors.As(cause, &full) && res.ExitCode < 0 && res.Verdict != engine.BoxLost {
+	if full, ok := errors.AsType[*diskError](cause); ok && res.ExitCode < 0 && res.Verdict != engine.BoxLost {
 		res.Verdict, res.Limit = engine.DiskQuota, full.limit()
 	}
 	return res

@@ -5,8 +5,8 @@ import "github.com/boxd/boxd/policy"
 // Key names a session. Two keys are the same session only if both parts are
 // equal byte by byte.
 type Key struct {
-	Tenant string `json:"tenant"`
-	ID     string `json:"id"`
+	Tenant string
+	ID     string
 }
 
 func (k Key) String() string { return k.Tenant + "/" + k.ID }
@@ -24,6 +24,5 @@ func (k Key) validate() error {
 type Caller struct {
 	Tenant  string // the caller's own; it may differ from the session's
 	Actor   string // name of a token, "uid:1000", or the like
-	Role    string
 	Request string // ID of the request
 }

@@ -100,20 +100,20 @@ func (m *Manager) all(tenant string) []*session {
 	return list
 }
 
-// forget takes s out of the registry and publishes the events told under the same lock. So
+// forget takes s out of the registry and publishes events under the same lock. So
 // a subscriber that receives them no longer finds s, and has received no event of a later
 // session with the same ID. The caller holds the op of s.
-func (m *Manager) forget(s *session, cause error, told ...Event) {
+func (m *Manager) forget(s *session, cause error, events ...Event) {
 	m.mu.Lock()
 	if m.sessions[s.key] == s {
 		delete(m.sessions, s.key)
 	}
 	m.deadlines.drop(s)
-	for _, e := range told {
+	for _, e := range events {
 		m.events.publish(e)
 	}
 	m.mu.Unlock()
-	for _, e := range told {
+	for _, e := range events {
 		m.logEvent(e)
 	}
 

@@ -91,13 +91,13 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	s.mu.Lock()
 	box := s.box
 	s.mu.Unlock()
-	told := change.Limits != nil || len(change.Attach) > 0 || len(change.Detach) > 0
+	changesBox := change.Limits != nil || len(change.Attach) > 0 || len(change.Detach) > 0
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
-	if told {
+	if changesBox {
 		err := box.Update(ctx, change)
 		if errors.Is(err, engine.ErrBoxLost) && isDone(box.Done()) {
 			return errAgain
@@ -110,9 +110,9 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	s.mu.Lock()
 	old, life := s.record.Resolved, s.lifeEnd
 	s.record.Resolved = alter(old)
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	err := noted.wait()
+	err := write.wait()
 	if err == nil {
 		return nil
 	}
@@ -121,7 +121,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	undone := s.m.store.enqueue(s.recordLocked().put()) // a record written meanwhile may contain the change
 	s.mu.Unlock()
 	_ = undone.wait() // if this cannot be written, the change was not written either
-	if told {
+	if changesBox {
 		if e := box.Update(ctx, undo); e != nil {
 			err = errors.Join(err, fmt.Errorf("undoing it: %w", e))
 		}
@@ -139,9 +139,9 @@ func (s *session) keepToBox(box engine.LiveBox) {
 		return
 	}
 	s.record.Resolved.Mounts = has.Mounts
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil { // a successor asks the box
+	if err := write.wait(); err != nil { // a successor asks the box
 		s.m.report(s.key, "", err.Error())
 	}
 }

@@ -78,16 +78,16 @@ type ProcessSettings struct {
 // ProcessSpec describes a managed process to start.
 type ProcessSpec struct {
 	// ID names the process in its session. The ID of an ended process can be used again.
-	ID      string             `json:"id"`
-	Args    []string           `json:"args"`
-	Env     []string           `json:"env,omitempty"` // added to the session's
-	Dir     string             `json:"dir,omitempty"`
-	MakeDir bool               `json:"make_dir,omitempty"`
-	User    *engine.User       `json:"user,omitempty"`
-	TTY     *engine.WindowSize `json:"tty,omitempty"`
+	ID      string
+	Args    []string
+	Env     []string // added to the session's
+	Dir     string
+	MakeDir bool
+	User    *engine.User
+	TTY     *engine.WindowSize
 	ProcessSettings
 	// StderrHistory is the size of the ring of stderr; 0 means History.
-	StderrHistory int64 `json:"stderr_history,omitempty"`
+	StderrHistory int64
 }
 
 // StopOptions say how to stop a managed process.

@@ -136,13 +136,13 @@ func (s *session) setUnenforced(what string) {
 // workspaceError translates err, from creating or limiting the workspace of r, into the
 // terms of a request.
 func (s *session) workspaceError(ctx context.Context, r policy.Resolved, err error) error {
-	var bad *engine.FieldError
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.As(err, &bad):
+	}
+	if bad, ok := errors.AsType[*engine.FieldError](err); ok {
 		return &engine.FieldError{Field: cmp.Or(requestField[bad.Field], "workspace"), Value: bad.Value, Rule: bad.Rule}
-	case errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0:
+	}
+	if errors.Is(err, engine.ErrUnenforceable) && r.WorkspaceSize > 0 {
 		return fmt.Errorf("workspace_size %s: %w: ask for 0 (no hard limit), or set allow_degraded to continue without one",
 			r.WorkspaceSize, err)
 	}

@@ -44,9 +44,9 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	case p.stopped:
 		end.State = ProcessStopped
 	}
-	noted := s.m.store.enqueue(end.put())
+	write := s.m.store.enqueue(end.put())
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "recording its end (it will be retried): "+err.Error())
 		defer s.m.spawn(p.recordLater)
 	}
@@ -74,9 +74,9 @@ func (p *Process) recordLater() {
 			s.mu.Unlock()
 			return nil
 		}
-		noted := s.m.store.enqueue(p.record.put())
+		write := s.m.store.enqueue(p.record.put())
 		s.mu.Unlock()
-		return noted.wait()
+		return write.wait()
 	})
 }
 
@@ -143,22 +143,22 @@ func (p *Process) forget(ctx context.Context) error {
 		if next != nil && next.record.State == ProcessStarting && !next.launched {
 			replaced = append(replaced, next.record.put()) // the record no longer restores p if the new process cannot be started
 		}
-		noted, dropped := s.m.store.enqueue(replaced...), p.dropped
+		write, dropped := s.m.store.enqueue(replaced...), p.dropped
 		p.dropped = true
 		s.mu.Unlock()
 		if !dropped {
 			p.letGo(ctx)
 		}
-		return noted.wait() // waits for earlier changes as well, such as those of the new process
+		return write.wait() // waits for earlier changes as well, such as those of the new process
 	}
 	if !p.record.State.Ended() || s.removing {
 		s.mu.Unlock()
 		return fmt.Errorf("process %q has not ended: %w", p.id, ErrState)
 	}
 	delete(s.processes, p.id)
-	noted := s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
+	write := s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.mu.Lock()
 		if s.processes[p.id] == nil {
 			s.processes[p.id] = p

@@ -162,10 +162,10 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	if put := s.recordLocked().put(); rec == nil || !bytes.Equal(put.value, encode(rec)) {
 		changes = append(changes, put)
 	}
-	noted := m.store.enqueue(changes...)
+	write := m.store.enqueue(changes...)
 	s.mu.Unlock()
 	if len(changes) > 0 {
-		if err := noted.wait(); err != nil {
+		if err := write.wait(); err != nil {
 			m.report(s.key, "", "recording what has become of its box: "+err.Error()) // a successor finds the same
 		}
 	}
@@ -179,10 +179,10 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	}
 	if rec != nil && rec.State == Running && box == nil {
 		s.mu.Lock()
-		told := s.failedLocked()
-		m.events.publish(told)
+		lost := s.failedLocked()
+		m.events.publish(lost)
 		s.mu.Unlock()
-		s.reportLost(told)
+		s.reportLost(lost)
 	}
 	for _, p := range ended {
 		m.publish(p.noteEnd(p.record))

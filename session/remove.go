@@ -72,9 +72,9 @@ func (s *session) noteRemoval() error {
 		s.mu.Unlock()
 		return nil
 	}
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	return noted.wait()
+	return write.wait()
 }
 
 // markRemovalLocked makes sure that nothing more begins in the session, and reports whether
@@ -131,12 +131,12 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		return nil
 	}
 	s.record.State = Stopping
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
 	// On a full disk the removal goes on without a record of it: a successor then finds a
 	// session without a box.
-	if err := noted.wait(); err != nil && !diskroom.IsFull(err) {
+	if err := write.wait(); err != nil && !diskroom.IsFull(err) {
 		return err
 	}
 	step, cancel := context.WithTimeout(ctx, removeTimeout)
@@ -176,9 +176,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	// The session is removed, so a failure to audit that is only reported.
 	_ = s.m.audit(r.caller, s.key, audit.Entry{Action: string(kind), Decision: audit.Done, Reason: r.reason, Ends: true})
 	s.mu.Lock()
-	told := s.eventLocked(kind, r.caller, map[string]any{"reason": r.reason})
+	e := s.eventLocked(kind, r.caller, map[string]any{"reason": r.reason})
 	s.mu.Unlock()
-	s.m.forget(s, nil, told)
+	s.m.forget(s, nil, e)
 	return nil
 }
 
@@ -191,9 +191,9 @@ func (s *session) erase(list ...*Process) error {
 	}
 	s.mu.Lock()
 	s.erased = true
-	noted := s.m.store.enqueue(changes...)
+	write := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
-	err := noted.wait()
+	err := write.wait()
 	if err != nil {
 		s.mu.Lock()
 		s.erased = false

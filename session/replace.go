@@ -67,9 +67,9 @@ func (s *session) tryReplace(ctx context.Context, c Caller, change mountDiff) er
 	} else {
 		s.record.State, s.record.Reason = Failed, "building a new box: "+err.Error()
 	}
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	if e := noted.wait(); e != nil {
+	if e := write.wait(); e != nil {
 		err = errors.Join(err, e)
 	}
 	s.arm()

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -170,21 +169,4 @@ func (l *errorLog) newest() []ErrorRecord {
 	out := slices.Clone(l.list)
 	slices.Reverse(out)
 	return out
-}
-
-// counters are the counters of [Stats].
-type counters struct {
-	created, reused, recreated, adopted, discarded, expired, removed, lost, started atomic.Uint64
-
-	mu       sync.Mutex
-	verdicts map[engine.Verdict]uint64
-}
-
-func (c *counters) verdict(v engine.Verdict) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.verdicts == nil {
-		c.verdicts = map[engine.Verdict]uint64{}
-	}
-	c.verdicts[v]++
 }

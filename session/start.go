@@ -1,8 +1,12 @@
 package session
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/boxd/boxd/audit"
@@ -14,7 +18,15 @@ import (
 // If a process with this ID is running, the error is ErrExists. The ID of an ended process
 // can be used again: its old output is dropped once the new process runs.
 func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Request, spec ProcessSpec) (ProcessView, error) {
-	if err := m.checkSpec(&spec); err != nil {
+	if err := policy.ValidateProcessID(spec.ID); err != nil {
+		return ProcessView{}, err
+	}
+	if err := spec.Labels.Validate("labels"); err != nil {
+		return ProcessView{}, err
+	}
+	spec.History = cmp.Or(spec.History, m.options.History)
+	// Check the command before creating a session for it.
+	if err := managed(spec, "k", policy.Resolved{}).Validate(); err != nil {
 		return ProcessView{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
@@ -28,10 +40,7 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
 	p, err := m.startProcess(ctx, c, u, spec)
 	if unstarted(err) {
-		var again *use
-		if again, err = m.again(ctx, c, u, a); err == nil {
-			u.release()
-			u = again
+		if u, err = m.again(ctx, c, u, a); err == nil {
 			p, err = m.startProcess(ctx, c, u, spec)
 		}
 	}
@@ -39,20 +48,6 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	return p.View(), nil
-}
-
-// checkSpec fills in defaults and checks what does not depend on the session.
-func (m *Manager) checkSpec(spec *ProcessSpec) error {
-	if err := policy.ValidateProcessID(spec.ID); err != nil {
-		return err
-	}
-	if err := spec.Labels.Validate("labels"); err != nil {
-		return err
-	}
-	if spec.History == 0 {
-		spec.History = m.options.History
-	}
-	return managed(*spec, "k", policy.Resolved{}).Validate()
 }
 
 // managed returns the spec for the engine, in a session of r.
@@ -137,10 +132,10 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 		p.record.Replaces = &before
 	}
 	s.processes[spec.ID] = p
-	noted := s.m.store.enqueue(p.record.put())
+	write := s.m.store.enqueue(p.record.put())
 	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		p.abandon(old)
 		return nil, nil, err
 	}
@@ -152,22 +147,125 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 func (p *Process) abandon(old *Process) {
 	s := p.s
 	s.mu.Lock()
-	var noted *pending
+	var write *pending
 	if old != nil && !old.dropped {
 		s.processes[p.id] = old
-		noted = s.m.store.enqueue(old.record.put())
+		write = s.m.store.enqueue(old.record.put())
 	} else {
 		delete(s.processes, p.id)
-		noted = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
+		write = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
 	}
 	p.record.State = ProcessFailed
 	p.dropped = true
 	s.mu.Unlock()
 	close(p.up)
 	// Before closing done: the removal of the session waits for that, and must come last.
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "undoing its start: "+err.Error()) // the next opening completes it
 	}
 	close(p.done)
 	close(p.gone)
+}
+
+// launch runs the program of p and records that it runs. If launch fails, nothing runs.
+func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec ProcessSpec) error {
+	s := u.s
+	s.mu.Lock()
+	resolved, running, key := s.record.Resolved, s.running, p.record.Key
+	s.mu.Unlock()
+	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
+	if err := m.audit(c, s.key, entry); err != nil {
+		return err
+	}
+	exempt := m.policy.MayStayIdle(resolved, running+1)
+	if err := m.auditDecision(c, s.key, exempt, p.id); err != nil {
+		return err
+	}
+	live, err := u.box.Launch(ctx, managed(spec, key, resolved))
+	if err != nil {
+		m.killStray(u.box, key)
+		return startError(spec.Args[0], causeOf(ctx, err))
+	}
+	if err := p.markRunning(live, exempt.Allowed); err != nil {
+		m.endStray(live)
+		return err
+	}
+	return nil
+}
+
+// markRunning marks p as running once that is recorded.
+func (p *Process) markRunning(live engine.ManagedProcess, exempt bool) error {
+	s := p.s
+	s.mu.Lock()
+	r := p.record
+	r.State, r.PID = ProcessRunning, live.Control().PID()
+	write := s.m.store.enqueue(r.put())
+	p.launched = true
+	s.mu.Unlock()
+	if err := write.wait(); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p.stopped { // while the record was written, which therefore does not say so
+		r.State = ProcessStopping
+		s.m.store.enqueue(r.put())
+	}
+	p.record, p.live = r, live
+	s.running++
+	s.exempt = exempt
+	close(p.up)
+	return nil
+}
+
+// killStray ends a process that may run although the box did not confirm its start.
+func (m *Manager) killStray(box engine.LiveBox, key string) {
+	for _, live := range box.Managed() {
+		if live.Key() == key {
+			m.endStray(live)
+		}
+	}
+}
+
+// endStray kills and forgets, in the background, a process that has no record.
+func (m *Manager) endStray(live engine.ManagedProcess) {
+	m.spawn(func() {
+		m.retry(func(ctx context.Context) error {
+			if isDone(live.Done()) {
+				err := live.Forget(ctx)
+				if errors.Is(err, engine.ErrBoxLost) {
+					return nil
+				}
+				return err
+			}
+			if err := live.Control().Kill(ctx); err != nil {
+				return err
+			}
+			select {
+			case <-live.Done():
+			case <-ctx.Done():
+				return nil
+			}
+			_ = live.Forget(ctx) // the next opening forgets an unknown process
+			return nil
+		})
+	})
+}
+
+// newProcessKey returns a new name for a process in its box. If possible it ends in id, so
+// that people recognise the process, and boxd does if the database is lost.
+func newProcessKey(id string) string {
+	key := strings.ToLower(rand.Text()[:16])
+	if len(id) > 64-len(key)-1 || strings.Trim(id, "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
+		return key
+	}
+	return key + "-" + id
+}
+
+// processID returns the ID that newProcessKey was given, or else the key itself.
+func processID(key string) string {
+	if _, id, found := strings.Cut(key, "-"); found && policy.ValidateProcessID(id) == nil {
+		return id
+	}
+	return key
 }

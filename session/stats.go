@@ -2,6 +2,8 @@ package session
 
 import (
 	"maps"
+	"sync"
+	"sync/atomic"
 
 	"github.com/boxd/boxd/engine"
 )
@@ -48,4 +50,21 @@ func (m *Manager) Stats() Stats {
 		s.mu.Unlock()
 	}
 	return st
+}
+
+// counters are the counters of [Stats].
+type counters struct {
+	created, reused, recreated, adopted, discarded, expired, removed, lost, started atomic.Uint64
+
+	mu       sync.Mutex
+	verdicts map[engine.Verdict]uint64
+}
+
+func (c *counters) verdict(v engine.Verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.verdicts == nil {
+		c.verdicts = map[engine.Verdict]uint64{}
+	}
+	c.verdicts[v]++
 }

@@ -57,9 +57,9 @@ func (p *Process) markStopped() (first bool) {
 		return true
 	}
 	p.record.State = ProcessStopping
-	noted := s.m.store.enqueue(p.record.put())
+	write := s.m.store.enqueue(p.record.put())
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.m.report(s.key, p.id, "recording its stop: "+err.Error())
 	}
 	return true

@@ -93,7 +93,7 @@ func (s *session) halt() error {
 	if err != nil {
 		s.record.State, s.record.Reason = Failed, "stopping its box: "+err.Error()
 	}
-	noted := s.m.store.enqueue(s.recordLocked().put())
+	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
-	return errors.Join(err, noted.wait())
+	return errors.Join(err, write.wait())
 }

@@ -176,7 +176,7 @@ func (r *recovery) giveUp(rec sessionRecord) error {
 // markProcessesLost marks the running processes as gone with their box. Their records are
 // deleted with that of the session.
 func (s *session) markProcessesLost() {
-	var told []*Process
+	var ended []*Process
 	var changes []change
 	s.mu.Lock()
 	for _, p := range s.processes {
@@ -186,16 +186,16 @@ func (s *session) markProcessesLost() {
 		seen := p.record.State != ProcessStarting
 		changes = append(changes, p.markLost())
 		if seen {
-			told = append(told, p)
+			ended = append(ended, p)
 		}
 	}
 	s.running = 0
-	noted := s.m.store.enqueue(changes...)
+	write := s.m.store.enqueue(changes...)
 	s.mu.Unlock()
-	if err := noted.wait(); err != nil {
+	if err := write.wait(); err != nil {
 		s.m.report(s.key, "", "recording the end of its processes: "+err.Error())
 	}
-	for _, p := range told {
+	for _, p := range ended {
 		s.m.publish(p.noteEnd(p.record)) // the record of an ended process no longer changes
 	}
 }

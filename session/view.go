@@ -24,32 +24,32 @@ const (
 // View is a session at one moment. Callers must not change its lists.
 type View struct {
 	Key
-	State State `json:"state"`
+	State State
 	// Reason says in one line why the session is failed or stopping.
-	Reason string `json:"reason,omitempty"`
+	Reason string
 	// Created and Recreated say what the call that returned the View did: it created the
 	// session, or built a new box because the old one was lost.
-	Created   bool `json:"created,omitempty"`
-	Recreated bool `json:"recreated,omitempty"`
+	Created   bool
+	Recreated bool
 	// Generation counts the boxes of the session, from 1.
-	Generation int    `json:"generation"`
-	Box        string `json:"box,omitempty"` // ID; empty without a box
+	Generation int
+	Box        string // ID; empty without a box
 	// Resolved is what the session has, including live changes.
-	Resolved policy.Resolved `json:"resolved"`
+	Resolved policy.Resolved
 	// Execs and Processes count what runs now.
-	Execs     int       `json:"execs"`
-	Processes int       `json:"processes"`
-	CreatedAt time.Time `json:"created_at"`
-	LastUsed  time.Time `json:"last_used"`
+	Execs     int
+	Processes int
+	CreatedAt time.Time
+	LastUsed  time.Time
 	// ExpiresAt is when the session ends if it is not used before; zero: never, or not
 	// while something runs in it.
-	ExpiresAt time.Time `json:"expires_at,omitzero"`
+	ExpiresAt time.Time
 	// WorkspaceBytes is the last measured size of the workspace; 0 if it was never
 	// measured.
-	WorkspaceBytes int64 `json:"workspace_bytes,omitempty"`
+	WorkspaceBytes int64
 	// Unenforced says which limit of the workspace the host cannot enforce, and why; empty:
 	// none. Only allow_degraded permits such a session.
-	Unenforced string `json:"unenforced,omitempty"`
+	Unenforced string
 }
 
 // ProcessState is the state of a managed process.
@@ -72,25 +72,23 @@ func (s ProcessState) Ended() bool {
 
 // ProcessView is a managed process at one moment.
 type ProcessView struct {
-	Session Key          `json:"-"`
-	ID      string       `json:"id"`
-	State   ProcessState `json:"state"`
+	Session Key
+	ID      string
+	State   ProcessState
 	// PID is the one in the box; 0 before and after the process runs.
-	PID  int      `json:"pid,omitempty"`
-	Args []string `json:"args"` // the first 4 KiB
-	TTY  bool     `json:"tty"`
+	PID  int
+	Args []string // the first 4 KiB
+	TTY  bool
 	ProcessSettings
 	// ExitCode is nil unless the process exited by itself; Signal is 0 unless a signal
 	// ended it.
-	ExitCode *int           `json:"exit_code,omitempty"`
-	Signal   syscall.Signal `json:"signal,omitempty"`
-	Verdict  engine.Verdict `json:"verdict,omitempty"` // empty while it runs
-	Limit    string         `json:"limit,omitempty"`
-	// Restarts is always 0: boxd restarts nothing by itself.
-	Restarts  int       `json:"restarts"`
-	StartedAt time.Time `json:"started_at"`
-	EndedAt   time.Time `json:"ended_at,omitzero"`
+	ExitCode  *int
+	Signal    syscall.Signal
+	Verdict   engine.Verdict // empty while it runs
+	Limit     string
+	StartedAt time.Time
+	EndedAt   time.Time
 	// Box is the ID of the box in which it runs, and Key its name there.
-	Box string `json:"box"`
-	Key string `json:"key"`
+	Box string
+	Key string
 }

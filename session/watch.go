@@ -56,12 +56,12 @@ func (s *session) markLost(box engine.LiveBox) {
 		return
 	}
 	s.record.State, s.record.Reason = Failed, "PID 1 of box "+s.record.Box+" is gone"
-	told := s.failedLocked()
-	noted := s.m.store.enqueue(s.recordLocked().put())
-	s.m.events.publish(told)
+	lost := s.failedLocked()
+	write := s.m.store.enqueue(s.recordLocked().put())
+	s.m.events.publish(lost)
 	s.mu.Unlock()
-	s.reportLost(told)
-	if err := noted.wait(); err != nil { // a successor notices the loss as well
+	s.reportLost(lost)
+	if err := write.wait(); err != nil { // a successor notices the loss as well
 		s.m.report(s.key, "", err.Error())
 	}
 }
@@ -72,12 +72,12 @@ func (s *session) failedLocked() Event {
 }
 
 // reportLost reports the loss of a box to the logs. The caller holds no lock.
-func (s *session) reportLost(told Event) {
-	reason := told.Details["reason"].(string)
+func (s *session) reportLost(lost Event) {
+	reason := lost.Details["reason"].(string)
 	s.m.counters.lost.Add(1)
-	s.m.logEvent(told)
+	s.m.logEvent(lost)
 	s.m.report(s.key, "", reason)
-	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Box: told.Box, Decision: audit.Failed, Reason: reason})
+	_ = s.m.audit(system, s.key, audit.Entry{Action: "box-lost", Box: lost.Box, Decision: audit.Failed, Reason: reason})
 }
 
 // sweepLost removes a lost box, unless a caller replaces it first.

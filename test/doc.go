@@ -1,3 +1,3 @@
-// Package test holds what crosses packages: the order of imports, and below it
-// the virtual machine in which the privileged tests meet cgroup v2.
+// Package test has the tests that cross packages, such as the order of imports. Below it is the
+// virtual machine in which the privileged tests run with cgroup v2.
 package test

@@ -17,7 +17,6 @@ var base = []string{"internal/cleanup", "internal/diskroom", "internal/headtail"
 // tree. A package that has no row fails the test: its place has to be decided.
 var rows = []row{
 	{"internal/cleanup", nil, "helper of all, so it depends on none"},
-	{"internal/diskroom", nil, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other"},
 	{"internal/headtail", nil, "beginning and end of a stream, of anything"},
 	{"internal/keyed", nil, "locks by name, of anything"},
 	{"internal/oneline", nil, "text, of anything"},
@@ -27,6 +26,7 @@ var rows = []row{
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
+	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
 	{"mounts", []string{"internal/linux", "engine/spec"}, "a kernel leaf, over the value of a mount: leaves are understood and tested one by one"},
 	{"cgroups", []string{"internal/linux"}, "a kernel leaf: leaves are understood and tested one by one"},
@@ -64,21 +64,22 @@ var rows = []row{
 		"engine/enginetest"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 
-	{"relay", nil, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
+	{"internal/wsconn", nil, "the connection under three protocols that do not know one another"},
+	{"relay", []string{"internal/wsconn"}, "knows streams, not sandboxes: both halves of the protocol can be read and fuzzed alone"},
 
 	{"langbot/protocol", nil, "pure values: envelope, models, names and errors can be read and fuzzed alone"},
 	{"langbot/fence", []string{"langbot/protocol"}, "one rule, kept on disk: what ends with a generation is told by a function"},
 	{"langbot/grants", []string{"langbot/protocol"}, "who is admitted and until when, kept on disk: nothing of sessions"},
-	{"langbot/door", []string{"internal/linux", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
+	{"langbot/door", []string{"internal/linux", "internal/wsconn", "langbot/protocol"}, "the HTTP edge: who connects and how much, and internal/linux names the user of a TCP client; what an action does is behind an interface"},
 	{"langbot/transfer", []string{"langbot/protocol"}, "keeps files for a connection: what they are for is decided above it"},
 	{"langbot/skills", []string{"internal/linux", "langbot/protocol", "langbot/transfer"}, "works through a descriptor: which directory it is, and who limits it, is decided above it"},
-	{"langbot/linerelay", []string{"engine"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
+	{"langbot/linerelay", []string{"engine", "internal/wsconn"}, "streams as lines on a WebSocket: who may attach, and to what, is decided above it"},
 	{"langbot/bridge", []string{"internal/linux", "langbot/protocol"}, "a client of the daemon: it carries messages that it does not understand, and internal/linux names the user of a TCP client"},
 	{"langbot/attest", []string{"engine", "engine/spec"}, "over the interfaces of engine: what it says of a host, it says of the engine that is used"},
-	{"langbot", []string{"engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
+	{"langbot", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "audit", "langbot/protocol", "langbot/fence", "langbot/grants", "langbot/door",
 		"langbot/transfer", "langbot/skills", "langbot/attest", "langbot/linerelay",
 		"engine/enginetest"}, // its tests
-		"what the actions of the protocol mean: over sessions, and below nothing but the daemon"},
+		"what the actions of the protocol mean: over sessions, and below nothing but the daemon; internal/linux opens a client's marker file without following symlinks"},
 
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
@@ -133,7 +134,7 @@ var foreigns = []foreign{
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},
-	{"github.com/gorilla/websocket", []string{"relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
+	{"github.com/gorilla/websocket", []string{"internal/wsconn", "relay", "langbot/door", "langbot/linerelay", "langbot/bridge", "test/langbot", "test/e2e"}, nil, "a WebSocket is a detail of the relays and of a door"},
 	{"github.com/coreos/go-systemd", []string{"internal/daemon"}, nil, "the service manager talks to the entry point, not to what it starts"},
 	{"github.com/danielgtaylor/huma/v2", []string{"api"}, nil, "describes the API; whoever serves or calls it needs only the description's result"},
 	{"github.com/prometheus", []string{"api"}, nil, "metrics leave the process through one door"},

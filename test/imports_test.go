@@ -49,7 +49,7 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestTables: a row of what is no longer there is misleading.
+// TestTables: a row for something that no longer exists would mislead.
 func TestTables(t *testing.T) {
 	pkgs := packages(t)
 	for _, r := range rows {

@@ -17,8 +17,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestHalfStates: what each step leaves when the process is killed after it. Open, Make
-// and Remove must all cope.
+// TestHalfStates: Open, Make and Remove must cope with the state after each step, in which a
+// killed process may leave a volume.
 func TestHalfStates(t *testing.T) {
 	type state struct {
 		name string
@@ -149,7 +149,7 @@ func TestHalfStates(t *testing.T) {
 	}
 }
 
-// TestKilled kills a process at random moments of making, growing, filling and removing
+// TestKilled kills a process at random moments while it creates, grows, fills and removes
 // volumes.
 func TestKilled(t *testing.T) {
 	testutil.Long(t)
@@ -178,7 +178,7 @@ func TestKilled(t *testing.T) {
 				t.Fatal(err)
 			}
 			if by == ByImage {
-				s.quota, s.noQuota = false, ErrNoQuota
+				s.noQuota = ErrNoQuota
 			}
 			states, err := s.List()
 			if err != nil {
@@ -217,7 +217,7 @@ func TestKilled(t *testing.T) {
 	})
 }
 
-// noLimitsLeft makes sure that no project of our range has limits or use.
+// noLimitsLeft checks that no project in our range has limits or usage.
 func noLimitsLeft(t *testing.T, p place) {
 	t.Helper()
 	dir, err := os.Open(filepath.Dir(p.data))
@@ -248,7 +248,7 @@ func playCycle(data, mounts, seed, by string) error {
 		return err
 	}
 	if by == ByImage {
-		s.quota, s.noQuota = false, ErrNoQuota
+		s.noQuota = ErrNoQuota
 	}
 	fmt.Print(".")
 	size := map[string]int64{}
@@ -287,8 +287,8 @@ func playCycle(data, mounts, seed, by string) error {
 	}
 }
 
-// TestDeepTree: what a box leaves can be deeper than any path, and change under the
-// hands of who deletes it.
+// TestDeepTree: a tree that a box leaves can be deeper than any path, and change while it is
+// deleted.
 func TestDeepTree(t *testing.T) {
 	requireQuota(t)
 	p := newPlace(t)

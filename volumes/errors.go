@@ -5,27 +5,27 @@ import (
 	"fmt"
 )
 
-// Conditions that callers tell apart with errors.Is.
+// Conditions that callers distinguish with errors.Is.
 var (
-	// ErrNoQuota: the file system has no project quota, or it is not switched on.
+	// ErrNoQuota means that the file system has no project quota, or that it is off.
 	ErrNoQuota = errors.New("no project quota")
-	// ErrNoLoop: this host cannot use a file as a block device, or cannot make a
-	// file system in one.
+	// ErrNoLoop means that this host cannot use a file as a block device, or cannot create
+	// a file system in one.
 	ErrNoLoop = errors.New("no images on loop devices")
-	// ErrShrink: an image cannot become smaller.
+	// ErrShrink means that an image cannot become smaller.
 	ErrShrink = errors.New("an image can only grow")
-	// ErrBusy: somebody uses the volume, and it cannot grow meanwhile.
+	// ErrBusy means that the volume cannot grow while it is in use.
 	ErrBusy = errors.New("volume is in use")
-	// ErrUnknown: there is no volume of that name.
+	// ErrUnknown means that there is no volume of that name.
 	ErrUnknown = errors.New("no such volume")
 )
 
-// Error is a value that breaks a rule: one line naming field, value and rule.
+// Error reports a value that breaks a rule, in one line with field, value and rule.
 type Error struct {
 	Field string // "volume name", "volume bytes", "volume inodes", "data directory", "directory"
 	Value string
-	Rule  string // what would be right, or what to do
-	Err   error  // one of the conditions above, or what the kernel said; may be nil
+	Rule  string // the rule, or what to do
+	Err   error  // one of the conditions above, or the kernel's error; may be nil
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Rule) }

@@ -1,7 +1,6 @@
 package volumes
 
 import (
-	"io"
 	"os"
 	"strconv"
 
@@ -10,22 +9,27 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// entries are the names in dir, which may change meanwhile.
+// entries returns the names in dir, which may change at the same time.
 func entries(dir *os.File) ([]string, error) {
 	f, err := linux.Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	names, err := f.Readdirnames(-1)
-	if err == io.EOF {
-		err = nil
-	}
-	return names, err
+	return f.Readdirnames(-1)
 }
 
-// openFile opens a regular file of ours in dir that nobody else can reach: no symlink,
-// no second name.
+// nameless creates a file without a name on the file system of dir.
+func nameless(dir *os.File) (*os.File, error) {
+	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &os.PathError{Op: "open(O_TMPFILE)", Path: dir.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), dir.Name()+" (nameless)"), nil
+}
+
+// openFile opens a regular file in dir that only this user can access: not a symlink, and
+// without a second name.
 func openFile(dir *os.File, name string, flags int) (*os.File, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_NOFOLLOW | unix.O_NONBLOCK),
@@ -50,7 +54,7 @@ func openFile(dir *os.File, name string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// openDir opens a directory in dir that is no symlink and no mount point.
+// openDir opens a directory in dir that is neither a symlink nor a mount point.
 func openDir(dir *os.File, name string, flags int) (*os.File, error) {
 	return linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   uint64(flags | unix.O_DIRECTORY | unix.O_NOFOLLOW),
@@ -58,8 +62,8 @@ func openDir(dir *os.File, name string, flags int) (*os.File, error) {
 	})
 }
 
-// unlink removes the name of what is no directory (EISDIR); one that is not there is no
-// error.
+// unlink removes a file of any kind, but not a directory (EISDIR). It is not an error if name
+// does not exist.
 func unlink(dir *os.File, name string) error {
 	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
 	if err == nil || err == unix.ENOENT {
@@ -68,7 +72,7 @@ func unlink(dir *os.File, name string) error {
 	return &os.PathError{Op: "unlinkat", Path: dir.Name() + "/" + name, Err: err}
 }
 
-// rename gives oldName in dir a new name, which must be free unless replace is set.
+// rename renames oldName in dir. The new name must be free unless replace is set.
 func rename(dir *os.File, oldName string, newDir *os.File, newName string, replace bool) error {
 	flags := uint(unix.RENAME_NOREPLACE)
 	if replace {
@@ -83,5 +87,5 @@ func rename(dir *os.File, oldName string, newDir *os.File, newName string, repla
 	return nil
 }
 
-// id as part of a file name.
+// idText formats id for a file name.
 func idText(id uint32) string { return strconv.FormatUint(uint64(id), 10) }

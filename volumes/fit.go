@@ -11,17 +11,17 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// use is what the file system of an image says, in blocks.
+// use is the usage of an image's file system, in blocks.
 type use struct {
-	used, avail        int64 // by the volume; for the volume
+	used, avail        int64 // used by the volume; available to it
 	ballast, size      int64 // of the ballast: on disk with its metadata; as a file
 	inodes, freeInodes int64 // for the volume
 }
 
-// capacity is what the volume can hold.
+// capacity returns how much the volume can hold.
 func (u use) capacity() int64 { return u.used + u.avail }
 
-// measure asks the file system that top is the top directory of.
+// measure returns the usage of the file system whose top directory is top.
 func measure(top *os.File) (use, error) {
 	fs, err := linux.Fstatfs(top)
 	if err != nil {
@@ -32,7 +32,7 @@ func measure(top *os.File) (use, error) {
 		return use{}, err
 	}
 	u := use{avail: int64(fs.Bavail), ballast: ballast.Blocks * 512 / block, size: ballast.Size / block}
-	// Two are the top directory and the index of blocks that are kept for growing.
+	// Two blocks are the top directory and the index of blocks that are reserved for growth.
 	u.used = int64(fs.Blocks) - int64(fs.Bfree) - u.ballast - 2
 	u.inodes, u.freeInodes = int64(fs.Files)-ownInodes, int64(fs.Ffree)
 	return u, nil
@@ -56,9 +56,9 @@ func (s *Store) fitMounted(name string, top *os.File, r volumeRecord) error {
 	return fit(top, image, dev, r)
 }
 
-// fit makes the volume hold what its record says: the image grows if it is too small,
-// and its ballast takes what is too much. It changes nothing where nothing is to be
-// done, and goes on where a killed process has stopped.
+// fit makes the capacity of the volume match its record: it grows an image that is too small,
+// and fills any excess with the ballast. It continues the work of a killed process, and
+// changes nothing if everything fits.
 func fit(top, image, dev *os.File, r volumeRecord) error {
 	want := r.Bytes / block
 	for range 8 {
@@ -74,12 +74,12 @@ func fit(top, image, dev *os.File, r volumeRecord) error {
 			return fmt.Errorf("growing the image: %w", err)
 		}
 	}
-	return fmt.Errorf("the image does not become large enough for %d bytes and %d inodes", r.Bytes, r.Inodes)
+	return fmt.Errorf("the image does not grow large enough for %d bytes and %d inodes", r.Bytes, r.Inodes)
 }
 
-// grow adds blocks for so many missing ones and for all of inodes.
+// grow grows the image so that the volume has missing more blocks, and inodes in total.
 func grow(top, image, dev *os.File, missing, inodes int64) error {
-	// The device has what the mounted file system knows, the file maybe not yet.
+	// Read the super block from the device: the file may not be up to date yet.
 	sb, err := readSuper(dev)
 	if err != nil {
 		return err
@@ -89,7 +89,7 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 		return err
 	}
 	tables := sb.inodesPerGroup * sb.inodeSize / block
-	// Each new group has tables, bitmaps and maybe copies of the descriptors.
+	// Each new group has tables, bitmaps and possibly copies of the descriptors.
 	overhead := tables + 2 + 64
 	size := sb.blocks
 	if missing > 0 {
@@ -101,7 +101,7 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 	if rest := size % groupBlocks; rest != 0 {
 		size += max(0, tables+2048-rest)
 	}
-	size = max(size, st.Size/block) // what has grown before, in vain, never shrinks
+	size = max(size, st.Size/block) // never shrink it after an earlier, failed attempt
 	if err := image.Truncate(size * block); err != nil {
 		return err
 	}
@@ -115,11 +115,12 @@ func grow(top, image, dev *os.File, missing, inodes int64) error {
 	return err
 }
 
-// errOffline: without CAP_SYS_RESOURCE an image can grow only while nothing has it mounted.
+// errOffline means that the image can grow only while it is not mounted, for lack of
+// CAP_SYS_RESOURCE.
 var errOffline = errors.New("without CAP_SYS_RESOURCE a mounted image cannot grow")
 
-// growOffline makes the file system of an image as large as the file, which has grown
-// already. It waits for so long for a box to let go of it.
+// growOffline makes the file system of an image as large as the file, which has already
+// grown. It waits for at most patience until no box uses the image.
 func (s *Store) growOffline(name string, patience time.Duration) error {
 	if err := s.unmountSoon(name); err != nil {
 		return fmt.Errorf("%w, and %w", err, errOffline)
@@ -132,14 +133,14 @@ func (s *Store) growOffline(name string, patience time.Duration) error {
 	if err := awaitDetached(image, patience); err != nil {
 		return fmt.Errorf("%w, and %w", err, errOffline)
 	}
-	if err := run([]string{"/usr/sbin/resize2fs", "/sbin/resize2fs", "/usr/bin/resize2fs"}, image, 0, "-f"); err != nil {
+	if err := run("resize2fs", image, 0, "-f"); err != nil {
 		return fmt.Errorf("growing the file system: %w", err)
 	}
 	return nil
 }
 
-// awaitDetached waits for the loop device of image to go, since a mount that a box
-// had may end a little after the box: else ErrBusy.
+// awaitDetached waits until image has no loop device, since the mount of a box may end a
+// little after the box. If that takes longer than patience, the error is ErrBusy.
 func awaitDetached(image *os.File, patience time.Duration) error {
 	for until := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
 		dev, err := findLoop(image)
@@ -153,16 +154,16 @@ func awaitDetached(image *os.File, patience time.Duration) error {
 	}
 }
 
-// trim changes the ballast so that the volume can hold want blocks. Of one in which more
-// is in use than that it takes all that is left: nothing can be added.
+// trim changes the ballast so that the volume can hold want blocks. If more is already in use,
+// the ballast takes everything that is left, so that nothing can be added.
 func trim(top *os.File, want int64) error {
 	ballast, err := openFile(top, ballastName, unix.O_RDWR)
 	if err != nil {
 		return err
 	}
 	defer ballast.Close()
-	// The list of what the ballast consists of may take a block, or give one back, and
-	// others may write to the volume meanwhile.
+	// The list of the ballast's blocks may need one block more or less, and others may write
+	// to the volume meanwhile.
 	for range 8 {
 		u, err := measure(top)
 		if err != nil {
@@ -171,10 +172,8 @@ func trim(top *os.File, want int64) error {
 		excess := u.capacity() - want
 		switch {
 		case excess > 0 && u.avail > 0:
-			err = linux.Retry(func() error {
-				return unix.Fallocate(int(ballast.Fd()), 0, 0, (u.size+min(excess, u.avail))*block)
-			})
-			if err == unix.ENOSPC { // somebody was faster, or the list takes the last one
+			err = linux.Fallocate(ballast, 0, (u.size+min(excess, u.avail))*block)
+			if errors.Is(err, unix.ENOSPC) { // someone was faster, or the list took the last block
 				err = nil
 			}
 		case excess < 0:

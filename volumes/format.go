@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math/bits"
 	"os"
 	"os/exec"
 	"runtime"
@@ -20,32 +21,29 @@ import (
 )
 
 const (
-	groupBlocks = 8 * block // a block of bits says what is in use
+	groupBlocks = 8 * block // one block is the bitmap of a group
 	inodeSize   = 256
-	ownInodes   = 11 // ten of ext4, of which one is the top directory, and the ballast
+	ownInodes   = 11 // ten of ext4, including the top directory, and the ballast
 )
 
-// layout says how many blocks an image must have to hold so much, and how many inodes to
-// ask for. It is a little more than is needed: the ballast takes the rest.
+// layout returns how many blocks an image needs to hold bytes and inodes, and how many inodes
+// to request. Both are slightly too large; the ballast takes the excess.
 func layout(bytes, inodes int64) (blocks, all int64) {
 	all = inodes + ownInodes
-	// A group has inodes for 32,768 at most, and tables take space from it.
+	// A group has at most 32,768 inodes, and their tables take space from it.
 	groups := max(1, (all+groupBlocks/2-1)/(groupBlocks/2))
 	data := bytes / block
 	for range 8 {
 		tables := ((all+groups-1)/groups + 15) / 16 * groups // 16 inodes in a block
-		// Bitmaps, and descriptors with room to grow in the groups that have copies of
-		// them.
+		// Bitmaps, and descriptors with room to grow in the groups with copies of them.
 		descriptors := groups/64 + 1 + min(1024, groups*16)
-		copies := 2 + 2*int64(bitLen(groups)) // powers of 3, 5 and 7
+		copies := 2 + 2*int64(bits.Len64(uint64(groups))) // powers of 3, 5 and 7
 		blocks = data + tables + 2*groups + copies*(1+descriptors) + 64
-		blocks += min(blocks/49+1, 4096) // what ext4 keeps for delayed allocation
+		blocks += min(blocks/49+1, 4096) // reserved by ext4 for delayed allocation
 		blocks = max(blocks, (groups-1)*groupBlocks+1)
-		if n := (blocks + groupBlocks - 1) / groupBlocks; n > groups {
-			groups = n
-		}
+		groups = max(groups, (blocks+groupBlocks-1)/groupBlocks)
 	}
-	// mke2fs drops a last group that has hardly room for its own tables.
+	// mke2fs drops a last group that has hardly any room besides its tables.
 	if rest := blocks % groupBlocks; blocks > groupBlocks && rest != 0 {
 		least := ((all+groups-1)/groups+15)/16 + 2048
 		blocks += max(0, least-rest)
@@ -53,27 +51,20 @@ func layout(bytes, inodes int64) (blocks, all int64) {
 	return blocks, all
 }
 
-func bitLen(n int64) (bits int) {
-	for ; n > 0; n >>= 1 {
-		bits++
-	}
-	return bits
-}
-
-// errNoTool: a program of e2fsprogs is not installed.
+// errNoTool means that a program of e2fsprogs is not installed.
 var errNoTool = errors.New("install e2fsprogs")
 
-// format makes the file system in image, an empty file.
+// format creates the file system in image, an empty file.
 //
-// All features are named, so that /etc/mke2fs.conf has no say. Nothing is zeroed,
-// because nothing was ever written: lazy_itable_init here and noinit_itable when it is
-// mounted. What remains is the start of mke2fs and four fsync.
+// It names all features, so that /etc/mke2fs.conf has no effect. Nothing has to be zeroed,
+// because nothing was ever written: hence lazy_itable_init here and noinit_itable when it
+// is mounted. The remaining cost is starting mke2fs, and four fsync calls.
 func format(image *os.File, bytes, inodes int64) error {
 	blocks, all := layout(bytes, inodes)
 	if err := image.Truncate(blocks * block); err != nil {
 		return err
 	}
-	err := run([]string{"/usr/sbin/mke2fs", "/sbin/mke2fs", "/usr/bin/mke2fs"}, image, 0,
+	err := run("mke2fs", image, 0,
 		"-q", "-F", "-t", "ext4", "-b", strconv.Itoa(block), "-I", strconv.Itoa(inodeSize), "-m", "0", "-N", strconv.FormatInt(all, 10),
 		"-O", "none,ext_attr,resize_inode,dir_index,filetype,extent,64bit,flex_bg,sparse_super,large_file,huge_file,dir_nlink,extra_isize,metadata_csum",
 		"-E", "nodiscard,lazy_itable_init=1")
@@ -90,37 +81,38 @@ func format(image *os.File, bytes, inodes int64) error {
 	return nil
 }
 
-var e2fsck = []string{"/usr/sbin/e2fsck", "/sbin/e2fsck", "/usr/bin/e2fsck"}
-
-// check repairs the file system in image, which nothing has mounted.
+// check repairs the file system in image, which must not be mounted.
 func check(image *os.File) error {
-	if err := sealSuper(image); err != nil {
-		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
+	err := sealSuper(image)
+	if err == nil {
+		err = run("e2fsck", image, 1, "-f", "-y") // 1: errors were corrected
 	}
-	// 1: errors were corrected. 2: the same, of a mounted file system.
-	err := run(e2fsck, image, 1, "-f", "-y")
 	if err != nil {
 		return fmt.Errorf("checking the file system after it was not unmounted: %w", err)
 	}
 	return nil
 }
 
-// run executes the first program that there is, with the path of image as its last
-// argument, an empty environment and the exit statuses 0 to most as success.
-func run(programs []string, image *os.File, most int, args ...string) error {
-	i := slices.IndexFunc(programs, func(path string) bool { return unix.Access(path, unix.X_OK) == nil })
+// programDirs are the directories that may have the programs of e2fsprogs.
+var programDirs = []string{"/usr/sbin/", "/sbin/", "/usr/bin/"}
+
+// run executes a program of e2fsprogs with the path of image as its last argument and an
+// empty environment. Exit statuses 0 to most mean success.
+func run(program string, image *os.File, most int, args ...string) error {
+	i := slices.IndexFunc(programDirs, func(dir string) bool { return unix.Access(dir+program, unix.X_OK) == nil })
 	if i < 0 {
-		return fmt.Errorf("%q does not exist: %w", programs[0], errNoTool)
+		return fmt.Errorf("%q does not exist: %w", programDirs[0]+program, errNoTool)
 	}
+	program = programDirs[i] + program
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, programs[i], append(args, "/proc/self/fd/3")...)
+	cmd := exec.CommandContext(ctx, program, append(args, "/proc/self/fd/3")...)
 	cmd.Env = []string{}
 	cmd.Dir = "/"
 	cmd.ExtraFiles = []*os.File{image}
 	output := &bounded{}
 	cmd.Stdout, cmd.Stderr = output, output
-	// It dies with the thread that starts it, which must not end before.
+	// The program is killed when the thread that started it ends, so keep the thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -128,10 +120,10 @@ func run(programs []string, image *os.File, most int, args ...string) error {
 	if code := cmd.ProcessState.ExitCode(); err == nil || code > 0 && code <= most {
 		return nil
 	}
-	return fmt.Errorf("%s: %w: %s", programs[i], err, strings.TrimSpace(output.String()))
+	return fmt.Errorf("%s: %w: %s", program, err, strings.TrimSpace(output.String()))
 }
 
-// bounded keeps the beginning of what a program says.
+// bounded keeps the beginning of a program's output.
 type bounded struct{ bytes.Buffer }
 
 func (b *bounded) Write(p []byte) (int, error) {
@@ -139,14 +131,14 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// super is what is used of an ext4 super block: fs/ext4/ext4.h, struct ext4_super_block.
+// super is a part of an ext4 super block: struct ext4_super_block in fs/ext4/ext4.h.
 type super struct {
 	blocks, freeBlocks        int64
 	inodes, freeInodes        int64
 	inodesPerGroup, inodeSize int64
 	clean                     bool   // unmounted, without errors, and not torn
-	sum                       uint32 // the checksum that it should have
-	torn                      bool   // it has another one
+	sum                       uint32 // the correct checksum
+	torn                      bool   // its checksum is wrong
 }
 
 const (
@@ -169,18 +161,18 @@ func readSuper(image *os.File) (super, error) {
 	return sb, nil
 }
 
-// checksumAt is where s_checksum is: of all that is before it, by crc32c without the last
-// inversion (ext4_superblock_csum in fs/ext4/super.c).
+// checksumAt is the offset of s_checksum, the checksum of everything before it: crc32c without
+// the final inversion (ext4_superblock_csum in fs/ext4/super.c).
 const checksumAt = superSize - 4
 
 func checksum(b []byte) uint32 {
 	return ^crc32.Checksum(b[:checksumAt], crc32.MakeTable(crc32.Castagnoli))
 }
 
-// sealSuper corrects the checksum of the super block. e2fsck writes what it changes there
-// in pieces, and the checksum last (write_primary_superblock in lib/ext2fs/closefs.c): one
-// that was killed in between leaves a super block that no e2fsck would read again, and a
-// small file system has no copy of it.
+// sealSuper corrects the checksum of the super block. e2fsck writes its changes there piece by
+// piece, and the checksum last (write_primary_superblock in lib/ext2fs/closefs.c). If it is
+// killed in between, it leaves a super block that no e2fsck can read, and a small file system
+// has no copy.
 func sealSuper(image *os.File) error {
 	sb, err := readSuper(image)
 	if err != nil || !sb.torn {
@@ -209,7 +201,7 @@ func parseSuper(b []byte) (super, error) {
 		sb.inodesPerGroup < 16 || sb.inodesPerGroup > groupBlocks || sb.inodeSize < 128 || sb.inodeSize > block ||
 		sb.blocks <= 0 || sb.blocks > 1<<40 || sb.freeBlocks < 0 || sb.freeBlocks > sb.blocks ||
 		sb.freeInodes > sb.inodes || sb.inodes < ownInodes {
-		return super{}, errors.New("the super block is not one of our images")
+		return super{}, errors.New("the super block is not that of an image of boxd")
 	}
 	return sb, nil
 }

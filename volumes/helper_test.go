@@ -19,7 +19,7 @@ import (
 
 const testUID, testGID = 61234, 61235
 
-// kinds are the ways to limit that this host has.
+// kinds are the ways of limiting that this host supports.
 func kinds(t *testing.T, test func(t *testing.T, by string)) {
 	for _, by := range []string{ByImage, ByProjectQuota} {
 		t.Run(by, func(t *testing.T) {
@@ -70,7 +70,7 @@ func requireLoop(t testing.TB) {
 	control.Close()
 }
 
-// place is a data directory and all that a Store needs.
+// place is a data directory and everything else that a Store needs.
 type place struct{ data, mounts string }
 
 func newPlace(t testing.TB) place {
@@ -88,7 +88,7 @@ func newPlace(t testing.TB) place {
 	return p
 }
 
-// loopsOf are the loop devices of files below dir.
+// loopsOf returns the loop devices of files below dir.
 func loopsOf(t testing.TB, dir string) (loops []string) {
 	err := eachLoop(func(dev, file string) (bool, error) {
 		if strings.HasPrefix(file, dir+"/") {
@@ -109,7 +109,7 @@ func (p place) open(t testing.TB, by string) *Store {
 		t.Fatal(err)
 	}
 	if by == ByImage {
-		s.quota, s.noQuota = false, ErrNoQuota
+		s.noQuota = ErrNoQuota
 	}
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
@@ -119,7 +119,7 @@ func (p place) open(t testing.TB, by string) *Store {
 	return s
 }
 
-// openStore opens a Store of its own whose volumes are of one kind.
+// openStore opens a separate Store whose volumes are of one kind.
 func openStore(t testing.TB, by string) *Store { return newPlace(t).open(t, by) }
 
 func mustMake(t testing.TB, s *Store, name string, bytes, inodes int64) {
@@ -179,7 +179,7 @@ func tryAsUser(dir *os.File, fn func() error) error {
 	})
 }
 
-// fill writes to a new file until that fails, and returns how much went.
+// fill writes to a new file until that fails, and returns how many bytes it has written.
 func fill(name string) (written int64, err error) {
 	f, err := os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -205,7 +205,7 @@ func fill(name string) (written int64, err error) {
 	}
 }
 
-// crowd makes empty files until that fails, and returns how many there are.
+// crowd creates empty files until that fails, and returns their number.
 func crowd(prefix string) (made int64, err error) {
 	for ; made < 1<<20; made++ {
 		fd, err := unix.Open(fmt.Sprint(prefix, made), unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
@@ -217,8 +217,7 @@ func crowd(prefix string) (made int64, err error) {
 	return made, errors.New("there is no limit")
 }
 
-// soon waits for what the kernel does in its own time: XFS counts what was deleted for a
-// while.
+// soon waits for work that the kernel does later: XFS counts deleted files for a while.
 func soon(done func() bool) bool {
 	for until := time.Now().Add(10 * time.Second); !done(); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(until) {
@@ -228,7 +227,7 @@ func soon(done func() bool) bool {
 	return true
 }
 
-// onXFS says that path is on XFS.
+// onXFS reports whether path is on XFS.
 func onXFS(t *testing.T, path string) bool {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -239,8 +238,8 @@ func onXFS(t *testing.T, path string) bool {
 
 func isFull(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 
-// helper starts the test binary in a role, with a mount namespace of its own, and further
-// namespaces of flags.
+// helper starts the test binary in a role, with its own mount namespace and the further
+// namespaces in flags.
 func helper(role string, flags uintptr, files []*os.File, args ...string) *exec.Cmd {
 	cmd := exec.Command("/proc/self/exe", args...)
 	cmd.Env = []string{roleEnv + "=" + role}

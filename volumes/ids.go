@@ -14,8 +14,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Our range of project ids, which no other program is known to use: Docker, Podman and
-// Kubernetes count up from small ones and from 1048577, systemd has those from 2^31.
+// boxd's range of project IDs, which no other program is known to use: Docker, Podman and
+// Kubernetes count up from small IDs and from 1048577, and systemd uses IDs from 2^31 on.
 const (
 	firstID = 0x62780000 // "bx"
 	lastID  = firstID + 0xffff
@@ -23,23 +23,14 @@ const (
 
 func inRange(id uint32) bool { return id >= firstID && id <= lastID }
 
-// ids are the project ids on record.
+// ids holds the project IDs on record.
 type ids struct {
 	mu    sync.Mutex
 	taken map[uint32]bool
 }
 
-func (i *ids) take(id uint32) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.taken == nil {
-		i.taken = map[uint32]bool{}
-	}
-	i.taken[id] = true
-}
-
-// takeFree is take for an id that must not be taken.
-func (i *ids) takeFree(id uint32) bool {
+// take puts id on record, and reports whether it was free.
+func (i *ids) take(id uint32) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.taken[id] {
@@ -52,8 +43,8 @@ func (i *ids) takeFree(id uint32) bool {
 	return true
 }
 
-// isStale says that id is ours, but has neither a record nor limits: something was left
-// in it by a Store that took a limit away, while others went on writing.
+// isStale reports whether id is in our range but has neither a record nor limits: a Store has
+// removed the limit of a directory while others were writing, and left files in the project.
 func (i *ids) isStale(on *os.File, id uint32) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -64,7 +55,7 @@ func (i *ids) isStale(on *os.File, id uint32) bool {
 	return err == nil && q.Bytes == 0 && q.Inodes == 0
 }
 
-// drop takes id off the record.
+// drop removes id from the record.
 func (i *ids) drop(on *os.File, id uint32) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -72,7 +63,7 @@ func (i *ids) drop(on *os.File, id uint32) error {
 	return cleanLimits(on, id)
 }
 
-// clean takes the limits of id away if it is on no record.
+// clean removes the limits of id if it is not on record.
 func (i *ids) clean(on *os.File, id uint32) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -82,9 +73,9 @@ func (i *ids) clean(on *os.File, id uint32) error {
 	return cleanLimits(on, id)
 }
 
-// cleanLimits takes the limits of id away, unless something still belongs to it (files
-// that are deleted and open): then they stay, and nobody gets the id, because claim asks
-// the kernel.
+// cleanLimits removes the limits of id, unless files still belong to it, such as deleted files
+// that are open. Then the limits stay, and nobody else gets the ID, because claim asks the
+// kernel.
 func cleanLimits(on *os.File, id uint32) error {
 	q, err := linux.GetProjectQuota(on, id)
 	if err != nil || q == (linux.ProjectQuota{}) || q.UsedBytes != 0 || q.UsedInodes != 0 {
@@ -93,19 +84,19 @@ func cleanLimits(on *os.File, id uint32) error {
 	return linux.SetProjectQuota(on, id, 0, 0)
 }
 
-// claim finds a project id that nothing on the file system of dir belongs to, and which
-// is on no record, and puts it there. Nobody else can have it either while claim is
-// open, a nameless file of that project: another Store, on the same file system, sees
-// the file, or we see its one, before either uses the id. The caller closes claim after
-// the first thing of its own has got the id.
+// claim finds a project ID that is not on record and to which nothing on the file system of
+// dir belongs, and puts it on record. claim is a nameless file in that project: if another
+// Store on the same file system claims the same ID, at least one of the two sees the other's
+// file before it uses the ID. The caller closes claim once something else belongs to the
+// project.
 func (i *ids) claim(dir *os.File) (id uint32, claim *os.File, err error) {
 	const tries = 1000
 	for try := range tries {
 		id = firstID + uint32(rand.IntN(lastID-firstID+1))
-		if !i.takeFree(id) {
+		if !i.take(id) {
 			continue
 		}
-		// Limits without use are left over, mostly, but may be somebody's plan.
+		// Limits without usage are mostly leftovers, but someone may have set them on purpose.
 		claim, err = claimID(dir, id, try > tries/2)
 		if claim != nil {
 			return id, claim, nil
@@ -120,17 +111,16 @@ func (i *ids) claim(dir *os.File) (id uint32, claim *os.File, err error) {
 	return 0, nil, fmt.Errorf("no project id from %d to %d is free", firstID, lastID)
 }
 
-// claimID returns nil if somebody else has id.
+// claimID returns nil if the ID is already in use.
 func claimID(dir *os.File, id uint32, limited bool) (*os.File, error) {
 	q, err := linux.GetProjectQuota(dir, id)
 	if err != nil || q.UsedBytes != 0 || q.UsedInodes != 0 || !limited && (q.Bytes != 0 || q.Inodes != 0) {
 		return nil, err
 	}
-	fd, err := unix.Openat(int(dir.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
+	f, err := nameless(dir)
 	if err != nil {
-		return nil, &os.PathError{Op: "open(O_TMPFILE)", Path: dir.Name(), Err: err}
+		return nil, err
 	}
-	f := os.NewFile(uintptr(fd), dir.Name()+" (claim)")
 	if err = setProject(f, id, false); err == nil {
 		q, err = linux.GetProjectQuota(dir, id)
 	}
@@ -141,7 +131,7 @@ func claimID(dir *os.File, id uint32, limited bool) (*os.File, error) {
 	return f, nil
 }
 
-// setProject puts f into a project. A directory that inherits passes it on.
+// setProject puts f into a project. With inherit, new entries of the directory f get it too.
 func setProject(f *os.File, id uint32, inherit bool) error {
 	a, err := linux.GetFileAttr(f)
 	if err != nil {
@@ -155,8 +145,8 @@ func setProject(f *os.File, id uint32, inherit bool) error {
 	return linux.SetFileAttr(f, a)
 }
 
-// quotaOn returns nil if the file system of dir enforces project quota, else ErrNoQuota
-// with the reason and what to do.
+// quotaOn returns nil if the file system of dir enforces project quota. Otherwise the error is
+// ErrNoQuota with the reason and what to do.
 func quotaOn(dir *os.File) error {
 	if err := checkKernel(); err != nil {
 		return fmt.Errorf("%w on %q: %w", ErrNoQuota, dir.Name(), err)
@@ -181,8 +171,8 @@ func quotaOn(dir *os.File) error {
 	return fmt.Errorf("%w on %q: its file system, type %#x, is neither ext4 nor XFS", ErrNoQuota, dir.Name(), uint32(st.Type))
 }
 
-// checkKernel: before Linux 5.13 whoever owns a directory can take it out of its project
-// with FS_IOC_SETFLAGS, in a user namespace as well.
+// checkKernel refuses kernels before Linux 5.13: there the owner of a directory, even in a user
+// namespace, can remove it from its project with FS_IOC_SETFLAGS.
 func checkKernel() error {
 	release, _, err := linux.KernelRelease()
 	if err != nil {
@@ -193,12 +183,12 @@ func checkKernel() error {
 		return fmt.Errorf("kernel release %q: %w", release, err)
 	}
 	if major < 5 || major == 5 && minor < 13 {
-		return fmt.Errorf("boxes can leave their project on Linux %s, and cannot from 5.13 on", release)
+		return fmt.Errorf("boxes can leave their project on Linux %s, but not on 5.13 and later", release)
 	}
 	return nil
 }
 
-// treeID is the project id of the record of a limited tree, from its name.
+// treeID parses the file name of a limited tree's record, which contains the project ID.
 func treeID(name string) (id uint32, ok bool) {
 	digits, ok := strings.CutSuffix(name, treeSuffix)
 	if !ok {

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// TestTakenIDs: a project that has anything, even of somebody else, is not given out.
+// TestTakenIDs: a project to which anything belongs, even of another program, is not used.
 func TestTakenIDs(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)
@@ -104,7 +104,7 @@ func TestTwoStores(t *testing.T) {
 	if len(seen) != 18 {
 		t.Errorf("18 volumes have %d projects", len(seen))
 	}
-	// The same id, at the same moment, on purpose: one at most gets it.
+	// Deliberately claim the same ID at the same moment: at most one gets it.
 	const id = firstID + 99
 	won := make(chan *os.File, len(stores))
 	for _, s := range stores {
@@ -130,8 +130,8 @@ func TestTwoStores(t *testing.T) {
 	}
 }
 
-// TestRemovedInUse: what is still open of a removed volume stays limited, and its
-// project is not given to another.
+// TestRemovedInUse: open files of a removed volume stay limited, and no other volume gets its
+// project.
 func TestRemovedInUse(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)
@@ -196,7 +196,7 @@ func TestBorder(t *testing.T) {
 	if err := errors.Join(os.WriteFile(a+"/f", make([]byte, 1<<20), 0o600), os.Mkdir(a+"/d", 0o700), os.WriteFile(outside, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	// As root, and without the borders of mounts that boxes have.
+	// As root, and without the mount boundaries that boxes have.
 	attacks := map[string]error{
 		"link to another volume":   os.Link(a+"/f", b+"/f"),
 		"rename to another volume": os.Rename(a+"/f", b+"/f"),
@@ -212,7 +212,7 @@ func TestBorder(t *testing.T) {
 			t.Errorf("%s: %v, want EXDEV", name, err)
 		}
 	}
-	// Out is possible, where there is no mount between, and it is still counted.
+	// Moving out is possible if there is no mount boundary, but the file still counts.
 	if err := os.Rename(a+"/f", outside+".out"); err != nil {
 		t.Fatal(err)
 	}

@@ -11,24 +11,24 @@ import (
 	"github.com/boxd/boxd/internal/cleanup"
 )
 
-// An image is an ext4 without a journal in a sparse file: what is not used takes no
-// space. In it there are
+// An image is an ext4 file system without a journal in a sparse file, so unused space takes
+// no room. Its top directory contains
 //
 //	root      the root of the volume
 //	ballast   a file that takes up what the image has beyond the volume's limit
 //
-// Without a journal what was written shortly before a loss of power may be lost, and
-// the image is checked before it is mounted again.
+// Since there is no journal, the latest writes may be lost in a power failure, and the
+// image is checked before it is mounted again.
 const (
 	rootName    = "root"
 	ballastName = "ballast"
 )
 
-// makeImage makes a volume as an image. The image appears under its name when there is a
-// file system in it.
+// makeImage creates a volume as an image. The image gets its name when it contains a file
+// system.
 func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 	noLoop := func(err error) error { return fmt.Errorf("%w: %w; and %w", ErrNoLoop, err, s.noQuota) }
-	// Asked first, because a host without loop devices should not need e2fsprogs to say so.
+	// Check this first, so that a host without loop devices says so even without e2fsprogs.
 	control, err := openControl()
 	if err != nil {
 		return noLoop(err)
@@ -60,7 +60,7 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 	undo.Push(func() error { return s.removeImage(name) })
 	top, err := s.mountImage(name, r)
 	if err != nil {
-		// The kernel may do without loop devices, or without ext4.
+		// The kernel may lack loop devices or ext4.
 		if errors.Is(err, unix.ENODEV) || errors.Is(err, errNoDevice) {
 			return noLoop(err)
 		}
@@ -70,8 +70,8 @@ func (s *Store) makeImage(name string, bytes, inodes int64) (err error) {
 	return top.Close()
 }
 
-// growImage gives the image new limits: the record first, so that the next mount goes on if
-// this process is killed.
+// growImage gives the image new limits. It writes the record first, so that the next mount
+// continues if this process is killed.
 func (s *Store) growImage(name string, r volumeRecord, bytes, inodes int64) error {
 	if bytes < r.Bytes || inodes < r.Inodes {
 		return fmt.Errorf("%w: has %d bytes and %d inodes, asked for %d and %d: remove it and make it anew",
@@ -80,7 +80,7 @@ func (s *Store) growImage(name string, r volumeRecord, bytes, inodes int64) erro
 	old := r
 	r.Bytes, r.Inodes = bytes, inodes
 	if r == old {
-		return s.refit(name, r) // it may not have become what it should be
+		return s.refit(name, r) // an earlier attempt may have failed
 	}
 	if err := s.writeFile(name+recordSuffix, r); err != nil {
 		return err
@@ -125,22 +125,20 @@ func (s *Store) imageRoot(name string, r volumeRecord) (*os.File, error) {
 	return openDir(top, rootName, unix.O_PATH)
 }
 
-// tryWrite says that a file system cannot be written to any more. Since Linux 6.15 none of
-// the flags of an ext4 tells (EXT4_FLAGS_EMERGENCY_RO), so a nameless file has to.
+// tryWrite returns an error if a file system has become read-only. It creates a nameless file
+// to find out: since Linux 6.15, no flag of an ext4 mount shows it (EXT4_FLAGS_EMERGENCY_RO).
 func tryWrite(top *os.File) error {
-	fd, err := unix.Openat(int(top.Fd()), ".", unix.O_TMPFILE|unix.O_RDWR|unix.O_CLOEXEC, 0o600)
-	if err == nil {
-		unix.Close(fd)
-	}
+	f, err := nameless(top)
+	f.Close() // a nil file is fine
 	if errors.Is(err, unix.EROFS) {
 		return fmt.Errorf("its file system has become read-only after an error: it is checked when nothing uses it any more and it is mounted again: %w", err)
 	}
-	return nil // it may be full, which is for those to find out who write
+	return nil // if it is full, writers will find out
 }
 
-// removeImage deletes the image of a volume, and its mount. Those who have it mounted
-// elsewhere, or open, keep it, with its limits, until they let go: then the device and
-// the space are free.
+// removeImage deletes the image of a volume and its mount. Other mounts and open files of it
+// stay usable, with its limits. When the last of them is gone, the device and the space are
+// free.
 func (s *Store) removeImage(name string) error {
 	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
 		return err
@@ -152,7 +150,7 @@ func (s *Store) removeImage(name string) error {
 	return err
 }
 
-// adoptImage finds out what the record of an image was. It does not stay mounted for that.
+// adoptImage reconstructs the record of an image. It does not leave the image mounted.
 func (s *Store) adoptImage(name string) (volumeRecord, error) {
 	top, _, err := s.mountOnce(name)
 	if err != nil {
@@ -166,8 +164,8 @@ func (s *Store) adoptImage(name string) (volumeRecord, error) {
 	return r, nil
 }
 
-// imageUse fills in what an image says of itself. Whatever is mounted is asked; what
-// is not is read.
+// imageUse fills in the usage of an image: from the file system if it is mounted, otherwise
+// from its super block.
 func (s *Store) imageUse(name string, r volumeRecord, st *State) error {
 	image, err := openFile(s.dir, name+imageSuffix, unix.O_RDONLY)
 	if err != nil {
@@ -184,7 +182,7 @@ func (s *Store) imageUse(name string, r volumeRecord, st *State) error {
 		if err != nil {
 			return err
 		}
-		free := max(sb.freeBlocks-min(sb.blocks/50, 4096), 0) // but for what ext4 keeps for itself
+		free := max(sb.freeBlocks-min(sb.blocks/50, 4096), 0) // without the reserve of ext4
 		used, freeInodes, inodes = r.Bytes/block-free, sb.freeInodes, sb.inodes-ownInodes
 	} else {
 		defer dev.Close()

@@ -1,17 +1,17 @@
 package volumes
 
-// Limits of limits.
+// The ranges of limits.
 const (
 	MinBytes  = 1 << 20 // an image needs room for a file system
-	MaxBytes  = 4 << 40 // a file on ext4 is at most 16 TiB, and an image is larger than what it holds
+	MaxBytes  = 4 << 40 // a file on ext4 has at most 16 TiB, and an image is larger than its content
 	MinInodes = 16
 	MaxInodes = 1 << 30
 
-	block = 4096 // of images, and what their limits are multiples of
+	block = 4096 // the block size of images; limits are multiples of it
 )
 
-// checkName says whether name is 1 to 64 of a-z, 0-9 and "-", the first not "-". So
-// it is no path and, with a suffix, no file of anything else in the data directory.
+// checkName checks that name is 1 to 64 of a-z, 0-9 and "-", the first not "-". So it is not
+// a path, and with a suffix it cannot name another file in the data directory.
 func checkName(name string) error {
 	valid := len(name) >= 1 && len(name) <= 64 && name[0] != '-'
 	for _, c := range []byte(name) {
@@ -23,7 +23,7 @@ func checkName(name string) error {
 	return nil
 }
 
-// checkLimits returns the limits with the default for inodes filled in.
+// checkLimits returns the limits with bytes rounded up and the default for inodes filled in.
 func checkLimits(bytes, inodes int64) (int64, int64, error) {
 	if bytes < MinBytes || bytes > MaxBytes {
 		return 0, 0, refuse("volume bytes", bytes, "must be %d to %d", int64(MinBytes), int64(MaxBytes))

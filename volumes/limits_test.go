@@ -295,8 +295,7 @@ func TestGrow(t *testing.T) {
 	})
 }
 
-// TestTrimFull: who wrote while the image grew, and has more than the limit now, gets
-// nothing on top of it.
+// TestTrimFull: a writer that has exceeded the limit while the image grew gets nothing more.
 func TestTrimFull(t *testing.T) {
 	requireLoop(t)
 	s := newPlace(t).open(t, ByImage)
@@ -337,7 +336,7 @@ func TestGrowInUse(t *testing.T) {
 			}
 			stillUsable(t, s, "v", 4<<20)
 			root.Close()
-			// When nobody has it any more it can.
+			// It can grow when nobody uses it any more.
 			mustMake(t, s, "v", 12<<20, 0)
 			stillUsable(t, s, "v", 12<<20)
 			return
@@ -355,7 +354,7 @@ func TestGrowInUse(t *testing.T) {
 	})
 }
 
-// stillUsable makes sure that a volume has its limit, can be opened, and is limited.
+// stillUsable checks that a volume has its limit on record, can be opened, and is limited.
 func stillUsable(t *testing.T, s *Store, name string, limit int64) {
 	t.Helper()
 	root, err := s.Root(name)
@@ -375,8 +374,8 @@ func stillUsable(t *testing.T, s *Store, name string, limit int64) {
 	})
 }
 
-// TestGrowKilled: the record says more than the image has, which a box uses. Until it
-// can grow, it is what it was.
+// TestGrowKilled: the record has a higher limit than the image, which a box uses. Until the
+// image can grow, its limit stays as it was.
 func TestGrowKilled(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)

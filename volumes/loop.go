@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// errNoDevice: loop devices cannot be used.
+// errNoDevice means that loop devices cannot be used.
 var errNoDevice = errors.New("no loop device")
 
 func openControl() (*os.File, error) {
@@ -26,9 +26,8 @@ func openControl() (*os.File, error) {
 	return f, nil
 }
 
-// bindLoop binds a free device to image, which no other must be bound to: two would
-// destroy what is in it. While the caller has the device open, or it is mounted, it
-// stays bound; then it frees itself.
+// bindLoop binds a free device to image. No other device may be bound to it: two devices would
+// destroy its content. The device stays bound while the caller has it open or it is mounted.
 func bindLoop(image *os.File) (*os.File, error) {
 	control, err := openControl()
 	if err != nil {
@@ -37,8 +36,8 @@ func bindLoop(image *os.File) (*os.File, error) {
 	defer control.Close()
 	for try := range 200 {
 		dev, err := tryBind(control, image)
-		// EBUSY: another process was faster. ENXIO, ENOENT: the device goes away, or its
-		// node is still to come.
+		// EBUSY: another process was faster. ENXIO, ENOENT: the device is disappearing, or
+		// its node does not exist yet.
 		if err == nil || !errors.Is(err, unix.EBUSY) && !errors.Is(err, unix.ENXIO) && !errors.Is(err, unix.ENOENT) || try == 199 {
 			return dev, err
 		}
@@ -54,7 +53,7 @@ func tryBind(control, image *os.File) (*os.File, error) {
 	}
 	dev, err := linux.Openat2(nil, "/dev/loop"+strconv.Itoa(n), unix.OpenHow{Flags: unix.O_RDWR})
 	if err != nil {
-		// A container may have a /dev in which nobody makes nodes.
+		// A container may have a static /dev without the node.
 		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOENT) {
 			err = fmt.Errorf("%w: %w", errNoDevice, err)
 		}
@@ -67,7 +66,7 @@ func tryBind(control, image *os.File) (*os.File, error) {
 	return dev, nil
 }
 
-// findLoop returns the loop device that is bound to image, nil if there is none.
+// findLoop returns the loop device that is bound to image, or nil.
 func findLoop(image *os.File) (*os.File, error) {
 	st, err := linux.Fstat(image)
 	if err != nil {
@@ -75,8 +74,7 @@ func findLoop(image *os.File) (*os.File, error) {
 	}
 	var found *os.File
 	err = eachLoop(func(dev string, file string) (bool, error) {
-		// The name cannot be another one: an image has one name, and is not renamed
-		// while it is bound.
+		// The name must match: an image has one name, and is not renamed while it is bound.
 		if path.Base(file) != path.Base(image.Name()) {
 			return true, nil
 		}
@@ -108,8 +106,8 @@ func findLoop(image *os.File) (*os.File, error) {
 	return found, err
 }
 
-// eachLoop calls fn with the node of each device that is bound, and the path that its file
-// has now, as far as this process can see it.
+// eachLoop calls fn with the node of each bound device and the current path of its file, as
+// far as this process can see it.
 func eachLoop(fn func(dev, file string) (more bool, err error)) error {
 	block, err := linux.Openat2(nil, "/sys/block", unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY})
 	if err != nil {
@@ -126,7 +124,7 @@ func eachLoop(fn func(dev, file string) (more bool, err error)) error {
 		}
 		file, err := linux.ReadFileAt(block, name+"/loop/backing_file", 4096)
 		if err != nil {
-			continue // bound to nothing
+			continue // not bound
 		}
 		more, err := fn("/dev/"+name, strings.TrimSuffix(file, "\n"))
 		if err != nil || !more {
@@ -136,8 +134,8 @@ func eachLoop(fn func(dev, file string) (more bool, err error)) error {
 	return nil
 }
 
-// detachLeftovers lets devices go that were bound by a process that was killed before it
-// could say that they free themselves. Mounts that use them keep them.
+// detachLeftovers frees devices of a process that was killed before it could set autoclear.
+// Devices that are mounted stay until they are unmounted.
 func (s *Store) detachLeftovers() error {
 	return eachLoop(func(dev, file string) (bool, error) {
 		name, ok := strings.CutSuffix(path.Base(file), imageSuffix)

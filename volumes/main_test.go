@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// The test binary plays roles besides itself: "private", the tests once more in a
-// mount namespace of their own, and the helpers of helper_test.go.
+// The test binary plays more roles: "private" runs the tests again in their own mount
+// namespace, and helper_test.go has the others.
 const roleEnv = "BOXD_VOLUMES_TEST_ROLE"
 
 func TestMain(m *testing.M) {
@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	os.Exit(rerunPrivately())
 }
 
-// rerunPrivately runs the tests in a mount namespace of their own.
+// rerunPrivately runs the tests in their own mount namespace.
 func rerunPrivately() int {
 	cmd := exec.Command("/proc/self/exe", os.Args[1:]...)
 	cmd.Env = append(os.Environ(), roleEnv+"=private")

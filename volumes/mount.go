@@ -1,12 +1,10 @@
 package volumes
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
-	"strings"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,9 +13,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// mountImage returns the top directory of an image. If it is not mounted, it is, and is
-// made to fit its record, if that is possible now: a volume that should have grown can
-// be used meanwhile. The caller closes it and has locked the volume.
+// mountImage returns the top directory of an image. If necessary, it mounts the image and fits
+// it to its record. A volume that should have grown but cannot now is still usable. The caller
+// closes the directory and has locked the volume.
 func (s *Store) mountImage(name string, r volumeRecord) (*os.File, error) {
 	top, fresh, err := s.mountOnce(name)
 	if err != nil || !fresh {
@@ -44,8 +42,8 @@ func (s *Store) mountImage(name string, r volumeRecord) (*os.File, error) {
 	return nil, errors.Join(err, fitting, top.Close(), s.unmount(name, unix.MNT_DETACH))
 }
 
-// mountOnce returns the top directory of an image, as it is; fresh says that it was not
-// mounted.
+// mountOnce returns the top directory of an image without fitting it. fresh means that it was
+// not mounted before.
 func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	if top, err := s.mountedTop(name); top != nil || err != nil {
 		return top, false, err
@@ -60,8 +58,8 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 		return nil, false, err
 	}
 	defer dev.Close()
-	// What is in the image is the work of the kernel alone. Those who write to the volume
-	// have no way to the device or the file.
+	// Mounting is safe because only the kernel has written the image: writers of the volume
+	// have no access to the device or the file.
 	tree, err := linux.NewMount("ext4", unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV|unix.MOUNT_ATTR_NOATIME,
 		linux.Option{Key: "source", Value: dev.Name()},
 		linux.Option{Key: "errors", Value: "remount-ro"},
@@ -92,7 +90,7 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 		return nil, false, err
 	}
 	if top == nil {
-		return nil, false, fmt.Errorf("%q is no mount point after mounting there", s.private.Name()+"/"+name)
+		return nil, false, fmt.Errorf("%q is not a mount point after mounting there", s.private.Name()+"/"+name)
 	}
 	if err := s.furnish(top); err != nil {
 		top.Close()
@@ -102,8 +100,9 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 	return top, true, nil
 }
 
-// attachChecked returns the loop device of image: the one that has it, or a free one, after
-// checking an image that was in use when the power went. The caller has locked the volume.
+// attachChecked returns the loop device of image. If it has none, attachChecked binds a free
+// one, after repairing an image that was in use during a power failure. The caller has locked
+// the volume.
 func (s *Store) attachChecked(image *os.File) (*os.File, error) {
 	dev, err := findLoop(image)
 	if dev != nil || err != nil {
@@ -121,7 +120,7 @@ func (s *Store) attachChecked(image *os.File) (*os.File, error) {
 	return bindLoop(image)
 }
 
-// isOn makes sure that the mount tree is of the device dev.
+// isOn checks that tree is a mount of the device dev.
 func isOn(tree, dev *os.File) error {
 	st, err := linux.Fstat(tree)
 	if err != nil {
@@ -137,7 +136,7 @@ func isOn(tree, dev *os.File) error {
 	return nil
 }
 
-// furnish makes what is in the top directory of an image, if it is not all there.
+// furnish completes the content of an image's top directory.
 func (s *Store) furnish(top *os.File) error {
 	if _, err := linux.StatAt(top, rootName); !errors.Is(err, unix.ENOENT) {
 		return err
@@ -161,8 +160,8 @@ func (s *Store) furnish(top *os.File) error {
 	return rename(top, rootName+".new", top, rootName, false)
 }
 
-// mountedTop opens the top directory of the image that is mounted for a volume, nil
-// if none is.
+// mountedTop opens the top directory of a volume's mounted image. It returns nil if the image
+// is not mounted.
 func (s *Store) mountedTop(name string) (*os.File, error) {
 	f, err := linux.Openat2(s.private, name, unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,
@@ -193,7 +192,7 @@ func (s *Store) isMounted(name string) bool {
 	return f != nil
 }
 
-// unmount takes the mount of a volume away; it is no error if there is none.
+// unmount unmounts the image of a volume. It is not an error if it is not mounted.
 func (s *Store) unmount(name string, flags int) error {
 	err := linux.Unmount(linux.FdPath(s.private)+"/"+name, unix.UMOUNT_NOFOLLOW|flags)
 	if errors.Is(err, unix.ENOENT) {
@@ -202,16 +201,16 @@ func (s *Store) unmount(name string, flags int) error {
 	if err != nil && !errors.Is(err, unix.EINVAL) { // EINVAL: no mount point
 		return err
 	}
-	// Which also takes away the copies in namespaces that are being made meanwhile, so that
-	// none keeps the image; boxes have theirs elsewhere.
+	// Removing the mount point also unmounts copies in namespaces that were created
+	// meanwhile, so that none of them keeps the image. Boxes mount it elsewhere.
 	if err := linux.RmdirAt(s.private, name); err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	return nil
 }
 
-// unmountSoon is unmount for whoever needs it gone: ErrBusy after a moment, in which a
-// thread that was in the volume may end.
+// unmountSoon is unmount without MNT_DETACH. It waits a moment for threads in the volume to
+// end, and then fails with ErrBusy.
 func (s *Store) unmountSoon(name string) error {
 	for until := time.Now().Add(200 * time.Millisecond); ; time.Sleep(time.Millisecond) {
 		err := s.unmount(name, 0)
@@ -224,7 +223,7 @@ func (s *Store) unmountSoon(name string) error {
 	}
 }
 
-// unmountAll takes all mounts away from the private directory.
+// unmountAll unmounts everything in the private directory.
 func (s *Store) unmountAll() error {
 	names, err := entries(s.private)
 	if err != nil {
@@ -237,33 +236,22 @@ func (s *Store) unmountAll() error {
 	return errors.Join(failed...)
 }
 
-// checkPropagation refuses a directory on a mount that others see the mounts of.
+// checkPropagation refuses a directory whose mounts would propagate to other namespaces.
 func checkPropagation(dir *os.File) error {
 	st, err := linux.Statx(dir, unix.STATX_MNT_ID)
 	if err != nil {
 		return err
 	}
-	f, err := os.Open("/proc/thread-self/mountinfo")
+	mounts, err := linux.ReadMountInfo()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	id := strconv.FormatUint(st.Mnt_id, 10)
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 7 || fields[0] != id {
-			continue
-		}
-		for _, optional := range fields[6:] { // proc_pid_mountinfo(5): up to a "-"
-			if optional == "-" {
-				return nil
-			}
-			if strings.HasPrefix(optional, "shared:") {
-				return refuse("mount directory", dir.Name(), "is on a shared mount: what is mounted there would be seen in other namespaces")
-			}
-		}
+	i := slices.IndexFunc(mounts, func(m linux.MountInfo) bool { return m.ID == st.Mnt_id })
+	if i < 0 {
+		return fmt.Errorf("mount directory %q: mount %d is not in the list of mounts", dir.Name(), st.Mnt_id)
 	}
-	return errors.Join(lines.Err(), fmt.Errorf("mount directory %q: mount %s is not in the list of mounts", dir.Name(), id))
+	if mounts[i].Shared {
+		return refuse("mount directory", dir.Name(), "is on a shared mount: mounts there would propagate to other namespaces")
+	}
+	return nil
 }

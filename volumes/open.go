@@ -11,9 +11,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// openOwn opens a directory of the calling user that is closed to others, and makes
-// it if it is missing. Symlinks are followed on the way to it, as administrators
-// have them, but it is none itself.
+// openOwn opens a directory of the calling user that others cannot access, and creates it if
+// it is missing. The directory itself must not be a symlink. Its path may pass symlinks, since
+// administrators use them.
 func openOwn(field, path string) (*os.File, error) {
 	err := os.Mkdir(path, 0o700)
 	if err != nil && !errors.Is(err, os.ErrExist) {
@@ -40,17 +40,23 @@ func openOwn(field, path string) (*os.File, error) {
 
 const markerName = ".boxd-volumes"
 
-// lockPatience is for a process that was killed a moment ago and is not gone yet. Tests
-// shorten it.
+// lockPatience is how long takeOver waits for the lock, because a process that was just killed
+// may not be gone yet. Tests shorten it.
 var lockPatience = 5 * time.Second
 
-// takeOver locks the data directory for this process. A directory that already has
-// other things in it is refused: one wrong argument, and Open would sweep it.
+// takeOver locks the data directory for this process. It refuses a directory with foreign
+// content: after a mistake in an argument, Open would otherwise sweep it.
 func takeOver(dir *os.File) (marker *os.File, err error) {
 	marker, err = openFile(dir, markerName, unix.O_RDWR)
 	if errors.Is(err, unix.ENOENT) {
-		if err = checkEmpty(dir); err != nil {
-			return nil, err
+		names, listing := entries(dir)
+		if listing != nil {
+			return nil, listing
+		}
+		for _, name := range names {
+			if name != "lost+found" { // ext4 creates it in the root of every file system
+				return nil, refuse("data directory", dir.Name(), "has %.60q in it and no %s: use a directory that is empty", name, markerName)
+			}
 		}
 		marker, err = openFile(dir, markerName, unix.O_RDWR|unix.O_CREAT)
 	}
@@ -69,21 +75,7 @@ func takeOver(dir *os.File) (marker *os.File, err error) {
 	}
 }
 
-func checkEmpty(dir *os.File) error {
-	names, err := entries(dir)
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		// ext4 makes one in the root of every file system.
-		if name != "lost+found" {
-			return refuse("data directory", dir.Name(), "has %.60q in it and no %s: name a directory that is empty", name, markerName)
-		}
-	}
-	return nil
-}
-
-// heal is what Open does about leftovers. Nobody else is there yet.
+// heal cleans up leftovers for Open, before anybody else can use s.
 func (s *Store) heal() error {
 	if err := errors.Join(s.unmountAll(), s.detachLeftovers()); err != nil {
 		return err
@@ -106,7 +98,7 @@ func (s *Store) heal() error {
 	if err != nil {
 		return err
 	}
-	// All ids must be known before the first one is given back or adopted.
+	// All IDs must be known before the first one is released or adopted.
 	for _, name := range names {
 		if text, err := s.readFile(name + recordSuffix); err == nil {
 			if r, err := decodeRecord(text); err == nil && r.Project != 0 {
@@ -115,15 +107,15 @@ func (s *Store) heal() error {
 		}
 	}
 	for _, name := range names {
-		// An image can wait until somebody asks for it: a large one that lost its record
-		// when the power went may have to be checked for minutes.
+		// An image can wait until it is needed: checking a large one that has lost its record
+		// in a power failure may take minutes.
 		if image, err := s.exists(name + imageSuffix); image && err == nil {
 			continue
 		}
 		r, err := s.load(name)
-		// What cannot be put in order is said by whoever asks for it: one bad volume must
-		// not take all others away.
-		if err == nil && r.Project != 0 && s.quota {
+		// Ignore errors: one bad volume must not disable all others. A use of the volume
+		// will report them.
+		if err == nil && r.Project != 0 && s.noQuota == nil {
 			_ = linux.SetProjectQuota(s.dir, r.Project, uint64(r.Bytes), uint64(r.Inodes))
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// validSuper is a super block as mke2fs makes them.
+// validSuper returns a super block like those of mke2fs.
 func validSuper() []byte {
 	b := make([]byte, superSize)
 	put32 := func(at int, v uint32) { binary.LittleEndian.PutUint32(b[at:], v) }

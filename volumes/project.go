@@ -11,8 +11,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// makeProject makes a volume as a directory of a project of its own. The directory appears
-// under its name with all that makes it one.
+// makeProject creates a volume as a directory with its own project. The directory gets its
+// name when it is complete.
 func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 	id, claim, err := s.ids.claim(s.dir)
 	if err != nil {
@@ -52,10 +52,10 @@ func (s *Store) makeProject(name string, bytes, inodes int64) (err error) {
 	return nil
 }
 
-// changeProject gives a volume new limits. If it is killed between the two, Open does
-// the rest.
+// changeProject gives a volume new limits. If the process is killed between the two steps,
+// Open does the second.
 func (s *Store) changeProject(name string, r volumeRecord, bytes, inodes int64) error {
-	if !s.quota {
+	if s.noQuota != nil {
 		return fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
 	r.Bytes, r.Inodes = bytes, inodes
@@ -66,7 +66,7 @@ func (s *Store) changeProject(name string, r volumeRecord, bytes, inodes int64) 
 }
 
 func (s *Store) projectRoot(name string, r volumeRecord) (*os.File, error) {
-	if !s.quota {
+	if s.noQuota != nil {
 		return nil, fmt.Errorf("it was made with project quota: %w", s.noQuota)
 	}
 	dir, err := s.openProject(name)
@@ -93,9 +93,9 @@ func (s *Store) openProject(name string) (*os.File, error) {
 	return dir, err
 }
 
-// adoptProject finds out what the record of a volume was.
+// adoptProject reconstructs the record of a volume.
 func (s *Store) adoptProject(name string) (volumeRecord, error) {
-	if !s.quota {
+	if s.noQuota != nil {
 		return volumeRecord{}, s.noQuota
 	}
 	dir, err := s.openProject(name)
@@ -113,10 +113,10 @@ func (s *Store) adoptProject(name string) (volumeRecord, error) {
 	}
 	r := volumeRecord{By: ByProjectQuota, Bytes: int64(q.Bytes), Inodes: int64(q.Inodes), Project: a.Project}
 	if _, _, err := checkLimits(r.Bytes, r.Inodes); err != nil || r.Inodes == 0 || !inRange(r.Project) || a.Flags&linux.ProjectInherit == 0 {
-		return volumeRecord{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is no volume of ours: remove it", r.Project, r.Bytes, r.Inodes)
+		return volumeRecord{}, fmt.Errorf("the directory is in project %d with limits %d and %d, which is not a volume of boxd: remove it", r.Project, r.Bytes, r.Inodes)
 	}
-	if !s.ids.takeFree(r.Project) {
-		return volumeRecord{}, fmt.Errorf("project %d of the directory is another one's: remove it", r.Project)
+	if !s.ids.take(r.Project) {
+		return volumeRecord{}, fmt.Errorf("project %d of the directory belongs to another volume or directory: remove it", r.Project)
 	}
 	return r, nil
 }

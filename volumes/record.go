@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Suffixes of what belongs to a volume in the data directory.
+// Suffixes of names in the data directory, and two other names there.
 const (
 	recordSuffix = ".volume"
 	dirSuffix    = ".dir"
@@ -25,9 +25,9 @@ const (
 	trashName    = ".old"
 )
 
-// volumeRecord is what is known of a volume. It is written before the volume appears and
-// removed after it has gone, and never synced: after a loss of power it may be empty or
-// missing, and is made again from the directory's project or the image.
+// volumeRecord is the record of a volume. It is written before the volume appears, removed
+// after the volume, and never synced. After a power failure it may be empty or missing; then
+// it is reconstructed from the directory's project or from the image.
 type volumeRecord struct {
 	By      string `json:"by"`
 	Bytes   int64  `json:"bytes"`
@@ -37,7 +37,7 @@ type volumeRecord struct {
 
 const maxRecord = 64 << 10
 
-// decodeRecord reads a record and believes nothing.
+// decodeRecord decodes a record and checks every value.
 func decodeRecord(text []byte) (volumeRecord, error) {
 	var r volumeRecord
 	if err := decodeStrictly(text, &r); err != nil {
@@ -74,7 +74,7 @@ func (s *Store) readFile(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxRecord))
 }
 
-// writeFile puts value in the place of the file name at once.
+// writeFile atomically replaces the file name with value.
 func (s *Store) writeFile(name string, value any) error {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -95,12 +95,12 @@ func (s *Store) writeFile(name string, value any) error {
 	return nil
 }
 
-// newName is a name for something that is being made.
+// newName returns a name for something that is being created.
 func newName() string { return newPrefix + strings.ToLower(rand.Text()) }
 
-// load returns the record of volume name, after putting in order what a killed process
-// or a lost file may have left: a record alone is forgotten, a volume alone gets its
-// record again. ErrUnknown if there is none. The caller has locked name.
+// load returns the record of volume name, or ErrUnknown. Before that, it repairs what a killed
+// process or a lost file may have left: it removes a record without a volume, and writes the
+// record of a volume without one. The caller has locked name.
 func (s *Store) load(name string) (volumeRecord, error) {
 	text, reading := s.readFile(name + recordSuffix)
 	r, decoding := decodeRecord(text)
@@ -124,7 +124,7 @@ func (s *Store) load(name string) (volumeRecord, error) {
 		}
 		return volumeRecord{}, ErrUnknown
 	case dir && image:
-		return volumeRecord{}, fmt.Errorf("there are %q and %q and no record that says which it is: remove one", name+dirSuffix, name+imageSuffix)
+		return volumeRecord{}, fmt.Errorf("both %q and %q exist, and no record says which of them is the volume: remove one", name+dirSuffix, name+imageSuffix)
 	}
 	adopt := s.adoptProject
 	if image {
@@ -136,12 +136,12 @@ func (s *Store) load(name string) (volumeRecord, error) {
 	return r, s.writeFile(name+recordSuffix, r)
 }
 
-// forget removes the record r of a volume that is not there.
+// forget removes the record r of a volume that does not exist.
 func (s *Store) forget(name string, r volumeRecord) error {
 	if err := unlink(s.dir, name+recordSuffix); err != nil {
 		return err
 	}
-	if r.Project != 0 && s.quota {
+	if r.Project != 0 && s.noQuota == nil {
 		return s.ids.drop(s.dir, r.Project)
 	}
 	return nil
@@ -155,7 +155,7 @@ func (s *Store) exists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// names are those of all volumes, and of what is left of some.
+// names returns the names of all volumes, including incomplete ones.
 func (s *Store) names() ([]string, error) {
 	all, err := entries(s.dir)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// List returns all volumes, sorted by name. Of one that cannot be read there is the name
-// alone, and the error, with which the list is complete, says why. No list: nil.
+// List returns all volumes, sorted by name. For a volume that cannot be read, the list has only
+// the name, and the error says why. The list is complete unless it is nil.
 func (s *Store) List() ([]State, error) {
 	names, err := s.names()
 	if err != nil {
@@ -19,7 +19,7 @@ func (s *Store) List() ([]State, error) {
 	for _, name := range names {
 		st, err := s.state(name)
 		if errors.Is(err, ErrUnknown) {
-			continue // gone by now
+			continue // it was removed meanwhile
 		}
 		if err != nil {
 			st = State{Name: name}
@@ -30,7 +30,7 @@ func (s *Store) List() ([]State, error) {
 	return states, errors.Join(failed...)
 }
 
-// Get returns volume name. Unknown: ErrUnknown.
+// Get returns volume name. The error is ErrUnknown if there is none.
 func (s *Store) Get(name string) (State, error) {
 	if err := checkName(name); err != nil {
 		return State{}, err

@@ -12,7 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/keyed"
 )
 
-// How the limits of a volume are enforced.
+// Values of [State.By].
 const (
 	ByProjectQuota = "project-quota"
 	ByImage        = "image"
@@ -21,31 +21,29 @@ const (
 // State is one volume.
 type State struct {
 	Name string
-	// Its limits. An image may have more inodes than were asked for: their tables are a
-	// multiple of 16 for each 128 MiB, and grow with the bytes.
+	// The limits. An image may have more inodes than requested: for each 128 MiB their
+	// number is a multiple of 16, and it grows with the bytes.
 	Bytes, Inodes         int64
-	UsedBytes, UsedInodes int64 // its root directory counts
-	By                    string
+	UsedBytes, UsedInodes int64  // including its root directory
+	By                    string // how the kernel enforces the limits
 }
 
-// Store is a data directory and its volumes. Its methods can be called at the same
-// time; those for one volume wait for one another. One process has the data
-// directory at a time.
+// Store is a data directory and its volumes. It is safe for concurrent use; calls for the
+// same volume wait for one another. Only one process can use a data directory at a time.
 //
-// What is in the data directory, for each volume:
+// The data directory contains:
 //
-//	<name>.volume   its record, see [volumeRecord]; what can be lost of it is found again
-//	<name>.dir      its root, where the file system has project quota
-//	<name>.img      else its image
-//	<id>.tree       the record of a directory elsewhere that LimitTree has given project id
-//	.new-…, .old/   what is being made, and what is being deleted: swept by Open
+//	<name>.volume   the record of a volume, see [volumeRecord]; it can be reconstructed
+//	<name>.dir      its root, if the file system has project quota
+//	<name>.img      otherwise its image
+//	<id>.tree       the record of a directory elsewhere to which LimitTree gave project id
+//	.new-…, .old/   unfinished and deleted things; Open removes them
 type Store struct {
 	dir      *os.File // the data directory
-	marker   *os.File // the file that is locked
-	private  *os.File // where images are mounted
+	marker   *os.File // the locked file
+	private  *os.File // the directory for mounts of images
 	uid, gid int
-	quota    bool  // dir has project quota
-	noQuota  error // why not
+	noQuota  error // why dir has no project quota; nil if it has
 
 	locks keyed.Locks
 	ids   ids
@@ -55,13 +53,13 @@ type Store struct {
 	once    sync.Once
 }
 
-// Open takes over dataDir, and makes it if it is missing: a directory of the calling
-// user, closed to all others, in one that only the administrator can write to. It
-// completes or undoes what a killed process left half done there.
+// Open takes over dataDir, and creates it if it is missing. dataDir must belong to the calling
+// user, be inaccessible to all others, and be in a directory to which only the administrator can
+// write. Open completes or undoes what a killed process has left unfinished.
 //
-// Images are mounted below the directory private, made as well, in the mount namespace
-// of the calling process, which must be one of its own: nothing mounted there may
-// propagate. What is mounted there already is taken away. uid and gid own the roots of
+// Images are mounted below the directory private, which Open creates as well, in the mount
+// namespace of the calling process. That must be a private one, because the mounts must not
+// propagate. Open unmounts everything that is mounted in private. uid and gid own the roots of
 // the volumes.
 func Open(dataDir, private string, uid, gid uint32) (_ *Store, err error) {
 	var undo cleanup.Stack
@@ -83,7 +81,6 @@ func Open(dataDir, private string, uid, gid uint32) (_ *Store, err error) {
 		return nil, err
 	}
 	s.noQuota = quotaOn(s.dir)
-	s.quota = s.noQuota == nil
 	if err := s.heal(); err != nil {
 		return nil, fmt.Errorf("putting data directory %q in order: %w", dataDir, err)
 	}
@@ -91,9 +88,8 @@ func Open(dataDir, private string, uid, gid uint32) (_ *Store, err error) {
 	return s, nil
 }
 
-// Close gives the data directory back and takes the Store's mounts away. Volumes
-// stay, and those that are mounted elsewhere stay usable there. No other method may
-// be under way.
+// Close releases the data directory and unmounts the Store's mounts. Volumes stay, and remain
+// usable where they are mounted elsewhere. No other method may be running.
 func (s *Store) Close() error {
 	var err error
 	s.once.Do(func() {
@@ -104,132 +100,115 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Make makes the volume name, or gives an existing one new limits: hard ones, of
-// bytes and of files. Inodes of 0 means one for 16 KiB, at least 1024, and for an
-// image at least as many as it has.
-//
-// A volume that is an image grows only: else ErrShrink. ErrBusy if the image is in use
-// and this process, without CAP_SYS_RESOURCE, can grow it only when it is not. With
-// project quota a limit may be less than what is in use: then nothing can be added.
-// ErrNoLoop, joined to ErrNoQuota, where the host can do neither.
-//
-// On a quiet machine an image takes 6 ms, whatever its size: 4 are mke2fs, half of that its
-// start and its fsync calls; the rest is binding, mounting and sizing the ballast.
-// To mount it again takes 1.3 ms. A directory with a project takes 0.2 ms.
-func (s *Store) Make(name string, bytes, inodes int64) error {
+// withLock calls fn while volume name is locked, and adds the name to its error.
+func (s *Store) withLock(name string, fn func() error) error {
 	if err := checkName(name); err != nil {
 		return err
 	}
+	defer s.locks.Lock(name)()
+	if err := fn(); err != nil {
+		return fmt.Errorf("volume %q: %w", name, err)
+	}
+	return nil
+}
+
+// Make creates the volume name, or gives an existing one new limits: hard limits of bytes and
+// of files. Inodes of 0 means one per 16 KiB, at least 1024, and for an image at least as many
+// as it has.
+//
+// A volume that is an image can only grow; otherwise the error is ErrShrink. It is ErrBusy if
+// this process lacks CAP_SYS_RESOURCE and so cannot grow an image that is in use. With project
+// quota a limit may be below the current usage: then nothing can be added. If the host supports
+// neither, the error is ErrNoLoop together with ErrNoQuota.
+//
+// On an idle machine, creating an image takes 6 ms, whatever its size: 4 ms for mke2fs, half of
+// it for its start and its fsync calls, and the rest for binding, mounting and sizing the
+// ballast. Mounting it again takes 1.3 ms. A directory with a project takes 0.2 ms.
+func (s *Store) Make(name string, bytes, inodes int64) error {
 	asked := inodes
 	bytes, inodes, err := checkLimits(bytes, inodes)
 	if err != nil {
 		return err
 	}
-	defer s.locks.Lock(name)()
-	r, err := s.load(name)
-	switch {
-	case errors.Is(err, ErrUnknown) && s.quota:
-		err = s.makeProject(name, bytes, inodes)
-	case errors.Is(err, ErrUnknown):
-		err = s.makeImage(name, bytes, inodes)
-	case err != nil:
-	case r.By == ByImage:
+	return s.withLock(name, func() error {
+		r, err := s.load(name)
+		switch {
+		case errors.Is(err, ErrUnknown) && s.noQuota == nil:
+			return s.makeProject(name, bytes, inodes)
+		case errors.Is(err, ErrUnknown):
+			return s.makeImage(name, bytes, inodes)
+		case err != nil:
+			return err
+		case r.By == ByProjectQuota:
+			return s.changeProject(name, r, bytes, inodes)
+		}
 		if asked == 0 {
 			inodes = max(inodes, r.Inodes)
 		}
-		err = s.growImage(name, r, bytes, inodes)
-	default:
-		err = s.changeProject(name, r, bytes, inodes)
-	}
-	if err != nil {
-		return fmt.Errorf("volume %q: %w", name, err)
-	}
-	return nil
+		return s.growImage(name, r, bytes, inodes)
+	})
 }
 
-// Root returns an O_PATH descriptor of the root of volume name, mounting its image
-// if need be. The root is a directory that the Store's user and group own, mode
-// 0700 at first. The caller closes it. Unknown: ErrUnknown.
-func (s *Store) Root(name string) (*os.File, error) {
-	if err := checkName(name); err != nil {
-		return nil, err
-	}
-	defer s.locks.Lock(name)()
-	r, err := s.load(name)
-	if err != nil {
-		return nil, fmt.Errorf("volume %q: %w", name, err)
-	}
-	var root *os.File
-	if r.By == ByImage {
-		root, err = s.imageRoot(name, r)
-	} else {
-		root, err = s.projectRoot(name, r)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("volume %q: %w", name, err)
-	}
-	return root, nil
+// Root returns an O_PATH descriptor of the root of volume name, and mounts its image if
+// necessary. The root is a directory of the Store's user and group, at first with mode 0700.
+// The caller closes it. The error is ErrUnknown if there is no such volume.
+func (s *Store) Root(name string) (root *os.File, err error) {
+	err = s.withLock(name, func() error {
+		r, err := s.load(name)
+		switch {
+		case err != nil:
+			return err
+		case r.By == ByImage:
+			root, err = s.imageRoot(name, r)
+		default:
+			root, err = s.projectRoot(name, r)
+		}
+		return err
+	})
+	return root, err
 }
 
-// Release takes away the Store's own mount of the image of volume name: what was cloned
-// from it, and descriptors of it, stay usable, though nothing can be cloned from those
-// any more. Root mounts the same image again. It is not an error when there is nothing
-// to do.
+// Release unmounts the Store's own mount of the image of volume name. Existing clones and
+// descriptors of it stay usable, but cannot be cloned any more. Root mounts the image again.
+// It is not an error if there is nothing to unmount.
 func (s *Store) Release(name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	defer s.locks.Lock(name)()
-	if err := s.unmount(name, unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("volume %q: %w", name, err)
-	}
-	return nil
+	return s.withLock(name, func() error { return s.unmount(name, unix.MNT_DETACH) })
 }
 
-// Remove deletes volume name with all that is in it, under the hands of whoever uses
-// it: what they still have open, or mounted, stays limited, and its space is free when
-// they let go. Unknown: no error.
+// Remove deletes volume name with its content, even if it is in use: what is still open or
+// mounted stays limited, and its space is freed when it is closed or unmounted. It is not an
+// error if there is no such volume.
 func (s *Store) Remove(name string) error {
-	if err := checkName(name); err != nil {
-		return err
-	}
-	defer s.locks.Lock(name)()
-	r, err := s.load(name)
-	if errors.Is(err, ErrUnknown) {
-		return nil
-	}
-	// Any other error is about what is in its place, whatever that is.
-	if err := s.remove(name, r); err != nil {
-		return fmt.Errorf("volume %q: %w", name, err)
-	}
-	return nil
-}
-
-// remove deletes what there is of volume name, its record last.
-func (s *Store) remove(name string, r volumeRecord) error {
-	image, err := s.exists(name + imageSuffix)
-	if err != nil {
-		return err
-	}
-	if image {
-		if err := s.removeImage(name); err != nil {
+	return s.withLock(name, func() error {
+		r, err := s.load(name)
+		if errors.Is(err, ErrUnknown) {
+			return nil
+		}
+		// After any other error, too, delete whatever exists, the record last.
+		image, err := s.exists(name + imageSuffix)
+		if err != nil {
 			return err
 		}
-	}
-	dir, err := s.exists(name + dirSuffix)
-	if err != nil {
-		return err
-	}
-	if !dir {
-		return s.forget(name, r)
-	}
-	trash, moved, err := s.toTrash(name + dirSuffix)
-	if err != nil {
-		return err
-	}
-	defer trash.Close()
-	if err := s.forget(name, r); err != nil {
-		return err
-	}
-	return s.discard(trash, moved)
+		if image {
+			if err := s.removeImage(name); err != nil {
+				return err
+			}
+		}
+		dir, err := s.exists(name + dirSuffix)
+		if err != nil {
+			return err
+		}
+		if !dir {
+			return s.forget(name, r)
+		}
+		trash, moved, err := s.toTrash(name + dirSuffix)
+		if err != nil {
+			return err
+		}
+		defer trash.Close()
+		if err := s.forget(name, r); err != nil {
+			return err
+		}
+		return s.discard(trash, moved)
+	})
 }

@@ -66,7 +66,7 @@ func TestMakeRemove(t *testing.T) {
 	})
 }
 
-// onlyMarker makes sure that nothing is left in the data directory.
+// onlyMarker checks that nothing but the marker is left in the data directory.
 func onlyMarker(t testing.TB, p place) {
 	t.Helper()
 	for _, dir := range []string{p.data, filepath.Join(p.data, trashName), p.mounts} {
@@ -82,7 +82,7 @@ func onlyMarker(t testing.TB, p place) {
 	}
 }
 
-// TestImageIsClosed: nobody but root can reach an image or what is in it.
+// TestImageIsClosed: only root can access an image or its content.
 func TestImageIsClosed(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -104,9 +104,9 @@ func TestImageIsClosed(t *testing.T) {
 	if st.Mode() != 0o600 {
 		t.Errorf("image has mode %v", st.Mode())
 	}
-	flags, err := linux.MountFlags(root)
-	if err != nil || flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
-		t.Errorf("mounted with flags %#x, %v", flags, err)
+	fs, err := linux.Fstatfs(root)
+	if err != nil || fs.Flags&(unix.ST_NOSUID|unix.ST_NODEV) != unix.ST_NOSUID|unix.ST_NODEV {
+		t.Errorf("mounted with flags %#x, %v", fs.Flags, err)
 	}
 	for _, loop := range loopsOf(t, p.data) {
 		node, _, _ := strings.Cut(loop, " ")
@@ -120,7 +120,7 @@ func TestImageIsClosed(t *testing.T) {
 	}
 }
 
-// TestLoopFlags: the device frees itself whatever happens to us.
+// TestLoopFlags: the device frees itself whatever happens to this process.
 func TestLoopFlags(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -149,7 +149,7 @@ func TestConcurrent(t *testing.T) {
 		s := p.open(t, by)
 		var all sync.WaitGroup
 		for i := range 40 {
-			// Four ask for each volume, and some take it away meanwhile.
+			// Four goroutines use each volume, and some remove it meanwhile.
 			name := fmt.Sprintf("v%d", i/4)
 			all.Go(func() {
 				for range 3 {
@@ -201,7 +201,7 @@ func TestConcurrent(t *testing.T) {
 	})
 }
 
-// TestManyImages are bound at the same time, beside two others that fight for free devices.
+// TestManyImages: two Stores bind many images at the same time, and compete for free devices.
 func TestManyImages(t *testing.T) {
 	requireLoop(t)
 	stores := []*Store{openStore(t, ByImage), openStore(t, ByImage)}
@@ -224,8 +224,8 @@ func TestManyImages(t *testing.T) {
 	}
 }
 
-// TestImageRemovedInUse: a box goes on with the image that it has, within its limits,
-// and a new volume of the same name is another one.
+// TestImageRemovedInUse: a box continues to use its image, within its limits, and a new volume
+// of the same name is a different one.
 func TestImageRemovedInUse(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -300,7 +300,7 @@ func TestReleaseInUse(t *testing.T) {
 	}
 }
 
-// hold makes a copy of the mount of root, as a box has, until end is called.
+// hold makes a copy of the mount of root, like that of a box, until end is called.
 func hold(t *testing.T, root *os.File) (end func()) {
 	t.Helper()
 	tree, err := linux.OpenTree(root, "", unix.OPEN_TREE_CLONE|unix.AT_EMPTY_PATH)
@@ -311,8 +311,8 @@ func hold(t *testing.T, root *os.File) (end func()) {
 	return func() { tree.Close() }
 }
 
-// TestImageFoundAgain: the launcher dies, a box goes on with the image, and the next
-// launcher must mount the same device: a second one on the same image would destroy it.
+// TestImageFoundAgain: the launcher dies while a box uses an image. The next launcher must
+// mount the same device: a second device on the same image would destroy it.
 func TestImageFoundAgain(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -345,8 +345,8 @@ func TestImageFoundAgain(t *testing.T) {
 	})
 }
 
-// TestDiskFull: an image that the disk beneath it has no room for becomes read-only, and
-// is refused as long as somebody has it; then it is repaired.
+// TestDiskFull: if the disk has no room for an image, the image becomes read-only. It is refused
+// as long as it is in use, and then repaired.
 func TestDiskFull(t *testing.T) {
 	requireLoop(t)
 	dir := t.TempDir()
@@ -386,7 +386,7 @@ func TestDiskFull(t *testing.T) {
 	mustMake(t, s, "w", 4<<20, 0)
 }
 
-// TestUnclean: the power went while the image was mounted.
+// TestUnclean: a power failure while the image was mounted.
 func TestUnclean(t *testing.T) {
 	requireLoop(t)
 	testutil.RequireProgram(t, "e2fsck")
@@ -396,7 +396,7 @@ func TestUnclean(t *testing.T) {
 	root := mustRoot(t, s, "v")
 	asUser(t, root, func() error { return os.WriteFile("f", []byte("x"), 0o600) })
 	unix.Sync()
-	// What is on disk now, while it is mounted.
+	// Copy what is on disk while it is mounted.
 	copied, err := os.ReadFile(filepath.Join(p.data, "v.img"))
 	if err != nil {
 		t.Fatal(err)
@@ -405,7 +405,7 @@ func TestUnclean(t *testing.T) {
 	if err := s.Release("v"); err != nil {
 		t.Fatal(err)
 	}
-	// And something is wrong with it: the count of free blocks.
+	// Also make something wrong in it: the count of free blocks.
 	if sb, err := parseSuper(copied[superOffset : superOffset+superSize]); err != nil || sb.clean {
 		t.Fatalf("%+v, %v: a mounted file system must not be marked as clean", sb, err)
 	}
@@ -485,7 +485,7 @@ func TestOpenRefuses(t *testing.T) {
 	})
 }
 
-// TestSwapped: something else is in the place of what we made.
+// TestSwapped: something else is in the place of what the Store has created.
 func TestSwapped(t *testing.T) {
 	kinds(t, func(t *testing.T, by string) {
 		suffix := map[string]string{ByImage: imageSuffix, ByProjectQuota: dirSuffix}[by]
@@ -571,7 +571,7 @@ func TestSwapped(t *testing.T) {
 	})
 }
 
-// TestNothing: a host that can do neither says so.
+// TestNothing: the error of a host that supports neither kind says so.
 func TestNothing(t *testing.T) {
 	testutil.RequireRoot(t)
 	s := openStore(t, ByImage)
@@ -595,7 +595,7 @@ func TestNothing(t *testing.T) {
 	}
 }
 
-// TestNoNodes: so does one on which nobody makes the nodes of loop devices.
+// TestNoNodes: the same on a host without nodes of loop devices.
 func TestNoNodes(t *testing.T) {
 	requireLoop(t)
 	p := newPlace(t)
@@ -623,7 +623,7 @@ func TestNoNodes(t *testing.T) {
 	onlyMarker(t, p)
 }
 
-// TestIDMapped: the root can be shown as another user's, as boxes see it.
+// TestIDMapped: an ID-mapped mount can show the root as another user's, as for boxes.
 func TestIDMapped(t *testing.T) {
 	kinds(t, func(t *testing.T, by string) {
 		testutil.RequireFeature(t, "id-mapped mounts", linux.ProbeIDMap(t.TempDir()))
@@ -652,16 +652,16 @@ func TestIDMapped(t *testing.T) {
 		if err := s.Release("v"); err != nil {
 			t.Error(err)
 		}
-		// Still there: the clone is what a box has.
+		// It still works: a box has such a clone.
 		if _, err := linux.Fstatfs(tree); err != nil {
 			t.Error(err)
 		}
 	})
 }
 
-// TestTornSuper: an e2fsck that was killed while it wrote the super block leaves new
-// values with the old checksum; the next check goes on from there. What is none of our
-// super blocks is left alone.
+// TestTornSuper: an e2fsck that was killed while it wrote the super block leaves new values
+// with the old checksum. The next check continues from there. Anything but a super block of
+// ours is left alone.
 func TestTornSuper(t *testing.T) {
 	for name, field := range map[string]int64{"free blocks": 0xc, "free inodes": 0x10, "time of the last check": 0x40, "state": 0x3a, "checksum": 0x3fc} {
 		image, err := os.Create(filepath.Join(t.TempDir(), "image"))
@@ -675,7 +675,7 @@ func TestTornSuper(t *testing.T) {
 		if err := sealSuper(image); err != nil {
 			t.Fatal(err)
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Fatalf("our checksum is not that of e2fsprogs: %v", err)
 		}
 		for range 2 {
@@ -697,7 +697,7 @@ func TestTornSuper(t *testing.T) {
 				t.Errorf("%s: %+v, %v after the check", name, sb, err)
 			}
 		}
-		if err := run(e2fsck, image, 0, "-f", "-n"); err != nil {
+		if err := run("e2fsck", image, 0, "-f", "-n"); err != nil {
 			t.Errorf("%s: after the check: %v", name, err)
 		}
 		if _, err := image.WriteAt([]byte{0}, superOffset+0x38); err != nil { // the magic number

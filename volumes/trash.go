@@ -10,10 +10,10 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// errClosing ends a deletion that goes on with the next Open.
+// errClosing interrupts a deletion. The next Open continues it.
 var errClosing = errors.New("closing")
 
-// throwAway deletes name, whatever it is, from the data directory.
+// throwAway deletes the file or directory name from the data directory.
 func (s *Store) throwAway(name string) error {
 	trash, moved, err := s.toTrash(name)
 	if err != nil {
@@ -23,8 +23,8 @@ func (s *Store) throwAway(name string) error {
 	return s.discard(trash, moved)
 }
 
-// toTrash moves name out of the data directory: from then on it is only a matter of
-// time. The caller closes trash.
+// toTrash moves name from the data directory to the trash, where it will be deleted
+// eventually, even if this process is killed. The caller closes trash.
 func (s *Store) toTrash(name string) (trash *os.File, moved string, err error) {
 	if trash, err = s.openTrash(); err != nil {
 		return nil, "", err
@@ -44,8 +44,8 @@ func (s *Store) openTrash() (*os.File, error) {
 	return openDir(s.dir, trashName, unix.O_RDONLY)
 }
 
-// emptyTrash goes on where a killed process, or Close, has stopped. What cannot be deleted
-// stays for the next time.
+// emptyTrash continues the deletions of a killed process or of a Store that was closed. What
+// cannot be deleted stays until the next Open.
 func (s *Store) emptyTrash() {
 	trash, err := s.openTrash()
 	if err != nil {
@@ -60,10 +60,9 @@ func (s *Store) emptyTrash() {
 	}
 }
 
-// discard deletes name from the trash, and gives back the project that it was in. Boxes
-// have written it, and may still do: nothing is followed, and however deep it is, two
-// directories are open at a time, since those that are not empty are moved to the trash
-// themselves.
+// discard deletes name from the trash and releases its project. Boxes have written it, and may
+// still be writing: discard follows no symlink, and moves directories that are not empty to the
+// trash itself, so that only two directories are open at a time, however deep the tree is.
 func (s *Store) discard(trash *os.File, name string) error {
 	project := s.projectOf(trash, name)
 	for work := []string{name}; len(work) > 0; {
@@ -72,14 +71,14 @@ func (s *Store) discard(trash *os.File, name string) error {
 		work = work[:last]
 		err := unlink(trash, next)
 		if err == nil || errors.Is(err, unix.ENOENT) {
-			continue // it may be in the trash of a Store that empties it at the same time
+			continue // another call may be emptying the trash at the same time
 		}
 		if !errors.Is(err, unix.EISDIR) {
-			return fmt.Errorf("deleting what was in it: %w", err)
+			return fmt.Errorf("deleting its content: %w", err)
 		}
 		more, err := s.discardDir(trash, next)
 		if err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("deleting what was in it: %w", err)
+			return fmt.Errorf("deleting its content: %w", err)
 		}
 		work = append(work, more...)
 	}
@@ -89,15 +88,16 @@ func (s *Store) discard(trash *os.File, name string) error {
 	return s.ids.clean(s.dir, project)
 }
 
-// discardDir deletes the directory name. It returns what it has moved to the trash.
+// discardDir deletes the directory name, and returns the new names of the directories that it
+// has moved to the trash.
 func (s *Store) discardDir(trash *os.File, name string) (moved []string, err error) {
 	dir, err := openDir(trash, name, unix.O_RDONLY)
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	// Somebody may make files as fast as they are deleted, but has an end of inodes:
-	// most passes are for that.
+	// A box may create files as fast as they are deleted, until it has used up its inodes.
+	// Most passes are for that case.
 	for range 100 {
 		for {
 			select {
@@ -137,10 +137,9 @@ func (s *Store) discardDir(trash *os.File, name string) (moved []string, err err
 	return moved, err
 }
 
-// projectOf is the project of ours that the directory name in the trash was in; 0 if it
-// was in none.
+// projectOf returns the project, in our range, of the directory name in the trash, or 0.
 func (s *Store) projectOf(trash *os.File, name string) uint32 {
-	if !s.quota {
+	if s.noQuota != nil {
 		return 0
 	}
 	dir, err := openDir(trash, name, unix.O_RDONLY)

@@ -11,25 +11,26 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// tree is the record of a directory that LimitTree has given a project. Its limits
-// are only in the file system.
+// tree is the record of a directory to which LimitTree has given a project. Its limits are
+// only in the file system.
 type tree struct {
 	Handle string `json:"handle"` // of the directory: name_to_handle_at(2)
 	FS     string `json:"fs"`     // f_fsid of statfs(2)
 	Path   string `json:"path"`   // for people
-	// Walking: not all that is in it has the project yet, or still has it.
+	// Walking means that the walk that moves the content into the project, or out of it,
+	// is not finished.
 	Walking bool `json:"walking"`
 }
 
-// LimitTree bounds the directory dir of the host, with all that is in it already, by
-// project quota; 0 is no limit of that kind, and 0 for both takes the project away as
-// well. What is in it may be more than the limit: then nothing can be added. ErrNoQuota
-// if its file system has none.
+// LimitTree limits the directory dir of the host, including its existing content, by project
+// quota. 0 means no limit of that kind, and 0 for both removes the project as well. The content
+// may already exceed the limit: then nothing can be added. The error is ErrNoQuota if the file
+// system does not have project quota.
 //
-// Whoever owns a file can take it out of its project outside of user namespaces: it
-// holds for boxes, and for whoever means no harm. Symlinks, sockets and FIFOs that are
-// there before do not count. Something that is in a project already, of another program
-// or of another limited directory, is refused, and so is a tree of more than 500 levels.
+// The limit holds for boxes. Outside of user namespaces, the owner of a file can remove it from
+// its project. Symlinks, sockets and FIFOs that existed before do not count. LimitTree refuses a
+// tree with anything that already is in a project, of another program or of another limited
+// directory, and a tree of more than 500 levels.
 func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error {
 	if bytes < 0 || bytes > MaxBytes || inodes < 0 || inodes > MaxInodes {
 		return refuse("limit", fmt.Sprintf("%d bytes, %d inodes", bytes, inodes), "must be 0 to %d bytes and 0 to %d inodes", int64(MaxBytes), MaxInodes)
@@ -45,7 +46,7 @@ func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error {
 	}
 	if err := quotaOn(f); err != nil {
 		if bytes == 0 && inodes == 0 && errors.Is(err, ErrNoQuota) {
-			return nil // there is no limit to take away
+			return nil // there is no limit to remove
 		}
 		return err
 	}
@@ -70,7 +71,7 @@ func (s *Store) LimitTree(dir *os.File, bytes, inodes int64) error {
 	return s.limitAgain(f, t, a.Project, bytes, inodes)
 }
 
-// limitNew gives dir, which is in no project, one of its own.
+// limitNew gives dir, which is in no project, its own project.
 func (s *Store) limitNew(dir *os.File, bytes, inodes int64) error {
 	t, err := describe(dir)
 	if err != nil {
@@ -96,9 +97,8 @@ func (s *Store) limitNew(dir *os.File, bytes, inodes int64) error {
 	return nil
 }
 
-// limitAgain sets the limits of a tree with project id, after putting into it what is
-// not yet. They are set at last: a walk by someone without CAP_SYS_RESOURCE would fail
-// at what is too much.
+// limitAgain completes the walk of a tree with project id, and then sets its limits. With the
+// limits already set, a walk without CAP_SYS_RESOURCE would fail as soon as it exceeds them.
 func (s *Store) limitAgain(dir *os.File, t tree, id uint32, bytes, inodes int64) error {
 	if t.Walking {
 		w := walk{from: 0, to: id, inherit: true, stale: func(project uint32) bool { return s.ids.isStale(dir, project) }}
@@ -113,7 +113,7 @@ func (s *Store) limitAgain(dir *os.File, t tree, id uint32, bytes, inodes int64)
 	return linux.SetProjectQuota(dir, id, uint64(bytes), uint64(inodes))
 }
 
-// unlimit takes a tree out of project id and gives the id back.
+// unlimit removes a tree from project id and releases the ID.
 func (s *Store) unlimit(dir *os.File, t tree, id uint32) error {
 	if err := linux.SetProjectQuota(dir, id, 0, 0); err != nil {
 		return err
@@ -132,11 +132,11 @@ func (s *Store) unlimit(dir *os.File, t tree, id uint32) error {
 	return s.ids.drop(dir, id)
 }
 
-// ownTree returns the record of dir, which is in the project of a, if it is ours and
-// dir is the top of it. A lost record is made again.
+// ownTree returns the record of dir, whose attributes are a, if its project is one of boxd and
+// dir is its top directory. It reconstructs a lost record.
 func (s *Store) ownTree(dir *os.File, a linux.FileAttr) (tree, error) {
 	if !inRange(a.Project) {
-		return tree{}, refuse("directory", dir.Name(), `is in project %d, which is not boxd's, and cannot be in two: "lsattr -pd" shows it, "chattr -R -P -p 0" changes it`, a.Project)
+		return tree{}, refuse("directory", dir.Name(), `is in project %d, which is not boxd's, and a directory cannot be in two projects: "lsattr -pd" shows it, "chattr -R -P -p 0" changes it`, a.Project)
 	}
 	here, err := describe(dir)
 	if err != nil {
@@ -158,23 +158,27 @@ func (s *Store) ownTree(dir *os.File, a linux.FileAttr) (tree, error) {
 	if err != nil {
 		return tree{}, err
 	}
-	// An id that is on record, but not as this one, is a volume's.
-	if inside || lost && !s.ids.takeFree(a.Project) {
+	// An ID that is on record although this record is lost belongs to a volume.
+	if inside || lost && !s.ids.take(a.Project) {
 		return tree{}, refuse("directory", dir.Name(), "is in a volume, or in another limited directory (project %d)", a.Project)
 	}
-	here.Walking = true // who knows
+	here.Walking = true // the walk may not have been finished
 	return here, s.writeFile(idText(a.Project)+treeSuffix, here)
 }
 
-// parentHas says whether the directory above dir is in project id as well.
+// parentHas reports whether the directory above dir is in project id as well.
 func parentHas(dir *os.File, id uint32) (bool, error) {
 	parent, err := linux.OpenAt(dir, "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return false, err
 	}
 	defer parent.Close()
-	same, err := sameFile(dir, parent)
-	if err != nil || same { // the root of a mount
+	here, err := linux.Fstat(dir)
+	if err != nil {
+		return false, err
+	}
+	above, err := linux.Fstat(parent)
+	if err != nil || here.Dev == above.Dev && here.Ino == above.Ino { // dir is the root of a mount
 		return false, err
 	}
 	a, err := linux.GetFileAttr(parent)
@@ -184,16 +188,7 @@ func parentHas(dir *os.File, id uint32) (bool, error) {
 	return a.Project == id, err
 }
 
-func sameFile(a, b *os.File) (bool, error) {
-	x, err := linux.Fstat(a)
-	if err != nil {
-		return false, err
-	}
-	y, err := linux.Fstat(b)
-	return x.Dev == y.Dev && x.Ino == y.Ino, err
-}
-
-// describe says which directory dir is.
+// describe returns a record of dir.
 func describe(dir *os.File) (tree, error) {
 	handle, _, err := unix.NameToHandleAt(int(dir.Fd()), "", unix.AT_EMPTY_PATH)
 	if err != nil {
@@ -211,8 +206,8 @@ func describe(dir *os.File) (tree, error) {
 	}, err
 }
 
-// forgetTrees removes the records of directories on the file system of dir that have been
-// deleted: nothing belongs to their projects any more.
+// forgetTrees removes the records of deleted directories on the file system of dir: those to
+// whose projects nothing belongs any more.
 func (s *Store) forgetTrees(dir *os.File, fs string) error {
 	all, err := entries(s.dir)
 	if err != nil {
@@ -245,9 +240,8 @@ func (s *Store) forgetTrees(dir *os.File, fs string) error {
 	return nil
 }
 
-// LimitOf returns the project limit that the directory dir is under, with By
-// "project-quota" and no name; ok is false if it is under none. 0 means no limit of that
-// kind.
+// LimitOf returns the project limit that applies to the directory dir, with By "project-quota"
+// and no name; ok reports whether there is one. 0 means no limit of that kind.
 func LimitOf(dir *os.File) (st State, ok bool, err error) {
 	f, err := linux.Reopen(dir, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// hostDir makes a directory of the user, and opens it.
+// hostDir creates and opens a directory of the user.
 func hostDir(t *testing.T, path string) *os.File {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(path, 0o700), os.Chown(path, testUID, testGID)); err != nil {
@@ -138,7 +138,7 @@ func TestLimitTree(t *testing.T) {
 				t.Errorf("a rename from outside: %v", err)
 			}
 			if err := os.Link("../limited/sealed", "y"); err == nil {
-				// It stays what it is: counted there.
+				// It still counts there.
 				if err := os.Remove("y"); err != nil {
 					return err
 				}
@@ -209,7 +209,7 @@ func onlyMarkerIn(t *testing.T, s *Store) {
 	}
 }
 
-// TestLimitTreeTwo: every tree has a project of its own, and so has every volume.
+// TestLimitTreeTwo: every tree and every volume has its own project.
 func TestLimitTreeTwo(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)
@@ -261,7 +261,7 @@ func TestLimitTreeLost(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	// Killed in the middle of the walk.
+	// As if killed during the walk.
 	asUser(t, dir, func() error { return os.WriteFile("f", make([]byte, 1<<20), 0o600) })
 	f, err := os.OpenFile(filepath.Join(dir.Name(), "f"), os.O_RDWR, 0)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestLimitTreeLost(t *testing.T) {
 	if got := projectOfPath(t, filepath.Join(dir.Name(), "f")); got != id {
 		t.Errorf("the walk did not go on: project %d", got)
 	}
-	// The operator deletes it all.
+	// The operator deletes everything.
 	dir.Close()
 	if err := os.RemoveAll(filepath.Join(top, "a")); err != nil {
 		t.Fatal(err)
@@ -326,8 +326,8 @@ func TestLimitTreeForeign(t *testing.T) {
 	}
 }
 
-// TestLimitTreeDeep: neither a deep tree nor one that is being moved about can leave half a
-// project behind.
+// TestLimitTreeDeep: neither a deep tree nor one that is being moved can leave half a project
+// behind.
 func TestLimitTreeDeep(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)
@@ -349,8 +349,8 @@ func TestLimitTreeDeep(t *testing.T) {
 	onlyMarkerIn(t, s)
 }
 
-// TestLimitTreeRace: somebody moves directories about, makes files and swaps them for
-// symlinks and FIFOs during the walk. All that is there in the end is in the project.
+// TestLimitTreeRace: during the walk, others move directories, create files and swap them for
+// symlinks and FIFOs. In the end everything is in the project.
 func TestLimitTreeRace(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)
@@ -418,7 +418,7 @@ func TestLimitTreeRace(t *testing.T) {
 	}
 }
 
-// TestLimitTreeMounts: what is mounted in the tree is not of it.
+// TestLimitTreeMounts: mounts in the tree do not belong to it.
 func TestLimitTreeMounts(t *testing.T) {
 	requireQuota(t)
 	s := openStore(t, ByProjectQuota)

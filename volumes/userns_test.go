@@ -20,8 +20,8 @@ const (
 	ext4ProjectInh = 0x20000000 // EXT4_PROJINHERIT_FL
 )
 
-// playUserNS is root in a user namespace, in the volume that descriptor 3 is the root
-// of, and tries to leave its project. It prints what it could do.
+// playUserNS is root in a user namespace, and tries to leave the project of the volume whose
+// root is descriptor 3. It prints what it could do.
 func playUserNS() error {
 	if err := unix.Fchdir(3); err != nil {
 		return err
@@ -66,7 +66,7 @@ func playUserNS() error {
 		try(name+": limits", linux.SetProjectQuota(f, a.Project, 0, 0))
 		f.Close()
 	}
-	// What is made from now on must still be in the project.
+	// New files must still be in the project.
 	if err := errors.Join(os.Mkdir("later", 0o700), os.WriteFile("later/file", make([]byte, 1<<20), 0o600)); err != nil {
 		return err
 	}

@@ -13,20 +13,19 @@ import (
 
 // walk moves a tree from one project to another, while others may write to it.
 //
-// A directory is changed before it is read. So what is made in it later is in the
-// project already, what was in it is read, and nothing of another project can be renamed
-// into it any more (EXDEV): nothing slips by, whatever is moved about meanwhile. When a
-// project is left, it is the other way round, so that the top tells until the end that
-// there is something left.
+// It changes a directory before it reads it. From then on, new entries get the new project,
+// and entries of other projects cannot be renamed into it (EXDEV); so the walk misses nothing,
+// whatever is moved meanwhile. A walk out of a project changes a directory after its content,
+// so that until the end the top directory shows that the walk is not finished.
 type walk struct {
 	from, to uint32
 	inherit  bool
-	last     bool                      // a directory is changed after what is in it
-	stale    func(project uint32) bool // what may be taken from other projects
+	last     bool                      // change a directory after its content
+	stale    func(project uint32) bool // reports whether entries of another project may be taken
 	dev      uint64
 }
 
-// A descriptor is open for each level.
+// maxDepth bounds the depth, because one descriptor per level is open.
 const maxDepth = 500
 
 func (w *walk) top(dir *os.File) error {
@@ -43,7 +42,7 @@ func (w *walk) top(dir *os.File) error {
 
 func (w *walk) directory(dir *os.File, depth int) error {
 	if depth > maxDepth && w.last {
-		return nil // the walk that went in has not come here
+		return nil // the walk into the project has not come this far
 	}
 	if depth > maxDepth {
 		return refuse("directory", dir.Name(), "has more than %d levels of directories in it", maxDepth)
@@ -73,8 +72,8 @@ func (w *walk) directory(dir *os.File, depth int) error {
 	return nil
 }
 
-// entry changes what name is, if that is still there, a file or a directory, and of this
-// file system. Nothing else is opened: that could block, or do something.
+// entry changes the file or directory name, if it still exists and is on this file system. It
+// opens nothing else, because that could block or have side effects.
 func (w *walk) entry(dir *os.File, name string, depth int) error {
 	f, err := linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_NOFOLLOW,
@@ -111,7 +110,8 @@ func (w *walk) entry(dir *os.File, name string, depth int) error {
 	return nil
 }
 
-// change moves f. What is in neither of the two projects is somebody else's plan.
+// change moves f to the new project. It refuses, or in a walk out of a project skips, anything
+// that is in neither of the two projects, because another program may have put it there.
 func (w *walk) change(f *os.File, inherit bool) error {
 	a, err := linux.GetFileAttr(f)
 	if err != nil {
@@ -122,7 +122,7 @@ func (w *walk) change(f *os.File, inherit bool) error {
 			return nil
 		}
 		if !w.stale(a.Project) {
-			return refuse("directory", f.Name(), "is in project %d already: what is limited must not be in another project", a.Project)
+			return refuse("directory", f.Name(), "is already in project %d: a limited directory must not contain anything of another project", a.Project)
 		}
 	}
 	if a.Project == w.to && (a.Flags&linux.ProjectInherit != 0) == inherit {

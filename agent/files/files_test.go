@@ -16,7 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What a box is needed for is tested in test/native.
+// Tests that need a box are in test/native.
 
 // do runs an operation in this process.
 func do(t *testing.T, stdin io.Reader, args ...string) (string, proto.Reply, error) {
@@ -26,7 +26,7 @@ func do(t *testing.T, stdin io.Reader, args ...string) (string, proto.Reply, err
 	return out.String(), reply, err
 }
 
-// chunks is content as it comes over stdin; whole says whether its end comes too.
+// chunks returns content as it arrives over stdin, with its end if whole is set.
 func chunks(whole bool, parts ...string) io.Reader {
 	var b bytes.Buffer
 	for _, p := range parts {
@@ -119,7 +119,7 @@ func mustGetwd(t *testing.T) string {
 	return dir
 }
 
-// What another has added meanwhile stays.
+// Bytes that another process has appended meanwhile stay.
 func TestAppendKeepsOthers(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := os.WriteFile("f", []byte("old "), 0o600); err != nil {
@@ -134,7 +134,7 @@ func TestAppendKeepsOthers(t *testing.T) {
 	if _, err := io.Copy(w, chunks(false, "ours ")); err != nil {
 		t.Fatal(err)
 	}
-	// The pipe is taken before the file is written.
+	// The pipe is read before the file is written.
 	if _, err := w.Write([]byte{0, 0}); err != nil {
 		t.Fatal(err)
 	}
@@ -155,8 +155,8 @@ func TestAppendKeepsOthers(t *testing.T) {
 	}
 }
 
-// A FIFO whose other end nobody holds, and one that somebody waits at: neither the
-// operation nor the other side notices anything.
+// An operation on a FIFO does not wait for the other end, and a process that waits at the
+// other end notices nothing.
 func TestFIFO(t *testing.T) {
 	t.Chdir(t.TempDir())
 	if err := unix.Mkfifo("fifo", 0o666); err != nil {
@@ -189,7 +189,7 @@ func TestFIFO(t *testing.T) {
 		t.Error("somebody who waited for a reader got one")
 	case <-time.After(10 * time.Millisecond):
 	}
-	// Let it go.
+	// Let the waiting goroutine continue.
 	f, err := os.OpenFile("fifo", os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +244,7 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// A directory that is moved away while it is removed is where the removal ends.
+// The removal ends when the directory that is being removed is moved away.
 func TestRemoveMoved(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, dir := range []string{"t/a/b", "other/a"} {
@@ -295,7 +295,7 @@ func TestFailure(t *testing.T) {
 	}
 }
 
-// TestSymlink: it takes the place of a file or a symlink, not of a directory, and is not
+// TestSymlink: a new symlink replaces a file or a symlink, but not a directory, and is not
 // followed.
 func TestSymlink(t *testing.T) {
 	dir := t.TempDir()

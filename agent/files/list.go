@@ -13,21 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// list describes the first files of a directory, by name.
+// list describes the first files of a directory, sorted by name.
 func (o *operation) list() (proto.Reply, error) {
 	most, err := o.number(0, 10)
 	if err != nil {
 		return proto.Reply{}, err
 	}
-	var fd int
-	err = linux.Retry(func() (err error) {
-		fd, err = unix.Open(o.path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-		return err
-	})
+	dir, err := open(o.path, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return proto.Reply{}, err
 	}
-	dir := os.NewFile(uintptr(fd), o.path)
 	defer dir.Close()
 	names, truncated, err := firstNames(dir, int(most))
 	if err != nil {
@@ -54,7 +49,7 @@ func (o *operation) list() (proto.Reply, error) {
 	return proto.Reply{Info: info(st), Truncated: truncated}, w.Flush()
 }
 
-// entry describes one name, which is not followed.
+// entry describes one name, without following a symlink.
 func entry(dir *os.File, name string) (*proto.Info, error) {
 	st, err := linux.StatAt(dir, name)
 	if err != nil {
@@ -72,8 +67,9 @@ func entry(dir *os.File, name string) (*proto.Info, error) {
 	return i, nil
 }
 
-// firstNames returns the most names of dir that sort first, and whether there are
-// more. It reads all of them and holds twice as many as it returns, or one batch.
+// firstNames returns the names of dir that sort first, at most as many as most says, and
+// whether there are more. It reads all names, but holds at most twice as many as it returns
+// and one batch.
 func firstNames(dir *os.File, most int) (names []string, more bool, err error) {
 	cut := func() {
 		slices.Sort(names)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// operation is one that was asked for.
+// operation is a requested file operation.
 type operation struct {
 	path  string
 	args  []string // after the path
@@ -20,7 +20,7 @@ type operation struct {
 	out   io.Writer
 }
 
-// operations and how many arguments they have after the path.
+// operations maps names to functions, with the number of arguments after the path.
 var operations = map[string]struct {
 	args int
 	run  func(*operation) (proto.Reply, error)
@@ -34,7 +34,7 @@ var operations = map[string]struct {
 	"symlink": {1, (*operation).symlink},
 }
 
-// Main carries out the operation that args ask for, as package proto has it, and
+// Main carries out the operation that args request, as described in package proto, and
 // returns the exit status.
 func Main(args []string) int {
 	reply, err := run(args, os.Stdin, os.Stdout)
@@ -63,10 +63,10 @@ func run(args []string, stdin io.Reader, out io.Writer) (proto.Reply, error) {
 	return op.run(&operation{path: args[1], args: args[2:], stdin: stdin, out: out})
 }
 
-// flag says whether argument i is name; "-" stands for no.
+// flag reports whether argument i is name; "-" means no.
 func (o *operation) flag(i int, name string) bool { return o.args[i] == name }
 
-// number reads argument i, which is not negative.
+// number parses argument i, which must not be negative.
 func (o *operation) number(i, base int) (int64, error) {
 	n, err := strconv.ParseInt(o.args[i], base, 64)
 	if err != nil || n < 0 {
@@ -75,7 +75,7 @@ func (o *operation) number(i, base int) (int64, error) {
 	return n, nil
 }
 
-// stepError is a step that did not work on a path other than the one asked for.
+// stepError reports a failed step on a path other than the requested one.
 type stepError struct {
 	step, path string
 	err        error
@@ -84,25 +84,22 @@ type stepError struct {
 func (e *stepError) Error() string { return fmt.Sprintf("%s %q: %v", e.step, e.path, e.err) }
 func (e *stepError) Unwrap() error { return e.err }
 
-// typeError is something else in place of a regular file.
+// typeError reports a file that is not a regular file.
 type typeError struct{ mode uint32 }
 
 func (e typeError) Error() string { return fmt.Sprintf("mode %o is not a regular file", e.mode) }
 
-// failure is err as the other half is told. What the kernel did not say itself is
-// an input or output error.
+// failure translates err for the other half. An error without an errno of the kernel becomes
+// EIO.
 func failure(err error) *proto.Failure {
 	f := &proto.Failure{Errno: unix.EIO}
-	var step *stepError
-	if errors.As(err, &step) {
+	if step, ok := errors.AsType[*stepError](err); ok {
 		f.Step, f.Path = step.step, []byte(step.path)
 	}
-	var errno unix.Errno
-	if errors.As(err, &errno) && errno != 0 {
+	if errno, ok := errors.AsType[unix.Errno](err); ok && errno != 0 {
 		f.Errno = errno
 	}
-	var wrong typeError
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[typeError](err); ok {
 		f.Errno, f.Type = unix.EINVAL, wrong.mode&unix.S_IFMT
 		if f.Type == unix.S_IFDIR {
 			f.Errno = unix.EISDIR

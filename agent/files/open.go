@@ -11,12 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openPath returns an O_PATH descriptor of what p leads to. That opens nothing: a
-// FIFO does not wait for its other end and a device does not notice.
-func openPath(p string, flags int) (*os.File, error) {
+// openPath returns an O_PATH descriptor of the file that p leads to. It does not open the
+// file itself: a FIFO does not wait for its other end, and a device does not notice.
+func openPath(p string, flags int) (*os.File, error) { return open(p, unix.O_PATH|flags) }
+
+func open(p string, flags int) (*os.File, error) {
 	var fd int
 	err := linux.Retry(func() (err error) {
-		fd, err = unix.Open(p, unix.O_PATH|unix.O_CLOEXEC|flags, 0)
+		fd, err = unix.Open(p, unix.O_CLOEXEC|flags, 0)
 		return err
 	})
 	if err != nil {
@@ -25,8 +27,8 @@ func openPath(p string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), p), nil
 }
 
-// reopen opens the regular file behind an O_PATH descriptor. Some files of /proc
-// are regular and wait for news when they are read: O_NONBLOCK makes them say so.
+// reopen opens the regular file behind an O_PATH descriptor. Reading some regular files of
+// /proc waits for news; with O_NONBLOCK it returns an error instead.
 func reopen(f *os.File, flags int) (*os.File, unix.Stat_t, error) {
 	st, err := linux.Fstat(f)
 	if err != nil {
@@ -39,7 +41,7 @@ func reopen(f *os.File, flags int) (*os.File, unix.Stat_t, error) {
 	return opened, st, err
 }
 
-// read copies a part of a regular file.
+// read writes a part of a regular file to stdout.
 func (o *operation) read() (proto.Reply, error) {
 	offset, err := o.number(0, 10)
 	if err != nil {
@@ -65,13 +67,13 @@ func (o *operation) read() (proto.Reply, error) {
 	return proto.Reply{Info: info(st)}, nil
 }
 
-// onlyReader and onlyWriter keep io.CopyBuffer to the buffer that it is given.
+// onlyReader and onlyWriter make io.CopyBuffer use its buffer.
 type (
 	onlyReader struct{ io.Reader }
 	onlyWriter struct{ io.Writer }
 )
 
-// stat describes what the path leads to, or a symlink that leads nowhere.
+// stat describes the file that the path leads to, or a dangling symlink.
 func (o *operation) stat() (proto.Reply, error) {
 	link, err := openPath(o.path, unix.O_NOFOLLOW)
 	if err != nil {
@@ -108,8 +110,8 @@ func info(st unix.Stat_t) *proto.Info {
 	}
 }
 
-// split returns the directory and the last name of a path. The name of a directory
-// may end in slashes; a path without a name of its own is refused.
+// split returns the directory and the last name of a path. The path may end in slashes. A
+// path without a last name, such as "..", is refused.
 func split(p string) (dir, name string, err error) {
 	dir, name = path.Split(strings.TrimRight(p, "/"))
 	if name == "" || name == "." || name == ".." {
@@ -121,7 +123,7 @@ func split(p string) (dir, name string, err error) {
 	return dir, name, nil
 }
 
-// openParent is split with the directory opened.
+// openParent is split that opens the directory.
 func openParent(p string) (*os.File, string, error) {
 	dir, name, err := split(p)
 	if err != nil {

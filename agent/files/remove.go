@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// remove removes a name, never what a symlink leads to.
+// remove removes a name; it does not follow a symlink.
 func (o *operation) remove() (proto.Reply, error) {
 	dir, name, err := openParent(o.path)
 	if err != nil {
@@ -25,7 +25,7 @@ func (o *operation) remove() (proto.Reply, error) {
 		if err := removeTree(dir, name); err != nil {
 			return proto.Reply{}, err
 		}
-		// Something else may have taken the place of the directory.
+		// Something else may have replaced the directory.
 		switch err := unlink(dir, name); {
 		case err == nil || errors.Is(err, unix.ENOENT):
 			return proto.Reply{}, nil
@@ -36,10 +36,10 @@ func (o *operation) remove() (proto.Reply, error) {
 	return proto.Reply{}, unix.EBUSY
 }
 
-// retries is how often something is tried again that others interfere with.
+// retries bounds how often a step is repeated with which other processes interfere.
 const retries = 100
 
-// unlink removes a file or an empty directory, whichever it is at the moment.
+// unlink removes a file or an empty directory, whichever name is at the moment.
 func unlink(dir *os.File, name string) error {
 	at := func(flags int) error {
 		return linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, flags) })
@@ -50,7 +50,7 @@ func unlink(dir *os.File, name string) error {
 		}
 		switch err := at(unix.AT_REMOVEDIR); err {
 		case unix.ENOTDIR:
-		case unix.EEXIST: // rmdir(2): some file systems call it so
+		case unix.EEXIST: // rmdir(2): some file systems return this
 			return unix.ENOTEMPTY
 		default:
 			return err
@@ -62,19 +62,18 @@ func unlink(dir *os.File, name string) error {
 // identity tells one directory from another.
 type identity struct{ dev, ino uint64 }
 
-// level is a directory that has been entered: its name, and which directory it was
-// found in.
+// level is a directory that was entered: its name, and the directory above it.
 type level struct {
 	name  string
 	above identity
 }
 
-// walk is a directory tree that is being removed. It holds one descriptor, however
-// deep it is, and finds its way back by "..", where it must come out where it went
-// in: others may move and replace things meanwhile.
+// walk is a directory tree that is being removed. It holds a single descriptor, however deep
+// it goes, and returns through "..". Other processes may move and replace directories
+// meanwhile, so it checks that it comes back to the directory that it came from.
 type walk struct {
 	dir    *os.File
-	mount  uint64 // the mount that it keeps to
+	mount  uint64 // the mount that it does not leave
 	levels []level
 }
 
@@ -110,7 +109,7 @@ func removeTree(parent *os.File, name string) error {
 	return nil
 }
 
-// enter goes down into name, which is a directory and no symlink to one.
+// enter descends into name, which must be a directory and not a symlink to one.
 func (w *walk) enter(name string) error {
 	above, err := identityOf(w.dir)
 	if err != nil {
@@ -130,8 +129,7 @@ func (w *walk) enter(name string) error {
 	return nil
 }
 
-// leave goes up and removes the directory that it comes from, unless it has been
-// filled again.
+// leave ascends and removes the directory that it leaves, unless it was filled again.
 func (w *walk) leave() error {
 	last := w.levels[len(w.levels)-1]
 	up, err := linux.OpenAt(w.dir, "..", unix.O_RDONLY|unix.O_DIRECTORY)
@@ -155,11 +153,11 @@ func (w *walk) leave() error {
 	return ignoreGone(w.failed("removing", last.name, err))
 }
 
-// clear removes what can be removed in the directory at once. It returns the name
-// of a directory in it that is not empty, or "" if there is nothing left.
+// clear removes the files and empty directories of the directory. It returns the name of a
+// subdirectory that is not empty, or "" if nothing is left.
 func (w *walk) clear() (string, error) {
 	for {
-		// From the start: what was there has been removed.
+		// From the start again, because the entries read before have been removed.
 		if _, err := w.dir.Seek(0, io.SeekStart); err != nil {
 			return "", err
 		}
@@ -182,7 +180,7 @@ func (w *walk) clear() (string, error) {
 	}
 }
 
-// failed says where in the tree err came up; nil stays nil.
+// failed adds to err where in the tree it happened; nil stays nil.
 func (w *walk) failed(step, name string, err error) error {
 	if err == nil {
 		return nil
@@ -194,7 +192,7 @@ func (w *walk) failed(step, name string, err error) error {
 	return &stepError{step, shorten(p + name), err}
 }
 
-// shorten keeps the end of a path that would not fit in a reply.
+// shorten cuts the beginning of a path that would not fit in a reply.
 func shorten(p string) string {
 	const most = 1024
 	if len(p) > most {
@@ -203,8 +201,8 @@ func shorten(p string) string {
 	return p
 }
 
-// ignoreGone drops the error about a name that others have removed, or replaced by
-// something that the next look at the directory will find.
+// ignoreGone drops the error of a name that another process has removed or replaced. The
+// next reading of the directory finds the replacement.
 func ignoreGone(err error) error {
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
 		return nil
@@ -217,7 +215,7 @@ func identityOf(f *os.File) (identity, error) {
 	return identity{uint64(st.Dev), st.Ino}, err
 }
 
-// mountOf tells mounts apart, those of one file system too.
+// mountOf returns an ID of the mount, which distinguishes mounts of one file system too.
 func mountOf(f *os.File) (uint64, error) {
 	st, err := linux.Statx(f, unix.STATX_MNT_ID)
 	return st.Mnt_id, err

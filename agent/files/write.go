@@ -1,6 +1,7 @@
 package files
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"io"
@@ -12,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newMode is the mode of a new file if none is asked for.
+// newMode is the default mode of a new file.
 const newMode = 0o644
 
-// write replaces a file, or adds to it.
+// write replaces a file, or appends to it.
 func (o *operation) write() (proto.Reply, error) {
 	mode, err := o.number(0, 8)
 	if err != nil {
@@ -49,7 +50,7 @@ func (o *operation) write() (proto.Reply, error) {
 	return proto.Reply{Info: info(st)}, nil
 }
 
-// target is where a file is to be written: where the symlinks of its path lead.
+// target is the place to which the symlinks of a path lead, and where its file is written.
 type target struct {
 	dir   *os.File // O_PATH
 	name  string
@@ -67,7 +68,7 @@ func (t *target) close() {
 // maxLinks is MAXSYMLINKS of the kernel's include/linux/namei.h.
 const maxLinks = 40
 
-// findTarget follows the symlinks of p to a regular file, or to where one would be.
+// findTarget follows the symlinks of p to a regular file, or to a place without a file.
 func findTarget(p string) (*target, error) {
 	dir, name, err := openParent(p)
 	if err != nil {
@@ -110,7 +111,7 @@ func followLink(dir, link *os.File) (*os.File, string, error) {
 	}
 	above, name, err := split(text)
 	if err != nil {
-		return nil, "", unix.EISDIR // it ends in "/", "." or ".."
+		return nil, "", unix.EISDIR // the text ends in "/", "." or ".."
 	}
 	if strings.HasPrefix(above, "/") {
 		f, err := openPath(above, unix.O_DIRECTORY)
@@ -120,7 +121,7 @@ func followLink(dir, link *os.File) (*os.File, string, error) {
 	return f, name, err
 }
 
-// replace writes a new file and puts it in the target's place as a whole.
+// replace writes a new file and then replaces the target with it atomically.
 func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err error) {
 	f, name, err := t.temporary()
 	if err != nil {
@@ -155,8 +156,8 @@ func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err er
 	return linux.Fstat(f)
 }
 
-// temporary makes a file beside the target: one without a name, of which nothing is
-// left whatever happens, or with one where the file system has no such files.
+// temporary makes a file next to the target. The file has no name, so nothing of it is left
+// whatever happens; if the file system does not support that, it has a temporary name.
 func (t *target) temporary() (f *os.File, name string, err error) {
 	f, err = linux.OpenAt(t.dir, ".", unix.O_TMPFILE|unix.O_WRONLY)
 	if !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EISDIR) && !errors.Is(err, unix.ENOENT) {
@@ -167,7 +168,7 @@ func (t *target) temporary() (f *os.File, name string, err error) {
 	return f, name, err
 }
 
-// link gives a file without a name one of its own.
+// link gives a temporary name to a file without a name.
 func (t *target) link(f *os.File) (string, error) {
 	name := temporaryName()
 	err := linux.Retry(func() error {
@@ -178,8 +179,8 @@ func (t *target) link(f *os.File) (string, error) {
 
 func temporaryName() string { return ".boxd-" + rand.Text() }
 
-// append adds to the target. If that fails, what was added is taken away again,
-// unless somebody else has added something meanwhile.
+// append appends to the target. If that fails, it truncates the target to its former size,
+// unless another process has appended something meanwhile.
 func (t *target) append(content io.Reader, mode uint32) (st unix.Stat_t, err error) {
 	f, start, err := t.openAppend(mode)
 	if err != nil {
@@ -199,7 +200,7 @@ func (t *target) append(content io.Reader, mode uint32) (st unix.Stat_t, err err
 	return linux.Fstat(f)
 }
 
-// openAppend opens the target, or makes it, and says how long it is.
+// openAppend opens the target, or makes it, and returns its size.
 func (t *target) openAppend(mode uint32) (*os.File, int64, error) {
 	if t.found != nil {
 		f, st, err := reopen(t.found, unix.O_WRONLY|unix.O_APPEND)
@@ -209,18 +210,15 @@ func (t *target) openAppend(mode uint32) (*os.File, int64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if mode == 0 {
-		mode = newMode
-	}
-	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) }); err != nil {
+	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), cmp.Or(mode, newMode)) }); err != nil {
 		f.Close()
 		return nil, 0, err
 	}
 	return f, 0, nil
 }
 
-// copyContent writes content, which comes in chunks, and says how much was written.
-// Content that is not whole is an error.
+// copyContent writes content, which comes in chunks, to f, and returns how many bytes it has
+// written. Incomplete content is an error.
 func copyContent(f *os.File, content io.Reader) (int64, error) {
 	buf, total := make([]byte, proto.MaxChunk), int64(0)
 	for {
@@ -239,7 +237,7 @@ func copyContent(f *os.File, content io.Reader) (int64, error) {
 	}
 }
 
-// mkdir makes a directory, and with "parents" those above.
+// mkdir makes a directory, and with "parents" the missing ones above it.
 func (o *operation) mkdir() (proto.Reply, error) {
 	mode, err := o.number(0, 8)
 	if err != nil {
@@ -251,7 +249,7 @@ func (o *operation) mkdir() (proto.Reply, error) {
 	return proto.Reply{}, makeDir(o.path, uint32(mode))
 }
 
-// makeDir makes a directory with mode; 0 is 0755.
+// makeDir makes a directory with mode; 0 means 0755.
 func makeDir(p string, mode uint32) error {
 	err := linux.Retry(func() error { return unix.Mkdir(p, 0o755) })
 	if err == nil && mode != 0 {
@@ -276,7 +274,7 @@ func makeAll(p string, mode uint32) error {
 	if err != unix.EEXIST {
 		return err
 	}
-	// A file, or a symlink that leads nowhere, is in the way.
+	// Something exists at p. If it is a file or a dangling symlink, that is an error.
 	f, e := openPath(p, unix.O_DIRECTORY)
 	if e != nil {
 		return err
@@ -284,7 +282,7 @@ func makeAll(p string, mode uint32) error {
 	return f.Close()
 }
 
-// symlink makes a symlink, in place of a file or symlink that is there.
+// symlink makes a symlink, replacing a file or symlink.
 func (o *operation) symlink() (proto.Reply, error) {
 	dir, name, err := openParent(o.path)
 	if err != nil {

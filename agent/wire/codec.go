@@ -36,8 +36,8 @@ func (e *encoder) strings(v []string) {
 	}
 }
 
-// decoder takes what encoder wrote. After the first fault bad is set and all
-// further reads return zero values, so callers check once, with done.
+// decoder reads the output of an encoder. After the first fault, bad is set and all
+// further reads return zero values, so callers check only once, with done.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -85,8 +85,8 @@ func (d *decoder) bytes() []byte { return d.take(int(d.u32())) }
 
 func (d *decoder) strings() []string {
 	n := d.u32()
-	// Each string needs four bytes at least: a count that the body cannot hold
-	// must not cause an allocation.
+	// Each string takes at least four bytes. A count that the body cannot hold must not
+	// cause an allocation.
 	if n > MaxStrings || int(n) > len(d.b)/4 {
 		d.bad = true
 		return nil
@@ -98,7 +98,7 @@ func (d *decoder) strings() []string {
 	return v
 }
 
-// done reports a fault, or bytes that were left over.
+// done returns an error if there was a fault, or if bytes are left over.
 func (d *decoder) done(what string) error {
 	if d.bad || len(d.b) != 0 {
 		return fmt.Errorf("parsing %s of %d spare bytes: %w", what, len(d.b), ErrProtocol)

@@ -33,8 +33,8 @@ type Frame struct {
 	ID   uint32
 	Body []byte
 	FDs  []int // owned by the receiver of the frame
-	// Truncated says that the frame came with descriptors that this process could
-	// not take, most likely because of RLIMIT_NOFILE. FDs is empty then.
+	// Truncated: the frame came with descriptors that this process could not receive,
+	// most likely because of RLIMIT_NOFILE. FDs is then empty.
 	Truncated bool
 	foreign   bool // see Distrust
 }
@@ -65,9 +65,9 @@ func (f *Frame) Files() []*os.File {
 	return files
 }
 
-// SendTimeout is how long a peer may accept no bytes. Then it counts as dead and the
-// connection ends, so that a sender never hangs because the other side was stopped or taken
-// over.
+// SendTimeout is how long a peer may accept no bytes. After that it counts as dead and the
+// connection ends, so that a sender never hangs because the other side was stopped or
+// subverted.
 const SendTimeout = 30 * time.Second
 
 // FrameTimeout is how long a frame may take from its first byte to its last.
@@ -84,14 +84,14 @@ type Conn struct {
 	sendMu sync.Mutex
 	out    []byte // reused frame buffer
 
-	in    []byte // received, not yet parsed; in[start:end] is pending
+	in    []byte // received bytes, of which in[start:end] are not parsed yet
 	start int    //
 	end   int    //
 	fds   []int  // received, not yet given to a frame
 	oob   []byte //
 
-	begun     time.Time // when the wait for the rest of a frame began; zero without one
-	limited   bool      // reads end with that frame's time
+	begun     time.Time // when the wait for the rest of a frame began; zero if there is none
+	limited   bool      // reads have a deadline, see limitFrame
 	refuse    bool      // see RefuseFDs
 	foreign   bool      // see Distrust
 	truncated bool      // descriptors of the next frame that has any were lost
@@ -138,21 +138,21 @@ func Pair() (*Conn, *os.File, error) {
 	return conn, theirs, nil
 }
 
-// RefuseFDs makes every descriptor that arrives a protocol violation. A peer that
-// has none to give could otherwise have its own end of the connection kept alive
-// by us, in front of a frame that never gets complete, and we would never hear of
-// its end. It includes Distrust. To be called before the first Receive.
+// RefuseFDs makes every descriptor that arrives a protocol violation. Otherwise a peer
+// could send its own end of the connection with a frame that it never completes: this
+// process would keep that end alive, and never notice the peer's end. RefuseFDs includes
+// Distrust. Call it before the first Receive.
 func (c *Conn) RefuseFDs() {
 	c.refuse = true
 	c.Distrust()
 }
 
-// Distrust is for a peer that may hand over descriptors only to make this process wait: the
-// last close of one can take hours. Nothing waits for that then, also not for what the peer has
-// sent and nobody has received. To be called before the first Receive.
+// Distrust is for a peer that may send descriptors only to make this process wait: the last
+// close of one can take hours. With Distrust, nothing waits for such a close, not even for
+// descriptors that were sent but never received. Call it before the first Receive.
 func (c *Conn) Distrust() {
 	c.foreign = true
-	// What does not fit in here is closed in the middle of recvmsg(2).
+	// recvmsg(2) itself closes descriptors that do not fit in here, and waits for that.
 	c.oob = make([]byte, unix.CmsgSpace(4*scmMaxFD))
 }
 
@@ -182,8 +182,8 @@ func (c *Conn) Discard() {
 	c.dropFDs()
 }
 
-// Send writes one frame. It lends files to the kernel; the caller still owns
-// and closes them.
+// Send writes one frame. The caller still owns and closes files, of which the kernel sends
+// copies.
 func (c *Conn) Send(typ byte, id uint32, body []byte, files ...*os.File) error {
 	fds := make([]int, len(files))
 	for i, f := range files {
@@ -226,7 +226,7 @@ func (c *Conn) write(b, rights []byte) error {
 		n, err := c.sock.send(b[sent:], rights)
 		sent += max(n, 0)
 		if err != nil {
-			// What comes next would not be understood after half a frame.
+			// After half a frame, the peer could not parse the next one.
 			if sent > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 				c.abort()
 			}
@@ -316,7 +316,8 @@ func (c *Conn) fill() error {
 	}
 	n, oobn, flags, _, err := c.sock.ReadMsgUnix(c.in[c.end:], c.oob)
 	if oobn > 0 {
-		if err := c.takeRights(c.oob[:oobn]); err != nil {
+		fds, err := parseRights(c.oob[:oobn])
+		if c.fds = append(c.fds, fds...); err != nil {
 			return err
 		}
 	}
@@ -336,9 +337,9 @@ func (c *Conn) fill() error {
 		return fmt.Errorf("receiving descriptors: too many at once: %w", ErrProtocol)
 	}
 	if flags&unix.MSG_CTRUNC != 0 {
-		// More than a frame can have, or more than this process may open: the rest is
-		// closed already (unix(7)). The connection itself is in order, and those in
-		// the queue are of the same frame: a read ends behind descriptors.
+		// There are more descriptors than a frame can have or than this process may open.
+		// The kernel has closed the rest (unix(7)). The connection itself is intact, and
+		// those in the queue belong to the same frame: a read ends after descriptors.
 		c.dropFDs()
 		c.truncated = true
 	}
@@ -361,12 +362,6 @@ func (c *Conn) limitFrame() error {
 	}
 	c.limited = true
 	return c.sock.limitRead(c.begun.Add(FrameTimeout))
-}
-
-func (c *Conn) takeRights(oob []byte) error {
-	fds, err := parseRights(oob)
-	c.fds = append(c.fds, fds...)
-	return err
 }
 
 func parseRights(oob []byte) (fds []int, err error) {

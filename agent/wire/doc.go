@@ -9,17 +9,16 @@
 //	  | -- Signal  id=1, signo ---------------> |   any time, any number
 //	  | <- Exited  id=1, wait status ---------- |   exactly once after Started
 //
-// Any number of ids may be in use at once; the client chooses them and uses each once per
-// connection. The launcher opens the first connection and speaks first:
+// Any number of ids may be in use at once. The client chooses them, and uses each only once
+// per connection. The launcher opens the first connection and speaks first:
 //
 //	launcher                                 agent
 //	  | -- Init, fds: listener, home tasks ---> |
 //	  | <- Ready ------------------------------ |   or Failed
 //
-// Managed processes keep their stdio in the agent, so that they outlive every
-// client. They have a connection of their own, of the same kind; the ids of
-// requests are chosen by the client, and those of everything about a process are
-// the number that the agent gave it:
+// The agent keeps the stdio of managed processes, so that they outlive every client. They
+// have a separate connection of the same kind. The client chooses the ids of requests; all
+// other frames about a process have as their id the number that the agent gave it:
 //
 //	client                                   agent
 //	  | -- Launch  id, fds: cgroup, pty ------> |
@@ -38,11 +37,11 @@
 //	  | <- Forgotten id ----------------------- |   or Failed
 //
 // Output never travels in frames: each stream is a ring in a sealed memfd, which
-// the agent fills and the client reads, see [RingHeader]. Ended is sent when the process was
-// reaped and its streams have ended. If a background process still holds them, it has
-// EndDelay to close them; then they end with the bytes that are in the pipe at that moment,
-// for which the ring has kept room. If the process has enlarged its pipe, the room may not
-// suffice, and the oldest bytes are overwritten another EndDelay later. So the end of a
+// the agent fills and the client reads, see [RingHeader]. The agent sends Ended when the
+// process was reaped and its streams have ended. If a background process still holds them, it
+// has EndDelay to close them. Then they end with the bytes that are in the pipe at that
+// moment, for which the ring has kept room. If the process has enlarged its pipe, the room may
+// not suffice, and the oldest bytes are overwritten another EndDelay later. So the end of a
 // process never waits for a reader.
 //
 // A frame is a header of 12 bytes, all integers little endian, and a body:
@@ -59,5 +58,5 @@
 //
 // Both sides treat the other as hostile: a frame that breaks a bound ends the
 // connection, and so does one that stays incomplete for FrameTimeout. From the first user
-// command on the client treats the agent as compromised.
+// command on, the client treats the agent as compromised.
 package wire

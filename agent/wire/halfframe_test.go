@@ -10,8 +10,8 @@ import (
 )
 
 // Half a frame ends the connection, a pause between two frames does not, and a peer
-// that sends a byte now and then gains no time. It runs with a Conn whose frame
-// began long ago: nobody waits FrameTimeout.
+// that sends a byte now and then gains no time. It uses a Conn whose frame began long ago,
+// so that it need not wait for FrameTimeout.
 func TestHalfFrame(t *testing.T) {
 	for _, blocking := range []bool{false, true} {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -26,16 +26,16 @@ const (
 
 // Bounds of managed processes.
 const (
-	MaxManaged = 64 // of a box that have not been forgotten
+	MaxManaged = 64 // processes of a box that have not been forgotten
 	MaxKey     = 64 // bytes
-	// MinRing and MaxRing bound the size of one ring in bytes, and MaxRings the size of all
-	// rings of a box, for which cgroups leaves room beside the box's memory limit.
+	// MinRing and MaxRing bound the size of one ring in bytes. MaxRings bounds the size of all
+	// rings of a box, for which cgroups leaves room in addition to the box's memory limit.
 	MinRing  = 8 << 10
 	MaxRing  = 64 << 20
 	MaxRings = 192 << 20
-	// InputWindow in bytes is how much input may be on its way to a process.
+	// InputWindow is how many bytes of input may be on their way to a process.
 	InputWindow = 64 << 10
-	// maxOffset of a stream: what no process writes in its life.
+	// maxOffset of a stream is more than a process writes in its life.
 	maxOffset = math.MaxInt64 / 2
 	// OldKeys is how many keys of forgotten processes an agent still refuses.
 	OldKeys = 4096
@@ -44,7 +44,7 @@ const (
 	EndDelay = 2 * time.Second
 )
 
-// Steps of a launch that a FailedMsg names, besides those of a birth.
+// Steps of a launch that a FailedMsg names, besides those of starting a command.
 const (
 	StepKey   = "checking key"
 	StepTable = "keeping managed process"
@@ -52,8 +52,8 @@ const (
 	StepFind  = "finding managed process"
 )
 
-// SpawnerName is the name of the agent's threads that give birth to commands, which inherit
-// much of them.
+// SpawnerName is the name of the agent's threads that start commands. Commands inherit many
+// of their settings.
 const SpawnerName = "spawner"
 
 // Streams of a managed process. With a terminal there is Stdout only.
@@ -66,14 +66,14 @@ const (
 // Spawn.Tasks v1 tasks files, and with Spawn.TTY master and slave of a terminal.
 type LaunchMsg struct {
 	Key        string
-	Ring       uint64 // bytes of each output, a power of two
+	Ring       uint64 // size of each ring in bytes, a power of two
 	StderrRing uint64 // size of the ring for stderr; 0: the same
 	DropOldest bool
-	DropStderr bool // says nothing beside DropOldest
+	DropStderr bool // has no effect with DropOldest
 	Spawn      SpawnMsg
 }
 
-// RingOf is the size of the ring of a stream.
+// RingOf returns the size of the ring of a stream.
 func (m *LaunchMsg) RingOf(stream uint32) uint64 { return ringOf(stream, m.Ring, m.StderrRing) }
 
 func ringOf(stream uint32, ring, stderr uint64) uint64 {
@@ -83,12 +83,12 @@ func ringOf(stream uint32, ring, stderr uint64) uint64 {
 	return ring
 }
 
-// Drops says whether a full ring of a stream is overwritten.
+// Drops reports whether a full ring of a stream is overwritten.
 func (m *LaunchMsg) Drops(stream uint32) bool {
 	return m.DropOldest || m.DropStderr && stream == Stderr
 }
 
-// LaunchFDs is the number of descriptors of m.
+// LaunchFDs returns the number of descriptors of m.
 func (m *LaunchMsg) LaunchFDs() int {
 	if m.Spawn.TTY {
 		return 1 + int(m.Spawn.Tasks) + 2
@@ -96,11 +96,11 @@ func (m *LaunchMsg) LaunchFDs() int {
 	return 1 + int(m.Spawn.Tasks)
 }
 
-// ForgetMsg has a process that has ended forgotten, with its rings.
+// ForgetMsg has the agent forget a process that has ended, with its rings.
 type ForgetMsg struct{ Number uint32 }
 
-// ManagedMsg is a managed process as it is now. Its descriptors: the ring of each
-// stream.
+// ManagedMsg describes the current state of a managed process. Its descriptors: the ring of
+// each stream.
 type ManagedMsg struct {
 	Number     uint32 // the id of all frames about it
 	Key        string
@@ -109,9 +109,9 @@ type ManagedMsg struct {
 	DropOldest bool
 	Ring       uint64
 	StderrRing uint64 // as in LaunchMsg
-	Age        uint64 // ns that it has run
-	Accepted   uint64 // bytes of stdin that it was given
-	Queued     uint64 // and what the agent has taken beyond
+	Age        uint64 // how long it has run, in ns
+	Accepted   uint64 // offset up to which the process has got its stdin
+	Queued     uint64 // offset up to which the agent has received it
 	Input      uint32 // InputOpen …
 	Released   [2]uint64
 	Ended      bool
@@ -119,10 +119,10 @@ type ManagedMsg struct {
 	Heads      [2]uint64 // of the streams, if Ended
 }
 
-// RingOf is the size of the ring of a stream.
+// RingOf returns the size of the ring of a stream.
 func (m *ManagedMsg) RingOf(stream uint32) uint64 { return ringOf(stream, m.Ring, m.StderrRing) }
 
-// Streams is the number of outputs.
+// Streams returns the number of outputs.
 func (m *ManagedMsg) Streams() int {
 	if m.TTY {
 		return 1
@@ -133,8 +133,8 @@ func (m *ManagedMsg) Streams() int {
 // ListedMsg follows the Managed frames that answer a List.
 type ListedMsg struct{ Count uint32 }
 
-// WatchMsg asks for a Head as soon as there is something behind Offset or the
-// stream has ended. It replaces an earlier one of the stream.
+// WatchMsg asks for a Head as soon as there is something after Offset or the stream has
+// ended. It replaces an earlier Watch of the stream.
 type WatchMsg struct {
 	Stream uint32
 	Offset uint64
@@ -147,13 +147,13 @@ type HeadMsg struct {
 	Ended  bool
 }
 
-// ReleaseMsg allows what lies below Offset to be overwritten.
+// ReleaseMsg allows the bytes below Offset to be overwritten.
 type ReleaseMsg struct {
 	Stream uint32
 	Offset uint64
 }
 
-// InputMsg is input from Offset on. What was taken before is skipped.
+// InputMsg carries input from Offset on. The agent skips bytes that it has received before.
 type InputMsg struct {
 	Offset uint64
 	Data   []byte
@@ -169,16 +169,16 @@ const (
 	InputBroken = 2 // no process reads it any more
 )
 
-// AcceptedMsg says how far the process was given its input.
+// AcceptedMsg reports how far the process has got its input.
 type AcceptedMsg struct {
 	Offset uint64
 	State  uint32
 }
 
-// EndedMsg says that the process was reaped and its outputs have ended.
+// EndedMsg reports that the process was reaped and its outputs have ended.
 type EndedMsg struct {
 	Status uint32 // as of wait4(2)
-	Wall   uint64 // ns that it ran
+	Wall   uint64 // how long it ran, in ns
 	Heads  [2]uint64
 }
 

@@ -38,10 +38,10 @@ func (m *LaunchMsg) Unmarshal(b []byte) error {
 	return m.Spawn.Unmarshal(d.b)
 }
 
-// What a Launch says of full rings.
+// Flags of a Launch.
 const (
-	dropOldest = 1 // of both streams
-	dropStderr = 2
+	dropOldest = 1 // overwrite full rings of both streams
+	dropStderr = 2 // overwrite a full ring of stderr
 	ownStderr  = 4 // the size of the ring of stderr follows
 )
 
@@ -55,7 +55,7 @@ func (m *LaunchMsg) drop() byte {
 	return 0
 }
 
-// ValidKey says whether key can name a managed process.
+// ValidKey reports whether key can name a managed process.
 func ValidKey(key string) bool {
 	if key == "" || len(key) > MaxKey {
 		return false
@@ -131,7 +131,7 @@ func (m *ManagedMsg) Marshal() []byte {
 	e.u32(m.Status)
 	e.u64(m.Heads[0])
 	e.u64(m.Heads[1])
-	if m.StderrRing != 0 { // agents of older builds do not say so
+	if m.StderrRing != 0 { // agents of older builds do not send it
 		e.u64(m.StderrRing)
 	}
 	return e.b

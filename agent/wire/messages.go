@@ -24,33 +24,32 @@ const (
 	MaxRlimits  = 16
 )
 
-// InitMsg sets the agent up. Its descriptors: the listening socket, then
-// HomeTasks v1 tasks files that each of its threads that give birth enters once.
+// InitMsg sets the agent up. Its descriptors: the listening socket, then HomeTasks v1 tasks
+// files, which each thread that starts commands enters once.
 type InitMsg struct {
 	// Lifeline: the agent, and so the box, ends when this connection closes.
 	Lifeline bool
-	// Linger is how many milliseconds the agent waits then, once its commands are dead: a
-	// launcher that dies must not end all of its boxes in the same moment.
+	// Linger is how many milliseconds the agent then waits, after killing its commands: the
+	// boxes of a launcher that dies must not all end in the same moment.
 	Linger uint32
-	// Filter is the seccomp program for the agent and all it starts, as an array
-	// of struct sock_filter (8 bytes each).
+	// Filter is the seccomp program for the agent and all its children, as an array of
+	// struct sock_filter (8 bytes each).
 	Filter    []byte
 	HomeTasks uint32
-	// Spawners is how many threads give birth to commands, 1 … MaxSpawners.
+	// Spawners is how many threads start commands, 1 … MaxSpawners.
 	Spawners uint32
 	// Sockets bounds how many sockets the box may have.
 	Sockets Sockets
 }
 
-// Sockets is how many sockets of a kind may exist in a box at once.
+// Sockets bounds how many sockets of a kind may exist in a box at once.
 type Sockets struct {
 	Netlink uint32
 	Inet    uint32 // TCP and UDP, IPv4 and IPv6 together
 }
 
-// SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup
-// directory that the command is born in, then Tasks v1 tasks files that the
-// command enters before anything else.
+// SpawnMsg starts a command. Its descriptors: stdin, stdout, stderr, the cgroup directory
+// in which the command starts, then Tasks v1 tasks files that the command enters first.
 type SpawnMsg struct {
 	Args    []string
 	Env     []string
@@ -67,14 +66,14 @@ type SpawnMsg struct {
 // Rlimit is one resource limit of a command.
 type Rlimit struct {
 	Resource uint32
-	Soft     uint64 // of which a program is told; it may raise it to Hard
+	Soft     uint64 // the limit in force; a program may raise it to Hard
 	Hard     uint64
 }
 
 // SpawnFDs is the number of descriptors of a Spawn frame before the tasks files.
 const SpawnFDs = 4
 
-// FailedMsg says which step of a request failed and why.
+// FailedMsg reports which step of a request failed and why.
 type FailedMsg struct {
 	Step  string
 	Errno syscall.Errno
@@ -82,14 +81,14 @@ type FailedMsg struct {
 
 func (m *FailedMsg) Error() string { return m.Step + ": " + m.Errno.Error() }
 
-// Unwrap gives errors.Is the errno.
+// Unwrap returns the errno.
 func (m *FailedMsg) Unwrap() error { return m.Errno }
 
 // SignalMsg sends a signal to the command's first process; SIGINT and SIGQUIT, which
 // a terminal sends, to that process's group.
 type SignalMsg struct{ Signal uint32 }
 
-// ExitedMsg is how the command's first process ended.
+// ExitedMsg reports how the command's first process ended.
 type ExitedMsg struct {
 	Status uint32 // as of wait4(2)
 }
@@ -187,8 +186,8 @@ func (m *FailedMsg) Unmarshal(b []byte) error {
 	return d.done("failed")
 }
 
-// printable bounds and cleans text of a peer that is not to be believed before
-// it reaches a log or a terminal.
+// printable bounds and cleans text of an untrusted peer before it reaches a log or a
+// terminal.
 func printable(b []byte) string {
 	const most = 200
 	if len(b) > most {
@@ -224,8 +223,8 @@ func (m *ExitedMsg) Unmarshal(b []byte) error {
 	return d.done("exited")
 }
 
-// Steps of a birth that a FailedMsg names and that clients turn into errors of
-// their own.
+// Steps of starting a command that a FailedMsg names and that clients translate into errors
+// of their own.
 const (
 	StepClone = "starting process"
 	StepMkdir = "creating working directory"

@@ -8,13 +8,13 @@ import (
 	"testing"
 )
 
-// message is what every body offers.
+// message is the common interface of all messages.
 type message interface {
 	Marshal() []byte
 	Unmarshal([]byte) error
 }
 
-// messages has one of each, with every field set.
+// messages returns one message of each type, with every field set.
 func messages() map[string]message {
 	return map[string]message{
 		"init": &InitMsg{Lifeline: true, Linger: 50, Filter: []byte("12345678"), HomeTasks: 3, Spawners: 2},
@@ -108,8 +108,8 @@ func TestFailedIsPrintable(t *testing.T) {
 	}
 }
 
-// FuzzMessages feeds every decoder: it may refuse, and what it takes must encode
-// to the same bytes again.
+// FuzzMessages feeds every decoder. A decoder may refuse the bytes; if it accepts them, the
+// message must encode to the same bytes again.
 func FuzzMessages(f *testing.F) {
 	for _, m := range messages() {
 		f.Add(m.Marshal())

@@ -31,7 +31,7 @@ func TestRingBounds(t *testing.T) {
 	want("the newer is the second", 0, 10)
 	record(b[:], 0, 5, 10)
 	want("the newer is the first", 5, 10)
-	// Whatever part of the next record is there, the last one counts.
+	// Until the next record is complete, the last one counts.
 	var next [RingRecords]byte
 	record(next[:], 1, 1<<40, 1<<40+7)
 	for n := range RingRecord - 8 {
@@ -124,8 +124,8 @@ func TestBadManaged(t *testing.T) {
 	}
 }
 
-// The bytes of frames that two builds of boxd may exchange: an agent lives longer
-// than the daemon that started it.
+// The bytes of frames that two builds of boxd may exchange, because an agent can outlive the
+// daemon that started it.
 func TestGoldenManaged(t *testing.T) {
 	for name, want := range map[string]string{
 		"watch":       "\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x04\x00",

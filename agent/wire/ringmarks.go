@@ -2,7 +2,7 @@ package wire
 
 import "encoding/binary"
 
-// RingMark says when a byte of a ring came. Marks lie behind the ring in its file, which
+// RingMark records when a byte of a ring arrived. Marks lie after the ring in its file, which
 // has RingMarksSize bytes for them, or none if an older agent made it. They are words of 64
 // bits, little endian:
 //
@@ -20,22 +20,22 @@ type RingMark struct {
 
 const (
 	// RingMarksSize is the size of the whole table. RingMarkSize is the size of a mark, and
-	// of the two words in front.
+	// of the two words before the marks.
 	RingMarksSize = 60 << 10
 	RingMarkSize  = 16
-	// RingMarks is how many there can be.
+	// RingMarks is the largest number of marks.
 	RingMarks = RingMarksSize/RingMarkSize - 1
 )
 
-// RingMarksHead reads the two words in front of the marks. It fails if marks are being
-// moved, or if there cannot be as many.
+// RingMarksHead parses the two words before the marks. It fails if marks are being moved, or
+// if the number of marks is too large.
 func RingMarksHead(b []byte) (sequence uint64, count int, ok bool) {
 	sequence, n := binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])
 	return sequence, int(min(n, RingMarks)), sequence%2 == 0 && n <= RingMarks
 }
 
-// ParseRingMarks reads marks as far as both of their numbers grow: what an agent writes
-// there may be anything.
+// ParseRingMarks parses marks while offset and time grow: a hostile agent may write anything
+// there.
 func ParseRingMarks(b []byte) []RingMark {
 	marks := make([]RingMark, 0, len(b)/RingMarkSize)
 	for ; len(b) >= RingMarkSize; b = b[RingMarkSize:] {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// What an agent writes there is read as far as it makes sense.
+// Marks are parsed up to the first one that makes no sense.
 func TestParseRingMarks(t *testing.T) {
 	for _, c := range []struct {
 		words []uint64

@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is what a Conn needs of a stream socket.
+// socket is a stream socket as Conn uses it.
 type socket interface {
 	ReadMsgUnix(b, oob []byte) (n, oobn, flags int, addr *net.UnixAddr, err error)
-	// send writes a part of b, and rights with its first byte. A peer that takes
-	// nothing for SendTimeout gives os.ErrDeadlineExceeded.
+	// send writes a part of b, and rights with its first byte. If the peer accepts
+	// nothing for SendTimeout, it returns os.ErrDeadlineExceeded.
 	send(b, rights []byte) (n int, err error)
-	// limitRead has reads fail with os.ErrDeadlineExceeded after end; zero is never.
+	// limitRead makes reads fail with os.ErrDeadlineExceeded after end; zero means never.
 	limitRead(end time.Time) error
-	// abort ends the connection; a blocked reader returns.
+	// abort ends the connection, so that a blocked reader returns.
 	abort()
 	Close() error
 }
@@ -41,12 +41,12 @@ func (s polled) limitRead(end time.Time) error { return s.SetReadDeadline(end) }
 
 func (s polled) abort() { _ = s.Close() }
 
-// empty takes what the peer has sent, which can send nothing more then, and closes the descriptors
-// in it. Closing the socket would close them as well, and wait for it.
+// empty shuts the socket down, receives all that the peer has sent, and closes the descriptors
+// in it without waiting. Closing the socket would close them too, but would wait for that.
 func (s polled) empty() {
 	raw, err := s.SyscallConn()
 	if err != nil {
-		return // it is closed
+		return // the socket is closed
 	}
 	_ = raw.Control(func(fd uintptr) {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RDWR)
@@ -66,10 +66,10 @@ func (s polled) empty() {
 	})
 }
 
-// BlockingConn is a Conn on the connected stream socket fd, of which it takes
-// ownership. Receive blocks the calling thread in the kernel instead of parking
-// the goroutine: what arrives wakes just this thread, which saves the way through
-// the runtime's poller. Close does not end a blocked Receive.
+// BlockingConn returns a Conn on the connected stream socket fd, of which it takes
+// ownership. Receive blocks the calling thread in the kernel instead of parking the
+// goroutine. So a frame that arrives wakes only this thread, and the runtime's poller is
+// not involved. Close does not end a blocked Receive.
 func BlockingConn(fd int) *Conn {
 	timeout := unix.NsecToTimeval(SendTimeout.Nanoseconds())
 	// It fails only if fd is not a socket, which the first Receive will report.
@@ -109,9 +109,9 @@ func (s blocking) send(b, rights []byte) (n int, err error) {
 	}
 }
 
-// limitRead is about each single read, so it is set anew before the next.
+// limitRead sets a timeout for each single read, so Conn calls it before every read.
 func (s blocking) limitRead(end time.Time) error {
-	var wait time.Duration // zero is for ever
+	var wait time.Duration // zero means forever
 	if !end.IsZero() {
 		wait = max(time.Until(end), time.Millisecond)
 	}
@@ -119,7 +119,7 @@ func (s blocking) limitRead(end time.Time) error {
 	return os.NewSyscallError("setsockopt(SO_RCVTIMEO)", unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout))
 }
 
-// abort does not close: a reader may be in the kernel with this number.
+// abort does not close the socket: a reader may be in the kernel with this number.
 func (s blocking) abort() { _ = unix.Shutdown(int(s), unix.SHUT_RDWR) }
 
 func (s blocking) Close() error { return unix.Close(int(s)) }

@@ -1,12 +1,12 @@
-// Boxd-init is the part of boxd that works below the command line. It is not
-// meant to be called by people; its first argument is the role:
+// Boxd-init has the roles of boxd below the command line. People do not call it; the first argument
+// is the role:
 //
-//	launcher   builds boxes for one client, as root; with --service for one after
-//	           another, and its boxes outlive it
-//	keeper     runs a launcher service, and runs it again when it dies
-//	init       libcontainer's own stage, which it executes by itself
+//	launcher   builds boxes for one client, as root; with --service it serves one client
+//	           after another, and its boxes outlive it
+//	keeper     runs a launcher service and restarts it when it dies
+//	init       the stage of libcontainer, which libcontainer starts itself
 //	agent      PID 1 of a box
-//	files      a file operation in a box, as one of its commands
+//	files      a file operation in a box, as a command of the box
 package main
 
 import (
@@ -22,9 +22,8 @@ import (
 	_ "github.com/opencontainers/runc/libcontainer/nsenter" // its C constructor enters the namespaces of a box
 )
 
-// The main goroutine keeps the main thread to itself: the threads of the launcher
-// and of the agent that change their namespaces, cgroups or privileges are
-// others, and the main thread stands for the process in /proc.
+// The main goroutine keeps the main thread, which stands for the process in /proc. So the threads of
+// launcher and agent that change namespaces, cgroups or privileges are others.
 func init() { runtime.LockOSThread() }
 
 func main() {

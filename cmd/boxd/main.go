@@ -23,7 +23,7 @@ func main() {
 		LookupEnv:  os.LookupEnv,
 		NewEngine:  newEngine,
 		Examine:    doctor.Gather,
-		Serve:      serve,
+		Serve:      func(o cli.ServeOptions) error { return daemon.Run(daemonOptions(o)) },
 		CheckServe: func(o cli.ServeOptions) []error { return daemon.Check(daemonOptions(o)) },
 	}
 	os.Exit(app.Main(os.Args[1:]))
@@ -38,11 +38,6 @@ func newEngine(ctx context.Context, o cli.EngineOptions) (engine.Engine, error) 
 	return e, nil
 }
 
-// serve is the daemon.
-func serve(o cli.ServeOptions) error {
-	return daemon.Run(daemonOptions(o))
-}
-
 func daemonOptions(o cli.ServeOptions) daemon.Options {
 	return daemon.Options{
 		Config: o.Config, ConfigFile: o.ConfigFile, Reload: o.Reload, Version: version.Version,
@@ -51,8 +46,8 @@ func daemonOptions(o cli.ServeOptions) daemon.Options {
 	}
 }
 
-// newLogger tells people of what is not an error of a call. Lines have no time:
-// they are read as they come.
+// newLogger returns the logger for problems that are not the error of a call. Its lines have no time,
+// because people read them as they appear.
 func newLogger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{
 		Level: slog.LevelWarn,

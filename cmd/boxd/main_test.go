@@ -22,12 +22,12 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// boxd is the binary under test with args.
+// boxd returns a command that runs the binary under test with args.
 func boxd(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	testutil.RequireRoot(t)
 	path, init := testutil.BuildBinaries(t)
-	// A boxd that hangs fails its own test and not the whole run.
+	// A boxd that hangs fails its own test, not the whole run.
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, path, args...)
@@ -144,7 +144,7 @@ func TestJSON(t *testing.T) {
 	}
 }
 
-// TestStdin: only -i hands it on.
+// TestStdin: only -i passes stdin on.
 func TestStdin(t *testing.T) {
 	for flag, want := range map[string]string{"-i": "input", "--json=false": ""} {
 		cmd := boxd(t, "run", flag, "--", "cat")
@@ -155,8 +155,7 @@ func TestStdin(t *testing.T) {
 	}
 }
 
-// TestSignals: the command gets the first one, and a command that does not mind
-// is killed by the second.
+// TestSignals: the command gets the first signal; if it ignores that, the second one kills it.
 func TestSignals(t *testing.T) {
 	for _, c := range []struct {
 		script string
@@ -189,14 +188,14 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// TestTerminal runs a shell on a real terminal and checks that the terminal is
-// as before, and that its size is seen inside.
+// TestTerminal runs a shell on a real terminal. Its size is visible inside, and its mode is the same
+// afterwards.
 func TestTerminal(t *testing.T) {
 	keyboard, tty := openPTY(t)
 	if err := unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 33, Col: 101}); err != nil {
 		t.Fatal(err)
 	}
-	// On the keyboard's end this is the mode of the other end, tty_ioctl(4).
+	// On the keyboard's end this reads the mode of the other end, tty_ioctl(4).
 	before, err := unix.IoctlGetTermios(int(keyboard.Fd()), unix.TCGETS)
 	if err != nil {
 		t.Fatal(err)
@@ -222,7 +221,7 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// readUntil reads what appears on the screen up to the end of text.
+// readUntil reads from the screen up to the end of text.
 func readUntil(t *testing.T, screen *os.File, text string) string {
 	t.Helper()
 	var seen []byte

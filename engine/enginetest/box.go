@@ -17,7 +17,7 @@ var (
 	canceled = engine.Result{Verdict: engine.Canceled, ExitCode: -1, Signal: syscall.SIGKILL}
 )
 
-// Box is a box as its host sees it.
+// Box is the host's view of a box.
 type Box struct {
 	// Written is how many bytes the box's processes have written to disks.
 	Written atomic.Int64
@@ -30,31 +30,31 @@ type Box struct {
 	mu        sync.Mutex
 	spec      engine.Spec
 	processes map[string]*Process
-	commands  map[*command]struct{} // that run
+	commands  map[*command]struct{} // running
 	last      engine.Command
 }
 
-// ID is the box's id.
+// ID returns the box's id.
 func (b *Box) ID() string { return b.id }
 
 // Done is closed when the box has died.
 func (b *Box) Done() <-chan struct{} { return b.dead }
 
-// Spec is the spec of the box, with the changes since, and without defaults.
+// Spec returns the spec of the box with all changes, and without defaults.
 func (b *Box) Spec() engine.Spec {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.spec
 }
 
-// Last is the command that was started last.
+// Last returns the command that was started last.
 func (b *Box) Last() engine.Command {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.last
 }
 
-// Commands is the number of commands that run.
+// Commands returns the number of running commands.
 func (b *Box) Commands() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -64,8 +64,7 @@ func (b *Box) Commands() int {
 // Report tells the client that the box ran into a limit.
 func (b *Box) Report(e engine.Event) { b.events <- e }
 
-// Die ends PID 1 and with it all processes. The client sees the events before that, and not
-// later than that.
+// Die ends PID 1 and with it all processes. The client gets the events before that.
 func (b *Box) Die(events ...engine.Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,7 +83,7 @@ func (b *Box) Die(events ...engine.Event) {
 	}
 }
 
-// Change does what Update of a client does.
+// Change applies a change, as Update of a client does.
 func (b *Box) Change(change engine.Change) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -109,7 +108,7 @@ func (b *Box) Change(change engine.Change) error {
 	return nil
 }
 
-// liveBox is a box as one client has it.
+// liveBox is a client's view of a box.
 type liveBox struct {
 	b *Box
 	c *Client
@@ -139,8 +138,8 @@ func (l *liveBox) pass(ctx context.Context, op string) error {
 	return nil
 }
 
-// Remove lets go of the box also if it fails, as the native engine does: each later call
-// fails as well.
+// Remove works once, as in the native engine: after a failure, each later call returns the
+// same error.
 func (l *liveBox) Remove(ctx context.Context) error {
 	l.remove.Do(func() {
 		if l.err = l.c.pass(ctx, "remove", l.b.id); l.err == nil {

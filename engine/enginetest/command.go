@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// command is a command that runs.
+// command is a running command.
 type command struct {
 	l      *liveBox
 	ctx    context.Context
@@ -35,7 +35,7 @@ func (r *command) end(result engine.Result) {
 	r.endLocked(result)
 }
 
-// script is the verb and the argument of a command, with or without a shell around it.
+// script returns the verb and the argument of a command, with or without a shell around it.
 func script(args []string) (verb, argument string) {
 	if len(args) > 2 && args[0] == "sh" {
 		verb, argument, _ = strings.Cut(args[2], " ")
@@ -45,8 +45,8 @@ func script(args []string) (verb, argument string) {
 }
 
 // Start knows the programs true, exit N, kill N (by a signal), oom, echo TEXT, err TEXT,
-// fill N (bytes of output), hex BYTES, env, wait, die (which takes the box with it) and
-// missing, alone or behind sh -lc. A directory "/file/…" cannot be made.
+// fill N (bytes of output), hex BYTES, env, wait, die (which ends the box) and missing, alone
+// or after sh -lc. A directory "/file/…" cannot be made.
 func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := l.pass(ctx, "start"); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
 	l.b.commands[r], l.b.last = struct{}{}, cmd
-	if isClosed(l.b.dead) { // since pass looked
+	if isClosed(l.b.dead) { // it has died since pass checked
 		r.endLocked(lost)
 	}
 	return r, nil

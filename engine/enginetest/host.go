@@ -1,8 +1,8 @@
-// Package enginetest is an engine for tests of its users: boxes, processes and volumes are
-// values in memory, and nothing runs. A test can watch, hold up and fail each operation, end
-// boxes and processes, and lose the connection between a client and the host.
+// Package enginetest is an engine for tests of programs that use one: boxes, processes and
+// volumes are values in memory, and nothing runs. A test can watch, delay and fail each
+// operation, end boxes and processes, and cut the connection between a client and the host.
 //
-// It is not for tests of what boxes do to commands: those need engine/native.
+// Tests of the effect of a box on commands need engine/native instead.
 package enginetest
 
 import (
@@ -36,9 +36,9 @@ type Host struct {
 }
 
 // Hook is called before each operation with its name and its box, volume or directory. It
-// may wait, and its error becomes the operation's. After an operation that changes something
-// it is called again with the past tense of the name ("create", "created"): its error then
-// stands for an answer that was lost.
+// may wait, and the operation fails with its error. After an operation that changes something
+// it is called again with the past tense of the name ("create", "created"). An error then
+// represents a lost answer.
 type Hook func(ctx context.Context, op, object string) error
 
 // NewHost returns a host without boxes. The volumes are directories below dir; without dir
@@ -54,7 +54,7 @@ func (h *Host) Connect() *Client {
 	return c
 }
 
-// SetHook replaces the hook; nil is none.
+// SetHook replaces the hook; nil removes it.
 func (h *Host) SetHook(hook Hook) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -75,14 +75,14 @@ func (h *Host) IDs() []string {
 	return slices.Sorted(maps.Keys(h.boxes))
 }
 
-// Box returns a box, nil if there is none.
+// Box returns a box, or nil.
 func (h *Host) Box(id string) *Box {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.boxes[id]
 }
 
-// Only returns the one box of the host.
+// Only returns the only box of the host.
 func (h *Host) Only() *Box {
 	ids := h.IDs()
 	if len(ids) != 1 {
@@ -91,7 +91,7 @@ func (h *Host) Only() *Box {
 	return h.Box(ids[0])
 }
 
-// Made says how often each id was used for a box.
+// Made returns how often each id was used for a box.
 func (h *Host) Made() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +125,7 @@ var (
 	_ engine.Storage = (*Client)(nil)
 )
 
-// Cut is the sudden death of the client: every operation of it fails from now on.
+// Cut kills the client: all its operations fail from now on.
 func (c *Client) Cut() { c.cut() }
 
 // Gone is closed once the client is cut.

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
@@ -12,7 +14,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Process is a managed process as its host sees it.
+// Process is the host's view of a managed process.
 type Process struct {
 	box    *Box
 	m      engine.Managed
@@ -22,19 +24,19 @@ type Process struct {
 	result engine.Result // guarded by Box.mu
 }
 
-// Managed is what the process was started with.
+// Managed returns the description with which the process was started.
 func (p *Process) Managed() engine.Managed { return p.m }
 
 // Done is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// PID is its process id.
+// PID returns its process id.
 func (p *Process) PID() int { return p.pid }
 
 // Exit ends the process.
 func (p *Process) Exit(code int) { p.end(engine.Result{Verdict: engine.Exited, ExitCode: code}) }
 
-// Result is the result of a process that has ended.
+// Result returns the result of a process that has ended.
 func (p *Process) Result() engine.Result {
 	p.box.mu.Lock()
 	defer p.box.mu.Unlock()
@@ -54,7 +56,7 @@ func (p *Process) endLocked(result engine.Result) {
 	}
 }
 
-// program is the program and its arguments, without the shell that executes it.
+// program returns the program and its arguments, without the shell that executes it.
 func (p *Process) program() []string {
 	if p.m.Args[0] == "sh" && len(p.m.Args) > 3 {
 		return p.m.Args[3:]
@@ -62,14 +64,14 @@ func (p *Process) program() []string {
 	return p.m.Args
 }
 
-// Signal sends a signal, which ends some programs, see Launch.
+// Signal sends a signal. It ends some programs, see Launch.
 func (p *Process) Signal(s syscall.Signal) {
 	if name := p.program()[0]; s == syscall.SIGTERM && (name == "serve" || name == "say") {
 		p.end(engine.Result{Verdict: engine.Signaled, ExitCode: -1, Signal: s})
 	}
 }
 
-// Process returns a managed process of the box, nil if there is none.
+// Process returns a managed process of the box, or nil.
 func (b *Box) Process(key string) *Process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -80,11 +82,7 @@ func (b *Box) Process(key string) *Process {
 func (b *Box) Processes() []*Process {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var list []*Process
-	for _, p := range b.processes {
-		list = append(list, p)
-	}
-	return list
+	return slices.Collect(maps.Values(b.processes))
 }
 
 // Drop removes a managed process without a trace.
@@ -94,7 +92,7 @@ func (b *Box) Drop(key string) {
 	delete(b.processes, key)
 }
 
-// Plant adds a managed process that no client has asked for.
+// Plant adds a managed process that no client has launched.
 func (b *Box) Plant(m engine.Managed) (*Process, error) {
 	b.host.mu.Lock()
 	b.host.pids++
@@ -112,8 +110,8 @@ func (b *Box) Plant(m engine.Managed) (*Process, error) {
 	return p, nil
 }
 
-// Launch knows the programs serve, which ends at SIGTERM; say TEXT, which says it on stderr
-// and serves; stubborn, which ends at no signal; filter, which ends with its stdin; exit N;
+// Launch knows the programs serve, which SIGTERM ends; say TEXT, which writes TEXT to stderr
+// and then serves; stubborn, which no signal ends; filter, which ends with its stdin; exit N;
 // and missing. Each is alone or the first argument of a script of sh.
 func (l *liveBox) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProcess, error) {
 	if err := l.pass(ctx, "launch"); err != nil {
@@ -150,7 +148,7 @@ func (l *liveBox) Managed() []engine.ManagedProcess {
 	return list
 }
 
-// managed is a managed process as one client has it.
+// managed is a client's view of a managed process.
 type managed struct {
 	*Process
 	l *liveBox
@@ -238,21 +236,21 @@ func (o *Output) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// forget gives up the bytes that are kept.
+// forget drops the kept bytes.
 func (o *Output) forget() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.start, o.kept = o.start+int64(len(o.kept)), nil
 }
 
-// Bounds are the offsets of the oldest byte kept and of the end.
+// Bounds returns the offsets of the oldest byte kept and of the end.
 func (o *Output) Bounds() (oldest, end int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.start, o.start + int64(len(o.kept))
 }
 
-// ReadAt hands out 1,000 bytes at most.
+// ReadAt returns at most 1,000 bytes.
 func (o *Output) ReadAt(_ context.Context, p []byte, off int64) (n int, at int64, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -266,5 +264,5 @@ func (o *Output) ReadAt(_ context.Context, p []byte, off int64) (n int, at int64
 // Release does nothing.
 func (o *Output) Release(int64) {}
 
-// Released is 0.
+// Released returns 0.
 func (o *Output) Released() int64 { return 0 }

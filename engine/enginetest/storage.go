@@ -17,7 +17,7 @@ import (
 // Limit is a limit of a directory of the host.
 type Limit struct{ Bytes, Inodes int64 }
 
-// Volume returns a volume, nil if there is none.
+// Volume returns a volume, or nil.
 func (h *Host) Volume(name string) *engine.VolumeState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,21 +45,21 @@ func (h *Host) Fill(name string, used int64) {
 	}
 }
 
-// RefuseVolumes makes MakeVolume fail; nil ends that.
+// RefuseVolumes makes MakeVolume fail with err; nil ends that.
 func (h *Host) RefuseVolumes(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noVolumes = err
 }
 
-// Listed is how often a client has asked for the list of volumes.
+// Listed returns how often clients have listed the volumes.
 func (h *Host) Listed() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.listed
 }
 
-// Limit is the limit of a directory.
+// Limit returns the limit of a directory.
 func (h *Host) Limit(dir string) Limit {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,14 +73,14 @@ func (h *Host) SetLimit(dir string, l Limit) {
 	h.limits[dir] = l
 }
 
-// RefuseLimits makes LimitDirectory fail; nil ends that.
+// RefuseLimits makes LimitDirectory fail with err; nil ends that.
 func (h *Host) RefuseLimits(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.noLimits = err
 }
 
-// Limitings lists all calls of LimitDirectory, refused ones too: path, bytes and inodes.
+// Limitings lists all calls of LimitDirectory, including refused ones: path, bytes and inodes.
 func (h *Host) Limitings() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -168,8 +168,8 @@ func (c *Client) Volumes(ctx context.Context) ([]engine.VolumeState, error) {
 	return list, nil
 }
 
-// OpenDirectory opens a directory of the machine that the test runs on. The operation of a
-// Mappable one is "map".
+// OpenDirectory opens a directory of the machine that runs the test. For a Mappable one the
+// hook's operation is "map".
 func (c *Client) OpenDirectory(ctx context.Context, d engine.Directory) (*os.File, error) {
 	op := "open-directory"
 	if d.Mappable {
@@ -196,7 +196,7 @@ func (c *Client) OpenDirectory(ctx context.Context, d engine.Directory) (*os.Fil
 	return os.OpenFile(name, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 }
 
-// LimitDirectory notes the limit of a directory of the host.
+// LimitDirectory records the limit of a directory of the host.
 func (c *Client) LimitDirectory(ctx context.Context, d engine.Directory, bytes, inodes int64) error {
 	if err := c.pass(ctx, "limit-directory", d.Path); err != nil {
 		return err

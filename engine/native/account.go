@@ -18,23 +18,23 @@ import (
 type account struct {
 	box  *box
 	slot *slot
-	// alone says that no other command overlapped with it; under box.mu.
+	// alone says that no other command overlapped with this one; guarded by box.mu.
 	alone bool
-	// most are the highest memory and pids limits that it has lived under; under
+	// most are the highest memory and pids limits while the command ran; guarded by
 	// box.mu.
 	most engine.Limits
 
-	outside  rpc.OutsideHeld // what the box held outside its charge, if it was killed
-	hitOwn   bool            // something was killed for the memory limit of its slot
-	fileSize int64           // limit that it runs under, in bytes; none if not above 0
+	outside  rpc.OutsideHeld // what the box held outside its charge, if a process was killed
+	hitOwn   bool            // the kernel killed a process for the memory limit of the slot
+	fileSize int64           // the command's file size limit in bytes; none if not above 0
 	began    time.Time
-	levels   []level // of the volumes before it ran
+	levels   []level // of the volumes before the command ran
 
 	result engine.Result
 	err    error
 }
 
-// note keeps a failure of boxd's own.
+// note records an internal failure.
 func (a *account) note(err error) { a.err = errors.Join(a.err, err) }
 
 // readUse reads what the command used.
@@ -119,8 +119,8 @@ func (a *account) memoryLimit(box engine.Limits) int64 {
 	return box.Memory
 }
 
-// askOutside asks the launcher, if a process was killed and that can be for memory, what the
-// box held outside its charge.
+// askOutside asks the launcher what the box held outside its charge, if a process was killed,
+// possibly for memory.
 func (a *account) askOutside(status unix.WaitStatus) {
 	r := &a.result.Receipt
 	if killed := status.Signaled() && status.Signal() == unix.SIGKILL; !killed && !positive(r.OOMKills) {
@@ -140,10 +140,11 @@ func (a *account) askOutside(status unix.WaitStatus) {
 	}
 }
 
-// outsideDeadline bounds the answer, for which a launcher needs microseconds.
+// outsideDeadline bounds the wait for an answer that takes a launcher microseconds.
 const outsideDeadline = 2 * time.Second
 
-// heldOutside says, behind a memory limit, what of it was not the commands' to use.
+// heldOutside returns an addition to a memory limit: how much of it was held outside the
+// charge.
 func (a *account) heldOutside() string {
 	h := a.outside
 	if h.Locks+h.Sockets == 0 || a.hitOwn && !h.Killed {

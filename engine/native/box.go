@@ -22,8 +22,8 @@ type box struct {
 	id      string
 	spec    engine.Spec // with defaults; Limits and Mounts under mu
 	hostUID int         // host ids of the box's user 0
-	pid     int         // of its PID 1 on the host, see pidfd
-	pidfd   *os.File    // of PID 1: also the last word on whether it lives
+	pid     int         // of PID 1 on the host, see pidfd
+	pidfd   *os.File    // of PID 1; it tells reliably whether PID 1 lives
 	agent   *wire.Conn
 	slots   *slots
 	volumes *volumeSet
@@ -38,15 +38,15 @@ type box struct {
 	next      uint32
 	processes map[uint32]*process
 	launched  map[*account]struct{} // of managed processes
-	managed   *managedLink          // nil before the first
+	managed   *managedLink          // nil before the first managed process
 	limits    engine.Limits
 	lost      bool
-	ending    bool // the launcher was asked to remove it
+	ending    bool // the launcher was asked to remove the box
 	kept      bool // a command was allowed to leave processes behind
 
-	opening sync.Mutex // while managed is made
+	opening sync.Mutex // held while managed is made
 
-	running sync.WaitGroup // commands that are registered, and their last steps
+	running sync.WaitGroup // registered commands, until their last step
 
 	remove sync.Once
 	err    error
@@ -67,7 +67,7 @@ func newBox(c *core, spec engine.Spec, m rpc.Created, files []*os.File) (_ *box,
 		return nil, err
 	}
 	undo.Push(agent.Close)
-	agent.RefuseFDs() // an agent has none to give
+	agent.RefuseFDs() // no message of an agent on this connection carries any
 	b := &box{
 		engine:    c,
 		id:        m.ID,
@@ -121,8 +121,8 @@ func (b *box) ID() string { return b.id }
 // Done implements engine.Box.
 func (b *box) Done() <-chan struct{} { return b.done }
 
-// read hands what the agent says to the processes. The agent is not believed:
-// frames for unknown ids or out of order are dropped.
+// read passes the agent's frames to the processes. It does not trust the agent, and drops
+// frames with unknown ids or out of order.
 func (b *box) read() {
 	defer close(b.done)
 	for {
@@ -146,8 +146,8 @@ func (b *box) read() {
 	}
 }
 
-// register gives p an id under which the agent's words about it arrive. It ends
-// with running.Done.
+// register gives p an id, which the agent's frames about it carry. The caller calls
+// running.Done at the end of p.
 func (b *box) register(p *process) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,8 +167,8 @@ func (b *box) register(p *process) error {
 	return nil
 }
 
-// wasAlone says that no other command of the box was alive while p was, so that
-// what the box has seen since was p's doing.
+// wasAlone reports whether no other command of the box was alive while p was, so that the
+// figures of the box are p's.
 func (b *box) wasAlone(p *account) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -194,7 +194,7 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	}
 	var updated rpc.Updated
 	files, err := b.engine.link.call(ctx, rpc.TypeUpdate, rpc.Update{ID: b.id, Change: change}, &updated)
-	if err != nil && !errors.Is(err, errTruncated) { // that is done, but not watched
+	if err != nil && !errors.Is(err, errTruncated) { // a truncated reply means success without descriptors
 		b.note(engine.Change{Detach: updated.Detached})
 		b.volumes.drop(updated.Detached)
 		return fmt.Errorf("updating box %q: %w", b.id, err)
@@ -209,7 +209,7 @@ func (b *box) Update(ctx context.Context, change engine.Change) error {
 	return nil
 }
 
-// note keeps what a change has made of the box.
+// note applies a change to the box's spec and limits.
 func (b *box) note(change engine.Change) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -220,6 +220,16 @@ func (b *box) note(change engine.Change) {
 		return slices.Contains(change.Detach, m.Target)
 	})
 	b.spec.Mounts = append(kept, change.Attach...)
+}
+
+// Usage implements engine.LiveBox. The launcher reads the figures, so that an idle box costs
+// this process no descriptors, and this process needs neither privilege nor a cgroupfs.
+func (b *box) Usage() (engine.Usage, error) {
+	var u engine.Usage
+	if _, err := b.engine.link.call(context.Background(), rpc.TypeUsage, rpc.Box{ID: b.id}, &u); err != nil {
+		return engine.Usage{}, fmt.Errorf("measuring box %q: %w", b.id, err)
+	}
+	return u, nil
 }
 
 // Spec implements engine.LiveBox.
@@ -255,10 +265,9 @@ func higher(a, b int64) int64 {
 	return max(a, b)
 }
 
-// peaks corrects the kernel's figures, which count what was asked for into the
-// peak of a cgroup before a limit further up refuses it (pids_try_charge in
-// kernel/cgroup/pids.c, page_counter_try_charge in mm/page_counter.c): more than
-// the limit there never was.
+// peaks caps the kernel's figures at the limits. The kernel counts a request into the peak
+// of a cgroup before a limit further up refuses it (pids_try_charge in
+// kernel/cgroup/pids.c, page_counter_try_charge in mm/page_counter.c).
 func (b *box) peaks(p *account, memory, pids *int64) (_, _ *int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -308,11 +317,10 @@ func (b *box) isEnding() bool {
 	return b.ending
 }
 
-// abandon lets go of a box whose launcher has ended.
+// abandon releases a box without removing it.
 func (b *box) abandon() { b.remove.Do(b.release) }
 
-// release waits for the processes of the box to be told of its end and closes
-// what the box holds.
+// release closes what this process holds of the box, once all its commands have ended.
 func (b *box) release() {
 	b.agent.Close()
 	<-b.done

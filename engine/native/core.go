@@ -5,27 +5,29 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 )
 
-// maxEarly is how many boxes that are not here events are kept of: as many as there can
-// be. Words about boxes that are gone already must not add up for ever.
+// maxEarly is how many unknown boxes can have events waiting for their adoption: as many as
+// there can be boxes. Events of boxes that are already gone must not add up forever.
 const maxEarly = 4096
 
-// core is what boxes need of the engine, or service, that they belong to.
+// core is the common part of Engine and Service.
 type core struct {
 	link    *link
 	log     *slog.Logger
-	null    *os.File // /dev/null, for every command that has nothing else
+	null    *os.File // /dev/null, for commands without a file of the caller's
 	service bool     // the boxes outlive this process
 
 	mu     sync.Mutex
 	boxes  map[*box]struct{}
-	early  map[string]map[engine.EventKind]int64 // events of boxes that are not here yet
+	early  map[string]map[engine.EventKind]int64 // events of boxes that are not in boxes yet
 	closed bool
 }
 
@@ -38,7 +40,7 @@ func (c *core) create(ctx context.Context, spec engine.Spec) (*box, error) {
 		return nil, err
 	}
 	if spec.ID == "" {
-		spec.ID = randomID() // so that it can be named to the launcher before it is there
+		spec.ID = randomID() // chosen here, so that a request to remove it can name it before it exists
 	}
 	spec = spec.WithDefaults()
 	var created rpc.Created
@@ -89,8 +91,8 @@ func (c *core) findLocked(id string) *box {
 	return nil
 }
 
-// event hands on what the launcher tells unasked. It begins with what happened while
-// there was no client, before that adopts its boxes.
+// event passes an event of the launcher to its box. The first events happened while the
+// launcher had no client, and arrive before their boxes are adopted.
 func (c *core) event(e rpc.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -123,15 +125,15 @@ func (c *core) forget(b *box) {
 	delete(c.early, b.id)
 }
 
-// forgetEvents is for a box that was never here.
+// forgetEvents drops the events of a box that was removed without being adopted.
 func (c *core) forgetEvents(id string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.early, id)
 }
 
-// shut refuses further boxes and returns those that there are; first is false if
-// it was shut already.
+// shut refuses further boxes and returns the existing ones. first is false if it was called
+// before.
 func (c *core) shut() (boxes []*box, first bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -139,8 +141,5 @@ func (c *core) shut() (boxes []*box, first bool) {
 		return nil, false
 	}
 	c.closed = true
-	for b := range c.boxes {
-		boxes = append(boxes, b)
-	}
-	return boxes, true
+	return slices.Collect(maps.Keys(c.boxes)), true
 }

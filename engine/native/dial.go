@@ -18,7 +18,7 @@ import (
 )
 
 // SocketName is the name of a launcher service's socket in its state directory.
-const SocketName = "launcher.sock"
+const SocketName = rpc.SocketName
 
 // errNotNow marks an error after which the launcher may answer a moment later.
 var errNotNow = errors.New("try again")

@@ -5,14 +5,15 @@ import (
 	"os"
 	"reflect"
 
+	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
 
-// direct says whether a caller's file can be the command's own descriptor n: pipes,
-// /dev/null, and regular files that are read only. Through another file the command
-// could do more than read its input or add to its output: truncate what the file
-// held before, lock it, read from a terminal what its user types to others, or
-// receive descriptors from a socket.
+// direct reports whether a caller's file can become the command's own descriptor n. Pipes,
+// /dev/null, and regular files opened for reading only can. Through any other file the
+// command could do more than read its input or add to its output: truncate the file, lock
+// it, read what a terminal's user types to other programs, or receive descriptors from a
+// socket.
 func direct(f *os.File, n int) bool {
 	var st unix.Stat_t
 	if f == nil || unix.Fstat(int(f.Fd()), &st) != nil {
@@ -30,8 +31,8 @@ func direct(f *os.File, n int) bool {
 	return false
 }
 
-// sameOutput says whether two writers are one: then the command gets one pipe for
-// both, so that the order of what it writes is kept, and the writer has one caller.
+// sameOutput reports whether two writers are the same. Then the command gets one pipe for
+// both, which keeps the order of its output, and only one goroutine calls the writer.
 func sameOutput(a, b io.Writer) bool {
 	if a == nil || b == nil {
 		return false
@@ -45,11 +46,10 @@ func sameOutput(a, b io.Writer) bool {
 	return t.Comparable() && t == reflect.TypeOf(b) && a == b
 }
 
-// sameDescription says whether two descriptors are of one open file description,
-// as after "2>&1" (kcmp(2)). A kernel without kcmp says no.
+// sameDescription reports whether two descriptors share one open file description, as after
+// "2>&1". It returns false on a kernel without kcmp(2).
 func sameDescription(f, g *os.File) bool {
-	const kcmpFile = 0
-	pid := uintptr(os.Getpid())
-	r, _, errno := unix.Syscall6(unix.SYS_KCMP, pid, pid, kcmpFile, f.Fd(), g.Fd(), 0)
-	return errno == 0 && r == 0
+	pid := os.Getpid()
+	order, err := linux.Kcmp(linux.KcmpFile, pid, int(f.Fd()), pid, int(g.Fd()))
+	return err == nil && order == 0
 }

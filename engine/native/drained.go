@@ -9,17 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// drained reads a pipe or terminal until its end, or, once it is cut by a read
-// deadline in the past, until the end of what it holds at that moment: however
-// slow the reader is, nothing of that is lost, and however fast others write, it
-// ends.
+// drained reads a pipe or terminal until its end. A read deadline in the past cuts it: then
+// it reads only the bytes that the file holds at that moment. So a slow reader loses none of
+// them, and a fast writer cannot keep it from ending.
 type drained struct {
 	file *os.File
 	cut  bool
-	left int // bytes that still count after the cut
+	left int // unread bytes of those held at the cut
 }
 
-// WriteTo implements io.WriterTo, for the short ways that os.File knows.
+// WriteTo implements io.WriterTo, so that os.File can splice.
 func (d *drained) WriteTo(w io.Writer) (int64, error) {
 	n, err := io.Copy(w, d.file)
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -44,13 +43,13 @@ func (d *drained) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// count notes how much there is.
+// count notes how many bytes the file holds.
 func (d *drained) count() error {
 	d.cut = true
 	return d.control("ioctl(FIONREAD)", func(fd int) (err error) {
 		d.left, err = unix.IoctlGetInt(fd, unix.TIOCINQ) // also called FIONREAD
 		if _, e := unix.IoctlGetTermios(fd, unix.TCGETS); e == nil {
-			d.left = linux.TTYBuffer // it tells less than it has
+			d.left = linux.TTYBuffer // a terminal reports less than it holds
 		}
 		return err
 	})

@@ -20,8 +20,8 @@ func (s slowly) Write(b []byte) (int, error) {
 	return s.w.Write(b)
 }
 
-// What is in the pipe at the cut arrives whole, what is written later does not,
-// whether the copy goes by Read or by WriteTo.
+// The bytes that are in the pipe at the cut all arrive; bytes written later do not, whether
+// the copy uses Read or WriteTo.
 func TestDrainedAfterCut(t *testing.T) {
 	for name, copyTo := range map[string]func(io.Writer, *drained) (int64, error){
 		"WriteTo": func(w io.Writer, d *drained) (int64, error) { return d.WriteTo(w) },

@@ -73,7 +73,11 @@ func Start(ctx context.Context, o Options) (*Engine, error) {
 	if err := e.greet(ctx, conn, o); err != nil {
 		conn.Close()
 		null.Close()
-		return nil, errors.Join(err, ignoreExit(e.endLauncher(startPatience)))
+		eerr := e.endLauncher(startPatience)
+		if _, ok := errors.AsType[*exec.ExitError](eerr); ok {
+			eerr = nil // err says why it failed
+		}
+		return nil, errors.Join(err, eerr)
 	}
 	e.link = newLink(conn, linkOptions{})
 	return e, nil
@@ -93,19 +97,19 @@ func (e *Engine) greet(ctx context.Context, conn *wire.Conn, o Options) error {
 	return checkHello(h, o.InitPath)
 }
 
-// How long a launcher may take to end by itself after its client has disconnected. Then
-// it is killed: its boxes end with it, and the next launcher removes the rest.
+// How long a launcher may take to end by itself after its client has disconnected. After
+// that it is killed: its boxes end with it, and the next launcher removes the rest.
 const (
 	startPatience = time.Second // it has no boxes yet
 	closePatience = 15 * time.Second
 	boxPatience   = 200 * time.Millisecond // more for each of its boxes
 	killPatience  = 5 * time.Second        // after SIGKILL
-	// lingerPatience is how long it may need for its last threads.
+	// lingerPatience is how long its last threads may take to end.
 	lingerPatience = time.Second
 )
 
-// endLauncher waits until the launcher has ended. It does not wait for one with a thread
-// that hangs in the kernel: the error says where.
+// endLauncher waits until the launcher has ended. It stops waiting if a thread of the launcher
+// hangs in the kernel; the error says where.
 func (e *Engine) endLauncher(patience time.Duration) error {
 	ended := make(chan error, 1)
 	go func() { ended <- e.launcher.Wait() }()
@@ -128,15 +132,6 @@ func (e *Engine) endLauncher(patience time.Duration) error {
 			lingered = lingers
 		}
 	}
-}
-
-// ignoreExit drops the exit status of a launcher whose failure is known already.
-func ignoreExit(err error) error {
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
-		return nil
-	}
-	return err
 }
 
 // Create implements engine.Engine.

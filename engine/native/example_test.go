@@ -55,7 +55,7 @@ func ExampleConnect() {
 		fmt.Println(err)
 		return
 	}
-	if err := svc.Close(); err != nil { // lets go of the box
+	if err := svc.Close(); err != nil { // the box stays
 		fmt.Println(err)
 		return
 	}

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHangUp: the agent kills the commands of a client that is gone, whoever else
-// knows of it, and leaves managed processes alone.
+// TestHangUp: the agent itself kills the commands of a client that is gone, and leaves
+// managed processes alone.
 func TestHangUp(t *testing.T) {
 	e := hostileEngine(t)
 	made, err := e.Create(t.Context(), engine.Spec{})
@@ -52,7 +52,7 @@ func TestHangUp(t *testing.T) {
 	}
 }
 
-// members are the pids of a cgroup.
+// members returns the pids of a cgroup.
 func members(t *testing.T, dir *os.File) string {
 	t.Helper()
 	f, err := linux.Openat2(dir, "cgroup.procs", unix.OpenHow{Flags: unix.O_RDONLY})
@@ -67,8 +67,8 @@ func members(t *testing.T, dir *os.File) string {
 	return string(b)
 }
 
-// TestAgentThatAcceptsNobody: an agent that was stopped does not hold up the launcher
-// once its queue is full: that is an error, and the box can be removed.
+// TestAgentThatAcceptsNobody: a stopped agent whose queue is full does not block the
+// launcher. Connecting to it is an error, and the box can be removed.
 func TestAgentThatAcceptsNobody(t *testing.T) {
 	testutil.Long(t)
 	e := hostileEngine(t)

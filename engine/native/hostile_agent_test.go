@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hangs is how long a test waits for what must not hang.
+// hangs is how long a test waits for an operation that must not hang.
 const hangs = 2 * time.Minute
 
 // impostor is the other end of a box's connection to its agent.
@@ -108,7 +108,7 @@ func (i *impostor) hangUp() {
 	i.sock.Close()
 }
 
-// spawn takes a request to start a command. The test owns its descriptors.
+// spawn receives a request to start a command. The test owns its descriptors.
 func (i *impostor) spawn() *wire.Frame {
 	i.t.Helper()
 	f, err := i.conn.Receive()
@@ -155,9 +155,8 @@ func failed(id uint32) wire.Frame {
 	return wire.Frame{Type: wire.TypeFailed, ID: id, Body: m.Marshal()}
 }
 
-// TestHostileAgentSays: whatever an agent says, the command it is about ends with
-// an error or a verdict, and neither a descriptor nor a goroutine is left
-// (testutil.Main looks).
+// TestHostileAgentSays: whatever an agent sends, the command concerned ends with an error
+// or a verdict, and no descriptor or goroutine is left (testutil.Main checks that).
 func TestHostileAgentSays(t *testing.T) {
 	testutil.Long(t)
 	for name, c := range map[string]struct {
@@ -239,7 +238,7 @@ func TestHostileAgentSays(t *testing.T) {
 			})
 			within(t, "running a command", func() {
 				p, err := b.Start(t.Context(), engine.Command{Args: []string{"x"}, Stdout: io.Discard, Stderr: io.Discard})
-				// A violation can arrive with what was said before it.
+				// A violation can arrive together with the frames before it.
 				early := c.verdict == engine.BoxLost && errors.Is(err, engine.ErrBoxLost)
 				if (err != nil) != (c.verdict == "") && !early {
 					t.Errorf("Start: %v", err)
@@ -269,8 +268,8 @@ func (i *impostor) raw(b []byte, n int) {
 	_ = unix.Sendmsg(int(i.sock.Fd()), b, rights, nil, 0)
 }
 
-// TestHostileAgentKeepsStdio: an agent that keeps the command's end of a pipe does
-// not keep Wait from returning, and no output that was written is lost.
+// TestHostileAgentKeepsStdio: Wait returns even if the agent keeps the command's end of a
+// pipe, and no output that was written is lost.
 func TestHostileAgentKeepsStdio(t *testing.T) {
 	testutil.Long(t)
 	for _, ending := range []string{"exited", "box lost"} {
@@ -303,8 +302,7 @@ func TestHostileAgentKeepsStdio(t *testing.T) {
 	}
 }
 
-// TestDeafAgent: an agent that takes no requests does not stop its client for
-// ever.
+// TestDeafAgent: an agent that reads no requests does not block its client forever.
 func TestDeafAgent(t *testing.T) {
 	testutil.Long(t) // wire.SendTimeout
 	b, _ := withImpostor(t)

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// client is a launcher's client that the test plays.
+// client is a client of a launcher; the test plays it.
 type client struct {
 	t        *testing.T
 	sock     *os.File
@@ -28,8 +28,8 @@ type client struct {
 	state    string
 }
 
-// newClient starts a launcher. When the test ends, it has to end in good order and
-// leave nothing in its state directory.
+// newClient starts a launcher. At the end of the test, the launcher must exit without error
+// and leave nothing in its state directory.
 func newClient(t *testing.T) *client {
 	t.Helper()
 	testutil.RequireRoot(t)
@@ -61,7 +61,7 @@ func newClient(t *testing.T) *client {
 	return c
 }
 
-// end hangs up and looks at what is left.
+// end hangs up and checks what the launcher leaves.
 func (c *client) end() {
 	c.conn.Close()
 	c.sock.Close()
@@ -78,8 +78,7 @@ func (c *client) end() {
 	os.RemoveAll(c.state)
 }
 
-// ask sends a request with a body that may be no request at all, and returns the
-// error of the reply, "" for none.
+// ask sends a request, whose body may be invalid, and returns the error of the reply, or "".
 func (c *client) ask(typ byte, body string, reply any) string {
 	c.t.Helper()
 	if err := c.conn.Send(typ, 5, []byte(body)); err != nil {
@@ -120,8 +119,7 @@ func (c *client) create() rpc.Created {
 	return created
 }
 
-// TestHostileClientAsks: what is no proper request is refused in one line, and the
-// launcher goes on.
+// TestHostileClientAsks: the launcher refuses an invalid request in one line, and continues.
 func TestHostileClientAsks(t *testing.T) {
 	c := newClient(t)
 	id := c.create().ID
@@ -162,7 +160,7 @@ func TestHostileClientAsks(t *testing.T) {
 			t.Errorf("%s: %q, want one line", r.name, said)
 		}
 	}
-	// What asks for no reply gets none, and harms nobody.
+	// A request without a reply gets none and does no harm.
 	for typ := range 256 {
 		if err := c.conn.Send(byte(typ), 0, []byte(`{"ID":"`+strings.Repeat("x", typ)+`","Used":["1","../2",""]}`)); err != nil {
 			t.Fatal(err)
@@ -177,7 +175,7 @@ func TestHostileClientAsks(t *testing.T) {
 }
 
 // TestHostileClientBreaksOff: a client that breaks the rules of the connection, or
-// leaves in the middle, loses its boxes, and the launcher ends in good order.
+// disconnects in the middle of a frame, loses its boxes, and the launcher exits without error.
 func TestHostileClientBreaksOff(t *testing.T) {
 	testutil.Long(t)
 	for name, fault := range map[string]func(c *client){
@@ -217,7 +215,7 @@ func (c *client) raw(b []byte, fds ...int) {
 	if err := unix.Sendmsg(int(c.sock.Fd()), b, rights, nil, 0); err != nil {
 		c.t.Error(err)
 	}
-	// The launcher need not wait for the end to know that this is no client.
+	// The launcher need not wait for the end of the frame to notice the violation.
 	within(c.t, "the launcher's end of the connection", func() {
 		if len(b) < wire.HeaderSize && len(fds) == 0 {
 			return // it may still become a frame

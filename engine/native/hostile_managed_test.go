@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// withManagedImpostor is withImpostor whose second connection, that for managed
-// processes, is played by the test too.
+// withManagedImpostor is withImpostor in which the test also plays the agent on the second
+// connection, which is for managed processes.
 func withManagedImpostor(t *testing.T) (*box, *impostor) {
 	t.Helper()
 	b, first := withImpostor(t)
@@ -69,7 +69,7 @@ func newTestRing(t *testing.T, size int64, seals int) testRing {
 	return r
 }
 
-// set says that the bytes from floor to head are there.
+// set publishes the bytes from floor to head.
 func (r testRing) set(floor, head uint64) {
 	var b []byte
 	for range 2 {
@@ -103,8 +103,8 @@ func describe(change func(m *wire.ManagedMsg)) *wire.ManagedMsg {
 	return m
 }
 
-// TestHostileAgentLaunch: what an agent gives for the output of a process is looked
-// at before it is used. Every lie is the end of the box.
+// TestHostileAgentLaunch: the client checks the rings that an agent sends before it uses
+// them. Every lie ends the box.
 func TestHostileAgentLaunch(t *testing.T) {
 	testutil.Long(t)
 	ring := func(t *testing.T) *os.File { return newTestRing(t, wire.MinRing, ringSeals).File }
@@ -175,8 +175,8 @@ func TestHostileAgentLaunch(t *testing.T) {
 	}
 }
 
-// TestHostileAgentManaged: whatever an agent says of a running process, it ends with
-// a verdict, and readers get what was there and an end.
+// TestHostileAgentManaged: whatever an agent reports about a running process, the process
+// ends with a verdict, and readers get the valid output and an end.
 func TestHostileAgentManaged(t *testing.T) {
 	testutil.Long(t)
 	ended := func(status uint32, out uint64) *wire.EndedMsg {

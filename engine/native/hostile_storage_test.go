@@ -56,7 +56,7 @@ func startStorageService(t *testing.T) (conn *wire.Conn, data string) {
 	return conn, data
 }
 
-// Whatever a client asks for, the launcher judges itself, as if nobody had before.
+// The launcher itself checks every request, as if no one had checked it before.
 func TestHostileStorageRequests(t *testing.T) {
 	conn, data := startStorageService(t)
 	id := uint32(0)

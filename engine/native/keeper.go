@@ -194,7 +194,7 @@ func end(pidfd *os.File) error {
 // keeper is a keeper process that this process started.
 type keeper struct {
 	process *os.Process
-	ended   chan struct{} // closed when it has been waited for
+	ended   chan struct{} // closed when it has been reaped
 }
 
 // startKeeper starts the keeper detached from this process.

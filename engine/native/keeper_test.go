@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestIsOurs: a number that was a keeper's may be that of another directory's by now.
+// TestIsOurs: the number of a keeper may by now belong to the keeper of another directory.
 func TestIsOurs(t *testing.T) {
 	for args, want := range map[string]bool{
 		"boxd-init keeper --state-dir /run/x --client 0:0":                        true,

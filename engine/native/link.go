@@ -28,39 +28,40 @@ type link struct {
 
 	mu      sync.Mutex
 	conn    *wire.Conn    // nil while there is none
-	up      chan struct{} // closed when there is one again, or never will be
+	up      chan struct{} // closed when there is a connection again, or when there will be none
 	next    uint32
 	waiting map[uint32]chan *wire.Frame
-	given   map[uint32]request // whose caller gave up
-	orphans []string           // boxes that may have come of such requests
+	given   map[uint32]request // requests whose callers gave up
+	orphans []string           // boxes that such requests may have made
 	err     error              // why there is no connection
-	final   bool               // and will be none
+	final   bool               // there will be no further connection
 }
 
-// linkOptions say what a link does besides.
+// linkOptions are the options of a link.
 type linkOptions struct {
-	// dial makes the connection again when it was lost; nil: the loss is final.
+	// dial connects again after a connection was lost. If it is nil, the loss is final.
 	dial func(context.Context) (*wire.Conn, error)
-	// event gets what the launcher says unasked. It is called by the reader.
+	// event receives the launcher's events. The reader calls it.
 	event func(rpc.Event)
 }
 
-// request is what was asked for.
+// request describes a request in progress.
 type request struct {
 	typ byte
-	box string // to be made
+	box string // the box that a Create makes
 }
 
-// requestDeadline bounds every request whose caller sets no shorter one. The
-// launcher needs milliseconds; one that was stopped never answers.
+// requestDeadline bounds every request whose caller sets no shorter deadline. The
+// launcher needs milliseconds; a launcher that was stopped never answers.
 const requestDeadline = 2 * time.Minute
 
-// maxRemovals is how many Removes wait for the launcher at a time: twice as many as it carries
-// out. Others wait here, where they keep it neither from reading other requests nor from
-// answering within requestDeadline, however many boxes are removed at once.
+// maxRemovals is how many Removes the launcher gets at a time: twice as many as it carries out
+// in parallel. Further Removes wait here. So, however many boxes are removed at once, the
+// launcher can read other requests, and it answers within requestDeadline.
 const maxRemovals = 64
 
-// askTime is how long before its deadline a request that has no answer is asked after.
+// askTime is how long before the deadline of a request the launcher is asked for its current
+// step.
 const askTime = 500 * time.Millisecond
 
 // newLink takes ownership of conn.
@@ -137,7 +138,7 @@ func (l *link) event(frame *wire.Frame) {
 	}
 }
 
-// undo takes back what came of a request whose caller gave up.
+// undo removes the box of a Create whose caller gave up.
 func (l *link) undo(typ byte, frame *wire.Frame) {
 	frame.Close()
 	var created rpc.Created
@@ -145,7 +146,7 @@ func (l *link) undo(typ byte, frame *wire.Frame) {
 	if typ != rpc.TypeCreate || json.Unmarshal(frame.Body, &answer) != nil || created.ID == "" {
 		return
 	}
-	_ = l.tell(rpc.TypeRemove, rpc.Box{ID: created.ID}) // a launcher that is gone needs no telling
+	_ = l.tell(rpc.TypeRemove, rpc.Box{ID: created.ID}) // unnecessary if the launcher is gone
 }
 
 // giveUp stops waiting for a reply. It returns false if the reply has arrived.
@@ -188,10 +189,10 @@ func (l *link) tell(typ byte, request any) error {
 	return conn.Send(typ, 0, body)
 }
 
-// call sends a request and waits for the reply. reply may be nil. The caller
-// owns the returned files. When ctx ends first the launcher goes on; what comes of
-// it is taken back. When the connection is lost meanwhile, a request that may be
-// carried out twice is sent again over the next one.
+// call sends a request and waits for the reply. reply may be nil. The caller owns the
+// returned files. If ctx ends first, the launcher continues, and a box that it makes is
+// removed again. If the connection is lost meanwhile, a request that may be carried out
+// twice is sent again over the next one.
 func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.File, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, requestDeadline,
 		fmt.Errorf("%w: no answer in %v", engine.ErrNoLauncher, requestDeadline))
@@ -211,8 +212,8 @@ func (l *link) call(ctx context.Context, typ byte, request, reply any) ([]*os.Fi
 	}
 }
 
-// remove has the launcher remove a box, after others if there are many. When ctx ends first,
-// the launcher removes the box all the same.
+// remove has the launcher remove a box, after others if there are many. If ctx ends first,
+// the launcher still removes the box.
 func (l *link) remove(ctx context.Context, id string) error {
 	for waits := true; waits; {
 		before := l.removed.Load()
@@ -275,13 +276,13 @@ func (l *link) callOnce(ctx context.Context, typ byte, ask, reply any) ([]*os.Fi
 	return decodeReply(frame, reply)
 }
 
-// await returns the reply, nil if the connection is lost. If ctx ends first, the error says
-// what the launcher is at: it is asked shortly before.
+// await returns the reply, or nil if the connection is lost. If ctx ends first, the error names
+// the launcher's current step, for which await asks shortly before.
 func (l *link) await(ctx context.Context, conn *wire.Conn, id uint32, ch chan *wire.Frame, r request) (*wire.Frame, error) {
 	var asked chan *wire.Frame
 	var question uint32
 	at := "the launcher does not answer"
-	end, _ := ctx.Deadline() // there is one: see requestDeadline
+	end, _ := ctx.Deadline() // always set, see requestDeadline
 	left := time.Until(end)
 	soon := time.NewTimer(left - min(left/4, askTime))
 	defer soon.Stop()
@@ -309,7 +310,7 @@ func (l *link) await(ctx context.Context, conn *wire.Conn, id uint32, ch chan *w
 				return <-ch, nil
 			}
 			if r.typ == rpc.TypeCreate && r.box != "" {
-				_ = l.tell(rpc.TypeRemove, rpc.Box{ID: r.box}) // lost, it is an orphan
+				_ = l.tell(rpc.TypeRemove, rpc.Box{ID: r.box}) // if it fails, lose makes the box an orphan
 			}
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return nil, fmt.Errorf("%w: %s", context.Cause(ctx), at)
@@ -319,7 +320,7 @@ func (l *link) await(ctx context.Context, conn *wire.Conn, id uint32, ch chan *w
 	}
 }
 
-// ask asks what request id is at. The channel is nil if that cannot be asked.
+// ask asks for the current step of request id. The channel is nil if it cannot ask.
 func (l *link) ask(conn *wire.Conn, id uint32) (question uint32, answer chan *wire.Frame) {
 	body, err := json.Marshal(rpc.Where{Request: id})
 	if err != nil {
@@ -335,7 +336,7 @@ func (l *link) ask(conn *wire.Conn, id uint32) (question uint32, answer chan *wi
 	return question, answer
 }
 
-// decodeReply takes the reply out of frame.
+// decodeReply decodes the reply in frame and returns its descriptors.
 func decodeReply(frame *wire.Frame, reply any) ([]*os.File, error) {
 	answer := rpc.Reply{Body: reply}
 	if err := json.Unmarshal(frame.Body, &answer); err != nil {
@@ -352,9 +353,9 @@ func decodeReply(frame *wire.Frame, reply any) ([]*os.File, error) {
 	return frame.Files(), nil
 }
 
-// errTruncated says that the launcher has done what it was asked for, but that
-// this process could not take the descriptors. reply is filled in, so that the
-// caller can give back what was made.
+// errTruncated means that the launcher has carried out the request, but that this process
+// could not receive the descriptors. reply is filled in, so that the caller can undo the
+// request.
 var errTruncated = fmt.Errorf("receiving descriptors: %w (RLIMIT_NOFILE)", unix.EMFILE)
 
 // hello waits for the first frame of a launcher.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"os"
 	"slices"
@@ -18,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Launch implements engine.LiveBox. Once the agent was asked, ctx does not count any
-// more: a birth takes microseconds.
+// Launch implements engine.LiveBox. It ignores ctx once it has asked the agent, which starts
+// the process within microseconds.
 func (b *box) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProcess, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -35,7 +36,7 @@ func (b *box) Launch(ctx context.Context, m engine.Managed) (engine.ManagedProce
 	return p, nil
 }
 
-// launch has the process born; on return it runs.
+// launch starts the process. When it returns, the process runs.
 func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Managed) error {
 	b := p.box
 	cmd := m.Command().WithDefaults(b.spec)
@@ -74,7 +75,8 @@ func (p *managed) launch(ctx context.Context, link *managedLink, m engine.Manage
 	return nil
 }
 
-// giveUp ends what may have come of a launch that failed with err.
+// giveUp kills the process that a launch which failed with err may have started, and releases
+// its slot.
 func (p *managed) giveUp(err error) error {
 	if errors.Is(err, engine.ErrBoxLost) || errors.Is(err, os.ErrClosed) {
 		p.slot.close()
@@ -89,7 +91,7 @@ func (p *managed) giveUp(err error) error {
 	return err
 }
 
-// launchError turns the agent's words into an error that callers can tell apart.
+// launchError translates the agent's answer into an error that callers can distinguish.
 func (p *managed) launchError(cmd *engine.Command, err error) error {
 	failed, ok := errors.AsType[*wire.FailedMsg](err)
 	switch {
@@ -128,7 +130,7 @@ func (b *box) openPTY(ctx context.Context, cmd *engine.Command) ([]*os.File, err
 	return files, nil
 }
 
-// account has the box take a into account: commands that run beside it are not
+// account registers a managed process with the box: commands that run meanwhile are not
 // alone.
 func (b *box) account(a *account) {
 	b.mu.Lock()
@@ -168,12 +170,7 @@ func (b *box) Managed() []engine.ManagedProcess {
 func (l *managedLink) all() []*managed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var list []*managed
-	for _, p := range l.processes {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(p, q *managed) int { return cmp.Compare(p.number, q.number) })
-	return list
+	return slices.SortedFunc(maps.Values(l.processes), func(p, q *managed) int { return cmp.Compare(p.number, q.number) })
 }
 
 // managedConnection returns the connection for managed processes, which is made
@@ -209,8 +206,8 @@ func (b *box) managedConnection(ctx context.Context) (*managedLink, error) {
 	return link, nil
 }
 
-// openManaged finds the managed processes that an earlier client of the box left,
-// by the marks of their slots.
+// openManaged takes over the managed processes that an earlier client of the box left. The
+// marks of their slots show whether there are any.
 func (b *box) openManaged(ctx context.Context) error {
 	if len(b.managedSlots) == 0 {
 		return nil
@@ -222,7 +219,7 @@ func (b *box) openManaged(ctx context.Context) error {
 	return b.takeOver(ctx, link)
 }
 
-// takeOver adopts what the agent lists.
+// takeOver adopts the processes that the agent lists.
 func (b *box) takeOver(ctx context.Context, link *managedLink) error {
 	list := &question{typ: wire.TypeList}
 	if err := link.ask(list, nil); err != nil {
@@ -243,7 +240,7 @@ func (b *box) takeOver(ctx context.Context, link *managedLink) error {
 		}
 		delete(slots, p.key)
 	}
-	for _, name := range slots { // of launches that came to nothing, and of forgotten ones
+	for _, name := range slots { // of failed launches, and of forgotten processes
 		s := &slot{name: name}
 		if err := b.slots.kill(ctx, s, int(unix.SIGKILL)); err != nil {
 			return err
@@ -267,11 +264,11 @@ func (p *managed) adopt(slot string) (err error) {
 	return nil
 }
 
-// disown ends a process whose client was gone when it was launched, and whose slot an
-// adoption has released since, so that no client knows it. If it has not ended yet, the
-// next adoption forgets it.
+// disown ends a process that no client knows: its client was gone when it was launched, and
+// an adoption has released its slot since. If it has not ended yet, the next adoption
+// forgets it.
 func (p *managed) disown() {
-	p.slot = new(slot) // has nothing to read and nothing to close
+	p.slot = new(slot) // an empty slot has nothing to read or close
 	p.slot.begin()
 	close(p.known)
 	kill := wire.SignalMsg{Signal: uint32(unix.SIGKILL)}
@@ -286,8 +283,8 @@ func (p *managed) disown() {
 	delete(p.link.processes, p.number)
 }
 
-// closeManaged lets go of the managed processes of a box that is gone, or that this
-// process lets go of.
+// closeManaged releases the managed processes of a box that is gone or that this process
+// releases.
 func (b *box) closeManaged() {
 	b.opening.Lock()
 	defer b.opening.Unlock()

@@ -16,7 +16,7 @@ import (
 type input struct {
 	link   *managedLink
 	number uint32
-	turn   chan struct{} // holds a value while somebody writes
+	turn   chan struct{} // holds a value while a caller writes
 
 	mu       sync.Mutex
 	sent     int64 // to the agent
@@ -123,7 +123,7 @@ func (in *input) next(off int64, p []byte) (*wire.InputMsg, <-chan struct{}, err
 	return m, nil, nil
 }
 
-// failureLocked says why nothing more can be sent.
+// failureLocked returns why nothing more can be sent.
 func (in *input) failureLocked() error {
 	switch {
 	case in.state == wire.InputBroken:
@@ -134,7 +134,7 @@ func (in *input) failureLocked() error {
 	return in.err
 }
 
-// awaitAccepted waits until the process was given everything below end.
+// awaitAccepted waits until the process has got everything below end.
 func (in *input) awaitAccepted(ctx context.Context, end int64) error {
 	for {
 		in.mu.Lock()
@@ -173,13 +173,13 @@ func (in *input) Close(ctx context.Context) error {
 		}
 	}
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, os.ErrClosed) {
-		return nil // it is at its end, one way or the other
+		return nil // the input has ended in either case
 	}
 	return err
 }
 
-// progress takes the word of the agent. Two such words may overtake one another,
-// and an earlier client may have sent something that arrives only now.
+// progress handles the agent's message about the input. Two messages may arrive in the wrong
+// order, and bytes that an earlier client sent may be counted only now.
 func (in *input) progress(m *wire.AcceptedMsg) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -194,7 +194,7 @@ func (in *input) changedLocked() {
 	in.changed = make(chan struct{})
 }
 
-// stop says that the process takes no more, because of err or because it ended.
+// stop notes that the process accepts no more input, because of err or because it ended.
 func (in *input) stop(err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -12,17 +12,16 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// answerDeadline bounds every request to an agent but those that wait for a
-// process. One that does not answer was stopped or taken over: its box is lost.
+// answerDeadline bounds every request to an agent except those that wait for a process. An
+// agent that does not answer was stopped or subverted: its box is lost.
 const answerDeadline = 30 * time.Second
 
-// managedLink is the connection to an agent for managed processes, and what the
-// agent has said about them. Whatever breaks a rule ends it, and the box counts as
-// lost.
+// managedLink is the connection to an agent for managed processes. A message that breaks
+// the protocol ends the connection, and the box counts as lost.
 type managedLink struct {
 	box  *box
 	conn *wire.Conn
-	done chan struct{} // closed when the reader has ended and everybody knows
+	done chan struct{} // closed when the reader has ended and all waiting callers are told
 	wg   sync.WaitGroup
 
 	mu        sync.Mutex
@@ -35,9 +34,9 @@ type managedLink struct {
 // question is a request that waits for its answer.
 type question struct {
 	typ    byte
-	launch *managed   // what shall be launched
-	listed []*managed // what a List was told so far
-	sent   bool       // the agent may have got it
+	launch *managed   // the process that a Launch starts
+	listed []*managed // the answer to a List so far
+	sent   bool       // the agent may have received it
 	reply  chan error // one value
 }
 
@@ -59,7 +58,7 @@ func newManagedLink(b *box, conn *wire.Conn) *managedLink {
 	return l
 }
 
-// run takes what the agent says until it says something wrong or nothing more.
+// run handles the agent's frames until one breaks the protocol or the connection ends.
 func (l *managedLink) run() {
 	defer close(l.done)
 	for {
@@ -76,7 +75,7 @@ func (l *managedLink) run() {
 	}
 }
 
-// fail ends everything that waits.
+// fail ends all requests and processes with err.
 func (l *managedLink) fail(err error) {
 	letGo := l.box.engine.service && l.box.engine.closedError() != nil
 	if letGo {
@@ -117,13 +116,13 @@ func (l *managedLink) ask(q *question, body []byte, files ...*os.File) error {
 	return <-q.reply
 }
 
-// tell sends a frame that has no answer, or none that is waited for here. A
-// connection that is lost is the reader's to find.
+// tell sends a frame without waiting for an answer. If the connection is lost, the reader
+// notices.
 func (l *managedLink) tell(typ byte, number uint32, body []byte) {
 	_ = l.conn.Send(typ, number, body)
 }
 
-// take carries out a frame of the agent's.
+// take handles a frame from the agent.
 func (l *managedLink) take(frame *wire.Frame) error {
 	if len(frame.FDs) > 0 && frame.Type != wire.TypeManaged {
 		return fmt.Errorf("frame of type %d with descriptors: %w", frame.Type, wire.ErrProtocol)
@@ -134,7 +133,7 @@ func (l *managedLink) take(frame *wire.Frame) error {
 		p := l.processes[frame.ID]
 		l.mu.Unlock()
 		if p == nil {
-			return nil // it was forgotten meanwhile
+			return nil // the process was forgotten meanwhile
 		}
 		return p.event(frame)
 	case wire.TypeManaged:
@@ -148,15 +147,14 @@ func (l *managedLink) take(frame *wire.Frame) error {
 		return fmt.Errorf("answer of type %d to nothing: %w", frame.Type, wire.ErrProtocol)
 	}
 	err := q.answer(frame)
+	q.reply <- err
 	if errors.Is(err, wire.ErrProtocol) {
-		q.reply <- err
 		return err
 	}
-	q.reply <- err
 	return nil
 }
 
-// answer is what frame says to q; wire.ErrProtocol if it cannot be an answer.
+// answer decodes the answer to q. It returns wire.ErrProtocol if frame cannot be one.
 func (q *question) answer(frame *wire.Frame) error {
 	switch frame.Type {
 	case wire.TypeFailed:
@@ -181,8 +179,8 @@ func (q *question) answer(frame *wire.Frame) error {
 	return fmt.Errorf("frame of type %d as an answer to one of type %d: %w", frame.Type, q.typ, wire.ErrProtocol)
 }
 
-// takeManaged takes the description of a process, which is part of the answer to
-// a List or all of that to a Launch.
+// takeManaged handles the description of a process: one of several in the answer to a List,
+// or the whole answer to a Launch.
 func (l *managedLink) takeManaged(frame *wire.Frame) error {
 	var m wire.ManagedMsg
 	if err := m.Unmarshal(frame.Body); err != nil {
@@ -219,7 +217,7 @@ func (l *managedLink) takeManaged(frame *wire.Frame) error {
 	return nil
 }
 
-// attach takes over what the agent says of p at first, with its rings.
+// attach fills in p from the agent's description of it, with its rings.
 func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) (err error) {
 	if p.key != m.Key || p.wanted != nil && (p.wanted.Ring != m.Ring || p.wanted.StderrRing != m.StderrRing || p.wanted.Spawn.TTY != m.TTY || m.Ended) {
 		return fmt.Errorf("managed process %q is not as requested: %w", m.Key, wire.ErrProtocol)
@@ -230,7 +228,7 @@ func (p *managed) attach(l *managedLink, m *wire.ManagedMsg, frame *wire.Frame) 
 	files := frame.Files()
 	defer func() {
 		if err != nil {
-			go linux.CloseAll(files) // which can take hours: see wire.Conn.Distrust
+			go linux.CloseAll(files) // can take hours, see wire.Conn.Distrust
 		}
 	}()
 	for i, file := range files {

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// output is one output of a managed process: the ring that its agent fills. The
-// ring is read with pread(2) and never mapped: a memfd whose owner punches holes
-// into it, or has no memory left for it, would raise SIGBUS.
+// output is one output of a managed process: a ring that its agent fills. It reads the ring
+// with pread(2) and never maps it: a mapped memfd raises SIGBUS if its owner punches holes
+// into it or has no memory left for it.
 type output struct {
 	link   *managedLink
 	number uint32
@@ -25,23 +25,23 @@ type output struct {
 	mu       sync.Mutex
 	floor    int64
 	head     int64
-	final    bool          // floor and head are
+	final    bool          // floor and head do not change any more
 	err      error         // why nothing can be read any more
 	holders  int           // readers that close waits for, if the stream has ended
 	closing  bool          // the last holder closes the file
-	watching int64         // offset that the agent watches, -1 without
+	watching int64         // the offset that the agent watches, or -1
 	changed  chan struct{} // closed at the next change
 
-	released int64       // by the reader
-	sent     int64       // what the agent was told of it
-	told     time.Time   // when
-	telling  *time.Timer // tells it what was not worth a frame at once; nil before the first
+	released int64       // the offset up to which the reader has released the output
+	sent     int64       // the released offset that the agent knows
+	told     time.Time   // when it was sent
+	telling  *time.Timer // sends a later offset after a delay; nil before the first
 	pending  bool        // telling is set
-	closed   bool        // it will not be again
+	closed   bool        // telling must not be set again
 	tellers  sync.WaitGroup
 }
 
-// ringTries is how often the bounds of a ring may be caught in the writing.
+// ringTries is how often reading the bounds of a ring may collide with the agent's writing.
 const ringTries = 1000
 
 func newOutput(l *managedLink, m *wire.ManagedMsg, stream int, file *os.File) *output {
@@ -60,7 +60,7 @@ func checkRing(file *os.File, size int64) error {
 	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
 		return os.NewSyscallError("fstat", err)
 	}
-	// Files on disk and what only looks like a file have no seals: fcntl(2).
+	// Files on disk and special files have no seals: fcntl(2).
 	has, err := unix.FcntlInt(file.Fd(), unix.F_GET_SEALS, 0)
 	if err != nil || has&seals != seals || st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size != wire.RingHeader+size && st.Size != wire.RingHeader+size+wire.RingMarksSize {
 		return fmt.Errorf("ring of mode %#o, size %d, seals %#x: %w", st.Mode, st.Size, has, wire.ErrProtocol)
@@ -76,8 +76,8 @@ func (o *output) Bounds() (oldest, end int64) {
 	return o.floor, o.head
 }
 
-// refreshLocked reads how far the ring is. What an agent that writes nonsense there
-// has written before is all there will be; its connection ends.
+// refreshLocked reads the bounds of the ring. If the agent has written invalid bounds, its
+// connection ends, and the stream ends at the last valid ones.
 func (o *output) refreshLocked() {
 	if o.final {
 		return
@@ -92,7 +92,7 @@ func (o *output) refreshLocked() {
 	o.floor, o.head = int64(floor), int64(head)
 }
 
-// readBounds reads the bounds until they are whole.
+// readBounds reads the bounds, again if the agent was just writing them.
 func (o *output) readBounds() (floor, head uint64, err error) {
 	var words [wire.RingRecords]byte
 	err = wire.ErrProtocol
@@ -113,8 +113,7 @@ func (o *output) changedLocked() {
 	o.changed = make(chan struct{})
 }
 
-// grown takes the word of the agent that there is more, or that the stream has
-// ended at head.
+// grown handles the agent's message that the stream has reached, or has ended at, head.
 func (o *output) grown(head uint64, ended bool) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -159,9 +158,9 @@ func (o *output) ReadAt(ctx context.Context, p []byte, off int64) (n int, at int
 	}
 }
 
-// tryRead reads what there is. With nothing it returns a channel that is closed when
-// there may be something; or nil if all was overwritten while it was read, for as long
-// as a hostile agent likes.
+// tryRead reads without waiting. If there is nothing to read, it returns a channel that is
+// closed when there may be something. The channel is nil if all bytes were overwritten while
+// they were read; a hostile agent can cause that as often as it likes.
 func (o *output) tryRead(p []byte, off int64) (n int, at int64, changed <-chan struct{}, err error) {
 	o.mu.Lock()
 	o.refreshLocked()
@@ -183,8 +182,8 @@ func (o *output) tryRead(p []byte, off int64) (n int, at int64, changed <-chan s
 	return copy(p, p[gone:n]), at + gone, nil, nil
 }
 
-// waitLocked returns what to wait for and, if the agent does not know of it yet, the
-// frame to send it once o is unlocked; or why there will not be more.
+// waitLocked returns a channel to wait for and, unless the agent already watches for it, the
+// frame to send once o is unlocked. It returns an error if there will be no more bytes.
 func (o *output) waitLocked() (<-chan struct{}, *wire.WatchMsg, error) {
 	switch {
 	case o.err != nil:
@@ -198,16 +197,16 @@ func (o *output) waitLocked() (<-chan struct{}, *wire.WatchMsg, error) {
 	return o.changed, &wire.WatchMsg{Stream: o.stream, Offset: uint64(o.head)}, nil
 }
 
-// tell sends a Watch. Nobody may hold o's lock meanwhile: the reader of the agent's
-// frames takes it, and an agent that is not read may not read either. A Watch that
-// overtakes another one is answered at once, and asked for again.
+// tell sends a Watch. The caller must not hold o's lock, because the reader of the agent's
+// frames takes it, and an agent whose frames are not read may not read either. If a Watch
+// overtakes another one, it is answered at once and sent again.
 func (o *output) tell(m *wire.WatchMsg) {
 	if m != nil {
 		o.link.tell(wire.TypeWatch, o.number, m.Marshal())
 	}
 }
 
-// copyOut reads from the ring what was at offset at.
+// copyOut reads the bytes at offset at from the ring.
 func (o *output) copyOut(p []byte, at int64) (int, error) {
 	start := at % o.size
 	first := p[:min(int64(len(p)), o.size-start)]
@@ -219,7 +218,7 @@ func (o *output) copyOut(p []byte, at int64) (int, error) {
 	return n + m, err
 }
 
-// overtaken is how many bytes from offset at on may have been overwritten.
+// overtaken returns how many bytes from offset at on may have been overwritten.
 func (o *output) overtaken(at int64) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -227,8 +226,8 @@ func (o *output) overtaken(at int64) int64 {
 	return max(o.floor-at, 0)
 }
 
-// close ends all use of the ring. What an ended stream has left stays readable until the
-// last holder releases it.
+// close closes the ring. The rest of an ended stream stays readable until the last holder
+// releases it.
 func (o *output) close() {
 	o.stopTelling()
 	o.mu.Lock()

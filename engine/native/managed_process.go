@@ -18,11 +18,11 @@ import (
 type managed struct {
 	account
 	key    string
-	wanted *wire.LaunchMsg // what was asked for; nil after an adoption
+	wanted *wire.LaunchMsg // the request; nil after an adoption
 	known  chan struct{}   // closed when account is complete
 	done   chan struct{}   // closed when result is final
 
-	// As the agent described it; set before anybody else sees the process.
+	// From the agent's description; set before other goroutines see the process.
 	link     *managedLink
 	number   uint32
 	pid      int
@@ -32,10 +32,10 @@ type managed struct {
 	input    *input
 	outputs  []*output
 
-	// Only the reader of the agent's frames touches it.
+	// Only the reader of the agent's frames uses it.
 	sawEnd bool
 
-	isLost atomic.Bool // nothing can be asked of the agent
+	isLost atomic.Bool // the connection to the agent has ended
 
 	mu        sync.Mutex // held during Forget
 	forgotten bool
@@ -47,7 +47,7 @@ func newManaged(b *box, key string) *managed {
 	return &managed{account: account{box: b}, key: key, known: make(chan struct{}), done: make(chan struct{})}
 }
 
-// event takes a frame of the agent.
+// event handles a frame from the agent.
 func (p *managed) event(frame *wire.Frame) error {
 	switch frame.Type {
 	case wire.TypeHead:
@@ -117,8 +117,8 @@ func (p *managed) finish(status unix.WaitStatus, wall time.Duration) {
 	p.conclude(ending{status: status, exited: true, background: background})
 }
 
-// lose is the end of the connection to the agent, because the box is lost or because
-// this process lets go of it.
+// lose handles the end of the connection to the agent, because the box is lost, or with letGo
+// because this process closes its service.
 func (p *managed) lose(err error, letGo bool) {
 	p.isLost.Store(true)
 	if letGo {
@@ -201,7 +201,7 @@ func (p *managed) Forget(ctx context.Context) error {
 	return nil
 }
 
-// giveBack has launcher and agent give up what they keep of the process.
+// giveBack kills what is left of the process and has the agent forget it.
 func (p *managed) giveBack(ctx context.Context) error {
 	if populated, err := p.slot.stats.Populated(); err == nil && populated {
 		if err := p.box.slots.kill(ctx, p.slot, int(unix.SIGKILL)); err != nil {
@@ -234,9 +234,7 @@ func (p *managed) forgetLocked() {
 	p.link.mu.Lock()
 	delete(p.link.processes, p.number)
 	p.link.mu.Unlock()
-	p.box.mu.Lock()
-	delete(p.box.launched, &p.account)
-	p.box.mu.Unlock()
+	p.box.unaccount(&p.account)
 }
 
 // control is the engine.ProcessControl of a managed process.
@@ -273,7 +271,7 @@ func (c control) Terminate(ctx context.Context, sig syscall.Signal) error {
 	forgotten := c.forgotten
 	c.mu.Unlock()
 	if forgotten || c.isLost.Load() {
-		return nil // nothing of it is left, or it is the box that ends
+		return nil // it has no processes any more, or the box is ending
 	}
 	return c.box.slots.kill(ctx, c.slot, int(sig))
 }

@@ -7,12 +7,13 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// releaseDelay is how long the agent may not know of a Release: it keeps it for
-// the next client, and a frame for each line would cost more than the line.
+// releaseDelay is how long the agent may not know of a Release. It keeps the offset for the
+// next client, and a frame for each line would cost more than the line.
 const releaseDelay = 10 * time.Millisecond
 
-// Release implements engine.Output. The agent is told at once of the first, and of a
-// part of the ring that is large: less than that never keeps the process from writing.
+// Release implements engine.Output. It tells the agent at once of the first release, and of
+// one that frees a large part of the ring. A smaller part never keeps the process from
+// writing.
 func (o *output) Release(off int64) {
 	o.tellRelease(o.release(off))
 }
@@ -40,7 +41,7 @@ func (o *output) release(off int64) *wire.ReleaseMsg {
 	return nil
 }
 
-// newsLocked is what the agent has not been told yet, if anything.
+// newsLocked returns the message about a release that the agent does not know yet, or nil.
 func (o *output) newsLocked() *wire.ReleaseMsg {
 	if o.released == o.sent {
 		return nil
@@ -70,7 +71,7 @@ func (o *output) tellLaterLocked(wait time.Duration) {
 	}
 }
 
-// tellNow is the end of a delay.
+// tellNow tells the agent of the last release after a delay.
 func (o *output) tellNow() {
 	defer o.tellers.Done()
 	o.mu.Lock()
@@ -80,7 +81,7 @@ func (o *output) tellNow() {
 	o.tellRelease(m)
 }
 
-// stopTelling ends the delays, for ever.
+// stopTelling ends the delays for good.
 func (o *output) stopTelling() {
 	o.mu.Lock()
 	o.closed = true
@@ -92,11 +93,11 @@ func (o *output) stopTelling() {
 	o.tellers.Wait()
 }
 
-// lastWordsTime bounds the last words to an agent, which need not be listening.
+// lastWordsTime bounds sending the last messages to an agent, which may not read them.
 const lastWordsTime = time.Second
 
-// tellReleases tells the agents of boxes that this process lets go of what was
-// released, which they keep for the next client.
+// tellReleases tells the agents of boxes that this process leaves about the last releases,
+// which they keep for the next client.
 func tellReleases(boxes []*box) {
 	var wg sync.WaitGroup
 	for _, b := range boxes {

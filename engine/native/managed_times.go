@@ -7,9 +7,9 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Times implements engine.TimedOutput. Marks that cannot be read are none: the agent may be
-// one of before there were marks, and may write anything there. Nothing but these answers
-// follows from it.
+// Times implements engine.TimedOutput. It returns nil if it cannot read the marks: the agent
+// may be of a version without marks, and may write anything there. Nothing else relies on
+// them.
 func (o *output) Times() []engine.OutputTime {
 	at := wire.RingHeader + o.size
 	b := make([]byte, wire.RingMarksSize)

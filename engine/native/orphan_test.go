@@ -7,8 +7,8 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// TestOrphan: a process that came of a launch whose client was gone already, and whose
-// slot nobody has marked, is not taken over, and does not stand in the way of others.
+// TestOrphan: a process whose client was gone when it was launched, so that its slot has no
+// mark, is not taken over, and does not block others.
 func TestOrphan(t *testing.T) {
 	for _, ended := range []bool{false, true} {
 		b, i := withManagedImpostor(t)

@@ -48,14 +48,14 @@ func (b *box) listeners(protocol string) ([]linux.Listener, error) {
 	}
 	defer f.Close()
 	list, err := linux.ParseListeners(io.LimitReader(f, maxPortsFile), protocol)
-	// If PID 1 is still alive, the number was its own all the time.
+	// If PID 1 is still alive, the number was its own the whole time.
 	if aerr := b.alive(); aerr != nil {
 		return nil, aerr
 	}
 	return list, err
 }
 
-// alive says whether PID 1 has not ended.
+// alive returns an error if PID 1 has ended.
 func (b *box) alive() error {
 	raw, err := b.pidfd.SyscallConn()
 	if err != nil {

@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// startDeadline bounds a birth. The agent needs microseconds; only one that
-	// was stopped or taken over by a command needs longer.
+	// startDeadline bounds the start of a command. The agent needs microseconds,
+	// unless it was stopped or subverted by a command.
 	startDeadline = 30 * time.Second
-	// emptyDeadline bounds the death of a killed command: SIGKILL takes effect
-	// when the process leaves an uninterruptible wait.
+	// emptyDeadline bounds the end of a killed command: SIGKILL takes effect only
+	// when a process leaves an uninterruptible wait.
 	emptyDeadline = 30 * time.Second
-	// drainDelay is how long output is read after the end of a command whose
-	// background processes were to be kept: they may hold the pipe for ever.
+	// drainDelay is how long output is read after the end of a command that may
+	// leave background processes, which can hold the pipe forever.
 	drainDelay = 250 * time.Millisecond
-	// cutDelay is how long after the death of a command its pipes and its terminal
-	// may take to end by themselves. They do at once, unless somebody outside the
-	// command holds the other end.
+	// cutDelay is how long the pipes and the terminal of a dead command may take to
+	// end by themselves. They end at once, unless a process outside the command
+	// holds the other end.
 	cutDelay = 2 * time.Second
 )
 
-// process is a command that was asked for. One goroutine, supervise, owns its
-// end; everyone else waits for done.
+// process is a command. One goroutine, supervise, waits for its end and sets the result;
+// all others wait for done.
 type process struct {
 	account
 	cmd engine.Command
 	io  stdio
-	tty *terminal
+	tty *os.File // our side of its terminal, nil without one
 	id  uint32
 
-	started chan *wire.FailedMsg // one value: nil for a birth
+	started chan *wire.FailedMsg // one value: nil if it was started
 	exited  chan unix.WaitStatus // at most one value
 	lost    chan struct{}        // closed when the box is gone
-	stop    chan engine.Verdict  // reasons of boxd to end it; the first one counts
+	stop    chan engine.Verdict  // why boxd ends it; the first reason counts
 	done    chan struct{}        // closed when result and err are final
 
-	// Only the reader of the agent's frames touches these.
+	// Only the reader of the agent's frames uses these.
 	sawStart, sawExit bool
 	lostOnce          sync.Once
 }
@@ -90,7 +90,7 @@ func (b *box) Start(ctx context.Context, cmd engine.Command) (engine.Process, er
 	return p, nil
 }
 
-// start has the command born; on return it runs.
+// start starts the command. When it returns, the program runs.
 func (p *process) start(ctx context.Context) error {
 	var err error
 	if p.slot, err = p.box.slots.take(); err != nil {
@@ -110,8 +110,7 @@ func (p *process) start(ctx context.Context) error {
 	return p.awaitStart(ctx)
 }
 
-// awaitStart waits until the program runs. Giving up kills what may have been
-// born.
+// awaitStart waits until the program runs. If it gives up, it kills whatever was started.
 func (p *process) awaitStart(ctx context.Context) error {
 	defer p.io.closeChild()
 	timer := time.NewTimer(startDeadline)
@@ -122,7 +121,7 @@ func (p *process) awaitStart(ctx context.Context) error {
 		return p.box.startError(&p.cmd, failed)
 	case <-p.lost:
 		select {
-		case failed := <-p.started: // its last word
+		case failed := <-p.started: // the agent's last message
 			return p.box.startError(&p.cmd, failed)
 		default:
 		}
@@ -135,7 +134,7 @@ func (p *process) awaitStart(ctx context.Context) error {
 	}
 }
 
-// startError turns the agent's words into an error that callers can tell apart.
+// startError translates the agent's answer into an error that callers can distinguish.
 func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	if failed == nil {
 		return nil
@@ -161,12 +160,13 @@ func (b *box) startError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	return fmt.Errorf("executing %q: %w", program, failed)
 }
 
-// dirErrnos are what the kernel says of a working directory that was a wrong one to ask for.
+// dirErrnos are the errors of the kernel that mean that the caller asked for a wrong working
+// directory.
 var dirErrnos = []syscall.Errno{syscall.EACCES, syscall.EPERM, syscall.EROFS, syscall.ENOENT, syscall.ENOTDIR, syscall.EEXIST, syscall.ELOOP,
 	syscall.ENAMETOOLONG, syscall.EMLINK, syscall.EINVAL, syscall.ENOSPC, syscall.EDQUOT, syscall.EOVERFLOW}
 
-// dirError says why a command cannot have its working directory. What its user may not
-// enter is the fault of the user that was asked for, if the box has another.
+// dirError returns why a command cannot have its working directory. If permission is denied
+// to a user other than the box's, it blames the user that the caller asked for.
 func (b *box) dirError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	if !slices.Contains(dirErrnos, failed.Errno) {
 		return &engine.DirError{Err: fmt.Errorf("%s %q: %w", failed.Step, cmd.Dir, failed.Errno)}
@@ -179,18 +179,19 @@ func (b *box) dirError(cmd *engine.Command, failed *wire.FailedMsg) error {
 	return &engine.DirError{Err: bad}
 }
 
-// noMemory reports whether errno says that there is no memory. execve(2) says E2BIG also
-// where it gets no page for the arguments (get_arg_page in fs/exec.c); too long they can
-// only be above minArgs.
+// noMemory reports whether errno means a lack of memory. execve(2) returns E2BIG also when it
+// gets no page for the arguments (get_arg_page in fs/exec.c). Arguments shorter than minArgs
+// cannot be too long.
 func noMemory(cmd *engine.Command, errno syscall.Errno) bool {
 	return errno == syscall.ENOMEM || errno == syscall.E2BIG && cmd.ArgsSize() < minArgs
 }
 
-// minArgs is what execve(2) accepts whatever RLIMIT_STACK is, ARG_MAX of <linux/limits.h>,
-// without the path of the program and the variables that are added by default.
+// minArgs is the size in bytes that execve(2) accepts with any RLIMIT_STACK (ARG_MAX of
+// <linux/limits.h>), minus the path of the program and the variables that are added by
+// default.
 const minArgs = 128<<10 - 8<<10
 
-// event takes a frame of the agent. It runs on the box's reader.
+// event handles a frame from the agent. It runs on the box's reader.
 func (p *process) event(frame *wire.Frame) {
 	switch frame.Type {
 	case wire.TypeStarted, wire.TypeFailed:
@@ -216,7 +217,7 @@ func (p *process) event(frame *wire.Frame) {
 
 func (p *process) lostBox() { p.lostOnce.Do(func() { close(p.lost) }) }
 
-// end asks supervise to end the command for a reason of boxd's.
+// end asks supervise to end the command because of v.
 func (p *process) end(v engine.Verdict) {
 	select {
 	case p.stop <- v:
@@ -245,5 +246,9 @@ func (p *process) Resize(size engine.WindowSize) error {
 	if p.tty == nil {
 		return errors.New("resizing: the command has no terminal")
 	}
-	return p.tty.resize(size)
+	ws := unix.Winsize{Row: size.Rows, Col: size.Cols}
+	if err := unix.IoctlSetWinsize(int(p.tty.Fd()), unix.TIOCSWINSZ, &ws); err != nil {
+		return fmt.Errorf("resizing terminal: %w", err)
+	}
+	return nil
 }

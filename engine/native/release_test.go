@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// listing has the impostor answer the List of an adoption with one process, and the
-// slot that belongs to it be known.
+// listing makes the impostor answer the List of an adoption with one process, whose slot the
+// box knows.
 func (i *impostor) listing(m *wire.ManagedMsg, rings ...testRing) {
 	i.acts.Go(func() {
 		f, err := i.conn.Receive()
@@ -29,8 +29,8 @@ func (i *impostor) listing(m *wire.ManagedMsg, rings ...testRing) {
 	})
 }
 
-// TestHostileAgentReleased: an agent cannot make a reader go on behind what there is,
-// nor behind what it can count.
+// TestHostileAgentReleased: an agent cannot make a reader continue after the end of the
+// output, nor at an offset that is too large.
 func TestHostileAgentReleased(t *testing.T) {
 	testutil.Long(t)
 	for name, c := range map[string]struct {
@@ -75,8 +75,8 @@ func TestHostileAgentReleased(t *testing.T) {
 	}
 }
 
-// TestReleaseIsTold: the agent hears of the first Release at once, of those that follow
-// soon together, and of the last one in any case.
+// TestReleaseIsTold: the agent learns of the first Release at once, of several that follow
+// soon in one message, and of the last one in any case.
 func TestReleaseIsTold(t *testing.T) {
 	b, i := withManagedImpostor(t)
 	out, errs := newTestRing(t, 1<<20, ringSeals), newTestRing(t, 1<<20, ringSeals)
@@ -137,7 +137,7 @@ func TestReleaseIsTold(t *testing.T) {
 	}
 	for next() != 1000 {
 	}
-	// The last words of a client that lets go.
+	// The last message of a client that closes.
 	out.set(0, 1200)
 	o.Release(1100)
 	o.Release(1200)

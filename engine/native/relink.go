@@ -19,8 +19,8 @@ var errLost = errors.New("connection lost")
 // because it was not sent completely.
 var errUnsent = errors.New("request not sent")
 
-// How a lost connection is made again. A launcher that was killed is back within
-// a fraction of a second: it prepares the image and finds its boxes.
+// Pauses between attempts to reconnect. After a launcher was killed, the next one serves
+// within a fraction of a second: it prepares the image and finds its boxes.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 100 * time.Millisecond
@@ -45,8 +45,8 @@ func (l *link) lose(err error) {
 	}
 }
 
-// unsent takes back request id, and stops the use of conn, over which it could not be sent.
-// That connection is lost, which its reader will notice.
+// unsent unregisters request id and closes conn, over which it could not be sent. The reader
+// of conn will notice that it is lost.
 func (l *link) unsent(conn *wire.Conn, id uint32) {
 	conn.Close()
 	l.mu.Lock()
@@ -57,8 +57,8 @@ func (l *link) unsent(conn *wire.Conn, id uint32) {
 	}
 }
 
-// forsake has a box removed without waiting: one whose Remove was given up before it was sent,
-// or one that may have come of a Create that was lost and is not tried again.
+// forsake removes a box without waiting for it: one whose Remove was given up before it was
+// sent, or one that an interrupted Create may have made.
 func (l *link) forsake(id string) {
 	l.mu.Lock()
 	up := l.conn != nil
@@ -67,7 +67,7 @@ func (l *link) forsake(id string) {
 	}
 	l.mu.Unlock()
 	if up {
-		_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // lost as well, the box is found by Boxes
+		_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // if this is lost too, Boxes lists the box
 	}
 }
 
@@ -94,13 +94,13 @@ func (l *link) give(conn *wire.Conn, err error) bool {
 	l.mu.Unlock()
 	if wanted {
 		for _, id := range orphans {
-			_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // lost once more, the box is found by Boxes
+			_ = l.tell(rpc.TypeRemove, rpc.Box{ID: id}) // if this is lost too, Boxes lists the box
 		}
 	}
 	return wanted
 }
 
-// redial makes a new connection, for as long as it takes.
+// redial tries to connect until it succeeds or the link is closed.
 func (l *link) redial() (*wire.Conn, error) {
 	if l.o.dial == nil {
 		return nil, errLost
@@ -123,7 +123,7 @@ func (l *link) redial() (*wire.Conn, error) {
 	}
 }
 
-// connection returns the one that there is, or waits for the next.
+// connection returns the current connection, or waits for the next one.
 func (l *link) connection(ctx context.Context) (*wire.Conn, error) {
 	var late <-chan time.Time
 	for {
@@ -150,7 +150,7 @@ func (l *link) connection(ctx context.Context) (*wire.Conn, error) {
 	}
 }
 
-// lostErrorLocked says why a request has no reply.
+// lostErrorLocked returns why a request has no reply.
 func (l *link) lostErrorLocked() error {
 	return fmt.Errorf("%w: %w: %v", engine.ErrNoLauncher, errLost, l.err)
 }

@@ -74,8 +74,8 @@ func (f *fakeLauncher) reply(id uint32, body any) {
 	}
 }
 
-// TestRelink: a request that was lost with its launcher is put to the next one, and
-// says so where that makes a difference.
+// TestRelink: a request that was lost with its launcher is sent to the next one, marked as
+// repeated if that makes a difference.
 func TestRelink(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	done := make(chan error, 1)
@@ -103,7 +103,7 @@ func TestRelink(t *testing.T) {
 	}
 }
 
-// TestRelinkCreate: a box is not made twice.
+// TestRelinkCreate: a Create that was interrupted is not repeated.
 func TestRelinkCreate(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	done := make(chan error, 1)
@@ -120,8 +120,8 @@ func TestRelinkCreate(t *testing.T) {
 	}
 }
 
-// TestRelinkOrphan: a box that nobody waits for any more is removed also when its
-// launcher is lost before it could answer.
+// TestRelinkOrphan: a box whose caller has given up is removed even if its launcher is lost
+// before it could answer.
 func TestRelinkOrphan(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -146,8 +146,8 @@ func TestRelinkOrphan(t *testing.T) {
 	}
 }
 
-// TestManyRemoves: the launcher gets so many Removes at a time that it goes on with other
-// requests, and one that is given up before its turn is carried out all the same.
+// TestManyRemoves: the launcher gets a limited number of Removes at a time, so that it can
+// carry out other requests. A Remove that is given up before its turn is still carried out.
 func TestManyRemoves(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	f := <-launchers
@@ -199,8 +199,8 @@ func TestManyRemoves(t *testing.T) {
 	}
 }
 
-// TestEventsMerge: an event that nobody takes is in the next one of its kind, and
-// nobody waits for it.
+// TestEventsMerge: an event that was not received is merged into the next one of its kind,
+// and the sender does not wait.
 func TestEventsMerge(t *testing.T) {
 	e := newEvents()
 	for n := range int64(100) {
@@ -209,7 +209,7 @@ func TestEventsMerge(t *testing.T) {
 	}
 	e.close()
 	e.close()
-	e.send(engine.Event{Kind: engine.EventOOM}) // nobody hears it
+	e.send(engine.Event{Kind: engine.EventOOM}) // dropped
 	got := map[engine.EventKind]int64{}
 	for event := range e.ch {
 		got[event.Kind] = event.Count
@@ -219,8 +219,8 @@ func TestEventsMerge(t *testing.T) {
 	}
 }
 
-// TestRelinkUnsent: what a launcher that is gone has not got is put to the next one,
-// boxes to be made included.
+// TestRelinkUnsent: requests that were not sent completely before the launcher was lost,
+// including Creates, are sent to the next one.
 func TestRelinkUnsent(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	for n := range 50 {
@@ -240,8 +240,8 @@ func TestRelinkUnsent(t *testing.T) {
 	}
 }
 
-// TestRelinkUnsentIsNoOrphan: a box whose making was not even asked for is not removed
-// by the next launcher, which may be at it by then.
+// TestRelinkUnsentIsNoOrphan: a box whose Create was not sent is not removed when the next
+// launcher is there, which may be making it by then.
 func TestRelinkUnsentIsNoOrphan(t *testing.T) {
 	l, launchers := newFakeLink(t)
 	f := <-launchers
@@ -267,7 +267,7 @@ func TestRelinkUnsentIsNoOrphan(t *testing.T) {
 	}
 }
 
-// TestRequestTooLong: it is the affair of its caller, and of nobody else on the
+// TestRequestTooLong: a request that is too long fails, and does not affect others on the
 // connection.
 func TestRequestTooLong(t *testing.T) {
 	l, launchers := newFakeLink(t)
@@ -289,8 +289,8 @@ func TestRequestTooLong(t *testing.T) {
 	}
 }
 
-// TestEventsBeforeAdoption: what a box ran into while nobody was there is heard by who
-// adopts it.
+// TestEventsBeforeAdoption: the client that adopts a box gets the events from the time
+// without a client.
 func TestEventsBeforeAdoption(t *testing.T) {
 	c := &core{boxes: map[*box]struct{}{}}
 	for n := range int64(3) {

@@ -13,14 +13,14 @@ import (
 // slot is the cgroup of one command, held by descriptors only.
 type slot struct {
 	name string
-	// memory is the limit of its own in bytes, 0 without one.
+	// memory is the slot's own limit in bytes, 0 without one.
 	memory int64
-	birth  []*os.File // cgroup directory and v1 tasks files, for the agent
+	birth  []*os.File // cgroup directory and v1 tasks files, which the agent needs to start the command
 	files  []*os.File // stat files, until they are in stats
 	stats  *cgroups.SlotStats
 }
 
-// newSlot takes the descriptors of m off the front of files.
+// newSlot makes a slot from m and the first descriptors in files. It returns the rest.
 func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 	birth := 1 + m.Tasks
 	if m.Tasks < 0 || birth > len(files) {
@@ -41,7 +41,7 @@ func newSlot(m rpc.Slot, files []*os.File) (*slot, []*os.File, error) {
 	return s, files, nil
 }
 
-// begin starts the counting for a command that is about to be born.
+// begin starts counting for a command that is about to start.
 func (s *slot) begin() {
 	s.stats, s.files = cgroups.OpenStats(s.files), nil
 }

@@ -14,19 +14,18 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Every command gets a cgroup of its own, and making and removing one costs the
-// launcher about as much as a fork. So it is done ahead of time, away from the
-// command's path, and as many as are in demand: a box comes with one slot, keeps
-// one ready from its second command on, and up to maxSpare if it runs many
-// commands at once.
+// Every command gets a cgroup of its own. Making and removing one costs the launcher about
+// as much as a fork, so this is done ahead of time, while no command waits for it. A box
+// comes with one slot, keeps one ready from its second command on, and up to maxSpare if it
+// runs many commands at once.
 //
-// Making a cgroup takes the kernel's cgroup_mutex, and so does a birth into one.
-// So spare slots are made right after a birth, while the command runs.
+// Making a cgroup takes the kernel's cgroup_mutex, and so does starting a process in one. So
+// spare slots are made right after a command has started, while it runs.
 const (
 	maxSpare = 8
-	// busyGap between two refills says that a box runs one command after another.
+	// busyGap is the longest time between two refills of a box that counts as busy.
 	busyGap = 50 * time.Millisecond
-	// idleAfter the last command a box gives back what it no longer needs.
+	// idleAfter is how long after its last command a box gives spare slots back.
 	idleAfter = time.Second
 )
 
@@ -34,15 +33,15 @@ const (
 type slots struct {
 	link *link
 	box  string
-	// outlive: the box may outlive this process. Then a released slot must not be lost
-	// with a launcher; and an idle box, of which there are many, keeps no slot.
+	// outlive: the box may outlive this process. Then a launcher that dies must not lose a
+	// released slot. And an idle box, of which there are many, keeps no slot.
 	outlive bool
-	wg      sync.WaitGroup // requests under way
+	wg      sync.WaitGroup // requests in progress
 
 	mu       sync.Mutex
 	ready    []*slot
 	used     []string // to be removed with the next request
-	want     int      // spare slots to have
+	want     int      // how many spare slots to keep
 	filling  bool
 	refilled time.Time // when the last refill began
 	idle     *time.Timer
@@ -64,21 +63,16 @@ func (s *slots) take() (*slot, error) {
 	if n == 0 {
 		s.want = min(max(2*s.want, 1), maxSpare)
 		s.mu.Unlock()
-		return s.takeNow()
+		batch, err := s.fetch(1)
+		if err != nil {
+			return nil, err
+		}
+		return batch[0], nil
 	}
 	fresh := s.ready[n-1]
 	s.ready = s.ready[:n-1]
 	s.mu.Unlock()
 	return fresh, nil
-}
-
-// takeNow makes a slot for a command that waits for it.
-func (s *slots) takeNow() (*slot, error) {
-	batch, err := s.fetch(1)
-	if err != nil {
-		return nil, err
-	}
-	return batch[0], nil
 }
 
 // refill makes spare slots in the background once half of them are gone.
@@ -90,13 +84,13 @@ func (s *slots) refill() {
 		return
 	}
 	if now := time.Now(); now.Sub(s.refilled) < busyGap {
-		// One larger batch disturbs one command, several small ones all of them.
+		// One large batch disturbs one command; several small ones would disturb all.
 		s.want = min(2*s.want, maxSpare)
 		missing = s.want - len(s.ready)
 	}
 	s.filling, s.refilled = true, time.Now()
 	s.wg.Go(func() {
-		// A failure shows when the next command finds no slot and makes its own.
+		// After a failure the next command finds no slot and asks for one itself.
 		batch, _ := s.fetch(missing)
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -112,12 +106,14 @@ func (s *slots) fetch(n int) ([]*slot, error) {
 	s.mu.Unlock()
 	var reply []rpc.Slot
 	files, err := s.link.call(context.Background(), rpc.TypeSlots, ask, &reply)
-	if errors.Is(err, errTruncated) {
-		s.giveBack(reply)
-	}
 	if err != nil {
 		s.mu.Lock()
-		s.used = append(s.used, ask.Used...) // to be told again; releasing twice is no error
+		s.used = append(s.used, ask.Used...) // sent again; releasing twice is no error
+		if errors.Is(err, errTruncated) {
+			for _, made := range reply {
+				s.used = append(s.used, made.Name)
+			}
+		}
 		s.mu.Unlock()
 		return nil, fmt.Errorf("making cgroup of command: %w", err)
 	}
@@ -141,7 +137,7 @@ func (s *slots) askLocked(n int) rpc.Slots {
 	return ask
 }
 
-// takeSlots makes slots of a reply. It takes ownership of files.
+// takeSlots makes slots from a reply. It takes ownership of files.
 func takeSlots(reply []rpc.Slot, files []*os.File) (batch []*slot, err error) {
 	for _, m := range reply {
 		var fresh *slot
@@ -160,16 +156,7 @@ func takeSlots(reply []rpc.Slot, files []*os.File) (batch []*slot, err error) {
 	return batch, nil
 }
 
-// giveBack has slots removed that were made and could not be received.
-func (s *slots) giveBack(made []rpc.Slot) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, m := range made {
-		s.used = append(s.used, m.Name)
-	}
-}
-
-// leave says that processes are left in a slot on purpose: an adoption spares them.
+// leave tells the launcher that a slot has background processes that an adoption must spare.
 func (s *slots) leave(old *slot) error {
 	if !s.outlive {
 		return nil
@@ -202,16 +189,16 @@ func (s *slots) flush() {
 	switch {
 	case len(ask.Used) == 0:
 	case !s.outlive:
-		_ = s.link.tell(rpc.TypeSlots, ask) // a launcher that is gone needs no telling
+		_ = s.link.tell(rpc.TypeSlots, ask) // unnecessary if the launcher is gone
 	case !s.closed:
 		s.wg.Go(func() {
-			// What fails for good is left to the next adoption.
+			// If this fails for good, the next adoption removes the slots.
 			_, _ = s.link.call(context.Background(), rpc.TypeSlots, ask, nil)
 		})
 	}
 }
 
-// settle shrinks the spare slots of a box that has become idle.
+// settle gives back spare slots of a box that has become idle.
 func (s *slots) settle() {
 	s.mu.Lock()
 	keep := 1
@@ -235,9 +222,9 @@ func (s *slots) kill(ctx context.Context, used *slot, signal int) error {
 	return err
 }
 
-// keep assigns a slot that was taken to the managed process key, so that an adoption leaves
-// it alone until it is released. memory is a limit of the slot, 0 for none. Without a
-// service there is nothing else to do.
+// keep assigns a slot to the managed process key, so that an adoption spares it until it is
+// released. memory is a memory limit of the slot, 0 for none. Boxes that end with this
+// process are not adopted, so for them only a limit needs a request.
 func (s *slots) keep(taken *slot, key string, memory int64) error {
 	if !s.outlive && memory == 0 {
 		return nil
@@ -249,7 +236,7 @@ func (s *slots) keep(taken *slot, key string, memory int64) error {
 	return err
 }
 
-// open returns a slot that exists, with its figures so far; the caller releases it.
+// open opens an existing slot, with its figures so far. The caller releases it.
 func (s *slots) open(name string) (*slot, error) {
 	var reply []rpc.Slot
 	files, err := s.link.call(context.Background(), rpc.TypeOpen, rpc.Open{ID: s.box, Slots: []string{name}}, &reply)
@@ -266,7 +253,7 @@ func (s *slots) open(name string) (*slot, error) {
 	return batch[0], nil
 }
 
-// close drops the spare slots; the box and its cgroups are gone already.
+// close closes the spare slots. The launcher removes their cgroups with the box.
 func (s *slots) close() {
 	s.mu.Lock()
 	s.closed = true

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spawnMsg is cmd as the agent is asked for it.
+// spawnMsg returns the request that asks the agent to start cmd.
 func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 	limits := a.box.currentLimits()
 	a.fileSize = limits.FileSize
@@ -36,16 +36,17 @@ func (a *account) spawnMsg(cmd *engine.Command) *wire.SpawnMsg {
 	}
 }
 
-// builtinName is what a builtin is called in the box's list of processes.
+// builtinName is the name of a builtin in the box's list of processes.
 const builtinName = "boxd-init"
 
 // builtinEnv keeps a builtin, which is a Go program, to few threads: each counts
 // against the box's pids limit, and the collector alone would make two more.
 var builtinEnv = []string{"GOMAXPROCS=1", "GOGC=off", "GOMEMLIMIT=16MiB"}
 
-// processorEnv tells programs of the limit of processors that do not read files, by variables
-// that env does not set. Go's runtime and OpenMP, and nproc(1), ask the scheduler, which knows of
-// no limit. On a host with no more processors there is nothing to tell.
+// processorEnv returns variables that tell programs the processor limit, except those that env
+// sets. Go's runtime, OpenMP and nproc(1) do not read the files that show the limit; they ask
+// the scheduler, which does not know it. processorEnv returns nothing on a host that has no more
+// processors than the limit.
 func processorEnv(env []string, l engine.Limits) (more []string) {
 	host := runtime.NumCPU()
 	n := l.Processors(host)
@@ -60,11 +61,11 @@ func processorEnv(env []string, l engine.Limits) (more []string) {
 	return more
 }
 
-// softOpenFiles is what a program has that asks for no more: programs that use select(2), or
-// close all descriptors that they might have, are made for it.
+// softOpenFiles is the soft limit of open files, which a program can raise. Programs that use
+// select(2), or that close all possible descriptors, are made for it.
 const softOpenFiles = 1024
 
-// rlimits are the per-process limits of a command.
+// rlimits returns the per-process limits of a command.
 func rlimits(l engine.Limits) []wire.Rlimit {
 	r := slices.Clone(wire.BoxRlimits)
 	if l.OpenFiles > 0 {

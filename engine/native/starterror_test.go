@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Why a command did not start, from what the kernel said at which step. A box that is full
-// of files in memory is not a program that cannot be executed.
+// The error of a command that did not start follows from the step and the kernel's errno. A
+// box whose memory is full of files does not mean that a program cannot be executed.
 func TestStartError(t *testing.T) {
 	b := &box{limits: engine.Limits{Memory: 48 << 20, PIDs: 7}}
 	long := []string{strings.Repeat("x", 100<<10), strings.Repeat("y", 100<<10)}

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stdio is the two sides of a command's descriptors 0, 1 and 2.
+// stdio holds both sides of a command's descriptors 0, 1 and 2.
 type stdio struct {
 	null   *os.File    // the engine's /dev/null
-	child  [3]*os.File // the command's ends, lent to the agent
-	owned  []*os.File  // child ends that are closed after the birth
+	child  [3]*os.File // the command's ends, of which the agent gets copies
+	owned  []*os.File  // child ends that are closed once the command has started
 	ours   []*os.File  // our ends, closed when the command has ended
 	copies sync.WaitGroup
 
-	stdout, stderr *stream // nil where boxd does not carry the bytes
+	stdout, stderr *stream // nil if the bytes do not pass through boxd
 
 	mu  sync.Mutex
 	err error // first failure of a caller's writer
@@ -30,9 +30,9 @@ type stdio struct {
 // stream is one direction of output that boxd carries.
 type stream struct {
 	dst     io.Writer
-	limit   int64 // 0 is none
+	limit   int64 // in bytes, 0 for none
 	bytes   atomic.Int64
-	onLimit func() // called once when the limit is passed
+	onLimit func() // called once when the limit is exceeded
 }
 
 // input sets up descriptor 0.
@@ -61,7 +61,7 @@ func (s *stdio) input(r io.Reader) error {
 // next write after the end of the command, which fails.
 func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 	go func() {
-		_, _ = io.Copy(dst, r) // a command that does not read all of it is no failure
+		_, _ = io.Copy(dst, r) // it is no failure if the command does not read everything
 		if end != nil {
 			end()
 			return
@@ -70,8 +70,8 @@ func (s *stdio) feed(dst *os.File, r io.Reader, end func()) {
 	}()
 }
 
-// output sets up descriptor n (1 or 2) for a caller's writer; it returns nil
-// where the bytes do not pass through boxd.
+// output sets up descriptor n (1 or 2) for a caller's writer. It returns nil if the bytes do
+// not pass through boxd.
 func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func()) (*stream, error) {
 	if f, ok := w.(*os.File); ok && limit == 0 && direct(f, n) {
 		s.child[n] = f
@@ -96,16 +96,16 @@ func (s *stdio) output(n int, w io.Writer, limit int64, onLimit func()) (*stream
 	return st, nil
 }
 
-// carry copies the command's output to the caller until the end, or the limit.
-// Past the limit it reads on and drops, so that the command's death is not a
-// matter of who blocks first.
+// carry copies the command's output to the caller until its end or the limit. After the limit
+// it continues to read and discards the bytes, so that a full pipe does not block the command
+// before it is killed.
 func (s *stdio) carry(st *stream, src *os.File) {
 	s.copies.Go(func() {
 		if err := st.copy(src); err != nil {
 			s.mu.Lock()
 			s.err = errors.Join(s.err, err)
 			s.mu.Unlock()
-			src.Close() // the command gets SIGPIPE, as from any reader that left
+			src.Close() // the command gets SIGPIPE, as after any reader has closed its end
 		}
 	})
 }
@@ -124,15 +124,15 @@ func (st *stream) copy(file *os.File) error {
 	}
 	var one [1]byte
 	if _, err := io.ReadFull(src, one[:]); err != nil {
-		return nil // exactly the limit is within it
+		return nil // output of exactly limit bytes is allowed
 	}
 	st.onLimit()
 	_, err = io.Copy(io.Discard, src)
 	return copyError(err)
 }
 
-// copyError drops the ways in which a stream ends by itself: a terminal whose
-// last user is gone gives EIO, and our own close ends a read.
+// copyError drops errors that are the normal end of a stream: EIO from a terminal that no
+// process has open any more, and a read that our own close ended.
 func copyError(err error) error {
 	if errors.Is(err, syscall.EIO) || errors.Is(err, os.ErrClosed) {
 		return nil

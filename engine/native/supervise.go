@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"golang.org/x/sys/unix"
 )
 
-// supervise follows a running command to its end: exit, timeout, cancellation,
+// supervise waits for the end of a running command: exit, timeout, cancellation,
 // output limit or the loss of the box, whichever comes first.
 func (p *process) supervise(ctx context.Context) {
 	defer p.box.running.Done()
@@ -95,15 +96,15 @@ func (p *process) await(ctx context.Context) (reason engine.Verdict, status unix
 			killNow(engine.TimedOut)
 		case <-deadline:
 			// The agent does not report a death that cgroup.events proves, or the
-			// process hangs in the kernel: either way nothing more will come.
+			// process hangs in the kernel. Either way no status will come.
 			p.note(fmt.Errorf("waiting for killed command: no status in %v", emptyDeadline))
 			return reason, 0, false
 		}
 	}
 }
 
-// endTree ends what the command left running, unless it was to be kept. It says
-// whether there was something.
+// endTree kills the processes that the command left running, unless it may leave them. It
+// reports whether there were any.
 func (p *process) endTree(reason engine.Verdict) bool {
 	if reason == engine.BoxLost {
 		return false
@@ -128,8 +129,8 @@ func (p *process) endTree(reason engine.Verdict) bool {
 	return true
 }
 
-// lateReason is a reason that came up when the command had ended by itself: its
-// last output was beyond the limit and has been dropped, which must not go unsaid.
+// lateReason returns a reason that came up after the command had ended by itself: its last
+// output exceeded the limit and was dropped, which the result must say.
 func (p *process) lateReason() engine.Verdict {
 	select {
 	case v := <-p.stop:
@@ -139,9 +140,9 @@ func (p *process) lateReason() engine.Verdict {
 	}
 }
 
-// drain waits for the end of the output. Every writer is dead, except in a box
-// that keeps background processes, where the wait is bounded, and in one whose
-// agent hung up or kept the command's descriptors for itself.
+// drain waits, for a limited time, until all output has been read. Usually every writer is
+// dead. But background processes may have been kept, and a hostile agent may have kept the
+// command's descriptors.
 func (p *process) drain(reason engine.Verdict) {
 	if reason == engine.BoxLost {
 		ctx, cancel := context.WithTimeout(context.Background(), cutDelay)
@@ -164,7 +165,7 @@ func (p *process) drain(reason engine.Verdict) {
 	p.note(p.io.err)
 }
 
-// endOutput ends what should have ended by itself.
+// endOutput ends output that should have ended by itself.
 func (p *process) endOutput() {
 	if populated, err := p.slot.stats.Populated(); err != nil || populated {
 		p.io.close()
@@ -185,4 +186,16 @@ func (p *process) measure() {
 		r.StderrBytes = &n
 	}
 	p.readUse()
+}
+
+// judge determines why the command ended.
+func (p *process) judge(reason engine.Verdict, status unix.WaitStatus, exited, background bool) {
+	e := ending{reason: reason, status: status, exited: exited, background: background}
+	switch reason {
+	case engine.TimedOut:
+		e.limit = p.cmd.Timeout.String()
+	case engine.OutputLimit:
+		e.limit = spec.FormatSize(p.cmd.OutputLimit)
+	}
+	p.conclude(e)
 }

@@ -2,7 +2,6 @@ package native
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strings"
 
@@ -10,17 +9,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 	"golang.org/x/sys/unix"
 )
-
-// terminal is our side of a command's pseudoterminal.
-type terminal struct{ master *os.File }
-
-func (t *terminal) resize(size engine.WindowSize) error {
-	ws := unix.Winsize{Row: size.Rows, Col: size.Cols}
-	if err := unix.IoctlSetWinsize(int(t.master.Fd()), unix.TIOCSWINSZ, &ws); err != nil {
-		return fmt.Errorf("resizing terminal: %w", err)
-	}
-	return nil
-}
 
 // openStdio makes the command's descriptors.
 func (p *process) openStdio() error {
@@ -44,8 +32,8 @@ func (p *process) openStdio() error {
 	return err
 }
 
-// openTerminal has the launcher open a terminal of the box's own devpts: the box
-// never names it and cannot hand us something else.
+// openTerminal has the launcher open a terminal of the box's own devpts. The box does not
+// name the file, so it cannot pass another one.
 func (p *process) openTerminal() error {
 	files, err := p.box.openPTY(context.Background(), &p.cmd)
 	if err != nil {
@@ -57,7 +45,7 @@ func (p *process) openTerminal() error {
 		return err
 	}
 	slave := files[1]
-	p.tty = &terminal{master: master}
+	p.tty = master
 	p.io.child = [3]*os.File{slave, slave, slave}
 	p.io.owned = append(p.io.owned, slave)
 	p.io.ours = append(p.io.ours, master)

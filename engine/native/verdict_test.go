@@ -20,8 +20,8 @@ func receipt(oom, refused *int64) (r engine.Receipt) {
 	return r
 }
 
-// Which of several reasons becomes the verdict. The kernel's counters speak only
-// for a command that failed.
+// One of several reasons becomes the verdict. The kernel's counters matter only for a command
+// that failed.
 func TestJudge(t *testing.T) {
 	limits := engine.Limits{Memory: 64 << 20, PIDs: 16, FileSize: 1 << 20}
 	for _, c := range []struct {
@@ -66,8 +66,8 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-// TestHeldOutside: what of the limit was not the commands' to use is named, and a kill that
-// only the launcher has counted is one for memory.
+// TestHeldOutside: the verdict names how much of the limit was held outside the charge. A kill
+// that only the launcher has counted is an OOM kill.
 func TestHeldOutside(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -95,7 +95,7 @@ func TestHeldOutside(t *testing.T) {
 	}
 }
 
-// Which memory limit is named: that of the process only if it was hit.
+// The verdict names the memory limit of the process only if that one was hit.
 func TestMemoryLimitOf(t *testing.T) {
 	const own, boxes = 16 << 20, 64 << 20
 	figure := func(n int64) *int64 { return &n }
@@ -121,7 +121,7 @@ func TestMemoryLimitOf(t *testing.T) {
 	}
 }
 
-// Whether a command has filled a volume.
+// TestFilled: whether a command has filled a volume.
 func TestFilled(t *testing.T) {
 	const slack, plenty = 1 << 20, 8 << 20
 	left := func(bytes, files int64) level { return level{bytes: bytes, files: files, known: true} }
@@ -155,8 +155,8 @@ func TestFilled(t *testing.T) {
 	}
 }
 
-// A descriptor of a volume keeps it mounted: what is watched is let go of when it is
-// detached, with the box, and when the box is gone before it could be watched.
+// A descriptor of a volume keeps it mounted. So it is closed when the volume is detached,
+// when the box is removed, and at once if the box is gone already.
 func TestVolumeSet(t *testing.T) {
 	open := func() *os.File {
 		f, err := os.Open(t.TempDir())

@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volume is a sized file system, or a directory of limited size, of a box, watched from
-// outside.
+// volume is a file system or directory of limited size of a box, which this process watches.
 type volume struct {
 	rpc.Volume
 	dir *os.File
@@ -27,7 +26,7 @@ func (v *volume) describe() string {
 	return v.Path + " " + spec.FormatSize(v.Size)
 }
 
-// volumeSet is what of a box is watched.
+// volumeSet holds the watched volumes of a box.
 type volumeSet struct {
 	mu     sync.Mutex
 	list   []*volume
@@ -38,7 +37,7 @@ type volumeSet struct {
 func (s *volumeSet) add(volumes []rpc.Volume, files []*os.File) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed { // the box was removed while it got them
+	if s.closed { // the box was removed meanwhile
 		linux.CloseAll(files[:len(volumes)])
 		return
 	}
@@ -47,7 +46,7 @@ func (s *volumeSet) add(volumes []rpc.Volume, files []*os.File) {
 	}
 }
 
-// drop lets go of what was mounted at targets: a descriptor would keep it mounted.
+// drop closes the volumes at targets: an open descriptor would keep them mounted.
 func (s *volumeSet) drop(targets []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -69,17 +68,17 @@ func (s *volumeSet) close() {
 	s.list, s.closed = nil, true
 }
 
-// level is how much of a volume is left for commands.
+// level is how much of a volume is free for commands.
 type level struct {
 	of           *volume
 	bytes, files int64
 	known        bool
 }
 
-// level looks how much is left. One that was dropped is unknown.
+// level reads how much is free. The level of a dropped volume is unknown.
 func (v *volume) level() level {
 	var st unix.Statfs_t
-	raw, err := v.dir.SyscallConn() // whose number is not another's meanwhile
+	raw, err := v.dir.SyscallConn() // keeps a concurrent drop from freeing the number
 	if err != nil {
 		return level{of: v}
 	}
@@ -97,7 +96,7 @@ func (v *volume) level() level {
 	return l
 }
 
-// levels looks at all volumes of a box.
+// levels reads the levels of all volumes of a box.
 func levels(s *volumeSet) []level {
 	s.mu.Lock()
 	list := slices.Clone(s.list)
@@ -109,12 +108,11 @@ func levels(s *volumeSet) []level {
 	return all
 }
 
-// filled says whether a command that began at level before and ended at now has made the
-// volume full. One that could not be read counts as not full: nothing is made up.
+// filled reports whether a command that began at level before and ended at now has filled the
+// volume. A level that could not be read counts as not full.
 //
-// A file system on a disk refuses a write as a whole, and so is full with as much left as
-// somebody wanted to write at once. Who wrote something into one that was almost full
-// before has made it full as well.
+// A file system on disk refuses a write as a whole, so it is full with up to Slack bytes free.
+// A command that wrote into a volume that was almost full before has filled it as well.
 func (v *volume) filled(before, now level) bool {
 	switch {
 	case !now.known:

@@ -10,14 +10,14 @@ import (
 
 // Duration is a length of time. In JSON it is a number of seconds, with a fraction down to
 // nanoseconds; in a request a string such as "1m30s" is accepted as well. In configuration
-// and flags it is that string or a number of seconds. -1 second is "without an end" where
-// that is allowed.
+// and flags it is that string or a number of seconds. -1 second means "no end" where that is
+// allowed.
 type Duration time.Duration
 
-// D is the duration as package time has it.
+// D returns d as a [time.Duration].
 func (d Duration) D() time.Duration { return time.Duration(d) }
 
-// String is the text of [time.Duration.String].
+// String formats d as [time.Duration.String] does.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalJSON writes seconds.
@@ -25,7 +25,7 @@ func (d Duration) MarshalJSON() ([]byte, error) {
 	return strconv.AppendFloat(nil, time.Duration(d).Seconds(), 'f', -1, 64), nil
 }
 
-// maxSeconds keeps a Duration of a request far away from the end of int64.
+// maxSeconds keeps a Duration of a request far below the largest int64.
 const maxSeconds = 100 * 365 * 24 * 3600
 
 // UnmarshalJSON accepts a number of seconds or a string that [time.ParseDuration] takes,

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// ErrInvalid is what every [FieldError] matches: a value breaks a rule.
+// ErrInvalid: a value breaks a rule. Every [FieldError] matches it.
 var ErrInvalid = errors.New("invalid")
 
-// FieldError is a value that breaks a rule: one line naming field, value and
-// rule. It matches ErrInvalid.
+// FieldError reports a value that breaks a rule. Its text is one line with the field, the
+// value and the rule. It matches ErrInvalid.
 type FieldError struct {
 	Field string // such as "memory" or "mounts[1].target"
 	Value string // quoted or formatted for people; may be shortened
-	Rule  string // what would be right, or what to do
-	Err   error  `json:"-"` // the cause, if the rule was found broken by something that failed
+	Rule  string // a valid value, or what to do
+	Err   error  `json:"-"` // the cause, if a failed operation showed that the rule is broken
 }
 
 func (e *FieldError) Error() string {
 	return fmt.Sprintf("%s %s: %s", e.Field, e.Value, e.Rule)
 }
 
-// Is makes every FieldError an ErrInvalid.
+// Is makes every FieldError match ErrInvalid.
 func (e *FieldError) Is(target error) bool { return target == ErrInvalid }
 
 func (e *FieldError) Unwrap() error { return e.Err }
@@ -34,12 +34,12 @@ func (e *FieldError) Because(err error) *FieldError {
 	return e
 }
 
-// refuse builds a FieldError. value is written as it stands.
+// refuse builds a FieldError with value as it is.
 func refuse(field, value, rule string, args ...any) *FieldError {
 	return &FieldError{Field: field, Value: value, Rule: fmt.Sprintf(rule, args...)}
 }
 
-// maxQuoted and maxQuotedPath bound how much of a value an error message repeats.
+// maxQuoted and maxQuotedPath bound in bytes how much of a value an error message repeats.
 const (
 	maxQuoted     = 64
 	maxQuotedPath = 200

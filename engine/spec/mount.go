@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Mount says that a directory or regular file of the host, or of a volume, appears in a box.
+// Mount makes a directory or regular file of the host, or of a volume, visible in a box.
 // It is a pure value: package mounts opens it.
 type Mount struct {
 	// Source is the absolute path on the host. Symlinks in it are resolved
@@ -19,22 +19,22 @@ type Mount struct {
 	Target string `json:"target"`
 	// ReadOnly forbids writes through this mount.
 	ReadOnly bool `json:"read_only,omitempty"`
-	// Within is a directory of the host, as a cleaned absolute path, that the source
-	// must be or lie beneath, as it is written and as it resolves: a ".." or a symlink
-	// that leads out is refused, and so is an absolute symlink wherever it leads.
-	// Empty: anywhere that is not denied.
+	// Within is a cleaned absolute path of a directory of the host. The source must be
+	// this directory or lie beneath it, as it is written and as it resolves: a ".." or a
+	// symlink that leads out is refused, and so is any absolute symlink. Empty: the
+	// source may lie anywhere that is not denied.
 	Within string `json:"within,omitempty"`
-	// NoLinks is a directory of the host, as a cleaned absolute path, that the source must
-	// be or lie beneath: from there on boxes may have written, and no symlink and no mount
-	// is passed on the way. It lies in Within itself. Empty: symlinks are followed.
+	// NoLinks is a cleaned absolute path of a directory of the host. The source must be
+	// this directory or lie beneath it. Boxes may have written there, so below it no
+	// symlink and no mount is followed. It lies in Within. Empty: symlinks are followed.
 	NoLinks string `json:"no_links,omitempty"`
-	// Volume is the name of the volume that Source is a cleaned path in: "/" is all of
-	// it, and no component is a symlink. Within and NoLinks are empty then. Empty: Source is one of
-	// the host.
+	// Volume is the name of a volume. Source is then a cleaned path in it without
+	// symlinks, where "/" is the whole volume, and Within and NoLinks are empty. Empty:
+	// Source is a path of the host.
 	Volume string `json:"volume,omitempty"`
-	// Users lets every user of the box write, not only the one whom the owner of the source
-	// appears as. What others make belongs on disk to ids that neither a box nor a user of
-	// the host has, so it is only for a directory that whoever asks keeps for boxes.
+	// Users lets every user of the box write, not only the user as whom the owner of the
+	// source appears. On disk, files of the others belong to ids that neither a box nor a
+	// user of the host has. So it is meant for directories that the caller keeps for boxes.
 	Users bool `json:"users,omitempty"`
 }
 
@@ -55,7 +55,7 @@ func ParseMount(s string) (Mount, error) {
 		}
 		m.ReadOnly = fields[2] == "ro"
 	}
-	// A trailing slash is forgiven, a ".." is left for Validate to refuse.
+	// A trailing slash is accepted; Validate refuses a "..".
 	if path.IsAbs(m.Target) && !hasDotDot(m.Target) {
 		m.Target = path.Clean(m.Target)
 	}
@@ -65,7 +65,7 @@ func ParseMount(s string) (Mount, error) {
 	return m, nil
 }
 
-// String is the form that [ParseMount] reads, with ":ro" if m is read-only.
+// String returns the form that [ParseMount] reads, with ":ro" if m is read-only.
 func (m Mount) String() string {
 	s := m.Source + ":" + m.Target
 	if m.ReadOnly {
@@ -84,7 +84,7 @@ const (
 	maxName = 255 // bytes of one component: NAME_MAX
 )
 
-// Fields of a [FieldError] about one mount. [InMount] says which mount is meant.
+// Fields of a [FieldError] about one mount. [InMount] adds which mount it is.
 const (
 	MountSource  = "mount source"
 	MountTarget  = "mount target"
@@ -93,9 +93,8 @@ const (
 	MountVolume  = "mount volume"
 )
 
-// Validate checks the shape of m without touching the kernel. What the source
-// really is, is decided when it is opened (package mounts); who may mount what, by
-// package policy.
+// Validate checks the shape of m without touching the kernel. Package mounts checks the
+// source when it opens it; package policy decides who may mount it.
 func (m Mount) Validate() error {
 	if err := CheckMountPath(MountSource, m.Source); err != nil {
 		return err
@@ -105,7 +104,7 @@ func (m Mount) Validate() error {
 			return err
 		}
 	}
-	upper := m.Source // the part of the way that may pass symlinks
+	upper := m.Source // the part of the path that may contain symlinks
 	if m.NoLinks != "" {
 		if _, err := Beneath(MountNoLinks, m.NoLinks, m.Source); err != nil {
 			return err
@@ -120,7 +119,7 @@ func (m Mount) Validate() error {
 	return CheckTarget(m.Target)
 }
 
-// ValidateVolume holds the rules for a source that is in a volume.
+// ValidateVolume checks a source in a volume.
 func (m Mount) ValidateVolume() error {
 	if !IsVolumeName(m.Volume) {
 		return refuse(MountVolume, QuotePath(m.Volume), `must be 1 to %d of a-z, 0-9 and "-", starting with a letter or digit`, MaxVolumeName)
@@ -140,7 +139,7 @@ func (m Mount) ValidateVolume() error {
 	return nil
 }
 
-// IsVolumeName says whether name can be that of a volume.
+// IsVolumeName reports whether a volume can be called name.
 func IsVolumeName(name string) bool {
 	return name != "" && len(name) <= MaxVolumeName && name[0] != '-' && only(name, lowerDigits+"-")
 }
@@ -166,7 +165,7 @@ func validateMounts(field string, list []Mount) error {
 	return nil
 }
 
-// InMount says which mount a [FieldError] is about: with "mounts[1]" its field "mount
+// InMount adds to a [FieldError] which mount it is about: with "mounts[1]" its field "mount
 // source" becomes "mounts[1].source".
 func InMount(which string, err error) error {
 	bad, ok := errors.AsType[*FieldError](err)
@@ -189,7 +188,7 @@ func InOrder(ms []Mount) []Mount {
 	})
 }
 
-// CheckMountPath holds the rules for both paths of a mount.
+// CheckMountPath checks a source or target of a mount.
 func CheckMountPath(field, p string) error {
 	switch {
 	case p == "":
@@ -209,7 +208,7 @@ func CheckMountPath(field, p string) error {
 	return nil
 }
 
-// CheckTarget holds the further rules for the path in the box.
+// CheckTarget checks the target of a mount, the path in the box.
 func CheckTarget(p string) error {
 	if err := CheckMountPath(MountTarget, p); err != nil {
 		return err
@@ -223,14 +222,14 @@ func CheckTarget(p string) error {
 	case clean != p:
 		return bad("must be written as %q", clean)
 	}
-	// The box's own kernel interfaces are what its confinement rests on, and
-	// their files are masked one by one: nothing may be put in front of them.
+	// The confinement of a box rests on its kernel interfaces, whose files are masked
+	// one by one. Nothing may be mounted over them.
 	for _, own := range []string{"/proc", "/dev", "/sys"} {
 		if p == own || strings.HasPrefix(p, own+"/") {
 			return bad("must not be %s or below, which belongs to boxd", own)
 		}
 	}
-	// Single files such as /etc/app.conf are for policy to decide.
+	// Package policy decides on single files such as /etc/app.conf.
 	if p == "/etc" {
 		return bad("must not be /etc itself, mount single files below it")
 	}
@@ -238,8 +237,8 @@ func CheckTarget(p string) error {
 }
 
 // Beneath returns source as a path relative to dir, which must be a cleaned path above
-// it; field is the name of dir. Every ".." is kept for the kernel to judge: whether
-// "a/.." leads back depends on what a is.
+// it; field is the name of dir. It keeps every ".." for the kernel, because a may be a
+// symlink in "a/..".
 func Beneath(field, dir, source string) (string, error) {
 	if err := CheckMountPath(field, dir); err != nil {
 		return "", err
@@ -256,12 +255,12 @@ func Beneath(field, dir, source string) (string, error) {
 	}
 	rel := "./" + strings.Join(names, "/")
 	if strings.HasSuffix(source, "/") {
-		rel += "/" // it must be a directory
+		rel += "/" // keeps the demand for a directory
 	}
 	return rel, nil
 }
 
-// PathComponents are the names of a path without "" and ".".
+// PathComponents returns the names of a path without "" and ".".
 func PathComponents(p string) []string {
 	return slices.DeleteFunc(strings.Split(p, "/"), func(name string) bool { return name == "" || name == "." })
 }
@@ -270,5 +269,5 @@ func PathComponents(p string) []string {
 // are quoted wherever a path is shown.
 func isControl(r rune) bool { return r < 0x20 || r == 0x7f }
 
-// hasDotDot says whether a component of p is "..".
+// hasDotDot reports whether a component of p is "..".
 func hasDotDot(p string) bool { return slices.Contains(strings.Split(p, "/"), "..") }

@@ -60,8 +60,8 @@ func TestParseMountRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseMount: what is accepted is valid and survives the way there and back, what
-// is refused is told in one line.
+// FuzzParseMount: text that is accepted gives a valid mount, whose text is parsed to the same
+// mount. Other text is refused in one line.
 func FuzzParseMount(f *testing.F) {
 	for _, s := range []string{"/a:/b", "/a:/b:ro", "/a:/b/../c", "a:b", ":::", "/a\x00:/\n", "/a:/proc", "/é:/\xff"} {
 		f.Add(s)
@@ -81,7 +81,7 @@ func FuzzParseMount(f *testing.F) {
 	})
 }
 
-// checkMessage holds what every refusal of this package has in common.
+// checkMessage checks the common properties of all errors of this package.
 func checkMessage(t *testing.T, err error) {
 	t.Helper()
 	var e *FieldError

@@ -12,7 +12,7 @@ func TestMountValidate(t *testing.T) {
 	long := "/" + strings.Repeat("a", 255)
 	for _, c := range []struct{ source, target, want string }{
 		{"/a", "/b", ""},
-		{"/", "/b", ""}, // Open refuses it: what it is counts, not how it is written
+		{"/", "/b", ""}, // Open refuses it by the directory that it opens, not by its text
 		{"/a", "/etc/app.conf", ""},
 		{"/a", "/devices", ""},
 		{"/a", "/etcetera", ""},
@@ -87,8 +87,8 @@ func TestInOrder(t *testing.T) {
 	}
 }
 
-// FuzzMountValidate: an accepted target is a clean path below / and outside of what
-// belongs to boxd.
+// FuzzMountValidate: an accepted target is a clean path below /, outside of the directories
+// that belong to boxd.
 func FuzzMountValidate(f *testing.F) {
 	f.Add("/a", "/b")
 	f.Add("/a/../b", "/proc/../c")

@@ -9,10 +9,11 @@ import (
 	"time"
 )
 
-// This file declares every setting of a session: what somebody may ask for ([Wishes]),
-// what then holds ([Settings]), the most that a profile allows ([Caps]), and the rules
-// ([Table]). The four use the same names, so a setting is one line in each of them, and
-// the code that merges, checks, compares, shows and parses settings goes over the table.
+// This file declares every setting of a session: the requested values ([Wishes]), the
+// values in force ([Settings]), the highest values that a profile allows ([Caps]), and the
+// rules ([Table]). The four use the same names, so a setting is one line in each of them,
+// and the code that merges, checks, compares, shows and parses settings iterates over the
+// table.
 
 // Modes of a workspace and of mounts.
 const (
@@ -22,7 +23,7 @@ const (
 )
 
 // LiveWishes are the wishes that can also change while a session lives. The tag update
-// describes a field in an update, where that differs.
+// describes a field in an update, if that differs.
 type LiveWishes struct {
 	Network     *bool     `json:"network,omitempty" yaml:"network" doc:"Whether the box has a network beyond loopback." update:"Only false: a network can be given up, not regained."`
 	CPUs        *float64  `json:"cpus,omitempty" yaml:"cpus" doc:"Processors' worth of time."`
@@ -33,9 +34,8 @@ type LiveWishes struct {
 	Persistent  *bool     `json:"persistent,omitempty" yaml:"persistent" doc:"Never end for idleness."`
 }
 
-// Wishes are what somebody asks of a session. What is left out comes from the profile;
-// what the profile locks is the profile's, whatever is asked. Fields with a yaml tag are
-// keys of a profile too.
+// Wishes are the values that a request asks for. The profile supplies omitted values, and
+// overrides those that it locks. Fields with a yaml tag are also keys of a profile.
 type Wishes struct {
 	Profile         string `json:"profile,omitempty" doc:"Name of the profile; empty: \"default\"."`
 	Image           string `json:"image,omitempty" doc:"Root file system; empty or \"host\": the host's system directories, read-only."`
@@ -57,7 +57,7 @@ type Wishes struct {
 	Labels          Labels            `json:"labels,omitempty" doc:"Labels to find and count the session by: up to 64 keys with values."`
 }
 
-// Update changes a live session. What is left out stays.
+// Update changes a live session. Omitted values stay.
 type Update struct {
 	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
 	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts to take away; done first."`
@@ -73,15 +73,14 @@ type MountWish struct {
 	Target   string `json:"target" doc:"Absolute path in the box."`
 	ReadOnly bool   `json:"read_only,omitempty"`
 
-	// Volume is the volume that Source is a path in, "/" being all of it; empty: the
-	// host. NoLinks is as in [Mount]. Only code of the daemon sets these two; no client
-	// can, because they are not in the JSON.
+	// Volume and NoLinks are those of [Mount]. Only the daemon's code sets them. Clients
+	// cannot, because they are not in the JSON.
 	Volume  string `json:"-"`
 	NoLinks string `json:"-"`
 }
 
-// Settings are what holds for a session, and the defaults of a profile. The doc tags
-// describe them in the answer about a profile.
+// Settings are the values in force for a session, or the defaults of a profile. The doc
+// tags describe them in the answer about a profile.
 type Settings struct {
 	Network         bool     `json:"network"`
 	CPUs            float64  `json:"cpus"`
@@ -102,8 +101,7 @@ type Settings struct {
 	Persistent      bool     `json:"persistent"`
 }
 
-// Caps are the most that a request may ask for. Every one that is -1 is no
-// cap, and is written as -1.
+// Caps are the highest values that a request may ask for. -1 means no cap, also in JSON.
 type Caps struct {
 	CPUs          float64  `json:"cpus"`
 	Memory        Size     `json:"memory"`
@@ -129,7 +127,7 @@ type CapWishes struct {
 	MaxLifetime   *Duration `yaml:"max_lifetime"`
 }
 
-// Bounds of the times of a session. More than MaxTime is a slip of the pen.
+// Bounds of the times of a session. A time above MaxTime is a mistake.
 const (
 	MinIdleTTL = time.Second
 	MaxTime    = 366 * 24 * time.Hour
@@ -141,27 +139,27 @@ type Setting struct {
 	Name string
 	// Lock: a profile can lock it.
 	Lock bool
-	// Positive refuses 0: to the engine it would mean the engine's own default, past
-	// the profile.
+	// Positive refuses 0, which to the engine would mean its own default instead of the
+	// profile's.
 	Positive bool
-	// Zero says what 0 means where it is more than any number: "no end". A cap refuses
-	// it, and the flag takes it.
+	// Zero describes the meaning of 0 if that is more than any number, such as "no end".
+	// A cap refuses it, and the flag accepts it.
 	Zero string
-	// Unlimited: the flag takes "unlimited".
+	// Unlimited: the flag accepts "unlimited".
 	Unlimited bool
 	// Rule checks what package engine does not; nil: nothing.
 	Rule func(s *Settings) error
-	// Flag and Usage are those of the command line, Examples what the shell completes.
-	// No Flag: there is none. Box: boxd run has it as well.
+	// Flag and Usage belong to the command line; an empty Flag means that there is none.
+	// Box: boxd run has the flag as well. The shell completes Examples.
 	Flag, Usage string
 	Box         bool
 	Examples    []string
 
-	// Where it is in Wishes, Settings and Caps; nil: it is not there. See [Setting.Of].
+	// The field's index in Wishes, Settings and Caps, nil without one. See [Setting.Of].
 	inWishes, inSettings, inCaps []int
 }
 
-// Table has all settings, in the order in which a request is checked.
+// Table lists all settings, in the order in which a request is checked.
 var Table = []*Setting{
 	{Name: "network", Lock: true, Flag: "network", Usage: "give the session a network beyond loopback, if its profile may have one"},
 	{Name: "cpus", Lock: true, Positive: true, Unlimited: true, Box: true, Examples: []string{"0.5", "1", "2", "4", "unlimited"},
@@ -220,7 +218,7 @@ func checkMode(field, mode string) error {
 }
 
 func checkInodes(s *Settings) error {
-	// What file systems keep of each inode is not counted in the size, and so is bounded by it.
+	// The size does not include the metadata of each inode, so it bounds their number.
 	const bytesPerInode = 1 << 10
 	n, most := s.WorkspaceInodes, int64(s.WorkspaceSize/bytesPerInode)
 	switch {
@@ -236,8 +234,8 @@ func checkInodes(s *Settings) error {
 	return nil
 }
 
-// Validate checks what package engine does not. The first rule that is broken, in the
-// order of the table, is returned as a *[FieldError].
+// Validate checks what package engine does not. It returns the first broken rule, in the
+// order of the table, as a *[FieldError].
 func (s *Settings) Validate() error {
 	for _, t := range Table {
 		if t.Rule != nil {
@@ -254,7 +252,7 @@ func (s *Settings) Validate() error {
 	return nil
 }
 
-// Spec is the part of a box's spec that s decides.
+// Spec returns the part of a box's spec that follows from s.
 func (s Settings) Spec() Spec {
 	b := Spec{
 		WritableRoot: s.WritableRoot, TmpSize: int64(s.TmpSize),
@@ -266,15 +264,15 @@ func (s Settings) Spec() Spec {
 	return b
 }
 
-// Take makes s what b says, as far as [Settings.Spec] puts it there.
+// Take is the inverse of [Settings.Spec]: it takes over the settings that b contains.
 func (s *Settings) Take(b Spec) {
 	s.WritableRoot, s.TmpSize, s.UpperSize = b.WritableRoot, Size(b.TmpSize), Size(b.UpperSize)
 	l := b.Limits
 	s.Memory, s.PIDs, s.CPUs, s.OpenFiles, s.FileSize = Size(l.Memory), l.PIDs, l.CPUs, l.OpenFiles, Size(l.FileSize)
 }
 
-// Merge puts the wishes of w in s. Settings that locked names keep their value; those of
-// them for which w says something else are returned, sorted.
+// Merge applies w to s. Settings in locked keep their values; Merge returns those of them for
+// which w asks for another value, sorted.
 func (s *Settings) Merge(w *Wishes, locked []string) (overridden []string) {
 	for _, t := range Table {
 		asked, have := t.Asked(w), t.Of(s)
@@ -301,7 +299,7 @@ func (s *Settings) Differ(other *Settings) (names []string) {
 	return names
 }
 
-// Lockable are the names of the settings that a profile can lock, sorted.
+// Lockable returns the names of the settings that a profile can lock, sorted.
 func Lockable() (names []string) {
 	for _, t := range Table {
 		if t.Lock {
@@ -328,8 +326,8 @@ var locate = sync.OnceFunc(func() {
 	}
 })
 
-// Of is the field of the setting in what in points to: Wishes, Settings or Caps. It is
-// invalid if there is none.
+// Of returns the field of the setting in the Wishes, Settings or Caps to which in points. It
+// is invalid if there is none.
 func (t *Setting) Of(in any) reflect.Value {
 	locate()
 	var index []int
@@ -347,7 +345,7 @@ func (t *Setting) Of(in any) reflect.Value {
 	return reflect.ValueOf(in).Elem().FieldByIndex(index)
 }
 
-// Asked is what w says about the setting; invalid if that is nothing.
+// Asked returns the value that w asks for, invalid without one.
 func (t *Setting) Asked(w *Wishes) reflect.Value {
 	if field := t.Of(w); field.IsValid() {
 		return field.Elem()
@@ -355,7 +353,7 @@ func (t *Setting) Asked(w *Wishes) reflect.Value {
 	return reflect.Value{}
 }
 
-// Above says whether the value of the setting in s is above its cap in c. Unlimited is
+// Above reports whether the value of the setting in s is above its cap in c. Unlimited is
 // above every cap, and so is a NaN.
 func (t *Setting) Above(s *Settings, c *Caps) bool {
 	limit := t.Of(c)
@@ -373,7 +371,7 @@ func (t *Setting) Above(s *Settings, c *Caps) bool {
 	return limit.Int() >= 0 && (v.Int() < 0 || v.Int() > limit.Int())
 }
 
-// Text writes a value of the setting for people.
+// Text formats a value of the setting for people.
 func (t *Setting) Text(v reflect.Value) string {
 	switch v := v.Interface().(type) {
 	case fmt.Stringer:
@@ -387,9 +385,9 @@ func (t *Setting) Text(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// CopyFields sets the fields of the struct that dst points to from those of src that have
-// the same name: values from values of the same type, and from pointers that are not nil.
-// What src has beside that is left out.
+// CopyFields sets the fields of the struct that dst points to from the fields of src with
+// the same names: values from values of the same type, and from pointers that are not nil.
+// It ignores other fields of src.
 func CopyFields(dst, src any) {
 	to, from := reflect.ValueOf(dst).Elem(), reflect.ValueOf(src)
 	for _, f := range reflect.VisibleFields(from.Type()) {

@@ -13,8 +13,8 @@ import (
 
 // Size is a number of bytes. In JSON it is a number; in a request a string such as
 // "512M" or "1.5GiB" is accepted as well. In configuration and flags it is that string, a
-// number, or "unlimited", which is -1 in JSON; where no limit is not allowed, -1 is refused
-// like any other number that is too small.
+// number, or "unlimited", which is -1 in JSON. A size that must be limited refuses -1 like
+// any other number that is too small.
 type Size int64
 
 // UnmarshalJSON accepts an integer or a string that [ParseSize] takes; null changes
@@ -49,11 +49,11 @@ func (s *Size) UnmarshalText(b []byte) error {
 	return err
 }
 
-// String is the text of [FormatSize].
+// String formats s as [FormatSize] does.
 func (s Size) String() string { return FormatSize(int64(s)) }
 
-// maxParsedSize is the largest size that ParseSize returns: up to there every
-// whole number of bytes is exact in the float64 that go-units computes with.
+// maxParsedSize is the largest size that ParseSize returns. Up to it, every whole number
+// of bytes is exact in the float64 with which go-units computes.
 const maxParsedSize = 1 << 52
 
 // sizeSyntax is a number of bytes, or a number and a unit as docker writes it:
@@ -77,8 +77,8 @@ func ParseSize(s string) (int64, error) {
 		return 0, refuse("size", Quote(s), `must be a number of bytes or a number with a unit, such as "512M" or "1.5G"`)
 	}
 	n, err := units.RAMInBytes(s)
-	// Beyond int64 the conversion from float64 is up to the processor: amd64
-	// gives a negative number, arm64 the largest one. Both are caught here.
+	// Above int64 the result of the conversion from float64 depends on the processor: a
+	// negative number on amd64, the largest number on arm64. Both are caught here.
 	if err != nil || n < 0 || n > maxParsedSize {
 		return 0, refuse("size", Quote(s), "must be at most %s", FormatSize(maxParsedSize))
 	}
@@ -104,8 +104,8 @@ func ParseCPUs(s string) (float64, error) {
 	return f, nil
 }
 
-// SizeValue writes n bytes for the Value of a [FieldError]: a negative number is shown
-// as it is, since "unlimited" would hide what was asked for.
+// SizeValue formats n bytes for the Value of a [FieldError]. It shows a negative number as
+// it is, because "unlimited" would hide the number that was given.
 func SizeValue(n int64) string {
 	if n < 0 {
 		return fmt.Sprint(n)

@@ -64,8 +64,8 @@ func TestQuote(t *testing.T) {
 	}
 }
 
-// FuzzParseSize: whatever is accepted is in range and survives being written
-// out as plain bytes.
+// FuzzParseSize: an accepted size is in range, and is parsed to itself when it is written as
+// plain bytes.
 func FuzzParseSize(f *testing.F) {
 	for _, seed := range []string{"0", "512M", "1.5GiB", "64 KiB", "8P", "-1", "NaN", "1e9", "9007199254740993"} {
 		f.Add(seed)
@@ -87,7 +87,7 @@ func FuzzParseSize(f *testing.F) {
 	})
 }
 
-// FuzzParseCPUs: whatever is accepted is an ordinary number.
+// FuzzParseCPUs: an accepted number is finite and not negative.
 func FuzzParseCPUs(f *testing.F) {
 	for _, seed := range []string{"1", "1.5", ".5", "NaN", "Inf", "1e400", "0x1p4"} {
 		f.Add(seed)

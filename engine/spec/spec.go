@@ -10,24 +10,23 @@ import (
 	"strings"
 )
 
-// Unlimited is the value of a limit that shall not be set. The zero value of
-// every limit means "the default".
+// Unlimited switches a limit off. The zero value of every limit means its default.
 const Unlimited = -1
 
-// Defaults of the limits that a Spec leaves at zero. They fit code that nobody
-// has looked at: enough for a browser and for what common build tools do (docs/compatibility.md
-// has what they used), too little to hurt the host.
+// Defaults of the limits that a Spec leaves at zero. They suit unknown code: enough for a
+// browser and for common build tools (docs/compatibility.md lists what those used), and too
+// little to harm the host.
 const (
 	DefaultMemory    = 512 << 20 // bytes
 	DefaultPIDs      = 256
 	DefaultCPUs      = 1.0
 	DefaultOpenFiles = 4096
 	DefaultTmpSize   = 64 << 20  // bytes, for /tmp, the home directory and /dev/shm each
-	DefaultUpperSize = 256 << 20 // bytes, for the writable layer; it counts as memory, so less than that
+	DefaultUpperSize = 256 << 20 // bytes, for the writable layer; less than DefaultMemory, since it counts as memory
 )
 
-// Bounds of the limits. MinMemory is what the smallest dynamic program needs to
-// start and be killed cleanly.
+// Bounds of the limits. The smallest dynamically linked program needs MinMemory to start
+// and to be killed cleanly.
 const (
 	MinMemory    = 4 << 20
 	MaxMemory    = 1 << 46
@@ -63,19 +62,19 @@ const MaxID = 65534
 // Spec describes a box before it exists. It is a pure value that can be
 // serialised; [Spec.Validate] checks it without touching the kernel.
 type Spec struct {
-	// ID names the box, once among the boxes of an engine: 1 to 64 of a-z, 0-9 and
-	// "-", starting with a letter or digit. Empty: a random one.
+	// ID is the box's name, unique within its engine: 1 to 64 of a-z, 0-9 and "-",
+	// starting with a letter or digit. Empty: a random one.
 	ID string `json:"id,omitempty"`
 	// Image is the root file system. Empty or "host": the host's system
 	// directories, read-only.
 	Image string `json:"image,omitempty"`
 	// Hostname inside the box. Empty: "box".
 	Hostname string `json:"hostname,omitempty"`
-	// User runs commands that name no user of their own. What it writes into
-	// the workspace and the mounts belongs to the owner of the host directory.
+	// User runs commands that name no user of their own. Files that it creates in the
+	// workspace and the mounts belong to the owner of the host directory.
 	User User `json:"user"`
-	// WritableRoot puts a private overlay of UpperSize bytes over the root,
-	// thrown away with the box.
+	// WritableRoot puts a private overlay of UpperSize bytes over the root. It is
+	// discarded with the box.
 	WritableRoot bool `json:"writable_root,omitempty"`
 	// UpperSize is the size of that overlay in bytes; 0 is DefaultUpperSize.
 	UpperSize int64 `json:"upper_size,omitempty"`
@@ -87,12 +86,12 @@ type Spec struct {
 	Mounts []Mount `json:"mounts,omitempty"`
 	// Limits of the box as a whole.
 	Limits Limits `json:"limits"`
-	// AllowDegraded accepts a host that cannot enforce a limit that was asked
-	// for. Without it that is ErrUnenforceable.
+	// AllowDegraded accepts a host that cannot enforce a requested limit. Without it
+	// that is ErrUnenforceable.
 	AllowDegraded bool `json:"allow_degraded,omitempty"`
-	// Labels are the caller's own notes. An engine's service keeps them with the box, so
-	// that whoever adopts it can tell whose it is. They mean nothing to an engine and
-	// are not shown to the box.
+	// Labels are the caller's own notes. A service keeps them with the box, so that the
+	// process that adopts the box knows its owner. They mean nothing to an engine, and
+	// the box does not see them.
 	Labels map[string]string `json:"labels,omitempty"`
 }
 
@@ -107,12 +106,12 @@ type Limits struct {
 	FileSize  int64 `json:"file_size,omitempty"`  // RLIMIT_FSIZE in bytes; 0 is unlimited
 }
 
-// Change alters a running box. Nil and empty fields leave things as they are.
+// Change describes changes to a running box. Nil and empty fields change nothing.
 type Change struct {
-	// Limits replaces memory, pids and cpus limits: zero fields are left as
-	// they are. Per-process limits count for commands started afterwards.
+	// Limits replaces memory, pids and cpus limits; zero fields change nothing.
+	// Per-process limits apply to commands that are started afterwards.
 	Limits *Limits
-	// Attach adds mounts, Detach takes away mounts by target. Detach is done
+	// Attach adds mounts, and Detach removes mounts by target. Detach is done
 	// first.
 	Attach []Mount
 	Detach []string
@@ -121,12 +120,12 @@ type Change struct {
 // HostImage is the image that every host has: its own system directories.
 const HostImage = "host"
 
-// DefaultHostname is the name of a box that was given none.
+// DefaultHostname is the hostname of a box whose Spec has none.
 const DefaultHostname = "box"
 
-// WithDefaults returns s with every field that means "the default" when it is
-// empty or zero filled in. The ID stays empty: it is drawn by the engine. The
-// result shares no memory with s, and applying it twice changes nothing.
+// WithDefaults returns s with defaults in place of empty and zero fields. The ID stays
+// empty: the engine chooses it. The result shares no memory with s, and applying it twice
+// changes nothing.
 func (s Spec) WithDefaults() Spec {
 	s.Image = cmp.Or(s.Image, HostImage)
 	s.Hostname = cmp.Or(s.Hostname, DefaultHostname)
@@ -140,8 +139,8 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// WithDefaults returns l with zero limits replaced by their defaults. FileSize
-// has none: 0 becomes Unlimited.
+// WithDefaults returns l with defaults in place of zero limits. That of FileSize is
+// Unlimited.
 func (l Limits) WithDefaults() Limits {
 	l.Memory = cmp.Or(l.Memory, DefaultMemory)
 	l.PIDs = cmp.Or(l.PIDs, DefaultPIDs)
@@ -151,17 +150,17 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// Processors is how many of the host's processors a box is told of: enough for the time that it
-// may use, and no more than there are.
+// Processors returns how many processors a box sees on a host with host processors: enough for
+// the time that it may use, and no more than there are.
 func (l Limits) Processors(host int) int {
 	if l.CPUs <= 0 {
 		return host
 	}
-	const steps = 100_000 // of a processor that the kernel tells apart, see package cgroups
+	const steps = 100_000 // per processor, the kernel's resolution, see package cgroups
 	return max(1, min(int(math.Ceil(math.Round(l.CPUs*steps)/steps)), host))
 }
 
-// Apply returns l with every field of change that is not zero put in its place.
+// Apply returns l with the fields of change that are not zero.
 func (l Limits) Apply(change Limits) Limits {
 	l.Memory = cmp.Or(change.Memory, l.Memory)
 	l.PIDs = cmp.Or(change.PIDs, l.PIDs)
@@ -171,8 +170,8 @@ func (l Limits) Apply(change Limits) Limits {
 	return l
 }
 
-// minOpenFiles leaves room for three streams and for what a dynamic loader and
-// an interpreter hold open while they start.
+// minOpenFiles leaves room for three streams and for the files that a dynamic loader and an
+// interpreter hold open while they start.
 const minOpenFiles = 16
 
 // Validate checks s without touching the kernel. The first rule that is broken,
@@ -228,7 +227,7 @@ func (l Limits) Validate() error {
 	return CheckSize("file_size", l.FileSize, 1)
 }
 
-// Validate checks that every field of c that is set is within its range.
+// Validate checks that all fields of c that are set are within their ranges.
 func (c Change) Validate() error {
 	if c.Limits != nil {
 		if err := c.Limits.Validate(); err != nil {
@@ -247,7 +246,7 @@ func (c Change) Validate() error {
 	return validateMounts("attach", c.Attach)
 }
 
-// Validate checks both ids of u, which is the value of field.
+// Validate checks both ids of u. field is its name in errors.
 func (u User) Validate(field string) error {
 	if u.UID < 0 || u.UID > MaxID {
 		return refuse(field+".uid", fmt.Sprint(u.UID), "must be 0 to %d", MaxID)
@@ -265,7 +264,7 @@ const (
 
 // only reports whether s consists of bytes of set.
 func only(s, set string) bool {
-	return strings.Trim(s, set) == "" // any other byte would be left standing
+	return strings.Trim(s, set) == "" // Trim stops at any other byte
 }
 
 // maxHostname is __NEW_UTS_LEN of <linux/utsname.h>; RFC 1123 would allow 255.
@@ -285,7 +284,8 @@ func isHostname(name string) bool {
 	return len(name) <= maxHostname
 }
 
-// CheckSize checks a number of bytes that may be 0, for the default, but not unlimited.
+// CheckSize checks a number of bytes. It accepts 0, which means the default, but not
+// Unlimited.
 func CheckSize(field string, n, lowest int64) error {
 	if n != 0 && (n < lowest || n > MaxMemory) {
 		return refuse(field, SizeValue(n), "must be %s to %s", FormatSize(lowest), FormatSize(MaxMemory))
@@ -293,7 +293,7 @@ func CheckSize(field string, n, lowest int64) error {
 	return nil
 }
 
-// CheckCount checks a number that may be 0, for the default.
+// CheckCount checks a number. It accepts 0, which means the default.
 func CheckCount(field string, n, lowest, highest int64) error {
 	if n != 0 && (n < lowest || n > highest) {
 		return refuse(field, fmt.Sprint(n), "must be %d to %d", lowest, highest)

@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// TestSpecJSON pins the serialised form: specs are stored and sent, so a
-// renamed field would be a change of format.
+// TestSpecJSON pins the serialised form: specs are stored and sent, so renaming a field would
+// change the format.
 func TestSpecJSON(t *testing.T) {
 	for name, spec := range map[string]Spec{
 		"spec-zero.json":     {},

@@ -1,5 +1,5 @@
-// Embed shows how a program uses boxd as a library: it makes a box, runs three
-// commands in it and removes it. Run it as root, with the path of boxd-init:
+// Embed shows how a program uses boxd as a library: it creates a box, runs three commands in it and
+// removes it. Run it as root, with the path of boxd-init:
 //
 //	sudo go run ./examples/embed bin/boxd-init
 package main
@@ -25,7 +25,7 @@ func run(ctx context.Context, initPath string) error {
 	if err != nil {
 		return err
 	}
-	defer eng.Close() // also ends the boxes that are left
+	defer eng.Close() // also removes the boxes that still exist
 	box, err := eng.Create(ctx, engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
 	if err != nil {
 		return err

@@ -10,9 +10,8 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// TestExample runs the program as its users do: compiled by "go build" alone,
-// without the flags and the stamp of the Makefile. Where there is no Go, as in
-// the virtual machine, the test's own copy of it runs.
+// TestExample runs the program as its users do: built with plain "go build", without the flags and the
+// stamp of the Makefile. If there is no Go, as in the virtual machine, the test runs its own copy.
 func TestExample(t *testing.T) {
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)

@@ -1,31 +1,33 @@
-// Package cleanup undoes set-up of several steps that fails part-way.
+// Package cleanup undoes a multi-step set-up that fails part-way.
 //
-// A function that acquires several things pushes one undo step after each,
-// defers [Stack.Undo], and releases the stack once all of it succeeded. It is
-// not for tearing down live objects: those have a Close of their own.
+// A function that acquires several resources pushes one undo step after each,
+// defers [Stack.Undo], and releases the stack once every step has succeeded. The
+// package is not for tearing down live objects: they have their own Close.
 package cleanup
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
-// Stack holds the undo steps of what was done so far. The zero value is empty.
-// It is used by one goroutine.
+// Stack holds the undo steps of the set-up so far. The zero value is an empty
+// stack. Only one goroutine may use it.
 type Stack struct {
 	steps []func() error
 }
 
-// Push adds the step that undoes what was just done.
+// Push adds the step that undoes the latest step of the set-up.
 func (s *Stack) Push(step func() error) { s.steps = append(s.steps, step) }
 
-// Release drops all steps: what was done is now owned by someone else.
+// Release drops all steps: the resources now have another owner.
 func (s *Stack) Release() { s.steps = nil }
 
-// Undo runs the steps, last one first, each once, and joins their errors to
-// *err, which they never replace. It does nothing after Release.
+// Undo runs each step once, last one first, and joins their errors to *err,
+// which they never replace. After Release it does nothing.
 func (s *Stack) Undo(err *error) {
-	for len(s.steps) > 0 {
-		last := len(s.steps) - 1
-		step := s.steps[last]
-		s.steps = s.steps[:last]
+	steps := s.steps
+	s.steps = nil
+	for _, step := range slices.Backward(steps) {
 		if e := step(); e != nil {
 			*err = errors.Join(*err, e)
 		}

@@ -7,46 +7,49 @@ import (
 	"io"
 	"os"
 
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/spf13/cobra"
 )
 
-// App is what the commands need from the outside. All fields must be set.
+// App holds everything that the commands need from outside this package. All fields except
+// Signals must be set.
 type App struct {
 	Version string
-	// Stdin, Stdout and Stderr are those of the process. Files are handed to the
-	// command in the box as they are.
+	// Stdin, Stdout and Stderr are the streams of the process. A stream that is a file is
+	// passed to the command in the box as it is.
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	// LookupEnv reads the environment of the process.
 	LookupEnv func(key string) (string, bool)
-	// NewEngine makes the engine that boxes are built with.
+	// NewEngine returns the engine that builds boxes.
 	NewEngine func(ctx context.Context, options EngineOptions) (engine.Engine, error)
-	// Examine gathers what the doctor reports.
+	// Examine gathers the facts that the doctor reports.
 	Examine Examine
 	// Serve runs the daemon until it is stopped.
 	Serve func(options ServeOptions) error
-	// CheckServe finds what would keep Serve from starting.
+	// CheckServe returns every reason for which Serve could not start.
 	CheckServe func(options ServeOptions) []error
-	// Signals are those sent to this process. Nil: the real ones.
+	// Signals replaces the signals that this process receives, for tests. Nil means the real ones.
 	Signals <-chan os.Signal
 }
 
-// EngineOptions say where an engine finds its parts.
+// EngineOptions tell an engine where its files are.
 type EngineOptions struct {
 	InitPath string // the boxd-init binary
-	StateDir string // where locks and leases are kept
+	StateDir string // of locks and leases
 }
 
-// Exit statuses of boxd itself, those of docker run, podman run and timeout(1).
+// Exit statuses of boxd itself. They are those of docker run, podman run and timeout(1).
 const (
 	statusFailed        = 125
 	statusNotExecutable = 126
 	statusNotFound      = 127
 )
 
-// statusError ends boxd with a status. A nil err means that all has been said.
+// statusError ends boxd with status. If err is nil, the user has been told everything already.
 type statusError struct {
 	status int
 	err    error
@@ -58,7 +61,7 @@ func (e *statusError) Unwrap() error { return e.err }
 // Main runs the command line args, without the program's name, and returns the
 // exit status.
 func (a *App) Main(args []string) int {
-	root := a.newRoot()
+	root := a.Command()
 	root.SetArgs(args)
 	err := checkCommand(root, args)
 	if err == nil {
@@ -68,9 +71,8 @@ func (a *App) Main(args []string) int {
 		return 0
 	}
 	status := statusOf(err)
-	var known *statusError
-	if errors.As(err, &known) {
-		status, err = known.status, known.err
+	if known, ok := errors.AsType[*statusError](err); ok {
+		err = known.err
 	}
 	if err != nil {
 		a.say("boxd: %s", oneline.Error(err))
@@ -78,26 +80,27 @@ func (a *App) Main(args []string) int {
 	return status
 }
 
-// statusOf maps an error to the exit status of boxd run.
+// statusOf maps an error to the exit status of boxd.
 func statusOf(err error) int {
+	known, ok := errors.AsType[*statusError](err)
 	switch {
-	case errors.Is(err, engine.ErrNotFound):
+	case ok:
+		return known.status
+	case errors.Is(err, engine.ErrNotFound), client.IsCode(err, apitypes.CodeProgramNotFound):
 		return statusNotFound
-	case errors.Is(err, engine.ErrNotExecutable):
+	case errors.Is(err, engine.ErrNotExecutable), client.IsCode(err, apitypes.CodeProgramNotExecutable):
 		return statusNotExecutable
 	}
 	return statusFailed
 }
 
-// say writes one line to stderr. There is no other place to report a failure of that.
+// say writes one line to stderr. If that fails, there is nowhere to report it.
 func (a *App) say(format string, args ...any) {
 	fmt.Fprintf(a.Stderr, format+"\n", args...)
 }
 
-// Command is the whole command line, for programs that describe it.
-func (a *App) Command() *cobra.Command { return a.newRoot() }
-
-func (a *App) newRoot() *cobra.Command {
+// Command returns the whole command line. [App.Main] runs it; other programs can describe it.
+func (a *App) Command() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "boxd",
 		Short: "Run untrusted code in hardened Linux boxes, without a container daemon",

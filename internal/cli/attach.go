@@ -22,9 +22,9 @@ type attachFlags struct {
 	detachKeys                 []byte
 	giveUp                     time.Duration
 
-	connected bool // there was a connection
-	raw       bool // the terminal passes on every key, and needs a carriage return for each line
-	lost      bool // the user was told that the connection is lost; used by Recv's goroutine
+	connected bool // a connection was made
+	raw       bool // the terminal is raw, and needs a carriage return for each line
+	lost      bool // the user knows that the connection is lost; used by Recv's goroutine only
 }
 
 func (a *App) newAttach() *cobra.Command {
@@ -53,7 +53,7 @@ client writes; any number watch with --observe.`,
 		Args: exactly("SESSION", "PROCESS"),
 		RunE: func(_ *cobra.Command, args []string) error { return a.attach(&f, args[0], args[1]) },
 
-		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession, completeProcess),
+		ValidArgsFunction: a.completeNames(&f.remoteFlags, listSessions, listProcesses),
 	}
 	fs := cmd.Flags()
 	fs.BoolVar(&f.observe, "observe", false, "watch only: forward neither stdin nor signals")
@@ -64,9 +64,9 @@ client writes; any number watch with --observe.`,
 	fs.Var(keysValue(&f.detachKeys), "detach-keys", "`KEYS` that detach from a terminal, such as ctrl-a,d; \"\" for none")
 	fs.Var(durationValue(&f.giveUp, ""), "give-up", "stop trying to connect after `DURATION` (default: never)")
 	f.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("give-up", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"oldest", "end"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("detach-keys", cobra.FixedCompletions([]string{"ctrl-p,ctrl-q", "ctrl-a,d"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(cmd, "give-up")
+	completeFlag(cmd, "since", "oldest", "end")
+	completeFlag(cmd, "detach-keys", "ctrl-p,ctrl-q", "ctrl-a,d")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func (a *App) attach(f *attachFlags, session, process string) error {
 	conn, err := c.Attach(signals.ctx, session, process, a.attachOptions(f))
 	if err != nil {
 		if sig := signals.received(); sig != 0 {
-			return &statusError{128 + int(sig), fmt.Errorf("stopped by %s", signalName(sig))}
+			return stoppedBy(sig)
 		}
 		return explainAttach(err)
 	}
@@ -93,11 +93,11 @@ func (a *App) attach(f *attachFlags, session, process string) error {
 	return a.relayUntilEnd(f, conn, signals)
 }
 
-// noticeLost says that there is no connection, and how to stop waiting for one.
+// noticeLost tells the user that there is no connection, and how to stop waiting for one.
 func (a *App) noticeLost(f *attachFlags, err error) {
 	leave := "SIGINT ends this"
 	if f.raw && len(f.detachKeys) > 0 {
-		leave = "the detach keys end this" // the terminal makes no signal of a key
+		leave = "the detach keys end this" // ^C is a key like any other
 	}
 	if f.connected {
 		a.notice(f, "connection lost, trying again; %s", leave)
@@ -123,7 +123,7 @@ func (a *App) attachOptions(f *attachFlags) client.AttachOptions {
 	return o
 }
 
-// explainAttach says what to do about a refusal.
+// explainAttach adds to err what the user can do about it.
 func explainAttach(err error) error {
 	if client.IsCode(err, apitypes.CodeWriterTaken) {
 		return fmt.Errorf("%w: --observe only watches, --take-over replaces that client", err)

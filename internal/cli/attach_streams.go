@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"syscall"
@@ -10,7 +9,7 @@ import (
 	"github.com/boxd/boxd/relay"
 )
 
-// attachment is a relay to a managed process: a [relay.Attachment].
+// attachment is a connection to a managed process: a [relay.Attachment], or a fake one.
 type attachment interface {
 	Hello() relay.Hello
 	Recv() (relay.Event, error)
@@ -21,7 +20,7 @@ type attachment interface {
 	Close() error
 }
 
-// relayUntilEnd carries bytes until the process has ended, or the user leaves.
+// relayUntilEnd carries bytes in both directions until the process has ended or the user leaves.
 func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatch) error {
 	signals.start()
 	var term *terminal
@@ -35,9 +34,15 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 			defer term.restore()
 		}
 	}
-	signals.forwardTo(&attachedProcess{conn, signals.cancel, f.sigProxy && !f.observe})
+	signals.forwardTo(func(sig syscall.Signal) error {
+		// SIGHUP ends boxd attach, and so does a signal that cannot be passed on.
+		if !f.sigProxy || f.observe || sig == syscall.SIGHUP || conn.Signal(int(sig)) != nil {
+			signals.cancel()
+		}
+		return nil
+	})
 	if term != nil && !f.observe {
-		defer term.follow(&attachedProcess{conn: conn})()
+		defer term.follow(func(size engine.WindowSize) error { return conn.Resize(size.Rows, size.Cols) })()
 	}
 	left := make(chan struct{})
 	if !f.observe && !f.noStdin {
@@ -59,10 +64,17 @@ func (a *App) relayUntilEnd(f *attachFlags, conn attachment, signals *signalWatc
 	if err != nil {
 		return explainAttach(err)
 	}
-	return a.attachEnded(exit)
+	result := engine.Result{Verdict: engine.Verdict(exit.Verdict), ExitCode: exit.Code, Signal: syscall.Signal(exit.Signal), Limit: exit.Limit}
+	if result.Verdict == "" {
+		result.Verdict = engine.Exited
+		if exit.Signal != 0 {
+			result.Verdict = engine.Signaled
+		}
+	}
+	return a.ended(result, false, result.Status())
 }
 
-// notice says something on stderr, while the terminal may be raw.
+// notice prints a message on stderr, even if the terminal is raw.
 func (a *App) notice(f *attachFlags, format string, args ...any) {
 	margin := ""
 	if f.raw {
@@ -71,12 +83,12 @@ func (a *App) notice(f *attachFlags, format string, args ...any) {
 	a.say(margin+"boxd: "+format+margin, args...)
 }
 
-// passOutput writes what the process writes until its end is told.
+// passOutput copies the output of the process until the daemon reports its end.
 func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 	for {
 		event, err := conn.Recv()
 		if err == io.EOF {
-			err = io.ErrUnexpectedEOF // an exit comes first
+			err = io.ErrUnexpectedEOF // the end of the process is reported before that
 		}
 		if err != nil {
 			return relay.Exit{}, err
@@ -107,19 +119,19 @@ func (a *App) passOutput(f *attachFlags, conn attachment) (relay.Exit, error) {
 	}
 }
 
-// passStdin hands over stdin until its end or the detach keys.
+// passStdin copies stdin to the process until it ends or the user types the detach keys.
 func (a *App) passStdin(f *attachFlags, conn attachment, term *terminal, detach func()) {
 	typed := term != nil && term.keyboard != nil
 	keys := &detacher{keys: f.detachKeys}
 	if !typed {
-		keys.keys = nil // any byte may come
+		keys.keys = nil // the input may contain any byte
 	}
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := a.Stdin.Read(buf)
 		out, leave := keys.filter(buf[:n])
 		if len(out) > 0 {
-			// Recv tells why it fails. Somebody who types must still be able to leave.
+			// Recv reports the error. A user at the keyboard must still be able to leave.
 			if _, werr := conn.Write(out); werr != nil && !typed {
 				return
 			}
@@ -133,50 +145,8 @@ func (a *App) passStdin(f *attachFlags, conn attachment, term *terminal, detach 
 			detach() // the terminal is gone
 			return
 		default:
-			_ = conn.CloseStdin() // Recv tells if the connection is why
+			_ = conn.CloseStdin() // Recv reports a lost connection
 			return
 		}
 	}
-}
-
-// attachEnded reports how the process ended, as boxd run does.
-func (a *App) attachEnded(e relay.Exit) error {
-	r := engine.Result{Verdict: engine.Verdict(e.Verdict), ExitCode: e.Code, Signal: syscall.Signal(e.Signal), Limit: e.Limit}
-	if r.Verdict == "" {
-		r.Verdict = engine.Exited
-		if e.Signal != 0 {
-			r.Verdict = engine.Signaled
-		}
-	}
-	if line := verdictLine(r); line != "" {
-		a.say("%s", line)
-	}
-	if status := r.Status(); status != 0 {
-		return &statusError{status: status}
-	}
-	return nil
-}
-
-// attachedProcess is the process behind conn, for signals and window sizes.
-type attachedProcess struct {
-	conn  attachment
-	leave func()
-	proxy bool
-}
-
-// Signal passes sig on. SIGHUP, or one that cannot be sent or is not for the process,
-// leaves it.
-func (p *attachedProcess) Signal(sig syscall.Signal) error {
-	if !p.proxy || sig == syscall.SIGHUP || p.conn.Signal(int(sig)) != nil {
-		p.leave()
-	}
-	return nil
-}
-
-func (p *attachedProcess) Resize(size engine.WindowSize) error {
-	return p.conn.Resize(size.Rows, size.Cols)
-}
-
-func (p *attachedProcess) Wait() (engine.Result, error) {
-	return engine.Result{}, errors.ErrUnsupported
 }

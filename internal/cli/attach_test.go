@@ -25,7 +25,7 @@ type fakeRelay struct {
 	events chan relay.Event
 	fail   error // after the last event
 
-	signalErr error // of Signal
+	signalErr error // returned by Signal
 
 	mu   sync.Mutex
 	in   strings.Builder
@@ -93,7 +93,7 @@ func (f *fakeRelay) Close() error {
 	return nil
 }
 
-// attachTo runs boxd attach at conn.
+// attachTo runs boxd attach with conn.
 func attachTo(v *invocation, f *attachFlags, conn attachment) error {
 	signals := v.watchSignals()
 	defer signals.stop()
@@ -112,7 +112,7 @@ func statusIn(err error) int {
 }
 
 func TestAttachPassesBytes(t *testing.T) {
-	raw := "\x10\x11\x00\xff\r\n\x03\x04" // detach keys and ^C among them: nobody types here
+	raw := "\x10\x11\x00\xff\r\n\x03\x04" // includes the detach keys and ^C, which mean nothing without a keyboard
 	conn := newFakeRelay(relay.Data{Stream: relay.Stdout, Bytes: []byte(raw)}, relay.Data{Stream: relay.Stderr, Bytes: []byte("err")},
 		relay.Gap{Stream: relay.Stdout, From: 8, To: 10}, relay.WriterChanged{Writer: true})
 	v := newInvocation(t)
@@ -203,8 +203,7 @@ func TestAttachSignalWithoutConnection(t *testing.T) {
 	}
 }
 
-// attachWithoutDaemon runs boxd attach before there is a daemon, and returns once it
-// has said so on stderr.
+// attachWithoutDaemon runs boxd attach without a daemon, and returns when it has said so on stderr.
 func attachWithoutDaemon(t *testing.T, args ...string) (v *invocation, socket string, said string, rest func() string, status chan int) {
 	t.Helper()
 	d := &fakeDaemon{t: t, socket: filepath.Join(t.TempDir(), "s")}
@@ -324,7 +323,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// Keys are the same however they arrive, and nothing that is typed is lost.
+// Detach keys are found however the input is split, and no input is lost.
 func FuzzDetacher(f *testing.F) {
 	f.Add([]byte("\x10\x11"), []byte("a\x10\x10\x11b"), uint8(1))
 	f.Add([]byte("aab"), []byte("aaaab"), uint8(2))

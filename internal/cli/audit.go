@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultAudit is where packages have the daemon write its audit log.
+// defaultAudit is where the daemon of a distribution package writes its audit log.
 const defaultAudit = "/var/lib/boxd/audit.log"
 
 func (a *App) newAudit() *cobra.Command {
@@ -55,7 +55,7 @@ Exit status: 0 if the log is intact, 1 if it is not, 125 if it cannot be read.`,
 		DisableFlagsInUseLine: true,
 	}
 	cmd.Flags().Var(headValue(&head), "head", "check that the log still contains this earlier head, `SEQ:HASH`")
-	must(cmd.RegisterFlagCompletionFunc("head", cobra.NoFileCompletions))
+	completeFlag(cmd, "head")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return cmd
 }

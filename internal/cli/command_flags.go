@@ -8,8 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// commandFlags describe a command in a session. They mean what they mean for boxd
-// run.
+// commandFlags describe a command to run in a box, new or of a session.
 type commandFlags struct {
 	env, envFiles []string
 	workdir       string
@@ -17,25 +16,27 @@ type commandFlags struct {
 	user          *engine.User
 }
 
-func (f *commandFlags) register(cmd *cobra.Command) {
-	f.registerPlace(cmd)
+// register declares the flags. workdir and user are the defaults that the help names.
+func (f *commandFlags) register(cmd *cobra.Command, workdir, user string) {
+	f.registerPlace(cmd, workdir, user)
 	cmd.Flags().BoolVar(&f.shell, "shell", false, "run the single argument with sh -c")
 }
 
-// registerPlace declares those that say where and as whom it runs.
-func (f *commandFlags) registerPlace(cmd *cobra.Command) {
+// registerPlace declares the flags for the command's environment, directory and user.
+func (f *commandFlags) registerPlace(cmd *cobra.Command, workdir, user string) {
 	fs := cmd.Flags()
 	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from the caller's environment (repeatable)")
 	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY per line (repeatable)")
-	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace)")
+	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: "+workdir+")")
 	fs.BoolVar(&f.mkdir, "mkdir", false, "create the working directory if it is missing")
-	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID defaults to UID (default: the session's)")
-	must(cmd.RegisterFlagCompletionFunc("env", cobra.NoFileCompletions))
-	must(cmd.MarkFlagFilename("env-file"))
-	must(cmd.RegisterFlagCompletionFunc("user", cobra.FixedCompletions([]string{"0:0", "1000:1000", "65534:65534"}, cobra.ShellCompDirectiveNoFileComp)))
+	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID defaults to UID (default: "+user+")")
+	completeFlag(cmd, "env")
+	completeFiles(cmd, "env-file")
+	completeFlag(cmd, "workdir", engine.WorkspaceTarget, "/tmp")
+	completeFlag(cmd, "user", "0:0", "1000:1000", "65534:65534")
 }
 
-// argv is what to execute.
+// argv returns the program to execute and its arguments.
 func (f *commandFlags) argv(args []string) ([]string, error) {
 	if !f.shell {
 		return args, nil
@@ -46,7 +47,7 @@ func (f *commandFlags) argv(args []string) ([]string, error) {
 	return []string{"sh", "-c", args[0]}, nil
 }
 
-// environ is the environment as the API has it.
+// environ returns the environment in the form of the API.
 func (a *App) environ(f *commandFlags) (map[string]string, error) {
 	list, err := a.environment(f.envFiles, f.env)
 	if err != nil || len(list) == 0 {

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"context"
 	"slices"
+	"time"
 
+	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
@@ -36,41 +39,89 @@ For bash, the package bash-completion is required.`,
 				return root.GenBashCompletionV2(w, true)
 			case "zsh":
 				return root.GenZshCompletion(w)
-			case "fish":
-				return root.GenFishCompletion(w, true)
-			default:
-				return usageError(cmd, "no completion for "+spec.Quote(args[0]))
 			}
+			return root.GenFishCompletion(w, true)
 		},
 	}
 }
 
-// completeRun says what the flags of boxd run can be completed with. Behind the
-// flags, the shell completes file names.
-func completeRun(cmd *cobra.Command) {
-	values := map[string][]string{
-		"image":        {engine.HostImage + "\tthe host's system directories, read-only"},
-		"timeout":      {"10s", "30s", "5m", "1h"},
-		"grace":        {"500ms", "2s", "10s"},
-		"output-limit": {"1M", "16M", "64M", unlimited},
-		"user":         {"0:0", "1000:1000", "65534:65534"},
-		"workdir":      {engine.WorkspaceTarget, "/tmp"},
-	}
-	for flag, list := range values {
-		must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
-	}
-	must(cmd.RegisterFlagCompletionFunc("hostname", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("env", cobra.NoFileCompletions))
-	must(cmd.MarkFlagDirname("workspace"))
-	must(cmd.MarkFlagDirname("state-dir"))
-	for _, flag := range []string{"env-file", "init", "mount"} {
+// completeFlag has shells complete the value of a flag with values, in this order. Without
+// values they complete nothing, not even file names.
+func completeFlag(cmd *cobra.Command, flag string, values ...cobra.Completion) {
+	must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
+}
+
+// completeFiles has shells complete the values of flags with file names.
+func completeFiles(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
 		must(cmd.MarkFlagFilename(flag))
 	}
 }
 
-// must stops on a mistake in this package, such as a flag that does not exist.
+// completeDirs has shells complete the values of flags with directories.
+func completeDirs(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		must(cmd.MarkFlagDirname(flag))
+	}
+}
+
+// must panics on a mistake in this package, such as a flag that does not exist.
 func must(err error) {
 	if err != nil {
 		panic(err)
 	}
+}
+
+// completionPatience bounds how long a shell waits for the daemon.
+const completionPatience = time.Second
+
+// lister asks the daemon for names that complete an argument. args are the arguments before it.
+type lister func(ctx context.Context, c *client.Client, args []string) ([]cobra.Completion, error)
+
+func listSessions(ctx context.Context, c *client.Client, _ []string) (names []cobra.Completion, err error) {
+	sessions, err := c.Sessions(ctx)
+	for _, s := range sessions {
+		names = append(names, cobra.CompletionWithDesc(s.ID, s.State))
+	}
+	return names, err
+}
+
+// listProcesses lists the processes of the session in args.
+func listProcesses(ctx context.Context, c *client.Client, args []string) (names []cobra.Completion, err error) {
+	processes, err := c.Processes(ctx, args[0])
+	for _, p := range processes {
+		names = append(names, cobra.CompletionWithDesc(p.ID, p.State))
+	}
+	return names, err
+}
+
+func listProfiles(ctx context.Context, c *client.Client, _ []string) (names []cobra.Completion, err error) {
+	profiles, err := c.Profiles(ctx)
+	for _, p := range profiles {
+		names = append(names, p.Name)
+	}
+	return names, err
+}
+
+// completeNames completes each argument with the names that its lister returns. If the daemon
+// cannot be asked, nothing is completed.
+func (a *App) completeNames(f *remoteFlags, listers ...lister) cobra.CompletionFunc {
+	return func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) >= len(listers) {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		return a.askNames(f, listers[len(args)], args), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+func (a *App) askNames(f *remoteFlags, list lister, args []string) []cobra.Completion {
+	c, err := a.newClient(f)
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), completionPatience)
+	defer cancel()
+	names, _ := list(ctx, c, args) // a completion cannot report an error
+	return names
 }

@@ -67,9 +67,9 @@ files copies faster as one tar file, which boxd exec unpacks.`,
 	return cmd
 }
 
-// completePlace completes "SESSION:"; a shell knows the files of the host itself.
+// completePlace completes "SESSION:". The shell itself completes files of the host.
 func (a *App) completePlace(f *remoteFlags) cobra.CompletionFunc {
-	sessions := a.completeNames(f, completeSession)
+	sessions := a.completeNames(f, listSessions)
 	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 1 || strings.ContainsAny(word, "/.") {
 			return nil, cobra.ShellCompDirectiveDefault
@@ -86,7 +86,7 @@ func (a *App) completePlace(f *remoteFlags) cobra.CompletionFunc {
 // place is a side of a copy.
 type place struct {
 	session string // "": the host
-	path    string // as it was given
+	path    string // as given
 }
 
 // parsePlace reads SESSION:PATH or a path of the host. As for docker cp, it is a path of the
@@ -106,7 +106,7 @@ func (p place) String() string {
 	return printable(p.session + ":" + p.path)
 }
 
-// isDirectory says that the path names a directory by its form.
+// isDirectory reports whether the form of the path says that it is a directory.
 func (p place) isDirectory() bool {
 	return strings.HasSuffix(p.path, "/") || p.isContent() || path.Base(p.path) == ".."
 }
@@ -128,12 +128,12 @@ func checkPlaces(from, to place) error {
 	return checkNames([]string{from.session + to.session}, []string{"SESSION"})
 }
 
-// copier makes one copy and counts what it consists of.
+// copier makes one copy and counts what it copied.
 type copier struct {
 	app      *App
 	c        *client.Client
 	session  string
-	progress *progress // of bytes; nil if the copy itself goes to the screen
+	progress *progress // of bytes; nil if the copy itself is written to the screen
 
 	Files       int   `json:"files"`
 	Directories int   `json:"directories"`
@@ -160,7 +160,7 @@ func (a *App) copyBetween(ctx context.Context, c *client.Client, from, to place,
 	return err
 }
 
-// inSession is the absolute form of a path in the session.
+// inSession returns the absolute form of a path in the session.
 func (j *copier) inSession(ctx context.Context, p string) (string, error) {
 	if path.IsAbs(p) {
 		return path.Clean(p), nil
@@ -172,7 +172,7 @@ func (j *copier) inSession(ctx context.Context, p string) (string, error) {
 	return path.Join(cmp.Or(s.WorkspaceTarget, engine.WorkspaceTarget), p), nil
 }
 
-// source describes the source of a copy, as far as the destination depends on it.
+// source describes the source of a copy.
 type source struct {
 	dir     bool
 	content bool // copy the content of the directory, not the directory
@@ -235,7 +235,7 @@ func (j *copier) download(ctx context.Context, from, to place, follow bool) erro
 		return err
 	}
 	if err == nil && !there.IsDir() {
-		if local, err = filepath.EvalSymlinks(local); err != nil { // the copy goes where the user's own symlink leads
+		if local, err = filepath.EvalSymlinks(local); err != nil { // follow the user's own symlink
 			return err
 		}
 	}
@@ -347,7 +347,7 @@ func statSource(from place, follow bool) (fs.FileInfo, source, error) {
 	return info, s, nil
 }
 
-// failed names the session in an error about one of its files.
+// failed adds the session to an error about one of its files.
 func (j *copier) failed(err error) error {
 	if client.IsCode(err, apitypes.CodeSessionNotFound) {
 		return err
@@ -355,7 +355,7 @@ func (j *copier) failed(err error) error {
 	return fmt.Errorf("session %s: %w", j.session, err)
 }
 
-// skip names on stderr what cannot be copied.
+// skip reports on stderr that something was not copied.
 func (j *copier) skip(name, what string) {
 	j.Skipped++
 	say := func() { j.app.say("boxd: %s: %s, left out", printable(name), what) }

@@ -17,16 +17,16 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// sink is where a copy is made. Names have slashes and lead nowhere else; "." is the
-// directory that everything goes to, which exists. A size of -1 is not known, a mode
-// of 0 is the default.
+// sink is the destination of a copy. Names are relative paths that stay within it; "." is the
+// directory that receives everything, which exists. A size of -1 is unknown, a mode of 0 is the
+// default.
 type sink interface {
 	dir(ctx context.Context, name string, mode fs.FileMode) error
 	file(ctx context.Context, name string, mode fs.FileMode, size int64, r io.Reader) error
 	symlink(ctx context.Context, name, target string) error
 }
 
-// hostSink is a directory of the host, which nothing leads out of.
+// hostSink is a directory of the host. No name or symlink leads out of it.
 type hostSink struct{ root *os.Root }
 
 func (s *hostSink) dir(_ context.Context, name string, mode fs.FileMode) error {
@@ -68,8 +68,8 @@ func (s *hostSink) symlink(_ context.Context, name, target string) error {
 	return s.root.Symlink(target, name)
 }
 
-// clear makes room for a file or symlink: what has its name must be one too. A symlink
-// is removed, a file only if that was asked for.
+// clear makes room for a file or symlink. It removes a symlink of that name, and a file if file is
+// true. Anything else of that name is an error.
 func (s *hostSink) clear(name string, file bool) error {
 	info, err := s.root.Lstat(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,7 +127,7 @@ func (s sessionSink) symlink(ctx context.Context, name, target string) error {
 	return nil
 }
 
-// tarSink is a tar stream. What is in it is as old as the copy.
+// tarSink is a tar stream. All its entries have the time of the copy.
 type tarSink struct {
 	w    *tar.Writer
 	time time.Time

@@ -20,8 +20,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// fromSession copies the session's file, symlink or directory at from to the name in
-// sink. What is in a session is not trusted: no name may lead elsewhere.
+// fromSession copies the session's file, symlink or directory at from to name in the sink. Sessions
+// are not trusted: a name must not lead out of the sink.
 func (j *copier) fromSession(ctx context.Context, from, name string, info apitypes.FileInfo, to sink) error {
 	mode := permissions(info.Mode)
 	switch info.Type {
@@ -67,7 +67,7 @@ func (j *copier) fromSession(ctx context.Context, from, name string, info apityp
 	return nil
 }
 
-// permissions reads permission bits in octal.
+// permissions parses permission bits in octal.
 func permissions(text string) fs.FileMode {
 	n, err := strconv.ParseUint(text, 8, 32)
 	if err != nil {
@@ -76,7 +76,7 @@ func permissions(text string) fs.FileMode {
 	return fs.FileMode(n) & fs.ModePerm
 }
 
-// fromHost copies the host's file, symlink or directory at from to the name in sink.
+// fromHost copies the host's file, symlink or directory at from to name in the sink.
 func (j *copier) fromHost(ctx context.Context, from, name string, info fs.FileInfo, to sink) error {
 	switch info.Mode().Type() {
 	case 0:
@@ -130,7 +130,7 @@ func typeName(m fs.FileMode) string {
 	return "device"
 }
 
-// fromTar copies the entries of a tar stream. A name never leads above the destination.
+// fromTar copies the entries of a tar stream. No name leads out of the destination.
 func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 	for {
 		h, err := r.Next()
@@ -161,7 +161,7 @@ func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 	}
 }
 
-// file has the sink make a file; size is -1 if it is not known.
+// file creates a file in the sink. A size of -1 is unknown.
 func (j *copier) file(ctx context.Context, to sink, name string, mode fs.FileMode, size int64, r io.Reader) error {
 	counted := &countedReader{r: r, p: j.progress}
 	if err := to.file(ctx, name, mode, size, counted); err != nil {
@@ -191,7 +191,7 @@ func (c *countedReader) Read(b []byte) (int, error) {
 
 func (j *copier) directory(ctx context.Context, to sink, name string, mode fs.FileMode) error {
 	j.Directories++
-	return to.dir(ctx, name, mode|0o700) // its content must be copied, too
+	return to.dir(ctx, name, mode|0o700) // the copy writes into it
 }
 
 func (j *copier) symlink(ctx context.Context, to sink, name, target string) error {

@@ -123,7 +123,7 @@ func newFileDaemon(t *testing.T, dir string) *fakeDaemon {
 	})
 }
 
-// plant makes files below dir from lines "d/ MODE", "f MODE CONTENT" and "l -> TARGET".
+// plant creates files below dir from lines "d/ MODE", "f MODE CONTENT" and "l -> TARGET".
 func plant(t *testing.T, dir string, lines ...string) {
 	t.Helper()
 	for _, line := range lines {
@@ -145,7 +145,7 @@ func plant(t *testing.T, dir string, lines ...string) {
 	}
 }
 
-// planted describes what is below dir in the form that plant takes.
+// planted describes the files below dir in the form that plant takes.
 func planted(t *testing.T, dir string) string {
 	t.Helper()
 	var lines []string
@@ -179,8 +179,8 @@ func planted(t *testing.T, dir string) string {
 	return strings.Join(lines, ", ")
 }
 
-// TestCopyLikeDocker: where a copy lands, in both directions by the same rules. SRC has
-// tree/, file and link; DST has there/, taken and to-there -> there.
+// TestCopyLikeDocker: both directions have the same rules for where a copy lands. SRC has tree/, file
+// and link; DST has there/, taken and to-there -> there.
 func TestCopyLikeDocker(t *testing.T) {
 	const file, tree = "755 F", "a 640 A, e/ 700, l -> ../nowhere, sub/ 711, sub/b 600 B"
 	in := func(dir string) string { // the tree below dir
@@ -188,7 +188,7 @@ func TestCopyLikeDocker(t *testing.T) {
 	}
 	for _, c := range []struct {
 		from, to string
-		want     string // what is new at the destination; "!" and a part of the message: it is refused
+		want     string // the new files at the destination, or "!" and a part of the refusal
 	}{
 		{"file", ".", "file " + file},
 		{"file", "..", "../file " + file},
@@ -303,7 +303,7 @@ func TestCopyDash(t *testing.T) {
 	if got := strings.Join(names, ", "); got != "tree/ 750, tree/a 640, tree/l 777a, tree/sub/ 711" {
 		t.Errorf("packed %s", got)
 	}
-	// And back, into a directory that is there.
+	// And back, into an existing directory.
 	plant(t, dir, "w/new/ 755")
 	v := newInvocation(t)
 	v.Stdin = &packed.stdout
@@ -347,7 +347,7 @@ func TestCopyTarStaysInside(t *testing.T) {
 
 func second[T any](_ T, err error) error { return err }
 
-// TestCopySkips: what is neither file, directory nor symlink is named, and left out.
+// TestCopySkips: anything but files, directories and symlinks is reported and skipped.
 func TestCopySkips(t *testing.T) {
 	dir, here := t.TempDir(), t.TempDir()
 	plant(t, dir, "w/d/f 644 x")
@@ -380,8 +380,7 @@ func TestCopyUsage(t *testing.T) {
 	}
 }
 
-// TestCopyProgress: what is copied is counted for the bar, which does not appear amid
-// content on the screen.
+// TestCopyProgress: the bar counts copied bytes, and is not shown if the content goes to the screen.
 func TestCopyProgress(t *testing.T) {
 	dir := t.TempDir()
 	plant(t, dir, "w/file 644 content")
@@ -403,12 +402,12 @@ func TestCopyProgress(t *testing.T) {
 	}
 }
 
-// hostileTree answers as a daemon would whose session has names made to escape.
+// hostileTree answers like a daemon whose session has file names that try to escape.
 func hostileTree(names ...apitypes.FileInfo) func(seen, http.ResponseWriter) {
 	return func(r seen, w http.ResponseWriter) {
 		switch {
 		case r.what == "GET /v1/sessions/s":
-			send(w, apitypes.Session{ID: "s"}) // of a daemon that does not tell
+			send(w, apitypes.Session{ID: "s"}) // without a workspace target
 		case strings.Contains(r.what, "/files/stat"):
 			send(w, apitypes.FileInfo{Name: "d", Type: "dir"})
 		case strings.Contains(r.what, "/files/content"):
@@ -427,8 +426,7 @@ func TestDownloadStaysInside(t *testing.T) {
 			t.Errorf("%q: status %d, %q", name, status, v.stderr.String())
 		}
 	}
-	// Nor is a symlink followed out: neither one that is in the way already, nor one
-	// that the session sends first.
+	// Nor is a symlink followed out of it, whether it exists already or comes from the session.
 	file := apitypes.FileInfo{Name: "f", Type: "file", Mode: "4644"}
 	d := newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "l", Type: "symlink", Target: outside}, apitypes.FileInfo{Name: "l", Type: "dir"}, file))
 	if status, v := d.call("cp", "s:d", t.TempDir()); status != 125 || !strings.Contains(v.stderr.String(), "in the way") {

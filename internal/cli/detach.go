@@ -8,12 +8,12 @@ import (
 
 // detacher looks for the detach keys in the user's input.
 type detacher struct {
-	keys []byte // none: nothing is looked for
-	seen int    // how many of them were the last to be typed, and are held back
+	keys []byte // empty: there are none
+	seen int    // how many of them the user has typed last; they are held back
 }
 
-// filter returns what of p is for the process. Once the keys are complete, leave is
-// true and nothing behind them counts.
+// filter returns the part of p that is for the process. When the user has typed all detach keys,
+// leave is true, and the rest of p is dropped.
 func (d *detacher) filter(p []byte) (out []byte, leave bool) {
 	if len(d.keys) == 0 {
 		return p, false
@@ -33,7 +33,7 @@ func (d *detacher) filter(p []byte) (out []byte, leave bool) {
 	return out, false
 }
 
-// fallBack gives out as many of the keys held back as cannot begin them any more.
+// fallBack releases held keys, until the rest is a beginning of the detach keys again.
 func (d *detacher) fallBack(out *[]byte) {
 	held := d.keys[:d.seen]
 	for n := 1; ; n++ {
@@ -45,7 +45,7 @@ func (d *detacher) fallBack(out *[]byte) {
 	}
 }
 
-// keysValue reads keys as docker writes them: letters and ctrl-X, with commas.
+// keysValue reads keys in docker's form: characters and ctrl-X, separated by commas.
 func keysValue(dst *[]byte) *textValue {
 	return &textValue{"ctrl-p,ctrl-q", func(s string) error {
 		*dst = nil

@@ -1,5 +1,6 @@
-// Package cli is the command line of boxd: flags in, boxes run, results out.
+// Package cli is the command line of boxd: it parses flags, runs boxes or asks the daemon, and
+// prints the results.
 //
-// It knows the engine only by its interfaces. Which engine there is, and how the
-// doctor examines the host, is handed in by package main.
+// It uses engines only through the interfaces of package engine. Package main passes in the
+// engine, the daemon and the function that examines the host for the doctor.
 package cli

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -16,10 +15,6 @@ import (
 
 // Examine finds the facts about a host, usually [doctor.Gather].
 type Examine func(ctx context.Context, h doctor.Host) doctor.Facts
-
-// statusIll says that no box can be built, which is an answer and not a failure
-// of boxd.
-const statusIll = 1
 
 func (a *App) newDoctor() *cobra.Command {
 	var asJSON, explain bool
@@ -48,9 +43,7 @@ Exit status: 0 if a box could be built and a command ran in it, else 1.`,
 	cmd.Flags().SortFlags = false
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Flags().BoolVar(&explain, "explain", false, "add the cause and the command that fixes it")
-	registerEngine(cmd.Flags(), &initPath, &stateDir)
-	must(cmd.MarkFlagFilename("init"))
-	must(cmd.MarkFlagDirname("state-dir"))
+	registerEngine(cmd, &initPath, &stateDir)
 	return cmd
 }
 
@@ -58,12 +51,12 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	signals := a.watchSignals()
 	defer signals.stop()
 	host := doctor.Host{Version: a.Version, RunDir: a.stateDir(stateDir), StateDir: config.DefaultStateDir}
-	// A configuration that cannot be read is for boxd serve to complain of.
+	// boxd serve --check reports a configuration that cannot be read.
 	if c, err := config.Load(a.env("", "BOXD_CONFIG"), a.LookupEnv); err == nil && c.StateDir != "" {
 		host.StateDir = c.StateDir
 	}
-	// BOXD_STATE_DIR names the directory of a daemon or of launchers. The doctor's launcher
-	// must not write to a daemon's directory, nor create one that is not used otherwise.
+	// BOXD_STATE_DIR may name the directory of a daemon, or one that nothing uses yet. The doctor's
+	// launcher must neither write to the first nor create the second.
 	if stateDir == "" && !isLaunchersDir(host.RunDir) {
 		host.RunDir = defaultStateDir
 	}
@@ -76,14 +69,20 @@ func (a *App) doctor(asJSON, explain bool, initFlag, stateDir string) error {
 	if explain {
 		report.Explain(facts)
 	}
-	if err := a.writeReport(report, asJSON); err != nil {
-		return err
+	out := a.screen(a.Stdout)
+	var err error
+	if asJSON {
+		err = encodeJSON(out, report, "  ")
+	} else {
+		err = report.WriteText(out, func(text string, s doctor.Status) string { return out.paint(text, stateColour(string(s))) })
 	}
 	switch sig := signals.received(); {
+	case err != nil:
+		return err
 	case sig != 0:
 		return &statusError{status: 128 + int(sig)}
 	case !report.OK:
-		return &statusError{status: statusIll}
+		return &statusError{status: statusUnwell}
 	}
 	return nil
 }
@@ -95,15 +94,4 @@ func isLaunchersDir(dir string) bool {
 	}
 	_, err := os.Stat(filepath.Join(dir, "boxd.db"))
 	return errors.Is(err, fs.ErrNotExist)
-}
-
-func (a *App) writeReport(r doctor.Report, asJSON bool) error {
-	if !asJSON {
-		out := a.screen(a.Stdout)
-		return r.WriteText(out, func(text string, s doctor.Status) string { return out.paint(text, stateColour(string(s))) })
-	}
-	enc := json.NewEncoder(a.Stdout)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(r)
 }

@@ -51,7 +51,7 @@ func TestDoctor(t *testing.T) {
 	}
 }
 
-// TestDoctorWithoutInit: that boxd-init is missing is a finding like any other.
+// TestDoctorWithoutInit: a missing boxd-init is a finding like any other.
 func TestDoctorWithoutInit(t *testing.T) {
 	v := newInvocation(t)
 	v.Examine = func(_ context.Context, h doctor.Host) doctor.Facts {
@@ -81,15 +81,14 @@ func TestLocate(t *testing.T) {
 	if got := v.stateDir(""); got != "/env" {
 		t.Errorf("state directory %q", got)
 	}
-	// Beside the test binary there is none, and tests do not rely on what is
-	// installed.
+	// There is none beside the test binary, and tests do not rely on what is installed.
 	if _, err := v.initPath(t.TempDir()); !errors.Is(err, engine.ErrNoLauncher) {
 		t.Errorf("a directory as boxd-init: %v", err)
 	}
 }
 
-// The doctor's own launcher makes nothing in the state directory of a daemon, which
-// BOXD_STATE_DIR may name, and does not make a directory that is missing.
+// The doctor's own launcher creates nothing in the state directory of a daemon, which BOXD_STATE_DIR
+// may name, and does not create a missing directory.
 func TestDoctorLauncherDir(t *testing.T) {
 	launchers, daemons := t.TempDir(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(daemons, "boxd.db"), nil, 0o600); err != nil {

@@ -10,12 +10,12 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// maxEnvFile is far above the limit of execve. It keeps boxd from reading a wrong path, such
-// as a device, without end.
+// maxEnvFile is far more than execve(2) accepts. It keeps boxd from reading a device, given by
+// mistake, without end.
 const maxEnvFile = 4 << 20
 
-// environment puts together the variables of --env-file and --env, in this
-// order. A variable that is set twice has its last value.
+// environment returns the variables of --env-file and --env, in this order. If one is set twice,
+// the last value counts.
 func (a *App) environment(files, flags []string) ([]string, error) {
 	var env environment
 	for _, path := range files {
@@ -63,8 +63,8 @@ type environment struct {
 	index map[string]int
 }
 
-// set adds KEY=VALUE, or KEY with its value in the caller's environment; a KEY
-// that is not set there is left out, as docker and podman do.
+// set adds KEY=VALUE, or KEY with its value in the caller's environment. Like docker and podman,
+// it omits a KEY that is not set there.
 func (e *environment) set(kv string, lookup func(string) (string, bool)) error {
 	name := key(kv)
 	if name == "" || strings.ContainsAny(name, " \t") {
@@ -89,8 +89,7 @@ func (e *environment) set(kv string, lookup func(string) (string, bool)) error {
 	return nil
 }
 
-// key is the name of a variable. Its value is often secret and must not appear
-// in messages.
+// key returns the name of a variable, for messages: the value is often secret.
 func key(kv string) string {
 	name, _, _ := strings.Cut(kv, "=")
 	return name

@@ -33,13 +33,13 @@ interrupted or the daemon ends. --json prints one object per line.`,
 		},
 	}
 	cmd.Flags().Uint64Var(&since, "since", 0, "start after the event with this `ID`, if later events are still kept; 0: with the oldest kept (default: now)")
-	must(cmd.RegisterFlagCompletionFunc("since", cobra.NoFileCompletions))
+	completeFlag(cmd, "since")
 	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
 
-// fromOldest is below the ids of all events, and not 0, which is none.
+// fromOldest is an ID before that of every event. 0 would mean no ID.
 const fromOldest = "1"
 
 func (a *App) events(ctx context.Context, c *client.Client, last string, f *formatFlags) error {
@@ -52,7 +52,7 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, f *form
 		e, err := stream.Next()
 		if missed, ok := errors.AsType[*client.MissedError](err); ok {
 			if last == fromOldest && missed.Missed == 0 {
-				continue // those that are not kept were not asked for
+				continue // only events that are still kept were asked for
 			}
 			a.say("boxd: %s", missed)
 			continue
@@ -62,7 +62,7 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, f *form
 			err = errors.New("the daemon ended the event stream")
 		case err != nil:
 		default:
-			err = printOne(a, f, e, func(out screen) error {
+			err = a.printOne(f, e, func(out screen) error {
 				_, err := fmt.Fprintln(out, eventLine(e))
 				return err
 			})
@@ -73,7 +73,7 @@ func (a *App) events(ctx context.Context, c *client.Client, last string, f *form
 	}
 }
 
-// eventLine is an event for people.
+// eventLine formats an event for people.
 func eventLine(e apitypes.Event) string {
 	line := e.Time.Local().Format(time.DateTime) + " " + e.Type
 	for _, part := range []struct{ name, value string }{

@@ -11,11 +11,10 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-// maxExecStdin bounds what boxd exec -i hands over, in bytes: it is part of the
-// request. More goes through a file or a managed process.
+// maxExecStdin bounds the stdin that boxd exec -i reads and sends in its request, in bytes. More
+// than that takes a file or a managed process.
 const maxExecStdin = 8 << 20
 
 type execFlags struct {
@@ -59,9 +58,9 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.exec(cmd, &f, args) },
 
-		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession),
+		ValidArgsFunction: a.completeNames(&f.remoteFlags, listSessions),
 	}
-	f.commandFlags.register(cmd)
+	f.commandFlags.register(cmd, "the workspace", "the session's")
 	fs := cmd.Flags()
 	fs.BoolVarP(&f.interactive, "interactive", "i", false, "pass boxd's stdin to the command, read to its end first (default: /dev/null)")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal; use -it for a shell or an editor, see boxd shell")
@@ -70,31 +69,25 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the command after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
-	f.specFlags.register(cmd)
+	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
-	completeTimes(cmd.Flags(), cmd)
+	completeFlag(cmd, "timeout", "10s", "30s", "2m")
+	completeFlag(cmd, "grace", "500ms", "2s", "10s")
+	completeFlag(cmd, "output-limit", "1M", "16M")
 	return cmd
-}
-
-func completeTimes(fs *pflag.FlagSet, cmd *cobra.Command) {
-	for flag, list := range map[string][]string{"timeout": {"10s", "30s", "2m"}, "grace": {"500ms", "2s", "10s"}, "output-limit": {"1M", "16M"}} {
-		if fs.Lookup(flag) != nil {
-			must(cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
-		}
-	}
 }
 
 func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	names, command, err := afterDash(cmd, args, "SESSION")
 	if err != nil {
-		return a.execFailed(f, err)
+		return a.fail(f.json, err)
 	}
 	if f.tty {
 		return a.execAtTerminal(cmd, f, names[0], command)
 	}
 	request, err := a.execRequest(f, command)
 	if err != nil {
-		return a.execFailed(f, err)
+		return a.fail(f.json, err)
 	}
 	var result *apitypes.ExecResult
 	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
@@ -109,12 +102,28 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 		})
 	})
 	if client.IsCode(err, apitypes.CodeBodyTooLarge) && len(request.StdinBase64) > 0 {
-		return a.execFailed(f, stdinTooLong(fmt.Sprintf("of %s is longer than this daemon accepts", spec.FormatSize(int64(len(request.StdinBase64))))))
+		return a.fail(f.json, stdinTooLong(fmt.Sprintf("of %s is longer than this daemon accepts", spec.FormatSize(int64(len(request.StdinBase64))))))
 	}
 	if err != nil {
-		return a.execFailed(f, err)
+		return a.fail(f.json, err)
 	}
-	return a.execEnded(f, result)
+	if f.json {
+		if err := writeJSON(a.Stdout, result); err != nil {
+			return err
+		}
+	}
+	if result.Recreated {
+		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
+	}
+	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, f.receipt, result.Status)
+}
+
+func engineReceipt(r apitypes.Receipt) engine.Receipt {
+	return engine.Receipt{
+		Wall: r.Wall.D(), User: (*time.Duration)(r.User), System: (*time.Duration)(r.System), Throttled: (*time.Duration)(r.Throttled),
+		MemoryPeak: r.MemoryPeak, PIDsPeak: r.PIDsPeak, StdoutBytes: r.StdoutBytes, StderrBytes: r.StderrBytes,
+		IOReadBytes: r.IOReadBytes, IOWriteBytes: r.IOWriteBytes, OOMKills: r.OOMKills, PIDsLimitReached: r.PIDsLimitReached,
+	}
 }
 
 func stdinTooLong(value string) error {

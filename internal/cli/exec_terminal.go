@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -15,33 +14,33 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// A command at a terminal is a managed process that boxd exec -t attaches to and removes
-// at its end.
+// A command at a terminal is a managed process. boxd exec -t starts it, attaches to it and
+// removes it when it has ended.
 
 const (
-	// terminalGiveUp bounds how long a lost connection is tried again: there are no detach
-	// keys to leave with.
+	// terminalGiveUp bounds how long boxd tries to reconnect: there are no detach keys to give
+	// up with.
 	terminalGiveUp = 30 * time.Second
 	// terminalRemoval bounds the removal of the process, or of a session of boxd shell.
 	terminalRemoval = 10 * time.Second
 )
 
-// notAtTerminal are flags of boxd exec that mean nothing for a command at a terminal.
+// notAtTerminal lists the flags of boxd exec that mean nothing for a command at a terminal.
 var notAtTerminal = []string{"json", "timeout", "grace", "output-limit", "keep-background", "receipt"}
 
 // execAtTerminal is boxd exec -t.
 func (a *App) execAtTerminal(cmd *cobra.Command, f *execFlags, session string, command []string) error {
 	for _, name := range notAtTerminal {
 		if cmd.Flags().Changed(name) {
-			return a.execFailed(f, &engine.FieldError{Field: "--" + name, Value: "with -t", Rule: "cannot be used together: at a terminal the user ends the command"})
+			return a.fail(f.json, &engine.FieldError{Field: "--" + name, Value: "with -t", Rule: "cannot be used together: at a terminal the user ends the command"})
 		}
 	}
 	if f.interactive && asTerminal(a.Stdin) == nil {
-		return a.execFailed(f, &engine.FieldError{Field: "-t", Value: "with -i", Rule: "needs a terminal on stdin; leave -t out to pass on a pipe or a file"})
+		return a.fail(f.json, &engine.FieldError{Field: "-t", Value: "with -i", Rule: "needs a terminal on stdin; leave -t out to pass on a pipe or a file"})
 	}
 	argv, err := f.argv(command)
 	if err != nil {
-		return a.execFailed(f, err)
+		return a.fail(f.json, err)
 	}
 	return a.atTerminal(f, session, !f.interactive, argv)
 }
@@ -85,24 +84,20 @@ func (a *App) atTerminal(f *execFlags, session string, noStdin bool, commands ..
 			err = a.relayUntilEnd(attach, conn, signals)
 		}
 	}
-	// What relayUntilEnd says of a signal is for a process that goes on.
-	_, ended := errors.AsType[*statusError](err)
-	if sig := signals.received(); sig != 0 && err != nil && (!ended || statusOfSignal(err, int(sig))) {
-		return &statusError{128 + int(sig), fmt.Errorf("stopped by %s", signalName(sig))}
+	known, ended := errors.AsType[*statusError](err)
+	if sig := signals.received(); sig != 0 && err != nil {
+		// relayUntilEnd says after a signal that the process keeps running. This one does not.
+		if !ended || known.status == 128+int(sig) && known.err != nil {
+			return stoppedBy(sig)
+		}
 	}
 	if err == nil || ended {
 		return err
 	}
-	return a.execFailed(f, explainRemote(f.remoteFlags.nameFlag(err)))
+	return a.fail(f.json, explainRemote(f.remoteFlags.nameFlag(err)))
 }
 
-// statusOfSignal says that err is the end by signal sig, with words.
-func statusOfSignal(err error, sig int) bool {
-	known, ok := errors.AsType[*statusError](err)
-	return ok && known.status == 128+sig && known.err != nil
-}
-
-// randomID is a name that nothing else has.
+// randomID returns an ID that nothing else has.
 func randomID(prefix string) string {
 	var b [6]byte
 	rand.Read(b[:]) // never fails, crypto/rand

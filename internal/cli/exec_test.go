@@ -61,7 +61,7 @@ func TestExecFlags(t *testing.T) {
 	}
 }
 
-// A body that the daemon does not accept is stdin that is too long, which can be helped.
+// If the daemon refuses the size of the body, the message says that stdin is too long and what to do.
 func TestExecStdinTooLong(t *testing.T) {
 	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
 		refuse(w, 413, apitypes.CodeBodyTooLarge, "the body must have at most 1 MiB")
@@ -78,8 +78,7 @@ func TestExecStdinTooLong(t *testing.T) {
 	}
 }
 
-// A session that is not there is made, but not one that differs, nor with
-// --no-create.
+// A missing session is created, but not with --no-create.
 func TestExecMakesTheSession(t *testing.T) {
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
 		if !strings.Contains(r.body, `"session":`) {

@@ -18,12 +18,12 @@ type fake struct {
 	t *testing.T
 	// behave plays the command; nil exits with 0.
 	behave func(p *fakeProcess) engine.Result
-	// What goes wrong, if anything.
+	// Errors to return.
 	newErr, createErr, startErr, removeErr, closeErr error
 	// hold delays Create until its context ends.
 	hold bool
 
-	// What was seen.
+	// What the engine has received.
 	options EngineOptions
 	spec    engine.Spec
 	cmd     engine.Command

@@ -10,43 +10,37 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// runFlags are the flags of boxd run as they were given. Limits that were not
-// given are zero, which means the default of the engine.
+// runFlags are the flags of boxd run. A limit that was not given is zero, which means the
+// engine's default.
 type runFlags struct {
-	wishes               spec.Wishes // the settings of a box
-	image, hostname      string
-	timeout, grace       time.Duration
-	outputLimit          int64 // -1: unlimited was asked for
-	env, envFiles        []string
-	given                *pflag.FlagSet // the flags as parsed
-	workdir, workspace   string
-	mkdir                bool
-	mounts               []engine.Mount
-	user                 *engine.User
-	interactive, tty     bool
-	json, receipt, shell bool
-	allowDegraded        bool
-	remove               bool // always true, or refused
-	initPath, stateDir   string
+	commandFlags
+	wishes             spec.Wishes // the settings of the box
+	image, hostname    string
+	timeout, grace     time.Duration
+	outputLimit        int64          // -1: "unlimited" was given
+	given              *pflag.FlagSet // the flags as parsed
+	workspace          string
+	mounts             []engine.Mount
+	interactive, tty   bool
+	json, receipt      bool
+	allowDegraded      bool
+	remove             bool // false is refused
+	initPath, stateDir string
 }
 
-// register declares the flags in the order in which help shows them.
+// register declares the flags in the order in which the help shows them.
 func (f *runFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	f.given = fs
 	fs.SortFlags = false
-	fs.SetInterspersed(false) // what follows CMD belongs to CMD
+	fs.SetInterspersed(false) // flags after CMD belong to CMD
 
 	fs.StringVar(&f.image, "image", engine.HostImage, "root file system: `IMAGE` \"host\" is the host's own system directories, read-only")
 	settingFlags(cmd, &f.wishes, true)
 	fs.Var(durationValue(&f.timeout, ""), "timeout", "end the command after `DURATION` such as 30s (exit status 124)")
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 
-	fs.StringArrayVarP(&f.env, "env", "e", nil, "set `KEY=VALUE`, or pass KEY from the caller's environment (repeatable)")
-	fs.StringArrayVar(&f.envFiles, "env-file", nil, "read variables from `FILE`, one KEY=VALUE or KEY per line (repeatable)")
-	fs.StringVarP(&f.workdir, "workdir", "w", "", "working directory in the box: `DIR` (default: the workspace, else the home directory)")
-	fs.BoolVar(&f.mkdir, "mkdir", false, "create the working directory if it is missing")
-	fs.VarP(userValue(&f.user), "user", "u", "user and group in the box: `UID[:GID]`, 0 to 65534; GID defaults to UID (default 0:0)")
+	f.commandFlags.register(cmd, "the workspace, else the home directory", "0:0")
 	fs.StringVar(&f.hostname, "hostname", spec.DefaultHostname, "host `NAME` in the box")
 
 	fs.StringVar(&f.workspace, "workspace", "", "mount the host's `DIR` read-write at "+engine.WorkspaceTarget)
@@ -55,25 +49,46 @@ func (f *runFlags) register(cmd *cobra.Command) {
 
 	fs.BoolVarP(&f.interactive, "interactive", "i", false, "pass boxd's stdin to the command (default: /dev/null)")
 	fs.BoolVarP(&f.tty, "tty", "t", false, "give the command a terminal")
-	fs.BoolVar(&f.shell, "shell", false, "run the single argument with sh -c")
 	fs.BoolVar(&f.json, "json", false, "print one JSON object with output, verdict and receipt on stdout")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 
 	fs.BoolVar(&f.remove, "rm", true, "accepted for compatibility; the box is always removed")
 	fs.BoolVar(&f.allowDegraded, "allow-degraded", false, "continue if the host cannot enforce a limit")
-	registerEngine(fs, &f.initPath, &f.stateDir)
+	registerEngine(cmd, &f.initPath, &f.stateDir)
+	completeFlag(cmd, "image", completedImage)
+	completeFlag(cmd, "timeout", "10s", "30s", "5m", "1h")
+	completeFlag(cmd, "grace", "500ms", "2s", "10s")
+	completeFlag(cmd, "output-limit", "1M", "16M", "64M", unlimited)
+	completeFlag(cmd, "hostname")
+	completeDirs(cmd, "workspace")
+	completeFiles(cmd, "mount")
 }
+
+// completedImage is the only value of --image, with its description.
+const completedImage = engine.HostImage + "\tthe host's system directories, read-only"
 
 // registerEngine declares the flags that all commands with an engine share.
-func registerEngine(fs *pflag.FlagSet, initPath, stateDir *string) {
-	fs.StringVar(initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
-	fs.StringVar(stateDir, "state-dir", "", "`DIR` for locks and leases (default: $BOXD_STATE_DIR, or "+defaultStateDir+")")
+func registerEngine(cmd *cobra.Command, initPath, stateDir *string) {
+	cmd.Flags().StringVar(initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
+	cmd.Flags().StringVar(stateDir, "state-dir", "", "`DIR` for locks and leases (default: $BOXD_STATE_DIR, or "+defaultStateDir+")")
+	completeFiles(cmd, "init")
+	completeDirs(cmd, "state-dir")
 }
 
-// textValue is a flag that is parsed as soon as it is given, so that a mistake
-// is reported with the name of the flag.
+// refuseEmpty refuses an empty value that was given to one of the named flags, so that an unset
+// variable of a script does not turn into a default.
+func refuseEmpty(fs *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		if flag := fs.Lookup(name); flag.Changed && flag.Value.String() == "" {
+			return &engine.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
+		}
+	}
+	return nil
+}
+
+// textValue is a flag that is parsed as soon as it is given, so that an error names the flag.
 type textValue struct {
-	text  string // as given, or the default as help shows it
+	text  string // as given, or the default that the help shows
 	parse func(string) error
 }
 
@@ -87,13 +102,17 @@ func (v *textValue) Set(s string) error {
 	return nil
 }
 
+// boolValue is a textValue that needs no argument.
+type boolValue struct{ *textValue }
+
+func (boolValue) Type() string { return "bool" }
+
 const unlimited = "unlimited"
 
-// errZero refuses a zero that was typed: docker takes it for unlimited, others
-// for nothing at all.
+// errZero refuses a zero: docker would take it as unlimited, other programs as nothing at all.
 var errZero = errors.New(`must be more than 0; leave the flag out for the default`)
 
-// sizeValue is a size above 0, or "unlimited" if that may be.
+// sizeValue is a size above 0, or "unlimited" if that is allowed.
 func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 	return &textValue{byDefault, func(s string) error {
 		if s == unlimited && mayBeUnlimited {
@@ -109,7 +128,7 @@ func sizeValue(dst *int64, byDefault string, mayBeUnlimited bool) pflag.Value {
 	}}
 }
 
-// durationValue is a time above 0; a bare number is seconds, as for timeout(1).
+// durationValue is a duration above 0; a bare number is in seconds, as for timeout(1).
 func durationValue(dst *time.Duration, byDefault string) pflag.Value {
 	return &textValue{byDefault, func(s string) error {
 		err := parseDuration((*spec.Duration)(dst), s)

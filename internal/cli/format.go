@@ -13,10 +13,9 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 )
 
-// formatFlags choose how the answer of a command is printed.
+// formatFlags choose how a command prints its answer.
 type formatFlags struct {
 	json     bool
 	format   string
@@ -26,8 +25,21 @@ type formatFlags struct {
 
 // registerFormat declares --format, for commands that print objects of the daemon.
 func (f *formatFlags) registerFormat(cmd *cobra.Command) {
-	cmd.Flags().Var(f.formatValue(), "format", "print each object by a Go `TEMPLATE` over the names that --json has, such as '{{.id}} {{.state}}'")
-	must(cmd.RegisterFlagCompletionFunc("format", cobra.NoFileCompletions))
+	parse := func(s string) (err error) {
+		if s == "" {
+			return errors.New(`must be a template such as "{{.id}}"`)
+		}
+		f.format = s
+		// Shells pass \t and \n on as they are.
+		s = strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(s)
+		f.template, err = template.New("--format").Option("missingkey=error").Funcs(templateFuncs).Parse(s)
+		if err != nil {
+			return errors.New(templateError(err))
+		}
+		return nil
+	}
+	cmd.Flags().Var(&textValue{"", parse}, "format", "print each object by a Go `TEMPLATE` over the names that --json has, such as '{{.id}} {{.state}}'")
+	completeFlag(cmd, "format")
 }
 
 // registerQuiet declares -q, for commands that print a list.
@@ -35,29 +47,11 @@ func (f *formatFlags) registerQuiet(cmd *cobra.Command, what string) {
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "print only "+what)
 }
 
-func (f *formatFlags) formatValue() pflag.Value {
-	return &textValue{"", func(s string) (err error) {
-		if s == "" {
-			return errors.New(`must be a template such as "{{.id}}"`)
-		}
-		f.format = s
-		// A shell does not turn \t and \n into what they mean.
-		s = strings.NewReplacer(`\t`, "\t", `\n`, "\n").Replace(s)
-		f.template, err = template.New("--format").Option("missingkey=error").Funcs(templateFuncs).Parse(s)
-		if err != nil {
-			return errors.New(templateError(err))
-		}
-		return nil
-	}}
-}
-
-// templateFuncs are those of docker's templates that make sense here.
+// templateFuncs are the functions of docker's templates that make sense here.
 var templateFuncs = template.FuncMap{
 	"json": func(v any) (string, error) {
-		var b bytes.Buffer
-		enc := json.NewEncoder(&b)
-		enc.SetEscapeHTML(false)
-		err := enc.Encode(v)
+		var b strings.Builder
+		err := encodeJSON(&b, v, "")
 		return strings.TrimSuffix(b.String(), "\n"), err
 	},
 	"join": func(list []any, separator string) string {
@@ -71,12 +65,12 @@ var templateFuncs = template.FuncMap{
 	"lower": strings.ToLower,
 }
 
-// templateError is the message of err without the package's own words in front.
+// templateError returns the message of err without the prefix of package template.
 func templateError(err error) string {
 	return strings.TrimPrefix(err.Error(), "template: ")
 }
 
-// checkFormat refuses two ways to print one answer.
+// checkFormat refuses two forms of output at a time.
 func (f *formatFlags) checkFormat() error {
 	switch {
 	case f.json && f.format != "":
@@ -87,8 +81,8 @@ func (f *formatFlags) checkFormat() error {
 	return nil
 }
 
-// printOne prints one object: as JSON, by the template, or by people.
-func printOne[T any](a *App, f *formatFlags, v T, people func(screen) error) error {
+// printOne prints one object: as JSON, with the template, or with the function people.
+func (a *App) printOne(f *formatFlags, v any, people func(screen) error) error {
 	switch {
 	case f.json:
 		return writeJSON(a.Stdout, v)
@@ -98,7 +92,8 @@ func printOne[T any](a *App, f *formatFlags, v T, people func(screen) error) err
 	return people(a.screen(a.Stdout))
 }
 
-// printList prints a list: doc is what --json prints, id what -q prints of one.
+// printList prints a list: --json prints doc, -q the id of each element, and without flags people
+// prints the list.
 func printList[T any](a *App, f *formatFlags, doc any, list []T, id func(T) string, people func(screen) error) error {
 	s := a.screen(a.Stdout)
 	switch {
@@ -122,7 +117,7 @@ func printList[T any](a *App, f *formatFlags, doc any, list []T, id func(T) stri
 	return people(s)
 }
 
-// execute prints v by the template, and a line break.
+// execute prints v with the template, and a line break.
 func (f *formatFlags) execute(s screen, v any) error {
 	data, err := templateData(v, s.terminal)
 	if err != nil {
@@ -137,9 +132,9 @@ func (f *formatFlags) execute(s screen, v any) error {
 	return err
 }
 
-// templateData is v under the names that it has in JSON. Fields that JSON leaves out are
-// empty, so that a template knows a missing value from a misspelt name. On a terminal
-// text has no control characters.
+// templateData returns v with the names that it has in JSON. Fields that JSON omits are present
+// and empty, so that only a misspelt name is an error. For a terminal, texts contain no control
+// characters.
 func templateData(v any, terminal bool) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -154,7 +149,7 @@ func templateData(v any, terminal bool) (any, error) {
 	return complete(templateValue(data, terminal), reflect.TypeOf(v)), nil
 }
 
-// templateValue makes numbers of json.Number, which templates cannot compare.
+// templateValue replaces each json.Number, which templates cannot compare, by a number.
 func templateValue(v any, terminal bool) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -179,14 +174,14 @@ func templateValue(v any, terminal bool) any {
 	return v
 }
 
-// complete fills in what JSON leaves out of a value of type t: a pointer to nothing is "",
-// lists are empty, objects have all their names.
+// complete adds to v, the JSON of a value of type t, what JSON omits: a nil pointer is "", a nil
+// list is empty, and objects have all their names.
 func complete(v any, t reflect.Type) any {
 	pointer := t.Kind() == reflect.Pointer
 	if pointer {
 		t = t.Elem()
 	}
-	_, own := reflect.New(t).Interface().(json.Marshaler) // such as a time, which is a text
+	_, own := reflect.New(t).Interface().(json.Marshaler) // such as a time, which is a string
 	switch {
 	case own:
 	case t.Kind() == reflect.Struct:

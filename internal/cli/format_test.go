@@ -46,7 +46,7 @@ func TestFormats(t *testing.T) {
 		{[]string{"sessions", "ls", "-q"}, "s1\ns2\n"},
 		{[]string{"sessions", "ls", "--format", `{{.id}}\t{{.memory}}`}, "s1\t67108864\ns2\t0\n"},
 		{[]string{"sessions", "ls", "--format", `{{if eq .pids 7}}{{.id}} {{.cpus}}{{end}}`}, "s1 0.5\n\n"},
-		{[]string{"sessions", "ls", "--format", `{{.reason}}{{.expires_at}}.`}, ".\nevil\x1b[2J.\n"}, // as it is, where there is no terminal
+		{[]string{"sessions", "ls", "--format", `{{.reason}}{{.expires_at}}.`}, ".\nevil\x1b[2J.\n"}, // unchanged without a terminal
 		{[]string{"sessions", "show", "s2", "--format", `{{range .mounts}}{{.source}}{{end}} {{json .mounts}}`}, `/a [{"read_only":false,"source":"/a","target":"/b"}]` + "\n"},
 		{[]string{"ps", "-q"}, "s1 p1\ns1 p4\n"},
 		{[]string{"ps", "-aq", "s1"}, "p1\np2\np3\np4\n"},
@@ -97,7 +97,7 @@ func TestFormatRefusals(t *testing.T) {
 	}
 }
 
-// Only what has ended, or was not used, is removed, and only if it still is so.
+// Only ended processes and idle sessions are removed, and only if they still are.
 func TestPrune(t *testing.T) {
 	table := answers(t, manyAnswers())
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
@@ -130,7 +130,7 @@ func TestPrune(t *testing.T) {
 	}
 }
 
-// One that cannot be removed does not keep the others, and is told.
+// If one cannot be removed, that is reported, and the others are removed.
 func TestPruneFails(t *testing.T) {
 	table := answers(t, manyAnswers())
 	d := newFakeDaemon(t, func(r seen, w http.ResponseWriter) {
@@ -159,8 +159,8 @@ func TestKill(t *testing.T) {
 	d.wantRequests(`POST /v1/sessions/s/processes/p/signal {"signal":"SIGKILL"}`, `POST /v1/sessions/s/processes/p/signal {"signal":"HUP"}`)
 }
 
-// Columns are aligned and coloured at a terminal only, and colours are left out if the
-// user or the terminal wants none.
+// Columns are aligned and coloured on a terminal only, without colours if the user or the terminal
+// wants none.
 func TestTableAtTerminal(t *testing.T) {
 	d := newFakeDaemon(t, answers(t, manyAnswers()))
 	for _, c := range []struct {
@@ -201,7 +201,7 @@ func TestTableAtTerminal(t *testing.T) {
 			t.Errorf("NO_COLOR=%q TERM=%q terminal %v: %q, want %q", c.noColour, c.kind, c.terminal, got, c.want)
 		}
 	}
-	// What comes from a box does not move the cursor there.
+	// Text from a box does not move the cursor.
 	keyboard, tty := openPTY(t)
 	v := newInvocation(t)
 	v.Stdout = tty
@@ -211,7 +211,7 @@ func TestTableAtTerminal(t *testing.T) {
 	}
 }
 
-// readPTY reads until what came holds n times mark.
+// readPTY reads until the output contains mark n times.
 func readPTY(t *testing.T, f *os.File, mark string, n int) string {
 	t.Helper()
 	var text []byte
@@ -248,7 +248,7 @@ func TestProgress(t *testing.T) {
 	if got := p.lineLocked(); got != "removing: 9" {
 		t.Errorf("%q", got)
 	}
-	// Without a terminal there is none, however long it takes.
+	// Without a terminal there is no bar, however long it takes.
 	v := newInvocation(t)
 	quiet := v.newProgress("x", 1, plainCount)
 	quiet.end()

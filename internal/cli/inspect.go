@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 
 	"github.com/boxd/boxd/client"
 	"github.com/spf13/cobra"
@@ -20,30 +19,22 @@ the answer of the API. --json prints it on one line.`,
 		Args: exactly("SESSION", "[PROCESS]"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return a.remote(&f, func(ctx context.Context, c *client.Client) error {
+				var found any
+				var err error
 				if len(args) == 2 {
-					p, err := c.Process(ctx, args[0], args[1])
-					if err != nil {
-						return err
-					}
-					return printOne(a, &f.formatFlags, p, func(out screen) error { return indented(out, p) })
+					found, err = c.Process(ctx, args[0], args[1])
+				} else {
+					found, err = c.Session(ctx, args[0])
 				}
-				s, err := c.Session(ctx, args[0])
 				if err != nil {
 					return err
 				}
-				return printOne(a, &f.formatFlags, s, func(out screen) error { return indented(out, s) })
+				return a.printOne(&f.formatFlags, found, func(out screen) error { return encodeJSON(out, found, "  ") })
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
+		ValidArgsFunction: a.completeNames(&f, listSessions, listProcesses),
 	}
 	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
-}
-
-func indented(out screen, v any) error {
-	enc := json.NewEncoder(out)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
 }

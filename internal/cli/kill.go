@@ -31,10 +31,10 @@ it; boxd stop ends its descendants as well, and waits for the end.`,
 				return err
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
+		ValidArgsFunction: a.completeNames(&f, listSessions, listProcesses),
 	}
 	cmd.Flags().StringVarP(&signal, "signal", "s", "SIGKILL", "`SIGNAL` to send, by name or number")
 	f.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions([]string{"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(cmd, "signal", "SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGSTOP", "SIGCONT")
 	return cmd
 }

@@ -74,7 +74,7 @@ func (a *App) newSessionsLabel() *cobra.Command {
 				return err
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	f.register(cmd)
 	return cmd
@@ -95,7 +95,7 @@ workspace, box and the addresses of processes depend on it.`,
 				return err
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	f.register(cmd)
 	return cmd

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,17 +56,16 @@ the instance are removed. Exit status: 0, or 1 if the connection to the daemon i
 	fs.StringVar(&f.socket, "socket", "", "`PATH` of the daemon's socket (default: $BOXD_SOCKET, or "+defaultSocket+")")
 	fs.StringVar(&f.host, "host", "127.0.0.1", "`ADDR` to serve relays on; without a token it must be a loopback address")
 	fs.Uint16Var(&f.port, "ws-control-port", 5410, "`PORT` to serve relays on")
-	must(cmd.MarkFlagFilename("socket"))
-	for _, flag := range []string{"host", "ws-control-port"} {
-		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
-	}
+	completeFiles(cmd, "socket")
+	completeFlag(cmd, "host")
+	completeFlag(cmd, "ws-control-port")
 	return cmd
 }
 
-// instanceName is how LangBot names its instances.
+// instanceName matches the IDs of LangBot's instances.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
 
-// minToken is the length of LangBot's tokens at least.
+// minToken is the minimum length of LangBot's tokens.
 const minToken = 32
 
 func (a *App) langbot(f *langbotFlags) error {
@@ -73,7 +73,7 @@ func (a *App) langbot(f *langbotFlags) error {
 	if err != nil {
 		return err
 	}
-	// A parent that is gone must not end us before its sessions are removed.
+	// If the parent is gone, writing to it must not end boxd before the sessions are removed.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := a.watchSignals()
 	defer signals.stop()
@@ -101,10 +101,7 @@ func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
 	if token != "" && (len(token) < minToken || strings.ContainsFunc(token, unicode.IsSpace)) {
 		return o, &engine.FieldError{Field: "LANGBOT_BOX_CONTROL_TOKEN", Value: "(secret)", Rule: "must have 32 characters or more, and no blanks"}
 	}
-	socket := a.env(f.socket, "BOXD_SOCKET")
-	if socket == "" {
-		socket = defaultSocket
-	}
+	socket := cmp.Or(a.env(f.socket, "BOXD_SOCKET"), defaultSocket)
 	o = bridge.Options{
 		In: a.Stdin, Out: a.Stdout, Instance: instance, Token: token, Warn: a.warn,
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -121,8 +118,8 @@ func (a *App) bridgeOptions(f *langbotFlags) (o bridge.Options, err error) {
 
 func (a *App) warn(format string, args ...any) { a.say("boxd: warning: "+format, args...) }
 
-// bridgeInit is the configuration in the environment. One that is no JSON object is
-// none.
+// bridgeInit returns the configuration in the environment, in one line. Anything but a JSON object
+// is ignored.
 func (a *App) bridgeInit() (json.RawMessage, error) {
 	text := a.env("", "LANGBOT_BOX_CONFIG")
 	if text == "" {
@@ -138,8 +135,8 @@ func (a *App) bridgeInit() (json.RawMessage, error) {
 	return one.Bytes(), err
 }
 
-// listenRelays opens the address for relays. LangBot can do without them: that it is
-// taken is no reason to end.
+// listenRelays opens the address for relays. LangBot can do without them, so an address that is
+// in use is no error.
 func (a *App) listenRelays(f *langbotFlags, token string) (net.Listener, error) {
 	ip := net.ParseIP(f.host)
 	if token == "" && f.host != "localhost" && !ip.IsLoopback() {

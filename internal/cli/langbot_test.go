@@ -96,7 +96,7 @@ func readMasked(r io.Reader) []byte {
 	return msg
 }
 
-// langbotEnv is the environment of a parent that is LangBot.
+// langbotEnv is the environment that LangBot gives to a child process.
 func langbotEnv(v *invocation, more map[string]string) {
 	env := map[string]string{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID": "inst"}
 	for k, value := range more {
@@ -155,7 +155,7 @@ func TestLangbot(t *testing.T) {
 	}
 }
 
-// TestLangbotRefused: one line, before anything is sent.
+// TestLangbotRefused: a refusal is one line, before anything is sent.
 func TestLangbotRefused(t *testing.T) {
 	d := newLangbotDaemon(t)
 	d.status = http.StatusUnauthorized
@@ -193,7 +193,7 @@ func TestLangbotRefused(t *testing.T) {
 	}
 }
 
-// TestLangbotPortIsTaken: relays are missing, the rest is not.
+// TestLangbotPortIsTaken: without relays, everything else works.
 func TestLangbotPortIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,25 +16,18 @@ const (
 	initName        = "boxd-init"
 )
 
-// initDirs is where packages put programs that are not for people.
+// initDirs are the directories in which packages install programs that users do not start.
 var initDirs = []string{"/usr/libexec/boxd", "/usr/lib/boxd"}
 
-// stateDir is the directory of --state-dir, of BOXD_STATE_DIR, or the default.
+// stateDir returns the directory of --state-dir, of BOXD_STATE_DIR, or the default.
 func (a *App) stateDir(flag string) string {
-	if flag != "" {
-		return flag
-	}
-	if dir, _ := a.LookupEnv("BOXD_STATE_DIR"); dir != "" {
-		return dir
-	}
-	return defaultStateDir
+	return cmp.Or(a.env(flag, "BOXD_STATE_DIR"), defaultStateDir)
 }
 
-// initPath finds boxd-init. One that was named and is not there is an error, not
-// a reason to look elsewhere.
+// initPath finds boxd-init. If a path was given and has no program, that is an error: initPath
+// does not look elsewhere then.
 func (a *App) initPath(flag string) (string, error) {
-	fromEnv, _ := a.LookupEnv("BOXD_INIT")
-	for _, named := range []struct{ by, path string }{{"--init", flag}, {"BOXD_INIT", fromEnv}} {
+	for _, named := range []struct{ by, path string }{{"--init", flag}, {"BOXD_INIT", a.env("", "BOXD_INIT")}} {
 		if named.path == "" {
 			continue
 		}

@@ -43,7 +43,7 @@ the last thousand reads; in older output more and more lines share one time.
 				return a.logs(ctx, c, args[0], args[1], o, f.json)
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
+		ValidArgsFunction: a.completeNames(&f, listSessions, listProcesses),
 	}
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "continue until the process has ended")
 	cmd.Flags().StringVar(&o.Stream, "stream", "stdout", "`STREAM` to print: stdout or stderr")
@@ -52,14 +52,14 @@ the last thousand reads; in older output more and more lines share one time.
 	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "print the time in front of each line")
 	cmd.Flags().Int64Var(&o.Offset, "offset", 0, "start at `OFFSET`, in bytes")
 	f.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("stream", cobra.FixedCompletions([]string{"stdout", "stderr"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("since", cobra.FixedCompletions([]string{"10m", "1h", "24h"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("tail", cobra.FixedCompletions([]string{"20", "100", "all"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("offset", cobra.NoFileCompletions))
+	completeFlag(cmd, "stream", "stdout", "stderr")
+	completeFlag(cmd, "since", "10m", "1h", "24h")
+	completeFlag(cmd, "tail", "20", "100", "all")
+	completeFlag(cmd, "offset")
 	return cmd
 }
 
-// tailValue is a number of lines.
+// tailValue is a number of lines, or "all".
 func tailValue(dst **int64) *textValue {
 	return &textValue{"all", func(s string) error {
 		if s == "all" {
@@ -75,7 +75,8 @@ func tailValue(dst **int64) *textValue {
 	}}
 }
 
-// momentValue is a moment as the daemon understands it, whose clock counts.
+// momentValue is a moment in a form of the API. It stays text, because the clock of the daemon
+// counts.
 func momentValue(dst *string) *textValue {
 	return &textValue{"", func(s string) error {
 		d, err := time.ParseDuration(s)
@@ -91,7 +92,7 @@ func momentValue(dst *string) *textValue {
 type logPiece struct {
 	Stream string  `json:"stream"`
 	Offset int64   `json:"offset"`
-	Gone   int64   `json:"gone,omitempty"` // bytes in front of it that are not kept
+	Gone   int64   `json:"gone,omitempty"` // bytes before it that are no longer kept
 	Data   *string `json:"data,omitempty"`
 	Base64 *string `json:"data_base64,omitempty"`
 }

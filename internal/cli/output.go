@@ -2,29 +2,26 @@ package cli
 
 import (
 	"bytes"
+	"errors"
 	"io"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// output receives what a command prints and reports how it ended.
+// output receives the output of a command of boxd run, and reports how the command ended.
 type output struct {
 	app            *App
 	json, receipt  bool
 	stdout, stderr bytes.Buffer // with --json
-	limit          int64        // with --json: bytes per stream, 0 is none
-}
-
-func (a *App) newOutput(f *runFlags) *output {
-	return &output{app: a, json: f.json, receipt: f.receipt}
+	limit          int64        // with --json: bytes per stream; 0: unlimited
 }
 
 // plainWriter hides that w is a file. A file would be passed to the command itself, and its
 // output would not be counted.
 type plainWriter struct{ io.Writer }
 
-// attach sets the streams of cmd. A terminal has no stderr of its own.
+// attach sets the output streams of cmd. A terminal has no stderr of its own.
 func (o *output) attach(cmd *engine.Command, tty bool) {
 	var stdout, stderr io.Writer = o.app.Stdout, o.app.Stderr
 	switch {
@@ -39,20 +36,31 @@ func (o *output) attach(cmd *engine.Command, tty bool) {
 	}
 }
 
-// ended reports a command that ran. The returned error carries its status.
+// ended reports a command that ran. The returned error carries status.
 func (o *output) ended(result engine.Result, status int) error {
 	if o.json {
 		if err := writeJSON(o.app.Stdout, o.report(result, status)); err != nil {
 			return err
 		}
 	}
-	if line := verdictLine(result); line != "" {
-		o.app.say("%s", line)
-	} else if n := result.Receipt.OOMKills; n != nil && *n > 0 {
-		o.app.say("memory limit reached, kills: %d", *n) // although the command coped with it
+	return o.app.ended(result, o.receipt, status)
+}
+
+// ended reports on stderr how a command ended, unless it simply exited, and its receipt if that
+// was asked for. The returned error carries status.
+func (a *App) ended(r engine.Result, receipt bool, status int) error {
+	switch n := r.Receipt.OOMKills; {
+	case r.Verdict != engine.Exited && r.Verdict != engine.Signaled:
+		line := "verdict: " + string(r.Verdict)
+		if r.Limit != "" {
+			line += " (limit " + r.Limit + ")"
+		}
+		a.say("%s", line)
+	case n != nil && *n > 0: // one of its processes was killed, and the command coped with that
+		a.say("memory limit reached, kills: %d", *n)
 	}
-	if o.receipt {
-		writeReceipt(o.app.Stderr, result.Receipt)
+	if receipt {
+		writeReceipt(a.Stderr, r.Receipt)
 	}
 	if status == 0 {
 		return nil
@@ -60,24 +68,17 @@ func (o *output) ended(result engine.Result, status int) error {
 	return &statusError{status: status}
 }
 
-// failed reports that there is no result.
-func (o *output) failed(status int, err error) error {
-	if o.json {
-		if err := writeJSON(o.app.Stdout, failure{Status: status, Error: oneline.Error(err)}); err != nil {
+// fail returns the error that ends boxd because of err. If the user wants JSON, it also prints
+// a failure.
+func (a *App) fail(asJSON bool, err error) error {
+	status := statusOf(err)
+	if known, ok := errors.AsType[*statusError](err); ok && known.err != nil {
+		err = known.err
+	}
+	if asJSON {
+		if err := writeJSON(a.Stdout, failure{Status: status, Error: oneline.Error(err)}); err != nil {
 			return err
 		}
 	}
-	return &statusError{status: status, err: err}
-}
-
-// verdictLine says why a command ended if that was not its own doing.
-func verdictLine(r engine.Result) string {
-	if r.Verdict == engine.Exited || r.Verdict == engine.Signaled {
-		return ""
-	}
-	line := "verdict: " + string(r.Verdict)
-	if r.Limit != "" {
-		line += " (limit " + r.Limit + ")"
-	}
-	return line
+	return &statusError{status, err}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// parseUser reads UID[:GID]. Names would have to be looked up in the box, which
-// does not exist yet.
+// parseUser reads UID[:GID]. It takes no names, because they would have to be looked up in the
+// box, which does not exist yet.
 func parseUser(s string) (engine.User, error) {
 	uidText, gidText, hasGID := strings.Cut(s, ":")
 	if !hasGID {
@@ -26,7 +26,7 @@ func parseUser(s string) (engine.User, error) {
 	return engine.User{UID: int(uid), GID: int(gid)}, nil
 }
 
-// mountKeys are the keys of the long form and the names docker knows them by.
+// mountKeys maps the keys of the long form, with docker's aliases, to our names.
 var mountKeys = map[string]string{
 	"type":   "type",
 	"source": "source", "src": "source",
@@ -34,8 +34,7 @@ var mountKeys = map[string]string{
 	"readonly": "readonly", "ro": "readonly",
 }
 
-// parseMount reads either form of --mount. What the paths must look like is for
-// the mounts package to say.
+// parseMount reads either form of --mount.
 func parseMount(s string) (engine.Mount, error) {
 	key, _, hasValue := strings.Cut(strings.SplitN(s, ",", 2)[0], "=")
 	if _, known := mountKeys[key]; known && (hasValue || key != s) {
@@ -53,35 +52,28 @@ func parseLongMount(s string) (engine.Mount, error) {
 	}
 	var m engine.Mount
 	for _, field := range fields {
-		if err := setMountField(&m, field); err != nil {
-			return engine.Mount{}, err
+		key, value, hasValue := strings.Cut(field, "=")
+		switch mountKeys[key] {
+		case "type":
+			if value != "bind" {
+				return engine.Mount{}, fmt.Errorf("type %s must be bind", spec.Quote(value))
+			}
+		case "source":
+			m.Source = value
+		case "target":
+			m.Target = value
+		case "readonly":
+			readOnly, err := strconv.ParseBool(value)
+			if hasValue && err != nil {
+				return engine.Mount{}, fmt.Errorf("%s %s must be true or false", key, spec.Quote(value))
+			}
+			m.ReadOnly = readOnly || !hasValue
+		default:
+			return engine.Mount{}, fmt.Errorf("key %s must be one of type, source, target, readonly", spec.Quote(key))
 		}
 	}
 	if m.Source == "" || m.Target == "" {
 		return engine.Mount{}, errors.New("needs source and target")
 	}
 	return m, m.Validate()
-}
-
-func setMountField(m *engine.Mount, field string) error {
-	key, value, hasValue := strings.Cut(field, "=")
-	switch mountKeys[key] {
-	case "type":
-		if value != "bind" {
-			return fmt.Errorf("type %s must be bind", spec.Quote(value))
-		}
-	case "source":
-		m.Source = value
-	case "target":
-		m.Target = value
-	case "readonly":
-		readOnly, err := strconv.ParseBool(value)
-		if hasValue && err != nil {
-			return fmt.Errorf("%s %s must be true or false", key, spec.Quote(value))
-		}
-		m.ReadOnly = readOnly || !hasValue
-	default:
-		return fmt.Errorf("key %s must be one of type, source, target, readonly", spec.Quote(key))
-	}
-	return nil
 }

@@ -35,7 +35,7 @@ func TestParseMount(t *testing.T) {
 	}
 }
 
-// FuzzParseMount: what is accepted is valid.
+// FuzzParseMount: a mount that is accepted is valid.
 func FuzzParseMount(f *testing.F) {
 	for _, seed := range []string{"/s:/t", "/s:/t:ro", "type=bind,source=/s,target=/t,readonly", `"source=/a,b",target=/t`, "ro", ","} {
 		f.Add(seed)

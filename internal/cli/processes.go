@@ -45,7 +45,7 @@ that have ended; they are kept with their output until they are removed, see box
 				return printList(a, &f.formatFlags, doc, list, id, func(out screen) error { return writeProcesses(out, list, time.Now()) })
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	registerLabelFilter(cmd, &labels)
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "include processes that have ended")
@@ -55,12 +55,13 @@ that have ended; they are kept with their output until they are removed, see box
 	return cmd
 }
 
-// hasEnded says that p will not run any more.
+// hasEnded reports whether p has ended for good.
 func hasEnded(p apitypes.Process) bool {
 	return p.State == "exited" || p.State == "stopped" || p.State == "failed"
 }
 
-// processes are those with labels of the one session in args, or of all if there is none.
+// processes returns the processes with labels of the session in args, or of all sessions if args is
+// empty.
 func processes(ctx context.Context, c *client.Client, args, labels []string) ([]apitypes.Process, error) {
 	if len(args) == 1 {
 		return c.Processes(ctx, args[0], labels...)
@@ -91,7 +92,7 @@ func writeProcesses(w screen, list []apitypes.Process, now time.Time) error {
 	return t.flush()
 }
 
-// exitText is how p ended, if it has.
+// exitText says how p ended, if it has.
 func exitText(p apitypes.Process) string {
 	switch {
 	case p.ExitCode != nil:
@@ -102,7 +103,7 @@ func exitText(p apitypes.Process) string {
 	return p.Verdict
 }
 
-// outputText is how much p has written, "" if that is not known any more.
+// outputText says how much p has written, "" if that is no longer known.
 func outputText(p apitypes.Process) string {
 	var n int64
 	if p.Stdout == nil && p.Stderr == nil {

@@ -8,15 +8,17 @@ import (
 )
 
 const (
-	// progressDelay is how long a task may take without a word.
+	// progressDelay is how long a task runs before its bar is shown.
 	progressDelay = time.Second
-	// progressPause is between two looks of the bar.
+	// progressPause is the time between two updates of the bar.
 	progressPause = 100 * time.Millisecond
 	progressCells = 24
+
+	eraseLine = "\x1b[K" // the rest of it: ECMA-48
 )
 
-// progress is a bar on stderr, if that is a terminal, for a task that takes longer than
-// progressDelay. The caller ends it.
+// progress shows a bar on stderr for a task that takes longer than progressDelay, if stderr is a
+// terminal. The caller calls end.
 type progress struct {
 	out    screen
 	what   string
@@ -56,7 +58,7 @@ func (p *progress) run(next <-chan time.Time) {
 	}
 }
 
-// expect says how many units the task has, once that is known.
+// expect sets the number of units, once it is known.
 func (p *progress) expect(total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,17 +72,20 @@ func (p *progress) add(n int64) {
 	p.done += n
 }
 
-// end takes the bar away. Nothing of it is on the screen afterwards.
+// end removes the bar from the screen.
 func (p *progress) end() {
 	close(p.quit)
 	<-p.closed
 }
 
-// pause takes the bar away for as long as say writes a line.
+// pause removes the bar while say writes a line.
 func (p *progress) pause(say func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.eraseLocked()
+	if p.drawn {
+		fmt.Fprint(p.out, "\r"+eraseLine)
+	}
+	p.drawn = false
 	say()
 }
 
@@ -88,14 +93,7 @@ func (p *progress) draw() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drawn = true
-	fmt.Fprint(p.out, "\r"+p.lineLocked()+"\x1b[K") // erase the rest of the line: ECMA-48
-}
-
-func (p *progress) eraseLocked() {
-	if p.drawn {
-		fmt.Fprint(p.out, "\r\x1b[K")
-	}
-	p.drawn = false
+	fmt.Fprint(p.out, "\r"+p.lineLocked()+eraseLine)
 }
 
 func (p *progress) lineLocked() string {
@@ -107,5 +105,5 @@ func (p *progress) lineLocked() string {
 	return fmt.Sprintf("%s [%s%s] %s of %s", p.what, p.out.paint(strings.Repeat("#", full), green), strings.Repeat("-", progressCells-full), p.format(done), p.format(p.total))
 }
 
-// plainCount formats units that are counted one by one.
+// plainCount formats a number without a unit.
 func plainCount(n int64) string { return fmt.Sprint(n) }

@@ -42,7 +42,7 @@ removed; the rest is removed anyway.`,
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print what would be removed")
 	cmd.Flags().Var(durationValue(&idle, ""), "idle", "also remove sessions not used for `DURATION`")
 	f.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("idle", cobra.FixedCompletions([]string{"1h", "24h"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(cmd, "idle", "1h", "24h")
 	return cmd
 }
 
@@ -60,8 +60,8 @@ func (g garbage) String() string {
 	return "process " + printable(g.Session) + " " + printable(g.Process)
 }
 
-// findGarbage lists sessions that were idle for that long, if idle is not 0, and the ended
-// processes of the others.
+// findGarbage lists the sessions that have been idle for at least idle, unless that is 0, and the
+// ended processes of the other sessions.
 func findGarbage(ctx context.Context, c *client.Client, idle time.Duration) (list []garbage, err error) {
 	sessions, err := c.Sessions(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func isIdle(s apitypes.Session, idle time.Duration) bool {
 	return idle > 0 && s.Processes == 0 && s.Execs == 0 && time.Since(s.LastUsedAt) >= idle
 }
 
-// prune removes what was found. One that cannot be removed does not keep the others.
+// prune removes list. If one cannot be removed, the others still are.
 func (a *App) prune(ctx context.Context, c *client.Client, list []garbage, dryRun, asJSON bool) error {
 	bar := a.newProgress("removing", int64(len(list)), plainCount)
 	defer bar.end()
@@ -131,8 +131,8 @@ func (a *App) prune(ctx context.Context, c *client.Client, list []garbage, dryRu
 	return nil
 }
 
-// remove first checks again: a session that is in use by now, or a process that was started
-// again under the same ID, stays. It reports whether it removed something.
+// remove checks again first: a session that is now in use stays, and so does a process that was
+// started again under the same ID. It reports whether it removed something.
 func (g garbage) remove(ctx context.Context, c *client.Client) (bool, error) {
 	if g.Process == "" {
 		s, err := c.Session(ctx, g.Session)
@@ -154,7 +154,7 @@ func (g garbage) remove(ctx context.Context, c *client.Client) (bool, error) {
 	return err == nil, ignoreGone(err)
 }
 
-// ignoreGone is err, unless that says that there is nothing to remove.
+// ignoreGone returns err, or nil if err says that there is nothing to remove.
 func ignoreGone(err error) error {
 	if client.IsCode(err, apitypes.CodeSessionNotFound) || client.IsCode(err, apitypes.CodeProcessNotFound) {
 		return nil

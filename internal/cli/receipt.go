@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// writeReceipt prints r for people, one figure a line. Times and peaks that this
-// host could not measure are named as such; the rest is left out.
+// writeReceipt prints r for people, one figure per line. It says which times and peaks this host
+// could not measure, and omits other missing figures.
 func writeReceipt(w io.Writer, r engine.Receipt) {
 	row := func(name, value string) { fmt.Fprintf(w, "  %-12s %s\n", name, value) }
 	fmt.Fprintln(w, "receipt:")

@@ -21,13 +21,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// defaultSocket is where packages have the daemon listen.
+// defaultSocket is where the daemon listens by default.
 const defaultSocket = "/run/boxd/boxd.sock"
 
-// statusUnwell says that the answer is a bad one; boxd itself did what was asked.
+// statusUnwell is the exit status of a check whose answer is no, although boxd itself succeeded.
 const statusUnwell = 1
 
-// remoteFlags say which daemon is asked, by whom.
+// remoteFlags say which daemon to ask, and with which credentials.
 type remoteFlags struct {
 	socket, url, tokenFile string
 	ca, cert, key          string
@@ -42,7 +42,7 @@ func (f *remoteFlags) register(cmd *cobra.Command) {
 	f.registerDaemon(cmd)
 }
 
-// registerDaemon declares those that say which daemon is asked.
+// registerDaemon declares all of them but --json.
 func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
 	f.cmd = cmd
 	fs := cmd.Flags()
@@ -54,16 +54,13 @@ func (f *remoteFlags) registerDaemon(cmd *cobra.Command) {
 	fs.StringVar(&f.cert, "tls-cert", "", "`FILE` with the client certificate")
 	fs.StringVar(&f.key, "tls-key", "", "`FILE` with the key of the client certificate")
 	fs.StringVar(&f.tenant, "tenant", "", "`NAME` of the tenant, for callers who may act for others (default: the caller's own)")
-	for _, flag := range []string{"socket", "token-file", "tls-ca", "tls-cert", "tls-key"} {
-		must(cmd.MarkFlagFilename(flag))
-	}
-	for _, flag := range []string{"url", "tenant"} {
-		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
-	}
+	completeFiles(cmd, "socket", "token-file", "tls-ca", "tls-cert", "tls-key")
+	completeFlag(cmd, "url")
+	completeFlag(cmd, "tenant")
 	cmd.DisableFlagsInUseLine = true
 }
 
-// env is flag, or what the environment has for key if that is empty.
+// env returns flag, or the variable key of the environment if flag is empty.
 func (a *App) env(flag, key string) string {
 	if flag != "" {
 		return flag
@@ -72,8 +69,7 @@ func (a *App) env(flag, key string) string {
 	return value
 }
 
-// newClient makes the client that the flags and the environment describe. It does
-// not connect.
+// newClient returns the client that the flags and the environment describe. It does not connect.
 func (a *App) newClient(f *remoteFlags) (*client.Client, error) {
 	o := client.Options{Tenant: f.tenant}
 	switch {
@@ -106,7 +102,7 @@ func (a *App) newClient(f *remoteFlags) (*client.Client, error) {
 	return client.New(o)
 }
 
-// maxToken bounds how much is read of a token file, whose first line is the token.
+// maxToken bounds how much is read of a token file. The first line is the token.
 const maxToken = 4096
 
 func readToken(path string) (string, error) {
@@ -126,7 +122,7 @@ func readToken(path string) (string, error) {
 	return line, nil
 }
 
-// tls is nil if there is nothing to say about it.
+// tls returns nil if none of the TLS flags was given.
 func (f *remoteFlags) tls() (*tls.Config, error) {
 	if f.ca == "" && f.cert == "" && f.key == "" {
 		return nil, nil
@@ -152,7 +148,7 @@ func (f *remoteFlags) tls() (*tls.Config, error) {
 	return c, nil
 }
 
-// remote calls fn with a client and a context that ends with the first signal.
+// remote calls fn with a client and a context that the first signal cancels.
 func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Client) error) error {
 	if err := f.checkFormat(); err != nil {
 		return err
@@ -166,12 +162,13 @@ func (a *App) remote(f *remoteFlags, fn func(ctx context.Context, c *client.Clie
 	err = fn(signals.ctx, c)
 	signals.stop()
 	if sig := signals.received(); sig != 0 && err != nil {
-		return &statusError{status: 128 + int(sig), err: fmt.Errorf("stopped by %s", signalName(sig))}
+		return stoppedBy(sig)
 	}
 	return explainRemote(f.nameFlag(err))
 }
 
-// explainRemote says what to do where no daemon answers, or none may be asked.
+// explainRemote adds to err what the user can do if no daemon answers, or if the user may not
+// connect.
 func explainRemote(err error) error {
 	if isRefused(err) {
 		return fmt.Errorf("%w: is the daemon running? start it with boxd serve, or say where it is with --socket or --url", err)
@@ -195,7 +192,7 @@ func explainRemote(err error) error {
 	return fmt.Errorf("%w: the socket is for group %s, and %s is not in it: run this with sudo, or have root add the user (usermod -aG) and log in again", err, spec.Quote(group.Name), who)
 }
 
-// nameFlag puts the flag of the command in place of the field that the daemon refused.
+// nameFlag replaces the field that the daemon refused by the flag that sets it.
 func (f *remoteFlags) nameFlag(err error) error {
 	bad, ok := errors.AsType[*client.Error](err)
 	if !ok {

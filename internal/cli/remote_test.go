@@ -18,7 +18,7 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 )
 
-// fakeDaemon answers requests with what the test says, and keeps them.
+// fakeDaemon answers requests as the test says, and records them.
 type fakeDaemon struct {
 	t        *testing.T
 	socket   string
@@ -27,7 +27,7 @@ type fakeDaemon struct {
 	answer func(r seen, w http.ResponseWriter)
 }
 
-// seen is what a request was, without what net/http adds.
+// seen is a request, without what net/http adds.
 type seen struct {
 	what string // method, path and query
 	body string
@@ -109,7 +109,7 @@ func TestNoDaemon(t *testing.T) {
 	}
 }
 
-// TestMayNotConnect: what is said says what to do, and names the group that may.
+// TestMayNotConnect: the message says what to do, and names the group that may connect.
 func TestMayNotConnect(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	denied := func() error {
@@ -213,7 +213,7 @@ func TestTokenIsSent(t *testing.T) {
 	}
 }
 
-// TestRemovedIsNotFound: the daemon's word is not repeated.
+// TestRemovedIsNotFound: the message is the daemon's, without a repetition.
 func TestRemovedIsNotFound(t *testing.T) {
 	d := newFakeDaemon(t, func(_ seen, w http.ResponseWriter) {
 		refuse(w, 404, apitypes.CodeSessionNotFound, `session "x": not found`)
@@ -231,8 +231,7 @@ func TestRemoteErrorIsOneLine(t *testing.T) {
 	}
 }
 
-// TestRemoteFieldIsAFlag: a field of the API that the daemon refuses is named as the user
-// gave it.
+// TestRemoteFieldIsAFlag: if the daemon refuses a field, the message names the user's flag.
 func TestRemoteFieldIsAFlag(t *testing.T) {
 	for _, c := range []struct{ field, detail, want string }{
 		{"memory", "memory 1 B: must be more", "--memory 1 B: must be more"},
@@ -255,7 +254,7 @@ func TestRemoteFieldIsAFlag(t *testing.T) {
 			}
 		}
 	}
-	// So do all other commands.
+	// The same holds for all other commands.
 	for _, c := range []struct{ args, field, want string }{
 		{"kill s p -s FOO", "signal", "--signal bad: must be better"},
 		{"stop s p --grace 1s", "grace", "--grace bad: must be better"},

@@ -11,8 +11,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// report is what --json prints of a command that ran. Scripts rely on the names:
-// a golden file pins them.
+// report is the object that --json prints for a command that ran. Scripts rely on its names, so
+// golden files pin them.
 type report struct {
 	ExitCode        *int       `json:"exit_code"` // null if the command did not exit by itself
 	Status          int        `json:"status"`    // the exit status of boxd run
@@ -28,15 +28,15 @@ type report struct {
 	Receipt         receiptDoc `json:"receipt"`
 }
 
-// failure is what --json prints if there is nothing to report.
+// failure is the object that --json prints if there is no result.
 type failure struct {
 	ExitCode *int   `json:"exit_code"` // always null
 	Status   int    `json:"status"`    // the exit status of boxd
 	Error    string `json:"error"`
 }
 
-// receiptDoc is a receipt in JSON: times in milliseconds, with microseconds
-// behind the point. Figures that were not measured are absent.
+// receiptDoc is a receipt in JSON. Times are in milliseconds, with three decimals. Figures that
+// were not measured are absent.
 type receiptDoc struct {
 	Wall             *millis `json:"wall_ms,omitempty"`
 	User             *millis `json:"user_ms,omitempty"`
@@ -52,7 +52,7 @@ type receiptDoc struct {
 	PIDsLimitReached *int64  `json:"pids_limit_reached,omitempty"`
 }
 
-// millis is a duration that is written as a number of milliseconds.
+// millis is a duration whose JSON is a number of milliseconds.
 type millis time.Duration
 
 func (m millis) MarshalJSON() ([]byte, error) {
@@ -83,9 +83,9 @@ func (o *output) report(r engine.Result, status int) report {
 	return doc
 }
 
-// text returns b as a string if JSON can carry it unchanged, else in base64.
-// Under the usual name there is never anything but the output itself, so that a
-// reader who does not know of base64 notices.
+// text returns b as a string if JSON can carry it unchanged, otherwise in base64. They have
+// different names in JSON, so that a reader who does not know of base64 never takes it for the
+// output.
 func text(b []byte) (plain, encoded *string) {
 	if utf8.Valid(b) {
 		s := string(b)
@@ -96,10 +96,16 @@ func text(b []byte) (plain, encoded *string) {
 }
 
 func writeJSON(w io.Writer, doc any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(doc); err != nil {
+	if err := encodeJSON(w, doc, ""); err != nil {
 		return fmt.Errorf("writing JSON to stdout: %w", err)
 	}
 	return nil
+}
+
+// encodeJSON writes doc without escapes for HTML. Without an indent it is one line.
+func encodeJSON(w io.Writer, doc any, indent string) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", indent)
+	return enc.Encode(doc)
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/boxd/boxd/engine"
@@ -12,22 +11,32 @@ import (
 // jsonOutputLimit bounds what --json holds in memory, per stream.
 const jsonOutputLimit = 64 << 20
 
-// request is a checked command line: what to run in which box, built how.
+// request is a checked command line: what to run, in which box, and what builds the box.
 type request struct {
 	spec    engine.Spec
 	cmd     engine.Command // without its streams
 	options EngineOptions
 }
 
-// request turns the flags and the arguments behind them into checked values.
-// Nothing is built yet, so nothing has to be taken back.
+// request checks the flags and the arguments after them. It builds nothing yet, so there is
+// nothing to undo.
 func (a *App) request(f *runFlags, args []string) (request, error) {
 	r := request{spec: f.spec(), options: EngineOptions{StateDir: a.stateDir(f.stateDir)}}
 	if err := f.check(args); err != nil {
 		return r, err
 	}
+	r.cmd = engine.Command{Dir: f.workdir, MakeDir: f.mkdir, Timeout: f.timeout, Grace: f.grace, OutputLimit: f.outputLimit}
+	switch {
+	case f.outputLimit == engine.Unlimited:
+		r.cmd.OutputLimit = 0
+	case f.outputLimit == 0 && f.json:
+		r.cmd.OutputLimit = jsonOutputLimit
+	}
 	var err error
-	if r.cmd, err = a.command(f, args); err != nil {
+	if r.cmd.Args, err = f.argv(args); err != nil {
+		return r, err
+	}
+	if r.cmd.Env, err = a.environment(f.envFiles, f.env); err != nil {
 		return r, err
 	}
 	if err := r.spec.Validate(); err != nil {
@@ -42,31 +51,18 @@ func (a *App) request(f *runFlags, args []string) (request, error) {
 
 // check applies the rules between flags.
 func (f *runFlags) check(args []string) error {
-	if err := f.refuseEmpty(); err != nil {
+	if err := refuseEmpty(f.given, "image", "workspace", "workdir", "hostname", "init", "state-dir"); err != nil {
 		return err
 	}
 	switch {
 	case len(args) == 0:
 		return errors.New(`no command given: boxd run [flags] -- CMD [ARG...]; see "boxd run --help"`)
-	case f.shell && len(args) != 1:
-		return &engine.FieldError{Field: "--shell", Value: fmt.Sprintf("with %d arguments", len(args)), Rule: "takes a single one, the script; quote it"}
 	case f.json && f.tty:
 		return &engine.FieldError{Field: "--json", Value: "with -t", Rule: "cannot be used together: a terminal has one output, for a person"}
 	case !f.remove:
 		return &engine.FieldError{Field: "--rm", Value: "false", Rule: "must be true: boxd run keeps no box; boxd exec runs in a session that stays"}
 	case f.wishes.UpperSize != nil && (f.wishes.WritableRoot == nil || !*f.wishes.WritableRoot):
 		return &engine.FieldError{Field: "--upper-size", Value: f.wishes.UpperSize.String(), Rule: "needs --rw-rootfs"}
-	}
-	return nil
-}
-
-// refuseEmpty says no to an empty value that was given: an unset variable of a
-// script must not turn into a default.
-func (f *runFlags) refuseEmpty() error {
-	for _, name := range []string{"image", "workspace", "workdir", "hostname", "init", "state-dir"} {
-		if flag := f.given.Lookup(name); flag != nil && flag.Changed && flag.Value.String() == "" {
-			return &engine.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
-		}
 	}
 	return nil
 }
@@ -86,34 +82,14 @@ func (f *runFlags) spec() engine.Spec {
 	return box.WithDefaults()
 }
 
-func (a *App) command(f *runFlags, args []string) (engine.Command, error) {
-	env, err := a.environment(f.envFiles, f.env)
-	if err != nil {
-		return engine.Command{}, err
-	}
-	cmd := engine.Command{
-		Args: args, Env: env, Dir: f.workdir, MakeDir: f.mkdir,
-		Timeout: f.timeout, Grace: f.grace, OutputLimit: f.outputLimit,
-	}
-	if f.shell {
-		cmd.Args = []string{"sh", "-c", args[0]}
-	}
-	switch {
-	case f.outputLimit == engine.Unlimited:
-		cmd.OutputLimit = 0
-	case f.outputLimit == 0 && f.json:
-		cmd.OutputLimit = jsonOutputLimit
-	}
-	return cmd, nil
-}
-
-// flagNames are the flags behind the fields of specs and commands that are not settings.
+// flagNames maps fields of specs and commands to their flags. Flags of settings are in
+// spec.Table.
 var flagNames = map[string]string{
 	"image": "--image", "hostname": "--hostname", "user.uid": "--user", "user.gid": "--user",
 	"dir": "--workdir", "timeout": "--timeout", "grace": "--grace", "output_limit": "--output-limit",
 }
 
-// nameFlag puts the name of the flag into an error about a field.
+// nameFlag replaces the field in a field error by the flag that sets it.
 func (f *runFlags) nameFlag(err error) error {
 	bad, ok := errors.AsType[*engine.FieldError](err)
 	if !ok {
@@ -125,21 +101,14 @@ func (f *runFlags) nameFlag(err error) error {
 	} else if flag := settingFlag(bad.Field); flag != "" {
 		named.Field = "--" + flag
 	}
-	if rest, ok := strings.CutPrefix(bad.Field, "mounts"); ok {
-		named.Field = f.mountFlag(rest)
+	if rest, ok := strings.CutPrefix(bad.Field, "mounts"); ok { // "mounts[0].source", or "mounts.target"
+		named.Field = "--mount"
+		if f.workspace != "" && strings.HasPrefix(rest, "[0]") { // the workspace comes first
+			named.Field = "--workspace"
+		}
+		if _, part, ok := strings.Cut(rest, "."); ok {
+			named.Field += " " + part
+		}
 	}
 	return &named
-}
-
-// mountFlag is the flag behind a field of a mount, "[0].source" or ".target". The
-// workspace, if there is one, comes first in the list.
-func (f *runFlags) mountFlag(field string) string {
-	flag := "--mount"
-	if f.workspace != "" && strings.HasPrefix(field, "[0]") {
-		flag = "--workspace"
-	}
-	if _, part, ok := strings.Cut(field, "."); ok {
-		flag += " " + part
-	}
-	return flag
 }

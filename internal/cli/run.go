@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -52,52 +50,41 @@ are omitted.`,
 		DisableFlagsInUseLine: true,
 	}
 	f.register(cmd)
-	completeRun(cmd)
 	return cmd
 }
 
+// removeTimeout bounds the clean-up. What is left after that, the next boxd run removes.
+const removeTimeout = 30 * time.Second
+
 // run is boxd run.
 func (a *App) run(f *runFlags, args []string) error {
-	out := a.newOutput(f)
 	r, err := a.request(f, args)
 	if err == nil && f.tty && f.interactive && asTerminal(a.Stdin) == nil {
 		err = &engine.FieldError{Field: "--tty", Value: "with --interactive", Rule: "stdin is not a terminal: leave out -t, or run it at a terminal"}
 	}
 	if err != nil {
-		return out.failed(statusOf(err), err)
+		return a.fail(f.json, err)
 	}
+	out := output{app: a, json: f.json, receipt: f.receipt}
 	out.attach(&r.cmd, f.tty)
-	result, sig, err := a.executeWatched(r, f)
-	if sig != 0 && (err != nil || result.Verdict == engine.Canceled) {
-		if err != nil {
-			return out.failed(128+int(sig), fmt.Errorf("stopped by %s", signalName(sig)))
-		}
-		return out.ended(result, 128+int(sig))
+	signals := a.watchSignals()
+	defer signals.stop()
+	result, err := a.execute(r, f, signals)
+	sig := signals.received()
+	if sig != 0 && err != nil {
+		err = stoppedBy(sig)
 	}
 	if err != nil {
-		return out.failed(statusOf(err), err)
+		return a.fail(f.json, err)
+	}
+	if sig != 0 && result.Verdict == engine.Canceled {
+		return out.ended(result, 128+int(sig))
 	}
 	return out.ended(result, result.Status())
 }
 
-// executeWatched passes signals on meanwhile and returns the first, 0 if none came.
-func (a *App) executeWatched(r request, f *runFlags) (result engine.Result, sig syscall.Signal, err error) {
-	signals := a.watchSignals()
-	defer func() {
-		signals.stop()
-		sig = signals.received()
-	}()
-	result, err = a.execute(r, f, signals)
-	return result, 0, err
-}
-
-// removeTimeout bounds the clean-up: a boxd run that hangs would be worse than
-// leaving the rest to the next one.
-const removeTimeout = 30 * time.Second
-
-// execute builds a box, runs the command in it and takes all apart again,
-// whatever happens. Clean-up that fails is told on stderr and changes nothing
-// about the result.
+// execute builds a box, runs the command in it and removes the box in any case. A clean-up that
+// fails is reported on stderr; the result stays the same.
 func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Result, error) {
 	ctx := signals.ctx
 	eng, err := a.NewEngine(ctx, r.options)
@@ -120,12 +107,7 @@ func (a *App) execute(r request, f *runFlags, signals *signalWatch) (engine.Resu
 			a.say("boxd: removing box: %s", oneline.Error(err))
 		}
 	}()
-	return a.runIn(ctx, box, r.cmd, f, signals)
-}
-
-// runIn runs the command in box, with the local terminal lent to it for that
-// time if it is to have one.
-func (a *App) runIn(ctx context.Context, box engine.Box, cmd engine.Command, f *runFlags, signals *signalWatch) (engine.Result, error) {
+	cmd := r.cmd
 	if f.interactive {
 		cmd.Stdin = a.Stdin
 	}
@@ -147,9 +129,9 @@ func (a *App) runIn(ctx context.Context, box engine.Box, cmd engine.Command, f *
 	if err != nil {
 		return engine.Result{}, f.nameFlag(err)
 	}
-	signals.forwardTo(p)
+	signals.forwardTo(p.Signal)
 	if term != nil {
-		defer term.follow(p)()
+		defer term.follow(p.Resize)()
 	}
 	return p.Wait()
 }

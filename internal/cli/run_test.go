@@ -73,8 +73,7 @@ func TestRunFlags(t *testing.T) {
 	}
 }
 
-// TestRunBadInput: one clear line that names the flag, status 125, and no engine
-// is even started.
+// TestRunBadInput: one clear line that names the flag, status 125, and no engine is started.
 func TestRunBadInput(t *testing.T) {
 	long := strings.Repeat("a", 1<<20)
 	for _, c := range []struct {
@@ -249,8 +248,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// TestStreams: without a limit the command gets the very files of boxd; with one
-// it gets something that the engine can count.
+// TestStreams: without a limit the command gets boxd's own files, with one it gets writers, whose
+// bytes the engine can count.
 func TestStreams(t *testing.T) {
 	file, err := os.Create(filepath.Join(t.TempDir(), "out"))
 	if err != nil {

@@ -5,21 +5,19 @@ import (
 	"strings"
 )
 
-// screen is a stream for people: how much is done for their eyes depends on whether it
-// is a terminal.
+// screen is stdout or stderr. Only a terminal gets aligned columns and colours.
 type screen struct {
 	io.Writer
 	terminal bool // columns are aligned
 	colour   bool
 }
 
-// screen describes w, which is stdout or stderr. Colours are left out if NO_COLOR is set
-// to anything (no-color.org), and on terminals that know none.
+// screen describes w, which is stdout or stderr. There are no colours if NO_COLOR is set to
+// anything (no-color.org), nor on terminals that have none.
 func (a *App) screen(w io.Writer) screen {
 	s := screen{Writer: w, terminal: asTerminal(w) != nil}
-	noColour, _ := a.LookupEnv("NO_COLOR")
-	kind, _ := a.LookupEnv("TERM")
-	s.colour = s.terminal && noColour == "" && kind != "" && kind != "dumb"
+	kind := a.env("", "TERM")
+	s.colour = s.terminal && a.env("", "NO_COLOR") == "" && kind != "" && kind != "dumb"
 	return s
 }
 
@@ -31,7 +29,7 @@ const (
 	bold   = "1"
 )
 
-// paint gives text a colour; no colour is "".
+// paint gives text a colour, or none if colour is "".
 func (s screen) paint(text, colour string) string {
 	if !s.colour || colour == "" {
 		return text
@@ -39,8 +37,8 @@ func (s screen) paint(text, colour string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// stateColour is the colour of a state of a session, a process, the daemon or a check. A
-// state may be followed by its reason.
+// stateColour returns the colour for a state of a session, a process, the daemon or a check. The
+// state may be followed by a colon and its reason.
 func stateColour(state string) string {
 	word, _, _ := strings.Cut(state, ":")
 	switch strings.TrimSpace(word) {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -12,31 +11,48 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// ServeOptions is what boxd serve was asked for.
+// ServeOptions are the options of boxd serve.
 type ServeOptions struct {
 	Config config.Config
-	// ConfigFile is where it was read from; empty: it was not.
+	// ConfigFile is the file that Config was read from; empty: none.
 	ConfigFile string
-	// Reload reads file, environment and flags again.
+	// Reload reads the file, the environment and the flags again.
 	Reload func() (config.Config, error)
-	// InitPath is boxd-init, or why there is none: only who starts the launcher
-	// needs it.
+	// InitPath is the path of boxd-init, and InitError says why there is none. Only a daemon that
+	// starts the launcher needs it.
 	InitPath  string
 	InitError error
-	// StopSessions ends all sessions when the daemon is stopped.
+	// StopSessions ends all sessions when the daemon stops.
 	StopSessions bool
 }
 
 type serveFlags struct {
-	file                   string
-	stateDir, runtimeDir   string
-	socket, group, listen  string
-	langbotListen          string
-	tokens, user, initPath string
-	logFormat, logLevel    string
-	allowMountRoots        []string
-	listenUsers            []string
-	stopSessions, check    bool
+	file                         string
+	allowMountRoots, listenUsers []string
+	stopSessions, check          bool
+}
+
+// serveSetting is a flag of boxd serve that sets one text of the configuration.
+type serveSetting struct {
+	flag, key, usage string
+	of               func(*config.Config) *string
+	path             bool     // it is made absolute
+	mayBeEmpty       bool     // an empty value turns the listener off
+	values           []string // for completion
+}
+
+var serveSettings = []serveSetting{
+	{flag: "state-dir", key: "state_dir", usage: "`DIR` for database, audit log and workspaces (default /var/lib/boxd)", path: true, of: func(c *config.Config) *string { return &c.StateDir }},
+	{flag: "runtime-dir", key: "runtime_dir", usage: "`DIR` of the launcher (default " + defaultStateDir + ")", path: true, of: func(c *config.Config) *string { return &c.RuntimeDir }},
+	{flag: "socket", key: "socket.path", usage: "`PATH` of the socket for local clients (default " + defaultSocket + ")", path: true, of: func(c *config.Config) *string { return &c.Socket.Path }},
+	{flag: "socket-group", key: "socket.group", usage: "`GROUP` that may use the socket (default: the group of --user)", of: func(c *config.Config) *string { return &c.Socket.Group }},
+	{flag: "listen", key: "listen", usage: "also listen on TCP `ADDR`; without tokens or client certificates it must be a loopback address", mayBeEmpty: true, of: func(c *config.Config) *string { return &c.Listen }},
+	{flag: "langbot-listen", key: "langbot.listen", usage: "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret it must be a loopback address", mayBeEmpty: true, of: func(c *config.Config) *string { return &c.Langbot.Listen }},
+	{flag: "tokens-file", key: "tokens_file", usage: "`FILE` with the tokens of clients", path: true, of: func(c *config.Config) *string { return &c.TokensFile }},
+	{flag: "user", key: "user", usage: "serve as user `NAME` (default boxd, or an unused ID if there is no such user)", of: func(c *config.Config) *string { return &c.User }},
+	{flag: "init", key: "init_path", usage: "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)", path: true, of: func(c *config.Config) *string { return &c.InitPath }},
+	{flag: "log-format", key: "log.format", usage: "`FORMAT` of the log: text or json (default text)", values: []string{"text", "json"}, of: func(c *config.Config) *string { return &c.Log.Format }},
+	{flag: "log-level", key: "log.level", usage: "`LEVEL` of the log: debug, info, warn or error (default info)", values: []string{"debug", "info", "warn", "error"}, of: func(c *config.Config) *string { return &c.Log.Level }},
 }
 
 func (a *App) newServe() *cobra.Command {
@@ -77,32 +93,19 @@ func (f *serveFlags) register(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringVar(&f.file, "config", "", "configuration `FILE` (default: $BOXD_CONFIG, or none)")
-	fs.StringVar(&f.stateDir, "state-dir", "", "`DIR` for database, audit log and workspaces (default /var/lib/boxd)")
-	fs.StringVar(&f.runtimeDir, "runtime-dir", "", "`DIR` of the launcher (default "+defaultStateDir+")")
-	fs.StringVar(&f.socket, "socket", "", "`PATH` of the socket for local clients (default "+defaultSocket+")")
-	fs.StringVar(&f.group, "socket-group", "", "`GROUP` that may use the socket (default: the group of --user)")
-	fs.StringVar(&f.listen, "listen", "", "also listen on TCP `ADDR`; without tokens or client certificates it must be a loopback address")
-	fs.StringVar(&f.langbotListen, "langbot-listen", "", "TCP `ADDR` for LangBot, such as 127.0.0.1:5410; without a shared secret it must be a loopback address")
+	for _, t := range serveSettings {
+		fs.String(t.flag, "", t.usage)
+		if !t.path {
+			completeFlag(cmd, t.flag, t.values...)
+		}
+	}
 	fs.StringArrayVar(&f.listenUsers, "listen-user", nil, "let user `NAME` of this host use TCP listeners without a token (repeatable; docs/config.md lists who else may)")
-	fs.StringVar(&f.tokens, "tokens-file", "", "`FILE` with the tokens of clients")
 	fs.StringArrayVar(&f.allowMountRoots, "allow-mount-root", nil, "let sessions mount `DIR` of the host and everything below it (repeatable; default: none)")
-	fs.StringVar(&f.user, "user", "", "serve as user `NAME` (default boxd, or an unused ID if there is no such user)")
-	fs.StringVar(&f.initPath, "init", "", "`PATH` of boxd-init (default: $BOXD_INIT, or where boxd is installed)")
 	fs.BoolVar(&f.stopSessions, "stop-sessions", false, "end all sessions when the daemon is stopped")
 	fs.BoolVar(&f.check, "check", false, "only check whether the daemon could start: examine the configuration and the host, and build a box")
-	fs.StringVar(&f.logFormat, "log-format", "", "`FORMAT` of the log: text or json (default text)")
-	fs.StringVar(&f.logLevel, "log-level", "", "`LEVEL` of the log: debug, info, warn or error (default info)")
-	for _, flag := range []string{"config", "socket", "tokens-file", "init"} {
-		must(cmd.MarkFlagFilename(flag))
-	}
-	for _, flag := range []string{"state-dir", "runtime-dir", "allow-mount-root"} {
-		must(cmd.MarkFlagDirname(flag))
-	}
-	must(cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"text", "json"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp)))
-	for _, flag := range []string{"listen", "langbot-listen", "listen-user", "socket-group", "user"} {
-		must(cmd.RegisterFlagCompletionFunc(flag, cobra.NoFileCompletions))
-	}
+	completeFiles(cmd, "config", "socket", "tokens-file", "init")
+	completeDirs(cmd, "state-dir", "runtime-dir", "allow-mount-root")
+	completeFlag(cmd, "listen-user")
 }
 
 func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
@@ -123,31 +126,30 @@ func (a *App) serve(cmd *cobra.Command, f *serveFlags) error {
 	return a.nameOrigin(cmd, a.Serve(o))
 }
 
-// serveFlagOf are the flags of the keys that have one of another name.
-var serveFlagOf = map[string]string{
-	"socket.path": "socket", "socket.group": "socket-group", "langbot.listen": "langbot-listen", "init_path": "init", "log.format": "log-format", "log.level": "log-level",
-	"state_dir": "state-dir", "runtime_dir": "runtime-dir", "tokens_file": "tokens-file", "allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user",
-}
-
-// origin is the flag or the variable that a setting comes from, "" if from neither.
+// origin returns the flag or the variable that a setting comes from, or "".
 func (a *App) origin(cmd *cobra.Command, field string) string {
 	key, _, _ := strings.Cut(field, "[")
-	flag := cmd.Flags().Lookup(cmp.Or(serveFlagOf[key], key))
+	name := map[string]string{"allowed_mount_roots": "allow-mount-root", "listen_users": "listen-user"}[key]
+	for _, t := range serveSettings {
+		if t.key == key {
+			name = t.flag
+		}
+	}
 	variable := config.Variable(key)
 	switch {
-	case flag != nil && flag.Changed:
-		return "--" + flag.Name
+	case name != "" && cmd.Flags().Changed(name):
+		return "--" + name
 	case variable != "" && a.env("", variable) != "":
 		return "environment: " + variable
 	}
 	return ""
 }
 
-// nameOrigin names the flag or the variable that a refused setting comes from. One of
-// the configuration file keeps the name that it has there.
+// nameOrigin names the flag or the variable that a refused setting comes from. A setting of the
+// configuration file keeps its key.
 func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
 	bad, ok := errors.AsType[*engine.FieldError](err)
-	if !ok || err.Error() != bad.Error() { // there is more to say
+	if !ok || err.Error() != bad.Error() { // err says more than bad
 		return err
 	}
 	from := a.origin(cmd, bad.Field)
@@ -157,72 +159,42 @@ func (a *App) nameOrigin(cmd *cobra.Command, err error) error {
 	return &engine.FieldError{Field: from, Value: bad.Value, Rule: bad.Rule}
 }
 
-// loadConfig puts the flags on top of environment and file, and checks all of it.
+// loadConfig reads the configuration file and the environment, applies the flags, and checks the
+// result.
 func (a *App) loadConfig(cmd *cobra.Command, f *serveFlags) (config.Config, error) {
-	if err := f.refuseEmpty(cmd); err != nil {
+	required := []string{"config"}
+	for _, t := range serveSettings {
+		if !t.mayBeEmpty {
+			required = append(required, t.flag)
+		}
+	}
+	if err := refuseEmpty(cmd.Flags(), required...); err != nil {
 		return config.Config{}, err
 	}
 	c, err := config.Load(a.env(f.file, "BOXD_CONFIG"), a.LookupEnv)
 	if err != nil {
 		return c, err
 	}
-	if err := f.apply(cmd, &c); err != nil {
-		return c, err
-	}
-	return c, c.Validate()
-}
-
-// refuseEmpty says no to an empty value that was given, but for --listen and
-// --langbot-listen, which it turns off.
-func (f *serveFlags) refuseEmpty(cmd *cobra.Command) error {
-	for _, name := range []string{"config", "state-dir", "runtime-dir", "socket", "socket-group", "tokens-file", "user", "init", "log-format", "log-level"} {
-		if flag := cmd.Flags().Lookup(name); flag.Changed && flag.Value.String() == "" {
-			return &engine.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
-		}
-	}
-	return nil
-}
-
-func (f *serveFlags) apply(cmd *cobra.Command, c *config.Config) error {
-	paths := []struct {
-		flag, value string
-		dst         *string
-	}{
-		{"state-dir", f.stateDir, &c.StateDir},
-		{"runtime-dir", f.runtimeDir, &c.RuntimeDir},
-		{"socket", f.socket, &c.Socket.Path},
-		{"tokens-file", f.tokens, &c.TokensFile},
-		{"init", f.initPath, &c.InitPath},
-	}
-	for _, p := range paths {
-		if p.value == "" {
+	for _, t := range serveSettings {
+		flag := cmd.Flags().Lookup(t.flag)
+		if !flag.Changed {
 			continue
 		}
-		abs, err := filepath.Abs(p.value)
-		if err != nil {
-			return fmt.Errorf("--%s: %w", p.flag, err)
+		value := flag.Value.String()
+		if t.path {
+			if value, err = filepath.Abs(value); err != nil {
+				return c, fmt.Errorf("--%s: %w", t.flag, err)
+			}
 		}
-		*p.dst = abs
-	}
-	texts := []struct {
-		flag, value string
-		dst         *string
-	}{
-		{"listen", f.listen, &c.Listen}, {"langbot-listen", f.langbotListen, &c.Langbot.Listen}, {"socket-group", f.group, &c.Socket.Group}, {"user", f.user, &c.User},
-		{"log-format", f.logFormat, &c.Log.Format}, {"log-level", f.logLevel, &c.Log.Level},
-	}
-	for _, t := range texts {
-		if cmd.Flags().Changed(t.flag) {
-			*t.dst = t.value
-		}
+		*t.of(&c) = value
 	}
 	c.ListenUsers = append(c.ListenUsers, f.listenUsers...)
 	for _, root := range f.allowMountRoots {
 		abs, err := filepath.Abs(root)
 		if err != nil {
-			return fmt.Errorf("--allow-mount-root: %w", err)
+			return c, fmt.Errorf("--allow-mount-root: %w", err)
 		}
 		c.Policy.AllowedMountRoots = append(c.Policy.AllowedMountRoots, abs)
 	}
-	return nil
+	return c, c.Validate()
 }

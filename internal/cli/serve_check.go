@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// checkServe is boxd serve --check: it says whether the daemon could start with o, and
-// starts nothing. loadErr is why there is no configuration.
+// checkServe is boxd serve --check: it reports whether the daemon could start with o, and starts
+// nothing. If the configuration could not be loaded, loadErr says why.
 func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) error {
 	signals := a.watchSignals()
 	defer signals.stop()
@@ -26,7 +27,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		host := doctor.Host{Version: a.Version, RunDir: o.Config.RuntimeDir, StateDir: o.Config.StateDir, InitPath: o.InitPath, InitError: o.InitError}
 		host.NewEngine = func(ctx context.Context) (engine.Engine, error) {
 			runDir := host.RunDir
-			if !isLaunchersDir(runDir) { // the box that is built must not create it
+			if !isLaunchersDir(runDir) { // the check must not create it
 				runDir = defaultStateDir
 			}
 			return a.NewEngine(ctx, EngineOptions{InitPath: host.InitPath, StateDir: runDir})
@@ -34,7 +35,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		facts := a.Examine(signals.ctx, host)
 		report = doctor.NewReport(facts)
 		if facts.UID != 0 {
-			// Its launcher is root, and builds the boxes: what takes root was not tried here.
+			// The daemon's launcher is root. What takes root could not be tried here.
 			report.Checks = slices.DeleteFunc(report.Checks, func(c doctor.Check) bool {
 				return c.Name == "privilege" || c.Name == "boxd-init" || c.Name == "box"
 			})
@@ -52,11 +53,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 		line(doctor.Failed, "configuration", oneline.Error(a.traced(cmd, o.ConfigFile, err)))
 	}
 	if len(found) == 0 {
-		from := o.ConfigFile
-		if from == "" {
-			from = "defaults, environment and flags; no file"
-		}
-		line(doctor.OK, "configuration", from)
+		line(doctor.OK, "configuration", cmp.Or(o.ConfigFile, "defaults, environment and flags; no file"))
 	}
 	for _, c := range report.Checks {
 		if c.Status != doctor.OK {
@@ -71,7 +68,7 @@ func (a *App) checkServe(cmd *cobra.Command, o ServeOptions, loadErr error) erro
 	return err
 }
 
-// traced says where a refused setting comes from: a flag, a variable or the file.
+// traced adds to err where a refused setting comes from: a flag, a variable or the file.
 func (a *App) traced(cmd *cobra.Command, file string, err error) error {
 	bad, ok := errors.AsType[*engine.FieldError](err)
 	if !ok {

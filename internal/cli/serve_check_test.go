@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/internal/doctor"
 )
 
-// serve --check starts nothing, and tells all that it finds.
+// serve --check starts nothing, and reports everything that it finds.
 func TestServeCheck(t *testing.T) {
 	bad := errors.New("user \"x\": no\nsuch user")
 	for _, c := range []struct {

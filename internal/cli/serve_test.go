@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// The file counts least, then the environment, then flags.
+// Flags override the environment, which overrides the file.
 func TestServePrecedence(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "config.yaml")
@@ -74,7 +74,7 @@ func TestServeDefaults(t *testing.T) {
 	if want := `/var/lib/boxd /run/boxd /run/boxd/boxd.sock "" 0660 text`; text != want {
 		t.Errorf("%s, want %s", text, want)
 	}
-	// An empty address turns a door off; one for strangers needs a secret.
+	// An empty address turns the listener off; an address that other hosts reach needs a secret.
 	lookup := v.LookupEnv
 	v.LookupEnv = func(key string) (string, bool) {
 		if key == "BOXD_LANGBOT_LISTEN" {
@@ -88,13 +88,13 @@ func TestServeDefaults(t *testing.T) {
 	if status := v.Main([]string{"serve", "--langbot-listen", "0.0.0.0:5410"}); status != 125 || !strings.Contains(v.stderr.String(), "--langbot-listen \"0.0.0.0:5410\"") {
 		t.Errorf("status %d, %q", status, v.stderr.String())
 	}
-	// A relative directory is that of the caller.
+	// A relative directory starts at the working directory.
 	if status := v.Main([]string{"serve", "--state-dir", "state"}); status != 0 || !filepath.IsAbs(got.Config.StateDir) {
 		t.Errorf("status %d, state directory %q", status, got.Config.StateDir)
 	}
 }
 
-// TestServeNamesOrigin: a setting that is refused is named as the user gave it.
+// TestServeNamesOrigin: a refused setting has the name that the user gave.
 func TestServeNamesOrigin(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte("log: {level: loud}\n"), 0o600); err != nil {

@@ -92,10 +92,10 @@ func (a *App) newSessionsShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return printOne(a, &f.formatFlags, s, func(out screen) error { return writeSession(out, s) })
+				return a.printOne(&f.formatFlags, s, func(out screen) error { return writeSession(out, s) })
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	f.registerFormat(cmd)
 	f.register(cmd)
@@ -103,7 +103,6 @@ func (a *App) newSessionsShow() *cobra.Command {
 }
 
 func writeSession(w screen, s apitypes.Session) error {
-	count := func(n int64) string { return fmt.Sprint(n) }
 	t := newTable(w, "session", s.ID)
 	if s.Name != "" {
 		t.row("name", s.Name)
@@ -117,9 +116,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	}
 	t.row("image", s.Image)
 	t.row("memory", limitText(int64(s.Memory), spec.FormatSize))
-	t.row("cpus", cpusText(s.CPUs))
-	t.row("pids", limitText(s.PIDs, count))
-	t.row("network", onOff(s.Network))
+	t.row("cpus", limitText(s.CPUs, func(n float64) string { return fmt.Sprint(n) }))
+	t.row("pids", limitText(s.PIDs, plainCount))
+	t.row("network", map[bool]string{true: "on", false: "off"}[s.Network])
 	t.row("root", map[bool]string{true: "writable", false: "read-only"}[s.WritableRoot])
 	t.row("workspace", workspaceText(s))
 	if s.Unenforced != "" {
@@ -145,8 +144,8 @@ func writeSession(w screen, s apitypes.Session) error {
 	return t.flush()
 }
 
-// workspaceText is mode, directory, place and limit of the workspace, as far as they
-// say something.
+// workspaceText names the mode and the directory of the workspace, and its target and its limit
+// if they are not the defaults.
 func workspaceText(s apitypes.Session) string {
 	text := strings.TrimSpace(s.WorkspaceMode + " " + s.Workspace)
 	if s.WorkspaceTarget != engine.WorkspaceTarget && s.WorkspaceTarget != "" {
@@ -163,20 +162,6 @@ func reason(text string) string {
 		return ""
 	}
 	return ": " + text
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
-}
-
-func cpusText(n float64) string {
-	if n == engine.Unlimited {
-		return unlimited
-	}
-	return fmt.Sprint(n)
 }
 
 func (a *App) newSessionsRemove() *cobra.Command {
@@ -203,7 +188,7 @@ deleted; a directory of the host that served as workspace is left as it is.`,
 				return nil
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession),
+		ValidArgsFunction: a.completeNames(&f, listSessions),
 	}
 	f.register(cmd)
 	return cmd

@@ -10,8 +10,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// settingFlags declares the flags of spec.Table, each of which is a wish of wishes once it is
-// given. box: only those that boxd run has, with the defaults of the engine in the help.
+// settingFlags declares the flags of spec.Table. A flag that is given sets its field of wishes.
+// If box is true, only the flags of boxd run are declared, and the help shows the engine's
+// defaults.
 func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 	var defaults spec.Settings
 	defaults.Take(spec.Spec{WritableRoot: true}.WithDefaults())
@@ -19,57 +20,40 @@ func settingFlags(cmd *cobra.Command, wishes *spec.Wishes, box bool) {
 		if t.Flag == "" || box && !t.Box {
 			continue
 		}
-		v := &settingValue{setting: t, wish: t.Of(wishes)}
-		kind := v.wish.Type().Elem().Kind()
-		if box && kind != reflect.Bool {
-			v.text = strings.NewReplacer(" ", "", "iB", "").Replace(t.Text(t.Of(&defaults)))
-		}
-		flag := cmd.Flags().VarPF(v, t.Flag, "", t.Usage)
-		if kind == reflect.Bool {
-			flag.NoOptDefVal = "true"
+		wish := t.Of(wishes) // a pointer, nil until the flag is given
+		v := &textValue{parse: func(text string) error { return setWish(t, wish, text) }}
+		if wish.Type().Elem().Kind() == reflect.Bool {
+			cmd.Flags().VarPF(boolValue{v}, t.Flag, "", t.Usage).NoOptDefVal = "true"
 			continue
 		}
-		must(cmd.RegisterFlagCompletionFunc(t.Flag, cobra.FixedCompletions(t.Examples, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
+		if box {
+			v.text = strings.NewReplacer(" ", "", "iB", "").Replace(t.Text(t.Of(&defaults)))
+		}
+		cmd.Flags().Var(v, t.Flag, t.Usage)
+		completeFlag(cmd, t.Flag, t.Examples...)
 	}
 }
 
-// settingValue is the flag of a setting. It is parsed as soon as it is given, so that a
-// mistake is reported with the name of the flag.
-type settingValue struct {
-	text    string // as given, or the default as help shows it
-	setting *spec.Setting
-	wish    reflect.Value // a pointer, nil until the flag is given
-}
-
-func (v *settingValue) String() string { return v.text }
-
-func (v *settingValue) Type() string {
-	if v.wish.Type().Elem().Kind() == reflect.Bool {
-		return "bool"
-	}
-	return "text" // "string" would put quotes around defaults
-}
-
-func (v *settingValue) Set(text string) error {
-	wish := reflect.New(v.wish.Type().Elem())
-	value := wish.Elem()
-	if text == unlimited && v.setting.Unlimited {
+// setWish makes wish point to the value of text.
+func setWish(t *spec.Setting, wish reflect.Value, text string) error {
+	given := reflect.New(wish.Type().Elem())
+	value := given.Elem()
+	if text == unlimited && t.Unlimited {
 		value.Set(reflect.ValueOf(spec.Unlimited).Convert(value.Type()))
 	} else if err := parseSetting(value, text); err != nil {
 		return err
-	} else if value.IsZero() && value.Kind() != reflect.Bool && v.setting.Zero == "" {
+	} else if value.IsZero() && value.Kind() != reflect.Bool && t.Zero == "" {
 		return errZero
 	}
-	v.text = text
-	v.wish.Set(wish)
+	wish.Set(given)
 	return nil
 }
 
-// parseSetting reads text into value, by its type. Nothing is negative.
+// parseSetting reads text into value according to its type. It refuses negative values.
 func parseSetting(value reflect.Value, text string) error {
 	switch to := value.Addr().Interface().(type) {
 	case *spec.Size:
-		n, err := spec.ParseSize(text) // not the text of spec.Size, which knows "unlimited"
+		n, err := spec.ParseSize(text) // UnmarshalText would accept "unlimited"
 		*to = spec.Size(n)
 		return err
 	case *spec.Duration:
@@ -93,7 +77,7 @@ func parseSetting(value reflect.Value, text string) error {
 	panic("cli: no way to parse a " + value.Type().String())
 }
 
-// parseDuration reads the text of a spec.Duration that is not negative.
+// parseDuration reads a spec.Duration and refuses a negative one.
 func parseDuration(d *spec.Duration, text string) error {
 	if err := d.UnmarshalText([]byte(text)); err != nil {
 		return err
@@ -104,7 +88,7 @@ func parseDuration(d *spec.Duration, text string) error {
 	return nil
 }
 
-// settingFlag is the flag of the setting that is called field; empty: there is none.
+// settingFlag returns the flag of the setting called field, or "".
 func settingFlag(field string) string {
 	for _, t := range spec.Table {
 		if t.Name == field {

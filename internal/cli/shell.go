@@ -35,19 +35,19 @@ Exit status: that of the shell.`,
 			defer a.removeShell(&f.remoteFlags, session)
 			return a.atTerminal(&f, session, false, []string{"bash"}, []string{"sh"})
 		},
-		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession),
+		ValidArgsFunction: a.completeNames(&f.remoteFlags, listSessions),
 	}
-	f.commandFlags.registerPlace(cmd)
-	f.specFlags.register(cmd)
+	f.registerPlace(cmd, "the workspace", "the session's")
+	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.registerDaemon(cmd)
 	return cmd
 }
 
-// removeShell removes the session of a boxd shell without SESSION.
+// removeShell removes the session of a boxd shell that was started without SESSION.
 func (a *App) removeShell(f *remoteFlags, session string) {
 	c, err := a.newClient(f)
 	if err != nil {
-		return // it could not be made either
+		return // the session could not be created either
 	}
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), terminalRemoval)

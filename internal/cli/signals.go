@@ -2,20 +2,21 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 
-	"github.com/boxd/boxd/engine"
 	"golang.org/x/sys/unix"
 )
 
-// forwarded are the signals by which people and supervisors end a program.
+// forwarded are the signals with which people and supervisors end a program.
 var forwarded = []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT}
 
-// signalWatch passes signals on to the command. Before it is started, and with
-// the second signal, ctx is cancelled instead, which kills the command.
+// signalWatch passes signals on to the command. Before the command is started, and with the
+// second signal, it cancels ctx instead, which kills the command.
 type signalWatch struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -25,9 +26,9 @@ type signalWatch struct {
 	undo   func()
 
 	mu       sync.Mutex
-	starting bool           // the command may run already
-	process  engine.Process // nil until it is known to run
-	first    syscall.Signal // 0 until one was received
+	starting bool                       // the command may be running already
+	deliver  func(syscall.Signal) error // to the command; nil until it is known to run
+	first    syscall.Signal             // 0 until one was received
 }
 
 // watchSignals starts watching; the caller calls stop.
@@ -35,92 +36,83 @@ func (a *App) watchSignals() *signalWatch {
 	w := &signalWatch{in: a.Signals, quit: make(chan struct{}), done: make(chan struct{}), undo: func() {}}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	if w.in == nil {
-		w.in, w.undo = notify()
-	}
-	go w.loop()
-	return w
-}
-
-// notify subscribes to the forwarded signals, but not to those that are ignored:
-// nohup(1) and shells without job control mean that to be inherited.
-func notify() (<-chan os.Signal, func()) {
-	ch := make(chan os.Signal, 8)
-	var wanted []os.Signal
-	for _, sig := range forwarded {
-		if !signal.Ignored(sig) {
-			wanted = append(wanted, sig)
+		in := make(chan os.Signal, 8)
+		// nohup(1) and shells without job control ignore signals for the programs that they start.
+		wanted := slices.DeleteFunc(slices.Clone(forwarded), signal.Ignored)
+		if len(wanted) > 0 { // an empty list would mean all signals
+			signal.Notify(in, wanted...)
 		}
+		w.in, w.undo = in, func() { signal.Stop(in) }
 	}
-	if len(wanted) > 0 { // none would mean all
-		signal.Notify(ch, wanted...)
-	}
-	return ch, func() { signal.Stop(ch) }
-}
-
-func (w *signalWatch) loop() {
-	defer close(w.done)
-	for {
-		select {
-		case sig := <-w.in:
-			if s, ok := sig.(syscall.Signal); ok {
-				w.handle(s)
+	go func() {
+		defer close(w.done)
+		for {
+			select {
+			case sig := <-w.in:
+				if s, ok := sig.(syscall.Signal); ok {
+					w.handle(s)
+				}
+			case <-w.quit:
+				return
 			}
-		case <-w.quit:
-			return
 		}
-	}
+	}()
+	return w
 }
 
 func (w *signalWatch) handle(sig syscall.Signal) {
 	w.mu.Lock()
-	process, again := w.process, w.first != 0
+	deliver, again := w.deliver, w.first != 0
 	if !again {
 		w.first = sig
 	}
-	waits := w.starting && process == nil && !again // for forwardTo
+	keep := w.starting && deliver == nil && !again // forwardTo delivers it
 	w.mu.Unlock()
-	if waits {
-		return
-	}
-	if process == nil || again {
+	switch {
+	case keep:
+	case deliver == nil || again:
 		w.cancel()
-		return
+	default:
+		_ = deliver(sig) // on an error, the command has ended, or will end with its box
 	}
-	// An error means that the command has just ended, or soon will with its box.
-	_ = process.Signal(sig)
 }
 
-// start says that the command is about to be started: a signal now is for it.
+// start announces that the command is about to be started: from now on, signals are for it.
 func (w *signalWatch) start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.starting = true
 }
 
-// forwardTo names the process that gets the signals from now on, and passes on
-// one that came while it was started.
-func (w *signalWatch) forwardTo(p engine.Process) {
+// forwardTo has signals delivered from now on, beginning with the one that came while the
+// command was being started, if any.
+func (w *signalWatch) forwardTo(deliver func(syscall.Signal) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.process = p
+	w.deliver = deliver
 	if w.first != 0 {
-		_ = p.Signal(w.first) // an error means that it has ended
+		_ = deliver(w.first) // on an error, the command has ended
 	}
 }
 
-// received is the first signal that came, 0 if none did.
+// received returns the first signal, or 0.
 func (w *signalWatch) received() syscall.Signal {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.first
 }
 
-// stop ends the watch and waits for that. Signals have their usual effect again.
+// stop ends the watch and waits for its goroutine. Signals have their usual effect again.
 func (w *signalWatch) stop() {
 	w.undo()
 	close(w.quit)
 	<-w.done
 	w.cancel()
+}
+
+// stoppedBy is the error of a command that signal sig has ended.
+func stoppedBy(sig syscall.Signal) error {
+	return &statusError{128 + int(sig), fmt.Errorf("stopped by %s", signalName(sig))}
 }
 
 func signalName(sig syscall.Signal) string {

@@ -37,8 +37,7 @@ func TestSignalIsForwarded(t *testing.T) {
 	}
 }
 
-// TestSignalHandled: a command that makes something else of the signal has the
-// last word about its exit status.
+// TestSignalHandled: a command that handles the signal decides on its exit status.
 func TestSignalHandled(t *testing.T) {
 	v := newInvocation(t)
 	running := make(chan bool)
@@ -83,8 +82,8 @@ func TestSignalWhileCreating(t *testing.T) {
 	}
 }
 
-// TestRealSignal sends one to this very process, and checks that an ignored one
-// stays ignored, as nohup needs.
+// TestRealSignal sends signals to this process, and checks that an ignored signal stays ignored, which
+// nohup needs.
 func TestRealSignal(t *testing.T) {
 	signal.Ignore(syscall.SIGHUP)
 	defer signal.Reset(syscall.SIGHUP)

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"path/filepath"
+	"slices"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -11,17 +12,18 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// specFlags describe the session that a command is for, if that has to be made.
-// Those that boxd run has too mean the same.
+// specFlags describe the session that a command runs in. A flag that boxd run has too means the
+// same here.
 type specFlags struct {
 	given    *pflag.FlagSet
 	wishes   spec.Wishes
 	mounts   []spec.Mount
 	noCreate bool
-	names    []string // of the flags that say something about the session
+	names    []string // of all flags but --no-create
 }
 
-func (f *specFlags) register(cmd *cobra.Command) {
+// register declares the flags. The daemon of remote completes names of profiles.
+func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	fs := cmd.Flags()
 	f.given = fs
 	wishes := pflag.NewFlagSet("", pflag.ContinueOnError)
@@ -43,35 +45,29 @@ func (f *specFlags) register(cmd *cobra.Command) {
 	}
 	fs.BoolVar(&f.noCreate, "no-create", false, "fail if there is no such session")
 
-	profiles := []string{"default", "offline_readonly", "network_basic", "network_extended", "langbot"}
-	must(cmd.RegisterFlagCompletionFunc("profile", cobra.FixedCompletions(profiles, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveKeepOrder)))
-	must(cmd.RegisterFlagCompletionFunc("image", cobra.FixedCompletions([]string{spec.HostImage + "\tthe host's system directories, read-only"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("hostname", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("workspace-target", cobra.NoFileCompletions))
-	must(cmd.MarkFlagDirname("workspace"))
-	must(cmd.MarkFlagFilename("mount"))
+	must(cmd.RegisterFlagCompletionFunc("profile", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return a.askNames(remote, listProfiles, nil), cobra.ShellCompDirectiveNoFileComp
+	}))
+	completeFlag(cmd, "image", completedImage)
+	completeFlag(cmd, "hostname")
+	completeFlag(cmd, "workspace-target")
+	completeDirs(cmd, "workspace")
+	completeFiles(cmd, "mount")
 }
 
-// spec is what the flags ask for; nil if that is nothing.
+// spec returns the session that the flags describe, nil if none of them was given.
 func (f *specFlags) spec() (*apitypes.SessionSpec, error) {
-	asked := false
-	for _, name := range f.names {
-		if !f.given.Changed(name) {
-			continue
-		}
-		asked = true
-		if f.given.Lookup(name).Value.String() == "" {
-			return nil, &spec.FieldError{Field: "--" + name, Value: `""`, Rule: "must not be empty; leave the flag out for the default"}
-		}
-	}
-	switch {
-	case !asked:
+	if !slices.ContainsFunc(f.names, f.given.Changed) {
 		return nil, nil
-	case f.noCreate:
+	}
+	if err := refuseEmpty(f.given, f.names...); err != nil {
+		return nil, err
+	}
+	if f.noCreate {
 		return nil, errors.New("--no-create: cannot be used together with flags that describe a session")
 	}
 	w := f.wishes
-	if w.Workspace != "" { // the daemon is in another directory
+	if w.Workspace != "" { // the daemon has another working directory
 		var err error
 		if w.Workspace, err = filepath.Abs(w.Workspace); err != nil {
 			return nil, &spec.FieldError{Field: "--workspace", Value: spec.Quote(f.wishes.Workspace), Rule: "must be an absolute path"}
@@ -83,9 +79,8 @@ func (f *specFlags) spec() (*apitypes.SessionSpec, error) {
 	return &w, nil
 }
 
-// inSession calls do with what the flags say about the session. With flags that
-// say nothing an existing session is used as it is, and a missing one is made as
-// the default profile has it.
+// inSession calls do with the session that the flags describe. If they describe none, do uses
+// an existing session as it is; a missing one is created with the default profile.
 func (f *specFlags) inSession(do func(spec *apitypes.SessionSpec) error) error {
 	spec, err := f.spec()
 	if err != nil {

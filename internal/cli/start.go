@@ -44,21 +44,21 @@ boxd logs shows its output, and boxd stop ends it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.start(cmd, &f, args) },
 
-		ValidArgsFunction: a.completeNames(&f.remoteFlags, completeSession),
+		ValidArgsFunction: a.completeNames(&f.remoteFlags, listSessions),
 	}
 	cmd.Flags().StringVar(&f.id, "id", "", "ID of the process, unique in its session: `PROCESS`")
-	f.commandFlags.register(cmd)
+	f.commandFlags.register(cmd, "the workspace", "the session's")
 	cmd.Flags().BoolVarP(&f.tty, "tty", "t", false, "give the process a terminal")
 	cmd.Flags().Var(sizeValue(&f.history, "1M", false), "history", "how much output of each stream to keep: `SIZE`")
 	cmd.Flags().BoolVar(&f.dropOldest, "drop-oldest", false, "drop unread output instead of making the process wait")
 	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "drop unread stderr; stdout still makes the process wait")
 	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory limit of this process and its descendants, in addition to the session's: `SIZE`")
 	cmd.Flags().Var(labelsValue{"--process-label", &f.labels}, "process-label", "give the process the label `KEY=VALUE` (repeatable)")
-	f.specFlags.register(cmd)
+	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("id", cobra.NoFileCompletions))
-	must(cmd.RegisterFlagCompletionFunc("history", cobra.FixedCompletions([]string{"64K", "1M", "16M"}, cobra.ShellCompDirectiveNoFileComp)))
-	must(cmd.RegisterFlagCompletionFunc("process-memory", cobra.FixedCompletions([]string{"64M", "512M", "1G"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(cmd, "id")
+	completeFlag(cmd, "history", "64K", "1M", "16M")
+	completeFlag(cmd, "process-memory", "64M", "512M", "1G")
 	return cmd
 }
 
@@ -86,7 +86,7 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	if f.tty {
 		a.giveTerminal(&request)
 	}
-	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
+	return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
 		return f.inSession(func(spec *apitypes.SessionSpec) error {
 			request.Session = spec
 			p, err := c.Start(ctx, names[0], request)
@@ -96,16 +96,9 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 			return err
 		})
 	})
-	switch {
-	case client.IsCode(err, apitypes.CodeProgramNotFound):
-		return &statusError{statusNotFound, err}
-	case client.IsCode(err, apitypes.CodeProgramNotExecutable):
-		return &statusError{statusNotExecutable, err}
-	}
-	return err
 }
 
-// giveTerminal gives r a terminal like the one boxd runs at.
+// giveTerminal gives r a terminal like the one that boxd runs at.
 func (a *App) giveTerminal(r *apitypes.ProcessRequest) {
 	term := a.openTerminal()
 	size := term.size()

@@ -31,7 +31,7 @@ answer. --wait gives both that much time to start first.`,
 				if err != nil {
 					return err
 				}
-				err = printOne(a, &f.formatFlags, s, func(out screen) error { return writeStatus(out, s) })
+				err = a.printOne(&f.formatFlags, s, func(out screen) error { return writeStatus(out, s) })
 				if err == nil && !s.Available {
 					err = &statusError{status: statusUnwell}
 				}
@@ -40,22 +40,22 @@ answer. --wait gives both that much time to start first.`,
 		},
 	}
 	cmd.Flags().Var(durationValue(&wait, ""), "wait", "wait up to `DURATION` for a daemon that is starting")
-	must(cmd.RegisterFlagCompletionFunc("wait", cobra.NoFileCompletions))
+	completeFlag(cmd, "wait")
 	f.registerFormat(cmd)
 	f.register(cmd)
 	return cmd
 }
 
-// statusPause is between two questions whether the daemon is up.
+// statusPause is the time between two requests for the status.
 const statusPause = 20 * time.Millisecond
 
-// awaitStatus asks until the daemon can serve, or wait has passed.
+// awaitStatus asks for the status until the daemon can serve, or wait has passed.
 func awaitStatus(ctx context.Context, c *client.Client, wait time.Duration) (apitypes.Status, error) {
 	deadline := time.Now().Add(wait)
 	for {
 		s, err := c.Status(ctx)
 		up := err == nil && s.Available
-		// A connection that a dying daemon had not taken yet is reset, not refused.
+		// Any other error is retried: a dying daemon resets connections that it has not accepted.
 		_, answered := errors.AsType[*client.Error](err)
 		if up || answered || !time.Now().Before(deadline) {
 			return s, err

@@ -31,10 +31,10 @@ what is left of it and its descendants. Its output remains readable.`,
 				return err
 			})
 		},
-		ValidArgsFunction: a.completeNames(&f, completeSession, completeProcess),
+		ValidArgsFunction: a.completeNames(&f, listSessions, listProcesses),
 	}
 	cmd.Flags().Var(durationValue(&grace, ""), "grace", "time between SIGTERM and SIGKILL: `DURATION` (default: the daemon's)")
 	f.register(cmd)
-	completeTimes(cmd.Flags(), cmd)
+	completeFlag(cmd, "grace", "500ms", "2s", "10s")
 	return cmd
 }

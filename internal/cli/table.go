@@ -14,9 +14,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// table prints rows of cells: in aligned columns on a terminal, else with one tab between
-// two cells. What comes from a box or another client is printed without control
-// characters.
+// table prints rows of cells: in aligned columns on a terminal, otherwise with a tab between two
+// cells. It replaces control characters, because cells may come from a box or another client.
 type table struct {
 	screen
 	rows [][]string
@@ -64,8 +63,8 @@ func (t *table) flush() error {
 	return err
 }
 
-// colourOf is the colour of a cell. A header of capitals names columns, another one is
-// the first of rows that begin with their name.
+// colourOf returns the colour of a cell. If the first row is in capitals, it names the columns.
+// Otherwise each row begins with its name.
 func (t *table) colourOf(row, column int) string {
 	columns := t.rows[0][0] == strings.ToUpper(t.rows[0][0])
 	switch {
@@ -78,7 +77,7 @@ func (t *table) colourOf(row, column int) string {
 	return ""
 }
 
-// printable replaces what would move the cursor or worse.
+// printable replaces control characters, which could move the cursor or do worse.
 func printable(s string) string {
 	if s == "" {
 		return "-"
@@ -91,7 +90,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// ago is the time since t, in the two digits or so that people need.
+// ago is the time since t, to about two digits.
 func ago(now, t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -111,15 +110,15 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// limitText is a limit of which -1 is none.
-func limitText(n int64, format func(int64) string) string {
+// limitText formats a limit; -1 is unlimited.
+func limitText[N int64 | float64](n N, format func(N) string) string {
 	if n == engine.Unlimited {
 		return unlimited
 	}
 	return format(n)
 }
 
-// isRefused reports whether no daemon listens at the address.
+// isRefused reports whether err means that no daemon listens at the address.
 func isRefused(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) && errors.As(err, &op) && op.Op == "dial"

@@ -12,11 +12,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// terminal is the terminal that boxd itself was started in, as far as it has
-// one: keyboard is nil if stdin is none, screen if neither stdin nor stdout is.
+// terminal is the terminal that boxd was started in. keyboard is nil if stdin is not a terminal,
+// screen is nil if neither stdin nor stdout is.
 type terminal struct {
 	keyboard, screen *os.File
-	saved            *unix.Termios // how keyboard was before makeRaw
+	saved            *unix.Termios // the mode of keyboard before makeRaw
 }
 
 func (a *App) openTerminal() *terminal {
@@ -39,7 +39,7 @@ func asTerminal(stream any) *os.File {
 	return f
 }
 
-// size returns the size of the local terminal, or 24 by 80, as of a VT100.
+// size returns the size of the terminal, or else that of a VT100, 24 by 80.
 func (t *terminal) size() engine.WindowSize {
 	if t.screen != nil {
 		if ws, err := unix.IoctlGetWinsize(int(t.screen.Fd()), unix.TIOCGWINSZ); err == nil && ws.Row > 0 && ws.Col > 0 {
@@ -49,7 +49,7 @@ func (t *terminal) size() engine.WindowSize {
 	return engine.WindowSize{Rows: 24, Cols: 80}
 }
 
-// addTERM tells the command what kind of terminal it talks to.
+// addTERM adds the kind of the terminal to env, unless env has one.
 func (t *terminal) addTERM(env []string, lookup func(string) (string, bool)) []string {
 	if slices.ContainsFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") }) {
 		return env
@@ -61,9 +61,9 @@ func (t *terminal) addTERM(env []string, lookup func(string) (string, bool)) []s
 	return append(slices.Clip(env), "TERM="+kind)
 }
 
-// makeRaw hands every key to the command, ^C included, as cfmakeraw(3) does:
-// echo, lines and signals are the business of the terminal in the box. It does
-// nothing if stdin is not a terminal. The caller calls restore.
+// makeRaw has every key passed on to the command, ^C included, like cfmakeraw(3): the terminal in
+// the box does echo, line editing and signals. If stdin is not a terminal, makeRaw does nothing.
+// The caller calls restore.
 func (t *terminal) makeRaw() error {
 	if t.keyboard == nil {
 		return nil
@@ -87,20 +87,20 @@ func (t *terminal) makeRaw() error {
 	return nil
 }
 
-// restore undoes makeRaw. It is deferred, so that it also runs when boxd panics;
-// signals that end boxd are turned into ordinary returns by signalWatch.
+// restore undoes makeRaw. Callers defer it, so that it also runs if boxd panics. signalWatch turns
+// signals that would end boxd into ordinary returns.
 func (t *terminal) restore() {
 	if t.saved == nil {
 		return
 	}
-	// TCSETSW waits until all output is out, so that it is not mangled.
+	// TCSETSW waits until all output was written, so that none is mangled.
 	_ = unix.IoctlSetTermios(int(t.keyboard.Fd()), unix.TCSETSW, t.saved)
 	t.saved = nil
 }
 
-// follow passes the window size on to p, now and at each change until the returned
-// function is called. What is typed after that finds the size set.
-func (t *terminal) follow(p engine.Process) (stop func()) {
+// follow passes the window size to resize, now and after each change, until stop is called. When
+// follow returns, the first size is set.
+func (t *terminal) follow(resize func(engine.WindowSize) error) (stop func()) {
 	if t.screen == nil {
 		return func() {}
 	}
@@ -108,7 +108,7 @@ func (t *terminal) follow(p engine.Process) (stop func()) {
 	signal.Notify(changes, syscall.SIGWINCH)
 	// The size may have changed between the start of the command and Notify.
 	last := t.size()
-	_ = p.Resize(last) // the command has ended, or its box
+	_ = resize(last) // on an error, the command has ended, or its box
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -120,7 +120,7 @@ func (t *terminal) follow(p engine.Process) (stop func()) {
 			}
 			if size := t.size(); size != last {
 				last = size
-				_ = p.Resize(size)
+				_ = resize(size)
 			}
 		}
 	}()

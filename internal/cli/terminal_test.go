@@ -90,7 +90,7 @@ func TestTTY(t *testing.T) {
 	}
 }
 
-// TestTTYWithoutInput leaves the local terminal alone: nobody would read the ^C.
+// TestTTYWithoutInput: the local terminal stays as it is, because in raw mode ^C would do nothing.
 func TestTTYWithoutInput(t *testing.T) {
 	_, tty := openPTY(t)
 	v := newInvocation(t)
@@ -151,8 +151,8 @@ func TestTTYIsRestored(t *testing.T) {
 	}
 }
 
-// TestTTYWithoutTerminal: -it in a pipe is refused, as docker does. -t alone hands over
-// no stdin, and has the size of a VT100.
+// TestTTYWithoutTerminal: -it in a pipe is refused, as by docker. With -t alone, stdin is not passed
+// on, and the size is that of a VT100.
 func TestTTYWithoutTerminal(t *testing.T) {
 	v := newInvocation(t)
 	v.Stdin = strings.NewReader("exit\n")

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// defaultInterval is how often boxd top looks.
+// defaultInterval is the time between two refreshes of boxd top.
 const defaultInterval = 2 * time.Second
 
 func (a *App) newTop() *cobra.Command {
@@ -37,18 +37,18 @@ box was created. --json prints one object per line and refresh.`,
 	cmd.Flags().Var(durationValue(&interval, defaultInterval.String()), "interval", "time between refreshes: `DURATION`")
 	f.registerFormat(cmd)
 	f.register(cmd)
-	must(cmd.RegisterFlagCompletionFunc("interval", cobra.FixedCompletions([]string{"1s", "2s", "10s"}, cobra.ShellCompDirectiveNoFileComp)))
+	completeFlag(cmd, "interval", "1s", "2s", "10s")
 	return cmd
 }
 
-// sessionUse is what a session used at a moment.
+// sessionUse is the resource use of a session at a moment.
 type sessionUse struct {
 	Session string         `json:"session"`
 	Tenant  string         `json:"tenant"`
 	State   string         `json:"state"`
 	Limits  limitsDoc      `json:"limits"`
 	Usage   apitypes.Usage `json:"usage"`
-	Percent *float64       `json:"cpu_percent,omitempty"` // of one processor, since the look before
+	Percent *float64       `json:"cpu_percent,omitempty"` // of one processor, since the previous look
 	procs   int
 }
 
@@ -58,7 +58,7 @@ type limitsDoc struct {
 	CPUs   float64       `json:"cpus"`
 }
 
-// look is one look at all sessions.
+// look is the resource use of all sessions at a moment.
 type look struct {
 	Time     time.Time    `json:"time"`
 	Sessions []sessionUse `json:"sessions"`
@@ -99,7 +99,7 @@ func lookAt(ctx context.Context, c *client.Client, before look) (look, error) {
 	}
 	for _, s := range sessions {
 		use := sessionUse{Session: s.ID, Tenant: s.Tenant, State: s.State, Limits: limitsDoc{s.Memory, s.PIDs, s.CPUs}, procs: s.Processes + s.Execs}
-		// One that has no box now uses nothing; that is not an error of top.
+		// A session without a box uses nothing. That is no error.
 		if u, err := c.Usage(ctx, s.ID); err == nil {
 			use.Usage = u
 		} else if ctx.Err() != nil {
@@ -111,8 +111,8 @@ func lookAt(ctx context.Context, c *client.Client, before look) (look, error) {
 	return now, nil
 }
 
-// percent is the processor time of use since the look before, nil if there is
-// nothing to compare with.
+// percent returns the processor time that was used since the look before, or nil if that look
+// does not have the session.
 func percent(before look, at time.Time, use sessionUse) *float64 {
 	for _, old := range before.Sessions {
 		if old.Session != use.Session || old.Tenant != use.Tenant || old.Usage.CPU == nil || use.Usage.CPU == nil {
@@ -120,7 +120,7 @@ func percent(before look, at time.Time, use sessionUse) *float64 {
 		}
 		spent, passed := use.Usage.CPU.D()-old.Usage.CPU.D(), at.Sub(before.Time)
 		if spent < 0 || passed <= 0 {
-			return nil // another box
+			return nil // the session has another box now
 		}
 		p := 100 * spent.Seconds() / passed.Seconds()
 		return &p
@@ -144,7 +144,7 @@ func writeLook(w screen, l look) error {
 		if s.Usage.PIDs != nil {
 			pids = fmt.Sprint(*s.Usage.PIDs)
 		}
-		t.row(s.Session, s.State, cpu, spent, memory, spec.FormatSize(int64(s.Limits.Memory)), pids, limitText(s.Limits.PIDs, func(n int64) string { return fmt.Sprint(n) }), fmt.Sprint(s.procs))
+		t.row(s.Session, s.State, cpu, spent, memory, spec.FormatSize(int64(s.Limits.Memory)), pids, limitText(s.Limits.PIDs, plainCount), fmt.Sprint(s.procs))
 	}
 	return t.flush()
 }

@@ -19,13 +19,13 @@ func usageError(cmd *cobra.Command, text string) error {
 	return errors.New(text + `; see "` + cmd.CommandPath() + ` --help"`)
 }
 
-// checkCommand refuses a command that does not exist, before its flags are read as
-// those of the command above it.
+// checkCommand refuses a command that does not exist. Cobra would parse its flags as those of the
+// parent command.
 func checkCommand(root *cobra.Command, args []string) error {
 	if len(args) > 0 && (args[0] == cobra.ShellCompRequestCmd || args[0] == cobra.ShellCompNoDescRequestCmd) {
 		return nil
 	}
-	cmd, rest, _ := root.Find(args) // its error is said better here
+	cmd, rest, _ := root.Find(args) // unknownCommand has a better error
 	if !cmd.HasSubCommands() {
 		return nil
 	}
@@ -40,7 +40,7 @@ func checkCommand(root *cobra.Command, args []string) error {
 	return nil
 }
 
-// unknownCommand names commands that may have been meant.
+// unknownCommand suggests commands with similar names.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	text := fmt.Sprintf("unknown command %s", spec.Quote(strings.TrimPrefix(cmd.CommandPath()+" "+name, cmd.Root().Name()+" ")))
 	cmd.SuggestionsMinimumDistance = 2
@@ -111,13 +111,13 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usageError(cmd, err.Error())
 }
 
-// takesCommand says that a command to run in a session comes behind "--". In front of
-// it every flag is one of boxd's, wherever it stands.
+// takesCommand reports whether cmd takes a command to run in a session, after "--". Every flag
+// before that belongs to boxd.
 func takesCommand(cmd *cobra.Command) bool {
 	return strings.Contains(cmd.Use, "SESSION") && strings.Contains(cmd.Use, "-- CMD")
 }
 
-// plainRule is what a flag of one of pflag's own types takes.
+// plainRule is the rule of a flag whose type is pflag's own.
 func plainRule(kind string) string {
 	switch kind {
 	case "bool":
@@ -130,14 +130,14 @@ func plainRule(kind string) string {
 	return "must be a whole number"
 }
 
-// afterDash splits the arguments of "SESSION -- CMD…". want are the names of those
-// in front of the dashes, for messages.
+// afterDash splits the arguments of "SESSION -- CMD…". want names the arguments before the dashes,
+// for messages.
 func afterDash(cmd *cobra.Command, args []string, want ...string) (names, command []string, err error) {
 	dash := cmd.ArgsLenAtDash()
 	form := cmd.CommandPath() + " " + strings.Join(want, " ") + " -- CMD [ARG...]"
 	switch {
 	case dash < 0 && len(args) > len(want):
-		// Without the dashes a flag of the command would be taken for one of boxd's.
+		// Without the dashes, boxd would take flags of the command as its own.
 		return nil, nil, usageError(cmd, fmt.Sprintf(`%s: write "--" before the command: %s %s -- %s`,
 			spec.Quote(args[len(want)]), cmd.CommandPath(), strings.Join(args[:len(want)], " "), printable(strings.Join(args[len(want):], " "))))
 	case dash < 0:
@@ -152,8 +152,7 @@ func afterDash(cmd *cobra.Command, args []string, want ...string) (names, comman
 	return args[:dash], args[dash:], checkNames(args[:dash], want)
 }
 
-// checkNames refuses what cannot be the id of a session or process, as the arguments
-// that want calls SESSION and PROCESS are.
+// checkNames refuses an argument that cannot be an ID, if want calls it SESSION or PROCESS.
 func checkNames(args, want []string) error {
 	for i, arg := range args {
 		kind := strings.Trim(want[min(i, len(want)-1)], "[].")
@@ -171,9 +170,8 @@ func checkNames(args, want []string) error {
 	return nil
 }
 
-// exactly is the argument check of commands that take the names want and nothing else.
-// The last one may be "[NAME]", which can be left out, or "NAME...", which can be
-// repeated.
+// exactly checks that a command gets the arguments named by want and no others. The last may be
+// "[NAME]", which is optional, or "NAME...", which can be repeated.
 func exactly(want ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		form := strings.Join(append([]string{cmd.CommandPath()}, want...), " ")

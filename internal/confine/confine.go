@@ -1,6 +1,6 @@
-// Package confine takes from a process of this program what it does not need any more:
-// files by Landlock, system calls by a seccomp filter. It knows how; which files is the
-// caller's to say. It is not for boxes, whose confinement is made from outside.
+// Package confine gives up, for this process, access that it no longer needs: Landlock
+// restricts files and a seccomp filter restricts system calls. The caller chooses the files.
+// The package is not for boxes, which the launcher confines from outside.
 package confine
 
 import (
@@ -10,14 +10,14 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Daemon confines this process, all of its threads, to paths and to the system calls of
-// boxd serve. There is no way back, and no way to a file that is named later. It needs
-// no_new_privs, and a program without cgo.
+// Daemon confines all threads of this process to paths and to the system calls that boxd
+// serve makes. This cannot be undone, and no path can be added later. The process must have
+// no_new_privs set and be built without cgo.
 //
-// abi is the version of Landlock that holds, 0 where the kernel has none: then the filter
-// alone does.
+// abi is the Landlock version in force. It is 0 if the kernel has no usable Landlock; then
+// only the seccomp filter applies.
 func Daemon(paths []linux.LandlockPath) (abi int, err error) {
-	abi = linux.LandlockABI() // which cannot be asked for afterwards
+	abi = linux.LandlockABI() // the seccomp filter forbids this call
 	err = linux.LandlockAllThreads(paths)
 	if errors.Is(err, linux.ErrNoLandlock) {
 		abi, err = 0, nil

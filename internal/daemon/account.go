@@ -11,18 +11,18 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// DefaultUser is whom packages create for the daemon.
-const DefaultUser = "boxd"
+// defaultUser is the user that packages create for the daemon.
+const defaultUser = "boxd"
 
-// nobody is the user of programs that should own no files. Several programs run as this
-// user, and each of them could pose as the launcher's client in the daemon's place.
+// nobody is the user of programs that should own no files. Several programs run as this user, and
+// each of them could pretend to be the daemon.
 const nobody = 65534
 
 // account is the user that the daemon serves as.
 type account struct {
 	name     string
 	uid, gid int
-	// dedicated: it has no entry in the user database, see dedicatedAccount.
+	// dedicated means that the user database has no such user; see dedicatedAccount.
 	dedicated bool
 }
 
@@ -33,23 +33,23 @@ func (a account) String() string {
 	return fmt.Sprintf("%s (%d)", a.name, a.uid)
 }
 
-// lookupAccount returns the account of the user name. An empty name means the ID that owns
-// the state directory dir, otherwise DefaultUser, otherwise a new ID for dir. It refuses
-// root, because the process that faces clients must not be root, and the user nobody.
+// lookupAccount returns the account of the user name. An empty name means the dedicated ID of the
+// state directory dir, otherwise defaultUser, otherwise a new ID for dir. It refuses root, because
+// the process that faces clients must not be root, and the user nobody.
 func lookupAccount(name, dir string) (account, error) {
 	byDefault := name == ""
 	if byDefault {
 		if _, kept, err := keptID(dir); kept || err != nil {
 			return dedicatedAccount(dir)
 		}
-		name = DefaultUser
+		name = defaultUser
 	}
 	u, err := user.Lookup(name)
-	var unknown user.UnknownUserError
+	_, unknown := errors.AsType[user.UnknownUserError](err)
 	switch {
-	case errors.As(err, &unknown) && byDefault:
+	case unknown && byDefault:
 		return dedicatedAccount(dir)
-	case errors.As(err, &unknown):
+	case unknown:
 		return account{}, &engine.FieldError{Field: "user", Value: spec.Quote(name), Rule: "must be a user of this host; useradd --system makes one"}
 	case err != nil:
 		return account{}, fmt.Errorf("user %q: %w", name, err)
@@ -71,21 +71,19 @@ func refuseNobody(name string, uid int) error {
 		return nil
 	}
 	return &engine.FieldError{Field: "user", Value: spec.Quote(cmp.Or(name, strconv.Itoa(uid))),
-		Rule: "must not be nobody, as whom other programs run too: leave it out for an id of boxd's own, or name a user that useradd --system made for boxd"}
+		Rule: "must not be nobody, because other programs run as that user: leave it out for an ID of boxd's own, or create a user for boxd with useradd --system"}
 }
 
-// lookupGroup finds the id of the group called name, or of the one that name is
-// the number of.
+// lookupGroup returns the ID of the group that name is the name or the number of.
 func lookupGroup(name string) (int, error) {
 	if gid, err := strconv.ParseUint(name, 10, 31); err == nil {
 		return int(gid), nil
 	}
 	g, err := user.LookupGroup(name)
-	var unknown user.UnknownGroupError
-	switch {
-	case errors.As(err, &unknown):
+	if _, unknown := errors.AsType[user.UnknownGroupError](err); unknown {
 		return 0, &engine.FieldError{Field: "socket.group", Value: spec.Quote(name), Rule: "must be a group of this host, or its number"}
-	case err != nil:
+	}
+	if err != nil {
 		return 0, fmt.Errorf("group %q: %w", name, err)
 	}
 	return strconv.Atoi(g.Gid)

@@ -9,8 +9,8 @@ import (
 )
 
 func TestLookupAccount(t *testing.T) {
-	dir := t.TempDir() // not root's, so given to no id
-	if _, err := user.Lookup(DefaultUser); err != nil {
+	dir := t.TempDir() // does not belong to root, so no ID owns it
+	if _, err := user.Lookup(defaultUser); err != nil {
 		a, err := lookupAccount("", dir)
 		if err != nil || !a.dedicated || a.uid < firstDedicated || a.uid > lastDedicated || a.gid != a.uid {
 			t.Errorf("default: %+v, %v, want an id of its own", a, err)
@@ -47,7 +47,7 @@ func TestParseIDRanges(t *testing.T) {
 	}
 }
 
-// What a daemon of another user has left is refused in one line that says what to do.
+// A state directory of another user's daemon is refused in one line that says what to do.
 func TestCheckOwner(t *testing.T) {
 	dir := t.TempDir()
 	if err := checkOwner(dir, account{uid: 7, gid: 7}); err != nil {

@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Check looks for all that would keep Run from starting with these options, as far as it
-// can be seen without starting: it makes, opens and changes nothing, and a daemon that
-// runs on the same directories is no obstacle.
+// Check returns every reason that it can find for which Run would not start with these options. It
+// creates, opens and changes nothing, and a daemon that runs on the same directories is no
+// obstacle.
 func Check(o Options) (found []error) {
 	d := &daemon{Options: o, log: slog.New(slog.DiscardHandler), root: os.Geteuid() == 0}
 	d.dirs = dirs{state: o.Config.StateDir, runtime: o.Config.RuntimeDir}
@@ -70,19 +70,17 @@ func Check(o Options) (found []error) {
 		note(checkRoots(c.MountRoots()))
 		note(o.InitError)
 		note(canMake("runtime_dir", d.dirs.runtime, d.dirs.runtime))
-	} else if socket := filepath.Join(d.dirs.runtime, native.SocketName); !there(socket) {
-		note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
+	} else {
+		socket := filepath.Join(d.dirs.runtime, native.SocketName)
+		if _, err := os.Lstat(socket); err != nil {
+			note(fmt.Errorf("launcher service at %q: is not running: start boxd-launcher.service, or start boxd serve as root, which starts one", socket))
+		}
 	}
 	return found
 }
 
-func there(path string) bool {
-	_, err := os.Lstat(path)
-	return err == nil
-}
-
-// canMake refuses the value of a setting if this process cannot write in the directory dir,
-// nor in the nearest one above it that exists.
+// canMake refuses the value of a setting if this process cannot write in the directory dir, or in
+// the nearest parent that exists.
 func canMake(setting, value, dir string) error {
 	for at := dir; ; at = filepath.Dir(at) {
 		err := unix.Access(at, unix.W_OK|unix.X_OK)

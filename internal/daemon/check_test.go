@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/config"
 )
 
-// Check finds each mistake that would keep the daemon from starting, all of them at once,
-// and leaves nothing behind.
+// Check finds every mistake that would keep the daemon from starting, all at once, and leaves nothing
+// behind.
 func TestCheck(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "file"), []byte("not a token\x00\n"), 0o600); err != nil {
@@ -27,7 +27,7 @@ func TestCheck(t *testing.T) {
 	base := func(c *config.Config) {
 		c.StateDir, c.RuntimeDir, c.Socket.Path = filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "s")
 		if os.Geteuid() == 0 {
-			c.User = "" // an id of its own
+			c.User = "" // an ID of its own
 		}
 	}
 	for _, c := range []struct {
@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 		base(&conf)
 		c.change(&conf)
 		found := Check(Options{Config: conf})
-		if os.Geteuid() != 0 { // the launcher that somebody else must have started
+		if os.Geteuid() != 0 { // only root can start the launcher
 			found = found[:len(found)-1]
 		}
 		text := fmt.Sprint(errors.Join(found...))

@@ -10,10 +10,10 @@ import (
 	"github.com/boxd/boxd/langbot/attest"
 )
 
-// confine leaves a daemon that is taken over what it needs and nothing else: its own
-// directories, what it reads again, and the system calls of its list. It comes after the
-// launcher was started, which would inherit it, and before anything of clients or boxes is
-// read. A kernel without Landlock is no error: the log says so, and boxd doctor.
+// confine restricts this process to its own directories, the files that it reads again, and the
+// system calls of a list, in case an attacker takes it over. It comes after the launcher was
+// started, which would inherit the restrictions, and before anything of clients or boxes is read. A
+// kernel without Landlock is no error; the log and boxd doctor mention it.
 func (d *daemon) confine() (err error) {
 	if d.landlock, err = confine.Daemon(d.paths()); err != nil {
 		return fmt.Errorf("confining the daemon: %w", err)
@@ -26,22 +26,22 @@ func (d *daemon) confine() (err error) {
 	return nil
 }
 
-// paths returns the files that the daemon uses from now on. A file that is read again is
-// listed by its directory, because an editor replaces it with a new file.
+// paths returns the files that the daemon uses from now on. For a file that is read again it has
+// the directory, because editors replace files.
 func (d *daemon) paths() []linux.LandlockPath {
 	c := &d.Config
 	paths := []linux.LandlockPath{
 		{Path: d.dirs.state, Use: linux.LandlockWrite},
 		{Path: readAgain(c.Audit.File), Use: linux.LandlockWrite},
-		// Root's, so it can write nothing there; but views of directories, which the launcher
-		// opens for it and which are its own to write, hang below.
+		// The directory is root's, so the daemon cannot write in it. But the launcher mounts
+		// directories below it that the daemon may write to.
 		{Path: d.dirs.runtime, Use: linux.LandlockWrite},
 		{Path: os.DevNull, Use: linux.LandlockWrite},
 		{Path: "/etc"}, // users, groups, names of hosts
 		{Path: "/usr/share/zoneinfo"},
 		{Path: "/proc"},
 	}
-	// There package attest makes a file that a box must not see.
+	// Package attest creates a file there that a box must not see.
 	for _, dir := range attest.Public {
 		paths = append(paths, linux.LandlockPath{Path: dir, Use: linux.LandlockMake})
 	}
@@ -57,8 +57,8 @@ func (d *daemon) paths() []linux.LandlockPath {
 	return paths
 }
 
-// readAgain is what has to be open for a file that is replaced: its directory, but not all
-// of the host.
+// readAgain returns the directory of a file that may be replaced, or the file itself if that would
+// be the root directory.
 func readAgain(file string) string {
 	if dir := filepath.Dir(file); dir != "/" {
 		return dir

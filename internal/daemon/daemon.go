@@ -22,44 +22,42 @@ import (
 
 // Options of [Run].
 type Options struct {
-	// Config was validated.
+	// Config is a valid configuration.
 	Config config.Config
-	// ConfigFile is where it was read from; empty: it was not.
+	// ConfigFile is the file that Config was read from; empty: none.
 	ConfigFile string
-	// Reload reads the configuration again; it is called at SIGHUP.
+	// Reload reads the configuration again, at SIGHUP.
 	Reload  func() (config.Config, error)
 	Version string
-	// InitPath is boxd-init, or InitError why there is none. Only a daemon that
+	// InitPath is the path of boxd-init, and InitError says why there is none. Only a daemon that
 	// starts the launcher needs it.
 	InitPath  string
 	InitError error
-	// StopSessions ends all sessions, and the launcher service, when the daemon is
-	// stopped.
+	// StopSessions ends all sessions, and the launcher service, when the daemon stops.
 	StopSessions bool
 	// Log gets the log.
 	Log io.Writer
 }
 
-// statusPanicked is the exit status of a daemon that panicked, as Go has it.
+// statusPanicked is the exit status of a Go program that panicked.
 const statusPanicked = 2
 
-// daemon is what Run puts together. Its fields are set in this order.
+// daemon holds the parts that Run opens, in this order.
 type daemon struct {
 	Options
 	level   *slog.LevelVar
 	log     *slog.Logger
-	root    bool // it was started as root
+	root    bool // started as root
 	account account
 	dirs    dirs
 
 	lock  *os.File
 	auth  api.Auth
 	doors []door
-	// warnings are what status says beside whether boxd can serve.
+	// warnings are shown in the status.
 	warnings []string
 	service  *native.Service
-	// ownLauncher: this daemon started the launcher service, or found one that an
-	// earlier daemon had started.
+	// ownLauncher means that this daemon, or an earlier one, started the launcher service.
 	ownLauncher bool
 	landlock    int // version that confines this process; 0: none
 
@@ -70,8 +68,8 @@ type daemon struct {
 	checked  healthCheck
 }
 
-// Run is the daemon: it returns after SIGTERM or SIGINT once all is closed, or
-// with the reason why it cannot serve.
+// Run runs the daemon. It returns nil after SIGTERM or SIGINT, when everything is closed, or an error
+// if it cannot serve.
 func Run(o Options) (err error) {
 	d := &daemon{Options: o, level: new(slog.LevelVar), root: os.Geteuid() == 0}
 	d.dirs = dirs{state: o.Config.StateDir, runtime: o.Config.RuntimeDir}
@@ -92,8 +90,8 @@ func Run(o Options) (err error) {
 	return d.serve(signals)
 }
 
-// logPanic, deferred, writes a panic to the log and exits. The next daemon takes over
-// all there was: to go on with half a change would be worse.
+// logPanic, deferred, writes a panic to the log and exits. To go on after half a change would be
+// worse, and the next daemon takes everything over.
 func logPanic(log *slog.Logger, exit func(status int)) {
 	if p := recover(); p != nil {
 		log.Error("the daemon panicked", "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
@@ -101,7 +99,7 @@ func logPanic(log *slog.Logger, exit func(status int)) {
 	}
 }
 
-// openAsStarted does what may need root, and nothing that clients have a say in.
+// openAsStarted opens what may need root. It reads nothing that clients can influence.
 func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	if err := d.findAccount(); err != nil {
 		return err
@@ -129,7 +127,7 @@ func (d *daemon) openAsStarted(ctx context.Context) (err error) {
 	return d.startLauncher(ctx)
 }
 
-// findAccount says as whom to serve.
+// findAccount sets the account that the daemon serves as.
 func (d *daemon) findAccount() (err error) {
 	if d.root {
 		d.account, err = lookupAccount(d.Config.User, d.dirs.state)
@@ -168,12 +166,12 @@ func (d *daemon) startLauncher(ctx context.Context) error {
 		return fmt.Errorf("starting the launcher service: %w", err)
 	}
 	d.ownLauncher = true
-	// The launcher serves this process, also after it has dropped root, and no other
-	// process of its user.
+	// The launcher serves this process, even after it has dropped root, and no other process of
+	// its user.
 	return native.AdmitClient(d.dirs.runtime, os.Getpid())
 }
 
-// checkRoots refuses mount roots that the launcher's command line cannot say.
+// checkRoots refuses mount roots that the launcher's command line cannot express.
 func checkRoots(roots []string) error {
 	for _, root := range roots {
 		if strings.Contains(root, ":") {
@@ -183,10 +181,10 @@ func checkRoots(roots []string) error {
 	return nil
 }
 
-// launcherPatience bounds the wait for a launcher that adopts its boxes first.
+// launcherPatience bounds the wait for a launcher, which adopts its boxes first.
 const launcherPatience = 60 * time.Second
 
-// dropRoot leaves no way back to root, and checks that.
+// dropRoot gives up root and checks that there is no way back.
 func (d *daemon) dropRoot() error {
 	if d.root {
 		if err := become(d.account); err != nil {

@@ -16,17 +16,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// If the user DefaultUser does not exist, the daemon gets an ID that nothing else on the
-// host has. It is taken from the range above the IDs of boxes (engine/native/launcher) and
-// below 2^31, which no convention assigns (systemd's UIDS-GIDS.md). The group of the state
-// directory, which root owns, records the ID, so that later daemons own its content.
+// If the user defaultUser does not exist, the daemon gets an ID that nothing else on the host has.
+// It is from the range above the IDs of boxes (engine/native/launcher) and below 2^31, which no
+// convention assigns (systemd's UIDS-GIDS.md). The group of the state directory, which root owns,
+// records the ID, so that later daemons own the content of the directory.
 const (
 	firstDedicated = 0x7fff0000
 	lastDedicated  = 0x7ffffffe
 )
 
-// dedicatedAccount returns the id of the daemon that has the state directory dir, or
-// chooses one if dir has none yet.
+// dedicatedAccount returns the ID that the state directory dir was given to, or chooses one.
 func dedicatedAccount(dir string) (account, error) {
 	id, kept, err := keptID(dir)
 	if err != nil {
@@ -39,12 +38,12 @@ func dedicatedAccount(dir string) (account, error) {
 	if kept {
 		if by := taken(id); by != "" {
 			return account{}, &engine.FieldError{Field: "user", Value: strconv.Itoa(id),
-				Rule: fmt.Sprintf("is the id of the daemon of %q, and given to others by now: %s; free it, or name a user and chown the directory", dir, by)}
+				Rule: fmt.Sprintf("is the ID of the daemon of %q, but is now also in use by %s; free it, or name a user and chown the directory", dir, by)}
 		}
 		return account{uid: id, gid: id, dedicated: true}, nil
 	}
-	// Not the same for each directory: another daemon is a stranger too. And the same at
-	// each try, so that an administrator can make a directory this id's.
+	// Each directory has its own ID, because daemons must not trust each other. It is the same at
+	// each try, so that an administrator can give a directory to it.
 	path := fnv.New32a()
 	path.Write([]byte(dir))
 	const count = lastDedicated - firstDedicated + 1
@@ -54,11 +53,11 @@ func dedicatedAccount(dir string) (account, error) {
 			return account{uid: id, gid: id, dedicated: true}, nil
 		}
 	}
-	return account{}, &engine.FieldError{Field: "user", Value: `""`, Rule: "must be set: there is no user " + DefaultUser + ", and no id above those of boxes is free (see /etc/subuid)"}
+	return account{}, &engine.FieldError{Field: "user", Value: `""`, Rule: "must be set: there is no user " + defaultUser + ", and no ID above those of boxes is free (see /etc/subuid)"}
 }
 
-// keptID is the id that a state directory was given to, if it was. Only root can have
-// given a directory of root's to a group.
+// keptID returns the dedicated ID that a state directory was given to, if any. Only root can give a
+// directory that root owns to a group.
 func keptID(dir string) (id int, kept bool, err error) {
 	var st unix.Stat_t
 	err = unix.Lstat(dir, &st)
@@ -128,8 +127,8 @@ func parseIDRanges(text string) (ranges []idRange, err error) {
 	return ranges, nil
 }
 
-// checkOwner refuses a state directory in which a daemon of another user has served, because
-// its files cannot be opened. Old versions of boxd served as the user nobody.
+// checkOwner refuses a state directory in which a daemon of another user has served: this daemon
+// could not open its files. Old versions of boxd served as the user nobody.
 func checkOwner(dir string, a account) error {
 	f, err := os.OpenFile(dir+"/daemon.lock", unix.O_PATH|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission) {
@@ -147,6 +146,6 @@ func checkOwner(dir string, a account) error {
 		return nil
 	}
 	return &engine.FieldError{Field: "state_dir", Value: spec.Quote(dir),
-		Rule: fmt.Sprintf("is that of a daemon of user %d, and this one is user %d: end every process of user %d, then chown -hR --from=%d:%d %d:%d %s, or choose another --state-dir",
+		Rule: fmt.Sprintf("belongs to a daemon of user %d, and this one is user %d: end every process of user %d, then chown -hR --from=%d:%d %d:%d %s, or choose another --state-dir",
 			st.Uid, a.uid, st.Uid, st.Uid, st.Gid, a.uid, a.gid, dir)}
 }

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -19,12 +18,12 @@ import (
 
 // dirs are the two directories of a daemon.
 type dirs struct {
-	state   string // database, audit log, workspaces: the daemon's; and volumes: root's
-	runtime string // of the launcher: root's
+	state   string // has the daemon's database, audit log and workspaces, and root's volumes
+	runtime string // is root's, for the launcher
 }
 
-// volumes is where a launcher that the daemon starts keeps volumes: root's. The state
-// directory must exist.
+// volumes returns the directory in which the daemon's launcher keeps volumes. The state directory
+// must exist.
 func (d dirs) volumes() (string, error) {
 	real, err := filepath.EvalSymlinks(d.state)
 	if err != nil {
@@ -33,14 +32,11 @@ func (d dirs) volumes() (string, error) {
 	return filepath.Join(real, "volumes"), nil
 }
 
-// workspaces is where workspaces of sessions are: the daemon's.
+// workspaces returns the directory of the sessions' workspaces.
 func (d dirs) workspaces() string { return filepath.Join(d.state, "workspaces") }
 
-// nested says that the launcher's directory lies in the daemon's.
-func (d dirs) nested() bool {
-	rel, err := filepath.Rel(d.state, d.runtime)
-	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
-}
+// nested reports whether the launcher's directory lies in the daemon's.
+func (d dirs) nested() bool { return pathin.In(filepath.Clean(d.runtime), filepath.Clean(d.state)) }
 
 // checkState refuses a state directory in which workspaces could never be mounted.
 func checkState(path string) error {
@@ -52,7 +48,8 @@ func checkState(path string) error {
 	return nil
 }
 
-// makeState makes what a daemon that runs as a needs, as root or as itself.
+// makeState creates the directories of a daemon that serves as a. root says whether this process is
+// root or a itself.
 func (d dirs) makeState(root bool, a account) (err error) {
 	if err := checkState(d.state); err != nil {
 		return err
@@ -77,7 +74,7 @@ func (d dirs) makeState(root bool, a account) (err error) {
 	return checkState(real)
 }
 
-// adviseState adds to the failure to make the state directory what to do about it.
+// adviseState adds to err, of the state directory, what the user can do about it.
 func adviseState(path string, err error) error {
 	switch {
 	case errors.Is(err, unix.EROFS):
@@ -90,10 +87,10 @@ func adviseState(path string, err error) error {
 	return err
 }
 
-// prepare makes both directories, as root, for a daemon that runs as a.
+// prepare creates both directories, as root, for a daemon that serves as a.
 func (d dirs) prepare(a account) error {
-	// The daemon must not be able to replace a directory of the launcher. It may only enter,
-	// and the sticky bit protects entries that it does not own.
+	// The sticky bit keeps the daemon from replacing directories that it does not own, such as the
+	// launcher's.
 	mode := 0o770 | fs.ModeSticky
 	if d.nested() {
 		mode |= 0o001 // boxes pass through
@@ -110,8 +107,8 @@ func (d dirs) prepare(a account) error {
 	return nil
 }
 
-// makeDir makes path with its parents and gives it to uid and gid. One that
-// exists may belong to root, uid or former, but to no stranger.
+// makeDir creates path with its parents and gives it to uid and gid. If path exists, it must belong
+// to root, uid or former.
 func makeDir(path string, uid, gid int, mode fs.FileMode, former int) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -137,9 +134,9 @@ func makeDir(path string, uid, gid int, mode fs.FileMode, former int) error {
 	return f.Chmod(mode)
 }
 
-// letIn gives path, a directory of root that others may not write to, an ACL that grants one
-// user all rights and its group only the rights of all others, because other users may be
-// in the daemon's group, too. On a file system without ACLs the group gets the rights.
+// letIn gives path, a directory that root owns and others may not write to, an ACL that grants the
+// user uid all rights. The group gets no more rights than others, because it may have members
+// besides the daemon. On a file system without ACLs, the group keeps the rights of mode.
 func letIn(path string, uid int, mode fs.FileMode) error {
 	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -155,8 +152,8 @@ func letIn(path string, uid int, mode fs.FileMode) error {
 	return nil
 }
 
-// accessList is an ACL as include/uapi/linux/posix_acl_xattr.h has it: a version, then
-// entries of tag, permissions and id, in this order of tags.
+// accessList returns an ACL in the format of include/uapi/linux/posix_acl_xattr.h: a version, then
+// entries of tag, permissions and ID, in this order of tags.
 func accessList(uid uint32, others uint16) []byte {
 	const all, none = 7, ^uint32(0)
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
@@ -174,8 +171,8 @@ func accessList(uid uint32, others uint16) []byte {
 	return acl
 }
 
-// asUser calls fn with the file system rights of a, and nothing more: what lies
-// in a directory of the daemon's may be a trap for root.
+// asUser calls fn with no more file system rights than a, because files in a directory of the
+// daemon's may be a trap for root.
 func asUser(a account, fn func() error) error {
 	if os.Geteuid() != 0 {
 		return fn()
@@ -192,7 +189,7 @@ func asUser(a account, fn func() error) error {
 		if err := unix.Setfsuid(a.uid); err != nil {
 			return os.NewSyscallError("setfsuid", err)
 		}
-		// setfsuid(2) reports no error: ask again what it is.
+		// setfsuid(2) reports no error.
 		if uid, err := unix.SetfsuidRetUid(-1); err != nil || uid != a.uid {
 			return errors.Join(fmt.Errorf("setfsuid: still user %d", uid), err)
 		}

@@ -36,7 +36,7 @@ func TestNested(t *testing.T) {
 	}
 }
 
-// Who shares a group with the daemon gets nothing of its state directory by that.
+// Members of the daemon's group get no access to its state directory.
 func TestStateIsOneUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -76,7 +76,7 @@ func TestStateIsOneUsers(t *testing.T) {
 	}
 }
 
-// hasACL says whether the file system of path keeps ACLs.
+// hasACL reports whether the file system of path has ACLs.
 func hasACL(t *testing.T, path string) bool {
 	_, err := unix.Getxattr(path, "system.posix_acl_access", nil)
 	if err != nil && err != unix.EOPNOTSUPP {

@@ -1,4 +1,3 @@
-// Package daemon is "boxd serve": it puts the parts together, opens the doors and
-// closes them again. What a client may do is policy's to say, and what a session
-// is, session's; nothing here decides either.
+// Package daemon is "boxd serve": it connects the parts, opens the listeners and closes them again.
+// It does not decide what a client may do, which package policy does, nor what a session is.
 package daemon

@@ -14,14 +14,14 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// door is a listener, with TLS if that is configured and it is a TCP one.
+// door is a listener. Only a TCP listener can have TLS.
 type door struct {
 	net.Listener
 	tls *tls.Config
 }
 
-// openDoors loads what clients are known by, and opens the listeners: those of the
-// service manager, or else the socket of the configuration, and its TCP address.
+// openDoors loads the credentials that clients are checked with, and opens the listeners: those of
+// the service manager or else the configured socket, and the configured TCP address.
 func (d *daemon) openDoors() error {
 	c := &d.Config
 	config, err := loadTLS(c.TLS.Cert, c.TLS.Key, c.TLS.ClientCA)
@@ -51,7 +51,7 @@ func (d *daemon) openDoors() error {
 	if len(listeners) == 0 {
 		owner := gid
 		if !d.root && gid == d.account.gid {
-			owner = -1 // it is the group of new files already
+			owner = -1 // new files have that group already
 		}
 		l, err := listenUnix(c.Socket.Path, owner, c.Socket.FileMode())
 		if err != nil {
@@ -74,8 +74,8 @@ func (d *daemon) openDoors() error {
 	return d.listenLangbot(users)
 }
 
-// admitLocal lets users of this host in through TCP listeners that ask for no
-// credentials, as operators of the default tenant.
+// admitLocal lets users of this host use TCP listeners without credentials, as operators of the
+// default tenant.
 func (d *daemon) admitLocal(users *localUsers) error {
 	for _, one := range d.doors {
 		if _, ok := one.Addr().(*net.TCPAddr); !ok {
@@ -105,7 +105,7 @@ func (d *daemon) admit(listeners []net.Listener, config *tls.Config) {
 	}
 }
 
-// socketGroup is the group that may use the socket; it is told to auth as well.
+// socketGroup returns the group that may use the socket, and sets it in d.auth.
 func (d *daemon) socketGroup() (int, error) {
 	gid := d.account.gid
 	if name := d.Config.Socket.Group; name != "" {
@@ -118,7 +118,7 @@ func (d *daemon) socketGroup() (int, error) {
 	return gid, nil
 }
 
-// loadTLS is nil without a certificate.
+// loadTLS returns nil if TLS is not configured.
 func loadTLS(cert, key, clientCA string) (*tls.Config, error) {
 	switch {
 	case cert == "" && key == "" && clientCA == "":

@@ -8,16 +8,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How many descriptors the daemon has open at most, as TestReadyWithManySessions counts
-// them: for a session, which has 5 and a dozen for the places of its next commands, as long
-// as those are kept; for a managed process beside that; and for everything else.
+// The daemon has at most this many descriptors open, as counted by TestReadyWithManySessions: for
+// each session, which has 5, and 12 for the slots of its next commands while those are kept; in
+// addition for each managed process; and for everything else.
 const (
 	filesPerSession = 17
 	filesPerProcess = 13
 	filesBeside     = 256
 )
 
-// filesNeeded is how many descriptors all that c allows needs; 0 if there is no limit.
+// filesNeeded returns how many descriptors the daemon can need with c; 0 if that is not limited.
 func filesNeeded(c config.Config) uint64 {
 	l := c.Policy.Limits
 	if l.Sessions < 0 || l.Processes < 0 {
@@ -27,20 +27,19 @@ func filesNeeded(c config.Config) uint64 {
 		int64(c.HTTP.MaxConnections+c.Relay.MaxClients) + filesBeside)
 }
 
-// filesWarning is what to say of this many descriptors; empty if there are enough.
+// filesWarning returns a warning if there are too few descriptors, otherwise "".
 func filesWarning(have, need uint64) string {
 	if have >= need {
 		return ""
 	}
-	return fmt.Sprintf("the daemon may open %d files, and limits.sessions, limits.processes, http.max_connections and relay.max_clients together need %d: raise LimitNOFILE of its service (ulimit -Hn of who starts it), or lower these limits", have, need)
+	return fmt.Sprintf("the daemon may open %d files, and limits.sessions, limits.processes, http.max_connections and relay.max_clients together need %d: raise LimitNOFILE of its service (ulimit -Hn of the shell that starts it), or lower these limits", have, need)
 }
 
-// wantedFiles is how many descriptors the daemon may have as root started it: a
-// connection is one, a managed process with readers a few.
+// wantedFiles is the limit of descriptors that a daemon sets if root started it. A connection takes
+// one, a managed process with readers a few.
 const wantedFiles = 1 << 19
 
-// raiseFiles raises the limit of open descriptors as far as this process may, and
-// returns it.
+// raiseFiles raises the limit of open descriptors as far as this process may, and returns it.
 func raiseFiles() (uint64, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/boxd/boxd/config"
 )
 
-// TestFilesWarning: a limit of open files that is too small for the configured limits is
-// told, with what to do.
+// TestFilesWarning: if the limit of open files is too small for the configured limits, a warning says
+// what to do.
 func TestFilesWarning(t *testing.T) {
 	c := config.Default()
 	c.Policy.Limits.Sessions, c.Policy.Limits.Processes = 10_000, 10_000

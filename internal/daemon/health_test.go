@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// However many ask, the engine is asked once in healthAge; nobody is told what is older, and
-// nobody waits longer than they want to.
+// However many callers there are, the engine is asked once in healthAge. No caller gets an older
+// answer, or waits longer than its context allows.
 func TestHealthCheck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var h healthCheck

@@ -18,21 +18,21 @@ import (
 	"github.com/boxd/boxd/policy"
 )
 
-// langbotPrefix is where LangBot's protocol is spoken on the API's own listeners.
+// langbotPrefix is the path of LangBot's protocol on the API's own listeners.
 const langbotPrefix = "/langbot/"
 
-// langbotDoors serve LangBot's Box Runtime protocol: on a TCP address if one is configured,
-// and below langbotPrefix for users of the API's socket.
+// langbotDoors serve LangBot's Box Runtime protocol: on a TCP address if one is configured, and
+// below langbotPrefix for users of the API's socket.
 type langbotDoors struct {
 	server   *langbot.Server
 	listener *net.TCPListener  // nil: none is configured
-	users    *localUsers       // of listener; nil: it asks for a secret
+	users    *localUsers       // may use listener; nil: it asks for a secret instead
 	tcp      *langbotdoor.Door // nil without listener
 	local    *langbotdoor.Door
 }
 
-// listenLangbot opens the TCP address of LangBot's protocol, and reads the secret that
-// is asked for there. Without a secret, it is for users and the owners of the mount roots.
+// listenLangbot opens the TCP address of LangBot's protocol and reads its secret. Without a secret,
+// users and the owners of the mount roots may connect.
 func (d *daemon) listenLangbot(users *localUsers) (err error) {
 	c := &d.Config.Langbot
 	if c.Listen == "" {
@@ -60,7 +60,7 @@ func (d *daemon) listenLangbot(users *localUsers) (err error) {
 	return nil
 }
 
-// openLangbot makes the doors, without privileges and once there are sessions.
+// openLangbot opens the doors. It runs without privileges, after the sessions were opened.
 func (d *daemon) openLangbot(roots []string) (err error) {
 	c := &d.Config.Langbot
 	scratch := filepath.Join(d.dirs.state, "uploads")
@@ -89,21 +89,21 @@ func (d *daemon) openLangbot(roots []string) (err error) {
 		}
 		d.langbot.tcp = langbotdoor.New(d.langbot.server, tcp)
 	}
-	// Who may use the socket of the API needs no token, and may speak for any instance.
+	// A user of the API's socket needs no token and may speak for any instance.
 	o.Token, o.Instance, o.PerConnection = "", "", true
 	d.langbot.local = langbotdoor.New(d.langbot.server, o)
 	return nil
 }
 
-// others are the doors that the API's server serves as well.
+// others returns the doors that the API's server serves, too.
 func (l *langbotDoors) others(tenant string) []api.Other {
 	return []api.Other{{Prefix: langbotPrefix, Tenant: tenant, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		l.local.ServeHTTP(w, r)
 	})}}
 }
 
-// shutdown tells all clients that the daemon is stopping, and waits until the actions in
-// progress are given up. Sessions and processes stay.
+// shutdown tells all clients that the daemon is stopping, and waits until actions in progress have
+// been cancelled. Sessions and processes stay.
 func (l *langbotDoors) shutdown(ctx context.Context) error {
 	var errs []error
 	for _, d := range []*langbotdoor.Door{l.tcp, l.local} {
@@ -114,10 +114,10 @@ func (l *langbotDoors) shutdown(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// close takes apart what was opened, as far as it came.
+// close closes what was opened.
 func (l *langbotDoors) close() error {
 	if l.listener != nil {
-		l.listener.Close() // again, if it was served
+		l.listener.Close() // an error if the door has closed it already
 	}
 	if l.server == nil {
 		return nil

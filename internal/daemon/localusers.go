@@ -17,8 +17,8 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// localUsers decides which users of this host may use a loopback listener that asks
-// for no credentials. It is safe for concurrent use.
+// localUsers decides which users of this host may use a loopback listener without credentials. It is
+// safe for concurrent use.
 type localUsers struct {
 	setting string // key of the listener, "listen" or "langbot.listen"
 	remedy  string // how to make that listener ask for credentials
@@ -28,16 +28,16 @@ type localUsers struct {
 	log     *slog.Logger
 
 	mu       sync.Mutex
-	members  map[int]membership // what the user database said lately, by uid
-	logged   time.Time          // when a refusal was logged last
+	members  map[int]membership // recent answers of the user database, by uid
+	logged   time.Time          // of the last refusal in the log
 	unlogged int                // refusals since then
 }
 
 // mountRoot is an allowed mount root, whose owner may use LangBot's door.
 type mountRoot struct {
 	path string
-	// owner when the daemon started; -1: there was none. It counts where the daemon, which
-	// is not root any more, cannot look.
+	// owner when the daemon started; -1: the directory did not exist. It counts if the daemon,
+	// which is no longer root, cannot look.
 	owner int
 }
 
@@ -53,12 +53,13 @@ const (
 	refusalPause   = 10 * time.Second
 )
 
-// check is nil if the user uid may connect. unknown says why uid is not known.
+// check returns nil if the user uid may connect. If the user could not be found out, unknown says
+// why.
 func (l *localUsers) check(uid int, unknown error) error {
 	var err error
 	switch {
 	case unknown != nil:
-		err = fmt.Errorf("%s: the user who connects is not known: %w: %s, or use the daemon's Unix socket", l.setting, unknown, l.remedy)
+		err = fmt.Errorf("%s: the user who connects is unknown: %w: %s, or use the daemon's Unix socket", l.setting, unknown, l.remedy)
 	case !l.admits(uid):
 		err = fmt.Errorf("%s: user %d may not connect through TCP without a token: add the user to listen_users, or %s", l.setting, uid, l.remedy)
 	default:
@@ -67,7 +68,7 @@ func (l *localUsers) check(uid int, unknown error) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.unlogged++
-	if time.Since(l.logged) >= refusalPause { // strangers could fill the log
+	if time.Since(l.logged) >= refusalPause { // any local user could fill the log
 		l.log.Warn("refused a local user", "reason", err, "like_this", l.unlogged)
 		l.logged, l.unlogged = time.Now(), 0
 	}
@@ -76,14 +77,14 @@ func (l *localUsers) check(uid int, unknown error) error {
 
 func (l *localUsers) admits(uid int) bool {
 	if uid == nobody {
-		return false // the kernel reports so every user that it cannot name here, user_namespaces(7)
+		return false // every user without an ID in this user namespace looks like that, user_namespaces(7)
 	}
 	owns := func(r mountRoot) bool { return r.ownerNow() == uid }
 	return slices.Contains(l.uids, uid) || slices.ContainsFunc(l.roots, owns) || l.isMember(uid)
 }
 
-// ownerNow is the owner, -1 without one. A root that somebody made after the daemon had
-// started counts only if no stranger could have made it.
+// ownerNow returns the owner, or -1. A directory that was created after the daemon started counts
+// only if no other user could have created it.
 func (r mountRoot) ownerNow() int {
 	info, err := os.Stat(r.path)
 	if err != nil {
@@ -98,8 +99,7 @@ func (r mountRoot) ownerNow() int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// isMember says whether the user database has the socket's group among the groups of
-// the user.
+// isMember reports whether the user is in the socket's group, according to the user database.
 func (l *localUsers) isMember(uid int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -111,7 +111,7 @@ func (l *localUsers) isMember(uid int) bool {
 	}
 	is := false
 	if u, err := user.LookupId(strconv.Itoa(uid)); err == nil {
-		groups, _ := u.GroupIds() // without the primary one, if it fails
+		groups, _ := u.GroupIds() // if it fails, only the primary group counts
 		gid := strconv.Itoa(l.gid)
 		is = u.Gid == gid || slices.Contains(groups, gid)
 	}
@@ -119,7 +119,7 @@ func (l *localUsers) isMember(uid int) bool {
 	return is
 }
 
-// newLocalUsers is for the listener of the API.
+// newLocalUsers returns the users of the API's listener.
 func (d *daemon) newLocalUsers(gid int) (*localUsers, error) {
 	l := &localUsers{setting: "listen", remedy: "configure tokens (tokens_file)", uids: []int{0, d.starter()}, gid: gid, log: d.log}
 	for i, name := range d.Config.ListenUsers {
@@ -132,21 +132,21 @@ func (d *daemon) newLocalUsers(gid int) (*localUsers, error) {
 	return l, nil
 }
 
-// forLangbot are the users of LangBot's door: those of l, and the owners of roots. It is
-// called before the daemon gives up root, which may be needed to look at roots.
+// forLangbot returns the users of LangBot's door: those of l, and the owners of roots. It is called
+// before the daemon gives up root, because it looks at roots.
 func (l *localUsers) forLangbot(roots []string) *localUsers {
-	second := &localUsers{setting: "langbot.listen", remedy: "set LANGBOT_BOX_CONTROL_TOKEN or langbot.token_file", uids: l.uids, gid: l.gid, log: l.log}
+	users := &localUsers{setting: "langbot.listen", remedy: "set LANGBOT_BOX_CONTROL_TOKEN or langbot.token_file", uids: l.uids, gid: l.gid, log: l.log}
 	for _, path := range roots {
 		r := mountRoot{path: path, owner: -1}
 		if info, err := os.Stat(path); err == nil {
 			r.owner = int(info.Sys().(*syscall.Stat_t).Uid)
 		}
-		second.roots = append(second.roots, r)
+		users.roots = append(users.roots, r)
 	}
-	return second
+	return users
 }
 
-// starter is the user who started the daemon: through sudo(8), if root did.
+// starter returns the user who started the daemon, possibly with sudo(8).
 func (d *daemon) starter() int {
 	if !d.root {
 		return os.Getuid()
@@ -158,8 +158,7 @@ func (d *daemon) starter() int {
 	return int(uid)
 }
 
-// lookupUser finds the id of the user called name, or of the one that name is the
-// number of.
+// lookupUser returns the ID of the user that name is the name or the number of.
 func lookupUser(field, name string) (int, error) {
 	uid, err := strconv.ParseUint(name, 10, 31)
 	if err != nil {
@@ -175,7 +174,7 @@ func lookupUser(field, name string) (int, error) {
 		}
 	}
 	if uid == nobody {
-		return 0, &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: fmt.Sprintf("must not be user %d: the kernel reports every user that it cannot name as that one", nobody)}
+		return 0, &engine.FieldError{Field: field, Value: spec.Quote(name), Rule: fmt.Sprintf("must not be user %d, because every user without an ID of its own looks like that one", nobody)}
 	}
 	return int(uid), nil
 }

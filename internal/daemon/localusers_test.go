@@ -31,8 +31,8 @@ func TestStarter(t *testing.T) {
 	}
 }
 
-// The socket's group is known also where the daemon need not set it: members are admitted
-// whether root started the daemon or not.
+// Members of the socket's group are admitted whether root started the daemon or not, although a daemon
+// that is not root does not set the group.
 func TestSocketGroup(t *testing.T) {
 	me, err := user.Current()
 	if err != nil {
@@ -93,7 +93,7 @@ func TestLocalUsers(t *testing.T) {
 		t.Errorf("user %d owns a mount root: admitted at LangBot's door %v, at the other %v", me, second.admits(me), users.admits(me))
 	}
 	err = users.check(0, linux.ErrClientGone)
-	if err == nil || !strings.Contains(err.Error(), "listen: the user who connects is not known") || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.Contains(err.Error(), "listen: the user who connects is unknown") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("a client that has gone: %v", err)
 	}
 	for uid := range 3 * maxMemberships {

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockState makes this process the only daemon of the state directory. It comes
-// before everything else, so that a second daemon disturbs nothing of the first.
+// lockState makes this process the only daemon of the state directory. It comes before everything
+// else, so that a second daemon does not disturb the first.
 func lockState(dir string, a account) (lock *os.File, err error) {
 	err = asUser(a, func() error {
 		lock, err = session.LockState(dir)
@@ -26,8 +26,8 @@ func lockState(dir string, a account) (lock *os.File, err error) {
 	return lock, err
 }
 
-// explainWay names the directory that keeps the daemon's user out of the state
-// directory dir, if one does. err is what failed.
+// explainWay returns an error that names the directory above the state directory dir that the
+// daemon's user may not enter. If there is none, it returns err.
 func explainWay(dir string, a account, err error) error {
 	real, serr := filepath.EvalSymlinks(dir)
 	if serr != nil {

@@ -61,7 +61,7 @@ func TestLockIsNoTrap(t *testing.T) {
 	}
 }
 
-// A directory that keeps the daemon's user out is named, with the user and the mode.
+// If the daemon's user may not enter a directory, the message names it, with the user and the mode.
 func TestStateOutOfReach(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")

@@ -7,12 +7,12 @@ import (
 	"slices"
 )
 
-// idKeys are in every line of the log that is about one.
+// idKeys are the attributes that every line of the log begins with, if it has them.
 var idKeys = []string{"tenant", "session", "box", "process", "request"}
 
-// NewLogger returns a logger whose lines begin with the ids of tenant, session, box,
-// process and request, each at most once; empty ones are left out. format is "json"
-// or "text"; level may be changed while the logger is used.
+// NewLogger returns a logger whose lines begin with the IDs of tenant, session, box, process and
+// request, each at most once; empty ones are omitted. format is "json" or "text". level may change
+// while the logger is in use.
 func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
 	if format == "json" {
@@ -21,11 +21,11 @@ func NewLogger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
 	return slog.New(&idHandler{next: slog.NewTextHandler(w, options)})
 }
 
-// idHandler holds back the ids among the attributes until the line is written.
+// idHandler keeps the IDs among the attributes until the line is written.
 type idHandler struct {
 	next slog.Handler
 	ids  [5]string // in the order of idKeys
-	// grouped: attributes are in a group from here on, and none of them is an id.
+	// grouped means that further attributes are in a group, so none of them is an ID.
 	grouped bool
 }
 
@@ -35,7 +35,7 @@ func (h *idHandler) Enabled(ctx context.Context, level slog.Level) bool {
 
 func (h *idHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
-	derived.next = h.next.WithAttrs(derived.take(attrs))
+	derived.next = h.next.WithAttrs(derived.takeIDs(attrs))
 	return &derived
 }
 
@@ -44,7 +44,7 @@ func (h *idHandler) WithGroup(name string) slog.Handler {
 		return h
 	}
 	derived := *h
-	// What is in front of the group must be written now.
+	// The IDs belong in front of the group.
 	derived.next = h.next.WithAttrs(h.attrs()).WithGroup(name)
 	derived.grouped = true
 	return &derived
@@ -60,15 +60,15 @@ func (h *idHandler) Handle(ctx context.Context, r slog.Record) error {
 		given = append(given, a)
 		return true
 	})
-	rest := line.take(given)
+	rest := line.takeIDs(given)
 	out := slog.NewRecord(r.Time, r.Level, r.Message, r.PC)
 	out.AddAttrs(line.attrs()...)
 	out.AddAttrs(rest...)
 	return h.next.Handle(ctx, out)
 }
 
-// take remembers the ids among attrs and returns the others.
-func (h *idHandler) take(attrs []slog.Attr) []slog.Attr {
+// takeIDs keeps the IDs among attrs and returns the other attributes.
+func (h *idHandler) takeIDs(attrs []slog.Attr) []slog.Attr {
 	if h.grouped {
 		return attrs
 	}
@@ -83,7 +83,7 @@ func (h *idHandler) take(attrs []slog.Attr) []slog.Attr {
 	return rest
 }
 
-// attrs are the ids that there are.
+// attrs returns the IDs that are not empty.
 func (h *idHandler) attrs() []slog.Attr {
 	attrs := make([]slog.Attr, 0, len(idKeys))
 	for i, key := range idKeys {

@@ -9,16 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notify tells the service manager about our state, sd_notify(3). Without one it
+// notify tells the service manager the daemon's state, sd_notify(3). Without a service manager it
 // does nothing.
 func notify(logger *slog.Logger, state string) {
 	if _, err := sdnotify.SdNotify(false, state); err != nil {
-		// The service manager does not listen, or no longer. It will notice by itself.
+		// The service manager does not listen. It finds out by itself.
 		logger.Debug("notifying the service manager", "state", state, "error", err)
 	}
 }
 
-// notifyReloading says that the configuration is being read again; READY=1 follows.
+// notifyReloading announces that the configuration is being read again. READY=1 follows.
 func notifyReloading(logger *slog.Logger) {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
@@ -28,8 +28,8 @@ func notifyReloading(logger *slog.Logger) {
 	notify(logger, fmt.Sprintf("%s\nMONOTONIC_USEC=%d", sdnotify.SdNotifyReloading, now.Nano()/1000))
 }
 
-// keepWatchdog feeds the service manager's watchdog twice in its interval until
-// quit is closed, as long as alive returns. It returns at once if there is none.
+// keepWatchdog calls alive and notifies the service manager's watchdog, twice per interval, until
+// quit is closed. Without a watchdog it returns at once.
 func keepWatchdog(logger *slog.Logger, alive func(), quit <-chan struct{}) {
 	interval, err := sdnotify.SdWatchdogEnabled(false)
 	if err != nil {
@@ -43,7 +43,7 @@ func keepWatchdog(logger *slog.Logger, alive func(), quit <-chan struct{}) {
 	for {
 		select {
 		case <-ticker.C:
-			alive() // one that hangs is what the watchdog is for
+			alive() // if it hangs, the watchdog acts
 			notify(logger, sdnotify.SdNotifyWatchdog)
 		case <-quit:
 			return

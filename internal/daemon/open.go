@@ -16,15 +16,15 @@ import (
 	"github.com/boxd/boxd/session"
 )
 
-// How long to wait for a launcher that is started by somebody else: one whose
-// socket is there is being started again, or is taking over its boxes.
+// These bound the wait for the launcher. If its socket exists, the launcher is being restarted, or is
+// taking over its boxes.
 const (
 	connectPatience = 30 * time.Second
-	missingPatience = 2 * time.Second
+	missingPatience = 2 * time.Second // without a socket
 )
 
-// openUnprivileged gives up root and does the rest: what clients and boxes have a
-// say in is only ever read without privileges.
+// openUnprivileged gives up root and opens everything else. What clients and boxes can influence is
+// never read with privileges.
 func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 	if err := d.dropRoot(); err != nil {
 		return err

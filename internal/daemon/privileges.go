@@ -5,17 +5,19 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// become makes this process a for good: root, started by an administrator or an
-// init script, is only needed to prepare directories and the launcher.
+// become makes this process run as a for good. Root is only needed to prepare the directories and
+// to start the launcher.
 func become(a account) error {
-	// The os/user ids of all threads are changed together by the Go runtime.
+	// The Go runtime changes the IDs of all threads together.
 	if err := syscall.Setgroups([]int{a.gid}); err != nil {
 		return os.NewSyscallError("setgroups", err)
 	}
@@ -28,8 +30,8 @@ func become(a account) error {
 	return nil
 }
 
-// renounce gives up every way to more rights than the user of this process has,
-// and to be looked into by others of the same user.
+// renounce gives up every way to more rights than the user of this process has, and keeps other
+// processes of that user from reading its memory.
 func renounce() error {
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return os.NewSyscallError("prctl(PR_SET_NO_NEW_PRIVS)", err)
@@ -37,15 +39,22 @@ func renounce() error {
 	if err := onAllThreads(unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL); err != nil {
 		return os.NewSyscallError("prctl(PR_CAP_AMBIENT)", err)
 	}
-	if err := dropCapabilities(); err != nil {
-		return err
+	// Empty the permitted, effective and inheritable sets of all threads, capset(2). A change of user
+	// does not empty the inheritable set.
+	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	err := onAllThreads(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&none[0])))
+	runtime.KeepAlive(header)
+	runtime.KeepAlive(&none)
+	if err != nil {
+		return os.NewSyscallError("capset", err)
 	}
 	// Tokens are in memory: no ptrace(2) and no core dump, prctl(2).
 	return os.NewSyscallError("prctl(PR_SET_DUMPABLE)", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0))
 }
 
-// onAllThreads makes a system call on every thread of the process, those of the
-// future included, who inherit. It needs a boxd without cgo, as make build makes it.
+// onAllThreads makes a system call on every thread of the process. Later threads inherit its
+// effect. It needs a boxd that was built without cgo, as make build does.
 func onAllThreads(trap, a1, a2 uintptr) error {
 	_, _, errno := syscall.AllThreadsSyscall6(trap, a1, a2, 0, 0, 0, 0)
 	if errno != 0 {
@@ -54,8 +63,8 @@ func onAllThreads(trap, a1, a2 uintptr) error {
 	return nil
 }
 
-// verify fails unless every thread is only uid and gid, without capabilities, and
-// there is no way back. It is the check that become and renounce have worked.
+// verify checks that become and renounce have worked: every thread has uid and gid and no
+// capabilities, and there is no way back.
 func verify(uid, gid int) error {
 	tasks, err := filepath.Glob("/proc/self/task/*/status")
 	if err != nil || len(tasks) == 0 {
@@ -98,6 +107,15 @@ func verifyThread(status string, uid, gid int) error {
 	}
 	for key := range want {
 		return fmt.Errorf("no line %s", key)
+	}
+	return nil
+}
+
+// rawSetgroups sets the supplementary groups of the calling thread only.
+func rawSetgroups(gids []uint32) error {
+	_, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(gids)), uintptr(unsafe.Pointer(unsafe.SliceData(gids))), 0)
+	if errno != 0 {
+		return os.NewSyscallError("setgroups", errno)
 	}
 	return nil
 }

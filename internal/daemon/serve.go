@@ -13,14 +13,14 @@ import (
 	sdnotify "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// How long a graceful stop may take: drainPatience for requests under way, commands
-// among them, then closePatience for sessions and launcher.
+// A graceful stop takes at most drainPatience for requests in progress, including commands, and then
+// closePatience for sessions and the launcher.
 const (
 	drainPatience = 20 * time.Second
 	closePatience = 30 * time.Second
 )
 
-// serve answers requests until a signal, or until a listener fails.
+// serve answers requests until a signal arrives or a listener fails.
 func (d *daemon) serve(signals *signals) error {
 	var serving sync.WaitGroup
 	failed := make(chan error, len(d.doors)+1)
@@ -68,19 +68,19 @@ func (d *daemon) await(signals *signals, failed <-chan error) error {
 	}
 }
 
-// drain accepts nothing any more and waits for the requests under way. A second
-// signal makes it hurry.
+// drain stops accepting connections and waits for requests in progress. A second signal ends the
+// wait.
 func (d *daemon) drain(signals *signals) {
 	ctx, cancel := context.WithTimeout(context.Background(), drainPatience)
 	defer cancel()
 	defer context.AfterFunc(signals.hurry, cancel)()
-	// Connections of LangBot's protocol have no end of their own, also on the API's socket.
+	// Connections of LangBot's protocol do not end by themselves, also on the API's socket.
 	if err := errors.Join(d.langbot.shutdown(ctx), d.server.Shutdown(ctx)); err != nil {
 		d.log.Warn("closing connections", "error", err)
 	}
 }
 
-// reload reads tokens and log level again. What is wrong changes nothing.
+// reload reads the tokens and the log level again. If anything is wrong, nothing changes.
 func (d *daemon) reload() {
 	notifyReloading(d.log)
 	defer notify(d.log, sdnotify.SdNotifyReady)
@@ -89,7 +89,7 @@ func (d *daemon) reload() {
 		err = fmt.Errorf("%w: restart boxd if the file was moved", err)
 	}
 	if err == nil && c.TokensFile != d.Config.TokensFile {
-		err = fmt.Errorf("tokens_file is %q now and was %q: restart boxd, which can read no other file than the one it started with", c.TokensFile, d.Config.TokensFile)
+		err = fmt.Errorf("tokens_file is %q now and was %q: restart boxd, which can only read the file that it started with", c.TokensFile, d.Config.TokensFile)
 	}
 	if err == nil {
 		err = d.level.UnmarshalText([]byte(c.Log.Level))
@@ -102,4 +102,31 @@ func (d *daemon) reload() {
 		return
 	}
 	d.log.Info("reloaded log level and tokens", "level", d.level.Level())
+}
+
+// close closes what Run has opened. Boxes keep running without daemon and launcher.
+func (d *daemon) close() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), closePatience)
+	defer cancel()
+	for _, door := range d.doors {
+		door.Close()
+	}
+	err = d.langbot.close()
+	if d.sessions != nil {
+		err = errors.Join(err, d.sessions.Close(ctx, d.StopSessions))
+	}
+	if d.service != nil {
+		stop := d.service.Close
+		if d.ownLauncher { // no service manager stops it, and without a daemon it has nothing to do
+			stop = func() error { return d.service.Stop(ctx, d.StopSessions) }
+		}
+		err = errors.Join(err, stop())
+	}
+	if d.audit != nil {
+		err = errors.Join(err, d.audit.Close())
+	}
+	if d.lock != nil {
+		d.lock.Close()
+	}
+	return err
 }

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// signals are those to the daemon.
+// signals are the signals that the daemon receives.
 type signals struct {
 	ctx    context.Context // ends with the first SIGTERM or SIGINT, which is its cause
 	hurry  context.Context // ends with the second one
@@ -19,7 +19,7 @@ type signals struct {
 	done  chan struct{}
 }
 
-// watchSignals begins to take signals; the caller calls stop.
+// watchSignals subscribes to signals. The caller calls stop.
 func watchSignals() *signals {
 	s := &signals{hangup: make(chan os.Signal, 1), stops: make(chan os.Signal, 2), quit: make(chan struct{}), done: make(chan struct{})}
 	signal.Notify(s.stops, syscall.SIGTERM, syscall.SIGINT)
@@ -41,7 +41,7 @@ func watchSignals() *signals {
 	return s
 }
 
-// stop takes no signals any more, and waits for that.
+// stop unsubscribes and waits for the goroutine of watchSignals.
 func (s *signals) stop() {
 	signal.Stop(s.stops)
 	signal.Stop(s.hangup)

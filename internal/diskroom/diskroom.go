@@ -1,5 +1,5 @@
-// Package diskroom keeps disk allocated, behind the end of a file or as a file of its own, so
-// that there is room for what matters on a full disk.
+// Package diskroom reserves disk space, beyond the end of a file or as a separate file, so
+// that essential writes succeed on a full disk.
 package diskroom
 
 import (
@@ -7,26 +7,28 @@ import (
 	"math"
 	"os"
 	"syscall"
+
+	"github.com/boxd/boxd/internal/linux"
 )
 
-// Room says how far there is disk for a file. The zero value knows of none. Its owner
-// serialises the calls.
+// Room records up to which offset disk space is allocated for a file. The zero value means
+// that nothing is known to be allocated. The owner must serialise calls.
 type Room struct{ allocated int64 }
 
-// slack is how much more than asked for Keep allocates, so that a file that grows slowly
-// needs a system call seldom.
+// slack is how much Keep allocates in advance, so that a slowly growing file rarely needs a
+// system call.
 const slack = 64 << 10
 
-// Keep makes sure that there is disk for the first end bytes of f, also behind its end. A
-// full disk is an error for which [IsFull] is true. Where the file system has no
-// fallocate(2), Keep succeeds and promises nothing.
+// Keep ensures that disk space is allocated for the first end bytes of f, even beyond the end
+// of the file. [IsFull] is true of the error on a full disk. Where the file system does not
+// support fallocate(2), Keep succeeds without any guarantee.
 func (r *Room) Keep(f *os.File, end int64) error {
 	if end <= r.allocated {
 		return nil
 	}
 	var err error
 	for _, to := range [...]int64{end + slack, end} {
-		err = allocate(f, to)
+		err = linux.Fallocate(f, linux.KeepSize, to)
 		switch {
 		case err == nil:
 			r.allocated = to
@@ -41,26 +43,18 @@ func (r *Room) Keep(f *os.File, end int64) error {
 	return err
 }
 
-// GiveUp makes every later Keep succeed without a promise.
+// GiveUp makes every later Keep succeed without any guarantee.
 func (r *Room) GiveUp() { r.allocated = math.MaxInt64 }
 
-// Forget says that nothing is allocated any more, as after the file was truncated.
+// Forget tells r that nothing is allocated any more, for example because the file was
+// truncated.
 func (r *Room) Forget() { r.allocated = 0 }
-
-func allocate(f *os.File, n int64) error {
-	const keepSize = 1 // FALLOC_FL_KEEP_SIZE
-	err := error(syscall.EINTR)
-	for err == syscall.EINTR {
-		err = syscall.Fallocate(int(f.Fd()), keepSize, 0, n)
-	}
-	return os.NewSyscallError("fallocate", err)
-}
 
 // IsFull reports whether err says that a disk or a quota is full.
 func IsFull(err error) bool { return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) }
 
-// KeepSpare makes the file at path occupy size bytes of disk, or as much as a fuller disk
-// has, which [GiveSpare] gives back. Without fallocate(2) nothing is kept.
+// KeepSpare makes the file at path occupy size bytes of disk, or less on a nearly full disk.
+// [GiveSpare] frees them. Without fallocate(2) nothing is reserved.
 func KeepSpare(path string, size int64) {
 	const least = 16 << 10
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
@@ -69,7 +63,7 @@ func KeepSpare(path string, size int64) {
 	}
 	defer f.Close()
 	for ; size >= least; size /= 2 {
-		if err = allocate(f, size); !IsFull(err) {
+		if err = linux.Fallocate(f, linux.KeepSize, size); !IsFull(err) {
 			break
 		}
 	}
@@ -78,5 +72,5 @@ func KeepSpare(path string, size int64) {
 	}
 }
 
-// GiveSpare gives back what [KeepSpare] has kept.
+// GiveSpare frees the disk space that [KeepSpare] has reserved.
 func GiveSpare(path string) { os.Remove(path) }

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestKeep: the blocks are allocated, the file is as long as before, and what was
-// given up is allocated again.
+// TestKeep: the blocks are allocated, the file is as long as before, and after Forget they are
+// allocated again.
 func TestKeep(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "f"))
 	if err != nil {

@@ -21,7 +21,7 @@ const (
 	filterVariable   = "BOXD_TEST_DOCTOR_FILTER"
 )
 
-// beConfined is the doctor in the surroundings that TestConfined makes. TestMain calls it.
+// beConfined runs the doctor in the surroundings that TestConfined sets up. TestMain calls it.
 func beConfined() error {
 	if os.Getenv(filterVariable) != "" {
 		if err := refuseFsopen(); err != nil {
@@ -39,7 +39,7 @@ func beConfined() error {
 	return json.NewEncoder(out).Encode(r)
 }
 
-// refuseFsopen is a filter like that of container runtimes, for one system call.
+// refuseFsopen installs a filter like those of container runtimes, for one system call.
 func refuseFsopen() error {
 	var program []byte
 	for _, f := range []unix.SockFilter{
@@ -55,8 +55,8 @@ func refuseFsopen() error {
 	return linux.SeccompAllThreads(program)
 }
 
-// TestConfined runs the doctor as containers do: each takes one thing away, and that is
-// what the doctor says.
+// TestConfined runs the doctor like containers do. Each of them withholds one thing, and the doctor
+// must say which.
 func TestConfined(t *testing.T) {
 	testutil.RequireRoot(t)
 	for _, program := range []string{"unshare", "setpriv"} {
@@ -64,7 +64,7 @@ func TestConfined(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		within  []string // what the helper is started by
+		within  []string // the command that starts the helper
 		env     string
 		around  string // part of the surroundings
 		check   string
@@ -92,7 +92,7 @@ func TestConfined(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(c.within[0], append(slices.Clone(c.within[1:]), "/proc/self/fd/3")...)
-		program, err := os.Open(self) // its directory is root's
+		program, err := os.Open(self) // the user cannot enter its directory
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +112,7 @@ func TestConfined(t *testing.T) {
 		}
 		i := slices.IndexFunc(r.Checks, func(one Check) bool { return one.Name == c.check })
 		if c.check == "" {
-			continue // nothing is refused as yet: a box would be
+			continue // nothing is refused before a box is built
 		}
 		if i < 0 || !strings.Contains(r.Checks[i].Cause, c.because) || r.Checks[i].Command == "" {
 			t.Errorf("%s: %s: want it because %q: %+v", c.name, c.check, c.because, r.Checks)

@@ -1,5 +1,5 @@
-// Package doctor examines whether and how well boxes can be built on this host.
+// Package doctor finds out whether boxes can be built on this host, and how well they isolate.
 //
-// [Gather] finds the facts, [NewReport] judges them. The judge touches nothing,
-// so that every kind of host can be put before it in a test.
+// [Gather] finds the facts and [NewReport] judges them. The judgement is pure, so tests can present
+// it with every kind of host.
 package doctor

@@ -10,18 +10,18 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// cause is a reason for which something is not ok on this host. The first that holds for
-// a check explains it, so the certain ones come first.
+// cause is a reason why a check is not ok. The first cause that holds explains the check, so
+// certain causes come before guesses.
 type cause struct {
 	name   string
-	checks []string // names of checks that it can explain; "limit" is each limit
+	checks []string // names of the checks that it can explain; "limit" means every limit
 	holds  func(f Facts, c Check) bool
 	why    func(f Facts, c Check) string
-	do     func(f Facts, c Check) string // a command line; "" if there is none
+	do     func(f Facts, c Check) string // a command line, or ""
 }
 
-// Explain adds to each check of r that is not ok its cause on this host, and the command
-// that mends it.
+// Explain adds to each check of r that is not ok its cause on this host, and the command that
+// fixes it.
 func (r *Report) Explain(f Facts) {
 	r.Surroundings = f.Around.String()
 	for i := range r.Checks {
@@ -43,11 +43,11 @@ func (c cause) explains(check string) bool {
 	return slices.Contains(c.checks, check) || strings.HasSuffix(check, " limit") && slices.Contains(c.checks, "limit")
 }
 
-// sysAdmin are the checks that try what takes CAP_SYS_ADMIN, and a system call that
-// container runtimes filter.
+// sysAdmin are the checks that need CAP_SYS_ADMIN and a system call that container runtimes
+// filter.
 var sysAdmin = []string{featureMounts, featureIDMap, featureOverlay, "workspaces", "network settings"}
 
-// tried are all checks that try a system call.
+// tried are the checks that try a system call.
 var tried = append([]string{featureUserNS, featureSeccomp, featureClone, featurePidfd, featureOpenat2, featureMemfd, featureLandlock}, sysAdmin...)
 
 var causes = []cause{
@@ -61,19 +61,19 @@ var causes = []cause{
 	// User namespaces.
 	{"no user namespaces", []string{featureUserNS, "box"},
 		func(f Facts, _ Check) bool { return f.Sysctls["user/max_user_namespaces"] == "0" },
-		always("user.max_user_namespaces is 0, which forbids them to root as well"),
+		always("user.max_user_namespaces is 0, which forbids user namespaces, even for root"),
 		onHost("sysctl -w user.max_user_namespaces=31000 && echo user.max_user_namespaces=31000 >/etc/sysctl.d/60-boxd.conf")},
 	{"AppArmor's restriction", []string{featureUserNS},
 		func(f Facts, _ Check) bool {
 			return f.Sysctls["kernel/apparmor_restrict_unprivileged_userns"] == "1" && (f.UID != 0 || !f.Around.has(capSysAdmin))
 		},
-		always("AppArmor keeps processes without CAP_SYS_ADMIN from making user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1, as on Ubuntu 24.04); boxd as root on the host does not need it changed"),
+		always("AppArmor keeps processes without CAP_SYS_ADMIN from creating user namespaces (kernel.apparmor_restrict_unprivileged_userns is 1, as on Ubuntu 24.04); boxd as root on the host does not need it changed"),
 		onHost("sysctl -w kernel.apparmor_restrict_unprivileged_userns=0")},
 	{"Debian's switch", []string{featureUserNS},
 		func(f Facts, _ Check) bool {
 			return f.Sysctls["kernel/unprivileged_userns_clone"] == "0" && (f.UID != 0 || !f.Around.has(capSysAdmin))
 		},
-		always("kernel.unprivileged_userns_clone is 0, which keeps processes without CAP_SYS_ADMIN from making user namespaces; boxd as root on the host does not need it changed"),
+		always("kernel.unprivileged_userns_clone is 0, which keeps processes without CAP_SYS_ADMIN from creating user namespaces; boxd as root on the host does not need it changed"),
 		onHost("sysctl -w kernel.unprivileged_userns_clone=1")},
 	{"kernel without user namespaces", []string{featureUserNS},
 		func(f Facts, _ Check) bool {
@@ -85,7 +85,7 @@ var causes = []cause{
 	{"nested user namespace", append([]string{featureUserNS, "box"}, sysAdmin...),
 		func(f Facts, c Check) bool { return f.Around.InnerUserNS && f.UID == 0 && f.refusedIn(c) },
 		func(f Facts, _ Check) string {
-			return "root here is root of a user namespace only, not of the host" + f.within() + ": it may not use the ids of boxes, nor mounts that belong to the host"
+			return "root here is root of a user namespace only, not of the host" + f.within() + ": it may use neither the IDs of boxes nor mounts that belong to the host"
 		},
 		func(f Facts, _ Check) string {
 			return f.Around.runtime("docker run --userns=host --privileged …", "set spec.hostUsers: true and securityContext.privileged: true in the pod", "run boxd outside of unshare -U or rootless containers, as the host's root")
@@ -93,10 +93,10 @@ var causes = []cause{
 	{"missing capability", append([]string{featureUserNS, "box"}, sysAdmin...),
 		func(f Facts, c Check) bool { return f.UID == 0 && !f.Around.has(capSysAdmin) && f.refusedIn(c) },
 		func(f Facts, _ Check) string {
-			return "root here has no CAP_SYS_ADMIN" + f.within() + ": whoever started this process took it away"
+			return "root here has no CAP_SYS_ADMIN" + f.within() + ": the program that started this process removed it"
 		},
 		func(f Facts, _ Check) string {
-			return f.Around.runtime("docker run --privileged …", "set securityContext.privileged: true in the pod", "take CapabilityBoundingSet= and the like out of the unit, or start boxd from a shell of root")
+			return f.Around.runtime("docker run --privileged …", "set securityContext.privileged: true in the pod", "remove CapabilityBoundingSet= and the like from the unit, or start boxd from a root shell")
 		}},
 	{"missing network capability", []string{"network settings", "box"},
 		func(f Facts, c Check) bool { return f.UID == 0 && !f.Around.has(capNetAdmin) && f.refusedIn(c) },
@@ -104,11 +104,13 @@ var causes = []cause{
 			return "root here has no CAP_NET_ADMIN" + f.within() + ": the network of a box cannot be set up"
 		},
 		func(f Facts, _ Check) string {
-			return f.Around.runtime("docker run --privileged …", "set securityContext.privileged: true in the pod", "take CapabilityBoundingSet= and the like out of the unit")
+			return f.Around.runtime("docker run --privileged …", "set securityContext.privileged: true in the pod", "remove CapabilityBoundingSet= and the like from the unit")
 		}},
 	{"covered /proc", []string{"box"},
 		func(f Facts, c Check) bool {
-			return refused(f.Box.Error) && len(f.Around.masked()) > 0 && strings.Contains(f.Box.Error.Error(), "proc")
+			// The kernel always refuses it then. An error of another kind comes before /proc is mounted.
+			return f.Box.Error != nil && !f.Box.noLauncher() && !errors.Is(f.Box.Error, engine.ErrUnenforceable) &&
+				f.Features[featureMounts] == nil && len(f.Around.masked()) > 0
 		},
 		func(f Facts, _ Check) string {
 			return "parts of /proc are covered" + f.within() + " (" + strings.Join(f.Around.masked(), ", ") + "): the kernel then refuses a new /proc in the user namespace of a box"
@@ -124,7 +126,7 @@ var causes = []cause{
 			return "a seccomp filter" + f.within() + " refuses the system call: this kernel has it" + map[bool]string{true: ", and the capability is there", false: ""}[f.Around.has(capSysAdmin)]
 		},
 		func(f Facts, _ Check) string {
-			return f.Around.runtime("docker run --privileged --security-opt seccomp=unconfined …", "set securityContext.seccompProfile.type: Unconfined in the pod", "take SystemCallFilter= and the like out of the unit")
+			return f.Around.runtime("docker run --privileged --security-opt seccomp=unconfined …", "set securityContext.seccompProfile.type: Unconfined in the pod", "remove SystemCallFilter= and the like from the unit")
 		}},
 	{"security module", append([]string{featureUserNS, "box"}, sysAdmin...),
 		func(f Facts, c Check) bool { return f.Around.LSM != "" && f.UID == 0 && f.refusedIn(c) },
@@ -143,7 +145,7 @@ var causes = []cause{
 		},
 		func(f Facts, _ Check) string {
 			m, _ := f.Around.readOnlyCgroup()
-			return m.Point + " is mounted read-only" + f.within() + ": no cgroup can be made for a box"
+			return m.Point + " is mounted read-only" + f.within() + ": no cgroup can be created for a box"
 		},
 		func(f Facts, _ Check) string {
 			m, _ := f.Around.readOnlyCgroup()
@@ -163,7 +165,7 @@ var causes = []cause{
 			if f.Around.lacksOption("CONFIG_MEMCG_SWAP") && f.Around.lacksOption("CONFIG_MEMCG") {
 				return "this kernel was built without CONFIG_MEMCG_SWAP"
 			}
-			return "the kernel was booted without swap accounting: memory.memsw.limit_in_bytes is not there"
+			return "the kernel was booted without swap accounting: there is no memory.memsw.limit_in_bytes"
 		},
 		func(f Facts, _ Check) string { return "swapoff -a # or: " + f.kernelArgument("swapaccount=1", "") }},
 	{"kernel without the controller", []string{"limit"},
@@ -174,7 +176,7 @@ var causes = []cause{
 			return f.unenforced(c) || c.Name == "box" && errors.Is(f.Box.Error, engine.ErrUnenforceable)
 		},
 		func(f Facts, _ Check) string {
-			return "the cgroup that boxd is in has not got the controller" + f.within() + ": see its note above"
+			return "the cgroup that boxd is in has not got the controller" + f.within() + ": see the note above"
 		},
 		func(f Facts, _ Check) string {
 			return f.Around.runtime("docker run --privileged --cgroupns=host …", "set securityContext.privileged: true in the pod", "systemctl set-property boxd-launcher.service Delegate=yes # or: echo '+memory +pids +cpu' >/sys/fs/cgroup/cgroup.subtree_control")
@@ -187,29 +189,29 @@ var causes = []cause{
 			if v, ok := f.Around.option("systemd.unified_cgroup_hierarchy"); ok && (v == "0" || v == "false" || v == "no") {
 				return "the kernel was booted with systemd.unified_cgroup_hierarchy=" + v + ": the controllers are on cgroup v1"
 			}
-			return "the host's init has put the controllers on cgroup v1 at boot"
+			return "the host's init put the controllers on cgroup v1 at boot"
 		},
 		func(f Facts, _ Check) string {
 			return f.kernelArgument("systemd.unified_cgroup_hierarchy=1", "systemd.unified_cgroup_hierarchy")
 		}},
 	{"no cgroup file system", []string{"cgroups", "box"},
 		func(f Facts, _ Check) bool { return f.CgroupError != nil },
-		always("no cgroup2 file system is mounted, and none can be"), always("mount -t cgroup2 none /sys/fs/cgroup")},
+		always("no cgroup2 file system is mounted, and boxd cannot mount one"), always("mount -t cgroup2 none /sys/fs/cgroup")},
 
 	// Kernel and host.
 	{"old kernel", append([]string{"kernel"}, tried...),
 		func(f Facts, c Check) bool { return f.olderThan(since[c.Name]) },
 		func(f Facts, c Check) string {
 			v := since[c.Name]
-			return fmt.Sprintf("this is Linux %s, and it takes %d.%d", f.Release, v[0], v[1])
+			return fmt.Sprintf("this is Linux %s, and it takes %d.%d or newer", f.Release, v[0], v[1])
 		}, newKernel},
 	{"kernel flaws", []string{"kernel flaws"}, func(Facts, Check) bool { return true },
 		func(f Facts, _ Check) string {
-			return "Linux " + f.Release + " is older than the corrections of kernel.org; whether the distribution has them is in its security tracker"
+			return "Linux " + f.Release + " is older than the corrections of kernel.org; the distribution's security tracker says whether it has them"
 		}, newKernel},
 	{"overlayfs is a module", []string{featureOverlay},
 		func(f Facts, _ Check) bool { return f.Around.Config["CONFIG_OVERLAY_FS"] == "m" },
-		always("overlayfs is a module of this kernel that is not loaded"), onHost("modprobe overlay && echo overlay >/etc/modules-load.d/boxd.conf")},
+		always("overlayfs is a module of this kernel, and not loaded"), onHost("modprobe overlay && echo overlay >/etc/modules-load.d/boxd.conf")},
 	{"kernel option", []string{featureOverlay, featureSeccomp, featureLandlock},
 		func(f Facts, c Check) bool { return f.Around.lacksOption(featureOption[c.Name]) },
 		func(_ Facts, c Check) string { return "this kernel was built without " + featureOption[c.Name] }, newKernel},
@@ -239,7 +241,7 @@ var causes = []cause{
 		}},
 	{"no boxd-init", []string{"boxd-init", "box"},
 		func(f Facts, _ Check) bool { return f.Box.noLauncher() && f.InitPath == "" },
-		always("boxd-init, which builds boxes, is not where it is looked for"), always("make install # or name it: boxd doctor --init PATH")},
+		always("boxd-init, which builds boxes, is not where boxd looks for it"), always("make install # or name it: boxd doctor --init PATH")},
 	{"file system of the state directory", []string{"workspaces", featureIDMap},
 		func(f Facts, c Check) bool {
 			return certainNo(f.WorkspaceError) && c.Name == "workspaces" || certainNo(f.Features[featureIDMap]) && c.Name == featureIDMap
@@ -256,11 +258,11 @@ var causes = []cause{
 			if c.Name == "network settings" {
 				return "Linux " + f.Release + " has this setting once for the host, not for each network namespace"
 			}
-			return "the host has one pool for all boxes, and it is smaller than what the memory is enough for"
+			return "the host has one pool for all boxes, and it is used up before the memory is"
 		},
 		func(f Facts, c Check) string { return f.host("sysctl -w " + strings.Join(c.set, " ")) }},
 	{"leftover", []string{"leftover"}, func(Facts, Check) bool { return true },
-		always("a launcher was killed, and something holds what it has left: named above"), always("")},
+		always("a launcher was killed, and what it left is still in use: see above"), always("")},
 	{"another check", []string{"box", "boxd-init"},
 		func(f Facts, _ Check) bool { return f.Box.Error != nil },
 		always("follows from what is not ok above"), always("")},
@@ -270,7 +272,7 @@ func always(command string) func(Facts, Check) string {
 	return func(Facts, Check) string { return command }
 }
 
-// onHost is a command for the host, also if this is a container on it.
+// onHost is a command to run on the host, even if this is a container.
 func onHost(command string) func(Facts, Check) string {
 	return func(f Facts, _ Check) string { return f.host(command) }
 }
@@ -282,14 +284,14 @@ func (f Facts) host(command string) string {
 	return "on the host of the container: " + command
 }
 
-// userNSForbidden says that a switch keeps users from user namespaces, which explains more
-// than that they are not root.
+// userNSForbidden reports whether a sysctl forbids user namespaces. That is a better explanation
+// than not being root.
 func userNSForbidden(f Facts, c Check) bool {
 	return c.Name == featureUserNS && (f.Sysctls["user/max_user_namespaces"] == "0" ||
 		f.Sysctls["kernel/apparmor_restrict_unprivileged_userns"] == "1" || f.Sysctls["kernel/unprivileged_userns_clone"] == "0")
 }
 
-// errorOf is what stands in the way of a check, nil if that is not one error.
+// errorOf returns the error that a check met, or nil if it is not about a single error.
 func (f Facts) errorOf(c Check) error {
 	switch c.Name {
 	case "box":
@@ -304,13 +306,13 @@ func (f Facts) errorOf(c Check) error {
 
 func (f Facts) refusedIn(c Check) bool { return refused(f.errorOf(c)) }
 
-// missingThoughNew says that a system call is said not to exist by a kernel that has it.
+// missingThoughNew reports whether a kernel that has a system call says that it does not exist.
 func (f Facts) missingThoughNew(c Check) bool {
 	v, known := since[c.Name]
 	return known && certainNo(f.errorOf(c)) && !f.olderThan(v)
 }
 
-// noLauncher says that no box was tried, for want of a launcher.
+// noLauncher reports whether no box was tried because there is no launcher.
 func (t Trial) noLauncher() bool { return errors.Is(t.Error, engine.ErrNoLauncher) }
 
 func (f Facts) olderThan(v kernelVersion) bool {
@@ -318,7 +320,7 @@ func (f Facts) olderThan(v kernelVersion) bool {
 	return ok && have.less(v)
 }
 
-// since are the kernels that features came with.
+// since maps features to the first kernel that has them.
 var since = map[string]kernelVersion{
 	"kernel": minKernel, featureMounts: {5, 12, 0}, featureIDMap: {5, 12, 0}, featureClone: {5, 7, 0}, featurePidfd: {5, 3, 0}, featureOpenat2: {5, 6, 0},
 	featureLandlock: {5, 19, 0}, featureSeccomp: {4, 14, 0}, featureUserNS: {3, 8, 0},
@@ -329,12 +331,13 @@ var featureOption = map[string]string{featureOverlay: "CONFIG_OVERLAY_FS", featu
 var controllerOption = map[string]string{"memory limit": "CONFIG_MEMCG", "swap limit": "CONFIG_MEMCG", "kernel memory limit": "CONFIG_MEMCG",
 	"pids limit": "CONFIG_CGROUP_PIDS", "cpus limit": "CONFIG_CFS_BANDWIDTH"}
 
-// unenforced says that c is a limit that is not enforced, rather than weaker.
+// unenforced reports whether c is a limit that is not enforced at all.
 func (f Facts) unenforced(c Check) bool {
 	return slices.ContainsFunc(f.Enforcement, func(e cgroups.Enforcement) bool { return e.Limit+" limit" == c.Name && !e.Enforced })
 }
 
-// disabledController is the controller of a limit that the kernel was told to leave out.
+// disabledController returns the controller of a limit if the kernel's command line disables it,
+// or "".
 func (f Facts) disabledController(c Check) string {
 	list, _ := f.Around.option("cgroup_disable")
 	for _, controller := range strings.Split(list, ",") {
@@ -346,7 +349,7 @@ func (f Facts) disabledController(c Check) string {
 	return ""
 }
 
-// within names the container, if this seems to be one.
+// within names the container, if this seems to be one, in parentheses.
 func (f Facts) within() string {
 	if f.Around.Container == "" {
 		return ""
@@ -354,7 +357,7 @@ func (f Facts) within() string {
 	return " (this seems to be " + f.Around.Container + ")"
 }
 
-// runtime is the advice for the container that this seems to be, or for none.
+// runtime chooses the advice for the kind of container that this seems to be, or for a host.
 func (s Surroundings) runtime(docker, kubernetes, host string) string {
 	switch s.Container {
 	case "Docker":
@@ -369,7 +372,7 @@ func (s Surroundings) runtime(docker, kubernetes, host string) string {
 	return host
 }
 
-// kernelArgument is the command that adds and removes a parameter of the next boot.
+// kernelArgument is the command that adds and removes a kernel parameter for the next boot.
 func (f Facts) kernelArgument(add, remove string) string {
 	switch f.Around.Distribution {
 	case "fedora", "rhel", "centos", "rocky", "almalinux", "amzn":
@@ -406,7 +409,7 @@ func newKernel(f Facts, _ Check) string {
 	return f.host("reboot # after an upgrade of the kernel by the distribution's package manager")
 }
 
-// String says what the surroundings are, one line.
+// String describes the surroundings in one line.
 func (s Surroundings) String() string {
 	parts := []string{map[bool]string{true: "looks like a host", false: "seems to be " + s.Container}[s.Container == ""]}
 	if s.InnerUserNS {

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is a machine that takes nothing away.
+// host is a machine that withholds nothing.
 func host() Surroundings {
 	return Surroundings{
 		Capabilities: 1<<41 - 1, Distribution: "debian", LSMs: "lockdown,capability,landlock,yama,apparmor",
@@ -25,7 +25,7 @@ func host() Surroundings {
 
 func in(container string) func(*Facts) { return func(f *Facts) { f.Around.Container = container } }
 
-// Each row is a host on which one thing is wrong; what explains it is one cause.
+// Each row is a host with one problem, which one cause explains.
 func TestExplain(t *testing.T) {
 	eperm, enosys := os.NewSyscallError("fsopen", unix.EPERM), os.NewSyscallError("fsopen", unix.ENOSYS)
 	refuseAll := func(f *Facts) {
@@ -36,7 +36,7 @@ func TestExplain(t *testing.T) {
 		f.Box.Error = fmt.Errorf("creating box: %w", eperm)
 	}
 	readOnly := func(f *Facts) { f.Around.Mounts[2].Flags = []string{"ro", "nosuid"} }
-	noCaps := func(f *Facts) { refuseAll(f); f.Around.Capabilities = 0xa80425fb } // those of docker run
+	noCaps := func(f *Facts) { refuseAll(f); f.Around.Capabilities = 0xa80425fb } // as in docker run
 	filtered := func(f *Facts) { refuseAll(f); f.Around.SeccompFilter = true }
 	unenforced := func(limit, note string) func(*Facts) {
 		return func(f *Facts) {
@@ -93,7 +93,7 @@ func TestExplain(t *testing.T) {
 		{"no filter, ENOSYS, old", []func(*Facts){func(f *Facts) { f.Features[featureClone], f.Release = enosys, "5.4.0" }}, featureClone, "this is Linux 5.4.0, and it takes 5.7", "apt-get install linux-image-amd64"},
 		{"a profile", []func(*Facts){refuseAll, in("Docker"), func(f *Facts) { f.Around.LSM = "docker-default (enforce)" }}, featureMounts, "confined as docker-default (enforce)", "apparmor=unconfined"},
 		{"covered /proc", []func(*Facts){in("Kubernetes"), func(f *Facts) {
-			f.Box.Error = fmt.Errorf("mounting proc: %w", eperm)
+			f.Box.Error = errors.New("mounting proc: operation not permitted") // the launcher's errors have no errno
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"}, linux.MountInfo{Point: "/proc/sys", FSType: "proc", Flags: []string{"ro"}})
 		}}, "box", "(/proc/kcore, /proc/sys)", "procMount: Unmasked"},
 
@@ -125,7 +125,7 @@ func TestExplain(t *testing.T) {
 			f.Box.Error = f.InitError
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/usr", FSType: "ext4", Flags: []string{"rw", "noexec"}})
 		}}, "boxd-init", "/usr/libexec/boxd/boxd-init lies on /usr, which is mounted noexec", "mount -o remount,exec /usr"},
-		{"not installed", []func(*Facts){func(f *Facts) { f.InitPath, f.InitError, f.Box.Error = "", engine.ErrNoLauncher, engine.ErrNoLauncher }}, "boxd-init", "is not where it is looked for", "make install"},
+		{"not installed", []func(*Facts){func(f *Facts) { f.InitPath, f.InitError, f.Box.Error = "", engine.ErrNoLauncher, engine.ErrNoLauncher }}, "boxd-init", "is not where boxd looks for it", "make install"},
 		{"tmpfs", []func(*Facts){func(f *Facts) {
 			f.WorkspaceError = errNo
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/var/lib", FSType: "nfs4"})
@@ -175,7 +175,7 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// What a healthy host and a container look like.
+// A healthy host and a container have these surroundings.
 func TestSurroundings(t *testing.T) {
 	s := host()
 	if got := s.String(); got != "looks like a host" {

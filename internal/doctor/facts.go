@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,30 +17,28 @@ import (
 	"github.com/boxd/boxd/netns"
 )
 
-// Facts are what was found on a host.
+// Facts are what [Gather] found on a host.
 type Facts struct {
 	Version          string // of boxd
 	Release, Machine string // of the kernel, as uname(2) has them
-	// Upstream is the version of kernel.org that a distribution's kernel is made
-	// from, if the distribution says so; its Release does not: "6.1.0-31-amd64".
+	// Upstream is the version of kernel.org that a distribution's kernel is based on, if the
+	// distribution tells. A Release such as "6.1.0-31-amd64" does not.
 	Upstream string
 	UID      int
 
-	// Features maps the name of a kernel feature to what trying it gave: nil if
-	// it works, errors.ErrUnsupported for a certain no, else an error that
-	// leaves it open.
+	// Features maps the name of a kernel feature to the result of trying it: nil if it works,
+	// errors.ErrUnsupported if it certainly does not exist, otherwise an error that leaves it open.
 	Features map[string]error
-	// Sysctls that forbid things, by path below /proc/sys; absent ones are left
-	// out.
+	// Sysctls that the report looks at, by path below /proc/sys. Absent ones are omitted.
 	Sysctls map[string]string
 
-	// Around is only looked at to explain the rest.
+	// Around serves to explain the other facts.
 	Around Surroundings
 
 	// Memory is the size of main memory and PageSize that of a page, in bytes; 0 if unknown.
 	Memory, PageSize int64
-	// HostWide are settings that boxes should have each and this kernel has for the whole
-	// host; only if UID is 0.
+	// HostWide are settings that each box should have for itself, but that this kernel has once
+	// for the host. It is empty unless UID is 0.
 	HostWide      []netns.HostWide
 	HostWideError error
 
@@ -47,43 +46,42 @@ type Facts struct {
 	CgroupError error
 	Enforcement []cgroups.Enforcement // only if UID is 0
 
-	// StateDir is where the daemon keeps workspaces, or the nearest directory above it that
-	// exists. WorkspaceError is nil if it can be id-mapped, else as in Features.
+	// StateDir is the directory in which the daemon keeps workspaces, or the nearest parent that
+	// exists. WorkspaceError is nil if it can be id-mapped, otherwise as in Features.
 	StateDir       string
 	WorkspaceError error
 
 	InitPath string
-	// InitError is why boxd-init was not found or does not fit; nil if a
-	// launcher answered.
+	// InitError says why boxd-init was not found or does not fit. It is nil if a launcher
+	// answered.
 	InitError error
 	Box       Trial
 
-	// Leftovers are what launchers have left in RunDir and cannot remove.
+	// Leftovers are things in RunDir that launchers could not remove.
 	RunDir    string
 	Leftovers []*leftover.Record
 }
 
-// Trial is an attempt to build a box with the default limits and run a command
-// in it.
+// Trial is an attempt to build a box with the default limits and to run a command in it.
 type Trial struct {
 	Error error
-	// Degraded says that it only worked once limits were given up.
+	// Degraded means that the attempt succeeded only without the limits.
 	Degraded bool
-	// Create and Run are how long the box took to build and the command to run.
+	// Create and Run are the times that it took to build the box and to run the command.
 	Create, Run time.Duration
 }
 
-// Host is what Gather cannot find by itself.
+// Host is what the caller tells Gather.
 type Host struct {
 	Version   string
 	InitPath  string
-	InitError error  // why there is no InitPath
+	InitError error  // says why there is no InitPath
 	StateDir  string // of the daemon
 	NewEngine func(ctx context.Context) (engine.Engine, error)
 	RunDir    string // of launchers
 }
 
-// sysctls that can take away what boxes need, and those that are pools of the host.
+// sysctls that can forbid what boxes need, and those that bound pools of the host.
 var sysctls = []string{
 	"user/max_user_namespaces",
 	"kernel/unprivileged_userns_clone",             // Debian
@@ -92,7 +90,7 @@ var sysctls = []string{
 	poolPIDs, poolFiles, poolAIO, poolPTY, reservePTY, poolTCP, poolUDP,
 }
 
-// probes of single features, by the name under which they are reported.
+// probes try one feature each. The keys are the names in the report.
 var probes = map[string]func() error{
 	featureUserNS:  linux.ProbeUserNS,
 	featureMounts:  linux.ProbeMountAPI,
@@ -107,8 +105,8 @@ var probes = map[string]func() error{
 	featureLandlock: linux.ProbeLandlock,
 }
 
-// Gather examines this host. It builds a box, runs a command in it and removes
-// it, and leaves nothing behind.
+// Gather examines this host. It builds a box, runs a command in it and removes it; nothing is left
+// behind.
 func Gather(ctx context.Context, h Host) Facts {
 	f := Facts{
 		Version:   h.Version,
@@ -150,11 +148,11 @@ func Gather(ctx context.Context, h Host) Facts {
 		f.tryBox(ctx, h)
 	}
 	f.RunDir = h.RunDir
-	f.Leftovers, _ = leftover.List(h.RunDir) // the error is one of the pattern
+	f.Leftovers, _ = leftover.List(h.RunDir) // the only error is a bad pattern
 	return f
 }
 
-// existing is the nearest directory above a path, or the path itself, that is there.
+// existing returns path, or its nearest parent that exists.
 func existing(path string) string {
 	path = filepath.Clean("/" + path)
 	for path != "/" {
@@ -166,7 +164,7 @@ func existing(path string) string {
 	return path
 }
 
-// readLine is the content of a one-line file of procfs, empty if it is not there.
+// readLine returns the content of a small file of procfs without surrounding space, or "".
 func readLine(path string) string {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -175,7 +173,7 @@ func readLine(path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// errNotRoot: nothing was tried that only root can do.
+// errNotRoot says that nothing was tried that takes root.
 var errNotRoot = errors.New("not tried: only root builds boxes")
 
 func (f *Facts) examineCgroups() {
@@ -191,7 +189,7 @@ func (f *Facts) examineCgroups() {
 	}
 }
 
-// trialCommand exists in every box: it is the shell that scripts need.
+// trialCommand runs in every box, as scripts need the shell.
 var trialCommand = engine.Command{Args: []string{"sh", "-c", "exit 0"}, Timeout: 30 * time.Second}
 
 func (f *Facts) tryBox(ctx context.Context, h Host) {
@@ -209,4 +207,26 @@ func (f *Facts) tryBox(ctx context.Context, h Host) {
 	if err := eng.Close(); err != nil && f.Box.Error == nil {
 		f.Box.Error = err
 	}
+}
+
+// try builds a box, runs a command in it and removes the box.
+func try(ctx context.Context, eng engine.Engine, spec engine.Spec) (t Trial) {
+	began := time.Now()
+	box, err := eng.Create(ctx, spec)
+	if err != nil {
+		t.Error = err
+		return t
+	}
+	defer func() { t.Error = errors.Join(t.Error, box.Remove(context.WithoutCancel(ctx))) }()
+	t.Create = time.Since(began)
+	began = time.Now()
+	result, err := engine.Run(ctx, box, trialCommand)
+	t.Run = time.Since(began)
+	switch {
+	case err != nil:
+		t.Error = err
+	case result.Status() != 0:
+		t.Error = fmt.Errorf("command in the box: exit status %d, verdict %s", result.Status(), result.Verdict)
+	}
+	return t
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// patient is an engine whose boxes work, or only without limits, or not at all.
+// patient is an engine whose boxes work, work only without limits, or do not work.
 type patient struct {
 	createErr, runErr error
 	needsDegraded     bool
@@ -66,9 +66,9 @@ func TestTryBox(t *testing.T) {
 	}
 }
 
-// TestGather: every feature that is judged was tried, and on a host that runs
-// the privileged tests each of them works, but for an id-mapped mount of a root that
-// cannot be id-mapped. TestMain looks for what is left.
+// TestGather: every feature in the report was tried. On a host that runs the privileged tests each of
+// them works, except for an id-mapped mount of a root that cannot be id-mapped. TestMain checks that
+// nothing is left behind.
 func TestGather(t *testing.T) {
 	testutil.RequireRoot(t)
 	f := Gather(context.Background(), Host{Version: "1", InitError: engine.ErrNoLauncher})

@@ -17,7 +17,7 @@ const (
 	featureLandlock = "landlock"
 )
 
-// need is a feature of the kernel that boxes rest on.
+// need is a kernel feature that boxes use.
 type need struct {
 	name   string
 	detail string // what it is used for
@@ -25,14 +25,14 @@ type need struct {
 	spare  bool // boxes can be built without it
 }
 
-// needs are all but user namespaces, which have more ways to be missing.
+// needs lists all features but user namespaces, which can be missing for more reasons.
 var needs = []need{
 	{featureMounts, "fsopen, fsmount and mount_setattr build the root", "needs Linux 5.12", false},
 	{featureIDMap, "of the file system at /: files from a box get the owner of their directory", "needs Linux 5.12 and a file system such as ext4, xfs, btrfs or tmpfs (Linux 6.3)", true},
 	{featureOverlay, "for --rw-rootfs", "load the module: modprobe overlay", true},
 	{featureSeccomp, "filters that answer with an error", "needs a kernel with CONFIG_SECCOMP_FILTER", false},
-	{featureClone, "commands are born inside their limits", "needs Linux 5.7", false},
-	{featurePidfd, "processes are named without the danger of a reused number", "needs Linux 5.3", false},
+	{featureClone, "commands start inside their limits", "needs Linux 5.7", false},
+	{featurePidfd, "processes are addressed without the danger of a reused number", "needs Linux 5.3", false},
 	{featureOpenat2, "paths are resolved beneath a directory", "needs Linux 5.6", false},
 	{featureMemfd, "the launcher runs from a sealed copy of itself", "set sysctl vm.memfd_noexec to 0 or 1", false},
 	{featureLandlock, "boxd serve is confined to its own files", "needs Linux 5.19 with CONFIG_SECURITY_LANDLOCK and landlock in the boot parameter lsm=", true},
@@ -51,8 +51,8 @@ func (f Facts) feature(n need) Check {
 	return Check{Name: n.name, Status: Failed, Detail: err.Error(), Mend: n.mend}
 }
 
-// userNamespaces also looks at the switches of distributions. They bind
-// unprivileged users only, with one exception: a maximum of 0 binds root too.
+// userNamespaces also looks at the sysctls of distributions. They restrict unprivileged users only,
+// except that a maximum of 0 holds for root too.
 func (f Facts) userNamespaces() Check {
 	c := Check{Name: featureUserNS, Status: OK}
 	highest := f.Sysctls["user/max_user_namespaces"]
@@ -72,7 +72,7 @@ func (f Facts) userNamespaces() Check {
 	}
 	c.Detail = fmt.Sprintf("at most %s", highest)
 	if f.Sysctls["kernel/unprivileged_userns_clone"] == "0" || f.Sysctls["kernel/apparmor_restrict_unprivileged_userns"] == "1" {
-		c.Detail += "; users other than root are kept from them, which boxd does not need"
+		c.Detail += "; only root may create them, which is enough for boxd"
 	}
 	return c
 }

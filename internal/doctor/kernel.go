@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -10,8 +11,8 @@ import (
 // kernelVersion is major, minor and patch level of a kernel.
 type kernelVersion [3]int
 
-// parseRelease reads the numbers at the start of a kernel release; what follows
-// them is the distribution's own.
+// parseRelease reads the numbers at the start of a kernel release. The rest is the distribution's
+// own.
 func parseRelease(release string) (kernelVersion, bool) {
 	var v kernelVersion
 	for i := range v {
@@ -28,9 +29,9 @@ func parseRelease(release string) (kernelVersion, bool) {
 
 var debianVersion = regexp.MustCompile(`Debian ([0-9]+\.[0-9]+\.[0-9]+)`)
 
-// upstream finds the version of kernel.org in what distributions add: Debian
-// says "Debian 6.1.170-1" in /proc/version, Ubuntu has a file of its own,
-// /proc/version_signature, with "Ubuntu 6.8.0-31.31-generic 6.8.1".
+// upstream finds the version of kernel.org in the text of the distribution: Debian has
+// "Debian 6.1.170-1" in /proc/version, Ubuntu "Ubuntu 6.8.0-31.31-generic 6.8.1" in
+// /proc/version_signature.
 func upstream(version, signature string) string {
 	if fields := strings.Fields(signature); len(fields) == 3 && fields[0] == "Ubuntu" {
 		return fields[2]
@@ -42,32 +43,27 @@ func upstream(version, signature string) string {
 }
 
 func (v kernelVersion) less(w kernelVersion) bool {
-	for i := range v {
-		if v[i] != w[i] {
-			return v[i] < w[i]
-		}
-	}
-	return false
+	return slices.Compare(v[:], w[:]) < 0
 }
 
-// minKernel has the youngest feature that every box needs, cgroup.kill
+// minKernel is the first kernel with cgroup.kill, the newest feature that every box needs
 // (Documentation/admin-guide/cgroup-v2.rst).
 var minKernel = kernelVersion{5, 14, 0}
 
-// hole is a flaw of the kernel by which code in a box could write to files of
-// the host that it can only read.
+// hole is a kernel flaw with which code in a box could write to files of the host that it may only
+// read.
 type hole struct {
 	name  string
 	since kernelVersion
-	// fixed are the first releases with the correction, one per stable series
-	// that was still cared for. Every series after the last has it from the
-	// start; series in between never got it.
+	// fixed are the first releases with the correction, one for each stable series that was
+	// maintained at the time. Every later series has it from the start; series in between never
+	// got it.
 	fixed  []kernelVersion
 	shield string // what boxd does about it
 }
 
-// holes that matter to boxes because all of them share the host's page cache.
-// Versions are those of the CVE records of kernel.org.
+// holes matter because all boxes share the host's page cache. The versions are those of
+// kernel.org's CVE records.
 var holes = []hole{
 	{
 		name:   "CVE-2022-0847 (Dirty Pipe)",
@@ -76,8 +72,8 @@ var holes = []hole{
 		shield: "nothing in boxd shields the host from it",
 	},
 	{
-		// The corrections of Copy Fail came out shortly before those of Dirty
-		// Frag, so that these releases have both.
+		// The corrections of Copy Fail were released shortly before those of Dirty Frag, so these
+		// releases have both.
 		name:   "CVE-2026-31431 (Copy Fail), CVE-2026-43284 (Dirty Frag)",
 		since:  kernelVersion{4, 11, 0},
 		fixed:  []kernelVersion{{5, 10, 255}, {5, 15, 205}, {6, 1, 171}, {6, 6, 138}, {6, 12, 87}, {6, 18, 28}, {7, 0, 5}},
@@ -85,8 +81,8 @@ var holes = []hole{
 	},
 }
 
-// affects says whether a kernel of this version without corrections added by a
-// distribution has the flaw.
+// affects reports whether a kernel of this version has the flaw, unless the distribution has
+// corrected it.
 func (h hole) affects(v kernelVersion) bool {
 	if v.less(h.since) {
 		return false
@@ -99,7 +95,7 @@ func (h hole) affects(v kernelVersion) bool {
 	return v.less(h.fixed[len(h.fixed)-1])
 }
 
-// knownHoles names the flaws that a kernel of this version had when it was new.
+// knownHoles names the flaws that a kernel of this version had when it was released.
 func knownHoles(v kernelVersion) string {
 	var names []string
 	for _, h := range holes {

@@ -3,6 +3,7 @@ package doctor
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -11,8 +12,8 @@ import (
 	"github.com/boxd/boxd/rootfs"
 )
 
-// Pools that all processes of the host share, by path below /proc/sys. The kernel has no
-// part of them for a box alone; what one box can take is bounded by its limits.
+// Pools that all processes of the host share, by path below /proc/sys. The kernel cannot reserve a
+// part of them for a box, but the limits of a box bound its use.
 const (
 	poolPIDs   = "kernel/pid_max"
 	poolFiles  = "fs/file-max"
@@ -23,8 +24,8 @@ const (
 	poolUDP    = "net/ipv4/udp_mem"
 )
 
-// pools says of each pool how many boxes at the default limits would use it up. That is
-// weaker than it could be where the memory of this host is enough for more of them.
+// pools reports for each pool how many boxes at the default limits would use it up. A pool is
+// degraded if the host's memory is enough for more boxes than that.
 func (f Facts) pools() []Check {
 	const files = spec.DefaultPIDs * spec.DefaultOpenFiles
 	byMemory := f.Memory / spec.DefaultMemory
@@ -37,7 +38,7 @@ func (f Facts) pools() []Check {
 	if value := f.Sysctls[poolAIO]; value != "" {
 		checks = append(checks, Check{Name: sysctlName(poolAIO), Status: OK, Detail: value + ": boxes take none of it, io_setup is refused in them"})
 	}
-	// What the sockets of one box can hold, in pages: with cgroup2 all of its memory.
+	// The sockets of one box can hold this much: on cgroup2 all of its memory.
 	held, part := int64(spec.DefaultMemory), "all"
 	if f.CgroupMode != string(cgroups.Unified) {
 		held, part = held/cgroups.SocketShare, fmt.Sprintf("1/%d", cgroups.SocketShare)
@@ -50,17 +51,11 @@ func (f Facts) pools() []Check {
 				fmt.Sprintf("\"%d %d %d\", or give boxes less memory", enough/2, enough/4*3, enough)))
 		}
 	}
-	var known []Check
-	for _, c := range checks {
-		if c.Name != "" {
-			known = append(known, c)
-		}
-	}
-	return known
+	return slices.DeleteFunc(checks, func(c Check) bool { return c.Name == "" })
 }
 
-// pool judges one pool of which a box can take each. enough is the value with which memory
-// is used up first.
+// pool judges a pool of which a box can take each. With a pool of the size enough, the host runs out
+// of memory first. The result is empty if the host has no such pool.
 func (f Facts) pool(path string, size, each int64, unit, enough string) Check {
 	value := strings.Join(strings.Fields(f.Sysctls[path]), " ")
 	if value == "" {
@@ -69,7 +64,7 @@ func (f Facts) pool(path string, size, each int64, unit, enough string) Check {
 	boxes, byMemory := max(size, 0)/each, f.Memory/spec.DefaultMemory
 	c := Check{Name: sysctlName(path), Status: OK, Detail: fmt.Sprintf("%s: enough for %d boxes at default limits (%d %s each)", value, boxes, each, unit)}
 	if size == math.MaxInt64 {
-		c.Detail = value + ": without end"
+		c.Detail = value + ": unlimited"
 	}
 	if boxes < byMemory || boxes < 1 {
 		c.Status = Degraded
@@ -81,7 +76,7 @@ func (f Facts) pool(path string, size, each int64, unit, enough string) Check {
 	return c
 }
 
-// number returns a number of a sysctl that has several, 0 if there is none.
+// number returns one of the numbers of a sysctl, or 0.
 func (f Facts) number(path string, field int) int64 {
 	fields := strings.Fields(f.Sysctls[path])
 	if field >= len(fields) {
@@ -91,16 +86,16 @@ func (f Facts) number(path string, field int) int64 {
 	return n
 }
 
-// sysctlName is the name that sysctl(8) has for a path below /proc/sys.
+// sysctlName returns the name that sysctl(8) uses for a path below /proc/sys.
 func sysctlName(path string) string { return strings.ReplaceAll(path, "/", ".") }
 
-// network names what a box's network namespace should have and this kernel has for the
-// whole host. boxd leaves such settings alone: they are those of the host's programs too.
+// network lists settings that a box's network namespace should have, but that this kernel has once
+// for the host. boxd does not change them, because they hold for the host's own programs too.
 func (f Facts) network() Check {
 	c := Check{Name: "network settings", Status: OK, Detail: "each box has its own"}
 	switch {
 	case f.UID != 0:
-		return Check{Name: c.Name, Status: Unknown, Detail: "only root can make a network namespace"}
+		return Check{Name: c.Name, Status: Unknown, Detail: "only root can create a network namespace"}
 	case f.HostWideError != nil:
 		return Check{Name: c.Name, Status: Unknown, Detail: f.HostWideError.Error()}
 	case len(f.HostWide) == 0:
@@ -114,7 +109,7 @@ func (f Facts) network() Check {
 		set = append(set, fmt.Sprintf("%s=%s (each box has it since Linux %s)", name, h.Value, h.Since))
 	}
 	c.Status = Degraded
-	c.Detail = "of the whole host with this kernel, so that boxes can make it hold memory that nobody is charged for: " + strings.Join(have, ", ")
+	c.Detail = "this kernel has them once for the host, so boxes can use kernel memory that no cgroup is charged for: " + strings.Join(have, ", ")
 	c.Mend = "set sysctl " + strings.Join(set, ", ")
 	return c
 }

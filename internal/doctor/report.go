@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/internal/leftover"
+	"github.com/boxd/boxd/internal/oneline"
 )
 
 // Status is the outcome of a check.
@@ -20,8 +22,8 @@ type Status string
 const (
 	OK       Status = "ok"
 	Unknown  Status = "unknown"  // could not be examined
-	Degraded Status = "degraded" // boxes work, something about them is weaker
-	Failed   Status = "failed"   // stands in the way of every box
+	Degraded Status = "degraded" // boxes can be built, but are weaker in this respect
+	Failed   Status = "failed"   // no box can be built
 )
 
 // Check is one line of a report.
@@ -31,22 +33,20 @@ type Check struct {
 	Detail string `json:"detail,omitempty"`
 	Mend   string `json:"mend,omitempty"` // what to do about it
 
-	// Cause is why it is so on this host, and Command what mends that; see
-	// [Report.Explain].
+	// Cause is the reason on this host, and Command fixes it; see [Report.Explain].
 	Cause   string `json:"cause,omitempty"`
 	Command string `json:"command,omitempty"`
 
-	set []string // settings of sysctl(8) that would mend it
+	set []string // settings of sysctl(8) that would fix it
 }
 
-// Report is what the doctor says. OK means that a box was built and that a
-// command ran in it.
+// Report is the doctor's judgement. OK means that a box was built and a command ran in it.
 type Report struct {
 	OK      bool   `json:"ok"`
 	Version string `json:"version"`
 	Kernel  string `json:"kernel"`
 	Machine string `json:"machine"`
-	// Surroundings is what the doctor lives in, one line; see [Report.Explain].
+	// Surroundings describes where the doctor runs, in one line; see [Report.Explain].
 	Surroundings string  `json:"surroundings,omitempty"`
 	Checks       []Check `json:"checks"`
 }
@@ -86,7 +86,7 @@ func (f Facts) kernel() Check {
 	return c
 }
 
-// flaws never fails: only the distribution knows what it has corrected.
+// flaws never fails, because only the distribution knows what it has corrected.
 func (f Facts) flaws() Check {
 	c := Check{Name: "kernel flaws", Status: OK, Detail: "none known to boxd for this version"}
 	v, ok := parseRelease(cmp.Or(f.Upstream, f.Release))
@@ -96,14 +96,14 @@ func (f Facts) flaws() Check {
 	}
 	if list := knownHoles(v); list != "" {
 		c.Status, c.Detail = Degraded, "unless the distribution has corrected it, this version has "+list
-		c.Mend = "install the newest kernel of the distribution and look the numbers up in its security tracker"
+		c.Mend = "install the distribution's newest kernel and look the numbers up in its security tracker"
 	}
 	return c
 }
 
 func (f Facts) privilege() Check {
 	if f.UID != 0 {
-		return Check{Name: "privilege", Status: Failed, Detail: fmt.Sprintf("uid %d", f.UID), Mend: "run as root, who builds the boxes; what only root can examine is unknown below"}
+		return Check{Name: "privilege", Status: Failed, Detail: fmt.Sprintf("uid %d", f.UID), Mend: "run as root, which builds the boxes; checks that take root are unknown below"}
 	}
 	return Check{Name: "privilege", Status: OK, Detail: "root"}
 }
@@ -125,8 +125,8 @@ func (f Facts) cgroups() Check {
 	return c
 }
 
-// limit judges how one limit is enforced. One that is not makes boxes that ask
-// for it impossible unless --allow-degraded is given.
+// limit judges how one limit is enforced. If it is not, a box that asks for it cannot be built,
+// unless --allow-degraded is given.
 func limit(e cgroups.Enforcement) Check {
 	c := Check{Name: e.Limit + " limit", Status: OK, Detail: e.By, Mend: e.Mend}
 	if e.Note != "" {
@@ -142,14 +142,14 @@ func limit(e cgroups.Enforcement) Check {
 	return c
 }
 
-// workspaces says whether sessions of the daemon can have workspaces there. boxd run needs none.
+// workspaces judges whether sessions of the daemon can have workspaces. boxd run needs none.
 func (f Facts) workspaces() Check {
 	c := Check{Name: "workspaces", Status: OK, Detail: f.StateDir + " can be id-mapped into boxes"}
 	switch {
 	case f.WorkspaceError == nil:
 	case certainNo(f.WorkspaceError):
 		c.Status, c.Detail = Degraded, f.WorkspaceError.Error()
-		c.Mend = "put the daemon's state directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3): else its sessions have no workspace and it is not ready"
+		c.Mend = "put the daemon's state directory on ext4, xfs or btrfs (tmpfs needs Linux 6.3): otherwise its sessions have no workspace, and it is not ready"
 	default:
 		c.Status, c.Detail = Unknown, f.WorkspaceError.Error()
 	}
@@ -161,7 +161,7 @@ func (f Facts) init() Check {
 	case f.InitError != nil:
 		return Check{Name: "boxd-init", Status: Failed, Detail: f.InitError.Error(), Mend: "install boxd and boxd-init from one build, side by side"}
 	case errors.Is(f.Box.Error, errNotRoot):
-		return Check{Name: "boxd-init", Status: Unknown, Detail: f.InitPath + ": its version was not asked, which takes root"}
+		return Check{Name: "boxd-init", Status: Unknown, Detail: f.InitPath + ": its version is unknown, as asking for it takes root"}
 	default:
 		return Check{Name: "boxd-init", Status: OK, Detail: f.InitPath + " is of the same version"}
 	}
@@ -179,7 +179,7 @@ func (f Facts) box() Check {
 	return Check{Name: "box", Status: Failed, Detail: f.Box.Error.Error(), Mend: "see what is not ok above"}
 }
 
-// leftover explains what launchers cannot remove. Boxes do not need it to be gone.
+// leftover reports what launchers could not remove. Boxes can be built nevertheless.
 func (f Facts) leftover(l *leftover.Record) Check {
 	boxes := slices.Sorted(maps.Keys(l.Reasons))
 	var reasons []string
@@ -196,10 +196,38 @@ func (f Facts) leftover(l *leftover.Record) Check {
 			l.Next.UTC().Format(time.RFC3339), leftover.Path(f.RunDir, l.Instance))}
 }
 
-// maxLeftovers bounds the boxes of one instance that a report names.
+// maxLeftovers bounds how many boxes of one instance a report names.
 const maxLeftovers = 20
 
 func millis(d time.Duration) string { return fmt.Sprintf("%.1f ms", float64(d.Microseconds())/1000) }
 
-// certainNo tells a feature that is not there from one that was not examined.
+// certainNo reports whether a feature certainly does not exist, rather than could not be examined.
 func certainNo(err error) bool { return errors.Is(err, errors.ErrUnsupported) }
+
+// WriteText writes r for people. paint gives the text of a status its colour.
+func (r Report) WriteText(w io.Writer, paint func(text string, s Status) string) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "boxd %s on Linux %s %s\n\n", r.Version, r.Kernel, r.Machine)
+	if r.Surroundings != "" {
+		fmt.Fprintf(&b, "This %s.\n\n", r.Surroundings)
+	}
+	for _, c := range r.Checks {
+		fmt.Fprintf(&b, "%s %-19s %s\n", paint(fmt.Sprintf("%-9s", c.Status), c.Status), c.Name, oneline.Text(c.Detail))
+		if c.Mend != "" {
+			fmt.Fprintf(&b, "%-29s mend: %s\n", "", c.Mend)
+		}
+		if c.Cause != "" {
+			fmt.Fprintf(&b, "%-29s because: %s\n", "", oneline.Text(c.Cause))
+		}
+		if c.Command != "" {
+			fmt.Fprintf(&b, "%-29s do: %s\n", "", c.Command)
+		}
+	}
+	if r.OK {
+		b.WriteString("\nBoxes can be built here.\n")
+	} else {
+		b.WriteString("\nBoxes cannot be built here.\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

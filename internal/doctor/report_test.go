@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// healthy is a host that lacks nothing; change makes it ill.
+// healthy returns the facts of a host that lacks nothing, after change.
 func healthy(change func(*Facts)) Facts {
 	f := Facts{
 		Version: "1.2.3", Release: "6.12.90+deb13-amd64", Machine: "x86_64",
@@ -94,7 +94,7 @@ func TestReport(t *testing.T) {
 	} {
 		r := NewReport(healthy(change))
 		var text bytes.Buffer
-		if err := r.WriteText(&text, nil); err != nil {
+		if err := r.WriteText(&text, func(text string, _ Status) string { return text }); err != nil {
 			t.Fatal(err)
 		}
 		wantGolden(t, name+".txt", text.Bytes())
@@ -152,8 +152,7 @@ func TestUserNamespaces(t *testing.T) {
 	}
 }
 
-// A leftover is shown with its reasons, which are not endless, and is no reason to have
-// no boxes.
+// A leftover is shown with a bounded number of reasons, and does not mean that there are no boxes.
 func TestLeftovers(t *testing.T) {
 	reasons := map[string]string{}
 	for i := range 1000 {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,26 +16,26 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// Surroundings are what the doctor itself lives in: a container, say, that takes away what
-// boxes need. They explain other facts and are never a finding of their own.
+// Surroundings describe where the doctor runs, such as a container that withholds what boxes need.
+// They explain other facts and are never a finding of their own.
 type Surroundings struct {
-	// Container is what this seems to be in, such as "Docker" or "Kubernetes"; empty if it
-	// looks like a host. It is a guess, for the words of an advice.
+	// Container is the kind of container that this seems to be, such as "Docker" or "Kubernetes";
+	// empty if it looks like a host. It is a guess, used to word advice.
 	Container string
-	// InnerUserNS says that root here is not the host's root.
+	// InnerUserNS means that root here is not the host's root.
 	InnerUserNS bool
 	// Capabilities are the effective ones, a bit for each (capabilities(7)).
 	Capabilities uint64
-	// SeccompFilter says that system calls of this process are filtered.
+	// SeccompFilter means that system calls of this process are filtered.
 	SeccompFilter bool
-	// LSM is the confinement of this process by AppArmor or SELinux, empty if there is
-	// none, such as "docker-default (enforce)".
+	// LSM is the confinement of this process by AppArmor or SELinux, such as
+	// "docker-default (enforce)"; empty if there is none.
 	LSM string
-	// Mounts are those that this process sees.
+	// Mounts are the mounts that this process sees.
 	Mounts []linux.MountInfo
-	// CommandLine is that of the kernel, LSMs the security modules that it runs.
+	// CommandLine is the kernel's, and LSMs are the security modules that it runs.
 	CommandLine, LSMs string
-	// Config are the options that the kernel was built with, nil if nobody says.
+	// Config has the options that the kernel was built with; nil if unknown.
 	Config map[string]string
 	// Distribution is the ID of os-release(5).
 	Distribution string
@@ -63,14 +64,13 @@ func lookAround(release string) Surroundings {
 	if s.LSM == "unconfined" || strings.HasPrefix(s.LSM, "unconfined_u:") || s.LSM == "kernel" {
 		s.LSM = ""
 	}
-	s.Mounts, _ = linux.ReadMountInfo() // what cannot be read explains nothing
+	s.Mounts, _ = linux.ReadMountInfo() // without it, mounts explain nothing
 	return s
 }
 
 func exists(name string) bool { _, err := os.Lstat(name); return err == nil }
 
-// container guesses in what kind of container this is, by the marks that their runtimes
-// leave.
+// container guesses the kind of container from the marks that runtimes leave.
 func container(exists func(string) bool, getenv func(string) string, systemd string) string {
 	switch {
 	case getenv("KUBERNETES_SERVICE_HOST") != "" || exists("/var/run/secrets/kubernetes.io"):
@@ -87,7 +87,7 @@ func container(exists func(string) bool, getenv func(string) string, systemd str
 	return ""
 }
 
-// statusField is a field of /proc/PID/status.
+// statusField returns a field of /proc/PID/status.
 func statusField(status, name string) string {
 	for line := range strings.Lines(status) {
 		if value, ok := strings.CutPrefix(line, name+":"); ok {
@@ -106,10 +106,10 @@ func distribution(release string) string {
 	return ""
 }
 
-// maxConfig bounds what is read of a kernel's configuration.
+// maxConfig bounds how much of a kernel's configuration is read.
 const maxConfig = 4 << 20
 
-// readConfig finds what the running kernel was built with, nil if it is not told.
+// readConfig returns the options that the running kernel was built with, or nil.
 func readConfig(release string) map[string]string {
 	if text, err := os.ReadFile("/proc/config.gz"); err == nil {
 		if z, err := gzip.NewReader(bytes.NewReader(text)); err == nil {
@@ -136,12 +136,12 @@ func parseConfig(r io.Reader) map[string]string {
 	return config
 }
 
-// lacksOption says that the kernel was certainly built without an option.
+// lacksOption reports whether the kernel was certainly built without an option.
 func (s Surroundings) lacksOption(name string) bool { return s.Config != nil && s.Config[name] == "" }
 
 func (s Surroundings) has(capability int) bool { return s.Capabilities>>capability&1 != 0 }
 
-// mountOf is the mount that a path is on.
+// mountOf returns the mount that a path is on.
 func (s Surroundings) mountOf(name string) (found linux.MountInfo) {
 	for _, m := range s.Mounts {
 		if pathin.In(name, m.Point) && len(m.Point) >= len(found.Point) {
@@ -151,17 +151,17 @@ func (s Surroundings) mountOf(name string) (found linux.MountInfo) {
 	return found
 }
 
-// readOnlyCgroup is a mount of a cgroup file system that cannot be written.
+// readOnlyCgroup returns a read-only mount of a cgroup file system, if there is one.
 func (s Surroundings) readOnlyCgroup() (linux.MountInfo, bool) {
 	for _, m := range s.Mounts {
-		if strings.HasPrefix(m.FSType, "cgroup") && flagged(m, "ro") {
+		if strings.HasPrefix(m.FSType, "cgroup") && slices.Contains(m.Flags, "ro") {
 			return m, true
 		}
 	}
 	return linux.MountInfo{}, false
 }
 
-// masked are the mounts that cover parts of /proc.
+// masked returns the mounts that cover parts of /proc.
 func (s Surroundings) masked() (points []string) {
 	for _, m := range s.Mounts {
 		if strings.HasPrefix(m.Point, "/proc/") && m.FSType != "binfmt_misc" && m.FSType != "autofs" {
@@ -171,16 +171,7 @@ func (s Surroundings) masked() (points []string) {
 	return points
 }
 
-func flagged(m linux.MountInfo, flag string) bool {
-	for _, f := range m.Flags {
-		if f == flag {
-			return true
-		}
-	}
-	return false
-}
-
-// option is the value of a parameter of the kernel's command line, of the last one.
+// option returns the value of a parameter of the kernel's command line. The last one counts.
 func (s Surroundings) option(name string) (value string, ok bool) {
 	for _, word := range strings.Fields(s.CommandLine) {
 		if v, found := strings.CutPrefix(word, name+"="); found {
@@ -190,11 +181,11 @@ func (s Surroundings) option(name string) (value string, ok bool) {
 	return value, ok
 }
 
-// noexec is the mount flag that keeps a program from being executed.
+// noexec returns the mount that a program is on, and whether it forbids executing programs.
 func (s Surroundings) noexec(program string) (linux.MountInfo, bool) {
 	m := s.mountOf(path.Clean(program))
-	return m, flagged(m, "noexec")
+	return m, slices.Contains(m.Flags, "noexec")
 }
 
-// refused says that err is a refusal for lack of rights, and not the lack of a feature.
+// refused reports whether err means a lack of rights, rather than of a feature.
 func refused(err error) bool { return errors.Is(err, os.ErrPermission) }

@@ -1,5 +1,5 @@
-// Package keyed locks by name: work on one name is done by one goroutine at a time, and work
-// on different names does not wait.
+// Package keyed provides one lock per name: one goroutine at a time works on a name, and
+// goroutines that work on different names do not wait for each other.
 package keyed
 
 import (
@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Locks are locks by name. A lock exists while a goroutine holds it or waits for it. The
-// zero value has no locks and is ready to use.
+// Locks holds one lock per name. A lock exists only while a goroutine holds it or waits for
+// it. The zero value is ready to use.
 type Locks struct {
 	mu    sync.Mutex
 	locks map[string]*lock
@@ -20,14 +20,13 @@ type lock struct {
 	users int           // goroutines that hold it or wait for it; guarded by Locks.mu
 }
 
-// Lock waits for the lock of name. The caller calls unlock once.
+// Lock waits for the lock of name. The caller must call unlock exactly once.
 func (l *Locks) Lock(name string) (unlock func()) {
-	n := l.join(name)
-	n.held <- struct{}{}
-	return func() { <-n.held; l.leave(name, n) }
+	unlock, _ = l.LockContext(context.Background(), name) // cannot fail: this context never ends
+	return unlock
 }
 
-// LockContext is Lock, and gives up when ctx ends: the error then wraps its cause.
+// LockContext is like Lock, but gives up when ctx ends. The error then wraps the cause of ctx.
 func (l *Locks) LockContext(ctx context.Context, name string) (unlock func(), err error) {
 	n := l.join(name)
 	select {

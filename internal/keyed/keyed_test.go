@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// TestLock: goroutines of one name follow one another, and no lock is left behind.
+// TestLock: goroutines with the same name take turns, and no lock is left behind.
 func TestLock(t *testing.T) {
 	var locks Locks
 	var wg sync.WaitGroup

@@ -1,6 +1,6 @@
-// Package leftover keeps the records of what dead launchers left and the next one could
-// not remove: launchers write them, and decide by them when to try again; the doctor
-// shows them. It removes nothing itself.
+// Package leftover keeps records of what dead launchers left behind and their successors
+// could not remove. Launchers write the records and use them to schedule retries; the doctor
+// shows them. The package itself removes nothing.
 package leftover
 
 import (
@@ -8,18 +8,21 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/boxd/boxd/internal/oneline"
 )
 
-// prefix starts the names of records. A record lies beside the directory that it is about,
-// because that may be what cannot be changed.
+// prefix begins the name of each record. A record lies next to the directory that it
+// describes, not in it: that directory may be what cannot be changed.
 const prefix = "stuck-"
 
-// Path is where the record of an instance is.
+// Path is the path of an instance's record.
 func Path(state, instance string) string { return filepath.Join(state, prefix+instance) }
 
 // Pauses between two tries.
@@ -31,22 +34,23 @@ const (
 // maxReason bounds each reason in bytes.
 const maxReason = 1 << 10
 
-// Record says what is left of one instance of a launcher.
+// Record describes what is left of one instance of a launcher.
 type Record struct {
 	Instance string `json:"-"`
-	// Reasons are why, by the id of the box; "" is the directory of the instance.
+	// Reasons says, by box ID, why something could not be removed. The ID "" stands for the
+	// directory of the instance.
 	Reasons map[string]string `json:"reasons"`
 	Tries   int               `json:"tries"`
-	Next    time.Time         `json:"next"` // try
+	Next    time.Time         `json:"next"` // when to try again
 }
 
-// Due says whether it is time for the next try.
+// Due reports whether it is time for the next try.
 func (r *Record) Due() bool {
 	wait := time.Until(r.Next)
 	return wait <= 0 || wait > maxPause // the clock was set back
 }
 
-// Read returns the record of an instance, nil if there is none or it is damaged.
+// Read returns the record of an instance, or nil if it is missing or damaged.
 func Read(state, instance string) *Record {
 	text, err := os.ReadFile(Path(state, instance))
 	r := &Record{Instance: instance}
@@ -68,8 +72,8 @@ func List(state string) ([]*Record, error) {
 	return all, err
 }
 
-// Note records a try: errs are what could not be removed and why, as in
-// [Record.Reasons]. Without errs the record goes.
+// Note records a try. The keys of errs are those of [Record.Reasons]; if errs is empty, the
+// record is removed.
 func Note(state, instance string, errs map[string]error) error {
 	r := Record{Instance: instance, Reasons: map[string]string{}}
 	if before := Read(state, instance); before != nil {
@@ -78,12 +82,12 @@ func Note(state, instance string, errs map[string]error) error {
 	pause := min(firstPause<<min(r.Tries, 10), maxPause)
 	r.Tries, r.Next = r.Tries+1, time.Now().Add(pause).UTC()
 	for box, err := range errs {
-		r.Reasons[box] = Shorten(err.Error(), maxReason)
+		r.Reasons[box] = shorten(err.Error(), maxReason)
 	}
 	return r.write(state)
 }
 
-// Forget removes a box, which is gone, from the record of its instance.
+// Forget removes a box that no longer exists from the record of its instance.
 func Forget(state, instance, box string) error {
 	r := Read(state, instance)
 	if r == nil || r.Reasons[box] == "" {
@@ -93,7 +97,7 @@ func Forget(state, instance, box string) error {
 	return r.write(state)
 }
 
-// write writes the record, or removes it if there is nothing in it.
+// write writes the record, or removes its file if the record is empty.
 func (r *Record) write(state string) error {
 	path := Path(state, r.Instance)
 	if len(r.Reasons) == 0 {
@@ -106,32 +110,28 @@ func (r *Record) write(state string) error {
 	if err != nil {
 		return err
 	}
-	// A record that is cut off by a crash is damaged, which is as good as none.
+	// A crash may leave a truncated record. Read treats that as a missing one.
 	return os.WriteFile(path, text, 0o600)
 }
 
-// Line describes what could not be removed in one line of at most 200 bytes, which names
-// the first box; empty if there is nothing.
+// Line describes errs, as passed to [Note], in one line of at most 200 bytes that names the
+// first box. It is empty if errs is.
 func Line(errs map[string]error) string {
 	const most, before = 200, "boxd-init: left by a launcher that was killed: "
 	after := "; boxd doctor explains it"
-	boxes := make([]string, 0, len(errs))
-	for box := range errs {
-		boxes = append(boxes, box)
-	}
+	boxes := slices.Sorted(maps.Keys(errs))
 	if len(boxes) == 0 {
 		return ""
 	}
-	slices.Sort(boxes)
 	if n := len(boxes) - 1; n > 0 {
 		after = fmt.Sprintf("; %d more: boxd doctor explains them", n)
 	}
-	return before + Shorten(errs[boxes[0]].Error(), most-len(before)-len(after)) + after
+	return before + shorten(errs[boxes[0]].Error(), most-len(before)-len(after)) + after
 }
 
-// Shorten makes s one line of at most n bytes.
-func Shorten(s string, n int) string {
-	s = strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ")
+// shorten turns s into one line of at most n bytes.
+func shorten(s string, n int) string {
+	s = oneline.Text(s)
 	if len(s) <= n {
 		return s
 	}

@@ -71,7 +71,7 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// A damaged record is none.
+// A damaged record counts as missing.
 func TestDamaged(t *testing.T) {
 	state := t.TempDir()
 	for _, text := range []string{"", "{", `{"tries":"x"}`, "\x00"} {

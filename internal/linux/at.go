@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Calls that make or look at one name beneath a directory descriptor. None of
+// Calls that create or inspect one name beneath a directory descriptor. None of
 // them follows a symlink in the last component; dir may be an O_PATH descriptor.
 
 // SymlinkAt creates the symlink name beneath dir.
@@ -16,8 +16,8 @@ func SymlinkAt(target string, dir *os.File, name string) error {
 	return pathError("symlinkat", dir, name, err)
 }
 
-// ReadlinkAt returns what the symlink name beneath dir points to. A name that is
-// no symlink gives EINVAL.
+// ReadlinkAt returns the target of the symlink name beneath dir. It fails with
+// EINVAL if name is not a symlink.
 func ReadlinkAt(dir *os.File, name string) (string, error) {
 	var buf [unix.PathMax]byte
 	var n int
@@ -31,15 +31,28 @@ func ReadlinkAt(dir *os.File, name string) (string, error) {
 	return string(buf[:n]), nil
 }
 
-// RenameAt moves name of dir to another directory, over a file that has that name there.
-// Both names must be single components; symlinks are moved, not followed.
+// RenameAt moves name from dir to another directory and replaces any file of the new
+// name. Both names must be single components; a symlink is moved, not followed.
 func RenameAt(dir *os.File, name string, to *os.File, newName string) error {
 	err := Retry(func() error { return unix.Renameat(int(dir.Fd()), name, int(to.Fd()), newName) })
 	runtime.KeepAlive(to)
 	return pathError("renameat", dir, name, err)
 }
 
-// MknodAt creates a node beneath dir; the umask applies to mode.
+// MkdirAt creates one directory beneath dir. name must be a single component; the
+// umask applies to mode.
+func MkdirAt(dir *os.File, name string, mode uint32) error {
+	err := Retry(func() error { return unix.Mkdirat(int(dir.Fd()), name, mode) })
+	return pathError("mkdirat", dir, name, err)
+}
+
+// RmdirAt removes the empty directory name beneath dir.
+func RmdirAt(dir *os.File, name string) error {
+	err := Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR) })
+	return pathError("rmdir", dir, name, err)
+}
+
+// MknodAt creates a device node beneath dir; the umask applies to mode.
 func MknodAt(dir *os.File, name string, mode uint32, dev uint64) error {
 	err := Retry(func() error { return unix.Mknodat(int(dir.Fd()), name, mode, int(dev)) })
 	return pathError("mknodat", dir, name, err)
@@ -51,6 +64,17 @@ func ChmodAt(dir *os.File, name string, mode uint32) error {
 	return pathError("fchmodat", dir, name, err)
 }
 
+// Fchownat changes the owner of name beneath dir, never following a symlink.
+// An empty name means dir itself.
+func Fchownat(dir *os.File, name string, uid, gid int) error {
+	flags := unix.AT_SYMLINK_NOFOLLOW
+	if name == "" {
+		flags |= unix.AT_EMPTY_PATH
+	}
+	err := Retry(func() error { return unix.Fchownat(int(dir.Fd()), name, uid, gid, flags) })
+	return pathError("fchownat", dir, name, err)
+}
+
 // StatAt returns the status of name beneath dir without following a symlink.
 func StatAt(dir *os.File, name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
@@ -60,8 +84,8 @@ func StatAt(dir *os.File, name string) (unix.Stat_t, error) {
 	return st, pathError("fstatat", dir, name, err)
 }
 
-// CreateAt creates the regular file name beneath dir and opens it for writing;
-// it must not exist. The umask applies to mode. The file is owned by the caller.
+// CreateAt creates the regular file name beneath dir, which must not exist, and opens
+// it for writing. The umask applies to mode. The caller owns the file.
 func CreateAt(dir *os.File, name string, mode uint32) (*os.File, error) {
 	const flags = unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_WRONLY | unix.O_CLOEXEC
 	fd, err := retryFd(func() (int, error) { return unix.Openat(int(dir.Fd()), name, flags, mode) })
@@ -71,14 +95,8 @@ func CreateAt(dir *os.File, name string, mode uint32) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
 }
 
-// Fstatfs returns the usage of the file system that f is on (O_PATH included).
-func Fstatfs(f *os.File) (unix.Statfs_t, error) {
-	var st unix.Statfs_t
-	err := Retry(func() error { return unix.Fstatfs(int(f.Fd()), &st) })
-	return st, pathError("fstatfs", f, "", err)
-}
-
-// pathError names what failed beneath dir, and keeps dir alive until then.
+// pathError adds the operation and the path of name beneath dir, or of dir itself if name
+// is empty, to err. It keeps dir alive until the system call has returned.
 func pathError(op string, dir *os.File, name string, err error) error {
 	runtime.KeepAlive(dir)
 	if err == nil {

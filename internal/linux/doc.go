@@ -1,10 +1,10 @@
 // Package linux is the boundary to the kernel: one wrapper per system call that
 // boxd needs and that the standard library does not offer in a usable form.
 //
-// Every wrapper retries EINTR, sets close-on-exec, takes and returns *os.File
+// Every wrapper retries on EINTR, sets close-on-exec, takes and returns *os.File
 // where a descriptor is owned, and reports failures as *os.SyscallError or
-// *os.PathError so that errors.Is(err, unix.EBUSY) works at the top.
+// *os.PathError, so that errors.Is(err, unix.EBUSY) works in every caller.
 //
-// It holds no policy: what may be mounted, killed or limited is decided by the
-// packages above it.
+// The package contains no policy: the packages above it decide what may be mounted,
+// killed or limited.
 package linux

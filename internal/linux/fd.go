@@ -17,25 +17,32 @@ func Retry(fn func() error) error {
 	}
 }
 
+// errnoError is errno as an error, nil for 0.
+func errnoError(errno unix.Errno) error {
+	if errno == 0 {
+		return nil
+	}
+	return errno
+}
+
 // retryFd is Retry for calls that return a descriptor.
 func retryFd(fn func() (int, error)) (fd int, err error) {
-	err = Retry(func() error {
-		var e error
-		fd, e = fn()
-		return e
+	err = Retry(func() (err error) {
+		fd, err = fn()
+		return err
 	})
 	return fd, err
 }
 
 // FdPath names an open descriptor as a path of this process. The path is valid
-// only while f is open; the caller keeps f alive.
+// only while f is open; the caller must keep f alive.
 func FdPath(f *os.File) string {
 	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
 }
 
 // Openat2 opens unsafePath beneath dir with the RESOLVE_* rules of how.
 // A nil dir means the current directory (or the root, for absolute paths).
-// O_CLOEXEC is always added. The returned file is owned by the caller.
+// O_CLOEXEC is always added. The caller owns the returned file.
 func Openat2(dir *os.File, unsafePath string, how unix.OpenHow) (*os.File, error) {
 	how.Flags |= unix.O_CLOEXEC
 	dirfd := unix.AT_FDCWD
@@ -45,7 +52,7 @@ func Openat2(dir *os.File, unsafePath string, how unix.OpenHow) (*os.File, error
 	fd, err := retryFd(func() (int, error) {
 		for range 32 {
 			// EAGAIN: a rename raced with a RESOLVE_IN_ROOT or RESOLVE_BENEATH
-			// walk, openat2(2) asks the caller to try again.
+			// walk; openat2(2) asks the caller to retry.
 			fd, err := unix.Openat2(dirfd, unsafePath, &how)
 			if err != unix.EAGAIN {
 				return fd, err
@@ -61,7 +68,7 @@ func Openat2(dir *os.File, unsafePath string, how unix.OpenHow) (*os.File, error
 }
 
 // Reopen opens the file behind an O_PATH descriptor with new flags.
-// O_CLOEXEC is always added. The returned file is owned by the caller.
+// O_CLOEXEC is always added. The caller owns the returned file.
 func Reopen(f *os.File, flags int) (*os.File, error) {
 	path := FdPath(f)
 	fd, err := retryFd(func() (int, error) { return unix.Open(path, flags|unix.O_CLOEXEC, 0) })
@@ -76,43 +83,33 @@ func Reopen(f *os.File, flags int) (*os.File, error) {
 func Fstat(f *os.File) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	err := Retry(func() error { return unix.Fstat(int(f.Fd()), &st) })
-	runtime.KeepAlive(f)
-	if err != nil {
-		return st, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
-	}
-	return st, nil
+	return st, pathError("fstat", f, "", err)
 }
 
-// MkdirAt creates one directory beneath dir. name must be a single component.
-func MkdirAt(dir *os.File, name string, mode uint32) error {
-	err := Retry(func() error { return unix.Mkdirat(int(dir.Fd()), name, mode) })
-	runtime.KeepAlive(dir)
-	if err != nil {
-		return &os.PathError{Op: "mkdirat", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return nil
+// Fstatfs returns the usage and the ST_* flags of the file system that f is on (O_PATH
+// included). The flags are those of its mount and of its file system together.
+func Fstatfs(f *os.File) (unix.Statfs_t, error) {
+	var st unix.Statfs_t
+	err := Retry(func() error { return unix.Fstatfs(int(f.Fd()), &st) })
+	return st, pathError("fstatfs", f, "", err)
 }
 
-// Fchownat changes the owner of name beneath dir, never following a symlink.
-// An empty name means dir itself.
-func Fchownat(dir *os.File, name string, uid, gid int) error {
-	flags := unix.AT_SYMLINK_NOFOLLOW
-	if name == "" {
-		flags |= unix.AT_EMPTY_PATH
-	}
-	err := Retry(func() error { return unix.Fchownat(int(dir.Fd()), name, uid, gid, flags) })
-	runtime.KeepAlive(dir)
-	if err != nil {
-		return &os.PathError{Op: "fchownat", Path: dir.Name() + "/" + name, Err: err}
-	}
-	return nil
+// KeepSize is the mode of [Fallocate] that leaves the file's size as it is.
+const KeepSize = unix.FALLOC_FL_KEEP_SIZE
+
+// Fallocate allocates disk space for the first size bytes of f. A mode of 0 makes the file
+// that long if it is shorter.
+func Fallocate(f *os.File, mode uint32, size int64) error {
+	err := Retry(func() error { return unix.Fallocate(int(f.Fd()), mode, 0, size) })
+	return pathError("fallocate", f, "", err)
 }
 
-// Dup returns another descriptor of f's open file description, with a number of
-// at least lowest. The caller owns it.
+// Dup returns another descriptor, numbered at least lowest, of f's open file
+// description. The caller owns it.
 func Dup(f *os.File, lowest int) (*os.File, error) { return dup(f, lowest, f.Name()) }
 
-// DupAs is Dup with a name for people, where f has been opened by another, or none.
+// DupAs is Dup with another name for messages: the name of an inherited or received
+// descriptor says nothing.
 func DupAs(f *os.File, name string) (*os.File, error) { return dup(f, 0, name) }
 
 func dup(f *os.File, lowest int, name string) (*os.File, error) {
@@ -131,7 +128,7 @@ func CloseAll(files []*os.File) {
 	}
 }
 
-// SocketPair returns the two ends of a Unix stream socket, owned by the caller.
+// SocketPair returns the two ends of a Unix stream socket. The caller owns both.
 func SocketPair() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Probes try a feature of the kernel without leaving anything behind. Nil means
-// that it works. An error that matches errors.ErrUnsupported means that this
-// kernel certainly does not have it. Any other error leaves that open; most
-// often it is EPERM for lack of privilege.
+// Probes try a kernel feature and leave nothing behind. Nil means that it works.
+// An error that matches errors.ErrUnsupported means that this kernel definitely
+// lacks it. Any other error is inconclusive, most often EPERM for lack of
+// privilege.
 
-// unsupported marks err as a certain no.
+// unsupported marks err as a definite no.
 func unsupported(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w", what, errors.ErrUnsupported, err)
 }
 
-// KernelRelease is the release of the running kernel as uname(2) has it, such as
-// "6.1.0-31-amd64", and its machine, such as "x86_64".
+// KernelRelease returns the release of the running kernel, such as "6.1.0-31-amd64",
+// and its machine, such as "x86_64" (uname(2)).
 func KernelRelease() (release, machine string, err error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
@@ -32,7 +32,7 @@ func KernelRelease() (release, machine string, err error) {
 	return unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Machine[:]), nil
 }
 
-// ProbeMountAPI makes a detached tmpfs: fsopen, fsconfig, fsmount (Linux 5.2)
+// ProbeMountAPI creates a detached tmpfs: fsopen, fsconfig, fsmount (Linux 5.2)
 // and mount_setattr (Linux 5.12).
 func ProbeMountAPI() error {
 	m, err := NewMount("tmpfs", unix.MOUNT_ATTR_NOSUID)
@@ -43,8 +43,8 @@ func ProbeMountAPI() error {
 	return MountSetattr(m, false, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 }
 
-// ProbeFilesystem asks for a file system type, which loads its module if the
-// kernel is allowed to.
+// ProbeFilesystem opens a file system type, which loads its module if that is
+// allowed.
 func ProbeFilesystem(fstype string) error {
 	fd, err := retryFd(func() (int, error) { return unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC) })
 	switch err {
@@ -56,8 +56,8 @@ func ProbeFilesystem(fstype string) error {
 	return &os.PathError{Op: "fsopen", Path: fstype, Err: err}
 }
 
-// ProbeIDMap tries an id-mapped mount of dir (Linux 5.12), which the file system
-// that dir is on must support too.
+// ProbeIDMap tries an id-mapped mount of dir (Linux 5.12). The file system of dir
+// must support it as well.
 func ProbeIDMap(dir string) error {
 	ns, err := NewUserNS("0 65534 1\n", "0 65534 1\n")
 	if err != nil {
@@ -71,15 +71,15 @@ func ProbeIDMap(dir string) error {
 	defer tree.Close()
 	err = MountSetattr(tree, false, unix.MountAttr{Attr_set: unix.MOUNT_ATTR_IDMAP, Userns_fd: uint64(ns.Fd())})
 	runtime.KeepAlive(ns)
-	// mount_setattr(2): EINVAL if the file system cannot be id-mapped. Nothing
-	// else about this call is open to doubt.
+	// mount_setattr(2): EINVAL if the file system cannot be id-mapped. No other
+	// cause applies to this call.
 	if errors.Is(err, unix.EINVAL) {
 		return unsupported("id-mapped mount of "+dir, err)
 	}
 	return err
 }
 
-// ProbeUserNS makes a user namespace that maps one id.
+// ProbeUserNS creates a user namespace that maps one ID.
 func ProbeUserNS() error {
 	ns, err := NewUserNS("0 65534 1\n", "0 65534 1\n")
 	if err != nil {
@@ -95,23 +95,22 @@ type cloneArgsCgroup struct {
 	setTID, setTIDSize, cgroup uint64
 }
 
-// ProbeCloneIntoCgroup asks clone3 for a child in a cgroup that cannot exist:
-// a descriptor of 2^31-1 is beyond what fs.nr_open can be set to. The kernel
-// answers EBADF if it knows CLONE_INTO_CGROUP (Linux 5.7), and never forks.
+// ProbeCloneIntoCgroup calls clone3 with a cgroup descriptor that cannot exist:
+// 2^31-1 is above the maximum of fs.nr_open. A kernel that has CLONE_INTO_CGROUP
+// (Linux 5.7) returns EBADF. No kernel forks.
 func ProbeCloneIntoCgroup() error {
 	args := cloneArgsCgroup{cloneArgs: cloneArgs{flags: unix.CLONE_INTO_CGROUP, exitSignal: uint64(unix.SIGCHLD)}, cgroup: 1<<31 - 1}
 	_, _, errno := unix.RawSyscall(unix.SYS_CLONE3, uintptr(unsafe.Pointer(&args)), unsafe.Sizeof(args), 0)
 	switch errno {
 	case unix.EBADF:
 		return nil
-	case unix.E2BIG, unix.EINVAL, unix.ENOSYS: // longer than known; unknown flag; no clone3
+	case unix.E2BIG, unix.EINVAL, unix.ENOSYS: // unknown size; unknown flag; no clone3
 		return unsupported("clone3 into a cgroup", errno)
 	}
 	return os.NewSyscallError("clone3", errno)
 }
 
-// ProbePidfd opens a pidfd of this process and asks whether it is alive
-// (Linux 5.3).
+// ProbePidfd opens a pidfd of this process and sends it signal 0 (Linux 5.3).
 func ProbePidfd() error {
 	f, err := PidfdOpen(os.Getpid())
 	if err != nil {
@@ -130,25 +129,21 @@ func ProbeOpenat2() error {
 	return f.Close()
 }
 
-// ProbeExecMemfd makes a sealable memory file that may be executed. The sysctl
-// vm.memfd_noexec=2 (Linux 6.3) forbids them: EACCES.
+// ProbeExecMemfd creates a sealable, executable memfd. The sysctl vm.memfd_noexec=2
+// (Linux 6.3) forbids it: EACCES.
 func ProbeExecMemfd() error {
-	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
-	fd, err := retryFd(func() (int, error) { return unix.MemfdCreate("probe", flags|unix.MFD_EXEC) })
-	if err == unix.EINVAL { // before Linux 6.3 there is no MFD_EXEC, and no ban
-		fd, err = retryFd(func() (int, error) { return unix.MemfdCreate("probe", flags) })
-	}
-	switch err {
-	case nil:
-		return unix.Close(fd)
-	case unix.EACCES:
+	fd, err := execMemfd("probe")
+	if errors.Is(err, unix.EACCES) {
 		return unsupported("executable memfd", err)
 	}
-	return os.NewSyscallError("memfd_create", err)
+	if err != nil {
+		return err
+	}
+	return unix.Close(fd)
 }
 
-// ProbeSeccomp asks whether filters can answer with an error (seccomp(2),
-// SECCOMP_GET_ACTION_AVAIL, Linux 4.14), which needs CONFIG_SECCOMP_FILTER.
+// ProbeSeccomp asks whether filters can return an error (SECCOMP_GET_ACTION_AVAIL in
+// seccomp(2), Linux 4.14), which needs CONFIG_SECCOMP_FILTER.
 func ProbeSeccomp() error {
 	action := uint32(unix.SECCOMP_RET_ERRNO)
 	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))

@@ -10,7 +10,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestProbes: on a host that runs these tests everything is there.
+// TestProbes: a host that runs these tests has all features.
 func TestProbes(t *testing.T) {
 	for _, p := range []struct {
 		feature string
@@ -36,7 +36,7 @@ func TestProbes(t *testing.T) {
 	}
 }
 
-// TestProbesSayNo: what cannot be is reported as a certain no.
+// TestProbesSayNo: an impossible feature is reported as a definite no.
 func TestProbesSayNo(t *testing.T) {
 	testutil.RequireRoot(t)
 	for name, err := range map[string]error{

@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// HungUp says that nothing will come from the other end of a stream socket any more,
-// whatever has come and was not read: poll(2), POLLRDHUP. It does not wait. A socket
-// that is closed counts.
+// HungUp reports, without waiting, whether the other end of a stream socket will send
+// nothing more (POLLRDHUP in poll(2)), even if there is unread data. A socket that is
+// closed at this end counts as well.
 func HungUp(c syscall.RawConn) bool {
 	fds := []unix.PollFd{{Events: unix.POLLRDHUP}}
 	var pollErr error

@@ -12,38 +12,38 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What can be granted, landlock(7). Nothing may be executed, and no device, FIFO or socket
-// made.
+// Access rights that can be granted (landlock(7)). None of them allows executing anything,
+// or creating a device, FIFO or socket.
 const (
 	landlockRead  = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
 	landlockWrite = landlockRead | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE |
 		unix.LANDLOCK_ACCESS_FS_REMOVE_DIR | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_DIR |
 		unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_MAKE_SYM | unix.LANDLOCK_ACCESS_FS_REFER
 	landlockMake = unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_MAKE_REG | unix.LANDLOCK_ACCESS_FS_REMOVE_FILE
-	// landlockFile is what can be granted on something that is no directory.
+	// landlockFile are the rights that can be granted on anything but a directory.
 	landlockFile = unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
 )
 
-// LandlockPath is a file, or a directory with all that is below it, that a process may use.
+// LandlockPath is a file, or a directory with everything below it, that a process may use.
 type LandlockPath struct {
 	Path string
 	Use  LandlockUse
 }
 
-// LandlockUse is what a process may do with a file or directory.
+// LandlockUse says how a process may use a file or directory.
 type LandlockUse int
 
 // The uses of a path.
 const (
 	LandlockRead  LandlockUse = iota
-	LandlockWrite             // and read
-	LandlockMake              // make, write and remove files, and read none
+	LandlockWrite             // write, and read
+	LandlockMake              // create, write and remove files, but read none
 )
 
-// ErrNoLandlock says that this kernel cannot confine a process to paths.
-var ErrNoLandlock = errors.New("the kernel has no Landlock that can be used")
+// ErrNoLandlock means that this kernel cannot confine a process to paths.
+var ErrNoLandlock = errors.New("the kernel has no usable Landlock")
 
-// LandlockABI returns the version of Landlock, 0 without one.
+// LandlockABI returns the kernel's Landlock version, 0 without Landlock.
 func LandlockABI() int {
 	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -52,7 +52,7 @@ func LandlockABI() int {
 	return int(abi)
 }
 
-// ProbeLandlock asks for a version that LandlockAllThreads can use.
+// ProbeLandlock checks for a version that LandlockAllThreads can use.
 func ProbeLandlock() error {
 	if abi := LandlockABI(); abi < 2 {
 		return unsupported(fmt.Sprintf("Landlock version %d", abi), ErrNoLandlock)
@@ -60,10 +60,10 @@ func ProbeLandlock() error {
 	return nil
 }
 
-// LandlockAllThreads confines all threads of this process for good to paths; one that is
-// missing or cannot be reached is left out. It needs version 2 (Linux 5.19), because the
-// first one forbids to rename between directories altogether. The process must have
-// no_new_privs and be built without cgo.
+// LandlockAllThreads permanently confines all threads of this process to paths. It skips
+// paths that are missing or cannot be reached. It needs Landlock version 2 (Linux 5.19),
+// because version 1 forbids all renames between directories. The process must have
+// no_new_privs set and be built without cgo.
 func LandlockAllThreads(paths []LandlockPath) error {
 	if err := ProbeLandlock(); err != nil {
 		return err

@@ -7,8 +7,8 @@ import (
 )
 
 // SetLinkUp brings up the network interface name in the network namespace of the
-// calling thread (netdevice(7)). It keeps the other flags of an interface that
-// is down only where they are the default, as those of "lo" are.
+// calling thread (netdevice(7)). It resets the interface's other flags to their
+// defaults, which "lo" has anyway.
 func SetLinkUp(name string) error {
 	request, err := unix.NewIfreq(name)
 	if err != nil {

@@ -6,22 +6,23 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Listener is the address of a socket that waits for others.
+// Listener is the address of a listening socket.
 type Listener = netip.AddrPort
 
-// States of sockets in the tables, include/net/tcp_states.h. An UDP socket that is
-// not connected is in state 7.
+// Socket states in the tables (include/net/tcp_states.h). An unconnected UDP socket is in
+// state 7.
 const (
 	tcpListen = "0A"
 	udpOpen   = "07"
 )
 
-// ParseListeners reads /proc/<pid>/net/tcp, tcp6, udp or udp6: protocol says which.
-// A line that it does not understand is an error.
+// ParseListeners reads /proc/<pid>/net/<protocol>, where protocol is tcp, tcp6, udp or
+// udp6. A malformed line is an error.
 func ParseListeners(r io.Reader, protocol string) ([]Listener, error) {
 	state := tcpListen
 	if strings.HasPrefix(protocol, "udp") {
@@ -53,8 +54,8 @@ func ParseListeners(r io.Reader, protocol string) ([]Listener, error) {
 	return found, nil
 }
 
-// parseAddress reads such as 0100007F:1F90: words of four bytes in the byte order of
-// the machine, here little endian, and the port.
+// parseAddress reads an address such as 0100007F:1F90: four-byte words in the machine's
+// byte order, which is little endian here, and the port.
 func parseAddress(s string, six bool) (Listener, error) {
 	addr, port, ok := strings.Cut(s, ":")
 	n, perr := strconv.ParseUint(port, 16, 16)
@@ -66,8 +67,8 @@ func parseAddress(s string, six bool) (Listener, error) {
 	if !ok || perr != nil || err != nil || len(raw) != want {
 		return Listener{}, fmt.Errorf("address %q: unknown form", s)
 	}
-	for i := 0; i < len(raw); i += 4 {
-		raw[i], raw[i+1], raw[i+2], raw[i+3] = raw[i+3], raw[i+2], raw[i+1], raw[i]
+	for word := range slices.Chunk(raw, 4) {
+		slices.Reverse(word)
 	}
 	ip, _ := netip.AddrFromSlice(raw)
 	return netip.AddrPortFrom(ip, uint16(n)), nil

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestLoopBind: both ways to bind a device, of which the second is for kernels before 5.8.
+// TestLoopBind tests both ways to bind a device. The second is for kernels before 5.8.
 func TestLoopBind(t *testing.T) {
 	testutil.RequireRoot(t)
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
@@ -67,7 +67,7 @@ func TestLoopBind(t *testing.T) {
 				t.Errorf("has %d bytes, %v", size, err)
 			}
 			dev.Close()
-			// udev may look at it for a moment.
+			// udev may have it open for a moment.
 			for until := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
 				again, err := os.Open(dev.Name())
 				if err != nil {
@@ -86,7 +86,7 @@ func TestLoopBind(t *testing.T) {
 	}
 }
 
-// freeLoop opens a device that bind wins.
+// freeLoop opens a free device for which bind succeeds.
 func freeLoop(t *testing.T, control *os.File, bind func(dev *os.File) error) *os.File {
 	t.Helper()
 	for try := 0; ; try++ {
@@ -108,7 +108,7 @@ func freeLoop(t *testing.T, control *os.File, bind func(dev *os.File) error) *os
 	}
 }
 
-// TestProjectQuota: both ways to call quotactl, of which the second is for kernels before 5.14.
+// TestProjectQuota tests both ways to call quotactl. The second is for kernels before 5.14.
 func TestProjectQuota(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir, err := os.Open(t.TempDir())
@@ -127,7 +127,7 @@ func TestProjectQuota(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As udev does, which the virtual machine has not.
+	// As udev would do, which the virtual machine lacks.
 	if _, err := blockDevice(dir); errors.Is(err, unix.ENOENT) {
 		node := fmt.Sprintf("/dev/block/%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev))
 		if err := errors.Join(os.MkdirAll("/dev/block", 0o755), unix.Mknod(node, unix.S_IFBLK|0o600, int(st.Dev))); err != nil {
@@ -148,7 +148,7 @@ func TestProjectQuota(t *testing.T) {
 	if err := quotactlDevice(dir, "Q_GETQUOTA", qGetQuota<<8|projectQuota, id, unsafe.Pointer(&q)); err != nil || q.bhard != 5 || q.ihard != 7 {
 		t.Errorf("by device: %+v, %v", q, err)
 	}
-	if !hasQuotactlFd(dir) {
+	if !hasQuotactlFd() {
 		t.Log("this kernel has no quotactl_fd")
 	}
 	// Without quota, and with none at all.

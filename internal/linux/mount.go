@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The mount API by descriptors: fsopen, fsconfig, fsmount, open_tree, move_mount
+// The descriptor-based mount API: fsopen, fsconfig, fsmount, open_tree, move_mount
 // (Linux 5.2) and mount_setattr (Linux 5.12).
 
 // OpenTree opens path beneath dir as a mount object. With OPEN_TREE_CLONE in
-// flags the result is a detached copy that vanishes when it is closed before it
-// is attached. An empty path (with AT_EMPTY_PATH) means dir itself; a nil dir
-// means the current directory. The returned file is owned by the caller.
+// flags, the result is a detached copy that vanishes if it is closed before it is
+// attached. An empty path (with AT_EMPTY_PATH) means dir itself; a nil dir means
+// the current directory. The caller owns the returned file.
 func OpenTree(dir *os.File, path string, flags uint) (*os.File, error) {
 	dirfd := unix.AT_FDCWD
 	if dir != nil {
@@ -53,27 +53,23 @@ func MoveMount(tree, dir *os.File, path string, flags int) error {
 	return nil
 }
 
-// MountSetattr changes the attributes of the mount behind tree; with recursive
-// also of every mount below it.
+// MountSetattr changes the attributes of the mount behind tree and, if recursive is
+// set, of every mount below it.
 func MountSetattr(tree *os.File, recursive bool, attr unix.MountAttr) error {
 	flags := uint(unix.AT_EMPTY_PATH)
 	if recursive {
 		flags |= unix.AT_RECURSIVE
 	}
 	err := Retry(func() error { return unix.MountSetattr(int(tree.Fd()), "", flags, &attr) })
-	runtime.KeepAlive(tree)
-	if err != nil {
-		return &os.PathError{Op: "mount_setattr", Path: tree.Name(), Err: err}
-	}
-	return nil
+	return pathError("mount_setattr", tree, "", err)
 }
 
 // Option is one parameter of a file system. A parameter without a value is a
 // flag.
 type Option struct{ Key, Value string }
 
-// Reconfigure changes options of the file system that mount, a mount's root, is of. Other
-// options stay as they are.
+// Reconfigure changes options of the file system whose root is mount. Other options stay
+// as they are.
 func Reconfigure(mount *os.File, options ...Option) error {
 	fsfd, err := retryFd(func() (int, error) {
 		return unix.Fspick(int(mount.Fd()), "", unix.FSPICK_CLOEXEC|unix.FSPICK_EMPTY_PATH)
@@ -94,8 +90,8 @@ func Reconfigure(mount *os.File, options ...Option) error {
 }
 
 // NewMount creates a file system of type fstype and returns it as a detached
-// mount with the MOUNT_ATTR_* of attrs. It vanishes when it is closed before it
-// is attached. The returned file is owned by the caller.
+// mount with the MOUNT_ATTR_* of attrs. The mount vanishes if it is closed before it
+// is attached. The caller owns the returned file.
 func NewMount(fstype string, attrs int, options ...Option) (*os.File, error) {
 	fsfd, err := retryFd(func() (int, error) { return unix.Fsopen(fstype, unix.FSOPEN_CLOEXEC) })
 	if err != nil {
@@ -121,7 +117,7 @@ func NewMount(fstype string, attrs int, options ...Option) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "mount:"+fstype), nil
 }
 
-// Unmount takes away what is mounted at path; flags are those of umount2.
+// Unmount removes the mount at path; flags are those of umount2.
 func Unmount(path string, flags int) error {
 	if err := Retry(func() error { return unix.Unmount(path, flags) }); err != nil {
 		return &os.PathError{Op: "umount2", Path: path, Err: err}

@@ -15,22 +15,23 @@ import (
 // MountInfo is one line of /proc/<pid>/mountinfo, see proc_pid_mountinfo(5).
 type MountInfo struct {
 	ID      uint64
-	Parent  uint64   // of the mount that it is mounted on
+	Parent  uint64   // ID of the mount that this one is mounted on
 	Device  string   // major:minor of the file system
-	Root    string   // the directory of that file system which is mounted
-	Point   string   // where, from the root of the process
+	Root    string   // the mounted directory, from the root of the file system
+	Point   string   // the mount point, from the root of the process
 	Flags   []string // of the mount itself, such as "ro" and "noexec"
+	Shared  bool     // mounts below it propagate to other mounts
 	FSType  string   // such as "cgroup2"
 	Options []string // of the super block
 }
 
 // maxMountLine bounds a line of mountinfo. Overlay mounts have long options, and a
-// box can have its directories as deep as it likes.
+// box can nest its directories as deeply as it likes.
 const maxMountLine = 16 << 20
 
-// ReadMountInfo lists the mounts of the calling thread's mount namespace, which
-// on throw-away threads differs from that of the process, in the kernel's order:
-// a later mount on the same path hides an earlier one.
+// ReadMountInfo lists the mounts in the mount namespace of the calling thread, which may
+// differ from that of the process. They are in the kernel's order: a later mount on the
+// same path hides an earlier one.
 func ReadMountInfo() ([]MountInfo, error) {
 	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
@@ -40,9 +41,8 @@ func ReadMountInfo() ([]MountInfo, error) {
 	return ParseMountInfo(f)
 }
 
-// ParseMountInfo reads all lines of a mountinfo file. A line that it does not
-// understand is an error: a mount that is passed over could be the one that
-// matters.
+// ParseMountInfo reads all lines of a mountinfo file. A malformed line is an error:
+// the skipped mount could be the one that matters.
 func ParseMountInfo(r io.Reader) ([]MountInfo, error) {
 	var found []MountInfo
 	err := eachMountLine(r, func(line []byte) (more bool, err error) {
@@ -56,9 +56,9 @@ func ParseMountInfo(r io.Reader) ([]MountInfo, error) {
 	return found, nil
 }
 
-// FindMountInfo is ParseMountInfo for the one mount with a number. No other line is
-// understood, or kept: those of a box may be as long as it likes, all of them. ok is
-// false if there is none.
+// FindMountInfo is ParseMountInfo for the single mount with the given ID; ok reports whether
+// it was found. Other lines are neither parsed nor kept, because a box can make all of its
+// lines very long.
 func FindMountInfo(r io.Reader, id uint64) (m MountInfo, ok bool, err error) {
 	start := strconv.AppendUint(nil, id, 10)
 	start = append(start, ' ')
@@ -106,6 +106,7 @@ func parseMountLine(line string) (MountInfo, error) {
 		Root:   unescapeMount(fields[3]),
 		Point:  unescapeMount(fields[4]),
 		Flags:  strings.Split(fields[5], ","),
+		Shared: slices.ContainsFunc(fields[6:sep], func(f string) bool { return strings.HasPrefix(f, "shared:") }),
 		FSType: fields[sep+1],
 	}
 	if len(fields) > sep+3 {

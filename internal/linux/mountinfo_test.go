@@ -12,13 +12,13 @@ import (
 func TestParseMountInfo(t *testing.T) {
 	for line, want := range map[string]MountInfo{
 		"36 35 98:0 /sub /mnt/p rw,noatime master:1 - ext3 /dev/root rw,errors=continue": {
-			36, 35, "98:0", "/sub", "/mnt/p", []string{"rw", "noatime"}, "ext3", []string{"rw", "errors=continue"}},
-		"1 0 0:2 / / rw - rootfs none rw": {1, 0, "0:2", "/", "/", []string{"rw"}, "rootfs", []string{"rw"}},
+			36, 35, "98:0", "/sub", "/mnt/p", []string{"rw", "noatime"}, false, "ext3", []string{"rw", "errors=continue"}},
+		"1 0 0:2 / / rw - rootfs none rw": {1, 0, "0:2", "/", "/", []string{"rw"}, false, "rootfs", []string{"rw"}},
 		`7 1 0:3 /a\040b /c\134d\011\012 rw shared:1 master:2 - tmpfs t rw`: {
-			7, 1, "0:3", "/a b", "/c\\d\t\n", []string{"rw"}, "tmpfs", []string{"rw"}},
-		"8 1 0:3 /gone//deleted /x rw - tmpfs t": {8, 1, "0:3", "/gone//deleted", "/x", []string{"rw"}, "tmpfs", nil},
+			7, 1, "0:3", "/a b", "/c\\d\t\n", []string{"rw"}, true, "tmpfs", []string{"rw"}},
+		"8 1 0:3 /gone//deleted /x rw - tmpfs t": {8, 1, "0:3", "/gone//deleted", "/x", []string{"rw"}, false, "tmpfs", nil},
 		"32 31 0:29 /docker/x /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct": {
-			32, 31, "0:29", "/docker/x", "/sys/fs/cgroup/cpu,cpuacct", []string{"rw"}, "cgroup", []string{"rw", "cpu", "cpuacct"}},
+			32, 31, "0:29", "/docker/x", "/sys/fs/cgroup/cpu,cpuacct", []string{"rw"}, false, "cgroup", []string{"rw", "cpu", "cpuacct"}},
 	} {
 		got, err := ParseMountInfo(strings.NewReader(line + "\n"))
 		if err != nil || len(got) != 1 || !reflect.DeepEqual(got[0], want) {
@@ -53,7 +53,7 @@ func TestFindMountInfo(t *testing.T) {
 	}
 }
 
-// Each mount of a box can lie as deep as it likes: what it costs to find one is one line.
+// A box can nest each of its mounts as deeply as it likes: finding one must cost only one line.
 func TestFindMountInfoCost(t *testing.T) {
 	const lines, long = 64, 2 << 20
 	var readers []io.Reader

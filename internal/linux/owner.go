@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// AsOwner runs fn with the file system rights of one user and group and no others:
-// without supplementary groups and capabilities, and with umask 0. What fn makes
-// belongs to them and counts against their quota. It runs on a thread of its own,
-// see [OnThrowawayThread]. The calling process needs CAP_SETUID and CAP_SETGID.
+// AsOwner runs fn with only the file system rights of one user and group: without
+// supplementary groups or capabilities, and with umask 0. Files that fn creates belong
+// to them and count against their quota. fn runs on its own thread, see
+// [OnThrowawayThread]. The calling process needs CAP_SETUID and CAP_SETGID.
 func AsOwner(uid, gid uint32, fn func() error) error {
 	return OnThrowawayThread(func() error {
 		unix.Umask(0)
@@ -23,13 +23,14 @@ func AsOwner(uid, gid uint32, fn func() error) error {
 	})
 }
 
-// becomeOwner changes the calling thread alone: the calls of package syscall would
-// change all threads.
+// becomeOwner changes only the calling thread. It makes raw system calls because the
+// functions of package syscall change all threads.
 func becomeOwner(uid, gid uint32) error {
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); errno != 0 {
 		return os.NewSyscallError("setgroups", errno)
 	}
-	// These two report no error but the old value (setfsuid(2)): ask again. -1 is no id.
+	// These two return the old value instead of an error (setfsuid(2)), so ask again with
+	// the invalid ID -1.
 	for _, set := range []struct {
 		name string
 		trap uintptr
@@ -40,8 +41,8 @@ func becomeOwner(uid, gid uint32) error {
 			return fmt.Errorf("%s: still %d", set.name, now)
 		}
 	}
-	// With an fsuid of 0 the kernel leaves them all; and CAP_SYS_RESOURCE, which no
-	// change of the fsuid takes away, goes beyond any quota.
+	// Drop all capabilities. If the fsuid is 0, the kernel has left them all; and
+	// CAP_SYS_RESOURCE, which no change of the fsuid drops, overrides quotas.
 	header := &unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
 	_, _, errno := unix.RawSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(&none[0])), 0)

@@ -28,7 +28,7 @@ func TestAsOwner(t *testing.T) {
 	}
 }
 
-// Not even root has more than an owner's rights there, and nobody else notices.
+// Even root has only the owner's rights there, and no other thread is affected.
 func TestAsOwnerHasNoCapabilities(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir := t.TempDir()

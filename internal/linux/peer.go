@@ -4,43 +4,49 @@ import (
 	"errors"
 	"net"
 	"os"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Peer is who was at the other end of a Unix socket when it was connected.
+// Peer is the process at the other end of a Unix socket, at the time of connecting.
 type Peer struct {
-	PID      int // in this process's pid namespace, 0 if it is not in it
+	PID      int // in this process's PID namespace; 0 if the peer is outside of it
 	UID, GID int
-	Groups   []int // supplementary ones; nil if they cannot be found out
+	Groups   []int // supplementary groups; nil if unknown
 }
 
-// PeerOf returns who connected c: SO_PEERCRED and, since Linux 4.13, SO_PEERGROUPS,
-// unix(7).
+// PeerOf returns the process that connected c: SO_PEERCRED and, since Linux 4.13,
+// SO_PEERGROUPS (unix(7)).
 func PeerOf(c *net.UnixConn) (Peer, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Peer{}, err
-	}
 	var p Peer
-	var sockErr error
-	err = raw.Control(func(fd uintptr) {
+	err := control(c, func(fd uintptr) error {
 		cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 		if err != nil {
-			sockErr = os.NewSyscallError("getsockopt", err)
-			return
+			return os.NewSyscallError("getsockopt", err)
 		}
-		p = Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid)}
-		p.Groups = peerGroups(fd)
+		p = Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
+		return nil
 	})
-	if err != nil {
-		return Peer{}, err
-	}
-	return p, sockErr
+	return p, err
 }
 
-// peerGroups asks twice at most: the kernel says how much room it needs.
+// control calls fn with the descriptor of c, which stays valid until fn returns.
+func control(c syscall.Conn, fn func(fd uintptr) error) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var fnErr error
+	if err := raw.Control(func(fd uintptr) { fnErr = fn(fd) }); err != nil {
+		return err
+	}
+	return fnErr
+}
+
+// peerGroups asks at most twice: after the first attempt, the kernel says how much room
+// it needs.
 func peerGroups(fd uintptr) []int {
 	gids := make([]uint32, 32)
 	for range 2 {
@@ -63,9 +69,9 @@ func peerGroups(fd uintptr) []int {
 	return nil
 }
 
-// PeerProcess returns a pidfd of the process that connected c, and its pid. A kernel
-// before Linux 6.5 (SO_PEERPIDFD) only knows the pid, which another process may have by
-// now if the one that connected has ended.
+// PeerProcess returns a pidfd of the process that connected c, and its PID. Kernels before
+// Linux 6.5 lack SO_PEERPIDFD and report only the PID: if the peer has exited, it may by now
+// belong to another process.
 func PeerProcess(c *net.UnixConn) (pidfd *os.File, pid int, err error) {
 	peer, err := PeerOf(c)
 	if err != nil {
@@ -74,22 +80,17 @@ func PeerProcess(c *net.UnixConn) (pidfd *os.File, pid int, err error) {
 	if peer.PID <= 0 {
 		return nil, 0, errors.New("the peer is in another pid namespace")
 	}
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, 0, err
-	}
 	var fd int
-	var sockErr error
-	if err := raw.Control(func(s uintptr) { fd, sockErr = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD) }); err != nil {
-		return nil, 0, err
-	}
-	if sockErr == unix.ENOPROTOOPT {
+	err = control(c, func(s uintptr) (err error) {
+		fd, err = unix.GetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_PEERPIDFD)
+		return os.NewSyscallError("getsockopt(SO_PEERPIDFD)", err)
+	})
+	if errors.Is(err, unix.ENOPROTOOPT) {
 		pidfd, err = PidfdOpen(peer.PID)
 		return pidfd, peer.PID, err
 	}
-	if sockErr != nil { // ESRCH, EINVAL: it has ended and was reaped
-		return nil, 0, os.NewSyscallError("getsockopt(SO_PEERPIDFD)", sockErr)
+	if err != nil { // ESRCH or EINVAL: the peer has exited and was reaped
+		return nil, 0, err
 	}
-	unix.CloseOnExec(fd) // already so, as of every pidfd
-	return os.NewFile(uintptr(fd), "pidfd"), peer.PID, nil
+	return os.NewFile(uintptr(fd), "pidfd"), peer.PID, nil // the kernel has set close-on-exec
 }

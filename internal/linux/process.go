@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// StartTime is when process pid started, in clock ticks since boot (field 22 of
-// proc_pid_stat(5)). With the pid it names one process of this boot.
+// StartTime returns when process pid started, in clock ticks since boot (field 22 of
+// proc_pid_stat(5)). PID and start time together identify one process of this boot.
 func StartTime(pid int) (uint64, error) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0, err
 	}
-	// The name, field 2, may hold anything.
+	// Field 2, the name, may contain any character.
 	_, rest, ok := strings.Cut(string(stat[max(strings.LastIndexByte(string(stat), ')'), 0):]), " ")
 	fields := strings.Fields(rest)
 	if !ok || len(fields) < 20 {
@@ -23,12 +23,12 @@ func StartTime(pid int) (uint64, error) {
 	return strconv.ParseUint(fields[19], 10, 64)
 }
 
-// DiskWrites is how many bytes process pid, with the children that it has waited for, has
-// caused to be written to a disk, less those that it truncated before they were written
+// DiskWrites returns how many bytes process pid and the children that it has waited for have
+// caused to be written to disk, less those that were truncated before they were written
 // (write_bytes and cancelled_write_bytes of proc_pid_io(5)). The kernel counts a page of a
-// file when it becomes dirty, so unlinked files and writes through a mapping count. Not
-// counted: tmpfs, which is never written back; blocks that fallocate(2) reserves; and what
-// a child has written whose parent ignores SIGCHLD, once it has ended.
+// file when it becomes dirty, so unlinked files and writes through a mapping count. It does
+// not count tmpfs, which is never written back, blocks that fallocate(2) reserves, or, once
+// they have exited, children of a process that ignores SIGCHLD.
 func DiskWrites(pid int) (int64, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
@@ -45,7 +45,7 @@ func DiskWrites(pid int) (int64, error) {
 	return figures[0] - figures[1], nil
 }
 
-// BootID names this boot of the machine.
+// BootID identifies this boot of the machine.
 func BootID() (string, error) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	return strings.TrimSpace(string(id)), err

@@ -22,8 +22,8 @@ func TestStartTime(t *testing.T) {
 	}
 }
 
-// TestDiskWrites: what was written to an unlinked file counts, on a file system with
-// writeback, and until it is truncated.
+// TestDiskWrites: writes to an unlinked file count, on a file system with writeback, until the
+// file is truncated.
 func TestDiskWrites(t *testing.T) {
 	var st unix.Statfs_t
 	dir := t.TempDir()

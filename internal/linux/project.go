@@ -3,18 +3,17 @@ package linux
 import (
 	"fmt"
 	"os"
-	"runtime"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
 // Project quota: ioctl_xfs_fsgetxattr(2), quotactl(2). Every file belongs to one
-// project, 0 unless it was given another; the kernel counts and limits a project's
-// bytes and inodes as those of users and groups.
+// project, by default 0. The kernel counts and limits the bytes and inodes of a project
+// like those of a user or group.
 
-// ProjectInherit makes what is created in a directory belong to its project, and
-// keeps files of others from being linked or renamed into it (EXDEV).
+// ProjectInherit makes new files in a directory belong to its project, and forbids
+// linking or renaming files of other projects into it (EXDEV).
 const ProjectInherit = 0x200 // FS_XFLAG_PROJINHERIT
 
 // FileAttr is struct fsxattr.
@@ -28,7 +27,7 @@ type FileAttr struct {
 }
 
 // GetFileAttr returns the attributes of the file or directory f, which must not be O_PATH.
-// ENOTTY: its file system has none.
+// ENOTTY means that the file system has no such attributes.
 func GetFileAttr(f *os.File) (FileAttr, error) {
 	const request = 0x801c581f // FS_IOC_FSGETXATTR, _IOR('X', 31, struct fsxattr)
 	var a FileAttr
@@ -36,21 +35,21 @@ func GetFileAttr(f *os.File) (FileAttr, error) {
 	return a, err
 }
 
-// SetFileAttr sets the attributes of f to a, which GetFileAttr has returned and
-// the caller has changed.
+// SetFileAttr sets the attributes of f to a: the result of GetFileAttr with the caller's
+// changes.
 func SetFileAttr(f *os.File, a FileAttr) error {
 	const request = 0x401c5820 // FS_IOC_FSSETXATTR, _IOW('X', 32, struct fsxattr)
 	return ioctl(f, "FS_IOC_FSSETXATTR", request, unsafe.Pointer(&a))
 }
 
-// ProjectQuota is what one project may use and does: struct if_dqblk. 0 as a limit
-// is none.
+// ProjectQuota holds the limits and the usage of one project (struct if_dqblk). A limit of
+// 0 means unlimited.
 type ProjectQuota struct {
 	Bytes, Inodes         uint64 // hard limits; bytes in units of 1 KiB, rounded up
 	UsedBytes, UsedInodes uint64
 }
 
-// ifDqblk is the kernel's layout; the kernel counts block limits in KiB.
+// ifDqblk is struct if_dqblk. The kernel expresses block limits in KiB.
 type ifDqblk struct {
 	bhard, bsoft, curspace  uint64
 	ihard, isoft, curinodes uint64
@@ -68,8 +67,8 @@ const (
 	projectEnforce = 1 << 5 // FS_QUOTA_PDQ_ENFD
 )
 
-// ProjectQuotaOn says whether the file system that f is on enforces project quota.
-// The error says why not where the kernel has a reason: ENOSYS, ESRCH.
+// ProjectQuotaOn reports whether the file system that f is on enforces project quota.
+// If it does not, err may be the kernel's reason: ENOSYS or ESRCH.
 func ProjectQuotaOn(f *os.File) (bool, error) {
 	var stat struct {
 		version int8
@@ -80,14 +79,14 @@ func ProjectQuotaOn(f *os.File) (bool, error) {
 	return err == nil && stat.flags&projectEnforce != 0, err
 }
 
-// GetProjectQuota returns limits and use of a project on the file system that f is
-// on. One that was never used has none.
+// GetProjectQuota returns the limits and the usage of a project on the file system that f
+// is on. All are 0 for a project that was never used.
 func GetProjectQuota(f *os.File, project uint32) (ProjectQuota, error) {
 	var q ifDqblk
 	err := quotactl(f, "Q_GETQUOTA", qGetQuota, project, unsafe.Pointer(&q))
 	if e, ok := err.(*os.PathError); ok && (e.Err == unix.ENOENT || e.Err == unix.ESRCH) {
-		// XFS: no record of this id. ESRCH is also "quota is off", which makes any limit
-		// fail when it is set.
+		// XFS has no record of this ID. ESRCH can also mean that quota is off, but then
+		// setting a limit fails.
 		return ProjectQuota{}, nil
 	}
 	return ProjectQuota{Bytes: q.bhard << 10, Inodes: q.ihard, UsedBytes: q.curspace, UsedInodes: q.curinodes}, err
@@ -105,22 +104,18 @@ func quotactl(f *os.File, op string, cmd uint32, id uint32, arg unsafe.Pointer) 
 	request := uintptr(cmd<<8 | projectQuota)
 	err := Retry(func() error {
 		_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, f.Fd(), request, uintptr(id), uintptr(arg), 0, 0)
-		if errno != 0 {
-			return errno
-		}
-		return nil
+		return errnoError(errno)
 	})
-	if err == unix.ENOSYS && !hasQuotactlFd(f) {
+	if err == unix.ENOSYS && !hasQuotactlFd() {
 		return quotactlDevice(f, op, request, id, arg)
 	}
 	return pathError(op, f, "", err)
 }
 
-// hasQuotactlFd tells a kernel without the call, which knows no descriptor, from a
-// file system without quota: both say ENOSYS.
-func hasQuotactlFd(f *os.File) bool {
+// hasQuotactlFd reports whether the kernel has quotactl_fd(2). ENOSYS can also mean that a
+// file system has no quota, so the call is made without a valid descriptor.
+func hasQuotactlFd() bool {
 	_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL_FD, ^uintptr(0), 0, 0, 0, 0, 0)
-	runtime.KeepAlive(f)
 	return errno != unix.ENOSYS
 }
 
@@ -135,15 +130,12 @@ func quotactlDevice(f *os.File, op string, request uintptr, id uint32, arg unsaf
 	}
 	err = Retry(func() error {
 		_, _, errno := unix.Syscall6(unix.SYS_QUOTACTL, request, uintptr(unsafe.Pointer(path)), uintptr(id), uintptr(arg), 0, 0)
-		if errno != 0 {
-			return errno
-		}
-		return nil
+		return errnoError(errno)
 	})
 	return pathError(op+" "+device, f, "", err)
 }
 
-// blockDevice is the device node of the file system that f is on, as udev names it.
+// blockDevice returns the device node, as named by udev, of the file system that f is on.
 func blockDevice(f *os.File) (string, error) {
 	st, err := Fstat(f)
 	if err != nil {

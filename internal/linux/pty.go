@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TTYBuffer is more than the kernel keeps of a terminal's output, in bytes: 8 KiB in the
-// port (pty_common_install) and 4 KiB in the line discipline, of which alone FIONREAD tells.
+// TTYBuffer exceeds, in bytes, what the kernel buffers of a terminal's output: 8 KiB in the
+// port (pty_common_install) and 4 KiB in the line discipline. FIONREAD reports only the latter.
 const TTYBuffer = 16 << 10
 
 // OpenPTY opens a new pseudoterminal of the devpts instance whose root
 // directory is pts (O_PATH will do). The slave is opened through the master
-// (TIOCGPTPEER, Linux 4.13), so that nobody can put another file in its place.
-// Both files are owned by the caller and become nobody's controlling terminal.
+// (TIOCGPTPEER, Linux 4.13), so that no other file can take its place.
+// The caller owns both files. Neither becomes a controlling terminal.
 func OpenPTY(pts *os.File) (master, slave *os.File, err error) {
 	const flags = unix.O_RDWR | unix.O_NOCTTY
 	fd, err := retryFd(func() (int, error) {
@@ -33,10 +33,7 @@ func OpenPTY(pts *os.File) (master, slave *os.File, err error) {
 	peer, err := retryFd(func() (int, error) {
 		// The flags are the argument itself, which no wrapper in x/sys does.
 		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, flags|unix.O_CLOEXEC)
-		if errno != 0 {
-			return -1, errno
-		}
-		return int(peer), nil
+		return int(peer), errnoError(errno)
 	})
 	if err != nil {
 		master.Close()
@@ -52,15 +49,16 @@ const (
 	maxEndPause = time.Second
 )
 
-// EndTerminalInput has the programs at the terminal behind master, which does not
-// block, see the end of their input, until gone is closed. It calls begun, if that is
-// not nil, after the first attempt and returns when the terminal is closed or gone is.
+// EndTerminalInput makes programs at the terminal behind master, which must be
+// non-blocking, read the end of their input. It calls begun, unless nil, after the first
+// attempt, and returns when the terminal or gone is closed.
 //
-// A terminal cannot be at its end as a pipe can: its VEOF character ends one read. The
-// kernel makes a NUL byte of a VEOF that is unread when a program turns canonical mode
-// off (n_tty_set_termios), which a shell does as it starts. So the character is sent
-// again: once after each change of the mode, when it is a key like others, and every
-// now and then in canonical mode, for later reads.
+// Unlike a pipe, a terminal has no permanent end of file: its VEOF character ends a single
+// read. If a program turns canonical mode off before it has read the VEOF, as a shell does
+// when it starts, the kernel turns the VEOF into a NUL byte (n_tty_set_termios). So
+// EndTerminalInput sends the character repeatedly: once after each change of the mode,
+// when it counts as an ordinary key, and from time to time in canonical mode, for later
+// reads.
 func EndTerminalInput(master syscall.RawConn, gone <-chan struct{}, begun func(error)) {
 	canonicalBefore, first := false, true
 	pause := minEndPause
@@ -88,8 +86,8 @@ func EndTerminalInput(master syscall.RawConn, gone <-chan struct{}, begun func(e
 	}
 }
 
-// terminalMode says whether a terminal is in canonical mode and what its VEOF character
-// is, ^D if it has none (termios(3)).
+// terminalMode reports whether a terminal is in canonical mode and returns its VEOF
+// character, ^D if it has none (termios(3)).
 func terminalMode(master syscall.RawConn) (canonical bool, veof byte) {
 	const ctrlD = 4
 	veof = ctrlD
@@ -106,7 +104,7 @@ func terminalMode(master syscall.RawConn) (canonical bool, veof byte) {
 	return canonical, veof
 }
 
-// writeByte waits for room.
+// writeByte waits until there is room for b.
 func writeByte(f syscall.RawConn, b byte) error {
 	var err error
 	cerr := f.Write(func(fd uintptr) bool {

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// newTerminal returns a terminal in canonical mode without echo. The master does not
-// block.
+// newTerminal returns a terminal in canonical mode without echo. The master is
+// non-blocking.
 func newTerminal(t *testing.T) (master, slave *os.File) {
 	t.Helper()
 	pts, err := os.Open("/dev/pts")
@@ -52,7 +52,7 @@ func setMode(t *testing.T, tty *os.File, canonical bool) {
 }
 
 // endTerminal begins to end the input of a terminal and returns after the first attempt.
-// The returned function has it stop.
+// The returned function stops it.
 func endTerminal(t *testing.T, master *os.File) (stop func()) {
 	t.Helper()
 	raw, err := master.SyscallConn()
@@ -70,7 +70,7 @@ func endTerminal(t *testing.T, master *os.File) (stop func()) {
 	return func() { close(gone); <-done }
 }
 
-// readOnce is one read(2), which waits 20 s at most.
+// readOnce makes one read(2), which waits at most 20 s.
 func readOnce(t *testing.T, tty *os.File) string {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(tty.Fd()), Events: unix.POLLIN}}
@@ -90,7 +90,7 @@ func readOnce(t *testing.T, tty *os.File) string {
 	return string(buf[:n])
 }
 
-// Each read at the end of a pipe says so; at a terminal one VEOF is good for one read.
+// Every read at the end of a pipe returns end of file; at a terminal, one VEOF ends one read.
 func TestEndOfTerminalIsSeenByEachRead(t *testing.T) {
 	master, slave := newTerminal(t)
 	if _, err := master.WriteString("a line\npart"); err != nil {
@@ -111,7 +111,7 @@ func TestEndOfTerminalAcrossModes(t *testing.T) {
 	defer endTerminal(t, master)()
 	setMode(t, slave, false)
 	for got := ""; !strings.HasSuffix(got, "\x04"); {
-		// The key comes twice if the mode changes between the look at it and the write.
+		// The key comes twice if the mode changes between the check and the write.
 		if got = readOnce(t, slave); strings.Trim(got, "\x00\x04") != "" {
 			t.Fatalf("got %q", got)
 		}

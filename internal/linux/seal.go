@@ -10,12 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// minFD is above every descriptor number that os/exec gives to the child, which
-// could otherwise replace the binary before it is executed (golang/go#61751).
+// minFD is above every descriptor number that os/exec uses in the child. A lower one
+// could be overwritten before the binary is executed (golang/go#61751).
 const minFD = 64
 
-// SealedCopy returns a copy of the binary at path, boxd-init, in a memfd that nobody can
-// change any more. The caller owns it.
+// SealedCopy returns a copy of the binary at path, boxd-init, in an immutable memfd. The
+// caller owns it.
 func SealedCopy(path string) (*os.File, error) {
 	src, err := os.Open(path)
 	if err != nil {
@@ -39,12 +39,12 @@ func SealedCopy(path string) (*os.File, error) {
 	return dst, nil
 }
 
-// sealPatience bounds the wait for pages of a memfd that the kernel still holds.
+// sealPatience bounds how long seal retries.
 const sealPatience = 5 * time.Second
 
-// seal waits for what the kernel may still hold of what was just written, for a splice
-// of the copy, say: F_SEAL_WRITE is EBUSY until then (memfd_wait_for_pins in mm/memfd.c
-// gives up after 150 ms).
+// seal seals f. It retries while the kernel still holds pages of it, for example for a
+// splice: until they are released, F_SEAL_WRITE fails with EBUSY (memfd_wait_for_pins in
+// mm/memfd.c gives up after 150 ms).
 func seal(f *os.File, seals int) error {
 	for end := time.Now().Add(sealPatience); ; time.Sleep(5 * time.Millisecond) {
 		_, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals)
@@ -54,8 +54,8 @@ func seal(f *os.File, seals int) error {
 	}
 }
 
-// execMemfd makes an executable, sealable memfd with a descriptor above minFD.
-// MFD_EXEC (Linux 6.3) says what older kernels take for granted.
+// execMemfd creates an executable, sealable memfd with a descriptor of at least minFD.
+// Older kernels know neither MFD_EXEC nor memfds that are not executable (Linux 6.3).
 func execMemfd(name string) (int, error) {
 	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
 	fd, err := unix.MemfdCreate(name, flags|unix.MFD_EXEC)

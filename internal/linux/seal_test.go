@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSealWaits: what keeps a memfd from being sealed for a moment does not fail it. A
-// shared mapping is EBUSY as pages are that the kernel still holds.
+// TestSealWaits: seal waits if a memfd cannot be sealed yet. A shared mapping causes EBUSY, like
+// pages that the kernel still holds.
 func TestSealWaits(t *testing.T) {
 	fd, err := execMemfd("test")
 	if err != nil {

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SeccompAllThreads puts a filter, an array of struct sock_filter, on all threads of this
-// process for good (SECCOMP_FILTER_FLAG_TSYNC). The kernel logs what it refuses, where it
-// logs anything (SECCOMP_FILTER_FLAG_LOG, Linux 4.14). The process must have no_new_privs.
+// SeccompAllThreads permanently installs a filter, an array of struct sock_filter, on all
+// threads of this process (SECCOMP_FILTER_FLAG_TSYNC). If the kernel logs seccomp actions,
+// it logs the calls that the filter refuses (SECCOMP_FILTER_FLAG_LOG, Linux 4.14). The
+// process must have no_new_privs set.
 func SeccompAllThreads(program []byte) error {
 	prog := unix.SockFprog{
 		Len:    uint16(len(program) / 8),
@@ -23,7 +24,7 @@ func SeccompAllThreads(program []byte) error {
 	if errno != 0 {
 		return os.NewSyscallError("seccomp", errno)
 	}
-	if thread != 0 { // a thread that could not follow is no errno, seccomp(2)
+	if thread != 0 { // seccomp(2) reports a thread that cannot be synchronised without an errno
 		return fmt.Errorf("seccomp: thread %d has another filter", thread)
 	}
 	return nil

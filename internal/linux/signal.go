@@ -11,8 +11,8 @@ import (
 // maxSignal is SIGRTMAX.
 const maxSignal = 64
 
-// SignalName is the name of sig, such as "SIGKILL", or its number where it has
-// none, as real-time signals do. 0 is "".
+// SignalName returns the name of sig, such as "SIGKILL", or the number of a signal
+// without a name, such as a real-time signal. It returns "" for 0.
 func SignalName(sig syscall.Signal) string {
 	if sig == 0 {
 		return ""
@@ -23,7 +23,7 @@ func SignalName(sig syscall.Signal) string {
 	return strconv.Itoa(int(sig))
 }
 
-// ParseSignal reads "SIGHUP", "hup" or "1"; false if there is no such signal.
+// ParseSignal parses "SIGHUP", "hup" or "1". It returns false if there is no such signal.
 func ParseSignal(s string) (syscall.Signal, bool) {
 	if n, err := strconv.ParseUint(s, 10, 8); err == nil {
 		return syscall.Signal(n), n >= 1 && n <= maxSignal

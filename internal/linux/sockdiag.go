@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrClientGone is returned by [TCPClientUID] if the kernel cannot name the client's
-// user: the client has closed its end, or is not a process of this network namespace.
+// ErrClientGone is returned by [TCPClientUID] if the kernel cannot identify the client's
+// user: the client has closed its end, or is in another network namespace.
 var ErrClientGone = errors.New("the client has closed its end, or is in another network namespace")
 
 // Numbers of include/uapi/linux/sock_diag.h, inet_diag.h and include/net/tcp_states.h.
@@ -24,16 +24,16 @@ const (
 	stateListen      = 10
 )
 
-// TCPClientUID returns the user who made the socket at the other end of c, an accepted
-// connection between two sockets of this network namespace. The user is the file system
-// user id of the process that called socket(2), whoever holds the descriptor now.
+// TCPClientUID returns the user who created the socket at the other end of c, an accepted
+// connection between two sockets of this network namespace. It is the file system user ID
+// of the process that called socket(2), whichever process holds the descriptor now.
 //
-// It asks the kernel for the socket with the same addresses the other way round
-// (sock_diag(7)). A socket without a process has no user, but many kernels report it as
-// root's (sock_i_uid in net/core/sock.c before Linux 6.17): hence only an established
-// socket with an inode counts. A port that the client has left can belong to another user
-// a moment later. That user's connection cannot be established before c has ended, since
-// the kernel has one socket for each pair of addresses; so c is looked at last.
+// TCPClientUID asks the kernel for the socket with the same two addresses swapped
+// (sock_diag(7)). A socket without a process has no user, but many kernels report root as
+// its user (sock_i_uid in net/core/sock.c before Linux 6.17), so only an established socket
+// with an inode counts. After the client has closed its socket, another user may get its
+// port. That user's connection cannot be established while c is, because the kernel has at
+// most one socket per pair of addresses. So the state of c is checked last.
 func TCPClientUID(c *net.TCPConn) (int, error) {
 	local, ok1 := c.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := c.RemoteAddr().(*net.TCPAddr)
@@ -47,19 +47,13 @@ func TCPClientUID(c *net.TCPConn) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	raw, err := c.SyscallConn()
+	var info *unix.TCPInfo
+	err = control(c, func(fd uintptr) (err error) {
+		info, err = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
+		return os.NewSyscallError("getsockopt(TCP_INFO)", err)
+	})
 	if err != nil {
 		return 0, err
-	}
-	var info *unix.TCPInfo
-	var infoErr error
-	if err := raw.Control(func(fd uintptr) {
-		info, infoErr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO)
-	}); err != nil {
-		return 0, err
-	}
-	if infoErr != nil {
-		return 0, os.NewSyscallError("getsockopt(TCP_INFO)", infoErr)
 	}
 	if client.state != stateEstablished || client.inode == 0 || info.State != stateEstablished {
 		return 0, ErrClientGone
@@ -68,7 +62,7 @@ func TCPClientUID(c *net.TCPConn) (int, error) {
 }
 
 // CanNameTCPClients returns an error if [TCPClientUID] cannot work for connections that
-// l accepts: it looks for l itself.
+// l accepts. To find out, it looks up l itself.
 func CanNameTCPClients(l net.Listener) error {
 	at, ok := l.Addr().(*net.TCPAddr)
 	if !ok {
@@ -88,16 +82,16 @@ func CanNameTCPClients(l net.Listener) error {
 	return err
 }
 
-// tcpSocketInfo is the part of struct inet_diag_msg that is used here.
+// tcpSocketInfo is a part of struct inet_diag_msg.
 type tcpSocketInfo struct {
 	state      uint8
 	uid, inode uint32
 }
 
-// tcpSocket returns the TCP socket with exactly these addresses; without one, a
-// listener on local. ENOENT: there is neither.
+// tcpSocket returns the TCP socket with exactly these addresses or, if there is none, a
+// listener on local. ENOENT means that there is neither.
 func tcpSocket(local, remote netip.AddrPort) (tcpSocketInfo, error) {
-	// The kernel answers before sendto(2) returns.
+	// The kernel queues the answer before sendto(2) returns, so the receive need not wait.
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
 	if err != nil {
 		return tcpSocketInfo{}, os.NewSyscallError("socket(NETLINK_SOCK_DIAG)", err)
@@ -137,7 +131,7 @@ func diagRequest(local, remote netip.AddrPort) []byte {
 	b = native.AppendUint16(b, unix.NLM_F_REQUEST)
 	b = append(b, make([]byte, 8)...) // sequence number, port
 	b = append(b, family, unix.IPPROTO_TCP, 0, 0)
-	b = native.AppendUint32(b, ^uint32(0)) // states, which only dumps look at
+	b = native.AppendUint32(b, ^uint32(0)) // states, which only dumps use
 	b = network.AppendUint16(b, local.Port())
 	b = network.AppendUint16(b, remote.Port())
 	for _, ip := range []netip.Addr{src, dst} {
@@ -149,7 +143,7 @@ func diagRequest(local, remote netip.AddrPort) []byte {
 	return native.AppendUint32(b, diagNoCookie)
 }
 
-// parseDiagAnswer reads a struct nlmsghdr with a struct inet_diag_msg or an error.
+// parseDiagAnswer parses a struct nlmsghdr followed by a struct inet_diag_msg or an error.
 func parseDiagAnswer(b []byte) (tcpSocketInfo, error) {
 	native := binary.NativeEndian
 	short := fmt.Errorf("socket table: an answer of %d bytes is too short", len(b))

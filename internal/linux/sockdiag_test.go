@@ -82,7 +82,7 @@ func TestTCPClientUID(t *testing.T) {
 	}
 }
 
-// A client that has closed its end must not pass for root, whatever it sent before.
+// A client that has closed its end must not count as root, whatever it has sent before.
 func TestTCPClientUIDGone(t *testing.T) {
 	for name, end := range map[string]func(c *net.TCPConn) error{
 		"closed":      (*net.TCPConn).Close,

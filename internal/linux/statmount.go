@@ -15,27 +15,24 @@ type mntIDReq struct {
 	id, param   uint64
 }
 
-// Of struct statmount: its size without strings, where mnt_id_old is, and the mask
-// that asks for it.
+// Constants of struct statmount: its size without strings, the offset of mnt_id_old, and
+// the mask that requests this field.
 const (
 	statmountSize  = 512
 	statmountOldID = 56
 	statmountBasic = 0x2 // STATMOUNT_MNT_BASIC
 )
 
-// OldMountID is the number that mountinfo has for the mount with the id of
-// STATX_MNT_ID_UNIQUE, which must be in the mount namespace of the calling thread.
-// ENOENT: there is no such mount. Both are of Linux 6.8.
+// OldMountID returns the mountinfo ID of the mount with the unique ID
+// (STATX_MNT_ID_UNIQUE), which must be in the mount namespace of the calling thread.
+// ENOENT means that there is no such mount. Both IDs need Linux 6.8.
 func OldMountID(unique uint64) (uint64, error) {
 	req := &mntIDReq{size: uint32(unsafe.Sizeof(mntIDReq{})), id: unique, param: statmountBasic}
 	buf := make([]byte, statmountSize)
 	err := Retry(func() error {
 		_, _, errno := unix.Syscall6(unix.SYS_STATMOUNT, uintptr(unsafe.Pointer(req)),
 			uintptr(unsafe.Pointer(unsafe.SliceData(buf))), uintptr(len(buf)), 0, 0, 0)
-		if errno != 0 {
-			return errno
-		}
-		return nil
+		return errnoError(errno)
 	})
 	runtime.KeepAlive(req)
 	if err != nil {

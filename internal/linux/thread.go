@@ -7,19 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnThrowawayThread runs fn on a thread of its own that is destroyed afterwards,
-// so that fn may change namespaces, credentials or cgroups without any other
-// goroutine ever seeing it. The thread no longer shares its root, working
-// directory and umask (CLONE_FS), as setns to a mount namespace requires.
+// OnThrowawayThread runs fn on a separate thread and destroys the thread afterwards,
+// so that fn may change namespaces, credentials or cgroups without affecting any other
+// goroutine. The thread does not share its root, working directory and umask
+// (CLONE_FS), as setns to a mount namespace requires. It is never the main thread.
 func OnThrowawayThread(fn func() error) error {
 	done := make(chan error, 1)
 	go func() {
-		// Never unlocked: the Go runtime ends the thread with the goroutine.
+		// Never unlocked: the Go runtime destroys the thread when the goroutine ends.
 		runtime.LockOSThread()
 		if unix.Gettid() == unix.Getpid() {
-			// Not so the main thread, which it would park for ever, in whatever
-			// namespaces fn left it. While this goroutine holds it, another one
-			// cannot land on it.
+			// The runtime cannot destroy the main thread. It would park it forever, in
+			// whatever namespaces fn left it. So hold it, which keeps the next goroutine
+			// off it, and run fn on another thread.
 			done <- OnThrowawayThread(fn)
 			runtime.UnlockOSThread()
 			return
@@ -33,14 +33,16 @@ func OnThrowawayThread(fn func() error) error {
 	return <-done
 }
 
-// Setns moves the calling thread into the namespace behind ns. nstype is a
-// CLONE_NEW* flag that ns must be of. Call it only on a thread of
+// Fchdir changes the working directory of the calling thread, which must be one of
 // OnThrowawayThread.
+func Fchdir(dir *os.File) error {
+	err := Retry(func() error { return unix.Fchdir(int(dir.Fd())) })
+	return pathError("fchdir", dir, "", err)
+}
+
+// Setns moves the calling thread into the namespace behind ns, which must be of type
+// nstype, a CLONE_NEW* flag. Call it only on a thread of OnThrowawayThread.
 func Setns(ns *os.File, nstype int) error {
 	err := Retry(func() error { return unix.Setns(int(ns.Fd()), nstype) })
-	runtime.KeepAlive(ns)
-	if err != nil {
-		return &os.PathError{Op: "setns", Path: ns.Name(), Err: err}
-	}
-	return nil
+	return pathError("setns", ns, "", err)
 }

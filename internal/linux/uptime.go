@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uptime is how long ago the host was started, time in suspend included.
+// Uptime returns the time since the host was started, including time in suspend.
 func Uptime() (time.Duration, error) {
 	var t unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &t); err != nil {

@@ -37,7 +37,7 @@ func TestNewUserNSRefusesBadMaps(t *testing.T) {
 	}
 }
 
-// The trick rests on nobody but NewUserNS seeing the zombie.
+// The trick works only if nothing but NewUserNS sees the zombie.
 func TestNewUserNSIsInvisibleToWait(t *testing.T) {
 	testutil.RequireRoot(t)
 	pid, pidfd, err := cloneZombie(unix.CLONE_NEWUSER)

@@ -5,27 +5,28 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
 
-// Wait is a thread and where in the kernel it waits.
+// Wait describes a thread and where in the kernel it waits.
 type Wait struct {
 	PID, TID int
-	Command  string // of the thread, up to 15 bytes
+	Command  string // the thread's name, up to 15 bytes
 	State    byte   // as in /proc/<pid>/stat: D, S, T …
-	Channel  string // the kernel function that it sleeps in, or "" if that is not known
+	Channel  string // the kernel function that it sleeps in, "" if unknown
 }
 
-// idleChannels are where a healthy thread waits for work or for another process: beginnings
-// of names, since the kernel's inlining differs from build to build.
+// idleChannels are the places where a healthy thread waits for work or for another process.
+// They are prefixes of function names, since the kernel's inlining differs between builds.
 var idleChannels = []string{
 	"futex_", "ep_poll", "do_epoll", "do_sys_poll", "poll_schedule", "do_select",
 	"hrtimer_nanosleep", "do_nanosleep", "common_nsleep", "do_sigtimedwait", "do_wait", "kernel_wait", "pidfd_poll",
 	"pipe_read", "anon_pipe_read", "unix_", "__skb_wait", "inet_csk_accept",
 }
 
-// IsIdle says whether the thread waits as one does that has nothing to do.
+// IsIdle reports whether the thread waits like a healthy thread that has nothing to do.
 func (w Wait) IsIdle() bool {
 	switch w.State {
 	case 'S', 'I':
@@ -34,18 +35,10 @@ func (w Wait) IsIdle() bool {
 	default:
 		return false
 	}
-	if w.Channel == "" {
-		return true
-	}
-	for _, name := range idleChannels {
-		if strings.HasPrefix(w.Channel, name) {
-			return true
-		}
-	}
-	return false
+	return w.Channel == "" || slices.ContainsFunc(idleChannels, func(prefix string) bool { return strings.HasPrefix(w.Channel, prefix) })
 }
 
-// String says it in one piece: process 42 (boxd-init), state D, wchan mutex_lock.
+// String formats w, for example as "process 42 (boxd-init), state D, wchan mutex_lock".
 func (w Wait) String() string {
 	who := fmt.Sprintf("process %d (%s)", w.PID, w.Command)
 	if w.TID != w.PID {
@@ -57,10 +50,10 @@ func (w Wait) String() string {
 	return fmt.Sprintf("%s, state %c, wchan %s", who, w.State, w.Channel)
 }
 
-// Waits returns the threads of a process, its first one first. It reads only what the kernel
-// tells without a lock that a hanging process may hold: not its command line, environment,
-// maps or stack (mmap_lock, exec_update_lock). Channels are known to those who may trace the
-// process (proc_pid_wchan in fs/proc/base.c).
+// Waits returns the threads of a process, the first thread first. It does not read the command
+// line, environment, maps or stack: for these, the kernel takes locks that a hanging process
+// may hold (mmap_lock, exec_update_lock). Channels are known only to callers that may trace
+// the process (proc_pid_wchan in fs/proc/base.c).
 func Waits(pid int) ([]Wait, error) {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
 	entries, err := os.ReadDir(dir)
@@ -75,10 +68,10 @@ func Waits(pid int) ([]Wait, error) {
 		}
 		stat, err := os.ReadFile(filepath.Join(dir, e.Name(), "stat"))
 		if err != nil {
-			continue // it has ended
+			continue // it has exited
 		}
 		w := Wait{PID: pid, TID: tid}
-		// pid (command) state …: the command may hold anything.
+		// pid (command) state …: the command may contain any character.
 		begin, end := bytes.IndexByte(stat, '('), bytes.LastIndexByte(stat, ')')
 		if begin < 0 || end < begin || end+2 >= len(stat) {
 			return nil, fmt.Errorf("%s/%d/stat: unknown form", dir, tid)
@@ -93,9 +86,9 @@ func Waits(pid int) ([]Wait, error) {
 	return list, nil
 }
 
-// Lingers says whether a process has ended but for a thread that hangs in the kernel, and which:
-// nobody can wait for it until that thread has ended too. For a moment it is true of each process
-// that ends with several threads.
+// Lingers reports whether a process has exited except for a thread that hangs in the kernel, and
+// returns that thread. The process cannot be reaped until the thread has exited as well. Every
+// process that exits with several threads lingers for a moment.
 func Lingers(pid int) (thread Wait, lingers bool) {
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid)) // cheap, and mostly enough
 	if end := bytes.LastIndexByte(stat, ')'); err != nil || end < 0 || !bytes.HasPrefix(stat[end:], []byte(") Z")) {
@@ -108,9 +101,8 @@ func Lingers(pid int) (thread Wait, lingers bool) {
 	return Hanging(threads[1:])
 }
 
-// Hanging returns the thread of a process that most likely keeps others waiting: one in an
-// uninterruptible sleep, else one that is stopped, else one that waits where healthy threads
-// do not, else the first.
+// Hanging returns the thread of a process that most likely keeps others waiting: one in
+// uninterruptible sleep, else a stopped one, else one that is not idle, else the first one.
 func Hanging(threads []Wait) (worst Wait, found bool) {
 	rank := func(w Wait) int {
 		switch {

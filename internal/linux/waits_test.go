@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// A process that was stopped is found as such, and so is the stopped thread among others.
+// A stopped process is recognised, and so is a stopped thread among others.
 func TestWaits(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

@@ -1,13 +1,15 @@
-// Package oneline makes one line of a message, for logs and tables with one line an entry.
+// Package oneline turns a message into a single line, for logs and tables with one line per
+// entry.
 package oneline
 
 import "strings"
 
-// Error is the message of err. Joined errors, which have a line each, get "; " between them.
+// Error is the message of err. The messages of joined errors, one per line, are separated by
+// "; " instead.
 func Error(err error) string { return Text(err.Error()) }
 
-// Text is s without line breaks.
+// Text is s with "; " for each line break.
 func Text(s string) string { return strings.ReplaceAll(strings.TrimSpace(s), "\n", "; ") }
 
-// Fold is s with one space for each run of white space, for text that flows on.
+// Fold is s with each run of white space replaced by one space, for running text.
 func Fold(s string) string { return strings.Join(strings.Fields(s), " ") }

@@ -1,23 +1,23 @@
-// Package pathin compares paths as text: it looks at no file and follows no symlink. Paths
-// are cleaned by the caller, and both absolute or both relative.
+// Package pathin compares paths as text, without looking at any file. The caller cleans both
+// paths, and passes either two absolute or two relative ones.
 package pathin
 
 import "strings"
 
-// In reports whether p is dir or lies below it. "." is above every relative path.
+// In reports whether p is dir or lies below it. Every relative path lies below ".".
 func In(p, dir string) bool {
 	_, ok := Rel(p, dir)
 	return ok
 }
 
-// Below reports whether p lies below dir, and is not dir itself.
+// Below reports whether p lies below dir. dir does not lie below itself.
 func Below(p, dir string) bool {
 	rel, ok := Rel(p, dir)
 	return ok && rel != "."
 }
 
-// Rel returns p relative to dir, "." for dir itself; ok reports whether p lies in dir. It
-// never answers with "..", as [path/filepath.Rel] may.
+// Rel returns p relative to dir, "." for dir itself; ok reports whether p lies in dir. Unlike
+// [path/filepath.Rel], it never returns a path with "..".
 func Rel(p, dir string) (rel string, ok bool) {
 	if p == dir {
 		return ".", true

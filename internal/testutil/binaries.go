@@ -11,10 +11,9 @@ import (
 	"testing"
 )
 
-// BuildBinaries returns the paths of boxd and boxd-init under test: those in
-// $BOXD_BIN_DIR if it is set, else both are built, once per test process, with
-// the flags of the Makefile. A package that calls it uses [Main], which removes
-// them. $BOXD_INIT names another boxd-init.
+// BuildBinaries returns the paths of boxd and boxd-init under test: those in $BOXD_BIN_DIR if it is
+// set; otherwise it builds both, once per test process, with the flags of the Makefile. A package that
+// calls it uses [Main], which removes them. $BOXD_INIT names another boxd-init.
 func BuildBinaries(t testing.TB) (boxd, boxdInit string) {
 	t.Helper()
 	boxd, boxdInit, err := binariesUnderTest()
@@ -61,7 +60,7 @@ func Root() (string, error) {
 
 var built binaries
 
-// binaries is the directory that this process built into.
+// binaries is the directory into which this process has built.
 type binaries struct {
 	mu   sync.Mutex
 	dir  string
@@ -89,8 +88,7 @@ func removeBinaries() {
 	built.dir, built.err, built.done = "", nil, false
 }
 
-// build runs "make build" into a new directory. The Makefile is the only home
-// of the compiler flags.
+// build runs "make build" into a new directory. Only the Makefile has the compiler flags.
 func build() (string, error) {
 	root, err := Root()
 	if err != nil {
@@ -109,8 +107,8 @@ func build() (string, error) {
 	return dir, nil
 }
 
-// withoutMake drops what an outer make says to its own sub-makes: its job
-// server's descriptors are not open here.
+// withoutMake drops the variables of an outer make for its sub-makes: the descriptors of its job
+// server are not open here.
 func withoutMake(env []string) []string {
 	var kept []string
 	for _, kv := range env {

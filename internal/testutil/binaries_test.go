@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestBinariesAreStatic: boxd-init runs from a sealed memory file in places that
-// have no libraries, and both are copied to machines without a compiler.
+// TestBinariesAreStatic: boxd-init runs from a sealed memory file where there are no libraries, and
+// users copy both to machines without a compiler.
 func TestBinariesAreStatic(t *testing.T) {
 	boxd, boxdInit := BuildBinaries(t)
 	for _, path := range []string{boxd, boxdInit} {
@@ -28,8 +28,8 @@ func TestBinariesAreStatic(t *testing.T) {
 	}
 }
 
-// TestBinariesAreOfOneVersion: the two refuse to work together otherwise. Which
-// one it is cannot be said: a commit may have been made since they were built.
+// TestBinariesAreOfOneVersion: otherwise they refuse to work together. The version may be that of an
+// earlier commit.
 func TestBinariesAreOfOneVersion(t *testing.T) {
 	boxd, boxdInit := BuildBinaries(t)
 	first, second := output(t, boxd, "version"), output(t, boxdInit, "version")

@@ -6,10 +6,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
-// StartChild starts cmd, whose standard input ends with the test, which then waits for cmd.
-// It returns its standard output.
+// StartChild starts cmd and returns its standard output. At the end of the test, its standard input
+// ends, and the test waits for it.
 func StartChild(t testing.TB, cmd *exec.Cmd) (stdout io.Reader) {
 	t.Helper()
 	stdin, err := cmd.StdinPipe()
@@ -25,13 +26,42 @@ func StartChild(t testing.TB, cmd *exec.Cmd) (stdout io.Reader) {
 	}
 	t.Cleanup(func() {
 		stdin.Close()
-		cmd.Wait() // a test that minds the status waits itself
+		cmd.Wait() // a test that needs the status waits itself
 	})
 	return stdout
 }
 
-// CopyOfSelf returns a directory that every user of a box can reach, with the test binary in
-// it under this name.
+// ReachableDir creates a directory in parent, "" for [os.TempDir], that every user may enter. The test
+// removes it. Users of boxes cannot reach a [testing.T.TempDir], whose parent has mode 0700.
+func ReachableDir(t testing.TB, parent string) string {
+	t.Helper()
+	dir, err := makeReachable(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// A launcher that ends in the background may still have files in it.
+		end := time.Now().Add(settleTime)
+		for err = os.RemoveAll(dir); err != nil && time.Now().Before(end); err = os.RemoveAll(dir) {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func makeReachable(parent string) (string, error) {
+	dir, err := os.MkdirTemp(parent, "boxd-test-")
+	if err != nil {
+		return "", err
+	}
+	return dir, os.Chmod(dir, 0o711)
+}
+
+// CopyOfSelf returns a directory with a copy of the test binary under this name. It can be mounted
+// into a box.
 func CopyOfSelf(t testing.TB, name string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,6 +1,7 @@
 package testutil
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -8,15 +9,16 @@ import (
 	"testing"
 )
 
-// SetUp prepares what the Examples of a package use, given the paths of the programs
-// under test. The function that it returns takes that down again. An Example has no
-// testing.T, so it can neither build the programs nor clean up after a failure.
-type SetUp func(boxd, boxdInit string) (tearDown func() error, err error)
+// SetUp prepares what the Examples of a package use. It gets the paths of the programs under test, and
+// a directory that every user may enter and that is removed at the end. It returns a function that
+// undoes it. An Example has no testing.T, so it can neither build the programs nor clean up after a
+// failure.
+type SetUp func(boxd, boxdInit, dir string) (tearDown func() error, err error)
 
-// MainExamples runs the tests of a package that need no privilege, and its Examples,
-// which make boxes. The package belongs to both classes of .ci/packages: the
-// privileged pass, recognised by BOXD_BIN_DIR, runs everything as [MainWithExamples]
-// does; the unprivileged pass runs the tests alone, as [MainUnprivileged] does.
+// MainExamples runs the tests of a package that need no privilege, and its Examples, which create
+// boxes. The package belongs to both classes of .ci/packages: the privileged pass, recognised by
+// BOXD_BIN_DIR, runs everything like [MainWithExamples]; the unprivileged pass runs only the tests,
+// like [MainUnprivileged].
 func MainExamples(m *testing.M, setUp SetUp) {
 	if os.Getenv("BOXD_BIN_DIR") == "" {
 		skipExamples()
@@ -25,9 +27,8 @@ func MainExamples(m *testing.M, setUp SetUp) {
 	MainWithExamples(m, setUp)
 }
 
-// MainWithExamples is [Main] for a package whose Examples make boxes. Without root the
-// Examples are skipped, but with CI set they run and fail, like a test that calls
-// [RequireRoot].
+// MainWithExamples is [Main] for a package whose Examples create boxes. Without root the Examples are
+// skipped. With CI set they run and fail, like a test that calls [RequireRoot].
 func MainWithExamples(m *testing.M, setUp SetUp) {
 	if isFuzzWorker() {
 		Main(m)
@@ -36,8 +37,8 @@ func MainWithExamples(m *testing.M, setUp SetUp) {
 	os.Exit(run(tests, os.Stderr, []string{DefaultStateDir}))
 }
 
-// runExamples runs tests between setUp and its tearDown, which runs even if an Example
-// panics. Leaks are looked for after that.
+// runExamples runs tests between setUp and its tearDown, which runs even if an Example panics. The
+// leak check comes after that.
 func runExamples(tests func() int, report io.Writer, setUp SetUp) (code int) {
 	if os.Geteuid() != 0 && os.Getenv("CI") == "" {
 		fmt.Fprintln(report, "skipping Examples, which need root: run make test-root")
@@ -49,13 +50,18 @@ func runExamples(tests func() int, report io.Writer, setUp SetUp) (code int) {
 		fmt.Fprintln(report, err)
 		return 1
 	}
-	tearDown, err := setUp(boxd, boxdInit)
+	dir, err := makeReachable("")
+	var tearDown func() error
+	if err == nil {
+		tearDown, err = setUp(boxd, boxdInit, dir)
+	}
 	if err != nil {
+		os.RemoveAll(dir)
 		fmt.Fprintf(report, "setting up Examples: %v\n", err)
 		return 1
 	}
 	defer func() {
-		if err := tearDown(); err != nil {
+		if err := errors.Join(tearDown(), os.RemoveAll(dir)); err != nil {
 			fmt.Fprintf(report, "after Examples: %v\n", err)
 			code = max(code, 1)
 		}

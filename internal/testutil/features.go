@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // since is the first kernel that has a feature.
@@ -16,8 +17,8 @@ type since struct {
 	onDisk       bool       // only with /usr on a file system that can be id-mapped
 }
 
-// features says where each feature that a test may ask for begins. A name that
-// has no row is expected everywhere. Versions are those of the man pages and of
+// features maps each feature that a test may ask for to the first kernel that has it. A name without a
+// row is expected everywhere. The versions are those of the manual pages and of
 // Documentation/admin-guide/cgroup-v2.rst.
 var features = map[string]since{
 	"pidfd":                        {major: 5, minor: 3},
@@ -42,7 +43,7 @@ var features = map[string]since{
 	"memory.max_usage_in_bytes v1": {major: 2, minor: 6, cgroup: cgroupV1},
 }
 
-// cgroupMode is where the memory controller lives.
+// cgroupMode says where the memory controller is.
 type cgroupMode int
 
 const (
@@ -54,15 +55,15 @@ func (m cgroupMode) String() string {
 	return map[cgroupMode]string{cgroupV2: "cgroup v2", cgroupV1: "cgroup v1 or hybrid"}[m]
 }
 
-// host is the kind of machine that decides what can be expected.
+// host is the kind of machine, which decides what tests can expect.
 type host struct {
 	major, minor int
 	cgroup       cgroupMode
 	usr          string // type of the file system of /usr if no kernel id-maps it
 }
 
-// expectedAbsent says whether h is too old, or of the wrong kind, for feature
-// name. why is the reason for the answer.
+// expectedAbsent reports whether h is too old for the feature name, or of the wrong kind, and why or
+// why not.
 func expectedAbsent(name string, h host) (why string, absent bool) {
 	f, ok := features[name]
 	if !ok {
@@ -78,9 +79,8 @@ func expectedAbsent(name string, h host) (why string, absent bool) {
 	return why, h.major < f.major || h.major == f.major && h.minor < f.minor
 }
 
-// neverMapped are file systems without FS_ALLOW_IDMAP, by the magic number of
-// statfs(2). virtiofs has FUSE's; from Linux 6.12 on it may be id-mapped, if its
-// server agrees.
+// neverMapped are file systems without FS_ALLOW_IDMAP, by the magic number of statfs(2). virtiofs has
+// the number of FUSE; since Linux 6.12 it can be id-mapped, if its server agrees.
 var neverMapped = map[int64]string{
 	0x794c7630: "overlayfs",
 	0x65735546: "FUSE or virtiofs",
@@ -91,23 +91,23 @@ var neverMapped = map[int64]string{
 // thisHost is the machine that the test runs on.
 var thisHost = sync.OnceValue(func() host {
 	var h host
-	var uts syscall.Utsname
-	if syscall.Uname(&uts) == nil {
-		h.major, h.minor = parseRelease(charsToString(uts.Release[:]))
+	var uts unix.Utsname
+	if unix.Uname(&uts) == nil {
+		h.major, h.minor = parseRelease(unix.ByteSliceToString(uts.Release[:]))
 	}
 	h.cgroup = cgroupV1
 	controllers, err := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if err == nil && strings.Contains(string(controllers), "memory") {
 		h.cgroup = cgroupV2
 	}
-	var fs syscall.Statfs_t
-	if syscall.Statfs("/usr", &fs) == nil {
+	var fs unix.Statfs_t
+	if unix.Statfs("/usr", &fs) == nil {
 		h.usr = neverMapped[int64(fs.Type)]
 	}
 	return h
 })
 
-// parseRelease reads "6.1.0-56-cloud-amd64" as 6, 1. What cannot be read is 0.
+// parseRelease reads "6.1.0-56-cloud-amd64" as 6, 1. A number that cannot be read is 0.
 func parseRelease(release string) (major, minor int) {
 	parts := strings.FieldsFunc(release, func(r rune) bool { return r < '0' || r > '9' })
 	if len(parts) > 1 {
@@ -117,21 +117,8 @@ func parseRelease(release string) (major, minor int) {
 	return major, minor
 }
 
-// charsToString takes a NUL-terminated field of struct utsname, whose element
-// type differs between architectures.
-func charsToString[T int8 | uint8](chars []T) string {
-	var b strings.Builder
-	for _, c := range chars {
-		if c == 0 {
-			break
-		}
-		b.WriteByte(byte(c))
-	}
-	return b.String()
-}
-
-// Lacks reports whether this host is of a kind that has no feature of this name, for tests
-// that expect a refusal then. See [RequireFeature] for those that cannot run.
+// Lacks reports whether a host of this kind has no such feature, for tests that expect a refusal then.
+// [RequireFeature] is for tests that cannot run without the feature.
 func Lacks(feature string) bool {
 	_, absent := expectedAbsent(feature, thisHost())
 	return absent

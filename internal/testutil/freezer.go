@@ -16,14 +16,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// CatchInit has create make a box, waits for the processes that become PID 1 of it, and freezes
-// the first of them that is wanted: with "agent" one that runs the agent, with "" one before that. The box is
-// one that is not there yet and that id, a pattern, fits. create returns at once, and a channel
-// that is closed when it has ended. CatchInit returns the number of the process, or 0 if create
-// was faster. release lets the process go on; it is called with the end of the test at the latest.
+// CatchInit calls create, which creates a box, and freezes the process that becomes PID 1 of the box:
+// when it runs the agent if want is "agent", before that if want is "". The box is the first new one
+// whose ID matches the pattern id. create returns at once; it closes done when the box is created.
+// CatchInit returns the process ID, or 0 if create was faster. release lets the process continue; the
+// test calls it at its end.
 //
-// The freezer of cgroup v1 holds it as an uninterruptible sleep does: SIGKILL does not end it.
-// Where there is none it is frozen by cgroup2, which SIGKILL ends.
+// The freezer of cgroup v1 holds the process like an uninterruptible sleep: SIGKILL does not end it.
+// Hosts without it use cgroup2, whose frozen processes SIGKILL ends.
 func CatchInit(t testing.TB, id, want string, create func() (done <-chan struct{})) (pid int, release func()) {
 	t.Helper()
 	RequireRoot(t)
@@ -49,7 +49,7 @@ func CatchInit(t testing.TB, id, want string, create func() (done <-chan struct{
 				if !f.freeze(dir, pid) {
 					continue
 				}
-				// One that has its filter has said that it is ready, or is about to.
+				// A process that has its filter has already said that it is ready, or is about to.
 				if runsAgent(pid) != (want == "agent") || hasFilter(pid) {
 					return 0, f.release
 				}
@@ -61,7 +61,7 @@ func CatchInit(t testing.TB, id, want string, create func() (done <-chan struct{
 
 type freezer struct {
 	t      testing.TB
-	v1     string // a frozen cgroup, if there is a freezer
+	v1     string // a frozen cgroup, if the host has the v1 freezer
 	frozen []string
 	once   sync.Once
 }
@@ -84,7 +84,7 @@ func newFreezer(t testing.TB) *freezer {
 	return f
 }
 
-// freeze returns when the process does nothing any more; false if it has ended.
+// freeze returns when the process is frozen; it returns false if the process has ended.
 func (f *freezer) freeze(dir string, pid int) bool {
 	state, frozen := dir+"/cgroup.events", "frozen 1"
 	if f.v1 != "" {
@@ -106,13 +106,13 @@ func (f *freezer) freeze(dir string, pid int) bool {
 	}
 }
 
-// runsAgent says whether a process is the agent, and not what becomes it.
+// runsAgent reports whether a process runs the agent already.
 func runsAgent(pid int) bool {
 	args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return bytes.HasSuffix(args, []byte("\x00agent\x00"))
 }
 
-// hasFilter says whether a process has installed a system call filter.
+// hasFilter reports whether a process has installed a system call filter.
 func hasFilter(pid int) bool {
 	status, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	return bytes.Contains(status, []byte("\nSeccomp:\t2"))
@@ -129,7 +129,7 @@ func (f *freezer) release() {
 		if err := os.WriteFile(f.v1+"/freezer.state", []byte("THAWED"), 0); err != nil {
 			f.t.Error(err)
 		}
-		// What lives on belongs to the root of the hierarchy, where it came from.
+		// Processes that live on go back to the root of the hierarchy.
 		for end := time.Now().Add(settleTime); ; {
 			for _, pid := range pidsIn(f.v1) {
 				_ = os.WriteFile(filepath.Dir(f.v1)+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0)
@@ -146,7 +146,7 @@ func (f *freezer) release() {
 	})
 }
 
-// mountOf is where the first file system of a type is mounted.
+// mountOf returns where the first file system of a type is mounted, or "".
 func mountOf(fstype string) string {
 	for _, m := range readMounts() {
 		if m.fstype == fstype {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// LingeringSocket returns a socket whose last close takes an hour, or until the caller calls stop:
-// it waits for its other end, which reads nothing, to take all data.
+// LingeringSocket returns a socket whose last close takes an hour, or until the caller calls stop: the
+// close waits for the other end to read all data, which it never does.
 func LingeringSocket() (fd int, stop func(), err error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

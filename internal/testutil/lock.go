@@ -11,17 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lockFile is held by the one privileged test package that runs on this machine,
-// and says who that is.
+// lockFile is locked by the one privileged test package that runs on this machine, and has its name.
 const lockFile = "/run/boxd-test.lock"
 
-// lockPatience bounds the wait for another package, so that one that hangs does
-// not stop everybody.
+// lockPatience bounds the wait for another package, so that a package that hangs does not stop the
+// others.
 const lockPatience = 2 * time.Minute
 
-// lockMachine takes the lock. alone says that it is held; without it findings
-// that are not of this process cannot be told from another package's boxes.
-// Not root: nothing machine-wide can be made, so nothing is locked.
+// lockMachine takes the lock. alone reports whether it has; without the lock, leaks outside of this
+// process may be boxes of another package. Without root a package creates nothing machine-wide, so
+// nothing is locked.
 func lockMachine(report io.Writer) (alone bool, unlock func()) {
 	if os.Geteuid() != 0 {
 		return true, func() {}
@@ -31,7 +30,7 @@ func lockMachine(report io.Writer) (alone bool, unlock func()) {
 		fmt.Fprintf(report, "locking the machine for tests: %v\n", err)
 		return false, func() {}
 	}
-	// go test holds back what a package prints until it has ended.
+	// go test shows the output of a package only when it has ended.
 	if tty, err := os.OpenFile("/dev/tty", os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
 		defer tty.Close()
 		report = io.MultiWriter(report, tty)
@@ -46,8 +45,8 @@ func lockMachine(report io.Writer) (alone bool, unlock func()) {
 	return true, func() { f.Close() }
 }
 
-// flock waits for the lock in slices: flock(2) has no timeout, and a thread
-// that blocks in it for good could not be joined. It says for whom it waits.
+// flock polls for the lock and reports which package it waits for. flock(2) has no timeout, and a
+// thread that blocks in it forever could not be joined.
 func flock(f *os.File, report io.Writer, patience time.Duration) bool {
 	began, said := time.Now(), ""
 	for {
@@ -74,7 +73,7 @@ func flock(f *os.File, report io.Writer, patience time.Duration) bool {
 	}
 }
 
-// holder reads who wrote into the lock file last.
+// holder reads the name in the lock file.
 func holder(f *os.File) string {
 	name := make([]byte, 200)
 	n, _ := f.ReadAt(name, 0)
@@ -84,5 +83,5 @@ func holder(f *os.File) string {
 	return "which has not said its name"
 }
 
-// myName is this test binary as people know it: "cgroups.test (pid 42)".
+// myName names this test binary for people: "cgroups.test (pid 42)".
 func myName() string { return fmt.Sprintf("%s (pid %d)", filepath.Base(os.Args[0]), os.Getpid()) }

@@ -40,7 +40,7 @@ func TestLockSaysWhoHasIt(t *testing.T) {
 	}
 }
 
-// lockBreaker frees the lock as soon as somebody says that he waits for it.
+// lockBreaker frees the lock when a waiter reports that it waits.
 type lockBreaker struct {
 	bytes.Buffer
 	held *os.File

@@ -19,38 +19,43 @@ import (
 // DefaultStateDir is where boxd keeps its state when nothing else is asked for.
 const DefaultStateDir = "/run/boxd"
 
-// How long teardown that goes on in the background may take before what is left
-// counts as leaked. A killed network namespace alone is cleaned up by a kernel
-// worker some 10 to 100 ms later.
+// How long teardown in the background may take before the rest counts as leaked. A kernel worker
+// cleans up a network namespace, for example, 10 to 100 ms after its end.
 const (
 	settleTime       = 10 * time.Second
 	settleTimeFailed = 2 * time.Second // tests failed already, leaks are likely
 )
 
-// maxReported bounds what is said about leaks: a test of many boxes that goes
-// wrong leaves thousands of things.
+// maxReported bounds how many leaks are reported: if a test of many boxes fails, it leaves thousands
+// of things.
 const maxReported = 40
 
-// Main runs the tests of a package and exits: with 1 if they passed but left
-// something behind. It is the last call of a TestMain, after the test binary
-// has played its helper roles.
+// Main runs the tests of a package and exits, with status 1 if they passed but left something behind.
+// It is the last call of a TestMain, after the test binary has played its helper roles.
 //
-// Compared before and after: open descriptors and goroutines of the test
-// process, its descendants, processes of boxes, mounts, cgroups, loop devices of files of
-// tests, and files below DefaultStateDir and stateDirs. Network namespaces need no check of their own:
-// a process, a descriptor or a mount keeps each alive.
+// It compares before and after: open descriptors and goroutines of the test process, its descendants,
+// processes of boxes, mounts, cgroups, loop devices of tests' files, and files below DefaultStateDir
+// and stateDirs. Network namespaces need no check of their own, because a process, a descriptor or a
+// mount keeps each alive.
 //
-// As root it holds a lock of the whole machine meanwhile, so that two packages
-// never take the other's boxes for leaks. A package that makes nothing of the
-// kind uses [MainUnprivileged].
+// As root it holds a lock of the whole machine, so that no package takes another's boxes for leaks.
+// A package that creates nothing of the kind uses [MainUnprivileged].
 func Main(m *testing.M, stateDirs ...string) {
 	os.Exit(run(m.Run, os.Stderr, append([]string{DefaultStateDir}, stateDirs...)))
 }
 
-// MainUnprivileged is Main for a package that makes no boxes, mounts or cgroups and
-// whose tests need no root: it looks for descriptors, goroutines and descendants,
-// and locks nothing. Such a package counts as a unit test (.ci/packages), and
-// RequireRoot fails in it.
+// MainReaping is [Main] for a package whose tests kill daemons. What outlives its parent becomes a
+// child of this process, so nothing gets out of sight, and is reaped at the end.
+func MainReaping(m *testing.M) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(err)
+	}
+	Main(m)
+}
+
+// MainUnprivileged is [Main] for a package whose tests need no root and create no boxes, mounts or
+// cgroups: it compares descriptors, goroutines and descendants, and locks nothing. Such a package
+// counts as a unit test (.ci/packages), and RequireRoot fails in it.
 func MainUnprivileged(m *testing.M) {
 	unprivileged = true
 	if isFuzzWorker() {
@@ -59,10 +64,10 @@ func MainUnprivileged(m *testing.M) {
 	os.Exit(runChecked(m.Run, os.Stderr, ownChecks(), true, settleTime))
 }
 
-// unprivileged says that MainUnprivileged runs the tests.
+// unprivileged is set if MainUnprivileged runs the tests.
 var unprivileged bool
 
-// ownChecks are those that look at this process only.
+// ownChecks returns the checks that look at this process only.
 func ownChecks() []check {
 	return slices.DeleteFunc(checks(nil), func(c check) bool { return c.machineWide })
 }
@@ -70,7 +75,7 @@ func ownChecks() []check {
 // run is Main without the exit; tests is testing.M.Run.
 func run(tests func() int, report io.Writer, stateDirs []string) int {
 	if isFuzzWorker() {
-		// A child of the fuzzing process, which holds the lock and does the check.
+		// The fuzzing process, its parent, holds the lock and does the check.
 		return tests()
 	}
 	alone, unlock := lockMachine(report)
@@ -78,15 +83,15 @@ func run(tests func() int, report io.Writer, stateDirs []string) int {
 	return runChecked(tests, report, checks(stateDirs), alone, settleTime)
 }
 
-// runChecked runs tests and compares before and after. alone says that no other
-// test package runs on this machine.
+// runChecked runs tests and compares before and after. alone means that no other test package runs on
+// this machine.
 func runChecked(tests func() int, report io.Writer, kinds []check, alone bool, patience time.Duration) int {
 	startPoller()
 	unignoreSignals()
 	before := takeSnapshot(kinds)
 	code := tests()
 	removeBinaries()
-	// A collection from here on would close forgotten files, and so hide them.
+	// A garbage collection would close forgotten files, and so hide them.
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))
 	if code != 0 {
 		patience = min(patience, settleTimeFailed)
@@ -116,9 +121,8 @@ func isFuzzWorker() bool {
 	return f != nil && f.Value.String() == "true"
 }
 
-// unignoreSignals drops the signals that nohup(1) and the background jobs of a
-// shell ignore in a handler instead. Ignored ones would be inherited by the programs
-// under test, which then would not be as their users find them.
+// unignoreSignals handles, and drops, the signals that nohup(1) and background jobs of a shell ignore.
+// The programs under test would inherit ignored signals, and behave as they do for no user.
 func unignoreSignals() {
 	dropped := make(chan os.Signal, 1)
 	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
@@ -128,8 +132,8 @@ func unignoreSignals() {
 	}
 }
 
-// startPoller makes the runtime open the epoll and event descriptors that it
-// keeps for good, so that they are in the first snapshot.
+// startPoller has the runtime open the epoll and event descriptors that it keeps for good, so that
+// they are in the first snapshot.
 func startPoller() {
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
@@ -137,9 +141,8 @@ func startPoller() {
 	}
 }
 
-// reapInherited reaps zombies if this process has made itself a subreaper, as
-// PR_SET_CHILD_SUBREAPER(2const) asks of one: whose parent died at the very end
-// may not have been seen by any test. The tests are over, nobody else waits.
+// reapInherited reaps zombies if this process is a subreaper, PR_SET_CHILD_SUBREAPER(2const). The
+// tests are over, so nothing else waits for children.
 func reapInherited() {
 	var subreaper int32
 	err := unix.Prctl(unix.PR_GET_CHILD_SUBREAPER, uintptr(unsafe.Pointer(&subreaper)), 0, 0, 0)
@@ -150,11 +153,10 @@ func reapInherited() {
 	}
 }
 
-// awaitClean waits, up to patience, until nothing is there that was not there
-// before, and returns what still is.
+// awaitClean waits, at most for patience, until everything new is gone, and returns what is left.
 func awaitClean(kinds []check, before snapshot, patience time.Duration) []leak {
 	deadline := time.Now().Add(patience)
-	// There is no event for "all of this is gone": it is polled, ever more slowly.
+	// There is no event for "all of this is gone", so it polls, ever more slowly.
 	for pause := time.Millisecond; ; pause = min(2*pause, 250*time.Millisecond) {
 		reapInherited()
 		leaks := compare(kinds, before, takeSnapshot(kinds))

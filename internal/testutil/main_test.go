@@ -14,8 +14,7 @@ import (
 
 func TestMain(m *testing.M) { Main(m) }
 
-// leaksOf returns what of the given kind is there after make that was not there
-// before.
+// leaksOf returns the things of the given kind that are new after make.
 func leaksOf(t *testing.T, kind string, stateDirs []string, make func()) []leak {
 	t.Helper()
 	var kinds []check
@@ -29,8 +28,8 @@ func leaksOf(t *testing.T, kind string, stateDirs []string, make func()) []leak 
 	return awaitClean(kinds, before, 0)
 }
 
-// one wants exactly one leak with text in it, and no others but what somebody
-// else on this machine may have made meanwhile.
+// one expects exactly one leak that contains text, and no others except those that other processes of
+// this machine may have created.
 func one(t *testing.T, leaks []leak, text string) {
 	t.Helper()
 	found := 0
@@ -147,8 +146,8 @@ func TestLeakedStateFile(t *testing.T) {
 	one(t, leaks, "i-1")
 }
 
-// TestRun checks the whole: a clean run passes, a late one is waited for, a
-// leak turns it red, and a failure keeps its code.
+// TestRun checks a whole run: a clean one passes, slow teardown is awaited, a leak fails it, and a
+// failure keeps its exit code.
 func TestRun(t *testing.T) {
 	var files []*os.File
 	leaky := func() int {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// RequireRoot ends the test unless it runs as root. With CI set to anything it
-// fails, because a privileged test that is skipped there would vanish unseen.
+// RequireRoot skips the test unless it runs as root. With CI set to anything it fails the test instead,
+// so that no privileged test vanishes unseen.
 func RequireRoot(t testing.TB) {
 	t.Helper()
 	if unprivileged {
@@ -24,10 +24,9 @@ func RequireRoot(t testing.TB) {
 	t.Skip("needs root: run make test-root")
 }
 
-// RequireFeature ends the test if err, the result of trying the kernel feature
-// name, is not nil. It skips, which is a claim about the kernel; with
-// BOXD_TEST_REQUIRE=1 the claim is checked against the table in features.go and
-// a feature that a host of this kind has fails the test instead.
+// RequireFeature skips the test if err, the result of trying the kernel feature name, is not nil. A
+// skip is a claim about the kernel: with BOXD_TEST_REQUIRE=1 it is checked against the table in
+// features.go, and if a host of this kind should have the feature, the test fails.
 func RequireFeature(t testing.TB, name string, err error) {
 	t.Helper()
 	if err == nil {
@@ -41,9 +40,8 @@ func RequireFeature(t testing.TB, name string, err error) {
 	t.Skipf("kernel feature %q: %v", name, err)
 }
 
-// RequireProgram returns the path of a program of the host that the test runs,
-// and ends the test if it is not installed. With BOXD_TEST_REQUIRE=1 that is a
-// failure for the programs that "make setup" installs.
+// RequireProgram returns the path of a program that the test runs, and skips the test if it is not
+// installed. With BOXD_TEST_REQUIRE=1 the test fails if "make setup" installs the program.
 func RequireProgram(t testing.TB, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -57,8 +55,8 @@ func RequireProgram(t testing.TB, name string) string {
 	return ""
 }
 
-// RequireFile ends the test if there is no file at path, which "make setup" installs. With
-// BOXD_TEST_REQUIRE=1 that is a failure.
+// RequireFile skips the test if the file at path is missing, which "make setup" installs. With
+// BOXD_TEST_REQUIRE=1 the test fails.
 func RequireFile(t testing.TB, path string) {
 	t.Helper()
 	_, err := os.Stat(path)
@@ -71,9 +69,9 @@ func RequireFile(t testing.TB, path string) {
 	t.Skip(err)
 }
 
-// Long marks a test that takes more than a few seconds, or minutes in an emulated
-// machine, for what no kernel makes a difference to. It is left out with -short, which is
-// how "make test" uses the virtual machine; no other target does.
+// Long marks a test that takes more than a few seconds, or minutes in an emulated machine, and whose
+// result does not depend on the kernel. It is skipped with -short, which only "make test" uses, in the
+// virtual machine.
 func Long(t testing.TB) {
 	t.Helper()
 	if testing.Short() {
@@ -81,14 +79,14 @@ func Long(t testing.TB) {
 	}
 }
 
-// Full says whether a test runs in its long form, of minutes: only "make full" asks
-// for that.
+// Full reports whether a test runs in its long form, which takes minutes. Only "make full" asks for
+// that.
 func Full() bool { return os.Getenv("BOXD_TEST_FULL") == "1" }
 
-// required says that skips are checked.
+// required reports whether skips are checked.
 func required() bool { return os.Getenv("BOXD_TEST_REQUIRE") == "1" }
 
-// programs are those that every test machine has: see .ci/setup.
+// programs are installed on every test machine: see .ci/setup.
 var programs = map[string]bool{
 	"sh": true, "python3": true, "gcc": true, "cc": true, "git": true,
 	"mount": true, "ip": true, "unshare": true, "setpriv": true,
@@ -100,8 +98,8 @@ var programs = map[string]bool{
 	"redis-check-rdb": true, "redis-cli": true, "nginx": true, "chromium": isDebian(),
 }
 
-// isDebian says whether this is Debian itself. Chromium is a snap in Ubuntu, which a
-// box cannot run.
+// isDebian reports whether this is Debian itself. Ubuntu has Chromium as a snap, which a box cannot
+// run.
 func isDebian() bool {
 	release, _ := os.ReadFile("/etc/os-release") // without it: some other distribution
 	return slices.Contains(strings.Split(string(release), "\n"), "ID=debian")

@@ -27,7 +27,7 @@ func (r *recorder) Fatalf(f string, a ...any) {
 	r.end("fatal", fmt.Sprintf(f, a...))
 }
 
-// outcome is how call ended a test: "" if it did not.
+// outcome says how call ended a test, or "".
 func outcome(t *testing.T, call func(t testing.TB)) string {
 	r := &recorder{TB: t}
 	func() {
@@ -111,7 +111,7 @@ func TestRequireRoot(t *testing.T) {
 	}
 }
 
-// TestRequireRootUnprivileged: such a package is not run as root by make test.
+// TestRequireRootUnprivileged: make test does not run such a package as root.
 func TestRequireRootUnprivileged(t *testing.T) {
 	unprivileged = true
 	defer func() { unprivileged = false }()

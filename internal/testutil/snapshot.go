@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// check lists the things of one kind that exist now: a key that identifies each
-// for its whole life, and a line for people.
+// check lists the things of one kind that exist now. The keys of the list identify each for its whole
+// life; the values are for people.
 type check struct {
 	kind        string
-	machineWide bool // also sees what other processes made
+	machineWide bool // it also sees what other processes have created
 	list        func() map[string]string
 }
 
-// checks are all kinds of things that a test can leave behind.
+// checks returns all kinds of things that a test can leave behind.
 func checks(stateDirs []string) []check {
 	return []check{
 		{"descriptor", false, listDescriptors},
@@ -29,7 +29,7 @@ func checks(stateDirs []string) []check {
 	}
 }
 
-// snapshot holds the things of every kind, by the index of the kind.
+// snapshot has the things of every kind, by the index of the kind.
 type snapshot []map[string]string
 
 func takeSnapshot(kinds []check) snapshot {
@@ -48,7 +48,7 @@ type leak struct {
 
 func (l leak) String() string { return fmt.Sprintf("%s: %s", l.kind, l.what) }
 
-// compare returns what is in after and not in before, kind by kind.
+// compare returns what is in after but not in before, kind by kind.
 func compare(kinds []check, before, after snapshot) []leak {
 	var leaks []leak
 	for i, k := range kinds {

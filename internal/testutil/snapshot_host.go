@@ -5,10 +5,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
-// mountLine is what proc_pid_mountinfo(5) says about one mount.
+// mountLine is a line of proc_pid_mountinfo(5).
 type mountLine struct{ id, root, target, fstype, source string }
 
 // readMounts lists the mounts of this process's mount namespace.
@@ -23,7 +24,7 @@ func readMounts() []mountLine {
 	return mounts
 }
 
-// parseMount reads one line: a " - " ends the optional fields.
+// parseMount parses one line. A " - " ends the optional fields.
 func parseMount(line string) (mountLine, bool) {
 	left, right, ok := strings.Cut(line, " - ")
 	l, r := strings.Fields(left), strings.Fields(right)
@@ -42,13 +43,12 @@ func listMounts() map[string]string {
 	return list
 }
 
-// cgroupDepth bounds how deep below the root of a hierarchy a directory of boxd
-// is looked for. Below such a directory everything is listed.
+// cgroupDepth bounds how deep below the root of a hierarchy listCgroups looks for directories of boxd.
+// Below such a directory it lists everything.
 const cgroupDepth = 4
 
-// listCgroups returns the directories named boxd* of every hierarchy and all
-// below them. The subtree root "/boxd" itself stays for the next box: it is no
-// leak.
+// listCgroups returns the directories named boxd* of every hierarchy, and everything below them. The
+// directory "/boxd" itself stays for the next box, so it is no leak.
 func listCgroups() map[string]string {
 	list := map[string]string{}
 	for _, m := range readMounts() {
@@ -61,15 +61,15 @@ func listCgroups() map[string]string {
 	return list
 }
 
-// dropStrangers takes away what living boxd's of others use. They are looked for
-// after the list was made: so what is new in it is known to be theirs.
+// dropStrangers removes from list what belongs to boxd processes of others. It looks for those
+// processes after the list was made, so it finds the owner of everything in it.
 func dropStrangers(list map[string]string) {
 	if len(list) == 0 {
 		return
 	}
 	others := findStrangers(allProcesses())
 	maps.DeleteFunc(list, func(path, _ string) bool {
-		target, _ := os.Readlink(path) // of a lease: the box it is for
+		target, _ := os.Readlink(path) // a lease points to its box
 		return others.ownPath(path) || others.ownPath(target)
 	})
 }
@@ -77,7 +77,7 @@ func dropStrangers(list map[string]string) {
 func findBoxd(root string, list map[string]string) {
 	filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
-			return nil // removed meanwhile, or a control file
+			return nil // just removed, or a control file
 		}
 		rel, _ := filepath.Rel(root, path)
 		names := strings.Split(rel, "/")
@@ -94,8 +94,8 @@ func findBoxd(root string, list map[string]string) {
 	})
 }
 
-// listState returns what is in the state directories. The lock file, the
-// directory of id leases and the copies of /etc stay for the next start: they are no leak.
+// listState returns the content of the state directories. The lock file, the directory of ID leases
+// and the copies of /etc stay for the next start, so they are no leak.
 func listState(dirs []string) map[string]string {
 	list := map[string]string{}
 	for _, dir := range dirs {
@@ -117,30 +117,20 @@ func listState(dirs []string) map[string]string {
 	return list
 }
 
-// listLoops returns the loop devices whose backing file is, or was, one of a test's or
-// of boxd's state.
+// listLoops returns the loop devices whose backing file is, or was, in one of dirs.
 func listLoops(dirs []string) map[string]string {
 	list := map[string]string{}
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // freed meanwhile
+			continue // just freed
 		}
 		backing := strings.TrimSpace(string(text))
-		if isBelowAny(backing, dirs) {
+		if slices.ContainsFunc(dirs, func(dir string) bool { return strings.HasPrefix(backing, filepath.Clean(dir)+"/") }) {
 			what := filepath.Base(filepath.Dir(filepath.Dir(file))) + " of " + backing
 			list[what] = what
 		}
 	}
 	return list
-}
-
-func isBelowAny(path string, dirs []string) bool {
-	for _, dir := range dirs {
-		if strings.HasPrefix(path, filepath.Clean(dir)+"/") {
-			return true
-		}
-	}
-	return false
 }

@@ -9,13 +9,13 @@ import (
 	"syscall"
 )
 
-// Host ids of boxes: 4,095 ranges of 65,536 from 0x70000000 on.
+// Boxes have 4,095 ranges of 65,536 host IDs, beginning with 0x70000000.
 const (
 	firstBoxID = 0x70000000
 	lastBoxID  = firstBoxID + 4095*65536 - 1
 )
 
-// process is one line of what ps would show.
+// process is a line of ps(1).
 type process struct {
 	pid, ppid int
 	start     string // in clock ticks since boot; with pid it identifies the process
@@ -33,7 +33,7 @@ func (p process) String() string {
 	return what
 }
 
-// link reads a symlink of the process's directory in /proc, "" if it is gone.
+// link reads a symlink in the process's directory in /proc; "" if the process is gone.
 func (p process) link(name string) string {
 	target, _ := os.Readlink(filepath.Join("/proc", strconv.Itoa(p.pid), name))
 	return target
@@ -41,7 +41,7 @@ func (p process) link(name string) string {
 
 var self = process{pid: os.Getpid()}
 
-// listDescendants returns the living and the unreaped descendants of this process.
+// listDescendants returns the descendants of this process, zombies included.
 func listDescendants() map[string]string {
 	list := map[string]string{}
 	all := allProcesses()
@@ -53,14 +53,14 @@ func listDescendants() map[string]string {
 	return list
 }
 
-// isDescendant says whether p is below this process.
+// isDescendant reports whether p is a descendant of this process.
 func isDescendant(p process, all map[int]process) bool {
 	return isOrBelow(p, all, func(p process) bool { return p.ppid == self.pid })
 }
 
-// isOrBelow says whether p, or one of its ancestors, is what is asked for.
+// isOrBelow reports whether is holds for p or one of its ancestors.
 func isOrBelow(p process, all map[int]process, is func(process) bool) bool {
-	for range len(all) { // a bound: parents may change while we look
+	for range len(all) { // bounded, because parents may change meanwhile
 		if is(p) {
 			return true
 		}
@@ -73,8 +73,8 @@ func isOrBelow(p process, all map[int]process, is func(process) bool) bool {
 	return false
 }
 
-// listBoxProcesses returns what belongs to a box by its looks: an orphan of a
-// killed launcher is nobody's descendant any more.
+// listBoxProcesses returns processes that look like parts of a box: an orphan of a killed launcher is
+// no longer a descendant of this process.
 func listBoxProcesses() map[string]string {
 	list := map[string]string{}
 	all := allProcesses()
@@ -87,7 +87,7 @@ func listBoxProcesses() map[string]string {
 	return list
 }
 
-// looksLikeBox goes by executable, owner and cgroup.
+// looksLikeBox looks at executable, owner and cgroup.
 func looksLikeBox(p process) bool {
 	exe := p.link("exe")
 	if strings.Contains(exe, "boxd-init") || exe != "" && exe == self.link("exe") {
@@ -102,7 +102,7 @@ func looksLikeBox(p process) bool {
 	return strings.Contains(string(cgroups), ":/boxd")
 }
 
-// allProcesses reads /proc. Processes that end meanwhile are left out.
+// allProcesses reads /proc. It omits processes that end meanwhile.
 func allProcesses() map[int]process {
 	all := map[int]process{}
 	entries, _ := os.ReadDir("/proc")
@@ -122,8 +122,8 @@ func allProcesses() map[int]process {
 	return all
 }
 
-// parseStat reads /proc/<pid>/stat: proc_pid_stat(5), fields 2, 3, 4 and 22.
-// The name is in parentheses and may itself hold spaces and parentheses.
+// parseStat parses /proc/<pid>/stat: proc_pid_stat(5), fields 2, 3, 4 and 22. The name is in
+// parentheses and may itself contain spaces and parentheses.
 func parseStat(pid int, stat string) (process, bool) {
 	open, closing := strings.IndexByte(stat, '('), strings.LastIndexByte(stat, ')')
 	if open < 0 || closing < open {

@@ -4,18 +4,19 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 )
 
-// listDescriptors returns the open descriptors of this process. The standard
-// three belong to go test.
+// listDescriptors returns the open descriptors of this process, without the standard three, which
+// belong to go test.
 func listDescriptors() map[string]string {
 	list := map[string]string{}
 	entries, _ := os.ReadDir("/proc/self/fd")
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name()))
 		if err != nil || e.Name() <= "2" && len(e.Name()) == 1 {
-			continue // gone again: the descriptor that read the directory
+			continue // already closed: the descriptor that read the directory
 		}
 		what := e.Name() + " -> " + target
 		list[what] = what
@@ -23,8 +24,8 @@ func listDescriptors() map[string]string {
 	return list
 }
 
-// lasting are functions of goroutines that the runtime and the standard library
-// start once and never end.
+// lasting are functions of goroutines that the runtime and the standard library start once and never
+// end.
 var lasting = []string{
 	"os/signal.loop(",
 	"os/signal.signal_recv(",
@@ -40,7 +41,7 @@ func listGoroutines() map[string]string {
 	for i, stack := range allStacks() {
 		header, body, _ := strings.Cut(stack, ":\n")
 		id, _, _ := strings.Cut(header, " [") // "goroutine 7 [select]"
-		if i == 0 || isLasting(stack) {
+		if i == 0 || slices.ContainsFunc(lasting, func(f string) bool { return strings.Contains(stack, f) }) {
 			continue // the calling goroutine comes first
 		}
 		list[id] = header + "\n\t" + strings.ReplaceAll(strings.TrimSpace(body), "\n", "\n\t")
@@ -56,13 +57,4 @@ func allStacks() []string {
 			return strings.Split(string(buf[:n]), "\n\n")
 		}
 	}
-}
-
-func isLasting(stack string) bool {
-	for _, f := range lasting {
-		if strings.Contains(stack, f) {
-			return true
-		}
-	}
-	return false
 }

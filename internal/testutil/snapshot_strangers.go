@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// strangers are the launchers on this machine that work for somebody else: their
-// caller lives and was not started by this test. What is theirs comes and goes
-// while we look, and is no leak of ours. A launcher whose caller has gone may be a
-// leak: it is nobody's descendant any more.
+// strangers are the launchers on this machine that work for others: their caller lives and is not a
+// descendant of this test. What belongs to them comes and goes, and is no leak. A launcher whose
+// caller is gone may be a leak.
 type strangers struct {
 	launchers map[int]bool
 	instances []string // state directories of one launcher each
@@ -22,10 +21,10 @@ func findStrangers(all map[int]process) strangers {
 	s := strangers{launchers: map[int]bool{}}
 	for _, p := range all {
 		caller, lives := all[p.ppid]
-		if lives && p.ppid != 1 && p.isKeeper() && !isDescendant(p, all) {
-			s.launchers[p.pid] = true // so is what it runs
+		if lives && p.ppid != 1 && p.hasRole("keeper") && !isDescendant(p, all) {
+			s.launchers[p.pid] = true // so are its children
 		}
-		if lives && p.ppid != 1 && p.isLauncher() && !caller.isLauncher() && !isDescendant(p, all) {
+		if lives && p.ppid != 1 && p.hasRole("launcher") && !caller.hasRole("launcher") && !isDescendant(p, all) {
 			s.launchers[p.pid] = true
 			s.instances = append(s.instances, p.instance())
 		}
@@ -38,18 +37,13 @@ func findStrangers(all map[int]process) strangers {
 	return s
 }
 
-// isLauncher goes by what the caller named it.
-func (p process) isLauncher() bool { return p.hasRole("launcher") }
-
-// isKeeper likewise.
-func (p process) isKeeper() bool { return p.hasRole("keeper") }
-
+// hasRole reports whether p is a boxd-init that was started in this role.
 func (p process) hasRole(role string) bool {
 	line, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "cmdline"))
 	return strings.HasPrefix(string(line), "boxd-init\x00"+role+"\x00")
 }
 
-// instance is the directory whose lock a launcher holds, "" if it has none yet.
+// instance returns the directory whose lock a launcher holds, or "".
 func (p process) instance() string {
 	fds := filepath.Join("/proc", strconv.Itoa(p.pid), "fd")
 	entries, _ := os.ReadDir(fds)
@@ -61,7 +55,7 @@ func (p process) instance() string {
 	return ""
 }
 
-// box is the name of the box that PID 1 of one is in, "" if p is none.
+// box returns the name of the box whose PID 1 is p, or "".
 func (p process) box() string {
 	cgroups, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "cgroup"))
 	_, rest, _ := strings.Cut(string(cgroups), ":/boxd/")
@@ -70,14 +64,13 @@ func (p process) box() string {
 	return name
 }
 
-// own says whether a process is a launcher of a stranger, or below one.
+// own reports whether a process is a launcher of a stranger, or a descendant of one.
 func (s strangers) own(p process, all map[int]process) bool {
 	return isOrBelow(p, all, func(p process) bool { return s.launchers[p.pid] })
 }
 
-// ownPath says whether a cgroup, a file of state or the target of a lease
-// ("<instance>/<box>") belongs to a stranger: by a part of it that names a
-// stranger's box or instance. Both names are random.
+// ownPath reports whether a cgroup, a state file or the target of a lease ("<instance>/<box>") belongs
+// to a stranger: whether a part of it names a stranger's box or instance. Both names are random.
 func (s strangers) ownPath(path string) bool {
 	return slices.ContainsFunc(strings.Split(path, "/"), func(part string) bool {
 		isInstance := func(dir string) bool { return dir != "" && part == filepath.Base(dir) }

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestStrangers: what this process starts itself is never a stranger's.
+// TestStrangers: what this process starts never belongs to a stranger.
 func TestStrangers(t *testing.T) {
 	dir := t.TempDir()
 	lock, err := os.Create(filepath.Join(dir, "lock"))
@@ -25,8 +25,8 @@ func TestStrangers(t *testing.T) {
 	if _, err := stdout.Read(make([]byte, 8)); err != nil {
 		t.Fatal(err)
 	}
-	if launcher := (process{pid: cmd.Process.Pid}); !launcher.isLauncher() || launcher.instance() != dir {
-		t.Errorf("launcher: %v, instance %q, want %q", launcher.isLauncher(), launcher.instance(), dir)
+	if launcher := (process{pid: cmd.Process.Pid}); !launcher.hasRole("launcher") || launcher.instance() != dir {
+		t.Errorf("launcher: %v, instance %q, want %q", launcher.hasRole("launcher"), launcher.instance(), dir)
 	}
 	if findStrangers(allProcesses()).launchers[cmd.Process.Pid] {
 		t.Error("a launcher of this very test is a stranger")

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StuckFS mounts a file system whose server takes requests and never answers them, as a
-// network file system does whose server is gone: who looks up a name in it sleeps in the
-// kernel, and SIGKILL does not wake it. release wakes all of them with an error; it is called
-// with the end of the test at the latest. The mount itself is seen by those who start later.
+// StuckFS mounts a file system whose server takes requests and never answers them, like a network file
+// system whose server is gone: a process that looks up the returned path sleeps in the kernel, and
+// SIGKILL does not wake it. release wakes all of them with an error; the test calls it at its end.
+// Processes that start later see the mount.
 func StuckFS(t testing.TB) (path string, release func()) {
 	t.Helper()
 	RequireRoot(t)
@@ -36,7 +36,7 @@ func StuckFS(t testing.TB) (path string, release func()) {
 		serveStuck(fuse)
 	}()
 	release = sync.OnceFunc(func() {
-		// Forced, it ends the connection: all requests fail, and the read of the server too.
+		// MNT_FORCE ends the connection: all requests fail, and so does the server's read.
 		if err := unix.Unmount(root, unix.MNT_FORCE|unix.MNT_DETACH); err != nil {
 			t.Errorf("unmounting a file system: %v", err)
 		}
@@ -50,14 +50,14 @@ func StuckFS(t testing.TB) (path string, release func()) {
 	return filepath.Join(root, "missing"), release
 }
 
-// Of linux/fuse.h: the first request, the root's attributes, and the length of their answers.
+// Requests of linux/fuse.h: the first one, and the one for attributes.
 const (
 	fuseInit    = 26
 	fuseGetattr = 3
 )
 
-// serveStuck answers what makes the mount usable, the first request and those for the
-// attributes of its root, and takes all others.
+// serveStuck answers the first request and those for the attributes of the root, so that the mount is
+// usable, and takes all others without an answer.
 func serveStuck(fuse int) {
 	buf := make([]byte, 1<<17) // at least FUSE_MIN_READ_BUFFER, and what INIT agrees on
 	for {

@@ -1,4 +1,4 @@
-// Package yamltree reads YAML that strangers wrote: files of users, and of boxes.
+// Package yamltree reads untrusted YAML: files that users or boxes have written.
 package yamltree
 
 import (
@@ -8,9 +8,9 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// Read parses text and calls use with its tree. A panic of either becomes an error: malformed
-// input has made the parser panic, and left holes in its tree that make readers of it panic,
-// in one version after another (goccy/go-yaml issues 191, 479, 718 and 890).
+// Read parses text and calls use with its tree. It turns a panic of either into an error:
+// in one version after another, malformed input has made the parser panic, or return a tree
+// with nil nodes on which its readers panic (goccy/go-yaml issues 191, 479, 718 and 890).
 func Read(text []byte, use func(*ast.File) error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {

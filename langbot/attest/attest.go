@@ -1,7 +1,7 @@
-// Package attest measures what this host isolates and limits: by experiments in a probe
-// box, with a control for each, never by looking at versions or settings.
+// Package attest measures what this host isolates and limits. It runs experiments in a probe box,
+// each with a control, and never goes by versions or settings.
 //
-// It is not for deciding what follows from the answers.
+// What follows from the results is decided elsewhere.
 package attest
 
 import (
@@ -32,42 +32,50 @@ var Names = []string{
 // Options of a Prober.
 type Options struct {
 	Engine  engine.Service
-	Storage engine.Storage // nil: the quotas are false
-	// Image of the probe box; empty: the host's. It needs sh and the usual small tools.
-	Image string
-	// SkillsUnlimited says that skills in a directory of the host are given no limit,
-	// whatever the host can do.
+	Storage engine.Storage // if it is nil, the checks of quotas fail
+	// SkillsUnlimited means that skills in a directory of the host get no limit, even if the
+	// host could enforce one.
 	SkillsUnlimited bool
-	// Scratch is a directory in which the probe makes a file that a box must not see, though
-	// any user may look into it; empty: [os.TempDir].
+	// Scratch is the directory in which the probe creates a file that any user of the host can
+	// read and a box must not see; empty: the first usable one of [Public].
 	Scratch string
-	Logger  *slog.Logger // nil: nobody
+	Logger  *slog.Logger // nil discards
 }
 
-// Places are the directories of the host that keep workspaces and skills, in each of which
-// the probe makes a directory. Where one is empty they are in volumes.
+// Places are the directories of the host that keep workspaces and skills; the probe creates a
+// directory in each. What has no directory is kept in volumes.
 type Places struct {
 	Workspaces, Skills engine.Directory
 }
 
-// Check is what one experiment showed.
+// Check is the result of one experiment.
 type Check struct {
-	OK     bool
-	Reason string // one line; empty if OK
+	OK     bool   `json:"ok"`
+	Reason string `json:"reason,omitempty"` // one line; empty if OK
 }
 
-// Report is what all of them showed.
+// Report has the results of all experiments. It must not be changed.
 type Report struct {
 	Checks map[string]Check // by name, all of Names
 	At     time.Time
-	// Late says why the measurement did not come to its end in time: something hangs. Empty if
-	// it did, whatever it found.
+	// Late says why the measurement did not end in time, because something hangs. It is empty if
+	// it did, whatever the results.
 	Late string
-	// unmeasured: there was no probe box, or it was late. It says nothing about the host, only about now.
+	// unmeasured means that there was no probe box, or that the measurement was late. Such a
+	// report describes the moment, not the host.
 	unmeasured bool
 }
 
-// Failed lists the names of the checks that are false, in the order of Names.
+// Unmeasured returns a report in which every check fails for the same reason.
+func Unmeasured(reason string) Report {
+	r := Report{Checks: make(map[string]Check), At: time.Now(), unmeasured: true}
+	for _, name := range Names {
+		r.Checks[name] = Check{Reason: reason}
+	}
+	return r
+}
+
+// Failed lists the names of the failed checks, in the order of Names.
 func (r Report) Failed() []string {
 	var failed []string
 	for _, name := range Names {

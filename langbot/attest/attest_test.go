@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
 var bg = context.Background()
 
-// ask measures with a fake and checks that nothing of it is left.
+// ask measures with a fake and checks that nothing is left behind.
 func ask(t *testing.T, f *fake, o Options) Report {
 	t.Helper()
 	return askOf(t, f, o, Places{})
@@ -35,7 +35,7 @@ func askOf(t *testing.T, f *fake, o Options, where Places) Report {
 	o.Engine = f
 	p := New(o)
 	defer p.Close()
-	r := p.ReportOf(t.Context(), 0, where)
+	r := p.Report(t.Context(), 0, where)
 	if f.live != 0 && f.errs["remove"] == nil || len(f.volumes) != 0 && f.errs["remove"] == nil {
 		t.Errorf("left: %d boxes, volumes %v", f.live, f.volumes)
 	}
@@ -61,7 +61,7 @@ func TestSound(t *testing.T) {
 	}
 }
 
-// Each check is false as soon as what it looks at is wrong, and no other with it.
+// Each check fails as soon as its subject is wrong, and no other check fails with it.
 func TestUnsound(t *testing.T) {
 	own := func(ns string) string {
 		link, err := os.Readlink("/proc/self/ns/" + ns)
@@ -153,7 +153,7 @@ func TestUnsound(t *testing.T) {
 	})
 }
 
-// dirOf is what a box that has a directory of this host says it is.
+// dirOf returns the line of a box that has a directory of this host.
 func dirOf(t *testing.T, dir string) string {
 	t.Helper()
 	out, err := exec.Command("stat", "-c", "%d:%i", dir).Output()
@@ -163,8 +163,7 @@ func dirOf(t *testing.T, dir string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// wantOnly fails the test unless the checks, and no others, are false for a reason that
-// says want.
+// wantOnly fails the test unless exactly the given checks fail, with a reason that contains want.
 func wantOnly(t *testing.T, r Report, want string, checks ...string) {
 	t.Helper()
 	if got := strings.Join(r.Failed(), " "); got != strings.Join(checks, " ") {
@@ -203,7 +202,7 @@ func TestUnsoundQuota(t *testing.T) {
 	}
 }
 
-// What fails is false, for the reason for which it failed; the rest is measured.
+// A check whose experiment fails is false with the reason of the failure; the rest is measured.
 func TestTrouble(t *testing.T) {
 	trouble := errors.New("no\nloop devices")
 	quota := []string{HardWorkspaceQuota, HardSkillStorageQuota, InodeQuota}
@@ -260,8 +259,8 @@ func TestTrouble(t *testing.T) {
 	})
 }
 
-// A host that can give no writable root guarantees the rest as any other; what such a
-// root then takes counts all the same.
+// A host that cannot provide a writable root can give all other guarantees; a read-only root that
+// takes data still fails the check.
 func TestReadOnlyRoot(t *testing.T) {
 	f := newFake()
 	f.errs["writable root"] = errors.New("cannot be id-mapped")
@@ -306,28 +305,28 @@ func TestHostSkills(t *testing.T) {
 	wantOnly(t, askOf(t, f, o, where), "not in a root", HardSkillStorageQuota, InodeQuota)
 }
 
-// Workspaces in a directory of the host are measured there, for who has them there.
+// Workspaces in a directory of the host are measured there.
 func TestHostWorkspaces(t *testing.T) {
 	dir := t.TempDir()
 	f := newFake()
 	p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
 	defer p.Close()
 	of := engine.Directory{Path: dir, Within: filepath.Dir(dir)}
-	wantOnly(t, p.ReportOf(bg, time.Minute, Places{Workspaces: of}), "")
+	wantOnly(t, p.Report(bg, time.Minute, Places{Workspaces: of}), "")
 	m := f.specs[0].Mounts[0]
 	if m.Source != dir+"/.boxd-attest-workspace" || m.Target != engine.WorkspaceTarget || m.Within != of.Within || m.Volume != "" || f.limits[m.Source] != 0 {
 		t.Errorf("mounted %+v, limits then %v", m, f.limits)
 	}
 	f.errs["limit"] = fmt.Errorf("%w: tmpfs has no project quota", engine.ErrUnenforceable)
-	wantOnly(t, p.ReportOf(bg, 0, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
-	wantOnly(t, p.Report(bg, time.Minute), "") // volumes can do it
-	wantOnly(t, p.ReportOf(bg, time.Minute, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	wantOnly(t, p.Report(bg, 0, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
+	wantOnly(t, p.Report(bg, time.Minute, Places{}), "") // volumes can do it
+	wantOnly(t, p.Report(bg, time.Minute, Places{Workspaces: of}), "tmpfs has no project quota", HardWorkspaceQuota, InodeQuota)
 	if names, _ := os.ReadDir(dir); len(names) != 0 || len(f.volumes) != 0 || len(f.specs) != 3 {
 		t.Errorf("left: %v, %v after %d boxes", names, f.volumes, len(f.specs))
 	}
 }
 
-// Nothing is done until somebody asks, and then once for all who ask.
+// Nothing is measured until somebody asks, and then once for all callers.
 func TestOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
@@ -341,11 +340,11 @@ func TestOnce(t *testing.T) {
 		}
 		reports := make(chan Report)
 		for range 10 {
-			go func() { reports <- p.Report(bg, time.Minute) }()
+			go func() { reports <- p.Report(bg, time.Minute, Places{}) }()
 		}
 		synctest.Wait()
 		gone, cancel := context.WithCancel(bg)
-		go func() { reports <- p.Report(gone, time.Minute) }()
+		go func() { reports <- p.Report(gone, time.Minute, Places{}) }()
 		cancel()
 		if r := <-reports; len(r.Failed()) != len(Names) || !strings.Contains(r.Checks[CgroupV2].Reason, "nobody waited") {
 			t.Errorf("one who left: %v", r.Checks)
@@ -363,35 +362,35 @@ func TestOnce(t *testing.T) {
 			t.Errorf("calls %v", f.calls)
 		}
 		time.Sleep(unmeasuredAge)
-		if r := p.Report(bg, time.Minute); r.At != first.At {
+		if r := p.Report(bg, time.Minute, Places{}); r.At != first.At {
 			t.Error("what failed a moment ago was tried again")
 		}
 		time.Sleep(time.Second)
-		if r := p.Report(bg, time.Minute); r.At == first.At || len(f.calls) != 4 {
+		if r := p.Report(bg, time.Minute, Places{}); r.At == first.At || len(f.calls) != 4 {
 			t.Error("what could not be measured was not tried again")
 		}
 		delete(f.errs, "create")
 		time.Sleep(unmeasuredAge + time.Second)
-		first = p.Report(bg, time.Minute)
+		first = p.Report(bg, time.Minute, Places{})
 		time.Sleep(time.Minute)
-		if r := p.Report(bg, time.Minute); r.At != first.At || first.unmeasured {
+		if r := p.Report(bg, time.Minute, Places{}); r.At != first.At || first.unmeasured {
 			t.Error("what is just young enough was measured again")
 		}
 		time.Sleep(time.Second)
-		if r := p.Report(bg, time.Minute); r.At == first.At {
+		if r := p.Report(bg, time.Minute, Places{}); r.At == first.At {
 			t.Error("what is too old was not measured again")
 		}
 	})
 }
 
-// A measurement that hangs is given up, and Close does not wait for more than it must.
+// A measurement that hangs is aborted, and Close waits no longer than necessary.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.hang = make(chan struct{})
 		p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
 		began := time.Now()
-		r := p.Report(bg, 0)
+		r := p.Report(bg, 0, Places{})
 		if took := time.Since(began); took != measureTime {
 			t.Errorf("took %v", took)
 		}
@@ -399,7 +398,7 @@ func TestHang(t *testing.T) {
 		if !strings.Contains(r.Late, "deadline exceeded") {
 			t.Errorf("late: %q", r.Late)
 		}
-		go p.Report(bg, 0)
+		go p.Report(bg, 0, Places{})
 		synctest.Wait()
 		began = time.Now()
 		p.Close()
@@ -409,21 +408,21 @@ func TestHang(t *testing.T) {
 		if len(f.volumes) != 0 || f.live != 0 {
 			t.Errorf("left: %v, %d", f.volumes, f.live)
 		}
-		wantOnly(t, p.Report(bg, time.Hour), "deadline exceeded", Names...) // the last one
+		wantOnly(t, p.Report(bg, time.Hour, Places{}), "deadline exceeded", Names...) // the last one
 		p = New(Options{Engine: f, Scratch: t.TempDir()})
 		p.Close()
-		wantOnly(t, p.Report(bg, time.Hour), "shutting down", Names...)
+		wantOnly(t, p.Report(bg, time.Hour, Places{}), "shutting down", Names...)
 	})
 }
 
-// A box whose commands never end is taken away all the same, with its storage: the time
-// for that begins when the time to measure is over.
+// A box whose commands never end is removed with its storage: the time for that begins when the
+// time to measure is over.
 func TestStuckBox(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake()
 		f.stuck = true
 		p := New(Options{Engine: f, Storage: f, Scratch: t.TempDir()})
-		r := p.Report(bg, 0)
+		r := p.Report(bg, 0, Places{})
 		wantOnly(t, r, "deadline exceeded", Names...)
 		if r.Late == "" || !r.unmeasured {
 			t.Errorf("late: %q, unmeasured: %v", r.Late, r.unmeasured)

@@ -13,50 +13,35 @@ import (
 	"time"
 )
 
-// namespaces are those that a box has of its own. Its cgroups are hidden from it in
-// another way.
+// namespaces are the ones that each box has for itself. Cgroups are hidden from boxes in another
+// way.
 var namespaces = []string{"user", "mnt", "pid", "ipc", "uts", "net"}
 
-// shared are directories of the host by which a box is told that has them in place of its
-// own. They need not be writable, and are the host's also if the directories for temporary
-// files are this process's alone (PrivateTmp in systemd.exec(5)).
+// shared are directories of the host that reveal a box that has them in place of its own. They
+// need not be writable. They detect this even if this process has its own directories for
+// temporary files (PrivateTmp in systemd.exec(5)).
 var shared = []string{"/", "/etc", "/home", "/run", "/tmp", "/var"}
 
-// control is what this process has that a box must not reach, and how it is seen that
-// it can be reached at all.
+// control is what this process has that a box must not reach, with the means to check that it can
+// be reached at all.
 type control struct {
-	name string // of files and a socket, drawn
-	dir  string // a directory of the host in which marker is
-	file string // the marker
+	name string // random; the name of files and of a socket
+	dir  string // the directory of the host that contains file
+	file string // a marker file
 
 	loopback *net.TCPListener
 	abstract net.Listener
 
 	namespaces map[string]string // as /proc/self/ns shows them
-	dirs       map[string]string // those of shared that there are: device and inode
+	dirs       map[string]string // device and inode of those of shared that exist
 }
 
-// Public are the directories, which everybody may write, that a probe tries for its marker without a directory of its own.
+// Public are the directories, writable by everybody, in which a probe without a Scratch directory
+// tries to create its marker file.
 var Public = []string{os.TempDir(), "/tmp", "/var/tmp", "/dev/shm"}
 
-// mark makes the marker in the first of dirs where that can be done.
-func (c *control) mark(dirs []string) (err error) {
-	for _, c.dir = range dirs {
-		var file *os.File
-		file, err = os.OpenFile(filepath.Join(c.dir, c.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-		if err == nil {
-			c.file = file.Name()
-			return file.Close()
-		}
-	}
-	return err
-}
-
-func newControl(dir string) (*control, error) {
-	dirs := Public
-	if dir != "" {
-		dirs = []string{dir}
-	}
+// newControl sets the control up. The caller closes it, even after an error.
+func newControl(scratch string) (*control, error) {
 	c := &control{name: "boxd-attest-" + strings.ToLower(rand.Text()), namespaces: make(map[string]string), dirs: make(map[string]string)}
 	for _, ns := range namespaces {
 		link, err := os.Readlink("/proc/self/ns/" + ns)
@@ -73,7 +58,23 @@ func newControl(dir string) (*control, error) {
 			return c, err
 		}
 	}
-	if err := c.mark(dirs); err != nil {
+	scratches := Public
+	if scratch != "" {
+		scratches = []string{scratch}
+	}
+	var file *os.File
+	var err error
+	for _, c.dir = range scratches {
+		file, err = os.OpenFile(filepath.Join(c.dir, c.name), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return c, err
+	}
+	c.file = file.Name()
+	if err := file.Close(); err != nil {
 		return c, err
 	}
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -101,8 +102,8 @@ func (c *control) close() {
 
 func (c *control) port() int { return c.loopback.Addr().(*net.TCPAddr).Port }
 
-// visitor dials the listener and says whether somebody else did so before. An error: not
-// even this process reaches it.
+// visitor dials the listener, and reports whether somebody else did so before. The error is that
+// not even this process can reach it.
 func (c *control) visitor() (bool, error) {
 	own, err := net.DialTimeout("tcp4", c.loopback.Addr().String(), time.Second)
 	if err != nil {
@@ -112,7 +113,7 @@ func (c *control) visitor() (bool, error) {
 	if err := c.loopback.SetDeadline(time.Now().Add(time.Second)); err != nil {
 		return false, err
 	}
-	first, err := c.loopback.Accept() // in the order in which they came
+	first, err := c.loopback.Accept() // connections are accepted in order of arrival
 	if err != nil {
 		return false, err
 	}
@@ -120,7 +121,7 @@ func (c *control) visitor() (bool, error) {
 	return first.RemoteAddr().String() != own.LocalAddr().String(), nil
 }
 
-// listed is the control of what a box sees of abstract sockets: this process sees it.
+// listed checks that this process sees its abstract socket, as the control for the box's view.
 func (c *control) listed() error {
 	p, err := os.ReadFile("/proc/self/net/unix")
 	if err != nil {
@@ -132,8 +133,8 @@ func (c *control) listed() error {
 	return nil
 }
 
-// has returns a directory of this host that a box has as well, or "". The lines are
-// the box's: name, device and inode.
+// has returns a directory of this host that the box has, too, or "". The lines come from the box:
+// name, device and inode.
 func (c *control) has(lines []string) string {
 	for _, line := range lines {
 		if dir, id, _ := strings.Cut(line, " "); id != "" && c.dirs[dir] == id {
@@ -143,7 +144,7 @@ func (c *control) has(lines []string) string {
 	return ""
 }
 
-// leaked returns the name on the host of a file that the box made, or "".
+// leaked returns the name on the host of a file that the box created, or "".
 func (c *control) leaked() string {
 	for _, dir := range []string{"/", "/usr", "/tmp", "/dev/shm", c.dir} {
 		name := filepath.Join(dir, c.name+".box")

@@ -16,13 +16,13 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// fake is an engine and a storage whose boxes answer what a test wants; what it does not
-// say, they answer as those of a sound host do.
+// fake is an engine and a storage whose boxes give the answers that a test sets, and otherwise those
+// of a sound host.
 type fake struct {
 	engine.Service
 	engine.Storage
 
-	// What an answer has in place of a sound one, by a name of the script.
+	// The answers to give instead of sound ones, by name of the script.
 	answers map[string]func(args []string) (engine.Result, string)
 	// Errors of calls, by name.
 	errs   map[string]error
@@ -240,7 +240,7 @@ func spun(d time.Duration) func([]string) (engine.Result, string) {
 	}
 }
 
-// without returns lines without those that start with prefix, and with others behind.
+// without returns lines without those that start with prefix, followed by others.
 func without(lines []string, prefix string, others ...string) func([]string) (engine.Result, string) {
 	var kept []string
 	for _, l := range lines {
@@ -251,7 +251,7 @@ func without(lines []string, prefix string, others ...string) func([]string) (en
 	return says(append(kept, others...)...)
 }
 
-// instead returns what a script soundly answers with old replaced.
+// instead returns the sound answer of a script with old replaced.
 func instead(name, old, with string) func([]string) (engine.Result, string) {
 	return func(args []string) (engine.Result, string) {
 		r, out := sound[name](args)
@@ -262,7 +262,7 @@ func instead(name, old, with string) func([]string) (engine.Result, string) {
 	}
 }
 
-// dial reaches the listener of the daemon, as a box that shares its network does.
+// dial connects to the listener of the daemon, as a box that shares its network can.
 func dial(args []string) (engine.Result, string) {
 	c, err := net.Dial("tcp4", "127.0.0.1:"+args[0])
 	if err != nil {
@@ -282,7 +282,7 @@ func writeOn(dir string) func([]string) (engine.Result, string) {
 	}
 }
 
-// seesPort has the daemon's listener among the box's sockets.
+// seesPort adds the daemon's listener to the box's sockets.
 func seesPort(args []string) (engine.Result, string) {
 	port, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -291,7 +291,7 @@ func seesPort(args []string) (engine.Result, string) {
 	return without(soundNetwork, "x", fmt.Sprintf("tcp=   0: 0100007F:%04X 00000000:0000 0A", port))(args)
 }
 
-// seesAbstract has the daemon's abstract sockets among the box's.
+// seesAbstract adds the daemon's abstract sockets to the box's.
 func seesAbstract(args []string) (engine.Result, string) {
 	p, err := os.ReadFile("/proc/self/net/unix")
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// namespaces compares the box's namespaces with this process's.
+// namespaces compares the box's namespaces with those of this process.
 func (e *experiment) namespaces() error {
 	f, err := e.script(scriptNamespaces)
 	if err != nil {
@@ -37,8 +37,7 @@ func (e *experiment) namespaces() error {
 	return nil
 }
 
-// mounts looks for a file of the host from the box, and for files of the box from the
-// host.
+// mounts looks in the box for a file of the host, and on the host for files of the box.
 func (e *experiment) mounts() error {
 	f, err := e.script(scriptMounts, e.control.file, e.control.name+".box")
 	if err == nil && (f.first("end") != "ok" || !strings.HasPrefix(f.first("dir"), "/ ")) {
@@ -53,9 +52,9 @@ func (e *experiment) mounts() error {
 	case len(f["seen"]) > 0:
 		e.fail(MountIsolation, "a box sees %s of this host", e.control.file)
 	case leaked != "":
-		e.fail(MountIsolation, "what a box wrote to its own file system is %s of this host", leaked)
+		e.fail(MountIsolation, "a file that a box wrote to its own file system is %s of this host", leaked)
 	case len(f["made"]) == 0:
-		e.fail(MountIsolation, "a box could not write anywhere, so nothing can be said")
+		e.fail(MountIsolation, "a box could not write anywhere, so this proves nothing")
 	case len(f["shared"]) > 0:
 		e.fail(MountIsolation, "a box shares mounts with this host: %s", f.first("shared"))
 	default:
@@ -64,7 +63,7 @@ func (e *experiment) mounts() error {
 	return nil
 }
 
-// network lets the box look for, and dial, listeners of this process.
+// network makes the box look for listeners of this process, and dial one.
 func (e *experiment) network() error {
 	err := e.control.listed()
 	var f facts
@@ -72,14 +71,14 @@ func (e *experiment) network() error {
 		f, err = e.script(scriptNetwork, e.control.port())
 	}
 	if err == nil && (f.first("end") != "ok" || len(f["dev"]) < 3 || len(f["tcp"]) == 0 || len(f["unix"]) == 0) {
-		err = errEnd // two lines of head, and lo; one of head
+		err = errEnd // dev has two header lines and lo, the others have one header line
 	}
 	if err != nil {
 		return e.failed(err, NetworkIsolation)
 	}
 	visited, err := e.control.visitor()
 	if err != nil {
-		return e.failed(fmt.Errorf("not even this server reaches its listener: %w", err), NetworkIsolation)
+		return e.failed(fmt.Errorf("not even this server can reach its listener: %w", err), NetworkIsolation)
 	}
 	switch why := foreignNetwork(f, e.control); {
 	case visited || f.first("connected") == "yes":
@@ -92,7 +91,7 @@ func (e *experiment) network() error {
 	return nil
 }
 
-// foreignNetwork says what a box sees that is not its own loopback.
+// foreignNetwork describes what a box sees beyond its own loopback, "" for nothing.
 func foreignNetwork(f facts, c *control) string {
 	port := fmt.Sprintf(":%04X", c.port())
 	for _, line := range f["tcp"] {
@@ -118,8 +117,8 @@ func foreignNetwork(f facts, c *control) string {
 	return ""
 }
 
-// cgroup runs into the limits of memory, processes and processor time, and looks where
-// they come from.
+// cgroup checks where the limits come from, and exceeds those of memory, processes and processor
+// time.
 func (e *experiment) cgroup() error {
 	f, err := e.script(scriptCgroup)
 	if err != nil {
@@ -129,18 +128,18 @@ func (e *experiment) cgroup() error {
 		e.fail(CgroupV2, "%s", why)
 		return nil
 	}
-	hog, _, err := e.command("dd", "if=/dev/zero", "of=/dev/null", "bs="+hogBlock, "count=1")
+	hog, _, err := e.command(measureTime, "dd", "if=/dev/zero", "of=/dev/null", "bs="+hogBlock, "count=1")
 	if err != nil {
 		return e.failed(err, CgroupV2)
 	}
-	fork, _, err := e.command("sh", "-c", scriptForks, "sh", fmt.Sprint(forks))
+	fork, _, err := e.command(measureTime, "sh", "-c", scriptForks, "sh", fmt.Sprint(forks))
 	if err != nil {
 		return e.failed(err, CgroupV2)
 	}
 	if err := e.box.Update(e.ctx, engine.Change{Limits: &engine.Limits{CPUs: cpus}}); err != nil {
 		return e.failed(err, CgroupV2)
 	}
-	spin, _, err := e.timed(spinTime, "sh", "-c", scriptSpin, "sh", fmt.Sprint(spins))
+	spin, _, err := e.command(spinTime, "sh", "-c", scriptSpin, "sh", fmt.Sprint(spins))
 	if err != nil {
 		return e.failed(err, CgroupV2)
 	}
@@ -157,8 +156,8 @@ func (e *experiment) cgroup() error {
 	return nil
 }
 
-// notUnified says which limits come from cgroup v1, by the lines of /proc/self/cgroup
-// (cgroups(7)): "number:controllers:path", where number 0 without controllers is v2.
+// notUnified names the limits that come from cgroup v1, "" for none. The lines are those of
+// /proc/self/cgroup (cgroups(7)): "number:controllers:path", where v2 has number 0 and no controllers.
 func notUnified(lines []string) string {
 	old := map[string]bool{}
 	unified := ""

@@ -2,18 +2,19 @@ package attest
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// ephemeral are the directories of a box that go with it, and their sizes.
+// ephemeral are the directories of a box that do not outlive it, and their sizes.
 var ephemeral = []struct {
 	dir  string
 	size int64
 }{{"/tmp", tmpSize}, {engine.HomeTarget, tmpSize}, {"/dev/shm", tmpSize}, {"/", upperSize}}
 
-// ephemeral fills everything that a box can write and that nobody else keeps.
+// ephemeral fills all directories that a box can write and that do not outlive it.
 func (e *experiment) ephemeral() error {
 	args := []any{2 * tmpSize / block}
 	for _, d := range ephemeral {
@@ -40,50 +41,43 @@ func (e *experiment) ephemeral() error {
 	return nil
 }
 
-// unbounded says what is wrong with a directory that was filled.
+// unbounded says why filling a directory did not prove a limit, "" if it did.
 func unbounded(f facts, dir string, size int64) string {
 	got := f.numbers("fill", dir) // exit status, bytes
 	switch {
 	case len(got) != 2:
 		return fmt.Sprintf("%s of a box could not be written", dir)
 	case got[1] == 0:
-		return fmt.Sprintf("%s of a box had no room at all, so nothing can be said", dir)
+		return fmt.Sprintf("%s of a box had no room at all, so this proves nothing", dir)
 	case got[1] > size || got[0] == 0:
 		return fmt.Sprintf("%s of a box took %s, its size is %s", dir, spec.FormatSize(got[1]), spec.FormatSize(size))
-	case !f.has("full", dir):
+	case !slices.Contains(f["full"], dir):
 		return fmt.Sprintf("%s of a box failed for another reason than being full", dir)
 	}
 	return ""
 }
 
-// inodes makes more files than there can be in the workspace and among the skills.
+// inodes creates more files than the workspace and the skills may have.
 func (e *experiment) inodes() error {
-	var args []any
-	if e.quotas.workspace == nil {
-		args = append(args, engine.WorkspaceTarget)
-	}
-	if e.quotas.skills == nil {
-		args = append(args, skillsTarget)
-	}
-	if e.quotas.workspace != nil {
+	switch {
+	case e.quotas.workspace != nil:
 		e.fail(InodeQuota, "workspace: %v", e.quotas.workspace)
 		return nil
-	}
-	if e.quotas.skills != nil {
+	case e.quotas.skills != nil:
 		e.fail(InodeQuota, "skills: %v", e.quotas.skills)
 		return nil
 	}
-	f, err := e.script(scriptInodes, append([]any{2 * volumeInodes}, args...)...)
+	f, err := e.script(scriptInodes, 2*volumeInodes, engine.WorkspaceTarget, skillsTarget)
 	if err != nil {
 		return e.failed(err, InodeQuota)
 	}
-	for _, dir := range args {
-		made := f.numbers("inodes", dir.(string))
+	for _, dir := range []string{engine.WorkspaceTarget, skillsTarget} {
+		made := f.numbers("inodes", dir)
 		switch {
 		case len(made) != 1 || made[0] == 0:
-			e.fail(InodeQuota, "no file could be made in %s of a box, so nothing can be said", dir)
+			e.fail(InodeQuota, "no file could be made in %s of a box, so this proves nothing", dir)
 			return nil
-		case made[0] >= 2*volumeInodes || !f.has("full", dir.(string)): // file systems round up
+		case made[0] >= 2*volumeInodes || !slices.Contains(f["full"], dir): // file systems round the limit up
 			e.fail(InodeQuota, "%d files could be made in %s of a box, which may have %d", made[0], dir, volumeInodes)
 			return nil
 		}
@@ -92,8 +86,8 @@ func (e *experiment) inodes() error {
 	return nil
 }
 
-// storage fills the workspace and the skills, one after the other, and sees that the
-// other is unharmed.
+// storage fills the workspace and the skills, one after the other, and checks that the other can
+// still be written. At the end it compares the results with what the engine accounts for.
 func (e *experiment) storage() error {
 	for _, s := range []struct {
 		check, dir, other, volume string
@@ -120,23 +114,22 @@ func (e *experiment) storage() error {
 		}
 		e.pass(s.check)
 		for _, other := range others {
-			if !f.has("other", other.(string)) {
+			if !slices.Contains(f["other"], other.(string)) {
 				e.fail(s.check, "while %s of a box was full, %s could not be written either", s.dir, other)
 			}
 		}
 	}
-	return e.account()
-}
-
-// account compares with what the engine says is used.
-func (e *experiment) account() error {
-	over, err := e.quotas.overfull(e.ctx)
+	if e.quotas.storage == nil {
+		return nil
+	}
+	volumes, err := e.quotas.storage.Volumes(e.ctx)
 	if err != nil {
 		return e.failed(err, HardWorkspaceQuota, HardSkillStorageQuota)
 	}
-	for check, volume := range map[string]string{HardWorkspaceQuota: workspaceVolume, HardSkillStorageQuota: skillsVolume} {
-		if why := over[volume]; why != "" && e.checks[check].OK {
-			e.fail(check, "%s", why)
+	checks := map[string]string{workspaceVolume: HardWorkspaceQuota, skillsVolume: HardSkillStorageQuota}
+	for _, v := range volumes {
+		if check := checks[v.Name]; v.UsedBytes > volumeSize && e.checks[check].OK {
+			e.fail(check, "it uses %s of %s", spec.FormatSize(v.UsedBytes), spec.FormatSize(volumeSize))
 		}
 	}
 	return nil

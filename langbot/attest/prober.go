@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Bounds of one measurement: what it takes at most, and to take it apart again.
+// The longest that one measurement may take, and the removal of what it created.
 const (
 	measureTime = 10 * time.Second
 	removeTime  = 10 * time.Second
 )
 
-// unmeasuredAge is how long a report counts that could not be measured.
+// unmeasuredAge is how long an unmeasured report stays valid.
 const unmeasuredAge = 5 * time.Second
 
-// maxKept is how many reports are kept: one server has one or two.
+// maxKept bounds the reports that are kept; a server needs one or two.
 const maxKept = 16
 
-// Prober measures when it is asked. It is safe for concurrent use.
+// Prober measures on demand. It is safe for concurrent use.
 type Prober struct {
 	o      Options
 	ctx    context.Context // ends with Close
@@ -28,11 +28,11 @@ type Prober struct {
 
 	mu      sync.Mutex
 	last    map[Places]Report
-	running chan struct{} // closed when the measurement under way is done; nil if none is
+	running chan struct{} // closed when the current measurement is done; nil if there is none
 	closed  bool
 }
 
-// New returns a prober. It does nothing until it is asked.
+// New returns a prober, which does nothing until it is asked for a report.
 func New(o Options) *Prober {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
@@ -42,15 +42,10 @@ func New(o Options) *Prober {
 	return p
 }
 
-// Report is ReportOf workspaces and skills in volumes.
-func (p *Prober) Report(ctx context.Context, maxAge time.Duration) Report {
-	return p.ReportOf(ctx, maxAge, Places{})
-}
-
-// ReportOf returns a report that is at most maxAge old, and measures if there is none.
-// Everybody who asks meanwhile gets the result of that one measurement, which goes on
-// if ctx ends. It never fails: what could not be measured is false.
-func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, where Places) Report {
+// Report returns a report that is at most maxAge old, and measures if there is none. Concurrent
+// callers share one measurement, which continues if ctx ends. Checks that could not be measured
+// fail.
+func (p *Prober) Report(ctx context.Context, maxAge time.Duration, where Places) Report {
 	asked := time.Now()
 	for {
 		r, wait := p.begin(asked, maxAge, where)
@@ -60,13 +55,13 @@ func (p *Prober) ReportOf(ctx context.Context, maxAge time.Duration, where Place
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return late(nothing("not measured: nobody waited for it"))
+			return late(Unmeasured("not measured: nobody waited for it"))
 		}
 	}
 }
 
-// begin returns a report, or what to wait for: the end of a measurement, maybe of other
-// workspaces, which it starts if there is none.
+// begin returns a report, or else a channel that is closed at the end of the current measurement,
+// which may be of other places. If there is none, begin starts one.
 func (p *Prober) begin(asked time.Time, maxAge time.Duration, where Places) (Report, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -78,7 +73,7 @@ func (p *Prober) begin(asked time.Time, maxAge time.Duration, where Places) (Rep
 		return last, nil
 	}
 	if p.closed {
-		return nothing("not measured: the server is shutting down"), nil
+		return Unmeasured("not measured: the server is shutting down"), nil
 	}
 	if p.running == nil {
 		done := make(chan struct{})
@@ -102,8 +97,8 @@ func (p *Prober) measure(done chan struct{}, where Places) {
 	close(done)
 }
 
-// Close ends a measurement under way and waits until its box is gone. Later reports
-// measure nothing.
+// Close aborts the current measurement and waits until its box is gone. Later reports are
+// unmeasured.
 func (p *Prober) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -112,20 +107,12 @@ func (p *Prober) Close() {
 	p.wg.Wait()
 }
 
-// late is r of a measurement that did not come to its end in time. It counts as unmeasured.
+// late turns r into the report of a measurement that did not end in time, which counts as
+// unmeasured.
 func late(r Report) Report {
 	failed := r.Failed()
 	if len(failed) > 0 {
 		r.Late, r.unmeasured = failed[0]+": "+r.Checks[failed[0]].Reason, true
-	}
-	return r
-}
-
-// nothing is a report in which all is false.
-func nothing(why string) Report {
-	r := Report{Checks: make(map[string]Check), At: time.Now(), unmeasured: true}
-	for _, name := range Names {
-		r.Checks[name] = Check{Reason: why}
 	}
 	return r
 }

@@ -1,6 +1,7 @@
 package attest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,60 +13,48 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// Limits of the probe box, and what is asked of it beyond them.
+// Limits of the probe box, and the demands that exceed them.
 const (
 	memory    = 32 << 20
-	hogBlock  = "64M" // for dd, which fills a buffer of that size
+	hogBlock  = "64M" // the size of the buffer that dd fills
 	pids      = 32
 	forks     = 64
-	cpus      = 0.1   // of a processor while it spins: 10 ms, then it waits for 90
-	spins     = 40000 // 15 to 40 ms of a processor
+	cpus      = 0.1   // 10 ms of processor time, then a wait of 90 ms
+	spins     = 40000 // 15 to 40 ms of processor time
 	spinTime  = 500 * time.Millisecond
 	maxOutput = 1 << 20
 )
 
-// experiment is one measurement under way. Each of its steps fills in checks.
+// experiment is a measurement in progress. Each of its steps fills in checks.
 type experiment struct {
 	ctx     context.Context
 	control *control
 	quotas  *quotas
 	box     engine.LiveBox
-	// readOnly says that the box has no writable root, because this host cannot give one.
+	// readOnly means that the box has no writable root, because this host cannot provide one.
 	readOnly bool
 	checks   map[string]Check
 }
 
-// run makes the probe box, experiments with it and takes everything away again.
+// run creates the probe box, experiments with it and removes everything again.
 func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	began := time.Now()
 	c, err := newControl(p.o.Scratch)
 	defer c.close()
 	if err != nil {
-		return nothing(reason("not measured: no control: %v", err))
+		return Unmeasured(reason("not measured: no control: %v", err))
 	}
 	q := p.makeQuotas(ctx, where)
-	defer func() {
-		later, cancel := afterwards(ctx)
-		defer cancel()
-		if err := q.remove(later); err != nil {
-			p.o.Logger.Warn("removing the storage of the probe box", "error", err)
-		}
-	}()
+	defer p.afterwards(ctx, q.remove, "removing the storage of the probe box")
 	box, readOnly, err := p.create(ctx, q)
 	if err != nil {
-		r := nothing(reason("not measured: no probe box: %v", err))
+		r := Unmeasured(reason("not measured: no probe box: %v", err))
 		if ctx.Err() != nil || errors.Is(err, engine.ErrNoLauncher) {
 			r = late(r)
 		}
 		return r
 	}
-	defer func() {
-		later, cancel := afterwards(ctx)
-		defer cancel()
-		if err := box.Remove(later); err != nil {
-			p.o.Logger.Warn("removing the probe box", "box", box.ID(), "error", err)
-		}
-	}()
+	defer p.afterwards(ctx, box.Remove, "removing the probe box "+box.ID())
 	e := &experiment{ctx: ctx, control: c, quotas: q, box: box, readOnly: readOnly, checks: make(map[string]Check)}
 	for _, step := range []func() error{e.namespaces, e.mounts, e.network, e.ephemeral, e.inodes, e.storage, e.cgroup} {
 		if err := step(); err != nil {
@@ -80,13 +69,17 @@ func (p *Prober) run(ctx context.Context, where Places) (r Report) {
 	return r
 }
 
-// afterwards is for taking something away once ctx may have ended: its time begins now.
-func afterwards(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+// afterwards removes something, with time of its own because ctx may have ended.
+func (p *Prober) afterwards(ctx context.Context, remove func(context.Context) error, what string) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTime)
+	defer cancel()
+	if err := remove(ctx); err != nil {
+		p.o.Logger.Warn(what, "error", err)
+	}
 }
 
-// create makes the probe box: with the storage if that can be mounted, else without; and
-// with a writable root if this host can give one.
+// create creates the probe box: with the storage if that can be mounted, and with a writable root
+// if this host can provide one.
 func (p *Prober) create(ctx context.Context, q *quotas) (box engine.LiveBox, readOnly bool, err error) {
 	box, err = p.createWith(ctx, q, true)
 	if err == nil || ctx.Err() != nil {
@@ -100,7 +93,7 @@ func (p *Prober) create(ctx context.Context, q *quotas) (box engine.LiveBox, rea
 
 func (p *Prober) createWith(ctx context.Context, q *quotas, writable bool) (engine.LiveBox, error) {
 	spec := engine.Spec{
-		Image: p.o.Image, WritableRoot: writable, TmpSize: tmpSize, Mounts: q.mounts,
+		WritableRoot: writable, TmpSize: tmpSize, Mounts: q.mounts,
 		Limits: engine.Limits{Memory: memory, PIDs: pids, CPUs: 1},
 		Labels: map[string]string{"boxd.attest": "probe"},
 	}
@@ -116,11 +109,7 @@ func (p *Prober) createWith(ctx context.Context, q *quotas, writable bool) (engi
 	if box, err = p.o.Engine.Create(ctx, spec); err != nil {
 		return nil, err
 	}
-	for _, why := range []*error{&q.workspace, &q.skills} {
-		if *why == nil {
-			*why = with
-		}
-	}
+	q.workspace, q.skills = cmp.Or(q.workspace, with), cmp.Or(q.skills, with)
 	return box, nil
 }
 
@@ -131,7 +120,7 @@ func (e *experiment) fail(name, format string, a ...any) {
 	e.checks[name] = Check{Reason: reason(format, a...)}
 }
 
-// failed sets checks that could not be measured, and returns the error.
+// failed fails checks that could not be measured, and returns the error.
 func (e *experiment) failed(err error, names ...string) error {
 	for _, name := range names {
 		e.fail(name, "not measured: %v", err)
@@ -139,7 +128,7 @@ func (e *experiment) failed(err error, names ...string) error {
 	return err
 }
 
-// reason is one line of at most 300 characters.
+// reason formats one line of at most 300 characters.
 func reason(format string, a ...any) string {
 	s := oneline.Fold(fmt.Sprintf(format, a...))
 	if r := []rune(s); len(r) > 300 {
@@ -149,11 +138,7 @@ func reason(format string, a ...any) string {
 }
 
 // command runs args in the box.
-func (e *experiment) command(args ...string) (engine.Result, string, error) {
-	return e.timed(measureTime, args...)
-}
-
-func (e *experiment) timed(limit time.Duration, args ...string) (engine.Result, string, error) {
+func (e *experiment) command(limit time.Duration, args ...string) (engine.Result, string, error) {
 	var out strings.Builder
 	r, err := engine.Run(e.ctx, e.box, engine.Command{
 		Args: args, Env: []string{"LC_ALL=C"}, Dir: "/", Stdout: &out, OutputLimit: maxOutput, Timeout: limit,
@@ -161,13 +146,13 @@ func (e *experiment) timed(limit time.Duration, args ...string) (engine.Result, 
 	return r, out.String(), err
 }
 
-// script runs one of ours and returns what it printed.
+// script runs one of our scripts and returns what it printed.
 func (e *experiment) script(script string, args ...any) (facts, error) {
 	command := []string{"sh", "-c", script, "sh"}
 	for _, a := range args {
 		command = append(command, fmt.Sprint(a))
 	}
-	r, out, err := e.command(command...)
+	r, out, err := e.command(measureTime, command...)
 	if err != nil {
 		return nil, err
 	}
@@ -177,7 +162,7 @@ func (e *experiment) script(script string, args ...any) (facts, error) {
 	return parseFacts(out), nil
 }
 
-// facts is what a script printed: values by key, in their order.
+// facts is the output of a script: values by key, in their order.
 type facts map[string][]string
 
 func parseFacts(out string) facts {
@@ -190,7 +175,7 @@ func parseFacts(out string) facts {
 	return f
 }
 
-// first is the first value of a key, "" if there is none.
+// first returns the first value of a key, "" if there is none.
 func (f facts) first(key string) string {
 	if len(f[key]) == 0 {
 		return ""
@@ -198,19 +183,10 @@ func (f facts) first(key string) string {
 	return f[key][0]
 }
 
-func (f facts) has(key, value string) bool {
-	for _, v := range f[key] {
-		if v == value {
-			return true
-		}
-	}
-	return false
-}
-
-// errEnd is a script that did not reach its end.
+// errEnd means that a script did not reach its end.
 var errEnd = errors.New("a command of the probe box broke off")
 
-// numbers returns the numbers behind name in the values of key.
+// numbers returns the numbers after name in the values of key.
 func (f facts) numbers(key, name string) []int64 {
 	for _, v := range f[key] {
 		fields := strings.Fields(v)

@@ -10,21 +10,19 @@ import (
 	"strconv"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/engine/spec"
 )
 
-// What the probe box has of everything: enough to work, little enough to be full at
-// once.
+// The sizes of the probe box's storage: large enough to work with, small enough to fill quickly.
 const (
 	tmpSize      = 1 << 20
 	upperSize    = 1 << 20
 	volumeSize   = 4 << 20
 	volumeInodes = 64
-	block        = 64 << 10 // that dd writes at once
+	block        = 64 << 10 // the size of dd's writes
 )
 
-// The names are always the same, so that a probe that was cut off leaves one of each at
-// most, for the next one to use.
+// The names are fixed, so that an aborted probe leaves at most one of each behind, which the next
+// probe reuses.
 const (
 	workspaceVolume = "attest-workspace"
 	skillsVolume    = "attest-skills"
@@ -34,83 +32,70 @@ const (
 	skillsTarget = "/skills"
 )
 
-// quotas is the storage that is given to the probe box.
+// quotas is the storage of the probe box.
 type quotas struct {
 	storage engine.Storage
 	mounts  []engine.Mount
-	// Why there is no such storage; nil if there is.
+	// Why the box has no such storage; nil if it has.
 	workspace, skills error
 
-	made []engine.Directory // of the host, to be removed
+	made []engine.Directory // directories of the host to be removed
 }
-
-// errNoStorage is the reason where nothing limits directories.
-var errNoStorage = errors.New("this engine keeps no storage of limited size")
-
-// errUnlimited is the reason where the operator wants no limit.
-var errUnlimited = errors.New("no limit of skills is configured")
 
 func (p *Prober) makeQuotas(ctx context.Context, where Places) *quotas {
 	q := &quotas{storage: p.o.Storage}
 	if q.storage == nil {
-		q.workspace, q.skills = errNoStorage, errNoStorage
+		q.workspace = errors.New("this engine keeps no storage of limited size")
+		q.skills = q.workspace
 		return q
 	}
 	q.workspace = q.add(ctx, workspaceVolume, where.Workspaces, workspaceName, engine.WorkspaceTarget)
 	if p.o.SkillsUnlimited && where.Skills.Path != "" {
-		q.skills = errUnlimited
+		q.skills = errors.New("no limit of skills is configured")
 		return q
 	}
 	q.skills = q.add(ctx, skillsVolume, where.Skills, skillsName, skillsTarget)
 	return q
 }
 
-// add makes the directory name in dir, or a volume if that is none, and has it mounted at
-// target.
+// add creates a directory called name in dir, or a volume if dir is empty, limits it and has it
+// mounted at target.
 func (q *quotas) add(ctx context.Context, volume string, dir engine.Directory, name, target string) error {
 	m := engine.Mount{Source: "/", Target: target, Volume: volume}
-	var err error
 	if dir.Path == "" {
-		err = q.volume(ctx, volume)
+		if err := q.storage.RemoveVolume(ctx, volume); err != nil { // of an earlier probe
+			return fmt.Errorf("removing volume %q: %w", volume, err)
+		}
+		if err := q.storage.MakeVolume(ctx, engine.Volume{Name: volume, Bytes: volumeSize, Inodes: volumeInodes}); err != nil {
+			return err
+		}
 	} else {
 		dir.Path = path.Join(dir.Path, name)
 		m = engine.Mount{Source: dir.Path, Target: target, Within: dir.Within}
-		err = q.host(ctx, dir)
+		made := dir
+		made.Make = true
+		f, err := q.storage.OpenDirectory(ctx, made)
+		if err != nil {
+			return err
+		}
+		f.Close()
+		q.made = append(q.made, dir)
+		if err := q.storage.LimitDirectory(ctx, dir, volumeSize, volumeInodes); err != nil {
+			return err
+		}
 	}
-	if err == nil {
-		q.mounts = append(q.mounts, m)
-	}
-	return err
+	q.mounts = append(q.mounts, m)
+	return nil
 }
 
-func (q *quotas) volume(ctx context.Context, name string) error {
-	if err := q.storage.RemoveVolume(ctx, name); err != nil { // an earlier probe's
-		return fmt.Errorf("removing volume %q: %w", name, err)
-	}
-	return q.storage.MakeVolume(ctx, engine.Volume{Name: name, Bytes: volumeSize, Inodes: volumeInodes})
-}
-
-// host makes a directory of the host with a limit.
-func (q *quotas) host(ctx context.Context, d engine.Directory) error {
-	made := d
-	made.Make = true
-	dir, err := q.storage.OpenDirectory(ctx, made)
-	if err != nil {
-		return err
-	}
-	dir.Close()
-	q.made = append(q.made, d)
-	return q.storage.LimitDirectory(ctx, d, volumeSize, volumeInodes)
-}
-
-// remove removes what makeQuotas made. No box may have it any more.
+// remove removes what makeQuotas created. No box may still use it.
 func (q *quotas) remove(ctx context.Context) error {
 	if q.storage == nil {
 		return nil
 	}
 	err := errors.Join(q.storage.RemoveVolume(ctx, workspaceVolume), q.storage.RemoveVolume(ctx, skillsVolume))
 	for _, d := range q.made {
-		if e := q.storage.LimitDirectory(ctx, d, 0, 0); !errors.Is(e, engine.ErrUnenforceable) { // then it has none
+		if e := q.storage.LimitDirectory(ctx, d, 0, 0); !errors.Is(e, engine.ErrUnenforceable) { // if unenforceable, it has no limit
 			err = errors.Join(err, e)
 		}
 		err = errors.Join(err, q.removeHost(ctx, d))
@@ -135,22 +120,4 @@ func (q *quotas) removeHost(ctx context.Context, d engine.Directory) error {
 		return err
 	}
 	return nil
-}
-
-// overfull says which volume uses more than it may, by the engine's own account.
-func (q *quotas) overfull(ctx context.Context) (map[string]string, error) {
-	if q.storage == nil {
-		return nil, nil
-	}
-	states, err := q.storage.Volumes(ctx)
-	if err != nil {
-		return nil, err
-	}
-	over := make(map[string]string)
-	for _, s := range states {
-		if (s.Name == workspaceVolume || s.Name == skillsVolume) && s.UsedBytes > volumeSize {
-			over[s.Name] = fmt.Sprintf("it uses %s of %s", spec.FormatSize(s.UsedBytes), spec.FormatSize(volumeSize))
-		}
-	}
-	return over, nil
 }

@@ -1,6 +1,7 @@
 package bridge
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,53 +23,52 @@ type Options struct {
 	Out io.Writer
 	// Dial connects to the daemon.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Instance is whose sessions it is about.
+	// Instance is the instance to connect as.
 	Instance string
-	// Init, if not nil, is sent as a box_init before anything else.
+	// Init, if not nil, is sent as the data of a box_init before any other message.
 	Init json.RawMessage
-	// Listener, if not nil, is where relays and probes are served; Run closes it.
+	// Listener, if not nil, serves relays and probes; Run closes it.
 	Listener net.Listener
-	// Token, if not empty, is asked of who comes to the Listener.
+	// Token, if not empty, is required of clients of the Listener.
 	Token string
-	// Warn is told of what is wrong and no reason to end.
+	// Warn reports errors that do not end the bridge.
 	Warn func(format string, args ...any)
 	// Patience bounds the wait for the answers to box_init and box_shutdown: default
 	// 60 s.
 	Patience time.Duration
 }
 
-// ErrLost is matched by the loss of the daemon.
+// ErrLost is matched by every error about a lost connection to the daemon.
 var ErrLost = errors.New("the connection to the daemon is lost")
 
-// StatusError is that of a daemon that refuses the connection.
+// StatusError reports that the daemon refused the connection.
 type StatusError struct {
 	Status int
-	Text   string // up to 1 KiB of its answer
+	Text   string // the first 1 KiB of its answer
 }
 
 func (e *StatusError) Error() string {
 	return fmt.Sprintf("the daemon answers %d: %s", e.Status, e.Text)
 }
 
-// prefix is where the daemon has the protocol on its own socket.
+// prefix is the path of the protocol on the daemon's own socket.
 const prefix = "/langbot"
 
-// fragment is the size of the parts in which long messages are sent: 256 of them are
-// the longest, of 4096 that a message may have.
+// fragment is the size of the fragments of long messages. The longest message has 256 of
+// them; the daemon accepts 4096.
 const fragment = 64 << 10
 
-// bridge is one run.
+// bridge is one call of Run.
 type bridge struct {
 	o  Options
 	ws *websocket.Conn
 
 	writing sync.Mutex // serialises messages to the daemon
-	outLost bool       // nobody reads Out any more; of answers
 }
 
-// Run connects to the daemon and carries messages until In or ctx ends. Then it has
-// the sessions of the instance removed, and waits for that. Errors: that of Dial;
-// *StatusError; ErrLost; one of In, after the sessions were removed.
+// Run connects to the daemon and carries messages until In or ctx ends. Then it asks the
+// daemon to remove the sessions of the instance, and waits for that. Errors: those of Dial;
+// *StatusError; ErrLost; those of In, after the sessions were removed.
 func Run(ctx context.Context, o Options) error {
 	if o.Patience == 0 {
 		o.Patience = 60 * time.Second
@@ -110,7 +110,7 @@ func (b *bridge) run(ctx context.Context) error {
 			return err
 		}
 	}
-	// In cannot be interrupted: its reader may stay behind, with nothing to do.
+	// Reading from In cannot be interrupted, so this goroutine may outlive Run.
 	ended := make(chan error, 1)
 	go func() { ended <- b.requests() }()
 	answers := make(chan error, 1)
@@ -128,8 +128,8 @@ func (b *bridge) run(ctx context.Context) error {
 	return errors.Join(err, b.shutdown(answers))
 }
 
-// init sends the configuration. That the daemon does not like it is no reason to end:
-// the client, whose it is, sends it as well and is told.
+// init sends the configuration. A refusal does not end the bridge: the client sends the same
+// configuration and gets the same refusal.
 func (b *bridge) init() error {
 	if err := b.send(ownRequest(seqInit, "box_init", b.o.Init)); err != nil {
 		return err
@@ -170,6 +170,7 @@ func (b *bridge) requests() error {
 // answers carries messages from the daemon, until the answer to box_shutdown or the
 // loss of the connection.
 func (b *bridge) answers() error {
+	outLost := false
 	for {
 		msg, err := b.receive()
 		if err != nil {
@@ -181,24 +182,18 @@ func (b *bridge) answers() error {
 			}
 			return nil
 		}
-		if err := b.write(msg); err != nil {
+		if outLost {
+			continue // the client is gone, and In will end, too
+		}
+		if err := protocol.WriteMessage(b.o.Out, msg); err != nil {
 			b.o.Warn("stdout: %v", err)
+			outLost = true
 		}
 	}
 }
 
-// write writes to Out, of which only the first failure is worth a word: In will end,
-// too.
-func (b *bridge) write(msg []byte) error {
-	if b.outLost {
-		return nil
-	}
-	err := protocol.WriteMessage(b.o.Out, msg)
-	b.outLost = err != nil
-	return err
-}
-
-// shutdown has the sessions removed, and passes on what was under way.
+// shutdown asks the daemon to remove the sessions, while answers passes on the answers that
+// are still under way.
 func (b *bridge) shutdown(answers <-chan error) error {
 	late := time.AfterFunc(b.o.Patience, func() { b.ws.NetConn().SetDeadline(time.Unix(1, 0)) })
 	defer late.Stop()
@@ -209,7 +204,7 @@ func (b *bridge) shutdown(answers <-chan error) error {
 	select {
 	case err = <-answers:
 	case <-time.After(b.o.Patience + time.Second):
-		return errors.New("stdout: nobody reads what the daemon answered") // that write cannot be interrupted
+		return errors.New("stdout: nobody reads the daemon's answers") // that write cannot be interrupted
 	}
 	b.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(websocket.CloseNormalClosure, ""), time.Now().Add(time.Second))
 	return err
@@ -242,4 +237,31 @@ func lost(err error) error {
 		return fmt.Errorf("%w: it was closed with %d %s", ErrLost, closed.Code, closed.Text)
 	}
 	return fmt.Errorf("%w: %w", ErrLost, err)
+}
+
+// Numbers of our own requests. Clients count up from a small number, and -1 is the answer to
+// a message without a number.
+const (
+	seqInit     = "-7206452991318204801"
+	seqShutdown = "-7206452991318204802"
+)
+
+func ownRequest(seq, action string, data json.RawMessage) []byte {
+	return fmt.Appendf(nil, `{"seq_id":%s,"action":%q,"data":%s}`, seq, action, data)
+}
+
+// ownAnswer reports whether msg is the answer to our request seq, and returns its content.
+func ownAnswer(seq string, msg []byte) (code int, text string, ok bool) {
+	if !bytes.Contains(msg, []byte(seq)) {
+		return 0, "", false
+	}
+	var answer struct {
+		Seq     json.RawMessage `json:"seq_id"`
+		Code    int             `json:"code"`
+		Message string          `json:"message"`
+	}
+	if json.Unmarshal(msg, &answer) != nil || string(answer.Seq) != seq {
+		return 0, "", false
+	}
+	return answer.Code, answer.Message, true
 }

@@ -49,8 +49,8 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// TestInit: the configuration goes first, and neither its answer nor that to our own
-// box_shutdown is the client's. What is under way at the end still is.
+// TestInit: the configuration is sent first. The client sees neither the answer to it nor the
+// answer to our own box_shutdown, but it sees answers that are still under way at the end.
 func TestInit(t *testing.T) {
 	for _, refused := range []bool{false, true} {
 		d := newDaemon(t)
@@ -91,14 +91,14 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// TestEnds: sessions are removed whenever the daemon is there to do it.
+// TestEnds: sessions are removed whenever the daemon is available.
 func TestEnds(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		do       func(r *run, d *daemon)
 		reply    func(r request) [][]byte
 		shutdown bool
-		err      string // "" is none
+		err      string // "" means none
 	}{
 		{"end of stdin", func(r *run, _ *daemon) { r.in.Close() }, nil, true, ""},
 		{"signal", func(r *run, _ *daemon) { r.cancel() }, nil, true, ""},
@@ -146,8 +146,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestStuckParent: a parent that keeps stdout open and does not read it keeps the bridge
-// from ending no longer than a daemon that does not answer.
+// TestStuckParent: a parent that keeps stdout open without reading it delays the end of the
+// bridge no longer than a daemon that does not answer.
 func TestStuckParent(t *testing.T) {
 	d := newDaemon(t)
 	out, w := io.Pipe()
@@ -166,7 +166,7 @@ func TestStuckParent(t *testing.T) {
 	}
 }
 
-// TestNobodyReads: a parent that is gone keeps nobody from removing its sessions.
+// TestNobodyReads: the sessions of a parent that is gone are removed.
 func TestNobodyReads(t *testing.T) {
 	d := newDaemon(t)
 	out, w := io.Pipe()

@@ -1,5 +1,5 @@
-// Package bridge is LangBot's stdio transport in front of a daemon that runs
-// already: messages of stdin go to the daemon as WebSocket messages, answers come
-// back on stdout, and a TCP port of its own leads to the relays. It understands no
-// action but the two that it sends itself.
+// Package bridge puts LangBot's stdio transport in front of a running daemon: it sends
+// messages from stdin to the daemon as WebSocket messages, writes the answers to stdout, and
+// forwards connections to the relays from a TCP port of its own. It understands only the two
+// actions that it sends itself.
 package bridge

@@ -19,22 +19,22 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// daemon is a daemon's socket, on which the test decides what is answered.
+// daemon is a daemon's socket whose answers a test decides.
 type daemon struct {
 	t      *testing.T
 	socket string
 	http   *httptest.Server
-	// reply returns what is sent for a request; nil is nothing.
+	// reply returns the answer to a request; nil means none.
 	reply func(r request) [][]byte
 
 	mu       sync.Mutex
 	requests []request
-	headers  []http.Header // of other requests than /langbot/rpc/ws
+	headers  []http.Header // of requests other than /langbot/rpc/ws
 	paths    []string
 	ws       *websocket.Conn
 }
 
-// request is what the daemon understands of a message.
+// request is a message as the daemon parses it.
 type request struct {
 	Seq    json.RawMessage `json:"seq_id"`
 	Action string          `json:"action"`
@@ -133,7 +133,7 @@ func (d *daemon) dial(ctx context.Context) (net.Conn, error) {
 	return dialer.DialContext(ctx, "unix", d.socket)
 }
 
-// seen lists the actions that were asked for.
+// seen lists the actions that were requested.
 func (d *daemon) seen() (actions []string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -143,7 +143,7 @@ func (d *daemon) seen() (actions []string) {
 	return actions
 }
 
-// run is a bridge under way, and its parent.
+// run is a running bridge, and its parent.
 type run struct {
 	t        *testing.T
 	in       *io.PipeWriter

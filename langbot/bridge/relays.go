@@ -25,13 +25,13 @@ const (
 	tokenHeader    = "X-Langbot-Box-Control-Token"
 )
 
-// passed are the headers that the daemon gets of a client, besides those that begin with
-// X-LangBot- or Sec-WebSocket-. Its socket trusts who uses it, so that no other
-// header of its API may come through.
+// passed are the headers of a client that are forwarded to the daemon, besides those that
+// begin with X-LangBot- or Sec-WebSocket-. The daemon's socket trusts its users, so no other
+// header of the daemon's API may be forwarded.
 var passed = map[string]bool{"Connection": true, "Upgrade": true, "Origin": true, "Accept": true, "User-Agent": true}
 
-// serveRelays leads those who come to the listener to the daemon: relays of our
-// instance, and probes. What it returns ends that, and waits for it.
+// serveRelays forwards connections of the listener to the daemon: relays of our instance,
+// and probes. stop ends them and waits until they have ended.
 func serveRelays(o *Options) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	transport := &http.Transport{
@@ -70,16 +70,16 @@ func serveRelays(o *Options) (stop func()) {
 	return func() {
 		server.Close()
 		<-served
-		cancel() // ends those that are relays by now
+		cancel() // ends the connections that were upgraded
 		requests.Wait()
 	}
 }
 
-// listener hides that its connections can be closed one way only: the proxy would go
-// on waiting for a client whose relay has ended.
+// listener hides that its connections can be half-closed: the proxy would keep waiting for a
+// client whose relay has ended.
 type listener struct{ net.Listener }
 
-// conn is a connection and the user of this host who made the client's socket.
+// conn is a connection and the user of this host who opened the client's socket.
 type conn struct {
 	net.Conn
 	uid int
@@ -101,8 +101,8 @@ func (l listener) Accept() (net.Conn, error) {
 // connKey is the key of a conn in the context of its requests.
 type connKey struct{}
 
-// admitUser says why the user of a client may not come without a token: root may, and
-// the user whose sessions they are.
+// admitUser returns why a client may not connect without a token. Only root and the owner of
+// the sessions may.
 func admitUser(ctx context.Context) error {
 	const remedy = "set LANGBOT_BOX_CONTROL_TOKEN"
 	c, _ := ctx.Value(connKey{}).(conn)
@@ -115,7 +115,7 @@ func admitUser(ctx context.Context) error {
 	return nil
 }
 
-// admit answers what is none of the daemon's business.
+// admit reports whether a request may be forwarded to the daemon. If not, it answers.
 func (o *Options) admit(w http.ResponseWriter, r *http.Request) bool {
 	switch p := r.URL.Path; {
 	case p == "/healthz", p == "/readyz":
@@ -131,7 +131,7 @@ func (o *Options) admit(w http.ResponseWriter, r *http.Request) bool {
 		}
 	}
 	want, got := sha256.Sum256([]byte(o.Token)), sha256.Sum256([]byte(r.Header.Get(tokenHeader)))
-	// Hashes have one length, so the comparison tells nothing of that of the token.
+	// Hashes have one length, so the comparison does not reveal the token's length.
 	known := o.Token == "" || subtle.ConstantTimeCompare(want[:], got[:]) == 1
 	if !known || strings.TrimSpace(r.Header.Get(instanceHeader)) != o.Instance {
 		answer(w, http.StatusUnauthorized, "Unauthorized")
@@ -140,7 +140,7 @@ func (o *Options) admit(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// answer answers with one line, without its end, as the daemon does.
+// answer answers with one line, without a newline, as the daemon does.
 func answer(w http.ResponseWriter, status int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
@@ -151,11 +151,11 @@ func rewrite(r *httputil.ProxyRequest) {
 	u := r.Out.URL
 	u.Scheme, u.Host = "http", "boxd"
 	u.RawPath, u.Path = prefix+r.In.URL.EscapedPath(), prefix+r.In.URL.Path
-	r.Out.Host = r.In.Host // what an Origin is compared with
+	r.Out.Host = r.In.Host // the daemon compares Origin with it
 	for name := range r.Out.Header {
 		if !passed[name] && !strings.HasPrefix(name, "X-Langbot-") && !strings.HasPrefix(name, "Sec-Websocket-") {
 			r.Out.Header.Del(name)
 		}
 	}
-	r.Out.Header.Del(tokenHeader) // it was for us
+	r.Out.Header.Del(tokenHeader) // it was meant for the bridge
 }

@@ -56,7 +56,7 @@ func TestRelays(t *testing.T) {
 	if _, _, err := stays.ReadMessage(); err == nil {
 		t.Error("the daemon's end is none")
 	}
-	r.in.Close() // while clients stay
+	r.in.Close() // while clients are connected
 	if err := r.end(); err != nil {
 		t.Error(err)
 	}
@@ -68,7 +68,7 @@ func TestRelays(t *testing.T) {
 	}
 }
 
-// TestWhoMayCome: what is not for everybody is not passed on.
+// TestWhoMayCome: requests without access are not forwarded.
 func TestWhoMayCome(t *testing.T) {
 	const relay = "/v1/sessions/s/managed-process/p/ws"
 	for _, c := range []struct {
@@ -77,7 +77,7 @@ func TestWhoMayCome(t *testing.T) {
 	}{
 		{"", "/healthz", "", "", 200},
 		{secret, "/readyz", "", "", 200},
-		{"", relay, "inst", "", 400}, // passed on: it is the daemon that wants an upgrade
+		{"", relay, "inst", "", 400}, // forwarded: the daemon demands an upgrade
 		{secret, relay, "inst", secret, 400},
 		{secret, relay, "inst", "", 401},
 		{secret, relay, "inst", secret + "x", 401},
@@ -118,7 +118,7 @@ func TestWhoMayCome(t *testing.T) {
 	}
 }
 
-// TestProbeWithoutDaemon: probes say so.
+// TestProbeWithoutDaemon: probes report that the daemon does not answer.
 func TestProbeWithoutDaemon(t *testing.T) {
 	d, l := newDaemon(t), listen(t)
 	o := &Options{Dial: d.dial, Listener: l, Instance: "inst", Warn: t.Logf}

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Headers by which a client says who it is.
+// Headers by which a client identifies itself.
 const (
 	instanceHeader   = "X-LangBot-Instance-Id"
 	tokenHeader      = "X-LangBot-Box-Control-Token"
@@ -32,8 +32,8 @@ type client struct {
 	err error // why uid is not known
 }
 
-// connContext finds the user of a client as soon as it has connected, because a client
-// that has gone cannot be named any more.
+// connContext determines the user of a client as soon as it has connected: the user of a
+// client that has disconnected cannot be determined.
 func (d *Door) connContext(ctx context.Context, c net.Conn) context.Context {
 	if d.o.Local == nil {
 		return ctx
@@ -48,8 +48,8 @@ func (d *Door) connContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, clientKey{}, who)
 }
 
-// admitsUser reports whether the user of the client may use the door. If not, it
-// has answered.
+// admitsUser reports whether the client's user may use the door. If not, it refuses the
+// request.
 func (d *Door) admitsUser(w http.ResponseWriter, r *http.Request) bool {
 	if d.o.Local == nil {
 		return true
@@ -65,18 +65,18 @@ func (d *Door) admitsUser(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// admits reports whether the request has the token, and which instance it names.
+// admits reports whether the request has the token and names an instance.
 func (d *Door) admits(r *http.Request) (instance string, ok bool) {
 	instance = protocol.Trim(r.Header.Get(instanceHeader))
 	token := sha256.Sum256([]byte(r.Header.Get(tokenHeader)))
-	// Hashes have one length, so the comparison tells nothing of that of the token.
+	// Hashes have one length, so the comparison does not reveal the token's length.
 	if d.o.Token != "" && subtle.ConstantTimeCompare(token[:], d.token[:]) != 1 {
 		return "", false
 	}
 	return instance, isInstance(instance)
 }
 
-// isInstance reports whether s can name an instance:
+// isInstance reports whether s is a valid name of an instance:
 // [A-Za-z0-9][A-Za-z0-9._:-]{0,127}.
 func isInstance(s string) bool {
 	if s == "" || len(s) > 128 {
@@ -103,7 +103,7 @@ func relayContext(h http.Header, instance string) (protocol.Context, bool) {
 	return protocol.Context{Instance: instance, Workspace: workspace, Generation: generation}, ok
 }
 
-// parseGeneration reads a decimal number above 0 that is written as one would write it.
+// parseGeneration parses a positive decimal number in its shortest form.
 func parseGeneration(s string) (int64, bool) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err == nil && n >= 1 && strconv.FormatInt(n, 10) == s

@@ -7,23 +7,23 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Backend does what is asked for. Its methods are called concurrently.
+// Backend performs the actions. Its methods are called concurrently.
 type Backend interface {
-	// Do does one action and returns the data of its reply. ctx ends with the connection.
-	// It checks the context of the request itself, against c.Instance().
+	// Do performs one action and returns the data of its reply. ctx ends with the
+	// connection. Do itself checks the context of the request against c.Instance().
 	Do(ctx context.Context, c *Conn, r protocol.Request) (any, error)
-	// Opened and Closed tell of a connection before its first Do and after the return
-	// of its last one. What the backend keeps per connection it puts into c.Value.
+	// Opened is called before the first Do of a connection, and Closed after its last Do has
+	// returned. The backend may keep state of the connection in c.Value.
 	Opened(c *Conn)
 	Closed(c *Conn)
-	// Relay serves the WebSocket of a managed process to a client that has shown who it is.
-	// physical is a name of c (Context.Owns). It answers 400 itself.
+	// Relay serves the WebSocket of a managed process to an authenticated client. physical
+	// belongs to c (Context.Owns). Relay itself answers 400 if there is no such process.
 	Relay(w http.ResponseWriter, r *http.Request, c protocol.Context, physical, process string)
-	// Live is the body of /healthz.
+	// Live returns the body of /healthz.
 	Live() any
-	// Ready is the body of /readyz, and whether that is a good answer.
+	// Ready returns the body of /readyz, and whether the server is ready.
 	Ready(ctx context.Context) (body any, ready bool)
-	// Current is the generation of a workspace, if it has ever been seen.
+	// Current returns the current generation of a workspace, if the workspace is known.
 	Current(instance, workspace string) (int64, bool)
 }
 
@@ -31,15 +31,15 @@ type Backend interface {
 type Conn struct {
 	// Remote is the address of the peer, for logs.
 	Remote string
-	// Value belongs to the Backend: set in Opened, it is not changed afterwards.
+	// Value belongs to the Backend, which sets it in Opened and does not change it afterwards.
 	Value any
 
 	instance string
 }
 
-// Instance is the one that the door, or this connection, is pinned to: all contexts
-// have to name it.
+// Instance returns the instance that the door, or this connection, is pinned to. The context
+// of each request must name it.
 func (c *Conn) Instance() string { return c.instance }
 
-// NewConn returns a Conn that belongs to no door, for tests of a Backend.
+// NewConn returns a Conn without a door, for tests of a Backend.
 func NewConn(instance string) *Conn { return &Conn{instance: instance} }

@@ -16,17 +16,18 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// maxInFlight is the most actions of one connection at a time.
+// maxInFlight is the maximum number of actions of one connection at a time.
 const maxInFlight = 128
 
-// maxAsking is the most bytes of requests of one connection under way, whatever there
-// would be room for.
+// maxAsking is the maximum number of bytes of one connection's requests under way, however
+// much room Memory has.
 const maxAsking = 64 << 20
 
 var errBusy = &protocol.Error{Text: "Runtime connection is busy (max 128 concurrent actions)"}
 
-// conn is a connection that carries actions. One goroutine reads; each action has its
-// own, and the one that finds nobody writing writes for all.
+// conn is a connection that carries actions. One goroutine reads, and each action has its
+// own. An action that finishes while no other goroutine is writing writes all replies that
+// are queued.
 type conn struct {
 	d      *Door
 	info   *Conn
@@ -35,13 +36,13 @@ type conn struct {
 	out    sender
 	ctx    context.Context // of the actions
 	cancel context.CancelFunc
-	wg     sync.WaitGroup // all goroutines but the one that reads
+	wg     sync.WaitGroup // all goroutines except the one that reads
 
 	mu      sync.Mutex
 	actions int
 	asking  int   // bytes of the requests under way
-	asked   share // the same, of Memory
-	closing bool  // we send a close frame, or have sent it
+	asked   share // the same bytes, as counted by Memory
+	closing bool  // a close frame was sent or is being sent
 }
 
 func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance string) *conn {
@@ -50,8 +51,8 @@ func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance st
 	c.out.init(ws, m, &d.memory.waiting, d.times, c.cancel)
 	c.asked.instance, c.out.share.instance = instance, instance
 	ws.EnableWriteCompression(false)
-	// The library's own handler gives up after a second, and the connection with it: a
-	// peer whose event loop stalls while we write to it would be lost.
+	// The library's own handler fails after a second, and the connection with it: a peer
+	// whose event loop stalls while we write to it would be lost.
 	ws.SetPingHandler(func(data string) error {
 		err := ws.WriteControl(websocket.PongMessage, []byte(data), time.Now().Add(d.times.write))
 		if errors.Is(err, websocket.ErrCloseSent) {
@@ -62,11 +63,12 @@ func newConn(d *Door, ws *websocket.Conn, m *meter, r *http.Request, instance st
 	return c
 }
 
-// serve reads until the connection is over, and returns when all that it had begun is.
+// serve handles requests until the connection ends, and joins all goroutines that it
+// started.
 func (c *conn) serve() {
 	log := c.d.o.Logger.With("remote", c.info.Remote, "instance", c.info.instance)
 	c.d.b.Opened(c.info)
-	if !c.d.enter(c) {
+	if !c.d.addConn(c) {
 		c.shut(websocket.CloseGoingAway, stopReason)
 	}
 	log.Debug("LangBot's door: connected")
@@ -79,16 +81,16 @@ func (c *conn) serve() {
 	}
 	c.ws.Close()
 	c.out.stop()
-	c.d.leave(c)
+	c.d.removeConn(c)
 	c.wg.Wait()
 	c.d.b.Closed(c.info)
 	log.Debug("LangBot's door: connection over", "reason", err)
 }
 
-// read takes messages until there cannot be more, and returns why.
+// read handles messages until the connection ends, and returns why.
 func (c *conn) read() error {
 	for {
-		if !c.out.wait() { // who does not take replies is not listened to
+		if !c.out.wait() { // a peer that does not accept replies is not read from
 			return net.ErrClosed
 		}
 		kind, r, err := c.ws.NextReader()
@@ -104,26 +106,26 @@ func (c *conn) read() error {
 	}
 }
 
-// take begins what a message asks for.
-func (c *conn) take(msg []byte) {
+// startAction starts the action that a message requests.
+func (c *conn) startAction(msg []byte) {
 	r, err := protocol.Parse(msg)
 	switch {
 	case errors.Is(err, protocol.ErrIgnore):
 		return
 	case err == nil:
-		size := cap(msg) // what it keeps in memory
-		if err = c.begin(size); err == nil {
+		size := cap(msg) // the memory that the request occupies
+		if err = c.countIn(size); err == nil {
 			c.wg.Go(func() { c.run(r, size) })
 			return
 		}
 	}
 	if c.out.add(c.out.admit(r.Seq, protocol.Failure(r.Seq, err))) {
-		c.wg.Go(c.out.flush) // this goroutine goes on reading
+		c.wg.Go(c.out.flush) // this goroutine continues to read
 	}
 }
 
-// begin counts an action in.
-func (c *conn) begin(size int) error {
+// countIn counts a new action and the bytes of its request.
+func (c *conn) countIn(size int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
@@ -137,21 +139,13 @@ func (c *conn) begin(size int) error {
 	return nil
 }
 
-// spent counts the bytes of a request out: nobody looks at them any more.
-func (c *conn) spent(size int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asking -= size
-	c.d.memory.asking.give(&c.asked, size)
-}
-
-// run does one action and answers it.
+// run performs one action and answers it.
 func (c *conn) run(r protocol.Request, size int) {
-	seq := bytes.Clone(r.Seq) // it is a piece of the message
+	seq := bytes.Clone(r.Seq) // it is part of the message
 	data, err := c.do(r)
 	out := c.encode(seq, data, err, size)
-	// Before the peer can have the answer, and not before that counts among those to be
-	// written: in between, more would be begun than there is room for.
+	// The action is counted out at the moment when its reply is queued. Earlier, more actions
+	// could start than there is room for; later, the peer might already have the reply.
 	c.mu.Lock()
 	c.actions--
 	flush := c.out.add(out)
@@ -161,10 +155,10 @@ func (c *conn) run(r protocol.Request, size int) {
 	}
 }
 
-// encode returns the reply to an action, admitted, and counts its request out. There is
-// none if nobody is there for it.
+// encode returns the admitted reply to an action, whose request it counts out. It returns
+// the zero reply if the connection has ended.
 func (c *conn) encode(seq json.RawMessage, data any, err error, size int) reply {
-	if data != nil || err != nil { // else it is short, and may be that to a __ping
+	if data != nil || err != nil { // otherwise the reply is short, and may answer a __ping
 		select {
 		case c.d.memory.encoding <- struct{}{}:
 			defer func() { <-c.d.memory.encoding }()
@@ -179,12 +173,17 @@ func (c *conn) encode(seq json.RawMessage, data any, err error, size int) reply 
 	default:
 		b = protocol.Success(seq, data)
 	}
-	c.spent(size) // before there is room for the reply: one is never kept for the other
+	// The request is no longer needed. It must be counted out before the reply is admitted:
+	// neither may wait for room while it occupies some.
+	c.mu.Lock()
+	c.asking -= size
+	c.d.memory.asking.give(&c.asked, size)
+	c.mu.Unlock()
 	return c.out.admit(seq, b)
 }
 
-// do is Backend.Do. A panic in it is the failure of one action and not of everybody's
-// boxes, as it is in net/http.
+// do calls Backend.Do. A panic in it fails this action only, as in net/http, and not all
+// boxes.
 func (c *conn) do(r protocol.Request) (_ any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -195,14 +194,14 @@ func (c *conn) do(r protocol.Request) (_ any, err error) {
 	return c.d.b.Do(c.ctx, c.info, r)
 }
 
-// ping keeps the connection in use, so that a peer that is gone is noticed.
+// ping pings the peer regularly, so that a peer that is gone is noticed.
 func (c *conn) ping() {
 	t := time.NewTicker(c.d.times.ping)
 	defer t.Stop()
 	for {
 		select {
 		case <-t.C:
-			// If this does not work, reading does not either, before long.
+			// If this fails, reading fails before long, too.
 			c.ws.WriteControl(websocket.PingMessage, nil, time.Now().Add(c.d.times.write))
 		case <-c.ctx.Done():
 			return
@@ -210,14 +209,12 @@ func (c *conn) ping() {
 	}
 }
 
-// end tells the peer why the connection ends, if the server decided that.
+// end tells the peer why the connection ends, unless the peer ended it.
 func (c *conn) end(err error) {
-	var closed *websocket.CloseError
-	switch {
-	case c.meter.broken != nil:
+	if _, closed := errors.AsType[*websocket.CloseError](err); c.meter.broken != nil {
 		err = c.meter.broken
-	case errors.As(err, &closed):
-		return // by the peer, and answered; or it is gone
+	} else if closed {
+		return // closed by the peer, and answered; or the peer is gone
 	}
 	switch {
 	case errors.Is(err, errTooBig), errors.Is(err, errFragments):
@@ -228,11 +225,38 @@ func (c *conn) end(err error) {
 		c.shut(websocket.CloseNormalClosure, "")
 	case errors.Is(err, errUTF8):
 		c.shut(websocket.CloseInvalidFramePayloadData, err.Error())
-	case errors.Is(err, context.Canceled): // of ctx: a close frame was sent
+	case errors.Is(err, context.Canceled): // the connection's ctx has ended: a close frame was sent
 	case isNet(err):
 		return
-	default: // of the library, which has said why if it is a matter of the protocol
+	default: // an error of the library, which has told the peer of a protocol violation
 		c.shut(websocket.CloseProtocolError, "")
 	}
 	c.meter.drain()
+}
+
+// closeWait bounds the sending of a close frame while another write is under way.
+const closeWait = time.Second
+
+// shut sends a close frame, cancels the actions, and bounds the wait for the peer's answer.
+// Only the first call has an effect.
+func (c *conn) shut(code int, reason string) {
+	c.mu.Lock()
+	first := !c.closing
+	c.closing = true
+	c.mu.Unlock()
+	if !first {
+		return
+	}
+	c.cancel()
+	c.out.stop() // nothing may follow a close frame
+	// At most 125 bytes (RFC 6455, 5.5): all reasons here are shorter.
+	c.ws.WriteControl(websocket.CloseMessage, websocket.FormatCloseMessage(code, reason), time.Now().Add(closeWait))
+	c.meter.finish(c.d.times.linger)
+}
+
+// isNet reports whether err is an error of the connection, so that no peer can be told. The
+// end of the stream is not among them: the library turns it into a CloseError.
+func isNet(err error) bool {
+	_, ok := errors.AsType[net.Error](err)
+	return ok || errors.Is(err, net.ErrClosed)
 }

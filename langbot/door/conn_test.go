@@ -67,7 +67,7 @@ func TestEnvelopes(t *testing.T) {
 	}
 }
 
-// TestInFlight fills a connection with actions, and lets them end in another order.
+// TestInFlight fills a connection with actions, and lets them end in a different order.
 func TestInFlight(t *testing.T) {
 	gates := make([]chan struct{}, maxInFlight)
 	for i := range gates {
@@ -95,7 +95,7 @@ func TestInFlight(t *testing.T) {
 	if a := recv(t, ws); string(a.Seq) != "1000" || a.Code != 1 || a.Message != "Runtime connection is busy (max 128 concurrent actions)" {
 		t.Fatalf("got %+v", a)
 	}
-	send(t, ws, `{"seq_id":1001,"action":5}`) // wrong in itself, and said so
+	send(t, ws, `{"seq_id":1001,"action":5}`) // invalid, and reported as such
 	if a := recv(t, ws); !strings.HasPrefix(a.Message, "ValidationError: ") {
 		t.Fatalf("got %+v", a)
 	}
@@ -174,13 +174,13 @@ func TestLossCancels(t *testing.T) {
 	}
 }
 
-// message is one of n bytes that asks for an action.
+// message returns a message of n bytes that requests an action.
 func message(n int) []byte {
 	const before, after = `{"seq_id":1,"action":"a","data":{"x":"`, `"}}`
 	return []byte(before + strings.Repeat("é", (n-len(before)-len(after))/2) + strings.Repeat("x", (n-len(before)-len(after))%2) + after)
 }
 
-// fragments cuts b into n frames.
+// fragments splits b into n frames.
 func fragments(b []byte, n int, rsv byte) []byte {
 	var out []byte
 	size := (len(b) + n - 1) / n
@@ -232,7 +232,7 @@ func TestFragments(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c.t = t
-			go c.Write(tt.stream) // answers to pings come meanwhile
+			go c.Write(tt.stream) // pings are answered meanwhile
 			for first, payload := c.read(); first != 0x81; first, payload = c.read() {
 				if first != 0x8a || string(payload) != "?" {
 					t.Fatalf("got frame %#x %.100q", first, payload)
@@ -289,11 +289,11 @@ func TestViolations(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			addr := patient
-			if len(tt.stream) < 20 && tt.code != 1000 { // there is no way to find the close frame behind some of these
+			if len(tt.stream) < 20 && tt.code != 1000 { // after some of these the close frame cannot be found
 				addr = hasty
 			}
 			c := dialRaw(t, addr, "/rpc/ws")
-			c.write(frame(0x81, []byte(request(5, "before")))) // what came before counts
+			c.write(frame(0x81, []byte(request(5, "before")))) // messages before a violation count
 			if _, payload := c.read(); !bytes.Contains(payload, []byte(`"seq_id":5,"code":0`)) {
 				t.Fatalf("got %s", payload)
 			}
@@ -304,7 +304,7 @@ func TestViolations(t *testing.T) {
 	}
 }
 
-// TestRepliesAreNotCompressed, whatever was negotiated.
+// TestRepliesAreNotCompressed: not even if compression was negotiated.
 func TestRepliesAreNotCompressed(t *testing.T) {
 	b := newBackend(func(context.Context, *Conn, protocol.Request) (any, error) {
 		return map[string]string{"x": strings.Repeat("y", 100_000)}, nil
@@ -320,7 +320,7 @@ func TestRepliesAreNotCompressed(t *testing.T) {
 	}
 }
 
-// TestPeerThatNeverReads asks for more and more, and takes nothing.
+// TestPeerThatNeverReads: a peer sends more and more requests, and reads no replies.
 func TestPeerThatNeverReads(t *testing.T) {
 	var done atomic.Int64
 	blob := strings.Repeat("x", 1<<20)
@@ -338,14 +338,14 @@ func TestPeerThatNeverReads(t *testing.T) {
 		}
 	}()
 	<-b.over
-	// The bound of the queue, what was under way when it was reached, and what the
-	// kernel took.
+	// The limit of the queue, the actions under way when it was reached, and the bytes in
+	// the kernel.
 	if n := done.Load(); n > fullBytes>>20+maxInFlight+64 {
 		t.Errorf("%d MiB of replies were made for nobody", n)
 	}
 }
 
-// TestRefusalsWithoutReader is the same with replies that cost nothing to ask for.
+// TestRefusalsWithoutReader: the same with refusals, which cost the peer nothing.
 func TestRefusalsWithoutReader(t *testing.T) {
 	block := make(chan struct{})
 	b := newBackend(func(ctx context.Context, _ *Conn, _ protocol.Request) (any, error) {
@@ -376,7 +376,7 @@ func TestSilentPeer(t *testing.T) {
 	alive := dialRaw(t, addr, "/rpc/ws")
 	stop := make(chan struct{})
 	pongs := make(chan int)
-	go func() { // answers pings, and nothing else
+	go func() { // only answers pings
 		n := 0
 		for first, payload := alive.read(); first == 0x89; first, payload = alive.read() {
 			n++
@@ -390,7 +390,7 @@ func TestSilentPeer(t *testing.T) {
 		}
 	}()
 	<-b.over
-	if n, err := io.Copy(io.Discard, silent.r); n == 0 || err != nil { // it got pings, and the end
+	if n, err := io.Copy(io.Discard, silent.r); n == 0 || err != nil { // it got pings, then the end
 		t.Errorf("got %d bytes, %v", n, err)
 	}
 	close(stop)
@@ -445,11 +445,11 @@ func TestClose(t *testing.T) {
 		t.Errorf("got frame %#x %q", first, payload)
 	}
 	wantStatus(t, addr, "/rpc/ws", 503, with()...)
-	d.Close(websocket.CloseGoingAway, stopReason) // once more is nothing
+	d.Close(websocket.CloseGoingAway, stopReason) // the second call does nothing
 }
 
-// TestCloseWhileNobodyReads: a connection whose writer is stuck does not hold up the
-// end for longer than the peer is waited for: nothing else would end it.
+// TestCloseWhileNobodyReads: a connection whose writer is stuck delays Close no longer than
+// the wait for the peer. Nothing else would end that connection.
 func TestCloseWhileNobodyReads(t *testing.T) {
 	b := newBackend(func(context.Context, *Conn, protocol.Request) (any, error) {
 		return map[string]string{"x": strings.Repeat("x", 15<<20)}, nil
@@ -461,12 +461,12 @@ func TestCloseWhileNobodyReads(t *testing.T) {
 	for range 3 {
 		c.write(frame(0x81, []byte(request(1, "x"))))
 	}
-	c.read() // it is writing
+	c.read() // the door is writing
 	d.Close(websocket.CloseGoingAway, stopReason)
 	<-b.over
 }
 
-// TestStrangers opens many connections that say nothing: they displace one another.
+// TestStrangers: many connections that send nothing displace one another.
 func TestStrangers(t *testing.T) {
 	_, addr := serve(t, newBackend(nil), Options{})
 	ws := dial(t, addr, false)

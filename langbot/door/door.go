@@ -11,26 +11,26 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Options of a Door.
+// Options configure a Door.
 type Options struct {
-	// Token is the secret that clients must show; "" if none is needed.
+	// Token is the secret that clients must present; "" means none.
 	Token string
-	// Instance is the only one that may connect. "" pins that of the first connection
-	// with actions, for as long as the Door lives.
+	// Instance is the only instance that may connect. "" pins the instance of the first
+	// connection with actions, for the life of the Door.
 	Instance string
-	// PerConnection trusts the instance that each connection names, and pins none: for
-	// a transport that only LangBot's own user can reach.
+	// PerConnection trusts the instance that each connection names, and pins none. It is
+	// for a transport that only LangBot's own user can reach.
 	PerConnection bool
-	// Local decides about each client of [Door.Serve], besides Token: uid is the user of
-	// this host who made the client's socket, and means nothing if err says why that is
-	// not known. An error of Local is the line that refuses the client. nil: all may.
+	// Local decides, in addition to Token, whether a client of [Door.Serve] may connect. uid
+	// is the user of this host who opened the client's socket; it is meaningless if err says
+	// why the user is not known. The text of Local's error is sent to the client. nil admits
+	// everyone.
 	Local func(uid int, err error) error
-	// Logger gets what an operator should know; nil is silence.
+	// Logger logs what an operator should know; nil discards it.
 	Logger *slog.Logger
-	// MaxConnections is the most connections at once, relays included; 0 is 256.
+	// MaxConnections is the maximum number of connections, relays included; 0 means 256.
 	MaxConnections int
-	// Memory bounds the messages of all connections, together with those of other Doors
-	// that have the same; nil: by themselves.
+	// Memory bounds the memory for messages. Doors may share one; nil means one of its own.
 	Memory *Memory
 }
 
@@ -45,35 +45,35 @@ type Door struct {
 	seldom   seldom
 	upgrader websocket.Upgrader
 
-	// pinning is held while a first connection is being upgraded, so that two cannot
-	// both be the first. It comes before mu.
+	// pinning is held while a first connection is being upgraded, so that only one can be
+	// the first. It is locked before mu.
 	pinning sync.Mutex
 
-	mu      sync.Mutex
-	pinned  string
-	conns   map[*conn]struct{}
-	taken   int // connections with actions, also those that are being upgraded
-	relays  int // those of relays, for which Close does not wait: they are the backend's
-	stopped bool
-	servers map[*http.Server]struct{}
-	idle    *sync.Cond // taken has become less
+	mu          sync.Mutex
+	pinned      string
+	conns       map[*conn]struct{}
+	actionConns int // connections with actions, including those that are being upgraded
+	relayConns  int // connections of relays, which belong to the backend: Close does not wait for them
+	stopped     bool
+	servers     map[*http.Server]struct{}
+	idle        *sync.Cond // actionConns has decreased
 }
 
-// times are how long things may take; tests have shorter ones.
+// times bound how long things may take; tests shorten them.
 type times struct {
 	ping    time.Duration // between two pings
 	silence time.Duration // of the peer, until it counts as lost
 	message time.Duration // from the first to the last byte of a message
-	write   time.Duration // for one reply, and a second more per MiB
-	linger  time.Duration // for the peer to answer a close frame
-	turn    time.Duration // for a long message, if others wait to send one
+	write   time.Duration // for one reply, plus a second per MiB
+	linger  time.Duration // for the peer's answer to a close frame
+	turn    time.Duration // for a long message, while others wait to send one
 	wait    time.Duration // for such a turn
-	stall   time.Duration // without taking anything of a reply, if there is no room for others
+	stall   time.Duration // for which a peer may accept nothing of a reply, when others need the room
 }
 
-// The peer pings every 20 seconds of its own accord, but its event loop is known to
-// stall: give it more than one chance. Its pings are behind the message that it is
-// sending: while that waits for its turn and is read, they are not answered. It takes 15
+// The peer pings every 20 seconds, but its event loop is known to stall, so silence allows
+// for several pings. The peer's pings queue up behind the message that it is sending: they
+// are not answered before that message has had its turn and is read. The peer waits 15
 // seconds for the answer to a __ping, and 20 for a pong.
 var defaultTimes = times{ping: 20 * time.Second, silence: 90 * time.Second, message: 2 * time.Minute, write: 30 * time.Second, linger: 5 * time.Second,
 	turn: 5 * time.Second, wait: 10 * time.Second, stall: 2 * time.Second}
@@ -94,8 +94,8 @@ func New(b Backend, o Options) *Door {
 	d := &Door{
 		b: b, o: o, memory: o.Memory, token: sha256.Sum256([]byte(o.Token)), times: defaultTimes, pinned: o.Instance,
 		conns: map[*conn]struct{}{}, servers: map[*http.Server]struct{}{},
-		// With a size for reading, the Upgrader reads through the connection that it is
-		// given, and not through the buffer that net/http had.
+		// If it has a size for reading, the Upgrader reads from the connection that it is
+		// given, and not from the buffer of net/http.
 		upgrader: websocket.Upgrader{HandshakeTimeout: 10 * time.Second, ReadBufferSize: 8 << 10, WriteBufferSize: 4 << 10, EnableCompression: true},
 	}
 	d.idle = sync.NewCond(&d.mu)
@@ -109,43 +109,30 @@ func (d *Door) Instance() string {
 	return d.pinned
 }
 
-// take makes room for one connection; it returns the status of the refusal if it cannot.
-func (d *Door) take() int {
+// takeSlot counts a connection in kind, which is actionConns or relayConns. If there are too
+// many connections, it refuses the request.
+func (d *Door) takeSlot(w http.ResponseWriter, kind *int) bool {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.fullLocked() {
-		return http.StatusServiceUnavailable
+	free := !d.stopped && d.actionConns+d.relayConns < d.o.MaxConnections
+	if free {
+		*kind++
 	}
-	d.taken++
-	return 0
+	d.mu.Unlock()
+	if !free {
+		text(w, http.StatusServiceUnavailable, "503: the server is stopping, or has as many connections as it takes")
+	}
+	return free
 }
 
-func (d *Door) fullLocked() bool { return d.stopped || d.taken+d.relays >= d.o.MaxConnections }
-
-// takeRelay makes room for a relay, if ok; free has to be called at its end.
-func (d *Door) takeRelay() (free func(), ok bool) {
+func (d *Door) freeSlot(kind *int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.fullLocked() {
-		return nil, false
-	}
-	d.relays++
-	return func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.relays--
-	}, true
-}
-
-func (d *Door) give() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.taken--
+	*kind--
 	d.idle.Broadcast()
 }
 
-// enter adds c, unless the door was closed meanwhile.
-func (d *Door) enter(c *conn) bool {
+// addConn registers c, unless the door was closed in the meantime.
+func (d *Door) addConn(c *conn) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.stopped {
@@ -155,38 +142,39 @@ func (d *Door) enter(c *conn) bool {
 	return true
 }
 
-func (d *Door) leave(c *conn) {
+func (d *Door) removeConn(c *conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.conns, c)
 }
 
-// The reason of a close when the server stops, as clients know it.
+// stopReason is the close reason that clients know for a server that stops.
 const stopReason = "Box runtime shutting down"
 
-// Close ends all connections that carry actions with this code and reason, cancels what
-// is under way in them, and returns when the last Backend.Closed has. New ones get 503.
+// Close ends all connections that carry actions with this code and reason, and cancels
+// their actions. It returns when the last call of Backend.Closed has returned. New
+// connections get 503.
 func (d *Door) Close(code int, reason string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped = true
 	for c := range d.conns {
-		c.wg.Go(func() { c.shut(code, reason) }) // c waits for it only after it has left
+		c.wg.Go(func() { c.shut(code, reason) }) // c waits for it only after removeConn
 	}
-	for d.taken > 0 {
+	for d.actionConns > 0 {
 		d.idle.Wait()
 	}
 }
 
-// Shutdown is Close with the code for a server that stops, and ends what Serve has begun. When ctx
-// ends before all connections have, it returns without them.
+// Shutdown calls Close with the code for a server that stops, and ends Serve. If ctx ends
+// first, it returns without waiting for the remaining connections.
 func (d *Door) Shutdown(ctx context.Context) error {
 	d.mu.Lock()
 	servers := d.servers
 	d.servers = nil
 	d.mu.Unlock()
 	for s := range servers {
-		s.Close() // cuts requests of probes; connections with actions are not its any more
+		s.Close() // interrupts probes; connections with actions no longer belong to it
 	}
 	done := make(chan struct{})
 	go func() {

@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-// backend does what a test wants.
+// backend is a Backend whose actions a test controls.
 type backend struct {
 	do func(context.Context, *Conn, protocol.Request) (any, error)
 
@@ -140,7 +140,7 @@ func dial(t *testing.T, addr string, compressed bool, kv ...string) *websocket.C
 	return ws
 }
 
-// answer is a reply as a client reads it.
+// answer is a reply as clients parse it.
 type answer struct {
 	Seq         json.RawMessage `json:"seq_id"`
 	Code        int
@@ -170,7 +170,7 @@ func send(t *testing.T, ws *websocket.Conn, msg string) {
 	}
 }
 
-// request is a message that asks for an action.
+// request returns a message that requests an action.
 func request(seq int, action string) string {
 	return fmt.Sprintf(`{"seq_id": %d, "action": %q, "data": {}}`, seq, action)
 }
@@ -190,7 +190,7 @@ func closing(t *testing.T, ws *websocket.Conn) (int, string) {
 	}
 }
 
-// dialIdle connects and says nothing.
+// dialIdle connects and sends nothing.
 func dialIdle(t *testing.T, addr string) {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)

@@ -7,11 +7,11 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Bounds of a message from a client.
+// Limits of a message from a client.
 const (
 	maxFragments = 4096
-	// maxExpansion is how much longer than its content a compressed message can be:
-	// five bytes for every block that does not get shorter (RFC 1951, 3.2.4).
+	// maxExpansion is how much longer than its content a compressed message can be: five
+	// bytes for every block that cannot be compressed (RFC 1951, 3.2.4).
 	maxExpansion = 64 << 10
 )
 
@@ -20,24 +20,24 @@ var (
 	errTooBig    = errors.New("message too big")
 )
 
-// frames follows the frames of one direction of a WebSocket (RFC 6455, 5.2) without
-// looking into them: the library that reads them counts neither fragments nor what is announced.
-// Whether they are well-formed is for the library to judge.
+// frames follows the frames of one direction of a WebSocket (RFC 6455, 5.2) by their
+// headers, because the library limits neither the number of fragments nor the announced
+// size. The library checks that the frames are well-formed.
 type frames struct {
 	head [14]byte
 	have int    // bytes of head
 	skip uint64 // bytes of the payload that are still to come
 
 	fragments int    // of the message so far
-	size      uint64 // of the message so far, and of the frame under way
+	size      uint64 // of the message so far, including all of the current frame
 	packed    bool   // the message is compressed
 
-	closed  bool // a close frame has begun
-	lenient bool // nothing is a violation any more
+	closed  bool // a close frame has started
+	lenient bool // nothing counts as a violation
 }
 
-// feed goes on with the next bytes. If they break a rule, it returns how many of them
-// come before the payload that would.
+// feed processes the next bytes. If the payload of a frame would break a limit, it returns
+// the number of bytes before that payload.
 func (f *frames) feed(p []byte) (n int, err error) {
 	for n < len(p) {
 		if f.skip > 0 {
@@ -59,7 +59,7 @@ func (f *frames) feed(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// headLen is how long the head is, as far as that is known.
+// headLen returns the length of the header, as far as it is known.
 func (f *frames) headLen() int {
 	if f.have < 2 {
 		return 2
@@ -77,7 +77,7 @@ func (f *frames) headLen() int {
 	return n
 }
 
-// begin takes in a head that is complete.
+// begin processes a complete header.
 func (f *frames) begin() error {
 	switch n := f.head[1] & 0x7f; n {
 	case 126:

@@ -9,7 +9,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// cut is feed for a slower mind: the whole stream at once.
+// cut is a simpler feed: it gets the whole stream at once.
 func cut(b []byte) (n int, err error, closed bool) {
 	var fragments, size uint64
 	var packed bool

@@ -2,14 +2,17 @@ package door
 
 import (
 	"encoding/json"
+	"net"
 	"net/http"
 	"net/url"
 	"strings"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// ServeHTTP answers everything that comes to LangBot's address.
+// ServeHTTP answers all requests to LangBot's address.
 func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	serve := d.route(r)
 	switch {
@@ -23,8 +26,8 @@ func (d *Door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// route finds what serves a path. Identifiers in it may be percent-encoded, and stand
-// for themselves otherwise: "..", too.
+// route returns the handler of a path, or nil. Identifiers in the path may be
+// percent-encoded; apart from that they are taken literally, even "..".
 func (d *Door) route(r *http.Request) http.HandlerFunc {
 	path := r.URL.EscapedPath()
 	switch path {
@@ -55,7 +58,7 @@ func (d *Door) route(r *http.Request) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { d.serveRelay(w, r, session, process) }
 }
 
-// unescape decodes one part of a path; what cannot be decoded was meant as it stands.
+// unescape decodes one part of a path. A part that cannot be decoded is taken literally.
 func unescape(s string) string {
 	if u, err := url.PathUnescape(s); err == nil {
 		return u
@@ -63,7 +66,7 @@ func unescape(s string) string {
 	return s
 }
 
-// text answers with one line, without its end: that is how clients have seen it.
+// text answers with one line, without a newline, as the reference server does.
 func text(w http.ResponseWriter, status int, line string) {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.WriteHeader(status)
@@ -102,15 +105,15 @@ func (d *Door) writeJSON(w http.ResponseWriter, status int, body any) {
 	w.Write(b)
 }
 
-// serveRelay checks who asks, in the order in which the protocol has it, and hands
-// over. Whether there is such a process is for the backend to say.
+// serveRelay checks access, in the order that the protocol prescribes, and passes the
+// request to the backend, which knows whether there is such a process.
 func (d *Door) serveRelay(w http.ResponseWriter, r *http.Request, session, process string) {
 	if !d.admitsUser(w, r) {
 		return
 	}
 	instance, ok := d.admits(r)
 	pinned := d.Instance()
-	if !ok || !d.o.PerConnection && instance != pinned { // nothing is pinned: nobody has a process yet
+	if !ok || !d.o.PerConnection && instance != pinned { // with no instance pinned, there is no process yet
 		d.unauthorized(w, r, "token or instance")
 		return
 	}
@@ -127,12 +130,10 @@ func (d *Door) serveRelay(w http.ResponseWriter, r *http.Request, session, proce
 		d.unauthorized(w, r, "session of another workspace or generation")
 		return
 	}
-	free, ok := d.takeRelay()
-	if !ok {
-		text(w, http.StatusServiceUnavailable, full)
+	if !d.takeSlot(w, &d.relayConns) {
 		return
 	}
-	defer free()
+	defer d.freeSlot(&d.relayConns)
 	d.b.Relay(w, r, c, session, process)
 }
 
@@ -150,50 +151,46 @@ func (d *Door) serveActions(w http.ResponseWriter, r *http.Request) {
 		text(w, http.StatusBadRequest, "400: this is a WebSocket, ask for an upgrade")
 		return
 	}
-	if status := d.take(); status != 0 {
-		text(w, status, full)
+	if !d.takeSlot(w, &d.actionConns) {
 		return
 	}
-	defer d.give()
+	defer d.freeSlot(&d.actionConns)
 	if c := d.upgrade(w, r, instance); c != nil {
 		c.serve()
 	}
 }
 
-const full = "503: the server is stopping, or has as many connections as it takes"
-
-// upgrade answers the request, and pins the instance of the first that succeeds.
+// upgrade answers the request, and pins the instance of the first connection. It returns
+// nil if it refuses the request.
 func (d *Door) upgrade(w http.ResponseWriter, r *http.Request, instance string) *conn {
 	if !d.o.PerConnection {
 		if d.Instance() == "" {
 			d.pinning.Lock()
 			defer d.pinning.Unlock()
 		}
-		if pinned := d.Instance(); pinned != "" && pinned != instance { // somebody was faster
+		if pinned := d.Instance(); pinned != "" && pinned != instance { // another instance was faster
 			d.unauthorized(w, r, "instance")
 			return nil
 		}
 	}
-	// An offer that limits our compression would have to be answered in kind.
+	// An offer that limits our compression would need an answer that the library cannot give,
+	// so it is ignored.
 	if strings.Contains(strings.Join(r.Header.Values("Sec-Websocket-Extensions"), ","), "server_max_window_bits") {
 		r.Header.Del("Sec-Websocket-Extensions")
 	}
-	h := &hijacker{ResponseWriter: w, times: &d.times}
-	ws, err := d.upgrader.Upgrade(h, r, nil)
+	var m *meter
+	ws, err := wsconn.Upgrade(&d.upgrader, w, r, func(c net.Conn) net.Conn {
+		m = &meter{Conn: c, times: &d.times}
+		return m
+	})
 	if err != nil {
 		return nil // the upgrader has answered
 	}
-	if !d.o.PerConnection {
-		d.pin(instance)
-	}
-	return newConn(d, ws, h.meter, r, instance)
-}
-
-func (d *Door) pin(instance string) {
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.pinned == "" {
+	if !d.o.PerConnection && d.pinned == "" {
 		d.pinned = instance
 		d.o.Logger.Info("LangBot's door: pinned to the instance that connected first", "instance", instance)
 	}
+	d.mu.Unlock()
+	return newConn(d, ws, m, r, instance)
 }

@@ -17,7 +17,7 @@ import (
 
 const secret = "0123456789abcdef0123456789abcdef"
 
-// get asks for a path with these headers and returns status, body and header.
+// get requests a path with these headers, and returns status, body and header.
 func get(t *testing.T, addr, path string, kv ...string) (int, string, http.Header) {
 	t.Helper()
 	c := dialRaw(t, addr, path, append([]string{"X-Nothing", "1"}, kv...)...)
@@ -40,7 +40,7 @@ func wantStatus(t *testing.T, addr, path string, status int, kv ...string) {
 	}
 }
 
-// with is the headers of an upgrade with some replaced.
+// with returns the headers of an upgrade, with some of them replaced.
 func with(kv ...string) []string { return append(append([]string{}, upgradeHeaders...), kv...) }
 
 func TestPaths(t *testing.T) {
@@ -98,7 +98,7 @@ func TestWhoMayConnect(t *testing.T) {
 	} {
 		wantStatus(t, addr, "/rpc/ws", 401, kv...)
 	}
-	wantStatus(t, addr, relay, 401, relayHeaders...) // nothing is pinned, and this pins nothing
+	wantStatus(t, addr, relay, 401, relayHeaders...) // no instance is pinned, and a relay pins none
 	wantStatus(t, addr, "/rpc/ws", 400, append([]string{instanceHeader, "other"}, token...)...)
 	wantStatus(t, addr, "/rpc/ws", 400, with(append(token, instanceHeader, "other", "Sec-WebSocket-Version", "12")...)...)
 	wantStatus(t, addr, "/rpc/ws", 400, with(append(token, instanceHeader, "other", "Sec-WebSocket-Key", "x")...)...)
@@ -106,7 +106,7 @@ func TestWhoMayConnect(t *testing.T) {
 		t.Fatalf("pinned to %q without an upgrade", d.Instance())
 	}
 	ws := dial(t, addr, true, tokenHeader, secret)
-	send(t, ws, request(1, "__ping")) // an upgrade is answered before it is noted
+	send(t, ws, request(1, "__ping")) // the answer to an upgrade is sent before the instance is pinned
 	recv(t, ws)
 	if d.Instance() != "i" {
 		t.Fatalf("pinned to %q", d.Instance())
@@ -125,8 +125,8 @@ func TestWhoMayConnect(t *testing.T) {
 	b.mu.Lock()
 	b.generations["i w"] = 2
 	b.mu.Unlock()
-	wantStatus(t, addr, relay, 401, relayHeaders...)                                // the generation is over
-	wantStatus(t, addr, relay, 401, append(relayHeaders, generationHeader, "2")...) // the session is of the old one
+	wantStatus(t, addr, relay, 401, relayHeaders...)                                // the generation has ended
+	wantStatus(t, addr, relay, 401, append(relayHeaders, generationHeader, "2")...) // the session belongs to the old one
 	if got := <-b.relays; got != "s default" || len(b.relays) != 0 {
 		t.Errorf("got relay %q and %d more", got, len(b.relays))
 	}
@@ -143,7 +143,7 @@ func TestConfiguredInstance(t *testing.T) {
 	d, addr := serve(t, b, Options{Instance: "mine"})
 	wantStatus(t, addr, "/rpc/ws", 401, with()...)
 	relay := "/v1/sessions/" + (protocol.Context{Instance: "mine", Workspace: "w", Generation: 1}).Runtime() + "-s/managed-process/p/ws"
-	wantStatus(t, addr, relay, 400, instanceHeader, "mine", workspaceHeader, "w", generationHeader, "1") // it is pinned from the start
+	wantStatus(t, addr, relay, 400, instanceHeader, "mine", workspaceHeader, "w", generationHeader, "1") // the instance is pinned from the start
 	wantStatus(t, addr, "/rpc/ws", 101, with(instanceHeader, "mine")...)
 	if d.Instance() != "mine" {
 		t.Error(d.Instance())
@@ -223,7 +223,7 @@ func TestTooManyConnections(t *testing.T) {
 	wantStatus(t, addr, "/rpc/ws", 503, with()...)
 	first.Close()
 	<-b.over
-	for { // the place is free just after Closed
+	for { // the slot is freed just after Closed
 		ws, resp, err := websocket.DefaultDialer.Dial("ws://"+addr+"/rpc/ws", headers(instanceHeader, "i"))
 		if err == nil {
 			ws.Close()
@@ -255,13 +255,13 @@ func TestTooManyRelays(t *testing.T) {
 	wg.Wait()
 }
 
-// TestOffers: what is answered to an offer of compression.
+// TestOffers checks the answers to offers of compression.
 func TestOffers(t *testing.T) {
 	_, addr := serve(t, newBackend(nil), Options{})
 	for offer, want := range map[string]string{
 		"permessage-deflate; client_max_window_bits":    "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
 		"x-other, permessage-deflate":                   "permessage-deflate; server_no_context_takeover; client_no_context_takeover",
-		"permessage-deflate; server_max_window_bits=10": "", // we would have to obey
+		"permessage-deflate; server_max_window_bits=10": "", // accepting it would limit our compression
 		"x-other": "",
 		"":        "",
 	} {

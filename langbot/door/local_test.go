@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A user of this host who may not use the door is told so before an upgrade. Probes
-// are for all.
+// A user of this host who may not use the door is refused before an upgrade. Probes are
+// open to everyone.
 func TestLocalUsers(t *testing.T) {
 	var refused atomic.Bool
 	o := Options{Local: func(uid int, err error) error {
@@ -42,7 +42,7 @@ func TestLocalUsers(t *testing.T) {
 	dial(t, addr, false)
 }
 
-// Below another server nothing is known of the connection.
+// Under another server, the door does not know the connection.
 func TestLocalUsersBelowAnotherServer(t *testing.T) {
 	d := New(newBackend(nil), Options{Local: func(_ int, err error) error { return err }})
 	s := httptest.NewServer(d)

@@ -2,51 +2,51 @@ package door
 
 import "github.com/boxd/boxd/langbot/protocol"
 
-// Memory bounds what the messages of all connections take, of every Door that it is
-// given to. It has three parts, which never wait for one another:
+// Memory bounds the memory for messages of all connections of the Doors that share it. It
+// has three parts, none of which waits for another:
 //
-//	reading  messages that are being read     a long one waits for its turn
-//	asking   requests under way               one more is answered with errAll
-//	waiting  replies that are to be written   who takes nothing is cut, else errReplies
+//	reading  messages that are being read      a long one waits for its turn
+//	asking   requests under way                further ones fail with errAll
+//	waiting  replies that wait to be written   stalled connections are cut; failing that, errReplies
 //
-// In each of them every connection has `own` bytes to itself, so that whatever others do
-// there is room for a message of the usual size, and for its reply. What is beyond these
-// is shared by instance first, as each connection names it: an instance can have as much
-// of asking and waiting as it leaves to others, and a connection of it as much of that as
-// it leaves to the others of its instance. So alone an instance can have half, and its
-// only connection a quarter; who comes later finds room, too, and smaller messages find
-// it for longer than larger ones. Turns to read go round by instance.
+// In each part, every connection has `own` bytes to itself, so that there is always room for
+// a message of the usual size and for its reply. The rest is divided by instance first, as
+// each connection names it: of asking and waiting, an instance can have as much as it leaves
+// to others, and one of its connections as much of that as it leaves to the other
+// connections of the instance. So an instance that is alone can have half, and its only
+// connection a quarter. There is room for newcomers, too, and for small messages longer than
+// for large ones. Turns to read rotate among the instances.
 //
-// The most that these can have is mostReading + mostAsking + mostWaiting, 1008 MiB, and
-// less than 512 KiB for each connection: own bytes in each part, half as much again while
-// a short message grows, and refusals (see sender.admit).
+// All of this takes at most mostReading + mostAsking + mostWaiting, 1008 MiB, plus less than
+// 512 KiB per connection: own bytes in each part, half as much again while a short message
+// grows, and refusals (see sender.admit).
 //
-// Not counted is what actions have, their results among it: how long a reply becomes
-// shows only when its result is encoded. No more than maxEncoding replies of all
-// connections are between that and being admitted or refused; other results wait.
+// The memory of actions, including their results, is not counted: the length of a reply is
+// known only after its result is encoded. At most maxEncoding replies of all connections
+// are between being encoded and being admitted or refused; other results wait.
 type Memory struct {
 	reading readers
 	asking  pool
 	waiting pool
-	// encoding has a place for each reply that is being encoded.
+	// encoding has an element for each reply that is being encoded.
 	encoding chan struct{}
 }
 
 const (
-	// own is what a connection has to itself: more than a chunk of a file, which is the
-	// longest message that clients send as a matter of course.
+	// own is how many bytes a connection has to itself. It is more than a chunk of a file,
+	// the longest message that clients send regularly.
 	own = 64 << 10
 
 	mostReading = 240 << 20
 	mostAsking  = 256 << 20
 	mostWaiting = 512 << 20
-	// maxReaders is how many messages longer than own can be read at once. Nobody knows
-	// how long they become, so each counts as the longest, and while its buffer grows
-	// there are two.
+	// maxReaders is how many messages longer than own can be read at once. Their final
+	// length is not known, so each counts as one of maximum length, which has two buffers
+	// while it grows.
 	maxReaders = mostReading / (protocol.MaxMessage * 3 / 2)
-	// maxEncoding is how many replies can be encoded at once. Each takes several times
-	// its length then, with the buffers of the encoder. They wait for nothing but
-	// processors, so more of them at once would not be done much sooner.
+	// maxEncoding is how many replies can be encoded at once. Meanwhile each takes several
+	// times its length, with the buffers of the encoder. Encoding needs only CPU time, so a
+	// higher number would not make it much faster.
 	maxEncoding = 4
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// tight keeps little in the kernel of what is sent either way, so that a peer that does
-// not read is noticed soon, and many of them cost the machine little.
+// tight makes the kernel buffer little in either direction, so that a peer that does not
+// read is noticed soon, and many such peers cost the machine little.
 type tight struct{ net.Listener }
 
 func (l tight) Accept() (net.Conn, error) {
@@ -41,7 +41,8 @@ func serveTight(t *testing.T, m *Memory, b Backend, change ...func(*times)) (*Do
 	return serveOn(t, tight{l}, b, Options{MaxConnections: 1000, Memory: m, PerConnection: true}, change...)
 }
 
-// dialRude is dialRaw for who leaves without a word, and keeps little itself.
+// dialRude is dialRaw for a client that disconnects without a close frame, and buffers
+// little.
 func dialRude(t *testing.T, addr string) *raw {
 	t.Helper()
 	c := dialRaw(t, addr, "/rpc/ws")
@@ -50,7 +51,7 @@ func dialRude(t *testing.T, addr string) *raw {
 	return c
 }
 
-// sized returns replies of as many bytes as the name of the action says.
+// sized returns replies whose length in bytes is the name of the action.
 func sized(_ context.Context, _ *Conn, r protocol.Request) (any, error) {
 	var n int
 	fmt.Sscan(r.Action, &n)
@@ -59,7 +60,7 @@ func sized(_ context.Context, _ *Conn, r protocol.Request) (any, error) {
 
 var blob = strings.Repeat("x", 7<<20)
 
-// eventually waits for a state that no event tells of.
+// eventually waits for a state that no event announces.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {
@@ -69,8 +70,8 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// wantEmpty wants everything to have come back, at once: a connection that is over has
-// given all that it had.
+// wantEmpty checks that everything was given back, without waiting: a connection that has
+// ended has given back all that it had.
 func (m *Memory) wantEmpty(t *testing.T, most int) {
 	t.Helper()
 	m.asking.wantEmpty(t)
@@ -89,14 +90,14 @@ func (r *readers) count() (holders, waiting int) {
 	return len(r.holders), len(r.waiting)
 }
 
-// count is how many actions have been done.
+// count returns the number of actions performed.
 func (b *backend) count() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.done
 }
 
-// actions is how many are under way on all connections.
+// actions returns the number of actions under way on all connections.
 func (d *Door) actions() (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -108,7 +109,7 @@ func (d *Door) actions() (n int) {
 	return n
 }
 
-// ask wants an action to go well.
+// ask requests an action that has to succeed.
 func ask(t *testing.T, ws *websocket.Conn, msg string) {
 	t.Helper()
 	send(t, ws, msg)
@@ -117,11 +118,11 @@ func ask(t *testing.T, ws *websocket.Conn, msg string) {
 	}
 }
 
-// unfinished is 15 MiB of a message and no end.
+// unfinished returns 15 MiB of a message that does not end.
 var unfinished = sync.OnceValue(func() []byte { return frame(0x01, bytes.Repeat([]byte("x"), 15<<20)) })
 
-// TestUnfinishedMessages has 200 connections that send most of a message. No more of
-// them is in memory than the bound says, and short messages of others are served.
+// TestUnfinishedMessages: 200 connections send most of a message. No more of that is in
+// memory than the limit, and short messages of others are served.
 func TestUnfinishedMessages(t *testing.T) {
 	const most, attackers = 3, 200
 	m := newMemory(most, 64<<20, 1<<20)
@@ -132,7 +133,7 @@ func TestUnfinishedMessages(t *testing.T) {
 	for range attackers {
 		c := dialRude(t, addr)
 		all = append(all, c)
-		go c.Write(unfinished()) // does not come far, or is done
+		go c.Write(unfinished()) // sends only a part, or finishes
 	}
 	eventually(t, "as many are read as can be, all others wait", func() bool {
 		holders, waiting := m.reading.count()
@@ -142,7 +143,7 @@ func TestUnfinishedMessages(t *testing.T) {
 		ask(t, victim, request(i, "x"))
 	}
 	ask(t, victim, string(message(own)))
-	send(t, victim, string(message(1<<20))) // is read when it is its turn
+	send(t, victim, string(message(1<<20))) // is read when its turn comes
 	eventually(t, "a long message of a good client waits", func() bool {
 		_, waiting := m.reading.count()
 		return waiting == attackers-most+1
@@ -160,7 +161,7 @@ func TestUnfinishedMessages(t *testing.T) {
 	m.wantEmpty(t, most)
 }
 
-// TestTurns: who has had its turn goes, with a reason, when others wait.
+// TestTurns: when others wait, a connection whose turn is over is closed, with a reason.
 func TestTurns(t *testing.T) {
 	const most, attackers = 2, 7
 	m := newMemory(most, 64<<20, 1<<20)
@@ -192,7 +193,7 @@ func TestTurns(t *testing.T) {
 	m.wantEmpty(t, most)
 }
 
-// TestWaitingEnds: nobody waits for its turn for ever, nor when the server stops.
+// TestWaitingEnds: the wait for a turn is bounded, and ends when the server stops.
 func TestWaitingEnds(t *testing.T) {
 	m := newMemory(0, 1<<20, 1<<20)
 	b := newBackend(nil)
@@ -211,8 +212,8 @@ func TestWaitingEnds(t *testing.T) {
 	m.wantEmpty(t, 0)
 }
 
-// TestRequestsOfAll: requests under way are bounded together. Who comes later finds
-// less, and always something; of another instance, more.
+// TestRequestsOfAll: the requests under way of all connections are bounded together. Later
+// connections find less room, but always some; those of another instance find more.
 func TestRequestsOfAll(t *testing.T) {
 	const clients, each = 11, 20
 	m := newMemory(4, 2<<20, 1<<20)
@@ -250,7 +251,7 @@ func TestRequestsOfAll(t *testing.T) {
 		})
 		n := 0
 		for range each {
-			send(t, ws, string(message(50_000))) // takes 64 KiB of memory
+			send(t, ws, string(message(50_000))) // occupies 64 KiB of memory
 			select {
 			case <-begun:
 				n++
@@ -264,7 +265,7 @@ func TestRequestsOfAll(t *testing.T) {
 		ask(t, small, request(i, "x"))
 		m.asking.check(t)
 	}
-	if want := []int{9, 5, 3, 2, 1, 1, 1, 1, 1, 1, 5}; !slices.Equal(under, want) { // one is its own, then the half of what is left
+	if want := []int{9, 5, 3, 2, 1, 1, 1, 1, 1, 1, 5}; !slices.Equal(under, want) { // one is private, then half of the rest
 		t.Errorf("begun were %v, want %v", under, want)
 	}
 	close(release)

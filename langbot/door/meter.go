@@ -1,56 +1,39 @@
 package door
 
 import (
-	"bufio"
+	"errors"
 	"net"
-	"net/http"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// hijacker gives a meter to whoever hijacks the connection.
-type hijacker struct {
-	http.ResponseWriter
-	times *times
-	meter *meter
-}
-
-func (h *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	c, rw, err := http.NewResponseController(h.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	h.meter = &meter{Conn: c, times: h.times}
-	return h.meter, rw, nil
-}
-
 // meter is a connection whose reads are bounded: in time, so that a peer that is gone is
-// noticed, and by the rules that frames checks. One goroutine reads.
+// noticed, and by the rules that frames checks. Only one goroutine reads.
 type meter struct {
 	net.Conn
 	times  *times
 	frames frames
-	// broken is the rule that the peer has broken; all reads fail with it.
+	// broken is the rule that the peer has broken. All reads fail with it.
 	broken error
-	// messageDeadline: the message that is being read is complete by then; zero between
-	// messages.
+	// messageDeadline is when the current message must be complete; zero between messages.
 	messageDeadline time.Time
 
-	// moved is when the peer has last taken something, by now.
+	// moved is when the peer last accepted bytes, as a time of now.
 	moved atomic.Int64
 
 	mu sync.Mutex
-	// finalDeadline: the peer sends nothing after it, because we close; zero while we do not.
+	// finalDeadline ends all reading, because the connection is being closed; zero otherwise.
 	finalDeadline time.Time
-	// turnDeadline: the message is complete by then, because other connections wait for
-	// their turn; zero while none does.
+	// turnDeadline is when the current message must be complete because other connections
+	// wait for their turn; zero while none does.
 	turnDeadline time.Time
-	// readDeadline is the deadline of the read under way, without turnDeadline.
+	// readDeadline is the deadline of the current read, apart from turnDeadline.
 	readDeadline time.Time
 }
 
-// Write notes how the peer takes what is written, piece by piece.
+// Write writes in small pieces, and records when the peer accepts one.
 func (m *meter) Write(p []byte) (n int, err error) {
 	const piece = 64 << 10
 	for {
@@ -63,7 +46,7 @@ func (m *meter) Write(p []byte) (n int, err error) {
 	}
 }
 
-// Read returns no byte beyond a violation.
+// Read returns the bytes up to the first violation, and fails from then on.
 func (m *meter) Read(p []byte) (int, error) {
 	if m.broken != nil {
 		return 0, m.broken
@@ -72,7 +55,7 @@ func (m *meter) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := m.Conn.Read(p)
-	for n == 0 && isTimeout(err) {
+	for n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		if err = m.expired(err); err != nil {
 			break
 		}
@@ -91,13 +74,12 @@ func (m *meter) Read(p []byte) (int, error) {
 func (m *meter) extend() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	until := time.Now().Add(m.times.silence)
+	m.readDeadline = time.Now().Add(m.times.silence)
 	for _, t := range [...]time.Time{m.messageDeadline, m.finalDeadline} {
-		if !t.IsZero() && t.Before(until) {
-			until = t
+		if !t.IsZero() && t.Before(m.readDeadline) {
+			m.readDeadline = t
 		}
 	}
-	m.readDeadline = until
 	return m.Conn.SetReadDeadline(m.deadlineLocked())
 }
 
@@ -108,9 +90,8 @@ func (m *meter) deadlineLocked() time.Time {
 	return m.readDeadline
 }
 
-// expired is what a read returns whose deadline is over: errTurn if it was that of the
-// turn, whatever becomes of that later, or err. It is nil if there is time left, because
-// a deadline was taken back.
+// expired returns the error of a read that has timed out: errTurn if the turn has ended,
+// otherwise err. It returns nil if there is time left, because a deadline was lifted.
 func (m *meter) expired(err error) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -123,33 +104,34 @@ func (m *meter) expired(err error) error {
 	return err
 }
 
-// hurry has the message that is being read end by then; zero takes that back.
-func (m *meter) hurry(until time.Time) {
+// setTurnDeadline makes the current read fail at t, unless the message is complete by then;
+// zero lifts the deadline.
+func (m *meter) setTurnDeadline(t time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.turnDeadline.Equal(until) {
+	if m.turnDeadline.Equal(t) {
 		return
 	}
-	m.turnDeadline = until
+	m.turnDeadline = t
 	m.Conn.SetReadDeadline(m.deadlineLocked())
 }
 
-// finish lets the peer send for this much longer.
+// finish ends all reading after the time d.
 func (m *meter) finish(d time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if until := time.Now().Add(d); m.finalDeadline.IsZero() || until.Before(m.finalDeadline) {
-		m.finalDeadline, m.readDeadline = until, until
-		m.Conn.SetReadDeadline(until)
+	if t := time.Now().Add(d); m.finalDeadline.IsZero() || t.Before(m.finalDeadline) {
+		m.finalDeadline, m.readDeadline = t, t
+		m.Conn.SetReadDeadline(t)
 	}
 }
 
-// drain reads, after our close frame, until that of the peer: a connection that is
-// closed with data unread takes our close frame away from the peer (RFC 1122, 4.2.2.13).
-// It may be called when nobody reads any more.
+// drain reads, after our close frame was sent, until the peer's: closing a connection with
+// unread data would destroy our close frame before the peer has read it (RFC 1122,
+// 4.2.2.13). It must not be called while another goroutine reads.
 func (m *meter) drain() {
 	m.finish(m.times.linger)
-	m.broken, m.frames.lenient = nil, true // of the library's kind, too
+	m.broken, m.frames.lenient = nil, true // whatever the violation was
 	buf := make([]byte, 32<<10)
 	for !m.frames.closed {
 		if _, err := m.Read(buf); err != nil {

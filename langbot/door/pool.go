@@ -7,43 +7,43 @@ import (
 	"time"
 )
 
-// pool is a number of bytes that connections share; see Memory for how. Its users never
-// wait for anything but the end of connections that were cut.
+// pool is a number of bytes that connections share, by the rules of Memory. Its users wait
+// for nothing but the end of connections that were cut.
 type pool struct {
 	most int
 
 	mu     sync.Mutex
-	used   int            // by all shares, beyond what is their own
-	peak   int            // the highest that used has been
-	dying  int            // the part of used that belongs to shares that are dying
+	used   int            // by all shares, beyond their private bytes
+	peak   int            // the highest value of used so far
+	dying  int            // the part of used that belongs to dying shares
 	of     map[string]int // the rest of used, by instance
 	shares map[*share]struct{}
-	freed  sync.Cond // used has become less, or a share is dying
+	freed  sync.Cond // used has decreased, or a share is dying
 }
 
-// share is what one connection has of a pool.
+// share is one connection's part of a pool.
 type share struct {
 	instance string
 
-	cut   func()        // ends the connection and gives back all; nil if nobody may
-	moved *atomic.Int64 // when its peer has last taken something, by now; with cut
+	cut   func()        // ends the connection and gives back its bytes; nil if it must not be cut
+	moved *atomic.Int64 // when its peer last accepted bytes, as a time of now; set if cut is
 
 	// Guarded by pool.mu.
 	used  int
-	dying bool // cut was called or is about to be: it gets nothing more
+	dying bool // cut was called or is about to be: the share gets nothing more
 }
 
 func (p *pool) init(most int) {
 	p.most, p.of, p.shares, p.freed.L = most, map[string]int{}, map[*share]struct{}{}, &p.mu
 }
 
-// beyond is the part of n bytes that is not a connection's own.
+// beyond returns how many of n bytes are beyond a connection's private bytes.
 func beyond(n int) int { return max(0, n-own) }
 
-// fitsLocked reports whether s may use n more bytes, once `coming` bytes of others are
-// returned. A connection may always use its private share. Beyond that, an instance may use
-// half of the bytes that the other instances leave, and a connection at most as many as it
-// leaves unused of the half of its instance.
+// fitsLocked reports whether s may use n more bytes once others have returned the bytes
+// coming. A connection may always use its private bytes. Beyond that, an instance may use
+// half of what the other instances leave, and a connection at most as much as it leaves
+// unused of its instance's half.
 func (p *pool) fitsLocked(s *share, n int, coming freeing) bool {
 	has := beyond(s.used + n)
 	more := has - beyond(s.used)
@@ -52,13 +52,13 @@ func (p *pool) fitsLocked(s *share, n int, coming freeing) bool {
 	return more == 0 || has <= (p.most-others)/2-(same+more)
 }
 
-// freeing is what a pool is going to have back.
+// freeing is how many bytes a pool is about to get back.
 type freeing struct {
 	all  int
-	same int // the part of all that counts for the instance that is looked at
+	same int // the part of all that counts for the instance in question
 }
 
-// take takes n bytes, if s may have them.
+// take takes n bytes for s, if s may have them.
 func (p *pool) take(s *share, n int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,15 +69,16 @@ func (p *pool) take(s *share, n int) bool {
 	return true
 }
 
-// press is take, and makes room: of the connections whose peer has taken nothing for
-// this long, some are cut until there is enough: of the instances with the most, those
-// with the most. Where that would not do, none is but s, if its own peer is such a one.
-func (p *pool) press(s *share, n int, stall time.Duration) bool {
+// takeOrCut takes n bytes for s, and makes room if necessary: it cuts connections whose peers
+// have accepted nothing for the time stall, those with the most bytes in the instances with
+// the most bytes first. If cutting all of them would not be enough, it cuts none of them but
+// s, if the peer of s is one of them.
+func (p *pool) takeOrCut(s *share, n int, stall time.Duration) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !s.dying && !p.fitsLocked(s, n, freeing{}) {
 		if p.fitsLocked(s, n, freeing{all: p.dying}) {
-			p.freed.Wait() // not for long: their connections are closed
+			p.freed.Wait() // not for long, because the dying connections are being closed
 			continue
 		}
 		v, others := p.stalledLocked(s, stall)
@@ -103,8 +104,8 @@ func (p *pool) press(s *share, n int, stall time.Duration) bool {
 	return true
 }
 
-// stalledLocked returns the share to be cut first, of those that nobody takes from, and
-// what others than s have of these.
+// stalledLocked returns the stalled share to cut first, and how many bytes the stalled
+// shares other than s have.
 func (p *pool) stalledLocked(s *share, stall time.Duration) (first *share, others freeing) {
 	for o := range p.shares {
 		if !o.stalledLocked(stall) {
@@ -123,8 +124,8 @@ func (p *pool) stalledLocked(s *share, stall time.Duration) (first *share, other
 	return first, others
 }
 
-// stalledLocked reports whether s has something that its peer does not take, and others
-// could have.
+// stalledLocked reports whether s has bytes beyond its private ones that its peer does not
+// accept.
 func (s *share) stalledLocked(stall time.Duration) bool {
 	return !s.dying && s.cut != nil && beyond(s.used) > 0 && now()-time.Duration(s.moved.Load()) >= stall
 }
@@ -136,7 +137,7 @@ func (p *pool) addLocked(s *share, n int) {
 	if s.used == 0 {
 		p.shares[s] = struct{}{}
 		if s.moved != nil {
-			s.moved.Store(int64(now())) // there was nothing to take until now
+			s.moved.Store(int64(now())) // there was nothing to accept until now
 		}
 	}
 	more := beyond(s.used+n) - beyond(s.used)
@@ -177,5 +178,5 @@ func (p *pool) give(s *share, n int) {
 
 var epoch = time.Now()
 
-// now is the time by a clock that nobody sets.
+// now returns the time of a monotonic clock.
 func now() time.Duration { return time.Since(epoch) }

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// check wants the figures of a pool to be those of its shares, and within the bound.
+// check compares the figures of a pool with its shares and its limit.
 func (p *pool) check(t *testing.T) {
 	t.Helper()
 	p.mu.Lock()
@@ -32,7 +32,7 @@ func (p *pool) check(t *testing.T) {
 	}
 }
 
-// wantEmpty wants everything to have come back.
+// wantEmpty checks that everything was given back.
 func (p *pool) wantEmpty(t *testing.T) {
 	t.Helper()
 	p.check(t)
@@ -49,8 +49,8 @@ func newPool(most int) *pool {
 	return p
 }
 
-// TestHalves: each takes as much as it is given; everyone finds something, and less than
-// who came before. One of another instance finds more.
+// TestHalves: each connection takes as much as it can get. Everyone finds some room, but
+// less than those before. A connection of another instance finds more.
 func TestHalves(t *testing.T) {
 	p := newPool(2 << 20)
 	var all []*share
@@ -70,7 +70,7 @@ func TestHalves(t *testing.T) {
 	for _, want := range []int{512, 256, 128, 64, 32, 16, 8, 4, 2, 1, 0} {
 		fill("", want)
 	}
-	for _, want := range []int{256, 128, 64} { // of 1025 KiB that are left
+	for _, want := range []int{256, 128, 64} { // of the remaining 1025 KiB
 		fill("another", want)
 	}
 	fill("third", (1025-448)/4)
@@ -88,8 +88,8 @@ func TestHalves(t *testing.T) {
 	p.wantEmpty(t)
 }
 
-// reader is a share whose bytes come back a while after it was cut, as those do that
-// are being written.
+// reader is a share whose bytes are given back a while after it was cut, as bytes that are
+// being written are.
 type reader struct {
 	share
 	late chan int
@@ -110,8 +110,9 @@ func newReader(p *pool, moved time.Duration, n int) *reader {
 	return r
 }
 
-// TestPress: the one with the most goes first, of those whose peer takes nothing.
-func TestPress(t *testing.T) {
+// TestTakeOrCut: of the shares whose peers accept nothing, the one with the most bytes is cut
+// first.
+func TestTakeOrCut(t *testing.T) {
 	p := newPool(32 << 20)
 	const stall = time.Hour
 	long := now() - 2*stall
@@ -120,7 +121,7 @@ func TestPress(t *testing.T) {
 	tiny := newReader(p, long, own)
 	next := newReader(p, now(), own/2)
 	taken := make(chan bool)
-	go func() { taken <- p.press(&next.share, 5<<20, stall) }()
+	go func() { taken <- p.takeOrCut(&next.share, 5<<20, stall) }()
 	p.give(&large.share, <-large.late)
 	if !<-taken {
 		t.Error("there is room, and nothing was given")
@@ -129,17 +130,17 @@ func TestPress(t *testing.T) {
 	if small.cuts.Load() != 0 || healthy.cuts.Load() != 0 || tiny.cuts.Load() != 0 {
 		t.Error("one more was cut than needed, or another one")
 	}
-	if p.press(&next.share, 4<<20, stall) {
+	if p.takeOrCut(&next.share, 4<<20, stall) {
 		t.Error("what is left to others was given")
 	}
-	if p.press(&large.share, 1, stall) || p.take(&large.share, 1) {
+	if p.takeOrCut(&large.share, 1, stall) || p.take(&large.share, 1) {
 		t.Error("a connection that was cut was given something")
 	}
 	if small.cuts.Load() != 0 || healthy.cuts.Load() != 0 || tiny.cuts.Load() != 0 || next.cuts.Load() != 0 {
 		t.Error("one that takes its replies, or has too little to help, was cut")
 	}
-	next.share.moved.Store(int64(long)) // now it does not take them itself
-	go func() { taken <- p.press(&next.share, 2<<20, stall) }()
+	next.share.moved.Store(int64(long)) // now its own peer has stalled
+	go func() { taken <- p.takeOrCut(&next.share, 2<<20, stall) }()
 	<-next.late
 	if <-taken {
 		t.Error("a connection that was cut was given something")
@@ -151,8 +152,8 @@ func TestPress(t *testing.T) {
 	p.wantEmpty(t)
 }
 
-// TestPressOfInstances: the first that is cut is of the instance that has the most.
-func TestPressOfInstances(t *testing.T) {
+// TestCutOfInstances: a share of the instance with the most bytes is cut first.
+func TestCutOfInstances(t *testing.T) {
 	p := newPool(16 << 20)
 	const stall = time.Hour
 	long := now() - 2*stall
@@ -172,7 +173,7 @@ func TestPressOfInstances(t *testing.T) {
 	p.give(&next.share, own)
 	next.share.instance = "next"
 	taken := make(chan bool)
-	go func() { taken <- p.press(&next.share, 3<<20, stall) }()
+	go func() { taken <- p.takeOrCut(&next.share, 3<<20, stall) }()
 	var cut *reader
 	eventually(t, "one is cut", func() bool {
 		for _, r := range append(many, one) {
@@ -193,7 +194,7 @@ func TestPressOfInstances(t *testing.T) {
 	p.wantEmpty(t)
 }
 
-// TestPoolAtRandom has many take, press, give and be cut at once.
+// TestPoolAtRandom: many shares take, make room, give and are cut concurrently.
 func TestPoolAtRandom(t *testing.T) {
 	p := newPool(8 << 20)
 	var wg sync.WaitGroup
@@ -211,11 +212,11 @@ func TestPoolAtRandom(t *testing.T) {
 					has = has[1:]
 				}
 			}
-			s.cut = func() { drop(1) } // the one that is being written comes later
+			s.cut = func() { drop(1) } // the reply that is being written is given back later
 			for range 500 {
 				n := 1 + rand.IntN(1<<(10+rand.IntN(11)))
 				stall := time.Duration(rand.IntN(2)) * time.Hour
-				if p.press(s, n, stall) {
+				if p.takeOrCut(s, n, stall) {
 					mu.Lock()
 					has = append(has, n)
 					mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// raw is a client that makes its own frames.
+// raw is a client that assembles its own frames.
 type raw struct {
 	t *testing.T
 	net.Conn
@@ -24,7 +24,7 @@ type raw struct {
 	resp *http.Response
 }
 
-// dialRaw sends a request with these headers and reads the answer to it.
+// dialRaw sends a request with these headers and reads the answer.
 func dialRaw(t *testing.T, addr, path string, kv ...string) *raw {
 	t.Helper()
 	c, err := net.Dial("tcp", addr)
@@ -58,7 +58,7 @@ func dialRaw(t *testing.T, addr, path string, kv ...string) *raw {
 var upgradeHeaders = []string{"Upgrade", "websocket", "Connection", "Upgrade", "Sec-WebSocket-Key", "mU9tELqwup70UkB3oGfzCg==", "Sec-WebSocket-Version", "13",
 	"Sec-WebSocket-Extensions", "permessage-deflate; client_max_window_bits", instanceHeader, "i"}
 
-// frame is a frame with a mask. first has FIN, RSV and the opcode.
+// frame returns a frame with a mask. first contains FIN, RSV and the opcode.
 func frame(first byte, payload []byte) []byte {
 	b := head(first, uint64(len(payload)))
 	mask := b[len(b)-4:]
@@ -68,7 +68,7 @@ func frame(first byte, payload []byte) []byte {
 	return b
 }
 
-// head is the beginning of a frame that announces n bytes.
+// head returns the header of a frame that announces n bytes.
 func head(first byte, n uint64) []byte {
 	b := []byte{first}
 	switch {
@@ -82,7 +82,7 @@ func head(first byte, n uint64) []byte {
 	return append(b, 1, 2, 3, 4)
 }
 
-// deflated is a compressed message (RFC 7692, 7.2.1).
+// deflated returns a compressed message (RFC 7692, 7.2.1).
 func deflated(msg []byte) []byte {
 	var b bytes.Buffer
 	w, _ := flate.NewWriter(&b, flate.BestSpeed)
@@ -108,7 +108,7 @@ func (c *raw) read() (first byte, payload []byte) {
 	return first, payload
 }
 
-// try is read, if there is a next frame.
+// try returns the next frame, if there is one.
 func (c *raw) try() (first byte, payload []byte, ok bool) {
 	var h [2]byte
 	if _, err := io.ReadFull(c.r, h[:]); err != nil {
@@ -130,7 +130,7 @@ func (c *raw) try() (first byte, payload []byte, ok bool) {
 	return h[0], payload, err == nil
 }
 
-// wantClose reads a close frame with this code, answers it and wants the end of the stream.
+// wantClose reads a close frame with this code, answers it, and expects the end of the stream.
 func (c *raw) wantClose(code int, reason string) {
 	c.t.Helper()
 	first, payload := c.read()
@@ -140,7 +140,7 @@ func (c *raw) wantClose(code int, reason string) {
 	if first != 0x88 || len(payload) < 2 || int(binary.BigEndian.Uint16(payload)) != code || !strings.Contains(string(payload[2:]), reason) {
 		c.t.Fatalf("got frame %#x %q, want close %d %q", first, payload, code, reason)
 	}
-	c.Write(frame(0x88, payload[:2])) // may come too late
+	c.Write(frame(0x88, payload[:2])) // may arrive too late
 	if n, err := io.Copy(io.Discard, c.r); n > 0 || err != nil {
 		c.t.Fatalf("after the close: %d bytes, %v", n, err)
 	}

@@ -8,37 +8,38 @@ import (
 	"time"
 )
 
-// readers bounds how many long messages are read at once. Who comes when there are
-// enough waits: what it sends stays with its peer. Those that wait are served in rounds,
-// with one of each instance, in the order of coming: so an instance does not keep others
-// out, however many connections it has. To let nobody wait for long, each has a turn: once
-// it is over, a message that is not complete costs the connection, oldest first, if there
-// is one that waits for it. Nobody who waits holds anything that others wait for.
+// readers bounds how many long messages are read at once. Further connections wait; their
+// peers keep the bytes meanwhile. Waiting connections are served in rounds, in the order of
+// arrival, with one connection of each instance in a round: so an instance cannot keep
+// others out, however many connections it has. To bound the wait, each reader has a turn.
+// When its turn is over and others wait, a connection whose message is not complete is
+// closed: as many connections as others wait for, beginning with the oldest turn. A
+// connection that waits holds nothing that others wait for.
 type readers struct {
 	mu      sync.Mutex
 	free    int
 	holders []*turn // in the order in which their turns end
-	waiting []*turn // by round, then in the order of coming
-	round   int     // of the one that was granted last
-	peak    int     // the most holders that there have been
+	waiting []*turn // by round, then in the order of arrival
+	round   int     // of the turn that was granted last
+	peak    int     // the highest number of holders so far
 }
 
 // turn is the right of one connection to read a long message.
 type turn struct {
 	meter    *meter
 	instance string
-	// length is how long it lasts if somebody waits; it is the same for all.
-	length  time.Duration
-	granted chan struct{}
-	until   time.Time
-	round   int
+	// length is how long the turn lasts while others wait. It is the same for all turns.
+	length   time.Duration
+	granted  chan struct{}
+	deadline time.Time
+	round    int
 }
 
-// errTurn says that the connection has to end for others.
+// errTurn says that the connection has to end in favour of others.
 var errTurn = errors.New("too many long messages at once: try again later")
 
-// enter returns when it is t's turn, which leave ends. The error is errTurn if that takes
-// too long, or that of ctx.
+// enter returns when t is granted; leave ends the turn. The error is errTurn if the wait is
+// longer than most, or that of ctx.
 func (r *readers) enter(ctx context.Context, t *turn, most time.Duration) error {
 	t.granted = make(chan struct{})
 	r.mu.Lock()
@@ -60,7 +61,7 @@ func (r *readers) enter(ctx context.Context, t *turn, most time.Duration) error 
 	return err
 }
 
-// queueLocked puts t into the first round to come that has none of its instance.
+// queueLocked puts t into the first future round without a turn of its instance.
 func (r *readers) queueLocked(t *turn) {
 	t.round = r.round + 1
 	for _, w := range r.waiting {
@@ -75,21 +76,22 @@ func (r *readers) queueLocked(t *turn) {
 	r.waiting = slices.Insert(r.waiting, i, t)
 }
 
-// leave ends t, or the waiting for it.
+// leave ends t, or the wait for it.
 func (r *readers) leave(t *turn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if i := slices.Index(r.holders, t); i >= 0 {
 		r.holders = slices.Delete(r.holders, i, i+1)
 		r.free++
-		t.meter.hurry(time.Time{})
+		t.meter.setTurnDeadline(time.Time{})
 	} else if i := slices.Index(r.waiting, t); i >= 0 {
 		r.waiting = slices.Delete(r.waiting, i, i+1)
 	}
 	r.dealLocked()
 }
 
-// dealLocked grants what is free, and hurries as many as others wait for.
+// dealLocked grants the turns that are free, and sets the deadlines of as many holders as
+// there are connections that wait.
 func (r *readers) dealLocked() {
 	for r.free > 0 && len(r.waiting) > 0 {
 		t := r.waiting[0]
@@ -98,14 +100,14 @@ func (r *readers) dealLocked() {
 		r.free--
 		r.holders = append(r.holders, t)
 		r.peak = max(r.peak, len(r.holders))
-		t.until = time.Now().Add(t.length)
+		t.deadline = time.Now().Add(t.length)
 		close(t.granted)
 	}
 	for i, h := range r.holders {
 		if i < len(r.waiting) {
-			h.meter.hurry(h.until)
+			h.meter.setTurnDeadline(h.deadline)
 		} else {
-			h.meter.hurry(time.Time{})
+			h.meter.setTurnDeadline(time.Time{})
 		}
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"slices"
 	"testing"
 	"time"
 )
 
-// newMeter returns a meter of a connection whose peer says nothing.
+// newMeter returns a meter of a connection whose peer sends nothing.
 func newMeter(t *testing.T) *meter {
 	t.Helper()
 	c, peer := net.Pipe()
@@ -17,35 +18,35 @@ func newMeter(t *testing.T) *meter {
 	return &meter{Conn: c, times: &times{silence: time.Hour}}
 }
 
-// TestTurnIsOver: a read that a turn has ended says so, even if nobody waits for the turn
-// any more when the answer is made.
+// TestTurnIsOver: a read that timed out at the end of a turn fails with errTurn, even if no
+// connection waits for the turn any longer when the error is made.
 func TestTurnIsOver(t *testing.T) {
 	m := newMeter(t)
-	m.hurry(time.Now().Add(-time.Second))
+	m.setTurnDeadline(time.Now().Add(-time.Second))
 	_, err := m.Read(make([]byte, 1))
-	m.hurry(time.Time{})
+	m.setTurnDeadline(time.Time{})
 	if !errors.Is(err, errTurn) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// TestTurnTakenBack: a read goes on whose deadline was taken back, and ends with another
-// one for another reason.
+// TestTurnTakenBack: a read whose turn deadline was lifted continues, and fails with another
+// error at another deadline.
 func TestTurnTakenBack(t *testing.T) {
 	m := newMeter(t)
 	m.extend()
-	m.hurry(time.Now().Add(-time.Second))
-	m.hurry(time.Time{})
+	m.setTurnDeadline(time.Now().Add(-time.Second))
+	m.setTurnDeadline(time.Time{})
 	if err := m.expired(errors.New("x")); err != nil {
 		t.Errorf("got %v before the time was over", err)
 	}
 	m.finalDeadline = time.Now().Add(20 * time.Millisecond)
-	if _, err := m.Read(make([]byte, 1)); !isTimeout(err) {
+	if _, err := m.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 }
 
-// wantHurried wants these meters to be in a hurry, and no others.
+// wantHurried checks that these meters have a turn deadline, and no others.
 func wantHurried(t *testing.T, all []*meter, want ...bool) {
 	t.Helper()
 	var got []bool
@@ -59,7 +60,8 @@ func wantHurried(t *testing.T, all []*meter, want ...bool) {
 	}
 }
 
-// TestHurry: as many have to hurry as wait, those first whose turns are over first.
+// TestHurry: as many holders have a deadline as there are connections that wait, those whose
+// turns end first.
 func TestHurry(t *testing.T) {
 	r := &readers{free: 3}
 	var meters []*meter
@@ -90,7 +92,7 @@ func TestHurry(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	wantHurried(t, meters, true, false, false, false, false)
-	r.leave(turns[1]) // who need not hurry is done
+	r.leave(turns[1]) // a holder without a deadline is done
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
@@ -103,8 +105,8 @@ func TestHurry(t *testing.T) {
 	}
 }
 
-// TestTurnsOfInstances: one of each instance is granted at a time, however many of
-// another have come before.
+// TestTurnsOfInstances: turns rotate among the instances, however many connections of one
+// instance have come first.
 func TestTurnsOfInstances(t *testing.T) {
 	r := &readers{free: 2}
 	granted := make(chan *turn)
@@ -138,7 +140,7 @@ func TestTurnsOfInstances(t *testing.T) {
 	}
 }
 
-// TestManyOfOneInstance: a long message of another instance need not wait for all of them.
+// TestManyOfOneInstance: a long message of another instance does not wait for all of theirs.
 func TestManyOfOneInstance(t *testing.T) {
 	const attackers = 20
 	m := newMemory(1, 64<<20, 1<<20)
@@ -168,7 +170,7 @@ func TestManyOfOneInstance(t *testing.T) {
 	}
 }
 
-// TestWaitOfAPing: a peer does not lose patience because its message waits for others.
+// TestWaitOfAPing: a peer whose message waits for its turn gets its ping answered in time.
 func TestWaitOfAPing(t *testing.T) {
 	const patience = 15 * time.Second // LangBot's, for a __ping; 20 seconds for a pong
 	if d := defaultTimes; d.wait+d.turn > patience || d.wait <= d.turn {

@@ -14,17 +14,17 @@ var (
 	errUTF8   = errors.New("text that is not UTF-8")
 )
 
-// receive reads one message and begins what it asks for. What it reads counts as being
-// read until it counts as a request under way, or is dropped.
+// receive reads one message and starts the action that it requests. A long message keeps
+// its turn until it counts as a request under way, or is dropped.
 func (c *conn) receive(r io.Reader) error {
-	var t *turn // nil: the message is a short one so far
+	var t *turn // nil: the message is short so far
 	long := func() error {
 		next := &turn{meter: c.meter, instance: c.info.instance, length: c.d.times.turn}
 		if err := c.d.memory.reading.enter(c.ctx, next, c.d.times.wait); err != nil {
 			return err
 		}
 		t = next
-		c.meter.messageDeadline = time.Now().Add(c.d.times.message) // it was not the peer that took time
+		c.meter.messageDeadline = time.Now().Add(c.d.times.message) // the wait was not the peer's fault
 		return nil
 	}
 	defer func() {
@@ -41,17 +41,17 @@ func (c *conn) receive(r io.Reader) error {
 	case !utf8.Valid(msg):
 		return errUTF8
 	}
-	c.take(msg)
+	c.startAction(msg)
 	return nil
 }
 
-// readMessage reads all of r, and calls long before it takes more than own bytes for it.
-// It allocates no more than twice what really comes.
+// readMessage reads all of r. It calls long before its buffer exceeds own bytes. It
+// allocates at most twice what arrives.
 func readMessage(r io.Reader, long func() error) ([]byte, error) {
 	b := make([]byte, 0, 1<<10)
 	var next [1]byte
 	for {
-		if len(b) == cap(b) { // whether there is more is to be known first
+		if len(b) == cap(b) { // find out whether there is more, before growing
 			switch _, err := io.ReadFull(r, next[:]); {
 			case err == io.EOF:
 				return b, nil

@@ -16,27 +16,27 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// TestReplyReaders has 100 connections that ask for much and read nothing. They are cut,
-// and one that reads is not.
+// TestReplyReaders: 100 connections request much and read nothing. They are cut, but not a
+// connection that reads.
 func TestReplyReaders(t *testing.T) {
 	const attackers, each = 100, 20
 	m := newMemory(1, 16<<20, 16<<20)
 	b := newBackend(sized)
-	// Everyone counts as one who takes nothing, the good client too: it is spared
-	// because it never has the most.
+	// All connections count as stalled, even that of the good client, which is spared because
+	// it never has the most bytes.
 	_, addr := serveTight(t, m, b, func(t *times) { t.stall = 0 })
 	victim := dial(t, addr, false)
 	var all []*raw
 	for i := range attackers {
 		c := dialRude(t, addr)
 		all = append(all, c)
-		c.Write(bytes.Repeat(frame(0x81, []byte(request(1, fmt.Sprint(128<<10)))), each)) // it may be cut meanwhile
+		c.Write(bytes.Repeat(frame(0x81, []byte(request(1, fmt.Sprint(128<<10)))), each)) // the connection may be cut meanwhile
 		ask(t, victim, request(i, "100"))
 		ask(t, victim, request(i, fmt.Sprint(100_000)))
 	}
 	m.waiting.check(t)
-	ask(t, victim, request(1, fmt.Sprint(3<<20))) // one that takes much is not cut for it, and finds room
-	for range attackers / 2 {                     // 16 MiB and what the kernel takes are not enough for so many
+	ask(t, victim, request(1, fmt.Sprint(3<<20))) // a peer that accepts long replies is not cut, and finds room
+	for range attackers / 2 {                     // 16 MiB and the kernel's buffers are not enough for so many
 		<-b.over
 	}
 	ask(t, victim, request(1, "100"))
@@ -50,15 +50,15 @@ func TestReplyReaders(t *testing.T) {
 	m.wantEmpty(t, 1)
 }
 
-// TestCutAtOnce: what is cut gives room at once, even if its reader waits behind its
-// writer to answer a ping.
+// TestCutAtOnce: a connection that is cut gives back its room at once, even if its reader
+// waits for its writer to answer a ping.
 func TestCutAtOnce(t *testing.T) {
 	m := newMemory(1, 1<<20, 16<<20)
 	b := newBackend(sized)
 	_, addr := serveTight(t, m, b, func(t *times) { t.stall, t.write = 0, time.Hour })
 	c := dialRude(t, addr)
 	c.write(frame(0x81, []byte(request(1, fmt.Sprint(4_000_000)))))
-	c.r.Peek(2) // it is being written
+	c.r.Peek(2) // a reply is being written
 	c.write(frame(0x89, []byte("?")))
 	ws := dial(t, addr, false)
 	ask(t, ws, request(1, fmt.Sprint(3<<20)))
@@ -68,7 +68,7 @@ func TestCutAtOnce(t *testing.T) {
 	m.wantEmpty(t, 1)
 }
 
-// TestTooManyReplies: who reads what it gets is never cut, but refused.
+// TestTooManyReplies: a peer that reads is never cut; it gets refusals.
 func TestTooManyReplies(t *testing.T) {
 	const clients, each = 20, 20
 	m := newMemory(1, 16<<20, 8<<20)
@@ -115,10 +115,10 @@ func TestTooManyReplies(t *testing.T) {
 	m.wantEmpty(t, 1)
 }
 
-// gate is a result that is encoded when it is open.
+// gate is a result whose encoding waits until it is open.
 type gate struct {
 	open chan struct{}
-	now  atomic.Int32 // how many are being encoded
+	now  atomic.Int32 // number of results being encoded
 }
 
 func (g *gate) MarshalJSON() ([]byte, error) {
@@ -128,8 +128,8 @@ func (g *gate) MarshalJSON() ([]byte, error) {
 	return []byte(`{}`), nil
 }
 
-// TestEncoding: few replies are encoded at once, and those that have no data do not wait
-// for them.
+// TestEncoding: few replies are encoded at once, and replies without data do not wait for
+// them.
 func TestEncoding(t *testing.T) {
 	const clients, each = 3, 4
 	m := newMemory(1, 1<<20, 1<<20)
@@ -155,7 +155,7 @@ func TestEncoding(t *testing.T) {
 		return b.count() == clients*each+1 && g.now.Load() >= maxEncoding
 	})
 	ask(t, dial(t, addr, false), request(1, "__ping"))
-	gone.Close() // nobody waits for its reply, or it is one of those that are being encoded
+	gone.Close() // its reply is no longer waiting, or is being encoded
 	if n := g.now.Load(); n != maxEncoding {
 		t.Errorf("%d are encoded at once", n)
 	}
@@ -176,7 +176,7 @@ func TestEncoding(t *testing.T) {
 	}
 }
 
-// TestStorm: whatever connections do, and however they end, everything comes back.
+// TestStorm: whatever connections do, and however they end, everything is given back.
 func TestStorm(t *testing.T) {
 	const clients, rounds = 25, 4
 	m := newMemory(2, 1<<20, 2<<20)

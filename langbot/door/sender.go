@@ -11,37 +11,37 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Above these, no more requests are taken from a peer that does not read. Replies of
-// those that had begun before find room in Memory, or do not.
+// Above these limits, no further requests are read from a peer that does not read replies.
+// Memory decides about the replies to requests that are already under way.
 const (
 	fullReplies = 512
 	fullBytes   = 32 << 20
 )
 
 // sender writes replies in the order in which they were added. It has no goroutine of its
-// own: who adds to an idle sender has to flush.
+// own: a caller that adds to an idle sender must call flush.
 type sender struct {
 	ws     *websocket.Conn
 	meter  *meter
 	pool   *pool
 	share  share
 	times  times
-	cancel func() // ends what waits on behalf of the connection
+	cancel func() // cancels the connection's actions
 
 	mu      sync.Mutex
 	queue   []reply
-	bytes   int // of queue, and of what is being written
-	waiting int // replies in queue, and those being written
+	bytes   int // in queue, and being written
+	waiting int // replies in queue, and being written
 	writing bool
 	stopped bool
-	cut     bool      // stopped because the peer does not take what it asks for
-	room    sync.Cond // bytes and waiting have become less, or stopped
+	cut     bool      // stopped because the peer does not accept its replies
+	room    sync.Cond // bytes and waiting have decreased, or stopped is set
 }
 
-// reply is one that has been admitted. The zero reply is none.
+// reply is an admitted reply. The zero value means that there is none.
 type reply struct {
 	bytes []byte
-	taken int // of the pool
+	taken int // bytes taken from the pool
 }
 
 func (s *sender) init(ws *websocket.Conn, m *meter, p *pool, t times, cancel func()) {
@@ -49,14 +49,14 @@ func (s *sender) init(ws *websocket.Conn, m *meter, p *pool, t times, cancel fun
 	s.share.cut, s.share.moved = s.cutNow, &m.moved
 }
 
-// admit finds room for b, a reply to seq or nil; add takes it over. Where there is none
-// the reply becomes a refusal, if it is longer than one. Those are let through without
-// being counted: there are at most fullReplies + maxInFlight, of some 200 bytes.
+// admit takes room for b, a reply to seq or nil; the result must be passed to add. If there
+// is no room, the reply is replaced by a refusal, unless it is shorter than that. These
+// replies are not counted: there are at most fullReplies + maxInFlight of some 200 bytes.
 func (s *sender) admit(seq json.RawMessage, b []byte) reply {
 	if b == nil {
 		return reply{}
 	}
-	if s.pool.press(&s.share, len(b), s.times.stall) {
+	if s.pool.takeOrCut(&s.share, len(b), s.times.stall) {
 		return reply{b, len(b)}
 	}
 	if refusal := protocol.Failure(seq, errReplies); len(refusal) < len(b) {
@@ -65,7 +65,7 @@ func (s *sender) admit(seq json.RawMessage, b []byte) reply {
 	return reply{bytes: b}
 }
 
-// add puts a reply into the queue. flush says that the caller has to call flush.
+// add queues a reply. If it returns true, the caller must call flush.
 func (s *sender) add(r reply) (flush bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -81,7 +81,7 @@ func (s *sender) add(r reply) (flush bool) {
 	return flush
 }
 
-// flush writes until there is nothing more to write.
+// flush writes until the queue is empty.
 func (s *sender) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,7 +90,9 @@ func (s *sender) flush() {
 		s.queue[0] = reply{}
 		s.queue = s.queue[1:]
 		s.mu.Unlock()
-		err := s.one(r.bytes)
+		s.meter.moved.Store(int64(now()))
+		s.ws.SetWriteDeadline(time.Now().Add(s.times.write + time.Duration(len(r.bytes)>>20)*time.Second))
+		err := s.ws.WriteMessage(websocket.TextMessage, r.bytes) // as one frame
 		s.mu.Lock()
 		s.pool.give(&s.share, r.taken)
 		s.bytes -= len(r.bytes)
@@ -104,15 +106,8 @@ func (s *sender) flush() {
 	s.writing = false
 }
 
-// one writes one reply, as one frame.
-func (s *sender) one(b []byte) error {
-	s.meter.moved.Store(int64(now()))
-	s.ws.SetWriteDeadline(time.Now().Add(s.times.write + time.Duration(len(b)>>20)*time.Second))
-	return s.ws.WriteMessage(websocket.TextMessage, b)
-}
-
-// wait returns when there is room for more replies, or there will be none. It is false
-// if the peer has been cut: what it has sent already is not to be read either.
+// wait waits until there is room for more replies, or the sender has stopped. It returns
+// false if the peer was cut, so that nothing more is read from it.
 func (s *sender) wait() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +117,7 @@ func (s *sender) wait() bool {
 	return !s.cut
 }
 
-// stop forgets what was not written.
+// stop drops the replies that were not written, and all later ones.
 func (s *sender) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +133,8 @@ func (s *sender) stopLocked() {
 	s.room.Broadcast()
 }
 
-// cutLocked is stopLocked, and ends the reading: the peer does not take what it asks for.
+// cutLocked stops the sender and ends all reading, because the peer does not accept its
+// replies.
 func (s *sender) cutLocked() {
 	s.stopLocked()
 	s.cut = true
@@ -146,8 +142,9 @@ func (s *sender) cutLocked() {
 	s.meter.finish(0)
 }
 
-// cutNow is cutLocked, and ends the writing as well. No close frame would get through:
-// a reply that the peer does not take is in its way.
+// cutNow stops the sender as cutLocked does, and also ends the write under way. A close
+// frame could not reach the peer, because it would have to follow a reply that the peer does
+// not accept.
 func (s *sender) cutNow() {
 	s.mu.Lock()
 	s.cutLocked()
@@ -155,7 +152,7 @@ func (s *sender) cutNow() {
 	s.meter.Conn.Close()
 }
 
-// errCut is why a connection ends that was cut.
+// errCut is the reason, for the log, why a connection that was cut has ended.
 var errCut = errors.New("the peer does not take its replies")
 
 func (s *sender) isCut() bool {

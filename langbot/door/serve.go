@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Bounds of what has not yet shown who it is.
+// Bounds for clients that are not authenticated yet.
 const (
 	headerTime   = 10 * time.Second
 	headerBytes  = 16 << 10
@@ -20,12 +20,12 @@ const (
 	maxStrangers = 512
 )
 
-// Serve answers requests from l, with TLS unless config is nil, until Shutdown, and
-// returns nil then. It closes l.
+// Serve answers requests from l, with TLS unless config is nil. It returns nil after
+// Shutdown. It closes l.
 func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 	if config != nil {
 		config = config.Clone()
-		config.NextProtos = []string{"http/1.1"} // there are no WebSockets in HTTP/2 here
+		config.NextProtos = []string{"http/1.1"} // net/http offers no WebSockets over HTTP/2
 		l = tls.NewListener(l, config)
 	}
 	strangers := &strangers{places: map[net.Conn]*list.Element{}, order: list.New(), most: maxStrangers}
@@ -33,7 +33,13 @@ func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 		Handler: d, ReadHeaderTimeout: headerTime, MaxHeaderBytes: headerBytes, IdleTimeout: idleTime,
 		ConnContext: d.connContext, ConnState: strangers.changed, ErrorLog: slog.NewLogLogger(d.o.Logger.Handler(), slog.LevelDebug),
 	}
-	if !d.addServer(s) {
+	d.mu.Lock()
+	open := !d.stopped && d.servers != nil
+	if open {
+		d.servers[s] = struct{}{}
+	}
+	d.mu.Unlock()
+	if !open {
 		l.Close()
 		return nil
 	}
@@ -43,19 +49,9 @@ func (d *Door) Serve(l net.Listener, config *tls.Config) error {
 	return nil
 }
 
-func (d *Door) addServer(s *http.Server) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.stopped || d.servers == nil {
-		return false
-	}
-	d.servers[s] = struct{}{}
-	return true
-}
-
-// strangers bounds the connections that were not (yet) upgraded. When there are too
-// many, the oldest is cut: who only opens connections displaces himself, and who
-// has something to ask does so at once.
+// strangers bounds the connections that were not upgraded (yet). When there are too many,
+// the oldest is closed: a client that only opens connections displaces its own, and a
+// client with a request sends it at once.
 type strangers struct {
 	most int
 
@@ -66,26 +62,21 @@ type strangers struct {
 
 // changed is an http.Server's ConnState.
 func (s *strangers) changed(c net.Conn, state http.ConnState) {
-	if victim := s.move(c, state); victim != nil {
-		victim.Close() // not under the lock: TLS writes an alert
-	}
-}
-
-func (s *strangers) move(c net.Conn, state http.ConnState) (victim net.Conn) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if e := s.places[c]; e != nil {
 		s.order.Remove(e)
 		delete(s.places, c)
 	}
-	if state == http.StateHijacked || state == http.StateClosed {
-		return nil
+	var victim net.Conn
+	if state != http.StateHijacked && state != http.StateClosed {
+		s.places[c] = s.order.PushBack(c)
+		if s.order.Len() > s.most {
+			victim = s.order.Remove(s.order.Front()).(net.Conn)
+			delete(s.places, victim)
+		}
 	}
-	s.places[c] = s.order.PushBack(c)
-	if s.order.Len() <= s.most {
-		return nil
+	s.mu.Unlock()
+	if victim != nil {
+		victim.Close() // without the lock, because TLS writes an alert
 	}
-	victim = s.order.Remove(s.order.Front()).(net.Conn)
-	delete(s.places, victim)
-	return victim
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// wrapped is a ResponseWriter as other servers have them.
+// wrapped is a ResponseWriter like those of other servers.
 type wrapped struct{ http.ResponseWriter }
 
 func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
@@ -39,7 +39,7 @@ func TestBelowAnotherServer(t *testing.T) {
 	if first, _ := c.read(); first != 0x81 {
 		t.Fatalf("got frame %#x", first)
 	}
-	c.write(fragments(message(5000), 4097, 0)) // the frames are counted here, too
+	c.write(fragments(message(5000), 4097, 0)) // frames are counted here, too
 	c.wantClose(1009, "too many fragments")
 	<-b.over
 	last := dialRaw(t, addr, "/langbot/rpc/ws", upgradeHeaders...)
@@ -120,8 +120,8 @@ func TestServeFails(t *testing.T) {
 	}
 }
 
-// TestShutdownInTime: an action that does not end does not hold up the end of the
-// daemon for ever.
+// TestShutdownInTime: an action that does not end does not delay the end of the daemon
+// forever.
 func TestShutdownInTime(t *testing.T) {
 	release, begun := make(chan struct{}), make(chan struct{})
 	b := newBackend(func(context.Context, *Conn, protocol.Request) (any, error) {

@@ -1,6 +1,6 @@
-// Package fence keeps old generations of a workspace out: who has once seen a higher
-// number never lets a lower one act again, also after a restart. It knows nothing of
-// sessions; what has to go when a generation ends is told by a function.
+// Package fence keeps old generations of a workspace out: once it has seen a generation, it
+// refuses all lower ones, even after a restart. It knows nothing of sessions: when a
+// generation ends, it calls a function that removes what the generation leaves behind.
 package fence
 
 import (
@@ -19,27 +19,26 @@ type Fence struct {
 	advanced func(context.Context, protocol.Context) error
 
 	mu      sync.Mutex
-	entries map[key]*entry
+	entries map[protocol.WorkspaceKey]*entry
 }
 
 // entry is one workspace.
 type entry struct {
 	generation int64 // 0: not yet known
-	// dirty says that what older generations left behind may still be there.
+	// dirty says that leftovers of older generations may still exist.
 	dirty bool
-	// busy is closed and nil again when the one who advances this entry is done.
+	// busy is not nil while an action advances this entry; it is closed at the end of that.
 	busy    chan struct{}
-	running map[*action]struct{}
-	changed chan struct{} // closed and replaced with each advance; nil: nobody watches
+	running map[*action]struct{} // actions of the current generation
 }
 
-// action is one that has entered.
 type action struct{ cancel context.CancelCauseFunc }
 
-// Open returns the fence that is kept in db. max is the most workspaces to know.
-// advanced removes everything of c's workspace that is not of c's generation; it is run once per
-// advance, before any action of the new generation, and again by the next action if it failed or the
-// process died meanwhile. It goes on when the action that it is run for is cancelled.
+// Open returns the fence that is kept in db. max returns the maximum number of workspaces.
+// advanced removes everything of c's workspace that does not belong to c's generation. The
+// fence calls it once per advance, before any action of the new generation, and again for
+// the next action if it failed or the process died meanwhile. It is not cancelled with the
+// action for which it is called.
 func Open(db *bbolt.DB, max func() int, advanced func(ctx context.Context, c protocol.Context) error) (*Fence, error) {
 	entries, err := load(db)
 	if err != nil {
@@ -49,67 +48,59 @@ func Open(db *bbolt.DB, max func() int, advanced func(ctx context.Context, c pro
 }
 
 // Enter lets an action of c begin, and makes c's generation the current one if it is
-// higher. The context that it returns is cancelled, with protocol.ErrStale as cause,
-// when the generation advances. leave must be called at the end of the action.
+// higher. The context that it returns is cancelled, with protocol.ErrStale as cause, when
+// the generation advances. The caller must call leave at the end of the action.
 func (f *Fence) Enter(ctx context.Context, c protocol.Context) (_ context.Context, leave func(), _ error) {
 	for {
-		e, wait, err := f.arrive(c)
+		f.mu.Lock()
+		e, err := f.entryLocked(c)
 		switch {
 		case err != nil:
+			f.mu.Unlock()
 			return nil, nil, err
-		case wait != nil:
+		case e.busy != nil:
+			busy := e.busy
+			f.mu.Unlock()
 			select {
-			case <-wait:
+			case <-busy:
 			case <-ctx.Done():
 				return nil, nil, context.Cause(ctx)
 			}
-		case e != nil:
+		case c.Generation > e.generation || e.dirty:
+			e.busy = make(chan struct{})
+			f.mu.Unlock()
 			if err := f.advance(ctx, c, e); err != nil {
 				return nil, nil, err
 			}
 		default:
-			if ctx, leave, ok := f.begin(ctx, c); ok {
-				return ctx, leave, nil
-			}
+			ctx, leave := f.registerLocked(ctx, e)
+			f.mu.Unlock()
+			return ctx, leave, nil
 		}
 	}
 }
 
-// arrive decides what an action of c has to do first: to wait, or to advance the entry
-// that is returned, which is then busy; or nothing, if all it returns is nil.
-func (f *Fence) arrive(c protocol.Context) (_ *entry, wait <-chan struct{}, _ error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	k := keyOf(c.Instance, c.Workspace)
+// entryLocked returns the entry of c's workspace, which it adds if the workspace is new.
+func (f *Fence) entryLocked(c protocol.Context) (*entry, error) {
+	k := protocol.KeyOf(c.Instance, c.Workspace)
 	e := f.entries[k]
-	if e == nil {
-		if n := f.max(); len(f.entries) >= n {
-			return nil, nil, protocol.Errorf(protocol.PermissionError,
-				"the runtime knows %d workspaces, which is box.limits.max_admission_records: raise that", n)
-		}
-		e = &entry{}
-		f.entries[k] = e
-	}
 	switch {
-	case c.Generation < max(e.generation, 1):
-		return nil, nil, protocol.ErrStale
-	case e.busy != nil:
-		return nil, e.busy, nil
-	case c.Generation > e.generation || e.dirty:
-		e.busy = make(chan struct{})
-		return e, nil, nil
+	case c.Generation < 1, e != nil && c.Generation < e.generation:
+		return nil, protocol.ErrStale
+	case e != nil:
+		return e, nil
 	}
-	return nil, nil, nil
+	if n := f.max(); len(f.entries) >= n {
+		return nil, protocol.Errorf(protocol.PermissionError,
+			"the runtime knows %d workspaces, which is box.limits.max_admission_records: raise that", n)
+	}
+	e = new(entry)
+	f.entries[k] = e
+	return e, nil
 }
 
-// begin registers an action of the current generation.
-func (f *Fence) begin(ctx context.Context, c protocol.Context) (context.Context, func(), bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.entries[keyOf(c.Instance, c.Workspace)]
-	if e == nil || e.generation != c.Generation || e.busy != nil || e.dirty {
-		return nil, nil, false // it was advanced in between: come again
-	}
+// registerLocked registers an action of the current generation.
+func (f *Fence) registerLocked(ctx context.Context, e *entry) (_ context.Context, leave func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	a := &action{cancel}
 	if e.running == nil {
@@ -121,17 +112,15 @@ func (f *Fence) begin(ctx context.Context, c protocol.Context) (context.Context,
 		delete(e.running, a)
 		f.mu.Unlock()
 		cancel(context.Canceled)
-	}, true
+	}
 }
 
-// advance makes c's generation the current one of e, which the caller has made busy.
+// advance makes c's generation the current one of e, which the caller has marked busy.
 func (f *Fence) advance(ctx context.Context, c protocol.Context, e *entry) error {
-	defer f.idle(c, e)
+	defer f.endAdvance(c, e)
 	ctx = context.WithoutCancel(ctx)
-	if e.generation == 0 { // nobody changes it while e is busy
-		return f.begins(ctx, c, e)
-	}
-	if c.Generation > e.generation {
+	known := e.generation > 0 // it does not change while e is busy
+	if known && c.Generation > e.generation {
 		if err := save(f.db, c, true); err != nil {
 			return err
 		}
@@ -140,29 +129,22 @@ func (f *Fence) advance(ctx context.Context, c protocol.Context, e *entry) error
 	if err := f.advanced(ctx, c); err != nil {
 		return err
 	}
+	if !known { // there was no older generation to keep out meanwhile, so one write is enough
+		if err := save(f.db, c, false); err != nil {
+			return err
+		}
+	}
 	f.mu.Lock()
-	e.dirty = false
+	e.generation, e.dirty = c.Generation, false
 	f.mu.Unlock()
-	// Not to have this on disk means only that it is cleaned once more after a restart.
+	if !known {
+		return nil
+	}
+	// If this write fails, the removal is merely repeated after a restart.
 	return save(f.db, c, false)
 }
 
-// begins is advance for a workspace that was never seen: there is no older generation
-// to keep out meanwhile, so one write is enough.
-func (f *Fence) begins(ctx context.Context, c protocol.Context, e *entry) error {
-	if err := f.advanced(ctx, c); err != nil {
-		return err
-	}
-	if err := save(f.db, c, false); err != nil {
-		return err
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e.generation = c.Generation
-	return nil
-}
-
-// supersede ends what is under way in older generations.
+// supersede makes c's generation the current one, and cancels the actions of older ones.
 func (f *Fence) supersede(c protocol.Context, e *entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,26 +153,22 @@ func (f *Fence) supersede(c protocol.Context, e *entry) {
 		a.cancel(protocol.ErrStale)
 	}
 	clear(e.running)
-	if e.changed != nil {
-		close(e.changed)
-		e.changed = nil
-	}
 }
 
-// idle lets in who waits. An entry that has never had a generation is forgotten: it
-// takes no room.
-func (f *Fence) idle(c protocol.Context, e *entry) {
+// endAdvance lets waiting actions continue. It removes an entry whose first advance has
+// failed, so that it takes no room.
+func (f *Fence) endAdvance(c protocol.Context, e *entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	close(e.busy)
 	e.busy = nil
 	if e.generation == 0 {
-		delete(f.entries, keyOf(c.Instance, c.Workspace))
+		delete(f.entries, protocol.KeyOf(c.Instance, c.Workspace))
 	}
 }
 
-// Check fails with protocol.ErrStale if c is not of the current generation any more: to
-// be called after an action, before its result is given away.
+// Check fails with protocol.ErrStale if c's generation is no longer the current one. It is
+// to be called after an action, before its result is returned.
 func (f *Fence) Check(c protocol.Context) error {
 	if now, ok := f.Current(c.Instance, c.Workspace); ok && now == c.Generation {
 		return nil
@@ -202,14 +180,14 @@ func (f *Fence) Check(c protocol.Context) error {
 func (f *Fence) Current(instance, workspace string) (int64, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	e := f.entries[keyOf(instance, workspace)]
+	e := f.entries[protocol.KeyOf(instance, workspace)]
 	if e == nil || e.generation == 0 {
 		return 0, false
 	}
 	return e.generation, true
 }
 
-// Advance makes c's generation the current one, as Enter does, without an action.
+// Advance makes c's generation the current one, as Enter does, but without an action.
 func (f *Fence) Advance(ctx context.Context, c protocol.Context) error {
 	_, leave, err := f.Enter(ctx, c)
 	if err != nil {
@@ -217,21 +195,4 @@ func (f *Fence) Advance(ctx context.Context, c protocol.Context) error {
 	}
 	leave()
 	return nil
-}
-
-// Watch returns a channel that is closed as soon as c's generation is not the current
-// one any more. If it is not now, the channel is closed already.
-func (f *Fence) Watch(c protocol.Context) <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	e := f.entries[keyOf(c.Instance, c.Workspace)]
-	if e == nil || e.generation != c.Generation {
-		closed := make(chan struct{})
-		close(closed)
-		return closed
-	}
-	if e.changed == nil {
-		e.changed = make(chan struct{})
-	}
-	return e.changed
 }

@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 
@@ -10,28 +9,21 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// key stands for an instance and a workspace, whatever their lengths.
-type key [sha256.Size]byte
-
-func keyOf(instance, workspace string) key {
-	return sha256.Sum256([]byte(instance + "\x00" + workspace))
-}
-
-// bucket has a record for each key.
+// bucket has a record for each workspace.
 var bucket = []byte("fence")
 
-// record is a workspace as it is kept.
+// record is a workspace as it is stored.
 type record struct {
 	protocol.Context
-	Dirty bool `json:"dirty,omitempty"` // what older generations left may still be there
+	Dirty bool `json:"dirty,omitempty"` // leftovers of older generations may still exist
 }
 
-// load reads all records. One that cannot be read is an error: who was kept out
-// would get in.
-func load(db *bbolt.DB) (map[key]*entry, error) {
-	entries := map[key]*entry{}
+// load reads all records. A damaged record is an error: without it, generations that were
+// kept out could get in.
+func load(db *bbolt.DB) (map[protocol.WorkspaceKey]*entry, error) {
+	entries := map[protocol.WorkspaceKey]*entry{}
 	fresh := false
-	err := db.View(func(tx *bbolt.Tx) error { // which a full disk does not refuse
+	err := db.View(func(tx *bbolt.Tx) error { // reading works even if the disk is full
 		b := tx.Bucket(bucket)
 		if fresh = b == nil; fresh {
 			return nil
@@ -41,10 +33,11 @@ func load(db *bbolt.DB) (map[key]*entry, error) {
 			if err := json.Unmarshal(v, &r); err != nil {
 				return fmt.Errorf("record %x: %w", k, err)
 			}
-			if id := keyOf(r.Instance, r.Workspace); string(id[:]) != string(k) || r.Generation < 1 {
+			id := protocol.KeyOf(r.Instance, r.Workspace)
+			if string(id[:]) != string(k) || r.Generation < 1 {
 				return fmt.Errorf("record %x: it describes instance %q, workspace %q, generation %d", k, r.Instance, r.Workspace, r.Generation)
 			}
-			entries[key(k)] = &entry{generation: r.Generation, dirty: r.Dirty}
+			entries[id] = &entry{generation: r.Generation, dirty: r.Dirty}
 			return nil
 		})
 	})
@@ -65,7 +58,7 @@ func save(db *bbolt.DB, c protocol.Context, dirty bool) error {
 	v, err := json.Marshal(record{c, dirty})
 	if err == nil {
 		err = db.Update(func(tx *bbolt.Tx) error {
-			k := keyOf(c.Instance, c.Workspace)
+			k := protocol.KeyOf(c.Instance, c.Workspace)
 			return tx.Bucket(bucket).Put(k[:], v)
 		})
 	}

@@ -8,17 +8,17 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Asker is who asks for a change, and what bounds it.
+// Asker is the connection that asks for a change, with the limits of the change.
 type Asker struct {
-	Instance   string                                         // the only one whose workspaces may be named
-	Current    func(instance, workspace string) (int64, bool) // of the fence
-	MaxRecords int                                            // workspaces in the book
+	Instance   string                                         // may name only its own workspaces
+	Current    func(instance, workspace string) (int64, bool) // Fence.Current
+	MaxRecords int                                            // maximum number of workspaces in the book
 }
 
-// Upsert installs the grant in data, or says that a longer one of the same kind is there, and
-// returns the one that is installed. If purge, the workspace is now among those that Due
-// returns: its sessions have to go, and Done be called, before the grant admits anybody. If not,
-// only the LogicalSession of the grant's generation may stay.
+// Upsert installs the grant in data, unless a grant of the same generation and revision
+// lasts longer, and returns the grant that is installed. If purge is true, Due now returns
+// the workspace: the caller has to remove its sessions and call Done before the grant admits
+// anyone. If it is false, only the LogicalSession of the grant's generation may stay.
 func (b *Book) Upsert(data json.RawMessage, by Asker) (_ Grant, purge bool, _ error) {
 	g, err := parseGrant(data)
 	if err != nil {
@@ -40,9 +40,9 @@ func (b *Book) Upsert(data json.RawMessage, by Asker) (_ Grant, purge bool, _ er
 	if err := p.permits(g, now); err != nil {
 		return Grant{}, false, err
 	}
-	k := keyOf(g.Instance, g.Workspace)
-	r, known := b.record(k)
-	if !known && b.count() >= by.MaxRecords {
+	k := protocol.KeyOf(g.Instance, g.Workspace)
+	r, known := b.records[k]
+	if !known && len(b.records) >= by.MaxRecords {
 		return Grant{}, false, refuse("Sandbox admission record capacity reached (%d)", by.MaxRecords)
 	}
 	if fence, ok := by.Current(g.Instance, g.Workspace); ok {
@@ -53,7 +53,7 @@ func (b *Book) Upsert(data json.RawMessage, by Asker) (_ Grant, purge bool, _ er
 	}
 	old := r.Grant
 	if old != nil && !now.Before(old.Expires) {
-		old = nil // it is as if it were not there; what it left has to go
+		old = nil // an expired grant counts as none, and its sessions have to be removed
 	}
 	if old != nil && old.Revision == g.Revision && old.Generation == g.Generation && g.Expires.Before(old.Expires) {
 		return *old, r.Dirty, nil
@@ -84,10 +84,10 @@ func (p Policy) permits(g Grant, now time.Time) error {
 	return nil
 }
 
-// maxSeconds is the longest time that a Duration holds.
+// maxSeconds is the longest time that a time.Duration can hold.
 const maxSeconds = int64(math.MaxInt64 / time.Second)
 
-// permits checks a grant against what was seen before.
+// permits checks a grant against earlier grants and revocations.
 func (r record) permits(g Grant) error {
 	switch {
 	case g.Revision <= r.Revoked:
@@ -102,7 +102,7 @@ func (r record) permits(g Grant) error {
 	return nil
 }
 
-// Revoke takes the grant of a workspace away, which is then among those that Due returns.
+// Revoke revokes the grant of a workspace, which Due returns from then on.
 func (b *Book) Revoke(data json.RawMessage, by Asker) (Revocation, error) {
 	v, err := parseRevocation(data)
 	if err != nil {
@@ -116,12 +116,12 @@ func (b *Book) Revoke(data json.RawMessage, by Asker) (Revocation, error) {
 	if p, _ := b.Policy(); !p.Required {
 		return Revocation{}, errOff
 	}
-	k := keyOf(v.Instance, v.Workspace)
-	r, known := b.record(k)
+	k := protocol.KeyOf(v.Instance, v.Workspace)
+	r, known := b.records[k]
 	switch {
 	case v.Revision < max(r.Revision, r.Revoked):
 		return Revocation{}, refuse("Sandbox admission revocation of revision %d is stale: %d was seen", v.Revision, max(r.Revision, r.Revoked))
-	case !known && b.count() >= by.MaxRecords:
+	case !known && len(b.records) >= by.MaxRecords:
 		return Revocation{}, refuse("Sandbox admission record capacity reached (%d)", by.MaxRecords)
 	}
 	r.Instance, r.Workspace = v.Instance, v.Workspace
@@ -158,15 +158,14 @@ func parseRevocation(data json.RawMessage) (Revocation, error) {
 }
 
 // Due drops the grants that have expired, and returns all workspaces whose sessions have to
-// go: of those, of the revoked and of those whose new grant begins with nothing; also of what
-// an earlier process did not get done.
+// be removed, because their grant has expired, was revoked, or is a new one that starts
+// without sessions. They include those whose removal an earlier process did not finish.
 func (b *Book) Due() ([]Due, error) {
 	b.writing.Lock()
 	defer b.writing.Unlock()
-	changed := map[key]record{}
+	changed := map[protocol.WorkspaceKey]record{}
 	var due []Due
 	now := b.now()
-	b.mu.RLock()
 	for k, r := range b.records {
 		if r.Grant != nil && !now.Before(r.Grant.Expires) {
 			r.Grant = nil
@@ -177,17 +176,16 @@ func (b *Book) Due() ([]Due, error) {
 			due = append(due, Due{r.Instance, r.Workspace, r.Mark})
 		}
 	}
-	b.mu.RUnlock()
 	return due, b.putAll(changed)
 }
 
-// Done says that the sessions are gone. Nothing happens if they had to go once more
-// since Due, or Upsert or Revoke, said so.
+// Done records that the sessions of d are removed. It does nothing if they had to be removed
+// once more after d was returned.
 func (b *Book) Done(d Due) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
-	k := keyOf(d.Instance, d.Workspace)
-	r, _ := b.record(k)
+	k := protocol.KeyOf(d.Instance, d.Workspace)
+	r := b.records[k]
 	if !r.Dirty || r.Mark != d.mark {
 		return nil
 	}
@@ -195,8 +193,10 @@ func (b *Book) Done(d Due) error {
 	return b.put(k, r)
 }
 
-// DueOf returns what Due does for one workspace.
+// DueOf returns the Due of one workspace, and whether its sessions have to be removed.
 func (b *Book) DueOf(instance, workspace string) (Due, bool) {
-	r, _ := b.record(keyOf(instance, workspace))
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	r := b.records[protocol.KeyOf(instance, workspace)]
 	return Due{r.Instance, r.Workspace, r.Mark}, r.Dirty
 }

@@ -1,6 +1,7 @@
-// Package grants keeps the admission of a managed deployment: the policy of box_init,
-// which workspaces may use a sandbox until when, and which may not any more. It outlives a
-// restart. It knows nothing of sessions: callers remove what a lost grant leaves behind.
+// Package grants keeps the admission state of a managed deployment across restarts: the
+// policy from box_init, which workspaces may use a sandbox and until when, and which grants
+// were revoked. It knows nothing of sessions: its callers remove the sessions of a workspace
+// that has lost its grant.
 package grants
 
 import (
@@ -13,7 +14,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// Grant lets one generation of a workspace use a sandbox for a while.
+// Grant allows one generation of a workspace to use a sandbox until it expires.
 type Grant struct {
 	Instance            string    `json:"instance"`
 	Workspace           string    `json:"workspace"`
@@ -24,12 +25,12 @@ type Grant struct {
 	Expires             time.Time `json:"expires"`
 }
 
-// Context is that of the actions that the grant admits.
+// Context returns the context of the actions that the grant admits.
 func (g Grant) Context() protocol.Context {
 	return protocol.Context{Instance: g.Instance, Workspace: g.Workspace, Generation: g.Generation}
 }
 
-// Reply is how a client is told of an installed grant.
+// Reply returns the reply to the installation of the grant.
 func (g Grant) Reply() any {
 	return struct {
 		Installed           bool   `json:"installed"`
@@ -42,14 +43,14 @@ func (g Grant) Reply() any {
 	}{true, g.Workspace, g.Generation, g.Revision, g.MaxSessions, g.MaxManagedProcesses, protocol.ISO(g.Expires)}
 }
 
-// Revocation takes the grant of a workspace away, and all with its revision or a lower one.
+// Revocation revokes the grants of a workspace with this revision or a lower one.
 type Revocation struct {
 	Instance  string
 	Workspace string
 	Revision  int64
 }
 
-// Reply is how a client is told of it.
+// Reply returns the reply to the revocation.
 func (r Revocation) Reply() any {
 	return struct {
 		Revoked   bool   `json:"revoked"`
@@ -58,30 +59,30 @@ func (r Revocation) Reply() any {
 	}{true, r.Workspace, r.Revision}
 }
 
-// Due is a workspace whose sessions have to go before anybody may use it again. They
-// are those of all its generations.
+// Due is a workspace whose sessions, those of all generations, have to be removed before the
+// workspace may be used again.
 type Due struct {
 	Instance  string
 	Workspace string
 	mark      uint64
 }
 
-// Book is what is known about all workspaces. It is safe for concurrent use. What it says has
-// been written before; only Upsert, Revoke, Due, Done and Configure wait for the disk.
+// Book is the admission state of all workspaces. It is safe for concurrent use. Everything
+// that it returns is on disk; only Upsert, Revoke, Due, Done and Configure wait for the disk.
 type Book struct {
 	db  *bbolt.DB
 	now func() time.Time
 
-	writing sync.Mutex // held by who changes something; before mu
-	armed   bool       // admission was required in this process, and stays so; under writing
+	writing sync.Mutex // held while anything below is changed; locked before mu
+	armed   bool       // this process has required admission, which cannot be undone; guarded by writing
 
-	mu      sync.RWMutex
+	mu      sync.RWMutex // a holder of writing needs it only to change something
 	policy  Policy
 	invalid error // why the policy cannot be trusted
-	records map[key]record
+	records map[protocol.WorkspaceKey]record
 }
 
-// Open returns the book that is kept in db, with the policy that it had last.
+// Open returns the book that is kept in db, with its latest policy.
 func Open(db *bbolt.DB, now func() time.Time) (*Book, error) {
 	b := &Book{db: db, now: now}
 	raw, err := b.load()
@@ -92,9 +93,9 @@ func Open(db *bbolt.DB, now func() time.Time) (*Book, error) {
 	return b, nil
 }
 
-// Configure takes over the policy in box_init, nil if there is none. One that cannot be
-// read is taken for one that requires admission and is not ready: see Policy. Errors
-// are of the database.
+// Configure installs the policy from box_init; nil means that there is none. A policy that
+// cannot be parsed requires admission and admits no one, see Policy. Errors come from the
+// database.
 func (b *Book) Configure(raw json.RawMessage) error {
 	b.writing.Lock()
 	defer b.writing.Unlock()
@@ -116,8 +117,8 @@ func (b *Book) Configure(raw json.RawMessage) error {
 	return nil
 }
 
-// Policy returns the policy in force. The error, of class Readiness, says why it cannot be
-// trusted; then it requires admission, and nobody is admitted.
+// Policy returns the policy in force. The error, of class Readiness, says why the policy
+// cannot be trusted; then it requires admission, and no one is admitted.
 func (b *Book) Policy() (Policy, error) {
 	b.mu.RLock()
 	defer b.mu.RUnlock()
@@ -128,7 +129,7 @@ func (b *Book) Policy() (Policy, error) {
 func (b *Book) Live(c protocol.Context) (Grant, error) {
 	b.mu.RLock()
 	p, invalid := b.policy, b.invalid
-	r := b.records[keyOf(c.Instance, c.Workspace)]
+	r := b.records[protocol.KeyOf(c.Instance, c.Workspace)]
 	b.mu.RUnlock()
 	g := r.Grant
 	switch {

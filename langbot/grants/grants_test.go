@@ -19,7 +19,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-// world is a book and what surrounds it.
+// world is a book and its environment.
 type world struct {
 	t     *testing.T
 	path  string
@@ -36,7 +36,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart is the daemon killed and started again.
+// restart kills the daemon and starts it again.
 func (w *world) restart() {
 	w.t.Helper()
 	if w.db != nil {
@@ -64,7 +64,7 @@ func (w *world) require() {
 	}
 }
 
-// grant is the data of an upsert; changes are key, value, key, value.
+// grant returns the data of an upsert; changes are key, value, key, value.
 func (w *world) grant(generation, revision int, life time.Duration, changes ...string) json.RawMessage {
 	m := map[string]string{
 		"instance_uuid": `"i"`, "workspace_uuid": `"w"`, "execution_generation": fmt.Sprint(generation), "entitlement_revision": fmt.Sprint(revision),
@@ -95,7 +95,7 @@ func (w *world) upsert(data json.RawMessage, wantPurge bool) Grant {
 	return g
 }
 
-// purge does what a caller has to do.
+// purge removes the sessions, as a caller has to.
 func (w *world) purge() {
 	w.t.Helper()
 	if d, ok := w.book.DueOf("i", "w"); ok {
@@ -112,7 +112,7 @@ func (w *world) live(generation int64, wrong string) Grant {
 	return g
 }
 
-// expect wants an error of this class with wrong in its text, or none if wrong is "".
+// expect checks for an error of this class with wrong in its text, or for none if wrong is "".
 func expect(t *testing.T, err error, class protocol.Class, wrong string) {
 	t.Helper()
 	var e *protocol.Error
@@ -144,7 +144,7 @@ func TestLifeOfAGrant(t *testing.T) {
 	}
 	w.live(2, "another execution generation")
 
-	// Renewal, by two who race.
+	// Two concurrent renewals.
 	long := w.upsert(w.grant(1, 1, 2*time.Minute), false)
 	if g := w.upsert(w.grant(1, 1, time.Minute), false); g != long {
 		t.Errorf("a shorter one was answered with %+v", g)
@@ -165,7 +165,7 @@ func TestLifeOfAGrant(t *testing.T) {
 	w.upsert(w.grant(2, 7, time.Minute), false)
 	w.live(2, "")
 
-	// The end comes with the clock.
+	// The grant expires.
 	w.clock = w.clock.Add(time.Minute - time.Microsecond)
 	w.live(2, "")
 	w.clock = w.clock.Add(time.Microsecond)
@@ -180,7 +180,7 @@ func TestLifeOfAGrant(t *testing.T) {
 	if err := w.book.Done(due[0]); err != nil {
 		t.Fatal(err)
 	}
-	w.live(2, "still being removed") // that was the removal before
+	w.live(2, "still being removed") // the earlier removal, not a new one
 	w.purge()
 	w.live(2, "")
 }
@@ -207,7 +207,7 @@ func TestRevoke(t *testing.T) {
 		_, err = w.book.Revoke(revocation(3), w.asker())
 		expect(t, err, protocol.Admission, "stale")
 	}
-	if _, err := w.book.Revoke(revocation(4), w.asker()); err != nil { // once more is no harm
+	if _, err := w.book.Revoke(revocation(4), w.asker()); err != nil { // a second time does no harm
 		t.Error(err)
 	}
 	w.upsert(w.grant(1, 5, time.Minute), true)
@@ -334,7 +334,7 @@ func TestExpiryAsItIsWritten(t *testing.T) {
 		{"2026-11-20 09:02:00.123456789+01:00", "2026-11-20T08:02:00.123456+00:00"},
 		{"2026-11-20t03:03:01-0500", "2026-11-20T08:03:01+00:00"},
 		{" 2026-11-20T10:04+02 ", "2026-11-20T08:04:00+00:00"},
-		{"2026-11-20T08:05:00Z", "2026-11-20T08:05:00+00:00"}, // just as long as may be
+		{"2026-11-20T08:05:00Z", "2026-11-20T08:05:00+00:00"}, // exactly the maximum
 	} {
 		g := w.upsert(w.grant(2, 7, 0, "expires_at", `"`+tt.sent+`"`), true) // not purged: it stays due
 		want := `{"installed":true,"workspace_uuid":"w","execution_generation":2,"entitlement_revision":7,"max_sessions":1,"max_managed_processes":0,"expires_at":"` + tt.replied + `"}`
@@ -368,7 +368,7 @@ func TestPolicyThatNarrows(t *testing.T) {
 	w.live(1, "exceeds the active runtime policy")
 	w.refuse(w.grant(1, 2, time.Minute), protocol.Admission, "session cap of 0")
 
-	// It cannot be switched off, nor be got out of the way by a slip.
+	// It cannot be switched off, not even by a typo.
 	for _, off := range []string{``, `null`, `{}`, `{"required":false}`} {
 		if err := w.book.Configure(json.RawMessage(off)); err != nil {
 			t.Fatal(err)
@@ -388,13 +388,13 @@ func TestPolicyThatNarrows(t *testing.T) {
 	}
 	_, err := w.book.Policy()
 	expect(t, err, protocol.Readiness, "admission.required")
-	if _, err := w.book.Revoke(revocation(9), w.asker()); err != nil { // that is always possible
+	if _, err := w.book.Revoke(revocation(9), w.asker()); err != nil { // revoking is always possible
 		t.Error(err)
 	}
 	w.require()
 	w.upsert(w.grant(1, 10, time.Minute), true)
 
-	// A new process may be configured without, but until it is, the old word counts.
+	// A new process may be configured without admission, but until then the old policy holds.
 	w.restart()
 	if p, err := w.book.Policy(); !p.Required || err != nil {
 		t.Errorf("after a restart: %+v, %v", p, err)
@@ -414,7 +414,7 @@ func TestPolicyThatNarrows(t *testing.T) {
 func TestDamagedRecords(t *testing.T) {
 	for name, v := range map[string]string{"no JSON": "x", "of another": `{"instance":"i","workspace":"v"}`} {
 		w := newWorld(t)
-		k := keyOf("i", "w")
+		k := protocol.KeyOf("i", "w")
 		if err := w.db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(bucket).Put(k[:], []byte(v)) }); err != nil {
 			t.Fatal(err)
 		}
@@ -424,8 +424,8 @@ func TestDamagedRecords(t *testing.T) {
 	}
 }
 
-// TestTogether is for the race detector, and for the one rule that must hold in any
-// order: what was revoked admits nobody.
+// TestTogether is for the race detector, and for the rule that must hold in any order: a
+// revoked grant admits no one.
 func TestTogether(t *testing.T) {
 	w := newWorld(t)
 	w.require()

@@ -15,8 +15,8 @@ const LogicalSession = "global"
 // RequiredBackend is the only backend that a policy can require.
 const RequiredBackend = "nsjail"
 
-// Policy is the object "admission" of box_init: what every grant and every admitted
-// session is held to.
+// Policy is the object "admission" of box_init: the rules for every grant and every admitted
+// session.
 type Policy struct {
 	Required            bool
 	MaxSessions         int64 // 0 or 1
@@ -31,12 +31,11 @@ type Policy struct {
 	ReadinessCacheSec   int64
 }
 
-// ParsePolicy reads a policy; nothing, or null, is one that requires no admission. If raw cannot be
-// read, the policy requires admission, and the error, of class Readiness, says what is wrong: a slip of
-// the pen must not open the door.
+// ParsePolicy parses a policy; an empty one, or null, requires no admission. If raw cannot be
+// parsed, the policy requires admission, and the error, of class Readiness, says why: a typo
+// must not open the door.
 func ParsePolicy(raw json.RawMessage) (Policy, error) {
-	none := len(raw) == 0 || string(raw) == "null"
-	if none {
+	if len(raw) == 0 || string(raw) == "null" {
 		raw = json.RawMessage("{}")
 	}
 	const most = math.MaxInt64
@@ -64,7 +63,7 @@ func ParsePolicy(raw json.RawMessage) (Policy, error) {
 	return p, nil
 }
 
-// Owned is what a sandbox of a workspace gets whatever is asked for.
+// Owned are the directories of a workspace that its sandbox gets, whatever the spec says.
 type Owned struct {
 	// HostPath is the directory of the workspace on the host.
 	HostPath string
@@ -72,8 +71,8 @@ type Owned struct {
 	Skill func(name string) (string, error)
 }
 
-// Apply checks the spec of an admitted session, and puts the policy in the place of
-// what it says. Errors are of class Admission.
+// Apply checks the spec of an admitted session, and overwrites its settings with those of
+// the policy. Errors are of class Admission.
 func (p Policy) Apply(s *protocol.BoxSpec, o Owned) error {
 	switch {
 	case s.Network != "off":
@@ -106,7 +105,7 @@ func (p Policy) Apply(s *protocol.BoxSpec, o Owned) error {
 	return nil
 }
 
-// CheckSession refuses every session but the one that an admitted workspace has.
+// CheckSession refuses every session except the only one of an admitted workspace.
 func CheckSession(c protocol.Context, id string) error {
 	want, _ := c.Physical(LogicalSession)
 	if got, err := c.Physical(id); err != nil || got != want {

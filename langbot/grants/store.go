@@ -2,39 +2,35 @@ package grants
 
 import (
 	"bytes"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 
 	"go.etcd.io/bbolt"
+
+	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// key stands for an instance and a workspace, whatever their lengths.
-type key [sha256.Size]byte
-
-func keyOf(instance, workspace string) key {
-	return sha256.Sum256([]byte(instance + "\x00" + workspace))
-}
-
-// record is what is known about a workspace, for ever.
+// record is what the book knows about a workspace. It is never deleted.
 type record struct {
 	Instance   string `json:"instance"`
 	Workspace  string `json:"workspace"`
 	Revision   int64  `json:"revision"`          // highest seen
 	Generation int64  `json:"generation"`        // highest seen
 	Revoked    int64  `json:"revoked,omitempty"` // highest revoked revision
-	// Limits of the highest revision.
+	// The limits of the highest revision:
 	MaxSessions         int64 `json:"max_sessions"`
 	MaxManagedProcesses int64 `json:"max_managed_processes"`
 
 	Grant *Grant `json:"grant,omitempty"` // never changed, only replaced
-	// Dirty says that sessions have to go first; Mark counts how often they had to.
+	// Dirty says that the sessions have to be removed first; Mark counts how often they had
+	// to be.
 	Dirty bool   `json:"dirty,omitempty"`
 	Mark  uint64 `json:"mark"`
 }
 
-// soil notes that the sessions have to go.
+// soil records that the sessions have to be removed.
 func (r *record) soil() {
 	r.Dirty = true
 	r.Mark++
@@ -46,12 +42,12 @@ var (
 	policyKey = []byte("policy")
 )
 
-// load reads all records, and returns the policy as box_init had it. A record that
-// cannot be read is an error: a revocation must not be forgotten.
+// load reads all records, and returns the policy as box_init sent it. A damaged record is
+// an error: a revocation must not be forgotten.
 func (b *Book) load() (policy json.RawMessage, err error) {
-	b.records = map[key]record{}
+	b.records = map[protocol.WorkspaceKey]record{}
 	fresh := false
-	err = b.db.View(func(tx *bbolt.Tx) error { // which a full disk does not refuse
+	err = b.db.View(func(tx *bbolt.Tx) error { // reading works even if the disk is full
 		meta, all := tx.Bucket(metas), tx.Bucket(bucket)
 		if fresh = meta == nil || all == nil; fresh {
 			return nil
@@ -62,10 +58,11 @@ func (b *Book) load() (policy json.RawMessage, err error) {
 			if err := json.Unmarshal(v, &r); err != nil {
 				return fmt.Errorf("record %x: %w", k, err)
 			}
-			if id := keyOf(r.Instance, r.Workspace); string(id[:]) != string(k) {
+			id := protocol.KeyOf(r.Instance, r.Workspace)
+			if string(id[:]) != string(k) {
 				return fmt.Errorf("record %x: it describes instance %q, workspace %q", k, r.Instance, r.Workspace)
 			}
-			b.records[key(k)] = r
+			b.records[id] = r
 			return nil
 		})
 	})
@@ -92,23 +89,13 @@ func (b *Book) savePolicy(raw json.RawMessage) error {
 	return nil
 }
 
-func (b *Book) record(k key) (record, bool) {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	r, ok := b.records[k]
-	return r, ok
+// put writes a record, as putAll does.
+func (b *Book) put(k protocol.WorkspaceKey, r record) error {
+	return b.putAll(map[protocol.WorkspaceKey]record{k: r})
 }
 
-func (b *Book) count() int {
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	return len(b.records)
-}
-
-func (b *Book) put(k key, r record) error { return b.putAll(map[key]record{k: r}) }
-
-// putAll writes records, and shows them to readers when that is done.
-func (b *Book) putAll(changed map[key]record) error {
+// putAll writes records, and then makes them visible to readers.
+func (b *Book) putAll(changed map[protocol.WorkspaceKey]record) error {
 	if len(changed) == 0 {
 		return nil
 	}
@@ -130,8 +117,6 @@ func (b *Book) putAll(changed map[key]record) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for k, r := range changed {
-		b.records[k] = r
-	}
+	maps.Copy(b.records, changed)
 	return nil
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// flood is an Output of size bytes that are all there, and cost nothing.
+// flood is an Output of size bytes, all of which are available at no cost.
 type flood struct {
-	text     []byte // repeated for ever, all of it lines
+	text     []byte // whole lines, repeated forever
 	size     int64
 	released int64
 }
@@ -30,8 +30,8 @@ func (f *flood) ReadAt(_ context.Context, p []byte, off int64) (int, int64, erro
 	return n, off, nil
 }
 
-// BenchmarkLines is 10 MB of lines to one client on loopback, which takes each message
-// by itself.
+// BenchmarkLines sends 10 MB of lines to one client on loopback, which reads each message
+// separately.
 func BenchmarkLines(b *testing.B) {
 	const size = 10_000_000
 	for _, c := range []struct {
@@ -56,7 +56,7 @@ func BenchmarkLines(b *testing.B) {
 	}
 }
 
-// receive takes messages until the close frame.
+// receive reads messages until the close frame.
 func receive(b *testing.B, c *client, want int) {
 	n := 0
 	for {
@@ -75,7 +75,7 @@ func receive(b *testing.B, c *client, want int) {
 	c.Close()
 }
 
-// BenchmarkSplitter is the splitter alone.
+// BenchmarkSplitter measures the splitter alone.
 func BenchmarkSplitter(b *testing.B) {
 	line := append(bytes.Repeat([]byte("x"), 99), '\n')
 	text := bytes.Repeat(line, largeBuffer/100+1)

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// conn is one client. Its goroutines are the one of the request, which reads what it
-// sends (read); one that sends the output (pump); and one that pings it and ends the
-// connection (mind). All end with ctx.
+// conn is one client. The goroutine of the request reads from it (read). One more sends the
+// output (pump), and one pings the client and ends the connection (supervise). All of them end
+// with ctx.
 type conn struct {
 	relay *Relay
 
@@ -23,11 +24,11 @@ type conn struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup
 
-	ws       *websocket.Conn // reads; what is written goes to wire
+	ws       *websocket.Conn // only read from: frames are written to wire
 	wire     *wire
 	pumped   chan struct{} // closed when no more output is sent
-	readDone chan struct{} // closed when nothing is read any more
-	holding  atomic.Bool   // nothing is read, because the process does not
+	readDone chan struct{} // closed when read returns
+	holding  atomic.Bool   // read does not read, because the process does not
 }
 
 func newConn(r *Relay) *conn {
@@ -36,24 +37,24 @@ func newConn(r *Relay) *conn {
 	return c
 }
 
-// serve relays until the connection ends, and joins all that it started.
+// serve relays until the connection ends, and joins the goroutines that it started.
 func (c *conn) serve() {
-	stop := context.AfterFunc(c.ctx, func() { c.wire.hurry(c.relay.times.hurry) })
+	stop := context.AfterFunc(c.ctx, func() { c.wire.Hurry(c.relay.times.hurry) })
 	defer stop()
 	c.wg.Go(c.pump)
-	c.wg.Go(c.mind)
+	c.wg.Go(c.supervise)
 	c.read()
 	c.wg.Wait()
 }
 
-// read takes what the client sends until the connection ends.
+// read handles the client's messages until the connection ends.
 func (c *conn) read() {
 	defer close(c.readDone)
 	c.ws.SetReadLimit(maxReceive)
-	c.ws.SetCloseHandler(func(int, string) error { return nil }) // mind answers
+	c.ws.SetCloseHandler(func(int, string) error { return nil }) // supervise answers
 	c.ws.SetPingHandler(func(text string) error {
-		// One that finds no room is not answered: then output is under way.
-		c.wire.control(opPong, []byte(text), time.Second)
+		// A busy connection leaves the ping unanswered: output is under way then.
+		c.wire.writeControl(opPong, []byte(text), time.Second)
 		return nil
 	})
 	for {
@@ -67,31 +68,31 @@ func (c *conn) read() {
 			return
 		}
 		if kind == websocket.TextMessage && c.ctx.Err() == nil {
-			c.take(message)
+			c.forward(message)
 		}
 	}
 }
 
-// readFailed ends the connection because of what reading gave. What the client goes
-// on sending after a violation is thrown away: closing a socket with unread bytes in
-// it would destroy what the client has not read yet.
+// readFailed ends the connection because of an error of reading. Whatever the client sends
+// after a violation is discarded: closing a socket with unread bytes in it would destroy
+// what the client has not read yet.
 func (c *conn) readFailed(err error) {
 	closed, isClose := errors.AsType[*websocket.CloseError](err)
 	switch {
 	case isClose && closed.Code == websocket.CloseNoStatusReceived:
 		c.cancel(closeExited)
 	case isClose && closed.Code != websocket.CloseAbnormalClosure:
-		c.cancel(&closing{closed.Code, ""})
-	case isClose, isNetError(err):
+		c.cancel(&closing{Code: closed.Code})
+	case isClose, wsconn.IsLost(err):
 		c.cancel(closeLost)
 	default: // the library has sent a close frame, 1009 or 1002
 		c.cancel(closeBroken)
-		io.Copy(io.Discard, c.wire.Conn)
+		io.Copy(io.Discard, c.wire.Conn.Conn)
 	}
 }
 
-// readMessage reads a message and appends a newline. Its buffer grows with what has
-// come, not with what was announced.
+// readMessage reads a message and appends a newline. Its buffer grows with the bytes that
+// arrive, not with the announced length.
 func readMessage(r io.Reader) ([]byte, error) {
 	buf := make([]byte, 0, 512)
 	for {
@@ -109,8 +110,8 @@ func readMessage(r io.Reader) ([]byte, error) {
 	}
 }
 
-// take hands a message to the process.
-func (c *conn) take(message []byte) {
+// forward passes a message to the process.
+func (c *conn) forward(message []byte) {
 	if !utf8.Valid(message) {
 		c.cancel(closeInvalid)
 		return
@@ -121,41 +122,29 @@ func (c *conn) take(message []byte) {
 	c.holding.Store(false)
 }
 
-// mind pings, and ends the connection with a close frame.
-func (c *conn) mind() {
+// supervise pings, and ends the connection with a close frame.
+func (c *conn) supervise() {
 	defer c.wire.Close()
-	t := time.NewTimer(c.relay.times.ping)
-	defer t.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
-			c.finish()
-			return
-		case <-t.C:
-		}
+	t := &c.relay.times
+	for !wsconn.Within(t.ping, c.ctx.Done()) {
 		before := c.wire.reads.Load()
-		err := c.wire.control(opPing, nil, time.Second)
+		err := c.wire.writeControl(opPing, nil, time.Second)
 		if err != nil && err != errBusy && err != errClosed {
-			c.cancel(closeLost) // nobody else notices while nothing is read
+			c.cancel(closeLost) // read does not notice while it is not reading
 		}
-		t.Reset(c.relay.times.pong)
-		select {
-		case <-c.ctx.Done():
-			c.finish()
-			return
-		case <-t.C:
+		if wsconn.Within(t.pong, c.ctx.Done()) {
+			break
 		}
-		// A ping behind output that the peer takes slowly is not answered in time; that
-		// it takes some is watched by the wire. And while a message waits for the
-		// process nothing is read.
+		// A pong may be late if the peer accepts output slowly; the wire watches the progress
+		// of that. And while a message waits for the process, nothing is read.
 		if err == nil && c.wire.reads.Load() == before && !c.wire.busy() && !c.holding.Load() {
 			c.cancel(closeLost)
 		}
-		t.Reset(c.relay.times.ping)
 	}
+	c.finish()
 }
 
-// finish says why, behind the output, and waits a little for the answer.
+// finish sends the reason, after the output, and waits a little for the answer.
 func (c *conn) finish() {
 	<-c.pumped
 	why := closeLost
@@ -163,19 +152,7 @@ func (c *conn) finish() {
 	if why == closeLost {
 		return
 	}
-	if err := c.wire.control(opClose, closeMessage(why), c.relay.times.hurry); err != nil && err != errClosed {
-		return
+	if err := c.wire.writeControl(opClose, why.Message(), c.relay.times.hurry); err == nil || err == errClosed {
+		wsconn.Within(c.relay.times.linger, c.readDone)
 	}
-	t := time.NewTimer(c.relay.times.linger)
-	defer t.Stop()
-	select {
-	case <-c.readDone:
-	case <-t.C:
-	}
-}
-
-// closeMessage is the body of a close frame: at most 125 bytes (RFC 6455, 5.5), with
-// a text that is UTF-8 (5.5.1).
-func closeMessage(c *closing) []byte {
-	return websocket.FormatCloseMessage(c.code, strings.ToValidUTF8(c.reason[:min(len(c.reason), 123)], ""))
 }

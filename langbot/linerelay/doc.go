@@ -1,9 +1,9 @@
-// Package linerelay connects the stdin and stdout of one managed process to a
-// WebSocket, one text message for each line, as LangBot's Box Runtime protocol has
-// it: whoever is attached parses each message as one document. One client at a time
-// is attached; a newer one takes the place of an older one.
+// Package linerelay connects the stdin and stdout of one managed process to a WebSocket,
+// one text message for each line, as LangBot's Box Runtime protocol requires: the client
+// parses each message as one document. One client is attached at a time; a new one replaces
+// it.
 //
-// It knows streams, not sandboxes: who may attach, and to what, is for its callers
-// to say. Unlike package relay it has no offsets on the wire, so that what was
-// written to a connection counts as received.
+// It knows streams, not sandboxes: its callers decide who may attach, and to what. Unlike
+// package relay, its protocol has no offsets, so bytes count as received once they are
+// written to a connection.
 package linerelay

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// ring is an engine.Output in memory, and the process that writes it.
+// ring is an engine.Output in memory, and the process that writes to it.
 type ring struct {
 	drop bool // overwrite what was not released
 
@@ -100,7 +100,7 @@ func (r *ring) Released() int64 {
 
 var errStop = errors.New("told to stop")
 
-// write is the process writing; it waits for room unless it drops.
+// write is called by the process. It waits for room, unless drop is set.
 func (r *ring) write(stop <-chan struct{}, p []byte) error {
 	for len(p) > 0 {
 		r.mu.Lock()
@@ -131,7 +131,7 @@ func (r *ring) write(stop <-chan struct{}, p []byte) error {
 
 func (r *ring) print(text string) { r.write(nil, []byte(text)) }
 
-// sink is an engine.Input in memory; the process reads as far as allow says.
+// sink is an engine.Input in memory. The process reads up to the offset allow.
 type sink struct {
 	mu     sync.Mutex
 	got    bytes.Buffer
@@ -247,7 +247,7 @@ func (p *proc) source() Source {
 	}}
 }
 
-// end is the process ending.
+// end ends the process.
 func (p *proc) end() {
 	p.out.change(func() { p.out.closed = true })
 	close(p.done)
@@ -315,7 +315,7 @@ func (c *client) wantMessages(want ...string) {
 	}
 }
 
-// rest returns all messages up to the close frame, and that.
+// rest returns all messages up to the close frame, and the close frame.
 func (c *client) rest() (messages []string, closed *websocket.CloseError) {
 	c.t.Helper()
 	for {
@@ -344,7 +344,7 @@ func (c *client) send(text string) {
 	}
 }
 
-// await waits until ok is true; what it is about has no event of its own.
+// await waits until ok is true, for a state that no event announces.
 func await(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(testutil.Patience()); !ok(); time.Sleep(time.Millisecond) {

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// FuzzClient sends anything at all behind the upgrade: the process gets whole messages
-// or nothing, the connection ends when it is closed, and the next client is served.
+// FuzzClient sends arbitrary bytes after the upgrade: the process gets whole messages or
+// nothing, the connection ends when it is closed, and the next client is served.
 func FuzzClient(f *testing.F) {
 	frame := func(opcode byte, text string) []byte {
 		return append([]byte{opcode, 0x80 | byte(len(text)), 0, 0, 0, 0}, text...)

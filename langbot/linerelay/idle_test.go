@@ -14,7 +14,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// pipeWriter is the answer to a request that came through a pipe.
+// pipeWriter is the ResponseWriter of a request that came through a pipe.
 type pipeWriter struct {
 	conn   net.Conn
 	header http.Header
@@ -27,7 +27,7 @@ func (w *pipeWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return w.conn, bufio.NewReadWriter(bufio.NewReader(w.conn), bufio.NewWriter(w.conn)), nil
 }
 
-// piped runs f with a client of a relay, in a bubble whose time is not the world's.
+// piped runs f with a client of a relay, in a bubble with its own time.
 func piped(t *testing.T, history int, f func(t *testing.T, p *proc, r *Relay, c *client)) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newProc(history)
@@ -53,7 +53,8 @@ func piped(t *testing.T, history int, f func(t *testing.T, p *proc, r *Relay, c 
 	})
 }
 
-// messages are those that come until the client is gone, with the time that had passed.
+// messages returns the messages until the end of the connection, with the time of each since
+// began.
 func messages(c *client, began time.Time) <-chan string {
 	out := make(chan string, 1000)
 	go func() {
@@ -69,7 +70,7 @@ func messages(c *client, began time.Time) <-chan string {
 	return out
 }
 
-// TestIdle: what has no newline is sent after a while, and not before.
+// TestIdle: an incomplete line is sent after a while, and not before.
 func TestIdle(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -127,7 +128,7 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestNoPolling: an idle relay does nothing but ping.
+// TestNoPolling: an idle relay only pings.
 func TestNoPolling(t *testing.T) {
 	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 		pings := 0
@@ -145,7 +146,7 @@ func TestNoPolling(t *testing.T) {
 		if p.out.reads != before || pings != 80 {
 			t.Errorf("in an hour: %d reads, %d pings, want none and 80", p.out.reads-before, pings)
 		}
-		<-p.touched // of the first line
+		<-p.touched // for the first line
 		p.out.print("a\n")
 		p.out.print("b\n")
 		<-out
@@ -158,7 +159,7 @@ func TestNoPolling(t *testing.T) {
 	})
 }
 
-// TestSilent: a client that is not there any more is noticed after ping and pong.
+// TestSilent: a client that is gone is noticed when a pong is missing.
 func TestSilent(t *testing.T) {
 	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
 		c.SetPingHandler(func(string) error { return nil })
@@ -171,11 +172,11 @@ func TestSilent(t *testing.T) {
 	})
 }
 
-// TestHolding: while a process does not read, its client is not read, so that nothing it
-// would answer is missed.
+// TestHolding: while a process does not read, the relay does not read from its client, so a
+// missing pong proves nothing.
 func TestHolding(t *testing.T) {
 	piped(t, 64<<10, func(t *testing.T, p *proc, r *Relay, c *client) {
-		c.SetPingHandler(func(string) error { return nil }) // an answer would have to wait behind what is sent
+		c.SetPingHandler(func(string) error { return nil }) // a pong would have to wait behind the messages
 		p.in.change(func() { p.in.allow = 3 })
 		out := messages(c, time.Now())
 		message, sent := strings.Repeat("m", 99999), 0
@@ -193,7 +194,7 @@ func TestHolding(t *testing.T) {
 		if got := <-out; got != "1h0m0s alive\n" {
 			t.Errorf("got %q", got)
 		}
-		c.Close() // which is noticed all the same
+		c.Close() // the relay notices nevertheless
 		for range out {
 		}
 		time.Sleep(time.Minute)
@@ -204,11 +205,11 @@ func TestHolding(t *testing.T) {
 	})
 }
 
-// TestSlowUpload: a message whose bytes keep coming is a sign of life, though no pong
-// can be between them.
+// TestSlowUpload: a message whose bytes keep arriving is a sign of life, although no pong
+// can come between them.
 func TestSlowUpload(t *testing.T) {
 	piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {
-		go c.NetConn().Read(make([]byte, 1000)) // the ping; there is no answer
+		go c.NetConn().Read(make([]byte, 1000)) // the ping, which is not answered
 		c.NetConn().Write([]byte("\x81\xfe\x01\x00\x00\x00\x00\x00"))
 		for range 256 {
 			time.Sleep(10 * time.Second)
@@ -222,8 +223,8 @@ func TestSlowUpload(t *testing.T) {
 	})
 }
 
-// TestEndOfOutput: the client is told when the process has ended; one that has closed its
-// output and goes on is waited for, but not for ever.
+// TestEndOfOutput: the client is told when the process has ended. The wait for a process
+// that has closed its output and continues is bounded.
 func TestEndOfOutput(t *testing.T) {
 	for _, ends := range []bool{true, false} {
 		piped(t, 64<<10, func(t *testing.T, p *proc, _ *Relay, c *client) {

@@ -5,12 +5,15 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// batchSize is how many bytes of frames are written at once, about.
+// batchSize is about how many bytes of frames are written at once.
 const batchSize = 128 << 10
 
-// mark says how far the stream is done once a batch has been written up to pos.
+// mark is the offset up to which the output is done once a batch has been written up to
+// pos.
 type mark struct {
 	pos  int
 	done int64
@@ -19,23 +22,23 @@ type mark struct {
 // stream is the output on its way to one client.
 type stream struct {
 	*splitter
-	since time.Time // from when on the rest has waited; zero without
-	last  time.Time // when something came
-	burst int       // bytes that came without a long pause
-	batch []byte    // frames that are not written yet
-	marks []mark
+	restSince time.Time // since when an incomplete line has waited; zero if none does
+	lastRead  time.Time // when output last arrived
+	burst     int       // bytes that arrived without a long pause
+	batch     []byte    // frames that are not written yet
+	marks     []mark
 }
 
 // pump sends the output until its end, or that of the connection.
 func (c *conn) pump() {
 	defer close(c.pumped)
 	select {
-	case c.relay.output <- struct{}{}: // nobody else reads or releases
+	case c.relay.output <- struct{}{}: // no other connection reads or releases meanwhile
 		defer func() { <-c.relay.output }()
 	case <-c.ctx.Done():
 	}
 	if c.ctx.Err() != nil {
-		return // the select above takes either if it could take both
+		return // with both ready, the select above chooses either
 	}
 	out := c.relay.src.Stdout
 	s := stream{splitter: newSplitter(out.Released())}
@@ -49,19 +52,17 @@ func (c *conn) pump() {
 	}
 }
 
-// relayOutput sends the output until its end, which is nil, or an error.
+// relayOutput sends the output. It returns nil at the end of the output.
 func (c *conn) relayOutput(s *stream) error {
 	live, stop := c.whileRunning()
 	defer stop()
-	for ended := false; c.ctx.Err() == nil; {
-		if ended = ended || live.Err() != nil; ended {
-			// What ReadAt would wait for now never comes.
-			if _, end := c.relay.src.Stdout.Bounds(); s.end() >= end {
-				return c.finishStream(s)
-			}
-		}
-		ctx := live
+	for c.ctx.Err() == nil {
+		ctx, ended := live, live.Err() != nil
 		if ended {
+			// No more output follows, so ReadAt must not wait for it.
+			if _, end := c.relay.src.Stdout.Bounds(); s.end() >= end {
+				return c.sendRest(s, true)
+			}
 			ctx = c.ctx
 		}
 		err := c.relayOnce(ctx, s)
@@ -70,64 +71,55 @@ func (c *conn) relayOutput(s *stream) error {
 		case c.ctx.Err() != nil:
 			return err
 		case err == io.EOF:
-			err := c.finishStream(s)
+			err := c.sendRest(s, true)
 			c.awaitEnd(live)
 			return err
+		case live.Err() != nil && !ended: // there may be more, which is readable while it is held
 		case isClosed(c.relay.src.Gone):
-			return c.finishStream(s)
-		case live.Err() != nil && !ended:
+			return c.sendRest(s, true)
 		default:
-			// It may be that the box was removed, which is about to be known.
+			// If the box was removed, Done or Gone is about to be closed.
 			if !c.awaitEnd(live) {
 				return err
 			}
-			return c.finishStream(s)
+			return c.sendRest(s, true)
 		}
 	}
 	return c.ctx.Err()
 }
 
-// whileRunning returns a context that ends with the connection and when the process
-// has ended.
-func (c *conn) whileRunning() (context.Context, func()) {
+// whileRunning returns a context that ends with the connection, and when the process ends.
+func (c *conn) whileRunning() (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(c.ctx)
-	joined := make(chan struct{})
-	go func() {
-		defer close(joined)
+	c.wg.Go(func() {
 		defer cancel()
 		select {
 		case <-c.relay.src.Done:
 		case <-c.relay.src.Gone:
 		case <-ctx.Done():
 		}
-	}()
-	return ctx, func() { cancel(); <-joined }
+	})
+	return ctx, cancel
 }
 
-// awaitEnd waits a little until the process is known to have ended, so that a client
-// that is told does not find it running. It may have closed its output only.
+// awaitEnd waits a little for the end of the process, and reports whether it has ended. A
+// client that is told of the end must not find the process running afterwards; but the
+// process may merely have closed its output.
 func (c *conn) awaitEnd(live context.Context) bool {
-	t := time.NewTimer(c.relay.times.end)
-	defer t.Stop()
-	select {
-	case <-live.Done():
-		return c.ctx.Err() == nil
-	case <-t.C:
-		return false
-	}
+	return wsconn.Within(c.relay.times.end, live.Done()) && c.ctx.Err() == nil
 }
 
-// relayOnce waits for output and sends what there is of it.
+// relayOnce waits for output and sends it.
 func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 	space := s.space()
-	n, at, err := c.read1(ctx, s, space)
+	n, at, err := c.readNext(ctx, s, space)
 	if n <= 0 && err != nil {
 		return err
 	}
 	if n < 0 || n > len(space) || at < s.end() {
 		return fmt.Errorf("reading output from offset %d: the engine returned %d bytes at offset %d, of at most %d", s.end(), n, at, len(space))
 	}
-	if at > s.end() { // what is in between was overwritten
+	if at > s.end() { // the bytes in between were overwritten
 		if err := c.sendRest(s, true); err != nil {
 			return err
 		}
@@ -136,10 +128,10 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 	s.add(n)
 	c.relay.touch()
 	now := time.Now()
-	if now.Sub(s.last) >= c.relay.times.document {
+	if now.Sub(s.lastRead) >= c.relay.times.document {
 		s.burst = 0
 	}
-	s.last, s.burst = now, s.burst+n
+	s.lastRead, s.burst = now, s.burst+n
 	if len(s.buf) == smallBuffer && cap(s.batch) > 4*smallBuffer {
 		s.batch, s.marks = nil, nil // the flood is over
 	}
@@ -148,15 +140,15 @@ func (c *conn) relayOnce(ctx context.Context, s *stream) error {
 			return err
 		}
 	}
-	if s.since.IsZero() && s.hasRest(false) {
-		s.since = now
+	if s.restSince.IsZero() && s.hasRest(false) {
+		s.restSince = now
 	}
 	return c.flush(s)
 }
 
-// read1 reads once. While it waits for more, what was not sent because its line has no
-// end is sent.
-func (c *conn) read1(ctx context.Context, s *stream, p []byte) (n int, at int64, err error) {
+// readNext reads once. If it has to wait longer than patience for the rest of an incomplete
+// line, it sends what there is of the line.
+func (c *conn) readNext(ctx context.Context, s *stream, p []byte) (n int, at int64, err error) {
 	out := c.relay.src.Stdout
 	if s.hasRest(false) {
 		soon, cancel := context.WithTimeout(ctx, c.patience(s))
@@ -172,23 +164,25 @@ func (c *conn) read1(ctx context.Context, s *stream, p []byte) (n int, at int64,
 	return out.ReadAt(ctx, p, s.end())
 }
 
-// fullBuffer is what programs gather before they write, at least, if their output is a
-// pipe; it is also what they can write at once (PIPE_BUF, pipe(7)).
+// fullBuffer is the least that programs collect before they write to a pipe. It is also how
+// much they can write at once (PIPE_BUF, pipe(7)).
 const fullBuffer = 4 << 10
 
-// patience is how long more output is waited for before the rest is sent. A prompt is
-// wanted soon, also if it comes in drops. But who writes much writes full buffers, which
-// end anywhere, and a process whose processor time is limited may have none for 100 ms
-// (the period of cpu.max): a line, most of all a document, is of no use in parts.
+// patience returns how long to wait for the rest of an incomplete line before sending it. A
+// prompt has to be sent soon, even if it arrives byte by byte. But a program that writes
+// much writes full buffers, which end anywhere in a line, and a process with limited CPU
+// time may get none for 100 ms (the period of cpu.max): a line, and a document most of all,
+// is useless in parts.
 func (c *conn) patience(s *stream) time.Duration {
 	t, rest := &c.relay.times, s.buf[s.r:s.w]
 	if s.open || s.burst >= fullBuffer || rest[0] == '{' {
 		return t.document
 	}
-	return min(t.idle, max(t.document-time.Since(s.since), 0))
+	return min(t.idle, max(t.document-time.Since(s.restSince), 0))
 }
 
-// sendRest sends what there is, without waiting for the end of its line.
+// sendRest sends everything that was read, without waiting for the end of its line. final
+// says that no more output follows it.
 func (c *conn) sendRest(s *stream, final bool) error {
 	for p, ok := s.rest(final); ok; p, ok = s.rest(final) {
 		if err := c.send(s, p); err != nil {
@@ -198,15 +192,13 @@ func (c *conn) sendRest(s *stream, final bool) error {
 	return c.flush(s)
 }
 
-func (c *conn) finishStream(s *stream) error { return c.sendRest(s, true) }
-
 // send puts a piece into the batch, and writes the batch if it is large.
 func (c *conn) send(s *stream, p piece) error {
 	opcode := byte(opContinuation)
 	if p.first {
 		opcode = opText
 	}
-	s.since = time.Time{}
+	s.restSince = time.Time{}
 	s.batch = appendFrame(s.batch, opcode, p.last, p.text)
 	s.marks = append(s.marks, mark{len(s.batch), s.done()})
 	if len(s.batch) < batchSize {
@@ -215,12 +207,12 @@ func (c *conn) send(s *stream, p piece) error {
 	return c.flush(s)
 }
 
-// flush writes the batch, and releases what of the output was written whole.
+// flush writes the batch, and releases the output that was written in whole frames.
 func (c *conn) flush(s *stream) error {
 	if len(s.batch) == 0 {
 		return nil
 	}
-	n, err := c.wire.frames(s.batch)
+	n, err := c.wire.Write(s.batch)
 	written := len(s.marks)
 	for err != nil && written > 0 && s.marks[written-1].pos > n {
 		written--
@@ -235,7 +227,7 @@ func (c *conn) flush(s *stream) error {
 	return err
 }
 
-// isClosed says whether c is closed; nil is not.
+// isClosed reports whether c is closed; a nil channel is not.
 func isClosed(c <-chan struct{}) bool {
 	select {
 	case <-c:

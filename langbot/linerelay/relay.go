@@ -1,31 +1,31 @@
 package linerelay
 
 import (
-	"bufio"
 	"context"
-	"fmt"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/boxd/boxd/engine"
 	"github.com/gorilla/websocket"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
-// maxReceive is the most that a message of the client has, in bytes.
+// maxReceive is the maximum size of a message from the client, in bytes.
 const maxReceive = 16 << 20
 
-// times are those of every relay; tests change them.
+// times are the same for every relay; tests change them.
 type times struct {
-	idle     time.Duration // a rest without newline is sent after
-	document time.Duration // and one that looks like a part of more
-	ping     time.Duration // between an answered ping and the next
-	pong     time.Duration // until the answer
-	stall    time.Duration // for which a peer may take nothing of what is written to it
-	end      time.Duration // for the end of a process whose output has ended
-	hurry    time.Duration // for all that is still to be written to a connection that ends
+	idle     time.Duration // after which an incomplete line is sent
+	document time.Duration // after which it is sent if it looks like part of a document
+	ping     time.Duration // between a pong and the next ping
+	pong     time.Duration // between a ping and its pong
+	stall    time.Duration // for which a peer may accept none of the bytes written to it
+	end      time.Duration // between the end of the output and the end of the process
+	hurry    time.Duration // for each write to a connection that ends
 	linger   time.Duration // for the peer's answer to a close frame
 }
 
@@ -37,16 +37,18 @@ var defaultTimes = times{
 
 // Source is a process as the relay sees it.
 type Source struct {
-	// Stdin is nil if the process takes none.
+	// Stdin is nil if the process has none.
 	Stdin  engine.Input
 	Stdout engine.Output
-	// Done is closed when the process has ended and all of its output is in Stdout.
-	// What is left is sent, then the connection is closed.
+	// Done is closed when the process has ended and all of its output is in Stdout, or its
+	// box is lost. The relay sends the rest of the output, then closes the connection.
 	Done <-chan struct{}
-	// Gone is closed when nothing can be read any more: the process was forgotten or
-	// its box is lost. It may be nil.
+	// Gone is closed when the process is removed, with its output. It may be nil.
 	Gone <-chan struct{}
-	// Touch is told, at most once a second, that there was traffic. It may be nil.
+	// Hold keeps the output of a process that ends readable until the relay calls release.
+	// It may be nil.
+	Hold func() (release func())
+	// Touch, if not nil, is called when there was traffic, at most once a second.
 	Touch func()
 }
 
@@ -57,10 +59,10 @@ type Relay struct {
 
 	ctx     context.Context // ends with Shut; its cause is a *closing
 	cancel  context.CancelCauseFunc
-	wg      sync.WaitGroup // connections, and what feeds stdin
+	wg      sync.WaitGroup // connections, and the goroutine that feeds stdin
 	stdin   stdinQueue
 	output  chan struct{} // has an element while a connection reads stdout
-	touched atomic.Int64  // when Source.Touch was called, in Unix nanoseconds
+	touched atomic.Int64  // when Source.Touch was last called, in Unix nanoseconds
 
 	mu      sync.Mutex
 	closed  bool
@@ -69,52 +71,58 @@ type Relay struct {
 
 // New returns the relay of a process. The caller closes it.
 func New(src Source) *Relay {
+	if src.Hold == nil {
+		src.Hold = func() func() { return func() {} }
+	}
 	r := &Relay{src: src, times: defaultTimes, output: make(chan struct{}, 1)}
 	r.ctx, r.cancel = context.WithCancelCause(context.Background())
 	r.stdin = stdinQueue{ctx: r.ctx, in: src.Stdin, wg: &r.wg, moved: make(chan struct{})}
 	return r
 }
 
-// closing is why a connection ends, as its close frame says it.
-type closing struct {
-	code   int
-	reason string
-}
-
-func (c *closing) Error() string { return fmt.Sprintf("close %d: %s", c.code, c.reason) }
+type closing = wsconn.Closing
 
 var (
-	closeExited   = &closing{websocket.CloseNormalClosure, ""}
-	closeReplaced = &closing{websocket.CloseNormalClosure, "another client attached"}
-	closeInvalid  = &closing{websocket.CloseInvalidFramePayloadData, "the message is no UTF-8"}
-	closeBroken   = &closing{websocket.CloseProtocolError, "the client broke the protocol"}
-	closeFailed   = &closing{websocket.CloseInternalServerErr, "the output of the process cannot be read"}
-	// closeLost has no frame: there is nobody who would read it.
-	closeLost = &closing{websocket.CloseNoStatusReceived, "the client is gone"}
+	closeExited   = &closing{Code: websocket.CloseNormalClosure}
+	closeReplaced = &closing{Code: websocket.CloseNormalClosure, Text: "another client attached"}
+	closeInvalid  = &closing{Code: websocket.CloseInvalidFramePayloadData, Text: "the message is not UTF-8"}
+	closeBroken   = &closing{Code: websocket.CloseProtocolError, Text: "the client broke the protocol"}
+	closeFailed   = &closing{Code: websocket.CloseInternalServerErr, Text: "the output of the process cannot be read"}
+	// closeLost has no frame, because there is no client to read it.
+	closeLost = &closing{Code: websocket.CloseNoStatusReceived, Text: "the client is gone"}
 )
 
-// Serve upgrades the request to a WebSocket and relays until the process has
-// ended, the client is gone or replaced, or the relay is closed. A client that is
-// attached already is closed with 1000, "another client attached". Of a relay that
-// is closed a client gets the close frame and nothing else.
+// Serve upgrades the request to a WebSocket and relays until the process has ended, the
+// client has disconnected or is replaced, or the relay is closed. A client that is already
+// attached is disconnected with 1000, "another client attached". A client of a closed relay
+// receives the close frame and nothing else.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request) {
-	if !r.enter() {
-		r.serveClosed(w, req)
-		return
+	open := r.addConn()
+	if open {
+		defer r.wg.Done()
+		defer r.src.Hold()()
 	}
-	defer r.wg.Done()
 	c := newConn(r)
 	defer c.cancel(closeLost)
-	if !c.upgrade(w, req) {
+	// It needs no CheckOrigin: the default accepts requests without Origin, which browsers
+	// cannot make, and those of the same host.
+	upgrader := websocket.Upgrader{HandshakeTimeout: 10 * time.Second, Subprotocols: []string{"mcp"}}
+	var err error
+	if c.ws, err = wsconn.Upgrade(&upgrader, w, req, func(nc net.Conn) net.Conn {
+		c.wire = newWire(wsconn.New(nc, r.times.stall))
+		return c.wire
+	}); err != nil {
 		return // the upgrader has answered
 	}
-	r.attach(c)
-	defer r.detach(c)
+	if open {
+		r.attach(c)
+		defer r.detach(c)
+	}
 	c.serve()
 }
 
-// enter counts a connection, unless the relay is closed.
-func (r *Relay) enter() bool {
+// addConn counts a connection, unless the relay is closed.
+func (r *Relay) addConn() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.closed {
@@ -124,41 +132,7 @@ func (r *Relay) enter() bool {
 	return true
 }
 
-// serveClosed says goodbye to a client that comes too late.
-func (r *Relay) serveClosed(w http.ResponseWriter, req *http.Request) {
-	c := newConn(r)
-	defer c.cancel(closeLost)
-	if c.upgrade(w, req) {
-		c.serve()
-	}
-}
-
-// upgrade answers the request, with the WebSocket or with an error. There is no
-// CheckOrigin: the default lets in requests without Origin, which browsers cannot
-// make, and those of the same host.
-func (c *conn) upgrade(w http.ResponseWriter, req *http.Request) bool {
-	upgrader := websocket.Upgrader{HandshakeTimeout: 10 * time.Second, Subprotocols: []string{"mcp"}}
-	ws, err := upgrader.Upgrade(&hijacker{w, c}, req, nil)
-	c.ws = ws
-	return err == nil
-}
-
-// hijacker gives the upgrader a connection that is a wire.
-type hijacker struct {
-	http.ResponseWriter
-	c *conn
-}
-
-func (j *hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
-	nc, rw, err := http.NewResponseController(j.ResponseWriter).Hijack()
-	if err != nil {
-		return nil, nil, err
-	}
-	j.c.wire = newWire(nc, j.c.relay.times.stall)
-	return j.c.wire, rw, nil
-}
-
-// attach makes c the one that is attached.
+// attach makes c the attached client, in place of the previous one.
 func (r *Relay) attach(c *conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,30 +150,30 @@ func (r *Relay) detach(c *conn) {
 	}
 }
 
-// Attached says whether a client is attached right now.
+// Attached reports whether a client is attached right now.
 func (r *Relay) Attached() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.current != nil && r.current.ctx.Err() == nil
 }
 
-// Shut makes the relay end with a close code and a reason of at most 123 bytes,
-// without waiting. The first call counts.
+// Shut makes the relay end with a close code and a reason of at most 123 bytes. It does not
+// wait. The first call determines code and reason.
 func (r *Relay) Shut(code int, reason string) {
 	r.mu.Lock()
 	r.closed = true
 	r.mu.Unlock()
-	r.cancel(&closing{code, reason})
+	r.cancel(&closing{Code: code, Text: reason})
 }
 
-// Close is Shut, and waits until all of it has ended: nothing of the process is used
-// any more. That takes some two seconds at most, if a client does not answer.
+// Close calls Shut and waits until the relay has ended and no longer uses the process. If a
+// client does not answer, that takes some two seconds.
 func (r *Relay) Close(code int, reason string) {
 	r.Shut(code, reason)
 	r.wg.Wait()
 }
 
-// touch tells the source that there is traffic, once a second.
+// touch tells the source that there is traffic, at most once a second.
 func (r *Relay) touch() {
 	if r.src.Touch == nil {
 		return

@@ -47,12 +47,12 @@ func TestRelay(t *testing.T) {
 		t.Errorf("released %d of %d bytes", n, p.out.end)
 	}
 	await(t, "detachment", func() bool { return !s.relay.Attached() })
-	again := s.dial() // of what has ended, nothing is left
+	again := s.dial() // nothing is left of a process that has ended
 	again.wantClose(1000, "")
 }
 
-// TestComesAgain: the process and its stdin go on without a client, and nothing that
-// was sent to one is sent again.
+// TestComesAgain: the process and its stdin continue without a client, and output that was
+// sent to one client is not sent again.
 func TestComesAgain(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, nil)
@@ -113,8 +113,8 @@ func TestUpgrade(t *testing.T) {
 	http.DefaultClient.CloseIdleConnections()
 }
 
-// TestFlood: everything arrives, in order, before the close, also if the process has
-// ended long before.
+// TestFlood: all output arrives, in order, before the close, even if the process ended long
+// before.
 func TestFlood(t *testing.T) {
 	for _, history := range []int{4 << 10, 1 << 20} {
 		t.Run(fmt.Sprint(history), func(t *testing.T) {
@@ -146,7 +146,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestLongLines: a line is one message as long as it may be, also if the ring cannot
+// TestLongLines: a line of up to maxMessage bytes is one message, even if the ring cannot
 // hold it.
 func TestLongLines(t *testing.T) {
 	p := newProc(600 << 10)
@@ -158,8 +158,8 @@ func TestLongLines(t *testing.T) {
 	c.wantMessages(wanted([]byte(text))...)
 }
 
-// TestProcessDoesNotRead: a client may go on for a while, then it is not read; it stays
-// attached and gets output, and what it sent arrives whole.
+// TestProcessDoesNotRead: a client may continue to send for a while, then the relay stops
+// reading from it. It stays attached and gets output, and its messages arrive whole.
 func TestProcessDoesNotRead(t *testing.T) {
 	p := newProc(64 << 10)
 	p.in.allow = 3
@@ -191,8 +191,8 @@ func TestProcessDoesNotRead(t *testing.T) {
 	p.in.awaitText(t, strings.Repeat(message+"\n", count))
 }
 
-// TestMessagesStayWhole: a client that goes away, or is replaced, in the middle of a
-// message that the process takes slowly leaves no half of it before the next one's.
+// TestMessagesStayWhole: if a client disconnects, or is replaced, while the process slowly
+// reads its message, the message is still written whole, before those of the next client.
 func TestMessagesStayWhole(t *testing.T) {
 	p := newProc(64 << 10)
 	p.in.allow = 2
@@ -236,15 +236,14 @@ func TestSizes(t *testing.T) {
 	message := strings.Repeat("x", maxReceive)
 	c.send(message)
 	p.in.awaitText(t, message+"\n")
-	c.WriteMessage(websocket.TextMessage, []byte(message+"x")) // it may be cut off
+	c.WriteMessage(websocket.TextMessage, []byte(message+"x")) // the connection may be cut off meanwhile
 	c.wantClose(1009, "")
 	if got := p.in.text(); len(got) != maxReceive+1 {
 		t.Errorf("the process got %d bytes", len(got))
 	}
 }
 
-// TestBrokenClient: each violation ends its own connection and leaves nothing at the
-// process.
+// TestBrokenClient: a violation ends its own connection, and the process gets nothing of it.
 func TestBrokenClient(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, nil)
@@ -273,7 +272,7 @@ func TestBrokenClient(t *testing.T) {
 	for _, frames := range []string{"", "\x81", "\x81\x85\x00\x00\x00\x00he", "\x01\x82\x00\x00\x00\x00he"} {
 		ws := s.dial()
 		ws.NetConn().Write([]byte(frames))
-		ws.Close() // in mid-message
+		ws.Close() // in the middle of a message
 		await(t, "detachment", func() bool { return !s.relay.Attached() })
 	}
 	c := s.dial()
@@ -281,8 +280,8 @@ func TestBrokenClient(t *testing.T) {
 	p.in.awaitText(t, "fine\n")
 }
 
-// TestPeerThatNeverReads is dropped; what it was not sent is for the next client, from
-// the beginning of a line on.
+// TestPeerThatNeverReads: such a client is disconnected. The next one gets the output that
+// was not sent, from the start of a line on.
 func TestPeerThatNeverReads(t *testing.T) {
 	p := newProc(256 << 10)
 	s := serve(t, p, func(o *times) { o.stall = 100 * time.Millisecond })
@@ -312,8 +311,8 @@ func TestPeerThatNeverReads(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTakeOverOfStuck: a client that does not read does not keep the next one waiting,
-// and only what was not sent is sent to that.
+// TestTakeOverOfStuck: a client that does not read does not delay the next one, which gets
+// only the output that was not sent.
 func TestTakeOverOfStuck(t *testing.T) {
 	p := newProc(1 << 20)
 	s := serve(t, p, func(o *times) { o.stall, o.ping = time.Hour, time.Hour }) // nothing else ends it
@@ -349,7 +348,7 @@ func TestTakeOverOfStuck(t *testing.T) {
 	wg.Wait()
 }
 
-// TestTakeOverKeepsLines: the line under way is for the next client, whole.
+// TestTakeOverKeepsLines: the next client gets the current line from its start.
 func TestTakeOverKeepsLines(t *testing.T) {
 	p := newProc(1 << 20)
 	s := serve(t, p, func(o *times) { o.document = time.Hour })
@@ -365,7 +364,7 @@ func TestTakeOverKeepsLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := s.dial()
-	// Until the first one is told, it may still get the end of the line.
+	// The first client may still get more of the line until it is disconnected.
 	if _, err := io.Copy(io.Discard, r); !websocket.IsCloseError(err, websocket.CloseNormalClosure) {
 		t.Errorf("the first client's line ends with %v", err)
 	}
@@ -373,8 +372,8 @@ func TestTakeOverKeepsLines(t *testing.T) {
 	second.wantMessages(half + half + "\n")
 }
 
-// TestStorm: a hundred clients at once, again and again; each message is sent to one
-// of them, none hangs.
+// TestStorm: a hundred clients connect at once, again and again. Each message is sent to one
+// of them, and none hangs.
 func TestStorm(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, nil)
@@ -402,7 +401,7 @@ func TestStorm(t *testing.T) {
 						break
 					}
 					if err == nil && n == 5000 {
-						break // it goes away without a word
+						break // it disconnects without a close frame
 					}
 					var this int
 					if _, serr := fmt.Sscanf(string(m), "%d\n", &this); err != nil || serr != nil || last >= 0 && this != last+1 {
@@ -446,14 +445,14 @@ func TestClose(t *testing.T) {
 	}
 	p.out.print("y\n")
 	s.dial().wantClose(1001, "Box runtime shutting down")
-	s.relay.Close(1000, "") // the first one counts
+	s.relay.Close(1000, "") // the first call counts
 	s.dial().wantClose(1001, "Box runtime shutting down")
 	if p.out.Released() != 2 {
 		t.Errorf("released %d", p.out.Released())
 	}
 }
 
-// TestCloseIsBounded: by nobody, also not in the middle of everything.
+// TestCloseIsBounded: neither a client nor the process can delay Close.
 func TestCloseIsBounded(t *testing.T) {
 	p := newProc(1 << 20)
 	p.in.allow = 0
@@ -481,7 +480,7 @@ func TestCloseIsBounded(t *testing.T) {
 	}
 }
 
-// TestGone: a process of which nothing more can be known.
+// TestGone: the process is removed, or its output can no longer be read.
 func TestGone(t *testing.T) {
 	for _, how := range []string{"gone", "error and gone", "error and done"} {
 		p := newProc(64 << 10)
@@ -502,7 +501,40 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// TestGap: what was overwritten is missing, and joins nothing.
+// TestHold: the output of a lost box stays readable while a client is attached, so the
+// client gets all of it.
+func TestHold(t *testing.T) {
+	p := newProc(64 << 10)
+	src := p.source()
+	var mu sync.Mutex
+	held := 0
+	hold := func(n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		held += n
+	}
+	src.Hold = func() func() {
+		hold(1)
+		return func() { hold(-1) }
+	}
+	s := serveSource(t, p, src, nil)
+	c := s.dial()
+	p.out.print("before\n")
+	c.wantMessages("before\n")
+	mu.Lock()
+	if held != 1 {
+		t.Errorf("held %d times", held)
+	}
+	mu.Unlock()
+	p.out.print("last words")
+	close(p.done)
+	close(p.gone)
+	c.wantMessages("last words")
+	c.wantClose(1000, "")
+	await(t, "the release", func() bool { mu.Lock(); defer mu.Unlock(); return held == 0 })
+}
+
+// TestGap: bytes that were overwritten are missing, and the bytes around them are not joined.
 func TestGap(t *testing.T) {
 	p := newProc(4 << 10)
 	p.out.drop = true
@@ -510,7 +542,7 @@ func TestGap(t *testing.T) {
 	c := s.dial()
 	p.out.print("before")
 	c.wantMessages("before")
-	p.out.change(func() { // as if nobody had read for a while
+	p.out.change(func() { // as if no one had read for a while
 		p.out.end += 100000
 		copy(p.out.buf, bytes.Repeat([]byte("z"), 4<<10))
 		p.out.buf[(p.out.end-1)%(4<<10)] = '\n'
@@ -520,8 +552,8 @@ func TestGap(t *testing.T) {
 	}
 }
 
-// TestGoneWhileHeld: a client that went away while its messages wait for the process, so
-// that nothing is read, is noticed by a ping that cannot be sent.
+// TestGoneWhileHeld: a client disconnects while its messages wait for the process, so that
+// the relay does not read. A ping that cannot be sent shows it.
 func TestGoneWhileHeld(t *testing.T) {
 	p := newProc(64 << 10)
 	p.in.allow = 0
@@ -539,13 +571,12 @@ func TestGoneWhileHeld(t *testing.T) {
 	await(t, "the end of the connection", func() bool { return current() == nil })
 }
 
-// TestPings of the client are answered, also during a flood.
+// TestPings: the client's pings are answered, even during a flood of output.
 func TestPings(t *testing.T) {
 	p := newProc(64 << 10)
 	s := serve(t, p, nil)
 	c := s.dial()
-	// A pong comes behind what the sockets hold, which is megabytes: of long lines, so that
-	// they are few messages.
+	// A pong follows the megabytes in the sockets: long lines make them few messages.
 	line := strings.Repeat("x", 999) + "\n"
 	stop := make(chan struct{})
 	var wg sync.WaitGroup

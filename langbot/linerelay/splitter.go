@@ -7,43 +7,44 @@ import (
 )
 
 const (
-	// maxMessage is the most that a message has, in bytes: what the client's library
-	// takes before it closes the connection with 1009.
+	// maxMessage is the maximum size of a message, in bytes: the client's library closes
+	// the connection with 1009 if one is longer.
 	maxMessage = 1 << 20
-	// partSize is how much of a line without an end is sent as the beginning of its
-	// message: neither this process nor the ring has to hold all of a long line, which
-	// a ring of the same size could not.
+	// partSize is how much of an incomplete line is sent as the first part of its message.
+	// So neither this process nor the ring has to hold all of a long line; a ring of the
+	// line's own size could not.
 	partSize = 64 << 10
-	// keepPart is how much of a message under way counts as not sent: who attaches next gets
-	// the line from its beginning. Half of the smallest ring that processes are given.
+	// keepPart is how long an incomplete message may be to count as not sent, so that the
+	// next client gets the line from its start. It is half of the smallest ring that
+	// processes are given.
 	keepPart = 512 << 10
 
-	smallBuffer = 4 << 10 // of an idle stream
+	smallBuffer = 4 << 10 // for an idle stream
 	largeBuffer = 2 * partSize
 )
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeBuffer]byte) }}
 
-// splitter cuts a stream into messages: one for each line, its newline included, of
-// at most maxMessage bytes. A longer line becomes several messages. What is no UTF-8
-// becomes U+FFFD, one for each byte, and characters are never cut, however the stream
-// was read. The pieces together are the stream.
+// splitter cuts a stream into messages of at most maxMessage bytes: one for each line,
+// including its newline. A longer line becomes several messages. Each byte that is not
+// UTF-8 becomes U+FFFD, and characters are never cut, however the stream was read. The
+// pieces together are the stream.
 type splitter struct {
 	buf  []byte
-	r, w int    // buf[r:w] is in no piece yet
+	r, w int    // buf[r:w] is not in a piece yet
 	seen int    // there is no newline in buf[r:r+seen]
 	text []byte // a piece in which bytes were replaced
 
 	next  int64 // offset of buf[r] in the stream
-	begin int64 // offset of the message that is under way, or comes next
-	open  bool  // pieces of it were taken
-	room  int   // what it may still have
+	begin int64 // offset of the current message, or of the next one
+	open  bool  // pieces of the current message were taken
+	room  int   // how many more bytes it may have
 }
 
 // piece is a message or a part of one.
 type piece struct {
 	text  []byte // valid until the splitter is used again
-	first bool   // begins a message
+	first bool   // starts a message
 	last  bool   // ends it
 }
 
@@ -51,11 +52,11 @@ func newSplitter(offset int64) *splitter {
 	return &splitter{next: offset, begin: offset, room: maxMessage}
 }
 
-// end is the offset behind what was read.
+// end returns the offset after the bytes that were read.
 func (s *splitter) end() int64 { return s.next + int64(s.w-s.r) }
 
-// done is the offset up to which all is in pieces, and nobody needs it any more once
-// they have been sent.
+// done returns the offset up to which the stream is no longer needed, once the pieces so far
+// have been sent.
 func (s *splitter) done() int64 {
 	if s.open && s.next-s.begin <= keepPart {
 		return s.begin
@@ -63,7 +64,7 @@ func (s *splitter) done() int64 {
 	return s.next
 }
 
-// space is where to read to, not little once line has found nothing.
+// space returns the buffer to read into. Once line has returned nothing, it is not small.
 func (s *splitter) space() []byte {
 	pending := s.w - s.r
 	full, idle := s.w == len(s.buf), s.w <= smallBuffer
@@ -78,7 +79,7 @@ func (s *splitter) space() []byte {
 	return s.buf[s.w:]
 }
 
-// move puts what is in no piece yet at the beginning of buf.
+// move copies the bytes that are not in a piece yet to the start of buf.
 func (s *splitter) move(buf []byte) {
 	n := copy(buf, s.buf[s.r:s.w])
 	if len(s.buf) == largeBuffer && len(buf) != largeBuffer {
@@ -87,17 +88,17 @@ func (s *splitter) move(buf []byte) {
 	s.buf, s.r, s.w = buf, 0, n
 }
 
-// release gives the buffer back. The splitter is of no use any more.
+// release returns the buffer. The splitter must not be used afterwards.
 func (s *splitter) release() {
 	s.r, s.w = 0, 0
 	s.move(nil)
 }
 
-// add says how many bytes were read to space.
+// add counts n bytes that were read into space.
 func (s *splitter) add(n int) { s.w += n }
 
-// line returns the next line, or a part of one that has no end yet and is long. It
-// has to be called until there is none.
+// line returns the next line, or part of a long incomplete one. It must be called until
+// there is none.
 func (s *splitter) line() (piece, bool) {
 	raw := s.buf[s.r:s.w]
 	if i := bytes.IndexByte(raw[s.seen:], '\n'); i >= 0 {
@@ -110,9 +111,9 @@ func (s *splitter) line() (piece, bool) {
 	return piece{}, false
 }
 
-// rest returns what is left and ends its message, whether or not its line has an end.
-// The last, incomplete character is only part of it at the end of the stream. It has
-// to be called until there is none.
+// rest returns the bytes that are left and ends their message, even if the line is
+// incomplete. An incomplete character at the end is included only if final, at the end of
+// the stream. It must be called until there is none.
 func (s *splitter) rest(final bool) (piece, bool) {
 	if !s.hasRest(final) {
 		return piece{}, false
@@ -125,7 +126,7 @@ func (s *splitter) rest(final bool) (piece, bool) {
 	return p, true
 }
 
-// hasRest says whether rest has something.
+// hasRest reports whether rest has anything to return.
 func (s *splitter) hasRest(final bool) bool { return s.open || s.hasText(final) }
 
 func (s *splitter) hasText(final bool) bool {
@@ -133,16 +134,16 @@ func (s *splitter) hasText(final bool) bool {
 	return len(raw) > 0 && (final || incomplete(raw) < len(raw))
 }
 
-// skip goes on at an offset further on, because what is in between is gone. What was
-// read to space already counts from there.
+// skip continues at a higher offset, because the bytes in between are gone. Bytes in space
+// count from there.
 func (s *splitter) skip(to int64) {
 	s.r, s.seen = s.w, 0
 	s.next = to
 	s.close()
 }
 
-// take makes a piece of raw, or of as much of it as there is room for. all says that
-// no more bytes belong to its last character.
+// take makes a piece of raw, or of as much of it as the message has room for. all says that
+// no more bytes belong to the last character.
 func (s *splitter) take(raw []byte, all bool) piece {
 	text, n, full := s.cut(raw, all)
 	p := piece{text: text, first: !s.open}
@@ -160,8 +161,8 @@ func (s *splitter) take(raw []byte, all bool) piece {
 
 func (s *splitter) close() { s.open, s.room, s.begin = false, maxMessage, s.next }
 
-// cut returns the text of the first n bytes of raw. full says that there is no room
-// for the character behind them.
+// cut returns the text of the first n bytes of raw. full reports that the message has no
+// room for the next character.
 func (s *splitter) cut(raw []byte, all bool) (text []byte, n int, full bool) {
 	if !all {
 		raw = raw[:len(raw)-incomplete(raw)]
@@ -181,8 +182,8 @@ func (s *splitter) cut(raw []byte, all bool) (text []byte, n int, full bool) {
 	return s.text, n, false
 }
 
-// incomplete is how many bytes at the end of p are the beginning of a character whose
-// end is missing.
+// incomplete returns how many bytes at the end of p are the start of a character that is
+// not complete.
 func incomplete(p []byte) int {
 	for n := 1; n <= min(len(p), utf8.UTFMax-1); n++ {
 		if tail := p[len(p)-n:]; utf8.RuneStart(tail[0]) {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// wanted is what the messages of a stream are, by the rules as they are written down,
-// for a stream that nobody had to wait for.
+// wanted returns the messages of a stream by the letter of the rules, for a stream that is
+// available at once.
 func wanted(stream []byte) (messages []string) {
 	var m []byte
 	for len(stream) > 0 {
@@ -29,7 +29,7 @@ func wanted(stream []byte) (messages []string) {
 	return messages
 }
 
-// assembler is the peer: it puts the messages together and checks each piece.
+// assembler is the peer: it assembles the messages and checks each piece.
 type assembler struct {
 	t        testing.TB
 	s        *splitter
@@ -80,8 +80,8 @@ func (a *assembler) rest(final bool) {
 	}
 }
 
-// split cuts stream, of which chunk says how much each read gets; after a read
-// without bytes the rest is asked for, as when nothing has come for a while.
+// split cuts stream; chunk returns how much each read gets. After a read without bytes it
+// takes the rest, as if nothing had arrived for a while.
 func split(t testing.TB, stream []byte, chunk func() int) *assembler {
 	t.Helper()
 	s := newSplitter(7)
@@ -162,7 +162,7 @@ func TestLines(t *testing.T) {
 			split(t, []byte(c.stream), whole).check(c.want)
 			for _, size := range []int{1, 2, 3, 5, 4095, 4096, 4097, partSize - 1, partSize, partSize + 1} {
 				if size < 100 && len(c.stream) > maxMessage/2 && (size != 5 || testing.Short()) {
-					continue // these take a while
+					continue // the long ones take a while
 				}
 				split(t, []byte(c.stream), func() int { return size }).check(c.want)
 			}
@@ -170,8 +170,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// TestRest: what has no end yet is given out as it is, but for the beginning of a
-// character.
+// TestRest: an incomplete line is returned as it is, except for an incomplete character.
 func TestRest(t *testing.T) {
 	s := newSplitter(0)
 	a := &assembler{t: t, s: s}
@@ -196,8 +195,8 @@ func TestRest(t *testing.T) {
 	a.check([]string{"> é", "€\n", "\ufffdx", "\ufffd\ufffd"})
 }
 
-// TestParts: a long line leaves in parts, so that nobody has to hold it; its bytes
-// count as sent once it is whole, or too long to be kept.
+// TestParts: a long line is sent in parts, so that no one has to hold it. Its bytes count as
+// sent once it is complete, or too long to be kept.
 func TestParts(t *testing.T) {
 	s := newSplitter(0)
 	a := &assembler{t: t, s: s}
@@ -232,7 +231,7 @@ func TestParts(t *testing.T) {
 	}
 }
 
-// TestBuffer: an idle stream holds little, also after a flood.
+// TestBuffer: an idle stream has a small buffer, even after a flood.
 func TestBuffer(t *testing.T) {
 	s := newSplitter(0)
 	for _, step := range []struct{ read, size int }{
@@ -276,7 +275,7 @@ func FuzzSplitter(f *testing.F) {
 			a.check(want)
 			return
 		}
-		// A pause ends a message, and nothing else may come of it.
+		// A pause ends a message, and must have no other effect.
 		if strings.Join(a.messages, "") != strings.Join(want, "") {
 			t.Fatalf("%d messages have other text than the stream", len(a.messages))
 		}

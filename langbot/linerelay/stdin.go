@@ -7,13 +7,13 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// maxQueued is how much may wait for the process before no more is read of the
-// client; one message more may be read by then.
+// maxQueued is how many bytes may wait for the process before the relay stops reading from
+// the client. One message more may have been read by then.
 const maxQueued = 1 << 20
 
-// stdinQueue is what clients sent and the process has not taken yet. It belongs to
-// the relay, not to a connection: a message that was received is handed over whole,
-// whatever becomes of the client, so that nobody finds half a line before its own.
+// stdinQueue holds messages that clients have sent and the process has not accepted yet.
+// It belongs to the relay, not to a connection: each message is written whole, even if its
+// client disconnects, so that the next client does not continue half a line.
 type stdinQueue struct {
 	ctx context.Context // ends with the relay
 	in  engine.Input
@@ -21,14 +21,14 @@ type stdinQueue struct {
 
 	mu       sync.Mutex
 	messages [][]byte
-	size     int
-	feeding  bool
-	over     bool          // nothing is taken any more
+	size     int           // bytes of messages
+	feeding  bool          // feed is running
+	over     bool          // the process accepts nothing more
 	moved    chan struct{} // closed and replaced when there is more room
 }
 
-// put queues a message, which it takes. It waits for room until ctx ends, and drops
-// what the process does not take any more.
+// put queues a message, and takes ownership of it. It waits for room until ctx ends. If
+// the process accepts nothing more, the message is dropped.
 func (q *stdinQueue) put(ctx context.Context, message []byte) {
 	for {
 		moved := q.tryPut(message)
@@ -43,8 +43,8 @@ func (q *stdinQueue) put(ctx context.Context, message []byte) {
 	}
 }
 
-// tryPut returns what to wait for if there is no room.
-func (q *stdinQueue) tryPut(message []byte) <-chan struct{} {
+// tryPut returns the channel to wait for if there is no room.
+func (q *stdinQueue) tryPut(message []byte) (moved <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	switch {
@@ -62,40 +62,25 @@ func (q *stdinQueue) tryPut(message []byte) <-chan struct{} {
 	return nil
 }
 
-// feed hands over what there is, one message after the other.
+// feed writes the queued messages to the process, one after the other.
 func (q *stdinQueue) feed() {
-	for {
-		message := q.first()
-		if message == nil {
-			return
-		}
-		// Nobody else writes, so the offset stays what it is. An error is that of a
-		// process that does not read any more, or of a relay that ends.
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.messages) > 0 {
+		message := q.messages[0]
+		q.mu.Unlock()
+		// There is no other writer, so the offset cannot change in between. Write fails if
+		// the process no longer reads, or the relay ends.
 		err := q.in.Write(q.ctx, q.in.Accepted(), message)
-		q.remove(len(message), err)
+		q.mu.Lock()
+		q.messages[0] = nil
+		q.messages = q.messages[1:]
+		q.size -= len(message)
+		if err != nil {
+			q.over, q.messages, q.size = true, nil, 0
+		}
+		close(q.moved)
+		q.moved = make(chan struct{})
 	}
-}
-
-// first returns the next message, or nil if there is none or nobody to take it.
-func (q *stdinQueue) first() []byte {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.messages) == 0 {
-		q.feeding = false
-		return nil
-	}
-	return q.messages[0]
-}
-
-func (q *stdinQueue) remove(size int, err error) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.messages[0] = nil
-	q.messages = q.messages[1:]
-	q.size -= size
-	if err != nil {
-		q.over, q.messages, q.size = true, nil, 0
-	}
-	close(q.moved)
-	q.moved = make(chan struct{})
+	q.feeding = false
 }

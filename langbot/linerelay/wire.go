@@ -3,12 +3,10 @@ package linerelay
 import (
 	"encoding/binary"
 	"errors"
-	"io"
-	"net"
-	"os"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/boxd/boxd/internal/wsconn"
 )
 
 // Opcodes and bits of a frame's header (RFC 6455, 5.2).
@@ -40,37 +38,25 @@ func appendFrame(b []byte, opcode byte, final bool, payload []byte) []byte {
 }
 
 var (
-	// errBusy is that of a control frame for which there was no room in time.
+	// errBusy: a control frame could not be written in time, because another write was
+	// under way.
 	errBusy = errors.New("the connection is busy")
-	// errClosed is that of a frame behind a close frame.
+	// errClosed: no frame may follow a close frame.
 	errClosed = errors.New("a close frame was sent")
-	// errBroken is that of a frame behind a part of one.
+	// errBroken: no frame may follow part of a frame.
 	errBroken = errors.New("the connection is broken")
 )
 
-// wire is a connection to which whole frames are written: many messages with one
-// system call, and control frames in between. A write fails when the peer takes
-// nothing for the time stall.
+// wire is a connection to which whole frames are written: many messages with one system
+// call, and control frames between them.
 type wire struct {
-	net.Conn
-	stall time.Duration
-	reads atomic.Int64  // how often something came
-	turn  chan struct{} // has an element while somebody writes
-	ended error         // why nothing may follow; of whose turn it is
-
-	mu    sync.Mutex
-	until time.Time // no write goes on beyond, if not zero
+	*wsconn.Conn
+	reads   atomic.Int64  // number of reads that returned bytes
+	writing chan struct{} // has an element while a write is under way
+	ended   error         // why nothing may follow; guarded by writing
 }
 
-func newWire(c net.Conn, stall time.Duration) *wire {
-	return &wire{Conn: c, stall: stall, turn: make(chan struct{}, 1)}
-}
-
-// SetWriteDeadline does nothing: writes set their own.
-func (w *wire) SetWriteDeadline(time.Time) error { return nil }
-
-// SetDeadline sets that for reading.
-func (w *wire) SetDeadline(t time.Time) error { return w.SetReadDeadline(t) }
+func newWire(c *wsconn.Conn) *wire { return &wire{Conn: c, writing: make(chan struct{}, 1)} }
 
 func (w *wire) Read(p []byte) (int, error) {
 	n, err := w.Conn.Read(p)
@@ -80,90 +66,43 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write is for what the WebSocket library writes: its answer to the upgrade, and a
-// close frame.
+// Write writes whole frames. The WebSocket library uses it as well, for its answer to the
+// upgrade and for a close frame.
 func (w *wire) Write(p []byte) (int, error) {
-	w.turn <- struct{}{}
-	defer func() { <-w.turn }()
-	return w.write(p)
+	w.writing <- struct{}{}
+	defer func() { <-w.writing }()
+	return w.writeFrames(p)
 }
 
-// frames writes data frames, or the beginnings of n bytes of them.
-func (w *wire) frames(p []byte) (n int, err error) {
-	w.turn <- struct{}{}
-	defer func() { <-w.turn }()
-	return w.write(p)
-}
-
-// control writes a control frame, whose payload has 125 bytes at most. It gives up
-// after patience if others are being written.
-func (w *wire) control(opcode byte, payload []byte, patience time.Duration) error {
+// writeControl writes a control frame, whose payload has at most 125 bytes. It returns
+// errBusy if other writes take longer than patience.
+func (w *wire) writeControl(opcode byte, payload []byte, patience time.Duration) error {
 	t := time.NewTimer(patience)
 	defer t.Stop()
 	select {
-	case w.turn <- struct{}{}:
+	case w.writing <- struct{}{}:
 	case <-t.C:
 		return errBusy
 	}
-	defer func() { <-w.turn }()
-	_, err := w.write(appendFrame(nil, opcode, true, payload))
+	defer func() { <-w.writing }()
+	_, err := w.writeFrames(appendFrame(nil, opcode, true, payload))
 	return err
 }
 
-// busy says whether something is being written now.
-func (w *wire) busy() bool { return len(w.turn) > 0 }
+// busy reports whether a write is under way.
+func (w *wire) busy() bool { return len(w.writing) > 0 }
 
-// write writes p, which are whole frames. The caller has the turn.
-func (w *wire) write(p []byte) (n int, err error) {
+// writeFrames writes p, which consists of whole frames. The caller has put an element into
+// writing.
+func (w *wire) writeFrames(p []byte) (int, error) {
 	if w.ended != nil {
 		return 0, w.ended
 	}
-	for {
-		m, err := w.writeOnce(p[n:])
-		n += m
-		if n == len(p) {
-			if p[0] == finalBit|opClose {
-				w.ended = errClosed
-			}
-			return n, nil
-		}
-		if m == 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
-			w.ended = errBroken
-			return n, err
-		}
-	}
-}
-
-// writeOnce writes until the peer has taken nothing for long, or there is no more
-// time.
-func (w *wire) writeOnce(p []byte) (int, error) {
-	w.mu.Lock()
-	deadline := time.Now().Add(w.stall)
-	if !w.until.IsZero() && w.until.Before(deadline) {
-		deadline = w.until
-	}
-	err := w.Conn.SetWriteDeadline(deadline)
-	w.mu.Unlock()
+	n, err := w.Conn.Write(p)
 	if err != nil {
-		return 0, err
+		w.ended = errBroken
+	} else if p[0] == finalBit|opClose {
+		w.ended = errClosed
 	}
-	return w.Conn.Write(p)
-}
-
-// hurry bounds all writes, also one that is under way.
-func (w *wire) hurry(d time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.until.IsZero() {
-		w.until = time.Now().Add(d)
-		w.Conn.SetWriteDeadline(w.until)
-	}
-}
-
-// isNetError says whether an error of reading is one of the connection, not of what
-// came through it.
-func isNetError(err error) bool {
-	var ne net.Error
-	return errors.As(err, &ne) || errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) ||
-		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe)
+	return n, err
 }

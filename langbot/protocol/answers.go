@@ -2,7 +2,7 @@ package protocol
 
 import "time"
 
-// SessionInfo describes a session, with the values that were asked for.
+// SessionInfo describes a session, with the values that the client requested.
 type SessionInfo struct {
 	SessionID        string  `json:"session_id"`
 	BackendName      string  `json:"backend_name"`
@@ -21,10 +21,11 @@ type SessionInfo struct {
 	CreatedAt        string  `json:"created_at"`   // Time
 	LastUsedAt       string  `json:"last_used_at"` // Time
 
-	// Not of the reference server: what the session lacks of what was asked for.
+	// Warnings, which the reference server does not send, say which requested settings the
+	// session lacks.
 	Warnings []string `json:"warnings,omitempty"`
 
-	// In a reply to get_session only, and only if there are processes.
+	// Only in replies to get_session, and only if there are processes:
 	ManagedProcesses map[string]ProcessInfo `json:"managed_processes,omitempty"`
 	ManagedProcess   *ProcessInfo           `json:"managed_process,omitempty"`
 }
@@ -35,7 +36,7 @@ const (
 	TimedOut  = "timed_out"
 )
 
-// ExecutionResult is the end of a command.
+// ExecutionResult describes how a command ended.
 type ExecutionResult struct {
 	SessionID   string `json:"session_id"`
 	BackendName string `json:"backend_name"`
@@ -58,8 +59,8 @@ type ProcessInfo struct {
 	ProcessID     string   `json:"process_id"`
 	Status        string   `json:"status"` // Running or Exited
 	Command       string   `json:"command"`
-	Args          []string `json:"args"`     // never nil
-	Cwd           string   `json:"cwd"`      //
+	Args          []string `json:"args"` // never nil
+	Cwd           string   `json:"cwd"`
 	EnvKeys       []string `json:"env_keys"` // sorted, never nil
 	Attached      bool     `json:"attached"`
 	StartedAt     string   `json:"started_at"` // Time
@@ -68,5 +69,5 @@ type ProcessInfo struct {
 	StderrPreview string   `json:"stderr_preview"`
 }
 
-// Time formats a point in time as replies have it: UTC, microseconds, "Z".
+// Time formats a point in time for replies: UTC, microseconds, "Z".
 func Time(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z") }

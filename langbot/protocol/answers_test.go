@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestAnswers: what has no value is null, and nothing is left out that clients demand.
+// TestAnswers: missing values are null, and all members that clients demand are present.
 func TestAnswers(t *testing.T) {
 	at := Time(time.Unix(0, 0))
 	code, path := -9, "/srv/x"

@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/internal/pathin"
 )
 
-// What a spec has where it says nothing.
+// Defaults of a spec.
 const (
 	DefaultImage     = "rockchin/langbot-sandbox:latest"
 	DefaultMountPath = "/workspace"
@@ -21,7 +21,7 @@ type MountSpec struct {
 	Mode      string `json:"mode"` // none, ro or rw
 }
 
-// BoxSpec is what a client says of a session, and of a command in it.
+// BoxSpec is a client's request for a session, and for a command in it.
 type BoxSpec struct {
 	SessionID        string            `json:"session_id"`
 	Cmd              string            `json:"cmd"`
@@ -43,7 +43,7 @@ type BoxSpec struct {
 	WorkspaceQuotaMB int64             `json:"workspace_quota_mb"`
 }
 
-// ParseBoxSpec reads and checks a spec; forExec demands a command. Errors are
+// ParseBoxSpec parses and checks a spec; with forExec it must contain a command. Errors are
 // of class BoxValidation.
 func ParseBoxSpec(data json.RawMessage, forExec bool) (BoxSpec, error) {
 	s := BoxSpec{
@@ -66,7 +66,7 @@ func ParseBoxSpec(data json.RawMessage, forExec bool) (BoxSpec, error) {
 	return s, s.check(forExec)
 }
 
-// set takes over one member. Unknown ones do not matter.
+// set parses one member. It ignores unknown ones.
 func (s *BoxSpec) set(f field) (err error) {
 	switch f.name {
 	case "session_id":
@@ -92,17 +92,9 @@ func (s *BoxSpec) set(f field) (err error) {
 	case "mount_path":
 		s.MountPath, err = f.inside()
 	case "extra_mounts":
-		s.ExtraMounts, err = f.mounts()
+		s.ExtraMounts, err = listOf(f, "mounts", field.mount)
 	case "skill_name":
 		s.SkillName, err = f.skill()
-	default:
-		return s.setLimit(f)
-	}
-	return err
-}
-
-func (s *BoxSpec) setLimit(f field) (err error) {
-	switch f.name {
 	case "persistent":
 		s.Persistent, err = f.boolean()
 	case "cpus":
@@ -121,7 +113,7 @@ func (s *BoxSpec) setLimit(f field) (err error) {
 	return err
 }
 
-// check applies the rules that are about more than one member.
+// check applies the rules that involve more than one member.
 func (s *BoxSpec) check(forExec bool) error {
 	if s.SessionID == "" {
 		return Errorf(BoxValidation, "session_id: is missing: it is required")
@@ -141,16 +133,7 @@ func (s *BoxSpec) check(forExec bool) error {
 	return nil
 }
 
-// nonEmptyID is nonEmpty for a name that no program gets as it stands.
-func (f field) nonEmptyID() (string, error) {
-	s, err := f.str()
-	if s = Trim(s); err == nil && s == "" {
-		return "", f.fail("must not be empty")
-	}
-	return s, err
-}
-
-// optional is nil for null.
+// optional returns nil for null.
 func optional(f field, get func(field) (string, error)) (*string, error) {
 	if f.null() {
 		return nil, nil
@@ -160,22 +143,6 @@ func optional(f field, get func(field) (string, error)) (*string, error) {
 		return nil, err
 	}
 	return &s, nil
-}
-
-func (f field) mounts() ([]MountSpec, error) {
-	list := []MountSpec{}
-	m := array(f.raw)
-	for m.next() {
-		s, err := f.element(len(list), m.value).mount()
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, s)
-	}
-	if m.err != nil {
-		return nil, f.fail("want a list of mounts")
-	}
-	return list, nil
 }
 
 func (f field) mount() (s MountSpec, err error) {
@@ -203,7 +170,7 @@ func (f field) mount() (s MountSpec, err error) {
 	return s, nil
 }
 
-// skill is the name of a skill; a blank one is none.
+// skill parses the name of a skill. A blank name means none.
 func (f field) skill() (*string, error) {
 	s, err := optional(f, field.trimmed)
 	if err != nil || s == nil || *s == "" {
@@ -215,8 +182,8 @@ func (f field) skill() (*string, error) {
 	return s, nil
 }
 
-// IsSkillName reports whether s can be the name of a skill: 1 to 64 letters of any
-// script, digits, "-" and "_".
+// IsSkillName reports whether s is a valid name of a skill: 1 to 64 letters of any script,
+// digits, "-" and "_".
 func IsSkillName(s string) bool {
 	for _, r := range s {
 		if r == utf8.RuneError || r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r) {

@@ -7,26 +7,35 @@ import (
 	"strings"
 )
 
-// Context says on whose behalf an action is made.
+// Context identifies the workspace for which an action is performed.
 type Context struct {
 	Instance   string `json:"instance"`
 	Workspace  string `json:"workspace"`
 	Generation int64  `json:"generation"`
 }
 
-// Namespace names the durable data of the workspace, whatever its generation.
-func (c Context) Namespace() string {
-	sum := sha256.Sum256([]byte(c.Instance + "\x00" + c.Workspace))
-	return "ws-" + hex.EncodeToString(sum[:12])
+// WorkspaceKey identifies a workspace of an instance, whatever the lengths of their names.
+type WorkspaceKey [sha256.Size]byte
+
+// KeyOf returns the key of a workspace.
+func KeyOf(instance, workspace string) WorkspaceKey {
+	return sha256.Sum256([]byte(instance + "\x00" + workspace))
 }
 
-// Runtime names what lives as long as the generation.
+// Namespace returns the name for the durable data of the workspace, which all generations
+// share.
+func (c Context) Namespace() string {
+	key := KeyOf(c.Instance, c.Workspace)
+	return "ws-" + hex.EncodeToString(key[:12])
+}
+
+// Runtime returns the name for everything that lives as long as the generation.
 func (c Context) Runtime() string {
 	return c.Namespace() + "-g" + strconv.FormatInt(c.Generation, 10)
 }
 
-// Physical returns the name by which a session with this logical id is known
-// everywhere but in replies. Different logical ids can have the same one.
+// Physical returns the name that a session with this logical ID has everywhere except in
+// replies. Different logical IDs can have the same physical name.
 func (c Context) Physical(id string) (string, error) {
 	s := safe(id)
 	if s == "" {
@@ -35,17 +44,18 @@ func (c Context) Physical(id string) (string, error) {
 	return c.Runtime() + "-" + s, nil
 }
 
-// Logical undoes Physical as far as replies do: it takes the prefix off.
+// Logical returns the ID that replies show for a physical name: the name without the prefix
+// that Physical adds.
 func (c Context) Logical(physical string) string {
 	return strings.TrimPrefix(physical, c.Runtime()+"-")
 }
 
-// Owns reports whether physical is a name of this workspace and generation.
+// Owns reports whether physical belongs to this workspace and generation.
 func (c Context) Owns(physical string) bool {
 	return strings.HasPrefix(physical, c.Runtime()+"-")
 }
 
-// safe replaces each run of characters that a name cannot have by one "-".
+// safe replaces each run of characters that a name cannot contain by one "-".
 func safe(id string) string {
 	var b strings.Builder
 	run := false

@@ -1,5 +1,5 @@
-// Package protocol is what LangBot and its Box runtime say to each other, as pure
-// values: the envelope of requests and replies, the error classes, the models, the
-// names that are derived from a context, and the framing of the stdio transport.
-// It decides nothing about boxes and knows no connection.
+// Package protocol has the messages between LangBot and its Box runtime as pure values: the
+// envelope of requests and replies, the error classes, the models, the names derived from a
+// context, and the framing of the stdio transport. It decides nothing about boxes, and knows
+// no connections.
 package protocol

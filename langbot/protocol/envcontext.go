@@ -1,7 +1,7 @@
 package protocol
 
-// parseContext reads the context of a request. A context that names an installation
-// of a plugin is accepted too, if it does so completely.
+// parseContext parses the context of a request. It also accepts a context that names an
+// installation of a plugin, if that is complete.
 func parseContext(raw []byte) (*Context, error) {
 	c := &Context{Generation: 1}
 	var binding [3]field // installation_uuid, runtime_revision, artifact_digest
@@ -47,8 +47,8 @@ func parseContext(raw []byte) (*Context, error) {
 	return c, nil
 }
 
-// checkBinding checks what makes a context that of an installation. Numbers have to
-// be numbers there.
+// checkBinding checks the members that identify an installation. Numbers among them must be
+// written as numbers.
 func checkBinding(b [3]field, generation field) error {
 	if b[0].raw == nil || b[0].null() || b[1].raw == nil || b[2].raw == nil {
 		return Errorf(validation, "context: installation_uuid, runtime_revision and artifact_digest go together: give all three or none")

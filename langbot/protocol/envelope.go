@@ -5,17 +5,17 @@ import (
 	"strconv"
 )
 
-// MaxMessage is the most bytes that a message can have, either way.
+// MaxMessage is the maximum size of a message in either direction, in bytes.
 const MaxMessage = 16 << 20
 
-// maxSeq is the most bytes of a seq_id: more digits than any counter has, and few
-// enough to repeat.
+// maxSeq is the maximum length of a seq_id in bytes: longer than any counter, and short
+// enough to repeat in the reply.
 const maxSeq = 64
 
-// noSeq stands where a request had no seq_id that can be repeated.
+// noSeq is the seq_id of a reply to a request without a valid one.
 var noSeq = json.RawMessage("-1")
 
-// Request is one action that a client asks for.
+// Request is a client's request for one action.
 type Request struct {
 	Seq     json.RawMessage // a JSON number, verbatim
 	Action  string
@@ -23,9 +23,9 @@ type Request struct {
 	Context *Context        // nil if there is none
 }
 
-// Parse reads a message, which has to be UTF-8. The error is ErrIgnore for what gets no
-// answer, or an *Error to be answered with Failure(Request.Seq, err). The request
-// keeps parts of msg.
+// Parse parses a message, which must be UTF-8. The error is ErrIgnore for a message that
+// gets no reply; otherwise it is an *Error, to be answered with Failure(Request.Seq, err).
+// The request refers to msg.
 func Parse(msg []byte) (Request, error) {
 	r := Request{Seq: noSeq}
 	var seq, action, data, context field
@@ -34,7 +34,7 @@ func Parse(msg []byte) (Request, error) {
 		f := field{validation, string(m.name), m.value}
 		switch f.name {
 		case "code":
-			return r, ErrIgnore // an answer
+			return r, ErrIgnore // a reply
 		case "seq_id":
 			seq = f
 		case "action":
@@ -57,7 +57,7 @@ func Parse(msg []byte) (Request, error) {
 	return r, r.fill(seq, action, data, context)
 }
 
-// fill checks the parts of an envelope and takes them over.
+// fill sets the request from the members of an envelope, which it checks.
 func (r *Request) fill(seq, action, data, context field) (err error) {
 	switch {
 	case seq.raw == nil:
@@ -79,8 +79,8 @@ func (r *Request) fill(seq, action, data, context field) (err error) {
 	return err
 }
 
-// isSeq reports whether f can be repeated as a seq_id: a number that is one in
-// every reader's eyes.
+// isSeq reports whether f can be repeated as a seq_id: a number that every JSON reader
+// accepts.
 func (f field) isSeq() bool {
 	if f.raw == nil || len(f.raw) > maxSeq || f.raw[len(f.raw)-1] == 'y' { // Infinity
 		return false

@@ -14,7 +14,7 @@ func TestParse(t *testing.T) {
 	const rest = `"action":"a","data":{}`
 	tests := []struct {
 		name, msg string
-		seq       string // "" for what is ignored
+		seq       string // "" for messages that are ignored
 		wrong     string // part of the error, "" if there is none
 	}{
 		{"plain", `{"seq_id": 67844, "action": "box_status", "data": {}}`, "67844", ""},
@@ -158,10 +158,10 @@ func TestNames(t *testing.T) {
 		{"lbc_session", "ws-dc28ebcfd22f6415ec7ffb16-g1-lbc_session"}, // as it was on the wire
 		{" a/b c:d ", "ws-dc28ebcfd22f6415ec7ffb16-g1-a-b-c-d"},
 		{"a//b", "ws-dc28ebcfd22f6415ec7ffb16-g1-a-b"},
-		{"a/-/b", "ws-dc28ebcfd22f6415ec7ffb16-g1-a---b"}, // a "-" of its own ends no run
+		{"a/-/b", "ws-dc28ebcfd22f6415ec7ffb16-g1-a---b"}, // a literal "-" does not end a run
 		{"-a-", "ws-dc28ebcfd22f6415ec7ffb16-g1-a"},
 		{"\u3000\x1fä1.2é\u0085", "ws-dc28ebcfd22f6415ec7ffb16-g1-1.2"},
-		{"٣x\x00y", "ws-dc28ebcfd22f6415ec7ffb16-g1-x-y"}, // a digit of another script is none
+		{"٣x\x00y", "ws-dc28ebcfd22f6415ec7ffb16-g1-x-y"}, // a digit of another script does not count
 		{"..", "ws-dc28ebcfd22f6415ec7ffb16-g1-.."},
 		{"", ""}, {" ", ""}, {"---", ""}, {"é", ""}, {"/", ""},
 	}
@@ -218,7 +218,7 @@ func TestReplies(t *testing.T) {
 	}
 }
 
-// seen is the class that a client finds in a message.
+// seen returns the class that a client finds in a message.
 func seen(message string) string {
 	for _, c := range [...]Class{Admission, Readiness, CapacityExceeded, BoxValidation, SessionNotFound, SessionConflict,
 		ManagedProcessNotFound, ManagedProcessConflict, BackendUnavailable} {
@@ -269,7 +269,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, msg []byte) {
 		r, err := Parse(msg)
 		var top map[string]json.RawMessage
-		if json.Unmarshal(msg, &top) == nil { // what both read, both read alike
+		if json.Unmarshal(msg, &top) == nil { // messages that both accept mean the same to both
 			compare(t, msg, top, r, err)
 		}
 		if errors.Is(err, ErrIgnore) {
@@ -295,7 +295,7 @@ func compare(t *testing.T, msg []byte, top map[string]json.RawMessage, r Request
 	_, answer := top["code"]
 	_, action := top["action"]
 	if ignored := errors.Is(err, ErrIgnore); !utf8.Valid(msg) {
-		return // names are not compared byte by byte there
+		return // encoding/json does not compare names byte by byte
 	} else if ignored != (answer || !action) {
 		t.Fatalf("ignored: %v; code %v, action %v", ignored, answer, action)
 	}

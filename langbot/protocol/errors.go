@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Class is the name that a client reads off an error's message.
+// Class is the name of an error class, which clients find in the error's message.
 type Class string
 
-// Classes. A client knows the first nine; all others are a BoxError to it.
+// The classes. Clients know the first nine, and treat all others as BoxError.
 const (
 	Admission              Class = "BoxAdmissionError"
 	Readiness              Class = "BoxReadinessError"
@@ -26,12 +26,12 @@ const (
 	ValueError         Class = "ValueError"
 	KeyError           Class = "KeyError"
 
-	// validation is what is wrong with an envelope.
+	// validation is the class of errors in the envelope.
 	validation Class = "ValidationError"
 )
 
-// Error is a failure as the client is told of it. Where there is no Class, the text
-// is the whole message.
+// Error is a failure as reported to the client. Without a Class, the text is the whole
+// message.
 type Error struct {
 	Class Class
 	Text  string
@@ -49,8 +49,8 @@ func Errorf(c Class, format string, a ...any) *Error {
 	return &Error{Class: c, Text: fmt.Sprintf(format, a...)}
 }
 
-// ErrIgnore is returned by Parse for a message that gets no answer.
+// ErrIgnore is returned by Parse for a message that gets no reply.
 var ErrIgnore = errors.New("not a request")
 
-// ErrStale is the failure of an action whose generation is not the current one.
+// ErrStale is the error of an action whose generation is not the current one.
 var ErrStale = &Error{Class: PermissionError, Text: "Stale Box placement generation"}

@@ -1,27 +1,29 @@
 package protocol
 
 import (
+	"errors"
 	"math"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
 )
 
-// field is a value with the name that errors give it. Its methods are as tolerant as
-// the peer's own validation: numbers and truth values may be written as strings.
+// field is a value and its name in errors. Its methods are as tolerant as the peer's own
+// validation: numbers and booleans may be written as strings.
 type field struct {
 	class Class
 	name  string
 	raw   []byte
 }
 
-// fail says which rule the value breaks.
+// fail returns the error for a value that breaks rule.
 func (f field) fail(rule string) error {
 	return Errorf(f.class, "%s: %s: %s", f.name, show(f.raw), rule)
 }
 
-// show cuts a value to a length that an error can quote.
+// show truncates a value so that an error can quote it.
 func show(raw []byte) string {
 	const most = 80
 	if len(raw) <= most {
@@ -36,7 +38,7 @@ func show(raw []byte) string {
 
 func (f field) null() bool { return string(f.raw) == "null" }
 
-// str is a string as it stands.
+// str parses a string, without further rules.
 func (f field) str() (string, error) {
 	if f.raw[0] != '"' {
 		return "", f.fail("want a string")
@@ -48,7 +50,7 @@ func (f field) str() (string, error) {
 	return s, nil
 }
 
-// text is a string that can be an argument of a program.
+// text parses a string that can be an argument of a program.
 func (f field) text() (string, error) {
 	s, err := f.str()
 	if err == nil && strings.IndexByte(s, 0) >= 0 {
@@ -57,11 +59,11 @@ func (f field) text() (string, error) {
 	return s, err
 }
 
-// maxShort is the most bytes of a name or path that is kept as long as its session is:
-// that of a path (PATH_MAX).
+// maxShort is the maximum length, in bytes, of a name or path that is kept as long as its
+// session: PATH_MAX.
 const maxShort = 4096
 
-// short is a text of bounded length.
+// short parses a text of bounded length.
 func (f field) short() (string, error) {
 	s, err := f.text()
 	if err == nil && len(s) > maxShort {
@@ -70,49 +72,47 @@ func (f field) short() (string, error) {
 	return s, err
 }
 
-// trimmed is a text without white space at its ends.
+// trimmed parses a text, without white space at its ends.
 func (f field) trimmed() (string, error) {
 	s, err := f.text()
 	return Trim(s), err
 }
 
-// nonEmpty is a trimmed text of which something is left.
-func (f field) nonEmpty() (string, error) {
-	s, err := f.trimmed()
-	if err == nil && s == "" {
-		return "", f.fail("must not be empty")
+// trimmedIf parses a string with get, trims it, and checks that it is ok.
+func (f field) trimmedIf(get func(field) (string, error), ok func(string) bool, rule string) (string, error) {
+	s, err := get(f)
+	if s = Trim(s); err == nil && !ok(s) {
+		return "", f.fail(rule)
 	}
 	return s, err
 }
 
-// inside is an absolute path in a box.
+// nonEmpty parses a text that is not empty once trimmed.
+func (f field) nonEmpty() (string, error) { return f.trimmedIf(field.text, isSet, "must not be empty") }
+
+// nonEmptyID is nonEmpty for a name that is never passed to a program verbatim.
+func (f field) nonEmptyID() (string, error) {
+	return f.trimmedIf(field.str, isSet, "must not be empty")
+}
+
+func isSet(s string) bool { return s != "" }
+
+// inside parses an absolute path in a box.
 func (f field) inside() (string, error) {
-	s, err := f.short()
-	s = Trim(s)
-	if err == nil && !strings.HasPrefix(s, "/") {
-		return "", f.fail("must be an absolute path inside the sandbox: begin it with /")
-	}
-	return s, err
+	return f.trimmedIf(field.short, path.IsAbs, "must be an absolute path inside the sandbox: begin it with /")
 }
 
-// host is an absolute path of the host, of either kind of system.
+// host parses an absolute path of the host, in the form of Unix or Windows.
 func (f field) host() (string, error) {
-	s, err := f.short()
-	s = Trim(s)
-	if err == nil && !isAbs(s) {
-		return "", f.fail("must be an absolute host path: begin it with /")
-	}
-	return s, err
+	return f.trimmedIf(field.short, isAbs, "must be an absolute host path: begin it with /")
 }
 
 func isAbs(s string) bool {
-	if strings.HasPrefix(s, "/") || strings.HasPrefix(s, `\`) {
-		return true
-	}
-	return len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
+	drive := len(s) > 2 && s[1] == ':' && (s[2] == '/' || s[2] == '\\')
+	return drive || strings.HasPrefix(s, "/") || strings.HasPrefix(s, `\`)
 }
 
-// oneOf is one of these words.
+// oneOf parses one of these words.
 func (f field) oneOf(words ...string) (string, error) {
 	if s, err := f.str(); err == nil && slices.Contains(words, s) {
 		return s, nil
@@ -120,7 +120,7 @@ func (f field) oneOf(words ...string) (string, error) {
 	return "", f.fail("must be one of " + strings.Join(words, ", "))
 }
 
-// boolean is true or false, or a number or word that says so.
+// boolean parses true or false, or a number or word that means one of them.
 func (f field) boolean() (bool, error) {
 	switch string(f.raw) {
 	case "true":
@@ -141,7 +141,7 @@ func (f field) boolean() (bool, error) {
 	return false, f.fail("want true or false")
 }
 
-// integer is a whole number, not below least.
+// integer parses a whole number of at least least.
 func (f field) integer(least int64) (int64, error) {
 	n, err := f.whole()
 	if err == nil && n < least {
@@ -150,11 +150,15 @@ func (f field) integer(least int64) (int64, error) {
 	return n, err
 }
 
-// whole is an integer, also where it is written as a float or a string, or is a
-// truth value.
+// whole parses an integer. It may be written as a float or a string, or be a boolean.
 func (f field) whole() (int64, error) {
 	s := string(f.raw)
-	if s[0] == '"' {
+	switch {
+	case s == "true":
+		return 1, nil
+	case s == "false":
+		return 0, nil
+	case s[0] == '"':
 		var ok bool
 		if s, ok = plainNumber(s); !ok {
 			return 0, f.fail("want an integer")
@@ -162,55 +166,40 @@ func (f field) whole() (int64, error) {
 		if i := strings.IndexByte(s, '.'); i >= 0 && strings.Trim(s[i+1:], "0") == "" {
 			s = s[:i] // "12.00"
 		}
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return 0, f.wholeFailure(err)
+	case strings.ContainsAny(s, ".eE"):
+		x, err := f.number()
+		switch {
+		case err != nil:
+			return 0, err
+		case x != math.Trunc(x):
+			return 0, f.fail("want an integer, this has a fraction")
+		case x < -1<<63 || x >= 1<<63:
+			return 0, f.fail("is out of the range of integers")
 		}
-		return n, nil
+		return int64(x), nil
 	}
-	switch s {
-	case "true":
-		return 1, nil
-	case "false":
-		return 0, nil
-	}
-	if !strings.ContainsAny(s, ".eE") {
-		n, err := strconv.ParseInt(s, 10, 64)
-		if err != nil {
-			return 0, f.wholeFailure(err)
-		}
-		return n, nil
-	}
-	x, err := f.number()
+	n, err := strconv.ParseInt(s, 10, 64)
 	switch {
-	case err != nil:
-		return 0, err
-	case x != math.Trunc(x):
-		return 0, f.fail("want an integer, this has a fraction")
-	case x < -1<<63 || x >= 1<<63:
+	case errors.Is(err, strconv.ErrRange):
 		return 0, f.fail("is out of the range of integers")
+	case err != nil:
+		return 0, f.fail("want an integer")
 	}
-	return int64(x), nil
+	return n, nil
 }
 
-func (f field) wholeFailure(err error) error {
-	if e, ok := err.(*strconv.NumError); ok && e.Err == strconv.ErrRange {
-		return f.fail("is out of the range of integers")
-	}
-	return f.fail("want an integer")
-}
-
-// literal is an integer that is written as one.
+// literal parses an integer that is written as one. big reports that it does not fit into
+// an int64.
 func (f field) literal() (n int64, big, ok bool) {
 	s := string(f.raw)
-	if s == "" || s[0] != '-' && (s[0] < '0' || s[0] > '9') || strings.ContainsAny(s, ".eEI") {
+	if s == "" || s[0] != '-' && !isDigit(s[0]) || strings.ContainsAny(s, ".eEI") {
 		return 0, false, false
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
 	return n, err != nil, true
 }
 
-// number is a finite number.
+// number parses a finite number.
 func (f field) number() (float64, error) {
 	s := string(f.raw)
 	switch {
@@ -236,8 +225,8 @@ func (f field) number() (float64, error) {
 	return x, nil
 }
 
-// plainNumber takes a number out of a quoted string: space around it and single
-// underscores between its digits do not count.
+// plainNumber returns the number in a quoted string, without surrounding space and without
+// single underscores between its digits.
 func plainNumber(quoted string) (string, bool) {
 	s, ok := unquote([]byte(quoted))
 	s = Trim(s)
@@ -257,41 +246,36 @@ func plainNumber(quoted string) (string, bool) {
 
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }
 
-// strings is a list of strings.
-func (f field) strings() ([]string, error) {
-	list := []string{}
+// listOf parses a list, whose elements get parses; errors call them elements.
+func listOf[T any](f field, elements string, get func(field) (T, error)) ([]T, error) {
+	list := []T{}
 	m := array(f.raw)
 	for m.next() {
-		s, err := f.element(len(list), m.value).text()
+		v, err := get(field{f.class, f.name + "[" + strconv.Itoa(len(list)) + "]", m.value})
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, s)
+		list = append(list, v)
 	}
 	if m.err != nil {
-		return nil, f.fail("want a list of strings")
+		return nil, f.fail("want a list of " + elements)
 	}
 	return list, nil
 }
 
-// element names a part of f.
-func (f field) element(i int, raw []byte) field {
-	return field{f.class, f.name + "[" + strconv.Itoa(i) + "]", raw}
-}
-
-// member names a part of f.
+// member returns a member of f, with its name.
 func (f field) member(name string, raw []byte) field {
 	return field{f.class, f.name + "." + name, raw}
 }
 
-// env is an object of strings.
+// env parses an object of strings.
 func (f field) env() (map[string]string, error) {
 	env := map[string]string{}
 	m := object(f.raw)
 	for m.next() {
 		name := string(m.name)
 		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return nil, field{f.class, f.name, []byte(strconv.Quote(name))}.fail("is no name of a variable: leave out = and NUL")
+			return nil, field{f.class, f.name, []byte(strconv.Quote(name))}.fail("is not a name of a variable: leave out = and NUL")
 		}
 		value, err := f.member(name, m.value).text()
 		if err != nil {

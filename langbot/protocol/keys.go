@@ -2,8 +2,8 @@ package protocol
 
 import "encoding/json"
 
-// Value returns the value with this key of the object data as it stands there, nil if
-// there is none. Names are compared exactly, and the last of several counts.
+// Value returns the value with this key of the object data, verbatim, or nil if there is
+// none. Keys are compared exactly, and the last of several counts.
 func Value(data json.RawMessage, key string) json.RawMessage {
 	var v json.RawMessage
 	m := object(data)
@@ -15,7 +15,7 @@ func Value(data json.RawMessage, key string) json.RawMessage {
 	return v
 }
 
-// Need is Value for a key that must be there; if it is not, that is a KeyError.
+// Need is Value for a required key. A missing key is a KeyError.
 func Need(data json.RawMessage, key string) (json.RawMessage, error) {
 	v := Value(data, key)
 	if v == nil {
@@ -34,7 +34,7 @@ func String(data json.RawMessage, key string) (string, error) {
 	return field{ValueError, key, v}.str()
 }
 
-// StringOr is String for a key that can be missing or null.
+// StringOr is String for a key that may be missing or null.
 func StringOr(data json.RawMessage, key, other string) (string, error) {
 	v := field{ValueError, key, Value(data, key)}
 	if v.raw == nil || v.null() {

@@ -2,18 +2,18 @@ package protocol
 
 import "encoding/json"
 
-// Limits are those of box_init.
+// Limits are the limits that box_init sets.
 type Limits struct {
 	MaxSessions           int64 `json:"max_sessions"`
 	MaxManagedProcesses   int64 `json:"max_managed_processes"`
 	MaxCompletedProcesses int64 `json:"max_completed_processes"`
 	MaxAdmissionRecords   int64 `json:"max_admission_records"`
 	MaxRPCFileBytes       int64 `json:"max_rpc_file_bytes"`
-	// CompletedRetentionSec is not among those that box_status reports.
+	// CompletedRetentionSec is not reported by box_status.
 	CompletedRetentionSec int64 `json:"-"`
 }
 
-// limit is one of them.
+// limit describes one field of Limits.
 type limit struct {
 	name        string
 	least, most int64
@@ -30,7 +30,7 @@ var limits = []limit{
 	{"completed_process_retention_sec", 0, 86_400, 300, func(l *Limits) *int64 { return &l.CompletedRetentionSec }},
 }
 
-// DefaultLimits returns the limits where box_init says nothing.
+// DefaultLimits returns the limits that hold unless box_init sets others.
 func DefaultLimits() Limits {
 	var l Limits
 	for _, one := range limits {
@@ -39,8 +39,8 @@ func DefaultLimits() Limits {
 	return l
 }
 
-// ParseLimits reads the value of "limits" in box_init; what is missing there, or all
-// of it if there is nothing, has its default. Errors are of class ValueError.
+// ParseLimits parses the value of "limits" in box_init. Missing limits have their defaults.
+// Errors are of class ValueError.
 func ParseLimits(raw json.RawMessage) (Limits, error) {
 	l := DefaultLimits()
 	if Falsy(raw) {
@@ -66,8 +66,8 @@ func ParseLimits(raw json.RawMessage) (Limits, error) {
 	return l, nil
 }
 
-// Falsy reports whether raw is nothing, or a value that the peer's language takes for
-// false: null, false, zero, or something empty.
+// Falsy reports whether raw is missing, or a value that counts as false in the peer's
+// language: null, false, zero, or something empty.
 func Falsy(raw json.RawMessage) bool {
 	if len(raw) == 0 {
 		return true

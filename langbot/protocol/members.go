@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// members goes through the members of a JSON object, or the elements of an array.
+// members iterates over the members of a JSON object, or the elements of an array.
 //
 //	m := object(data)
 //	for m.next() {
@@ -19,14 +19,14 @@ type members struct {
 	done  bool
 
 	name  []byte // decoded
-	value []byte // as it stands there
+	value []byte // verbatim
 	err   error  // why next stopped before the end
 }
 
-// object begins with the object that is all of b.
+// object returns the members of the object b.
 func object(b []byte) members { return nested(b, '{') }
 
-// array begins with the array that is all of b.
+// array returns the elements of the array b.
 func array(b []byte) members { return nested(b, '[') }
 
 func nested(b []byte, begin byte) members {
@@ -37,7 +37,7 @@ func nested(b []byte, begin byte) members {
 	return m
 }
 
-// next goes to the next member.
+// next advances to the next member, and reports whether there is one.
 func (m *members) next() bool {
 	if m.err != nil || m.done {
 		return false
@@ -53,7 +53,7 @@ func (m *members) next() bool {
 	if !first && m.b[m.i] != ',' {
 		return m.fail(errSyntax)
 	}
-	m.i = skipSpace(m.b, m.i+1) // what begins the whole, or the comma
+	m.i = skipSpace(m.b, m.i+1) // skips the opening bracket or the comma
 	if first && m.i < len(m.b) && (m.b[m.i] == '}' && m.named || m.b[m.i] == ']' && !m.named) {
 		return m.end()
 	}
@@ -77,7 +77,7 @@ func (m *members) fail(err error) bool {
 	return false
 }
 
-// end passes the closing bracket, behind which there may only be space.
+// end skips the closing bracket, after which only space may follow.
 func (m *members) end() bool {
 	if skipSpace(m.b, m.i+1) != len(m.b) {
 		return m.fail(errSyntax)
@@ -86,19 +86,19 @@ func (m *members) end() bool {
 	return false
 }
 
-// unquoteName returns the name that b begins with.
+// unquoteName returns the name at the start of b.
 func unquoteName(b []byte) []byte {
 	end := bytes.IndexByte(b[1:], '"') + 1
 	if bytes.IndexByte(b[:end], '\\') < 0 {
 		return b[1:end]
 	}
 	end, _ = scanString(b, 0)
-	s, _ := unquote(b[:end]) // half a surrogate pair is in no name that is known
+	s, _ := unquote(b[:end]) // no known name contains half of a surrogate pair
 	return []byte(s)
 }
 
-// unquote decodes a string that scanString has passed. ok is false if it contains
-// half of a surrogate pair, which stands for no character.
+// unquote decodes a string that scanString has accepted. ok is false if it contains half of
+// a surrogate pair, which is not a character.
 func unquote(b []byte) (s string, ok bool) {
 	b = b[1 : len(b)-1]
 	i := bytes.IndexByte(b, '\\')
@@ -127,7 +127,8 @@ func unquote(b []byte) (s string, ok bool) {
 	return string(out), ok
 }
 
-// unescape decodes what stands behind a backslash; -1 is half of a surrogate pair.
+// unescape decodes the escape sequence after a backslash. It returns -1 for half of a
+// surrogate pair.
 func unescape(b []byte, i int) (rune, int) {
 	switch b[i] {
 	case 'b':

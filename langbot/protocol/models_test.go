@@ -227,8 +227,8 @@ func TestTime(t *testing.T) {
 	}
 }
 
-// TestTrim goes through all characters of the first planes that the peer's language
-// counts as white space.
+// TestTrim tries all characters of the first planes that the peer's language counts as
+// white space.
 func TestTrim(t *testing.T) {
 	const space = "\t\n\v\f\r\x1c\x1d\x1e\x1f \u0085\u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
 	if got := Trim(space + "x" + space); got != "x" {
@@ -265,7 +265,7 @@ func FuzzBoxSpec(f *testing.F) {
 			strings.Contains(s.Cmd, "\x00") {
 			t.Fatalf("accepted %+v", s)
 		}
-		again, err := json.Marshal(s) // what was read can be written and read again
+		again, err := json.Marshal(s) // a spec survives another round
 		if err != nil {
 			t.Fatal(err)
 		}

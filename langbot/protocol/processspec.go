@@ -2,20 +2,20 @@ package protocol
 
 import "encoding/json"
 
-// ProcessSpec is what a client says of a managed process.
+// ProcessSpec is a client's request for a managed process.
 type ProcessSpec struct {
 	ProcessID string            `json:"process_id"`
 	Command   string            `json:"command"`
 	Args      []string          `json:"args"`
 	Env       map[string]string `json:"env"`
 	Cwd       string            `json:"cwd"`
-	MemoryMB  int64             `json:"memory_mb"` // 0: the session's
+	MemoryMB  int64             `json:"memory_mb"` // 0: the session's limit only
 }
 
-// DefaultProcess is the process id where none is given.
+// DefaultProcess is the default process ID.
 const DefaultProcess = "default"
 
-// ParseProcessSpec reads and checks a spec. Errors are of class BoxValidation.
+// ParseProcessSpec parses and checks a spec. Errors are of class BoxValidation.
 func ParseProcessSpec(spec json.RawMessage) (ProcessSpec, error) {
 	s := ProcessSpec{ProcessID: DefaultProcess, Args: []string{}, Env: map[string]string{}, Cwd: DefaultMountPath}
 	m := object(spec)
@@ -36,7 +36,7 @@ func ParseProcessSpec(spec json.RawMessage) (ProcessSpec, error) {
 	return s, nil
 }
 
-// maxProcess is the most bytes of what is kept of a process, as long as it is known.
+// maxProcess is the maximum size, in bytes, of the data that is kept for a process.
 const maxProcess = 256 << 10
 
 func (s *ProcessSpec) size() int {
@@ -50,7 +50,7 @@ func (s *ProcessSpec) size() int {
 	return n
 }
 
-// set takes over one member. Unknown ones do not matter.
+// set parses one member. It ignores unknown ones.
 func (s *ProcessSpec) set(f field) (err error) {
 	switch f.name {
 	case "process_id":
@@ -58,7 +58,7 @@ func (s *ProcessSpec) set(f field) (err error) {
 	case "command":
 		s.Command, err = f.nonEmpty()
 	case "args":
-		s.Args, err = f.strings()
+		s.Args, err = listOf(f, "strings", field.text)
 	case "env":
 		s.Env, err = f.env()
 	case "cwd":

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// encoder makes one reply at a time.
+// encoder encodes one reply at a time.
 type encoder struct {
 	buf bytes.Buffer
 	enc *json.Encoder
@@ -19,14 +19,14 @@ type encoder struct {
 var encoders = sync.Pool{New: func() any {
 	e := new(encoder)
 	e.enc = json.NewEncoder(&e.buf)
-	e.enc.SetEscapeHTML(false) // six bytes for one, and no browser reads this
+	e.enc.SetEscapeHTML(false) // escapes take six bytes, and no browser reads replies
 	return e
 }}
 
-// maxPooled is how large a buffer may have become that is kept for later.
+// maxPooled is the maximum size of a buffer that is kept for later replies.
 const maxPooled = 64 << 10
 
-// reply encodes a reply. message and data are encoded, seq stands there as it is.
+// reply encodes a reply. seq is copied verbatim.
 func reply(seq json.RawMessage, code int, message string, data any) ([]byte, error) {
 	e := encoders.Get().(*encoder)
 	defer func() {
@@ -50,7 +50,7 @@ func reply(seq json.RawMessage, code int, message string, data any) ([]byte, err
 	return bytes.Clone(e.buf.Bytes()), nil
 }
 
-// value appends v, an empty object if it is nil.
+// value appends v, or an empty object if v is nil or encodes to null.
 func (e *encoder) value(v any) error {
 	if v != nil {
 		start := e.buf.Len()
@@ -67,9 +67,9 @@ func (e *encoder) value(v any) error {
 	return nil
 }
 
-// Success returns the reply of an action that went well. data is to become a JSON
-// object; nil is the empty one. What does not become a message that the peer would
-// take becomes a failure.
+// Success returns the reply of an action that succeeded. data must encode to a JSON object;
+// nil means an empty one. If the reply cannot be encoded or is too long, it becomes a
+// failure.
 func Success(seq json.RawMessage, data any) []byte {
 	b, err := reply(seq, 0, "success", data)
 	if err != nil {
@@ -81,30 +81,32 @@ func Success(seq json.RawMessage, data any) []byte {
 	return b
 }
 
-// Failure returns the reply of an action that failed. An err that has no *Error in
-// its chain is a BoxError.
+// Failure returns the reply of an action that failed. An err without an *Error in its chain
+// is reported as a BoxError.
 func Failure(seq json.RawMessage, err error) []byte {
-	b, e := reply(seq, 1, message(err), nil)
-	if e != nil { // a seq that is no number cannot cause it: it is not looked at
-		return nil
-	}
+	b, _ := reply(seq, 1, message(err), nil) // encoding a string cannot fail
 	return b
 }
 
-// message is how the client is told of err.
+// message returns the message that reports err to the client.
 func message(err error) string {
 	var e *Error
 	if !errors.As(err, &e) {
 		e = &Error{BoxError, err.Error()}
 	}
-	text := truncate(neutralise(e.Text))
+	text := e.Text
+	if strings.Contains(text, "Error:") {
+		text = classNames.Replace(text)
+	}
+	text = truncate(text)
 	if e.Class == "" {
 		return text
 	}
 	return string(e.Class) + ": " + text
 }
 
-// The most characters of an error's text, and what stands behind a longer one.
+// maxText is the maximum length of an error's text, in characters. truncated follows a text
+// that was cut.
 const (
 	maxText   = 4096
 	truncated = "... [protocol error truncated]"
@@ -124,17 +126,9 @@ func truncate(s string) string {
 	return s
 }
 
-// neutralise takes the meaning from the names of classes in a text. The client looks for
-// them in the whole message, in an order of its own, so a text that quotes one would decide
-// what kind of error it sees.
-func neutralise(s string) string {
-	if !strings.Contains(s, "Error:") {
-		return s
-	}
-	return classNames.Replace(s)
-}
-
-// classNames puts a space between the name of a class and a colon.
+// classNames makes class names in a text ineffective by inserting a space before the colon.
+// The client searches the whole message for them, in an order of its own, so a class name
+// quoted in the text could determine the kind of error that the client sees.
 var classNames = func() *strings.Replacer {
 	var pairs []string
 	for _, c := range [...]Class{Admission, Readiness, CapacityExceeded, BoxValidation, SessionNotFound, SessionConflict,

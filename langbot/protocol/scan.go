@@ -2,12 +2,12 @@ package protocol
 
 import "errors"
 
-// JSON is read here by hand, for three reasons. The peer writes NaN and Infinity where a
-// number is not finite, and has to be told so instead of being left without an answer. Names
-// are to be compared exactly, which encoding/json does not. And a command costs so
-// little that decoding it by reflection would be felt.
+// This package parses JSON by hand, for three reasons. The peer writes NaN and Infinity for
+// numbers that are not finite, and has to get an error instead of no answer. Names must be
+// compared exactly, which encoding/json does not do. And commands are so fast that decoding
+// by reflection would be noticeable.
 
-// maxDepth is how deep objects and arrays may be nested.
+// maxDepth is the maximum nesting depth of objects and arrays.
 const maxDepth = 512
 
 var (
@@ -76,7 +76,7 @@ func scanString(b []byte, i int) (int, error) {
 	return i, errSyntax
 }
 
-// hex4 reads four hexadecimal digits.
+// hex4 parses four hexadecimal digits.
 func hex4(b []byte, i int) (rune, bool) {
 	if len(b)-i < 4 {
 		return 0, false
@@ -142,7 +142,7 @@ func scanNested(b []byte, i, depth int) (int, error) {
 	if depth >= maxDepth {
 		return i, errDepth
 	}
-	object, end := b[i] == '{', b[i]+2 // "}" and "]" are two behind "{" and "["
+	object, end := b[i] == '{', b[i]+2 // the codes of "}" and "]" are those of "{" and "[" plus 2
 	i = skipSpace(b, i+1)
 	if i < len(b) && b[i] == end {
 		return i + 1, nil
@@ -171,7 +171,7 @@ func scanNested(b []byte, i, depth int) (int, error) {
 	}
 }
 
-// scanName returns where the value begins whose name begins at b[i].
+// scanName returns the start of the value whose name begins at b[i].
 func scanName(b []byte, i int) (int, error) {
 	if i >= len(b) || b[i] != '"' {
 		return i, errSyntax

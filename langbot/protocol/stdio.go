@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,10 +10,10 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of the stdio transport.
+// Limits and words of the stdio transport.
 const (
-	maxLine      = 64 << 10 // bytes of a line, without its end
-	maxWhole     = 16 << 10 // bytes of a message that is one line, and of a piece of one that is several
+	maxLine      = 64 << 10 // bytes of a line, without its newline
+	maxWhole     = 16 << 10 // bytes of a message sent as one line, and of each piece of a longer one
 	maxPieces    = 4096     // pieces of a message
 	chunkStart   = "chunk_start"
 	chunkData    = "chunk_data"
@@ -20,12 +21,12 @@ const (
 	noAssembling = -1
 )
 
-// LineReader takes messages from the stdio transport: one per line, or a long one in
-// pieces between a line that announces its size and one that ends it.
+// LineReader reads messages from the stdio transport: one per line, or a long one in pieces
+// between a line that announces its size and a line that ends it.
 type LineReader struct {
 	r *bufio.Reader
 
-	total  int // bytes that were announced, noAssembling if nothing was
+	total  int // announced size of the message in pieces, or noAssembling
 	pieces int
 	msg    []byte
 	err    error
@@ -36,9 +37,9 @@ func NewLineReader(r io.Reader) *LineReader {
 	return &LineReader{r: bufio.NewReaderSize(r, maxLine+1), total: noAssembling}
 }
 
-// Next returns the next message, which is then the caller's. Lines that are not a JSON
-// object are skipped. io.EOF is the end of the input, any other error one of r or a violation; after
-// either, there is nothing more to read.
+// Next returns the next message, which the caller then owns. It skips lines that are not
+// JSON objects. It returns io.EOF at the end of the input; any other error is one of r, or a
+// violation of the framing. Errors are final.
 func (l *LineReader) Next() ([]byte, error) {
 	for l.err == nil {
 		line, err := l.line()
@@ -54,8 +55,8 @@ func (l *LineReader) Next() ([]byte, error) {
 	return nil, l.err
 }
 
-// line returns the next line; the last one may lack its end. It is valid until the
-// next call.
+// line returns the next line; the last one may lack its newline. It is valid until the next
+// call.
 func (l *LineReader) line() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	switch {
@@ -71,26 +72,31 @@ func (l *LineReader) line() ([]byte, error) {
 	return nil, err
 }
 
-// take returns the message that line is, or completes, or nil.
-func (l *LineReader) take(line []byte) ([]byte, error) {
+// take returns the message that line contains or completes, or nil.
+func (l *LineReader) take(line []byte) (msg []byte, err error) {
 	kind, ok := kindOf(line)
 	switch {
 	case !ok:
 		return nil, nil
 	case kind == chunkStart:
-		return nil, l.start(line)
+		err = l.start(line)
 	case kind == chunkData:
-		return nil, l.piece(line)
+		err = l.piece(line)
 	case kind == chunkEnd:
-		return l.end()
+		msg, err = l.end()
 	case l.total != noAssembling:
-		return nil, errors.New("reading a message in pieces: another line is between them: end it first")
+		err = errors.New("another line comes before its chunk_end")
+	default:
+		return bytes.Clone(line), nil
 	}
-	return append([]byte(nil), line...), nil
+	if err != nil {
+		return nil, fmt.Errorf("reading a message in pieces: %w", err)
+	}
+	return msg, nil
 }
 
-// kindOf returns the type that a line gives itself; ok is false if it is not a JSON
-// object in UTF-8.
+// kindOf returns the member "type" of a line; ok is false if the line is not a JSON object
+// in UTF-8.
 func kindOf(line []byte) (kind string, ok bool) {
 	m := object(line)
 	for m.next() {
@@ -105,9 +111,9 @@ func (l *LineReader) start(line []byte) error {
 	total, big, ok := field{raw: Value(line, "total_size")}.literal()
 	switch {
 	case l.total != noAssembling:
-		return errors.New("reading a message in pieces: another one begins in it: end it first")
+		return errors.New("another chunk_start comes before its chunk_end")
 	case !ok || big || total < 0 || total > MaxMessage:
-		return fmt.Errorf("reading a message in pieces: total_size: want an integer from 0 to %d", MaxMessage)
+		return fmt.Errorf("total_size: want an integer from 0 to %d", MaxMessage)
 	}
 	l.total, l.pieces, l.msg = int(total), 0, nil
 	return nil
@@ -117,21 +123,21 @@ func (l *LineReader) piece(line []byte) error {
 	data := field{ValueError, "data", Value(line, "data")}
 	offset, _, ok := field{raw: Value(line, "offset")}.literal()
 	if l.pieces++; l.total == noAssembling {
-		return errors.New("reading a message in pieces: a piece of none: announce it first")
+		return errors.New("chunk_data without chunk_start")
 	}
 	if data.raw == nil {
-		return errors.New("reading a message in pieces: data: is missing: it is required")
+		return errors.New("data: is missing: it is required")
 	}
 	text, err := data.str()
 	switch {
 	case err != nil:
-		return fmt.Errorf("reading a message in pieces: %w", err)
+		return err
 	case !ok || offset != int64(len(l.msg)):
-		return fmt.Errorf("reading a message in pieces: offset: want %d, the bytes so far", len(l.msg))
+		return fmt.Errorf("offset: want %d, the number of bytes so far", len(l.msg))
 	case len(text) > l.total-len(l.msg):
-		return fmt.Errorf("reading a message in pieces: it is longer than the %d bytes that were announced", l.total)
+		return fmt.Errorf("it is longer than the %d bytes announced", l.total)
 	case l.pieces > maxPieces:
-		return fmt.Errorf("reading a message in pieces: more than %d pieces", maxPieces)
+		return fmt.Errorf("more than %d pieces", maxPieces)
 	}
 	l.msg = append(l.msg, text...)
 	return nil
@@ -140,9 +146,9 @@ func (l *LineReader) piece(line []byte) error {
 func (l *LineReader) end() ([]byte, error) {
 	switch {
 	case l.total == noAssembling:
-		return nil, errors.New("reading a message in pieces: the end of none: announce it first")
+		return nil, errors.New("chunk_end without chunk_start")
 	case len(l.msg) != l.total:
-		return nil, fmt.Errorf("reading a message in pieces: it has %d bytes, %d were announced", len(l.msg), l.total)
+		return nil, fmt.Errorf("it has %d bytes, %d were announced", len(l.msg), l.total)
 	}
 	msg := l.msg
 	l.total, l.msg = noAssembling, nil
@@ -152,16 +158,21 @@ func (l *LineReader) end() ([]byte, error) {
 	return msg, nil
 }
 
-// WriteMessage writes msg, a JSON text in UTF-8, as one line, or as several if it is long,
-// in one Write.
+// WriteMessage writes msg, a JSON text in UTF-8, with one Write: as one line, or as several
+// if it is long.
 func WriteMessage(w io.Writer, msg []byte) error {
 	if len(msg) > MaxMessage {
 		return fmt.Errorf("writing a message: %d bytes: at most %d", len(msg), MaxMessage)
 	}
 	out := make([]byte, 0, len(msg)+len(msg)/4+256)
 	if len(msg) <= maxWhole {
-		out = append(appendOnOneLine(out, msg), '\n')
-		_, err := w.Write(out)
+		for _, c := range msg {
+			if c == '\n' || c == '\r' {
+				c = ' ' // in a JSON text, line breaks occur only between tokens
+			}
+			out = append(out, c)
+		}
+		_, err := w.Write(append(out, '\n'))
 		return err
 	}
 	out = append(out, `{"type":"chunk_start","total_size":`...)
@@ -179,20 +190,7 @@ func WriteMessage(w io.Writer, msg []byte) error {
 	return err
 }
 
-// appendOnOneLine appends msg with spaces for the ends of lines: in a JSON text those are
-// only ever between its parts.
-func appendOnOneLine(out, msg []byte) []byte {
-	start := len(out)
-	out = append(out, msg...)
-	for i := start; i < len(out); i++ {
-		if out[i] == '\n' || out[i] == '\r' {
-			out[i] = ' '
-		}
-	}
-	return out
-}
-
-// pieceLen is the length of a piece of b that does not cut a character.
+// pieceLen returns the length of the first piece of b. It does not cut a character.
 func pieceLen(b []byte) int {
 	if len(b) <= maxWhole {
 		return len(b)

@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// messages reads all of input.
+// messages returns all messages of input.
 func messages(input string) (all []string, err error) {
 	l := NewLineReader(iotest.OneByteReader(strings.NewReader(input)))
 	for {
@@ -64,10 +64,10 @@ log
 		{"a truth value", `{"type":"chunk_start","total_size":true}`, nil, "total_size"},
 		{"a float", `{"type":"chunk_start","total_size":5.0}`, nil, "total_size"},
 		{"missing total", `{"type":"chunk_start"}`, nil, "total_size"},
-		{"twice", `{"type":"chunk_start","total_size":5}` + "\n" + `{"type":"chunk_start","total_size":5}`, nil, "another one begins"},
+		{"twice", `{"type":"chunk_start","total_size":5}` + "\n" + `{"type":"chunk_start","total_size":5}`, nil, "another chunk_start"},
 		{"another line", `{"type":"chunk_start","total_size":5}` + "\n{}", nil, "another line"},
-		{"data of none", `{"type":"chunk_data","data":"","offset":0}`, nil, "a piece of none"},
-		{"end of none", `{"type":"chunk_end"}`, nil, "the end of none"},
+		{"data of none", `{"type":"chunk_data","data":"","offset":0}`, nil, "chunk_data without chunk_start"},
+		{"end of none", `{"type":"chunk_end"}`, nil, "chunk_end without chunk_start"},
 		{"offset", `{"type":"chunk_start","total_size":5}` + "\n" + `{"type":"chunk_data","data":"x","offset":1}`, nil, "offset: want 0"},
 		{"no offset", `{"type":"chunk_start","total_size":5}` + "\n" + `{"type":"chunk_data","data":"x"}`, nil, "offset"},
 		{"negative offset", `{"type":"chunk_start","total_size":5}` + "\n" + `{"type":"chunk_data","data":"x","offset":-1}`, nil, "offset"},
@@ -137,7 +137,7 @@ func FuzzStdio(f *testing.F) {
 				t.Fatalf("message %q", msg)
 			}
 			if !json.Valid(msg) {
-				continue // NaN, or it came in pieces and was not looked at
+				continue // NaN, or a message in pieces, which is not checked
 			}
 			var out, compact bytes.Buffer
 			if err := WriteMessage(&out, msg); err != nil {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Strict reads an object whose names are all known and whose numbers are written as
-// numbers. Methods that find something wrong note the first error and return zero.
+// Strict parses an object that may have known members only, and whose numbers must be
+// written as numbers. Its methods keep the first error, and return zero for a wrong value.
 type Strict struct {
 	class  Class
 	what   string
@@ -14,7 +14,7 @@ type Strict struct {
 	err    error
 }
 
-// NewStrict begins to read raw, which what names in errors of this class.
+// NewStrict starts to parse raw, which errors call what. The errors are of this class.
 func NewStrict(class Class, what string, raw json.RawMessage) *Strict {
 	s := &Strict{class: class, what: what, values: map[string][]byte{}}
 	m := object(raw)
@@ -27,14 +27,14 @@ func NewStrict(class Class, what string, raw json.RawMessage) *Strict {
 	return s
 }
 
-// field takes out a member; ok is false if it is not there, or reading has failed.
+// field removes and returns a member; ok is false if it is missing, or there was an error.
 func (s *Strict) field(name string) (field, bool) {
 	raw, ok := s.values[name]
 	delete(s.values, name)
 	return field{s.class, s.what + "." + name, raw}, ok && s.err == nil
 }
 
-// Err returns the first error. Members that nobody has asked for are one.
+// Err returns the first error. A member that no method has asked for is an error.
 func (s *Strict) Err() error {
 	if s.err == nil {
 		for name := range s.values {
@@ -44,7 +44,7 @@ func (s *Strict) Err() error {
 	return s.err
 }
 
-// require notes a member that is missing.
+// require records the error for a missing member.
 func (s *Strict) require(f field, ok bool) bool {
 	if !ok && s.err == nil {
 		s.err = Errorf(s.class, "%s: is missing: it is required", f.name)
@@ -52,7 +52,7 @@ func (s *Strict) require(f field, ok bool) bool {
 	return ok
 }
 
-// Name returns a string that must be there, trimmed and not empty.
+// Name returns a required string, trimmed and not empty.
 func (s *Strict) Name(name string) (v string) {
 	if f, ok := s.field(name); s.require(f, ok) {
 		v, s.err = f.nonEmptyID()
@@ -60,7 +60,7 @@ func (s *Strict) Name(name string) (v string) {
 	return v
 }
 
-// Int returns an integer from least to most that must be there.
+// Int returns a required integer from least to most.
 func (s *Strict) Int(name string, least, most int64) (v int64) {
 	if f, ok := s.field(name); s.require(f, ok) {
 		v, s.err = f.between(least, most)
@@ -68,7 +68,7 @@ func (s *Strict) Int(name string, least, most int64) (v int64) {
 	return v
 }
 
-// IntOr is Int for one that can be missing.
+// IntOr is Int for an optional member.
 func (s *Strict) IntOr(name string, other, least, most int64) int64 {
 	if f, ok := s.field(name); ok {
 		other, s.err = f.between(least, most)
@@ -76,7 +76,7 @@ func (s *Strict) IntOr(name string, other, least, most int64) int64 {
 	return other
 }
 
-// PositiveOr returns a finite number above zero, which can be missing.
+// PositiveOr returns an optional finite number above zero.
 func (s *Strict) PositiveOr(name string, other float64) float64 {
 	f, ok := s.field(name)
 	if !ok {
@@ -90,7 +90,7 @@ func (s *Strict) PositiveOr(name string, other float64) float64 {
 	return other
 }
 
-// BoolOr returns a truth value, which can be missing, and may be written as a word.
+// BoolOr returns an optional boolean, which may be written as a word.
 func (s *Strict) BoolOr(name string, other bool) bool {
 	if f, ok := s.field(name); ok {
 		other, s.err = f.boolean()
@@ -98,14 +98,14 @@ func (s *Strict) BoolOr(name string, other bool) bool {
 	return other
 }
 
-// Only accepts one value of a string, which can be missing.
+// Only accepts a single value of an optional string.
 func (s *Strict) Only(name, value string) {
 	if f, ok := s.field(name); ok {
 		_, s.err = f.oneOf(value)
 	}
 }
 
-// Time returns a point in time that must be there, with its zone.
+// Time returns a required point in time, which must have a zone.
 func (s *Strict) Time(name string) (v time.Time) {
 	if f, ok := s.field(name); s.require(f, ok) {
 		v, s.err = f.time()
@@ -124,7 +124,7 @@ func (f field) between(least, most int64) (int64, error) {
 	return n, nil
 }
 
-// time is a point in time as ISO 8601 writes it, with a zone; down to microseconds.
+// time parses a point in time in the format of ISO 8601, with a zone, to the microsecond.
 func (f field) time() (time.Time, error) {
 	s, err := f.trimmed()
 	if err != nil {
@@ -147,8 +147,8 @@ func (f field) time() (time.Time, error) {
 	return time.Time{}, f.fail("must be a time with a zone, such as 2026-11-20T08:33:23Z")
 }
 
-// ISO formats a point in time as replies about grants have it: UTC, with microseconds
-// unless they are zero, and "+00:00".
+// ISO formats a point in time for replies about grants: UTC, with microseconds unless they
+// are zero, and "+00:00".
 func ISO(t time.Time) string {
 	t = t.UTC()
 	if t.Nanosecond()/1000 == 0 {

@@ -2,10 +2,10 @@ package protocol
 
 import "strings"
 
-// Trim takes white space off both ends as the peer's language does it.
+// Trim removes white space from both ends, as defined by the peer's language.
 func Trim(s string) string { return strings.TrimFunc(s, isSpace) }
 
-// isSpace is what Python's str.isspace says about a character.
+// isSpace reports whether Python's str.isspace is true for a character.
 func isSpace(r rune) bool {
 	switch {
 	case r >= 0x09 && r <= 0x0d, r >= 0x1c && r <= 0x20, r == 0x85, r == 0xa0, r == 0x1680,

@@ -23,13 +23,13 @@ const (
 	maxZipRatio    = 100 // of sizes unpacked to packed, of each entry and of all
 )
 
-// archive is an uploaded zip file that was checked as far as that goes without
-// unpacking it.
+// archive is an uploaded zip file that passed all checks that are possible without unpacking it.
 type archive struct {
+	file    *os.File
 	entries []zipEntry
 	files   map[string]int  // index in entries, by name
-	dirs    map[string]bool // all of them, those above a file included
-	base    string          // the directory that counts as its root
+	dirs    map[string]bool // all directories, including the parents of files
+	base    string          // the directory that counts as the root
 }
 
 type zipEntry struct {
@@ -39,7 +39,7 @@ type zipEntry struct {
 	mode fs.FileMode
 }
 
-// openArchive checks the archive in f. It stays readable as long as f is open.
+// openArchive checks the archive in f, which must stay open as long as the archive is used.
 func openArchive(f *os.File, size int64) (*archive, error) {
 	switch {
 	case size == 0:
@@ -58,7 +58,7 @@ func openArchive(f *os.File, size int64) (*archive, error) {
 	if err != nil || len(r.File) != len(records) {
 		return nil, errZip
 	}
-	a := &archive{files: make(map[string]int), dirs: map[string]bool{".": true}, base: "."}
+	a := &archive{file: f, files: make(map[string]int), dirs: map[string]bool{".": true}, base: "."}
 	var packed, unpacked int64
 	for i, rec := range records {
 		if at, err := r.File[i].DataOffset(); err != nil || at != rec.data || r.File[i].Name != rec.name {
@@ -79,7 +79,7 @@ func openArchive(f *os.File, size int64) (*archive, error) {
 	return a, a.checkConflicts()
 }
 
-// checkOverlaps refuses archives in which bytes belong to two entries.
+// checkOverlaps refuses archives in which a byte belongs to two entries.
 func checkOverlaps(records []zipRecord) error {
 	sorted := slices.Clone(records)
 	slices.SortFunc(sorted, func(a, b zipRecord) int { return cmp.Compare(a.header, b.header) })
@@ -91,7 +91,7 @@ func checkOverlaps(records []zipRecord) error {
 	return nil
 }
 
-// add checks one entry by itself.
+// add checks one entry and adds it to the archive.
 func (a *archive) add(f *zip.File, rec zipRecord) error {
 	name, slash, err := zipName(rec.name, rec.flags&flagUTF8 != 0)
 	if err != nil {
@@ -110,7 +110,7 @@ func (a *archive) add(f *zip.File, rec zipRecord) error {
 	case mode.Type() != 0 && mode.Type() != fs.ModeDir:
 		return refuse("Uploaded archive contains a symbolic link or special file: %s", quote(name))
 	case mode.IsDir() != slash, slash && rec.size != 0:
-		return refuse("Uploaded archive contains what is both a file and a directory: %s", quote(name))
+		return refuse("Uploaded archive contains a name that is both a file and a directory: %s", quote(name))
 	case rec.size > maxZipFile:
 		return refuse("Uploaded archive entry exceeds the uncompressed size limit of %d bytes: %s", maxZipFile, quote(name))
 	case rec.method == zip.Store && rec.size != rec.packed:
@@ -130,9 +130,9 @@ func (a *archive) add(f *zip.File, rec zipRecord) error {
 	return nil
 }
 
-// checkConflicts completes the directories, and refuses names that are a file and a
-// directory. Names that are the same to some file systems only are left to these: what is
-// made must not exist yet.
+// checkConflicts completes the directories, and refuses names that are both a file and a
+// directory. Names that only some file systems consider equal are found while unpacking: a new
+// file must not exist yet.
 func (a *archive) checkConflicts() error {
 	for _, e := range a.entries {
 		for dir := path.Dir(e.name); dir != "."; dir = path.Dir(dir) {
@@ -141,13 +141,13 @@ func (a *archive) checkConflicts() error {
 	}
 	for name := range a.files {
 		if a.dirs[name] {
-			return refuse("Uploaded archive contains what is both a file and a directory: %s", quote(name))
+			return refuse("Uploaded archive contains a name that is both a file and a directory: %s", quote(name))
 		}
 	}
 	return nil
 }
 
-// strip makes a directory in which all else lies the root.
+// strip enters the top directory if it contains everything else.
 func (a *archive) strip() {
 	top := ""
 	for _, e := range a.entries {
@@ -162,7 +162,7 @@ func (a *archive) strip() {
 	}
 }
 
-// enter makes a directory beneath the root the root.
+// enter makes a directory below the root the new root.
 func (a *archive) enter(subdir string) error {
 	clean := path.Clean(subdir)
 	if clean == ".." || strings.HasPrefix(clean, "../") || path.IsAbs(clean) {
@@ -175,32 +175,27 @@ func (a *archive) enter(subdir string) error {
 	return nil
 }
 
-// discover looks for skills beneath the root, as [discover] does.
+// discover looks for skills in and below the root, as the function [discover] does in a tree.
 func (a *archive) discover() []place {
 	var found []place
-	dirs := []string{}
+	var dirs []string // relative to the root, which is ""
 	for dir := range a.dirs {
-		if rel, ok := pathin.Rel(dir, a.base); ok && (rel == "." || strings.Count(rel, "/") < scanDepth) {
-			dirs = append(dirs, dir)
+		switch rel, ok := pathin.Rel(dir, a.base); {
+		case rel == ".":
+			dirs = append(dirs, "")
+		case ok && strings.Count(rel, "/") < scanDepth:
+			dirs = append(dirs, rel)
 		}
 	}
-	slices.SortFunc(dirs, func(x, y string) int { // those above first
-		return cmp.Or(cmp.Compare(depth(x), depth(y)), strings.Compare(x, y))
-	})
+	slices.Sort(dirs) // so that parents come first
 	for _, dir := range dirs {
+		dir = path.Join(a.base, dir)
 		inside := slices.ContainsFunc(found, func(p place) bool { return pathin.In(dir, p.dir) })
 		if entry := a.entry(dir); entry != "" && !inside {
 			found = append(found, place{dir, entry})
 		}
 	}
 	return found
-}
-
-func depth(dir string) int {
-	if dir == "." {
-		return -1
-	}
-	return strings.Count(dir, "/")
 }
 
 func (a *archive) entry(dir string) string {
@@ -212,8 +207,8 @@ func (a *archive) entry(dir string) string {
 	return ""
 }
 
-// unpack calls write with the contents of each file in turn; the directories it is told
-// of by makeDir. All bytes are read, whether write wants them or not.
+// unpack calls makeDir for each directory and write for each file, in the order of the archive. It
+// reads all contents, even if write does not.
 func (a *archive) unpack(ctx context.Context, makeDir func(zipEntry) error, write func(zipEntry, io.Reader) error) error {
 	for _, e := range a.entries {
 		if e.dir {
@@ -228,7 +223,7 @@ func (a *archive) unpack(ctx context.Context, makeDir func(zipEntry) error, writ
 		}
 		err = write(e, r)
 		if err == nil {
-			err = r.rest()
+			_, err = io.Copy(io.Discard, r)
 		}
 		r.Close()
 		if err != nil {

@@ -10,24 +10,24 @@ import (
 
 // Bounds of looking for skills.
 const (
-	listDepth  = 6 // of directories beneath where it begins
+	listDepth  = 6 // directories below the start
 	scanDepth  = 2
-	maxEntries = 10_000 // in the directories that are looked into
+	maxEntries = 10_000 // in all directories that are searched
 	maxSkills  = 1000
 )
 
-// entryFiles are the names of a file that makes a directory a skill, best first.
+// entryFiles are the names of files that make a directory a skill, in order of preference.
 var entryFiles = []string{"SKILL.md", "skill.md"}
 
-// place is where a skill was found.
+// place is the location of a skill.
 type place struct {
 	dir   string // in the tree
 	entry string // one of entryFiles
 }
 
-// discover looks for skills in start and below, breadth first, as deep as depth. It does
-// not follow symlinks and does not look into skills. errTooLong comes with what was found
-// until a bound was reached: what lies deep does not hide what lies shallow.
+// discover looks for skills in start and below, breadth first, down to depth. It follows no
+// symlinks and does not search skills for other skills. With errTooLong it returns what it found
+// before it reached a bound, so deep directories cannot hide shallow ones.
 func discover(ctx context.Context, root *os.Root, start string, depth int) ([]place, error) {
 	var found []place
 	var bound error
@@ -54,29 +54,22 @@ func discover(ctx context.Context, root *os.Root, start string, depth int) ([]pl
 			if errors.Is(err, errTooLong) {
 				bound = err
 			}
-			next = append(next, directories(root, dir, names)...)
+			for _, name := range names {
+				at := path.Join(dir, name)
+				if IsPrivate(at) {
+					continue
+				}
+				if st, err := root.Lstat(at); err == nil && st.IsDir() {
+					next = append(next, at)
+				}
+			}
 		}
 		level = next
 	}
 	return found, bound
 }
 
-// directories returns those of names in dir that are directories, and no symlinks.
-func directories(root *os.Root, dir string, names []string) []string {
-	var dirs []string
-	for _, name := range names {
-		at := path.Join(dir, name)
-		if IsPrivate(at) {
-			continue
-		}
-		if st, err := root.Lstat(at); err == nil && st.IsDir() {
-			dirs = append(dirs, at)
-		}
-	}
-	return dirs
-}
-
-// findEntry returns the name of the file that makes dir a skill, "" if there is none.
+// findEntry returns the name of the file that makes dir a skill, "" if dir is not a skill.
 func findEntry(root *os.Root, dir string) string {
 	for _, name := range entryFiles {
 		if st, err := root.Lstat(path.Join(dir, name)); err == nil && st.Mode().IsRegular() {
@@ -86,7 +79,7 @@ func findEntry(root *os.Root, dir string) string {
 	return ""
 }
 
-// isRealDir reports whether name is a directory, none of whose components is a symlink.
+// isRealDir reports whether name is a directory whose path contains no symlink.
 func isRealDir(root *os.Root, name string) bool {
 	for i := range len(name) + 1 {
 		if i < len(name) && name[i] != '/' {

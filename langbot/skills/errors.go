@@ -12,21 +12,20 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// refusal is what a client is told, one line. Its class is the action's.
+// refusal is an answer for the client, one line. Its class is the one of the action.
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
 
 func refuse(format string, a ...any) error { return refusal(fmt.Sprintf(format, a...)) }
 
-// errFull is a tree, or a disk, that has no room.
+// errFull means that a tree, or its disk, is full.
 const errFull = refusal("The skill storage of this workspace is full: delete something in it, or ask for more of it")
 
-// classify makes err the answer to a client. Paths in errors of the system are beneath
-// the root of a tree: nothing of the host's.
+// classify turns err into an answer for the client. Paths in system errors are relative to the
+// root of a tree, so they reveal nothing of the host.
 func classify(class protocol.Class, err error) error {
-	var e *protocol.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*protocol.Error](err); ok {
 		if class == protocol.BoxValidation {
 			return protocol.Errorf(class, "%s", e.Text)
 		}
@@ -38,14 +37,14 @@ func classify(class protocol.Class, err error) error {
 	return protocol.Errorf(class, "%s", oneline.Error(err))
 }
 
-// errEscapes is a symlink that leads out of its package.
+// errEscapes means that a symlink leads out of its package.
 var errEscapes = errors.New("path escapes from parent")
 
-// escapes reports whether a call on an os.Root was refused for leading out of it. The
-// package os has no name for its error.
+// escapes reports whether a call on an os.Root was refused because it would leave the root.
+// Package os does not export this error.
 func escapes(err error) bool { return err != nil && reason(err).Error() == errEscapes.Error() }
 
-// quote writes what a client or a box named, on one line, unless it is harmless as it is.
+// quote returns a name that a client or a box chose, with unprintable characters escaped.
 func quote(s string) string {
 	for _, r := range s {
 		if !strconv.IsPrint(r) {
@@ -56,14 +55,12 @@ func quote(s string) string {
 	return s
 }
 
-// reason is err without the name, which is said already.
+// reason is err without the path, which the message has already.
 func reason(err error) error {
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		return p.Err
 	}
-	var l *os.LinkError
-	if errors.As(err, &l) {
+	if l, ok := errors.AsType[*os.LinkError](err); ok {
 		return l.Err
 	}
 	return err

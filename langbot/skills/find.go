@@ -9,7 +9,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// list answers with all skills, the newest first.
+// list returns all skills, the most recently updated first.
 func (o *op) list() (any, error) {
 	owners, err := o.owners(o.passOver)
 	if err != nil {
@@ -22,7 +22,7 @@ func (o *op) list() (any, error) {
 			return nil, err
 		}
 		s, err := o.tree.load(w.place)
-		if err == nil && s.Name != w.name { // just now
+		if err == nil && s.Name != w.name { // it changed just now
 			err = errNotIts
 		}
 		if err != nil {
@@ -39,8 +39,8 @@ func (o *op) list() (any, error) {
 	return map[string]any{"skills": skills}, nil
 }
 
-// answerRoom is how many bytes of skills there can still be in an answer, which is one
-// message, and bounded.
+// answerRoom is how many more bytes of skills fit into an answer, which is one message of bounded
+// size.
 type answerRoom int
 
 func (r *answerRoom) take(s Skill) bool {
@@ -49,24 +49,24 @@ func (r *answerRoom) take(s Skill) bool {
 	return err == nil && *r >= 1<<10
 }
 
-// places finds all skills.
+// places locates all skills.
 func (o *op) places() ([]place, error) {
 	if o.tree.root == nil {
 		return nil, nil
 	}
 	places, err := discover(o.ctx, o.tree.root, ".", listDepth)
 	if errors.Is(err, errTooLong) {
-		o.store.o.Logger.Warn("skills: there is more than is looked at", "root", o.tree.path, "entries", maxEntries, "skills", maxSkills)
+		o.store.log.Warn("skills: the search reached a bound", "root", o.tree.path, "entries", maxEntries, "skills", maxSkills)
 		o.cut, err = true, nil
 	}
 	return places, err
 }
 
 func (o *op) passOver(p place, err error) {
-	o.store.o.Logger.Info("skill passed over", "directory", o.tree.abs(p.dir), "error", err)
+	o.store.log.Info("skill passed over", "directory", o.tree.abs(p.dir), "error", err)
 }
 
-// holder returns where the skill of that name is, if it has an entry file.
+// holder locates the skill of that name, if it has an entry file.
 func (o *op) holder(name string) (place, bool, error) {
 	if dir, ok := o.tree.given[name]; ok {
 		p := place{dir, findEntry(o.tree.root, dir)}
@@ -83,7 +83,7 @@ func (o *op) holder(name string) (place, bool, error) {
 	return owners[i].place, true, nil
 }
 
-// find returns the skill of that name, if it can be read.
+// find reads the skill of that name; ok is false if there is none that can be read.
 func (o *op) find(name string) (Skill, bool, error) {
 	p, ok, err := o.holder(name)
 	if err != nil || !ok {
@@ -93,16 +93,15 @@ func (o *op) find(name string) (Skill, bool, error) {
 	return s, err == nil && s.Name == name, nil
 }
 
-// free refuses a name for what is, or will be, in dir if it is that of another skill which
-// can be read. One that cannot has lost it to whoever wants it.
+// free refuses a name for the skill in dir if another skill has it. A skill that cannot be read
+// does not keep its name.
 func (o *op) free(name, dir string) error {
 	p, ok, err := o.holder(name)
 	if err != nil || !ok || p.dir == dir {
 		return err
 	}
 	_, err = o.tree.load(p)
-	var broken refusal
-	if errors.As(err, &broken) {
+	if _, broken := errors.AsType[refusal](err); broken {
 		return nil
 	}
 	if err != nil {
@@ -111,25 +110,20 @@ func (o *op) free(name, dir string) error {
 	return refuse(`Skill with name "%s" already exists`, name)
 }
 
-// where returns the directory of the skill of that name, which may be all that is left
-// of it: a box can take the entry file away, or make it what nobody reads.
+// where returns the directory of the skill of that name. The entry file may be missing or
+// unreadable, because a box can do that to it.
 func (o *op) where(name string) (string, bool, error) {
-	if dir, ok := o.tree.given[name]; ok {
-		return dir, true, nil
+	if p, _, err := o.holder(name); err != nil || p.dir != "" {
+		return p.dir, err == nil, err
 	}
 	owners, err := o.known()
 	if err != nil {
 		return "", false, err
 	}
-	for _, w := range owners {
-		if w.name == name {
-			return w.dir, true, nil
-		}
-	}
 	if o.tree.root == nil || o.cut || checkName(name) != nil || !isRealDir(o.tree.root, name) {
 		return "", false, nil
 	}
-	for _, w := range owners { // it may be called like that, and have others in it
+	for _, w := range owners { // a directory of that name may contain other skills
 		if pathin.In(w.dir, name) {
 			return "", false, nil
 		}
@@ -142,7 +136,7 @@ func (o *op) where(name string) (string, bool, error) {
 	return name, true, nil
 }
 
-// need is find for the skill that the request names.
+// need reads the skill that the request names.
 func (o *op) need() (Skill, error) {
 	name, err := protocol.String(o.data, "name")
 	if err != nil {
@@ -163,11 +157,8 @@ func (o *op) get() (any, error) {
 		return nil, err
 	}
 	s, ok, err := o.find(name)
-	if err != nil {
-		return nil, err
-	}
 	if !ok {
-		return map[string]any{"skill": nil}, nil
+		return map[string]any{"skill": nil}, err
 	}
-	return map[string]any{"skill": s}, nil
+	return map[string]any{"skill": s}, err
 }

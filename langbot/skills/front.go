@@ -2,6 +2,7 @@ package skills
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -9,31 +10,31 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-// maxFront is the size in bytes of front matter, its last line included. What is longer
-// is text.
+// maxFront is the largest size of front matter in bytes, including its last line. A longer one
+// counts as text.
 const maxFront = 16 << 10
 
-// maxNested is how many of the characters that begin a value in a value a head can have
-// before it is taken line by line: the parser needs time in the square of their number.
-const maxNested = 256
+// Front matter beyond these bounds is read line by line instead of as YAML, because the parser
+// needs quadratic time: maxNested bounds the characters that begin a nested value, maxLines the
+// lines. 16 KiB of empty lines in a block take the parser a second.
+const (
+	maxNested = 256
+	maxLines  = 256
+)
 
-// maxLines is how many lines a head can have before it is taken line by line, for the
-// same reason: 16 KiB of empty lines in a block take it a second.
-const maxLines = 256
-
-// front is the head of an entry file, and the text behind it.
+// front is the front matter of an entry file, and the text after it.
 type front struct {
 	Name, DisplayName, Description string
 
 	instructions string
-	// others are the lines of the head that are about something else, as they stand.
+	// others are the remaining lines of the front matter, unchanged.
 	others string
 }
 
 const fence = "---"
 
-// parseFront never fails: people write these files. A head that is no YAML is taken line
-// by line, and one that is missing, or does not end, is none.
+// parseFront never fails, because people write these files. Front matter that is not YAML is read
+// line by line. If it has no end, all of the file is text.
 func parseFront(text string) front {
 	text = strings.TrimPrefix(text, "\ufeff")
 	text = strings.ReplaceAll(text, "\r\n", "\n")
@@ -49,7 +50,7 @@ func parseFront(text string) front {
 	return f
 }
 
-// cutFront divides text at the lines "---".
+// cutFront splits text at its lines "---".
 func cutFront(text string) (head, rest string, ok bool) {
 	first, body, ok := strings.Cut(text, "\n")
 	if !ok || strings.TrimRight(first, " \t") != fence {
@@ -69,7 +70,7 @@ func cutFront(text string) (head, rest string, ok bool) {
 	return "", "", false
 }
 
-// isSlow says whether the parser may need long for a head.
+// isSlow reports whether the YAML parser may take long to read head.
 func isSlow(head string) bool {
 	if strings.Count(head, "\n") > maxLines {
 		return true
@@ -81,7 +82,7 @@ func isSlow(head string) bool {
 	return n > maxNested
 }
 
-// field returns where the value of a key goes, nil if it is not ours.
+// field returns where the value of a key belongs, nil for other keys.
 func (f *front) field(key string) *string {
 	switch key {
 	case "name":
@@ -94,70 +95,40 @@ func (f *front) field(key string) *string {
 	return nil
 }
 
-// yaml reads a head that is a YAML mapping. Nothing is decoded: values of other keys,
-// aliases in particular, are never looked at.
+// yaml reads a head that is a YAML mapping. It decodes nothing, and never looks at the values of
+// other keys, which may contain aliases.
 func (f *front) yaml(head string) (ok bool) {
 	err := yamltree.Read([]byte(head), func(file *ast.File) error {
-		if len(file.Docs) != 1 {
-			return errNoMapping
+		var values []*ast.MappingValueNode
+		if len(file.Docs) == 1 {
+			switch n := file.Docs[0].Body.(type) {
+			case *ast.MappingNode:
+				values = n.Values
+			case *ast.MappingValueNode: // the only one
+				values = []*ast.MappingValueNode{n}
+			}
 		}
-		values := entries(file.Docs[0].Body)
 		if values == nil {
-			return errNoMapping
+			return errors.New("no mapping")
 		}
 		lines := strings.SplitAfter(head, "\n")
-		keep := make([]bool, len(lines))
-		for i := range keep {
-			keep[i] = true
+		end := len(lines) // where the lines of the entry end
+		for _, v := range slices.Backward(values) {
+			key := v.Key.GetToken()
+			begin := key.Position.Line - 1
+			if to := f.field(strings.Trim(key.Value, `"'`)); to != nil {
+				*to = strings.TrimSpace(scalar(v.Value))
+				lines = slices.Delete(lines, begin, max(begin, end))
+			}
+			end = begin
 		}
-		for i, v := range values {
-			to := f.field(key(v))
-			if to == nil {
-				continue
-			}
-			*to = strip(scalar(v.Value))
-			end := len(lines)
-			if i+1 < len(values) {
-				end = line(values[i+1])
-			}
-			for l := line(v); l < end; l++ {
-				keep[l] = false
-			}
-		}
-		var others strings.Builder
-		for i, l := range lines {
-			if keep[i] {
-				others.WriteString(l)
-			}
-		}
-		f.others = others.String()
+		f.others = strings.Join(lines, "")
 		return nil
 	})
 	return err == nil
 }
 
-var errNoMapping = errors.New("no mapping")
-
-// entries returns those of a mapping with one entry per line or more, nil if node is
-// something else.
-func entries(node ast.Node) []*ast.MappingValueNode {
-	switch n := node.(type) {
-	case *ast.MappingNode:
-		return n.Values
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}
-	}
-	return nil
-}
-
-func key(v *ast.MappingValueNode) string {
-	return strings.Trim(v.Key.GetToken().Value, `"'`)
-}
-
-// line is the index of the line that an entry begins in.
-func line(v *ast.MappingValueNode) int { return v.Key.GetToken().Position.Line - 1 }
-
-// scalar is a value as text: empty for what is none, or for nothing.
+// scalar returns a value as text, "" for null, lists and mappings.
 func scalar(node ast.Node) string {
 	switch n := node.(type) {
 	case *ast.StringNode:
@@ -174,8 +145,8 @@ func scalar(node ast.Node) string {
 	return ""
 }
 
-// lines reads "key: value" at the beginning of lines, for heads that are no YAML, such as
-// those with a colon in a sentence. Nothing else of them is kept.
+// lines reads "key: value" from the beginning of lines, for heads that are not YAML, such as those
+// with a colon in a sentence. It drops everything else.
 func (f *front) lines(head string) {
 	for l := range strings.SplitSeq(head, "\n") {
 		k, v, ok := strings.Cut(l, ":")
@@ -183,7 +154,7 @@ func (f *front) lines(head string) {
 		if !ok || to == nil {
 			continue
 		}
-		v = strip(v)
+		v = strings.TrimSpace(v)
 		if q, err := strconv.Unquote(v); err == nil {
 			v = q
 		} else if n := len(v); n >= 2 && v[0] == '\'' && v[n-1] == '\'' {
@@ -193,7 +164,7 @@ func (f *front) lines(head string) {
 	}
 }
 
-// String writes an entry file that reads as f does.
+// String returns an entry file that parses as f.
 func (f front) String() string {
 	var b strings.Builder
 	b.WriteString(fence + "\n")
@@ -208,8 +179,8 @@ func (f front) String() string {
 	return b.String()
 }
 
-// yamlString writes s as a YAML value: as it is if that can be nothing but a string in
-// any version of YAML, else quoted. The escapes of Go are all escapes of YAML.
+// yamlString returns s as a YAML value: unquoted if every version of YAML reads it as a string, else
+// quoted. All escapes of Go are escapes of YAML, too.
 func yamlString(s string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")
 	if isPlain(s) {

@@ -62,7 +62,7 @@ func TestFront(t *testing.T) {
 	}
 }
 
-// A head of the greatest size costs little, whatever it is made of.
+// Front matter of the largest size is cheap to read, whatever it contains.
 func TestFrontIsBounded(t *testing.T) {
 	for name, unit := range map[string]string{
 		"flow lists": "[", "flow maps": "{", "block lists": "- ", "keys": "? ", "quotes": "'", "double quotes": `"`, "anchors": "&a ", "aliases": "*a ",
@@ -90,8 +90,8 @@ func TestFrontIsBounded(t *testing.T) {
 	}
 }
 
-// threadTime is the processor time of the calling thread, which a busy machine does not change
-// as it does the time of day.
+// threadTime returns the processor time of the calling thread, which does not depend on the load of
+// the machine.
 func threadTime(t *testing.T) time.Duration {
 	t.Helper()
 	var use syscall.Rusage
@@ -111,7 +111,7 @@ func FuzzFront(f *testing.F) {
 			return
 		}
 		read := parseFront(text)
-		read.Name, read.DisplayName, read.Description = strip(name), strip(display), strip(description)
+		read.Name, read.DisplayName, read.Description = strings.TrimSpace(name), strings.TrimSpace(display), strings.TrimSpace(description)
 		written, err := entryText(read)
 		if err != nil {
 			return

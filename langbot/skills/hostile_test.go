@@ -121,7 +121,7 @@ func TestListing(t *testing.T) {
 	h.refused("box_list_skill_files", data{"name": "s", "path": "many"}, "exceeds 10000 entries")
 }
 
-// Symlinks are followed within a package and never out of it, to another one neither.
+// Symlinks are followed within a package and never out of it, not even into another one.
 func TestSymlinks(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -163,20 +163,20 @@ func TestSymlinks(t *testing.T) {
 	if st, err := os.Lstat(h.path("s/inf")); err != nil || st.Mode().Type() != fs.ModeSymlink {
 		t.Errorf("the symlink is gone: %v", err)
 	}
-	// Neither a linked entry file nor a linked directory makes a skill.
+	// Neither a linked entry file nor a linked directory is a skill.
 	h.put("x/real.md", entryText1)
 	link(t, "real.md", h.path("x/SKILL.md"))
 	link(t, "s", h.path("linked"))
 	if got := strings.Fields(h.list()); len(got) != 2 {
 		t.Errorf("there are %q", got)
 	}
-	h.do("box_delete_skill", data{"name": "s"}) // its symlinks lead to nothing that is deleted
+	h.do("box_delete_skill", data{"name": "s"}) // the targets of its symlinks are not deleted
 	if h.read("other/f") != "secret" {
 		t.Error("a deletion followed a symlink")
 	}
 }
 
-// What a box can put where files are expected is not waited for.
+// The store does not wait for anything that a box puts in place of a file.
 func TestSpecialFiles(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -215,7 +215,7 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// A file is written whole or not at all, and keeps whether it can be executed.
+// Files are written atomically, and stay executable.
 func TestWriteReplaces(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -241,7 +241,7 @@ func TestWriteReplaces(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, st.Mode(), err)
 		}
 	}
-	// What a box puts in the way of the next write is taken away.
+	// Anything that a box puts in the way of the next write is removed.
 	h.put("s/"+staged+"/deep/x", "x")
 	h.do("box_write_skill_file", data{"name": "s", "path": "run.sh", "content": "3"})
 	if h.read("s/run.sh") != "3" {
@@ -250,8 +250,8 @@ func TestWriteReplaces(t *testing.T) {
 	h.clean()
 }
 
-// Deleting works whatever modes and depth a box gave to what it made, and what a crash
-// left of a deletion is deleted by the next action.
+// Deleting works whatever modes and depth a box's directories have, and the next action finishes a
+// deletion that a crash interrupted.
 func TestDeleteHostileTree(t *testing.T) {
 	asStranger(t)
 	h := newHost(t)
@@ -287,8 +287,8 @@ func TestDeleteHostileTree(t *testing.T) {
 	}
 }
 
-// asStranger takes from the rest of a test run by root what root may do with files. Its
-// thread is thrown away.
+// asStranger drops root's rights to files for the rest of a test that runs as root. Its thread is
+// thrown away.
 func asStranger(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -300,8 +300,8 @@ func asStranger(t *testing.T) {
 	}
 }
 
-// A box writes, moves and links as fast as it can while every action is done. Nothing
-// outside is touched, nothing waits, and answers are answers.
+// A box writes, moves and links as fast as it can while every action runs. Nothing outside is
+// touched, nothing blocks, and every action is answered.
 func TestRaces(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -347,7 +347,7 @@ func TestRaces(t *testing.T) {
 	h.clean()
 }
 
-// meddle is a box: it sees nothing but the package, and links to what it has heard of.
+// meddle acts as a box: it sees only the package, and links to names that it knows of.
 func meddle(t *testing.T, pkg, outside string, seed uint64, stop <-chan struct{}) {
 	box, err := os.OpenRoot(pkg)
 	if err != nil {

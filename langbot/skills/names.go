@@ -11,15 +11,15 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// owner is a skill's place, and its name.
+// owner is a skill: its place and its name.
 type owner struct {
 	place
 	name string
 }
 
-var errNotIts = errors.New("its name is that of another skill")
+var errNotIts = errors.New("another skill has its name")
 
-// owners are all skills, each name once. lost hears of the others.
+// owners returns all skills, with each name once, and calls lost for the others.
 func (o *op) owners(lost func(place, error)) ([]owner, error) {
 	claims, err := o.claims(lost)
 	if err != nil {
@@ -43,8 +43,8 @@ func (o *op) owners(lost func(place, error)) ([]owner, error) {
 	return owners, nil
 }
 
-// claims are all skills with the names that they were given, or else say they have, if
-// that was given to nobody.
+// claims returns all skills with the name that the store gave them, or else the one in their entry
+// file, if the store gave it to no other directory.
 func (o *op) claims(lost func(place, error)) ([]owner, error) {
 	places, err := o.places()
 	if err != nil {
@@ -68,21 +68,22 @@ func (o *op) claims(lost func(place, error)) ([]owner, error) {
 	return claims, nil
 }
 
-// silent is for owners, where the list has told the log already.
+// silent is a lost function for calls whose losses the log has already.
 func silent(place, error) {}
 
-// before says which of two directories that nobody was given a name for has it: seen from
-// the directory that has both in it, the one below that is called like that, else the
-// older one. Neither is a box's choice, to which the directory that it has is a mount
-// point: it cannot be renamed or replaced from there, and the time of a birth cannot be
-// set at all. What lies deeper is a box's choice, and does not count.
+// before decides between two directories that claim a name that the store gave to neither: p has
+// it if before returns true, else q. It compares their ancestors just below the lowest directory
+// that contains both: the one that bears the name wins, else the older one. A box cannot
+// influence either: its own directory is a mount point to it, which it can neither rename nor
+// replace, and no system call sets a birth time. A box controls everything deeper, which
+// therefore does not count.
 func (t *tree) before(p, q, name string) bool {
 	as, bs := strings.Split(p, "/"), strings.Split(q, "/")
 	i := 0
 	for i < len(as) && i < len(bs) && as[i] == bs[i] {
 		i++
 	}
-	if i == len(as) || i == len(bs) { // a box was at work while it was looked for skills
+	if i == len(as) || i == len(bs) { // a box changed the tree during the search
 		return len(as) < len(bs)
 	}
 	a, b := as[i], bs[i]
@@ -96,8 +97,8 @@ func (t *tree) before(p, q, name string) bool {
 	return a < b
 }
 
-// born is when a directory was made, in nanoseconds; late where the file system does not
-// know.
+// born returns the birth time of a directory in nanoseconds, and the latest possible one if the
+// file system does not record it.
 func (t *tree) born(dir string) int64 {
 	d, err := t.root.OpenFile(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

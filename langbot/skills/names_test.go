@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// named is an entry file with a name, and a text to know it by.
+// named is an entry file with a name and a recognisable text.
 func named(name, text string) string { return "---\nname: " + name + "\n---\n" + text }
 
 // install installs a skill as clients do: its directory is called stem-upload.
@@ -24,8 +24,8 @@ func (h *host) install(stem, name string) {
 	h.zip("box_install_skill_zip", makeZip(h.t, file{name: "SKILL.md", content: named(name, "true")}), data{"filename": stem + ".zip"})
 }
 
-// is fails the test unless the skill of that name is the one in dir, for get and for list,
-// which has no name twice.
+// is fails the test unless get and list find the skill of that name in dir, and list has no name
+// twice.
 func (h *host) is(name, dir string) {
 	h.t.Helper()
 	root := "/srv/skills/" + h.ns + "/" + dir
@@ -60,7 +60,7 @@ func (h *host) none(name string) {
 	}
 }
 
-// breakages are what a box can do to the entry file of a skill that it may write to.
+// breakages are ways in which a box can break the entry file of a skill that it may write to.
 func breakages(t *testing.T) map[string]func(entry string) error {
 	return map[string]func(entry string) error{
 		"nothing":   func(string) error { return nil },
@@ -87,8 +87,8 @@ func breakages(t *testing.T) map[string]func(entry string) error {
 	}
 }
 
-// A box that may write to one skill takes the name of no other, whatever it writes where
-// in its directory, and whichever of the two is older.
+// A box that may write to one skill cannot take the name of another, whatever it writes to its
+// directory, and whichever of the two is older.
 func TestNameIsNotTaken(t *testing.T) {
 	for _, first := range []string{"evil", "victim"} {
 		t.Run(first, func(t *testing.T) {
@@ -109,14 +109,14 @@ func TestNameIsNotTaken(t *testing.T) {
 				h.is("victim", "victim-upload")
 			}
 			h.put("evil-upload/SKILL.md", claim)
-			h.is("evil", "evil-upload") // goes on under its own name
+			h.is("evil", "evil-upload") // keeps its own name
 			h.do("box_update_skill", data{"name": "evil", "skill": data{"description": "d"}})
 			if text := h.read("evil-upload/SKILL.md"); !strings.Contains(text, "name: evil\n") {
 				t.Errorf("an update left\n%s", text)
 			}
 			h.put("evil-upload/SKILL.md", claim)
 
-			// Nor while the other is broken, and to delete it deletes nothing else.
+			// Not even while the other is broken; and deleting it deletes nothing else.
 			if err := os.Remove(h.path("victim-upload/SKILL.md")); err != nil {
 				t.Fatal(err)
 			}
@@ -134,7 +134,7 @@ func TestNameIsNotTaken(t *testing.T) {
 	}
 }
 
-// A skill cannot be broken so that it stays.
+// A broken skill can be deleted.
 func TestDeleteBroken(t *testing.T) {
 	for what, breaks := range breakages(t) {
 		t.Run(what, func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestDeleteBroken(t *testing.T) {
 	}
 }
 
-// What is deleted is a directory of the root with the name of a skill, and none that has
-// another skill in it.
+// Only directories of the root that bear the name of a skill are deleted, and none that contains
+// another skill.
 func TestDeleteIsNoHole(t *testing.T) {
 	h := newHost(t)
 	h.create("victim")
@@ -193,12 +193,12 @@ func TestDeleteIsNoHole(t *testing.T) {
 	h.clean()
 }
 
-// Of directories that were not given a name by the store, the one that is called so has
-// it, else the older one; what is deeper than where they part does not count.
+// Among directories to which the store gave no name, the one that bears the name has it, else the
+// older one; anything deeper than the point where their paths diverge does not count.
 func TestNameOfOthers(t *testing.T) {
 	h := newHost(t)
 	h.put("old/SKILL.md", named("x", ""))
-	time.Sleep(20 * time.Millisecond) // births are as fine as the kernel's ticks
+	time.Sleep(20 * time.Millisecond) // birth times have the resolution of the kernel's ticks
 	h.put("a/x/SKILL.md", named("x", ""))
 	if !h.tells(t, "old") {
 		t.Skip("this file system does not know when a directory was made")
@@ -207,13 +207,13 @@ func TestNameOfOthers(t *testing.T) {
 	if err := os.RemoveAll(h.path("old/SKILL.md")); err != nil {
 		t.Fatal(err)
 	}
-	h.put("old/y/z/SKILL.md", named("x", "")) // is as old as what a box did not make
+	h.put("old/y/z/SKILL.md", named("x", "")) // counts as old as the directory old
 	h.is("x", "old/y/z")
 	h.put("x/SKILL.md", "the youngest, but called so")
 	h.is("x", "x")
 	h.put("a/x/SKILL.md", named("x", "newest"))
 	h.is("x", "x")
-	// Who is given it by the store has it before all.
+	// A name that the store gives takes precedence.
 	h.put("b/SKILL.md", named("free", ""))
 	h.do("box_create_skill", data{"skill": data{"name": "y", "package_root": "/srv/skills/ws-1/b"}})
 	h.put("y/SKILL.md", "by hand")
@@ -229,7 +229,7 @@ func TestNameOfOthers(t *testing.T) {
 	}
 }
 
-// tells says whether the file system has times of birth.
+// tells reports whether the file system records birth times.
 func (h *host) tells(t *testing.T, dir string) bool {
 	t.Helper()
 	var st unix.Statx_t
@@ -239,7 +239,7 @@ func (h *host) tells(t *testing.T, dir string) bool {
 	return st.Mask&unix.STATX_BTIME != 0
 }
 
-// A client, who is no box, can write another name into the entry file, if it is free.
+// A client, unlike a box, can write another name into the entry file if that is free.
 func TestClientRenames(t *testing.T) {
 	h := newHost(t)
 	h.install("zip", "s")
@@ -251,7 +251,7 @@ func TestClientRenames(t *testing.T) {
 	write := func(skill, name string) {
 		h.do("box_write_skill_file", data{"name": skill, "path": "SKILL.md", "content": named(name, "")})
 	}
-	// Another's name is refused before anything is written.
+	// The name of another skill is refused before anything is written.
 	before := h.read("zip-upload/SKILL.md")
 	h.refused("box_write_skill_file", data{"name": "s", "path": "SKILL.md", "content": named("taken", "")}, `Skill with name "taken" already exists`)
 	if h.read("zip-upload/SKILL.md") != before {
@@ -259,28 +259,28 @@ func TestClientRenames(t *testing.T) {
 	}
 	h.is("s", "zip-upload")
 	h.is("taken", "taken")
-	write("s", "broken") // which nobody can read
+	write("s", "broken") // which cannot be read
 	h.is("broken", "zip-upload")
 	h.none("s")
 	write("broken", "s")
 	write("s", "free")
 	h.is("free", "zip-upload")
 	h.none("s")
-	h.put("zip-upload/SKILL.md", named("s", "")) // a box, back again
+	h.put("zip-upload/SKILL.md", named("s", "")) // a box writes it again
 	h.is("free", "zip-upload")
 	h.create("s")
 	h.is("s", "s")
 	h.clean()
 }
 
-// What fails leaves names with those who had them.
+// After a failure, names belong to their previous owners.
 func TestNamesAfterFailure(t *testing.T) {
 	h := newHost(t)
 	h.install("zip", "s")
 	if err := os.RemoveAll(h.path("zip-upload/SKILL.md")); err != nil {
 		t.Fatal(err)
 	}
-	// Where an entry file is to be written there is a directory: the name was given by then.
+	// The entry file cannot be written because it is a directory; the name was given before that.
 	if err := os.MkdirAll(h.path("s/SKILL.md"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestNamesAfterFailure(t *testing.T) {
 	if to, err := os.Readlink(h.path(register + "/s")); to != "zip-upload" {
 		t.Errorf("s is that of %q, %v", to, err)
 	}
-	// A name that only a broken skill has can be given away.
+	// The name of a broken skill can be given to another.
 	if err := os.RemoveAll(h.path("s")); err != nil {
 		t.Fatal(err)
 	}
@@ -299,7 +299,7 @@ func TestNamesAfterFailure(t *testing.T) {
 	h.clean()
 }
 
-// A register that somebody has meddled with leads nowhere, and is not gone without.
+// Links that somebody put into the register are not followed, and the register still works.
 func TestRegister(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -318,12 +318,12 @@ func TestRegister(t *testing.T) {
 		t.Error("what is outside is gone")
 	}
 	h.is("s", "s")
-	// What is no symlink protects no name, and is in nobody's way.
+	// An entry that is not a symlink protects no name and does no harm.
 	h.put(register+"/x/SKILL.md", "x")
 	h.put(register+"/y", "x")
 	h.put(register+"/.z", "x")
 	var log strings.Builder
-	h.store.o.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	h.store.log = slog.New(slog.NewTextHandler(&log, nil))
 	h.is("s", "s")
 	for _, name := range []string{"x", "y", ".z"} {
 		if !strings.Contains(log.String(), register+"/"+name+"\n") && !strings.Contains(log.String(), register+"/"+name+" ") {

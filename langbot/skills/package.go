@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// wish is what a client wants a skill to be: a field that is nil is left open.
+// wish is a skill as a client asks for it. A nil field leaves the value open.
 type wish struct {
 	Name         *string
 	DisplayName  *string
@@ -37,11 +37,8 @@ func (o *op) wish() (wish, error) {
 		if raw, ok := object[key]; ok && json.Unmarshal(raw, to) != nil {
 			return w, refuse("skill.%s must be a string", key)
 		}
-	}
-	for _, s := range []**string{&w.Name, &w.DisplayName, &w.Description, &w.PackageRoot} {
-		if *s != nil {
-			t := strip(**s)
-			*s = &t
+		if *to != nil && key != "instructions" {
+			**to = strings.TrimSpace(**to)
 		}
 	}
 	return w, nil
@@ -79,7 +76,7 @@ func or(s *string, other string) string {
 	return *s
 }
 
-// answer is a skill that was just written.
+// answer returns a skill that was just written.
 func (o *op) answer(p place) (any, error) {
 	s, err := o.tree.load(p)
 	if err != nil {
@@ -88,8 +85,8 @@ func (o *op) answer(p place) (any, error) {
 	return map[string]any{"skill": s}, nil
 }
 
-// make makes the directory of a skill with its entry file. One that exists, but has no
-// skill in it, is taken.
+// make creates the directory of a skill with its entry file. It uses an existing directory if that
+// contains no skill.
 func (o *op) make(f front) (place, error) {
 	p := place{dir: f.Name, entry: entryFiles[0]}
 	text, err := entryText(f)
@@ -98,7 +95,7 @@ func (o *op) make(f front) (place, error) {
 	}
 	_, err = o.tree.root.Lstat(p.dir)
 	if err == nil {
-		return p, o.makeIn(p, f.Name, text)
+		return p, o.makeIn(p, f)
 	}
 	stage, err := o.tree.staging()
 	if err != nil {
@@ -111,13 +108,13 @@ func (o *op) make(f front) (place, error) {
 	return p, o.tree.naming(f.Name, p.dir, func() error { return o.tree.root.Rename(stage, p.dir) })
 }
 
-func (o *op) makeIn(p place, name, text string) error {
+func (o *op) makeIn(p place, f front) error {
 	taken := refuse("Skill directory already exists: %s", quote(o.tree.abs(p.dir)))
 	if !isRealDir(o.tree.root, p.dir) {
 		return taken
 	}
 	for dir, other := range o.tree.named {
-		if other != name && pathin.In(dir, p.dir) {
+		if other != f.Name && pathin.In(dir, p.dir) {
 			return taken
 		}
 	}
@@ -125,11 +122,11 @@ func (o *op) makeIn(p place, name, text string) error {
 	if err != nil || len(inside) > 0 {
 		return taken
 	}
-	return o.tree.naming(name, p.dir, func() error { return o.writeEntry(p, text) })
+	return o.writeEntry(p, f)
 }
 
-// adopt makes a skill of a directory that has an entry file, with its texts where f has
-// none.
+// adopt makes a directory that has an entry file the skill f. Texts that f leaves empty come from
+// the entry file.
 func (o *op) adopt(root string, f front) (place, error) {
 	dir, err := o.tree.rel("package_root", root)
 	if err == nil && dir == "." {
@@ -161,21 +158,17 @@ func (o *op) adopt(root string, f front) (place, error) {
 	f.Description = orBlank(f.Description, old.Description)
 	f.instructions = orBlank(f.instructions, old.instructions)
 	f.others = old.others
-	text, err := entryText(f)
-	if err != nil {
-		return p, err
-	}
-	return p, o.tree.naming(f.Name, p.dir, func() error { return o.writeEntry(p, text) })
+	return p, o.writeEntry(p, f)
 }
 
 func orBlank(s, other string) string {
-	if strip(s) == "" {
+	if strings.TrimSpace(s) == "" {
 		return other
 	}
 	return s
 }
 
-// front reads the parts of an entry file.
+// front reads and parses an entry file.
 func (o *op) front(p place) (front, error) {
 	text, _, err := readFile(o.tree.root, path.Join(p.dir, p.entry), maxText)
 	if err != nil {
@@ -184,12 +177,12 @@ func (o *op) front(p place) (front, error) {
 	return parseFront(string(text)), nil
 }
 
-// entryText is the entry file that reads as f does.
+// entryText returns an entry file that parses as f.
 func entryText(f front) (string, error) {
 	text := f.String()
 	back := parseFront(text)
 	if back.Name != f.Name || back.DisplayName != f.DisplayName || back.Description != f.Description {
-		f.others = "" // was written in a way that cannot be kept
+		f.others = "" // written in a way that cannot be kept
 		text = f.String()
 	}
 	if len(text) > maxText {
@@ -201,13 +194,20 @@ func entryText(f front) (string, error) {
 	return text, nil
 }
 
-func (o *op) writeEntry(p place, text string) error {
-	pkg, err := subtree(o.tree.root, p.dir)
+// writeEntry replaces the entry file of the skill at p, and gives the skill its name.
+func (o *op) writeEntry(p place, f front) error {
+	text, err := entryText(f)
 	if err != nil {
 		return err
 	}
-	defer pkg.Close()
-	return replace(pkg, p.entry, text)
+	return o.tree.naming(f.Name, p.dir, func() error {
+		pkg, err := subtree(o.tree.root, p.dir)
+		if err != nil {
+			return err
+		}
+		defer pkg.Close()
+		return replace(pkg, p.entry, text)
+	})
 }
 
 func (o *op) update() (any, error) {
@@ -233,17 +233,13 @@ func (o *op) update() (any, error) {
 	f.DisplayName = or(w.DisplayName, f.DisplayName)
 	f.Description = or(w.Description, f.Description)
 	f.instructions = or(w.Instructions, f.instructions)
-	text, err := entryText(f)
-	if err != nil {
-		return nil, err
-	}
-	if err := o.tree.naming(s.Name, s.place.dir, func() error { return o.writeEntry(s.place, text) }); err != nil {
+	if err := o.writeEntry(s.place, f); err != nil {
 		return nil, err
 	}
 	return o.answer(s.place)
 }
 
-// delete deletes the whole directory below the root that the skill is in.
+// delete deletes the top-level directory that contains the skill.
 func (o *op) delete() (any, error) {
 	name, err := protocol.String(o.data, "name")
 	if err != nil {

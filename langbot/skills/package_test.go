@@ -62,7 +62,7 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// A directory that has no skill in it is taken as it is; one that has is not.
+// A directory without a skill is used as it is; one that contains a skill is refused.
 func TestCreateInDirectory(t *testing.T) {
 	h := newHost(t)
 	h.put("plain/data.txt", "kept")
@@ -131,7 +131,7 @@ func TestUpdate(t *testing.T) {
 	}
 }
 
-// Whatever a client says comes back as it was said.
+// A client's texts are returned unchanged.
 func TestTextsComeBack(t *testing.T) {
 	h := newHost(t)
 	for i, text := range []string{
@@ -139,7 +139,7 @@ func TestTextsComeBack(t *testing.T) {
 		"\u0000\u0001\u007f\u0085\u00a0\u2028\ufeff", "技能 🧰", "\U0010ffff", "trailing:", ": x", "? x", "| x", "> x", "[", "~",
 	} {
 		name := fmt.Sprint("s", i)
-		want := strip(text)
+		want := strings.TrimSpace(text)
 		s := h.do("box_create_skill", data{"skill": data{"name": name, "display_name": text, "description": text, "instructions": text}})["skill"].(data)
 		if s["name"] != name || s["description"] != want || s["instructions"] != text || want != "" && s["display_name"] != want {
 			t.Errorf("%q became %q", text, s)
@@ -151,7 +151,7 @@ func TestTextsComeBack(t *testing.T) {
 	}
 }
 
-// delete takes the whole directory below the root.
+// delete deletes the whole top-level directory.
 func TestDeleteNested(t *testing.T) {
 	h := newHost(t)
 	h.put("top/a/SKILL.md", "x")
@@ -187,7 +187,7 @@ func TestScan(t *testing.T) {
 	h.refused("box_scan_skill_directory", data{"path": "/srv/skills/ws-1/bad"}, "is not valid UTF-8 text")
 }
 
-// The list has the newest first, and passes over what cannot be read.
+// The list begins with the newest skill, and skips those that cannot be read.
 func TestList(t *testing.T) {
 	h := newHost(t)
 	now := time.Now()
@@ -208,8 +208,7 @@ func TestList(t *testing.T) {
 	if got := h.list(); got != "new mid old" {
 		t.Errorf("got %q", got)
 	}
-	// Of two with one name it is not the newest one's, for it is a box that can always
-	// write last.
+	// Of two with one name the newest does not win, because a box can always write last.
 	h.put("a/SKILL.md", "---\nname: old\n---\nsecond")
 	if got := h.do("box_get_skill", data{"name": "old"})["skill"].(data); got["instructions"] != "text" {
 		t.Errorf("got %v", got)
@@ -233,7 +232,7 @@ func TestDiscovery(t *testing.T) {
 	h.clean()
 }
 
-// Too much of anything hides nothing that lies higher.
+// Too many entries cannot hide skills in higher directories.
 func TestDiscoveryBounds(t *testing.T) {
 	h := newHost(t)
 	h.put("junk/file", "")

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/boxd/boxd/internal/diskroom"
+	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
@@ -22,12 +23,12 @@ const (
 	maxListed     = 1000
 )
 
-// entry is a name in a listing.
+// entry is one line of a listing.
 type entry struct {
 	Path  string `json:"path"`
 	Name  string `json:"name"`
 	IsDir bool   `json:"is_dir"`
-	Size  *int64 `json:"size"` // nil for what is no file
+	Size  *int64 `json:"size"` // nil unless it is a file
 }
 
 // inPackage is a request about a name in a skill's package.
@@ -37,11 +38,21 @@ type inPackage struct {
 	name  string // cleaned, relative
 }
 
-// open finds the skill and the name in it that the request is about.
-func (o *op) open(fallback string) (*inPackage, error) {
-	name, err := o.pathInPackage(fallback)
+// open opens the package of the skill that the request names, for the path p in it; err is that of
+// reading p.
+func (o *op) open(p string, err error) (*inPackage, error) {
 	if err != nil {
 		return nil, err
+	}
+	p = strings.TrimSpace(p)
+	clean := path.Clean(p)
+	switch {
+	case path.IsAbs(p):
+		return nil, refuse("path must be relative to the skill package root")
+	case strings.ContainsRune(p, 0):
+		return nil, refuse("path must not have NUL characters")
+	case !pathin.In(clean, "."):
+		return nil, errOutside
 	}
 	s, err := o.need()
 	if err != nil {
@@ -51,38 +62,12 @@ func (o *op) open(fallback string) (*inPackage, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &inPackage{s, pkg, name}, nil
-}
-
-func (o *op) pathInPackage(fallback string) (string, error) {
-	var p string
-	var err error
-	if fallback == "" {
-		p, err = protocol.String(o.data, "path")
-	} else {
-		p, err = protocol.StringOr(o.data, "path", fallback)
-	}
-	if err != nil {
-		return "", err
-	}
-	switch p = strip(p); {
-	case p == "":
-		p = "."
-	case path.IsAbs(p):
-		return "", refuse("path must be relative to the skill package root")
-	case strings.ContainsRune(p, 0):
-		return "", refuse("path must not have NUL characters")
-	}
-	clean := path.Clean(p)
-	if clean == ".." || strings.HasPrefix(clean, "../") {
-		return "", errOutside
-	}
-	return clean, nil
+	return &inPackage{s, pkg, clean}, nil
 }
 
 const errOutside = refusal("path must stay within the skill package root")
 
-// explain says what is wrong with a name in a package.
+// explain turns an error about the name into an answer for the client.
 func (in *inPackage) explain(err error, what string) error {
 	switch {
 	case escapes(err):
@@ -100,18 +85,18 @@ func (in *inPackage) explain(err error, what string) error {
 func (in *inPackage) subject() any { return map[string]string{"name": in.skill.Name} }
 
 func (o *op) listFiles() (any, error) {
-	hidden, err := boolOr(o.data, "include_hidden", false)
+	hidden, err := optional(o.data, "include_hidden", false, "true or false")
 	if err != nil {
 		return nil, err
 	}
-	limit, err := intOr(o.data, "max_entries", defaultListed)
+	limit, err := optional[int64](o.data, "max_entries", defaultListed, "a positive integer")
 	if err != nil {
 		return nil, err
 	}
 	if limit < 1 {
 		return nil, refuse("max_entries must be a positive integer")
 	}
-	in, err := o.open(".")
+	in, err := o.open(protocol.StringOr(o.data, "path", "."))
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +112,7 @@ func (o *op) listFiles() (any, error) {
 	return map[string]any{"skill": in.subject(), "base_path": in.name, "entries": entries, "truncated": truncated}, nil
 }
 
-// entries describes at most limit of names, and says whether there are more.
+// entries describes at most limit of names, and reports whether there are more.
 func (in *inPackage) entries(names []string, hidden bool, limit int) ([]entry, bool) {
 	list := []entry{}
 	for _, name := range names {
@@ -135,7 +120,7 @@ func (in *inPackage) entries(names []string, hidden bool, limit int) ([]entry, b
 			continue
 		}
 		e := entry{Path: path.Join(in.name, name), Name: name}
-		st, err := in.pkg.Stat(e.Path) // of a symlink that leads out: neither
+		st, err := in.pkg.Stat(e.Path) // fails for a symlink that leads out, which is neither
 		if errors.Is(err, fs.ErrNotExist) {
 			if _, err := in.pkg.Lstat(e.Path); err != nil {
 				continue // deleted meanwhile
@@ -156,7 +141,7 @@ func (in *inPackage) entries(names []string, hidden bool, limit int) ([]entry, b
 }
 
 func (o *op) readFile() (any, error) {
-	in, err := o.open("")
+	in, err := o.open(protocol.String(o.data, "path"))
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +164,7 @@ func (o *op) writeFile() (any, error) {
 	if len(content) > maxText {
 		return nil, refuse("content exceeds %d bytes", maxText)
 	}
-	in, err := o.open("")
+	in, err := o.open(protocol.String(o.data, "path"))
 	if err != nil {
 		return nil, err
 	}
@@ -194,8 +179,8 @@ func (o *op) writeFile() (any, error) {
 	return map[string]any{"skill": in.subject(), "path": in.name, "bytes_written": len(content)}, nil
 }
 
-// nameAfter is the name of the skill once the file has that content: another one if that is
-// its entry file, and says so. What is another's is refused before anything is written.
+// nameAfter returns the name that the skill has once the file has that content, which may be a new
+// one if this is its entry file. It refuses the name of another skill, before anything is written.
 func (o *op) nameAfter(in *inPackage, content string) (string, error) {
 	s := in.skill
 	if in.name != entryFiles[0] && in.name != s.place.entry {
@@ -208,7 +193,8 @@ func (o *op) nameAfter(in *inPackage, content string) (string, error) {
 	return after.Name, o.free(after.Name, s.place.dir)
 }
 
-// write writes the file with the directories above it, or nothing.
+// write writes the file and creates missing directories above it. If it fails, it leaves nothing
+// behind.
 func (in *inPackage) write(content string) error {
 	if in.name == "." || in.name == staged {
 		return refuse("path must name a file")
@@ -232,22 +218,11 @@ func (in *inPackage) write(content string) error {
 	return refuse("Skill file %s cannot be written: %v", quote(in.name), reason(err))
 }
 
-// boolOr and intOr read values that can be missing, or null.
-
-func boolOr(data json.RawMessage, key string, other bool) (bool, error) {
-	if raw := protocol.Value(data, key); raw != nil && string(raw) != "null" {
-		if err := json.Unmarshal(raw, &other); err != nil {
-			return false, refuse("%s must be true or false", key)
-		}
+// optional reads a value that may be missing or null.
+func optional[T any](data json.RawMessage, key string, missing T, rule string) (T, error) {
+	value := missing
+	if raw := protocol.Value(data, key); raw != nil && string(raw) != "null" && json.Unmarshal(raw, &value) != nil {
+		return missing, refuse("%s must be %s", key, rule)
 	}
-	return other, nil
-}
-
-func intOr(data json.RawMessage, key string, other int64) (int64, error) {
-	if raw := protocol.Value(data, key); raw != nil && string(raw) != "null" {
-		if err := json.Unmarshal(raw, &other); err != nil {
-			return 0, refuse("%s must be a positive integer", key)
-		}
-	}
-	return other, nil
+	return value, nil
 }

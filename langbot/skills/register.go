@@ -9,23 +9,25 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/boxd/boxd/internal/cleanup"
 )
 
-// Whose a name is. A box can write any name into the SKILL.md of a skill that it may
-// write to, also that of another skill, which later sessions would then be given the
-// wrong directory for. So a name that came through the store belongs to the directory
-// that it came for, until that is gone or the store gives the name away again; what the
-// SKILL.md says does not change it. Directories that got here otherwise have the name
-// that they say they have, if nobody was given it: of several, the first by before.
+// A box can write any name into the SKILL.md of a skill that it may write to, even the name of
+// another skill; later sessions would then get the wrong directory for that name. So a name that
+// came through the store belongs to the directory that it was given to, whatever the SKILL.md
+// says, until that directory is gone or the store gives the name away again. A directory that did
+// not come through the store has the name in its SKILL.md, unless the store gave that name away.
+// If several claim the same name, the method before decides.
 
-// register is a directory in the root of each tree with a symlink per name, to the
-// directory that the name belongs to. Nobody follows them. Boxes have directories of the
-// root, never the root. Once there is one it stays: a tree without is one from before
-// there were any, or has lost it.
+// register is a directory in the root of each tree. It has one symlink per name, which points to
+// the directory that the name belongs to; nobody follows it. Boxes get directories of the root,
+// never the root itself. Once a tree has a register, it keeps it: a tree without one is older
+// than registers, or has lost it.
 //
-// While a name changes hands, the symlink of the one who had it is there with a spare in
-// front of its name, and counts where the other does not: where that is missing, or
-// belongs to a directory that never came to be.
+// While a name changes hands, the symlink of the previous owner is kept under a name that begins
+// with a spare. It counts if the new symlink is missing, or points to a directory that does not
+// exist.
 const (
 	register = ".boxd-names"
 	spare    = "." // no skill's name begins with it
@@ -33,24 +35,24 @@ const (
 
 func inRegister(name string) string { return path.Join(register, name) }
 
-// IsPrivate says whether a name in a tree is for the store alone, and for no box.
+// IsPrivate reports whether a name in a tree is reserved for the store and hidden from boxes.
 func IsPrivate(name string) bool {
 	first, _, _ := strings.Cut(name, "/")
 	return first == private || first == register
 }
 
-// names is what the register says.
+// names is the content of the register.
 type names struct {
 	given      map[string]string // directories by name
 	named      map[string]string // names by directory
-	registered bool              // there is a register
+	registered bool              // the register exists
 }
 
-// readRegister reads the register, and takes out of it what is gone. bad hears of what
-// does not belong there: it protects no name.
+// readRegister reads the register, and removes the names of directories that are gone. It calls bad
+// for entries that are not symlinks, which protect no name.
 func (t *tree) readRegister(bad func(entry string)) error {
 	t.names = names{given: make(map[string]string), named: make(map[string]string)}
-	list, err := readNames(t.root, register, 2*maxEntries) // names, and spares
+	list, err := readNames(t.root, register, 2*maxEntries) // names and spares
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -77,10 +79,10 @@ func (t *tree) readRegister(bad func(entry string)) error {
 	return nil
 }
 
-// readName reads an entry of the register, which says whose name is.
+// readName reads an entry of the register, which says which directory has the name.
 func (t *tree) readName(entry, name string, bad func(entry string)) error {
 	dir, err := t.root.Readlink(inRegister(entry))
-	if errors.Is(err, unix.EINVAL) { // no symlink
+	if errors.Is(err, unix.EINVAL) { // not a symlink
 		bad(entry)
 		return nil
 	}
@@ -92,9 +94,9 @@ func (t *tree) readName(entry, name string, bad func(entry string)) error {
 		return nil
 	}
 	if entry != name {
-		_ = t.root.Rename(inRegister(entry), inRegister(name)) // if not, it counts as well
+		_ = t.root.Rename(inRegister(entry), inRegister(name)) // if this fails, the spare still counts
 	}
-	if other, ok := t.named[dir]; ok { // the store ended before it had taken the older one
+	if other, ok := t.named[dir]; ok { // the store died before it removed the older name
 		if t.givenAt(name).Before(t.givenAt(other)) {
 			_ = t.root.Remove(inRegister(name))
 			return nil
@@ -113,7 +115,7 @@ func (t *tree) givenAt(name string) time.Time {
 	return st.ModTime()
 }
 
-// prune makes the names of what is gone nobody's.
+// prune releases the names of directories that are gone.
 func (t *tree) prune() {
 	for name, dir := range t.given {
 		if t.isGone(dir) {
@@ -122,11 +124,10 @@ func (t *tree) prune() {
 	}
 }
 
-// isGone says whether there is no directory of that name. Only an answer counts: a disk
-// that fails frees no names.
+// isGone reports whether a directory certainly does not exist. A failing disk releases no names.
 func (t *tree) isGone(dir string) bool {
 	if !fs.ValidPath(dir) || dir == "." || IsPrivate(dir) {
-		return true // was not written here
+		return true // not written by the store
 	}
 	st, err := t.root.Lstat(dir)
 	if err == nil {
@@ -135,8 +136,7 @@ func (t *tree) isGone(dir string) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// forget makes name nobody's. A symlink that cannot be removed now is left to the next
-// action.
+// forget releases name. A symlink that cannot be removed now is left to the next action.
 func (t *tree) forget(name string) {
 	dir, ok := t.given[name]
 	if !ok {
@@ -149,94 +149,74 @@ func (t *tree) forget(name string) {
 	_ = t.root.Remove(inRegister(name))
 }
 
-// gift is a name that was given to a directory, until that is kept or undone. A nil one is
-// a name that the directory had already.
-type gift struct {
-	t         *tree
-	name, dir string
-	from      string // the directory that had the name, if any
-	old       string // the name that dir has had, if any
-}
-
-// give makes name that of dir, and its only one once the gift is kept. If it fails nothing
-// has changed.
-func (t *tree) give(name, dir string) (*gift, error) {
-	if t.given[name] == dir {
-		return nil, nil
+// give makes name the name of dir, and its only one once the caller calls keep. It pushes the steps
+// that revert this onto undo, even if it fails part-way. Reverting needs no disk space.
+func (t *tree) give(name, dir string, undo *cleanup.Stack) (keep func(), err error) {
+	from, old := t.given[name], t.named[dir] // the directory that has the name, and the name that dir has, if any
+	if from == dir {
+		return func() {}, nil
 	}
-	g := &gift{t, name, dir, t.given[name], t.named[dir]}
-	if g.from == "" && len(t.given) >= maxEntries {
-		return nil, refuse("The workspace has %d skills: delete some before there are more", maxEntries)
+	if from == "" && len(t.given) >= maxEntries {
+		return nil, refuse("The workspace has %d skills: delete some before you add more", maxEntries)
 	}
 	if err := makeDirs(t.root, register); err != nil {
 		return nil, err
 	}
-	if g.from != "" {
+	if from == "" {
+		_ = t.root.Remove(inRegister(name)) // an entry that is not a symlink
+	} else {
 		if err := t.root.Rename(inRegister(name), inRegister(spare+name)); err != nil {
 			return nil, err
 		}
-	} else {
-		_ = t.root.Remove(inRegister(name)) // what does not belong there
+		undo.Push(func() error { return t.root.Rename(inRegister(spare+name), inRegister(name)) })
 	}
 	if err := t.root.Symlink(dir, inRegister(name)); err != nil {
-		if g.from != "" {
-			err = errors.Join(err, t.root.Rename(inRegister(spare+name), inRegister(name)))
-		}
 		return nil, err
 	}
-	delete(t.named, g.from)
+	delete(t.named, from)
 	t.given[name], t.named[dir] = dir, name
-	return g, nil
+	undo.Push(func() error {
+		delete(t.given, name)
+		delete(t.named, dir)
+		if old != "" {
+			t.named[dir] = old
+		}
+		if from == "" {
+			return t.root.Remove(inRegister(name))
+		}
+		t.given[name], t.named[from] = from, name
+		return nil // the spare replaces the symlink
+	})
+	return func() {
+		if from != "" {
+			_ = t.root.Remove(inRegister(spare + name))
+		}
+		t.forget(old)
+	}, nil
 }
 
-// keep ends what the name and the directory were before.
-func (g *gift) keep() {
-	if g == nil {
-		return
-	}
-	if g.from != "" {
-		_ = g.t.root.Remove(inRegister(spare + g.name))
-	}
-	g.t.forget(g.old)
-}
-
-// undo makes names whose they were. It takes no room.
-func (g *gift) undo() error {
-	if g == nil {
-		return nil
-	}
-	t := g.t
-	delete(t.given, g.name)
-	delete(t.named, g.dir)
-	if g.old != "" {
-		t.named[g.dir] = g.old
-	}
-	if g.from == "" {
-		return t.root.Remove(inRegister(g.name))
-	}
-	t.given[g.name], t.named[g.from] = g.from, g.name
-	return t.root.Rename(inRegister(spare+g.name), inRegister(g.name))
-}
-
-// naming gives name to dir around do: if that fails, names are whose they were. The root
-// has no name in the register.
-func (t *tree) naming(name, dir string, do func() error) error {
+// naming gives name to dir while do runs. If do fails, all names belong to their previous owners
+// again. The root has no name in the register.
+func (t *tree) naming(name, dir string, do func() error) (err error) {
 	if dir == "." {
 		return do()
 	}
-	g, err := t.give(name, dir)
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	keep, err := t.give(name, dir, &undo)
 	if err != nil {
 		return err
 	}
 	if err := do(); err != nil {
-		return errors.Join(err, g.undo())
+		return err
 	}
-	g.keep()
+	undo.Release()
+	keep()
 	return nil
 }
 
-// registerAll gives their names to the skills of a tree without a register, where only one
-// says that it has it: all names at once, or none for now.
+// registerAll creates the register of a tree without one. It gives names to the skills whose name
+// no other skill claims: to all of them at once, or to none for now.
 func (o *op) registerAll() error {
 	claims, err := o.claims(silent)
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// owner is the directory that a name of the register is of.
+// owner returns the directory to which the register assigns a name.
 func (h *host) owner(name string) string {
 	dir, _ := os.Readlink(h.path(register + "/" + name))
 	return dir
 }
 
-// Where the store ends while it gives a name away, the name is that of one or the other.
+// If the store dies while it gives a name away, either the old or the new owner has the name.
 func TestRegisterAfterCrash(t *testing.T) {
 	h := newHost(t)
 	h.install("one", "one")
@@ -41,7 +41,7 @@ func TestRegisterAfterCrash(t *testing.T) {
 		for _, l := range strings.Fields(c.links) {
 			name, to, _ := strings.Cut(l, ">")
 			link(t, to, h.path(register+"/"+name))
-			time.Sleep(20 * time.Millisecond) // times are as fine as the kernel's ticks
+			time.Sleep(20 * time.Millisecond) // times have the resolution of the kernel's ticks
 		}
 		h.list()
 		h.list()
@@ -59,8 +59,8 @@ func TestRegisterAfterCrash(t *testing.T) {
 	}
 }
 
-// What a store from before has, or one that has lost its register, gets the names that only
-// one says to have, before a box can take them.
+// In a tree that is older than registers, or has lost its register, the store registers the names
+// that only one skill claims, before a box can take them.
 func TestRegisterAll(t *testing.T) {
 	h := newHost(t)
 	h.put("a/SKILL.md", named("one", ""))
@@ -89,7 +89,7 @@ func TestRegisterAll(t *testing.T) {
 	if h.owner("one") != "a" || h.owner("two") != "b/deep" {
 		t.Error("names were not registered again")
 	}
-	// Later ones are, once a client changes them.
+	// Skills that come later are registered when a client changes them.
 	h.put("late/SKILL.md", "x")
 	h.put("later/SKILL.md", "x")
 	h.list()
@@ -104,7 +104,7 @@ func TestRegisterAll(t *testing.T) {
 	h.is("later", "later")
 }
 
-// A client's new name is not one that another has who is not registered.
+// A client's new name must not belong to another skill, even if that is not registered.
 func TestClientTakesNoName(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -116,7 +116,7 @@ func TestClientTakesNoName(t *testing.T) {
 	h.is("old", "old")
 }
 
-// To create a skill and to install one is to ask the same question about its name.
+// Creating and installing a skill check its name in the same way.
 func TestNameIsFree(t *testing.T) {
 	for what, breaks := range breakages(t) {
 		h := newHost(t)
@@ -144,7 +144,7 @@ func TestNameIsFree(t *testing.T) {
 		h.is("t", "again-upload")
 		h.clean()
 	}
-	// A skill that is not found any more is there.
+	// A skill that the search no longer reaches still exists.
 	h := newHost(t)
 	h.put("top/in/SKILL.md", "x")
 	h.list()
@@ -157,7 +157,7 @@ func TestNameIsFree(t *testing.T) {
 	}
 }
 
-// A name that is no file's is none of a skill, before anything is written.
+// A name that no file can have is refused before anything is written.
 func TestLongName(t *testing.T) {
 	h := newHost(t)
 	h.create("s")
@@ -176,7 +176,7 @@ func TestLongName(t *testing.T) {
 	}
 }
 
-// The directory of a skill is no place for another, broken or not.
+// A skill cannot be created in the directory of another, broken or not.
 func TestCreateInNamed(t *testing.T) {
 	h := newHost(t)
 	h.install("called", "other")

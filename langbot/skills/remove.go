@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -17,13 +16,12 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// sweepTime bounds how long an action deletes what nobody can see any more. A box that has
-// a directory mounted that was deleted can go on writing to it; what is left is for the
-// next action.
+// sweepTime bounds how long an action spends on deleting contents that are invisible already. A box
+// that has a deleted directory mounted can keep writing to it; the next action deletes the rest.
 const sweepTime = 2 * time.Second
 
-// staging makes an empty directory for what is on its way in. It is there only while an
-// action is under way: what a crash left is deleted by the next one.
+// staging creates an empty directory for new contents. It exists only during an action: after a
+// crash, the next action deletes it.
 func (t *tree) staging() (string, error) {
 	name, err := t.privateName()
 	if err == nil {
@@ -32,45 +30,37 @@ func (t *tree) staging() (string, error) {
 	return name, err
 }
 
-// privateName is a name in the private directory that is free.
+// privateName returns an unused name in the private directory.
 func (t *tree) privateName() (string, error) {
 	return path.Join(private, strings.ToLower(rand.Text())), makeDirs(t.root, private)
 }
 
-// discard deletes name: at once from where it is, whole, and then its contents. Where
-// there is no room for that, its contents are deleted where they are.
+// discard deletes name: it moves all of it into the private directory at once, and then deletes the
+// contents. If the disk has no room for the move, it deletes the contents in place.
 func (t *tree) discard(ctx context.Context, name string) error {
-	err := t.moveOut(name)
-	if diskroom.IsFull(err) {
+	to, err := t.privateName()
+	if err == nil {
+		err = t.root.Rename(name, to)
+		if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
+			if err = unlock(t.root, name); err == nil {
+				err = t.root.Rename(name, to)
+			}
+		}
+	}
+	switch {
+	case err == nil:
+		t.tidy(ctx)
+	case diskroom.IsFull(err):
 		return removeTree(context.WithoutCancel(ctx), t.root, name)
 	}
-	if err == nil {
-		t.tidy(ctx)
-	}
 	return err
 }
 
-// moveOut moves name into the private directory.
-func (t *tree) moveOut(name string) error {
-	to, err := t.privateName()
-	if err != nil {
-		return err
-	}
-	err = t.root.Rename(name, to)
-	if errors.Is(err, unix.EACCES) { // moving a directory writes its ".."
-		if err := unlock(t.root, name); err != nil {
-			return err
-		}
-		err = t.root.Rename(name, to)
-	}
-	return err
-}
-
-// tidy sweeps at the end of an action, also of one that was given up. What stays is for
-// the next one, which tells the log.
+// tidy sweeps at the end of an action, even of a cancelled one. The next action deletes what is
+// left, and logs errors.
 func (t *tree) tidy(ctx context.Context) { _ = t.sweep(context.WithoutCancel(ctx)) }
 
-// sweep deletes the private directory with what is in it.
+// sweep deletes the private directory and its contents.
 func (t *tree) sweep(ctx context.Context) error {
 	if _, err := t.root.Lstat(private); errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -78,11 +68,11 @@ func (t *tree) sweep(ctx context.Context) error {
 	return removeTree(ctx, t.root, private)
 }
 
-// maxDepth is how deep a deletion goes: a descriptor is open per level.
+// maxDepth bounds the depth of a deletion, which has a descriptor open per level.
 const maxDepth = 64
 
-// removeTree deletes name with all that is in it, while a box may still write to it, for
-// sweepTime at most. One that does not exist is no error.
+// removeTree deletes name and its contents, although a box may write to it at the same time. It
+// takes sweepTime at most. If name does not exist, there is nothing to do.
 func removeTree(ctx context.Context, root *os.Root, name string) error {
 	ctx, cancel := context.WithTimeout(ctx, sweepTime)
 	defer cancel()
@@ -92,10 +82,10 @@ func removeTree(ctx context.Context, root *os.Root, name string) error {
 
 type removal struct {
 	ctx context.Context
-	top *os.Root // what is to be deleted
+	top *os.Root // the directory that is being deleted
 }
 
-// remove deletes name beneath dir, which is so deep.
+// remove deletes name in dir, at the given depth.
 func (r *removal) remove(dir *os.Root, name string, depth int) error {
 	if err := r.ctx.Err(); err != nil {
 		return err
@@ -119,9 +109,8 @@ func (r *removal) remove(dir *os.Root, name string, depth int) error {
 	return nil
 }
 
-// moveUp moves a directory that is too deep to the top, where it is found once more. It
-// goes by descriptors: a box can put a symlink, which leads to another's, in place of any
-// directory on the way.
+// moveUp moves a directory that is too deep to the top, where the deletion meets it again. It uses
+// descriptors, because a box can replace any directory of the path by a symlink.
 func (r *removal) moveUp(dir *os.Root, name string) error {
 	if err := unlock(dir, name); err != nil {
 		return err
@@ -139,7 +128,7 @@ func (r *removal) moveUp(dir *os.Root, name string) error {
 	return linux.RenameAt(from, name, to, ".boxd-"+strings.ToLower(rand.Text()))
 }
 
-// empty deletes what is in the directory name beneath dir, whatever its mode is.
+// empty deletes the contents of the directory name in dir, whatever its mode is.
 func (r *removal) empty(dir *os.Root, name string, depth int) error {
 	if err := unlock(dir, name); err != nil {
 		return err
@@ -153,8 +142,8 @@ func (r *removal) empty(dir *os.Root, name string, depth int) error {
 		r.top = sub
 	}
 	for {
-		names, err := someNames(sub)
-		if err != nil || len(names) == 0 {
+		names, err := readNames(sub, ".", 256)
+		if err != nil && !errors.Is(err, errTooLong) || len(names) == 0 { // errTooLong comes with some of the names
 			return err
 		}
 		for _, n := range names {
@@ -165,22 +154,8 @@ func (r *removal) empty(dir *os.Root, name string, depth int) error {
 	}
 }
 
-// someNames returns some of the names in the directory dir, none if it is empty.
-func someNames(dir *os.Root) ([]string, error) {
-	d, err := openDir(dir, ".")
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	names, err := d.Readdirnames(256)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return names, err
-}
-
-// unlock gives the owner all rights to the directory name beneath dir. The mode is set
-// through a descriptor, which can be had without rights to the directory.
+// unlock gives the owner all rights to the directory name in dir. It sets the mode through an O_PATH
+// descriptor, which needs no rights to the directory.
 func unlock(dir *os.Root, name string) error {
 	d, err := dir.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -5,10 +5,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
-	"os"
 	"path"
-	"strings"
 	"syscall"
 	"time"
 	"unicode"
@@ -20,7 +19,7 @@ import (
 // Bounds of what is read.
 const (
 	maxText     = 1 << 20  // bytes of a text file
-	maxListText = 16 << 20 // bytes of all entry files that are listed, and of the answer
+	maxListText = 16 << 20 // bytes of all skills in one answer
 )
 
 // Skill is a skill as clients see it.
@@ -40,8 +39,8 @@ type Skill struct {
 	updated time.Time
 }
 
-// describe makes a skill of an entry file's text. The directory's name is the skill's
-// unless the text has one that can be.
+// describe makes a skill from the text of its entry file. Its name is the one in the text, or that of
+// the directory if the text has no valid one.
 func describe(dir string, text []byte) (Skill, error) {
 	if !utf8.Valid(text) {
 		return Skill{}, refuse("SKILL.md is not valid UTF-8 text")
@@ -68,12 +67,12 @@ func (t *tree) load(p place) (Skill, error) {
 	}
 	s.Name = cmp.Or(given, s.Name)
 	s.PackageRoot, s.EntryFile, s.place = t.abs(p.dir), p.entry, p
-	s.PythonProject = isPython(func(name string) (fs.FileMode, bool) {
+	s.PythonProject = isPython(func(name string) fs.FileMode {
 		st, err := t.root.Lstat(path.Join(p.dir, name))
 		if err != nil {
-			return 0, false
+			return fs.ModeIrregular
 		}
-		return st.Mode(), true
+		return st.Mode()
 	})
 	s.updated = st.ModTime()
 	s.UpdatedAt = timestamp(s.updated)
@@ -81,10 +80,10 @@ func (t *tree) load(p place) (Skill, error) {
 	return s, nil
 }
 
-// headSize is enough of an entry file to know the name of the skill.
+// headSize is how much of an entry file is enough to read the skill's name.
 const headSize = maxFront + 1<<10
 
-// name is that of the skill at p, of which it reads no more than that needs.
+// name returns the name of the skill at p, and reads no more of it than necessary.
 func (t *tree) name(p place) (string, error) {
 	if given, ok := t.named[p.dir]; ok {
 		return given, nil
@@ -95,28 +94,14 @@ func (t *tree) name(p place) (string, error) {
 	}
 	defer f.Close()
 	head := make([]byte, headSize)
-	n, err := readFull(f, head)
-	if err != nil {
-		return "", err
-	}
+	n, _ := io.ReadFull(f, head) // a shorter file is normal
 	head = bytes.ToValidUTF8(head[:n], []byte("\ufffd"))
 	s, err := describe(path.Base(t.abs(p.dir)), head)
 	return s.Name, err
 }
 
-func readFull(f *os.File, p []byte) (int, error) {
-	n := 0
-	for n < len(p) {
-		m, err := f.Read(p[n:])
-		n += m
-		if err != nil || m == 0 {
-			break
-		}
-	}
-	return n, nil
-}
-
-// explain says what is wrong with reading the text file name: a refusal if it is the file.
+// explain turns an error about reading the text file name into an answer for the client. It is a
+// refusal if the file itself is to blame.
 func (t *tree) explain(err error, name string) error {
 	switch {
 	case errors.Is(err, errTooLong):
@@ -130,19 +115,19 @@ func (t *tree) explain(err error, name string) error {
 	return fmt.Errorf("%s: %w", quote(t.abs(name)), reason(err))
 }
 
-// isPython says whether a directory is a Python project by what is in it.
-func isPython(look func(name string) (fs.FileMode, bool)) bool {
+// isPython reports whether a directory is a Python project, by the modes of names in it; that of a
+// missing one is ModeIrregular.
+func isPython(mode func(name string) fs.FileMode) bool {
 	for _, name := range []string{"requirements.txt", "pyproject.toml", "setup.py", "setup.cfg"} {
-		if mode, ok := look(name); ok && mode.IsRegular() {
+		if mode(name).IsRegular() {
 			return true
 		}
 	}
-	mode, ok := look(".venv")
-	return ok && mode.IsDir()
+	return mode(".venv").IsDir()
 }
 
-// maxName is the bytes of a name, which is one of a directory, and with a spare before it
-// in the register. NAME_MAX is 255.
+// maxName bounds a name in bytes. It is used as a name of a directory, and in the register with a
+// spare in front; NAME_MAX is 255.
 const maxName = 254
 
 // checkName checks the name of a skill.
@@ -158,7 +143,7 @@ func checkName(name string) error {
 	}
 	letters := false
 	for _, r := range name {
-		alnum := unicode.IsLetter(r) || unicode.IsDigit(r) || unicode.IsNumber(r)
+		alnum := unicode.IsLetter(r) || unicode.IsNumber(r)
 		letters = letters || alnum
 		if !alnum && r != '-' && r != '_' || r == utf8.RuneError {
 			return refuse("Skill name can only have letters, numbers, - and _")
@@ -170,8 +155,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// changed is when a file's inode was changed last: the closest to its creation that every
-// file system keeps.
+// changed returns the time of the last change of a file's inode, which comes closest to its creation
+// among the times that every file system keeps.
 func changed(st fs.FileInfo) time.Time {
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
 		return time.Unix(sys.Ctim.Sec, sys.Ctim.Nsec)
@@ -180,6 +165,3 @@ func changed(st fs.FileInfo) time.Time {
 }
 
 func timestamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000-07:00") }
-
-// strip takes white space off both ends, as clients do.
-func strip(s string) string { return strings.TrimSpace(s) }

@@ -1,9 +1,9 @@
-// Package skills is the skill store of the LangBot door: directories with a SKILL.md,
-// one tree per namespace, and the actions on them.
+// Package skills is the skill store of the LangBot door: directories with a SKILL.md, in one tree
+// per namespace, and the actions on them.
 //
-// Boxes may write into these trees at any time, so they are only ever reached through a
-// descriptor of their root, and what is in them is read with bounds and without waiting.
-// Where a tree is, and how large it may get, is up to others.
+// Boxes may write into these trees at any time. So the store reaches a tree only through a
+// descriptor of its root, bounds everything that it reads, and never waits for a file. Its caller
+// decides where a tree is, and how large it may grow.
 package skills
 
 import (
@@ -18,53 +18,42 @@ import (
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
-// Options of a Store.
-type Options struct {
-	// Logger gets what is wrong with skills that are passed over; nil: nobody.
-	Logger *slog.Logger
-}
-
 // Root is the directory with the skills of one namespace.
 type Root struct {
 	Namespace string
-	// Path is the absolute path that clients are told, and say.
+	// Path is the directory's absolute path as clients know it.
 	Path string
-	// Open returns a descriptor of the directory, which the store closes. With make, one
-	// that is missing is made; without, the error may be os.ErrNotExist. Other errors are
-	// for the log, unless they are a *[protocol.Error].
+	// Open returns a descriptor of the directory, which the store closes. With make, it creates
+	// a missing directory; without, the error may be os.ErrNotExist. Clients see other errors
+	// only if they are a *[protocol.Error]; the rest is logged.
 	Open func(ctx context.Context, make bool) (*os.File, error)
 }
 
-// Store does the actions. It is safe for concurrent use: what is done in one namespace
-// is done one after the other, and holds up no other.
+// Store carries out the actions. It is safe for concurrent use: actions of one namespace run one
+// after the other, and do not hold up other namespaces.
 type Store struct {
-	o     Options
+	log   *slog.Logger
 	locks keyed.Locks // by namespace
 }
 
-// New returns a store.
-func New(o Options) *Store {
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
-	return &Store{o: o}
-}
+// New returns a store. It logs the reasons why it skips skills.
+func New(log *slog.Logger) *Store { return &Store{log: log} }
 
-// op is one action under way.
+// op is an action in progress.
 type op struct {
 	ctx   context.Context
 	store *Store
 	data  json.RawMessage
 	files *transfer.Set
 	tree  *tree
-	known func() ([]owner, error) // owners, as they were at first
-	cut   bool                    // there may be more of them than were looked at
+	known func() ([]owner, error) // owners, as they were when first asked for
+	cut   bool                    // the search for them reached a bound
 }
 
-// action says how an action is done.
+// action describes how an action is carried out.
 type action struct {
 	do    func(*op) (any, error)
-	make  bool // the tree is made if there is none
+	make  bool // create a missing tree
 	class protocol.Class
 }
 
@@ -82,14 +71,14 @@ var actions = map[string]action{
 	"box_install_skill_zip":    {(*op).installZip, true, protocol.BoxValidation},
 }
 
-// Has says whether Do knows the action.
+// Has reports whether Do knows the action.
 func Has(action string) bool {
 	_, ok := actions[action]
 	return ok
 }
 
-// Do does one box_*skill* action in root and returns the data of the answer. Files that
-// were sent are taken from t. Errors are of type *[protocol.Error], or ctx's.
+// Do carries out one box_*skill* action in root and returns the data of the answer. It takes
+// uploaded files from t. Errors are of type *[protocol.Error], or that of ctx.
 func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawMessage, t *transfer.Set) (any, error) {
 	a, ok := actions[action]
 	if !ok {
@@ -98,8 +87,8 @@ func (s *Store) Do(ctx context.Context, root Root, action string, data json.RawM
 	return s.do(ctx, root, a, data, t)
 }
 
-// PackageRoot returns the directory of the skill called name, as clients know it; "" if
-// there is none. Errors are those of Do.
+// PackageRoot returns the directory of a skill as clients know it, "" if there is no such skill.
+// Errors are those of Do.
 func (s *Store) PackageRoot(ctx context.Context, root Root, name string) (string, error) {
 	find := func(o *op) (any, error) {
 		skill, _, err := o.find(name)
@@ -112,7 +101,7 @@ func (s *Store) PackageRoot(ctx context.Context, root Root, name string) (string
 	return answer.(string), nil
 }
 
-// do does an action while nothing else is done in the namespace.
+// do carries out an action while no other runs in the namespace.
 func (s *Store) do(ctx context.Context, root Root, a action, data json.RawMessage, t *transfer.Set) (any, error) {
 	unlock, err := s.locks.LockContext(ctx, root.Namespace)
 	if err != nil {
@@ -139,7 +128,7 @@ func (s *Store) doLocked(ctx context.Context, root Root, a action, data json.Raw
 	o.known = sync.OnceValues(func() ([]owner, error) { return o.owners(silent) })
 	if tree.root != nil && !tree.registered {
 		if err := o.registerAll(); err != nil {
-			s.o.Logger.Warn("registering the names of skills (it is tried again)", "namespace", root.Namespace, "error", err)
+			s.log.Warn("registering the names of skills (it is tried again)", "namespace", root.Namespace, "error", err)
 		}
 	}
 	return a.do(o)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.MainUnprivileged(m) }
 
-// host is a store over a directory of this machine, and what asks it.
+// host is a store over a directory of this machine, with its client.
 type host struct {
 	t     *testing.T
 	dir   string // has a directory per namespace
@@ -34,9 +35,9 @@ type data = map[string]any
 
 func newHost(t *testing.T) *host {
 	t.Helper()
-	h := &host{t: t, dir: t.TempDir(), ns: "ws-1", files: transfer.NewSet(t.TempDir(), 64<<20, nil)}
+	h := &host{t: t, dir: t.TempDir(), ns: "ws-1", files: transfer.NewSet(t.TempDir(), 64<<20, transfer.NewPool(math.MaxInt64))}
 	t.Cleanup(h.files.Close)
-	h.store = New(Options{})
+	h.store = New(slog.New(slog.DiscardHandler))
 	h.open = func(_ context.Context, ns string, make bool) (*os.File, error) {
 		if make {
 			if err := os.MkdirAll(filepath.Join(h.dir, ns), 0o700); err != nil {
@@ -55,7 +56,7 @@ func (h *host) root(ns string) Root {
 	}}
 }
 
-// path is where name of the namespace is on this machine.
+// path returns the path of a name in the namespace on this machine.
 func (h *host) path(name string) string { return filepath.Join(h.dir, h.ns, name) }
 
 // put writes a file as a box, or an operator, could.
@@ -106,8 +107,8 @@ func (h *host) do(action string, d data) data {
 	return got
 }
 
-// refused fails the test unless the action is refused with a BoxValidationError that
-// says want, on one line, and leaves nothing in the private directory.
+// refused fails the test unless the action is refused with a one-line BoxValidationError that
+// contains want, and leaves nothing in the private directory.
 func (h *host) refused(action string, d data, want string) {
 	h.t.Helper()
 	_, err := h.try(action, d)
@@ -122,8 +123,8 @@ func (h *host) refused(action string, d data, want string) {
 	h.clean()
 }
 
-// clean fails the test if something that is not for clients was left. What the register
-// has is in use.
+// clean fails the test if something that clients must not see was left. Entries of the register are
+// in use.
 func (h *host) clean() {
 	h.t.Helper()
 	_ = filepath.WalkDir(h.dir, func(p string, _ os.DirEntry, _ error) error {
@@ -146,7 +147,7 @@ func (h *host) clean() {
 	})
 }
 
-// left are the names in the tree, the register not among them.
+// left lists the names in the tree, without the register.
 func (h *host) left() []string {
 	h.t.Helper()
 	list, err := os.ReadDir(h.path("."))
@@ -241,7 +242,7 @@ func TestUnknownAction(t *testing.T) {
 	}
 }
 
-// What cannot be found is named; list and get have errors of their own class.
+// Errors name what cannot be found; those of list and get have another class.
 func TestNotFound(t *testing.T) {
 	h := newHost(t)
 	if got := h.do("box_get_skill", data{"name": "none"}); got["skill"] != nil {
@@ -263,7 +264,7 @@ func TestNotFound(t *testing.T) {
 	}
 }
 
-// Another namespace is another world, and is not held up.
+// Namespaces are independent and do not wait for one another.
 func TestNamespaces(t *testing.T) {
 	h := newHost(t)
 	h.create("mine")
@@ -318,7 +319,7 @@ func TestOpenFails(t *testing.T) {
 	h.refused("box_create_skill", data{}, "no store here")
 }
 
-// Who is gone has no skills read any more, however many there are.
+// No more skills are read for a client that has left.
 func TestListCanceled(t *testing.T) {
 	h := newHost(t)
 	for i := range 10 {
@@ -326,7 +327,7 @@ func TestListCanceled(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var log strings.Builder
-	h.store.o.Logger = slog.New(slog.NewTextHandler(&ending{&log, cancel}, nil))
+	h.store.log = slog.New(slog.NewTextHandler(&ending{&log, cancel}, nil))
 	if _, err := h.store.Do(ctx, h.root(h.ns), "box_list_skills", nil, h.files); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -346,7 +347,7 @@ func (e *ending) Write(p []byte) (int, error) {
 	return e.Writer.Write(p)
 }
 
-// A caller who leaves while the directory is being opened leaves nothing open.
+// If a caller leaves while the directory is being opened, nothing stays open.
 func TestLostWhileOpening(t *testing.T) {
 	h := newHost(t)
 	ctx, cancel := context.WithCancel(context.Background())

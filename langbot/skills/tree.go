@@ -17,15 +17,15 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// private is a directory in the root of each tree for what is on its way in or out. It
-// is no skill, and boxes are not meant to have it.
+// private is a directory in the root of each tree for contents that are being added or deleted. It
+// is not a skill, and boxes do not get it.
 const private = ".boxd"
 
-// tree is the root of a namespace's tree, held by descriptor. All names are relative to
-// it, cleaned, with "/".
+// tree is the tree of a namespace, held by a descriptor of its root. All names are relative to the
+// root, cleaned, with "/".
 type tree struct {
-	root *os.Root // nil: there is no tree
-	path string   // what clients know it as
+	root *os.Root // nil if there is no tree
+	path string   // its path as clients know it
 	names
 }
 
@@ -39,23 +39,22 @@ func (s *Store) open(ctx context.Context, root Root, make bool) (*tree, error) {
 		dir.Close()
 		return nil, ctx.Err()
 	}
-	var told *protocol.Error
-	if errors.As(err, &told) || ctx.Err() != nil {
+	if _, forClient := errors.AsType[*protocol.Error](err); forClient || ctx.Err() != nil {
 		return nil, err
 	}
 	if err != nil {
-		s.o.Logger.Error("opening the skills of a workspace", "namespace", root.Namespace, "error", err)
-		return nil, refuse("The skills of this workspace cannot be opened: ask the operator to look into the server's log")
+		s.log.Error("opening the skills of a workspace", "namespace", root.Namespace, "error", err)
+		return nil, refuse("The skills of this workspace cannot be opened: ask the operator to check the server's log")
 	}
 	defer dir.Close()
 	if t.root, err = os.OpenRoot(linux.FdPath(dir)); err != nil {
 		return nil, fmt.Errorf("opening the skills of this workspace: %w", reason(err))
 	}
 	if err := t.sweep(ctx); err != nil {
-		s.o.Logger.Warn("deleting what is left of skills", "namespace", root.Namespace, "error", err)
+		s.log.Warn("deleting the remains of skills", "namespace", root.Namespace, "error", err)
 	}
 	bad := func(entry string) {
-		s.o.Logger.Warn("skills: what is no symlink protects no name", "namespace", root.Namespace, "file", t.abs(inRegister(entry)))
+		s.log.Warn("skills: an entry that is not a symlink protects no name", "namespace", root.Namespace, "file", t.abs(inRegister(entry)))
 	}
 	if err := t.readRegister(bad); err != nil {
 		t.close()
@@ -70,10 +69,10 @@ func (t *tree) close() {
 	}
 }
 
-// abs is the name of what is at rel as clients know it.
+// abs returns the path of rel as clients know it.
 func (t *tree) abs(rel string) string { return path.Join(t.path, rel) }
 
-// rel is the name in the tree of what a client calls p.
+// rel returns the name in the tree for a client's path p.
 func (t *tree) rel(field, p string) (string, error) {
 	clean := path.Clean(p)
 	outside := refuse("%s must stay within the Workspace skill root", field)
@@ -87,11 +86,11 @@ func (t *tree) rel(field, p string) (string, error) {
 	return rel, nil
 }
 
-// The calls below are for trees in which a box can put anything in place of what was
-// there a moment ago. O_NONBLOCK: opening a FIFO, or a file with a lease of somebody
-// else's (fcntl(2)), would wait.
+// A box can replace anything in its tree at any moment. The functions below are safe against that.
+// They use O_NONBLOCK because opening a FIFO, or a file on which somebody holds a lease
+// (fcntl(2)), would block.
 
-// subtree opens the directory name as a root of its own: nothing leads out of it.
+// subtree opens the directory name as a root of its own, which nothing leads out of.
 func subtree(root *os.Root, name string) (*os.Root, error) {
 	dir, err := openDir(root, name)
 	if err != nil {
@@ -105,7 +104,7 @@ func openDir(root *os.Root, name string) (*os.File, error) {
 	return root.OpenFile(name, unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 }
 
-// errTooLong is a file or directory that has more than is read of it.
+// errTooLong means that a file or directory exceeds the bound up to which it is read.
 var errTooLong = errors.New("too long")
 
 // readFile reads a regular file of at most limit bytes.
@@ -128,12 +127,12 @@ func readFile(root *os.Root, name string, limit int64) ([]byte, fs.FileInfo, err
 	return p, st, nil
 }
 
-// errNotRegular is a directory, device, FIFO or socket in place of a file.
+// errNotRegular means that a name is a directory, device, FIFO or socket instead of a file.
 var errNotRegular = errors.New("not a regular file")
 
 // openFile opens a regular file for reading.
 func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
-	// Looked at first: even to open a device can do something.
+	// Check the type first: merely opening a device can have effects.
 	if st, err := root.Stat(name); err != nil {
 		return nil, nil, err
 	} else if !st.Mode().IsRegular() {
@@ -154,8 +153,8 @@ func openFile(root *os.Root, name string) (*os.File, fs.FileInfo, error) {
 	return f, st, nil
 }
 
-// readNames returns the names in a directory, sorted; errTooLong if there are more than
-// limit, with some of them.
+// readNames returns the names in a directory, sorted. If there are more than limit, it returns some
+// of them with errTooLong.
 func readNames(root *os.Root, name string, limit int) ([]string, error) {
 	dir, err := openDir(root, name)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// modes of what is made here, whatever the umask is: boxes see it through a mount in
-// which it belongs to them.
+// Modes of new files and directories, independent of the umask. Boxes see them through a mount in
+// which the files belong to them.
 const (
 	fileMode = 0o644
 	execMode = 0o755
 	dirMode  = 0o755
 )
 
-// create writes a file that must not exist. On failure it is removed.
+// create writes a file that must not exist yet. If it fails, it removes the file.
 func create(root *os.Root, name string, mode fs.FileMode, content io.Reader) error {
 	f, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -32,13 +32,13 @@ func create(root *os.Root, name string, mode fs.FileMode, content io.Reader) err
 	return err
 }
 
-// makeDirs makes the directory name and those above it. What exists is left as it is.
+// makeDirs creates the directory name and its parents, as far as they are missing.
 func makeDirs(root *os.Root, name string) error {
 	_, err := makeMissing(root, name)
 	return err
 }
 
-// makeMissing is makeDirs, and says what it made, also when it fails.
+// makeMissing is makeDirs and returns the directories that it created, even if it fails.
 func makeMissing(root *os.Root, name string) (made []string, err error) {
 	for i := range len(name) + 1 {
 		if i < len(name) && name[i] != '/' || name == "." {
@@ -68,11 +68,11 @@ func makeDir(root *os.Root, name string) error {
 	return dir.Chmod(dirMode)
 }
 
-// staged is the name of a file of a package that is being written.
+// staged is the temporary name of a file that is being written to a package.
 const staged = ".boxd-writing"
 
-// replace writes the file name in a package: whole, or not at all. A box that meddles
-// gets what it deserves, in its own package.
+// replace writes the file name in a package atomically. A box that interferes can only damage its
+// own package.
 func replace(pkg *os.Root, name string, content string) error {
 	name, mode, err := destination(pkg, name)
 	if err != nil {
@@ -91,11 +91,10 @@ func replace(pkg *os.Root, name string, content string) error {
 	return nil
 }
 
-// maxLinks is how many symlinks are followed one after the other, as in os.Root.
+// maxLinks bounds the symlinks that are followed in a row, as in os.Root.
 const maxLinks = 8
 
-// destination follows the symlinks that name may be, within pkg, and says which mode
-// the file there is to have.
+// destination resolves name if it is a symlink, within pkg, and returns the mode for a file there.
 func destination(pkg *os.Root, name string) (string, fs.FileMode, error) {
 	for range maxLinks {
 		st, err := pkg.Lstat(name)

@@ -10,8 +10,8 @@ import (
 	"unicode/utf8"
 )
 
-// FuzzArchive checks what is promised of every archive that is taken: names, numbers and
-// sizes within bounds, and nothing made outside of where it is unpacked.
+// FuzzArchive checks the promises about every accepted archive: names, numbers and sizes are within
+// bounds, and nothing is created outside the directory into which it is unpacked.
 func FuzzArchive(f *testing.F) {
 	f.Add([]byte("PK"))
 	f.Add(makeZip(f, skillFile(""), file{name: "a/", mode: fs.ModeDir | 0o755}, file{name: "a/b", content: "hello hello hello", mode: 0o755}))

@@ -21,8 +21,7 @@ import (
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
-// file is an entry of an archive that a test makes; each field but the name can be left
-// out.
+// file is an entry of an archive that a test creates; all fields but the name are optional.
 type file struct {
 	name, content string
 	mode          fs.FileMode
@@ -54,14 +53,14 @@ func makeZip(t testing.TB, files ...file) []byte {
 	return b.Bytes()
 }
 
-// rawZip writes archives that no library writes: one stored entry after the other, local
-// headers as told.
+// rawZip writes archives that no library would write: one stored entry after the other, with the
+// given local headers.
 type rawEntry struct {
-	name, local   string // local: the name in the local header, if it is another
+	name, local   string // local: the name in the local header, if it differs
 	content       string
 	flags, method uint16
-	size, packed  int64 // in the directory, if they are others; -1 is 0
-	header        int64 // offset in the directory, if it is another
+	size, packed  int64 // in the directory, if they differ; -1 is 0
+	header        int64 // offset in the directory, if it differs
 	sum           uint32
 }
 
@@ -109,7 +108,7 @@ func rawZip(entries ...rawEntry) []byte {
 	return b.Bytes()
 }
 
-// send sends a file as a client does and returns its key.
+// send uploads a file as a client does and returns its key.
 func (h *host) send(p []byte) string {
 	h.t.Helper()
 	const key = "0123456789abcdef-0123456789abcdef0123456789abcdef.zip"
@@ -125,7 +124,7 @@ func (h *host) send(p []byte) string {
 	return key
 }
 
-// zip does an action on an archive.
+// zip requests an action on an archive.
 func (h *host) zip(action string, p []byte, d data) data {
 	h.t.Helper()
 	request := data{"file_key": h.send(p), "filename": "my skills.zip"}
@@ -263,7 +262,7 @@ func TestStem(t *testing.T) {
 	}
 }
 
-// All or nothing: the second of two cannot be had, so the first is not there either.
+// All or nothing: the second of two skills cannot be installed, so the first is not either.
 func TestZipAllOrNothing(t *testing.T) {
 	h := newHost(t)
 	p := makeZip(t, skillFile("a/"), skillFile("b/"))
@@ -280,7 +279,7 @@ func TestZipAllOrNothing(t *testing.T) {
 	}
 }
 
-// Skills that no answer has room for are not installed: who asked would never hear of it.
+// Skills that do not fit into an answer are not installed: the client would never learn of them.
 func TestZipLongAnswer(t *testing.T) {
 	h := newHost(t)
 	text := make([]byte, maxText-100) // six times as long in JSON
@@ -313,7 +312,7 @@ func TestZipCanceled(t *testing.T) {
 	h.clean()
 }
 
-// countdown is a context that calls then when it was asked for its error so many times.
+// countdown is a context that calls then after a number of calls of Err.
 type countdown struct {
 	context.Context
 	at   int
@@ -366,7 +365,7 @@ func TestZipNames(t *testing.T) {
 	if h.read("my-skills-upload/über") != "x" || h.read("my-skills-upload/技") != "y" || h.read("my-skills-upload/a/b") != "z" {
 		t.Error("names are not as they were meant")
 	}
-	// An escape sequence in an error is not one.
+	// Errors contain escape sequences only in quoted form.
 	h = newHost(t)
 	h.zipRefused(makeZip(t, ok, file{name: "\x1b[2J/../x", content: "x"}), nil, `\x1b[2J`)
 }
@@ -381,7 +380,7 @@ func TestZipTwice(t *testing.T) {
 	h.zipRefused(makeZip(t, ok, file{name: "a", content: "x"}, file{name: "a/b", content: "x"}), nil, "both a file and a directory: a")
 	h.zipRefused(makeZip(t, ok, file{name: "a/b", content: "x"}, file{name: "a", content: "x"}), nil, "both a file and a directory: a")
 	h.zipRefused(rawZip(rawEntry{name: "SKILL.md", content: "x"}, rawEntry{name: "a/", content: "x"}), nil, "both a file and a directory: a")
-	// What differs to this file system are two files.
+	// Names that differ to this file system are two files.
 	h.zip("box_install_skill_zip", makeZip(t, ok, file{name: "a", content: "1"}, file{name: "A", content: "2"}, file{name: "\u00e9", content: "3"}, file{name: "e\u0301", content: "4"}), nil)
 	if h.read("my-skills-upload/a")+h.read("my-skills-upload/A")+h.read("my-skills-upload/\u00e9")+h.read("my-skills-upload/e\u0301") != "1234" {
 		t.Error("names were merged")
@@ -410,7 +409,7 @@ func TestZipSizes(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	h.zipRefused(makeZip(t, ok, file{name: "zeros", content: string(make([]byte, 1<<20))}), nil, "exceeds a compression ratio of 100: zeros")
-	// What follows is refused by what is said of it, before anything is unpacked.
+	// The following archives are refused by their headers, before anything is unpacked.
 	first := rawEntry{name: "SKILL.md", content: "x"}
 	h.zipRefused(rawZip(first, rawEntry{name: "big", content: string(noise), method: zip.Deflate, size: maxZipFile + 1}), nil, "entry exceeds the uncompressed size limit of 16777216 bytes: big")
 	many := []rawEntry{first}
@@ -429,7 +428,7 @@ func TestZipSizes(t *testing.T) {
 	h.zipRefused(makeZip(t, file{name: "SKILL.md", content: strings.Repeat("x", maxText) + string(noise)}), nil, "SKILL.md exceeds 1048576 bytes")
 }
 
-// Headers that lie are found out before or while the entry is unpacked.
+// False headers are detected before or while the entry is unpacked.
 func TestZipLies(t *testing.T) {
 	ok := rawEntry{name: "SKILL.md", content: "x"}
 	long := strings.Repeat("content ", 100)
@@ -476,7 +475,7 @@ func patch(p []byte, at int, with ...byte) []byte {
 	return p
 }
 
-// Cut anywhere, an archive is refused.
+// A truncated archive is refused, wherever it ends.
 func TestZipTruncated(t *testing.T) {
 	p := makeZip(t, skillFile(""), file{name: "a/b", content: "hello"})
 	for n := 1; n < len(p); n += 7 {
@@ -497,7 +496,7 @@ func TestZipComment(t *testing.T) {
 	h.zip("box_install_skill_zip", commented(strings.Repeat("c", maxComment)), nil)
 	h = newHost(t)
 	h.zip("box_install_skill_zip", commented("PK\x05\x06 is how it ends"), nil)
-	// Comments that are the end of another archive, or could be.
+	// Comments that are, or could be, the end of another archive.
 	h = newHost(t)
 	h.zipRefused(commented(strings.Repeat("PK\x05\x06", 16383)), nil, "valid .zip archive")
 	h.zipRefused(commented(string(rawZip(rawEntry{name: "SKILL.md", content: "other"}))), nil, "valid .zip archive")

@@ -13,8 +13,7 @@ import (
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// candidate is a skill in an archive, and the directory that it gets when it is
-// installed.
+// candidate is a skill in an archive, with the directory that it gets when it is installed.
 type candidate struct {
 	place  // in the archive
 	source string
@@ -23,16 +22,16 @@ type candidate struct {
 	skill  Skill
 }
 
-// upload takes the archive that the request is about, and finds the skills in it. The
-// caller closes what it read them from.
-func (o *op) upload() (*archive, []*candidate, io.Closer, error) {
+// upload takes the archive that the request names, and finds the skills in it. The caller closes the
+// archive's file.
+func (o *op) upload() (*archive, []*candidate, error) {
 	key, err := protocol.String(o.data, "file_key")
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	f, size, err := o.files.Take(key)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
 	a, err := openArchive(f, size)
 	var found []*candidate
@@ -42,9 +41,9 @@ func (o *op) upload() (*archive, []*candidate, io.Closer, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, nil, err
+		return nil, nil, err
 	}
-	return a, found, f, nil
+	return a, found, nil
 }
 
 func (o *op) candidates(a *archive) ([]*candidate, error) {
@@ -76,16 +75,16 @@ func (o *op) candidates(a *archive) ([]*candidate, error) {
 	return found, nil
 }
 
-// sourcePath is a path in an archive as clients may write it.
+// sourcePath cleans a path in an archive that a client wrote; "" is the top.
 func sourcePath(p string) string {
-	p = strings.Trim(strings.ReplaceAll(strip(p), `\`, "/"), "/")
+	p = strings.Trim(strings.ReplaceAll(strings.TrimSpace(p), `\`, "/"), "/")
 	if p == "." {
 		return ""
 	}
 	return p
 }
 
-// target is the directory that a skill of the request's archive gets.
+// target names the directory for a skill of the request's archive.
 func (o *op) target(source string) (string, error) {
 	filename, err := protocol.StringOr(o.data, "filename", "skill.zip")
 	if err != nil {
@@ -106,14 +105,14 @@ func (o *op) target(source string) (string, error) {
 		name += "-" + suffix
 	}
 	if len(name) > maxZipComponent {
-		return "", refuse("filename exceeds what a directory can be named after: %d bytes with the source path and the suffix", maxZipComponent)
+		return "", refuse("filename exceeds the length of a directory name: %d bytes with the source path and the suffix", maxZipComponent)
 	}
 	return name, nil
 }
 
-// stem is the name of a file without its extension, as the name of a directory.
+// stem turns the name of a file, without its extension, into a name for a directory.
 func stem(filename string) string {
-	name := path.Base(strip(filename))
+	name := path.Base(strings.TrimSpace(filename))
 	if i := strings.LastIndexByte(name, '.'); i > 0 {
 		name = name[:i]
 	}
@@ -129,20 +128,20 @@ func stem(filename string) string {
 	return name
 }
 
-// isOdd is true for what the names of directories made here have replaced.
+// isOdd reports whether r is replaced in the names of new directories.
 func isOdd(r rune) bool {
 	return r == unicode.ReplacementChar || r != '-' && r != '_' && !unicode.IsLetter(r) && !unicode.IsNumber(r)
 }
 
 var errAnswer = refuse("The skills of the uploaded archive together exceed %d bytes", maxListText)
 
-// previewZip answers with the skills of an archive. All of it is unpacked, into nothing.
+// previewZip returns the skills of an archive. It unpacks all of the archive and discards the result.
 func (o *op) previewZip() (any, error) {
-	a, found, file, err := o.upload()
+	a, found, err := o.upload()
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer a.file.Close()
 	err = a.unpack(o.ctx, func(zipEntry) error { return nil }, func(e zipEntry, r io.Reader) error {
 		return keepText(found, e, r)
 	})
@@ -163,7 +162,7 @@ func (o *op) previewZip() (any, error) {
 	return map[string]any{"skills": skills}, nil
 }
 
-// keepText keeps the text of an entry that is the entry file of a candidate.
+// keepText stores the text of an archive entry that is the entry file of a candidate.
 func keepText(found []*candidate, e zipEntry, r io.Reader) error {
 	for _, c := range found {
 		if e.name != path.Join(c.dir, c.entry) {
@@ -187,13 +186,15 @@ func (o *op) describeCandidate(a *archive, c *candidate) error {
 		return refuse("%s: %v", quote(path.Join(c.dir, c.entry)), err)
 	}
 	s.PackageRoot, s.EntryFile, s.SourcePath = o.tree.abs(c.target), c.entry, &c.source
-	s.PythonProject = isPython(func(name string) (fs.FileMode, bool) {
+	s.PythonProject = isPython(func(name string) fs.FileMode {
 		at := path.Join(c.dir, name)
-		if a.dirs[at] {
-			return fs.ModeDir, true
+		if _, ok := a.files[at]; ok {
+			return 0
 		}
-		_, ok := a.files[at]
-		return 0, ok
+		if a.dirs[at] {
+			return fs.ModeDir
+		}
+		return fs.ModeIrregular
 	})
 	now := timestamp(time.Now())
 	s.CreatedAt, s.UpdatedAt = now, now

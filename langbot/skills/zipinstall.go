@@ -10,17 +10,18 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/internal/cleanup"
 	"github.com/boxd/boxd/internal/pathin"
 	"github.com/boxd/boxd/langbot/protocol"
 )
 
-// installZip installs skills of an archive: all that were chosen, or none.
+// installZip installs all chosen skills of an archive, or none.
 func (o *op) installZip() (any, error) {
-	a, found, file, err := o.upload()
+	a, found, err := o.upload()
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
+	defer a.file.Close()
 	chosen, err := o.choose(found)
 	if err != nil {
 		return nil, err
@@ -42,7 +43,15 @@ func (o *op) installZip() (any, error) {
 	if err := o.moveIn(chosen, stage); err != nil {
 		return nil, err
 	}
-	return o.installed(chosen)
+	skills := []Skill{}
+	for _, c := range chosen {
+		s, err := o.tree.load(place{c.target, c.entry})
+		if err != nil {
+			return nil, err
+		}
+		skills = append(skills, s)
+	}
+	return map[string]any{"skills": skills}, nil
 }
 
 // choose returns the candidates that the request asks for, in its order.
@@ -98,7 +107,7 @@ func (o *op) sourcePaths() ([]string, error) {
 	return paths, nil
 }
 
-// checkTargets refuses directories that are taken.
+// checkTargets refuses directories that exist already.
 func (o *op) checkTargets(chosen []*candidate) error {
 	taken := make(map[string]bool)
 	for _, c := range chosen {
@@ -113,7 +122,7 @@ func (o *op) checkTargets(chosen []*candidate) error {
 	return nil
 }
 
-// stage unpacks the chosen skills into directories of stage, named by their number.
+// stage unpacks the chosen skills into numbered directories in stage.
 func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 	root, err := subtree(o.tree.root, stage)
 	if err != nil {
@@ -125,7 +134,7 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 			return err
 		}
 	}
-	to := func(e zipEntry) string { // skills do not lie in one another
+	to := func(e zipEntry) string { // no skill contains another
 		for i, c := range chosen {
 			if rel, ok := pathin.Rel(e.name, c.dir); ok {
 				return path.Join(strconv.Itoa(i), rel)
@@ -155,8 +164,8 @@ func (o *op) stage(a *archive, chosen []*candidate, stage string) error {
 	})
 }
 
-// checkNames refuses chosen skills that would have the name of another, and more of them
-// than an answer can tell of.
+// checkNames refuses chosen skills whose name another skill has, and more skills than fit into an
+// answer.
 func (o *op) checkNames(a *archive, chosen []*candidate) error {
 	names := make(map[string]bool)
 	room := answerRoom(maxListText)
@@ -170,7 +179,7 @@ func (o *op) checkNames(a *archive, chosen []*candidate) error {
 		if !room.take(c.skill) {
 			return errAnswer
 		}
-		c.text, c.skill.Instructions = nil, "" // read again once it is installed
+		c.text, c.skill.Instructions = nil, "" // read again after the installation
 		if names[c.skill.Name] {
 			return refuse(`Skill with name "%s" already exists`, c.skill.Name)
 		}
@@ -191,42 +200,27 @@ func (o *op) readText(a *archive, c *candidate) error {
 	return keepText([]*candidate{c}, r.e, r)
 }
 
-// moveIn moves staged skills to their places. If that fails for one, none is there, and
-// names are whose they were.
-func (o *op) moveIn(chosen []*candidate, stage string) error {
-	var gifts []*gift
-	staged := func(i int) string { return path.Join(stage, strconv.Itoa(i)) }
+// moveIn gives the staged skills their names and moves them to their places. If that fails for one,
+// it undoes all of it.
+func (o *op) moveIn(chosen []*candidate, stage string) (err error) {
+	var undo cleanup.Stack
+	defer undo.Undo(&err)
+	var names []func()
 	for i, c := range chosen {
-		g, err := o.tree.give(c.skill.Name, c.target)
-		if err == nil {
-			gifts = append(gifts, g)
-			err = o.tree.root.Rename(staged(i), c.target)
+		staged := path.Join(stage, strconv.Itoa(i))
+		keep, err := o.tree.give(c.skill.Name, c.target, &undo)
+		if err != nil {
+			return err
 		}
-		if err == nil {
-			continue
+		names = append(names, keep)
+		if err := o.tree.root.Rename(staged, c.target); err != nil {
+			return err
 		}
-		for j, g := range slices.Backward(gifts) {
-			if j < i {
-				err = errors.Join(err, o.tree.root.Rename(chosen[j].target, staged(j)))
-			}
-			err = errors.Join(err, g.undo())
-		}
-		return err
+		undo.Push(func() error { return o.tree.root.Rename(c.target, staged) })
 	}
-	for _, g := range gifts {
-		g.keep()
+	undo.Release()
+	for _, keep := range names {
+		keep()
 	}
 	return nil
-}
-
-func (o *op) installed(chosen []*candidate) (any, error) {
-	skills := []Skill{}
-	for _, c := range chosen {
-		s, err := o.tree.load(place{c.target, c.entry})
-		if err != nil {
-			return nil, err
-		}
-		skills = append(skills, s)
-	}
-	return map[string]any{"skills": skills}, nil
 }

@@ -13,15 +13,15 @@ const (
 	maxZipDepth     = 32
 )
 
-// zipName makes the name of an entry one that is safe to make beneath a directory:
-// cleaned, relative, valid UTF-8. dir says whether it ends in "/".
+// zipName checks and cleans the name of an entry, so that it is safe to create below a directory:
+// relative, valid UTF-8. dir reports whether it ends in "/".
 func zipName(raw string, utf8Flag bool) (name string, dir bool, err error) {
 	text := raw
 	if !utf8.ValidString(text) {
 		if utf8Flag {
 			return "", false, refuseName(raw, "is not valid UTF-8")
 		}
-		text = fromCP437(text) // what a name without the flag is, APPNOTE.TXT D.1
+		text = fromCP437(text) // the encoding of names without the flag, APPNOTE.TXT D.1
 	}
 	if why := nameTrouble(text); why != "" {
 		return "", false, refuseName(raw, why)
@@ -29,7 +29,7 @@ func zipName(raw string, utf8Flag bool) (name string, dir bool, err error) {
 	return path.Clean(text), strings.HasSuffix(text, "/"), nil
 }
 
-// nameTrouble says what is wrong with the name of an entry.
+// nameTrouble says what is wrong with the name of an entry, "" if nothing is.
 func nameTrouble(name string) string {
 	clean := path.Clean(name)
 	switch {
@@ -66,9 +66,7 @@ func refuseName(name, why string) error {
 	return refuse("Uploaded archive contains an unsafe path: %s %s", quote(strings.ToValidUTF8(name, "\ufffd")), why)
 }
 
-const cp437 = "ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u00a0"
-
-var cp437Runes = []rune(cp437)
+var cp437 = []rune("ÇüéâäàåçêëèïîìÄÅÉæÆôöòûùÿÖÜ¢£¥₧ƒáíóúñÑªº¿⌐¬½¼¡«»░▒▓│┤╡╢╖╕╣║╗╝╜╛┐└┴┬├─┼╞╟╚╔╩╦╠═╬╧╨╤╥╙╘╒╓╫╪┘┌█▄▌▐▀αßΓπΣσµτΦΘΩδ∞φε∩≡±≥≤⌠⌡÷≈°∙·√ⁿ²■\u00a0")
 
 func fromCP437(s string) string {
 	var b strings.Builder
@@ -76,7 +74,7 @@ func fromCP437(s string) string {
 		if s[i] < 0x80 {
 			b.WriteByte(s[i])
 		} else {
-			b.WriteRune(cp437Runes[s[i]-0x80])
+			b.WriteRune(cp437[s[i]-0x80])
 		}
 	}
 	return b.String()

@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// entryReader reads an entry: exactly the bytes it is said to have, with the checksum it
-// is said to have, or the read fails.
+// entryReader reads an entry. It fails unless the entry has exactly the size and the checksum that
+// the archive declares.
 type entryReader struct {
 	io.ReadCloser
 	ctx  context.Context
@@ -24,7 +24,7 @@ func (e zipEntry) open(ctx context.Context) (*entryReader, error) {
 }
 
 func (e zipEntry) bad() error {
-	return badZip("an entry does not have the contents that it is said to have: " + quote(e.name))
+	return badZip("the contents of an entry are not those that the archive declares: " + quote(e.name))
 }
 
 func (r *entryReader) Read(p []byte) (int, error) {
@@ -39,10 +39,4 @@ func (r *entryReader) Read(p []byte) (int, error) {
 		return n, err
 	}
 	return n, r.e.bad()
-}
-
-// rest reads what nobody wanted, to the end.
-func (r *entryReader) rest() error {
-	_, err := io.Copy(io.Discard, r)
-	return err
 }

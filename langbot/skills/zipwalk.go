@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// Zip archives are read by archive/zip. What is here reads their structure a second time,
-// strictly, before anything is made of it: an archive that two readers can understand in
-// two ways is refused. Layouts are those of APPNOTE.TXT 6.3: 4.3.7 (local header), 4.3.12
-// (central directory), 4.3.16 (end of it).
+// Package archive/zip reads the archives. The code in this file reads their structure once more,
+// strictly and before anything is unpacked, and refuses an archive that two readers could
+// understand in two ways. The layouts are those of APPNOTE.TXT 6.3: 4.3.7 (local header), 4.3.12
+// (central directory), 4.3.16 (its end).
 
 const (
 	localSize   = 30
@@ -22,19 +22,19 @@ const (
 	endMagic     = 0x06054b50
 
 	flagEncrypted  = 1<<0 | 1<<6 | 1<<13 // also strong encryption, and a masked directory
-	flagDescriptor = 1 << 3              // sizes are behind the data
+	flagDescriptor = 1 << 3              // the sizes follow the data
 	flagUTF8       = 1 << 11
 
 	saturated16, saturated32 = 1<<16 - 1, 1<<32 - 1 // the value is in a zip64 record
 )
 
-// zipRecord is what the central directory says of an entry.
+// zipRecord is an entry as the central directory describes it.
 type zipRecord struct {
-	name          string // as it stands there
+	name          string // unchanged
 	flags, method uint16
 	sum           uint32 // CRC-32
 	packed, size  int64
-	header, data  int64 // where its local header and its bytes begin
+	header, data  int64 // offsets of its local header and of its bytes
 }
 
 const errZip = refusal("Uploaded file must be a valid .zip archive")
@@ -54,14 +54,13 @@ func walkZip(r io.ReaderAt, size int64, limit int) ([]zipRecord, error) {
 	case here == saturated16 || dirSize == saturated32 || dirAt == saturated32:
 		return nil, badZip("it is in zip64 format, which archives of this size do not need")
 	case le.Uint16(end[4:]) != 0 || le.Uint16(end[6:]) != 0 || here != total:
-		return nil, badZip("it is a part of several")
+		return nil, badZip("it is one part of several")
 	case dirAt+dirSize != at:
-		return nil, badZip("its directory is not where it has to be")
+		return nil, badZip("its directory is not where it must be")
 	case int(total) > limit:
 		return nil, refuse("Uploaded archive has too many entries: %d, which exceeds %d", total, limit)
 	}
-	// A record has at most three times 64 KiB behind it; what the directory takes is also
-	// within the file, so this is no larger.
+	// The directory lies within the file, so this allocates no more than the file's size.
 	dir := make([]byte, dirSize)
 	if _, err := r.ReadAt(dir, dirAt); err != nil {
 		return nil, badZip("its directory cannot be read")
@@ -79,13 +78,13 @@ func walkZip(r io.ReaderAt, size int64, limit int) ([]zipRecord, error) {
 		dir = dir[length:]
 	}
 	if len(dir) != 0 {
-		return nil, badZip("its directory has more than the entries it tells of")
+		return nil, badZip("its directory has more than the entries that it declares")
 	}
 	return records, nil
 }
 
-// findEnd returns the record at the end of an archive, and where it is: the last one
-// whose comment ends with the file.
+// findEnd returns the record at the end of an archive and its offset: the last record whose comment
+// ends with the file.
 func findEnd(r io.ReaderAt, size int64) (end []byte, at int64, err error) {
 	n := min(size, endSize+maxComment)
 	tail := make([]byte, n)
@@ -104,11 +103,11 @@ func findEnd(r io.ReaderAt, size int64) (end []byte, at int64, err error) {
 	return nil, 0, errZip
 }
 
-// parseRecord reads the first record of a central directory, and says how long it is.
+// parseRecord reads the first record of a central directory, and returns its length.
 func parseRecord(dir []byte) (zipRecord, int, error) {
 	le := binary.LittleEndian
 	if len(dir) < centralSize || le.Uint32(dir) != centralMagic {
-		return zipRecord{}, 0, badZip("its directory has fewer entries than it tells of")
+		return zipRecord{}, 0, badZip("its directory has fewer entries than it declares")
 	}
 	name := int(le.Uint16(dir[28:]))
 	length := centralSize + name + int(le.Uint16(dir[30:])) + int(le.Uint16(dir[32:]))
@@ -126,8 +125,8 @@ func parseRecord(dir []byte) (zipRecord, int, error) {
 	return rec, length, nil
 }
 
-// checkLocal compares a record with the header in front of the entry's bytes, which end
-// before dirAt.
+// checkLocal compares a record with the local header before the entry's bytes, and checks that these
+// end before dirAt.
 func (rec *zipRecord) checkLocal(r io.ReaderAt, dirAt int64) error {
 	le := binary.LittleEndian
 	head := make([]byte, localSize+len(rec.name))

@@ -12,8 +12,8 @@ import (
 // maxEncoded is the length of a chunk of MaxChunk bytes in base64.
 const maxEncoded = (MaxChunk + 2) / 3 * 4
 
-// chunk is one request: the bytes behind what was sent before, or with index 0 the
-// beginning. The request's file_length and chunk_size say nothing that counts.
+// chunk is one request: the next bytes of a file, or with index 0 its first. The request's
+// file_length and chunk_size are ignored.
 type chunk struct {
 	key   string
 	index int64
@@ -43,8 +43,18 @@ func parseChunk(data json.RawMessage) (chunk, error) {
 	if c.index < 0 || c.index >= amount {
 		return c, refuse("chunk_index %d must be from 0 to chunk_amount (%d) - 1", c.index, amount)
 	}
-	c.bytes, err = decode(encoded)
-	return c, err
+	if len(encoded) > maxEncoded {
+		return c, refuse("chunk_base64 has %d characters: %d are the most", len(encoded), maxEncoded)
+	}
+	// The decoder skips line ends; the protocol does not allow them.
+	c.bytes, err = base64.StdEncoding.Strict().DecodeString(encoded)
+	if err != nil || strings.ContainsAny(encoded, "\r\n") {
+		return c, refuse("chunk_base64 is not valid base64: the standard alphabet with padding is expected")
+	}
+	if len(c.bytes) > MaxChunk {
+		return c, refuse("chunk_base64 has %d bytes: %d are the most", len(c.bytes), MaxChunk)
+	}
+	return c, nil
 }
 
 var keys = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,254}\z`)
@@ -56,7 +66,7 @@ func checkKey(key string) error {
 	return nil
 }
 
-// integer takes numbers only: neither a bool nor digits in a string.
+// integer reads a JSON number; truth values and strings of digits are refused.
 func integer(data json.RawMessage, key string) (int64, error) {
 	raw, err := protocol.Need(data, key)
 	if err != nil {
@@ -67,19 +77,4 @@ func integer(data json.RawMessage, key string) (int64, error) {
 		return 0, refuse("%s must be an integer", key)
 	}
 	return *n, nil
-}
-
-func decode(encoded string) ([]byte, error) {
-	if len(encoded) > maxEncoded {
-		return nil, refuse("chunk_base64 has %d characters: %d are the most", len(encoded), maxEncoded)
-	}
-	// The decoder skips line ends; the protocol does not.
-	p, err := base64.StdEncoding.Strict().DecodeString(encoded)
-	if err != nil || strings.ContainsAny(encoded, "\r\n") {
-		return nil, refuse("chunk_base64 is not valid base64: the standard alphabet with padding is expected")
-	}
-	if len(p) > MaxChunk {
-		return nil, refuse("chunk_base64 has %d bytes: %d are the most", len(p), MaxChunk)
-	}
-	return p, nil
 }

@@ -1,7 +1,7 @@
-// Package transfer keeps the files that a client of the LangBot door sends in
-// chunks, until an action takes them or the connection ends.
+// Package transfer keeps the files that a client of the LangBot door uploads in chunks, until an
+// action takes them or the connection ends.
 //
-// It knows neither connections nor what the files are for.
+// It knows neither the connections nor the purpose of the files.
 package transfer
 
 import (
@@ -24,40 +24,24 @@ import (
 const (
 	MaxOpen  = 128      // files at once
 	MaxChunk = 16 << 10 // bytes
-	// MaxFull is how many files of the greatest size there can be at once: what a set
-	// takes of the disk, whatever the number of its files.
+	// MaxFull bounds the disk space of a set, in files of the largest size.
 	MaxFull = 8
 )
 
-// Pool bounds what the sets of all connections keep together. It is safe for concurrent
-// use.
+// Pool bounds the total size of the sets of all connections. It is safe for concurrent use.
 type Pool struct {
 	most int64
 	used atomic.Int64
 }
 
-// NewPool returns a pool of so many bytes.
+// NewPool returns a pool of the given size.
 func NewPool(bytes int64) *Pool { return &Pool{most: bytes} }
 
-func (p *Pool) take(n int64) bool {
-	if p == nil || p.used.Add(n) <= p.most {
-		return true
-	}
-	p.used.Add(-n)
-	return false
-}
-
-func (p *Pool) give(n int64) {
-	if p != nil {
-		p.used.Add(-n)
-	}
-}
-
-// Set is the files that one connection is sending. It is safe for concurrent use.
+// Set holds the files that one connection is uploading. It is safe for concurrent use.
 type Set struct {
 	dir  string
 	max  int64
-	pool *Pool // may be nil
+	pool *Pool
 
 	mu     sync.Mutex
 	files  map[string]*file
@@ -65,21 +49,20 @@ type Set struct {
 	closed bool
 }
 
-// file has no name: it is gone with its descriptor, whatever becomes of this process.
+// file has no name, so the kernel deletes it with its last descriptor, even if this process dies.
 type file struct {
 	f    *os.File
 	size int64
 }
 
-// NewSet returns a set whose files are unlinked temporary files beneath dir (empty:
-// [os.TempDir]), of at most max bytes each, and together with other sets of what is in
-// pool, if that is not nil.
+// NewSet returns a set whose files are unlinked temporary files in dir (empty: [os.TempDir]) of at
+// most max bytes each. pool bounds it together with other sets.
 func NewSet(dir string, max int64, pool *Pool) *Set {
 	return &Set{dir: dir, max: max, pool: pool, files: make(map[string]*file)}
 }
 
-// Chunk takes one chunk, the data of a __file_chunk action. A file of which a chunk was
-// refused is gone.
+// Chunk stores one chunk, the data of a __file_chunk action. A file of which a chunk was refused
+// is deleted.
 func (s *Set) Chunk(data json.RawMessage) error {
 	c, err := parseChunk(data)
 	if err != nil {
@@ -101,8 +84,7 @@ func (s *Set) Chunk(data json.RawMessage) error {
 	return nil
 }
 
-// file returns the file that a chunk belongs to. The first chunk makes it, or begins it
-// anew.
+// file returns the file that a chunk belongs to. The first chunk creates it, or starts it over.
 func (s *Set) file(c chunk) (*file, error) {
 	f := s.files[c.key]
 	switch {
@@ -117,7 +99,7 @@ func (s *Set) file(c chunk) (*file, error) {
 	}
 	temp, err := unlinked(s.dir)
 	if err != nil {
-		return nil, fmt.Errorf("keeping what is sent: %w", err)
+		return nil, fmt.Errorf("storing an upload: %w", err)
 	}
 	f = &file{f: temp}
 	s.files[c.key] = f
@@ -132,23 +114,24 @@ func (s *Set) append(f *file, p []byte) error {
 	if s.total+n > s.max*MaxFull {
 		return refuse("the files that are being sent exceed %d bytes: finish one first", s.max*MaxFull)
 	}
-	if !s.pool.take(n) {
+	if s.pool.used.Add(n) > s.pool.most {
+		s.pool.used.Add(-n)
 		return refuse("the files that are being sent on all connections exceed %d bytes: try again later", s.pool.most)
 	}
 	if _, err := f.f.WriteAt(p, f.size); err != nil {
-		s.pool.give(n)
+		s.pool.used.Add(-n)
 		if diskroom.IsFull(err) {
-			return refuse("the server has no space left for the files that it is sent: try again later")
+			return refuse("the server has no space left for uploads: try again later")
 		}
-		return fmt.Errorf("keeping what is sent: %w", err)
+		return fmt.Errorf("storing an upload: %w", err)
 	}
 	f.size += n
 	s.total += n
 	return nil
 }
 
-// Take hands over the file that was sent under key, positioned at its start, and its
-// size; key is then free again. The caller closes the file.
+// Take returns the file that was uploaded under key, positioned at its start, and its size. The
+// caller owns the file; key is free again.
 func (s *Set) Take(key string) (*os.File, int64, error) {
 	if err := checkKey(key); err != nil {
 		return nil, 0, err
@@ -162,13 +145,12 @@ func (s *Set) Take(key string) (*os.File, int64, error) {
 	s.forget(key, f)
 	if _, err := f.f.Seek(0, io.SeekStart); err != nil {
 		f.f.Close()
-		return nil, 0, fmt.Errorf("reading what was sent: %w", err)
+		return nil, 0, fmt.Errorf("reading an upload: %w", err)
 	}
 	return f.f, f.size, nil
 }
 
-// Close deletes the files that nobody took. Later chunks are refused. Closing twice is
-// no error.
+// Close deletes the files that were not taken. Later chunks are refused. Closing twice is fine.
 func (s *Set) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,17 +164,17 @@ func (s *Set) Close() {
 func (s *Set) drop(key string) {
 	f := s.files[key]
 	s.forget(key, f)
-	f.f.Close() // nothing that was written is wanted any more
+	f.f.Close() // an error does not matter: the content is discarded
 }
 
 func (s *Set) forget(key string, f *file) {
 	delete(s.files, key)
 	s.total -= f.size
-	s.pool.give(f.size)
+	s.pool.used.Add(-f.size)
 }
 
-// unlinked makes a file without a name; where the file system needs one (open(2),
-// O_TMPFILE), it has one for a moment.
+// unlinked creates a file without a name. Where the file system does not support that (open(2),
+// O_TMPFILE), the file has a name for a moment.
 func unlinked(dir string) (*os.File, error) {
 	f, err := os.OpenFile(cmp.Or(dir, os.TempDir()), unix.O_TMPFILE|unix.O_EXCL|os.O_RDWR, 0o600)
 	if err == nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -22,7 +23,7 @@ const limit = 100_000
 
 func newSet(t *testing.T) *Set {
 	t.Helper()
-	s := NewSet(t.TempDir(), limit, nil)
+	s := NewSet(t.TempDir(), limit, NewPool(math.MaxInt64))
 	t.Cleanup(s.Close)
 	return s
 }
@@ -63,7 +64,7 @@ func take(t *testing.T, s *Set, key string) []byte {
 	return p
 }
 
-// refused fails the test unless err is a ValueError that says want.
+// refused fails the test unless err is a ValueError that contains want.
 func refused(t *testing.T, err error, want string) {
 	t.Helper()
 	var e *protocol.Error
@@ -88,8 +89,7 @@ func TestFile(t *testing.T) {
 	}
 }
 
-// Chunks count in the order of their arrival, whatever their number says; number 0
-// begins anew.
+// Chunks are appended in the order of their arrival, whatever their number; number 0 starts over.
 func TestArrivalOrder(t *testing.T) {
 	s := newSet(t)
 	for _, c := range []struct {
@@ -165,7 +165,7 @@ func TestMissingKeys(t *testing.T) {
 	}
 }
 
-// A file that gets too long is gone, and what it took can be sent again.
+// A file that grows too long is deleted, and its space is free again.
 func TestTooLong(t *testing.T) {
 	s := newSet(t)
 	whole := make([]byte, limit/MaxChunk*MaxChunk)
@@ -189,7 +189,7 @@ func TestBounds(t *testing.T) {
 		send(t, s, fmt.Sprint("k", i), []byte("x"))
 	}
 	refused(t, s.Chunk(request("one-more", 0, 1, nil)), "128 files")
-	send(t, s, "k0", []byte("again")) // is not one more
+	send(t, s, "k0", []byte("again")) // not an additional file
 	take(t, s, "k0")
 	send(t, s, "one-more", nil)
 
@@ -205,7 +205,7 @@ func TestBounds(t *testing.T) {
 // Nothing is ever seen in the directory, and after Close nothing is open (TestMain).
 func TestUnlinked(t *testing.T) {
 	dir := t.TempDir()
-	s := NewSet(dir, limit, nil)
+	s := NewSet(dir, limit, NewPool(math.MaxInt64))
 	send(t, s, "k", []byte("x"))
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("there is %v in the directory: %v", names, err)
@@ -218,7 +218,7 @@ func TestUnlinked(t *testing.T) {
 }
 
 func TestNoDirectory(t *testing.T) {
-	s := NewSet(t.TempDir()+"/missing", limit, nil)
+	s := NewSet(t.TempDir()+"/missing", limit, NewPool(math.MaxInt64))
 	defer s.Close()
 	if err := s.Chunk(request("k", 0, 1, nil)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
@@ -256,7 +256,7 @@ func FuzzChunk(f *testing.F) {
 	f.Add([]byte(`[]`))
 	dir := f.TempDir()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s := NewSet(dir, limit, nil)
+		s := NewSet(dir, limit, NewPool(math.MaxInt64))
 		defer s.Close()
 		if s.Chunk(data) != nil {
 			return
@@ -272,8 +272,7 @@ func FuzzChunk(f *testing.F) {
 	})
 }
 
-// Sets of one pool have its bytes together, and give them back whatever becomes of a
-// file.
+// The sets of a pool share its bytes, and return them whatever happens to a file.
 func TestPool(t *testing.T) {
 	pool := NewPool(2*limit + 100)
 	one, two := NewSet(t.TempDir(), limit, pool), NewSet(t.TempDir(), limit, pool)
@@ -282,8 +281,8 @@ func TestPool(t *testing.T) {
 	full := make([]byte, limit)
 	for i, giveBack := range []func(){
 		func() { take(t, one, "a") },
-		func() { one.Chunk(request("a", 0, 1, nil)) },             // begins it anew
-		func() { one.Chunk(request("a", 1, 2, full[:MaxChunk])) }, // is too much, so it is gone
+		func() { one.Chunk(request("a", 0, 1, nil)) },             // starts it over
+		func() { one.Chunk(request("a", 1, 2, full[:MaxChunk])) }, // exceeds the limit, so it is deleted
 		one.Close,
 	} {
 		send(t, one, "a", full)

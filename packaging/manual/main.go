@@ -1,7 +1,7 @@
-// Command manual writes the manual pages of boxd and its completions for shells into a
-// directory, as "make install" places them below PREFIX/share.
+// Command manual writes the manual pages of boxd and its shell completions into a directory, with the
+// layout that "make install" wants below PREFIX/share.
 //
-// It is not part of boxd, so that what turns Markdown into roff is not either.
+// It is a command of its own so that boxd does not link the converter from Markdown to roff.
 package main
 
 import (
@@ -31,8 +31,8 @@ func main() {
 	}
 }
 
-// write makes the files below dir. Of two runs with the same SOURCE_DATE_EPOCH, which
-// the package doc asks for the date, they are the same.
+// write creates the files below dir. They depend only on the version and on SOURCE_DATE_EPOCH, which
+// package doc uses as the date.
 func write(dir string) error {
 	app := cli.App{Version: version.Version, Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: io.Discard, LookupEnv: func(string) (string, bool) { return "", false }}
 	root := app.Command()
@@ -52,11 +52,11 @@ func write(dir string) error {
 	return pages(root, filepath.Join(dir, "man/man1"))
 }
 
-// pages writes the page of cmd and of the commands below it.
+// pages writes the pages of cmd and its subcommands.
 func pages(cmd *cobra.Command, dir string) error {
 	cmd.InitDefaultHelpFlag()
 	cmd.Long = preformatted(cmd.Long)
-	// Brackets in front of a parenthesis are a link in Markdown.
+	// Markdown takes brackets before a parenthesis as a link.
 	cmd.Flags().VisitAll(func(f *pflag.Flag) { f.Usage = strings.ReplaceAll(f.Usage, "[", `\[`) })
 	name := strings.ReplaceAll(cmd.CommandPath(), " ", "-")
 	header := &doc.GenManHeader{Title: strings.ToUpper(name), Section: "1", Source: "boxd " + version.Version, Manual: "boxd"}
@@ -69,8 +69,8 @@ func pages(cmd *cobra.Command, dir string) error {
 	return err
 }
 
-// preformatted keeps the lines of a help text that begin with a blank as they are, which
-// Markdown would join.
+// preformatted indents the lines of a help text that begin with a blank, so that Markdown does not
+// join them.
 func preformatted(text string) string {
 	var b strings.Builder
 	within := false

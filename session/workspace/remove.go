@@ -105,11 +105,15 @@ func (s *Store) discard(dir *os.File, name string) (string, error) {
 func (s *Store) empty(ctx context.Context, name string) error {
 	work := []string{name}
 	if name == "" {
-		names, err := s.inTrash()
+		dir, err := openDir(s.root, trashName) // a descriptor with its own position
 		if err != nil {
 			return err
 		}
-		work = names
+		work, err = dir.Readdirnames(-1)
+		dir.Close()
+		if err != nil {
+			return err
+		}
 	}
 	var errs []error
 	for len(work) > 0 {
@@ -131,15 +135,6 @@ func (s *Store) empty(ctx context.Context, name string) error {
 	return errors.Join(errs...)
 }
 
-func (s *Store) inTrash() ([]string, error) {
-	dir, err := openDir(s.root, trashName) // a descriptor with its own position
-	if err != nil {
-		return nil, err
-	}
-	defer dir.Close()
-	return dir.Readdirnames(-1)
-}
-
 // removal deletes one tree.
 type removal struct {
 	ctx   context.Context
@@ -153,8 +148,11 @@ func (r *removal) remove(dir *os.File, name string, depth int) error {
 		return err
 	}
 	err := linux.Retry(func() error { return unix.Unlinkat(int(dir.Fd()), name, 0) })
-	if err != unix.EISDIR {
-		return pathError("unlink", dir, name, err)
+	switch {
+	case err == nil:
+		return nil
+	case err != unix.EISDIR:
+		return &os.PathError{Op: "unlink", Path: dir.Name() + "/" + name, Err: err}
 	}
 	if linux.RmdirAt(dir, name) == nil {
 		return nil
@@ -221,11 +219,4 @@ func unlock(dir *os.File, name string) error {
 		return err
 	}
 	return os.Chmod(linux.FdPath(f), mode)
-}
-
-func pathError(op string, dir *os.File, name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	return &os.PathError{Op: op, Path: dir.Name() + "/" + name, Err: err}
 }

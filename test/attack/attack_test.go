@@ -82,9 +82,9 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
-// TestBuiltin tries to get at a file operation under way, which is a process of the
-// command's own user. It holds nothing that the user has not, but its program is that
-// of the launcher, and it must do what it was asked for.
+// TestBuiltin attacks a file operation in progress, which is a process of the command's own user. It
+// has nothing that the user does not have, but it runs the launcher's program, and it must do what
+// its caller asked for.
 func TestBuiltin(t *testing.T) {
 	testutil.RequireRoot(t)
 	program := buildProbe(t)
@@ -116,7 +116,7 @@ func startWrite(t *testing.T, b engine.Box) (end io.Closer, written <-chan error
 		done <- err
 	}()
 	t.Cleanup(func() { w.Close() })
-	// More than the pipe holds: somebody reads.
+	// More than fits into the pipe, so something reads it.
 	if _, err := w.Write(make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,3 @@
-// Package attack has only tests: each of the probes of attack/probe is tried in
-// real boxes and must be blocked. What a probe means and the incident behind it
-// stands in the tables of that program.
+// Package attack has only tests: they run each probe of attack/probe in real boxes, which must
+// block it. The tables of that program say what a probe means, and name the incident behind it.
 package attack

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -25,14 +24,7 @@ func startService(t *testing.T) *native.Service {
 	t.Helper()
 	testutil.RequireRoot(t)
 	_, initPath := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("/run", "boxd-test-attack-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
 	socket, err := native.StartLauncher(t.Context(), native.LauncherOptions{InitPath: initPath, StateDir: dir, DataDir: dataDir(t)})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +44,7 @@ func startService(t *testing.T) *native.Service {
 	return s
 }
 
-// awaitKeeper waits until nobody is left who runs on a state directory.
+// awaitKeeper waits until no process uses a state directory.
 func awaitKeeper(t *testing.T, dir string) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
@@ -170,8 +162,8 @@ func TestManaged(t *testing.T) {
 	}
 }
 
-// TestManagedDisturbs: a process that does odd things to its own stdio harms itself
-// only, and its end is always heard of, although nobody reads.
+// TestManagedDisturbs: a process that misuses its own stdio harms only itself, and its end is always
+// reported, even if there is no reader.
 func TestManagedDisturbs(t *testing.T) {
 	b := createLive(t, startService(t), engine.Spec{User: engine.User{UID: 1000, GID: 1000}})
 	const history = 16 << 10
@@ -239,8 +231,8 @@ func stderrOf(t *testing.T, p engine.ManagedProcess) string {
 	return ""
 }
 
-// TestManagedMemory: where the box has no memory left, rings included, what is read
-// is the process's own words, and the reader goes on.
+// TestManagedMemory: if the box has no memory left, rings included, readers get exactly the output of
+// the process, and can continue to read.
 func TestManagedMemory(t *testing.T) {
 	b := createLive(t, startService(t), engine.Spec{Limits: engine.Limits{Memory: 64 << 20}})
 	p := launch(t, b, engine.Managed{

@@ -73,7 +73,7 @@ func workGroups(t *testing.T, box string) (busy []string) {
 	return busy
 }
 
-// TestClientVanishes: whoever asked for a command and is gone has no use for it.
+// TestClientVanishes: when the client of a command vanishes, the command is killed.
 func TestClientVanishes(t *testing.T) {
 	_, c := start(t, newDir(t))
 	s := ensure(t, c, "vanish")
@@ -114,8 +114,8 @@ func waitFor(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// TestHalfOpen: connections that say nothing, or half of something, keep nobody else
-// from being served for longer than it takes to cut them off.
+// TestHalfOpen: connections that send nothing, or only a part, delay other clients only until they are
+// cut off.
 func TestHalfOpen(t *testing.T) {
 	d, c := start(t, newDir(t))
 	ensure(t, c, "busy")
@@ -157,8 +157,8 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// TestNeverReads: who attaches and does not read costs the daemon no memory, and
-// others no time.
+// TestNeverReads: clients that attach and do not read cost the daemon no memory, and other clients no
+// time.
 func TestNeverReads(t *testing.T) {
 	d, c := start(t, newDir(t))
 	ensure(t, c, "flood")

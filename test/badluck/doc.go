@@ -1,3 +1,3 @@
-// Package badluck runs a real daemon and has happen to it what happens to daemons: a
-// full disk, a broken database, clients that vanish, never speak or never read.
+// Package badluck runs a real daemon and gives it the bad luck of real life: a full disk, a
+// broken database, clients that vanish, never send or never read.
 package badluck

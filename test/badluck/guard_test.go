@@ -12,9 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestDiskIsNotFilled: who fills the disk of all is ended before it is full, with a verdict
-// that says why, also if no measurement of workspaces shows it. Others go on, those with more
-// files and those that write a little included, and all do where a program of the host does it.
+// TestDiskIsNotFilled: a process that fills the shared disk is ended before the disk is full, with a
+// verdict that says why, even if no measurement of workspaces shows it. Other sessions continue,
+// including those with more files and those that write a little. If a host program fills the disk, all
+// sessions continue.
 func TestDiskIsNotFilled(t *testing.T) {
 	dir := newDir(t)
 	state := filepath.Join(dir, "state")
@@ -30,7 +31,7 @@ func TestDiskIsNotFilled(t *testing.T) {
 		}
 	})
 	t.Setenv("BOXD_SESSIONS_MIN_FREE", "50")
-	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
+	d, c := daemon.ForTest(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	ensure(t, c, "neighbour")
 	ensure(t, c, "greedy")
 	run(t, c, "neighbour", "head -c 4M /dev/zero > data")

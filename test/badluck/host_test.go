@@ -39,8 +39,8 @@ func TestUnprivileged(t *testing.T) {
 	}
 }
 
-// TestLauncherGone: without a launcher and whoever would start it again, the daemon says
-// that it cannot serve, and why. The next start of the daemon heals that.
+// TestLauncherGone: without a launcher and its keeper, the daemon reports that it cannot serve, and why.
+// The next start of the daemon fixes that.
 func TestLauncherGone(t *testing.T) {
 	d, c := start(t, newDir(t))
 	before := ensure(t, c, "lives")
@@ -175,7 +175,7 @@ func testDiskFull(t *testing.T, mount func(dir string) error) {
 			t.Error(err)
 		}
 	})
-	d, c := startWith(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
+	d, c := daemon.ForTest(t, daemon.Config{Dir: dir, Runtime: filepath.Join(dir, "run")})
 	before, err := c.Ensure(timeLimit(t), apitypes.SessionRequest{ID: "old"})
 	testutil.RequireFeature(t, "id-mapped tmpfs", err)
 	for _, id := range []string{"gone", "later"} {
@@ -348,8 +348,8 @@ func fill(t *testing.T, path string) {
 	}
 }
 
-// TestBoxDies: the next use of a session whose box is gone gets a new one, on the
-// same workspace, and is told so.
+// TestBoxDies: the next use of a session whose box is gone gets a new box on the same workspace, and the
+// answer says so.
 func TestBoxDies(t *testing.T) {
 	_, c := start(t, newDir(t))
 	before := ensure(t, c, "mortal")

@@ -2,7 +2,6 @@ package badluck
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -10,69 +9,24 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
-	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// What outlives a daemon that was killed becomes a child of this process, and is
-	// reaped at the end.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
-}
+func TestMain(m *testing.M) { testutil.MainReaping(m) }
 
 // patience bounds what a test waits for, so that a hang is a failure with a name.
 const patience = 2 * time.Minute
 
-// newDir makes a directory for a daemon.
+// newDir creates a directory for a daemon.
 func newDir(t *testing.T) string {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("", "boxd-badluck-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	return dir
+	return testutil.ReachableDir(t, "")
 }
 
 // start runs a daemon that ends, with its sessions, when the test does.
 func start(t *testing.T, dir string, args ...string) (*daemon.Daemon, *client.Client) {
 	t.Helper()
-	return startWith(t, daemon.Config{Dir: dir, Args: args})
-}
-
-// startWith is start with the rest of c.
-func startWith(t *testing.T, c daemon.Config) (*daemon.Daemon, *client.Client) {
-	t.Helper()
-	c.Boxd, c.Init = testutil.BuildBinaries(t)
-	c.Args = append([]string{"--stop-sessions"}, c.Args...)
-	d, err := daemon.Start(c)
-	if err != nil {
-		t.Fatal(err)
-	}
-	conn, err := d.Client()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		conn.Close()
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", d.LogTail(30))
-		}
-	})
-	return d, conn
+	return daemon.ForTest(t, daemon.Config{Dir: dir, Args: args})
 }
 
 func timeLimit(t *testing.T) context.Context {
@@ -90,7 +44,7 @@ func ensure(t *testing.T, c *client.Client, id string) apitypes.Session {
 	return s
 }
 
-// run runs a line of shell, which must succeed, and returns what it wrote.
+// run runs a line of shell, which must succeed, and returns its output.
 func run(t *testing.T, c *client.Client, session, line string) string {
 	t.Helper()
 	r, err := c.Exec(timeLimit(t), session, apitypes.ExecRequest{Shell: line})

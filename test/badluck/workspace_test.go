@@ -56,8 +56,8 @@ func loops(t *testing.T, d *daemon.Daemon) int {
 	return n
 }
 
-// TestWorkspaceFull: who fills a workspace with a hard limit has the verdict for it, and
-// nobody else notices.
+// TestWorkspaceFull: a command that fills a workspace with a hard limit gets the verdict for that, and
+// other sessions do not notice.
 func TestWorkspaceFull(t *testing.T) {
 	d, c := start(t, newDir(t))
 	var ofOther int
@@ -168,8 +168,7 @@ func TestLimitedWorkspaceIsLasting(t *testing.T) {
 	waitFor(t, "the end of the volume", func() bool { return len(volumeFiles(t, d)) == 0 && loops(t, d) == 0 })
 }
 
-// TestDaemonDiesWhileItMakesWorkspaces: whenever it dies, there is no workspace of a
-// session that nobody has.
+// TestDaemonDiesWhileItMakesWorkspaces: whenever the daemon dies, no workspace without a session is left.
 func TestDaemonDiesWhileItMakesWorkspaces(t *testing.T) {
 	d, c := start(t, newDir(t))
 	_, err := sized(t, c, "first", 2<<20, 0)
@@ -237,7 +236,7 @@ func TestProcessBeyondItsMemory(t *testing.T) {
 	if _, err := c.Start(timeLimit(t), "lab", hungry); err != nil {
 		t.Fatal(err)
 	}
-	// Its limit is the box's to keep, whoever asked for it is gone.
+	// The box keeps the limit even if the daemon that has set it is gone.
 	if err := d.Kill(); err != nil {
 		t.Fatal(err)
 	}

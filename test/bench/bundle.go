@@ -8,7 +8,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Host ids of the users in the bundle: outside the ranges that boxd leases.
+// Host IDs of the users in the bundle, outside the ranges that boxd leases.
 const (
 	bundleIDs  = 0x60000000
 	bundleSize = 65536
@@ -16,8 +16,8 @@ const (
 
 type object = map[string]any
 
-// makeBundle writes an OCI bundle (OCI runtime specification 1.0.2) for runc and
-// crun: namespaces, root and limits as those of a default box.
+// makeBundle writes an OCI bundle (OCI runtime specification 1.0.2) for runc and crun, with
+// the namespaces, the root and the limits of a default box.
 func (b *bench) makeBundle() (string, error) {
 	bundle := filepath.Join(b.scratch, "bundle")
 	root := filepath.Join(bundle, "rootfs")

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// coldCreate measures boxes from nothing to their first exit, and their end. The
-// launcher runs already.
+// coldCreate measures boxes from their creation to their first exit, and their removal. The
+// launcher is already running.
 func (b *bench) coldCreate(ctx context.Context) {
 	const what = "create a box, to the first exit"
 	var made, removed series
@@ -43,7 +43,7 @@ func (b *bench) coldCreate(ctx context.Context) {
 	b.table.times("remove a box", removed[len(removed)-len(s[1]):], s[0], goal{})
 }
 
-// liveMount measures mounts that come to and go from a running box.
+// liveMount measures attaching mounts to a running box and detaching them.
 func (b *bench) liveMount(ctx context.Context) {
 	const what = "attach a mount to a running box"
 	source := filepath.Join(b.mountDir(), "source")
@@ -78,5 +78,5 @@ func (b *bench) liveMount(ctx context.Context) {
 	b.table.times("detach a mount from a running box", s[2], s[0], goal{})
 }
 
-// mountDir is outside the trees that are never mounted, of which /run is one.
+// mountDir is outside of /run and the other trees that are never mounted.
 func (b *bench) mountDir() string { return filepath.Join("/var/tmp", filepath.Base(b.scratch)) }

@@ -22,7 +22,7 @@ type served struct {
 	client *client.Client
 }
 
-// serve runs a daemon for one section, with more arguments. Whoever calls it calls end.
+// serve runs a daemon for one section, with additional arguments. The caller calls end.
 func (b *bench) serve(args ...string) (*served, error) {
 	dir, err := os.MkdirTemp("", "boxd-bench-")
 	if err != nil {
@@ -47,7 +47,7 @@ func (s *served) end() error {
 	return errors.Join(s.Stop(), os.RemoveAll(s.Dir))
 }
 
-// withDaemon measures with a daemon that has no past.
+// withDaemon measures with a new daemon.
 func (b *bench) withDaemon(what string, measure func(*served) error) {
 	s, err := b.serve()
 	if err == nil {
@@ -58,7 +58,7 @@ func (b *bench) withDaemon(what string, measure func(*served) error) {
 	}
 }
 
-// ensure makes sessions that stay until they are removed.
+// ensure creates persistent sessions.
 func (s *served) ensure(ctx context.Context, id string) error {
 	persistent := true
 	_, err := s.client.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{LiveWishes: spec.LiveWishes{Persistent: &persistent}}})
@@ -105,17 +105,17 @@ func (b *bench) daemonExec(ctx context.Context) {
 
 func sessionName(i int) string { return fmt.Sprintf("bench-%d", i) }
 
-// crowdSizes: sessions that wait, and sessions that are made at once.
+// crowdSizes are the number of idle sessions, and of sessions that are created at once.
 const (
 	crowd      = 1000
 	rush       = 100
 	crowdRSS   = 150 << 20
-	idleWindow = 20 * time.Second // over which the processor time of a daemon without work is taken
+	idleWindow = 20 * time.Second // in which the processor time of an idle daemon is measured
 	statusGoal = 5 * time.Millisecond
 	rushTarget = 2.0 // times the same exec without the rush
 )
 
-// crowded measures a daemon with very many sessions.
+// crowded measures a daemon with many sessions.
 func (b *bench) crowded(ctx context.Context) {
 	what := fmt.Sprintf("%d idle sessions", crowd)
 	b.withDaemon(what, func(s *served) error {
@@ -141,8 +141,8 @@ func (b *bench) crowded(ctx context.Context) {
 	})
 }
 
-// idleTime takes the processor time that a daemon uses for nothing. The kernel counts
-// in ticks of 10 ms.
+// idleTime measures the processor time of an idle daemon. The kernel counts in ticks of
+// 10 ms.
 func (b *bench) idleTime(what string, s *served) error {
 	before, err := processorTime(s.PID())
 	if err != nil {
@@ -158,7 +158,7 @@ func (b *bench) idleTime(what string, s *served) error {
 	return nil
 }
 
-// rushed measures an exec in one session while many others are made.
+// rushed measures an exec in one session while many others are created.
 func (b *bench) rushed(ctx context.Context) {
 	what := fmt.Sprintf("exec while %d sessions are created at once", rush)
 	b.withDaemon(what, func(s *served) error {

@@ -19,10 +19,10 @@ const (
 	batch      = 40 // execs of one client in one sample of throughput
 )
 
-// bare is what everything is compared with: fork and exec on the host.
+// bare is a fork and exec on the host, with which everything is compared.
 func bare() error { return exec.Command(command).Run() }
 
-// capturedSample is of a command in box whose output goes to memory.
+// capturedSample times a command in box whose output is captured in memory.
 func capturedSample(ctx context.Context, box engine.Box) sample {
 	return timed(func() error {
 		var out bytes.Buffer
@@ -36,7 +36,7 @@ func bareCaptured() error {
 	return cmd.Run()
 }
 
-// warmExec measures commands in a box that is there.
+// warmExec measures commands in an existing box.
 func (b *bench) warmExec(ctx context.Context) {
 	const what = "exec in a live box"
 	box, err := b.engine.Create(ctx, b.spec())
@@ -113,7 +113,7 @@ func rateGoal(s series) goal {
 	return goal{fmt.Sprintf("≥ %d/s", rateTarget), perSecond(s.p50()) >= rateTarget}
 }
 
-// rate adds a row of throughput; its p90 is the rate that 90 % of samples reach.
+// rate adds a row of throughput. Its p90 is the rate that 90 % of the samples reach.
 func (b *bench) rate(what string, s, bare series, g goal) {
 	text := func(d time.Duration) string { return fmt.Sprintf("%.0f/s", perSecond(d)) }
 	b.table.text(row{
@@ -122,8 +122,7 @@ func (b *bench) rate(what string, s, bare series, g goal) {
 	}, g)
 }
 
-// create makes n boxes, up to parallel at once. It returns those that were made,
-// also on failure.
+// create creates n boxes, up to parallel at once. On failure it returns those that exist.
 func (b *bench) create(ctx context.Context, n, parallel int) ([]engine.Box, error) {
 	boxes := make([]engine.Box, n)
 	err := atOnce(n, parallel, func(i int) (err error) {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// host is what a figure depends on.
+// host describes what the figures depend on.
 type host struct {
 	kernel string
 	load   string // averages over 1, 5 and 15 minutes when the run began
@@ -45,8 +45,8 @@ func (h host) String() string {
 		version.Version, h.kernel, runtime.NumCPU(), h.mode, h.load)
 }
 
-// createTarget is how long a box may take from nothing to the first exit. On v1
-// hierarchies a box needs one RCU grace period more.
+// createTarget is how long a box may take from its creation to the first exit. On v1
+// hierarchies a box needs one more RCU grace period.
 func (h host) createTarget() int {
 	if h.mode == cgroups.Unified {
 		return 12

@@ -15,7 +15,7 @@ import (
 
 const (
 	langbotExecTarget = 3.0                      // times a bare shell
-	langbotReference  = 10900 * time.Microsecond // of LangBot's own runtime, which is to be beaten six times
+	langbotReference  = 10900 * time.Microsecond // of LangBot's own runtime; the target is a sixth of it
 	langbotRateTarget = 800                      // execs per second, four sessions
 	langbotColdTarget = 15 * time.Millisecond
 
@@ -28,7 +28,7 @@ const (
 	relaysTarget = 10.0 // per cent of a processor
 )
 
-// inLangbot is where the bench's sessions are.
+// inLangbot is the context of the bench's sessions.
 var inLangbot = langbot.Context{Instance: "bench", Workspace: "w", Generation: 1}
 
 // door is a daemon with LangBot's protocol, and connections to it.
@@ -81,7 +81,7 @@ func (d *door) run(ctx context.Context, bot int, session, cmd string) error {
 	return err
 }
 
-// bareShell is what the protocol runs for a command.
+// bareShell runs the shell that the protocol uses for a command.
 func bareShell() error { return exec.Command("sh", "-lc", "true").Run() }
 
 // langbots measures commands through LangBot's protocol.
@@ -112,7 +112,7 @@ func (b *bench) langbots(ctx context.Context) {
 	})
 }
 
-// langbotCold measures commands whose session has to be made.
+// langbotCold measures commands whose session has to be created.
 func (b *bench) langbotCold(ctx context.Context, d *door) error {
 	const what = "box_exec of true in a new session"
 	n := 0
@@ -132,7 +132,7 @@ func (b *bench) langbotCold(ctx context.Context, d *door) error {
 // lines measures a stream of lines, each of which is a message.
 func (b *bench) lines(ctx context.Context, d *door) error {
 	what := fmt.Sprintf("relay of %d MB of lines of %d bytes", linesBytes/1_000_000, lineBytes)
-	// The file is made before, so that nothing but cat(1) runs beside the relay.
+	// The file exists before, so that only cat(1) runs beside the relay.
 	const script = `yes "$(printf %099d 0)" | head -c 10000000 > /tmp/lines; while read -r go; do cat /tmp/lines; done`
 	ws, err := d.attach(ctx, sessionName(0), "lines", "sh", "-c", script)
 	if err != nil {
@@ -185,7 +185,7 @@ func take(r lineRelay, n int) error {
 	return nil
 }
 
-// manyRelays measures what relays cost that have a line a second each.
+// manyRelays measures the cost of relays with a line per second each.
 func (b *bench) manyRelays(ctx context.Context) {
 	what := fmt.Sprintf("%d relays, a line a second each", relays)
 	b.withDoor(ctx, what, 1, func(d *door) error {
@@ -234,8 +234,8 @@ func (b *bench) manyRelays(ctx context.Context) {
 	})
 }
 
-// processorTime is what the daemon has used, and what it, its launcher and the agents of
-// its boxes have.
+// processorTime returns the processor time of the daemon, and of the daemon, its launcher
+// and the agents of its boxes together.
 func (d *door) processorTime() (alone, all time.Duration, err error) {
 	if alone, err = processorTime(d.PID()); err != nil {
 		return 0, 0, err

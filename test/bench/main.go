@@ -1,11 +1,10 @@
 // Command bench measures what boxes cost and prints one table: see
 // docs/benchmarks.md for what each row means.
 //
-// Every figure of time is paired: samples of the bare thing (fork+exec on the
-// host) and of the candidates alternate, so that the noise of the machine hits
-// both alike, and the ratio is that of the two medians. Timings are never tests:
-// a target that was missed does not change the exit status, a row that could not
-// be measured does.
+// Every time is paired: samples of the bare operation (fork+exec on the host) and of the
+// candidates alternate, so that the noise of the machine affects both alike, and the ratio
+// is that of the two medians. Times are never tests: a missed target does not change the
+// exit status, but a row that could not be measured does.
 package main
 
 import (
@@ -26,7 +25,7 @@ import (
 // bench is one run.
 type bench struct {
 	n        int  // samples of a short row; longer ones take fewer
-	full     bool // the rows that take many boxes
+	full     bool // also the rows that need many boxes
 	degraded bool
 	only     string // names of sections, separated by commas; empty is all
 	bin      string // directory of boxd and boxd-init
@@ -66,7 +65,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 	if b.host, err = examine(); err != nil {
 		return err
 	}
-	// Below /run as boxd's own state: PID 1 of a box must be able to reach it.
+	// It is below /run like boxd's own state. PID 1 of a box must be able to reach it.
 	if b.scratch, err = os.MkdirTemp("/run", "boxd-bench-"); err != nil {
 		return err
 	}
@@ -91,8 +90,8 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return b.table.err
 }
 
-// onTmpfs sees to it that dir is on a tmpfs, as everything below /run is where systemd
-// is PID 1, and as docs/config.md asks for.
+// onTmpfs makes sure that dir is on a tmpfs, as docs/config.md recommends. With systemd,
+// everything below /run is.
 func onTmpfs(dir string) (undo func() error, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
@@ -107,7 +106,7 @@ func onTmpfs(dir string) (undo func() error, err error) {
 	return func() error { return os.NewSyscallError("umount", unix.Unmount(dir, 0)) }, nil
 }
 
-// section is rows that are measured together.
+// section is a group of rows that are measured together.
 type section struct {
 	name    string
 	full    bool // only with -full, or by name
@@ -145,7 +144,7 @@ func (b *bench) wants(s section) bool {
 	return slices.Contains(strings.Split(b.only, ","), s.name)
 }
 
-// section measures with a launcher that has no past.
+// section measures with a new launcher.
 func (b *bench) section(ctx context.Context, measure func(*bench, context.Context)) (err error) {
 	b.engine, err = native.Start(ctx, native.Options{
 		InitPath: filepath.Join(b.bin, "boxd-init"),
@@ -164,7 +163,7 @@ func (b *bench) stateDir() string { return filepath.Join(b.scratch, "state") }
 // spec is a box with the default limits.
 func (b *bench) spec() engine.Spec { return engine.Spec{AllowDegraded: b.degraded} }
 
-// command is what all rows run.
+// command is the command of all rows.
 const command = "/bin/true"
 
 // execTrue runs the command in a box.

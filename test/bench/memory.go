@@ -20,7 +20,7 @@ const (
 	memoryTarget  = 2 << 20 // bytes per idle box
 )
 
-// idleMemory measures what a box costs that has run one command and waits.
+// idleMemory measures the memory of a box that has run one command and is idle.
 func (b *bench) idleMemory(ctx context.Context) {
 	const what = "private memory of an idle box"
 	use, _, err := b.idle(ctx, idleBoxes)
@@ -48,7 +48,7 @@ func (b *bench) manyIdle(ctx context.Context) {
 	b.table.text(row{what: what + ", loss of MemAvailable for each", p50: mebibytes(use.system)}, goal{})
 }
 
-// manyParallel creates boxes as fast as they come.
+// manyParallel creates boxes as fast as possible.
 func (b *bench) manyParallel(ctx context.Context) {
 	what := fmt.Sprintf("%d boxes created in parallel", parallelBoxes)
 	begin := time.Now()
@@ -65,13 +65,13 @@ func (b *bench) manyParallel(ctx context.Context) {
 	b.table.text(row{what: what + ", removing them one by one", p50: fmt.Sprintf("%.2f s", gone.Seconds())}, goal{})
 }
 
-// use is bytes per box.
+// use is the memory of a box in bytes.
 type use struct{ agent, launcher, caller, system int64 }
 
 func (u use) total() int64 { return u.agent + u.launcher + u.caller }
 
-// idle makes n boxes, has each run a command, and says what one of them takes and
-// how long making them took.
+// idle creates n boxes and runs a command in each. It returns the memory of one box, and how
+// long their creation took.
 func (b *bench) idle(ctx context.Context, n int) (u use, took time.Duration, err error) {
 	before, err := measure()
 	if err != nil {
@@ -102,10 +102,10 @@ func (b *bench) idle(ctx context.Context, n int) (u use, took time.Duration, err
 	}, took, nil
 }
 
-// measure reads the private memory of our processes: this one, the launcher,
-// which is its only child, and the agents, which are the launcher's.
+// measure reads the private memory of this process, of the launcher, which is its only
+// child, and of the agents, which are children of the launcher.
 func measure() (u use, err error) {
-	debug.FreeOSMemory() // what this program's own rows have left
+	debug.FreeOSMemory() // garbage of earlier rows
 	if u.caller, err = private(os.Getpid()); err != nil {
 		return u, err
 	}
@@ -154,8 +154,7 @@ func sumFields(path string, names ...string) (int64, error) {
 	return sum, nil
 }
 
-// children lists the processes whose parent is pid. Those that end meanwhile are
-// left out.
+// children lists the processes whose parent is pid. It omits those that end meanwhile.
 func children(pid int) []int {
 	paths, _ := filepath.Glob("/proc/[0-9]*/stat")
 	var list []int
@@ -164,7 +163,7 @@ func children(pid int) []int {
 		if err != nil {
 			continue
 		}
-		// "pid (name) state ppid …"; the name may hold anything.
+		// "pid (name) state ppid …"; the name may contain anything.
 		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 		if len(fields) > 1 && fields[1] == strconv.Itoa(pid) {
 			child, _ := strconv.Atoi(filepath.Base(filepath.Dir(path)))

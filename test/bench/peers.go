@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// peer is a program that isolates one command, called as a person calls it.
+// peer is a program that isolates one command, called as a user would call it.
 type peer struct {
 	name string
 	args []string
 }
 
-// peers run the same command in namespaces of its own (user, pid, net, ipc, uts,
-// mount) on the host's system directories, read-only, with a fresh /proc, /dev
-// and /tmp. Only boxd, runc and crun set limits; boxd adds a seccomp policy.
+// peers run the same command in new namespaces (user, pid, net, ipc, uts, mount) on the
+// host's system directories, read-only, with a fresh /proc, /dev and /tmp. Only boxd, runc
+// and crun set limits; boxd adds a seccomp policy.
 func (b *bench) peers() ([]peer, error) {
 	bundle, err := b.makeBundle()
 	if err != nil {
@@ -38,7 +38,7 @@ func (b *bench) peers() ([]peer, error) {
 	}, nil
 }
 
-// id is a name for what peers make on this host.
+// id names things that peers create on this host.
 func (b *bench) id() string { return filepath.Base(b.scratch) }
 
 // processes measures whole processes: start, isolate, run, clean up.
@@ -82,7 +82,7 @@ func (p peer) title() string {
 	return p.name
 }
 
-// try says why p cannot be measured, "" if it can.
+// try returns why p cannot be measured, or "".
 func (p peer) try() string {
 	if _, err := exec.LookPath(p.name); err != nil {
 		return "not installed"
@@ -104,8 +104,8 @@ func (p peer) run() error {
 	return nil
 }
 
-// systemDirs are the host's programs and libraries: directories to be mounted,
-// and symlinks (of a merged /usr) to be made.
+// systemDirs returns the directories to mount for the host's programs and libraries, and the
+// symlinks (of a merged /usr) to create.
 func systemDirs() (dirs []string, links map[string]string) {
 	links = map[string]string{}
 	for _, dir := range []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc"} {
@@ -134,8 +134,8 @@ func bwrapArgs() []string {
 	return append(args, "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp")
 }
 
-// nsjailArgs: with --chroot unset nsjail makes an empty root of its own, and with
-// --disable_clone_newcgroup it leaves cgroups alone.
+// nsjailArgs returns arguments without --chroot, with which nsjail creates an empty root, and
+// with --disable_clone_newcgroup, with which it leaves cgroups alone.
 func nsjailArgs() []string {
 	args := []string{"-Mo", "--really_quiet", "--user", "0:65534:1", "--group", "0:65534:1", "--disable_clone_newcgroup"}
 	dirs, links := systemDirs()

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// residentSet is VmRSS of a process in bytes.
+// residentSet returns VmRSS of a process in bytes.
 func residentSet(pid int) (int64, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -27,7 +27,7 @@ func residentSet(pid int) (int64, error) {
 // tick is the unit of processor times in /proc (proc_pid_stat(5), USER_HZ).
 const tick = 10 * time.Millisecond
 
-// processorTime is what a process has used.
+// processorTime returns the processor time that a process has used.
 func processorTime(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

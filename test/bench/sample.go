@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// series is the samples of one thing.
+// series has the samples of one thing.
 type series []time.Duration
 
-// quantile returns the sample below which the fraction q of all lies.
+// quantile returns the sample below which a fraction q of all samples lies.
 func (s series) quantile(q float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -23,7 +23,7 @@ func (s series) p90() time.Duration { return s.quantile(0.9) }
 // sample takes one figure.
 type sample func() (time.Duration, error)
 
-// timed makes a sample of a function.
+// timed turns a function into a sample of its run time.
 func timed(f func() error) sample {
 	return func() (time.Duration, error) {
 		begin := time.Now()
@@ -32,8 +32,8 @@ func timed(f func() error) sample {
 	}
 }
 
-// alternate takes n samples of each function in turn, after a tenth as many that
-// do not count. It stops at the first failure.
+// alternate takes n samples of each function in turn, after warming up with a tenth as many.
+// It stops at the first failure.
 func alternate(n int, functions ...sample) ([]series, error) {
 	all := make([]series, len(functions))
 	warm := max(n/10, 2)

@@ -20,7 +20,7 @@ const (
 	echoTarget = 200 * time.Microsecond
 )
 
-// source writes for as long as somebody reads.
+// source writes for as long as there is a reader.
 var source = []string{"cat", "/dev/zero"}
 
 // streams measures the relay of a managed process.
@@ -34,8 +34,8 @@ func (b *bench) streams(ctx context.Context) {
 	})
 }
 
-// bulk measures one process and one reader, beside the same process read through a
-// pipe without a box.
+// bulk measures one process and one reader, and for comparison the same process without a
+// box, read through a pipe.
 func (b *bench) bulk(ctx context.Context, s *served) error {
 	const what = "relay, bulk, one process to one reader"
 	a, err := s.attach(ctx, "bulk", source)
@@ -70,7 +70,7 @@ func (b *bench) bulk(ctx context.Context, s *served) error {
 	return nil
 }
 
-// receive takes n bytes of output, or a little more.
+// receive receives n bytes of output, or a little more.
 func receive(a *relay.Attachment, n int64) error {
 	for n > 0 {
 		e, err := a.Recv()
@@ -87,7 +87,7 @@ func receive(a *relay.Attachment, n int64) error {
 	return nil
 }
 
-// echo measures one line there and back.
+// echo measures the round trip of a line.
 func (b *bench) echo(ctx context.Context, s *served) error {
 	const what = "relay, echo round trip"
 	a, err := s.attach(ctx, "echo", []string{"cat"})

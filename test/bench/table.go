@@ -11,7 +11,7 @@ import (
 // row is one line of the table, as text.
 type row struct{ what, p50, p90, bare, ratio, target, reached string }
 
-// table is what a run prints, in Markdown.
+// table is the output of a run, in Markdown.
 type table struct {
 	rows  []row
 	notes []string // why rows have no figures

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { testutil.Main(m) }
 
-// user runs what is compared: nobody's id on the host, and an ordinary one in a box.
+// user runs the suites: on the host an ID without a user, in a box an ordinary one.
 const user = 65533
 
 // limit of a suite: one that hangs gets a name.
@@ -179,10 +179,10 @@ func onHost(t *testing.T, s suite, in string) (string, bool) {
 	return string(out), err == nil
 }
 
-// inBox runs a suite in a box of its own. Its limits are wide: the table tells what is used.
+// inBox runs a suite in a box of its own. The limits are generous; the table shows what is used.
 func inBox(t *testing.T, e engine.Engine, s suite, in string) (string, engine.Result) {
 	t.Helper()
-	b, err := e.Create(t.Context(), engine.Spec{
+	b, remove := boxes.Create(t, e, engine.Spec{
 		User:    engine.User{UID: 1000, GID: 1000},
 		TmpSize: 1 << 30,
 		Limits:  engine.Limits{Memory: 3 << 30, PIDs: 1024, CPUs: engine.Unlimited},
@@ -191,14 +191,7 @@ func inBox(t *testing.T, e engine.Engine, s suite, in string) (string, engine.Re
 			{Source: goroot(), Target: "/opt/go", ReadOnly: true},
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer remove()
 	var out strings.Builder
 	env := append(environment("/opt/in", "/tmp/work"), "GOROOT=/opt/go")
 	result, err := engine.Run(t.Context(), b, engine.Command{

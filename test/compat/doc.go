@@ -1,5 +1,5 @@
-// Package compat has only tests: programs and the suites that come with them run as an
-// unprivileged user on the host and in a box, and what fails only in the box is either a fault
-// of boxd or has a reason in docs/compatibility.md. It is not about what boxd refuses
-// (test/attack), nor about single programs that it may hinder (test/programs).
+// Package compat has only tests: they run programs, and the test suites that come with them, as
+// an unprivileged user on the host and in a box. A failure only in the box is a bug of boxd or
+// has a reason in docs/compatibility.md. What boxd refuses is tested in test/attack, and single
+// programs that its policy may affect in test/programs.
 package compat

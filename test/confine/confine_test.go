@@ -67,9 +67,8 @@ func run(t *testing.T, program, role string) (attempts []attempt, landlock strin
 	return attempts, landlock
 }
 
-// TestNoWayOut: what a daemon that was taken over tries is refused by what should refuse it,
-// the filter or Landlock, with the very error of it; what it needs works, and unconfined the
-// attempts would succeed.
+// TestNoWayOut: the filter or Landlock, as expected, refuses everything that an attacker in the daemon
+// tries, with the expected error. What the daemon needs works. Unconfined, the attempts would succeed.
 func TestNoWayOut(t *testing.T) {
 	program := probe(t)
 	control, _ := run(t, program, "control")

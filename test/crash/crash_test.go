@@ -29,8 +29,8 @@ type fixed struct {
 	pids map[string]int
 }
 
-// TestCrash is the heart of the promise: whatever dies outside of the boxes,
-// what is in them goes on, and nobody gets to see less, more or other than happened.
+// TestCrash tests the main promise: whatever dies outside of the boxes, processes in them keep running,
+// and no client sees less, more or other than what happened.
 func TestCrash(t *testing.T) {
 	testutil.RequireRoot(t)
 	rounds := number(t, "BOXD_CRASH_ROUNDS", 40)
@@ -49,7 +49,7 @@ func TestCrash(t *testing.T) {
 	stats := &recovery{}
 	for round := range int(rounds) {
 		kill := victims[random.IntN(len(victims))]
-		// How far what goes on has got at that moment is what is random here.
+		// The random part is how far everything has got at this moment.
 		pause(nil, time.Duration(random.Int64N(int64(120*time.Millisecond))))
 		w.round(round, kill, random, sessions, stats)
 		if err := w.failure(); err != nil {
@@ -62,9 +62,8 @@ func TestCrash(t *testing.T) {
 	t.Log(stats)
 }
 
-// victims are what is killed in a round, as often as they are listed. The daemon
-// alone cannot put a new keeper in the place of one that was killed: only root can,
-// when it starts the daemon again.
+// victims are the processes to kill in a round; some are listed more often. A daemon cannot replace a
+// killed keeper: only root can, when it starts the daemon again.
 var victims = []victim{
 	{daemon: true}, {daemon: true}, {daemon: true}, {daemon: true},
 	{launcher: true}, {launcher: true}, {launcher: true},
@@ -88,15 +87,7 @@ func (v victim) String() string {
 
 func newWorld(t *testing.T) *world {
 	boxd, init := testutil.BuildBinaries(t)
-	dir, err := os.MkdirTemp("", "boxd-crash-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir})
+	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: testutil.ReachableDir(t, "")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +282,7 @@ func (w *world) kill(v victim) {
 	}
 }
 
-// end stops everything in order, and looks for what is left.
+// end stops everything in order, and checks that nothing is left.
 func (w *world) end(sessions map[string]fixed) {
 	for id := range sessions {
 		w.look(id)

@@ -6,17 +6,9 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/internal/testutil"
-	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// Whoever loses its parent becomes a child of this process, so that nothing gets
-	// out of its sight, and is reaped at the end.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
-}
+func TestMain(m *testing.M) { testutil.MainReaping(m) }
 
 // number reads a variable of the environment that changes a test.
 func number(t *testing.T, variable string, fallback int64) int64 {

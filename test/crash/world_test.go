@@ -82,9 +82,8 @@ func (w *world) stopping() bool {
 	}
 }
 
-// forgiven says whether err may be what a client sees of a daemon that was killed:
-// a connection that ends or cannot be made. An answer of the daemon is none, nor is
-// an error at a time when nobody killed it.
+// forgiven reports whether a client may see err because the daemon was killed: its connection ended, or
+// could not be made. It never forgives an answer of the daemon, or an error while nothing was killed.
 func (w *world) forgiven(err error, phaseBefore int64) bool {
 	var answer *client.Error
 	if errors.As(err, &answer) {

@@ -21,9 +21,9 @@ import (
 // Config says which daemon to run.
 type Config struct {
 	Boxd, Init string // the binaries
-	// Dir is a fresh directory of root's that everyone may enter, not below /run, of which
-	// nothing is ever mounted into a box. The daemon keeps
-	// its state, its socket and its log in it.
+	// Dir is a new directory that belongs to root and that every user may enter. It is not
+	// below /run, from which nothing is ever mounted into a box. The daemon keeps its
+	// state, its socket and its log in it.
 	Dir string
 	// Runtime is the runtime directory. Empty: "run" in the state directory.
 	Runtime string
@@ -31,14 +31,14 @@ type Config struct {
 	Args []string
 }
 
-// Daemon is a daemon that runs, or has been killed and may be started again.
+// Daemon is a daemon that is running, or was killed and can be started again.
 type Daemon struct {
 	Config
 	cmd *exec.Cmd
 }
 
-// startTime bounds how long a daemon may take to say that it is ready. It is no
-// measure of how long it should take.
+// startTime bounds how long a daemon may take to get ready, so that a hang is an error. It
+// should take much less.
 const startTime = 2 * time.Minute
 
 // Start runs a daemon and returns when it is ready.
@@ -47,15 +47,15 @@ func Start(c Config) (*Daemon, error) {
 	return d, d.Start()
 }
 
-// State is the state directory, Socket that of the API, Log what the daemon and its
-// launcher wrote to stderr.
+// State is the state directory, Socket the socket of the API, and Log the file with the
+// stderr of the daemon and its launcher.
 func (d *Daemon) State() string  { return filepath.Join(d.Dir, "state") }
 func (d *Daemon) Socket() string { return filepath.Join(d.Dir, "state", "boxd.sock") }
 func (d *Daemon) Log() string    { return filepath.Join(d.Dir, "log") }
 
 func (d *Daemon) runtime() string { return cmp.Or(d.Runtime, filepath.Join(d.State(), "run")) }
 
-// Start runs the daemon again after it ended.
+// Start runs the daemon again after it has ended.
 func (d *Daemon) Start() error {
 	ready, err := listenReady(filepath.Join(d.Dir, "notify"))
 	if err != nil {
@@ -71,7 +71,7 @@ func (d *Daemon) Start() error {
 	d.cmd = exec.Command(d.Boxd, args...)
 	d.cmd.Stdout, d.cmd.Stderr = log, log
 	d.cmd.Env = append(os.Environ(), "NOTIFY_SOCKET="+filepath.Join(d.Dir, "notify"))
-	// A ^C at the terminal is for the tests, which then stop the daemon themselves.
+	// ^C at the terminal ends the tests, which then stop the daemon themselves.
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := d.cmd.Start(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (d *Daemon) Start() error {
 	return nil
 }
 
-// PID is that of the daemon.
+// PID returns the process ID of the daemon.
 func (d *Daemon) PID() int { return d.cmd.Process.Pid }
 
 // Kill sends SIGKILL to the daemon and waits for its end.
@@ -108,12 +108,12 @@ func (d *Daemon) Stop() error {
 	return nil
 }
 
-// Client returns a client of the daemon, which finds each of its incarnations.
+// Client returns a client of the daemon. It keeps working when the daemon is restarted.
 func (d *Daemon) Client() (*client.Client, error) {
 	return client.New(client.Options{Socket: d.Socket()})
 }
 
-// LogTail is the last lines of the log.
+// LogTail returns the last lines of the log.
 func (d *Daemon) LogTail(lines int) string {
 	b, err := os.ReadFile(d.Log())
 	if err != nil {
@@ -123,7 +123,7 @@ func (d *Daemon) LogTail(lines int) string {
 	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
-// listenReady takes the part of a service manager (sd_notify(3)).
+// listenReady listens like a service manager (sd_notify(3)).
 func listenReady(path string) (*net.UnixConn, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -156,7 +156,7 @@ func awaitReady(conn *net.UnixConn, pid int) error {
 	}
 }
 
-// endWith ends reads of conn when process pid or ctx has ended.
+// endWith makes reads of conn fail when process pid or ctx has ended.
 func endWith(ctx context.Context, conn *net.UnixConn, pid int) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// Role is a part that boxd-init plays for a daemon.
+// Role is a role of boxd-init.
 type Role string
 
 // The roles that a daemon's boxd-init plays outside of boxes.
@@ -17,8 +17,8 @@ const (
 	Keeper   Role = "keeper"
 )
 
-// Find lists the processes that play role for this daemon. There is a moment in
-// which there is none, and one in which the child of one looks like it.
+// Find lists the processes that play role for this daemon. While one is restarted, there may
+// be none, and a new child of one may still look like it.
 func (d *Daemon) Find(role Role) (pids []int) {
 	runtime := d.runtime()
 	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")

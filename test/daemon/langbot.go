@@ -8,8 +8,8 @@ import (
 
 var langbotAddress = regexp.MustCompile(`msg=listening protocol=langbot network=tcp address=(\S+)`)
 
-// LangbotAddress is where the latest incarnation of the daemon speaks LangBot's protocol,
-// as its log says: a port that was left to the kernel is another one each time.
+// LangbotAddress returns the address at which the running daemon speaks LangBot's protocol,
+// according to its log: a port that the kernel chooses changes with each start.
 func (d *Daemon) LangbotAddress() (string, error) {
 	log, err := os.ReadFile(d.Log())
 	if err != nil {

@@ -116,7 +116,7 @@ func TestBadInput(t *testing.T) {
 	c.wantRefused(125, c.run("run", "--env-file", dir, "--", "true"), dir)
 }
 
-// TestNoRoot: whoever may not build boxes is told so.
+// TestNoRoot: a user who may not build boxes gets a message that says so.
 func TestNoRoot(t *testing.T) {
 	c := newCLI(t)
 	c.install(t)

@@ -87,7 +87,7 @@ func TestAttachTerminal(t *testing.T) {
 	if status := p.wait(); status != 0 {
 		t.Errorf("detached with status %d", status)
 	}
-	// The shell is still there, with what it knew.
+	// The shell still exists, with its state.
 	p = d.openPTY(20, 70, "attach", "s", "sh", "--since", "end")
 	p.send("echo kept=$kept\n")
 	p.await("kept=yes")
@@ -121,7 +121,7 @@ func TestTerminalCommand(t *testing.T) {
 		t.Errorf("exec -it: status %d, want 7: %q", status, p.text.String())
 	}
 	d.says(0, "", "ps", "-aq")
-	// ^P is a key like any other, and the end of boxd is that of the command.
+	// ^P is an ordinary key, and boxd ends with the command.
 	p = d.openPTY(24, 80, "exec", "-it", "s", "--", "sh", "-c", "stty raw -echo; echo ready; dd bs=1 count=2 2>/dev/null | od -An -c; echo done; exec sleep 3600")
 	p.await("ready")
 	p.send("\x10\x11")

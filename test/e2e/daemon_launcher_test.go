@@ -78,9 +78,9 @@ func makeUnit(t *testing.T) *os.File {
 	return f
 }
 
-// A process of the daemon's user is not the daemon: neither beside one that root has
-// started, nor while it is dead, nor beside one that is a systemd unit. And the daemon
-// gets in again whoever of the two was killed.
+// The launcher refuses other processes of the daemon's user: beside a daemon that root has started, while
+// that daemon is dead, and beside a systemd unit. After either of the two was killed, it serves the
+// daemon again.
 func TestLauncherServesOneProcess(t *testing.T) {
 	d := startDaemon(t)
 	uid, gid := servingUser(t)

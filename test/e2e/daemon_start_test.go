@@ -198,7 +198,7 @@ func (d *daemon) address(network string) string {
 	return ""
 }
 
-// A daemon that is not root says what it needs.
+// A daemon that is not root reports what it needs.
 func TestDaemonWithoutLauncher(t *testing.T) {
 	d := newDaemon(t)
 	if err := os.Chown(d.dir, ownID, ownID); err != nil {

@@ -61,7 +61,7 @@ type oddState struct {
 	user    string // of commands, as a field of a request
 	path    string // of files
 	wrong   bool   // wrong values are tried as well
-	// want is the code of some requests, "" that of one that succeeds.
+	// want is the code of some requests; "" means success.
 	want map[string]string
 }
 
@@ -182,7 +182,7 @@ func (d *daemon) killInit(box string) {
 	d.t.Fatalf("box %s has no PID 1", box)
 }
 
-// apiRequest is one that is tried; name is the operation and what is special about it.
+// apiRequest is a request to try; name has the operation and the special case.
 type apiRequest struct{ op, name, method, path, body string }
 
 // object is a JSON object of the fields that are not empty.

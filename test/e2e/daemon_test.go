@@ -16,7 +16,7 @@ import (
 // directory to it.
 const ownID = 0x7fff1234
 
-// servingUser is whom a daemon that was started as root serves as.
+// servingUser returns the user that a daemon started as root serves as.
 func servingUser(t *testing.T) (uid, gid int) {
 	u, err := user.Lookup("boxd")
 	if err != nil {
@@ -62,8 +62,8 @@ func TestDaemonIsNotRoot(t *testing.T) {
 	}
 }
 
-// Without a user boxd the daemon has an id that nothing else has, and has it again, so that
-// its files stay its own; what nobody has left is refused with what to do.
+// Without a user boxd, the daemon has an ID that nothing else has, and keeps it, so that its files remain
+// its own. A state directory of nobody is refused, with what to do.
 func TestDaemonHasItsOwnID(t *testing.T) {
 	if _, err := user.Lookup("boxd"); err == nil {
 		t.Skip("there is a user boxd") // then it serves as that
@@ -94,7 +94,7 @@ func TestDaemonHasItsOwnID(t *testing.T) {
 	if err := os.Chown(lock, 65534, 65534); err != nil {
 		t.Fatal(err)
 	}
-	d.refuses(nil, "is that of a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
+	d.refuses(nil, "belongs to a daemon of user 65534", fmt.Sprintf("chown -hR --from=65534:65534 %d:%d %s", id, id, d.dir))
 	if err := os.Chown(lock, id, id); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestSecondDaemonIsRefused(t *testing.T) {
 	// Another state directory, the same socket.
 	other := *d
 	other.dir += "2"
-	other.refuses([]string{"--socket", d.socket()}, d.socket(), "is that of a server which is running")
+	other.refuses([]string{"--socket", d.socket()}, d.socket(), "belongs to a server that is running")
 	d.says(0, "still\n", "exec", "s", "--", "echo", "still")
 }
 

@@ -47,8 +47,8 @@ func TestOtherUsers(t *testing.T) {
 	}
 }
 
-// wantClosed: no user of the host but the daemon's gets into what is below dir, whatever
-// its own mode, and no id on disk is that of a user or of another box.
+// wantClosed: apart from the daemon's, no user of the host can enter anything below dir, whatever its own
+// mode, and no ID on disk belongs to a user or to another box.
 func wantClosed(t *testing.T, dir string) {
 	t.Helper()
 	workspace := filepath.Join(dir, "default", "s")

@@ -1,4 +1,3 @@
-// Package e2e tests the boxd command as people and scripts use it: flags, exit
-// statuses, streams, terminals, signals, bad input, and what is left behind,
-// which must be nothing.
+// Package e2e tests the boxd command as people and scripts use it: flags, exit statuses, streams,
+// terminals, signals and bad input. Nothing may be left behind.
 package e2e

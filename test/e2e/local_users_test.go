@@ -35,7 +35,7 @@ const (
 	overflow    = 65534
 )
 
-// TestLocalUsers: who may use a TCP listener without tokens.
+// TestLocalUsers tries which users may use a TCP listener without tokens.
 func TestLocalUsers(t *testing.T) {
 	d := newDaemon(t, "--listen", "127.0.0.1:0", "--langbot-listen", "[::1]:0", "--log-format", "json", "--socket-group", "boxd-socket",
 		"--listen-user", fmt.Sprint(listedByID), "--listen-user", "boxd-listed")
@@ -88,8 +88,8 @@ func TestLocalUsers(t *testing.T) {
 			t.Errorf("LangBot's door, user %d: %d %s", c.uid, status, body)
 		}
 	}
-	// They are operators of the tenant "default": they change what is its, and see nothing of
-	// others or of the whole.
+	// They are operators of the tenant "default": they may change its objects, and see nothing of other
+	// tenants or of the whole daemon.
 	for _, uid := range []int{0, listedByID} {
 		for request, want := range map[string]int{
 			"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}": 422,
@@ -152,7 +152,7 @@ func wantRefusalsLogged(t *testing.T, log string) {
 	}
 }
 
-// A client of another network namespace cannot be named, whoever it is.
+// A client in another network namespace cannot be identified.
 func TestClientOfAnotherNetwork(t *testing.T) {
 	testutil.RequireRoot(t)
 	var client, server net.Conn

@@ -46,21 +46,9 @@ func newCLI(t *testing.T) *cli {
 	testutil.RequireRoot(t)
 	c := &cli{t: t}
 	c.boxd, c.init = testutil.BuildBinaries(t)
-	state, err := os.MkdirTemp("/run", "boxd-test-e2e-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.state = state
-	t.Cleanup(func() {
-		c.wantNothingLeft()
-		if err := os.RemoveAll(state); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(state, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	c.env = append(os.Environ(), "BOXD_STATE_DIR="+state, "BOXD_INIT="+c.init)
+	c.state = testutil.ReachableDir(t, "/run")
+	t.Cleanup(c.wantNothingLeft)
+	c.env = append(os.Environ(), "BOXD_STATE_DIR="+c.state, "BOXD_INIT="+c.init)
 	return c
 }
 

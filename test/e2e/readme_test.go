@@ -17,8 +17,8 @@ var (
 	promisedStderr = regexp.MustCompile(`stderr: (.*)$`)
 )
 
-// Every boxd command of the README does what is said there. Its example
-// directories are replaced by some of the test.
+// Every boxd command of the README does what it says. Directories of the test replace those of the
+// example.
 func TestReadme(t *testing.T) {
 	c := newCLI(t)
 	root, err := testutil.Root()

@@ -168,7 +168,7 @@ func TestPassThrough(t *testing.T) {
 	c.want(result{0, "", ""}, "--", "cat")
 }
 
-// TestClosedStreams: boxd whose stdout nobody reads ends like any program.
+// TestClosedStreams: if its stdout has no reader, boxd ends like any program.
 func TestClosedStreams(t *testing.T) {
 	c := newCLI(t)
 	for _, limit := range []string{"unlimited", "1G"} {
@@ -313,8 +313,8 @@ func TestParallel(t *testing.T) {
 	}
 }
 
-// TestWorkspaceOwner: what a box writes belongs to the owner of the directory,
-// who can delete it. The owner is played by a child that has become one.
+// TestWorkspaceOwner: files that a box writes belong to the owner of the directory, who can delete them.
+// A child process plays the owner.
 func TestWorkspaceOwner(t *testing.T) {
 	c := newCLI(t)
 	const owner = 12345

@@ -86,8 +86,8 @@ func TestIgnoredSignals(t *testing.T) {
 	}
 }
 
-// TestKilled: boxd that is killed leaves nothing, because its launcher sees it;
-// and if that is killed too, the next boxd finds and removes what is left.
+// TestKilled: a killed boxd leaves nothing behind, because its launcher notices. If the launcher is
+// killed too, the next boxd removes what is left.
 func TestKilled(t *testing.T) {
 	c := newCLI(t)
 	const job = "trap '' TERM; echo ready; sleep 3600 & setsid sleep 3600 & wait"

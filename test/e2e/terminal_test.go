@@ -100,7 +100,7 @@ func (p *pty) send(keys string) {
 	}
 }
 
-// await returns when text has been printed after what was awaited before.
+// await returns when text has been printed after the text of the previous await.
 func (p *pty) await(text string) {
 	p.t.Helper()
 	timeout := time.After(patience)

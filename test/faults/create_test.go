@@ -14,8 +14,8 @@ import (
 // are spread evenly over it.
 const creation = 40 * time.Millisecond
 
-// TestKillCreation kills the launcher, or what is to become PID 1, at every point
-// of the making of a box.
+// TestKillCreation kills the launcher, or the process that becomes PID 1, at every point of the creation
+// of a box.
 func TestKillCreation(t *testing.T) {
 	for name, find := range map[string]func(proc) bool{"launcher": proc.isLauncher, "init": proc.isInit} {
 		t.Run(name, func(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runShell runs a script that ends in a "boxd run" of a command with status 7, and
-// returns its status and what it said on stderr.
+// runShell runs a script that ends with a "boxd run" of a command with status 7. It returns the status and
+// the text on stderr.
 func runShell(t *testing.T, state, before string) (status int, said string) {
 	t.Helper()
 	boxd, boxdInit := binaries(t)

@@ -44,7 +44,7 @@ func seed(t testing.TB) uint64 {
 	return n
 }
 
-// victim is whom a fault hits.
+// victim is the target of a fault.
 type victim string
 
 const (

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/boxd/boxd/internal/testutil"
-	"golang.org/x/sys/unix"
 )
 
 // roleVariable makes the test binary play a program that the tests need.
@@ -15,12 +14,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(roleVariable) == "caller" {
 		os.Exit(caller())
 	}
-	// Whatever loses its parent becomes a child of this process: nothing that a
-	// test starts can get out of sight.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
+	testutil.MainReaping(m)
 }
 
 // binaries returns the programs under test.
@@ -30,22 +24,14 @@ func binaries(t testing.TB) (boxd, boxdInit string) {
 	return testutil.BuildBinaries(t)
 }
 
-// newState makes a state directory of the test's own. When the test ends, it has
-// to be as empty as it was at first.
+// newState creates a state directory. At the end of the test it must be as empty as at the beginning.
 func newState(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "boxd-faults-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
 	t.Cleanup(func() {
 		for _, name := range leftInState(t, dir) {
 			t.Errorf("left in the state directory: %s", name)
 		}
-		os.RemoveAll(dir)
 	})
 	return dir
 }

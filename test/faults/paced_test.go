@@ -166,7 +166,7 @@ func programs(t *testing.T) int {
 	return strings.Count(string(text), " bpf_prog_alloc") + strings.Count(string(text), " bpf_prog_realloc")
 }
 
-// living counts the processes that nobody has killed yet: proc_pid_stat(5).
+// living counts the processes that are still alive: proc_pid_stat(5).
 func living(pids []int) (n int) {
 	const exiting = 0x4 // PF_EXITING of <linux/sched.h>
 	for _, pid := range pids {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestKillRun kills "boxd run", its launcher or its PID 1 at any moment from
-// their start on. The following run removes what is left.
+// TestKillRun kills "boxd run", its launcher or its PID 1 at any moment after their start. The next run
+// removes what is left.
 func TestKillRun(t *testing.T) {
 	state := newState(t)
 	whole := patience

@@ -16,11 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestStuckLeftover: what cannot be removed now, like the cgroup of a process that
-// SIGKILL does not reach, keeps nobody from making boxes. The run that tries says so in
-// one line; the next runs do not try and say nothing, until the time of the next try.
-// What is left stays on record with its id range, the doctor shows it, and it is removed
-// by a try once that is possible.
+// TestStuckLeftover: a leftover that cannot be removed, such as the cgroup of a process that SIGKILL does
+// not end, does not prevent new boxes. The run that tries reports it in one line. Later runs neither try
+// nor report, until the next try is due. The leftover stays on record with its ID range, the doctor shows
+// it, and a later try removes it when that is possible.
 func TestStuckLeftover(t *testing.T) {
 	testutil.Long(t)
 	binaries(t)

@@ -54,7 +54,7 @@ func (a *attacker) prepare() {
 		link("absolute", in+"twice")
 		link("loop", in+"loop")
 	}
-	// Directories of the client's that nobody else can look into.
+	// Directories of the client that no other user can enter.
 	if err := os.Mkdir(a.at("home/closed"), 0o700); err != nil {
 		panic(err)
 	}
@@ -96,7 +96,7 @@ func (a *attacker) reach() {
 		}
 		return string(b)
 	}
-	// A box has 64 mounts: what was attached is looked at in boxes of their own, once.
+	// A box can have 64 mounts. Each mount that was granted is inspected once, in a box of its own.
 	built := map[string]bool{}
 	granted := func(m engine.Mount) {
 		said := a.ask(rpc.TypeUpdate, text(rpc.Update{ID: a.own, Change: engine.Change{Detach: []string{m.Target}}}))
@@ -157,7 +157,7 @@ func (a *attacker) reach() {
 	if a.Phase == "again" {
 		return
 	}
-	// What is and what is not there cannot be told apart outside of the roots.
+	// Outside of the roots, a missing path looks like an existing one.
 	for _, pair := range [][2]string{{"bait/secret", "bait/missing"}, {"private/secret", "private/missing"}} {
 		is, isNot := missing[a.at(pair[0])], missing[a.at(pair[1])]
 		if is == "" || strings.ReplaceAll(is, pair[0], pair[1]) != isNot {
@@ -170,11 +170,11 @@ func (a *attacker) reach() {
 		{Source: a.at("private/theirs"), Target: "/data"}, {Source: a.at("clean/bait"), Target: "/data"}, {Source: a.at("clean/theirs/beside"), Target: "/data", Within: a.at("clean")},
 		{Source: a.at("home/root/absolute"), Target: "/data"}, {Source: a.at("ro"), Target: "/data"}, {Source: a.at("workspaces/bait"), Target: "/data", Within: a.at("workspaces")},
 		{Source: "/", Target: "/data"}, {Source: "/etc", Target: "/data", Within: "/"}, {Source: "/root", Target: "/data", ReadOnly: true},
-		// Granted: what is not the client's in it must stay out of reach.
+		// Granted, but what does not belong to the client must stay out of reach.
 		{Source: a.at("clean/theirs"), Target: "/data"}, {Source: a.at("workspaces/tenant"), Target: "/data"}, {Source: a.at("ro/dir"), Target: "/data", ReadOnly: true},
 	} {
 		a.create(text(rpc.Create{Spec: engine.Spec{Mounts: []engine.Mount{m}}}))
-		// And with another user of the box, to whom other files could belong.
+		// The same with another user of the box, to whom other files could belong.
 		a.create(text(rpc.Create{Spec: engine.Spec{User: engine.User{UID: a.UID % 65535, GID: 0}, WritableRoot: m.ReadOnly, Mounts: []engine.Mount{m}}}))
 	}
 }
@@ -328,7 +328,7 @@ func (a *attacker) inVolume(id string) {
 	}
 }
 
-// frames breaks the rules of the connection, and hands in descriptors that nobody asked for.
+// frames breaks the rules of the connection, and sends descriptors that were not asked for.
 func (a *attacker) frames() {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -364,7 +364,7 @@ func (a *attacker) frames() {
 		sock.Close()
 		a.dial()
 	}
-	// Many requests, and nobody who takes the answers.
+	// Many requests whose answers are not read.
 	for range 500 {
 		a.send(rpc.TypeList, `{}`)
 	}
@@ -543,7 +543,7 @@ func (a *attacker) race(ctx context.Context, s *native.Service, b engine.LiveBox
 	_ = os.Remove(spare)
 }
 
-// peek reads and writes what is bait behind a mount of a box, as quickly as that goes.
+// peek reads and writes bait behind a mount of a box, as fast as possible.
 func (a *attacker) peek(ctx context.Context, b engine.LiveBox, target, how string) {
 	var out strings.Builder
 	script := `cd "$1" || exit; read -r line < secret && echo "$line"; read -r line < closed/secret && echo "$line"; echo planted > planted; echo planted >> program`

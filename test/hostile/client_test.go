@@ -226,7 +226,7 @@ func (a *attacker) searchFile(how string, f *os.File) {
 	}
 }
 
-// spoilTree reads and changes what is below path, as far as it can.
+// spoilTree reads and changes everything below path that it can.
 func (a *attacker) spoilTree(how, path string) {
 	seen := 0
 	_ = filepath.WalkDir(path, func(path string, d fs.DirEntry, err error) error {
@@ -270,8 +270,8 @@ func (a *attacker) spoilFile(how, path string) {
 	_ = unix.Fchmodat(unix.AT_FDCWD, path, 0o4777, 0)
 }
 
-// search looks from inside of every box of the client's at what it has mounted, and
-// removes it. Then it tries races.
+// search looks from inside each of the client's boxes at its mounts, and removes the box. Then it tries
+// races.
 func (a *attacker) search() {
 	a.conn.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

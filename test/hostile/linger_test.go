@@ -17,7 +17,7 @@ func (a *attacker) linger() {
 	for _, hand := range []func(fd int){
 		func(fd int) { _ = a.conn.SendFDs(rpc.TypePing, 7, []byte("{}"), fd) },
 		func(fd int) {
-			// More than a frame can have: the kernel closes what nobody takes.
+			// More than fits into a frame: the kernel closes descriptors that are not received.
 			many := append(slices.Repeat([]int{int(os.Stdin.Fd())}, 252), fd)
 			raw, err := a.sock.SyscallConn()
 			if err != nil {
@@ -54,7 +54,7 @@ func (a *attacker) linger() {
 	}
 }
 
-// TestLingeringDescriptors: a client cannot make the launcher wait with what it hands in.
+// TestLingeringDescriptors: the descriptors that a client sends cannot make the launcher wait.
 func TestLingeringDescriptors(t *testing.T) {
 	w := newWorld(t)
 	w.start(w.plan.State, w.plan.UID)

@@ -152,22 +152,15 @@ func seed(t *testing.T) uint64 {
 	return n
 }
 
-// newState makes a state directory for a launcher.
+// newState creates a state directory for a launcher.
 func newState(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("/run", "boxd-hostile-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
 	t.Cleanup(func() {
 		if left, _ := filepath.Glob(filepath.Join(dir, "run-*")); len(left) > 0 {
 			t.Errorf("left in the state directory: %q", left)
 		}
-		os.RemoveAll(dir)
 	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
 	return dir
 }
 
@@ -453,7 +446,7 @@ func TestHostileClient(t *testing.T) {
 		args = append(args, "--mount-root", root)
 	}
 	args = append(args, "--workspaces", p.at("workspaces"), "--data-dir", p.Data)
-	// A mount below a directory of the client's: what is mounted is not recursive.
+	// A mount below a directory of the client: mounts are not recursive.
 	w.must(os.Mkdir(p.at("clean/theirs/mnt"), 0o755), unix.Mount("bait", p.at("clean/theirs/mnt"), "tmpfs", 0, "mode=0755"),
 		os.WriteFile(p.at("clean/theirs/mnt/secret"), []byte(w.secret), 0o600))
 	t.Cleanup(func() {
@@ -474,7 +467,7 @@ func TestHostileClient(t *testing.T) {
 		t.Fatalf("the launcher has ended:\n%.3000s", log)
 	default:
 	}
-	// What root has named may be written, also what is root's.
+	// Everything in a root that root has named may be written, including files of root.
 	if text, err := os.ReadFile(p.at("shared/roots/written")); err != nil || string(text) != "by the client\n" {
 		t.Errorf("a directory of root's in a mount root that root has named: %q, %v", text, err)
 	}

@@ -15,14 +15,14 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// Context says for whom an action is done.
+// Context says for which instance and workspace an action is done.
 type Context struct {
 	Instance   string `json:"instance_uuid"`
 	Workspace  string `json:"workspace_uuid"`
 	Generation int64  `json:"placement_generation"`
 }
 
-// Headers are those of a relay of c.
+// Headers returns the headers for a relay of c.
 func (c Context) Headers() http.Header {
 	h := http.Header{}
 	h.Set("X-LangBot-Instance-Id", c.Instance)
@@ -31,7 +31,7 @@ func (c Context) Headers() http.Header {
 	return h
 }
 
-// Dialer says where the door is: the base of its URLs, such as "ws://127.0.0.1:5410".
+// Dialer connects to the door whose URLs begin with Base, such as "ws://127.0.0.1:5410".
 type Dialer struct {
 	Base  string
 	Token string
@@ -70,7 +70,7 @@ type Reply struct {
 	Status  string          `json:"chunk_status"`
 }
 
-// RemoteError is an answer that says that an action failed.
+// RemoteError is the answer to an action that failed.
 type RemoteError struct{ Message string }
 
 func (e *RemoteError) Error() string { return e.Message }
@@ -106,7 +106,7 @@ func (d Dialer) Dial(ctx context.Context, instance string) (*Client, error) {
 	return c, nil
 }
 
-// StatusError is an upgrade that was refused.
+// StatusError is the refusal of an upgrade.
 type StatusError struct {
 	Status int
 	Body   string
@@ -124,17 +124,17 @@ func refusal(answer *http.Response, err error) error {
 	return &StatusError{answer.StatusCode, string(body[:n])}
 }
 
-// Relay attaches to a managed process by the physical id of its session.
+// Relay attaches to a managed process by the physical ID of its session.
 func (d Dialer) Relay(ctx context.Context, h http.Header, physical, process string) (*websocket.Conn, error) {
 	ws, answer, err := d.dial(ctx, "/v1/sessions/"+physical+"/managed-process/"+process+"/ws", h, "mcp")
 	if err != nil {
 		return nil, refusal(answer, err)
 	}
-	ws.SetReadLimit(1 << 20) // what LangBot's MCP client takes
+	ws.SetReadLimit(1 << 20) // the limit of LangBot's MCP client
 	return ws, nil
 }
 
-// receive hands out answers until the connection ends.
+// receive delivers answers until the connection ends.
 func (c *Client) receive() {
 	defer close(c.done)
 	for {
@@ -168,7 +168,7 @@ func (c *Client) fail(err error) {
 	}
 }
 
-// errLost is a connection that ended before the answer.
+// errLost means that the connection ended before the answer.
 var errLost = errors.New("connection lost")
 
 // Call does one action and decodes its answer into out, which may be nil.
@@ -203,8 +203,8 @@ func (c *Client) Ask(ctx context.Context, at *Context, action string, data any) 
 	}
 }
 
-// Begin asks for an action. The answer comes through the channel, which is closed
-// when the connection is lost.
+// Begin requests an action. The channel delivers the answer; it is closed when the
+// connection is lost.
 func (c *Client) Begin(at *Context, action string, data any) (<-chan Reply, error) {
 	seq := c.seq.Add(1)
 	request := map[string]any{"seq_id": seq, "action": action, "data": data}
@@ -226,11 +226,11 @@ func (c *Client) Begin(at *Context, action string, data any) (<-chan Reply, erro
 	return answer, c.Send(message)
 }
 
-// fragment is the size above which LangBot's client cuts a message into frames.
+// fragment is the size above which LangBot's client splits a message into frames.
 const fragment = 64 << 10
 
-// Send sends one text message as LangBot's client does: in frames of 64 KiB at most,
-// cut between characters.
+// Send sends one text message as LangBot's client does: in frames of at most 64 KiB, split
+// between characters.
 func (c *Client) Send(message []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -254,13 +254,13 @@ func (c *Client) Send(message []byte) error {
 	return w.Close()
 }
 
-// WebSocket is the connection itself, for what a good client does not do.
+// WebSocket returns the connection itself, for what a good client does not do.
 func (c *Client) WebSocket() *websocket.Conn { return c.ws }
 
-// Done is closed when the connection has ended; Err says why.
+// Done returns a channel that is closed when the connection has ended; Err says why.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err is why the connection ended.
+// Err returns why the connection ended.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

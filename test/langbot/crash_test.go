@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// TestKilledAtRandom kills the daemon or its launcher while workspaces do everything at
-// once: no command ever has another exit code or output than its own, what is left is
-// what the daemon says there is, and all of it can be deleted.
+// TestKilledAtRandom kills the daemon or its launcher while workspaces do everything at once. Every command
+// has its own exit code and output, exactly what the daemon lists is left, and all of it can be deleted.
 func TestKilledAtRandom(t *testing.T) {
 	rounds := 12
 	if testing.Short() {

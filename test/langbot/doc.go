@@ -1,4 +1,3 @@
-// Package langbot speaks LangBot's Box Runtime protocol as LangBot's own client does,
-// to a real daemon with real boxes: for tests and benchmarks that look at the door
-// from outside.
+// Package langbot is a client of LangBot's Box Runtime protocol that behaves like LangBot's
+// own. Tests and benchmarks use it with a real daemon and real boxes.
 package langbot

@@ -13,7 +13,7 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// TestEnvelope: what is ignored, and what is answered.
+// TestEnvelope: some messages are ignored, others are answered.
 func TestEnvelope(t *testing.T) {
 	anyKernel(t)
 	c := begin(t).dial("i")
@@ -174,7 +174,7 @@ func frameOf(first byte, payload []byte) []byte {
 	return append(append(f, 0, 0, 0, 0), payload...)
 }
 
-// TestBusy: 128 actions at once, and one more is told so.
+// TestBusy: of 129 actions at once, the last one is answered with an error.
 func TestBusy(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
@@ -215,7 +215,7 @@ func TestBusy(t *testing.T) {
 	b.call("box_status", object{})
 }
 
-// TestToken: without the secret nobody is let in.
+// TestToken: without the secret, no client is let in.
 func TestToken(t *testing.T) {
 	anyKernel(t)
 	secret := strings.Repeat("s3cret-", 6)

@@ -35,7 +35,7 @@ func (w *world) wantHealth(well bool, words ...string) {
 	w.t.Errorf("after %v: %s", time.Since(began), wrong)
 }
 
-// healthIsNot says what is not as wanted.
+// healthIsNot returns how the health differs from the expected one, or "".
 func (w *world) healthIsNot(well bool, words []string) string {
 	says := map[string]string{}
 	s, err := w.api.Status(w.t.Context())
@@ -94,8 +94,8 @@ func (w *world) hang(id string, limit time.Duration) (release func(), ended <-ch
 	return nil, nil
 }
 
-// TestHangIsTold: while a box cannot be built, all that say how boxd is say so, and where it
-// hangs; others get theirs; a daemon that is told to end does, and nothing stays.
+// TestHangIsTold: while no box can be built, every report of boxd's health says so, and where it hangs.
+// Other sessions work. The daemon stops when told to, and nothing is left.
 func TestHangIsTold(t *testing.T) {
 	w := begin(t)
 	w.wantHealth(true)
@@ -111,7 +111,7 @@ func TestHangIsTold(t *testing.T) {
 		t.Errorf("a create that goes on in time: %v", err)
 	}
 	w.wantHealth(true)
-	// What hangs keeps nobody from ending.
+	// A hanging create does not prevent the end.
 	release, ended = w.hang("again", 2*time.Second)
 	if err := <-ended; err == nil {
 		t.Error("a session whose box hangs was made")
@@ -173,8 +173,8 @@ func TestLauncherStops(t *testing.T) {
 	b.w.await("boxes are made again", func() bool { r, err := b.tryExec(spec("last", nil), "true"); return err == nil && *r.Exit == 0 })
 }
 
-// TestUnmappableWorkspaces: a daemon whose workspaces are on a file system that cannot be
-// id-mapped can serve nobody, and says why.
+// TestUnmappableWorkspaces: if workspaces are on a file system that cannot be id-mapped, the daemon is not
+// ready, and says why.
 func TestUnmappableWorkspaces(t *testing.T) {
 	testutil.RequireRoot(t)
 	dir, err := os.MkdirTemp("", "boxd-langbot-")
@@ -192,20 +192,8 @@ func TestUnmappableWorkspaces(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	boxd, init := testutil.BuildBinaries(t)
 	w := &world{t: t}
-	if w.Daemon, err = daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: []string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0"}}); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			t.Error(err)
-		}
-	})
-	if w.api, err = w.Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.api.Close)
+	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: []string{"--langbot-listen", "127.0.0.1:0"}})
 	w.wantHealth(false, "workspaces cannot be mounted into boxes", "ramfs file system, which this kernel cannot id-map")
 	if _, err := w.api.Ensure(t.Context(), apitypes.SessionRequest{ID: "a"}); err == nil {
 		t.Error("a session was made")

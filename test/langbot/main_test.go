@@ -13,17 +13,9 @@ import (
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/test/daemon"
-	"golang.org/x/sys/unix"
 )
 
-func TestMain(m *testing.M) {
-	// What outlives a daemon that was killed becomes a child of this process, and is
-	// reaped at the end.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-		panic(err)
-	}
-	testutil.Main(m)
-}
+func TestMain(m *testing.M) { testutil.MainReaping(m) }
 
 // patience bounds what a test waits for, so that a hang is a failure with a name.
 const patience = 2 * time.Minute
@@ -53,41 +45,17 @@ const sharedOwner = 1000
 func begin(t *testing.T, args ...string) *world {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("", "boxd-langbot-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := testutil.ReachableDir(t, "")
 	w := &world{t: t, shared: filepath.Join(dir, "shared")}
 	if err := os.Mkdir(w.shared, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{os.Chmod(dir, 0o711), os.Chown(w.shared, sharedOwner, sharedOwner)} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	boxd, init := testutil.BuildBinaries(t)
-	args = append([]string{"--stop-sessions", "--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)
-	if w.Daemon, err = daemon.Start(daemon.Config{Boxd: boxd, Init: init, Dir: dir, Args: args}); err != nil {
+	err := os.Chown(w.shared, sharedOwner, sharedOwner)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := w.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Logf("the daemon's log ends with:\n%s", w.LogTail(40))
-		}
-	})
-	if w.api, err = w.Client(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(w.api.Close)
+	args = append([]string{"--langbot-listen", "127.0.0.1:0", "--allow-mount-root", w.shared}, args...)
+	w.Daemon, w.api = daemon.ForTest(t, daemon.Config{Dir: dir, Args: args})
 	if w.every, err = client.New(client.Options{Socket: w.Socket(), Tenant: "*"}); err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +196,7 @@ func (b *bot) sh(s object, cmd string) string {
 	return r.Stdout
 }
 
-// await asks until ok says yes; what it awaits is told by no event.
+// await polls until ok returns true. There is no event for it.
 func (w *world) await(what string, ok func() bool) {
 	w.t.Helper()
 	for end := time.Now().Add(patience); !ok(); time.Sleep(10 * time.Millisecond) {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestHostPath: a shared directory is made if it is missing, belongs to the owner of
-// what it lies in, and so does what boxes write there.
+// TestHostPath: a missing shared directory is created. It belongs to the owner of its parent, and so do
+// files that boxes write in it.
 func TestHostPath(t *testing.T) {
 	b := begin(t).bot("i", "w")
 	dir := filepath.Join(b.w.shared, "default/tenants/x")

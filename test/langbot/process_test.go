@@ -140,8 +140,8 @@ func TestProcessEnds(t *testing.T) {
 	b.refused("BoxValidationError", "box_start_managed_process", object{"session_id": "s", "spec": object{"command": " "}})
 }
 
-// TestPreview: what is shown of stderr is always its last 4000 characters, whatever
-// came in one piece, and no process ever waits for somebody to read its stderr.
+// TestPreview: stderr_preview is always the last 4000 characters, however they were written, and no process
+// waits for a reader of its stderr.
 func TestPreview(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")

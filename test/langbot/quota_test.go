@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestWorkspaceQuota: a full workspace is the writer's trouble and nobody else's.
+// TestWorkspaceQuota: a full workspace affects its writer only.
 func TestWorkspaceQuota(t *testing.T) {
 	w := begin(t)
 	b, other := w.bot("i", "w"), w.bot("i", "v")
@@ -111,8 +111,7 @@ type guarantee struct {
 	Reason string `json:"reason"`
 }
 
-// TestReadiness: what is attested was measured on this host, and what is not has a
-// reason.
+// TestReadiness: each guarantee that is true was measured on this host, and each other one has a reason.
 func TestReadiness(t *testing.T) {
 	b := begin(t).bot("i", "w")
 	var got readiness

@@ -147,8 +147,7 @@ func TestRelayStdin(t *testing.T) {
 	}
 }
 
-// TestRelayBeforeAttach: what is written before anybody reads is kept; the process
-// waits when too much of it is.
+// TestRelayBeforeAttach: output without a reader is kept; if there is too much, the process waits.
 func TestRelayBeforeAttach(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
@@ -210,7 +209,7 @@ func TestRelayAgain(t *testing.T) {
 	}
 }
 
-// TestRelayRefusals: who may not attach gets an answer and no connection.
+// TestRelayRefusals: a client that may not attach gets an answer, but no connection.
 func TestRelayRefusals(t *testing.T) {
 	anyKernel(t)
 	w := begin(t)

@@ -17,8 +17,8 @@ import (
 	"github.com/gorilla/websocket"
 )
 
-// turn is one step of the conversation in testdata: that of LangBot's own client
-// with the reference server, as it was on the wire.
+// turn is a step of the recorded conversation in testdata, between LangBot's own client and the reference
+// server.
 type turn struct {
 	Conn     int
 	Dir      string // c2s or s2c

@@ -108,7 +108,7 @@ func TestFenceOutlivesTheDaemon(t *testing.T) {
 	newer.call("box_get_session", object{"session_id": "s"})
 }
 
-// TestDaemonStops: clients are told that it is the server that goes.
+// TestDaemonStops: clients learn that the server is stopping.
 func TestDaemonStops(t *testing.T) {
 	anyKernel(t)
 	w := begin(t)

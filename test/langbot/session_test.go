@@ -12,8 +12,8 @@ func TestCompared(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
 	b.call("box_create_session", spec("s", nil))
-	// In the order in which they are compared: each request differs also in all that
-	// come after, and the first is told.
+	// In the order in which they are compared: each request also differs in all later fields, and the first
+	// difference is reported.
 	changes := []struct {
 		field string
 		value any
@@ -166,8 +166,8 @@ func TestTimeoutEndsTheSession(t *testing.T) {
 	}
 }
 
-// TestTimeoutEndsOthers: a command that runs in a session which another one's timeout
-// ends is told so, and is not said to have ended by itself.
+// TestTimeoutEndsOthers: if the timeout of one command ends the session, the error of another command in it
+// says so, instead of reporting an end of its own.
 func TestTimeoutEndsOthers(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")
@@ -250,7 +250,7 @@ func TestCapacity(t *testing.T) {
 	}
 }
 
-// TestExpiry: a session that nobody uses ends, and one in which a process runs does not.
+// TestExpiry: an unused session ends; one in which a process runs does not.
 func TestExpiry(t *testing.T) {
 	anyKernel(t)
 	b := begin(t, "--config", configFile(t, "profiles: {langbot: {idle_ttl: 1s}}\n")).bot("i", "w")
@@ -271,7 +271,7 @@ func TestExpiry(t *testing.T) {
 	b.w.await("the session has ended that had a process", func() bool { return gone("busy") })
 }
 
-// TestParallelCreate: whoever asks at once for one session gets the same one.
+// TestParallelCreate: simultaneous requests for one session get the same one.
 func TestParallelCreate(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")

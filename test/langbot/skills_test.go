@@ -52,8 +52,8 @@ func archive(t *testing.T, files ...string) []byte {
 	return out.Bytes()
 }
 
-// TestSkillInABox: a skill comes by zip, is mounted where LangBot mounts it, is used
-// and changed by the box, and what it changed is there for the store.
+// TestSkillInABox: a skill arrives as zip, is mounted where LangBot mounts it, is used and changed by the box,
+// and the store sees the change.
 func TestSkillInABox(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")

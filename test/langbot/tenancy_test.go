@@ -61,8 +61,7 @@ func TestTwoInstances(t *testing.T) {
 	again.call("box_get_session", object{"session_id": "s"})
 }
 
-// TestGeneration: a new generation ends all that is of the old one, also what is
-// under way.
+// TestGeneration: a new generation ends everything of the old one, including actions in progress.
 func TestGeneration(t *testing.T) {
 	anyKernel(t)
 	b := begin(t).bot("i", "w")

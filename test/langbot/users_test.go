@@ -61,7 +61,7 @@ func TestThreeLines(t *testing.T) {
 	}
 }
 
-// With the secret it makes no difference who connects.
+// With the secret, any user may connect.
 func TestSecretOfAnyUser(t *testing.T) {
 	anyKernel(t)
 	secret := strings.Repeat("s3cret-", 6)

@@ -22,8 +22,8 @@ type scene struct {
 // is compared with its value before.
 type counter func(*scene) (int64, error)
 
-// claimed is the number of bytes that system calls have taken and not given back: the counter
-// where data is what is held.
+// claimed is the number of bytes that system calls have allocated and not freed. If data is what is held,
+// it is the counter.
 func claimed(s *scene) (n int64, _ error) {
 	for _, r := range s.reports {
 		n += r.bytes

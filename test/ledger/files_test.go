@@ -11,7 +11,7 @@ import (
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// fileKinds are files, what hangs on them, and who watches them.
+// fileKinds are files, objects attached to them, and their watchers.
 var fileKinds = []kind{
 	{name: "POSIX access control lists", take: accessLists, held: meminfo("SUnreclaim"), limit: inMemory,
 		why: "a default list is cloned into every new directory, at 128 KiB each, and charged to nobody"},
@@ -45,7 +45,7 @@ var fileKinds = []kind{
 		why: "aio-max-nr is one pool of the host: io_setup is refused"},
 }
 
-// lockKinds are locks of files: file_lock_cache is charged to nobody.
+// lockKinds are file locks: no cgroup is charged for file_lock_cache.
 var lockKinds = []kind{
 	{name: "POSIX byte-range locks", slow: true, workers: 3, take: rangeLocks(unix.F_SETLK), held: slab("file_lock_cache"), limit: inMemory, watched: true,
 		why: "only a watcher bounds them"},

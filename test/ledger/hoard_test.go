@@ -43,8 +43,8 @@ type hoard struct {
 // took counts one object of about n bytes and reports whether to go on.
 func (h *hoard) took(n int) bool { return h.tookMany(1, n) }
 
-// tookMany counts objects of n bytes together. The process that runs out of memory says
-// nothing at its end, so that the count is told on the way.
+// tookMany counts objects that have n bytes together. A process that runs out of memory cannot report at its
+// end, so it reports as it goes.
 func (h *hoard) tookMany(objects, n int) bool {
 	h.objects += int64(objects)
 	h.bytes += int64(n)

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -71,22 +70,15 @@ func runOf(k kind) run {
 // second.
 const watcherPatience = 20 * time.Second
 
-// measure has a new box make and keep what it can for some time and returns the most that the
-// kind's counter rose to or, for a kind that is watched, where it stays.
+// measure has a new box allocate and keep as much as it can for some time. It returns the maximum of the
+// kind's counter or, for a kind that is watched, its final value.
 func measure(t *testing.T, e engine.Engine, self string, k kind, run run) int64 {
 	t.Helper()
-	b, err := e.Create(t.Context(), engine.Spec{
+	b, remove := boxes.Create(t, e, engine.Spec{
 		Limits: engine.Limits{Memory: run.memory},
 		Mounts: []engine.Mount{{Source: self, Target: target, ReadOnly: true}},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Remove(context.Background()); err != nil {
-			t.Error(err)
-		}
-	}()
+	defer remove()
 	s := &scene{id: b.ID(), proc: firstProcess(t, b), reports: map[int]report{}}
 	before, available := read(t, k.held, s), read(t, meminfo("MemAvailable"), s)
 

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// optionKinds are what options of sockets allocate: memory that optmem_max bounds for each
-// socket and that is charged to nobody.
+// optionKinds are allocations of socket options: memory that optmem_max bounds per socket, and that no cgroup
+// is charged for.
 var optionKinds = []kind{
 	{name: "TCP MD5 keys", slow: true, workers: 2, take: tcpKeys, held: kmallocs, limit: inMemory, why: "a key is 192 bytes, 128 KB of them a socket"},
 	{name: "IPv4 multicast groups", workers: 8, take: ipv4Groups, held: lines("igmp", 200), limit: inMemory, why: "igmp_max_memberships of the box"},

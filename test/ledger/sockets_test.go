@@ -51,7 +51,7 @@ func loopback(port int) *unix.SockaddrInet4 {
 	return &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}
 }
 
-// nobody is a port that nothing listens on.
+// nobody is a port without a listener.
 const nobody = 9
 
 func socket(family, kind, protocol int) (int, error) {

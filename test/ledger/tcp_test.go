@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tcpKinds are connections and what is left of them. The kernel charges a connection when it
-// is accepted (net/core/sock.c, sk_clone_lock), and on cgroup v1 its data only where the
-// command's own group was told to.
+// tcpKinds are connections and their remains. The kernel charges a connection when it is accepted
+// (net/core/sock.c, sk_clone_lock). On cgroup v1 it charges the data only if the command's own cgroup has a
+// limit for that.
 var tcpKinds = []kind{
 	{name: "TCP accept queue", slow: true, workers: 2, take: acceptQueue(0), held: socketBytes("TCP"), limit: inMemory, watched: true,
 		why: "nobody pays before accept: somaxconn of the box and the number of its sockets bound it"},

@@ -26,10 +26,10 @@ type bound struct {
 	unit string // "bytes", or what is counted
 }
 
-// inMemory bounds what is held by the box's memory limit and a margin.
+// inMemory bounds a kind by the box's memory limit and a margin.
 func inMemory() bound { return bound{boxLimit + margin, "bytes"} }
 
-// share bounds what is held of a pool of the whole host.
+// share bounds a kind by its share of a pool of the whole host.
 func share(most int64) bound { return bound{most, "objects"} }
 
 // judge decides by the median of an odd number of runs: one number that another program of

@@ -50,7 +50,7 @@ func wantChecks(t testing.TB, r attest.Report, not map[string]string) {
 	}
 }
 
-// notV2 is what is false on a host on which cgroup v2 has no controllers.
+// notV2 has the guarantees that are false on a host whose cgroup v2 has no controllers.
 func notV2() map[string]string {
 	controllers, _ := os.ReadFile("/sys/fs/cgroup/cgroup.controllers")
 	if strings.Contains(string(controllers), "memory") {
@@ -63,10 +63,10 @@ func TestAttest(t *testing.T) {
 	s := startStorage(t, 0)
 	p := prober(t, s, attest.Options{Storage: s.Service})
 	began := time.Now()
-	r := p.Report(t.Context(), time.Minute)
+	r := p.Report(t.Context(), time.Minute, attest.Places{})
 	t.Logf("took %v", time.Since(began))
 	wantChecks(t, r, notV2())
-	if again := p.Report(t.Context(), time.Minute); again.At != r.At {
+	if again := p.Report(t.Context(), time.Minute, attest.Places{}); again.At != r.At {
 		t.Error("it was measured again within the age that was asked for")
 	}
 	var wg sync.WaitGroup
@@ -74,7 +74,7 @@ func TestAttest(t *testing.T) {
 	at := make(map[time.Time]bool)
 	for range 20 {
 		wg.Go(func() {
-			r := p.Report(t.Context(), 0)
+			r := p.Report(t.Context(), 0, attest.Places{})
 			mu.Lock()
 			defer mu.Unlock()
 			at[r.At] = true
@@ -94,7 +94,7 @@ func TestAttestWithoutStorage(t *testing.T) {
 	for _, name := range []string{attest.HardWorkspaceQuota, attest.HardSkillStorageQuota, attest.InodeQuota} {
 		not[name] = "no storage of limited size"
 	}
-	wantChecks(t, prober(t, s, attest.Options{}).Report(t.Context(), 0), not)
+	wantChecks(t, prober(t, s, attest.Options{}).Report(t.Context(), 0, attest.Places{}), not)
 }
 
 // Skills, or workspaces, in a directory of the host are limited by project quota, where
@@ -118,12 +118,12 @@ func TestAttestDirectoryOfHost(t *testing.T) {
 	} else if err := s.LimitDirectory(t.Context(), d, 0, 0); err != nil {
 		t.Fatal(err)
 	}
-	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, attest.Places{Skills: d}), not)
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).Report(t.Context(), 0, attest.Places{Skills: d}), not)
 	if limitable != nil {
 		delete(not, attest.HardSkillStorageQuota) // in a volume now, and workspaces there
 		not[attest.HardWorkspaceQuota] = "quota"
 	}
-	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).ReportOf(t.Context(), 0, attest.Places{Workspaces: d}), not)
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).Report(t.Context(), 0, attest.Places{Workspaces: d}), not)
 	if names, err := os.ReadDir(dir); err != nil || len(names) != 0 {
 		t.Errorf("the probe left %v: %v", names, err)
 	}
@@ -135,9 +135,9 @@ func TestAttestCutOff(t *testing.T) {
 	testutil.Long(t)
 	for i := range 10 {
 		p := prober(t, s, attest.Options{Storage: s.Service})
-		go p.Report(context.Background(), 0)
+		go p.Report(context.Background(), 0, attest.Places{})
 		time.Sleep(time.Duration(i) * 10 * time.Millisecond) // anywhere in it
 		p.Close()
 	}
-	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).Report(t.Context(), 0), notV2())
+	wantChecks(t, prober(t, s, attest.Options{Storage: s.Service}).Report(t.Context(), 0, attest.Places{}), notV2())
 }

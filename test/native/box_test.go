@@ -13,7 +13,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestRemove: a removed box is gone, and its commands are told.
+// TestRemove: a removed box is gone, and its commands end with the verdict for it.
 func TestRemove(t *testing.T) {
 	e := start(t)
 	b := create(t, e, engine.Spec{})
@@ -70,8 +70,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// TestSameID: in one engine a name is one box's, and who comes second breaks
-// nothing of the first. Another engine has names of its own.
+// TestSameID: an ID can be used once in an engine, and a second attempt does not harm the first box. Another
+// engine has IDs of its own.
 func TestSameID(t *testing.T) {
 	e, other := start(t), start(t)
 	const id = "boxd-test-same-id"
@@ -166,8 +166,7 @@ func TestIdleBoxes(t *testing.T) {
 	}
 }
 
-// TestInvalid: what is refused names field, value and rule on one line, before
-// anything is built.
+// TestInvalid: a refusal names field, value and rule in one line, before anything is built.
 func TestInvalid(t *testing.T) {
 	e := start(t)
 	b := create(t, e, engine.Spec{})

@@ -265,8 +265,8 @@ func wantBounded(t *testing.T, pid int) {
 	}
 }
 
-// TestLauncherCapabilities: the launcher has given up what it does not use, and uses what
-// it has: without each one an operation fails.
+// TestLauncherCapabilities: the launcher has given up the capabilities that it does not need, and needs the
+// others: without each of them an operation fails.
 func TestLauncherCapabilities(t *testing.T) {
 	testutil.Long(t)
 	testutil.RequireRoot(t)

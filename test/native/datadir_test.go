@@ -11,8 +11,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestNoDataDirectory: boxes do not need one, and who asks for a volume is told why
-// there is none.
+// TestNoDataDirectory: boxes do not need one, and requests for a volume get the reason why there is none.
 func TestNoDataDirectory(t *testing.T) {
 	s, dir := newService(t)
 	err := s.MakeVolume(t.Context(), engine.Volume{Name: "v", Bytes: mib})

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// asClient runs fn with the rights of the client's user, who has no others.
+// asClient runs fn with only the rights of the client's user.
 func asClient(t testing.TB, uid int, fn func() error) {
 	t.Helper()
 	if err := linux.AsOwner(uint32(uid), uint32(uid), fn); err != nil {
@@ -35,8 +35,8 @@ func readAt(dir *os.File, name string) (string, error) {
 	return linux.ReadFileAt(dir, name, 100)
 }
 
-// TestOpenDirectory: whoever owns a directory of the host, in the descriptor it is the
-// client's; what the client makes there belongs to the owner; and boxes see the same.
+// TestOpenDirectory: through the descriptor, a directory of any user of the host belongs to the client. What
+// the client creates there belongs to the directory's owner. Boxes see the same.
 func TestOpenDirectory(t *testing.T) {
 	testutil.Long(t)
 	const client = 4242
@@ -119,9 +119,9 @@ func TestOpenDirectory(t *testing.T) {
 				}
 				return errors.Join(herr, terr)
 			})
-			flags, err := linux.MountFlags(dir)
-			if err != nil || flags&unix.ST_NOSUID == 0 || flags&unix.ST_NODEV == 0 {
-				t.Errorf("flags of the mount: %#x, %v", flags, err)
+			fs, err := linux.Fstatfs(dir)
+			if err != nil || fs.Flags&unix.ST_NOSUID == 0 || fs.Flags&unix.ST_NODEV == 0 {
+				t.Errorf("flags of the mount: %#x, %v", fs.Flags, err)
 			}
 		})
 	}
@@ -233,8 +233,8 @@ func TestOpenDirectoryRefusals(t *testing.T) {
 	}
 }
 
-// TestMakeUnderAttack: the directory above is the workspace of a box, which puts symlinks
-// in the way all the time. Nothing is made elsewhere, and what is opened is its own.
+// TestMakeUnderAttack: the parent directory is the workspace of a box that keeps placing symlinks. Nothing is
+// created elsewhere: each request succeeds in the workspace, or is refused.
 func TestMakeUnderAttack(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
@@ -297,7 +297,7 @@ while True:
 	}
 }
 
-// TestLimitDirectory: the limit holds, or the answer says what is missing.
+// TestLimitDirectory: the limit holds, or the error says what is missing.
 func TestLimitDirectory(t *testing.T) {
 	s := startStorage(t, 4242)
 	hosts := hostDir(t, 1000, 1000)

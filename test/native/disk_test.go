@@ -103,7 +103,7 @@ func TestFileSize(t *testing.T) {
 	wantOutput(t, b, "stat -c %s /tmp/f; head -c 1M /dev/zero > /tmp/g; echo $?", "1048576\n0\n")
 }
 
-// TestOpenFiles: RLIMIT_NOFILE is what was asked for, soft and hard.
+// TestOpenFiles: RLIMIT_NOFILE is as requested, soft and hard.
 func TestOpenFiles(t *testing.T) {
 	b := newBox(t, engine.Spec{Limits: engine.Limits{OpenFiles: 40}})
 	wantOutput(t, b, "ulimit -Sn; ulimit -Hn; ulimit -n 41 2>/dev/null || echo refused", "40\n40\nrefused\n")
@@ -159,7 +159,7 @@ func TestOutputLimit(t *testing.T) {
 	}
 }
 
-// counter counts what is written to it.
+// counter counts the bytes written to it.
 type counter int64
 
 func (c *counter) Write(b []byte) (int, error) { *c += counter(len(b)); return len(b), nil }

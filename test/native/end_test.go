@@ -94,8 +94,8 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-// TestCancelGrace: with a grace the whole tree hears of the end first, also where
-// background processes were to be kept; who does not listen is killed.
+// TestCancelGrace: with a grace, the whole tree first gets SIGTERM, including background processes that were
+// to be kept. Processes that ignore it are killed.
 func TestCancelGrace(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	for _, c := range []struct {
@@ -133,8 +133,7 @@ func TestCancelGrace(t *testing.T) {
 			wantNoCommands(t, b)
 		})
 	}
-	// A command that is in the grace of its timeout gets no more than that of a
-	// cancellation.
+	// During the grace of its timeout, a command gets no more time than the grace of a cancellation.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	out := newScreen()
@@ -209,7 +208,7 @@ func TestBackground(t *testing.T) {
 	if n := len(commands(t, b)); n != 4 {
 		t.Errorf("%d processes are left after the timeout of another, want 4", n)
 	}
-	// A timeout ends also what was to be kept.
+	// A timeout also ends processes that were to be kept.
 	c = shell("sleep 3600 & exec sleep 3600")
 	c.KeepBackground, c.Timeout, c.Grace = true, 50*time.Millisecond, time.Millisecond
 	want(t, run(t, b, c), engine.TimedOut, 124)

@@ -38,8 +38,8 @@ func TestNoShell(t *testing.T) {
 	}
 }
 
-// TestEnvironment: nothing but what was given, what programs take for granted, and how many
-// processors the box has if the host has more.
+// TestEnvironment: a command has only the given variables, those that programs take for granted, and the number
+// of processors of the box if the host has more.
 func TestEnvironment(t *testing.T) {
 	t.Setenv("BOXD_TEST_SECRET", "hunter2")
 	b := newBox(t, engine.Spec{})
@@ -98,7 +98,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// TestCredentials: no command has a capability, now or later, whoever it is.
+// TestCredentials: no command of any user has a capability, now or later.
 func TestCredentials(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	for _, u := range []engine.User{{}, {UID: 1000, GID: 1000}} {

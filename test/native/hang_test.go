@@ -108,8 +108,8 @@ func healthWithin(t *testing.T, s *native.Service, words ...string) {
 	}
 }
 
-// TestHangingCreates: creates that hang in the kernel keep nobody waiting, are named to those
-// who asked for them and to those who ask for the launcher's health, and leave nothing.
+// TestHangingCreates: creates that hang in the kernel block no other request. Their clients, and health checks,
+// get the step at which they hang. Nothing is left.
 func TestHangingCreates(t *testing.T) {
 	source, freeMount := testutil.StuckFS(t)
 	s, dir := newService(t)
@@ -135,8 +135,8 @@ func TestHangingCreates(t *testing.T) {
 		wantOutput(t, b, "echo works", "works\n")
 		remove(t, b)
 	}
-	// The stage may be caught when it has told the launcher that it is done, on the way to the
-	// agent: then the step is the agent's.
+	// The stage may be caught after it has told the launcher that it is done, on the way to the agent: then the
+	// step is the agent's.
 	var atStage hanging
 	for n, early := 0, false; !early; n++ {
 		atStage = hang(t, s, fmt.Sprintf("at-stage-%d", n), "", time.Second)

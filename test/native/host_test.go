@@ -51,7 +51,7 @@ func commands(t testing.TB, b engine.Box) []string {
 	return pids
 }
 
-// wantNoCommands: what was killed is gone when its end is reported, not later.
+// wantNoCommands: when the end of a command is reported, everything that was killed is gone.
 func wantNoCommands(t testing.TB, b engine.Box) {
 	t.Helper()
 	if pids := commands(t, b); len(pids) > 0 {
@@ -135,8 +135,8 @@ func initPIDs(t testing.TB, b engine.Box) []string {
 	return pids
 }
 
-// TestHugePages: a host that uses huge pages wherever it can gives the agent none, and
-// commands what it gives others.
+// TestHugePages: on a host that uses huge pages wherever possible, the agent has none; commands have them as on
+// the host.
 func TestHugePages(t *testing.T) {
 	b := create(t, start(t), engine.Spec{})
 	own, err := os.ReadFile("/proc/self/status")

@@ -98,8 +98,8 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-// TestMemoryLimitOfChild: on v1, who copes with the death of a child has exited,
-// and the receipt tells. On v2 the kernel ends the whole command.
+// TestMemoryLimitOfChild: on v1, a command that copes with the death of a child has exited, and the receipt
+// shows the kill. On v2 the kernel ends the whole command.
 func TestMemoryLimitOfChild(t *testing.T) {
 	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 48 * mib}})
 	o := run(t, b, shell("python3 -c 'x = bytearray(10**9)'; echo $?"))
@@ -113,8 +113,7 @@ func TestMemoryLimitOfChild(t *testing.T) {
 	}
 }
 
-// TestSwapIsOff reads what the kernel was told: a machine without swap would not
-// show the difference.
+// TestSwapIsOff reads the kernel's setting, because a machine without swap would not show the difference.
 func TestSwapIsOff(t *testing.T) {
 	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: 48 * mib}})
 	for _, f := range []struct {
@@ -224,7 +223,7 @@ func TestCPULimit(t *testing.T) {
 	}
 }
 
-// TestUnlimited: what was asked not to be limited is not.
+// TestUnlimited: a limit that is switched off does not apply.
 func TestUnlimited(t *testing.T) {
 	b := newBox(t, engine.Spec{Limits: engine.Limits{Memory: engine.Unlimited, PIDs: engine.Unlimited, CPUs: engine.Unlimited, FileSize: engine.Unlimited}})
 	c := python(hog, "600") // more than the default

@@ -56,24 +56,12 @@ func startWith(t testing.TB, initPath, dir string) (*native.Engine, error) {
 	return native.Start(ctx, native.Options{InitPath: initPath, StateDir: dir})
 }
 
-// stateDir makes a state directory. PID 1 of a box must be able to pass through,
-// which it could not below the 0700 directory of testing.T.TempDir.
+// stateDir creates a state directory. PID 1 of a box passes through it.
 func stateDir(t testing.TB) string {
 	t.Helper()
 	testutil.RequireRoot(t)
-	dir, err := os.MkdirTemp("/run", "boxd-test-native-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		wantCleanState(t, dir)
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := os.Chmod(dir, 0o711); err != nil {
-		t.Fatal(err)
-	}
+	dir := testutil.ReachableDir(t, "/run")
+	t.Cleanup(func() { wantCleanState(t, dir) })
 	return dir
 }
 
@@ -121,7 +109,7 @@ func newBox(t testing.TB, spec engine.Spec) engine.Box {
 	return create(t, start(t), spec)
 }
 
-// outcome is a result with what was printed.
+// outcome is a result with the output.
 type outcome struct {
 	engine.Result
 	stdout, stderr string
@@ -173,7 +161,7 @@ func python(script string, args ...string) engine.Command {
 	return engine.Command{Args: append([]string{"python3", "-c", script}, args...)}
 }
 
-// want checks how a command ended; status is that of a shell.
+// want checks how a command ended; status is the status in a shell.
 func want(t testing.TB, o outcome, verdict engine.Verdict, status int) {
 	t.Helper()
 	if o.Verdict != verdict || o.Status() != status {

@@ -20,7 +20,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// managedHog takes so many MiB of memory, once it is told to, and says so.
+// managedHog allocates this many MiB of memory when told to, and reports it.
 func managedHog(key string, mb int, memory int64) engine.Managed {
 	return engine.Managed{Key: key, Args: []string{"/usr/bin/python3", "-c", "input()\n" + hog, fmt.Sprint(mb)}, Memory: memory}
 }
@@ -42,8 +42,8 @@ func wantLimit(t testing.TB, p engine.ManagedProcess, verdict engine.Verdict, li
 	}
 }
 
-// TestManagedMemory: a process has its own limit, below that of the box, above it, or
-// in a box that has none, and whoever runs beside it does not notice.
+// TestManagedMemory: a process has its own limit, below that of the box, above it, or in a box without one.
+// Other processes of the box do not notice.
 func TestManagedMemory(t *testing.T) {
 	boxed := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 192 * mib}})
 	free := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: engine.Unlimited}})
@@ -90,8 +90,8 @@ func TestManagedMemory(t *testing.T) {
 	wantLimit(t, p, engine.OOM, spec.FormatSize(spec.MinMemory))
 }
 
-// TestManagedMemoryOfTrees: the limit is that of all descendants together, wherever they
-// have gone, and of nobody else.
+// TestManagedMemoryOfTrees: the limit holds for all descendants together, wherever they have moved, and for no
+// other process.
 func TestManagedMemoryOfTrees(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{Limits: engine.Limits{Memory: 512 * mib}})
 	const tree = `
@@ -144,8 +144,8 @@ func writtenBy(t testing.TB, p engine.ManagedProcess) string {
 	return string(buf[:n])
 }
 
-// TestManagedKept: what a process was started with is its own for as long as it runs,
-// whoever goes and comes again: its memory limit, and how far its output was released.
+// TestManagedKept: a process keeps its memory limit and the released offset of its output for as long as it runs,
+// whichever clients come and go.
 func TestManagedKept(t *testing.T) {
 	testutil.Long(t)
 	s, dir := newService(t)

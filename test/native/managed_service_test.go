@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// Clients come and go in the middle of input and output: every byte arrives once, and
-// the process stays what it is.
+// Clients come and go in the middle of input and output. Every byte arrives once, and the process stays the
+// same.
 func TestManagedOutlivesClients(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)
@@ -35,8 +35,8 @@ func TestManagedOutlivesClients(t *testing.T) {
 			}
 			_ = in.Close(t.Context())
 		}()
-		// Whoever goes on reading says how far the reading was: what was released last
-		// may have been lost with the client.
+		// A client that continues to read releases what was read before: the last releases may have been lost with the
+		// previous client.
 		out.Release(read)
 		buf := make([]byte, 30_000)
 		for until := read + 700_000; read < min(until, int64(len(data))); {
@@ -93,8 +93,8 @@ func TestManagedOutlivesClients(t *testing.T) {
 	}
 }
 
-// What ends while nobody is there is found as it ended, with its terminal, its signals
-// and what it used.
+// A process that ends while there is no client is found later with its result, its terminal, its signals and its
+// resource use.
 func TestManagedEndsAlone(t *testing.T) {
 	testutil.Long(t)
 	dir := stateDir(t)

@@ -53,7 +53,7 @@ func patient(t testing.TB) context.Context {
 	return ctx
 }
 
-// reader reads an output from off on as a stream, and releases what it has read.
+// reader reads an output as a stream, beginning at off, and releases what it has read.
 type reader struct {
 	t   testing.TB
 	ctx context.Context
@@ -241,7 +241,7 @@ func TestManagedBulk(t *testing.T) {
 	}
 }
 
-// Nobody reads: the process waits, and all is there once somebody does.
+// Without a reader the process waits; later a reader gets everything.
 func TestManagedBackPressure(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `
@@ -281,7 +281,7 @@ os.write(1, b"y")
 	wantManaged(t, p, engine.Exited, 0)
 }
 
-// A process that has ended is told to have, even if nobody ever reads what it wrote.
+// The end of a process is reported even if its output is never read.
 func TestManagedEndsUnread(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
 	m := managedPython("a", `import os; [os.write(1, b"x" * 1024) for i in range(60)]`)
@@ -293,8 +293,7 @@ func TestManagedEndsUnread(t *testing.T) {
 	}
 }
 
-// With DropOldest the process never waits, and what is read is never anything else
-// than what was written at that offset.
+// With DropOldest the process never waits, and a reader never gets other bytes than those written at that offset.
 func TestManagedDropOldest(t *testing.T) {
 	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})
@@ -370,8 +369,7 @@ func TestManagedInputOfNobody(t *testing.T) {
 	if err := p.Stdio().Stdin.Write(patient(t), 0, []byte("x")); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("%v, want EPIPE", err)
 	}
-	// One that does not read does not keep a caller from giving up, and what is
-	// accepted then stays so.
+	// A process that does not read does not keep a caller from giving up, and accepted bytes stay accepted.
 	q := launch(t, b, managedShell("b", "sleep 1000"))
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
@@ -443,8 +441,7 @@ sys.exit(6)
 	}
 }
 
-// A shell that edits lines sees the end of its input, although it was told before it
-// listened.
+// A shell with line editing sees the end of its input, even if that came before it listened.
 func TestManagedTerminalAtItsEnd(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
 	m := managedShell("a", "exec bash --norc")
@@ -589,8 +586,7 @@ func TestManagedRefused(t *testing.T) {
 	}
 }
 
-// PID 1 dies: the result says so and invents nothing, and what was written before
-// can still be read.
+// PID 1 dies: the result says so and invents nothing, and earlier output can still be read.
 func TestManagedBoxLost(t *testing.T) {
 	b := newLiveBox(t, engine.Spec{})
 	p := launch(t, b, managedShell("a", "echo before; cat"))
@@ -687,9 +683,8 @@ func killInit(t testing.TB, b engine.Box) {
 	t.Fatal("there is no PID 1")
 }
 
-// A process that makes its pipe larger than what was kept free for it, fills it and
-// exits does not thereby live on for everybody, however little is read. What had to go
-// for it is the oldest, and said to be gone.
+// A process that enlarges its pipe beyond the reserved room, fills it and exits does not stay alive because of
+// that, however little is read. The oldest output is dropped, and reported as gone.
 func TestManagedEnlargedPipe(t *testing.T) {
 	testutil.Long(t)
 	b := newLiveBox(t, engine.Spec{})

@@ -29,8 +29,8 @@ func hostDir(t *testing.T, uid, gid int) string {
 	return dir
 }
 
-// TestOwnership: whatever user a box has, what it writes belongs to the owner of
-// the directory, who can change and delete it. The owner is a real process.
+// TestOwnership: whatever user a box has, its files belong to the owner of the directory, who can change and
+// delete them. A real process plays the owner.
 func TestOwnership(t *testing.T) {
 	testutil.Long(t)
 	e := start(t)
@@ -256,8 +256,8 @@ func wantBadMount(t *testing.T, source, target string, err error) {
 	}
 }
 
-// TestMountWithin: the launcher holds a source in its directory, whatever has become
-// of the path since somebody looked at it; in the spec, and in a running box.
+// TestMountWithin: the launcher keeps a source within its directory, even if the path has changed since it was
+// checked; in the spec, and in a running box.
 func TestMountWithin(t *testing.T) {
 	e := start(t)
 	root, outside := hostDir(t, 0, 0), hostDir(t, 0, 0)

@@ -15,7 +15,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// skill makes a directory with a file that says what it is, to be mounted at target.
+// skill creates a directory with a file that names it, to be mounted at target.
 func skill(t *testing.T, target string) engine.Mount {
 	t.Helper()
 	dir := hostDir(t, 0, 0)
@@ -152,8 +152,8 @@ func TestBadNestedMounts(t *testing.T) {
 	}
 }
 
-// TestFullNestedMount: without an inode to spare a mount point is refused, and what was
-// made of it is taken back: another box's user of the file system finds as much as before.
+// TestFullNestedMount: if no inode is free, the mount point is refused and its parts are removed: another user of
+// the file system has as much room as before.
 func TestFullNestedMount(t *testing.T) {
 	testutil.Long(t)
 	b := newBox(t, engine.Spec{TmpSize: 1 << 20})
@@ -169,8 +169,8 @@ func TestFullNestedMount(t *testing.T) {
 	wantOutput(t, b, "cat /tmp/a/name", "/tmp/a\n")
 }
 
-// TestNestedMountInFullVolume is that of a workspace with a hard limit, which holds for
-// what is made in it on the box's behalf too.
+// TestNestedMountInFullVolume does the same with a hard limit on the workspace, which also holds for what is created
+// in it on the box's behalf.
 func TestNestedMountInFullVolume(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
@@ -279,7 +279,7 @@ func TestMovedMount(t *testing.T) {
 		t.Fatalf("%v, %v", names, err)
 	}
 	change(t, b, engine.Change{Detach: []string{three.Target}})
-	// And what was asked for again is where it was.
+	// A mount that is attached again is at its old path.
 	wantOutput(t, b, "cd /workspace && rm .skills && echo ok", "ok\n")
 	change(t, b, engine.Change{Attach: []engine.Mount{one}})
 	wantOutput(t, b, "cat /workspace/.skills/one/name", "/workspace/.skills/one\n")

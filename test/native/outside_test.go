@@ -262,8 +262,7 @@ func TestLimitAfterLauncherDied(t *testing.T) {
 	waitUntil(t, "the limit is what was asked for", func() bool { return limitInForce(t, b.ID()) == 80*mib })
 }
 
-// beginHolding starts a command that says line, and then holds what it has until its stdin
-// is closed.
+// beginHolding starts a command that prints line and then holds its resources until its stdin is closed.
 func beginHolding(t *testing.T, b engine.Box, c engine.Command, line string) (engine.Process, *os.File) {
 	t.Helper()
 	stdin, in := neverRead(t)

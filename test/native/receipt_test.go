@@ -46,8 +46,7 @@ func TestReceiptMemory(t *testing.T) {
 	}
 }
 
-// TestReceiptTime: what a command burns by its own account is on the receipt,
-// that of its children and of what was killed too.
+// TestReceiptTime: the receipt has the processor time of a command, including its children and killed processes.
 func TestReceiptTime(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	const burn = "import time\nwhile time.process_time() < 0.5: pass"
@@ -108,7 +107,7 @@ func TestAttribution(t *testing.T) {
 	out.await(t, "ready")
 	run(t, b, shell("exec 2>/dev/null; for i in 1 2 3 4 5 6 7 8 9; do sleep 3600 & done; exit 1"))
 	release()
-	// What is not known is not claimed: on v1 nobody counts refusals by command.
+	// Nothing is guessed: v1 does not count refusals per command.
 	if res := wait(t, p); res.Verdict != engine.Exited || res.ExitCode != 9 {
 		t.Errorf("bystander of a fork bomb: %+v", res)
 	}

@@ -90,7 +90,7 @@ func identity(t *testing.T, path string) string {
 	return fmt.Sprintf("device %d inode %d", st.Dev, st.Ino)
 }
 
-// wantSealed checks that nobody, root included, can change the file any more.
+// wantSealed checks that no user, root included, can change the file any more.
 func wantSealed(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.Open(path)

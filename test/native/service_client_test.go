@@ -79,8 +79,8 @@ func playClient(socket string) error {
 	return err
 }
 
-// releaseSome starts a process, and releases a part of what it says, in two steps: of
-// the first one its agent is told at once.
+// releaseSome starts a process and releases a part of its output in two steps. The first is sent to the agent
+// immediately.
 func releaseSome(ctx context.Context, b engine.LiveBox) error {
 	p, err := b.Launch(ctx, managedShell("talks", "seq -w 1000; exec sleep 1000"))
 	if err != nil {
@@ -201,7 +201,7 @@ func TestServiceRefusesStrangers(t *testing.T) {
 	}
 }
 
-// TestServiceGarbage: what is no request ends a connection and nothing else.
+// TestServiceGarbage: an invalid request ends its connection and nothing else.
 func TestServiceGarbage(t *testing.T) {
 	dir := stateDir(t)
 	socket := startService(t, dir, 0)
@@ -267,8 +267,7 @@ func initPath(t *testing.T) string {
 	return path
 }
 
-// TestServiceRecords: a record that is not provably of a box of ours costs the box its
-// life, and nobody else anything.
+// TestServiceRecords: a box whose record is not provably ours is removed, and no other box is affected.
 func TestServiceRecords(t *testing.T) {
 	testutil.Long(t)
 	edit := func(change func(r map[string]any)) func([]byte) []byte {

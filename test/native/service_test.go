@@ -140,8 +140,8 @@ func adoptLive(t testing.TB, s *native.Service, id string) engine.LiveBox {
 	return b
 }
 
-// TestServiceClientsComeAndGo: the box of one client is the next one's, with what is in
-// it and with its PID 1; what the first one left running is not.
+// TestServiceClientsComeAndGo: the next client gets the box of the previous one, with its files and its PID 1, but
+// without the commands that the previous client left running.
 func TestServiceClientsComeAndGo(t *testing.T) {
 	testutil.Long(t)
 	s, dir := newService(t)
@@ -149,7 +149,7 @@ func TestServiceClientsComeAndGo(t *testing.T) {
 	b := createLive(t, s, engine.Spec{ID: "live-one", Labels: map[string]string{"for": "me"}})
 	first := initPIDs(t, b)
 	wantOutput(t, b, "echo kept > /tmp/f", "")
-	// What the launcher makes mount points through is nobody's in the box.
+	// The box cannot use the directory through which the launcher creates mount points.
 	wantOutput(t, b, "ls /dev/.host 2>/dev/null || touch /dev/.host/top/root/x 2>/dev/null || mv /dev/.host /dev/x 2>/dev/null || echo closed", "closed\n")
 	if err := b.Update(t.Context(), engine.Change{Attach: []engine.Mount{m}, Limits: &engine.Limits{PIDs: 77}}); err != nil {
 		t.Fatal(err)
@@ -255,8 +255,8 @@ func killAll(t testing.TB, role, dir string) {
 	}
 }
 
-// TestServiceKeeperKilled: without a keeper the launcher goes on; its own end is healed
-// by whoever starts the service again.
+// TestServiceKeeperKilled: without a keeper the launcher keeps running. If it dies, the next start of the service
+// fixes that.
 func TestServiceKeeperKilled(t *testing.T) {
 	testutil.Long(t)
 	s, dir := newService(t)
@@ -277,7 +277,7 @@ func TestServiceKeeperKilled(t *testing.T) {
 	}
 	wantOutput(t, b, "echo here", "here\n")
 
-	// A launcher without a keeper is not left like that, once nobody uses it.
+	// A restart replaces a launcher that has neither keeper nor client.
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func wantEvent(t testing.TB, b engine.LiveBox, kind engine.EventKind) {
 	}
 }
 
-// TestServiceInitKilled: the end of PID 1 is that of the box.
+// TestServiceInitKilled: a box ends with its PID 1.
 func TestServiceInitKilled(t *testing.T) {
 	s, _ := newService(t)
 	b := createLive(t, s, engine.Spec{ID: "live-one"})

@@ -7,6 +7,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"strings"
@@ -34,9 +35,9 @@ func newSkillStore(t testing.TB, s *storage, size, inodes int64) *skillStore {
 	if err := s.MakeVolume(t.Context(), engine.Volume{Name: "skills", Bytes: size, Inodes: inodes}); err != nil {
 		t.Fatal(err)
 	}
-	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
+	files := transfer.NewSet(t.TempDir(), 20<<20, transfer.NewPool(1<<30))
 	t.Cleanup(files.Close)
-	return &skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+	return &skillStore{t: t, files: files, Store: skills.New(slog.New(slog.DiscardHandler)), root: skills.Root{
 		Namespace: "ns", Path: "/srv/skills",
 		Open: func(ctx context.Context, _ bool) (*os.File, error) {
 			return s.OpenDirectory(ctx, engine.Directory{Volume: "skills", Path: "/"})
@@ -83,7 +84,7 @@ func (s *skillStore) send(p []byte) string {
 	return "k.zip"
 }
 
-// noiseZip is a skill with so many files of so many bytes that nothing compresses.
+// noiseZip is a skill with this many files of this size, which cannot be compressed.
 func noiseZip(t testing.TB, files, size int) []byte {
 	t.Helper()
 	var b bytes.Buffer

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,7 @@ import (
 	"github.com/boxd/boxd/langbot/transfer"
 )
 
-// smallStore is a store of skills in a file system of so many inodes.
+// smallStore is a store of skills in a file system with few inodes.
 type smallStore struct {
 	skillStore
 	dir string
@@ -36,15 +37,15 @@ func newSmallStore(t *testing.T, inodes int) *smallStore {
 			t.Error(err)
 		}
 	})
-	files := transfer.NewSet(t.TempDir(), 20<<20, nil)
+	files := transfer.NewSet(t.TempDir(), 20<<20, transfer.NewPool(1<<30))
 	t.Cleanup(files.Close)
-	return &smallStore{skillStore{t: t, files: files, Store: skills.New(skills.Options{}), root: skills.Root{
+	return &smallStore{skillStore{t: t, files: files, Store: skills.New(slog.New(slog.DiscardHandler)), root: skills.Root{
 		Namespace: "ns", Path: "/srv/skills",
 		Open: func(context.Context, bool) (*os.File, error) { return os.Open(dir) },
 	}}, dir}
 }
 
-// fill makes files in a new directory fill of a skill until so many inodes are left.
+// fill creates files in a new directory fill of a skill until only left inodes are free.
 func (s *smallStore) fill(skill string, left uint64) {
 	s.t.Helper()
 	fill := filepath.Join(s.dir, skill, "fill")

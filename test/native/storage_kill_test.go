@@ -203,9 +203,8 @@ func TestManyVolumes(t *testing.T) {
 	}
 }
 
-// TestVolumeWithoutLauncher: with launcher and keeper gone a box goes on in its volume;
-// whoever starts the service again finds the same file system, also when the box has
-// ended meanwhile.
+// TestVolumeWithoutLauncher: without launcher and keeper, a box keeps using its volume. The next start of the service
+// finds the same file system, even if the box has ended meanwhile.
 func TestVolumeWithoutLauncher(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)

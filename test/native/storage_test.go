@@ -24,7 +24,7 @@ type storage struct {
 	uid  int
 }
 
-// startStorage runs a service for user uid. The test is root, who may connect as well.
+// startStorage runs a service for user uid. The test runs as root, which may connect as well.
 func startStorage(t testing.TB, uid int) *storage {
 	t.Helper()
 	s := &storage{t: t, dir: stateDir(t), uid: uid, data: filepath.Join(dataParent(t), "volumes")}
@@ -101,7 +101,7 @@ func (s *storage) stop() {
 	})
 }
 
-// wantNothingMounted: the launcher has no volume mounted that nobody waits for.
+// wantNothingMounted: a launcher soon has no volume mounted.
 func (s *storage) wantNothingMounted() {
 	if err := s.Health(context.Background()); err != nil {
 		return // one that is gone has nothing
@@ -151,8 +151,8 @@ n = 0
 while True:
     os.close(os.open(f"{sys.argv[1]}/{n}", os.O_CREAT)); n += 1`
 
-// TestVolumeFull: who fills a volume is told so, by the kernel and by the verdict, and
-// nobody else notices: not the other volume, not the other box.
+// TestVolumeFull: when a volume is full, the kernel and the verdict tell the writer, and nothing else notices: not the
+// other volume, not the other box.
 func TestVolumeFull(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)
@@ -235,7 +235,7 @@ func TestVolumeFullAfterAdoption(t *testing.T) {
 	}
 }
 
-// TestVolumeStays: what is in a volume is the next box's, whatever ended in between.
+// TestVolumeStays: the next box finds the content of a volume, whatever ended in between.
 func TestVolumeStays(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, 4242)

@@ -171,7 +171,7 @@ func TestOutputToFile(t *testing.T) {
 	}
 }
 
-// TestOutputToPipe: a pipe of the caller is the command's own, and nobody counts.
+// TestOutputToPipe: the command gets the caller's own pipe, and its output is not counted.
 func TestOutputToPipe(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	read, write, err := os.Pipe()
@@ -213,8 +213,8 @@ func TestStreamsArrive(t *testing.T) {
 	}
 }
 
-// TestWriterFails: a caller who cannot take more ends the command as any reader
-// that leaves, and hears of it.
+// TestWriterFails: if a writer of the caller fails, the command ends as if its reader had left, and the caller gets the
+// error.
 func TestWriterFails(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	full := errors.New("disk is full")

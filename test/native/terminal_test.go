@@ -12,8 +12,7 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// openTerminal starts a command at a terminal of 24 by 80; what is written to the
-// returned writer is typed.
+// openTerminal starts a command at a terminal of 24 by 80. Text written to the returned writer is typed there.
 func openTerminal(t *testing.T, b engine.Box, c engine.Command) (engine.Process, *screen, io.WriteCloser) {
 	t.Helper()
 	in, keyboard := io.Pipe()
@@ -57,8 +56,8 @@ func TestTerminalAtItsEnd(t *testing.T) {
 	}
 }
 
-// TestTerminalLimit: a box that holds all of its terminals is told so when a command
-// with one is started, and other commands go on.
+// TestTerminalLimit: if all terminals of a box are open, starting a command with one fails with that reason, and other
+// commands keep running.
 func TestTerminalLimit(t *testing.T) {
 	testutil.Long(t)
 	b := newBox(t, engine.Spec{})
@@ -171,7 +170,7 @@ func TestTerminalJobs(t *testing.T) {
 	}
 }
 
-// TestTerminalHangup: whoever holds the terminal dies with the command.
+// TestTerminalHangup: a process that holds the terminal dies with the command.
 func TestTerminalHangup(t *testing.T) {
 	b := newBox(t, engine.Spec{})
 	p, out, _ := openTerminal(t, b, shell("trap '' HUP; (trap '' HUP TERM INT; exec sleep 3600) & setsid sleep 3600 & echo ready; exit 3"))

@@ -38,7 +38,7 @@ func TestUpdateMemory(t *testing.T) {
 	update(t, b, engine.Limits{Memory: engine.Unlimited})
 	want(t, take("600"), engine.Exited, 0)
 
-	// Less than is in use is refused, and nobody is killed for it.
+	// A limit below the current use is refused, and nothing is killed.
 	out := newScreen()
 	release, stdin := newGate()
 	c := python(hog, "40")

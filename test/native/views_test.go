@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/internal/testutil"
 )
 
-// TestViewsAreBounded: what a client has open is attached in the launcher, so there is a
-// bound; what it has closed does not count, and nothing of it stays.
+// TestViewsAreBounded: directories that a client has open are mounts of the launcher, so their number is bounded. Closed
+// ones do not count, and nothing of them remains.
 func TestViewsAreBounded(t *testing.T) {
 	testutil.Long(t)
 	s := startStorage(t, strangerUID)

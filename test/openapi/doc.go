@@ -1,3 +1,3 @@
-// Package openapi has foreign tools from npm read docs/openapi.json: redocly lints it, and
-// a session is driven by a client that openapi-typescript generated from it.
+// Package openapi tests docs/openapi.json with tools from npm: redocly lints it, and a client that
+// openapi-typescript generates from it uses a session.
 package openapi

@@ -29,7 +29,7 @@ func tool(t *testing.T, dir, script string, args ...string) *exec.Cmd {
 	testutil.RequireFile(t, path)
 	cmd := exec.CommandContext(t.Context(), node, append([]string{path}, args...)...)
 	cmd.Dir = dir
-	// redocly reports its use and looks for new versions unless it is told not to.
+	// Unless told otherwise, redocly reports its use and looks for new versions.
 	cmd.Env = append(os.Environ(), "REDOCLY_TELEMETRY=off", "REDOCLY_SUPPRESS_UPDATE_NOTICE=true", "NO_COLOR=1")
 	return cmd
 }
@@ -43,8 +43,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// A foreign linter has nothing to say about the document, and finds what is wrong with
-// another.
+// A foreign linter finds nothing in the document, and finds the mistakes in another one.
 func TestLint(t *testing.T) {
 	testutil.Long(t)
 	doc, err := filepath.Abs(document)
@@ -117,30 +116,7 @@ func TestGeneratedClient(t *testing.T) {
 // serve starts a daemon with a TCP listener and returns its address.
 func serve(t *testing.T) string {
 	t.Helper()
-	boxd, boxdInit := testutil.BuildBinaries(t)
-	// Not t.TempDir: nothing below a mounted directory may be closed to others.
-	dir, err := os.MkdirTemp("/tmp", "boxd-openapi-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	d, err := daemon.Start(daemon.Config{Boxd: boxd, Init: boxdInit, Dir: dir, Args: []string{"--stop-sessions", "--listen", "127.0.0.1:0"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.Stop(); err != nil {
-			t.Error(err)
-		}
-		if t.Failed() {
-			t.Log(d.LogTail(20))
-		}
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	d, _ := daemon.ForTest(t, daemon.Config{Dir: testutil.ReachableDir(t, ""), Args: []string{"--listen", "127.0.0.1:0"}})
 	log, err := os.ReadFile(d.Log())
 	if err != nil {
 		t.Fatal(err)

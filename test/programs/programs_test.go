@@ -1,7 +1,6 @@
 package programs
 
 import (
-	"context"
 	"embed"
 	"os"
 	"path/filepath"
@@ -20,8 +19,8 @@ import (
 //go:embed testdata
 var scripts embed.FS
 
-// programs names a script, the programs of the host that it needs, what it prints,
-// and what it does that boxd refuses, bounds or pretends to do.
+// programs has for each script the programs of the host that it needs, its expected output, and what it does that boxd
+// refuses, bounds or pretends to do.
 var programs = []struct {
 	script string
 	needs  []string
@@ -81,7 +80,7 @@ func TestPrograms(t *testing.T) {
 			for _, program := range p.needs {
 				testutil.RequireProgram(t, program)
 			}
-			b, err := e.Create(t.Context(), engine.Spec{
+			b, remove := boxes.Create(t, e, engine.Spec{
 				User:    engine.User{UID: 1000, GID: 1000},
 				TmpSize: 512 << 20,
 				Limits:  engine.Limits{Memory: 1 << 30, PIDs: 256},
@@ -90,14 +89,7 @@ func TestPrograms(t *testing.T) {
 					{Source: self, Target: "/opt/self", ReadOnly: true},
 				},
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() {
-				if err := b.Remove(context.Background()); err != nil {
-					t.Error(err)
-				}
-			}()
+			defer remove()
 			var stdout, stderr strings.Builder
 			result, err := engine.Run(t.Context(), b, engine.Command{
 				Args:    []string{"sh", "-eu", "/opt/scripts/" + p.script + ".sh"},

@@ -21,6 +21,8 @@
 package proto
 
 import (
+	"bytes"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -31,8 +33,8 @@ import (
 // Bounds of the conversation, in bytes.
 const (
 	MaxChunk = 64 << 10
-	// MaxInfo is the longest line about one file: a name and a link of the longest
-	// kind, in base64, and numbers.
+	// MaxInfo is the length of the longest line about one file: the longest name and the
+	// longest symlink, in base64, and numbers.
 	MaxInfo  = 8 << 10
 	MaxReply = 2 * MaxInfo
 )
@@ -40,10 +42,10 @@ const (
 // ChunkHeader is the length of the length before a chunk.
 const ChunkHeader = 4
 
-// Info describes a file. Names are bytes, which JSON has as base64: they need not be
+// Info describes a file. Names are bytes, in JSON as base64, because they need not be
 // text.
 type Info struct {
-	Name   []byte `json:"name,omitempty"` // in a directory that is listed
+	Name   []byte `json:"name,omitempty"` // in a listing
 	Size   int64  `json:"size"`
 	Mode   uint32 `json:"mode"` // with the type, as of stat(2)
 	Sec    int64  `json:"sec"`  // last change of the content
@@ -53,27 +55,27 @@ type Info struct {
 	Target []byte `json:"target,omitempty"` // of a symlink
 }
 
-// Failure says which step did not work and why.
+// Failure reports which step failed and why.
 type Failure struct {
 	Step string `json:"step,omitempty"` // empty for the operation itself
-	// Path is what the step was about, if that is not the path that was asked for.
+	// Path is the path on which the step failed, if it is not the requested one.
 	Path  []byte        `json:"path,omitempty"`
 	Errno syscall.Errno `json:"errno"`
-	// Type is S_IFMT of what should have been a regular file, or 0.
+	// Type is the S_IFMT bits of a file that should have been a regular file, or 0.
 	Type uint32 `json:"type,omitempty"`
 }
 
-// Reply is how the operation ended.
+// Reply reports how the operation ended.
 type Reply struct {
 	Failure   *Failure `json:"failure,omitempty"`
 	Info      *Info    `json:"info,omitempty"`
 	Truncated bool     `json:"truncated,omitempty"` // there are more files than were listed
 }
 
-// ErrProtocol: what came is not what this package describes.
+// ErrProtocol: the data does not follow the rules of this package.
 var ErrProtocol = errors.New("protocol error")
 
-// ParseReply reads what came on stderr, of which b is all.
+// ParseReply parses b, the complete stderr of an operation.
 func ParseReply(b []byte) (Reply, error) {
 	var r Reply
 	if len(b) > MaxReply {
@@ -91,30 +93,22 @@ func ParseReply(b []byte) (Reply, error) {
 // maxErrno is MAX_ERRNO of the kernel's include/linux/err.h.
 const maxErrno = 4095
 
-// ParseList reads what list wrote to stdout, of which b is all: at most most files.
+// ParseList parses b, the complete stdout of list, which describes at most as many files as
+// most says.
 func ParseList(b []byte, most int) ([]Info, error) {
 	var list []Info
 	for len(b) > 0 {
-		line, rest, ok := cutLine(b)
-		if !ok || len(list) == most {
+		end := bytes.IndexByte(b[:min(len(b), MaxInfo)], '\n')
+		if end < 0 || len(list) == most {
 			return nil, fmt.Errorf("listing of more than %d lines of %d bytes: %w", most, MaxInfo, ErrProtocol)
 		}
 		var i Info
-		if err := json.Unmarshal(line, &i); err != nil {
+		if err := json.Unmarshal(b[:end], &i); err != nil {
 			return nil, fmt.Errorf("parsing listing: %w: %w", ErrProtocol, err)
 		}
-		list, b = append(list, i), rest
+		list, b = append(list, i), b[end+1:]
 	}
 	return list, nil
-}
-
-func cutLine(b []byte) (line, rest []byte, ok bool) {
-	for i, c := range b[:min(len(b), MaxInfo)] {
-		if c == '\n' {
-			return b[:i], b[i+1:], true
-		}
-	}
-	return nil, nil, false
 }
 
 // ReadChunk reads a chunk into buf, which holds MaxChunk bytes. It returns io.EOF after
@@ -124,7 +118,7 @@ func ReadChunk(r io.Reader, buf []byte) ([]byte, error) {
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return nil, notWhole(err)
 	}
-	n := uint32(head[0])<<24 | uint32(head[1])<<16 | uint32(head[2])<<8 | uint32(head[3])
+	n := binary.BigEndian.Uint32(head[:])
 	switch {
 	case n == 0:
 		return nil, io.EOF
@@ -145,6 +139,4 @@ func notWhole(err error) error {
 }
 
 // PutHeader writes the header of a chunk of n bytes to b.
-func PutHeader(b []byte, n int) {
-	b[0], b[1], b[2], b[3] = byte(n>>24), byte(n>>16), byte(n>>8), byte(n)
-}
+func PutHeader(b []byte, n int) { binary.BigEndian.PutUint32(b, uint32(n)) }

@@ -39,7 +39,7 @@ func TestBadReplies(t *testing.T) {
 	}
 }
 
-// The longest names and links there are fit in a line and in a reply.
+// The longest possible names and links fit in a line and in a reply.
 func TestLongestInfo(t *testing.T) {
 	i := Info{
 		Name: bytes.Repeat([]byte{'n'}, 255), Target: bytes.Repeat([]byte{'t'}, 4095), Size: 1<<63 - 1,
@@ -110,7 +110,7 @@ func TestChunkHeader(t *testing.T) {
 	}
 }
 
-// FuzzReply feeds what a box may say in place of a reply and of a listing.
+// FuzzReply feeds arbitrary bytes in place of a reply and of a listing.
 func FuzzReply(f *testing.F) {
 	f.Add([]byte(`{"failure":{"step":"a","path":"YQ==","errno":2,"type":4096}}` + "\n"))
 	f.Add([]byte(`{"info":{"name":"YQ==","size":1,"mode":33188,"sec":1,"nsec":2,"uid":1,"gid":1,"target":"YQ=="},"truncated":true}`))

@@ -13,42 +13,38 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/mounts"
-	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 )
 
 // ServiceOptions of [Service] and [Keeper].
 type ServiceOptions struct {
 	StateDir string
-	// ClientUID and ClientGID own the socket: the user that may connect, besides root.
+	// ClientUID and ClientGID own the socket: only this user and root can connect.
 	ClientUID, ClientGID int
-	// ClientUnit is the systemd unit that the client runs as; empty: it is the process that
-	// root has named, see rpc.NameClient.
+	// ClientUnit is the systemd unit that the client runs as. Empty: the client is the
+	// process that root has named, see rpc.NameClient.
 	ClientUnit string
-	// DataDir is where volumes are kept; empty: there are none.
+	// DataDir is where volumes are kept. Empty: there are no volumes.
 	DataDir string
-	// MountRoots are DIR[:ro][:no-root-owned]: with those of RootsFile, all that a client
-	// who is not root can mount and open of the host.
+	// MountRoots have the form DIR[:ro][:no-root-owned]. They and those of RootsFile are all
+	// that a client that is not root can mount and open of the host.
 	MountRoots []string
-	// Workspaces is a directory of the client's; what belongs to the client in it can be
-	// mounted as well. Empty: there is none.
+	// Workspaces is a directory in which the client can also mount what belongs to it.
+	// Empty: there is none.
 	Workspaces string
 	// prepared: the process runs from a sealed copy and in a mount namespace of its own.
 	prepared bool
 }
-
-// SocketName is the socket in the state directory, unless systemd gives one.
-const SocketName = "launcher.sock"
 
 // ParseService reads the arguments of the roles "launcher --service" and "keeper":
 //
 //	--state-dir DIR --client USER[:GROUP] [--client-unit UNIT] [--data-dir DIR]
 //	[--workspaces DIR] [--mount-root DIR[:ro][:no-root-owned]]...
 //
-// Users and groups are names or numbers; the group is that of the user if it is left
-// out.
+// Users and groups are names or numbers. The default group is the user's own.
 func ParseService(args []string) (o ServiceOptions, err error) {
 	o.ClientUID = -1
 	for len(args) > 0 {
@@ -92,12 +88,12 @@ func ParseService(args []string) (o ServiceOptions, err error) {
 		return o, fmt.Errorf("directory of workspaces %q: must be absolute and cleaned", o.Workspaces)
 	}
 	if len(o.MountRoots) > maxRoots {
-		return o, fmt.Errorf("%d mount roots: there can be %d", len(o.MountRoots), maxRoots)
+		return o, fmt.Errorf("%d mount roots: must be at most %d", len(o.MountRoots), maxRoots)
 	}
 	return o, nil
 }
 
-// overflowID is user nobody, whom the kernel also shows for owners it cannot express.
+// overflowID is user nobody. The kernel also shows it for owners that it cannot map.
 const overflowID = 65534
 
 // parseClient reads USER[:GROUP].
@@ -105,7 +101,11 @@ func parseClient(text string) (uid, gid int, err error) {
 	name, group, hasGroup := strings.Cut(text, ":")
 	uid, err = strconv.Atoi(name)
 	gid = uid
-	if u, lerr := lookUpUser(name, err == nil); lerr == nil {
+	lookUp := user.Lookup
+	if err == nil {
+		lookUp = user.LookupId
+	}
+	if u, lerr := lookUp(name); lerr == nil {
 		uid, _ = strconv.Atoi(u.Uid)
 		gid, _ = strconv.Atoi(u.Gid)
 	} else if err != nil {
@@ -124,19 +124,12 @@ func parseClient(text string) (uid, gid int, err error) {
 		return -1, -1, fmt.Errorf("client %q: ids are not negative", text)
 	}
 	if uid == overflowID {
-		return -1, -1, fmt.Errorf("client %q: must not be nobody, as whom other programs run too: name a user that nothing else runs as (useradd --system boxd)", text)
+		return -1, -1, fmt.Errorf("client %q: must not be nobody, because other programs run as that user too: name a user for boxd alone (useradd --system boxd)", text)
 	}
 	return uid, gid, nil
 }
 
-func lookUpUser(name string, isID bool) (*user.User, error) {
-	if isID {
-		return user.LookupId(name)
-	}
-	return user.Lookup(name)
-}
-
-// args are those that ParseService reads.
+// args is the inverse of ParseService.
 func (o *ServiceOptions) args(role ...string) []string {
 	args := append(append([]string{"boxd-init"}, role...), "--state-dir", o.StateDir,
 		"--client", fmt.Sprintf("%d:%d", o.ClientUID, o.ClientGID))
@@ -155,7 +148,7 @@ func (o *ServiceOptions) args(role ...string) []string {
 	return args
 }
 
-// roots are what the client can reach of the host. A client that is root has no bound.
+// roots reads the mount roots. A client that is root has none, and can reach everything.
 func (o *ServiceOptions) roots() (mountRoots, error) {
 	if o.ClientUID == 0 {
 		return nil, nil
@@ -172,8 +165,8 @@ func (o *ServiceOptions) roots() (mountRoots, error) {
 	return roots, nil
 }
 
-// prepare executes the program anew from a sealed copy and in a mount namespace of its
-// own, as whoever starts a launcher for one client does for it.
+// prepare executes the program again, from a sealed copy and in a mount namespace of its
+// own. A launcher that is started by its client, or by the keeper, has both already.
 func (o *ServiceOptions) prepare() error {
 	if o.prepared {
 		return nil
@@ -186,8 +179,8 @@ func (o *ServiceOptions) prepare() error {
 	return executeSealed(append(o.args("launcher", "--service"), "--prepared"))
 }
 
-// executeSealed makes a sealed copy of this program take its place. It returns only an
-// error.
+// executeSealed replaces this process with a sealed copy of the program. It returns only
+// after an error.
 func executeSealed(args []string) error {
 	exe, err := linux.SealedCopy("/proc/self/exe")
 	if err != nil {
@@ -197,17 +190,16 @@ func executeSealed(args []string) error {
 	return &os.PathError{Op: "execve", Path: args[0], Err: unix.Exec(linux.FdPath(exe), args, os.Environ())}
 }
 
-func isSealed() bool { return exeseal.IsSelfExeCloned() }
-
-// listenFD is where systemd, and the keeper, leave a listening socket (sd_listen_fds(3)).
+// listenFD is the descriptor at which systemd and the keeper pass a listening socket
+// (sd_listen_fds(3)).
 const listenFD = 3
 
-// listen returns the socket that was inherited, or makes one.
+// listen returns the inherited socket, or makes one.
 func (o *ServiceOptions) listen() (*net.UnixListener, error) {
 	if !o.inherits() {
 		return o.makeSocket()
 	}
-	f := os.NewFile(listenFD, SocketName)
+	f := os.NewFile(listenFD, rpc.SocketName)
 	defer f.Close()
 	l, err := net.FileListener(f)
 	if err != nil {
@@ -221,8 +213,8 @@ func (o *ServiceOptions) listen() (*net.UnixListener, error) {
 	return unixListener, nil
 }
 
-// inherits says whether there is a socket at listenFD. The keeper cannot know the
-// number of its child beforehand.
+// inherits reports whether there is a socket at listenFD. The keeper passes keeperPID as
+// LISTEN_PID, because it does not know the number of its child beforehand.
 func (o *ServiceOptions) inherits() bool {
 	pid := os.Getenv("LISTEN_PID")
 	return os.Getenv("LISTEN_FDS") == "1" && (pid == strconv.Itoa(os.Getpid()) || pid == keeperPID)
@@ -230,8 +222,8 @@ func (o *ServiceOptions) inherits() bool {
 
 const keeperPID = "keeper"
 
-// makeSocket makes the socket in the state directory. One that is there is a dead
-// launcher's: whoever serves holds a lock.
+// makeSocket makes the socket in the state directory. It removes an existing one, which
+// belongs to a dead launcher: a live one holds the lock of its instance.
 func (o *ServiceOptions) makeSocket() (*net.UnixListener, error) {
 	if err := makeStateDir(o.StateDir); err != nil {
 		return nil, err
@@ -241,7 +233,7 @@ func (o *ServiceOptions) makeSocket() (*net.UnixListener, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	path := linux.FdPath(dir) + "/" + SocketName // may be too long for an address else
+	path := linux.FdPath(dir) + "/" + rpc.SocketName // the full path may be too long for an address
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("making socket: %w", err)
 	}
@@ -264,10 +256,10 @@ func (o *ServiceOptions) unlink() error {
 	if o.inherits() {
 		return nil
 	}
-	return os.Remove(filepath.Join(o.StateDir, SocketName))
+	return os.Remove(filepath.Join(o.StateDir, rpc.SocketName))
 }
 
-// ready tells systemd, if it asked, that clients are served (sd_notify(3)).
+// ready tells systemd that clients are served, if it asked for that (sd_notify(3)).
 func (o *ServiceOptions) ready() {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {

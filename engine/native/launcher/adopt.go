@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// adoptAll takes over the boxes that the launcher before has left: those that are
-// provably ours. What is left of all others is removed.
+// adoptAll adopts the boxes of the previous launcher that are provably its boxes, and removes
+// the remains of all others.
 func (l *Launcher) adoptAll() error {
 	entries, err := os.ReadDir(l.instance.boxes())
 	if err != nil {
@@ -33,7 +33,7 @@ func (l *Launcher) adoptAll() error {
 		return fmt.Errorf("finding boxes: %w", err)
 	}
 	before := leftover.Read(l.instance.state, filepath.Base(l.instance.dir))
-	stuck := map[string]error{} // not to be tried again now
+	stuck := map[string]error{} // whose next removal is not due yet
 	var left []os.DirEntry
 	var failed error
 	var mu sync.Mutex
@@ -66,9 +66,9 @@ func (l *Launcher) adoptAll() error {
 	return l.sweepLeft(left, stuck)
 }
 
-// isShortage says that a failure is one of this process or host and says nothing about
-// the box: it is no reason to end the box. A launcher that is started again later may
-// have better luck.
+// isShortage reports whether err is a lack of resources of this process or host. It says
+// nothing about the box and is no reason to end it: a launcher that is restarted later may
+// succeed.
 func isShortage(err error) bool {
 	for _, shortage := range []unix.Errno{unix.EMFILE, unix.ENFILE, unix.ENOMEM} {
 		if errors.Is(err, shortage) {
@@ -78,13 +78,13 @@ func isShortage(err error) bool {
 	return false
 }
 
-// sweepLeft removes boxes that were not taken over, and leases of none. It does not try
-// those in stuck.
+// sweepLeft removes the boxes in left, and the leases that belong to no box. It does not try
+// to remove those in stuck.
 func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), sweepTime)
 	defer cancel()
 	keep := sweepBoxes(ctx, l.instance.dir, left, l.cgroups)
-	// Their records stay for the next launcher; the other boxes are not worse for it.
+	// The next launcher finds what cannot be removed; it does not harm other boxes.
 	if line := leftover.Line(keep); line != "" {
 		fmt.Fprintln(os.Stderr, line)
 	}
@@ -92,7 +92,7 @@ func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 		all := maps.Clone(keep)
 		maps.Copy(all, stuck)
 		if err := leftover.Note(l.instance.state, filepath.Base(l.instance.dir), all); err != nil {
-			return fmt.Errorf("recording what could not be removed: %w", err)
+			return fmt.Errorf("recording leftovers: %w", err)
 		}
 	}
 	maps.Copy(keep, stuck)
@@ -107,7 +107,7 @@ func (l *Launcher) sweepLeft(left []os.DirEntry, stuck map[string]error) error {
 
 var errAdopted = errors.New("adopted")
 
-// adopt takes over the box called id.
+// adopt adopts the box called id.
 func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	b := &box{id: id, dir: filepath.Join(l.instance.boxes(), id), service: true}
 	r, err := readRecord(b.dir, id)
@@ -119,7 +119,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	}
 	b.init()
 	b.spec, b.record, b.pid = r.Spec, r, r.PID
-	b.stale = true // the launcher before may not have come to show the last limits
+	b.stale = true // the previous launcher may not have shown the last limits
 	b.private = filepath.Join(l.instance.private(), id)
 	if b.lease, err = l.findLease(r); err != nil {
 		return nil, err
@@ -142,7 +142,7 @@ func (l *Launcher) adopt(id, boot string) (_ *box, err error) {
 	return b, nil
 }
 
-// findLease makes sure that the ids of a box are still its own.
+// findLease checks that the id range of a box still belongs to it.
 func (l *Launcher) findLease(r *boxRecord) (*idLease, error) {
 	path := filepath.Join(l.instance.state, "ids", strconv.Itoa((r.IDBase-idBase)/idRange))
 	owner, err := os.Readlink(path)
@@ -166,14 +166,14 @@ func (l *Launcher) findGroup(b *box) error {
 	}
 	group.NumberFrom(l.generation << slotBits)
 	b.group = group
-	if err := group.Debit(0); err != nil { // the launcher before may have lowered the limit
+	if err := group.Debit(0); err != nil { // the previous launcher may have lowered the limit
 		return err
 	}
-	return group.Thaw() // and it may have been killed in unmount
+	return group.Thaw() // the previous launcher may have been killed in unmount
 }
 
-// findInit opens PID 1 and then makes sure that it is the one that was meant: a pidfd
-// stays with a process, its number does not.
+// findInit opens a pidfd of PID 1 and then checks that it is the recorded process: a pidfd
+// stays with its process, a number does not.
 func (l *Launcher) findInit(b *box) error {
 	var err error
 	if b.pidfd, err = linux.PidfdOpen(b.pid); err != nil {
@@ -199,8 +199,8 @@ func (l *Launcher) findInit(b *box) error {
 	return nil
 }
 
-// findMounts finds out what was mounted. A launcher may have been killed between a
-// mount and its record.
+// findMounts finds out which recorded mounts exist. A launcher may have been killed between
+// mounting and recording.
 func (l *Launcher) findMounts(b *box) error {
 	return b.withNS(func(ns mounts.NS) error {
 		for _, m := range b.record.Mounts {
@@ -217,9 +217,9 @@ func (l *Launcher) findMounts(b *box) error {
 	})
 }
 
-// isMounted says whether a mount on record is there, and which one it is if that is
-// not on record. The box may have put something else at its target, and may have moved
-// it, with the directory that it is in.
+// isMounted reports whether a recorded mount exists, and fills in its ID if that was not
+// recorded. A recorded ID is looked for in the whole mount table, because the box may have
+// moved the mount with the directory that contains it, and put something else at the target.
 func (b *box) isMounted(ns mounts.NS, m *mounted) (bool, error) {
 	if m.ID != pending {
 		return mounts.IsMounted(ns, b.pid, m.ID)
@@ -229,8 +229,8 @@ func (b *box) isMounted(ns mounts.NS, m *mounted) (bool, error) {
 	return at != m.Under && at != 0, err
 }
 
-// findSlots finds the slots of commands. Those in which processes were left on purpose
-// go when these have ended; the others wait for a client.
+// findSlots finds the slots of commands. Slots with processes that were left on purpose are
+// released when those end; the others wait for a client.
 func (l *Launcher) findSlots(b *box) error {
 	names, err := b.group.Slots()
 	if err != nil {
@@ -257,8 +257,8 @@ func (l *Launcher) findSlots(b *box) error {
 	return nil
 }
 
-// watch has the limits of a box watched. A host that cannot is no reason to have no
-// box.
+// watch adds the box to the watcher of limits. Boxes work without it on a host that cannot
+// report them.
 func (l *Launcher) watch(b *box) error {
 	b.watcher = l.service.watcher
 	if err := b.watcher.Add(b.group); err != nil {
@@ -267,8 +267,8 @@ func (l *Launcher) watch(b *box) error {
 	return nil
 }
 
-// killForeign ends the commands of a client that is gone: all slots that are not
-// marked. It returns those of managed processes, with their keys.
+// killForeign kills the commands of a client that is gone: those in slots without a mark. It
+// returns the slots of managed processes, with their keys.
 func (l *Launcher) killForeign(b *box) (managed map[string]string, err error) {
 	marks, err := b.kept()
 	if err != nil {
@@ -300,7 +300,7 @@ func (l *Launcher) killForeign(b *box) (managed map[string]string, err error) {
 	return managed, err
 }
 
-// specNow is the spec of a box with what was changed since it was made.
+// specNow returns the spec of a box with all changes since its creation.
 func (b *box) specNow() engine.Spec {
 	b.mu.Lock()
 	defer b.mu.Unlock()

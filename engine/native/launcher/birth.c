@@ -1,15 +1,14 @@
-// The birth of PID 1 in its cgroup. libcontainer would attach the process that it
-// started, which waits for an RCU grace period of several milliseconds; born in
-// place it waits for nothing (clone3 with CLONE_INTO_CGROUP).
+// PID 1 starts in its cgroup. libcontainer would attach the running process, which
+// takes an RCU grace period of several milliseconds. Starting it there takes none
+// (clone3 with CLONE_INTO_CGROUP).
 //
-// libcontainer cannot be told to do so. But what it executes first is this very
-// binary, as "init", with the descriptors of libcontainer.Process.ExtraFiles from
-// number 3 on. So before the constructor of package nsenter runs, this one makes
-// a child in the cgroup behind descriptor BIRTH_CGROUP_FD. The child goes on as
-// if nothing had happened: it is "stage 0" of nsenter. The parent waits for it
-// and for "stage 1", which nsenter makes a child of its parent, and hands stage
-// 0's status on. What remains is "stage 2", the later PID 1, which then becomes a
-// child of the launcher: it is the nearest subreaper.
+// libcontainer has no option for that. But the first program that it executes is
+// this binary, as "init", with the descriptors of libcontainer.Process.ExtraFiles
+// from number 3 on. So this constructor, which runs before that of package nsenter,
+// makes a child in the cgroup of descriptor BIRTH_CGROUP_FD. The child continues as
+// "stage 0" of nsenter. The parent waits for it and for "stage 1", which nsenter
+// makes a child of its parent, and exits with the status of stage 0. "Stage 2", the
+// later PID 1, remains. It becomes a child of the launcher, the nearest subreaper.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -22,15 +21,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// There is a second thing to see to. When all is set up, the later PID 1 opens
-// libcontainer's exec fifo for writing, to wait for the launcher to open it for
-// reading. A launcher that was killed just before would leave it waiting for ever.
-// So it brings its own reader along, does not wait, and finds out about its
-// launcher at the agent's connection. The launcher does without the fifo
-// (Container.Start, and not Run).
+// This constructor also opens libcontainer's exec fifo for reading. At the end of its
+// set-up the later PID 1 opens the fifo for writing, which waits until the launcher
+// opens it for reading. If the launcher were killed just before that, PID 1 would wait
+// forever. With a reader of its own it does not wait, and the agent learns from its
+// connection whether the launcher lives. The launcher does not use the fifo: it calls
+// Container.Start instead of Run.
 #define BIRTH_CGROUP_FD 4
 #define INTO_CGROUP 0x200000000ULL /* CLONE_INTO_CGROUP, Linux 5.7 */
-#define STAGES 2                   /* children that end before PID 1 is there */
+#define STAGES 2                   /* children that end before PID 1 runs */
 
 static int wait_child(pid_t *pid)
 {
@@ -69,10 +68,10 @@ __attribute__((constructor(101))) static void birth(void)
 		return;
 	stage0 = syscall(SYS_clone3, &args, sizeof args);
 	if (stage0 < 0)
-		_exit(1); // the launcher sees a box that did not start
+		_exit(1); // the launcher sees that the box did not start
 	if (stage0 == 0) {
 		open_fifo();
-		// The agent gets this number as a closed descriptor.
+		// The agent expects this descriptor to be closed.
 		close(BIRTH_CGROUP_FD);
 		return;
 	}
@@ -81,7 +80,7 @@ __attribute__((constructor(101))) static void birth(void)
 		if (pid == stage0)
 			status = s;
 		if (s != 0)
-			_exit(s); // nothing more will come
+			_exit(s); // no further stage follows
 	}
 	_exit(status);
 }

@@ -11,16 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Descriptors that PID 1 is given, counted from 3; birth.c and package agent know
-// the numbers.
+// PID 1 gets these descriptors, counted from 3. birth.c and package agent rely on the
+// numbers.
 const (
 	extraControl = iota // agent.ControlFD
 	extraCgroup         // BIRTH_CGROUP_FD in birth.c
 )
 
-// avoidHugePages keeps this process, the init stages and the agents, which inherit it, small on
-// a host whose transparent_hugepage is "always": the first variable that each of them touches
-// would take 2 MiB, and the time to clear them. Agents undo it for their commands.
+// avoidHugePages keeps this process small on a host whose transparent_hugepage is "always",
+// and the init stages and agents, which inherit the setting. Otherwise the first variable that
+// each of them touches would take 2 MiB, and the time to clear them. Agents undo it for their
+// commands.
 func avoidHugePages() {
 	_ = unix.Prctl(unix.PR_SET_THP_DISABLE, 1, 0, 0, 0) // fails on kernels without huge pages
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,58 +23,59 @@ import (
 // removeTime bounds how long the processes of a box may take to die of SIGKILL.
 const removeTime = 30 * time.Second
 
-// box is everything that exists because of one box. The parts are nil until they
-// are made; destroy takes apart what is there, in the opposite order.
+// box owns everything that exists for one box. A part is nil until it is made. destroy
+// removes the parts that there are, in the opposite order.
 type box struct {
-	id   string
-	spec engine.Spec
-	dir  string // what others must find after a crash
-	// private is for what nobody else needs to see.
-	private string
-	work    *work     // that makes the box; nil for one that was adopted
+	id      string
+	spec    engine.Spec
+	dir     string    // its files in the state directory, which the next launcher finds
+	private string    // its files in the launcher's own tmpfs
+	work    *work     // the create that made the box; nil for an adopted box
 	coarse  sync.Once // see coarsen
 
 	lease     *idLease
 	group     *cgroups.Group
-	watcher   *cgroups.Watcher // of the group's limits, the launcher's; nil without one
+	watcher   *cgroups.Watcher // the launcher's, which reports the group's limits; may be nil
 	root      *rootfs.Root
 	user      *os.File // user namespace, until PID 1 is in it
-	network   *os.File // network namespace, likewise
+	network   *os.File // network namespace, until PID 1 is in it
 	container *libcontainer.Container
 	process   *libcontainer.Process
 	pid       int
-	pidfd     *os.File      // of PID 1, opened before it could be waited for
+	pidfd     *os.File      // of PID 1, opened before anything could reap it
 	control   *wire.Conn    // the agent's first connection; closing it ends the agent
-	listener  *os.File      // where the agent takes further ones
+	listener  *os.File      // where the agent accepts further connections
 	ns        mounts.NS     //
-	reaped    chan struct{} // closed when PID 1 has been waited for
+	reaped    chan struct{} // closed when PID 1 has been reaped
 
-	wave     place      // among the boxes that end with this process
-	turn     *turn      // to end; nil: it has none yet
-	service  bool       // the box outlives the launcher
-	limiting sync.Mutex // before saving: who changes limits
-	freezing sync.Mutex // who stops the box for a moment
-	showing  sync.Mutex // who writes what the box is shown
-	saving   sync.Mutex // before mu: who writes the record
+	wave    place // among the boxes that end with this process
+	turn    *turn // to end; nil until it has one
+	service bool  // the box outlives the launcher
+
+	// Lock order: limiting, saving, mu.
+	limiting sync.Mutex // held to change limits
+	freezing sync.Mutex // held to freeze and thaw the box
+	showing  sync.Mutex // held to write the files that show the box its limits
+	saving   sync.Mutex // held to write the record
 
 	mu      sync.Mutex
-	record  *boxRecord // of a box of a service, once it is complete
+	record  *boxRecord // of a service's box, once it is complete
 	slots   map[string]*cgroups.Slot
 	mounted map[string]mounted  // by target
 	userNS  map[string]*os.File // by id map
-	leaving int                 // slots of takeSlot that are not gone yet
+	leaving int                 // slots taken by takeSlot that still exist
 	outside heldOutside
-	stale   bool // what the box is shown of its use may be old
+	stale   bool // the use that the box is shown may be out of date
 	removed bool
 	users   sync.WaitGroup // requests that work on the box
 
 	life     context.Context // ends when destroy begins
 	end      context.CancelFunc
-	dropping sync.WaitGroup // slots on their way out
+	dropping sync.WaitGroup // slots that are being removed
 }
 
-// enter keeps the parts of the box alive until leave. It is false once they are
-// being taken apart.
+// enter keeps the parts of the box alive until leave is called. It returns false once
+// destroy has begun.
 func (b *box) enter() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -84,19 +87,19 @@ func (b *box) enter() bool {
 
 func (b *box) leave() { b.users.Done() }
 
-// destroy ends the box and removes all that belongs to it. It goes on after a
-// failure, and reports all of them.
+// destroy ends the box and removes everything that belongs to it. It continues after a
+// failure, and returns all failures.
 func (b *box) destroy() error {
 	b.mu.Lock()
 	b.removed = true
 	b.mu.Unlock()
 	b.end()
 	if b.turn == nil {
-		b.turn, _ = endings.take(context.Background()) // there will be a turn: each is given back in time
+		b.turn, _ = endings.takeTurn(context.Background()) // this ends: every turn is given back in time
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), removeTime)
 	defer cancel()
-	err := b.kill() // first: what follows may wait for others
+	err := b.kill() // first: the following steps may wait
 	ended := b.awaitEnd(ctx)
 	b.turn.give()
 	b.turn = nil
@@ -105,16 +108,15 @@ func (b *box) destroy() error {
 		ended = b.container.Destroy()
 	}
 	if err := errors.Join(err, ended, b.destroyParts(ctx)); err != nil {
-		// The directory and the lease stay: the next launcher sweeps again.
+		// The directory and the lease stay, and the next launcher sweeps again.
 		return fmt.Errorf("removing box %q: %w", b.id, err)
 	}
 	b.wave.leave()
 	return b.forget()
 }
 
-// kill sends SIGKILL to all processes of the box. Where PID 1 can be waited for,
-// its end is that of everything in its pid namespace, and nothing of the box is
-// outside.
+// kill sends SIGKILL to PID 1. The kernel then kills everything in its pid namespace, and no
+// process of the box is outside it. Before there is a PID 1, kill kills the cgroup.
 func (b *box) kill() (err error) {
 	switch {
 	case b.reaped != nil:
@@ -136,12 +138,19 @@ func (b *box) kill() (err error) {
 	return err
 }
 
-// adopted says that another launcher made the box.
+// adopted reports whether another launcher made the box.
 func (b *box) adopted() bool { return b.process == nil && b.pidfd != nil }
 
-// destroyParts takes apart what the box was made of.
+// destroyParts removes the slots, the cgroups and the root, and closes all descriptors.
 func (b *box) destroyParts(ctx context.Context) error {
-	errs := []error{b.destroySlots()}
+	b.dropping.Wait()
+	b.mu.Lock()
+	for _, s := range b.slots {
+		s.Close()
+	}
+	clear(b.slots)
+	b.mu.Unlock()
+	var errs []error
 	if b.group != nil {
 		b.watcher.Remove(b.group) // a nil Watcher is fine
 		errs = append(errs, b.group.Remove(ctx))
@@ -150,11 +159,19 @@ func (b *box) destroyParts(ctx context.Context) error {
 	if b.root != nil {
 		errs = append(errs, b.root.Close())
 	}
-	b.closeFiles()
+	b.listener.Close() // a nil file is fine
+	b.network.Close()
+	b.user.Close()
+	b.pidfd.Close()
+	_ = b.ns.Close()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	linux.CloseAll(slices.Collect(maps.Values(b.userNS)))
+	clear(b.userNS)
 	return errors.Join(errs...)
 }
 
-// forget removes the record of a box that is gone.
+// forget removes the directories and the lease of a box that is gone.
 func (b *box) forget() error {
 	var errs []error
 	for _, dir := range []string{b.private, b.dir} {
@@ -168,8 +185,8 @@ func (b *box) forget() error {
 	return errors.Join(errs...)
 }
 
-// awaitEnd waits for the end of PID 1, which was killed: until it has been reaped, where it
-// is a child.
+// awaitEnd waits until PID 1, which was killed, has ended, and has been reaped if it is a
+// child of this process.
 func (b *box) awaitEnd(ctx context.Context) error {
 	switch {
 	case b.reaped != nil:
@@ -190,32 +207,7 @@ func (b *box) awaitEnd(ctx context.Context) error {
 	return fmt.Errorf("waiting for PID 1: %w", ctx.Err())
 }
 
-func (b *box) destroySlots() error {
-	b.dropping.Wait()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for name, s := range b.slots {
-		s.Close()
-		delete(b.slots, name)
-	}
-	return nil
-}
-
-func (b *box) closeFiles() {
-	b.listener.Close() // a nil file is fine
-	b.network.Close()
-	b.user.Close()
-	b.pidfd.Close()
-	_ = b.ns.Close()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for key, f := range b.userNS {
-		f.Close()
-		delete(b.userNS, key)
-	}
-}
-
-// reap waits for PID 1, once.
+// reap starts the only goroutine that waits for PID 1.
 func (b *box) reap() {
 	b.reaped = make(chan struct{})
 	go func() {

@@ -2,8 +2,8 @@ package launcher
 
 import "sync"
 
-// What the requests that are being answered may hold of this process: the bytes of
-// their frames, and for each what its goroutine takes.
+// Bounds of the memory that requests in progress use: requestsMax for all of them, of which
+// each takes the length of its frame, and requestCost for its goroutine.
 const (
 	requestsMax = 32 << 20
 	requestCost = 16 << 10
@@ -12,7 +12,7 @@ const (
 // budget is a number of bytes that requests share.
 type budget struct {
 	mu   sync.Mutex
-	free sync.Cond // something was given back
+	free sync.Cond // signals give
 	used int
 }
 
@@ -22,8 +22,8 @@ func newBudget() *budget {
 	return b
 }
 
-// take waits until n bytes more fit. What is larger than all of it waits until it
-// is alone.
+// take waits until n more bytes fit. A request that is larger than the whole budget waits
+// until it is alone.
 func (b *budget) take(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

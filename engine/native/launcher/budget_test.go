@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 )
 
-// TestBudget: whoever does not fit waits until enough is given back.
+// TestBudget: a request that does not fit waits until enough is given back.
 func TestBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBudget()

@@ -1,9 +1,10 @@
-// The launcher's capabilities are those it uses. It gives up all others at its start, also
-// where no service manager has done so, and what it executes (mke2fs) never has them. A
-// box has what its user namespace gives, whatever the launcher lacks (user_namespaces(7)).
+// The launcher keeps only the capabilities that it uses. It gives up all others when it
+// starts, even if no service manager has done so, and programs that it executes (mke2fs)
+// never have them. The capabilities of a box come from its user namespace, whatever the
+// launcher lacks (user_namespaces(7)).
 //
-// This is done before the Go runtime has threads: the bounding set is one of each thread,
-// and no call changes that of all (capabilities(7)).
+// This happens before the Go runtime has threads: each thread has its own bounding set, and
+// no call changes those of all threads (capabilities(7)).
 #include <errno.h>
 #include <linux/capability.h>
 #include <stdint.h>
@@ -15,8 +16,8 @@
 
 #define BIT(cap) (1ULL << (cap))
 
-// test/native/capabilities_test.go removes each one, and says which operation fails.
-// packaging/systemd/boxd-launcher.service lists the same.
+// test/native/capabilities_test.go removes each of them and names the operation that fails.
+// packaging/systemd/boxd-launcher.service has the same list.
 static const uint64_t used =
 	BIT(CAP_CHOWN)          // sockets, roots and directories of others
 	| BIT(CAP_DAC_OVERRIDE) // directories of boxes and users
@@ -31,7 +32,7 @@ static const uint64_t used =
 	| BIT(CAP_SYS_ADMIN)    // namespaces, mounts, quotas, loop devices
 	| BIT(CAP_SYS_NICE)     // timers of an agent
 	| BIT(CAP_MKNOD)        // /dev of a box
-	| BIT(CAP_SETFCAP);     // id maps that have root in them: views of a client that is root
+	| BIT(CAP_SETFCAP);     // id maps that contain root: views of a client that is root
 
 static void fail(const char *what)
 {
@@ -59,7 +60,7 @@ __attribute__((constructor(102))) static void bound(int argc, char **argv)
 	}
 	if (syscall(SYS_capset, &header, sets) != 0)
 		fail("capset");
-	// No file that it executes gives anything back. Boxes have this set in any case.
+	// No file that it executes gives any of them back. Boxes set this themselves as well.
 	if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0)
 		fail("prctl(PR_SET_NO_NEW_PRIVS)");
 }

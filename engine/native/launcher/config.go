@@ -12,30 +12,30 @@ import (
 )
 
 // agentID is the user and group of PID 1: the last of the box's ids, which no
-// command can be.
+// command can have.
 const agentID = engine.MaxID + 1
 
-// agentCaps is what a birth needs: to become the command's user, to signal it,
-// and to drop exactly this.
+// agentCaps are the capabilities that starting a command needs: to become the command's
+// user, to signal it, and to drop these capabilities.
 var agentCaps = []string{"CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SETPCAP"}
 
-// agentDebug keeps the agent small: memory that it frees goes back at once, and
-// where the host's transparent_hugepage is "always" its few pages of heap do not
-// become 2 MiB each (measured: 6.6 MB private instead of 1.5).
+// agentDebug keeps the agent small: it returns freed memory at once, and on a host whose
+// transparent_hugepage is "always" its few pages of heap do not become 2 MiB each
+// (measured: 6.6 MB private instead of 1.5).
 const agentDebug = "GODEBUG=madvdontneed=1,disablethp=1"
 
-// agentProcs keeps it from looking for a limit of processors in /proc and /sys, where a
-// box has none to see.
+// agentProcs saves the agent the search for a processor limit in /proc and /sys, where a
+// box sees none.
 var agentProcs = fmt.Sprintf("GOMAXPROCS=%d", runtime.NumCPU())
 
 // config describes the box to libcontainer. It is a pure function of its
 // arguments (see testdata/config.golden.json).
 //
-// libcontainer gets no cgroups to manage: with Rootless, no path, and a
-// read-only cgroup2 in this mount namespace its manager does nothing, and
-// package cgroups, which knows how to avoid the RCU grace periods, does it all.
-// It installs no seccomp filter either: the agent does, from a program that was
-// compiled once, which saves every box a run of libseccomp.
+// libcontainer gets no cgroups to manage. With Rootless, no path, and a read-only
+// cgroup2 in this mount namespace, its cgroup manager does nothing. Package cgroups does
+// it all, and avoids the RCU grace periods. libcontainer installs no seccomp filter
+// either: the agent installs a program that was compiled once, which saves every box a
+// run of libseccomp.
 func config(spec engine.Spec, id, root, dev, user, network string, base int) *configs.Config {
 	ids := []configs.IDMap{{ContainerID: 0, HostID: int64(base), Size: idRange}}
 	noswitch := unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC

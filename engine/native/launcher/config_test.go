@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/rootfs"
 )
 
-// The configuration that libcontainer gets, whole, so that a change of it is
-// seen. To accept one: BOXD_UPDATE=1 go test ./engine/native/launcher.
+// TestConfigGolden compares the whole configuration that libcontainer gets, so that every
+// change shows. To accept one: BOXD_UPDATE=1 go test ./engine/native/launcher.
 func TestConfigGolden(t *testing.T) {
 	spec := engine.Spec{Hostname: "golden"}.WithDefaults()
 	got, err := json.MarshalIndent(config(spec, "box-1", "/state/root", "/state/dev", "/proc/1/fd/8", "/proc/1/fd/9", idBase), "", "\t")
@@ -36,7 +36,7 @@ func TestConfigGolden(t *testing.T) {
 	}
 }
 
-// Two packages that may not import each other promise the same places and ids.
+// Packages that may not import each other must agree on paths and ids.
 func TestSharedConstants(t *testing.T) {
 	if rootfs.HomeDir != engine.HomeTarget {
 		t.Errorf("home is %q in rootfs and %q in engine", rootfs.HomeDir, engine.HomeTarget)

@@ -40,8 +40,8 @@ func (l *Launcher) openControl(b *box) (*wire.Conn, *os.File, error) {
 	return wire.Pair()
 }
 
-// socketAddress names the agent's socket by a descriptor of its directory, which is
-// the caller's: a path may be longer than the 107 bytes of an address (unix(7)).
+// socketAddress names the agent's socket by a descriptor of its directory, because a path
+// may be longer than the 107 bytes of an address (unix(7)). The caller closes dir.
 func (b *box) socketAddress() (dir *os.File, name string, err error) {
 	dir, err = linux.Openat2(nil, b.dir, unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY})
 	if err != nil {
@@ -50,9 +50,9 @@ func (b *box) socketAddress() (dir *os.File, name string, err error) {
 	return dir, linux.FdPath(dir) + "/" + socketName, nil
 }
 
-// maxSockets is how many sockets a box may have at once. A program opens one netlink
-// socket to look names or interfaces up, and closes it. A socket with full queues
-// holds some 300 KB that the memory limit does not see.
+// maxSockets is how many sockets a box may have at once. Programs need netlink sockets only
+// one at a time, to look up names or interfaces. A socket with full queues holds about
+// 300 KB that no memory limit counts.
 var maxSockets = wire.Sockets{Netlink: 32, Inet: 2048}
 
 // greetAgent sets the agent up and waits until it has hardened itself.
@@ -79,15 +79,15 @@ func (l *Launcher) greetAgent(b *box) error {
 	}
 	b.listener.Close()
 	b.listener = nil
-	// Not before the agent runs: an execve under way has copied the filter already.
+	// Not before the agent runs: an execve in progress has copied the filter already.
 	if err := emptyDumps(b.pid); err != nil {
 		return err
 	}
 	return b.stillThere()
 }
 
-// awaitReady receives the agent's answer to Init. It is bounded by giveUpTime: then the
-// connection is closed.
+// awaitReady receives the agent's answer to Init. Giving up the create, after giveUpTime,
+// closes the connection and so ends the wait.
 func awaitReady(control *wire.Conn) error {
 	frame, err := control.Receive()
 	if err != nil {
@@ -104,8 +104,8 @@ func awaitReady(control *wire.Conn) error {
 	return fmt.Errorf("type %d: %w", frame.Type, wire.ErrProtocol)
 }
 
-// connect opens a further connection to the agent for a client. An agent that accepts
-// none any more must not hold up this process: once its queue is full it is EAGAIN.
+// connect opens another connection to the agent for a client. It does not block on an agent
+// that no longer accepts connections: once the agent's queue is full, it returns EAGAIN.
 func (b *box) connect() (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

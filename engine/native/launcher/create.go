@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/runc/libcontainer"
 )
 
-// create builds a box in which commands can run. On failure nothing is left, except of a box
-// that cannot be removed.
+// create builds a box in which commands can run. After a failure it removes the parts of the
+// box again.
 func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 	}
 	b.init()
 	if !b.service {
-		b.wave = l.waves.take()
+		b.wave = l.waves.takePlace()
 	}
 	defer l.networks.prepare()
 	for _, step := range []func(*box) error{
@@ -44,27 +44,27 @@ func (l *Launcher) create(w *work, spec engine.Spec) (*box, error) {
 	return b, nil
 }
 
-// abandon removes what was made of a box that is not to be. A PID 1 that SIGKILL does not
-// reach, since it hangs in the kernel, is waited for: until it has ended the create counts as
-// hanging.
+// abandon removes the parts of a box that its client does not get. If PID 1 hangs in the
+// kernel, where SIGKILL does not reach it, abandon waits for it, and the create counts as
+// hanging until then.
 func (l *Launcher) abandon(b *box, why error) error {
 	b.work.failed(why)
 	b.work.spare()
-	// The wait for a turn is no part of the step: with many boxes that end it takes long.
-	b.turn, _ = endings.take(context.Background())
+	// The wait for a turn is not part of the step: it is long when many boxes end.
+	b.turn, _ = endings.takeTurn(context.Background())
 	defer b.work.begin("removing what was made of a box", "", only(b.pid))()
 	err := l.discard(b)
 	if err != nil && b.reaped != nil {
 		<-b.reaped
 		err = l.removeAgain(b.id)
 	}
-	if err != nil && b.work.isOver() { // its client hears no more of it
+	if err != nil && b.work.isOver() { // the client has its answer already
 		fmt.Fprintf(os.Stderr, "boxd-init: %v\n", oneline.Error(err))
 	}
 	return err
 }
 
-// only is a list of processes with one in it, or none before there is one.
+// only lists one process, or none if pid is 0.
 func only(pid int) func() []int {
 	return func() []int {
 		if pid == 0 {
@@ -74,7 +74,7 @@ func only(pid int) func() []int {
 	}
 }
 
-// init makes what every box has.
+// init prepares the fields of a box that is built or adopted.
 func (b *box) init() {
 	b.slots = map[string]*cgroups.Slot{}
 	b.mounted = map[string]mounted{}
@@ -83,7 +83,7 @@ func (b *box) init() {
 	b.life, b.end = context.WithCancel(context.Background())
 }
 
-// finish makes the box one of the service, if there is one.
+// finish hands the box over to the service, if there is one.
 func (l *Launcher) finish(b *box) error {
 	defer b.work.begin("recording it", "", nil)()
 	if !b.service {
@@ -115,8 +115,8 @@ func (l *Launcher) reserve(b *box) error {
 	return nil
 }
 
-// makeParts makes what the init stage will be put together from, side by side; what takes
-// longest, here.
+// makeParts makes in parallel the parts that the init stage needs. Making the cgroups and
+// namespaces takes longest, so it stays on this goroutine.
 func (l *Launcher) makeParts(b *box) error {
 	root := make(chan error, 1)
 	go func() { root <- l.makeRoot(b) }()
@@ -129,9 +129,9 @@ func (l *Launcher) takeNetwork(b *box) (err error) {
 	return err
 }
 
-// makeUserNS makes the user namespace of the box. It belongs to the user of PID 1
-// and not to root, to whom the kernel would charge what all boxes use of inotify,
-// POSIX queues, timers and the like.
+// makeUserNS makes the user namespace of the box. PID 1's user owns it. If root did, the
+// kernel would charge root for the inotify watches, POSIX queues, timers and the like of
+// all boxes.
 func (b *box) makeUserNS() error {
 	defer b.work.begin("making its user namespace", "", nil)()
 	ids := fmt.Sprintf("0 %d %d", b.lease.Base, idRange)
@@ -147,17 +147,22 @@ func (l *Launcher) makeCgroups(b *box) error {
 	defer b.work.begin("making its cgroups", "", nil)()
 	owner := cgroups.Owner{UID: b.lease.Base + agentID, GID: b.lease.Base + agentID}
 	group, err := l.cgroups.Create(cgroupName(l.instance.dir, b.id), owner, groupLimits(b.spec.Limits, b.spec.AllowDegraded))
-	var cannot *cgroups.UnenforceableError
-	if errors.As(err, &cannot) {
-		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
-	}
 	if err != nil {
-		return fmt.Errorf("making cgroups: %w", err)
+		return fmt.Errorf("making cgroups: %w", limitError(err))
 	}
 	group.NumberFrom(l.generation << slotBits)
 	b.group = group
-	b.work.onRefusal(func() { _ = group.Kill() }) // the init stage, if it hangs
+	b.work.onRefusal(func() { _ = group.Kill() }) // ends an init stage that hangs
 	return nil
+}
+
+// limitError adds engine.ErrUnenforceable to an error about a limit that this host cannot
+// enforce.
+func limitError(err error) error {
+	if _, ok := errors.AsType[*cgroups.UnenforceableError](err); ok {
+		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
+	}
+	return err
 }
 
 func groupLimits(l engine.Limits, degraded bool) cgroups.Limits {
@@ -196,7 +201,7 @@ func (l *Launcher) makeRoot(b *box) error {
 
 // startInit has libcontainer build the namespaces and run the agent in them.
 func (l *Launcher) startInit(b *box) error {
-	defer b.network.Close() // the box holds them from here on
+	defer b.network.Close() // PID 1 keeps the namespaces alive
 	defer b.user.Close()
 	prepared := b.work.begin("preparing its init stage", "", nil)
 	defer func() { prepared() }()
@@ -218,18 +223,18 @@ func (l *Launcher) startInit(b *box) error {
 	}
 	defer home.Close()
 	b.process = agentProcess(agentEnd, home)
-	l.networks.prepare() // while the stage, which keeps one processor busy, is waited for
+	l.networks.prepare() // in parallel with the stage, which keeps only one processor busy
 	prepared()
 	prepared = b.work.begin("starting its init stage", "", func() []int {
-		pids, _ := cgroups.Processes(home) // all may be gone
+		pids, _ := cgroups.Processes(home) // the cgroup may be gone
 		return pids
 	})
 	return b.start()
 }
 
-// start gives birth to PID 1. The thread enters the box's v1 cgroups and its child
-// is born there. Start and not Run: PID 1 does not wait at the exec fifo, see
-// birth.c.
+// start starts PID 1. The calling thread enters the box's v1 cgroups first, so that its
+// child starts there. It calls Start instead of Run because PID 1 does not wait at the exec
+// fifo, see birth.c.
 func (b *box) start() error {
 	err := linux.OnThrowawayThread(func() error {
 		if err := b.group.EnterThread(); err != nil {
@@ -243,13 +248,13 @@ func (b *box) start() error {
 	if b.pid, err = b.process.Pid(); err == nil {
 		b.pidfd, err = linux.PidfdOpen(b.pid)
 	}
-	b.reap() // from here on the number may become another's
+	b.reap() // from here on another process may get the number
 	b.work.onRefusal(func() { _ = b.kill() })
 	return err
 }
 
-// furnish gives the box its mounts while the agent sets itself up. The stage has changed
-// its root by now: the box has its own copy of the mounts, and what is added stays.
+// furnish attaches the box's mounts while the agent sets itself up. The stage has pivoted by
+// now: the box has its own copy of the mounts, and those added to it stay.
 func (l *Launcher) furnish(b *box) (err error) {
 	if b.ns, err = mounts.OpenNS(b.pid); err != nil {
 		return err
@@ -278,7 +283,7 @@ func (l *Launcher) furnish(b *box) (err error) {
 	return errors.Join(err, <-furnished)
 }
 
-// agentProcess is PID 1. The files stay the caller's.
+// agentProcess describes PID 1 to libcontainer. The caller keeps the files.
 func agentProcess(control, cgroup *os.File) *libcontainer.Process {
 	return &libcontainer.Process{
 		Init:       true,
@@ -291,12 +296,12 @@ func agentProcess(control, cgroup *os.File) *libcontainer.Process {
 	}
 }
 
-// maxMappings is how many user namespaces a box keeps for its mounts to come: most
-// have one, that of the workspace's owner.
+// maxMappings is how many user namespaces a box keeps for further mounts. Most boxes need
+// one, which maps the workspace's owner.
 const maxMappings = 8
 
-// mapping returns a user namespace with map m. The caller owns it; a mount that was
-// made with it does not need it any more.
+// mapping returns a user namespace with map m. The caller owns it, and closes it once its
+// mounts are made: they do not need it.
 func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -308,7 +313,7 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 		return nil, fmt.Errorf("making id map: %w", err)
 	}
 	if len(b.userNS) >= maxMappings || b.service {
-		return f, nil // of a service there are many boxes, mostly idle
+		return f, nil // a service has many boxes, most of them idle
 	}
 	b.userNS[m.String()] = f
 	return linux.Dup(f, 0)

@@ -10,15 +10,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The data directory: the volumes, and which project ids are given out (package
-// volumes). Unlike the state directory it outlives the machine's next boot. An image in
-// it is a file system that the kernel mounts, and believes: whoever can write one has
-// the kernel.
+// The data directory holds the volumes and the project ids in use (package volumes). Unlike
+// the state directory it survives a reboot. An image in it is a file system that the kernel
+// mounts and trusts: write access to it would be control of the kernel.
 
-// checkDataDir makes the data directory if it is missing, and refuses one that anybody
-// but root could write to, or put another in the place of.
+// checkDataDir makes the data directory if it is missing; its parent must exist. It refuses
+// a directory that anyone but root could write or replace.
 func checkDataDir(dir string) error {
-	if err := makeDataDir(dir); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("data directory: %w", err)
 	}
 	real, err := filepath.EvalSymlinks(dir)
@@ -40,18 +39,10 @@ func checkDataDir(dir string) error {
 		case d == real && (st.Uid != 0 || st.Mode&0o077 != 0):
 			return fmt.Errorf("data directory %q: must belong to root and be closed to all others (chown root, chmod 700)", d)
 		case st.Uid != 0 || writable:
-			return fmt.Errorf("data directory %q: %q must belong to root, and be writable by nobody else or have the sticky bit: else another directory could be put in its place", real, d)
+			return fmt.Errorf("data directory %q: %q must belong to root, and either be writable by root only or have the sticky bit: otherwise another directory could be put in its place", real, d)
 		}
 		if d == filepath.Dir(d) {
 			return nil
 		}
 	}
-}
-
-// makeDataDir makes a directory that is missing; the one above must be there.
-func makeDataDir(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
 }

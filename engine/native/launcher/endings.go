@@ -12,17 +12,17 @@ import (
 // launcher ends at most maxEnding boxes at a time, so that this work stays bounded.
 
 const (
-	// maxEnding is how many boxes may be ending at a time, and maxLate how many more that take
-	// longer than lateTime. With those for which the kernel is late after that they are fewer
-	// than 64.
+	// maxEnding is how many boxes may be ending at a time, and maxLate how many more may take
+	// longer than lateTime. Together with the boxes whose deferred work the kernel has not
+	// done yet, they stay below 64.
 	maxEnding = 32
 	maxLate   = 16
-	// freeTime is how long after the end of PID 1 a box counts as ending. The kernel takes
-	// some 50 µs once it comes to it; 20 ms were too few for an emulated machine.
+	// freeTime is how long a box counts as ending after PID 1 has ended. The kernel's work
+	// takes about 50 µs once it begins; 20 ms were too short on an emulated machine.
 	freeTime = 100 * time.Millisecond
-	// lateTime is how long a box keeps others from ending. One that SIGKILL does not reach
-	// then takes one of the maxLate places, for removeTime at most. On a machine that is so
-	// slow that all take longer, these are full, and the pace is the machine's.
+	// lateTime is how long a box may keep others from ending. A box that SIGKILL does not
+	// reach then takes one of the maxLate places, for at most removeTime. On a machine so slow
+	// that every box takes longer, these places are full and the machine sets the pace.
 	lateTime = time.Second
 )
 
@@ -33,7 +33,7 @@ func newTurns(ending, late int) *turns {
 	return &turns{make(chan struct{}, ending), make(chan struct{}, late)}
 }
 
-// endings are those of this process.
+// endings are the turns of this process.
 var endings = newTurns(maxEnding, maxLate)
 
 // turn is the turn of one box to end.
@@ -42,12 +42,12 @@ type turn struct {
 	timer *time.Timer
 
 	mu    sync.Mutex
-	place chan struct{} // where it counts; nil: it was given back
+	place chan struct{} // the channel that counts it; nil once it was given back
 }
 
-// take waits for a turn to end a box. The caller gives it back when PID 1 has ended, or when
-// it waits for that no longer.
-func (t *turns) take(ctx context.Context) (*turn, error) {
+// takeTurn waits for a turn to end a box. The caller gives it back when PID 1 has ended, or
+// when it stops waiting for that.
+func (t *turns) takeTurn(ctx context.Context) (*turn, error) {
 	select {
 	case t.ending <- struct{}{}:
 	case <-ctx.Done():
@@ -60,7 +60,7 @@ func (t *turns) take(ctx context.Context) (*turn, error) {
 	return u, nil
 }
 
-// makeWay moves the turn to the late ones if there is room, or tries again later.
+// makeWay moves the turn to the late ones if there is room; otherwise it retries later.
 func (u *turn) makeWay() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -76,7 +76,8 @@ func (u *turn) makeWay() {
 	}
 }
 
-// give does not wait: the turn is free a moment later. Giving it twice is giving it once.
+// give gives the turn back. It does not wait: the place becomes free after freeTime. Further
+// calls do nothing.
 func (u *turn) give() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -89,29 +90,29 @@ func (u *turn) give() {
 	time.AfterFunc(freeTime, func() { <-place })
 }
 
-// When a launcher dies, it gives no more turns to the boxes that end with it: they end
-// in waves instead, each waveTime after the one before. Their commands are dead at once, so
-// nothing is lost by taking long. The kernel takes about 1 ms of a processor to end a box, and
-// 10 ms in an emulated machine; a wave that takes longer meets the next one.
+// A launcher that dies gives no turns to the boxes that end with it. They end in waves
+// instead, each waveTime after the one before. Their commands are killed at once, so nothing is
+// lost by taking long. Ending a box costs the kernel about 1 ms of processor time, and 10 ms on
+// an emulated machine; a slower wave overlaps the next one.
 const (
 	waveSize = 32
 	waveTime = 400 * time.Millisecond
 )
 
-// waves places the boxes that end with this process, waveSize in each wave.
+// waves assigns the boxes that end with this process to waves of waveSize.
 type waves struct {
 	mu    sync.Mutex
 	boxes []int // by wave
 }
 
-// place is the place of a box in a wave. The zero place is none.
+// place is the place of a box in a wave. The zero place means none.
 type place struct {
 	of   *waves
 	wave int
 }
 
-// take takes a place in the first wave that has one.
-func (w *waves) take() place {
+// takePlace takes a place in the first wave that has a free one.
+func (w *waves) takePlace() place {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	i := slices.IndexFunc(w.boxes, func(n int) bool { return n < waveSize })
@@ -123,7 +124,7 @@ func (w *waves) take() place {
 	return place{w, i}
 }
 
-// leave gives the place back, once.
+// leave gives the place back. Further calls do nothing.
 func (t *place) leave() {
 	if t.of == nil {
 		return
@@ -134,5 +135,6 @@ func (t *place) leave() {
 	t.of = nil
 }
 
-// linger is how many milliseconds the agent of a box waits when its launcher is gone.
+// linger is how many milliseconds the agent of a box waits before it ends when its launcher
+// has died.
 func (t place) linger() uint32 { return uint32(t.wave) * uint32(waveTime/time.Millisecond) }

@@ -10,11 +10,11 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 )
 
-// events are what the client has not been told yet. A newer one of a kind takes the
-// place of an older: its count is in it. So a client that is slow, or not there, costs
-// two events for each box.
+// events are the events that no client has received yet. A newer event of a kind replaces
+// the older one, since its count includes it. So a slow or absent client costs at most two
+// events per box.
 type events struct {
-	more chan struct{} // there may be some
+	more chan struct{} // has an element if there may be events
 
 	mu      sync.Mutex
 	pending map[eventKey]int64
@@ -42,11 +42,11 @@ func (e *events) add(cgroup string, limit cgroups.Limit, count int64) {
 	e.wake()
 }
 
-// putBack takes back what could not be told. What came since is newer.
-func (e *events) putBack(untold map[eventKey]int64) {
+// putBack takes back events that could not be sent. Newer events replace them.
+func (e *events) putBack(unsent map[eventKey]int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for key, count := range untold {
+	for key, count := range unsent {
 		e.pending[key] = max(count, e.pending[key])
 	}
 }
@@ -58,7 +58,7 @@ func (e *events) wake() {
 	}
 }
 
-// take returns what is pending, and forgets it.
+// take removes the pending events and returns them.
 func (e *events) take() map[eventKey]int64 {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,13 +67,13 @@ func (e *events) take() map[eventKey]int64 {
 	return pending
 }
 
-// eventPause in between keeps a box that runs into its limits all the time from keeping
-// the client busy.
+// eventPause is the pause between two rounds of events, so that a box that constantly hits
+// its limits does not keep the client busy.
 const eventPause = 50 * time.Millisecond
 
-// tellEvents tells the client, if there is one, until ended. What happened without a
-// client is told to the next.
-func (l *Launcher) tellEvents(ended <-chan struct{}) {
+// sendEvents sends events to the client until ended is closed. Events without a client wait
+// for the next one.
+func (l *Launcher) sendEvents(ended <-chan struct{}) {
 	s := l.service
 	for {
 		select {
@@ -85,9 +85,9 @@ func (l *Launcher) tellEvents(ended <-chan struct{}) {
 		c := s.current
 		s.mu.Unlock()
 		if c == nil || !c.greeted.Load() {
-			continue // woken again by whoever connects
+			continue // the next client wakes it again
 		}
-		s.events.putBack(tell(c, s.events.take()))
+		s.events.putBack(sendTo(c, s.events.take()))
 		select {
 		case <-time.After(eventPause):
 		case <-ended:
@@ -96,8 +96,8 @@ func (l *Launcher) tellEvents(ended <-chan struct{}) {
 	}
 }
 
-// tell sends events and returns those that could not be sent: then the client is gone.
-func tell(c *client, pending map[eventKey]int64) map[eventKey]int64 {
+// sendTo sends events and returns those that could not be sent because the client is gone.
+func sendTo(c *client, pending map[eventKey]int64) map[eventKey]int64 {
 	for key, count := range pending {
 		body, err := json.Marshal(rpc.Event{Box: key.box, Kind: key.kind, Count: count})
 		if err != nil || c.conn.Send(rpc.TypeEvent, 0, body) != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// TestEventsUntold: what a client that goes away was not told is told to the next.
-func TestEventsUntold(t *testing.T) {
+// TestUnsentEvents: events that could not be sent to a client wait for the next one.
+func TestUnsentEvents(t *testing.T) {
 	e := newEvents()
 	e.add("x.b", cgroups.MemoryLimit, 1)
 	e.add("x.b", cgroups.PIDsLimit, 2)
@@ -24,7 +24,7 @@ func TestEventsUntold(t *testing.T) {
 	theirs.Close()
 	taken := e.take()
 	e.add("x.b", cgroups.PIDsLimit, 5) // meanwhile
-	e.putBack(tell(&client{conn: ours}, taken))
+	e.putBack(sendTo(&client{conn: ours}, taken))
 	oom, pids := eventKey{"b", engine.EventOOM}, eventKey{"b", engine.EventPIDs}
 	if left := e.take(); len(left) != 3 || left[oom] != 1 || left[pids] != 5 {
 		t.Errorf("pending: %v", left)

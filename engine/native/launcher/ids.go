@@ -19,22 +19,22 @@ const (
 	idRanges = 4094
 )
 
-// sharedBase is the id on disk of the box's user 0 where a mount has [spec.Mount.Users]:
-// a range that no box gets, below the ids that daemons get (0x7fff0000).
+// sharedBase is the id on disk of a box's user 0 in mounts with [spec.Mount.Users]. The
+// range is leased to no box, and lies below the ids of daemons (0x7fff0000).
 const sharedBase = idBase + idRanges*idRange
 
-// isShared says that a file belongs to a user of a box other than the session's.
+// isShared reports whether id on disk stands for a user of a box other than the session's.
 func isShared(id uint32) bool { return id >= sharedBase && id < sharedBase+idRange }
 
-// idLease is a range of host ids that one live box has for itself.
+// idLease is a range of host ids that belongs to one live box.
 type idLease struct {
 	Base int
 	path string
 }
 
-// leaseIDs takes a free range. The lease is a symlink, which is created
-// atomically together with the name of its owner; the sweeper removes those of
-// dead owners.
+// leaseIDs takes a free range. The lease is a symlink, because that is created
+// atomically together with its owner's name. A sweep removes the leases of dead
+// owners.
 func leaseIDs(dir, owner string) (*idLease, error) {
 	first := rand.IntN(idRanges)
 	for i := range idRanges {
@@ -52,3 +52,22 @@ func leaseIDs(dir, owner string) (*idLease, error) {
 }
 
 func (l *idLease) release() error { return os.Remove(l.path) }
+
+// releaseLeases removes the leases whose owners, named as by instance.owner, are dead.
+func releaseLeases(dir string, dead func(owner string) bool) error {
+	leases, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, l := range leases {
+		path := filepath.Join(dir, l.Name())
+		owner, err := os.Readlink(path)
+		if err != nil || !dead(owner) {
+			continue
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -14,12 +14,11 @@ import (
 	"github.com/boxd/boxd/rootfs"
 )
 
-// The ways into a running box. A launcher that ends with its boxes holds their
-// descriptors from the time when it built them. One that runs as a service goes in
-// through PID 1 each time: so an idle box costs it few descriptors, and the launcher
-// after it, which has none, does exactly the same.
+// Access to a running box. A launcher whose boxes end with it holds descriptors from when
+// it built them. A service reaches a box through PID 1 each time, so an idle box costs it
+// few descriptors, and its successor, which has none of them, works in the same way.
 
-// live opens the root of a box of a service. The caller closes it.
+// live opens the root of a service's box. The caller closes it.
 func (b *box) live() (*rootfs.Live, error) {
 	l, err := rootfs.OpenLive(b.pid)
 	if err != nil {
@@ -48,27 +47,35 @@ func (b *box) withNS(fn func(mounts.NS) error) error {
 	return fn(ns)
 }
 
-// makePoint makes a mount point in the box: inside another mount as the user of the
-// box would.
+// makePoint makes a mount point in the box. Inside another mount it does so with the rights
+// of the box's user.
 func (b *box) makePoint(ns mounts.NS, target string, dir bool) error {
 	user := mounts.Owner{UID: b.lease.Base + b.spec.User.UID, GID: b.lease.Base + b.spec.User.GID}
 	if inner, err := mounts.MakeInnerPoint(ns, target, dir, user); inner || err != nil {
 		return err
 	}
+	return b.withDir((*rootfs.Root).Skeleton, (*rootfs.Live).Skeleton, func(skeleton *os.File) error {
+		return mounts.MakeMountPoint(skeleton, target, dir)
+	})
+}
+
+// withDir runs fn with a directory of the box's root: the one that held returns if the
+// launcher holds the root, otherwise the one that open opens.
+func (b *box) withDir(held func(*rootfs.Root) *os.File, open func(*rootfs.Live) (*os.File, error), fn func(dir *os.File) error) error {
 	if b.root != nil {
-		return mounts.MakeMountPoint(b.root.Skeleton(), target, dir)
+		return fn(held(b.root))
 	}
 	l, err := b.live()
 	if err != nil {
 		return err
 	}
 	defer l.Close()
-	skeleton, err := l.Skeleton()
+	dir, err := open(l)
 	if err != nil {
 		return err
 	}
-	defer skeleton.Close()
-	return mounts.MakeMountPoint(skeleton, target, dir)
+	defer dir.Close()
+	return fn(dir)
 }
 
 // openPTY opens a terminal of the box.
@@ -84,7 +91,7 @@ func (b *box) openPTY(m rpc.PTY) (master, slave *os.File, err error) {
 	return l.OpenPTY(b.lease.Base+m.User.UID, b.lease.Base+m.User.GID, m.Size.Rows, m.Size.Cols)
 }
 
-// openVolumes returns descriptors that show how full the box is, and what they are.
+// openVolumes opens the box's sized file systems, for clients to watch how full they are.
 func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	if b.root != nil {
 		for _, v := range b.root.Volumes() {
@@ -104,7 +111,7 @@ func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	for _, v := range b.record.Volumes {
 		dir, err := l.Volume(v.Path, v.Device)
 		if err != nil {
-			// The box has moved it away: then nothing is told of it.
+			// The box has moved it away: the client cannot watch it.
 			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, err)
 			continue
 		}
@@ -113,13 +120,13 @@ func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	return list, files, nil
 }
 
-// maxVolumes is how many volumes of a box are watched: each costs a descriptor.
+// maxVolumes is how many volumes of a box a client can watch: each costs a descriptor.
 const maxVolumes = 64
 
-// slack is what a file system of limit bytes on a disk may have left when it refuses a write:
-// all that one write brings into the page cache at once, which is up to 2 MiB since ext4 has
-// large folios (Linux 6.16; xfs since 5.18). It is less for a small one, of which that
-// would be most; a writer of large pieces is not recognised there.
+// slack is how many bytes may be free on a disk file system of limit bytes when it refuses a
+// write. The kernel brings up to 2 MiB into the page cache at once since ext4 has large folios
+// (Linux 6.16; xfs since 5.18), and refuses them as a whole. For a small file system slack is
+// less, since 2 MiB would be most of it; there, a large write that fails goes unnoticed.
 func slack(limit int64) int64 {
 	if limit < 0 {
 		return 0
@@ -127,8 +134,8 @@ func slack(limit int64) int64 {
 	return min(2<<20, max(limit/4, 64<<10))
 }
 
-// openLimited is openVolumes for mounts of limited size at the targets that are asked for,
-// at most most. One that cannot be opened is left out: nothing is told of it then.
+// openLimited is openVolumes for at most the given number of mounts of limited size, at
+// targets that at selects. It leaves out a mount that it cannot open.
 func (b *box) openLimited(most int, at func(target string) bool) (list []rpc.Volume, files []*os.File) {
 	for _, m := range b.limited() {
 		if len(list) == most {
@@ -151,8 +158,8 @@ func (b *box) openLimited(most int, at func(target string) bool) (list []rpc.Vol
 	return list, files
 }
 
-// limited are the mounts of limited size that the box can fill, by target; of several
-// of one volume the first.
+// limited returns the mounts of limited size that the box can fill, sorted by target. Of
+// several mounts of one volume it returns the first.
 func (b *box) limited() []mounted {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -171,8 +178,8 @@ func (b *box) limited() []mounted {
 	})
 }
 
-// settle makes a new box one of a service: what the next launcher must know is on
-// record, and what this one does not need any more is let go.
+// settle turns a new box into a box of the service. It writes the record that the next
+// launcher reads, and closes the descriptors that this one no longer needs.
 func (b *box) settle() error {
 	r := &boxRecord{
 		Version: recordVersion, ID: b.id, Spec: b.spec, Limits: b.spec.Limits,
@@ -200,7 +207,7 @@ func (b *box) settle() error {
 	err = b.root.Close()
 	b.root = nil
 	_ = b.ns.Close()
-	b.control.Close() // the agent has no lifeline: nobody speaks there any more
+	b.control.Close() // not a lifeline, and not used any more
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	linux.CloseAll(slices.Collect(maps.Values(b.userNS)))

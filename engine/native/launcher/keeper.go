@@ -11,19 +11,21 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/internal/linux"
 	"github.com/boxd/boxd/internal/oneline"
+	"github.com/opencontainers/runc/libcontainer/exeseal"
 	"golang.org/x/sys/unix"
 )
 
-// Keeper holds the socket of a launcher service and runs the launcher, anew when it
-// dies, until it ends by request. It is so small that it has no reason to die itself;
-// if it does, the launcher goes on.
+// Keeper holds the socket of a launcher service and runs the launcher, restarting it when
+// it dies, until the launcher ends on request. The keeper is so small that nothing should
+// make it die; if it does, the launcher continues.
 //
-// It is the subreaper of boxes whose launcher is gone, so that none stays a zombie on a
-// host whose process 1 does not wait for strangers.
+// The keeper is also the subreaper of boxes whose launcher is gone, so that none stays a
+// zombie on a host whose process 1 does not reap orphans.
 func Keeper(o ServiceOptions) error {
-	if !isSealed() {
+	if !exeseal.IsSelfExeCloned() {
 		return executeSealed(o.args("keeper"))
 	}
 	unix.Umask(0o022)
@@ -34,11 +36,14 @@ func Keeper(o ServiceOptions) error {
 	if err := makeStateDir(o.StateDir); err != nil {
 		return err
 	}
-	lock, err := o.lockKeeper()
+	lock, err := os.Open(o.StateDir) // no other lock is on the directory itself
 	if err != nil {
 		return err
 	}
 	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("state directory %q: another keeper is at work there: %w", o.StateDir, err)
+	}
 	listener, err := o.makeSocket()
 	if err != nil {
 		return err
@@ -50,24 +55,12 @@ func Keeper(o ServiceOptions) error {
 	defer socket.Close()
 	k := &keeper{options: o, socket: socket, stop: make(chan struct{})}
 	go k.passOn()
-	return errors.Join(k.run(), os.Remove(filepath.Join(o.StateDir, SocketName)))
+	return errors.Join(k.run(), os.Remove(filepath.Join(o.StateDir, rpc.SocketName)))
 }
 
-// lockKeeper locks the state directory itself, which no other lock is on.
-func (o *ServiceOptions) lockKeeper() (*os.File, error) {
-	f, err := os.Open(o.StateDir)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, fmt.Errorf("state directory %q: another keeper is at work there: %w", o.StateDir, err)
-	}
-	return f, nil
-}
-
-// Pauses before a launcher that died within quickDeath is started again. One that gives
-// up by itself will most likely do so again; one that was killed is missed by somebody.
+// Pauses before a launcher that died within quickDeath is restarted. A launcher that exits by
+// itself will most likely do so again, so its pause grows up to lastDelay. One that was killed
+// has clients that wait for it.
 const (
 	quickDeath  = time.Second
 	firstDelay  = 20 * time.Millisecond
@@ -97,11 +90,11 @@ func (k *keeper) passOn() {
 	}
 }
 
-// lingerTime is how long a launcher may need for its last threads.
+// lingerTime is how long the last threads of a launcher may take to end.
 const lingerTime = time.Second
 
-// watch ends the keeper of a launcher that has ended by request but for a thread that hangs in
-// the kernel: it could not be waited for until the kernel lets the thread go.
+// watch exits the keeper when the launcher has ended on request except for a thread that
+// hangs in the kernel. Such a launcher cannot be reaped until the thread ends.
 func (k *keeper) watch(pid int) {
 	for lingered := false; ; {
 		time.Sleep(lingerTime)
@@ -114,22 +107,22 @@ func (k *keeper) watch(pid int) {
 		thread, lingers := linux.Lingers(pid)
 		if lingers && lingered && exitedWell(pid) {
 			fmt.Fprintf(os.Stderr, "boxd-init: the launcher has ended but for a thread that hangs in the kernel: %v\n", thread)
-			_ = os.Remove(filepath.Join(k.options.StateDir, SocketName))
+			_ = os.Remove(filepath.Join(k.options.StateDir, rpc.SocketName))
 			os.Exit(0)
 		}
 		lingered = lingers
 	}
 }
 
-// exitedWell says whether the first thread of a process has ended with status 0: field 52 of
-// /proc/<pid>/stat (proc_pid_stat(5)).
+// exitedWell reports whether the first thread of a process has ended with status 0: field 52
+// of /proc/<pid>/stat (proc_pid_stat(5)).
 func exitedWell(pid int) bool {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:])) // from field 3 on
 	return len(fields) >= 50 && fields[49] == "0"
 }
 
-// run starts launchers until one ends by request.
+// run starts launchers until one ends on request.
 func (k *keeper) run() error {
 	delay := firstDelay
 	for {
@@ -138,9 +131,12 @@ func (k *keeper) run() error {
 		if k.stopped() || err == nil && status.Exited() && status.ExitStatus() == 0 {
 			return nil
 		}
-		why := describeStatus(status)
-		if err != nil { // a host without memory may have some later
+		why := fmt.Sprintf("status %d", status.ExitStatus())
+		switch {
+		case err != nil: // such as a lack of memory, which may pass
 			why = oneline.Error(err)
+		case status.Signaled():
+			why = status.Signal().String()
 		}
 		if _, err := os.Stat(k.options.StateDir); err != nil {
 			return fmt.Errorf("the launcher ended (%s), and its state directory is gone: %w", why, err)
@@ -187,8 +183,8 @@ func (k *keeper) runOnce() (status unix.WaitStatus, err error) {
 	}
 }
 
-// reap takes one process that has ended: the launcher, or what was left of a box. passOn
-// must not signal a number that is free.
+// reap reaps one process that has ended: the launcher, or an orphan of a box. It holds mu,
+// because passOn must not signal a number that is free.
 func (k *keeper) reap(status *unix.WaitStatus) (pid int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -199,8 +195,8 @@ func (k *keeper) reap(status *unix.WaitStatus) (pid int, err error) {
 	return pid, os.NewSyscallError("wait4", err)
 }
 
-// start starts a launcher from the copy that this process runs from. It returns 0 if
-// none is wanted any more.
+// start starts a launcher from the sealed copy that this process runs from. It returns 0 if
+// the keeper was told to stop.
 func (k *keeper) start() (int, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -226,11 +222,4 @@ func (k *keeper) start() (int, error) {
 	k.pid = pid
 	go k.watch(pid)
 	return pid, nil
-}
-
-func describeStatus(s unix.WaitStatus) string {
-	if s.Signaled() {
-		return s.Signal().String()
-	}
-	return fmt.Sprintf("status %d", s.ExitStatus())
 }

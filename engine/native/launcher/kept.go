@@ -8,55 +8,44 @@ import (
 	"path/filepath"
 
 	"github.com/boxd/boxd/agent/wire"
-	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// Slots that an adoption of the box spares are marked by a file each in its directory:
-// those of managed processes, whose key it holds, and, empty, those in which a command
-// left processes on purpose. The slots of all other commands belong to a client, and
-// end when the next one adopts the box: not before, because a client that is started
-// again is soon there, and until then nobody knows that none will come.
+// Some slots must survive the adoption of their box. Each of them is marked by a file in the
+// box's directory. For a managed process the file holds its key. For a command that left
+// processes behind on purpose it is empty. All other slots belong to a client, and are
+// killed when the next client adopts the box, not as soon as the client is gone: it may just
+// be restarting.
 
 // maxKey is longer than any key of a managed process.
 const maxKey = 256
 
-// handleKeep makes a slot that of a managed process.
-func (l *Launcher) handleKeep(r *request) error {
-	var m rpc.Keep
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return err
-	}
+// handleKeep assigns a slot to a managed process.
+func (b *box) handleKeep(m rpc.Keep) (any, []*os.File, error) {
 	s, err := b.slot(m.Slot)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if m.Key == "" || m.Memory < 0 || m.Memory > spec.MaxMemory {
-		return fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
+		return nil, nil, fmt.Errorf("keeping command %s under key %s with %d bytes of memory: %w", spec.Quote(m.Slot), spec.Quote(m.Key), m.Memory, wire.ErrProtocol)
 	}
 	if m.Memory > 0 {
-		err := s.LimitMemory(m.Memory, b.spec.AllowDegraded)
-		var cannot *cgroups.UnenforceableError
-		if errors.As(err, &cannot) {
-			err = fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
-		}
-		if err != nil {
-			return b.orLost(err)
+		if err := s.LimitMemory(m.Memory, b.spec.AllowDegraded); err != nil {
+			return nil, nil, b.orLost(limitError(err))
 		}
 	}
 	b.coarsen()
-	return b.mark(m.Slot, m.Key)
+	return nil, nil, b.mark(m.Slot, m.Key)
 }
 
 func (b *box) keptDir() string { return filepath.Join(b.dir, "kept") }
 
-// mark spares a slot that exists.
+// mark marks a slot, unless it has been released.
 func (b *box) mark(slot, key string) error {
 	if !b.service {
-		return nil // nobody adopts it
+		return nil // the box is never adopted
 	}
 	if len(key) > maxKey {
 		return fmt.Errorf("key of %d bytes: %w", len(key), wire.ErrProtocol)
@@ -76,14 +65,14 @@ func (b *box) mark(slot, key string) error {
 	return nil
 }
 
-// unmark drops the mark of a slot that is gone.
+// unmark removes the mark of a slot that is gone.
 func (b *box) unmark(slot string) {
 	if b.service {
-		_ = os.Remove(filepath.Join(b.keptDir(), slot)) // most have none
+		_ = os.Remove(filepath.Join(b.keptDir(), slot)) // most slots have no mark
 	}
 }
 
-// kept says which slots are marked, with their keys.
+// kept returns the marked slots with their keys.
 func (b *box) kept() (map[string]string, error) {
 	marks, err := os.ReadDir(b.keptDir())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +89,7 @@ func (b *box) kept() (map[string]string, error) {
 	return keys, nil
 }
 
-// orLost adds to a failure that the box has ended, if that is why.
+// orLost adds engine.ErrBoxLost to err if the box has ended.
 func (b *box) orLost(err error) error {
 	if b.stillThere() != nil {
 		return fmt.Errorf("box %q: %w: %w", b.id, engine.ErrBoxLost, err)

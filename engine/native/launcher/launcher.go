@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,77 +32,74 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// etcCache is where all launchers keep their copies of the public part of /etc, whatever
-// their state directories are: making one takes longer than to start a launcher.
+// etcCache holds copies of the public part of /etc. Launchers of all state directories
+// share it, because making a copy takes longer than starting a launcher.
 const etcCache = "/run/boxd/etc"
 
-// clientFD is where the launcher finds its client.
+// clientFD is the descriptor of the connection to the client.
 const clientFD = 3
 
-// Launcher serves one client.
+// Launcher builds and removes boxes for one client at a time.
 type Launcher struct {
-	client   *wire.Conn // without a service
-	service  *service   // nil: serves one client, and its boxes end with it
+	service  *service // nil: there is one client, and the boxes end with it
 	instance *instance
 	cgroups  *cgroups.Host
 	image    *rootfs.Host
 	deny     []string // trees that are never mounted
 	storage  *storage // nil without a data directory
-	filter   []byte   // seccomp program of agents
+	filter   []byte   // the agents' seccomp program
 	networks *networks
 	waves    waves // of boxes that end with this launcher
 	views    views
-	creating chan struct{}
-	budget   *budget // of requests
-	works    *works  // requests under way
-	pulse    pulse   // whether boxes can be built
-	trials   trials  // of directories
-	// generation counts the launchers of an instance: the numbers of slots begin with
-	// it, so that none is given out twice.
+	creating chan struct{} // has one element per create at work
+	budget   *budget       // of requests
+	works    *works        // requests in progress
+	pulse    pulse         // whether boxes can be built
+	trials   trials        // of directories
+	// generation numbers the launchers of an instance. Slot numbers begin with it, so
+	// no number is used twice.
 	generation int64
 
-	mu        sync.Mutex
-	boxes     map[string]*box
-	unremoved map[string]struct{} // boxes of which something could not be removed
-
-	// undead says that a box could not be removed: the record of it must outlive
+	mu    sync.Mutex
+	boxes map[string]*box
+	// unremoved are boxes that could not be removed completely: the instance must outlive
 	// this launcher.
-	undead atomic.Bool
+	unremoved map[string]struct{}
 
 	requests sync.WaitGroup
 
-	watching    sync.WaitGroup // watchOutside and refreshVisible
-	stopOutside chan struct{}  // closed to end them; nil before it began
+	watching     sync.WaitGroup // watchOutside and refreshVisible
+	stopWatching chan struct{}  // closed to end them; nil before they start
 }
 
-// quietLibcontainer leaves its reports to the errors that it returns, and starts its init
-// stage with the one processor that the stage would else reduce itself to, after it has
-// looked for a limit and stopped its threads.
+// quietLibcontainer silences libcontainer's log: its errors say the same. It also has the
+// init stage start with one processor. The stage would reduce itself to one in any case,
+// but only after it has looked for a limit and stopped its threads.
 func quietLibcontainer() {
 	logrus.SetLevel(logrus.ErrorLevel)
-	os.Setenv("GOMAXPROCS", "1") // of the stage: this process has read its own
+	os.Setenv("GOMAXPROCS", "1") // for the stage: this process has read its own already
 }
 
 // Main runs a launcher on descriptor 3 until its client goes away. It needs a
 // mount namespace of its own, which the client gives it with the first clone.
 func Main(stateDir string) error {
-	// What others may read and enter is for the launcher to say, not for whoever
-	// called its client.
+	// The launcher decides what others may read and enter, not the umask that it inherited.
 	unix.Umask(0o022)
-	// Its end is the client's, or SIGKILL: signals that reach a whole session or
-	// service must not stop it in the middle of removing boxes.
+	// Only the client's end or SIGKILL ends the launcher. Signals to a whole session or
+	// service must not stop it while it removes boxes.
 	signal.Ignore(unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
 	quietLibcontainer()
-	client, err := wire.FileConn(os.NewFile(clientFD, "client"))
+	conn, err := wire.FileConn(os.NewFile(clientFD, "client"))
 	if err != nil {
 		return err
 	}
-	client.RefuseFDs() // a client has none to give
+	conn.RefuseFDs() // no request carries any
 	l, err := open(stateDir, nil)
-	if l != nil {
-		l.client = client
+	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
+	if err != nil {
+		h.Error = err.Error()
 	}
-	herr := hello(client, err)
+	herr := sayHello(conn, h)
 	switch {
 	case errors.Is(herr, unix.EPIPE):
 		return l.close() // the client has given up already
@@ -107,29 +107,22 @@ func Main(stateDir string) error {
 		return errors.Join(herr, l.close())
 	}
 	served := make(chan struct{})
-	go func() { // not on the main thread, to which a change of goroutines is slow
+	go func() { // not on the main thread, where switching goroutines is slow
 		defer close(served)
-		l.serve()
+		if err := l.serveClient(&client{conn: conn}); !errors.Is(err, io.EOF) {
+			fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
+		}
 	}()
 	<-served
 	return l.close()
 }
 
-// hello tells the client who serves it, or why nobody does.
-func hello(client *wire.Conn, reason error) error {
-	h := rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}
-	if reason != nil {
-		h.Error = reason.Error()
-	}
-	return sayHello(client, h)
-}
-
-func sayHello(client *wire.Conn, h rpc.Hello) error {
+func sayHello(conn *wire.Conn, h rpc.Hello) error {
 	body, err := json.Marshal(h)
-	return errors.Join(err, client.Send(rpc.TypeHello, 0, body))
+	return errors.Join(err, conn.Send(rpc.TypeHello, 0, body))
 }
 
-// open does everything that does not depend on a box.
+// open prepares everything that boxes have in common.
 func open(stateDir string, s *service) (l *Launcher, err error) {
 	// Without a seal libcontainer would copy the binary for every box.
 	if !exeseal.IsSelfExeCloned() {
@@ -141,12 +134,12 @@ func open(stateDir string, s *service) (l *Launcher, err error) {
 		deny:    append([]string{stateDir}, mounts.DefaultDeny...),
 		budget:  newBudget(),
 		works:   newWorks(),
-		// No more at once than there are processors: with twice as many a hundred boxes are
-		// there 15 % sooner, but commands in others wait 10 to 20 % longer meanwhile.
+		// One create per processor. With twice as many, a hundred boxes are ready 15 % sooner,
+		// but commands in other boxes wait 10 to 20 % longer meanwhile.
 		creating: make(chan struct{}, runtime.NumCPU()),
 	}
-	if s != nil && s.dataDir != "" {
-		l.deny = append(l.deny, s.dataDir)
+	if s != nil && s.DataDir != "" {
+		l.deny = append(l.deny, s.DataDir)
 	}
 	if l.filter, err = seccomp.Compile(); err != nil {
 		return nil, fmt.Errorf("compiling seccomp filter: %w", err)
@@ -162,7 +155,7 @@ func (l *Launcher) openHost(stateDir string) error {
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
-	// What the host mounts later is seen here, what is mounted here stays here.
+	// Later mounts of the host appear here; mounts made here stay here.
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("separating mount namespace: %w", err)
 	}
@@ -170,14 +163,13 @@ func (l *Launcher) openHost(stateDir string) error {
 	if l.cgroups, err = cgroups.Detect(); err != nil {
 		return fmt.Errorf("finding cgroups: %w", err)
 	}
-	if l.service != nil { // until openService keeps it again
+	if l.service != nil { // openService makes a new one
 		diskroom.GiveSpare(filepath.Join(stateDir, rpc.SpareFile))
 	}
 	if l.instance, err = openInstance(context.Background(), stateDir, l.cgroups, l.service != nil); err != nil {
 		return err
 	}
-	// Ahead of the first box, which waits for the answer. The Host waits for it as well
-	// when it is closed.
+	// The first box waits for the answer, so this starts early. Host.Close waits for it too.
 	go func() { _ = l.cgroups.CheckKernelMemory(proofName(l.instance.dir)) }()
 	if err := l.instance.mountPrivate(); err != nil {
 		return err
@@ -199,14 +191,14 @@ func (l *Launcher) openHost(stateDir string) error {
 			return err
 		}
 	}
-	l.stopOutside = make(chan struct{})
-	l.watching.Go(func() { l.watchOutside(l.stopOutside) })
-	l.watching.Go(func() { l.refreshVisible(l.stopOutside) })
+	l.stopWatching = make(chan struct{})
+	l.watching.Go(func() { l.watchOutside(l.stopWatching) })
+	l.watching.Go(func() { l.refreshVisible(l.stopWatching) })
 	return nil
 }
 
-// hideCgroups shows libcontainer a read-only cgroup2 and nothing else, so that it
-// leaves cgroups alone, and boxes no cgroupfs that they could find a way to.
+// hideCgroups mounts a read-only cgroup2 over /sys/fs/cgroup. So libcontainer leaves
+// cgroups alone, and there is no other cgroupfs that a box could find a way to.
 func (l *Launcher) hideCgroups() error {
 	tree, err := l.cgroups.ReadOnlyTree()
 	if err != nil {
@@ -219,42 +211,57 @@ func (l *Launcher) hideCgroups() error {
 	return nil
 }
 
-// serve answers requests until the client goes away.
-func (l *Launcher) serve() {
+// client is one connection. Only conn is used without a service.
+type client struct {
+	conn    *wire.Conn
+	sock    *net.UnixConn
+	greeted atomic.Bool    // Hello has been sent, and events may follow
+	creates sync.WaitGroup // requests for a box that are not answered yet
+	gone    chan struct{}  // closed when all its creates have been answered
+}
+
+// serveClient answers requests until nothing more can be received, and returns the reason.
+func (l *Launcher) serveClient(c *client) error {
 	for {
-		frame, err := l.client.Receive()
+		frame, err := c.conn.Receive()
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
-			}
-			return
+			return err
 		}
 		cost := requestCost + len(frame.Body)
-		l.budget.take(cost) // the client waits, and at most one frame more is in memory
-		w := l.works.request(l.client, frame)
+		l.budget.take(cost) // the client waits, and at most one more frame is in memory
+		if frame.Type == rpc.TypeCreate {
+			c.creates.Add(1)
+		}
+		w := l.works.request(c.conn, frame)
 		l.requests.Go(func() {
 			defer l.budget.give(cost)
 			l.answer(w, frame)
+			switch {
+			case frame.Type == rpc.TypeCreate:
+				c.creates.Done()
+			case frame.Type == rpc.TypeStop && l.service != nil:
+				_ = os.Remove(filepath.Join(l.service.StateDir, rpc.ClientFile)) // root names the next client anew
+				l.service.stop()
+			}
 		})
 	}
 }
 
-// discard destroys a box that nobody can find any more.
+// discard destroys a box that is no longer in l.boxes, or never was.
 func (l *Launcher) discard(b *box) error {
 	err := b.destroy()
 	if err != nil {
 		l.noteUnremoved(b.id)
 		return err
 	}
-	if b.dir != "" { // else the name, and what is held under it, is another box's
+	if b.dir != "" { // otherwise another box has the name, and holds volumes under it
 		l.storage.dropAll(b.id)
 	}
 	return nil
 }
 
-// noteUnremoved keeps the record of a box, and has a further Remove try again.
+// noteUnremoved keeps the record of a box, and makes another Remove of it try again.
 func (l *Launcher) noteUnremoved(id string) {
-	l.undead.Store(true)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.unremoved == nil {
@@ -263,7 +270,8 @@ func (l *Launcher) noteUnremoved(id string) {
 	l.unremoved[id] = struct{}{}
 }
 
-// removeAgain removes what is left of a box, if anything could not be removed before.
+// removeAgain removes the rest of a box whose removal failed before. It does nothing for
+// other boxes.
 func (l *Launcher) removeAgain(id string) error {
 	l.mu.Lock()
 	_, ok := l.unremoved[id]
@@ -275,16 +283,16 @@ func (l *Launcher) removeAgain(id string) error {
 	defer cancel()
 	err := errors.Join(os.RemoveAll(filepath.Join(l.instance.private(), id)), sweepBox(ctx, l.instance.dir, id, l.cgroups))
 	if err == nil {
-		err = releaseOf(filepath.Join(l.instance.state, "ids"), l.instance.owner(id))
+		owner := l.instance.owner(id)
+		err = releaseLeases(filepath.Join(l.instance.state, "ids"), func(of string) bool { return of == owner })
 	}
 	if err != nil {
-		return fmt.Errorf("removing what is left of box %q: %w", id, err)
+		return fmt.Errorf("removing the rest of box %q: %w", id, err)
 	}
 	l.storage.dropAll(id)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.unremoved, id)
-	l.undead.Store(len(l.unremoved) > 0)
 	return leftover.Forget(l.instance.state, filepath.Base(l.instance.dir), id)
 }
 
@@ -294,21 +302,24 @@ func (l *Launcher) close() error {
 		return nil
 	}
 	if l.instance != nil && l.instance.lock != nil {
-		// With the process it would be held for as long as a thread hangs in the kernel.
+		// The end of the process would not release it while a thread hangs in the kernel.
 		defer l.instance.lock.Close()
 	}
 	if err := l.drain(); err != nil {
-		return err // the next launcher goes on with, or removes, what is there
+		return err // the next launcher adopts or removes the boxes
 	}
-	if l.stopOutside != nil {
-		close(l.stopOutside)
+	if l.stopWatching != nil {
+		close(l.stopWatching)
 		l.watching.Wait()
 	}
 	var errs []error
 	if l.service == nil {
 		errs = append(errs, l.discardAll())
-	} else {
-		errs = append(errs, l.closeService())
+	} else { // the boxes of a service stay
+		errs = append(errs, l.storage.close())
+		if l.service.watcher != nil {
+			errs = append(errs, l.service.watcher.Close())
+		}
 	}
 	if l.networks != nil {
 		l.networks.close()
@@ -316,8 +327,11 @@ func (l *Launcher) close() error {
 	if l.image != nil {
 		errs = append(errs, l.image.Close())
 	}
-	// Otherwise the next launcher finds there what to remove, or to go on with.
-	if l.instance != nil && !l.undead.Load() && l.works.idle() && (l.service == nil || l.instance.empty()) {
+	// Otherwise the next launcher finds in it the boxes to adopt or remove.
+	l.mu.Lock()
+	removed := len(l.unremoved) == 0
+	l.mu.Unlock()
+	if l.instance != nil && removed && l.works.idle() && (l.service == nil || l.instance.empty()) {
 		errs = append(errs, l.instance.close())
 	}
 	if l.cgroups != nil {
@@ -326,14 +340,14 @@ func (l *Launcher) close() error {
 	return errors.Join(errs...)
 }
 
-// How long the end of a launcher waits for requests under way: those that take milliseconds
-// unless they hang, and those that may take their time.
+// An ending launcher waits quickEnd for requests in progress, which take milliseconds unless
+// they hang, and slowEnd if one of them may take long.
 const (
 	quickEnd = 10 * time.Second
 	slowEnd  = removeTime + quickEnd
 )
 
-// drain waits for the requests under way, but not for ever for those that hang in the kernel.
+// drain waits for the requests in progress, for a limited time: they may hang in the kernel.
 func (l *Launcher) drain() error {
 	l.works.forsake(nil)
 	drained := make(chan struct{})
@@ -341,31 +355,30 @@ func (l *Launcher) drain() error {
 		defer close(drained)
 		l.requests.Wait()
 	}()
-	select {
-	case <-drained:
-		l.works.settle(quickEnd)
-		return nil
-	case <-time.After(quickEnd):
-	}
-	if l.works.anySlow() {
+	for _, limit := range []time.Duration{quickEnd, slowEnd - quickEnd} {
 		select {
 		case <-drained:
 			l.works.settle(quickEnd)
 			return nil
-		case <-time.After(slowEnd - quickEnd):
+		case <-time.After(limit):
+		}
+		if l.works.find(func(w *work) bool { return w.slow }) == nil {
+			break
 		}
 	}
 	return fmt.Errorf("ending although requests hang: %s", l.works.text())
 }
 
+// discardAll destroys all boxes.
 func (l *Launcher) discardAll() error {
+	l.mu.Lock()
+	boxes := slices.Collect(maps.Values(l.boxes))
+	clear(l.boxes)
+	l.mu.Unlock()
 	var wg sync.WaitGroup
-	errs := make([]error, len(l.boxes))
-	i := 0
-	for _, b := range l.boxes {
-		err := &errs[i]
-		i++
-		wg.Go(func() { *err = l.discard(b) })
+	errs := make([]error, len(boxes))
+	for i, b := range boxes {
+		wg.Go(func() { errs[i] = l.discard(b) })
 	}
 	wg.Wait()
 	return errors.Join(errs...)

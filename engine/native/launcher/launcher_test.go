@@ -14,7 +14,7 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// newTestLauncher is a launcher with an instance and nothing of the kernel's.
+// newTestLauncher returns a launcher with an instance and no kernel objects.
 func newTestLauncher(t *testing.T) *Launcher {
 	t.Helper()
 	state := t.TempDir()
@@ -66,7 +66,7 @@ func TestCgroupName(t *testing.T) {
 	}
 }
 
-// TestStillThere: a zombie keeps its number, what was waited for does not.
+// TestStillThere: a zombie keeps its number, a process that was reaped does not.
 func TestStillThere(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -87,8 +87,8 @@ func TestStillThere(t *testing.T) {
 	}
 }
 
-// TestLockPatiently: a launcher that hangs with the lock is named, not waited for
-// without end.
+// TestLockPatiently: the wait for a launcher that hangs with the lock ends with an error that
+// names the lock.
 func TestLockPatiently(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "lock")
 	held, err := lockPatiently(path, 0)
@@ -106,7 +106,7 @@ func TestLockPatiently(t *testing.T) {
 	f.Close()
 }
 
-// A change that replaces a mount, asked for again after it was carried out, leaves it.
+// A change that replaces a mount, repeated after it was carried out, leaves the new mount.
 func TestReplacementAgain(t *testing.T) {
 	b := &box{id: "b"}
 	b.init()

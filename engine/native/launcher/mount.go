@@ -1,14 +1,15 @@
 package launcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
+	"time"
 
-	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/native/rpc"
 	"github.com/boxd/boxd/engine/spec"
@@ -19,8 +20,7 @@ import (
 	"github.com/boxd/boxd/mounts"
 )
 
-// attachMounts gives a new box the mounts of its spec, in the same way as a
-// running one.
+// attachMounts attaches the mounts of the spec to a new box, in the same way as later ones.
 func (l *Launcher) attachMounts(b *box) error {
 	for _, m := range spec.InOrder(b.spec.Mounts) {
 		done := b.work.begin("attaching a mount", "at "+spec.Quote(m.Target), nil)
@@ -38,7 +38,7 @@ func (l *Launcher) attach(b *box, m engine.Mount) error {
 	if err := b.reserveTarget(m); err != nil {
 		return err
 	}
-	attached, err := l.attachHeld(b, m)
+	attached, err := l.attachReserved(b, m)
 	b.mu.Lock()
 	if err != nil {
 		delete(b.mounted, m.Target)
@@ -48,62 +48,55 @@ func (l *Launcher) attach(b *box, m engine.Mount) error {
 	b.mu.Unlock()
 	serr := b.save()
 	if err == nil && serr != nil {
-		// What is not on record the next launcher would not know of.
+		// The next launcher would not know a mount without a record.
 		return errors.Join(serr, l.detach(b, m.Target))
 	}
 	return errors.Join(err, serr)
 }
 
-// attachHeld keeps the volume that is mounted, if it is one, from being removed.
-func (l *Launcher) attachHeld(b *box, m engine.Mount) (mounted, error) {
+// attachReserved attaches m at its reserved target. It first keeps the volume, if m mounts
+// one, from being removed, and records that m is about to be attached, and over which mount.
+func (l *Launcher) attachReserved(b *box, m engine.Mount) (at mounted, err error) {
 	if err := l.storage.hold(m.Volume, b.id); err != nil {
-		return mounted{}, err
+		return at, err
 	}
-	attached, err := l.attachRecorded(b, m)
+	defer func() {
+		if err != nil {
+			l.storage.drop(m.Volume, b.id)
+		}
+	}()
+	src, err := l.openSource(m, false)
 	if err != nil {
-		l.storage.drop(m.Volume, b.id)
-	}
-	return attached, err
-}
-
-// attachRecorded mounts what is reserved. It is on record before.
-func (l *Launcher) attachRecorded(b *box, m engine.Mount) (mounted, error) {
-	src, err := l.openSource(m)
-	if err != nil {
-		return mounted{}, err
+		return at, err
 	}
 	defer src.Close()
+	at = mounted{Mount: m, ID: pending, Limit: l.sizeLimit(m, src.Source)}
 	if b.record != nil {
-		if err := b.noteUnder(m, src.limit); err != nil {
-			return mounted{}, err
+		err := b.withNS(func(ns mounts.NS) (err error) {
+			at.Under, err = mounts.MountAt(ns, m.Target)
+			return err
+		})
+		if err != nil {
+			return at, fieldError(err)
+		}
+		b.mu.Lock()
+		b.mounted[m.Target] = at
+		b.mu.Unlock()
+		if err := b.save(); err != nil {
+			return at, err
 		}
 	}
-	id, err := b.mount(m, src.Source)
-	return mounted{Mount: m, ID: id, Limit: src.limit}, err
+	at.Under = 0
+	at.ID, err = b.mount(m, src.Source)
+	return at, err
 }
 
-// noteUnder puts on record that m is about to be attached, and on what.
-func (b *box) noteUnder(m engine.Mount, limit int64) error {
-	var under mounts.MountID
-	err := b.withNS(func(ns mounts.NS) (err error) {
-		under, err = mounts.MountAt(ns, m.Target)
-		return err
-	})
-	if err != nil {
-		return fieldError(err)
-	}
-	b.mu.Lock()
-	b.mounted[m.Target] = mounted{Mount: m, ID: pending, Under: under, Limit: limit}
-	b.mu.Unlock()
-	return b.save()
-}
-
-// pending stands for a mount that is just being attached or detached. The kernel
-// counts from 1.
+// pending is the ID of a mount that is being attached or detached. The kernel's IDs begin
+// at 1.
 const pending mounts.MountID = 0
 
-// reserveTarget keeps a target for a mount. One mount at another's target, or
-// above it, would hide it, and the hidden one could never be detached.
+// reserveTarget reserves a target for a mount. A mount at or above the target of another
+// would hide that one, which could then never be detached.
 func (b *box) reserveTarget(m engine.Mount) error {
 	target := m.Target
 	b.mu.Lock()
@@ -129,8 +122,8 @@ func (b *box) reserveTarget(m engine.Mount) error {
 	return nil
 }
 
-// mount does the mounting. What the box's user writes there belongs to the owner
-// of the source.
+// mount mounts src at the target of m. Files that the box's user makes there belong to the
+// owner of src.
 func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) {
 	user := b.spec.User
 	owner := mounts.OwnerMap(src.UID, src.GID, uint32(b.lease.Base+user.UID), uint32(b.lease.Base+user.GID))
@@ -160,9 +153,9 @@ func (b *box) mount(m engine.Mount, src *mounts.Source) (mounts.MountID, error) 
 	return id, fieldError(err)
 }
 
-// openToUsers lets all users of a box into a directory that nobody of the box has opened
-// or closed yet. Users of the host do not get to it: it lies in one that only its owner
-// can enter.
+// openToUsers makes a directory of mode 0700 accessible to all users of a box. It leaves any
+// other mode, which the box has set. Users of the host cannot reach the directory: only its
+// owner can enter its parent.
 func openToUsers(src *mounts.Source) error {
 	st, err := linux.Fstat(src.File)
 	if err != nil || !src.IsDir || st.Mode&0o777 != 0o700 {
@@ -188,8 +181,30 @@ func (l *Launcher) detach(b *box, target string) error {
 	return errors.Join(fieldError(err), b.save())
 }
 
-// takeTarget reserves a target whose mount is to be detached. What is mounted
-// within would go with it, unnoticed.
+// unmount removes a mount, wherever the box has moved it: the box can rename directories in
+// a mount that it may write, and the mounts in them move along.
+func (b *box) unmount(target string, id mounts.MountID) error {
+	err := b.withNS(func(ns mounts.NS) error { return mounts.Detach(ns, target, id) })
+	if !errors.Is(err, mounts.ErrNotAttached) {
+		return err
+	}
+	b.freezing.Lock()
+	defer b.freezing.Unlock()
+	ctx, cancel := context.WithTimeout(b.life, freezeTime)
+	defer cancel()
+	ferr := b.group.Freeze(ctx) // the search is worth trying in a box that does not freeze
+	err = b.withNS(func(ns mounts.NS) error { return mounts.DetachMoved(ns, b.pid, id) })
+	if err != nil {
+		err = errors.Join(err, ferr)
+	}
+	return errors.Join(err, b.group.Thaw())
+}
+
+// freezeTime bounds the wait until all processes of a box stand still.
+const freezeTime = 2 * time.Second
+
+// takeTarget reserves the target of a mount for its detachment. It refuses while other
+// mounts lie within, which would disappear unnoticed.
 func (b *box) takeTarget(target string) (mounted, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -213,10 +228,9 @@ func (b *box) takeTarget(target string) (mounted, error) {
 	return m, nil
 }
 
-// update carries out a change: all of it, or, on failure, as little as possible:
-// what was attached is taken away again. Whatever order the change lists them in,
-// outer mounts are attached before, and detached after, those within. What was detached
-// stays so.
+// update carries out a change. After a failure it detaches again what it attached, but what
+// it detached stays detached. Outer mounts are attached before inner ones and detached after
+// them, in whatever order the change lists them.
 func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []string, err error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -224,12 +238,17 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	if again {
 		c = b.undone(c)
 	}
-	if len(c.Detach) > 0 { // what is attached can be undone, but not that
-		if err := l.canOpen(c.Attach); err != nil {
-			return nil, err
+	if len(c.Detach) > 0 { // which cannot be undone, so bad sources are refused before it
+		for _, m := range c.Attach {
+			src, err := l.openSource(m, false)
+			if err != nil {
+				return nil, err
+			}
+			src.Close()
 		}
 	}
-	for _, target := range innerFirst(c.Detach) {
+	depth := func(target string) int { return strings.Count(target, "/") }
+	for _, target := range slices.SortedStableFunc(slices.Values(c.Detach), func(a, b string) int { return depth(b) - depth(a) }) {
 		if err := l.detach(b, target); err != nil {
 			return detached, err
 		}
@@ -248,7 +267,7 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 			return detached, err
 		}
 		if err := l.show(b); err != nil {
-			// The limits are in force all the same.
+			// The new limits are in force nevertheless.
 			fmt.Fprintf(os.Stderr, "boxd-init: box %q: %v\n", b.id, oneline.Error(err))
 		}
 	}
@@ -256,23 +275,11 @@ func (l *Launcher) update(b *box, c engine.Change, again bool) (detached []strin
 	return detached, nil
 }
 
-// canOpen is the error of the first source that would be refused.
-func (l *Launcher) canOpen(list []engine.Mount) error {
-	for _, m := range list {
-		src, err := l.openSource(m)
-		if err != nil {
-			return err
-		}
-		src.Close()
-	}
-	return nil
-}
-
-// undone is what of a change has not been carried out.
+// undone returns the part of a change that has not been carried out yet.
 func (b *box) undone(c engine.Change) engine.Change {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	replaced := map[string]bool{} // attached already: not to be detached before that
+	replaced := map[string]bool{} // attached already, so the target must not be detached first
 	c.Attach = slices.DeleteFunc(slices.Clone(c.Attach), func(m engine.Mount) bool {
 		has, ok := b.mounted[m.Target]
 		replaced[m.Target] = ok && has.ID != pending && has.Mount == m
@@ -285,23 +292,11 @@ func (b *box) undone(c engine.Change) engine.Change {
 	return c
 }
 
-// innerFirst sorts targets by their depth, the deepest first.
-func innerFirst(targets []string) []string {
-	return slices.SortedStableFunc(slices.Values(targets), func(a, b string) int {
-		return strings.Count(b, "/") - strings.Count(a, "/")
-	})
-}
-
 func (b *box) limit(l engine.Limits) error {
 	b.limiting.Lock()
 	defer b.limiting.Unlock()
-	err := b.group.Set(groupLimits(l, b.spec.AllowDegraded))
-	var cannot *cgroups.UnenforceableError
-	if errors.As(err, &cannot) {
-		return fmt.Errorf("%w: %w", engine.ErrUnenforceable, err)
-	}
-	if err != nil {
-		return err
+	if err := b.group.Set(groupLimits(l, b.spec.AllowDegraded)); err != nil {
+		return limitError(err)
 	}
 	b.mu.Lock()
 	if b.record != nil {
@@ -311,7 +306,8 @@ func (b *box) limit(l engine.Limits) error {
 	return b.save()
 }
 
-// fieldError is err without what is wrapped around a broken rule of package mounts.
+// fieldError strips from an error of package mounts everything around its FieldError, if it
+// has one.
 func fieldError(err error) error {
 	field, ok := errors.AsType[*engine.FieldError](err)
 	switch {
@@ -323,7 +319,7 @@ func fieldError(err error) error {
 	return field
 }
 
-// missingError is a source that does not exist.
+// missingError reports a source that does not exist.
 type missingError struct{ *engine.FieldError }
 
 func (e missingError) Unwrap() []error { return []error{e.FieldError, rpc.ErrMissing} }

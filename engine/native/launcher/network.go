@@ -11,11 +11,11 @@ import (
 )
 
 // networks keeps one network namespace ready. Making one takes the kernel about a
-// millisecond, which a box then does not wait for; and made here, it belongs to
-// the host's user namespace, so that nobody in a box has any power over it.
+// millisecond, for which a box then does not have to wait. The namespace belongs to the
+// host's user namespace, so no process in a box has power over it.
 type networks struct {
 	ready chan made
-	taken atomic.Bool // and the next one is not under way
+	taken atomic.Bool // and the next one is not being made yet
 }
 
 type made struct {
@@ -30,7 +30,8 @@ func newNetworks() *networks {
 	return n
 }
 
-// prepare makes the next one in the background, if there is none and none is under way.
+// prepare makes the next namespace in the background, unless there is one already or one is
+// being made.
 func (n *networks) prepare() {
 	if !n.taken.CompareAndSwap(true, false) {
 		return
@@ -41,8 +42,8 @@ func (n *networks) prepare() {
 	}()
 }
 
-// take returns a namespace that nobody else has; the caller owns it, and calls prepare
-// when there is time. Several callers at once do not wait for each other.
+// take returns a new namespace. The caller owns it, and calls prepare when there is time.
+// Concurrent callers do not wait for each other.
 func (n *networks) take() (*os.File, error) {
 	select {
 	case m := <-n.ready:
@@ -53,7 +54,7 @@ func (n *networks) take() (*os.File, error) {
 	}
 }
 
-// close waits for the one under way, unless that hangs.
+// close closes the namespace that is ready or being made, unless making it hangs.
 func (n *networks) close() {
 	select {
 	case m := <-n.ready:
@@ -74,5 +75,5 @@ func makeNetwork() (*os.File, error) {
 	return ns, nil
 }
 
-// fdPath names an open file for a child of this process.
+// fdPath returns a path by which a child of this process can open f.
 func fdPath(f *os.File) string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), f.Fd()) }

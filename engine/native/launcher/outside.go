@@ -14,55 +14,57 @@ import (
 	"github.com/boxd/boxd/internal/oneline"
 )
 
-// Some memory that commands make the kernel hold is charged to no cgroup, and no rule can
-// refuse it: file locks, for one. The launcher measures it (package outside) and lowers the
-// memory limit of the box by it, so that it counts against the limit after all and the
-// ordinary OOM verdict ends the command. When the box lets go, the limit rises again.
+// Commands can make the kernel hold memory that it charges to no cgroup and that no rule can
+// refuse, such as file locks. The launcher measures this memory (package outside) and lowers
+// the memory limit of the box by the same amount. So the memory counts against the limit after
+// all, and the ordinary OOM verdict ends the command. When the box frees it, the limit rises
+// again.
 
 const (
-	// outsideEvery is how often the launcher looks at the memory of the host: one file.
+	// outsideEvery is how often the launcher reads how much memory the kernel uses: one file.
 	outsideEvery = 200 * time.Millisecond
-	// outsideGrowth of the kernel's memory since the last look that found nothing makes it
-	// look into the boxes, and so does outsideRound, because the growth of one thing can
-	// be hidden by the end of another.
+	// The launcher inspects the boxes when the kernel's memory has grown by outsideGrowth
+	// since the last inspection. It also does so every outsideRound, because one thing can
+	// shrink while another grows.
 	outsideGrowth = 4 << 20
 	outsideRound  = 10 * time.Second
-	// outsideRest is how many times as long as a look took the launcher rests after it, if it
-	// found nothing new. Else it rests for as long, because what it found can grow fast.
+	// outsideRest is how many times the duration of an inspection the launcher rests after
+	// it if nothing has changed. Otherwise it rests only as long as the inspection took,
+	// because what has changed can grow fast.
 	outsideRest = 9
-	// outsideLongest is how long a look and the rest after it may take. The next look begins
-	// with the boxes that this one did not come to.
+	// outsideLongest bounds an inspection, and the rest after it. The next inspection begins
+	// with the boxes that this one did not reach.
 	outsideLongest = 2 * time.Second
-	// outsideBox is how long the launcher counts the locks of one box: a box can spread
-	// them so that it takes far longer. The next look goes on there.
+	// outsideBox bounds how long the launcher counts the locks of one box, which can spread
+	// them so that counting takes far longer. The next inspection continues there.
 	outsideBox = time.Second
-	// outsideLeast is what a box may hold without notice: some 5,000 file locks.
+	// outsideLeast is what a box may hold without being noticed: some 5,000 file locks.
 	outsideLeast = 1 << 20
 )
 
-// heldOutside is what a box holds outside its charge.
+// heldOutside records what a box holds outside its charge.
 type heldOutside struct {
-	now    outside.Held // that the limit is lowered by
-	last   outside.Held // the last that was not nothing
-	at     time.Time    // of last
+	now    outside.Held // the amount by which the limit is lowered
+	last   outside.Held // the last amount above 0
+	at     time.Time    // when last was measured
 	killed map[string]struct{}
 	busy   atomic.Bool // the limit is being set
 
-	locks outside.LockCounter // the watcher's alone
+	locks outside.LockCounter // used by watchOutside only
 }
 
-// outsideWatch is the launcher's look at the host.
+// outsideWatch is the state of watchOutside.
 type outsideWatch struct {
 	meminfo, slabinfo *os.File
-	text              []byte    // room to read them
-	base              int64     // of the kernel's memory; none at 0
-	round             time.Time // of the last look into all boxes
-	left              []*box    // that the last look did not come to, or not to the end of
-	lowered           bool      // the limit of a box is
-	changed           bool      // by the last look
+	text              []byte    // a buffer to read them
+	base              int64     // the least that the kernel has used since the last inspection of all boxes
+	round             time.Time // of the last inspection of all boxes
+	left              []*box    // boxes that the last inspection did not reach or not finish
+	lowered           bool      // the limit of some box is lowered
+	changed           bool      // the last inspection changed a limit
 }
 
-// watchOutside runs until stop.
+// watchOutside inspects the boxes until stop is closed.
 func (l *Launcher) watchOutside(stop <-chan struct{}) {
 	var w outsideWatch
 	var err, serr error
@@ -91,7 +93,8 @@ func (l *Launcher) watchOutside(stop <-chan struct{}) {
 	}
 }
 
-// lookOutside looks at the host, and into the boxes if there is reason to.
+// lookOutside reads how much memory the kernel uses, and inspects the boxes if there is
+// reason to.
 func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 	kernel := outside.KernelMemory(w.readAgain(w.meminfo))
 	if w.base == 0 || kernel < w.base {
@@ -115,7 +118,7 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 	if len(boxes) > 0 {
 		locks, size = outside.LockCache(w.readAgain(w.slabinfo))
 		if locks >= 0 && locks*size < outsideLeast {
-			size = 0 // no box can have that many
+			size = 0 // too few on the whole host to matter
 		}
 	}
 	w.lowered, w.changed = false, false
@@ -137,8 +140,8 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 	w.left = append(w.left, cut...)
 }
 
-// boxesToLookInto are those whose limit is lowered, or all in which a command may run: all
-// commands run in slots of the launcher's.
+// boxesToLookInto returns the boxes whose limit is lowered, and with all also those in which a
+// command may run: those that have slots.
 func (l *Launcher) boxesToLookInto(all bool) (boxes []*box) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,17 +155,18 @@ func (l *Launcher) boxesToLookInto(all bool) (boxes []*box) {
 	return boxes
 }
 
-// readAgain reads a file of /proc from its beginning, "" if it cannot be read.
+// readAgain reads a file of /proc from its beginning. It returns "" if it cannot.
 func (w *outsideWatch) readAgain(f *os.File) string {
 	if w.text == nil {
 		w.text = make([]byte, 128<<10) // slabinfo is the longer one, some 25 KB
 	}
-	n, _ := f.ReadAt(w.text, 0) // of a nil file nothing
+	n, _ := f.ReadAt(w.text, 0) // reading a nil file is an error
 	return string(w.text[:max(n, 0)])
 }
 
-// lookOutside measures what the box holds, and sets its limit. lockSize is 0 if file locks need
-// not be counted. It says whether the limit is lowered, and whether it changes.
+// lookOutside measures what the box holds, and sets its limit. lockSize is the size of a file
+// lock in bytes, 0 if locks need not be counted. It reports whether the limit is lowered, and
+// whether it changes.
 func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	limit := b.group.Limits().Memory
 	if limit < 0 {
@@ -172,17 +176,17 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	old := b.outside.now
 	b.mu.Unlock()
 	held, of, err := b.holds(limit, lockSize, old.Locks)
-	if err != nil { // the box ends, or the host is short of something: next time
+	if err != nil { // the box is ending, or the host lacks some resource: retried next time
 		return old != outside.Held{}, false
 	}
 	if held.Total() < outsideLeast {
 		held = outside.Held{}
 	}
 	lowered, changed = held != outside.Held{}, held != old
-	// Also where nothing has changed: what still holds on is killed then.
+	// Also without a change: setting the limit kills commands that still hold the memory.
 	if (lowered || changed) && b.outside.busy.CompareAndSwap(false, true) {
-		b.users.Add(1) // the caller is one of them
-		go func() {    // the kernel may have to write pages back first
+		b.users.Add(1) // the caller is a user, so there is no race with destroy
+		go func() {    // slow if the kernel has to write pages back first
 			defer b.leave()
 			defer b.outside.busy.Store(false)
 			b.debit(held, of)
@@ -191,8 +195,9 @@ func (b *box) lookOutside(lockSize int64) (lowered, changed bool) {
 	return lowered, changed
 }
 
-// holds measures, and says which processes hold how much. More than what is left of the limit need
-// not be known exactly. The locks are at least those of the last look, old, if time runs out.
+// holds measures what the box holds, and how much each process does. Amounts above the rest
+// of the limit need not be exact. If time runs out, the locks count at least as much as in the
+// last inspection, old.
 func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]int64, err error) {
 	pids, err := b.group.PIDs()
 	if err != nil || len(pids) == 0 {
@@ -208,7 +213,7 @@ func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]i
 		return held, nil, err
 	}
 	if err := b.stillThere(); err != nil {
-		return held, nil, err // the number may be another process's
+		return held, nil, err // another process may have got the number
 	}
 	charge, excess, err := b.group.Sockets()
 	if err != nil {
@@ -233,18 +238,18 @@ func (b *box) holds(limit, lockSize, old int64) (held outside.Held, of map[int]i
 	return held, of, nil
 }
 
-// debit lowers the limit of the box by what it holds, or lifts it again. of is what is known
-// of its processes.
+// debit lowers the limit of the box by held, or raises it again. of is how many bytes each
+// process holds, as far as known.
 func (b *box) debit(held outside.Held, of map[int]int64) {
 	b.mu.Lock()
 	b.outside.now = held
-	if held != (outside.Held{}) { // before anything is killed: the client asks after that
+	if held != (outside.Held{}) { // recorded before anything is killed, after which the client asks
 		b.outside.last, b.outside.at = held, time.Now()
 	}
 	b.mu.Unlock()
 	err := b.group.Debit(held.Total())
 	if _, ok := errors.AsType[*cgroups.InUseError](err); ok {
-		// On cgroup2 the kernel has killed, on v1 it refuses.
+		// On cgroup2 the kernel has killed something; on v1 it refuses the limit.
 		err = b.killLargest(held, of)
 	}
 	if err != nil && b.life.Err() == nil {
@@ -252,15 +257,16 @@ func (b *box) debit(held outside.Held, of map[int]int64) {
 	}
 }
 
-// killLargest kills the command whose processes hold most outside the charge, if that is
-// more than half of the debit; else the one that is charged for most memory, as the kernel would.
+// killLargest kills the command whose processes hold most memory outside the charge, if that
+// is more than half of the debit. Otherwise it kills the command with the largest charge, as
+// the kernel would.
 func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 	s, err := b.group.LargestSlot(of, held.Total())
 	if s == nil || err != nil {
 		return err
 	}
 	b.mu.Lock()
-	if b.slots[s.Name] != nil { // else its client no longer waits for it
+	if b.slots[s.Name] != nil { // otherwise its client no longer waits for it
 		b.outside.killed[s.Name] = struct{}{}
 	}
 	b.mu.Unlock()
@@ -268,13 +274,8 @@ func (b *box) killLargest(held outside.Held, of map[int]int64) error {
 	return s.Kill()
 }
 
-// handleOutside tells why a command was killed.
-func (l *Launcher) handleOutside(r *request) (any, []*os.File, error) {
-	var m rpc.Outside
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+// handleOutside tells the client whether a command was killed for memory outside the charge.
+func (b *box) handleOutside(m rpc.Outside) (any, []*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var held rpc.OutsideHeld

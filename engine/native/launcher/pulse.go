@@ -10,18 +10,18 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// Whether the kernel can build boxes is known from the boxes that it builds. When it has not
-// built one for a while, and only if somebody asks, a probe box is built for nobody: so an
-// idle launcher costs nothing, and one that is asked every second some 10 ms of a processor
-// every probeAge. What breaks is known after at most probeAge + probeTime to those who ask.
+// Each box that is built proves that the kernel can build boxes. If none was built for a while
+// and a client asks, the launcher builds a probe box. So an idle launcher costs nothing, and
+// one that is asked every second costs some 10 ms of processor time every probeAge. Clients
+// that ask learn of a failure after at most probeAge + probeTime.
 const (
-	// probeAge is how old the last box may be as a proof.
+	// probeAge is how long a box counts as proof.
 	probeAge = 4 * time.Second
-	// probeTime is how long a probe box may take, and so an answer.
+	// probeTime is how long building a probe box, and so an answer, may take.
 	probeTime = 4 * time.Second
 )
 
-// pulse is the probe that is under way, or was the last.
+// pulse holds the current probe, or the last one.
 type pulse struct {
 	mu   sync.Mutex
 	last *probe
@@ -30,17 +30,20 @@ type pulse struct {
 type probe struct {
 	work  *work
 	began time.Time
-	built chan struct{} // closed when there is the box, or err
+	built chan struct{} // closed when the box is built or err is set
 	err   error
 	over  chan struct{} // closed when the box is gone
 }
 
-// canBuild is nil if the kernel can build boxes, and else says what keeps it from that.
+// canBuild returns nil if boxes can be built, and otherwise the reason why not.
 func (l *Launcher) canBuild() error {
 	if hangs := l.works.report(); hangs != "" {
 		return unavailable(hangs)
 	}
-	if l.works.builtSince(time.Now().Add(-probeAge)) {
+	l.works.mu.Lock()
+	built := l.works.built
+	l.works.mu.Unlock()
+	if time.Since(built) < probeAge {
 		return nil
 	}
 	p := l.probe()
@@ -52,7 +55,7 @@ func (l *Launcher) canBuild() error {
 	}
 }
 
-// probe returns the probe under way, or one that failed within probeAge, or a new one.
+// probe returns the current probe, or one that failed within probeAge, or starts a new one.
 func (l *Launcher) probe() *probe {
 	l.pulse.mu.Lock()
 	defer l.pulse.mu.Unlock()
@@ -71,7 +74,7 @@ func (l *Launcher) probe() *probe {
 	l.works.add(p.work)
 	p.work.makes("probe-"+strings.ToLower(rand.Text()), true)
 	go l.runProbe(p)
-	l.requests.Go(func() { // so that the launcher ends with the box gone, unless it hangs
+	l.requests.Go(func() { // so that the launcher waits for the removal of the box, unless it hangs
 		select {
 		case <-p.over:
 		case <-p.work.refused:
@@ -95,6 +98,6 @@ func (l *Launcher) runProbe(p *probe) {
 	}
 	close(p.built)
 	if err == nil {
-		_ = l.abandon(b, nil) // the next launcher removes what is left, and reports it
+		_ = l.abandon(b, nil) // the next launcher removes and reports what is left
 	}
 }

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxReclaimDepth bounds the descriptors that are open at a time. Who has more levels to
-// reclaim moves the deepest up and asks again.
+// maxReclaimDepth bounds how many descriptors are open at a time. A client with a deeper tree
+// moves the deepest levels up and asks again.
 const maxReclaimDepth = 160
 
 // reclaim gives everything below src that belongs to the shared ids to the owner of src.
-// Boxes wrote it, and the client can still change it: each entry is opened without
-// following it, looked at, and changed through the same descriptor. So nothing that
-// belongs to anybody else is changed, whatever is put in its place meanwhile.
+// Boxes wrote it, and the client can still change it. So each entry is opened without
+// following symlinks, checked, and changed through the same descriptor: nothing that belongs
+// to another user is changed, whatever replaces the entry meanwhile.
 func reclaim(src *mounts.Source) error {
 	dir, err := openEntry(src.File, ".", unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
@@ -56,7 +56,7 @@ func reclaimEntry(dir *os.File, name string, uid, gid, depth int) error {
 		return err
 	}
 	if isShared(st.Uid) || isShared(st.Gid) {
-		to := [2]int{-1, -1} // -1: as it is
+		to := [2]int{-1, -1} // -1: unchanged
 		if isShared(st.Uid) {
 			to[0] = uid
 		}
@@ -78,7 +78,8 @@ func reclaimEntry(dir *os.File, name string, uid, gid, depth int) error {
 	return reclaimIn(sub, uid, gid, depth+1)
 }
 
-// openEntry opens name in dir: no other file system, and no symlink but itself.
+// openEntry opens name in dir. It does not enter another file system and follows no symlink;
+// a symlink itself can be opened with O_PATH.
 func openEntry(dir *os.File, name string, flags uint64) (*os.File, error) {
 	return linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   flags | unix.O_NOFOLLOW,

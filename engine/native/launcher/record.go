@@ -4,26 +4,28 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/rootfs"
 )
 
-// boxRecord is what the next launcher must know of a box of a service. It is in the
-// box's directory before a client hears of the box, and is written anew with each
-// change. All else is found in the kernel, through PID 1.
+// boxRecord is what the next launcher must know of a service's box. It is written to the
+// box's directory before a client hears of the box, and again after each change.
+// Everything else the next launcher finds in the kernel, through PID 1.
 type boxRecord struct {
 	Version  int
 	ID       string
-	Spec     engine.Spec // as it was made, with defaults
+	Spec     engine.Spec // at its creation, with defaults
 	Limits   engine.Limits
 	Degraded []string `json:",omitempty"`
-	PID      int      // of PID 1
-	Start    uint64   // its start time, see startTime
-	BootID   string   // of the system that it runs on
+	PID      int      // of PID 1 on the host
+	Start    uint64   // of PID 1, see linux.StartTime
+	BootID   string   // of the boot in which PID 1 was started
 	IDBase   int      // of its lease
 	Cgroup   string
 	Volumes  []volume
@@ -36,7 +38,7 @@ const (
 	maxRecord     = 4 << 20
 )
 
-// volume is a sized file system of a box.
+// volume is a sized file system of the box's own.
 type volume struct {
 	Path   string
 	Size   int64
@@ -47,15 +49,15 @@ type volume struct {
 type mounted struct {
 	engine.Mount
 	ID mounts.MountID // pending while it is being attached
-	// Under is what target showed before: what shows something else after a launcher
-	// was killed there is the mount.
+	// Under is the mount that Target showed before, while ID is pending. If the launcher is
+	// killed meanwhile and Target then shows another mount, that is this mount.
 	Under mounts.MountID
-	// Limit is how many bytes what is mounted is bound to, if the box can fill it:
-	// engine.Unlimited where only the number of files is bound, 0 where nothing is.
+	// Limit is the size limit of the mounted directory in bytes, if the box can fill it:
+	// engine.Unlimited if only its number of files is limited, 0 if nothing is.
 	Limit int64 `json:",omitempty"`
 }
 
-// readRecord reads the record in directory dir, that of a box called id.
+// readRecord reads the record of box id from its directory.
 func readRecord(dir, id string) (*boxRecord, error) {
 	path := filepath.Join(dir, recordName)
 	info, err := os.Lstat(path)
@@ -79,7 +81,7 @@ func readRecord(dir, id string) (*boxRecord, error) {
 	return r, nil
 }
 
-// parseRecord decodes a record and checks what the rest relies on.
+// parseRecord decodes a record and checks the fields that other code relies on.
 func parseRecord(text []byte) (*boxRecord, error) {
 	var r boxRecord
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -106,7 +108,7 @@ func parseRecord(text []byte) (*boxRecord, error) {
 	return &r, nil
 }
 
-// save writes the record of a box that has one.
+// save writes the record of the box, if it has one.
 func (b *box) save() error {
 	b.saving.Lock()
 	defer b.saving.Unlock()
@@ -116,17 +118,14 @@ func (b *box) save() error {
 		return nil
 	}
 	r := *b.record
-	r.Mounts = nil
-	for _, m := range b.mounted {
-		r.Mounts = append(r.Mounts, m)
-	}
+	r.Mounts = slices.Collect(maps.Values(b.mounted))
 	b.mu.Unlock()
 	text, err := json.Marshal(&r)
 	if err != nil {
 		return fmt.Errorf("recording box %q: %w", b.id, err)
 	}
 	if len(text) > maxRecord {
-		return fmt.Errorf("recording box %q: its spec and its mounts are %d bytes as JSON, there can be %d: %w", b.id, len(text), maxRecord, engine.ErrInvalid)
+		return fmt.Errorf("recording box %q: its spec and mounts take %d bytes as JSON, must be at most %d: %w", b.id, len(text), maxRecord, engine.ErrInvalid)
 	}
 	if err := replaceFile(filepath.Join(b.dir, recordName), text); err != nil {
 		return fmt.Errorf("recording box %q: %w", b.id, err)
@@ -134,8 +133,8 @@ func (b *box) save() error {
 	return nil
 }
 
-// replaceFile writes a file so that whoever reads it finds the old or the new one.
-// Nothing of it matters after a crash of the machine.
+// replaceFile replaces a file atomically for its readers. It does not sync, because the file
+// does not matter after a crash of the machine.
 func replaceFile(path string, content []byte) error {
 	fresh := path + ".new"
 	if err := os.WriteFile(fresh, content, 0o600); err != nil {

@@ -125,7 +125,7 @@ func TestParseService(t *testing.T) {
 	}
 }
 
-// TestEvents: what nobody has taken is merged.
+// TestEvents: events that have not been taken are merged.
 func TestEvents(t *testing.T) {
 	e := newEvents()
 	for n := range int64(5) {
@@ -141,8 +141,8 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestRecordTooLong: what could not be read back is not written, and is the caller's
-// fault.
+// TestRecordTooLong: a record that could not be read back is not written, and the error
+// blames the caller.
 func TestRecordTooLong(t *testing.T) {
 	b := newTestBox("b")
 	b.dir = t.TempDir()

@@ -9,14 +9,14 @@ import (
 	"github.com/boxd/boxd/cgroups"
 )
 
-// release removes a slot once nothing runs in it: at once for most, later for
-// one whose background processes were kept, at the latest with the box.
+// release removes a slot once nothing runs in it: for most slots at once, for one with
+// background processes when they end, and at the latest with the box.
 func (l *Launcher) release(b *box, name string) {
 	s := b.takeSlot(name)
 	if s == nil {
 		return
 	}
-	// Most slots are empty: then the first try does it.
+	// Most slots are empty, so that one attempt removes them.
 	now, cancel := context.WithCancel(b.life)
 	cancel()
 	if s.Remove(now) == nil {
@@ -27,8 +27,8 @@ func (l *Launcher) release(b *box, name string) {
 	go b.dropSlot(s)
 }
 
-// takeSlot gives the ownership of a slot to the caller, who ends it with
-// dropSlot; destroy waits for that.
+// takeSlot gives a slot to the caller, who calls dropped when it is removed. destroy waits
+// for that.
 func (b *box) takeSlot(name string) *cgroups.Slot {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -43,7 +43,7 @@ func (b *box) takeSlot(name string) *cgroups.Slot {
 	return s
 }
 
-// dropped says that a slot of takeSlot is gone, or the box is ending.
+// dropped notes that a slot from takeSlot is gone, or that the box is ending.
 func (b *box) dropped() {
 	b.mu.Lock()
 	b.leaving--
@@ -51,10 +51,11 @@ func (b *box) dropped() {
 	b.dropping.Done()
 }
 
+// dropSlot removes a slot from takeSlot once it is empty.
 func (b *box) dropSlot(s *cgroups.Slot) {
 	defer b.dropped()
 	if s.WaitEmpty(b.life) != nil {
-		_ = s.Close() // the box ends, and its cgroups with it
+		_ = s.Close() // the box is ending, and removes its cgroups
 		return
 	}
 	ctx, cancel := context.WithTimeout(b.life, removeTime)
@@ -69,13 +70,13 @@ func (b *box) dropSlot(s *cgroups.Slot) {
 	}
 }
 
-// reapTime bounds the wait for the dead of a killed command. PID 1 needs
-// milliseconds for all that a pids limit allows; one that was stopped or taken over
-// would never be done.
+// reapTime bounds the wait until PID 1 has reaped the processes of a killed command. It
+// needs milliseconds for as many as a pids limit allows; a stopped or subverted PID 1 might
+// never reap them.
 const reapTime = 2 * time.Second
 
-// killSlot kills a command and returns when its dead do not count any more: the
-// next command of the box must not be refused a fork because of them.
+// killSlot kills a command and waits until its processes are reaped. Until then they count
+// against the pids limit, and the next command could not fork.
 func (b *box) killSlot(s *cgroups.Slot) error {
 	if err := s.Kill(); err != nil {
 		return err

@@ -14,18 +14,18 @@ import (
 	"github.com/boxd/boxd/mounts"
 )
 
-// Mount roots are the launcher's own bound on what a client that is not root can reach
-// of the host. Root names them: in RootsFile, with --mount-root, or by starting boxd
-// serve with --allow-mount-root, which passes them on as --mount-root. They are read
-// once, when the launcher starts. No request changes them.
+// Mount roots limit what a client that is not root can reach of the host. Root names them:
+// in RootsFile, with --mount-root, or by starting boxd serve with --allow-mount-root, which
+// passes them on as --mount-root. They are read once, when the launcher starts. No request
+// changes them.
 //
-// A root is opened anew for each request. A descriptor that is held would keep the host
-// from unmounting the file system, and would show the old directory after the operator
-// has replaced it. It would gain nothing either: a client can make its launcher start
-// again (rpc.Stop). What counts is that the client cannot change what a root leads to,
-// and [mounts.OpenRoot] sees to that each time.
+// Each request opens its root again. A descriptor that the launcher kept open would keep the
+// host from unmounting the file system, and would show the old directory after the operator
+// has replaced it. It would not be safer either, because a client can restart its launcher
+// (rpc.Stop). What matters is that the client cannot change where a root leads, and
+// [mounts.OpenRoot] checks that each time.
 
-// mountRoot is a directory of the host in which a client may mount and open what is there.
+// mountRoot is a directory of the host whose content a client may mount and open.
 type mountRoot struct {
 	path     string
 	readOnly bool
@@ -68,8 +68,8 @@ func parseRoot(text string) (r mountRoot, err error) {
 // mountRoots are sorted by path.
 type mountRoots []mountRoot
 
-// newRoots puts roots of all origins together. Restrictions add up: the same directory
-// may be named twice, and what is said of a directory holds for roots in it as well.
+// newRoots combines roots of all origins. Restrictions add up: the same directory may be
+// named twice, and a root has the restrictions of the roots that it lies in.
 func newRoots(texts []string, workspaces string) (mountRoots, error) {
 	var all mountRoots
 	for _, text := range texts {
@@ -105,7 +105,7 @@ func newRoots(texts []string, workspaces string) (mountRoots, error) {
 	return all, nil
 }
 
-// of returns the innermost root that source, as it is written, lies in.
+// of returns the innermost root that contains source, compared as text.
 func (all mountRoots) of(source string) (best mountRoot, ok bool) {
 	for _, r := range all {
 		if mounts.Contains(r.path, source) && (!ok || len(r.path) >= len(best.path)) {
@@ -115,31 +115,31 @@ func (all mountRoots) of(source string) (best mountRoot, ok bool) {
 	return best, ok
 }
 
-// report names the roots that cannot be opened now. They may come later, with the disk
-// that they are on; boxes wait for their launcher now.
+// report logs the roots that cannot be opened now. They are no reason not to start: a root
+// may appear later, with its disk, and boxes need their launcher now.
 func (all mountRoots) report(client mounts.Owner) {
 	for _, r := range all {
 		root, err := r.open(client)
 		if err == nil {
 			root.Close()
-		} else if !r.own { // which the client makes itself
+		} else if !r.own { // the client makes its own directory
 			fmt.Fprintf(os.Stderr, "boxd-init: %v; it is looked for again with each request\n", oneline.Error(err))
 		}
 	}
 }
 
 func (r mountRoot) open(client mounts.Owner) (mounts.Root, error) {
-	if r.own { // its name is the client's, and so is all that it gets there
+	if r.own { // the client chose the path, and can mount only its own files there
 		return mounts.OpenRoot(r.path, nil)
 	}
 	return mounts.OpenRoot(r.path, &client)
 }
 
-// hostSource opens what m mounts of the host, or makes it if it may be missing. No
-// request reaches a directory or file of the host in any other way.
+// hostSource opens the host's directory or file that m mounts. With mayMake it makes a
+// missing directory. No request reaches a directory or file of the host in any other way.
 func (l *Launcher) hostSource(m engine.Mount, mayMake bool) (*mounts.Source, error) {
 	var root mounts.Root
-	if l.service != nil && l.service.uid != 0 {
+	if l.service != nil && l.service.ClientUID != 0 {
 		r, ok := l.service.roots.of(m.Source)
 		if !ok {
 			return nil, refuseSource(m, "is outside of the launcher's mount roots: root names them in "+RootsFile+" or with --mount-root")
@@ -148,15 +148,15 @@ func (l *Launcher) hostSource(m engine.Mount, mayMake bool) (*mounts.Source, err
 			return nil, refuseSource(m, fmt.Sprintf("is in the mount root %q, which is read-only: root named it so for the launcher", r.path))
 		}
 		if m.Users && !r.own {
-			return nil, refuseSource(m, "is a directory of the host: what users of a box other than its own make there would belong to nobody's ids")
+			return nil, refuseSource(m, "is a directory of the host: files that other users of the box create there would belong to unknown ids")
 		}
 		mayMake = mayMake && !r.readOnly
 		var err error
-		if root, err = r.open(mounts.Owner{UID: l.service.uid, GID: l.service.gid}); err != nil {
+		if root, err = r.open(mounts.Owner{UID: l.service.ClientUID, GID: l.service.ClientGID}); err != nil {
 			return nil, fieldError(err)
 		}
 		defer root.Close()
-		root.Allow = func(uid, gid uint32) error { return r.allow(m, uid, gid, l.service.uid) }
+		root.Allow = func(uid, gid uint32) error { return r.allow(m, uid, gid, l.service.ClientUID) }
 	}
 	open := root.Open
 	if mayMake {
@@ -169,7 +169,7 @@ func (l *Launcher) hostSource(m engine.Mount, mayMake bool) (*mounts.Source, err
 	return src, nil
 }
 
-// allow judges the owner of what m leads to.
+// allow checks the owner of the file or directory that m leads to.
 func (r mountRoot) allow(m engine.Mount, uid, gid uint32, client int) error {
 	switch {
 	case r.noRootOwned && (uid == 0 || gid == 0):
@@ -180,7 +180,7 @@ func (r mountRoot) allow(m engine.Mount, uid, gid uint32, client int) error {
 	return nil
 }
 
-// directoryTarget is the target of a mount that stands for an [engine.Directory].
+// directoryTarget is the target of a mount that represents an [engine.Directory].
 const directoryTarget = "/directory"
 
 func refuseSource(m engine.Mount, rule string) error {

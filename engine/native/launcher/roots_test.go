@@ -49,7 +49,8 @@ func TestParseRoot(t *testing.T) {
 	}
 }
 
-// TestRootsAddUp: whatever is named twice, or within another root, keeps every restriction.
+// TestRootsAddUp: a root that is named twice, or lies in another root, has the restrictions of
+// both.
 func TestRootsAddUp(t *testing.T) {
 	for _, c := range []struct{ roots, want string }{
 		{"/a /b", "/a /b"},
@@ -98,7 +99,7 @@ func TestRootOf(t *testing.T) {
 	}
 }
 
-// TestHostSource: the one way to the host, for a client that is not root.
+// TestHostSource: the access to the host of a client that is not root.
 func TestHostSource(t *testing.T) {
 	base, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
@@ -166,7 +167,7 @@ func TestHostSource(t *testing.T) {
 		if c.make && c.want == "" && me != 0 {
 			continue // only root makes directories as their owner
 		}
-		l := &Launcher{service: &service{uid: c.uid, roots: roots}}
+		l := &Launcher{service: &service{ServiceOptions: ServiceOptions{ClientUID: c.uid}, roots: roots}}
 		c.m.Target = "/t"
 		src, err := l.hostSource(c.m, c.make)
 		if err == nil {
@@ -237,7 +238,7 @@ func TestParseRootsFile(t *testing.T) {
 	}
 }
 
-// TestRootsFileIsRoots: a file that anybody else can change names nothing.
+// TestRootsFileIsRoots: a file that others can change is refused.
 func TestRootsFileIsRoots(t *testing.T) {
 	for _, c := range []struct {
 		uid, mode uint32
@@ -286,7 +287,7 @@ func TestRootsFileIsRoots(t *testing.T) {
 	}
 }
 
-// FuzzRootsFile: what is accepted means the same to a YAML library.
+// FuzzRootsFile: a file that is accepted means the same to a YAML library.
 func FuzzRootsFile(f *testing.F) {
 	for _, text := range []string{
 		"mount_roots: [/srv/a, \"/srv/b:ro\", '/c']\n", "mount_roots:\n  - /a\n  - \"/b:no-root-owned\" # c\n", "mount_roots: []", "mount_roots:\n- /a:ro:no-root-owned\n",
@@ -314,8 +315,8 @@ func FuzzRootsFile(f *testing.F) {
 	})
 }
 
-// FuzzMountRoot: an accepted root is one absolute, cleaned directory, and flags that are
-// passed on are read again as the same.
+// FuzzMountRoot: an accepted root is an absolute, cleaned directory, and the arguments that a
+// launcher passes on are parsed to the same root again.
 func FuzzMountRoot(f *testing.F) {
 	for _, text := range []string{"/srv/a", "/srv/a:ro", "/srv/a:ro:no-root-owned", "/:no-root-owned", "a", "/a:", "/a/../b", "/a:ro:ro"} {
 		f.Add(text)

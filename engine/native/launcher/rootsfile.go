@@ -20,7 +20,7 @@ const RootsFile = "/etc/boxd/launcher.yaml"
 const maxRootsFile = 64 << 10
 
 // readRootsFile returns the mount roots that the file at path names. The file and its
-// directory must be root's, and writable by nobody else.
+// directory must belong to root and be writable by root only.
 func readRootsFile(path string) ([]string, error) {
 	dir, err := linux.Openat2(nil, filepath.Dir(path), unix.OpenHow{
 		Flags: unix.O_PATH | unix.O_DIRECTORY, Resolve: unix.RESOLVE_NO_SYMLINKS,
@@ -72,11 +72,11 @@ func readRootsFile(path string) ([]string, error) {
 	return roots, nil
 }
 
-// isRoots says that only root can change a file. An ACL that lets others write shows in
-// the group's bits (acl(5)).
+// isRoots reports whether only root can change a file. An ACL that lets others write shows
+// in the group's bits (acl(5)).
 func isRoots(st unix.Stat_t) bool { return st.Uid == 0 && st.Mode&0o022 == 0 }
 
-// parseRootsFile reads the one key that there is:
+// parseRootsFile reads the only key that the file may have:
 //
 //	mount_roots: [/srv/a, "/srv/b:ro"]
 //
@@ -86,9 +86,8 @@ func isRoots(st unix.Stat_t) bool { return st.Uid == 0 && st.Mode&0o022 == 0 }
 //	  - /srv/a
 //	  - '/srv/b:ro:no-root-owned'
 //
-// It understands this much of YAML and refuses the rest, so that a process that is root
-// needs no YAML library. What it accepts means the same in YAML. Errors begin with the
-// number of the line.
+// It accepts this subset of YAML, with the same meaning, and refuses the rest, so that a
+// process that runs as root needs no YAML library. Errors begin with the line number.
 func parseRootsFile(text string) (roots []string, err error) {
 	number, at, list, seen := 0, -1, false, false
 	fail := func(format string, args ...any) ([]string, error) {
@@ -175,8 +174,8 @@ func flowList(s string) (list []string, err error) {
 	}
 }
 
-// cutScalar takes a root from the beginning of s: quoted, or plain text that begins with
-// a slash.
+// cutScalar cuts a root from the beginning of s: a quoted string, or plain text that begins
+// with a slash.
 func cutScalar(s string, flow bool) (value, rest string, err error) {
 	if s == "" {
 		return "", "", errors.New("names no directory")
@@ -209,7 +208,7 @@ func cutScalar(s string, flow bool) (value, rest string, err error) {
 	return value, rest, nil
 }
 
-// isComment says that nothing but a comment is left of a line.
+// isComment reports whether the rest of a line has nothing but a comment.
 func isComment(rest string) bool {
 	trimmed := strings.TrimLeft(rest, " ")
 	return trimmed == "" || trimmed[0] == '#' && trimmed != rest

@@ -19,16 +19,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer carries out one request and replies. Descriptors in a reply are lent to
-// the kernel and closed here.
+// answer carries out one request and replies. It closes the descriptors of the reply, of
+// which the kernel has made copies.
 func (l *Launcher) answer(w *work, frame *wire.Frame) {
-	client := w.conn
 	r := &request{Frame: frame, work: w}
 	defer r.done()
 	reply, files, err := l.handle(r)
 	defer linux.CloseAll(files)
 	if frame.ID == 0 {
-		return // told, not asked
+		return // a notice, which has no reply
 	}
 	answer := rpc.Reply{Body: reply}
 	if err != nil {
@@ -41,17 +40,16 @@ func (l *Launcher) answer(w *work, frame *wire.Frame) {
 	if err != nil {
 		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
 	}
-	if err := client.Send(rpc.TypeReply, frame.ID, body, files...); err != nil {
+	if err := w.conn.Send(rpc.TypeReply, frame.ID, body, files...); err != nil {
 		l.undelivered(frame.Type, reply)
-		// A client that is gone ends serve. One that is not must not wait for ever.
+		// If the client is gone, serveClient ends. If not, it must not wait forever.
 		body, _ = json.Marshal(rpc.Reply{Error: rpc.NewError(err)})
-		_ = client.Send(rpc.TypeReply, frame.ID, body)
+		_ = w.conn.Send(rpc.TypeReply, frame.ID, body)
 	}
 }
 
-// request is a frame of the client's. It keeps the box that it is about, if any,
-// from being taken apart until it has been answered: the descriptors of an answer
-// may be the box's.
+// request is a frame from the client. Its box, if it names one, is not destroyed until
+// the request has been answered: the descriptors of the answer may belong to the box.
 type request struct {
 	*wire.Frame
 	box  *box
@@ -59,7 +57,7 @@ type request struct {
 }
 
 func (r *request) done() {
-	if r.Type != rpc.TypeCreate { // which may go on
+	if r.Type != rpc.TypeCreate { // a create may continue after its answer
 		r.work.end()
 	}
 	if r.box != nil {
@@ -74,31 +72,19 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	case rpc.TypeRemove:
 		return nil, nil, l.handleRemove(r.Body)
 	case rpc.TypeUpdate:
-		var m rpc.Update
-		b, err := l.find(r, &m, func() string { return m.ID })
-		if err != nil {
-			return nil, nil, err
-		}
-		detached, err := l.update(b, m.Change, m.Again)
-		if err != nil {
-			return rpc.Updated{Detached: detached}, nil, err
-		}
-		volumes, files := b.openLimited(maxVolumes, func(at string) bool {
-			return slices.ContainsFunc(m.Change.Attach, func(m engine.Mount) bool { return m.Target == at })
-		})
-		return rpc.Updated{Volumes: volumes}, files, nil
+		return onBox(l, r, func(m rpc.Update) string { return m.ID }, l.handleUpdate)
 	case rpc.TypeSlots:
-		return l.handleSlots(r)
+		return onBox(l, r, func(m rpc.Slots) string { return m.ID }, l.handleSlots)
 	case rpc.TypeKill:
-		return nil, nil, l.handleKill(r)
+		return onBox(l, r, func(m rpc.Kill) string { return m.ID }, (*box).handleKill)
 	case rpc.TypeKeep:
-		return nil, nil, l.handleKeep(r)
+		return onBox(l, r, func(m rpc.Keep) string { return m.ID }, (*box).handleKeep)
 	case rpc.TypePTY:
-		return l.handlePTY(r)
+		return onBox(l, r, func(m rpc.PTY) string { return m.ID }, (*box).handlePTY)
 	case rpc.TypeOutside:
-		return l.handleOutside(r)
+		return onBox(l, r, func(m rpc.Outside) string { return m.ID }, (*box).handleOutside)
 	case rpc.TypeConnect:
-		return l.handleConnect(r)
+		return onBox(l, r, func(m rpc.Connect) string { return m.ID }, (*box).handleConnect)
 	case rpc.TypeWhere:
 		return l.handleWhere(r)
 	}
@@ -108,28 +94,48 @@ func (l *Launcher) handle(r *request) (reply any, files []*os.File, err error) {
 	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
 
-// find decodes a request into m and enters the box that it is about.
-func (l *Launcher) find(r *request, m any, id func() string) (*box, error) {
-	if err := json.Unmarshal(r.Body, m); err != nil {
-		return nil, fmt.Errorf("decoding request: %w", err)
+func decode(body []byte, m any) error {
+	if err := json.Unmarshal(body, m); err != nil {
+		return fmt.Errorf("decoding request: %w", err)
 	}
-	l.mu.Lock()
-	b := l.boxes[id()]
-	l.mu.Unlock()
-	if b == nil || !b.enter() {
-		return nil, fmt.Errorf("box %s: %w", spec.Quote(id()), engine.ErrBoxLost)
-	}
-	r.box = b
-	return b, nil
+	return nil
 }
 
-// handleCreate answers when the box is there, or its create is refused: because it hangs, or
-// because its client has given up. Then it goes on beside, until what was made is removed.
+// onBox decodes a request, enters the box that it names, and carries the request out.
+func onBox[M any](l *Launcher, r *request, id func(M) string, handle func(*box, M) (any, []*os.File, error)) (any, []*os.File, error) {
+	var m M
+	if err := decode(r.Body, &m); err != nil {
+		return nil, nil, err
+	}
+	l.mu.Lock()
+	b := l.boxes[id(m)]
+	l.mu.Unlock()
+	if b == nil || !b.enter() {
+		return nil, nil, fmt.Errorf("box %s: %w", spec.Quote(id(m)), engine.ErrBoxLost)
+	}
+	r.box = b
+	return handle(b, m)
+}
+
+func (l *Launcher) handleUpdate(b *box, m rpc.Update) (any, []*os.File, error) {
+	detached, err := l.update(b, m.Change, m.Again)
+	if err != nil {
+		return rpc.Updated{Detached: detached}, nil, err
+	}
+	volumes, files := b.openLimited(maxVolumes, func(at string) bool {
+		return slices.ContainsFunc(m.Change.Attach, func(m engine.Mount) bool { return m.Target == at })
+	})
+	return rpc.Updated{Volumes: volumes}, files, nil
+}
+
+// handleCreate answers when the box is built, or when its create is refused because it hangs
+// or because its client has given up. A refused create continues in the background until
+// everything that it made is removed.
 func (l *Launcher) handleCreate(w *work, body []byte) (any, []*os.File, error) {
 	var m rpc.Create
-	if err := json.Unmarshal(body, &m); err != nil {
+	if err := decode(body, &m); err != nil {
 		w.end()
-		return nil, nil, fmt.Errorf("decoding request: %w", err)
+		return nil, nil, err
 	}
 	if m.Spec.ID == "" {
 		m.Spec.ID = "box-" + strings.ToLower(rand.Text())
@@ -157,7 +163,7 @@ func (l *Launcher) handleCreate(w *work, body []byte) (any, []*os.File, error) {
 	}
 }
 
-// createFor builds a box for a client. It is one of the launcher's boxes once w is complete.
+// createFor builds a box for a client. It adds the box to l.boxes once w is complete.
 func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File, error) {
 	if err := w.enter(l.creating); err != nil {
 		return rpc.Created{}, nil, err
@@ -183,7 +189,7 @@ func (l *Launcher) createFor(w *work, spec engine.Spec) (rpc.Created, []*os.File
 	return created, files, nil
 }
 
-// handOver is all that the client gets of a box.
+// handOver returns the description and the descriptors of a box for its client.
 func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, err error) {
 	created = rpc.Created{ID: b.id, PID: b.pid, HostUID: b.lease.Base, Degraded: b.degraded()}
 	conn, err := b.connect()
@@ -214,8 +220,8 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 	return created, append(files, slotFiles...), nil
 }
 
-// describe says what a slot is to the client, and with which descriptors: they
-// are the caller's from now on, the slot is used by its name only.
+// describe returns the description and the descriptors of a slot for its client. It takes
+// the descriptors from the slot, which from then on is used only by its name.
 func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
 	m := rpc.Slot{Name: s.Name, Tasks: len(s.Tasks)}
 	files := append([]*os.File{s.Dir}, s.Tasks...)
@@ -231,29 +237,29 @@ func describe(s *cgroups.Slot) (rpc.Slot, []*os.File) {
 
 func (l *Launcher) handleRemove(body []byte) error {
 	var m rpc.Box
-	if err := json.Unmarshal(body, &m); err != nil {
-		return fmt.Errorf("decoding request: %w", err)
+	if err := decode(body, &m); err != nil {
+		return err
 	}
+	return l.remove(m.ID)
+}
+
+// remove removes a box, or refuses its create.
+func (l *Launcher) remove(id string) error {
 	l.mu.Lock()
-	b := l.boxes[m.ID]
-	delete(l.boxes, m.ID)
+	b := l.boxes[id]
+	delete(l.boxes, id)
 	l.mu.Unlock()
 	if b != nil {
 		return l.discard(b)
 	}
-	if w := l.works.creating(m.ID); w != nil {
+	if w := l.works.creating(id); w != nil {
 		w.refuse("its client has given up")
 		return nil
 	}
-	return l.removeAgain(m.ID) // removed already, most likely
+	return l.removeAgain(id) // most likely it is removed already
 }
 
-func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
-	var m rpc.Slots
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (l *Launcher) handleSlots(b *box, m rpc.Slots) (any, []*os.File, error) {
 	if m.Count < 0 || m.Count > rpc.MaxSlots {
 		return nil, nil, fmt.Errorf("%d slots: %w", m.Count, wire.ErrProtocol)
 	}
@@ -283,7 +289,7 @@ func (l *Launcher) handleSlots(r *request) (any, []*os.File, error) {
 	return reply, files, nil
 }
 
-// newSlot makes a slot; its files go to the client with the reply.
+// newSlot makes a slot. Its files go to the client with the reply.
 func (b *box) newSlot() (*cgroups.Slot, error) {
 	s, err := b.group.NewSlot()
 	if err != nil {
@@ -305,22 +311,17 @@ func (b *box) slot(name string) (*cgroups.Slot, error) {
 	return s, nil
 }
 
-// handleWhere tells a client what another request of its is at.
+// handleWhere tells a client at which step another of its requests is.
 func (l *Launcher) handleWhere(r *request) (any, []*os.File, error) {
 	var m rpc.Where
-	if err := json.Unmarshal(r.Body, &m); err != nil {
-		return nil, nil, fmt.Errorf("decoding request: %w", err)
+	if err := decode(r.Body, &m); err != nil {
+		return nil, nil, err
 	}
 	return rpc.At{Text: l.works.at(r.work.conn, m.Request)}, nil, nil
 }
 
-// handleConnect opens a further connection to the agent.
-func (l *Launcher) handleConnect(r *request) (any, []*os.File, error) {
-	var m rpc.Connect
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+// handleConnect opens another connection to the agent.
+func (b *box) handleConnect(rpc.Connect) (any, []*os.File, error) {
 	conn, err := b.connect()
 	if err != nil {
 		return nil, nil, b.orLost(err)
@@ -328,30 +329,20 @@ func (l *Launcher) handleConnect(r *request) (any, []*os.File, error) {
 	return nil, []*os.File{conn}, nil
 }
 
-func (l *Launcher) handleKill(r *request) error {
-	var m rpc.Kill
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return err
-	}
+func (b *box) handleKill(m rpc.Kill) (any, []*os.File, error) {
 	s, err := b.slot(m.Slot)
-	if err != nil {
-		return err
-	}
-	if m.Signal == int(unix.SIGKILL) {
-		return b.killSlot(s)
-	}
-	return s.Signal(unix.Signal(m.Signal))
-}
-
-func (l *Launcher) handlePTY(r *request) (any, []*os.File, error) {
-	var m rpc.PTY
-	b, err := l.find(r, &m, func() string { return m.ID })
 	if err != nil {
 		return nil, nil, err
 	}
-	if u := m.User; u.UID < 0 || u.UID > engine.MaxID || u.GID < 0 || u.GID > engine.MaxID {
-		return nil, nil, &engine.FieldError{Field: "user", Value: fmt.Sprintf("%d:%d", u.UID, u.GID), Rule: "must be ids of commands in a box"}
+	if m.Signal == int(unix.SIGKILL) {
+		return nil, nil, b.killSlot(s)
+	}
+	return nil, nil, s.Signal(unix.Signal(m.Signal))
+}
+
+func (b *box) handlePTY(m rpc.PTY) (any, []*os.File, error) {
+	if err := m.User.Validate("user"); err != nil {
+		return nil, nil, err
 	}
 	master, slave, err := b.openPTY(m)
 	if errors.Is(err, rootfs.ErrNoTerminal) {

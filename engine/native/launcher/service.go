@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -9,7 +8,6 @@ import (
 	"os/signal"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -22,15 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// service is what a launcher has besides when it outlives its clients, and its boxes
-// outlive it.
+// service extends a launcher that outlives its clients, and whose boxes outlive it.
 type service struct {
-	stateDir string
-	uid, gid int    // of the client, besides root
-	unit     string // systemd's, of the client; empty: root names its process
-	dataDir  string // for volumes; empty: none
-	options  ServiceOptions
-	roots    mountRoots // what the client can reach of the host, unless it is root
+	ServiceOptions
+	roots    mountRoots // limit what the client can reach of the host, unless it is root
 	listener *net.UnixListener
 	watcher  *cgroups.Watcher
 	events   *events
@@ -41,20 +34,11 @@ type service struct {
 	serving sync.WaitGroup // connections
 }
 
-// client is one connection.
-type client struct {
-	conn    *wire.Conn
-	sock    *net.UnixConn
-	greeted atomic.Bool    // nothing is said before Hello
-	creates sync.WaitGroup // boxes in the making
-	gone    chan struct{}  // closed when nothing more comes of it
-}
-
-// Service runs a launcher as a service, until it is told to stop or gets SIGTERM. Its
-// boxes stay, unless it is told to remove them.
+// Service runs a launcher as a service, until a client stops it or it gets SIGTERM. Its
+// boxes stay, unless the client asks to remove them.
 func Service(o ServiceOptions) error {
 	unix.Umask(0o022)
-	if err := o.prepare(); err != nil { // does not return where it executes this anew
+	if err := o.prepare(); err != nil { // does not return if it executes the program again
 		return err
 	}
 	signal.Ignore(unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGPIPE)
@@ -63,7 +47,7 @@ func Service(o ServiceOptions) error {
 	if err != nil {
 		return err
 	}
-	s := &service{stateDir: o.StateDir, unit: o.ClientUnit, uid: o.ClientUID, gid: o.ClientGID, dataDir: o.DataDir, options: o, listener: listener, events: newEvents()}
+	s := &service{ServiceOptions: o, listener: listener, events: newEvents()}
 	s.roots, err = o.roots()
 	var l *Launcher
 	if err == nil {
@@ -81,19 +65,20 @@ func Service(o ServiceOptions) error {
 	}()
 	o.ready()
 	served := make(chan struct{})
-	go func() { // not on the main thread, to which a change of goroutines is slow
+	go func() { // not on the main thread, where switching goroutines is slow
 		defer close(served)
 		l.serveClients()
 	}()
 	<-served
 	if err := errors.Join(l.close(), o.unlink()); err != nil {
-		// It was asked to end, and has: nobody shall start it again for this.
+		// The launcher has ended as requested. An error status would make systemd or the
+		// keeper restart it.
 		fmt.Fprintf(os.Stderr, "boxd-init: ending the launcher: %v\n", oneline.Error(err))
 	}
 	return nil
 }
 
-// openService finds the boxes.
+// openService opens the storage and adopts the boxes.
 func (l *Launcher) openService() error {
 	var err error
 	if l.generation, err = l.instance.nextGeneration(); err != nil {
@@ -112,20 +97,11 @@ func (l *Launcher) openService() error {
 	return nil
 }
 
-// closeService lets go of the boxes.
-func (l *Launcher) closeService() error {
-	err := l.storage.close()
-	if l.service.watcher == nil {
-		return err
-	}
-	return errors.Join(err, l.service.watcher.Close())
-}
-
 // serveClients answers one client after another until the service is stopped.
 func (l *Launcher) serveClients() {
 	s := l.service
 	ended := make(chan struct{})
-	s.serving.Go(func() { l.tellEvents(ended) })
+	s.serving.Go(func() { l.sendEvents(ended) })
 	failing := false
 	for {
 		sock, err := s.listener.AcceptUnix()
@@ -133,11 +109,11 @@ func (l *Launcher) serveClients() {
 			if errors.Is(err, net.ErrClosed) {
 				break
 			}
-			if !failing { // once: it may be long
+			if !failing { // logged once, because it may last
 				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
 			}
 			failing = true
-			time.Sleep(100 * time.Millisecond) // of descriptors or memory there may be some later
+			time.Sleep(100 * time.Millisecond) // a lack of descriptors or memory may pass
 			continue
 		}
 		failing = false
@@ -148,7 +124,7 @@ func (l *Launcher) serveClients() {
 	s.serving.Wait()
 }
 
-// stop ends serveClients. What was asked for already is carried out.
+// stop ends serveClients. Requests that have been received are still carried out.
 func (s *service) stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,33 +135,35 @@ func (s *service) stop() {
 	}
 }
 
-// welcome serves a connection, if it may have the service.
+// welcome serves a connection if its peer may use the service.
 func (l *Launcher) welcome(sock *net.UnixConn) {
 	c := &client{conn: wire.NewConn(sock), sock: sock, gone: make(chan struct{})}
 	c.conn.RefuseFDs()
 	defer c.conn.Close()
-	h, err := l.service.take(c)
+	h, err := l.service.takeClient(c)
 	if err != nil {
 		h.Error = err.Error()
 	}
 	if herr := sayHello(c.conn, h); err != nil || herr != nil {
 		if err == nil {
-			l.service.leave(c)
+			l.service.dropClient(c)
 		}
 		return
 	}
 	c.greeted.Store(true)
 	l.service.events.wake()
-	l.serveClient(c)
+	if err := l.serveClient(c); errors.Is(err, wire.ErrProtocol) {
+		fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
+	}
 	l.works.forsake(c.conn)
-	l.service.leave(c)
+	l.service.dropClient(c)
 }
 
-// take makes c the client. While another one lives there is no second; one that is
-// gone is waited for until nothing more comes of what it asked for.
-func (s *service) take(c *client) (rpc.Hello, error) {
+// takeClient makes c the client. It refuses c while another client is connected. If the
+// other one has hung up, takeClient waits until its creates have been answered.
+func (s *service) takeClient(c *client) (rpc.Hello, error) {
 	if err := s.checkPeer(c.sock); err != nil {
-		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // and nothing else
+		return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol}, err // a stranger learns no more
 	}
 	h := s.hello()
 	for {
@@ -201,22 +179,22 @@ func (s *service) take(c *client) (rpc.Hello, error) {
 			return h, nil
 		}
 		s.mu.Unlock()
-		if !hungUp(before.sock) {
+		if raw, err := before.sock.SyscallConn(); err == nil && !linux.HungUp(raw) {
 			h.Busy = true
-			return h, errors.New("the launcher serves another client, which is connected: there can be one at a time")
+			return h, errors.New("the launcher serves another client, which is connected: it serves only one at a time")
 		}
 		<-before.gone
 	}
 }
 
-// hello says who serves, and how it was started.
+// hello describes the launcher and its options.
 func (s *service) hello() rpc.Hello {
-	return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.uid,
-		DataDir: s.dataDir, MountRoots: s.options.MountRoots, Workspaces: s.options.Workspaces}
+	return rpc.Hello{Version: version.Version, Protocol: rpc.Protocol, PID: os.Getpid(), ClientUID: s.ClientUID,
+		DataDir: s.DataDir, MountRoots: s.MountRoots, Workspaces: s.Workspaces}
 }
 
-// leave makes room for the next client.
-func (s *service) leave(c *client) {
+// dropClient makes room for the next client.
+func (s *service) dropClient(c *client) {
 	c.conn.Close()
 	c.creates.Wait()
 	s.mu.Lock()
@@ -225,58 +203,21 @@ func (s *service) leave(c *client) {
 	close(c.gone)
 }
 
-// hungUp says whether the other end is closed.
-func hungUp(sock *net.UnixConn) bool {
-	raw, err := sock.SyscallConn()
-	return err != nil || linux.HungUp(raw)
-}
-
-// serveClient answers requests until the client goes away.
-func (l *Launcher) serveClient(c *client) {
-	for {
-		frame, err := c.conn.Receive()
-		if err != nil {
-			if errors.Is(err, wire.ErrProtocol) {
-				fmt.Fprintf(os.Stderr, "boxd-init: launcher: %v\n", err)
-			}
-			return
-		}
-		cost := requestCost + len(frame.Body)
-		l.budget.take(cost)
-		if frame.Type == rpc.TypeCreate {
-			c.creates.Add(1)
-		}
-		w := l.works.request(c.conn, frame)
-		l.requests.Go(func() {
-			defer l.budget.give(cost)
-			l.answer(w, frame)
-			switch frame.Type {
-			case rpc.TypeCreate:
-				c.creates.Done()
-			case rpc.TypeStop:
-				_ = os.Remove(filepath.Join(l.service.stateDir, rpc.ClientFile)) // the next one is named anew
-				l.service.stop()
-			}
-		})
-	}
-}
-
-// undelivered takes back what a client has asked for and will not hear of.
+// undelivered removes a box whose client could not be told of it.
 func (l *Launcher) undelivered(typ byte, reply any) {
 	created, ok := reply.(rpc.Created)
 	if l.service == nil || typ != rpc.TypeCreate || !ok {
 		return
 	}
-	body, err := json.Marshal(rpc.Box{ID: created.ID})
-	if err := errors.Join(err, l.handleRemove(body)); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: removing a box that nobody waits for: %v\n", oneline.Error(err))
+	if err := l.remove(created.ID); err != nil {
+		fmt.Fprintf(os.Stderr, "boxd-init: removing a box whose client is gone: %v\n", oneline.Error(err))
 	}
 }
 
-// refuseTime is how long a launcher that cannot serve says so before it ends.
+// refuseTime is how long a launcher that cannot serve reports the reason before it exits.
 const refuseTime = 5 * time.Second
 
-// refuseAll tells whoever connects within a moment why there is no service.
+// refuseAll tells clients that connect within refuseTime why there is no service.
 func (s *service) refuseAll(reason error) {
 	_ = s.listener.SetDeadline(time.Now().Add(refuseTime))
 	for {

@@ -1,12 +1,10 @@
 package launcher
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/boxd/boxd/agent/wire"
@@ -16,40 +14,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleService answers what only a service understands.
-func (l *Launcher) handleService(r *request) (any, []*os.File, error) {
-	if reply, files, known, err := l.handleStorage(r); known {
-		return reply, files, err
-	}
+// handleService answers requests that only a service understands.
+func (l *Launcher) handleService(r *request) (reply any, files []*os.File, err error) {
 	switch r.Type {
 	case rpc.TypeAdopt:
-		return l.handleAdopt(r)
+		return onBox(l, r, func(m rpc.Box) string { return m.ID }, l.handleAdopt)
 	case rpc.TypeList:
 		list, err := l.list()
 		return list, nil, err
 	case rpc.TypePing:
 		return nil, nil, l.health()
 	case rpc.TypeUsage:
-		return l.handleUsage(r)
+		return onBox(l, r, func(m rpc.Box) string { return m.ID }, (*box).handleUsage)
 	case rpc.TypeOpen:
-		return l.handleOpen(r)
+		return onBox(l, r, func(m rpc.Open) string { return m.ID }, (*box).handleOpen)
 	case rpc.TypeStop:
 		return nil, nil, l.handleStop(r.Body)
+	case rpc.TypeMakeVolume:
+		return nil, nil, l.handleMakeVolume(r.Body)
+	case rpc.TypeRemoveVolume:
+		return nil, nil, l.handleRemoveVolume(r.Body)
+	case rpc.TypeVolumes:
+		reply, err = l.handleVolumes(r.Body)
+		return reply, nil, err
+	case rpc.TypeOpenDirectory:
+		files, err = l.handleOpenDirectory(r)
+		return nil, files, err
+	case rpc.TypeLimitDirectory:
+		return nil, nil, l.handleLimitDirectory(r.Body)
 	}
 	return nil, nil, fmt.Errorf("request of type %d: %w", r.Type, wire.ErrProtocol)
 }
 
-func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
-	var m rpc.Box
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (l *Launcher) handleAdopt(b *box, _ rpc.Box) (any, []*os.File, error) {
 	if ended, err := linux.HasExited(b.pidfd, 0); ended || err != nil {
 		return nil, nil, fmt.Errorf("box %q: PID 1 has ended: %w", b.id, errors.Join(engine.ErrBoxLost, err))
 	}
-	var a rpc.Adopted
-	if a.Managed, err = l.killForeign(b); err != nil {
+	managed, err := l.killForeign(b)
+	if err != nil {
 		return nil, nil, b.orLost(err)
 	}
 	created, files, err := b.handOver(false)
@@ -57,11 +59,10 @@ func (l *Launcher) handleAdopt(r *request) (any, []*os.File, error) {
 		linux.CloseAll(files)
 		return nil, nil, b.orLost(err)
 	}
-	a.Created, a.Spec = created, b.specNow()
-	return a, files, nil
+	return rpc.Adopted{Created: created, Spec: b.specNow(), Managed: managed}, files, nil
 }
 
-// list names all boxes that leave something on this host.
+// list names all boxes that have a directory, including those being built or removed.
 func (l *Launcher) list() (list rpc.List, err error) {
 	entries, err := os.ReadDir(l.instance.boxes())
 	for _, e := range entries {
@@ -72,13 +73,13 @@ func (l *Launcher) list() (list rpc.List, err error) {
 	return list, err
 }
 
-// minFree is how many bytes and inodes of the state directory a box may need.
+// Bytes and inodes that must be free on the state directory's file system to build a box.
 const (
 	minFreeBytes  = 256 << 10
 	minFreeInodes = 64
 )
 
-// health says what would keep a box from being made.
+// health returns what would keep a box from being built.
 func (l *Launcher) health() error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(l.instance.boxes(), &st); err != nil {
@@ -93,12 +94,7 @@ func (l *Launcher) health() error {
 	return l.canBuild()
 }
 
-func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
-	var m rpc.Box
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+func (b *box) handleUsage(rpc.Box) (any, []*os.File, error) {
 	u, err := b.group.Usage()
 	if err != nil {
 		return nil, nil, b.orLost(err)
@@ -110,8 +106,9 @@ func (l *Launcher) handleUsage(r *request) (any, []*os.File, error) {
 	return engine.Usage{Memory: u.Memory, PIDs: u.PIDs, CPU: microseconds(u.CPUUsec), Throttled: microseconds(u.ThrottledUsec), Written: written}, nil, nil
 }
 
-// written sums up what the processes of the box have written to disks, PID 1 included, which
-// waits for orphans. Nil: this kernel does not count that.
+// written sums the bytes that the processes of the box have written to disks. It includes
+// PID 1, whose figure contains those of the orphans that it reaped. Nil means that this
+// kernel does not count them.
 func (b *box) written() (*int64, error) {
 	pids, err := b.group.Processes()
 	if err != nil {
@@ -124,8 +121,8 @@ func (b *box) written() (*int64, error) {
 		switch {
 		case err == nil:
 			sum, counted = sum+n, true
-		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // it has not just ended
-			return nil, fmt.Errorf("measuring what box %q writes: %w", b.id, err)
+		case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH): // unless it has just ended
+			return nil, fmt.Errorf("measuring disk writes of box %q: %w", b.id, err)
 		}
 	}
 	if !counted {
@@ -142,13 +139,8 @@ func microseconds(n *int64) *time.Duration {
 	return &d
 }
 
-// handleOpen opens slots again. The descriptors are the client's alone.
-func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
-	var m rpc.Open
-	b, err := l.find(r, &m, func() string { return m.ID })
-	if err != nil {
-		return nil, nil, err
-	}
+// handleOpen opens slots again for the client, and keeps no descriptors of them.
+func (b *box) handleOpen(m rpc.Open) (any, []*os.File, error) {
 	if len(m.Slots) > rpc.MaxSlots {
 		return nil, nil, fmt.Errorf("%d slots: %w", len(m.Slots), wire.ErrProtocol)
 	}
@@ -177,29 +169,11 @@ func (l *Launcher) handleOpen(r *request) (any, []*os.File, error) {
 	return reply, files, nil
 }
 
-// handleStop removes the boxes, if asked for. The service ends after the answer.
+// handleStop removes the boxes, if the client asks for that. The service ends after the answer.
 func (l *Launcher) handleStop(body []byte) error {
 	var m rpc.Stop
-	if err := json.Unmarshal(body, &m); err != nil {
-		return fmt.Errorf("decoding request: %w", err)
+	if err := decode(body, &m); err != nil || !m.RemoveBoxes {
+		return err
 	}
-	if !m.RemoveBoxes {
-		return nil
-	}
-	l.mu.Lock()
-	boxes := l.boxes
-	l.boxes = map[string]*box{}
-	l.mu.Unlock()
-	var wg sync.WaitGroup
-	errs := make(chan error, len(boxes))
-	for _, b := range boxes {
-		wg.Go(func() { errs <- l.discard(b) })
-	}
-	wg.Wait()
-	close(errs)
-	var all error
-	for err := range errs {
-		all = errors.Join(all, err)
-	}
-	return all
+	return l.discardAll()
 }

@@ -9,17 +9,18 @@ import (
 	"github.com/boxd/boxd/agent/wire"
 )
 
-// timerSlack is by how many ns a thread of an agent may sleep longer than it asked for.
+// timerSlack is how many ns longer than requested a thread of an agent may sleep.
 //
 // The monitor of the Go runtime sleeps for 20 µs at a time whenever something happens, and
-// goes on like that for 10 ms while a thread waits in a system call. Each waking costs more
-// than what it finds: four fifths of the time of an agent whose 50 managed processes write a
-// line a second (perf stat, perf record). Nothing in it needs a finer clock once it runs; its
-// start does, by 2 ms, and the commands, which inherit it from the threads that spawn them.
+// continues so for 10 ms while a thread waits in a system call. Waking up costs more than what
+// it then does: four fifths of the time of an agent whose 50 managed processes write a line a
+// second (perf stat, perf record). Once the agent runs, it needs no finer clock. Its start
+// does, which would take 2 ms longer, and so do the commands, which inherit the slack of the
+// threads that start them.
 const timerSlack = 2_000_000
 
-// coarsen makes the timers of the agent coarse, once it has a managed process. What fails
-// costs time only.
+// coarsen makes the timers of the agent coarse. It is called when the box gets a managed
+// process. A failure costs nothing but processor time.
 func (b *box) coarsen() {
 	b.coarse.Do(func() {
 		tasks := filepath.Join("/proc", strconv.Itoa(b.pid), "task")

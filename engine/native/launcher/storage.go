@@ -11,13 +11,14 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/internal/keyed"
 	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/mounts"
 	"github.com/boxd/boxd/volumes"
 )
 
-// storage is the volumes of a service, and who has them. A nil storage is that of a
-// launcher without a data directory.
+// storage holds the volumes of a service, and which boxes use them. It is nil in a launcher
+// without a data directory.
 type storage struct {
 	dir      string // the data directory
 	private  string // where images are mounted
@@ -26,20 +27,20 @@ type storage struct {
 	opening sync.Mutex
 	store   *volumes.Store // nil until the data directory could be opened
 
+	releasing keyed.Locks // by volume, held while its mount is counted or released; before mu
+
 	mu       sync.Mutex
-	holders  map[string]map[string]int // how often a box has a volume, by volume and box
+	holders  map[string]map[string]int // how many mounts of a volume a box has, by volume and box
 	removing map[string]bool
-	opened   map[string]int // who needs this process's own mount of a volume
-	// releasing is closed when that mount of a volume has been taken away.
-	releasing map[string]chan struct{}
-	// unreadable is what was wrong with volumes when they were listed last.
+	opened   map[string]int // how many users this process's own mount of a volume has
+	// unreadable is the last reported problem with listing volumes.
 	unreadable string
 }
 
-// openStorage opens the data directory, if there is one. A bad one is no reason to have
-// no boxes: who asks for a volume is told.
+// openStorage opens the data directory, if there is one. If that fails, boxes still work, and
+// requests for a volume get the reason.
 func (l *Launcher) openStorage() error {
-	dir := l.service.dataDir
+	dir := l.service.DataDir
 	if dir == "" {
 		return nil
 	}
@@ -48,9 +49,8 @@ func (l *Launcher) openStorage() error {
 		return fmt.Errorf("preparing volumes: %w", err)
 	}
 	l.storage = &storage{
-		dir: dir, private: private, uid: uint32(l.service.uid), gid: uint32(l.service.gid),
-		holders: map[string]map[string]int{}, removing: map[string]bool{},
-		opened: map[string]int{}, releasing: map[string]chan struct{}{},
+		dir: dir, private: private, uid: uint32(l.service.ClientUID), gid: uint32(l.service.ClientGID),
+		holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{},
 	}
 	if err := l.storage.ready(); err != nil {
 		fmt.Fprintf(os.Stderr, "boxd-init: no volumes: %v\n", oneline.Error(err))
@@ -58,7 +58,7 @@ func (l *Launcher) openStorage() error {
 	return nil
 }
 
-// close lets go of the volumes. They stay, and boxes keep what they have mounted.
+// close closes the store. The volumes stay, and boxes keep their mounts.
 func (s *storage) close() error {
 	if s == nil || s.store == nil {
 		return nil
@@ -66,8 +66,8 @@ func (s *storage) close() error {
 	return s.store.Close()
 }
 
-// ready makes sure that there can be volumes, or says why there are none. What was
-// wrong with the data directory may have been put right meanwhile.
+// ready opens the store unless it is open, or returns why there are no volumes. It tries
+// each time, because the operator may have corrected the data directory meanwhile.
 func (s *storage) ready() error {
 	if s == nil {
 		return fmt.Errorf("this launcher keeps no volumes: it was started without a data directory (boxd-init --data-dir): %w", engine.ErrUnenforceable)
@@ -88,8 +88,8 @@ func (s *storage) ready() error {
 	return nil
 }
 
-// hold notes that a box has a volume, or is about to. It is refused while the volume is
-// removed. Mounts of the host, whose volume is "", are nobody's business here.
+// hold notes that a box has a mount of a volume, or is about to. It refuses while the volume
+// is being removed. It ignores mounts of the host, whose volume is "".
 func (s *storage) hold(volume, box string) error {
 	if volume == "" {
 		return nil
@@ -109,11 +109,11 @@ func (s *storage) hold(volume, box string) error {
 	return nil
 }
 
-// holdAdopted is hold for a box that has the volume already, whatever this launcher
-// keeps.
+// holdAdopted is hold for a box that already has the volume, even if this launcher has no
+// data directory.
 func (s *storage) holdAdopted(volume, box string) {
 	if s != nil {
-		_ = s.hold(volume, box) // nothing is removed yet
+		_ = s.hold(volume, box) // cannot fail: no volume is being removed yet
 	}
 }
 
@@ -129,13 +129,13 @@ func (s *storage) drop(volume, box string) {
 		boxes[box]--
 		return
 	}
-	// Or it is gone already, with its box.
+	// dropAll may have removed the entry already.
 	if delete(boxes, box); len(boxes) == 0 {
 		delete(s.holders, volume)
 	}
 }
 
-// dropAll takes back what a box that is gone has held.
+// dropAll takes back all holds of a box that is gone.
 func (s *storage) dropAll(box string) {
 	if s == nil {
 		return
@@ -149,9 +149,9 @@ func (s *storage) dropAll(box string) {
 	}
 }
 
-// root opens a volume; done, which comes without an error, ends the use. Only
-// meanwhile is an image mounted in this process's namespace: every box that is made
-// begins with a copy of all that is, and what a box has goes on without.
+// root opens a volume. Without an error, the caller calls done after use. An image is mounted
+// in this process's namespace only until then, because each new box begins with a copy of
+// everything that is mounted there. A box's own mount of it does not need this one.
 func (s *storage) root(name string) (root *os.File, done func(), err error) {
 	if err := s.ready(); err != nil {
 		return nil, nil, err
@@ -164,44 +164,30 @@ func (s *storage) root(name string) (root *os.File, done func(), err error) {
 	return root, func() { root.Close(); s.leave(name) }, nil
 }
 
+// enter counts a user of this process's mount of a volume, after any release of it has ended.
 func (s *storage) enter(name string) {
-	for {
-		s.mu.Lock()
-		wait := s.releasing[name]
-		if wait == nil {
-			s.opened[name]++
-			s.mu.Unlock()
-			return
-		}
-		s.mu.Unlock()
-		<-wait
-	}
+	defer s.releasing.Lock(name)()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.opened[name]++
 }
 
+// leave ends a use of the mount. The last user releases the mount.
 func (s *storage) leave(name string) {
+	defer s.releasing.Lock(name)()
 	s.mu.Lock()
-	if s.opened[name]--; s.opened[name] > 0 {
-		s.mu.Unlock()
+	s.opened[name]--
+	last := s.opened[name] == 0
+	if last {
+		delete(s.opened, name)
+	}
+	s.mu.Unlock()
+	if !last {
 		return
 	}
-	delete(s.opened, name)
-	gone := make(chan struct{})
-	s.releasing[name] = gone
-	s.mu.Unlock()
 	if err := s.store.Release(name); err != nil {
-		fmt.Fprintf(os.Stderr, "boxd-init: volume %q: letting go of it: %v\n", name, oneline.Error(err))
+		fmt.Fprintf(os.Stderr, "boxd-init: volume %q: releasing it: %v\n", name, oneline.Error(err))
 	}
-	s.mu.Lock()
-	delete(s.releasing, name)
-	s.mu.Unlock()
-	close(gone)
-}
-
-// make makes a volume, or changes its limits.
-func (s *storage) make(v engine.Volume) error {
-	s.enter(v.Name)
-	defer s.leave(v.Name)
-	return volumeError(v.Name, s.store.Make(v.Name, v.Bytes, v.Inodes))
 }
 
 // holdersOf returns the boxes that have a volume.
@@ -235,8 +221,8 @@ func (s *storage) remove(name string) error {
 	return volumeError(name, err)
 }
 
-// noteUnreadable says what is wrong with volumes, if anything, when that has changed: they
-// are listed again and again. One bad volume is no reason to know nothing of the others.
+// noteUnreadable logs a problem with listing volumes, once until it changes, because volumes
+// are listed again and again.
 func (s *storage) noteUnreadable(err error) {
 	text := ""
 	if err != nil {
@@ -251,14 +237,14 @@ func (s *storage) noteUnreadable(err error) {
 	}
 }
 
-// volumeFields are what package volumes refuses because of the request, and not because of
-// what it found.
+// volumeFields maps the fields of requests that package volumes refuses to those of package
+// engine. Errors about other fields are not the client's fault.
 var volumeFields = map[string]string{
 	"volume name": "volume", "volume bytes": "volume.bytes", "volume inodes": "volume.inodes",
 	"limit": "directory.bytes", "directory": "directory.path",
 }
 
-// volumeError makes the conditions of package volumes those of the engine.
+// volumeError translates the errors of package volumes into those of package engine.
 func volumeError(name string, err error) error {
 	var refused *volumes.Error
 	switch {
@@ -276,14 +262,13 @@ func volumeError(name string, err error) error {
 	return err
 }
 
-// source is where a mount comes from.
+// source is an open directory or file, which may lie in a volume.
 type source struct {
 	*mounts.Source
-	done  func()
-	limit int64 // see mounted
+	done func() // ends the use of the volume; nil without one
 }
 
-// Close ends the use of the source. Trees made from it stay.
+// Close closes the source. Trees made from it stay.
 func (s *source) Close() {
 	s.Source.Close()
 	if s.done != nil {
@@ -291,45 +276,47 @@ func (s *source) Close() {
 	}
 }
 
-// openSource opens what m mounts, on the host or in a volume.
-func (l *Launcher) openSource(m engine.Mount) (*source, error) {
+// openSource opens what m mounts, on the host or in a volume. With mayMake it makes a missing
+// directory.
+func (l *Launcher) openSource(m engine.Mount, mayMake bool) (*source, error) {
 	if m.Volume == "" {
-		src, err := l.hostSource(m, false)
+		src, err := l.hostSource(m, mayMake)
 		if err != nil {
 			return nil, err
 		}
-		return &source{Source: src, limit: hostLimit(src, m)}, nil
+		return &source{Source: src}, nil
 	}
 	root, done, err := l.storage.root(m.Volume)
 	if err != nil {
 		return nil, err
 	}
-	src, err := mounts.OpenIn(root, m)
+	open := mounts.OpenIn
+	if mayMake {
+		open = mounts.MakeIn
+	}
+	src, err := open(root, m)
 	if err != nil {
 		done()
 		return nil, fieldError(err)
 	}
-	s := &source{Source: src, done: done}
-	if !m.ReadOnly {
-		s.limit = l.storage.limit(m.Volume, src)
-	}
-	return s, nil
+	return &source{Source: src, done: done}, nil
 }
 
-// limit is the size of a volume that can be filled through src. Of a project quota
-// only directories tell (ext4_statfs, xfs_fs_statfs).
-func (s *storage) limit(name string, src *mounts.Source) int64 {
-	st, err := s.store.Get(name)
-	if err != nil || !src.IsDir && st.By != volumes.ByImage {
+// sizeLimit returns the size limit of src if a box can fill it through the mount m, see
+// mounted.Limit. The kernel shows a project quota only for directories (ext4_statfs,
+// xfs_fs_statfs).
+func (l *Launcher) sizeLimit(m engine.Mount, src *mounts.Source) int64 {
+	if m.ReadOnly {
 		return 0
 	}
-	return st.Bytes
-}
-
-// hostLimit is the size that a directory of the host is bound to, if it is: noLimit
-// where only the number of files is.
-func hostLimit(src *mounts.Source, m engine.Mount) int64 {
-	if m.ReadOnly || !src.IsDir {
+	if m.Volume != "" {
+		st, err := l.storage.store.Get(m.Volume)
+		if err != nil || !src.IsDir && st.By != volumes.ByImage {
+			return 0
+		}
+		return st.Bytes
+	}
+	if !src.IsDir {
 		return 0
 	}
 	st, ok, err := volumes.LimitOf(src.File)

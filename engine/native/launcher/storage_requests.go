@@ -1,7 +1,6 @@
 package launcher
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -17,34 +16,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// handleStorage answers requests about volumes and directories; known is false for
-// others.
-func (l *Launcher) handleStorage(r *request) (reply any, files []*os.File, known bool, err error) {
-	known = true
-	switch r.Type {
-	case rpc.TypeMakeVolume:
-		err = l.handleMakeVolume(r.Body)
-	case rpc.TypeRemoveVolume:
-		err = l.handleRemoveVolume(r.Body)
-	case rpc.TypeVolumes:
-		reply, err = l.handleVolumes(r.Body)
-	case rpc.TypeOpenDirectory:
-		files, err = l.handleOpenDirectory(r)
-	case rpc.TypeLimitDirectory:
-		err = l.handleLimitDirectory(r.Body)
-	default:
-		known = false
-	}
-	return reply, files, known, err
-}
-
-func decode(body []byte, m any) error {
-	if err := json.Unmarshal(body, m); err != nil {
-		return fmt.Errorf("decoding request: %w", err)
-	}
-	return nil
-}
-
 func (l *Launcher) handleMakeVolume(body []byte) error {
 	var m rpc.MakeVolume
 	if err := decode(body, &m); err != nil {
@@ -56,7 +27,10 @@ func (l *Launcher) handleMakeVolume(body []byte) error {
 	if err := l.storage.ready(); err != nil {
 		return err
 	}
-	return l.storage.make(m.Volume)
+	name := m.Volume.Name
+	l.storage.enter(name)
+	defer l.storage.leave(name)
+	return volumeError(name, l.storage.store.Make(name, m.Volume.Bytes, m.Volume.Inodes))
 }
 
 func (l *Launcher) handleRemoveVolume(body []byte) error {
@@ -70,19 +44,19 @@ func (l *Launcher) handleRemoveVolume(body []byte) error {
 	if l.storage == nil {
 		return nil // it cannot exist
 	}
-	l.views.detach() // what the client has closed does not keep it
-	// A box that is being made or taken apart, such as one whose client has given up, keeps
-	// the volume for a moment only.
+	l.views.detach() // views that the client has closed must not keep the volume mounted
+	// A box that is being built or destroyed, such as one whose client has given up, holds
+	// the volume only for a moment.
 	for end := time.Now().Add(goingTime); time.Now().Before(end) && !l.hasAny(l.storage.holdersOf(m.Name)); {
 		time.Sleep(10 * time.Millisecond)
 	}
 	return l.storage.remove(m.Name)
 }
 
-// goingTime bounds the wait for boxes that are being taken apart.
+// goingTime bounds the wait for boxes that are being built or destroyed.
 const goingTime = 5 * time.Second
 
-// hasAny reports whether one of ids is a box that clients have, or there are no ids.
+// hasAny reports whether a client has one of the boxes ids, or there are no ids.
 func (l *Launcher) hasAny(ids []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,7 +103,7 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 	if err := l.storage.ready(); err != nil {
 		return err
 	}
-	m.Directory.ReadOnly = false // a limit is a change
+	m.Directory.ReadOnly = false // setting a limit needs a writable directory
 	src, err := l.openDirectory(m.Directory)
 	if err != nil {
 		return err
@@ -143,8 +117,9 @@ func (l *Launcher) handleLimitDirectory(body []byte) error {
 	return volumeError(m.Directory.Path, l.storage.store.LimitTree(dir, m.Bytes, m.Inodes))
 }
 
-// handleOpenDirectory answers with a directory of a mount that only this process sees: it
-// has the client as its owner, and is gone when the client closes it (see views).
+// handleOpenDirectory answers with a directory in which the files of its owner belong to the
+// client. It lies in a mount that only this process sees, and that disappears when the client
+// has closed the directory (see views).
 func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	var m rpc.OpenDirectory
 	if err := decode(r.Body, &m); err != nil {
@@ -165,9 +140,9 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 		return nil, err
 	}
 	defer src.Close()
-	// Who writes as root makes files that are root's, with any mode: a program that runs as
-	// root for whoever starts it, too. In a box the system call policy refuses that.
-	if l.service.uid != 0 && !m.Directory.ReadOnly && m.Directory.Volume == "" && (src.UID == 0 || src.GID == 0) {
+	// A client that writes as root could make setuid files of root's. In a box the system
+	// call policy refuses that.
+	if l.service.ClientUID != 0 && !m.Directory.ReadOnly && m.Directory.Volume == "" && (src.UID == 0 || src.GID == 0) {
 		return nil, &engine.FieldError{Field: "directory.path", Value: spec.Quote(m.Directory.Path),
 			Rule: fmt.Sprintf("belongs to root (user %d, group %d): opened for writing it must be another's; chown it, or a directory in it", src.UID, src.GID)}
 	}
@@ -178,7 +153,7 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	}
 	if m.Directory.Reclaim {
 		if err := reclaim(src.Source); err != nil {
-			return nil, fmt.Errorf("reclaiming what other users of boxes made: %w", err)
+			return nil, fmt.Errorf("reclaiming files of other users of boxes: %w", err)
 		}
 	}
 	dir, err := l.viewFor(src.Source, m.Directory.ReadOnly)
@@ -188,7 +163,7 @@ func (l *Launcher) handleOpenDirectory(r *request) ([]*os.File, error) {
 	return []*os.File{dir}, nil
 }
 
-// tryMap makes the mount of src that a box would get, and drops it.
+// tryMap makes the ID-mapped mount of src that a box would get, and drops it.
 func tryMap(src *mounts.Source) error {
 	owner := mounts.OwnerMap(src.UID, src.GID, idBase, idBase)
 	ns, err := mounts.UserNS(owner)
@@ -203,13 +178,13 @@ func tryMap(src *mounts.Source) error {
 	return tree.Close()
 }
 
-// openDirectory opens, and on request makes, a directory of the host or of a volume.
+// openDirectory opens a directory of the host or of a volume, and makes it if d says so.
 func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
 	m := engine.Mount{Source: d.Path, Within: d.Within, Volume: d.Volume, ReadOnly: d.ReadOnly, Target: directoryTarget, Users: d.Reclaim}
 	if err := m.Validate(); err != nil {
 		return nil, fieldError(err)
 	}
-	src, err := l.openOrMake(m, d.Make)
+	src, err := l.openSource(m, d.Make)
 	if err != nil {
 		return nil, err
 	}
@@ -220,33 +195,11 @@ func (l *Launcher) openDirectory(d engine.Directory) (*source, error) {
 	return src, nil
 }
 
-func (l *Launcher) openOrMake(m engine.Mount, missing bool) (*source, error) {
-	if !missing {
-		return l.openSource(m)
-	}
-	if m.Volume == "" {
-		src, err := l.hostSource(m, true)
-		if err != nil {
-			return nil, err
-		}
-		return &source{Source: src}, nil
-	}
-	root, done, err := l.storage.root(m.Volume)
-	if err != nil {
-		return nil, err
-	}
-	src, err := mounts.MakeIn(root, m)
-	if err != nil {
-		done()
-		return nil, fieldError(err)
-	}
-	return &source{Source: src, done: done}, nil
-}
-
-// viewFor opens src as the client sees it: what belongs to its owner is the client's.
+// viewFor opens src for the client. In the view, files of the owner of src belong to the
+// client.
 func (l *Launcher) viewFor(src *mounts.Source, readOnly bool) (*os.File, error) {
 	o := mounts.TreeOptions{ReadOnly: readOnly}
-	uid, gid := uint32(l.service.uid), uint32(l.service.gid)
+	uid, gid := uint32(l.service.ClientUID), uint32(l.service.ClientGID)
 	if src.UID != uid || src.GID != gid {
 		o.Map = mounts.OwnerMap(src.UID, src.GID, uid, gid)
 		ns, err := mounts.UserNS(o.Map)

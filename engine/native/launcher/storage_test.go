@@ -12,7 +12,7 @@ import (
 )
 
 func newTestStorage() *storage {
-	return &storage{holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{}, releasing: map[string]chan struct{}{}}
+	return &storage{holders: map[string]map[string]int{}, removing: map[string]bool{}, opened: map[string]int{}}
 }
 
 func (s *storage) wantHolders(t *testing.T, volume string, boxes ...string) {
@@ -27,7 +27,7 @@ func (s *storage) wantHolders(t *testing.T, volume string, boxes ...string) {
 	}
 }
 
-// A volume is held as often as it is mounted, and free when the last is gone.
+// A volume is held once per mount, and is free when the last mount is gone.
 func TestHold(t *testing.T) {
 	s := newTestStorage()
 	for _, h := range [][2]string{{"v", "a"}, {"v", "a"}, {"v", "b"}, {"w", "a"}, {"", "a"}} {
@@ -60,7 +60,7 @@ func TestHoldWhileRemoved(t *testing.T) {
 	s.wantHolders(t, "v")
 }
 
-// A launcher without a data directory refuses, and forgives what does not matter.
+// A launcher without a data directory refuses requests for volumes, and ignores the rest.
 func TestNoStorage(t *testing.T) {
 	var s *storage
 	if err := s.hold("", "a"); err != nil {
@@ -79,7 +79,7 @@ func TestNoStorage(t *testing.T) {
 	}
 }
 
-// What the client can tell apart of what package volumes says.
+// The errors of package volumes that clients can distinguish.
 func TestVolumeError(t *testing.T) {
 	for _, c := range []struct {
 		err   error
@@ -109,7 +109,8 @@ func TestVolumeError(t *testing.T) {
 	}
 }
 
-// Of several mounts of one volume one is watched; read-only ones and pending ones are not.
+// Of several mounts of one volume only one is watched. Mounts that are read-only or pending
+// are not.
 func TestLimited(t *testing.T) {
 	at := func(target, volume string, id mounts.MountID, limit int64) mounted {
 		return mounted{Mount: engine.Mount{Target: target, Volume: volume}, ID: id, Limit: limit}

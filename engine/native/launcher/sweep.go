@@ -17,21 +17,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of the removal of what dead launchers left. A launcher that starts waits for it,
-// so what makes no progress (a process that SIGKILL does not reach, in a hung file
-// system, say) is waited for once. Then there is a record of it, package leftover, and
-// later tries, which are seldom, only look.
+// Bounds of the removal of what dead launchers left. A launcher waits for it when it starts.
+// If a removal makes no progress, for example because SIGKILL does not reach a process in a
+// hung file system, launchers wait for it only once. Then package leftover records it, and
+// later attempts, which are rare, wait for againTime.
 const (
-	sweepTime = 10 * time.Second // for the boxes of one dead instance
-	quietTime = 3 * time.Second  // without that one of them goes
+	sweepTime = 10 * time.Second // for all boxes of one dead instance
+	quietTime = 3 * time.Second  // in which none of them is removed
 	againTime = 50 * time.Millisecond
 )
 
-// sweep removes everything that instances without a living launcher left: their
-// processes by cgroup.kill, cgroups, leases, directories. Mounts are gone with
-// the processes: they were in private mount namespaces. It goes on after a
-// failure, and returns what could not be removed in this try and why, by instance and
-// box. What has failed before and is not due to be tried again does not count.
+// sweep removes everything that instances without a living launcher left: processes (by
+// cgroup.kill), cgroups, leases and directories. Their mounts are gone with the processes,
+// because they were in private mount namespaces. It continues after a failure, and returns
+// what this attempt could not remove and why, by instance and box. Leftovers whose next
+// attempt is not due yet are skipped.
 func sweep(ctx context.Context, state string, host *cgroups.Host) (map[string]error, error) {
 	failed := map[string]error{}
 	if err := forgetGone(state); err != nil {
@@ -49,13 +49,13 @@ func sweep(ctx context.Context, state string, host *cgroups.Host) (map[string]er
 		if before != nil && !before.Due() {
 			continue
 		}
-		lock, err := lockExisting(filepath.Join(dir, "lock"))
+		lock, err := lockFile(filepath.Join(dir, "lock"), 0) // a new one would keep the directory from being removed
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			continue // its launcher lives
 		}
-		// Without a lock file its launcher died before it made one (we hold the
-		// global lock, so nobody is about to), or is removing the directory itself
-		// this very moment; then two do the same, which does no harm.
+		// If there is no lock file, the launcher died before it made one (we hold the
+		// global lock, so none is about to make it), or it is removing the directory right
+		// now; then both remove it, which does no harm.
 		left := map[string]error{"": err}
 		if err == nil || errors.Is(err, fs.ErrNotExist) {
 			left = sweepInstance(ctx, state, dir, before != nil, host)
@@ -71,7 +71,7 @@ func sweep(ctx context.Context, state string, host *cgroups.Host) (map[string]er
 	return failed, nil
 }
 
-// forgetGone removes the records of instances that somebody else has removed.
+// forgetGone removes the records of instances that exist no longer.
 func forgetGone(state string) error {
 	records, err := leftover.List(state)
 	for _, r := range records {
@@ -82,23 +82,9 @@ func forgetGone(state string) error {
 	return err
 }
 
-// lockExisting is lockFile for a file that must not be made: a new one would
-// keep its directory from being removed by its owner.
-func lockExisting(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil, err
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, &os.PathError{Op: "flock", Path: path, Err: err}
-	}
-	return f, nil
-}
-
-// sweepInstance removes a dead instance, or all of it but the boxes that cannot be
-// removed, which it returns with the reason; "" is the instance itself. again: that was
-// tried before.
+// sweepInstance removes a dead instance. If it cannot remove some boxes, it returns them
+// with the reasons and keeps the instance; the key "" is the instance itself. again says
+// that an earlier attempt failed.
 func sweepInstance(ctx context.Context, state, dir string, again bool, host *cgroups.Host) map[string]error {
 	boxes, err := os.ReadDir(filepath.Join(dir, "boxes"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -121,9 +107,9 @@ func sweepInstance(ctx context.Context, state, dir string, again bool, host *cgr
 	return failed
 }
 
-// sweepBoxes removes the boxes of a dead instance, all at once, so that one which
-// is stuck does not use up the time of the others. It gives up when none has gone for
-// quietTime. It returns what failed, by box.
+// sweepBoxes removes the boxes of a dead instance in parallel, so that a stuck one does not
+// use up the time of the others. It gives up when it has removed none for quietTime. It
+// returns the failures by box.
 func sweepBoxes(ctx context.Context, dir string, boxes []os.DirEntry, host *cgroups.Host) map[string]error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -164,9 +150,9 @@ func sweepCgroups(ctx context.Context, host *cgroups.Host, name string) error {
 		return err
 	}
 	defer group.Close()
-	// Only processes need a turn to end; mostly they have ended already.
+	// Only live processes need a turn to end; most have ended already.
 	if pids, err := group.Processes(); err != nil || len(pids) > 0 {
-		turn, err := endings.take(ctx)
+		turn, err := endings.takeTurn(ctx)
 		if err != nil {
 			return err
 		}
@@ -197,38 +183,11 @@ func explain(group *cgroups.Group, err error) error {
 	return fmt.Errorf("%d processes do not end, such as %s: %w", len(pids), first, err)
 }
 
-// sweepLeases gives back the id ranges of a dead instance, except those of boxes
-// that are not gone.
+// sweepLeases gives back the id ranges of a dead instance, except those of the boxes in
+// keep.
 func sweepLeases(dir, instance string, keep map[string]error) error {
-	leases, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, l := range leases {
-		path := filepath.Join(dir, l.Name())
-		target, err := os.Readlink(path)
-		owner, box, ok := strings.Cut(target, "/")
-		if err != nil || !ok || owner != instance || keep[box] != nil {
-			continue
-		}
-		if err := os.Remove(path); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// releaseOf gives back the id range of one owner.
-func releaseOf(dir, owner string) error {
-	leases, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, l := range leases {
-		path := filepath.Join(dir, l.Name())
-		if target, err := os.Readlink(path); err == nil && target == owner {
-			return os.Remove(path)
-		}
-	}
-	return nil
+	return releaseLeases(dir, func(owner string) bool {
+		of, box, ok := strings.Cut(owner, "/")
+		return ok && of == instance && keep[box] == nil
+	})
 }

@@ -7,10 +7,10 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// trials are the requests under way that try whether a directory can be mounted into boxes.
-// Whoever watches the health asks for that again and again. While a file system hangs, the
-// first request stays; if the others stayed as well, they would use up the budget of all
-// requests. So there is one for each directory, and the others are told what it is at.
+// trials are the requests in progress that test whether a directory can be mounted into
+// boxes. Health checks send such requests again and again. While a file system hangs, the first
+// of them hangs. If the others hung as well, they would use up the budget of all requests. So
+// there is at most one per directory, and the others are told at which step it is.
 type trials struct {
 	mu  sync.Mutex
 	all map[engine.Directory]*trial
@@ -22,8 +22,8 @@ type trial struct {
 	over  chan struct{} // closed when it has ended
 }
 
-// enter waits until w is alone with d. It refuses w once another one has taken stallTime. The
-// caller calls leave when w has ended.
+// enter waits until no other request tests d. It refuses w once the other one has taken
+// stallTime. The caller calls leave when w has ended.
 func (t *trials) enter(d engine.Directory, w *work) (leave func(), err error) {
 	for {
 		t.mu.Lock()

@@ -12,8 +12,8 @@ import (
 	"github.com/boxd/boxd/engine/native/rpc"
 )
 
-// However many ask for a directory that hangs, one request stays; and each has its turn with
-// one that does not.
+// However many requests test a directory that hangs, only one of them stays. Requests for a
+// directory that does not hang all get their turn.
 func TestTrials(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var all trials

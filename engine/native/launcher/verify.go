@@ -9,9 +9,9 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// verify reads back from the host's /proc that PID 1 is confined as it was asked
-// for, before any command runs: a set-up step that a kernel or a bug turned into
-// a no-op must not go unnoticed.
+// verify reads in the host's /proc whether PID 1 is confined as requested, before any
+// command runs: a set-up step that a kernel or a bug turned into a no-op must not go
+// unnoticed.
 func (l *Launcher) verify(b *box) error {
 	defer b.work.begin("verifying it", "", nil)()
 	status, err := readStatus(b.pid)
@@ -24,8 +24,8 @@ func (l *Launcher) verify(b *box) error {
 		{"Uid", all}, {"Gid", all}, {"Groups", ""},
 		{"NoNewPrivs", "1"},
 		{"Seccomp", "2"},
-		// The first thread, which /proc shows, is the main goroutine's alone: none of
-		// those that give birth to commands and renounce more.
+		// /proc shows the first thread, which runs only the main goroutine. Threads that
+		// start commands drop more.
 		{"CapInh", capMask}, {"CapPrm", capMask}, {"CapEff", capMask}, {"CapBnd", capMask}, {"CapAmb", capMask},
 	} {
 		if got, ok := status[want.key]; got != want.value || !ok {
@@ -38,9 +38,9 @@ func (l *Launcher) verify(b *box) error {
 	return nil
 }
 
-// stillThere says that b.pid has been the number of the box's PID 1 all the time.
-// It is called after something was done by that number: pidfd_send_signal(2) knows
-// a process until it has been waited for, and so long no other gets its number.
+// stillThere checks that PID 1 has not been reaped. It is called after b.pid was used: no
+// other process can get the number before PID 1 is reaped, and until then
+// pidfd_send_signal(2) succeeds.
 func (b *box) stillThere() error {
 	if err := linux.PidfdSignal(b.pidfd, 0); err != nil {
 		return fmt.Errorf("PID 1 has ended: %w", err)
@@ -48,7 +48,7 @@ func (b *box) stillThere() error {
 	return nil
 }
 
-// capMask is agentCaps as in /proc/<pid>/status: bits 5 (KILL), 6 (SETGID),
+// capMask is agentCaps in the form of /proc/<pid>/status: bits 5 (KILL), 6 (SETGID),
 // 7 (SETUID) and 8 (SETPCAP) of capabilities(7).
 const capMask = "00000000000001e0"
 

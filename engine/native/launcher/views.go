@@ -14,20 +14,20 @@ import (
 )
 
 // views are the directories that the client has open. Each is attached below the state
-// directory, in this process's mount namespace, for as long as the client has it: Landlock
-// looks for a directory that the client may use on the way up, and does not get anywhere
-// from a mount that is attached nowhere (is_access_to_paths_allowed in
-// security/landlock/fs.c).
+// directory, in this process's mount namespace, until the client closes it. Landlock walks
+// up from a file to find a directory that the client may use, and cannot leave a mount that
+// is attached nowhere (is_access_to_paths_allowed in security/landlock/fs.c).
 type views struct {
 	dir string
 
 	mu   sync.Mutex
 	last int
 	open map[string]struct{}
-	busy bool // somebody waits for the client to close them
+	busy bool // detachAll runs
 }
 
-// maxViews bounds what a client has open: each new box begins with a copy of all mounts.
+// maxViews bounds how many views a client has open, because each new box begins with a copy
+// of all mounts.
 const maxViews = 256
 
 // attach attaches tree, a detached mount.
@@ -36,7 +36,7 @@ func (v *views) attach(tree *os.File) error {
 	defer v.mu.Unlock()
 	if len(v.open) >= maxViews {
 		if v.detachLocked(); len(v.open) >= maxViews {
-			return fmt.Errorf("the client has %d directories open, and there can be no more: close some", maxViews)
+			return fmt.Errorf("the client has %d directories open, which is the maximum: close some", maxViews)
 		}
 	}
 	v.last++
@@ -58,17 +58,17 @@ func (v *views) attach(tree *os.File) error {
 	return nil
 }
 
-// Pauses between looks at what the client has closed. Most is open for some milliseconds.
+// Pauses between attempts to detach views. Most are open for some milliseconds.
 const (
 	firstLook = 5 * time.Millisecond
 	lastLook  = 500 * time.Millisecond
 )
 
-// detachAll detaches views until there is none. The launcher does not wait for it at its
-// end: its mount namespace ends with it.
+// detachAll detaches views until none is left. An ending launcher does not wait for it: its
+// mount namespace ends with it.
 func (v *views) detachAll() {
 	for pause := firstLook; ; pause = min(2*pause, lastLook) {
-		time.Sleep(pause) // the kernel does not report the closing of a descriptor
+		time.Sleep(pause) // the kernel does not report that a descriptor was closed
 		v.mu.Lock()
 		v.detachLocked()
 		if v.busy = len(v.open) > 0; !v.busy {
@@ -79,7 +79,7 @@ func (v *views) detachAll() {
 	}
 }
 
-// detach detaches what the client has closed. Until then it is busy (umount2(2)).
+// detach detaches the views that the client has closed. The others are busy (umount2(2)).
 func (v *views) detach() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -90,7 +90,7 @@ func (v *views) detachLocked() {
 	for path := range v.open {
 		if err := linux.Unmount(path, unix.UMOUNT_NOFOLLOW); err == nil {
 			delete(v.open, path)
-			_ = os.Remove(path) // else it stays in a tmpfs that ends with this process
+			_ = os.Remove(path) // if this fails, it stays in a tmpfs that ends with this process
 		}
 	}
 }

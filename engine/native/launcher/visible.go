@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"os"
 	"runtime"
 	"time"
 
@@ -9,16 +10,16 @@ import (
 	"github.com/boxd/boxd/rootfs"
 )
 
-// visibleEvery is how old the figures of use are at most that a box with a slot, where commands run,
-// reads in /proc. Refreshing them takes some 30 µs per box.
+// visibleEvery is how often the launcher refreshes the use that a box reads in /proc, if it has
+// a slot, where commands run. It takes some 30 µs per box.
 const visibleEvery = 2 * time.Second
 
-// figures are what a box without commands is shown.
+// figures returns what a box without commands is shown.
 func figures(l cgroups.Limits) rootfs.Figures {
 	return rootfs.Figures{Memory: l.Memory, Processors: engine.Limits{CPUs: l.CPUs}.Processors(runtime.NumCPU())}
 }
 
-// figures are what the box is shown now.
+// figures measures what the box is shown.
 func (b *box) figures() (rootfs.Figures, error) {
 	d, err := b.group.Detail()
 	if err != nil {
@@ -35,7 +36,7 @@ func (b *box) figures() (rootfs.Figures, error) {
 	return f, nil
 }
 
-// show writes the limits and the use of the box where the box sees them.
+// show writes the limits and the use of the box to the files that the box sees.
 func (l *Launcher) show(b *box) error {
 	b.showing.Lock()
 	defer b.showing.Unlock()
@@ -43,23 +44,11 @@ func (l *Launcher) show(b *box) error {
 	if err != nil {
 		return err
 	}
-	if b.root != nil {
-		return l.image.Show(b.root.Visible(), f)
-	}
-	live, err := b.live()
-	if err != nil {
-		return err
-	}
-	defer live.Close()
-	dir, err := live.Visible()
-	if err != nil {
-		return err
-	}
-	defer dir.Close()
-	return l.image.Show(dir, f)
+	return b.withDir((*rootfs.Root).Visible, (*rootfs.Live).Visible, func(dir *os.File) error { return l.image.Show(dir, f) })
 }
 
-// refreshVisible keeps figures of use up to date until stop. An idle box costs nothing.
+// refreshVisible refreshes the use that boxes are shown until stop is closed. An idle box
+// costs nothing.
 func (l *Launcher) refreshVisible(stop <-chan struct{}) {
 	ticker := time.NewTicker(visibleEvery)
 	defer ticker.Stop()
@@ -71,14 +60,14 @@ func (l *Launcher) refreshVisible(stop <-chan struct{}) {
 		}
 		for _, b := range l.staleBoxes() {
 			if b.enter() {
-				_ = l.show(b) // next time; a change of limits reports what fails
+				_ = l.show(b) // retried next time; a change of limits reports failures
 				b.leave()
 			}
 		}
 	}
 }
 
-// staleBoxes are those in which commands may have run since the last call.
+// staleBoxes returns the boxes in which commands may have run since the last call.
 func (l *Launcher) staleBoxes() (boxes []*box) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -26,7 +26,7 @@ const (
 	maxHanging = 16
 )
 
-// works are the requests that the launcher is carrying out, and the steps that they are at.
+// works are the requests that the launcher is carrying out, with their current steps.
 type works struct {
 	mu      sync.Mutex
 	all     map[*work]struct{}
@@ -34,36 +34,36 @@ type works struct {
 	built   time.Time // when a box was last built
 }
 
-// work is one request under way. A nil work records no steps.
+// work is one request in progress. A nil work records no steps.
 type work struct {
 	all     *works
 	what    string     // what the work does before its first step
-	conn    *wire.Conn // of the client; nil: the launcher's own work
-	request uint32     // its frame
-	slow    bool       // it may take longer than a moment
-	// refused is closed once the client of a create waits no longer; why is set before.
+	conn    *wire.Conn // to the client; nil: the launcher's own work
+	request uint32     // the ID of the client's frame
+	slow    bool       // it may take long without hanging
+	// refused is closed when a create is refused; why is set before.
 	refused chan struct{}
 
 	// Guarded by all.mu.
-	box      string // that is created; empty for other requests
+	box      string // the box that is created; empty for other requests
 	probe    bool   // the box is a probe of the launcher itself, see pulse
 	steps    []*step
-	stalled  int    // how many of them hang
+	stalled  int    // how many of the steps hang
 	release  func() // gives the create's slot back; nil without one
-	forsaken bool   // the client is gone: it is refused as soon as it hangs
-	over     bool   // nothing can refuse it any more
+	forsaken bool   // the client is gone: the create is refused as soon as it hangs
+	over     bool   // it has been answered, refused or ended: too late to refuse it
 	why      error
-	failure  error // of the create, while what was made is removed
+	failure  error // why the create failed, while its parts are removed
 
 	killing sync.Mutex
 	killers []func() // each ends processes that the create waits for
 }
 
-// step is something that a work is at.
+// step is a step of a work in progress.
 type step struct {
-	name   string       // without anything that belongs to a tenant: everybody may read it
+	name   string       // names nothing of a tenant's, because everybody may read it
 	detail string       // for the client that sent the request; may be empty
-	pids   func() []int // processes that it waits for; nil: it waits in this process
+	pids   func() []int // the processes that the step waits for; nil: it waits in this process
 	since  time.Time
 	timer  *time.Timer
 	hangs  bool
@@ -72,8 +72,8 @@ type step struct {
 
 func newWorks() *works { return &works{all: map[*work]struct{}{}} }
 
-// requestNames say what requests other than creates are at: those that may take longer than
-// a moment, and the others.
+// Requests other than creates have one step each. Those in slowNames may take long without
+// hanging.
 var (
 	slowNames = map[byte]string{
 		rpc.TypeRemove: "removing a box", rpc.TypeStop: "removing all boxes", rpc.TypeMakeVolume: "making a volume",
@@ -99,7 +99,7 @@ func (a *works) request(conn *wire.Conn, f *wire.Frame) *work {
 	return a.add(w)
 }
 
-// add registers a work. Its end is w.end.
+// add registers a work, until w.end is called.
 func (a *works) add(w *work) *work {
 	w.all = a
 	w.refused = make(chan struct{})
@@ -109,7 +109,7 @@ func (a *works) add(w *work) *work {
 	return w
 }
 
-// makes says that w is the create of a box.
+// makes notes which box w creates.
 func (w *work) makes(box string, probe bool) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
@@ -123,8 +123,8 @@ func (w *work) end() {
 	delete(w.all.all, w)
 }
 
-// begin says what the work is at; the caller calls the result when that is done. Several
-// steps may be under way at once.
+// begin begins a step of the work. The caller calls done when the step is done. A work may be
+// at several steps at once.
 func (w *work) begin(name, detail string, pids func() []int) (done func()) {
 	if w == nil {
 		return func() {}
@@ -146,11 +146,8 @@ func (w *work) finish(s *step) {
 	if s.timer != nil {
 		s.timer.Stop()
 	}
-	for i, other := range w.steps {
-		if other == s {
-			w.steps = append(w.steps[:i], w.steps[i+1:]...)
-			break
-		}
+	if i := slices.Index(w.steps, s); i >= 0 {
+		w.steps = slices.Delete(w.steps, i, i+1)
 	}
 	if s.hangs {
 		if w.stalled--; w.stalled == 0 {
@@ -159,7 +156,7 @@ func (w *work) finish(s *step) {
 	}
 }
 
-// stall makes w a create that hangs at s. Its slot is free for others.
+// stall notes that the create w hangs at s, and gives its slot to others.
 func (w *work) stall(s *step) {
 	w.all.mu.Lock()
 	if s.done {
@@ -199,8 +196,8 @@ func (w *work) giveUp(s *step) {
 	}
 }
 
-// refuse has the client of a create told why it gets no box, and ends what can be ended. What
-// still comes of the create is removed by whoever carries it out.
+// refuse refuses a create: its client is told why, and processes that it waits for are killed.
+// The goroutine that carries the create out removes whatever it still makes.
 func (w *work) refuse(why string) {
 	w.all.mu.Lock()
 	if w.over {
@@ -217,14 +214,15 @@ func (w *work) refuse(why string) {
 	go w.kill() // may hang itself
 }
 
-// isOver says whether the client of a create has its answer.
+// isOver reports whether the client of a create has its answer.
 func (w *work) isOver() bool {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
 	return w.over
 }
 
-// complete is true if the client still waits for the box: from then on it gets it.
+// complete ends a create. If it returns true, the client still waits and must get the answer;
+// otherwise the create was refused.
 func (w *work) complete() bool {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
@@ -235,8 +233,8 @@ func (w *work) complete() bool {
 	return true
 }
 
-// onRefusal has fn called when the create is refused, or now if it was. fn ends processes
-// that the create waits for.
+// onRefusal calls fn when the create is refused, or now if it was refused already. fn ends
+// processes that the create waits for.
 func (w *work) onRefusal(fn func()) {
 	w.killing.Lock()
 	w.killers = append(w.killers, fn)
@@ -257,23 +255,23 @@ func (w *work) kill() {
 	w.killers = nil
 }
 
-// spare is called before the box is taken apart: nothing is killed by refusing any more.
+// spare drops the functions of onRefusal, before the box that they kill is destroyed.
 func (w *work) spare() {
 	w.killing.Lock()
 	defer w.killing.Unlock()
 	w.killers = nil
 }
 
-// failed notes why there will be no box, for a client that is refused while what was made
-// of it is removed.
+// failed notes why the create failed, for a client that is refused while the parts of the box
+// are removed.
 func (w *work) failed(err error) {
 	w.all.mu.Lock()
 	defer w.all.mu.Unlock()
 	w.failure = err
 }
 
-// enter waits for one of the slots, of which there are as many as creates may be at work at
-// once. Creates that hang have none.
+// enter waits for one of the slots, whose number bounds how many creates work at a time.
+// Creates that hang have no slot.
 func (w *work) enter(slots chan struct{}) error {
 	if err := w.all.full(); err != nil {
 		return err
@@ -286,7 +284,7 @@ func (w *work) enter(slots chan struct{}) error {
 	w.all.mu.Lock()
 	w.release = func() { <-slots }
 	w.all.mu.Unlock()
-	err := w.all.full() // those before may hang by now
+	err := w.all.full() // the creates before it may hang by now
 	if err != nil {
 		w.leave()
 	}
@@ -299,7 +297,7 @@ func (w *work) leave() {
 	w.releaseLocked()
 }
 
-// full is the refusal of a create where too many hang.
+// full returns an error if so many creates hang that no further one is tried.
 func (a *works) full() error {
 	a.mu.Lock()
 	n := a.hanging
@@ -317,37 +315,32 @@ func (a *works) noteBuilt() {
 	a.built = time.Now()
 }
 
-func (a *works) builtSince(t time.Time) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.built.After(t)
-}
-
-// creating returns the create of a box that its client may still get, nil if there is none.
-func (a *works) creating(box string) *work {
+// find returns a work for which match, which is called with a.mu held, returns true, or nil.
+func (a *works) find(match func(*work) bool) *work {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for w := range a.all {
-		if w.box == box && box != "" && !w.over {
+		if match(w) {
 			return w
 		}
 	}
 	return nil
 }
 
-// isProbe reports whether a box is a probe of the launcher itself.
-func (a *works) isProbe(box string) bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for w := range a.all {
-		if w.probe && w.box == box {
-			return true
-		}
-	}
-	return false
+// creating returns the create of a box that can still be refused, or nil.
+func (a *works) creating(box string) *work {
+	return a.find(func(w *work) bool { return w.box == box && box != "" && !w.over })
 }
 
-// forsake refuses the creates that hang, now or later, of a client that is gone; nil stands
+// isProbe reports whether a box is a probe of the launcher itself.
+func (a *works) isProbe(box string) bool {
+	return a.find(func(w *work) bool { return w.probe && w.box == box }) != nil
+}
+
+// idle reports whether no work is in progress.
+func (a *works) idle() bool { return a.find(func(*work) bool { return true }) == nil }
+
+// forsake refuses the creates of a client that is gone if they hang, now or later; nil stands
 // for all clients.
 func (a *works) forsake(conn *wire.Conn) {
 	a.mu.Lock()
@@ -366,7 +359,7 @@ func (a *works) forsake(conn *wire.Conn) {
 	}
 }
 
-// report says at which step creates hang, or "". It names no box and no path.
+// report says at which step creates hang, or returns "". It names no box and no path.
 func (a *works) report() string {
 	a.mu.Lock()
 	var oldest *step
@@ -388,16 +381,9 @@ func (a *works) report() string {
 	return fmt.Sprintf("the making of %d boxes hangs, the first: %s", n, oldest.text(false))
 }
 
-// at says what a client's request is at.
+// at describes the current step of a client's request.
 func (a *works) at(conn *wire.Conn, request uint32) string {
-	a.mu.Lock()
-	var found *work
-	for w := range a.all {
-		if w.conn == conn && w.request == request {
-			found = w
-		}
-	}
-	a.mu.Unlock()
+	found := a.find(func(w *work) bool { return w.conn == conn && w.request == request })
 	if found == nil {
 		return "it has just been answered"
 	}
@@ -421,44 +407,16 @@ func (a *works) textOf(w *work) string {
 	return oldest.text(true)
 }
 
-// settle waits, for some time at most, until all that is still under way hangs. Creates that
-// were refused go on without a request, until what was made of their boxes is removed.
+// settle waits, at most for limit, until every remaining work hangs. Refused creates continue
+// without a request until the parts of their boxes are removed.
 func (a *works) settle(limit time.Duration) {
-	busy := func() bool {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		for w := range a.all {
-			if w.stalled == 0 {
-				return true
-			}
-		}
-		return false
-	}
-	for end := time.Now().Add(limit); busy() && time.Now().Before(end); {
+	moves := func(w *work) bool { return w.stalled == 0 }
+	for end := time.Now().Add(limit); a.find(moves) != nil && time.Now().Before(end); {
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-// idle says whether nothing is under way.
-func (a *works) idle() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return len(a.all) == 0
-}
-
-// anySlow says whether something is under way that may take its time.
-func (a *works) anySlow() bool {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for w := range a.all {
-		if w.slow {
-			return true
-		}
-	}
-	return false
-}
-
-// text lists what is under way.
+// text lists the works in progress.
 func (a *works) text() string {
 	a.mu.Lock()
 	list := slices.Collect(maps.Keys(a.all))
@@ -470,8 +428,8 @@ func (a *works) text() string {
 	return fmt.Sprintf("%d, such as %s", len(list), strings.Join(texts, "; "))
 }
 
-// text says what the step is, for how long, and who waits where in the kernel. works.mu is
-// not held: /proc is read.
+// text says what the step is, how long it has taken, and which thread waits where in the
+// kernel. It reads /proc, so the caller does not hold works.mu.
 func (s *step) text(withDetail bool) string {
 	name := s.name
 	if withDetail && s.detail != "" {
@@ -480,7 +438,7 @@ func (s *step) text(withDetail bool) string {
 	return fmt.Sprintf("%s has taken %.1f s: %s", name, time.Since(s.since).Seconds(), s.where())
 }
 
-// maxNamed is how many threads of this process are named.
+// maxNamed bounds how many threads, or works, a text names.
 const maxNamed = 3
 
 func (s *step) where() string {
@@ -511,10 +469,10 @@ func (s *step) where() string {
 	return "launcher " + strings.Join(odd, ", ")
 }
 
-// unavailable is the error of a host that cannot build boxes now.
+// unavailable reports that the host cannot build boxes now.
 type unavailable string
 
 func (u unavailable) Error() string { return string(u) }
 
-// Is makes it what a client knows as a launcher that is not available.
+// Is makes clients see engine.ErrNoLauncher.
 func (u unavailable) Is(target error) bool { return target == engine.ErrNoLauncher }

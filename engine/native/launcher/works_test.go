@@ -26,8 +26,9 @@ func newCreate(t *testing.T, a *works, conn *wire.Conn, box string, slots chan s
 	return w
 }
 
-// A create that is at one step for long gives its slot back, is reported without anything of a
-// tenant's, and is given up in the end; one that goes on is none of that.
+// A create that stays at one step for long gives its slot back, is reported without naming
+// anything of a tenant's, and is given up in the end. None of this happens to a create that
+// makes progress.
 func TestHangingWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, slots := newWorks(), make(chan struct{}, 1)
@@ -76,7 +77,7 @@ func TestHangingWork(t *testing.T) {
 	})
 }
 
-// Of a client that is gone, a create is given up as soon as it hangs; one that does not is not.
+// When a client is gone, its creates are given up as soon as they hang, and not before.
 func TestForsakenWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, slots := newWorks(), make(chan struct{}, 9)
@@ -106,7 +107,7 @@ func TestForsakenWork(t *testing.T) {
 	})
 }
 
-// So many creates may hang, and no more are tried.
+// When maxHanging creates hang, no further one is tried.
 func TestTooManyHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, slots := newWorks(), make(chan struct{}, 1)
@@ -123,8 +124,8 @@ func TestTooManyHang(t *testing.T) {
 	})
 }
 
-// A create that waits for its turn is refused at once when its client has given up, and one
-// that is complete is not.
+// A create that waits for its turn is refused at once when its client gives up; a complete
+// one is not.
 func TestRefusedWork(t *testing.T) {
 	a, slots := newWorks(), make(chan struct{}, 1)
 	first := newCreate(t, a, nil, "b1", slots)
@@ -147,7 +148,7 @@ func TestRefusedWork(t *testing.T) {
 	}
 }
 
-// The process that hangs is named with where it does.
+// A text names the process that hangs, and where it hangs.
 func TestWhere(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {

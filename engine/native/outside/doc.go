@@ -1,9 +1,9 @@
 // Package outside measures memory that the processes of a box make the kernel hold and
 // that no memory cgroup is charged for: file locks, and sockets and their queues.
 //
-// Everything it counts is certainly of the box, and each byte is counted once: a figure is
-// too low rather than too high. It reads files of /proc and changes nothing; what
-// follows from the figures is decided in engine/native/launcher.
+// It counts only memory that certainly belongs to the box, and each byte once, so a figure
+// is too low rather than too high. It reads files of /proc and changes nothing; package
+// engine/native/launcher acts on the figures.
 package outside
 
 // Held is memory outside the charge of a box, in bytes.

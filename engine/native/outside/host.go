@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// KernelMemory returns how many bytes of the host the kernel uses for itself, from the text
-// of /proc/meminfo: all memory that is neither free nor a page of a process or a file,
-// without the caches of the kernel that it can give up. Most of it is charged to somebody;
-// it is only used to see that the kernel holds more than before.
+// KernelMemory returns how many bytes the kernel of the host uses for itself, from the text
+// of /proc/meminfo: all memory that is neither free, nor a page of a process or a file, nor a
+// reclaimable cache. Most of it is charged to some cgroup, so the figure only shows whether
+// the kernel holds more than before.
 func KernelMemory(meminfo string) int64 {
 	var n int64
 	for line := range strings.Lines(meminfo) {
@@ -31,12 +31,12 @@ func KernelMemory(meminfo string) int64 {
 // without SLAB_ACCOUNT.
 const lockCache = "file_lock_cache"
 
-// lockSize is the least that struct file_lock has on a kernel of 64 bits.
+// lockSize is the smallest size of struct file_lock on a 64-bit kernel.
 const lockSize = 192
 
-// LockCache returns how many file locks all of the host has and the bytes of one, from
-// the text of /proc/slabinfo (slabinfo(5)). Where the kernel does not list them, because it has
-// merged the cache with one of another name, the number is -1.
+// LockCache returns how many file locks the whole host has, and the size of one in bytes, from
+// the text of /proc/slabinfo (slabinfo(5)). The number is -1 if the kernel does not list them
+// because it has merged the cache with another one.
 func LockCache(slabinfo string) (locks, size int64) {
 	locks, size = -1, lockSize
 	for line := range strings.Lines(slabinfo) {

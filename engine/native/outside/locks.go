@@ -17,34 +17,34 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// Why not /proc/locks, which has all locks of the host: each read of a page of it goes
-// through the list from its beginning again, during which no process of the host can take or
-// release a lock (locks_start in fs/locks.c). With some 100,000 locks that is a second.
+// This package does not use /proc/locks, which lists all locks of the host. Each read of a
+// page of it walks the list from the beginning, and meanwhile no process of the host can take
+// or release a lock (locks_start in fs/locks.c). With some 100,000 locks that takes a second.
 
 // Locks are the file locks of a set of processes.
 type Locks struct {
 	Of  map[int]int64 // by process
 	Sum int64
-	Cut bool // time ran out: the next call goes on
+	Cut bool // time ran out: the next call continues
 }
 
 // LockCounter counts the file locks of a box. Its zero value is ready.
 type LockCounter struct {
 	Locks
-	// What is left to look at: of a table, of a process, and of the box.
+	// Still to be inspected: descriptors of a table, threads of a process, processes of the box.
 	fds, tids, pids []int
 	pid, tid        int
 
 	inTable openFiles // of the table of tid
-	tables  []int     // threads with the tables of descriptors seen so far, in the order of kcmp(2)
-	ofFiles openFiles // that flock(2) locks were counted of: they show in each table
+	tables  []int     // one thread for each descriptor table seen so far, in the order of kcmp(2)
+	ofFiles openFiles // whose flock(2) locks were counted: these locks show in each table
 	text    *bufio.Reader
 }
 
 // Count counts the file locks that processes hold through their descriptors, up to about
-// enough, and until a moment. Where the last call ran out of time, this one goes on there and
-// adds to its result: however a box spreads its locks, they are found after some calls. A process that
-// ends meanwhile holds none.
+// enough locks, and until a moment. If the last call ran out of time, this one continues there
+// and adds to its result, so that some calls find all locks, however a box spreads them. A
+// process that ends meanwhile holds none.
 func (c *LockCounter) Count(pids []int, enough int64, until time.Time) (Locks, error) {
 	if !c.Cut {
 		*c = LockCounter{Locks: Locks{Of: map[int]int64{}}, pids: slices.Clone(pids), ofFiles: openFiles{}, text: bufio.NewReaderSize(nil, 64<<10)}
@@ -82,21 +82,21 @@ func pop(list *[]int) int {
 	return n
 }
 
-// enterTable begins with the table of descriptors of the thread, if it has not been seen.
+// enterTable begins with the thread's descriptor table, unless it was seen before.
 func (c *LockCounter) enterTable() (err error) {
 	at, found := c.findTable(c.tid)
 	if found {
 		return nil
 	}
 	c.fds, err = numbers(fmt.Sprintf("/proc/%d/task/%d/fd", c.pid, c.tid))
-	if len(c.fds) > 0 { // else it has none, or it has ended and the others have them still
+	if len(c.fds) > 0 { // otherwise it has none, or it has ended while other threads share the table
 		c.tables, c.inTable = slices.Insert(c.tables, at, c.tid), openFiles{}
 	}
 	return err
 }
 
-// findTable looks for the table of a thread among those seen, and drops threads that have
-// ended.
+// findTable looks for the table of a thread among those seen before, and drops threads that
+// have ended.
 func (c *LockCounter) findTable(tid int) (at int, found bool) {
 	for {
 		gone := -1
@@ -111,21 +111,21 @@ func (c *LockCounter) findTable(tid int) (at int, found bool) {
 			return at, found
 		}
 		if _, err := linux.Kcmp(linux.KcmpFiles, tid, 0, tid, 0); err != nil {
-			return 0, true // it has ended itself
+			return 0, true // the thread itself has ended
 		}
 		c.tables = slices.Delete(c.tables, gone, gone+1)
 	}
 }
 
-// addDescriptor counts the locks that a descriptor shows. One that cannot be looked at is
-// closed by now.
+// addDescriptor counts the locks that a descriptor shows. A descriptor that cannot be inspected
+// has been closed.
 //
-// A text of many locks takes the kernel long, so duplicates are found before it is read. A POSIX
-// lock belongs to a table and shows at each descriptor of its open file there; the
-// same open file can show other locks in another table.
+// The kernel takes long to write a text of many locks, so duplicates are found before the text
+// is read. A POSIX lock belongs to a table, and shows at each descriptor of its open file in
+// that table. The same open file can show other locks in another table.
 func (c *LockCounter) addDescriptor(pid int, d descriptor, enough int64) {
 	path := fmt.Sprintf("/proc/%d/task/%d/fd", pid, d.tid)
-	// Only files have locks. Some of what has not, such as an epoll(7) instance, has long texts.
+	// Only files have locks. Some other descriptors, such as those of epoll(7), have long texts.
 	link := fmt.Sprintf("%s/%d", path, d.fd)
 	target, err := os.Readlink(link)
 	if err != nil || !strings.HasPrefix(target, "/") {
@@ -152,8 +152,8 @@ func (c *LockCounter) addDescriptor(pid int, d descriptor, enough int64) {
 	}
 }
 
-// countLines counts the locks in an fdinfo file (proc_pid_fdinfo(5)): those of a table, and
-// those of the open file.
+// countLines counts the locks in an fdinfo file (proc_pid_fdinfo(5)): POSIX locks, which belong
+// to a table, and those that belong to the open file.
 func (c *LockCounter) countLines(path string, enough int64) (posix, ofFile int64, err error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -189,10 +189,10 @@ type inode struct {
 	number       uint64
 }
 
-// openFiles has one descriptor of each open file, by inode, in the order of kcmp(2).
+// openFiles holds one descriptor of each open file, by inode, in the order of kcmp(2).
 type openFiles map[inode][]descriptor
 
-// isNew says whether d is the first descriptor of its open file, and keeps it.
+// isNew reports whether d is the first descriptor of its open file, and keeps it.
 func (o openFiles) isNew(key inode, d descriptor) bool {
 	var failed error
 	at, found := slices.BinarySearchFunc(o[key], d, func(other, d descriptor) int {
@@ -201,15 +201,15 @@ func (o openFiles) isNew(key inode, d descriptor) bool {
 		return order
 	})
 	if found || failed != nil {
-		// Rather too few than too many. To close a descriptor of a file releases all POSIX locks
-		// of its process on the file, so closing one in between hides none.
+		// An error counts too few rather than too many. It hides no POSIX locks: closing any
+		// descriptor of a file releases all of them that the process has on the file.
 		return false
 	}
 	o[key] = slices.Insert(o[key], at, d)
 	return true
 }
 
-// numbers lists the entries of a directory that are numbers. One that is gone has none.
+// numbers lists the entries of a directory that are numbers, none if the directory is gone.
 func numbers(path string) ([]int, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -229,7 +229,7 @@ func numbers(path string) ([]int, error) {
 	return list, nil
 }
 
-// goneIsNone drops the error that a process has ended.
+// goneIsNone drops the error of a process that has ended.
 func goneIsNone(err error) error {
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		return nil

@@ -74,8 +74,8 @@ func TestSocketTables(t *testing.T) {
 		add        func(*Sockets, []string, int64)
 		want       Sockets
 	}{
-		// Two wait to be accepted, with 1,001 bytes; one that has been holds 1,016, one that
-		// was closed 5.
+		// Two connections wait to be accepted, with 1,001 bytes; an accepted one holds 1,016
+		// bytes, and a closed one 5.
 		{"tcp", tcp, (*Sockets).addTCP, Sockets{Never: 2*2304 + 1001, Maybe: 1021, backlog: 2, waiting: 2, tcpQueues: 2022}},
 		{"udp", udp, (*Sockets).addUDP, Sockets{Never: 0x5160, Maybe: 0x900}},
 		{"icmp", udp, (*Sockets).addPing, Sockets{Never: 0x5160 + 0x900}},
@@ -91,14 +91,14 @@ func TestSocketTables(t *testing.T) {
 	if k := parseProtocols(protocols); k["TCP"] != (kind{2304, 7}) || k["PINGv6"] != (kind{1344, 0}) {
 		t.Errorf("protocols: %v", k)
 	}
-	// Reading ends where it is enough.
+	// Reading stops when enough is found.
 	var s Sockets
 	if err := s.addTable(strings.NewReader(tcp), table{add: (*Sockets).addTCP}, 2304, 100); err != nil || s.Never != 2304+1000 {
 		t.Errorf("enough is %+v, %v", s, err)
 	}
 }
 
-// TestHiddenSockets: sockets that no table lists are charged an estimate.
+// TestHiddenSockets: sockets that no table lists count with an estimate.
 func TestHiddenSockets(t *testing.T) {
 	// Five listeners, each with 128 connections that were reset, as Linux 6.18 shows them; the
 	// client's socket is the 646th. Then as many corked UDP sockets, disconnected.
@@ -147,7 +147,7 @@ func TestHiddenSockets(t *testing.T) {
 	}
 }
 
-// TestUncharged: what is charged is not counted once more.
+// TestUncharged: memory that is charged is not counted again.
 func TestUncharged(t *testing.T) {
 	s := Sockets{Never: 10, Maybe: 100}
 	for charge, want := range map[int64]int64{0: 110, 60: 50, 100: 10, 1000: 10} {
@@ -185,7 +185,7 @@ func lock(t *testing.T, f *os.File, cmd int, at int64) {
 	}
 }
 
-// TestCountLocks: each lock counts once, by whichever descriptor, file table or process it
+// TestCountLocks: each lock counts once, in whichever descriptors, tables or processes it
 // shows.
 func TestCountLocks(t *testing.T) {
 	if n := count(t); n != 0 {
@@ -235,7 +235,7 @@ func TestCountLocks(t *testing.T) {
 	if n := countOf(t, 50, os.Getpid()); n < 50 || n > 121 {
 		t.Errorf("%d locks where 50 are enough", n)
 	}
-	// Without time it goes on where it stopped.
+	// Without time for more, it continues where it stopped.
 	var c LockCounter
 	l, err := c.Count([]int{os.Getpid()}, 1<<30, time.Now())
 	if !l.Cut || err != nil {
@@ -251,8 +251,8 @@ func TestCountLocks(t *testing.T) {
 	}
 }
 
-// TestCountLocksOfForks: processes that share open files have POSIX locks of their own, and
-// share locks of flock(2).
+// TestCountLocksOfForks: processes that share open files have separate POSIX locks, but share
+// locks of flock(2).
 func TestCountLocksOfForks(t *testing.T) {
 	const script = `
 import fcntl, os, struct, sys
@@ -285,8 +285,8 @@ sys.stdin.read()
 	}
 }
 
-// TestCountLocksOfThread: a thread can have descriptors of its own, which the process does
-// not show.
+// TestCountLocksOfThread: a thread can have a separate descriptor table, which the process
+// does not show.
 func TestCountLocksOfThread(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	taken, done := make(chan error), make(chan struct{})

@@ -11,39 +11,40 @@ import (
 	"strings"
 )
 
-// Sockets is what the sockets of a network namespace hold, in bytes.
+// Sockets is the memory that the sockets of a network namespace hold, in bytes.
 type Sockets struct {
 	// Never is memory that no kernel charges to a cgroup: connections that were not
 	// accepted (made in a soft interrupt), datagrams that wait to be sent (UDP_CORK), and
 	// all queues of ping and netlink sockets.
 	Never int64
-	// Maybe is memory that is charged on cgroup v2, and on v1 where memory.kmem.tcp is in
+	// Maybe is memory that is charged on cgroup v2, and on v1 if memory.kmem.tcp is in
 	// use: the queues of TCP sockets and of received datagrams.
 	Maybe int64
 
-	backlog   int64 // connections that wait to be accepted, living or dead
-	waiting   int64 // those of them that /proc lists: the living
+	backlog   int64 // connections that wait to be accepted, live or dead
+	waiting   int64 // the live ones of them, which /proc lists
 	tcpQueues int64 // bytes in the queues of listed TCP sockets
 }
 
-// Uncharged is what the charge for sockets, as the memory cgroup shows it, leaves out.
+// Uncharged returns the memory that is not part of charge, the memory cgroup's charge for
+// sockets.
 func (s Sockets) Uncharged(charge int64) int64 { return s.Never + max(s.Maybe-charge, 0) }
 
 const (
-	// fewSockets of a kind other than TCP are not looked at: their queues cannot hold much.
-	// One TCP listener can have a long accept queue.
+	// fewSockets is how many sockets of a protocol other than TCP are worth inspecting: the
+	// queues of fewer cannot hold much. A single TCP listener can have a long accept queue.
 	fewSockets = 16
 
-	// fewDead is how many dead connections may wait to be accepted without being charged:
-	// clients of an honest server give up now and then.
+	// fewDead is how many dead connections may wait to be accepted without being counted:
+	// clients of an honest server sometimes give up.
 	fewDead = 64
-	// deadQueue is what a dead connection in an accept queue may hold: its receive buffer.
+	// deadQueue is how much a dead connection in an accept queue may hold: its receive buffer.
 	deadQueue = 128 << 10
 
-	// fewUnbound is how many sockets may have no address without being charged. Honest
-	// programs bind or connect a socket soon after they open it; hardly any keeps more.
+	// fewUnbound is how many sockets may have no address without being counted. Honest
+	// programs bind or connect a socket soon after they open it, and hardly keep more.
 	fewUnbound = 256
-	// unboundQueue is what an unbound socket may hold: one corked datagram.
+	// unboundQueue is how much an unbound socket may hold: one corked datagram.
 	unboundQueue = 64 << 10
 )
 
@@ -57,12 +58,12 @@ var tables = []table{
 	{"NETLINK", "netlink", (*Sockets).addNetlink},
 	{"UDP", "udp", (*Sockets).addUDP}, {"UDPv6", "udp6", (*Sockets).addUDP},
 	{"PING", "icmp", (*Sockets).addPing}, {"PINGv6", "icmp6", (*Sockets).addPing},
-	// Last: the kernel goes through the connections of all namespaces, which takes milliseconds.
+	// Last, because the kernel walks the connections of all namespaces, which takes milliseconds.
 	{"TCP", "tcp", (*Sockets).addTCP}, {"TCPv6", "tcp6", (*Sockets).addTCP},
 }
 
-// ReadSockets measures the sockets of the network namespace of process pid. It may stop
-// once Never is enough. It estimates what hidden sockets hold, which no table lists.
+// ReadSockets measures the sockets of the network namespace of process pid. It may stop once
+// Never reaches enough. For hidden sockets, which no table lists, it estimates the memory.
 func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 	dir := fmt.Sprintf("/proc/%d/net/", pid)
 	protocols, err := os.ReadFile(dir + "protocols")
@@ -101,15 +102,15 @@ func ReadSockets(pid int, enough int64) (s Sockets, err error) {
 	return s, nil
 }
 
-// addHidden charges sockets that the namespace has and no protocol lists, because they
-// have no address (any more). tcpMemory is what the TCP sockets of all of the host hold.
+// addHidden counts sockets that no protocol lists, because they have no address, or lost it.
+// tcpMemory is how much all TCP sockets of the host hold.
 //
 // A connection that its client resets stays in the accept queue with its data, and the backlog
 // of the listener counts it (tcp_reset in net/ipv4/tcp_input.c unhashes it). A UDP socket
 // that is disconnected keeps its corked datagram (__udp_disconnect in net/ipv4/udp.c).
 func (s *Sockets) addHidden(hidden, size, tcpMemory int64) {
-	// The tables are not read at one moment: a connection that was accepted meanwhile is
-	// not dead, nor is it hidden.
+	// The tables are not read at the same moment. A connection that was accepted in between
+	// is not dead, and is not hidden either.
 	dead := max(min(s.backlog-s.waiting, hidden), 0)
 	if dead > fewDead {
 		s.Never += min(dead*(size+deadQueue), max(tcpMemory-s.tcpQueues, 0))
@@ -135,7 +136,7 @@ func parseSockstat(text string) (used, tcpMemory int64) {
 	return used, tcpMemory
 }
 
-// listed is how many sockets the protocols know.
+// listed returns how many sockets the protocols list.
 func listed(kinds map[string]kind) (n int64) {
 	for _, k := range kinds {
 		n += k.sockets
@@ -146,8 +147,8 @@ func listed(kinds map[string]kind) (n int64) {
 // kind is one line of /proc/<pid>/net/protocols.
 type kind struct{ size, sockets int64 }
 
-// parseProtocols returns how many sockets of each protocol there are that have an address
-// (or need none), with or without a descriptor, and the bytes of one.
+// parseProtocols returns for each protocol how many sockets have an address or need none, with
+// or without a descriptor, and the size of one in bytes.
 func parseProtocols(text string) map[string]kind {
 	kinds := map[string]kind{}
 	for line := range strings.Lines(text) {
@@ -183,8 +184,8 @@ func queues(f []string) (tx, rx int64) {
 	return tx, rx
 }
 
-// addUDP takes a socket whose queues are shown with all that belongs to the buffers
-// (udp4_format_sock in net/ipv4/udp.c); the received ones include the error queue.
+// addUDP adds a socket. The kernel shows its queues with the overhead of the buffers
+// (udp4_format_sock in net/ipv4/udp.c); the receive queue includes the error queue.
 func (s *Sockets) addUDP(f []string, _ int64) {
 	tx, rx := queues(f)
 	s.Never += tx
@@ -202,8 +203,8 @@ func (s *Sockets) addNetlink(f []string, _ int64) {
 	s.Never += rmem + wmem
 }
 
-// The states of TCP, include/net/tcp_states.h, in which the queues are none, or in which a
-// socket without an inode is one that waits to be accepted.
+// States of TCP sockets (include/net/tcp_states.h). In some of them the columns of the queues
+// mean something else. In others, a socket without an inode waits to be accepted.
 const (
 	established = "01"
 	synRecv     = "03"
@@ -213,7 +214,7 @@ const (
 	newSynRecv  = "0C"
 )
 
-// addTCP takes a socket whose queues are shown as bytes of the stream: the buffers are
+// addTCP adds a socket. The kernel shows its queues as bytes of the stream; the buffers are
 // larger.
 func (s *Sockets) addTCP(f []string, size int64) {
 	tx, rx := queues(f)

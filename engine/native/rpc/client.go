@@ -12,6 +12,10 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
+// SocketName, in the state directory of a launcher service, is its socket, unless systemd
+// passes one.
+const SocketName = "launcher.sock"
+
 // ClientFile, in the state directory of a launcher service, holds the [Client].
 const ClientFile = "client"
 
@@ -22,9 +26,9 @@ const (
 	SpareSize = 256 << 10
 )
 
-// Client is the process that root has named as the client of a launcher service. A user
-// id alone is no identity: anything may run as it. Only root can write the file, and a
-// launcher that is started again reads it as well.
+// Client is the process that root has named as the client of a launcher service. A user id
+// is not enough to identify it, because any program may run as that user. Only root can
+// write the file, and a restarted launcher reads it as well.
 type Client struct {
 	BootID string
 	PID    int
@@ -78,8 +82,8 @@ func ReadClient(stateDir string) (c Client, err error) {
 	return c, err
 }
 
-// Is reports whether c is process pid, which the caller keeps from being replaced by
-// another one of that number.
+// Is reports whether c is process pid. The caller makes sure that no other process gets the
+// number meanwhile.
 func (c Client) Is(pid int) bool {
 	boot, err := linux.BootID()
 	if err != nil || c.PID != pid || c.BootID != boot {

@@ -9,8 +9,8 @@ import (
 	"github.com/boxd/boxd/engine"
 )
 
-// What an error means survives the way, and no more than that: of all files that can be
-// missing only what was asked for is told.
+// An error keeps its meaning on the way to the client. A missing file is reported as such
+// only if the client asked for it.
 func TestErrors(t *testing.T) {
 	field := &engine.FieldError{Field: "mount source", Value: "x", Rule: "does not exist"}
 	for i, c := range []struct {

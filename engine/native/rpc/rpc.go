@@ -1,6 +1,6 @@
-// Package rpc is the conversation between a caller's process (engine/native) and
-// its launcher (engine/native/launcher): who asks for what in which frame, with
-// which descriptors. The frames are those of package wire, the bodies JSON.
+// Package rpc is the protocol between a caller's process (engine/native) and its
+// launcher (engine/native/launcher): the requests, the replies, and their
+// descriptors. The frames are those of package wire, the bodies are JSON.
 //
 //	client                                       launcher
 //	  | <- Hello    version, protocol                |
@@ -13,10 +13,10 @@
 //	  | -- PTY, Update, Outside, Remove -----------> |
 //	  | <- Reply                                     |
 //	  | -- Where    id of a request's frame -------> |
-//	  | <- Reply    what it is at                    |
+//	  | <- Reply    its current step                 |
 //
-// Requests are answered in any order. The launcher is root and its client need
-// not be: everything in a request is checked again by the launcher.
+// Requests are answered in any order. The launcher is root and its client may not
+// be, so the launcher checks everything in a request again.
 package rpc
 
 import (
@@ -67,7 +67,7 @@ type Hello struct {
 type Create struct{ Spec engine.Spec }
 
 // Created answers Create. Its descriptors: a connection to the agent, a pidfd of
-// PID 1, one per volume, for fstatfs, then those of the first slot, if it has a name.
+// PID 1, one per volume for fstatfs, then those of the first slot if that has a name.
 type Created struct {
 	ID       string
 	PID      int
@@ -81,7 +81,7 @@ type Created struct {
 type Volume struct {
 	Path string // in the box
 	Size int64  // bytes; engine.Unlimited where only the number of files is limited
-	// Slack is how many bytes can be left although a write has failed.
+	// Slack is how many bytes may be free although a write has failed.
 	Slack int64 `json:",omitempty"`
 }
 
@@ -92,14 +92,14 @@ type Box struct{ ID string }
 // into one frame.
 const MaxSlots = 8
 
-// Slots asks for Count fresh slots, and gives used ones back, each of which is
-// removed as soon as it is empty. A frame with id 0 has no reply.
+// Slots asks for Count fresh slots, and gives used ones back. The launcher removes
+// each used slot as soon as it is empty. A frame with id 0 has no reply.
 type Slots struct {
 	ID    string
 	Count int
 	Used  []string
-	// Background are slots in which processes may live on: an adoption leaves them
-	// alone.
+	// Background are slots with processes that may keep running: an adoption spares
+	// them.
 	Background []string `json:",omitempty"`
 }
 
@@ -109,7 +109,7 @@ type Slot struct {
 	Name  string
 	Tasks int
 	Stats []bool
-	// Memory is the limit of its own, 0 without one.
+	// Memory is the slot's own memory limit in bytes, 0 without one.
 	Memory int64 `json:",omitempty"`
 }
 
@@ -123,7 +123,7 @@ type Kill struct {
 // TypeOutside is the type of Outside.
 const TypeOutside = 90
 
-// Outside asks what the box has held outside its memory charge during a command that was
+// Outside asks how much the box has held outside its memory charge during a command that was
 // killed. Age is how long ago the command began.
 type Outside struct {
 	ID   string
@@ -131,24 +131,24 @@ type Outside struct {
 	Age  time.Duration
 }
 
-// OutsideHeld answers Outside: the bytes that the memory limit was lowered by when something
-// was killed last, or when it was lowered last, 0 for never in that time.
+// OutsideHeld answers Outside: the bytes by which the memory limit was lowered last in that
+// time, 0 if it was not lowered.
 type OutsideHeld struct {
 	Locks, Sockets int64 `json:",omitempty"`
 	// Killed: the launcher killed the command because of it. The kernel does not count that.
 	Killed bool `json:",omitempty"`
 }
 
-// Connect asks for a further connection to the agent of a box, the one
-// descriptor of the reply.
+// Connect asks for another connection to the agent of a box: the only descriptor of the
+// reply.
 type Connect struct{ ID string }
 
-// Where asks what another request of the same connection, by the id of its frame, is at: the
-// client has waited long.
+// Where asks at which step another request of the same connection is, by the id of its frame.
+// Clients send it when they have waited long.
 type Where struct{ Request uint32 }
 
-// At answers Where with one line for people: the step, for how long, and who waits where in the
-// kernel.
+// At answers Where with one line for people: the step, how long it has taken, and which thread
+// waits where in the kernel.
 type At struct{ Text string }
 
 // PTY asks for a terminal of the box. Descriptors of the reply: master, slave.
@@ -162,15 +162,15 @@ type PTY struct {
 type Update struct {
 	ID     string
 	Change engine.Change
-	// Again: the launcher was lost while it may have been at this very change. What
-	// is done already is left out.
+	// Again: a launcher that was lost may have carried out part of this change. Parts
+	// that are done are skipped.
 	Again bool `json:",omitempty"`
 }
 
-// Updated answers Update: what of what was attached can be filled. One descriptor each.
+// Updated answers Update: the attached mounts that can be filled, with one descriptor each.
 type Updated struct {
 	Volumes []Volume `json:",omitempty"`
-	// Detached comes with an error: what was detached before.
+	// Detached comes with an error: the targets that were detached before it.
 	Detached []string `json:",omitempty"`
 }
 
@@ -187,11 +187,11 @@ type Error struct {
 	Field   *engine.FieldError `json:",omitempty"`
 }
 
-// ErrMissing is a directory or file that was asked for and is not there. Not every file
-// that is missing is one.
+// ErrMissing: a directory or file that the client asked for does not exist. Other missing
+// files are not reported this way.
 var ErrMissing = fmt.Errorf("what was asked for: %w", fs.ErrNotExist)
 
-// kinds are the conditions that clients tell apart.
+// kinds are the conditions that clients distinguish.
 var kinds = map[string]error{
 	"unenforceable": engine.ErrUnenforceable,
 	"lost":          engine.ErrBoxLost,
@@ -201,7 +201,7 @@ var kinds = map[string]error{
 	"unavailable":   engine.ErrNoLauncher,
 }
 
-// NewError wraps err for the way.
+// NewError wraps err for the client.
 func NewError(err error) *Error {
 	e := &Error{Message: err.Error()}
 	var field *engine.FieldError
@@ -218,7 +218,7 @@ func NewError(err error) *Error {
 
 func (e *Error) Error() string { return e.Message }
 
-// Unwrap gives back what the launcher's error meant.
+// Unwrap returns the conditions that the launcher's error matched.
 func (e *Error) Unwrap() []error {
 	var all []error
 	if e.Field != nil {

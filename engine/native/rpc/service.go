@@ -2,8 +2,8 @@ package rpc
 
 import "github.com/boxd/boxd/engine"
 
-// What a launcher that runs as a service (boxd-init launcher --service)
-// understands besides. It speaks first too, on every connection:
+// A launcher that runs as a service (boxd-init launcher --service) also understands
+// these requests. It also speaks first, on every connection:
 //
 //	client                                       launcher
 //	  | <- Hello    version, protocol, pid           |   or Error, and the end
@@ -33,13 +33,13 @@ const (
 // The descriptors are those of Created, without a first slot.
 type Adopted struct {
 	Created
-	Spec engine.Spec // in force, with what was changed since
+	Spec engine.Spec // with all changes since the creation
 	// Managed are the slots of managed processes by name, with their keys: those
 	// that Keep was called for and that were not given back.
 	Managed map[string]string
 }
 
-// List answers List: every box of the service, those in the making included.
+// List answers List: every box of the service, including those being built.
 type List struct{ IDs []string }
 
 // Keep assigns a slot to the managed process Key, before anything runs in it, so that Adopt
@@ -60,11 +60,11 @@ type Open struct {
 }
 
 // Stop ends the launcher once it has answered. With RemoveBoxes the boxes are
-// removed first; else they stay, and the next launcher adopts them.
+// removed first; otherwise they stay, and the next launcher adopts them.
 type Stop struct{ RemoveBoxes bool }
 
-// Event is a limit that the commands of a box ran into: Count times since the box
-// was made, or, where the kernel does not keep count, since the launcher runs.
+// Event reports a limit that the commands of a box ran into: Count times since the box
+// was made or, if the kernel does not keep count, since the launcher was started.
 type Event struct {
 	Box   string
 	Kind  engine.EventKind

@@ -2,7 +2,7 @@ package rpc
 
 import "github.com/boxd/boxd/engine"
 
-// What a launcher service that has a data directory understands besides:
+// A launcher service that has a data directory also understands these requests:
 //
 //	client                                       launcher
 //	  | -- MakeVolume     volume ----------------> |
@@ -39,7 +39,7 @@ type Volumes struct {
 	After string `json:",omitempty"`
 }
 
-// VolumeList answers Volumes, sorted by name. More: there are more after the last.
+// VolumeList answers Volumes, sorted by name. More says that others come after the last.
 type VolumeList struct {
 	Volumes []engine.VolumeState
 	More    bool `json:",omitempty"`

@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where a filter finds things: offsets in struct seccomp_data, whose 64-bit
-// arguments begin with their low word on little-endian machines.
+// Offsets in struct seccomp_data. Its 64-bit arguments begin with their low word on
+// little-endian machines.
 const (
 	offsetNumber = 0
 	offsetArch   = 4
@@ -20,16 +20,19 @@ func ret(v verdict) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: uint32(v)}
 }
 
-// jump compares with k and skips jt instructions if that holds, else jf.
+// jump compares with k and skips jt instructions if that holds, otherwise jf.
 func jump(op uint16, k uint32, jt, jf uint8) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | op | unix.BPF_K, Jt: jt, Jf: jf, K: k}
 }
 
-// tree finds the span of the loaded call number by bisection and ends with its
+// tree finds the span of the loaded call number by bisection and returns its
 // verdict. spans is sorted and covers every number from its first on.
 func tree(spans []span) []unix.SockFilter {
 	if len(spans) == 1 {
-		return leaf(spans[0])
+		if s := spans[0]; s.check == nil {
+			return []unix.SockFilter{ret(s.verdict)}
+		}
+		return compileCheck(spans[0].check)
 	}
 	mid := len(spans) / 2
 	below, above := tree(spans[:mid]), tree(spans[mid:])
@@ -44,14 +47,7 @@ func tree(spans []span) []unix.SockFilter {
 	return append(append(p, below...), above...)
 }
 
-func leaf(s span) []unix.SockFilter {
-	if s.check != nil {
-		return compileCheck(s.check)
-	}
-	return []unix.SockFilter{ret(s.verdict)}
-}
-
-// compileCheck tries one rule after the other.
+// compileCheck tries the rules in order.
 func compileCheck(c check) []unix.SockFilter {
 	var p []unix.SockFilter
 	for _, r := range c {
@@ -60,8 +56,8 @@ func compileCheck(c check) []unix.SockFilter {
 	return p
 }
 
-// compileRule returns the verdict if all conditions hold, and falls off its end
-// if one does not.
+// compileRule returns the verdict if all conditions hold, and otherwise falls through to
+// the next rule.
 func compileRule(r rule) []unix.SockFilter {
 	p := []unix.SockFilter{ret(r.verdict)}
 	for i := len(r.conds) - 1; i >= 0; i-- {
@@ -70,8 +66,7 @@ func compileRule(r rule) []unix.SockFilter {
 	return p
 }
 
-// compileCond falls through if c holds, else skips the rest instructions that
-// follow it.
+// compileCond falls through if c holds, and otherwise skips the next rest instructions.
 func compileCond(c cond, rest int) []unix.SockFilter {
 	offset := uint32(offsetArgs + 8*c.arg)
 	if c.high {

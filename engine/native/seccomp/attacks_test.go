@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attack is tried for real. Its arguments are such that it does no harm where it
-// is not refused, and mostly fails there for another reason.
+// attack is a call that the test really makes. Its arguments are harmless if it is not
+// refused, and mostly make it fail for another reason then.
 type attack struct {
 	name string
 	want unix.Errno // 0: must work
@@ -161,7 +161,7 @@ var attacks = []attack{
 	{"mknod device", unix.EPERM, func(dir string) error { return unix.Mknod(filepath.Join(dir, "d"), unix.S_IFCHR|0o600, 0x103) }},
 	{"mkdir drops setgid", 0, mkdirDropsBits},
 
-	// One filter and no more, and where it is not refused it is gone with its socket.
+	// Only one filter, which disappears with its socket if it is not refused.
 	{"attach filter", unix.ENOPROTOOPT, onSocket(func(fd int) error {
 		yes := []unix.SockFilter{{Code: unix.BPF_RET | unix.BPF_K, K: 0xffff}}
 		return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &yes[0]})
@@ -274,8 +274,8 @@ func tryAttacks(t *testing.T, r string) map[string]string {
 	return got
 }
 
-// TestAttacks tries every attack with the filter, and without it to see that
-// it was the filter that answered.
+// TestAttacks tries every attack with the filter, and without it to show that the
+// filter made the difference.
 func TestAttacks(t *testing.T) {
 	got, control := tryAttacks(t, "attacks"), tryAttacks(t, "control")
 	for _, a := range attacks {
@@ -292,8 +292,8 @@ func TestAttacks(t *testing.T) {
 	}
 }
 
-// TestForeignABI: a call of another ABI ends the process. It does so without the
-// filter as well where the kernel is built without that ABI, but not by SIGSYS.
+// TestForeignABI: a call of another ABI ends the process. On a kernel that is built without
+// that ABI it does so without the filter as well, but not by SIGSYS.
 func TestForeignABI(t *testing.T) {
 	if runtime.GOARCH != "amd64" {
 		t.Skip("only x86-64 can make calls of another ABI from 64-bit code")

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// data is struct seccomp_data: what a filter may look at.
+// data is struct seccomp_data, the input of a filter.
 type data struct {
 	nr   uint32
 	arch uint32

@@ -4,12 +4,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checked are calls whose arguments decide.
-var checked = []struct {
+// checkedCall is a call whose arguments decide, and the reason.
+type checkedCall struct {
 	call
 	why string
 	check
-}{
+}
+
+// checked are the calls of boxes whose arguments decide.
+var checked = []checkedCall{
 	{call{"clone", 56, 220}, "no new namespaces", noNamespaces},
 	{call{"socket", 41, 198}, "families, types and protocols of ordinary programs", ordinarySockets},
 	{call{"socketpair", 53, 199}, "AF_UNIX has the only useful pairs; AF_TIPC would load a module", check{
@@ -34,7 +37,7 @@ var checked = []struct {
 	{call{"mknod", 133, -1}, "no setuid, no setgid, no devices", noSetidNode(1)},
 	{call{"mknodat", 259, 33}, "no setuid, no setgid, no devices", noSetidNode(2)},
 
-	// What follows bounds the memory that a box can make the kernel hold.
+	// The following bound the memory that a box can make the kernel hold.
 	{call{"setsockopt", 54, 208}, "no programs for the kernel, no queues outside the memory limit", socketOptions},
 	{call{"seccomp", 317, 277}, "no programs for the kernel", check{
 		{[]cond{is(0, all, unix.SECCOMP_SET_MODE_FILTER)}, einval},
@@ -56,7 +59,7 @@ var checked = []struct {
 		{[]cond{isNot(1, unix.MFD_HUGETLB, 0)}, einval},
 		{nil, allow},
 	}},
-	{call{"pipe2", 293, 59}, "the pages of a notification pipe are charged to nobody, and not all of them are limited for each user (watch_queue_set_size in kernel/watch_queue.c)", check{
+	{call{"pipe2", 293, 59}, "no cgroup is charged for the pages of a notification pipe, and not all of them are limited for each user (watch_queue_set_size in kernel/watch_queue.c)", check{
 		{[]cond{isNot(1, notificationPipe, 0)}, enopkg},
 		{nil, allow},
 	}},
@@ -150,12 +153,12 @@ var noNamespaces = check{
 // SOCK_CLOEXEC and SOCK_NONBLOCK.
 const sockType = 0xf
 
-// ordinarySockets gives the errno that the kernel itself would give if the
-// family or protocol were not built in. MPTCP is not offered; Go's net package,
-// which tries it first, takes EPROTONOSUPPORT for "not here". An ICMP socket is
-// what a host without a ping_group_range refuses; its queue is not counted
-// against any limit. The supervisor counts the sockets of the other families: what
-// the kernel holds for them is only partly under the memory limit.
+// ordinarySockets answers as a kernel in which the other families and protocols
+// are not built in. MPTCP is not offered; Go's net package tries it first and
+// understands EPROTONOSUPPORT. An ICMP socket, whose queue no limit counts, is
+// refused as by a host without a ping_group_range. The supervisor counts the
+// sockets of the other families, because the memory limit covers only part of what
+// the kernel holds for them.
 var ordinarySockets = check{
 	{[]cond{is(0, all, unix.AF_UNIX)}, allow},
 	{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_ROUTE)}, ask},
@@ -170,8 +173,8 @@ var ordinarySockets = check{
 
 const (
 	setid = unix.S_ISUID | unix.S_ISGID
-	// creates is O_CREAT and the bit of O_TMPFILE that is not O_DIRECTORY: the
-	// flags with which the mode argument counts. Without them it may be garbage.
+	// creates holds the flags with which the mode argument counts: O_CREAT, and the
+	// bit of O_TMPFILE that is not O_DIRECTORY. Without them the mode may be garbage.
 	creates = unix.O_CREAT | unix.O_TMPFILE&^unix.O_DIRECTORY
 )
 

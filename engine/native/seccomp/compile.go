@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// arch is what differs between architectures.
+// arch holds the differences between architectures.
 type arch struct {
 	audit  uint32 // AUDIT_ARCH_*
 	number func(call) int
@@ -24,23 +24,36 @@ var arches = map[string]arch{
 // Compile returns the filter of a box as an array of struct sock_filter, eight
 // bytes each, for the architecture of this program. It is meant to be installed
 // once, by the agent on itself, and inherited by every command.
-func Compile() ([]byte, error) {
+func Compile() ([]byte, error) { return compile(arch.program) }
+
+// compile encodes a program for the architecture of this program.
+func compile(program func(arch) []unix.SockFilter) ([]byte, error) {
 	a, ok := arches[runtime.GOARCH]
 	if !ok {
 		return nil, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
 	}
-	return encode(a.program()), nil
+	var b bytes.Buffer
+	// The kernel reads both architectures' instructions as little-endian. A bytes.Buffer
+	// does not fail, and SockFilter has a fixed size.
+	_ = binary.Write(&b, binary.LittleEndian, program(a))
+	return b.Bytes(), nil
 }
 
-// program is the whole filter. The architecture comes first: the numbers of
-// another one mean other calls.
+// program is the filter of a box.
 func (a arch) program() []unix.SockFilter {
+	spans := a.spans(slices.Concat(allowedFiles, allowedProcess), refused, checked)
+	return a.assemble(append(spans, span{from: ^uint32(0), verdict: allow}))
+}
+
+// assemble makes a filter of spans. It checks the architecture first, because on
+// another one the same numbers mean other calls.
+func (a arch) assemble(spans []span) []unix.SockFilter {
 	return append([]unix.SockFilter{
 		load(offsetArch),
 		jump(unix.BPF_JEQ, a.audit, 1, 0),
 		ret(kill),
 		load(offsetNumber),
-	}, tree(a.spans())...)
+	}, tree(spans)...)
 }
 
 // span is a range of call numbers, up to the next span, that are treated alike.
@@ -54,15 +67,15 @@ type span struct {
 // AUDIT_ARCH as 64-bit ones. No other architecture has numbers that high.
 const x32Bit = 0x40000000
 
-// spans is the policy in the order of call numbers, from 0 to the highest.
-func (a arch) spans() []span {
+// spans orders a policy by call numbers, from 0 to the highest.
+func (a arch) spans(allowed, refused []group, checked []checkedCall) []span {
 	single := map[uint32]span{}
 	add := func(c call, v verdict, ch check) {
 		if nr := a.number(c); nr >= 0 {
 			single[uint32(nr)] = span{uint32(nr), v, ch}
 		}
 	}
-	for _, g := range slices.Concat(allowedFiles, allowedProcess) {
+	for _, g := range allowed {
 		for _, c := range g.calls {
 			add(c, allow, nil)
 		}
@@ -75,11 +88,10 @@ func (a arch) spans() []span {
 	for _, c := range checked {
 		add(c.call, 0, c.check)
 	}
-	return append(merge(single), span{from: x32Bit, verdict: kill},
-		span{from: 1 << 31, verdict: enosys}, span{from: ^uint32(0), verdict: allow})
+	return append(merge(single), span{from: x32Bit, verdict: kill}, span{from: 1 << 31, verdict: enosys})
 }
 
-// merge turns single calls into spans, with ENOSYS where no call is.
+// merge turns single calls into spans, with ENOSYS for numbers without a call.
 func merge(single map[uint32]span) []span {
 	highest := uint32(0)
 	for nr := range single {
@@ -97,13 +109,4 @@ func merge(single map[uint32]span) []span {
 		spans = append(spans, s)
 	}
 	return spans
-}
-
-// encode lays instructions out as the kernel reads them. Both architectures are
-// little-endian.
-func encode(program []unix.SockFilter) []byte {
-	var b bytes.Buffer
-	// A bytes.Buffer does not fail, and SockFilter has a fixed size.
-	_ = binary.Write(&b, binary.LittleEndian, program)
-	return b.Bytes()
 }

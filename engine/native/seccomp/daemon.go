@@ -1,8 +1,8 @@
 package seccomp
 
 import (
-	"fmt"
-	"runtime"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -12,190 +12,85 @@ import (
 // process and no executable memory, and asks the launcher for everything that needs
 // privilege. A call that is not on its list fails with ENOSYS, and one with wrong arguments
 // with EPERM.
-func CompileDaemon() ([]byte, error) {
-	a, ok := arches[runtime.GOARCH]
-	if !ok {
-		return nil, fmt.Errorf("architecture %q has no system call policy: amd64 and arm64 do", runtime.GOARCH)
-	}
-	return encode(a.daemonProgram()), nil
-}
+func CompileDaemon() ([]byte, error) { return compile(arch.daemonProgram) }
 
 func (a arch) daemonProgram() []unix.SockFilter {
-	single := map[uint32]span{}
-	for _, g := range daemonAllowed {
+	return a.assemble(a.spans(daemonCalls()))
+}
+
+// daemonCalls looks up the calls of the daemon in the tables of the boxes' policy, which have
+// their numbers. It has the form of the arguments of [arch.spans].
+func daemonCalls() (allowed, refused []group, byArguments []checkedCall) {
+	known := map[string]call{}
+	for _, g := range slices.Concat(allowedFiles, allowedProcess, daemonOnly) {
 		for _, c := range g.calls {
-			if nr := a.number(c); nr >= 0 {
-				single[uint32(nr)] = span{from: uint32(nr), verdict: allow}
-			}
+			known[c.name] = c
 		}
+	}
+	for _, c := range checked {
+		known[c.name] = c.call
+	}
+	find := func(name string) call {
+		c, ok := known[name]
+		if !ok {
+			panic("seccomp: the tables lack " + name)
+		}
+		return c
+	}
+	for _, g := range daemonAllowed {
+		found := group{why: g.why}
+		for name := range strings.FieldsSeq(g.names) {
+			found.calls = append(found.calls, find(name))
+		}
+		allowed = append(allowed, found)
 	}
 	for _, c := range daemonChecked {
-		if nr := a.number(c.call); nr >= 0 {
-			single[uint32(nr)] = span{from: uint32(nr), check: c.check}
-		}
+		byArguments = append(byArguments, checkedCall{find(c.name), c.why, c.check})
 	}
-	spans := append(merge(single), span{from: x32Bit, verdict: kill}, span{from: 1 << 31, verdict: enosys})
-	return append([]unix.SockFilter{
-		load(offsetArch),
-		jump(unix.BPF_JEQ, a.audit, 1, 0),
-		ret(kill),
-		load(offsetNumber),
-	}, tree(spans)...)
+	return allowed, nil, byArguments
 }
 
-// daemonAllowed are the calls that the daemon makes with any arguments.
-var daemonAllowed = []group{
-	{"memory", []call{
-		{"brk", 12, 214},
-		{"munmap", 11, 215},
-		{"mremap", 25, 216},
-		{"msync", 26, 227},
-		{"madvise", 28, 233},
-		{"mincore", 27, 232},
-		{"mlock", 149, 228},
-		{"munlock", 150, 229},
-	}},
-	{"threads and signals of this process", []call{
-		{"futex", 202, 98},
-		{"set_robust_list", 273, 99},
-		{"set_tid_address", 218, 96},
-		{"rseq", 334, 293},
-		{"membarrier", 324, 283},
-		{"gettid", 186, 178},
-		{"getpid", 39, 172},
-		{"getppid", 110, 173},
-		{"arch_prctl", 158, -1},
-		{"sched_yield", 24, 124},
-		{"sched_getaffinity", 204, 123},
-		{"restart_syscall", 219, 128},
-		{"exit", 60, 93},
-		{"waitid", 247, 95}, // for the keeper, which was started before
-		{"exit_group", 231, 94},
-		{"rt_sigaction", 13, 134},
-		{"rt_sigprocmask", 14, 135},
-		{"rt_sigreturn", 15, 139},
-		{"sigaltstack", 131, 132},
-		{"tgkill", 234, 131},
-		{"getuid", 102, 174},
-		{"geteuid", 107, 175},
-		{"getgid", 104, 176},
-		{"getegid", 108, 177},
-		{"getgroups", 115, 158},
-		{"getrusage", 98, 165},
-		{"getrlimit", 97, 163},
-		{"prlimit64", 302, 261},
-		{"umask", 95, 166},
-		{"uname", 63, 160},
-		{"sysinfo", 99, 179},
-		{"getrandom", 318, 278},
-	}},
-	{"time", []call{
-		{"clock_gettime", 228, 113},
-		{"clock_getres", 229, 114},
-		{"clock_nanosleep", 230, 115},
-		{"nanosleep", 35, 101},
-		{"gettimeofday", 96, 169},
-		{"setitimer", 38, 103},
-		{"timer_create", 222, 107},
-		{"timer_settime", 223, 110},
-		{"timer_delete", 226, 111},
-	}},
-	{"waiting", []call{
-		{"epoll_create1", 291, 20},
-		{"epoll_ctl", 233, 21},
-		{"epoll_wait", 232, -1},
-		{"epoll_pwait", 281, 22},
-		{"epoll_pwait2", 441, 441},
-		{"eventfd2", 290, 19},
-		{"poll", 7, -1},
-		{"ppoll", 271, 73},
-		{"pselect6", 270, 72},
-		{"pidfd_open", 434, 434},
-	}},
-	{"descriptors", []call{
-		{"read", 0, 63},
-		{"write", 1, 64},
-		{"readv", 19, 65},
-		{"writev", 20, 66},
-		{"pread64", 17, 67},
-		{"pwrite64", 18, 68},
-		{"preadv", 295, 69},
-		{"pwritev", 296, 70},
-		{"preadv2", 327, 286},
-		{"pwritev2", 328, 287},
-		{"lseek", 8, 62},
-		{"close", 3, 57},
-		{"close_range", 436, 436},
-		{"dup", 32, 23},
-		{"dup3", 292, 24},
-		{"fcntl", 72, 25},
-		{"flock", 73, 32},
-		{"pipe2", 293, 59},
-		{"splice", 275, 76},
-		{"sendfile", 40, 71},
-		{"copy_file_range", 326, 285},
-		{"memfd_create", 319, 279},
-	}},
-	{"files, as far as Landlock and their modes allow", []call{
-		{"openat", 257, 56},
-		{"openat2", 437, 437},
-		{"fstat", 5, 80},
-		{"newfstatat", 262, 79},
-		{"statx", 332, 291},
-		{"statfs", 137, 43},
-		{"fstatfs", 138, 44},
-		{"faccessat", 269, 48},
-		{"faccessat2", 439, 439},
-		{"readlinkat", 267, 78},
-		{"getcwd", 79, 17},
-		{"getdents64", 217, 61},
-		{"mkdirat", 258, 34},
-		{"unlinkat", 263, 35},
-		{"renameat", 264, 38},
-		{"renameat2", 316, 276},
-		{"linkat", 265, 37},
-		{"symlinkat", 266, 36},
-		{"ftruncate", 77, 46},
-		{"fallocate", 285, 47},
-		{"fadvise64", 221, 223},
-		{"sync_file_range", 277, 84},
-		{"fsync", 74, 82},
-		{"fdatasync", 75, 83},
-		{"syncfs", 306, 267},
-		{"utimensat", 280, 88},
-		{"fchown", 93, 55},
-		{"fchownat", 260, 54},
-	}},
-	{"sockets that exist", []call{
-		{"bind", 49, 200},
-		{"listen", 50, 201},
-		{"accept4", 288, 242},
-		{"connect", 42, 203},
-		{"shutdown", 48, 210},
-		{"getsockname", 51, 204},
-		{"getpeername", 52, 205},
-		{"getsockopt", 55, 209},
-		{"sendto", 44, 206},
-		{"recvfrom", 45, 207},
-		{"sendmsg", 46, 211},
-		{"recvmsg", 47, 212},
-	}},
+// daemonOnly are calls that boxes do not have.
+var daemonOnly = []group{{"files", []call{{"openat2", 437, 437}}}}
+
+// daemonAllowed are the calls that the daemon makes with any arguments, by name.
+var daemonAllowed = []struct{ why, names string }{
+	{"memory", "brk munmap mremap msync madvise mincore mlock munlock"},
+	// waitid is for the keeper, which was started before.
+	{"threads and signals of this process", `
+		futex set_robust_list set_tid_address rseq membarrier gettid getpid getppid arch_prctl sched_yield
+		sched_getaffinity restart_syscall exit waitid exit_group rt_sigaction rt_sigprocmask rt_sigreturn
+		sigaltstack tgkill getuid geteuid getgid getegid getgroups getrusage getrlimit prlimit64 umask uname
+		sysinfo getrandom`},
+	{"time", `
+		clock_gettime clock_getres clock_nanosleep nanosleep gettimeofday setitimer timer_create
+		timer_settime timer_delete`},
+	{"waiting", "epoll_create1 epoll_ctl epoll_wait epoll_pwait epoll_pwait2 eventfd2 poll ppoll pselect6 pidfd_open"},
+	{"descriptors", `
+		read write readv writev pread64 pwrite64 preadv pwritev preadv2 pwritev2 lseek close close_range dup
+		dup3 fcntl flock pipe2 splice sendfile copy_file_range memfd_create`},
+	{"files, as far as Landlock and their modes allow", `
+		openat openat2 fstat newfstatat statx statfs fstatfs faccessat faccessat2 readlinkat getcwd
+		getdents64 mkdirat unlinkat renameat renameat2 linkat symlinkat ftruncate fallocate fadvise64
+		sync_file_range fsync fdatasync syncfs utimensat fchown fchownat`},
+	{"sockets that exist", `
+		bind listen accept4 connect shutdown getsockname getpeername getsockopt sendto recvfrom sendmsg
+		recvmsg`},
 }
 
-// daemonChecked are the calls of the daemon whose arguments decide.
+// daemonChecked are the calls of the daemon whose arguments decide, by name.
 var daemonChecked = []struct {
-	call
-	why string
+	name, why string
 	check
 }{
-	{call{"clone", 56, 220}, "threads, no processes", check{
+	{"clone", "threads, no processes", check{
 		{[]cond{isNot(0, namespaceFlags, 0)}, eperm},
 		{[]cond{is(0, unix.CLONE_THREAD, unix.CLONE_THREAD)}, allow},
 		{nil, eperm},
 	}},
-	{call{"mmap", 9, 222}, "no new executable memory", notExecutable},
-	{call{"mprotect", 10, 226}, "no new executable memory", notExecutable},
-	{call{"socket", 41, 198}, "TCP, UDP and Unix sockets; the socket table, which names the user of a TCP client", check{
+	{"mmap", "no new executable memory", notExecutable},
+	{"mprotect", "no new executable memory", notExecutable},
+	{"socket", "TCP, UDP and Unix sockets; the socket table, which names the user of a TCP client", check{
 		{[]cond{is(0, all, unix.AF_UNIX)}, allow},
 		{[]cond{is(0, all, unix.AF_NETLINK), is(2, all, unix.NETLINK_SOCK_DIAG)}, allow},
 		{[]cond{isNot(0, all, unix.AF_INET, unix.AF_INET6)}, eafnosupport},
@@ -203,25 +98,25 @@ var daemonChecked = []struct {
 		{[]cond{is(2, all, 0, unix.IPPROTO_TCP, unix.IPPROTO_UDP)}, allow},
 		{nil, eprotonosupport},
 	}},
-	{call{"socketpair", 53, 199}, "Unix sockets", check{
+	{"socketpair", "Unix sockets", check{
 		{[]cond{is(0, all, unix.AF_UNIX)}, allow},
 		{nil, eafnosupport},
 	}},
-	{call{"setsockopt", 54, 208}, "no program for a socket", check{
+	{"setsockopt", "no program for a socket", check{
 		{[]cond{is(1, all, unix.SOL_SOCKET), is(2, all, unix.SO_ATTACH_FILTER, unix.SO_ATTACH_BPF, unix.SO_ATTACH_REUSEPORT_CBPF, unix.SO_ATTACH_REUSEPORT_EBPF)}, eperm},
 		{nil, allow},
 	}},
-	{call{"ioctl", 16, 29}, "asking about a pipe or terminal, and the size of a terminal", check{
+	{"ioctl", "asking about a pipe or terminal, and the size of a terminal", check{
 		{[]cond{is(1, all, unix.TCGETS, unix.TIOCINQ, unix.TIOCGWINSZ, unix.TIOCSWINSZ)}, allow},
 		{nil, eperm},
 	}},
-	{call{"prctl", 157, 167}, "names of threads and mappings", check{
+	{"prctl", "names of threads and mappings", check{
 		{[]cond{is(0, all, unix.PR_SET_NAME, unix.PR_GET_NAME, unix.PR_SET_VMA)}, allow},
 		{nil, eperm},
 	}},
-	{call{"fchmod", 91, 52}, "no setuid, no setgid", noSetid(1)},
-	{call{"fchmodat", 268, 53}, "no setuid, no setgid", noSetid(2)},
-	{call{"fchmodat2", 452, 452}, "no setuid, no setgid", noSetid(2)},
+	{"fchmod", "no setuid, no setgid", noSetid(1)},
+	{"fchmodat", "no setuid, no setgid", noSetid(2)},
+	{"fchmodat2", "no setuid, no setgid", noSetid(2)},
 }
 
 var notExecutable = check{

@@ -7,10 +7,11 @@ import (
 )
 
 func everyDaemonCall() (calls []call) {
-	for _, g := range daemonAllowed {
+	allowed, _, byArguments := daemonCalls()
+	for _, g := range allowed {
 		calls = append(calls, g.calls...)
 	}
-	for _, c := range daemonChecked {
+	for _, c := range byArguments {
 		calls = append(calls, c.call)
 	}
 	return calls

@@ -1,6 +1,6 @@
 // Package seccomp holds the system call policy of a box and turns it into a
-// classic BPF program for seccomp(2). It only makes bytes: installing them is
-// the agent's work.
+// classic BPF program for seccomp(2). It only makes bytes; the agent installs
+// them.
 //
 // The policy is an allow-list, one for all boxes. Its base is the default
 // profile of Docker (moby/profiles, seccomp/default_linux.go at commit
@@ -14,7 +14,7 @@
 //	call                            answer           why
 //	any call of another ABI         SIGSYS           int 0x80, x32 and 32-bit ARM reach the kernel past
 //	(32-bit x86, x32, 32-bit ARM)                    filters written for 64 bits; an errno would make a
-//	                                                 32-bit libc whose exit fails loop for ever
+//	                                                 32-bit libc whose exit fails loop forever
 //	unshare, setns, clone of a      EPERM            a nested user namespace hands out capabilities
 //	namespace
 //	socket, other than AF_UNIX,     EAFNOSUPPORT     AF_ALG, AF_VSOCK, AF_PACKET, AF_TIPC … are attack
@@ -61,7 +61,7 @@
 //	                                                 directory; user.* goes with them, as the name lies
 //	                                                 in memory
 //	io_setup and its kin            ENOSYS           fs.aio-max-nr is one counter for the whole host
-//	memfd_secret                    ENOSYS           splits the kernel's direct map for good
+//	memfd_secret                    ENOSYS           splits the kernel's direct map permanently
 //	MAP_HUGETLB, SHM_HUGETLB,       ENOMEM, ENOMEM,  the pool of huge pages is the host's
 //	MFD_HUGETLB                     EINVAL
 //	MADV_MERGEABLE,                 EINVAL           items of ksmd are not counted; also a side channel
@@ -81,8 +81,8 @@
 //
 //   - clone3 is allowed, because the agent starts commands with it
 //     (CLONE_INTO_CGROUP) and commands inherit its filter. Its flags lie in memory,
-//     where no filter sees them, so new namespaces are not this package's to
-//     forbid: user.max_user_namespaces of a box is 0, and the others need
+//     where no filter sees them. So new namespaces are forbidden by other means:
+//     user.max_user_namespaces of a box is 0, and the other kinds need
 //     CAP_SYS_ADMIN.
 //   - ptrace, process_vm_readv and process_vm_writev are allowed as in Docker:
 //     debuggers and strace work in a box. The kernel's ptrace_may_access wants

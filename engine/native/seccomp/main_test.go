@@ -63,8 +63,8 @@ func as(t testing.TB, r string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// install puts the filter on all threads of this process, for good, and answers
-// what it asks: yes.
+// install puts the filter on all threads of this process permanently, and allows every call
+// that it reports.
 func install() {
 	program, err := Compile()
 	if err == nil {

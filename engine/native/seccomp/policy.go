@@ -4,14 +4,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// call is a system call and its number on amd64 and arm64; -1 where the
-// architecture does not have it.
+// call is a system call and its number on amd64 and arm64; -1 if the architecture
+// does not have it.
 type call struct {
 	name         string
 	amd64, arm64 int
 }
 
-// group is a number of calls that are treated alike for one reason.
+// group is a set of calls that are treated alike for one reason.
 type group struct {
 	why   string
 	calls []call
@@ -43,8 +43,8 @@ const (
 	eprotonosupport = unix.SECCOMP_RET_ERRNO | verdict(unix.EPROTONOSUPPORT)
 )
 
-// check is a list of rules of which the first that matches decides. The last
-// one has no conditions.
+// check is a list of rules. The first rule that matches decides; the last one has no
+// conditions.
 type check []rule
 
 // rule gives its verdict if all its conditions hold.
@@ -53,16 +53,16 @@ type rule struct {
 	verdict
 }
 
-// cond compares the low 32 bits of an argument. Most arguments checked here are
-// ints to the kernel, which drops the rest: comparing 64 bits would let a caller
-// hide a value behind a high bit (CVE-2019-10063). For a pointer, both halves
-// count: see isNull.
+// cond compares the low 32 bits of an argument. The kernel takes most arguments
+// checked here as ints and drops the rest: if 64 bits were compared, a caller could
+// hide a value behind a high bit (CVE-2019-10063). For a pointer both halves count,
+// see isNull.
 type cond struct {
 	arg  int    // 0 … 5
-	high bool   // the high 32 bits instead
+	high bool   // compare the high 32 bits instead
 	mask uint32 // applied before comparing
 	in   []uint32
-	not  bool // none of in, instead of one of them
+	not  bool // the argument must be none of in, instead of one of them
 }
 
 // is holds when argument arg, masked, is one of values.

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notListed are known to the tests and on no list, so that they are ENOSYS.
+// notListed are calls that the tests know and that are on no list, so that they get ENOSYS.
 var notListed = []call{{"openat2", 437, 437}, {"io_setup", 206, 0}, {"memfd_secret", 447, 447}}
 
 // everyCall is all calls of the tables.
@@ -85,7 +85,7 @@ func TestProgramMeansPolicy(t *testing.T) {
 	}
 }
 
-// likelyArgument draws values that checks look for about as often as not.
+// likelyArgument draws a value that checks look for, about half of the time.
 func likelyArgument(rnd *rand.Rand) uint64 {
 	interesting := []uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 11, 12, 14, 16, 17, 22, 25, 26, 32, 37, 38, 40, 41, 50, 65, 67, 1024, 0o4000, 0x40000, 0o4755, 0o2755, 0o644, unix.O_CREAT, unix.O_TMPFILE,
 		unix.TIOCSTI, unix.TIOCLINUX, unix.CLONE_NEWUSER, unix.S_IFCHR, unix.S_IFIFO, 0x20008, 0xffffffff}

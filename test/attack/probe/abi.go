@@ -20,7 +20,7 @@ func foreign(name string) func(bait) outcome {
 		if foreignCalls[name] == nil {
 			return untried("this processor has no such ABI")
 		}
-		// os.Executable is a name; this also works where the program has none.
+		// Unlike os.Executable, this works even if the program has no path.
 		out, err := exec.Command("/proc/self/exe", "child:"+name).CombinedOutput()
 		if exit, ok := err.(*exec.ExitError); ok {
 			if ws := exit.Sys().(syscall.WaitStatus); ws.Signaled() {
@@ -31,7 +31,7 @@ func foreign(name string) func(bait) outcome {
 	}
 }
 
-// playChild is the child of foreign.
+// playChild runs in the child that foreign starts.
 func playChild(name string) {
 	for what, fn := range foreignCalls[name] {
 		if r := fn(); r >= 0 {

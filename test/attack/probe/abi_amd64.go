@@ -11,8 +11,8 @@ func int80(nr, a, b, c uint32) int32
 
 const x32 = 0x40000000
 
-// foreignCalls by ABI; each returns a result or a negative errno. The numbers
-// are those of arch/x86/entry/syscalls/syscall_32.tbl and syscall_64.tbl.
+// foreignCalls are calls by ABI. Each returns a result or a negative errno. The numbers are
+// those of arch/x86/entry/syscalls/syscall_32.tbl and syscall_64.tbl.
 var foreignCalls = map[string]map[string]func() int{
 	"int80": {
 		"getpid":         func() int { return int(int80(20, 0, 0, 0)) },

@@ -2,5 +2,5 @@
 
 package main
 
-// foreignCalls: 32-bit ARM calls cannot be made from 64-bit code.
+// foreignCalls is empty: 64-bit code cannot make 32-bit ARM calls.
 var foreignCalls map[string]map[string]func() int

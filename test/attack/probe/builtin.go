@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// builtinProbes are tried by the user that a file operation runs as, while it does.
+// builtinProbes run as the user of a file operation, while the operation is in progress.
 var builtinProbes = []probe{
 	{"builtin-ptrace", "code runs in the launcher's program, and answers its caller", onBuiltin(ptrace), false},
 	{"builtin-mem", "its memory is read or written", onBuiltin(spy(unix.O_RDWR, "mem")), false},
@@ -23,7 +23,7 @@ var builtinProbes = []probe{
 	{"builtin-adjust", "its settings are written", onBuiltin(spy(unix.O_WRONLY, "oom_score_adj", "clear_refs", "coredump_filter")), false},
 }
 
-// onBuiltin is a probe of the file operation that runs beside this process.
+// onBuiltin probes the file operation that runs beside this process.
 func onBuiltin(try func(pid int) outcome) func(bait) outcome {
 	return func(bait) outcome {
 		found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -49,7 +49,7 @@ func spy(flags int, names ...string) func(pid int) outcome {
 	}
 }
 
-// execute asks access(2), and not for long: an exec would end this process.
+// execute only asks access(2), because an exec would replace this process.
 func execute(pid int) outcome {
 	return failing("access "+procPath(pid, "exe"), unix.Access(procPath(pid, "exe"), unix.X_OK))
 }

@@ -13,9 +13,8 @@ const (
 	none    = ^uintptr(0) // no descriptor
 )
 
-// The arguments of most calls here are wrong on purpose, so that nothing happens
-// where they are not refused: an errno other than that of a refusal means that
-// the call was looked at.
+// Most calls here have wrong arguments on purpose, so that nothing happens if they are not
+// refused. An errno other than that of a refusal means that the kernel processed the call.
 var callProbes = []probe{
 	{"io-uring", "work out of the filter's sight", refused(unix.SYS_IO_URING_SETUP, 1, nowhere), true},
 	{"keyctl", "keyrings are shared with the host's users", refused(unix.SYS_KEYCTL, 0, none-2), true},
@@ -45,8 +44,8 @@ var callProbes = []probe{
 	{"tiocsetd", "line disciplines are modules, loaded on demand", terminal(0x5423), true},
 }
 
-// refused wants EPERM or ENOSYS: the answer of the filter, given before the
-// kernel looks at any argument.
+// refused expects EPERM or ENOSYS from the filter, which answers before the kernel looks at any
+// argument.
 func refused(nr uintptr, args ...uintptr) func(bait) outcome {
 	return func(bait) outcome {
 		_, err := raw(nr, args...)
@@ -60,7 +59,7 @@ func refused(nr uintptr, args ...uintptr) func(bait) outcome {
 	}
 }
 
-// any2 is an escape if one of two is.
+// any2 is an escape if one of the two is.
 func any2(a, b func(bait) outcome) func(bait) outcome {
 	return func(t bait) outcome {
 		return all(func() outcome { return a(t) }, func() outcome { return b(t) })
@@ -92,8 +91,8 @@ func terminal(request uintptr) func(bait) outcome {
 	}
 }
 
-// ioctl wants the filter's EPERM. The kernel's own refusals (not a terminal, not
-// allowed by sysctl) show that the filter let the request through.
+// ioctl expects the filter's EPERM. The kernel's own refusals (not a terminal, not allowed by
+// sysctl) show that the filter let the request through.
 func ioctl(fd, request uintptr, value *[8]byte) func() outcome {
 	return func() outcome {
 		_, err := raw(unix.SYS_IOCTL, fd, request, pointer(value))
@@ -104,7 +103,7 @@ func ioctl(fd, request uintptr, value *[8]byte) func() outcome {
 	}
 }
 
-// openTerminal makes a pair and returns its slave end. The master stays open.
+// openTerminal creates a pseudoterminal and returns its slave end. The master stays open.
 func openTerminal() (*os.File, error) {
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {

@@ -72,7 +72,7 @@ func deviceNodes(bait) outcome {
 	return o
 }
 
-// rootWrite opens and never writes; with O_CREAT it makes an empty file.
+// rootWrite opens files for writing and never writes; with O_CREAT it creates an empty file.
 func rootWrite(b bait) outcome {
 	if b[baitRoot] == "rw" {
 		return untried("the root is writable")
@@ -111,8 +111,8 @@ func mountFlags(bait) outcome {
 	return blocked("all mounts are nosuid, those outside of /dev are nodev")
 }
 
-// isMask: something in /proc is hidden below an empty read-only directory or
-// below the null device.
+// isMask reports whether a mount hides something in /proc: an empty read-only directory, or the
+// null device.
 func isMask(target string, options []string) bool {
 	if !strings.HasPrefix(target, "/proc/") {
 		return false
@@ -121,7 +121,7 @@ func isMask(target string, options []string) bool {
 	return isHarmless(target) || err == nil && len(entries) == 0 && slices.Contains(options, "ro")
 }
 
-// isHarmless is true of a device node that a box may have.
+// isHarmless reports whether a box may have a device node.
 func isHarmless(path string) bool {
 	var st unix.Stat_t
 	return unix.Lstat(path, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFCHR &&

@@ -52,8 +52,7 @@ func statusIs(field, want string) func(bait) outcome {
 	}
 }
 
-// idMap reads the maps of the own user namespace: first id inside, first id in
-// the parent, length.
+// idMap reads the maps of this user namespace: first ID inside, first ID in the parent, length.
 func idMap(bait) outcome {
 	return each(func(path string) outcome {
 		text, err := os.ReadFile(path)
@@ -128,8 +127,8 @@ func coreLimit(bait) outcome {
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &limit); err != nil {
 		return untried(cause(err))
 	}
-	// 1 is less than any core file and, unlike 0, also stops a core_pattern that is
-	// a pipe (core(5)); 0 where the host's own limit is 0.
+	// 1 is less than any core file. Unlike 0, it also stops a core_pattern that is a pipe
+	// (core(5)). It is 0 if the host's own limit is 0.
 	if limit.Cur > 1 || limit.Max > 1 {
 		return escaped("RLIMIT_CORE is %d, %d", limit.Cur, limit.Max)
 	}

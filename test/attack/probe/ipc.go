@@ -29,7 +29,7 @@ func devShm(b bait) outcome {
 	return openOne("/dev/shm/"+b[baitShmFile], unix.O_RDONLY)
 }
 
-// ipcList wants headings only.
+// ipcList expects only headings.
 func ipcList(bait) outcome {
 	return each(func(path string) outcome {
 		data := make([]byte, 4096)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// kernelMemoryProbes try to make the kernel hold memory that no limit of the box
-// counts, or to take from a pool of the whole host. Each tries one object, and
-// wants the errno that a kernel without that feature gives.
+// kernelMemoryProbes try to make the kernel hold memory that no limit of the box counts, or to
+// take from a pool of the whole host. Each tries one object and expects the errno of a kernel
+// without that feature.
 var kernelMemoryProbes = []probe{
 	{"socket-filter", "a program in the kernel", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER), true},
 	{"reuseport-filter", "a program in the kernel", socketOption(unix.SOCK_DGRAM, unix.ENOPROTOOPT, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF), true},
@@ -23,7 +23,7 @@ var kernelMemoryProbes = []probe{
 	{"huge-shm", "the pool is the host's", answers(unix.ENOMEM, unix.SYS_SHMGET, 0, 2<<20, 0o4600), false},
 	{"huge-memfd", "the pool is the host's", answers(unix.EINVAL, unix.SYS_MEMFD_CREATE, nowhere, unix.MFD_HUGETLB), true},
 	{"merge-pages", "items that no limit counts", answers(unix.EINVAL, unix.SYS_MADVISE, 0, 4096, unix.MADV_MERGEABLE), true},
-	// Few kernels have these two, so few can tell.
+	// Few kernels have these two, so the probe shows something on few hosts.
 	{"notification-pipe", "pages that no limit counts", answers(unix.ENOPKG, unix.SYS_PIPE2, nowhere, unix.O_EXCL), false},
 	{"core-scheduling", "other processors of the host stay idle", answers(unix.EINVAL, unix.SYS_PRCTL, unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_CREATE, 0, 0, 0), false},
 	{"acl", "an ACL of 128 KB in each of 16,384 directories", accessList, false},
@@ -39,8 +39,7 @@ var kernelMemoryProbes = []probe{
 	{"ping-sockets", "a queue that no limit counts", sockets(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP), false},
 }
 
-// answers wants errno from a call whose arguments are such that a kernel with the
-// feature answers something else.
+// answers expects errno from a call to which a kernel with the feature would give another answer.
 func answers(errno unix.Errno, nr uintptr, args ...uintptr) func(bait) outcome {
 	return func(bait) outcome {
 		_, err := raw(nr, args...)
@@ -58,13 +57,13 @@ func wantErrno(errno unix.Errno, err error) outcome {
 	return escaped("%s, not %s", cause(err), cause(errno))
 }
 
-// socketOption wants errno from setting an option of an IPv4 socket. The value is at
-// an address that nothing has mapped.
+// socketOption expects errno from setting an option of an IPv4 socket. The value is at an
+// unmapped address.
 func socketOption(kind int, errno unix.Errno, level, name uintptr) func(bait) outcome {
 	return optionOf(unix.AF_INET, kind, errno, level, name)
 }
 
-// socketOption6 is socketOption of an IPv6 socket.
+// socketOption6 is socketOption for an IPv6 socket.
 func socketOption6(errno unix.Errno, level, name uintptr) func(bait) outcome {
 	return optionOf(unix.AF_INET6, unix.SOCK_DGRAM, errno, level, name)
 }
@@ -83,7 +82,7 @@ func optionOf(family, kind int, errno unix.Errno, level, name uintptr) func(bait
 	}
 }
 
-// ineffective wants an option to be set without effect.
+// ineffective expects that an option can be set, without effect.
 func ineffective(level, name int) func(bait) outcome {
 	return func(bait) outcome {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM, 0)
@@ -129,9 +128,8 @@ func lease(b bait) outcome {
 	return wantErrno(unix.EAGAIN, err)
 }
 
-// coreLimitZero wants the change to be accepted, or else gpg gives up, and to have
-// no effect: by setrlimit, prlimit64, and prlimit64 with an address whose low half
-// is zero.
+// coreLimitZero expects that the change succeeds, which gpg needs, and has no effect: with
+// setrlimit, prlimit64, and prlimit64 with an address whose low half is zero.
 func coreLimitZero(bait) outcome {
 	var before, after unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_CORE, &before); err != nil {

@@ -12,7 +12,7 @@ var limitProbes = []probe{
 	{"lock-memory", "memory that cannot be reclaimed", lockMemory, false},
 }
 
-// leaveCgroup writes itself into every cgroup that it can name.
+// leaveCgroup tries to move itself into every cgroup that it can name.
 func leaveCgroup(bait) outcome {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -28,7 +28,7 @@ func leaveCgroup(bait) outcome {
 	return short(each(func(path string) outcome { return openOne(path, unix.O_WRONLY) }, paths...))
 }
 
-// lockMemory tries more than an unprivileged user's default of 8 MiB.
+// lockMemory tries to lock more than an unprivileged user's default of 8 MiB.
 func lockMemory(bait) outcome {
 	m, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {

@@ -4,14 +4,14 @@
 //	ESCAPED: <what was possible>
 //	untried: <why it could not be tried>
 //
-// with exit status 0, 1 and 2. It is a static program without cgo that needs
-// nothing of the box it is tried in.
+// with exit status 0, 1 and 2. It is a static program without cgo that needs nothing from the
+// box in which it runs.
 //
-//	probe list [outside]    names, one a line; outside: those that do no harm on a
+//	probe list [outside]    names, one per line; outside: probes that are harmless on a
 //	                        bare host, where they must escape for root
-//	probe list KIND         those that need a process beside them: see companions
-//	probe NAME [KEY=VALUE]… one probe. Values say what the host has set up as bait,
-//	                        see the fields of bait
+//	probe list KIND         probes that need a process beside them: see companions
+//	probe NAME [KEY=VALUE]… one probe. The values describe the bait on the host: see the
+//	                        keys of bait
 package main
 
 import (
@@ -25,14 +25,14 @@ import (
 // probe is one attack.
 type probe struct {
 	name string
-	why  string // what it would mean, or the incident behind it
+	why  string // what an escape would mean, or the incident behind the probe
 	try  func(bait) outcome
-	// outside: harmless on a bare host and possible there for root, so that
-	// running it there shows that the probe can tell.
+	// outside means that the probe is harmless on a bare host and must escape there for root,
+	// which shows that the probe works.
 	outside bool
 }
 
-// bait is what the host has set up for a box to reach for. Empty: not set up.
+// bait describes things on the host for a box to reach for. A missing key is not set up.
 type bait map[string]string
 
 // The keys of a bait.
@@ -48,13 +48,13 @@ const (
 	baitRoot     = "root"     // "ro" or "rw": whether the root of the box is writable
 )
 
-// tables are all probes, by topic.
+// tables has all probes that need nothing beside them, by topic.
 var tables = [][]probe{processProbes, procfsProbes, identityProbes, namespaceProbes,
 	networkProbes, callProbes, abiProbes, fileProbes, setidProbes, ipcProbes, limitProbes,
 	kernelMemoryProbes}
 
-// companions are probes that need something beside them in the box, which the test
-// makes, by what kind of thing that is.
+// companions are probes that need something beside them in the box, which the test creates, by the
+// kind of that thing.
 var companions = map[string][]probe{
 	"builtin":  builtinProbes,
 	"managed":  managedProbes,
@@ -63,7 +63,7 @@ var companions = map[string][]probe{
 }
 
 func main() {
-	// Some attacks change or ask for the state of a thread.
+	// Some attacks change or read the state of a thread.
 	runtime.LockOSThread()
 	if len(os.Args) < 2 {
 		fmt.Fprintln(os.Stderr, "usage: probe list [outside|KIND] | probe NAME [KEY=VALUE]…")

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// managedProbes are tried beside a managed process, whose output is kept in memory
-// files of PID 1: by its own user, and those of strangers by another one.
+// managedProbes run beside a managed process, whose output is in memory files of PID 1, and as the
+// same user.
 var managedProbes = []probe{
 	{"managed-rings", "a box that holds a ring writes what it likes into the output of others, or cuts it short (SIGBUS)", memoryFiles, false},
 	{"managed-spy-init", "PID 1 shows the rings that it holds", opening(unix.O_RDWR,
@@ -18,14 +18,14 @@ var managedProbes = []probe{
 	{"managed-getfd", "descriptors of PID 1 are copied, rings among them", allDescriptors, false},
 }
 
-// strangerProbes are tried by a user other than that of the managed process "pid".
+// strangerProbes run as another user than the managed process "pid".
 var strangerProbes = []probe{
 	{"stranger-stdio", "the pipes of a managed process may be opened by everybody who reaches them", onPID(unix.O_RDWR, "fd/0", "fd/1", "fd/2"), false},
 	{"stranger-read", "its output is read by others", onPID(unix.O_RDONLY, "fd/1", "fd/2", "environ", "maps", "mem"), false},
 	{"stranger-signal", "it ends or stops by the hand of others", strangerSignal, false},
 }
 
-// memoryFiles looks for a memory file among all that processes show of themselves.
+// memoryFiles looks for a memory file in everything that processes show of themselves.
 func memoryFiles(bait) outcome {
 	looked := 0
 	for _, pattern := range []string{"/proc/[0-9]*/fd/*", "/proc/[0-9]*/map_files/*"} {
@@ -35,7 +35,7 @@ func memoryFiles(bait) outcome {
 			if err == nil {
 				looked++
 			}
-			// The program of PID 1 is one as well, and as well hidden.
+			// The program of PID 1 is a memory file, too, and equally hidden.
 			if strings.HasPrefix(target, "/memfd:") {
 				return escaped("%s is %q", path, target)
 			}

@@ -29,7 +29,7 @@ var namespaceProbes = []probe{
 	{"handle", "files are opened past all mounts (Shocker)", openByHandle, true},
 }
 
-// text is the address of a NUL-terminated string that is kept for good.
+// text returns the address of a NUL-terminated string, which stays valid.
 func text(s string) uintptr {
 	b := append([]byte(s), 0)
 	kept = append(kept, b)
@@ -44,7 +44,7 @@ func unshareAll(bait) outcome {
 	return each(func(f uintptr) outcome { return call("unshare", unix.SYS_UNSHARE, f)() }, flags...)
 }
 
-// fork makes a raw clone call whose child, if there is one, ends at once.
+// fork makes a raw clone call. A child ends at once.
 func fork(what string, nr uintptr, args ...uintptr) func() outcome {
 	return func() outcome {
 		pid, err := raw(nr, args...)
@@ -82,8 +82,8 @@ func clone3(flags uint64) outcome {
 	return o
 }
 
-// setns tries what it can get hold of: its own namespaces, and those of PID 1
-// through a pidfd, which needs no file.
+// setns tries the namespaces that it can reach: its own, and those of PID 1 through a pidfd, which
+// needs no file.
 func setns(bait) outcome {
 	files, _ := filepath.Glob("/proc/self/ns/*")
 	own := each(func(path string) outcome {
@@ -165,7 +165,7 @@ func dotdot(bait) outcome {
 	return blocked("the parent of the root is the root")
 }
 
-// hostFile looks for the bait's marker. Its directory must not be in the box.
+// hostFile looks for the bait's marker, whose directory must not be in the box.
 func hostFile(b bait) outcome {
 	marker := b[baitMarker]
 	if marker == "" {

@@ -106,7 +106,7 @@ func interfaces(bait) outcome {
 	return blocked("%d interface, loopback", len(list))
 }
 
-// configureNet sets the MTU of lo to what it is.
+// configureNet sets the MTU of lo to its present value.
 func configureNet(bait) outcome {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -138,7 +138,7 @@ func hostAddress(b bait) outcome {
 	return dialing(net.JoinHostPort(addr.String(), b[baitPort]))(b)
 }
 
-// dialing wants an error at once: a timeout means that packets left.
+// dialing expects an error at once. A timeout means that packets left the box.
 func dialing(addrs ...string) func(bait) outcome {
 	return func(bait) outcome {
 		return each(func(addr string) outcome {

@@ -39,7 +39,7 @@ func escaped(format string, args ...any) outcome {
 
 func untried(why string) outcome { return outcome{isUntried, why} }
 
-// failing is blocked by err; without an error what was done is an escape.
+// failing returns blocked with err as the reason. Without an error, what was done is an escape.
 func failing(what string, err error) outcome {
 	if err == nil {
 		return escaped("%s", what)
@@ -47,7 +47,7 @@ func failing(what string, err error) outcome {
 	return blocked("%s: %s", what, cause(err))
 }
 
-// cause is the errno behind err, by name.
+// cause returns the name of the errno behind err.
 func cause(err error) string {
 	var errno unix.Errno
 	if errors.As(err, &errno) {
@@ -58,8 +58,8 @@ func cause(err error) string {
 	return err.Error()
 }
 
-// all runs attempts until one escapes. If none does, it is blocked, for all the
-// reasons given; nothing tried is untried.
+// all runs attempts until one escapes. If none does, the outcome is blocked, with all their
+// reasons, or untried if none could be tried.
 func all(attempts ...func() outcome) outcome {
 	var reasons []string
 	for _, try := range attempts {
@@ -77,7 +77,7 @@ func all(attempts ...func() outcome) outcome {
 	return blocked("%s", strings.Join(reasons, "; "))
 }
 
-// each is all of try over values.
+// each runs try for each value, as all does.
 func each[T any](try func(T) outcome, values ...T) outcome {
 	var attempts []func() outcome
 	for _, v := range values {
@@ -86,7 +86,7 @@ func each[T any](try func(T) outcome, values ...T) outcome {
 	return all(attempts...)
 }
 
-// call is an attempt at a raw system call, an escape if it succeeds.
+// call makes a raw system call, which is an escape if it succeeds.
 func call(what string, nr uintptr, args ...uintptr) func() outcome {
 	return func() outcome {
 		_, err := raw(nr, args...)
@@ -104,13 +104,13 @@ func raw(nr uintptr, args ...uintptr) (uintptr, error) {
 	return r, nil
 }
 
-// calls is a probe that makes raw system calls.
+// calls returns a probe that makes raw system calls.
 func calls(attempts ...func() outcome) func(bait) outcome {
 	return func(bait) outcome { return all(attempts...) }
 }
 
-// opening paths, globs allowed, with flags; opening alone is the escape, nothing
-// is ever read or written. A glob that matches nothing is tried as it is.
+// opening returns a probe that opens paths, which may be globs, with flags. A successful open is
+// the escape; nothing is read or written. A glob that matches nothing is tried as it is.
 func opening(flags int, paths ...string) func(bait) outcome {
 	return func(bait) outcome {
 		return each(func(pattern string) outcome {
@@ -131,7 +131,7 @@ func openOne(path string, flags int) outcome {
 	return failing("opening "+path, err)
 }
 
-// workDir is the directory that probes write into.
+// workDir returns the directory that probes write to.
 func (b bait) workDir() string {
 	if dir := b[baitDir]; dir != "" {
 		return dir

@@ -27,8 +27,8 @@ var processProbes = []probe{
 	{"session", "a shared session means a shared terminal (CVE-2017-5226)", session, false},
 }
 
-// descriptors looks at every number that could be open. The Go runtime opens
-// epoll and eventfd on its own behalf, after the start: those are known by name.
+// descriptors looks at every number that could be open. It ignores epoll and eventfd descriptors,
+// which the Go runtime opens for itself after the start.
 func descriptors(bait) outcome {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -83,7 +83,7 @@ func ptrace(pid int) outcome {
 func vm(pid int) outcome {
 	var buf [8]byte
 	local := []unix.Iovec{{Base: &buf[0], Len: 8}}
-	// An address that is mapped in no process tells EFAULT from EPERM.
+	// With an address that no process has mapped, EFAULT can be told from EPERM.
 	for _, write := range []bool{false, true} {
 		fn := unix.ProcessVMReadv
 		if write {
@@ -116,7 +116,7 @@ func exe(pid int) outcome {
 		func() outcome { return openOne(path, unix.O_RDONLY) },
 		func() outcome { return openOne(path, unix.O_PATH) },
 		func() outcome {
-			// Its own program is the bind mount or file that the caller gave.
+			// The program itself is a bind mount or file that the caller has given.
 			_, err := os.Readlink(path)
 			return failing("reading the link "+path, err)
 		})
@@ -124,7 +124,7 @@ func exe(pid int) outcome {
 
 func procPath(pid int, name string) string { return "/proc/" + strconv.Itoa(pid) + "/" + name }
 
-// otherPIDs wants PID 1 and itself only.
+// otherPIDs expects to find only PID 1 and itself.
 func otherPIDs(bait) outcome {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -151,10 +151,10 @@ func session(bait) outcome {
 	return openOne("/dev/tty", unix.O_RDWR)
 }
 
-// pointer is the address of v as an argument of a raw call.
+// pointer returns the address of v as an argument of a raw call.
 func pointer[T any](v *T) uintptr { return uintptr(unsafe.Pointer(v)) }
 
-// status is a line of /proc/self/status.
+// status returns a line of /proc/self/status.
 func status(field string) (string, bool) {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -36,7 +36,7 @@ var procfsProbes = []probe{
 		"/sys/fs/cgroup/boxd/*/*/*.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/boxd/*/cgroup.procs"), true},
 }
 
-// reading is blocked where a file is absent, unreadable or empty (masked).
+// reading is blocked if a file is absent, unreadable or empty (masked).
 func reading(paths ...string) func(bait) outcome {
 	return func(bait) outcome {
 		return each(func(path string) outcome {
@@ -57,9 +57,9 @@ func reading(paths ...string) func(bait) outcome {
 	}
 }
 
-// ownIDMap writes what unprivileged processes may write into a fresh map. The
-// map of project ids is left out: anyone may write it and nobody can use it, for
-// files change their project in the first user namespace only.
+// ownIDMap writes what unprivileged processes may write to a new map. It omits the map of project
+// IDs, which any process may write but none can use: files change their project only in the first
+// user namespace.
 func ownIDMap(bait) outcome {
 	return each(func(path string) outcome {
 		return failing("writing "+path, os.WriteFile(path, []byte("0 0 1\n"), 0))
@@ -76,7 +76,7 @@ func present(paths ...string) func(bait) outcome {
 	}
 }
 
-// cgroupfs wants no cgroup file system in the own mount table.
+// cgroupfs expects no cgroup file system in the mount table.
 func cgroupfs(bait) outcome {
 	table, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -21,8 +21,8 @@ var setidProbes = []probe{
 
 var setids = []uint32{0o4755, 0o2755, 0o6755}
 
-// inFile runs try with an own file in every writable directory, and looks at the
-// file afterwards whatever try says.
+// inFile runs try with a file of its own in every writable directory, and always checks the file
+// afterwards.
 func inFile(b bait, try func(path string, mode uint32) error) outcome {
 	return inDirs(b, func(dir string) outcome {
 		return each(func(mode uint32) outcome {
@@ -113,8 +113,7 @@ func mkdirSetgid(b bait) outcome {
 	return inFile(b, func(path string, mode uint32) error { return unix.Mkdir(path, mode) })
 }
 
-// setidPrograms looks for such programs and asks whether their mount honours the
-// bits; none at all is best.
+// setidPrograms looks for setuid and setgid programs, and whether their mount honours the bits.
 func setidPrograms(bait) outcome {
 	o := blocked("there are none")
 	for _, pattern := range []string{"/usr/bin/*", "/usr/sbin/*", "/bin/*", "/usr/lib/*/*"} {
@@ -134,7 +133,7 @@ func setidPrograms(bait) outcome {
 	return o
 }
 
-// fileCaps gives an own file CAP_SYS_ADMIN in the layout of revision 2 of
+// fileCaps gives a file of its own CAP_SYS_ADMIN, in the layout of revision 2 of
 // <linux/capability.h>.
 func fileCaps(b bait) outcome {
 	value := []byte{1, 0, 0, 2, 0, 0, 0x20, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0}

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// volumeProbes are tried in a directory of limited size, "dir", which belongs to the
-// user that tries.
+// volumeProbes run in a directory of limited size, "dir", which belongs to their user.
 var volumeProbes = []probe{
 	{"volume-project", "what has another project, or passes on none, counts against nobody's quota", inEach(changeProject), false},
 	{"volume-flags", "flags of ext2 say the same as those of projects, and hold what nobody can remove any more", inEach(changeFlags), false},
@@ -41,7 +40,7 @@ type xattr struct {
 	_       [3]uint32 // extents, padding
 }
 
-// inEach tries in the directory itself, in one made there, and on a file.
+// inEach tries with the directory itself, a new directory in it, and a file.
 func inEach(try func(f *os.File) outcome) func(bait) outcome {
 	return func(b bait) outcome {
 		dir := b.workDir()
@@ -74,7 +73,7 @@ func control[T any](f *os.File, what string, number uintptr, arg *T) outcome {
 	return failing(what, err)
 }
 
-// changeProject escapes if it leaves f with another project, or with none to pass on.
+// changeProject escapes if afterwards f has another project, or none to inherit.
 func changeProject(f *os.File) outcome {
 	var now xattr
 	if o := control(f, "FS_IOC_FSGETXATTR", fsGetXattr, &now); o.kind == isBlocked {
@@ -96,7 +95,7 @@ func changeProject(f *os.File) outcome {
 	)
 }
 
-// changeFlags escapes if it changes one of those that count.
+// changeFlags escapes if it changes a flag that matters.
 func changeFlags(f *os.File) outcome {
 	const counts = projInherit | immutable | appendOnly
 	var now uint64

@@ -1,6 +1,6 @@
-// Command probe confines itself as boxd serve does, tries what a daemon that was taken
-// over would try, and prints for each attempt what must refuse it, with which error, and how
-// it ended. With "control" it tries what is harmless of it unconfined.
+// Command probe confines itself as boxd serve does and tries what an attacker would try who has
+// taken over the daemon. For each attempt it prints what must refuse it, with which error, and
+// how it ended. With "control" it makes the harmless attempts without being confined.
 package main
 
 import (
@@ -20,8 +20,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attempt is something that must fail once confined, and, unless it needs a privilege or
-// would do harm, succeeds before.
+// attempt must fail when confined. Before that it must succeed, unless it needs a privilege or
+// would do harm.
 type attempt struct {
 	name     string
 	want     refusal
@@ -29,14 +29,14 @@ type attempt struct {
 	do       func() error
 }
 
-// refusal is what refuses an attempt: Landlock, or else the filter, and with which error.
+// refusal says what refuses an attempt, Landlock or the filter, and with which error.
 type refusal struct {
 	landlock bool
 	errno    syscall.Errno
 }
 
 // Landlock refuses files with EACCES. The filter refuses a call that is not on its list with
-// ENOSYS, which tells it from the kernel's own EPERM, and one by its arguments with the others.
+// ENOSYS, unlike the kernel's own EPERM, and a call with bad arguments with the other errors.
 var (
 	byLandlock = refusal{true, unix.EACCES}
 	unlisted   = refusal{false, unix.ENOSYS}
@@ -74,13 +74,13 @@ func open(path string, flags int) func() error {
 	}
 }
 
-// attempts on a directory that is the process's own and one that is not. Both hold "file",
-// and inside is a "link" to outside.
+// attempts returns the attempts on a directory that belongs to the process, inside, and on one
+// that does not, outside. Both contain "file", and inside has a "link" to outside.
 func attempts(inside, outside string) []attempt {
 	var siginfo [128]byte
 	page := uintptr(os.Getpagesize())
 	return []attempt{
-		// Files that the user may open: else the refusal would be of their modes.
+		// The user may open these files, so their modes are not what refuses it.
 		{"open /etc/passwd", byLandlock, true, open("/etc/passwd", os.O_RDONLY)},
 		{"open /", byLandlock, true, open("/", os.O_RDONLY)},
 		{"read outside", byLandlock, true, open(outside+"/file", os.O_RDONLY)},
@@ -157,14 +157,14 @@ func attempts(inside, outside string) []attempt {
 		{"AF_ALG", family, false, socket(unix.AF_ALG, unix.SOCK_SEQPACKET, 0)},
 		{"AF_VSOCK", family, false, socket(unix.AF_VSOCK, unix.SOCK_STREAM, 0)},
 		{"raw socket", argument, false, socket(unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP)},
-		// The kernel refuses these two otherwise: ESOCKTNOSUPPORT, and EACCES if at all.
+		// The kernel refuses these two with other errors: ESOCKTNOSUPPORT, and EACCES if at all.
 		{"SOCK_RDM", argument, false, socket(unix.AF_INET, unix.SOCK_RDM, 0)},
 		{"ping socket", protocol, false, socket(unix.AF_INET, unix.SOCK_DGRAM, unix.IPPROTO_ICMP)},
 		{"SCTP", protocol, false, socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP)},
 	}
 }
 
-// truncate goes by a descriptor: by name Landlock only knows it since Linux 6.2, so the
+// truncate uses a descriptor. Landlock knows truncation by name only since Linux 6.2, so the
 // filter refuses that.
 func truncate(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -174,7 +174,7 @@ func truncate(path string) error {
 	return errors.Join(f.Truncate(0), f.Close())
 }
 
-// needed is what the daemon does all the time.
+// needed are operations that the daemon always needs.
 func needed(inside string) error {
 	if err := os.WriteFile(inside+"/a", []byte("x"), 0o600); err != nil {
 		return err
@@ -201,7 +201,7 @@ func needed(inside string) error {
 	if err := socket(unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_SOCK_DIAG)(); err != nil {
 		return fmt.Errorf("the socket table: %w", err)
 	}
-	for range 20 { // more threads than there were
+	for range 20 { // more threads than before
 		done := make(chan error)
 		go func() { done <- linux.OnThrowawayThread(func() error { return nil }) }()
 		if err := <-done; err == nil {
