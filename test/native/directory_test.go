@@ -32,7 +32,7 @@ func makeAt(dir *os.File, name, text string) error {
 }
 
 func readAt(dir *os.File, name string) (string, error) {
-	return linux.ReadFileAt(dir, name, 100)
+	return linux.ReadFileAt(dir, name)
 }
 
 // TestOpenDirectory: whoever owns a directory of the host, in the descriptor it is the

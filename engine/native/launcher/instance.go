@@ -196,7 +196,7 @@ func (i *instance) mountPrivate() error {
 		return err
 	}
 	defer tmpfs.Close()
-	return linux.MoveMount(tmpfs, nil, i.private(), 0)
+	return linux.MoveMount(tmpfs, nil, i.private())
 }
 
 // findService takes the instance of a service whose launcher is dead, nil if there is
