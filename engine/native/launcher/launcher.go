@@ -205,7 +205,7 @@ func (l *Launcher) hideCgroups() error {
 		return err
 	}
 	defer tree.Close()
-	if err := linux.MoveMount(tree, nil, "/sys/fs/cgroup", 0); err != nil {
+	if err := linux.MoveMount(tree, nil, "/sys/fs/cgroup"); err != nil {
 		return fmt.Errorf("hiding cgroups: %w", err)
 	}
 	return nil
