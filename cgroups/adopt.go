@@ -117,7 +117,7 @@ func (g *Group) figure(controller, v2, v1, key string) (*int64, error) {
 	if name == "" || controller != "" && !t.on.has(controller) {
 		return nil, nil
 	}
-	text, err := linux.ReadFileAt(t.box, "work/"+name, maxFile)
+	text, err := linux.ReadFileAt(t.box, "work/"+name)
 	if errors.Is(err, unix.ENOENT) && exists(t.box, "work") {
 		return nil, nil
 	}

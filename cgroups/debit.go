@@ -84,7 +84,7 @@ func (g *Group) Sockets() (charge, excess int64, err error) {
 	if !g.v2.on.has("memory") {
 		return 0, 0, nil
 	}
-	text, err := linux.ReadFileAt(g.v2.box, "work/memory.stat", maxFile)
+	text, err := linux.ReadFileAt(g.v2.box, "work/memory.stat")
 	if err != nil {
 		return 0, 0, ignoreGone(err)
 	}

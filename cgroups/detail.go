@@ -40,14 +40,14 @@ func (g *Group) Detail() (d Detail, err error) {
 		return d, err
 	}
 	if t := g.treeOf("memory"); t != nil {
-		text, err := linux.ReadFileAt(t.box, "work/memory.stat", maxFile)
+		text, err := linux.ReadFileAt(t.box, "work/memory.stat")
 		if err != nil {
 			return d, ignoreGone(err)
 		}
 		readNumbers(text, d.memoryParts(t.on.v1))
 	}
 	// cgroup2 counts processor time even without a controller.
-	text, err := linux.ReadFileAt(g.v2.box, "work/cpu.stat", maxFile)
+	text, err := linux.ReadFileAt(g.v2.box, "work/cpu.stat")
 	if err != nil {
 		return d, ignoreGone(err)
 	}

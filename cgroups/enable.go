@@ -34,11 +34,11 @@ func (e *enableError) Unwrap() error { return e.err }
 // needs it. Controllers that are enabled in the root and in boxd/ stay enabled, because
 // others may rely on them.
 func enable(dir *os.File, failed map[string]error) error {
-	have, err := linux.ReadFileAt(dir, "cgroup.controllers", maxFile)
+	have, err := linux.ReadFileAt(dir, "cgroup.controllers")
 	if err != nil {
 		return err
 	}
-	on, err := linux.ReadFileAt(dir, "cgroup.subtree_control", maxFile)
+	on, err := linux.ReadFileAt(dir, "cgroup.subtree_control")
 	if err != nil {
 		return err
 	}

@@ -24,7 +24,7 @@ func (g *Group) Freeze(ctx context.Context) error {
 		err := linux.WriteFileAt(g.v2.box, dir+"cgroup.freeze", "1")
 		if err == nil {
 			err = poll(ctx, freezePause, freezePause, func() (bool, error) {
-				events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events", maxFile)
+				events, err := linux.ReadFileAt(g.v2.box, dir+"cgroup.events")
 				return strings.Contains(events, "frozen 1\n"), err
 			})
 		}

@@ -139,7 +139,7 @@ func (h *Host) addV2(mounted []linux.MountInfo) error {
 
 func (h *Host) setV2(dir *os.File) error {
 	h.v2 = &hierarchy{dir: dir}
-	list, err := linux.ReadFileAt(dir, "cgroup.controllers", maxFile)
+	list, err := linux.ReadFileAt(dir, "cgroup.controllers")
 	h.v2.controllers = strings.Fields(list)
 	return err
 }

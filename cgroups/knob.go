@@ -13,10 +13,6 @@ import (
 	"github.com/boxd/boxd/internal/linux"
 )
 
-// maxFile is how much is read of a cgroup file. A value fits into one page; only lists are
-// longer.
-const maxFile = 4096
-
 // knob is one file that holds one limit.
 type knob struct {
 	dir   *os.File
@@ -53,7 +49,7 @@ func (k *knob) format(value int64) string {
 
 // read returns the value in force.
 func (k *knob) read() (int64, error) {
-	text, err := linux.ReadFileAt(k.dir, k.file, maxFile)
+	text, err := linux.ReadFileAt(k.dir, k.file)
 	if err != nil {
 		return 0, err
 	}

@@ -180,7 +180,7 @@ func hostSwaps() bool {
 
 // readNumber returns the number in a file beneath dir.
 func readNumber(dir *os.File, name string) (int64, error) {
-	text, err := linux.ReadFileAt(dir, name, maxFile)
+	text, err := linux.ReadFileAt(dir, name)
 	if err != nil {
 		return 0, err
 	}

@@ -91,7 +91,7 @@ func TestFreeze(t *testing.T) {
 	for range 2 {
 		check(t, b.Freeze(t.Context()))
 	}
-	events, err := linux.ReadFileAt(b.v2.box, s.path()+"/cgroup.events", maxFile)
+	events, err := linux.ReadFileAt(b.v2.box, s.path()+"/cgroup.events")
 	if err != nil || events != "populated 1\nfrozen 1\n" {
 		t.Errorf("%q, %v", events, err)
 	}

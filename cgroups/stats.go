@@ -201,7 +201,7 @@ func (s *SlotStats) read(file int) (string, error) {
 	if s.texts != nil && s.texts[file] != "" {
 		return s.texts[file], nil
 	}
-	var page [maxFile]byte
+	var page [4096]byte
 	text, err := readWhole(f, page[:])
 	if err == nil && s.texts != nil {
 		s.texts[file] = text

@@ -36,7 +36,7 @@ func (w *Watcher) addMemoryLocked(g *Group) error {
 	if !g.v2.on.has("memory") || !exists(g.v2.box, "work/memory.events") {
 		return nil
 	}
-	events, err := linux.ReadFileAt(g.v2.box, "work/memory.events", maxFile)
+	events, err := linux.ReadFileAt(g.v2.box, "work/memory.events")
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (w *Watcher) addEventfdLocked(g *Group, t *tree, slot string) error {
 
 // count reads the counter in a file. If the file is gone, it returns the last count.
 func (s *watched) count() int64 {
-	text, err := linux.ReadFileAt(s.dir, s.name, maxFile)
+	text, err := linux.ReadFileAt(s.dir, s.name)
 	if err != nil {
 		return s.seen
 	}

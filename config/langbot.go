@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -64,8 +63,8 @@ const (
 )
 
 var (
-	instanceSyntax = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
-	backendSyntax  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	instanceSyntax = onUse(`^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$`)
+	backendSyntax  = onUse(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 )
 
 // fromLangbotEnv reads the variables that LangBot's own runtime reads.
@@ -80,7 +79,7 @@ func (l *Langbot) fromLangbotEnv(env func(string) (string, bool)) {
 		{"LANGBOT_BOX_TRUSTED_INSTANCE_UUID", &l.InstanceID, EnvPrefix + "LANGBOT_INSTANCE_ID"},
 	} {
 		text, _ := env(v.name)
-		if other, _ := env(v.other); text != "" && (v.other == "" || other == "") {
+		if other, _ := env(v.other); text != "" && other == "" {
 			*v.dst = text
 		}
 	}
@@ -89,9 +88,9 @@ func (l *Langbot) fromLangbotEnv(env func(string) (string, bool)) {
 func (c *Config) validateLangbot() error {
 	l := &c.Langbot
 	switch {
-	case l.InstanceID != "" && !instanceSyntax.MatchString(l.InstanceID):
+	case l.InstanceID != "" && !instanceSyntax().MatchString(l.InstanceID):
 		return refuse("langbot.instance_id", spec.Quote(l.InstanceID), `must be 1 to 128 of A-Z, a-z, 0-9 and "._:-", starting with a letter or digit`)
-	case !backendSyntax.MatchString(l.BackendName):
+	case !backendSyntax().MatchString(l.BackendName):
 		return refuse("langbot.backend_name", spec.Quote(l.BackendName), `must be 1 to 64 of A-Z, a-z, 0-9 and "._-", starting with a letter or digit`)
 	case l.NetworkOn != LangbotRefuse && l.NetworkOn != LangbotOffline:
 		return refuse("langbot.network_on", spec.Quote(l.NetworkOn), `must be "offline" or "refuse"`)

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -154,11 +155,16 @@ func isLoopback(host string) bool {
 	return host == "localhost" || (ip != nil && ip.IsLoopback())
 }
 
-var nameSyntax = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
+var nameSyntax = onUse(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}\$?$`)
+
+// onUse compiles expr when it is first used, so that no other start of a program pays for it.
+func onUse(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 func (c *Config) validateWords() error {
 	for i, name := range c.ListenUsers {
-		if !nameSyntax.MatchString(name) {
+		if !nameSyntax().MatchString(name) {
 			return refuse(fmt.Sprintf("listen_users[%d]", i), spec.Quote(name), "must be the name or number of a user")
 		}
 	}
@@ -168,9 +174,9 @@ func (c *Config) validateWords() error {
 		}
 	}
 	switch {
-	case c.User != "" && !nameSyntax.MatchString(c.User):
+	case c.User != "" && !nameSyntax().MatchString(c.User):
 		return refuse("user", spec.Quote(c.User), "must be the name or number of a user")
-	case c.Socket.Group != "" && !nameSyntax.MatchString(c.Socket.Group):
+	case c.Socket.Group != "" && !nameSyntax().MatchString(c.Socket.Group):
 		return refuse("socket.group", spec.Quote(c.Socket.Group), "must be the name or number of a group")
 	case c.Log.Format != "text" && c.Log.Format != "json":
 		return refuse("log.format", spec.Quote(c.Log.Format), `must be "text" or "json"`)

@@ -75,7 +75,7 @@ func (ns NS) attach(tree *os.File, name string, dir bool) error {
 		if err := checkKind(name, st.Mode, dir); err != nil {
 			return err
 		}
-		err = linux.MoveMount(tree, point, "", 0)
+		err = linux.MoveMount(tree, point, "")
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
 			return refuse(spec.MountTarget, name, "was removed or moved by somebody while it was being mounted there, try again: %v", err).Because(err)
 		}

@@ -23,7 +23,7 @@ func CoverAll(ns NS, covers []Cover) error {
 			if err != nil {
 				return err
 			}
-			err = linux.MoveMount(c.Tree, point, "", 0)
+			err = linux.MoveMount(c.Tree, point, "")
 			point.Close()
 			if err != nil {
 				return fmt.Errorf("covering %q: %w", c.Target, err)

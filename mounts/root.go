@@ -94,7 +94,7 @@ func OpenRoot(name string, stranger *Owner) (Root, error) {
 			return fail(refuse(fieldRoot, name, "is not a directory"))
 		}
 	}
-	dir, err := linux.Dup(at, 0)
+	dir, err := linux.Dup(at)
 	if err != nil {
 		return fail(err)
 	}
@@ -138,7 +138,7 @@ func (r Root) open(p string, flags uint64) (*os.File, error) {
 func (r Root) bound(m spec.Mount) (dir *os.File, name string, err error) {
 	switch {
 	case r.dir != nil && (m.Within == "" || pathin.In(r.Path, m.Within)):
-		dir, err = linux.Dup(r.dir, 0)
+		dir, err = linux.Dup(r.dir)
 		return dir, r.Path, err
 	case m.Within == "":
 		return nil, "", nil

@@ -110,7 +110,7 @@ func TestTreeIsPrivate(t *testing.T) {
 			return err
 		}
 		defer tree.Close()
-		if err := linux.MoveMount(tree, nil, point, 0); err != nil {
+		if err := linux.MoveMount(tree, nil, point); err != nil {
 			return err
 		}
 		if err := unix.Mount("tmpfs", dir+"/sub", "tmpfs", 0, ""); err != nil {
@@ -154,7 +154,7 @@ func TestTreeOnUnmappableFileSystems(t *testing.T) {
 	}
 	inPrivateNamespace(t, func() error {
 		tree := openTree(t, base, o)
-		if err := linux.MoveMount(tree, nil, mnt, 0); err != nil {
+		if err := linux.MoveMount(tree, nil, mnt); err != nil {
 			return err
 		}
 		checkTreeError(t, mnt, o, "cannot be id-mapped: it lies on a mount that is id-mapped already")

@@ -33,7 +33,7 @@ func attach(tree, root *os.File, path string) error {
 		return fmt.Errorf("mount point %q: %w", path, err)
 	}
 	defer dir.Close()
-	return linux.MoveMount(tree, dir, "", 0)
+	return linux.MoveMount(tree, dir, "")
 }
 
 // clone returns a detached copy of the mount that dir lies on, with dir as its

@@ -93,7 +93,7 @@ func mountTop(dir string, undo *cleanup.Stack, options ...linux.Option) (*os.Fil
 	if err != nil {
 		return nil, err
 	}
-	if err := linux.MoveMount(top, nil, dir, 0); err != nil {
+	if err := linux.MoveMount(top, nil, dir); err != nil {
 		top.Close()
 		return nil, err
 	}

@@ -52,7 +52,7 @@ func TestHostWithSubmounts(t *testing.T) {
 	}
 	defer m.Close()
 	local := filepath.Join(root, "usr/local")
-	if err := linux.MoveMount(m, nil, local, 0); err != nil {
+	if err := linux.MoveMount(m, nil, local); err != nil {
 		t.Fatal(err)
 	}
 	defer linux.Unmount(local, unix.MNT_DETACH)

@@ -82,7 +82,7 @@ func TestWritableNeedsIDMap(t *testing.T) {
 	testutil.RequireFeature(t, "overlayfs", err)
 	defer m.Close()
 	root := t.TempDir()
-	if err := linux.MoveMount(m, nil, root, 0); err != nil {
+	if err := linux.MoveMount(m, nil, root); err != nil {
 		t.Fatal(err)
 	}
 	defer linux.Unmount(root, unix.MNT_DETACH)

@@ -54,8 +54,8 @@ type accessBox struct {
 	working context.Context
 }
 
-// forAccess returns box for operations on files. An empty workspace directory is left to
-// the engine, which finds it by itself.
+// forAccess returns box for operations on files. dir stays empty if the engine finds the
+// workspace by itself.
 func (s *session) forAccess(box engine.LiveBox, working context.Context) engine.LiveBox {
 	s.mu.Lock()
 	dir := workDir(s.record.Resolved, "")

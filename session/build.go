@@ -151,7 +151,8 @@ func (s *session) confirm(r *recording) {
 	s.m.report(s.key, "", "recording that its box runs (it will be retried): "+err.Error())
 	s.m.retry(func(context.Context) error {
 		s.mu.Lock()
-		if s.recording != r || s.removing || s.gone || s.record.State == Stopping { // a session that is stopping writes its own record
+		// A session that is stopping writes its own record.
+		if s.recording != r || s.removing || s.gone || s.record.State == Stopping {
 			s.mu.Unlock()
 			return nil
 		}

@@ -102,7 +102,7 @@ func (s *session) prepareHost(ctx context.Context, r policy.Resolved) error {
 	}
 	err := errNoStorage
 	if d.Make, d.ReadOnly = false, false; storage != nil {
-		limits := engine.Volume{Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes}.WithDefaults() // with the defaults of a volume
+		limits := engine.Volume{Bytes: int64(r.WorkspaceSize), Inodes: r.WorkspaceInodes}.WithDefaults()
 		err = storage.LimitDirectory(ctx, d, limits.Bytes, limits.Inodes)
 	}
 	if degradable(r, err) {

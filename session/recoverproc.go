@@ -33,7 +33,8 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 	}
 	running := 0
 	for id, p := range s.processes {
-		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil { // no client has seen the new process
+		// No client has seen a new process that was not started.
+		if p.record.State == ProcessStarting && p.record.Replaces != nil && live[p.record.Key] == nil {
 			p.release()
 			p = restoreProcess(s, *p.record.Replaces)
 			s.processes[id] = p

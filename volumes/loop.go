@@ -122,7 +122,7 @@ func eachLoop(fn func(dev, file string) (more bool, err error)) error {
 		if !strings.HasPrefix(name, "loop") {
 			continue
 		}
-		file, err := linux.ReadFileAt(block, name+"/loop/backing_file", 4096)
+		file, err := linux.ReadFileAt(block, name+"/loop/backing_file")
 		if err != nil {
 			continue // not bound
 		}

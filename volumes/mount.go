@@ -79,7 +79,7 @@ func (s *Store) mountOnce(name string) (_ *os.File, fresh bool, err error) {
 		return nil, false, err
 	}
 	defer point.Close()
-	if err := linux.MoveMount(tree, point, "", 0); err != nil {
+	if err := linux.MoveMount(tree, point, ""); err != nil {
 		return nil, false, err
 	}
 	var undo cleanup.Stack

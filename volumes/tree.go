@@ -101,7 +101,7 @@ func (s *Store) limitNew(dir *os.File, bytes, inodes int64) error {
 // limits already set, a walk without CAP_SYS_RESOURCE would fail as soon as it exceeds them.
 func (s *Store) limitAgain(dir *os.File, t tree, id uint32, bytes, inodes int64) error {
 	if t.Walking {
-		w := walk{from: 0, to: id, inherit: true, stale: func(project uint32) bool { return s.ids.isStale(dir, project) }}
+		w := walk{from: 0, to: id, stale: func(project uint32) bool { return s.ids.isStale(dir, project) }}
 		if err := w.top(dir); err != nil {
 			return err
 		}

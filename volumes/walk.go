@@ -19,7 +19,6 @@ import (
 // so that until the end the top directory shows that the walk is not finished.
 type walk struct {
 	from, to uint32
-	inherit  bool
 	last     bool                      // change a directory after its content
 	stale    func(project uint32) bool // reports whether entries of another project may be taken
 	dev      uint64
@@ -48,7 +47,7 @@ func (w *walk) directory(dir *os.File, depth int) error {
 		return refuse("directory", dir.Name(), "has more than %d levels of directories in it", maxDepth)
 	}
 	if !w.last {
-		if err := w.change(dir, w.inherit); err != nil {
+		if err := w.change(dir, true); err != nil {
 			return err
 		}
 	}
@@ -67,7 +66,7 @@ func (w *walk) directory(dir *os.File, depth int) error {
 		}
 	}
 	if w.last {
-		return w.change(dir, w.inherit)
+		return w.change(dir, false)
 	}
 	return nil
 }

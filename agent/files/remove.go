@@ -80,7 +80,7 @@ type walk struct {
 // removeTree removes the directory name with its content. It stays within the file system:
 // mounts in the tree are kept, and so are the directories that lead to them.
 func removeTree(parent *os.File, name string) error {
-	dir, err := linux.Dup(parent, 0)
+	dir, err := linux.Dup(parent)
 	if err != nil {
 		return err
 	}

@@ -104,16 +104,13 @@ func Fallocate(f *os.File, mode uint32, size int64) error {
 	return pathError("fallocate", f, "", err)
 }
 
-// Dup returns another descriptor, numbered at least lowest, of f's open file
-// description. The caller owns it.
-func Dup(f *os.File, lowest int) (*os.File, error) { return dup(f, lowest, f.Name()) }
+// Dup returns another descriptor of f's open file description. The caller owns it.
+func Dup(f *os.File) (*os.File, error) { return DupAs(f, f.Name()) }
 
 // DupAs is Dup with another name for messages: the name of an inherited or received
 // descriptor says nothing.
-func DupAs(f *os.File, name string) (*os.File, error) { return dup(f, 0, name) }
-
-func dup(f *os.File, lowest int, name string) (*os.File, error) {
-	fd, err := retryFd(func() (int, error) { return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, lowest) })
+func DupAs(f *os.File, name string) (*os.File, error) {
+	fd, err := retryFd(func() (int, error) { return unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0) })
 	runtime.KeepAlive(f)
 	if err != nil {
 		return nil, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)

@@ -20,16 +20,16 @@ func OpenAt(dir *os.File, name string, flags int) (*os.File, error) {
 	return os.NewFile(uintptr(fd), dir.Name()+"/"+name), nil
 }
 
-// ReadFileAt returns the result of one read of at most limit bytes from name
-// beneath dir.
-func ReadFileAt(dir *os.File, name string, limit int) (string, error) {
+// ReadFileAt returns the result of one read of at most 4096 bytes from name beneath dir. A
+// value of the kernel fits into one page; only lists are longer.
+func ReadFileAt(dir *os.File, name string) (string, error) {
 	fd, err := openAt(dir, name, unix.O_RDONLY)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	buf := make([]byte, limit)
-	n, err := retryFd(func() (int, error) { return unix.Read(fd, buf) })
+	var buf [4096]byte
+	n, err := retryFd(func() (int, error) { return unix.Read(fd, buf[:]) })
 	return string(buf[:max(n, 0)]), pathError("read", dir, name, err)
 }
 

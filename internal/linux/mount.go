@@ -30,9 +30,9 @@ func OpenTree(dir *os.File, path string, flags uint) (*os.File, error) {
 }
 
 // MoveMount attaches the detached mount tree at path beneath dir; an empty path
-// means dir itself. flags are added to MOVE_MOUNT_F_EMPTY_PATH.
-func MoveMount(tree, dir *os.File, path string, flags int) error {
-	flags |= unix.MOVE_MOUNT_F_EMPTY_PATH
+// means dir itself, and a nil dir the current directory.
+func MoveMount(tree, dir *os.File, path string) error {
+	flags := unix.MOVE_MOUNT_F_EMPTY_PATH
 	dirfd := unix.AT_FDCWD
 	if dir != nil {
 		dirfd = int(dir.Fd())

@@ -33,15 +33,7 @@ type Usage struct {
 // missing workspace takes up nothing. Deleted files that are still open are not seen.
 func (s *Store) Measure(ctx context.Context, tenant, id string) (Usage, error) {
 	m := measurement{ctx: ctx, until: time.Now().Add(MaxTime), usage: Usage{Complete: true}}
-	parent, err := openDir(s.root, encode(tenant))
-	if errors.Is(err, fs.ErrNotExist) {
-		return m.usage, nil
-	}
-	if err != nil {
-		return Usage{}, err
-	}
-	defer parent.Close()
-	dir, err := openDir(parent, encode(id))
+	dir, err := openDir(s.root, encode(tenant)+"/"+encode(id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return m.usage, nil
 	}

@@ -166,8 +166,8 @@ func makeDir(dir *os.File, name string) (*os.File, error) {
 	return openDir(dir, name)
 }
 
-// openDir opens the directory name beneath dir for reading. It refuses a symlink, and a
-// mount of another file system.
+// openDir opens the directory name, which may be a path, beneath dir for reading. It
+// refuses symlinks, and a mount of another file system.
 func openDir(dir *os.File, name string) (*os.File, error) {
 	return linux.Openat2(dir, name, unix.OpenHow{
 		Flags:   unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW,

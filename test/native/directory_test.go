@@ -32,7 +32,7 @@ func makeAt(dir *os.File, name, text string) error {
 }
 
 func readAt(dir *os.File, name string) (string, error) {
-	return linux.ReadFileAt(dir, name, 100)
+	return linux.ReadFileAt(dir, name)
 }
 
 // TestOpenDirectory: through the descriptor, a directory of any user of the host belongs to the client. What

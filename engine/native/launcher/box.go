@@ -87,6 +87,9 @@ func (b *box) enter() bool {
 
 func (b *box) leave() { b.users.Done() }
 
+// runsLocked reports whether a command may run in the box: every command has a slot.
+func (b *box) runsLocked() bool { return len(b.slots)+b.leaving > 0 }
+
 // destroy ends the box and removes everything that belongs to it. It continues after a
 // failure, and returns all failures.
 func (b *box) destroy() error {

@@ -306,7 +306,7 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if f, ok := b.userNS[m.String()]; ok {
-		return linux.Dup(f, 0)
+		return linux.Dup(f)
 	}
 	f, err := mounts.UserNS(m)
 	if err != nil {
@@ -316,5 +316,5 @@ func (b *box) mapping(m mounts.IDMap) (*os.File, error) {
 		return f, nil // a service has many boxes, most of them idle
 	}
 	b.userNS[m.String()] = f
-	return linux.Dup(f, 0)
+	return linux.Dup(f)
 }

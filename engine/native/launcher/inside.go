@@ -95,7 +95,7 @@ func (b *box) openPTY(m rpc.PTY) (master, slave *os.File, err error) {
 func (b *box) openVolumes() (list []rpc.Volume, files []*os.File, err error) {
 	if b.root != nil {
 		for _, v := range b.root.Volumes() {
-			dir, err := linux.Dup(v.File, 0)
+			dir, err := linux.Dup(v.File)
 			if err != nil {
 				return list, files, err
 			}

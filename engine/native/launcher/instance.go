@@ -192,7 +192,7 @@ func (i *instance) mountPrivate() error {
 		return err
 	}
 	defer tmpfs.Close()
-	return linux.MoveMount(tmpfs, nil, i.private(), 0)
+	return linux.MoveMount(tmpfs, nil, i.private())
 }
 
 // findService locks the instance of a service whose launcher is dead. It returns nil if

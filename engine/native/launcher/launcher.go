@@ -205,7 +205,7 @@ func (l *Launcher) hideCgroups() error {
 		return err
 	}
 	defer tree.Close()
-	if err := linux.MoveMount(tree, nil, "/sys/fs/cgroup", 0); err != nil {
+	if err := linux.MoveMount(tree, nil, "/sys/fs/cgroup"); err != nil {
 		return fmt.Errorf("hiding cgroups: %w", err)
 	}
 	return nil
@@ -245,6 +245,20 @@ func (l *Launcher) serveClient(c *client) error {
 			}
 		})
 	}
+}
+
+// boxesWhere returns the boxes for which match, which is called with b.mu held, returns true.
+func (l *Launcher) boxesWhere(match func(b *box) bool) (boxes []*box) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, b := range l.boxes {
+		b.mu.Lock()
+		if match(b) {
+			boxes = append(boxes, b)
+		}
+		b.mu.Unlock()
+	}
+	return boxes
 }
 
 // discard destroys a box that is no longer in l.boxes, or never was.

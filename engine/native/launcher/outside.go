@@ -108,7 +108,8 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		w.base, w.round = kernel, now
 	}
 	boxes := w.left
-	for _, b := range l.boxesToLookInto(all) {
+	inspect := func(b *box) bool { return b.outside.now != (outside.Held{}) || all && b.runsLocked() }
+	for _, b := range l.boxesWhere(inspect) {
 		if !slices.Contains(boxes, b) {
 			boxes = append(boxes, b)
 		}
@@ -138,21 +139,6 @@ func (l *Launcher) lookOutside(w *outsideWatch, now time.Time) {
 		}
 	}
 	w.left = append(w.left, cut...)
-}
-
-// boxesToLookInto returns the boxes whose limit is lowered, and with all also those in which a
-// command may run: those that have slots.
-func (l *Launcher) boxesToLookInto(all bool) (boxes []*box) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, b := range l.boxes {
-		b.mu.Lock()
-		if b.outside.now != (outside.Held{}) || all && len(b.slots)+b.leaving > 0 {
-			boxes = append(boxes, b)
-		}
-		b.mu.Unlock()
-	}
-	return boxes
 }
 
 // readAgain reads a file of /proc from its beginning. It returns "" if it cannot.

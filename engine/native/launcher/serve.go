@@ -197,7 +197,7 @@ func (b *box) handOver(withSlot bool) (created rpc.Created, files []*os.File, er
 		return created, nil, err
 	}
 	files = append(files, conn)
-	pidfd, err := linux.Dup(b.pidfd, 0)
+	pidfd, err := linux.Dup(b.pidfd)
 	if err != nil {
 		return created, files, err
 	}

@@ -44,7 +44,7 @@ func (v *views) attach(tree *os.File) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return fmt.Errorf("attaching a view: %w", err)
 	}
-	if err := linux.MoveMount(tree, nil, path, 0); err != nil {
+	if err := linux.MoveMount(tree, nil, path); err != nil {
 		return errors.Join(fmt.Errorf("attaching a view: %w", err), os.Remove(path))
 	}
 	if v.open == nil {

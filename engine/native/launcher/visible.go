@@ -58,7 +58,7 @@ func (l *Launcher) refreshVisible(stop <-chan struct{}) {
 		case <-stop:
 			return
 		}
-		for _, b := range l.staleBoxes() {
+		for _, b := range l.boxesWhere((*box).wasStaleLocked) {
 			if b.enter() {
 				_ = l.show(b) // retried next time; a change of limits reports failures
 				b.leave()
@@ -67,18 +67,9 @@ func (l *Launcher) refreshVisible(stop <-chan struct{}) {
 	}
 }
 
-// staleBoxes returns the boxes in which commands may have run since the last call.
-func (l *Launcher) staleBoxes() (boxes []*box) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, b := range l.boxes {
-		b.mu.Lock()
-		running := len(b.slots)+b.leaving > 0
-		if running || b.stale {
-			boxes = append(boxes, b)
-		}
-		b.stale = running
-		b.mu.Unlock()
-	}
-	return boxes
+// wasStaleLocked reports whether commands may have run in the box since the last call.
+func (b *box) wasStaleLocked() bool {
+	was, runs := b.stale, b.runsLocked()
+	b.stale = runs
+	return was || runs
 }
