@@ -69,6 +69,7 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	if err != nil {
 		return nil, nil, err
 	}
+	r.Labels = k.labels(physical)
 	s.mu.Lock()
 	b, err := s.reserveLocked(k.at, physical, *spec)
 	if err != nil {

@@ -53,6 +53,20 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 	return r, nil
 }
 
+// labels say in boxd's own lists and events where a session comes from. Names that cannot be labels,
+// which the protocol allows, are left out.
+func (k *call) labels(physical string) spec.Labels {
+	all := spec.Labels{}
+	for key, value := range map[string]string{
+		"langbot/instance": k.at.Instance, "langbot/workspace": k.at.Workspace, "langbot/session": k.at.Logical(physical),
+	} {
+		if label := (spec.Labels{key: value}); label.Validate("labels") == nil {
+			all[key] = value
+		}
+	}
+	return all
+}
+
 // noNetwork is the warning for a session that asks for a network.
 const noNetwork = "network: on was asked for, and boxes have no network yet: commands reach nothing but their own box (langbot.network_on)"
 
