@@ -18,11 +18,11 @@ func TestLabels(t *testing.T) {
 	if len(list) != 2 {
 		t.Fatalf("%+v", list)
 	}
-	base := spec.Labels{"langbot/instance": at.Instance, "langbot/workspace": at.Workspace}
+	base := spec.Labels{"langbot-instance": at.Instance, "langbot-workspace": at.Workspace}
 	for _, v := range list {
 		want := maps.Clone(base)
 		if strings.HasSuffix(v.ID, "-chat-one") {
-			want["langbot/session"] = "chat-one"
+			want["langbot-session"] = "chat-one"
 		}
 		if !maps.Equal(v.Resolved.Labels, want) {
 			t.Errorf("%s: %v, want %v", v.ID, v.Resolved.Labels, want)

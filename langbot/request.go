@@ -58,7 +58,7 @@ func (k *call) request(asked *protocol.BoxSpec) (policy.Request, error) {
 func (k *call) labels(physical string) spec.Labels {
 	all := spec.Labels{}
 	for key, value := range map[string]string{
-		"langbot/instance": k.at.Instance, "langbot/workspace": k.at.Workspace, "langbot/session": k.at.Logical(physical),
+		"langbot-instance": k.at.Instance, "langbot-workspace": k.at.Workspace, "langbot-session": k.at.Logical(physical),
 	} {
 		if label := (spec.Labels{key: value}); label.Validate("labels") == nil {
 			all[key] = value
