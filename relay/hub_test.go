@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -192,4 +193,29 @@ func TestManySlowReaders(t *testing.T) {
 	if n := largeInUse.Load(); n > maxLarge {
 		t.Errorf("%d large buffers are in use", n)
 	}
+}
+
+// A followed log ends when the process has ended, which is recorded after its output is closed: a
+// client that waited for it learns the exit code at once.
+func TestLogsFollowUntilTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newProc(4 << 10)
+		h := NewHub(p.source(), Options{})
+		defer h.Close()
+		var got bytes.Buffer
+		result := make(chan error, 1)
+		go func() { result <- h.Logs(t.Context(), &got, LogOptions{Follow: true}) }()
+		p.out.Write([]byte("last"))
+		p.out.close()
+		synctest.Wait()
+		select {
+		case err := <-result:
+			t.Fatalf("it ended before the process: %v", err)
+		default:
+		}
+		close(p.done)
+		if err := <-result; err != nil || got.String() != "last" {
+			t.Errorf("%q, %v", got.String(), err)
+		}
+	})
 }

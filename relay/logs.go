@@ -111,7 +111,7 @@ type logWriter struct {
 
 var errLimit = errors.New("limit reached")
 
-// follow writes until the stream or the process has ended.
+// follow writes until the process has ended.
 func (l *logWriter) follow(ctx context.Context) error {
 	live, stop := context.WithCancel(ctx)
 	var watcher sync.WaitGroup
@@ -128,6 +128,11 @@ func (l *logWriter) follow(ctx context.Context) error {
 	var err error
 	for err == nil {
 		err = l.once(live, MaxData)
+	}
+	if errors.Is(err, io.EOF) {
+		// A process that ends closes the stream before its end is recorded, and a client that
+		// is told to wait for the end asks for the exit code next.
+		<-live.Done()
 	}
 	if live.Err() != nil && ctx.Err() == nil && errors.Is(err, context.Canceled) {
 		// The process has ended, so no more output follows.

@@ -110,13 +110,13 @@ func TestDaemonReloadsTokens(t *testing.T) {
 	if got := ask("first-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
 		t.Errorf("operator: %v", got)
 	}
-	d.wantRefused(125, ask("wrong-0123456789abcdef0123456789", "sessions", "ls"), "not known")
-	d.wantRefused(125, d.run("sessions", "ls", "--url", url), "not known")
+	d.wantRefused(125, ask("wrong-0123456789abcdef0123456789", "sessions", "ls"), "unknown bearer token")
+	d.wantRefused(125, d.run("sessions", "ls", "--url", url), "no credentials")
 	write("second-0123456789abcdef0123456789 t1 viewer\n")
 	d.cmd.Process.Signal(syscall.SIGHUP)
 	d.awaitNotify("RELOADING=1")
 	d.awaitNotify("READY=1")
-	d.wantRefused(125, ask("first-0123456789abcdef0123456789", "sessions", "ls"), "not known")
+	d.wantRefused(125, ask("first-0123456789abcdef0123456789", "sessions", "ls"), "unknown bearer token")
 	if got := ask("second-0123456789abcdef0123456789", "sessions", "ls"); got.status != 0 {
 		t.Errorf("viewer: %v", got)
 	}
