@@ -108,8 +108,9 @@ var causes = []cause{
 		}},
 	{"covered /proc", []string{"box"},
 		func(f Facts, c Check) bool {
-			// The kernel always refuses it then. An error of another kind comes before /proc is mounted.
-			return f.Box.Error != nil && !f.Box.noLauncher() && !errors.Is(f.Box.Error, engine.ErrUnenforceable) &&
+			// The kernel then refuses /proc to every box. A box that was created has one, so what
+			// failed later has another cause.
+			return f.Box.Error != nil && f.Box.Create == 0 && !f.Box.noLauncher() && !errors.Is(f.Box.Error, engine.ErrUnenforceable) &&
 				f.Features[featureMounts] == nil && len(f.Around.masked()) > 0
 		},
 		func(f Facts, _ Check) string {
