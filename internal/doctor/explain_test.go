@@ -101,6 +101,10 @@ func TestExplain(t *testing.T) {
 			f.Box.Create, f.Box.Error = 0, errors.New("making cgroups: no space left on device")
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/fs/nfsd", FSType: "nfsd"}, linux.MountInfo{Point: "/proc/sys/fs/binfmt_misc", FSType: "autofs"})
 		}}, "box", "follows from what is not ok above", ""},
+		{"covered /proc and read-only cgroups", []func(*Facts){in("Docker"), readOnly, func(f *Facts) {
+			f.Box.Create, f.Box.Error = 0, errors.New("making cgroups: mkdir: read-only file system")
+			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"})
+		}}, "box", "is mounted read-only (this seems to be Docker)", "-v /sys/fs/cgroup:/sys/fs/cgroup:rw"},
 		{"covered /proc, and a command that fails", []func(*Facts){func(f *Facts) {
 			f.Box.Create, f.Box.Error = time.Millisecond, errors.New("command in the box: exit status 1, verdict exited")
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"})
