@@ -42,13 +42,17 @@ func (g *Group) Remove(ctx context.Context) error {
 // announces when it is empty. On v1, an exiting process leaves its cgroups at almost the same
 // time, so polling does not take long.
 func (g *Group) removeFrom(ctx context.Context, t *tree) error {
-	return whileBusy(ctx, func() error {
-		err := removeTree(t.on.dir, baseName+"/"+g.ID)
-		if errors.Is(err, unix.EBUSY) && !t.on.v1 {
-			err = errors.Join(err, g.WaitEmpty(ctx))
+	var busy error
+	end := poll(ctx, 100*time.Microsecond, 20*time.Millisecond, func() (done bool, err error) {
+		busy = nil
+		if err := removeTree(t.on.dir, baseName+"/"+g.ID); !errors.Is(err, unix.EBUSY) {
+			return true, err
+		} else if busy = err; t.on.v1 {
+			return false, nil
 		}
-		return err
+		return false, g.WaitEmpty(ctx) // if it cannot be waited for, more attempts are of no use
 	})
+	return errors.Join(busy, end)
 }
 
 // whileBusy repeats fn while its error is EBUSY, until ctx ends.

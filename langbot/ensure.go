@@ -80,6 +80,12 @@ func (k *call) create(ctx context.Context, physical string, spec *protocol.BoxSp
 	// without a session as well as a session without a record.
 	noted := s.noteLocked(b)
 	s.mu.Unlock()
+	if removed, ok := s.unknown[b.key.ID]; ok {
+		select {
+		case <-removed:
+		case <-ctx.Done():
+		}
+	}
 	if err := k.stillAllowed(ctx); err != nil {
 		s.forget(b)
 		return nil, nil, err

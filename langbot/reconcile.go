@@ -84,8 +84,10 @@ func (s *Server) adopt(physical string, r sessionRecord) bool {
 // ours matches the IDs that only this package gives to sessions.
 var ours = regexp.MustCompile(`^(enc:)?ws-[0-9a-f]{24}-g[0-9]+-`)
 
-// removeUnknown removes sessions of this package that have no record.
+// removeUnknown removes sessions of this package that have no record. A session of the same name is
+// created only after that, so the removal cannot reach it.
 func (s *Server) removeUnknown() {
+	s.unknown = map[string]chan struct{}{}
 	known := map[string]bool{}
 	for _, b := range s.boxes {
 		known[b.key.ID] = true
@@ -95,7 +97,10 @@ func (s *Server) removeUnknown() {
 			continue
 		}
 		s.log.Warn("removing a session that has no record", "session", v.ID)
+		removed := make(chan struct{})
+		s.unknown[v.ID] = removed
 		s.background(func(ctx context.Context) {
+			defer close(removed)
 			if err := s.sessions.Remove(ctx, s.self(), v.Key); err != nil && !errors.Is(err, session.ErrNotFound) && ctx.Err() == nil {
 				s.log.Warn("removing a session that has no record", "session", v.ID, "error", err)
 			}

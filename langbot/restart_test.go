@@ -212,3 +212,28 @@ func TestDamagedDatabase(t *testing.T) {
 	}
 	b.call("box_create_session", specOf("s", object{"cpus": 2}))
 }
+
+// A session that a client creates while an unknown one of its name is still being removed survives
+// that removal.
+func TestUnknownIsRemovedFirst(t *testing.T) {
+	b := open(t)
+	b.call("box_create_session", specOf("s", nil))
+	b.stop()
+	if err := os.Remove(b.o.DB); err != nil {
+		t.Fatal(err)
+	}
+	release := b.hangIn("remove")
+	b.start()
+	created := make(chan error, 1)
+	go func() {
+		_, err := b.try(context.Background(), &at, "box_create_session", specOf("s", object{"cpus": 2}))
+		created <- err
+	}()
+	release()
+	if err := <-created; err != nil {
+		t.Fatal(err)
+	}
+	if s := b.call("box_get_session", object{"session_id": "s"}); s["cpus"] != 2.0 {
+		t.Errorf("%v", s)
+	}
+}

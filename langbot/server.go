@@ -37,6 +37,10 @@ type Server struct {
 	cancel context.CancelCauseFunc
 	wg     sync.WaitGroup // background work
 
+	// unknown has a channel, closed once the session is gone, for each session without a record
+	// that New found, by its ID in the manager. It does not change after New.
+	unknown map[string]chan struct{}
+
 	hung     atomic.Int64 // actions that were answered while they still run, see inTime
 	clearing atomic.Bool  // see clearSoon
 	clears   sync.Map     // workspaces whose sessions are being removed, see clearDue

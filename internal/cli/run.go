@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/boxd/boxd/engine"
@@ -68,9 +69,11 @@ func (a *App) run(f *runFlags, args []string) error {
 	out := output{app: a, json: f.json, receipt: f.receipt}
 	out.attach(&r.cmd, f.tty)
 	signals := a.watchSignals()
-	defer signals.stop()
+	stop := sync.OnceFunc(signals.stop)
+	defer stop() // if execute panics
 	result, err := a.execute(r, f, signals)
 	sig := signals.received()
+	stop() // now, so that a signal ends boxd while a reader of the result stalls
 	if sig != 0 && err != nil {
 		err = stoppedBy(sig)
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -105,18 +106,6 @@ var causes = []cause{
 		},
 		func(f Facts, _ Check) string {
 			return f.Around.runtime("docker run --privileged …", "set securityContext.privileged: true in the pod", "remove CapabilityBoundingSet= and the like from the unit")
-		}},
-	{"covered /proc", []string{"box"},
-		func(f Facts, c Check) bool {
-			// The kernel always refuses it then. An error of another kind comes before /proc is mounted.
-			return f.Box.Error != nil && !f.Box.noLauncher() && !errors.Is(f.Box.Error, engine.ErrUnenforceable) &&
-				f.Features[featureMounts] == nil && len(f.Around.masked()) > 0
-		},
-		func(f Facts, _ Check) string {
-			return "parts of /proc are covered" + f.within() + " (" + strings.Join(f.Around.masked(), ", ") + "): the kernel then refuses a new /proc in the user namespace of a box"
-		},
-		func(f Facts, _ Check) string {
-			return f.Around.runtime("docker run --privileged --security-opt systempaths=unconfined …", "set securityContext.procMount: Unmasked in the pod", "umount "+strings.Join(f.Around.masked(), " "))
 		}},
 	{"seccomp filter", append([]string{"box"}, tried...),
 		func(f Facts, c Check) bool {
@@ -263,6 +252,20 @@ var causes = []cause{
 		func(f Facts, c Check) string { return f.host("sysctl -w " + strings.Join(c.set, " ")) }},
 	{"leftover", []string{"leftover"}, func(Facts, Check) bool { return true },
 		always("a launcher was killed, and what it left is still in use: see above"), always("")},
+	{"covered /proc", []string{"box"},
+		func(f Facts, c Check) bool {
+			// The kernel then refuses /proc to every box, but the launcher's error does not say so: its
+			// errors have no errno. So this comes behind all causes that are known for certain. A box
+			// that was created has a /proc, so what failed later has another cause.
+			return f.Box.Error != nil && f.Box.Create == 0 && f.CgroupError == nil && !errors.Is(f.Box.Error, context.DeadlineExceeded) && !f.Box.noLauncher() && !errors.Is(f.Box.Error, engine.ErrUnenforceable) &&
+				f.Features[featureMounts] == nil && len(f.Around.masked()) > 0
+		},
+		func(f Facts, _ Check) string {
+			return "parts of /proc are covered" + f.within() + " (" + strings.Join(f.Around.masked(), ", ") + "): the kernel then refuses a new /proc in the user namespace of a box"
+		},
+		func(f Facts, _ Check) string {
+			return f.Around.runtime("docker run --privileged --security-opt systempaths=unconfined …", "set securityContext.procMount: Unmasked in the pod", "umount "+strings.Join(f.Around.masked(), " "))
+		}},
 	{"another check", []string{"box", "boxd-init"},
 		func(f Facts, _ Check) bool { return f.Box.Error != nil },
 		always("follows from what is not ok above"), always("")},

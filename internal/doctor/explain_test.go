@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/cgroups"
 	"github.com/boxd/boxd/engine"
@@ -93,9 +94,21 @@ func TestExplain(t *testing.T) {
 		{"no filter, ENOSYS, old", []func(*Facts){func(f *Facts) { f.Features[featureClone], f.Release = enosys, "5.4.0" }}, featureClone, "this is Linux 5.4.0, and it takes 5.7", "apt-get install linux-image-amd64"},
 		{"a profile", []func(*Facts){refuseAll, in("Docker"), func(f *Facts) { f.Around.LSM = "docker-default (enforce)" }}, featureMounts, "confined as docker-default (enforce)", "apparmor=unconfined"},
 		{"covered /proc", []func(*Facts){in("Kubernetes"), func(f *Facts) {
-			f.Box.Error = errors.New("mounting proc: operation not permitted") // the launcher's errors have no errno
+			f.Box.Create, f.Box.Error = 0, errors.New("mounting proc: operation not permitted") // the launcher's errors have no errno
 			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"}, linux.MountInfo{Point: "/proc/sys", FSType: "proc", Flags: []string{"ro"}})
 		}}, "box", "(/proc/kcore, /proc/sys)", "procMount: Unmasked"},
+		{"mounts on empty directories of /proc", []func(*Facts){func(f *Facts) {
+			f.Box.Create, f.Box.Error = 0, errors.New("making cgroups: no space left on device")
+			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/fs/nfsd", FSType: "nfsd"}, linux.MountInfo{Point: "/proc/sys/fs/binfmt_misc", FSType: "autofs"})
+		}}, "box", "follows from what is not ok above", ""},
+		{"covered /proc and read-only cgroups", []func(*Facts){in("Docker"), readOnly, func(f *Facts) {
+			f.Box.Create, f.Box.Error = 0, errors.New("making cgroups: mkdir: read-only file system")
+			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"})
+		}}, "box", "is mounted read-only (this seems to be Docker)", "-v /sys/fs/cgroup:/sys/fs/cgroup:rw"},
+		{"covered /proc, and a command that fails", []func(*Facts){func(f *Facts) {
+			f.Box.Create, f.Box.Error = time.Millisecond, errors.New("command in the box: exit status 1, verdict exited")
+			f.Around.Mounts = append(f.Around.Mounts, linux.MountInfo{Point: "/proc/kcore", FSType: "tmpfs"})
+		}}, "box", "follows from what is not ok above", ""},
 
 		{"read-only cgroups", []func(*Facts){readOnly, unenforced("memory", "mkdir: read-only file system")}, "memory limit", "/sys/fs/cgroup is mounted read-only", "mount -o remount,rw /sys/fs/cgroup"},
 		{"read-only cgroups in Docker", []func(*Facts){readOnly, in("Docker"), unenforced("memory", "")}, "box", "is mounted read-only (this seems to be Docker)", "-v /sys/fs/cgroup:/sys/fs/cgroup:rw"},

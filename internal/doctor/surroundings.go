@@ -161,10 +161,15 @@ func (s Surroundings) readOnlyCgroup() (linux.MountInfo, bool) {
 	return linux.MountInfo{}, false
 }
 
+// procMountPoints are directories of /proc that are always empty. A mount on one covers nothing, so
+// the kernel still grants a new /proc (mnt_already_visible in fs/namespace.c, and the callers of
+// proc_create_mount_point and register_sysctl_mount_point).
+var procMountPoints = []string{"/proc/sys/fs/binfmt_misc", "/proc/fs/nfsd", "/proc/xen", "/proc/openprom"}
+
 // masked returns the mounts that cover parts of /proc.
 func (s Surroundings) masked() (points []string) {
 	for _, m := range s.Mounts {
-		if strings.HasPrefix(m.Point, "/proc/") && m.FSType != "binfmt_misc" && m.FSType != "autofs" {
+		if strings.HasPrefix(m.Point, "/proc/") && !slices.Contains(procMountPoints, m.Point) {
 			points = append(points, m.Point)
 		}
 	}

@@ -108,7 +108,7 @@ func admitUser(ctx context.Context) error {
 	c, _ := ctx.Value(connKey{}).(conn)
 	switch {
 	case c.err != nil:
-		return fmt.Errorf("langbot --stdio: the user who connects is not known: %w: %s", c.err, remedy)
+		return fmt.Errorf("langbot --stdio: the user who connects is unknown: %w: %s", c.err, remedy)
 	case c.Conn == nil || c.uid != 0 && c.uid != os.Getuid():
 		return fmt.Errorf("langbot --stdio: user %d may not connect through TCP without a token: %s", c.uid, remedy)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // begin calls boxd and returns when the command has said "ready".
@@ -132,4 +134,38 @@ func children(t *testing.T, pid int) []int {
 		}
 	}
 	return pids
+}
+
+// A signal ends boxd while it writes its result to a reader that does not read.
+func TestSignalWhileReaderStalls(t *testing.T) {
+	c := newCLI(t)
+	cmd, cancel := c.command("run", "--json", "--", "head", "-c", "1M", "/dev/zero")
+	t.Cleanup(cancel)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd.Stdout = w
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	// Nothing is written before the command has ended. The pipe then holds 64 KiB.
+	for full := 0; full < 64<<10; {
+		if full, err = unix.IoctlGetInt(int(r.Fd()), unix.TIOCINQ); err != nil {
+			t.Fatal(err)
+		}
+		if cmd.ProcessState != nil || syscall.Kill(cmd.Process.Pid, 0) != nil {
+			t.Fatal("it ended although nobody read its result")
+		}
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // the context of the command bounds it
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || status.Signal() != syscall.SIGTERM {
+		t.Errorf("%v, want it ended by SIGTERM", cmd.ProcessState)
+	}
+	c.awaitNothingLeft()
 }
