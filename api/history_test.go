@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -94,6 +95,12 @@ func TestUsage(t *testing.T) {
 	}
 	if list, err = c.TenantUsage(ctx, client.UsageOptions{To: "2000-01-01"}); err != nil || len(list) != 0 {
 		t.Errorf("%+v, %v", list, err)
+	}
+	_, metrics := f.raw("GET", "/metrics", scraperToken, "")
+	for _, line := range []string{`boxd_usage_execs_total{profile="default",tenant="default"} 3`, `boxd_usage_processes_total{profile="default",tenant="default"} 0`} {
+		if !strings.Contains(string(metrics), line+"\n") {
+			t.Errorf("metrics without %s", line)
+		}
 	}
 	for query, field := range map[string]string{"by=odd": "by", "from=yesterday": "from", "to=" + url.QueryEscape("2026-13-01"): "to"} {
 		if p := f.problem("GET", "/v1/usage?"+query, adminToken, ""); p.Code != apitypes.CodeInvalid || p.Field != field {

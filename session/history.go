@@ -126,3 +126,6 @@ func (m *Manager) Usage(q history.UsageQuery) ([]history.Usage, error) {
 	}
 	return list, nil
 }
+
+// UsageTotals returns what was used since ever, by tenant and profile.
+func (m *Manager) UsageTotals() []history.Totals { return m.history.Totals() }
