@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"hash/crc32"
+	"maps"
+	"slices"
 	"time"
 
 	"go.etcd.io/bbolt"
@@ -78,15 +80,23 @@ type item struct {
 // store stores items, in one transaction with the number up to which entries are stored.
 func (s *Store) store(items []item) error {
 	return s.update(func(tx *bbolt.Tx) error {
+		b := newBatch(s, tx)
 		applied := appliedIn(tx)
+		items := slices.DeleteFunc(slices.Clone(items), func(it item) bool { return it.entry.Seq <= applied })
+		of := map[string]int{} // entries of each session that follow
 		for _, it := range items {
-			if it.entry.Seq <= applied {
-				continue
-			}
+			of[string(join(it.entry.Tenant, it.entry.Session))]++
+		}
+		for _, it := range items {
 			applied = it.entry.Seq
-			if err := s.storeOne(tx, it); err != nil {
+			session := string(join(it.entry.Tenant, it.entry.Session))
+			of[session]--
+			if err := b.put(it, of[session] < s.o.SessionEntries); err != nil {
 				return err
 			}
+		}
+		if err := b.finish(); err != nil {
+			return err
 		}
 		return tx.Bucket(metaBucket).Put(appliedKey, binary.BigEndian.AppendUint64(nil, applied))
 	})
@@ -99,101 +109,158 @@ func appliedIn(tx *bbolt.Tx) uint64 {
 	return 0
 }
 
-func (s *Store) storeOne(tx *bbolt.Tx, it item) error {
+// batch is the changes of one transaction. Sums are written once, by finish.
+type batch struct {
+	s        *Store
+	tx       *bbolt.Tx
+	sessions map[[2]string]*amount // by tenant and session; of a tenant with an empty session
+	usage    map[string]*Counters  // by key
+	totals   map[string]*Counters
+}
+
+func newBatch(s *Store, tx *bbolt.Tx) *batch {
+	return &batch{s: s, tx: tx, sessions: map[[2]string]*amount{}, usage: map[string]*Counters{}, totals: map[string]*Counters{}}
+}
+
+// put adds an entry and counts it. Without keep, later entries of its session will displace it, so that it
+// is only counted.
+func (b *batch) put(it item, keep bool) error {
 	e := &it.entry
 	process := processKey(e)
 	if process != nil {
-		if tx.Bucket(processBucket).Get(process) != nil {
+		if b.tx.Bucket(processBucket).Get(process) != nil {
 			return nil // an earlier daemon has recorded this end
 		}
-		if err := tx.Bucket(processBucket).Put(process, binary.BigEndian.AppendUint64(nil, e.Seq)); err != nil {
+		if err := b.tx.Bucket(processBucket).Put(process, binary.BigEndian.AppendUint64(nil, e.Seq)); err != nil {
 			return err
 		}
 	}
-	if err := s.count(tx, e); err != nil {
+	if err := b.count(e); err != nil {
 		return err
+	}
+	if !keep && process == nil {
+		return nil
 	}
 	value := append(binary.BigEndian.AppendUint32(nil, crc32.ChecksumIEEE(it.body)), it.body...)
 	p := place{Session: e.Session, Ended: e.EndedAt.UnixNano(), Verdict: string(e.Result.Verdict), Size: int64(len(value)), Process: process}
-	if err := tx.Bucket(entryBucket).Put(numbered(prefix(e.Tenant, e.Session), e.Seq), value); err != nil {
+	if err := b.tx.Bucket(entryBucket).Put(numbered(prefix(e.Tenant, e.Session), e.Seq), value); err != nil {
 		return err
 	}
-	if err := putJSON(tx.Bucket(orderBucket), numbered(prefix(e.Tenant), e.Seq), p); err != nil {
+	if err := putJSON(b.tx.Bucket(orderBucket), numbered(prefix(e.Tenant), e.Seq), p); err != nil {
 		return err
 	}
-	ofSession, err := resize(tx, join(e.Tenant, e.Session), 1, p.Size)
-	if err != nil {
-		return err
-	}
-	ofTenant, err := resize(tx, []byte(e.Tenant), 1, p.Size)
-	if err != nil {
-		return err
-	}
-	for ofSession.Count > int64(s.o.SessionEntries) || ofSession.Bytes > s.o.SessionBytes && ofSession.Count > 1 {
-		k := first(tx.Bucket(entryBucket), prefix(e.Tenant, e.Session))
-		if k == nil {
-			break
+	return b.resize(e.Tenant, e.Session, 1, p.Size)
+}
+
+// amount returns what there is of a session, or of a tenant if session is empty.
+func (b *batch) amount(tenant, session string) (*amount, error) {
+	k := [2]string{tenant, session}
+	if b.sessions[k] == nil {
+		a := &amount{}
+		if err := getJSON(b.tx.Bucket(sizeBucket), amountKey(k), a); err != nil {
+			return nil, err
 		}
-		if ofSession, ofTenant, err = remove(tx, e.Tenant, binary.BigEndian.Uint64(k[len(k)-8:])); err != nil {
+		b.sessions[k] = a
+	}
+	return b.sessions[k], nil
+}
+
+func amountKey(k [2]string) []byte {
+	if k[1] == "" {
+		return []byte(k[0])
+	}
+	return join(k[0], k[1])
+}
+
+// resize counts entries that a session has got, or lost.
+func (b *batch) resize(tenant, session string, count, bytes int64) error {
+	for _, session := range []string{session, ""} {
+		a, err := b.amount(tenant, session)
+		if err != nil {
+			return err
+		}
+		a.Count, a.Bytes = a.Count+count, a.Bytes+bytes
+	}
+	return nil
+}
+
+// finish forgets what is over a bound, and writes the sums.
+func (b *batch) finish() error {
+	for _, tenants := range []bool{false, true} { // sessions first: that makes room
+		for k, a := range maps.Clone(b.sessions) {
+			var err error
+			switch o := &b.s.o; {
+			case tenants && k[1] == "":
+				err = b.trim(b.tx.Bucket(orderBucket), k, func(left amount) bool { return left.Bytes > o.TenantBytes }, *a)
+			case !tenants && k[1] != "":
+				err = b.trim(b.tx.Bucket(entryBucket), k, func(left amount) bool {
+					return left.Count > int64(o.SessionEntries) || left.Bytes > o.SessionBytes
+				}, *a)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	for k, a := range b.sessions {
+		var err error
+		if a.Count <= 0 {
+			err = b.tx.Bucket(sizeBucket).Delete(amountKey(k))
+		} else {
+			err = putJSON(b.tx.Bucket(sizeBucket), amountKey(k), a)
+		}
+		if err != nil {
 			return err
 		}
 	}
-	for ofTenant.Bytes > s.o.TenantBytes && ofTenant.Count > 1 {
-		k := first(tx.Bucket(orderBucket), prefix(e.Tenant))
-		if k == nil {
-			break
+	return b.writeCounters()
+}
+
+// trim forgets the oldest entries of a session or a tenant, whose keys are in bucket, while over holds of
+// what is left. The last entry stays.
+func (b *batch) trim(bucket *bbolt.Bucket, k [2]string, over func(left amount) bool, left amount) error {
+	start := append(amountKey(k), 0)
+	var oldest []uint64 // a cursor does not survive deletions
+	c := bucket.Cursor()
+	for key, _ := c.Seek(start); bytes.HasPrefix(key, start) && left.Count > 1 && over(left); key, _ = c.Next() {
+		seq := binary.BigEndian.Uint64(key[len(key)-8:])
+		p, err := placeOf(b.tx, k[0], seq)
+		if err != nil {
+			return err
 		}
-		if _, ofTenant, err = remove(tx, e.Tenant, binary.BigEndian.Uint64(k[len(k)-8:])); err != nil {
+		oldest = append(oldest, seq)
+		left.Count, left.Bytes = left.Count-1, left.Bytes-p.Size
+	}
+	for _, seq := range oldest {
+		if err := b.remove(k[0], seq); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// first returns the first key of b with a prefix, nil if there is none.
-func first(b *bbolt.Bucket, prefix []byte) []byte {
-	if k, _ := b.Cursor().Seek(prefix); bytes.HasPrefix(k, prefix) {
-		return bytes.Clone(k)
-	}
-	return nil
+func placeOf(tx *bbolt.Tx, tenant string, seq uint64) (p place, err error) {
+	return p, getJSON(tx.Bucket(orderBucket), numbered(prefix(tenant), seq), &p)
 }
 
-// remove forgets an entry, and returns what is left of its session and of its tenant.
-func remove(tx *bbolt.Tx, tenant string, seq uint64) (ofSession, ofTenant amount, err error) {
-	var p place
-	at := numbered(prefix(tenant), seq)
-	if err := getJSON(tx.Bucket(orderBucket), at, &p); err != nil {
-		return ofSession, ofTenant, err
+// remove forgets an entry.
+func (b *batch) remove(tenant string, seq uint64) error {
+	p, err := placeOf(b.tx, tenant, seq)
+	if err != nil {
+		return err
 	}
-	if err := tx.Bucket(orderBucket).Delete(at); err != nil {
-		return ofSession, ofTenant, err
+	if err := b.tx.Bucket(orderBucket).Delete(numbered(prefix(tenant), seq)); err != nil {
+		return err
 	}
-	if err := tx.Bucket(entryBucket).Delete(numbered(prefix(tenant, p.Session), seq)); err != nil {
-		return ofSession, ofTenant, err
+	if err := b.tx.Bucket(entryBucket).Delete(numbered(prefix(tenant, p.Session), seq)); err != nil {
+		return err
 	}
 	if p.Process != nil {
-		if err := tx.Bucket(processBucket).Delete(p.Process); err != nil {
-			return ofSession, ofTenant, err
+		if err := b.tx.Bucket(processBucket).Delete(p.Process); err != nil {
+			return err
 		}
 	}
-	if ofSession, err = resize(tx, join(tenant, p.Session), -1, -p.Size); err != nil {
-		return ofSession, ofTenant, err
-	}
-	ofTenant, err = resize(tx, []byte(tenant), -1, -p.Size)
-	return ofSession, ofTenant, err
-}
-
-// resize changes the size that is recorded at key.
-func resize(tx *bbolt.Tx, key []byte, count, bytes int64) (a amount, err error) {
-	b := tx.Bucket(sizeBucket)
-	if err := getJSON(b, key, &a); err != nil {
-		return a, err
-	}
-	a.Count, a.Bytes = a.Count+count, a.Bytes+bytes
-	if a.Count <= 0 {
-		return amount{}, b.Delete(key)
-	}
-	return a, putJSON(b, key, a)
+	return b.resize(tenant, p.Session, -1, -p.Size)
 }
 
 // forgetOld forgets the entries that ended before a moment, at most some at a time, and days
@@ -201,27 +268,35 @@ func resize(tx *bbolt.Tx, key []byte, count, bytes int64) (a amount, err error) 
 func (s *Store) forgetOld(entries, usage time.Time) (more bool, err error) {
 	const most = 10000
 	err = s.update(func(tx *bbolt.Tx) error {
-		left := most
+		b := newBatch(s, tx)
+		old := map[string][]uint64{}
+		n := 0
 		for _, tenant := range tenants(tx) {
-			for left > 0 {
-				k := first(tx.Bucket(orderBucket), prefix(tenant))
-				if k == nil {
-					break
-				}
+			start := prefix(tenant)
+			c := tx.Bucket(orderBucket).Cursor()
+			for k, v := c.Seek(start); bytes.HasPrefix(k, start) && n < most; k, v = c.Next() {
 				var p place
-				if err := getJSON(tx.Bucket(orderBucket), k, &p); err != nil {
+				if err := json.Unmarshal(v, &p); err != nil {
 					return err
 				}
 				if p.Ended >= entries.UnixNano() {
 					break
 				}
-				if _, _, err := remove(tx, tenant, binary.BigEndian.Uint64(k[len(k)-8:])); err != nil {
-					return err
-				}
-				left--
+				old[tenant] = append(old[tenant], binary.BigEndian.Uint64(k[len(k)-8:]))
+				n++
 			}
 		}
-		more = left == 0
+		more = n == most
+		for tenant, list := range old {
+			for _, seq := range list {
+				if err := b.remove(tenant, seq); err != nil {
+					return err
+				}
+			}
+		}
+		if err := b.finish(); err != nil {
+			return err
+		}
 		return forgetDays(tx, usage.UTC().Format(time.DateOnly))
 	})
 	return more, err

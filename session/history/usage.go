@@ -55,34 +55,51 @@ const Others = "*"
 
 // count adds e to the counters of its day. Once a tenant has Options.UsageRows, what would need another
 // one is counted for [Others].
-func (s *Store) count(tx *bbolt.Tx, e *Entry) error {
+func (b *batch) count(e *Entry) error {
 	c := countersOf(e)
-	if err := addCounters(tx.Bucket(totalBucket), join(e.Tenant, e.Profile), c); err != nil {
+	if err := addTo(b.totals, b.tx.Bucket(totalBucket), join(e.Tenant, e.Profile), c); err != nil {
 		return err
 	}
-	b, day := tx.Bucket(usageBucket), e.EndedAt.UTC().Format(time.DateOnly)
+	usage, day := b.tx.Bucket(usageBucket), e.EndedAt.UTC().Format(time.DateOnly)
+	known := func(key []byte) bool { return b.usage[string(key)] != nil || usage.Get(key) != nil }
 	key := join(e.Tenant, day, e.Profile, e.Session, e.User)
-	if b.Get(key) == nil {
-		rows := rowsIn(tx, e.Tenant)
-		if rows >= uint64(s.o.UsageRows) {
+	if !known(key) {
+		rows := rowsIn(b.tx, e.Tenant)
+		if rows >= uint64(b.s.o.UsageRows) {
 			key = join(e.Tenant, day, e.Profile, Others, Others)
 		}
-		if b.Get(key) == nil {
-			if err := tx.Bucket(rowBucket).Put([]byte(e.Tenant), binary.BigEndian.AppendUint64(nil, rows+1)); err != nil {
+		if !known(key) {
+			if err := b.tx.Bucket(rowBucket).Put([]byte(e.Tenant), binary.BigEndian.AppendUint64(nil, rows+1)); err != nil {
 				return err
 			}
 		}
 	}
-	return addCounters(b, key, c)
+	return addTo(b.usage, usage, key, c)
 }
 
-func addCounters(b *bbolt.Bucket, key []byte, c Counters) error {
-	var sum Counters
-	if err := getJSON(b, key, &sum); err != nil {
-		return err
+// addTo adds c to the sum of key, which is in sums or else in bucket.
+func addTo(sums map[string]*Counters, bucket *bbolt.Bucket, key []byte, c Counters) error {
+	sum := sums[string(key)]
+	if sum == nil {
+		sum = &Counters{}
+		if err := getJSON(bucket, key, sum); err != nil {
+			return err
+		}
+		sums[string(key)] = sum
 	}
 	sum.add(c)
-	return putJSON(b, key, sum)
+	return nil
+}
+
+func (b *batch) writeCounters() error {
+	for name, sums := range map[string]map[string]*Counters{string(usageBucket): b.usage, string(totalBucket): b.totals} {
+		for key, sum := range sums {
+			if err := putJSON(b.tx.Bucket([]byte(name)), []byte(key), sum); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 func rowsIn(tx *bbolt.Tx, tenant string) uint64 {
@@ -106,20 +123,20 @@ func forgetDays(tx *bbolt.Tx, before string) error {
 	}
 	b := tx.Bucket(usageBucket)
 	for tenant, n := range rows {
-		left := n
-		for {
-			k := first(b, prefix(tenant))
-			if k == nil || string(k[len(tenant)+1:]) >= before {
-				break
-			}
+		var old [][]byte // a cursor does not survive deletions
+		start, c := prefix(tenant), b.Cursor()
+		for k, _ := c.Seek(start); bytes.HasPrefix(k, start) && string(k[len(start):]) < before; k, _ = c.Next() {
+			old = append(old, bytes.Clone(k))
+		}
+		for _, k := range old {
 			if err := b.Delete(k); err != nil {
 				return err
 			}
-			left = max(left, 1) - 1
 		}
-		if left == n {
+		if len(old) == 0 {
 			continue
 		}
+		left := n - min(n, uint64(len(old)))
 		if err := tx.Bucket(rowBucket).Put([]byte(tenant), binary.BigEndian.AppendUint64(nil, left)); err != nil {
 			return err
 		}
