@@ -9,8 +9,8 @@
 // Append writes an entry to a journal with one write(2) and no sync: the entry survives the death of
 // this process, but not a power failure. A goroutine moves entries from the journal to a
 // database in batches. Each entry has a sequence number, and the same transaction that stores a batch
-// also stores the last number in it. So after a crash Open replays what the database lacks, and
-// nothing is counted twice.
+// also stores the last number in it. So after a crash Open continues with what the database lacks,
+// and nothing is counted twice.
 //
 // A journal consists of files that are called after the first sequence number that they may have.
 // A file is a sequence of frames, big-endian:

@@ -10,9 +10,11 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Options of a [Store]. Dir is required; a bound of 0 is its default.
@@ -84,7 +86,7 @@ type Store struct {
 	finished chan struct{}
 }
 
-// Open opens the history in o.Dir, or makes it, and stores what the journal still has. A database that
+// Open opens the history in o.Dir, or makes it. A database that
 // cannot be read is kept aside, and o.Report is told.
 func Open(o Options) (*Store, error) {
 	o.setDefaults()
@@ -142,8 +144,8 @@ func (e *versionError) Error() string {
 
 // isUnreachable tells a database that cannot be reached from one that cannot be read.
 func isUnreachable(err error) bool {
-	var path *os.PathError
-	return errors.As(err, &path) || errors.Is(err, bbolt.ErrTimeout)
+	var errno syscall.Errno
+	return errors.As(err, &errno) || errors.Is(err, bolterrors.ErrTimeout)
 }
 
 func openDB(path string) (db *bbolt.DB, err error) {
@@ -157,17 +159,27 @@ func openDB(path string) (db *bbolt.DB, err error) {
 		if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
 			return err
 		}
+		made := false
+		err := db.View(func(tx *bbolt.Tx) error {
+			meta := tx.Bucket(metaBucket)
+			if made = meta != nil; !made {
+				return nil
+			}
+			if v := meta.Get(versionKey); len(v) != 1 || v[0] != dbVersion {
+				return &versionError{slices.Clone(v)}
+			}
+			return nil
+		})
+		if err != nil || made {
+			return err
+		}
 		return db.Update(func(tx *bbolt.Tx) error {
 			for _, name := range buckets {
 				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 					return err
 				}
 			}
-			meta := tx.Bucket(metaBucket)
-			if v := meta.Get(versionKey); v != nil && (len(v) != 1 || v[0] != dbVersion) {
-				return &versionError{slices.Clone(v)}
-			}
-			return meta.Put(versionKey, []byte{dbVersion})
+			return tx.Bucket(metaBucket).Put(versionKey, []byte{dbVersion})
 		})
 	})
 	return db, err
@@ -193,19 +205,21 @@ func (s *Store) view(fn func(*bbolt.Tx) error) error {
 	return guarded(func() error { return s.db.View(fn) })
 }
 
-// replay stores what is in the journal and not in the database, removes the journal, and begins a
-// new one.
+// replay continues with the entries of the journal that the database lacks: they are pending again. Nothing
+// is written to the database, so that a daemon can start on a full disk.
 func (s *Store) replay() error {
-	paths, err := segments(s.o.Dir)
+	var applied uint64
+	err := s.view(func(tx *bbolt.Tx) (err error) {
+		applied = appliedIn(tx)
+		s.totals, err = readTotals(tx)
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	var batch []item
-	var size int
-	last := uint64(0)
-	flush := func() error {
-		err := s.store(batch)
-		batch, size = nil, 0
+	s.next = applied + 1
+	paths, err := segments(s.o.Dir)
+	if err != nil {
 		return err
 	}
 	for _, path := range paths {
@@ -213,36 +227,45 @@ func (s *Store) replay() error {
 		if err != nil {
 			return err
 		}
+		last := uint64(0)
 		err = readFrames(f, func(e Entry, body []byte) error {
-			last = max(last, e.Seq)
-			batch = append(batch, item{e, body})
-			if size += len(body); size < maxPending {
-				return nil
+			if e.Seq >= s.next {
+				s.pendLocked(item{e, body})
+				last = e.Seq
 			}
-			return flush()
+			return nil
 		})
 		f.Close() // only read
 		if err != nil {
 			return err
 		}
-	}
-	if err := flush(); err != nil {
-		return err
-	}
-	err = s.view(func(tx *bbolt.Tx) error {
-		s.next = max(appliedIn(tx), last) + 1
-		s.totals, err = readTotals(tx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	for _, path := range paths {
-		if err := os.Remove(path); err != nil {
+		if last > 0 {
+			s.journal.old = append(s.journal.old, segment{path, last})
+		} else if err := os.Remove(path); err != nil {
 			return err
 		}
 	}
-	return s.journal.begin(s.next)
+	_ = s.journal.begin(s.next) // or Append begins it
+	s.wakeUp()
+	return nil
+}
+
+// pendLocked adds an item that is in the journal to those that wait to be stored.
+func (s *Store) pendLocked(it item) {
+	s.next = it.entry.Seq + 1
+	s.pending = append(s.pending, it)
+	s.bytes += int64(len(it.body))
+	k := totalKey{it.entry.Tenant, it.entry.Profile}
+	sum := s.totals[k]
+	sum.add(countersOf(&it.entry))
+	s.totals[k] = sum
+}
+
+func (s *Store) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look anyway
+	}
 }
 
 // Append adds an entry. Once it has returned nil, the entry survives the death of this process.
@@ -271,18 +294,9 @@ func (s *Store) Append(e Entry) error {
 	if err := s.journal.append(e.Seq, frame(e.Seq, body)); err != nil {
 		return s.refuseLocked(fmt.Errorf("history: %w", err))
 	}
-	s.next++
 	s.refused = nil
-	s.pending = append(s.pending, item{e, body})
-	s.bytes += int64(len(body))
-	k := totalKey{e.Tenant, e.Profile}
-	sum := s.totals[k]
-	sum.add(countersOf(&e))
-	s.totals[k] = sum
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	s.pendLocked(item{e, body})
+	s.wakeUp()
 	return nil
 }
 
