@@ -155,6 +155,10 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 		m.deny(c, s.key, "exec", err)
 		return nil, err
 	}
+	if err := m.checkBudget(s.key.Tenant); err != nil {
+		m.deny(c, s.key, "exec", err)
+		return nil, err
+	}
 	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{Execs: 1})
 	if err != nil {
 		m.deny(c, s.key, "exec", err)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/headtail"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session/history"
@@ -129,3 +130,13 @@ func (m *Manager) Usage(q history.UsageQuery) ([]history.Usage, error) {
 
 // UsageTotals returns what was used since ever, by tenant and profile.
 func (m *Manager) UsageTotals() []history.Totals { return m.history.Totals() }
+
+// checkBudget refuses to start anything for a tenant that has used up what it may use on one day. What runs
+// counts when it ends.
+func (m *Manager) checkBudget(tenant string) error {
+	if !m.policy.HasBudget(tenant) {
+		return nil
+	}
+	used := m.history.Today(tenant)
+	return m.policy.CheckBudget(tenant, policy.Budget{CPU: spec.Duration(used.CPU), Execs: used.Execs + used.Processes, Written: spec.Size(used.Written)})
+}

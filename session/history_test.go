@@ -149,6 +149,35 @@ func TestHistoryLong(t *testing.T) {
 	}
 }
 
+// TestBudget: a tenant that has used up its day is refused by name, and still is after a restart.
+func TestBudget(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 2}}}
+	b.start()
+	b.exec(keyA, "true")
+	b.exec(keyA, "true")
+	check := func() {
+		t.Helper()
+		var quota *policy.QuotaError
+		_, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
+		if !errors.As(err, &quota) || quota.Resource != "execs_per_day" || quota.Limit != "2" || quota.InUse != "2" || !strings.Contains(err.Error(), "tenants.t.daily.execs") {
+			t.Errorf("%v", err)
+		}
+		if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.As(err, &quota) {
+			t.Errorf("%v", err)
+		}
+		if use, _ := b.Quota("t"); use.Execs != 0 || use.Processes != 0 {
+			t.Errorf("refused, and in use: %+v", use)
+		}
+	}
+	check()
+	b.restart()
+	check()
+	if _, err := b.Exec(ctx, me, Key{"other", "a"}, &policy.Request{}, Exec{Args: []string{"true"}}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+}
+
 // TestHistoryIsFirst: whoever is told that a command has ended finds it in the history.
 func TestHistoryIsFirst(t *testing.T) {
 	b := open(t)

@@ -79,6 +79,8 @@ type Store struct {
 	failed   error  // why the last batch could not be stored
 	refused  error  // why the last entry was refused, nil after one that was not
 	totals   map[totalKey]Counters
+	day      string              // YYYY-MM-DD, UTC
+	today    map[string]Counters // by tenant, of day
 	closed   bool
 	wake     chan struct{}
 	stop     context.Context
@@ -211,7 +213,11 @@ func (s *Store) replay() error {
 	var applied uint64
 	err := s.view(func(tx *bbolt.Tx) (err error) {
 		applied = appliedIn(tx)
-		s.totals, err = readTotals(tx)
+		if s.totals, err = readTotals(tx); err != nil {
+			return err
+		}
+		s.day = time.Now().UTC().Format(time.DateOnly)
+		s.today, err = readDay(tx, s.day)
 		return err
 	})
 	if err != nil {
@@ -259,6 +265,11 @@ func (s *Store) pendLocked(it item) {
 	sum := s.totals[k]
 	sum.add(countersOf(&it.entry))
 	s.totals[k] = sum
+	if it.entry.EndedAt.UTC().Format(time.DateOnly) == s.dayLocked() {
+		sum := s.today[k.tenant]
+		sum.add(countersOf(&it.entry))
+		s.today[k.tenant] = sum
+	}
 }
 
 func (s *Store) wakeUp() {

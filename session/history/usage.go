@@ -219,6 +219,42 @@ func usageList(sums map[string]Counters) []Usage {
 	return list
 }
 
+// Today returns what tenant has used since midnight, UTC.
+func (s *Store) Today(tenant string) Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dayLocked()
+	return s.today[tenant]
+}
+
+// dayLocked returns the day of s.today, which is empty if a new day has begun.
+func (s *Store) dayLocked() string {
+	if day := time.Now().UTC().Format(time.DateOnly); day != s.day {
+		s.day, s.today = day, map[string]Counters{}
+	}
+	return s.day
+}
+
+// readDay returns the stored counters of a day by tenant.
+func readDay(tx *bbolt.Tx, day string) (map[string]Counters, error) {
+	sums := map[string]Counters{}
+	err := tx.Bucket(rowBucket).ForEach(func(tenant, _ []byte) error {
+		start := prefix(string(tenant), day)
+		c := tx.Bucket(usageBucket).Cursor()
+		for k, v := c.Seek(start); bytes.HasPrefix(k, start); k, v = c.Next() {
+			var n Counters
+			if err := json.Unmarshal(v, &n); err != nil {
+				return err
+			}
+			sum := sums[string(tenant)]
+			sum.add(n)
+			sums[string(tenant)] = sum
+		}
+		return nil
+	})
+	return sums, err
+}
+
 // Totals are the counters of one tenant and profile since the first entry.
 type Totals struct {
 	Tenant, Profile string
