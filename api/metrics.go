@@ -60,6 +60,11 @@ func describe(name, help string, labels ...string) *prometheus.Desc {
 var (
 	descSessions   = describe("sessions", "Sessions by state.", "state")
 	descVerdicts   = describe("execs_total", "Commands that ended, by verdict.", "verdict")
+	descUsedExecs  = describe("usage_execs_total", "Commands that have ended, by tenant and profile; continues across restarts, as do the following.", "tenant", "profile")
+	descUsedProcs  = describe("usage_processes_total", "Managed processes that have ended.", "tenant", "profile")
+	descUsedCPU    = describe("usage_cpu_seconds_total", "Processor time of commands and managed processes that have ended.", "tenant", "profile")
+	descUsedWall   = describe("usage_wall_seconds_total", "Time between their starts and ends.", "tenant", "profile")
+	descUsedBytes  = describe("usage_written_bytes_total", "Bytes that they wrote to block devices.", "tenant", "profile")
 	descRelayBytes = describe("relay_bytes_total", "Bytes relayed, by stream.", "stream")
 )
 
@@ -112,7 +117,7 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, f := range figures {
 		ch <- f.desc
 	}
-	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descRelayBytes} {
+	for _, d := range []*prometheus.Desc{descSessions, descVerdicts, descUsedExecs, descUsedProcs, descUsedCPU, descUsedWall, descUsedBytes, descRelayBytes} {
 		ch <- d
 	}
 }
@@ -134,6 +139,12 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for verdict, n := range r.stats.Verdicts {
 		ch <- prometheus.MustNewConstMetric(descVerdicts, prometheus.CounterValue, float64(n), string(verdict))
+	}
+	for _, t := range c.s.opt.Sessions.UsageTotals() {
+		for desc, value := range map[*prometheus.Desc]float64{descUsedExecs: float64(t.Execs), descUsedProcs: float64(t.Processes),
+			descUsedCPU: t.CPU.Seconds(), descUsedWall: t.Wall.Seconds(), descUsedBytes: float64(t.Written)} {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, value, t.Tenant, t.Profile)
+		}
 	}
 	for stream, n := range map[string]int64{"stdin": r.relay.StdinBytes.Load(), "stdout": r.relay.StdoutBytes.Load(), "stderr": r.relay.StderrBytes.Load()} {
 		ch <- prometheus.MustNewConstMetric(descRelayBytes, prometheus.CounterValue, float64(n), stream)

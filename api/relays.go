@@ -220,7 +220,7 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	o.Limit, errs[1] = c.queryInt("limit", 0)
 	o.Follow, errs[2] = c.queryBool("follow")
 	o.Timestamps, errs[3] = c.queryBool("timestamps")
-	o.Since, errs[4] = c.querySince()
+	o.Since, errs[4] = c.queryMoment("since")
 	if err := errors.Join(errs[:]...); err != nil || c.query("tail") == "" {
 		return o, err
 	}
@@ -229,9 +229,9 @@ func (c *call) logOptions() (o relay.LogOptions, err error) {
 	return o, err
 }
 
-// querySince returns the time that the parameter since names.
-func (c *call) querySince() (time.Time, error) {
-	text := c.query("since")
+// queryMoment returns a query parameter that is a time, or a duration before now; zero if it is absent.
+func (c *call) queryMoment(name string) (time.Time, error) {
+	text := c.query(name)
 	if text == "" {
 		return time.Time{}, nil
 	}
@@ -240,7 +240,7 @@ func (c *call) querySince() (time.Time, error) {
 	}
 	t, err := time.Parse(time.RFC3339, text)
 	if err != nil {
-		return t, &engine.FieldError{Field: "since", Value: spec.Quote(text), Rule: "must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z"}
+		return t, &engine.FieldError{Field: name, Value: spec.Quote(text), Rule: "must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z"}
 	}
 	return t, nil
 }

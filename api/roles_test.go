@@ -22,6 +22,8 @@ var matrix = map[string]string{
 	"GET /v1/errors":       "-++++",
 	"GET /v1/events":       "-++++",
 	"GET /v1/profiles":     "-++++",
+	"GET /v1/execs":        "-++++",
+	"GET /v1/usage":        "-++++",
 
 	"GET /v1/sessions":            "-++++",
 	"POST /v1/sessions":           "--+-+",
@@ -31,6 +33,7 @@ var matrix = map[string]string{
 	"GET /v1/sessions/{id}/usage": "-++++",
 	"GET /v1/sessions/{id}/ports": "-++++",
 	"POST /v1/sessions/{id}/exec": "--+-+",
+	"GET /v1/sessions/{id}/execs": "-++++",
 
 	"GET /v1/sessions/{id}/processes":               "-++++",
 	"POST /v1/sessions/{id}/processes":              "--+-+",

@@ -39,6 +39,10 @@ var (
 	offsetParam = param{"offset", "integer", "Offset of the first byte.", false, nil}
 	labelParam  = param{"label", "array", "Only what has this label: key=value, or key with any value; may be repeated.", false, nil}
 	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false, nil}
+
+	historyParams = []param{{"since", "string", "Only what ended since: a duration before now, or a time of RFC 3339.", false, nil}, {"until", "string", "Only what ended before.", false, nil},
+		{"verdict", "array", "Only what has this verdict; may be repeated.", false, nil}, {"output", "boolean", "With the output that is kept.", false, nil},
+		{"limit", "integer", "Entries at most, up to 1000; 0: 100.", false, nil}, {"before", "integer", "Only entries with lower numbers.", false, nil}}
 )
 
 const (
@@ -74,6 +78,12 @@ var routes = []route{
 		status: http.StatusOK, reply: apitypes.Event{}, replyType: sse, handler: (*call).events},
 	{method: "GET", path: "/v1/profiles", name: "profiles", summary: "The profiles", role: Viewer,
 		status: http.StatusOK, reply: apitypes.ProfileList{}, handler: (*call).profiles},
+	{method: "GET", path: "/v1/execs", name: "history", summary: "Commands and managed processes of the tenant that have ended, newest first", role: Viewer, query: historyParams,
+		status: http.StatusOK, reply: apitypes.History{}, handler: (*call).tenantHistory},
+	{method: "GET", path: "/v1/usage", name: "tenant-usage", summary: "What everything that has ended has used", role: Viewer,
+		query: []param{{"from", "string", "First day, such as 2006-01-02 in UTC.", false, nil}, {"to", "string", "Last day.", false, nil},
+			{"by", "array", "What to tell apart: profile, user, session or day; may be repeated. Tenants are always told apart.", false, nil}},
+		status: http.StatusOK, reply: apitypes.UsageList{}, handler: (*call).tenantUsage},
 
 	{method: "GET", path: sessionsPath, name: "list-sessions", summary: "The sessions of the tenant", role: Viewer, query: []param{labelParam},
 		status: http.StatusOK, reply: apitypes.SessionList{}, handler: (*call).listSessions},
@@ -92,6 +102,9 @@ var routes = []route{
 
 	{method: "POST", path: sessionPath + "/exec", name: "exec", summary: "Run a command and wait for it; with Accept: application/x-ndjson its output is streamed", role: Operator,
 		body: apitypes.ExecRequest{}, status: http.StatusOK, reply: apitypes.ExecResult{}, replyType: ndjson, fails: runRefusals, handler: onSession((*call).exec)},
+
+	{method: "GET", path: sessionPath + "/execs", name: "session-history", summary: "Commands and managed processes of a session that have ended, newest first", role: Viewer, query: historyParams,
+		status: http.StatusOK, reply: apitypes.History{}, handler: onSession((*call).sessionHistory)},
 
 	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer, query: []param{labelParam},
 		status: http.StatusOK, reply: apitypes.ProcessList{}, handler: onSession((*call).listProcesses)},

@@ -123,6 +123,7 @@ func (c *call) profiles() error {
 	for _, p := range c.s.opt.Sessions.Profiles() {
 		list.Profiles = append(list.Profiles, apitypes.Profile{
 			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
+			KeepArgv: p.KeepArgv, KeepOutput: p.KeepOutput,
 			Caps: p.Caps, Locked: append([]string{}, p.Locked...), // never null
 		})
 	}

@@ -28,6 +28,7 @@ type Config struct {
 	Audit       Audit    `yaml:"audit"`
 	Sessions    Sessions `yaml:"sessions"`
 	Exec        Exec     `yaml:"exec"`
+	History     History  `yaml:"history"`
 	Relay       Relay    `yaml:"relay"`
 	HTTP        HTTP     `yaml:"http"`
 	Langbot     Langbot  `yaml:"langbot"`
@@ -77,6 +78,15 @@ type Exec struct {
 	CaptureLimit spec.Size `yaml:"capture_limit"` // of each stream in a JSON answer
 }
 
+// History bounds what is kept of commands and processes that have ended.
+type History struct {
+	SessionEntries int           `yaml:"session_entries"` // of one session
+	SessionSize    spec.Size     `yaml:"session_size"`    // of the entries of one session
+	TenantSize     spec.Size     `yaml:"tenant_size"`     // of the entries of one tenant
+	Keep           spec.Duration `yaml:"keep"`            // age at which an entry is forgotten
+	KeepUsage      spec.Duration `yaml:"keep_usage"`      // age at which counters of usage are forgotten
+}
+
 // Relay configures the relays of the streams of managed processes.
 type Relay struct {
 	History    spec.Size `yaml:"history"`     // per stream
@@ -111,7 +121,9 @@ func Default() Config {
 		Audit:    Audit{MaxSize: 64 << 20, Keep: 10},
 		Sessions: Sessions{IdleTTL: seconds(300), KeepEnded: 16, StopGrace: seconds(5), MinFree: 5},
 		Exec:     Exec{OutputLimit: 16 << 20, CaptureLimit: 1 << 20},
-		Relay:    Relay{History: engine.DefaultHistory, MaxClients: 4096},
+		History: History{SessionEntries: 1000, SessionSize: 8 << 20, TenantSize: 64 << 20,
+			Keep: seconds(7 * 24 * 3600), KeepUsage: seconds(400 * 24 * 3600)},
+		Relay: Relay{History: engine.DefaultHistory, MaxClients: 4096},
 		HTTP: HTTP{MaxBody: 1 << 20, MaxFile: 1 << 30, MaxConnections: 4096,
 			HeaderTimeout: seconds(5), IdleTimeout: seconds(120)},
 		Langbot: defaultLangbot(),

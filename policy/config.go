@@ -31,8 +31,17 @@ type Tenant struct {
 	AllowedMountRoots *[]string `yaml:"allowed_mount_roots"`
 	// Profiles that the tenant may use; empty: all of them.
 	Profiles []string `yaml:"profiles"`
+	// Daily bounds what the tenant may use on one day.
+	Daily Budget `yaml:"daily"`
 	// StrictScopes refuses requests whose scope lacks a variable; see [ScopeID].
 	StrictScopes bool `yaml:"strict_scopes"`
+}
+
+// Budget bounds what a tenant may use from midnight to midnight, UTC. 0 is no bound.
+type Budget struct {
+	CPU     spec.Duration `yaml:"cpu"`     // processor time
+	Execs   int64         `yaml:"execs"`   // commands and managed processes
+	Written spec.Size     `yaml:"written"` // bytes to block devices
 }
 
 // Quotas bound what is in use at once. 0 is the default, -1 ([spec.Unlimited]) is no limit.

@@ -106,6 +106,22 @@ func (p *Policy) Timeout(r Resolved, asked time.Duration) time.Duration {
 	return clampTimeout(clampTimeout(timeout, r.TimeoutCap), profile.Caps.Timeout).D()
 }
 
+// Keep is what the history keeps of what runs in a session.
+type Keep struct {
+	Argv   string
+	Output spec.Size
+}
+
+// Keep returns what the history keeps of a session of r. If its profile is gone, that is no more than
+// the programs.
+func (p *Policy) Keep(r Resolved) Keep {
+	profile, ok := p.profiles[r.Profile]
+	if !ok {
+		return Keep{Argv: KeepProgram}
+	}
+	return Keep{profile.KeepArgv, profile.KeepOutput}
+}
+
 // clampTimeout cuts d to limit; a limit of 0 or less is no limit.
 func clampTimeout(d, limit spec.Duration) spec.Duration {
 	if limit > 0 {

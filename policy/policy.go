@@ -26,6 +26,7 @@ type tenantRules struct {
 	profiles []string // nil: all
 
 	strictScopes bool
+	daily        Budget
 }
 
 // New checks c and returns its policy. Errors are *[spec.FieldError], whose Field is the
@@ -64,7 +65,7 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		return tenantRules{}, inField("tenants", err)
 	}
 	field := "tenants." + name
-	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles), strictScopes: t.StrictScopes}
+	rules := tenantRules{roots: p.fallback.roots, profiles: slices.Clone(t.Profiles), strictScopes: t.StrictScopes, daily: t.Daily}
 	for i, profile := range t.Profiles {
 		if err := p.checkProfile(fmt.Sprintf("%s.profiles[%d]", field, i), profile); err != nil {
 			return tenantRules{}, err
@@ -75,6 +76,9 @@ func (p *Policy) tenantRules(name string, t Tenant) (tenantRules, error) {
 		if err := checkRoots(field+".allowed_mount_roots", rules.roots, p.config.OwnDirs); err != nil {
 			return tenantRules{}, err
 		}
+	}
+	if err := t.Daily.validate(field + ".daily"); err != nil {
+		return tenantRules{}, err
 	}
 	var err error
 	rules.quotas, err = t.Quotas.resolve(field+".quotas", p.fallback.quotas)

@@ -20,6 +20,10 @@ type Profile struct {
 	// Scope is the template of the session's ID for a request that names neither; empty:
 	// none. See [ScopeID].
 	Scope string
+	// KeepArgv and KeepOutput say what the history keeps of commands and processes.
+	KeepArgv string // KeepFull, KeepProgram or KeepNone
+	// KeepOutput is how many bytes of each output stream of a command the history keeps; 0: none.
+	KeepOutput spec.Size
 	// Caps are the most that a request may ask for. A negative one is no cap.
 	Caps spec.Caps
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
@@ -35,6 +39,16 @@ const (
 	DefaultIdleTTL = 300 * time.Second
 )
 
+// How much of a command line the history keeps.
+const (
+	KeepFull    = "full"
+	KeepProgram = "program" // without its arguments
+	KeepNone    = "none"
+)
+
+// MaxKeepOutput bounds Profile.KeepOutput.
+const MaxKeepOutput = 1 << 20
+
 // unlimitedTime stands for no cap.
 const unlimitedTime = spec.Duration(-time.Second)
 
@@ -47,7 +61,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 			TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize, WorkspaceMode: spec.ReadWrite, MountMode: spec.ReadWrite,
 			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL,
 		},
-		AllowNetwork: true, AllowPersistent: true,
+		AllowNetwork: true, AllowPersistent: true, KeepArgv: KeepFull,
 		Caps: spec.Caps{
 			CPUs: 4, Memory: 4 << 30, PIDs: 1024, TmpSize: 1 << 30, UpperSize: 2 << 30, WorkspaceSize: spec.Unlimited,
 			Timeout: spec.Duration(120 * time.Second), IdleTTL: spec.Duration(7 * 24 * time.Hour), MaxLifetime: unlimitedTime,
@@ -115,6 +129,12 @@ func (p Profile) validate(field string) error {
 		if err := ValidateScope(p.Scope); err != nil {
 			return inField(field, err)
 		}
+	}
+	if keeps := []string{KeepFull, KeepProgram, KeepNone}; !slices.Contains(keeps, p.KeepArgv) {
+		return &spec.FieldError{Field: field + ".keep_argv", Value: spec.Quote(p.KeepArgv), Rule: "must be one of " + strings.Join(keeps, ", ")}
+	}
+	if p.KeepOutput < 0 || p.KeepOutput > MaxKeepOutput {
+		return &spec.FieldError{Field: field + ".keep_output", Value: p.KeepOutput.String(), Rule: "must be 0 (none) to " + spec.FormatSize(MaxKeepOutput)}
 	}
 	if p.Network && !p.AllowNetwork {
 		return &spec.FieldError{Field: field + ".network", Value: "true", Rule: "needs allow_network: true"}

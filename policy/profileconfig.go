@@ -23,6 +23,8 @@ type ProfileConfig struct {
 	AllowNetwork    *bool          `yaml:"allow_network"`
 	AllowPersistent *bool          `yaml:"allow_persistent"`
 	Scope           *string        `yaml:"scope"`
+	KeepArgv        *string        `yaml:"keep_argv"`
+	KeepOutput      *spec.Size     `yaml:"keep_output"`
 	Locked          *[]string      `yaml:"locked"`
 	Caps            spec.CapWishes `yaml:"caps"`
 }

@@ -1,8 +1,10 @@
 package policy
 
 import (
+	"errors"
 	"math"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
@@ -96,6 +98,58 @@ func BenchmarkResolve(b *testing.B) {
 	for b.Loop() {
 		if _, err := p.Resolve("a", Request{Wishes: spec.Wishes{Env: map[string]string{"A": "b"}}}); err != nil {
 			b.Fatal(err)
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	p, err := New(Config{Tenants: map[string]Tenant{"t": {Daily: Budget{CPU: spec.Duration(time.Hour), Written: 1 << 30}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !p.HasBudget("t") || p.HasBudget("other") {
+		t.Error("the wrong tenant has a budget")
+	}
+	for _, c := range []struct {
+		used Budget
+		want string
+	}{
+		{Budget{Execs: 1 << 40, CPU: spec.Duration(time.Hour - 1)}, ""},
+		{Budget{CPU: spec.Duration(time.Hour)}, `tenant "t": cpu_per_day: limit 1h0m0s, in use 1h0m0s, asked more: wait until midnight UTC, or raise tenants.t.daily.cpu`},
+		{Budget{Written: 3 << 30}, `tenant "t": written_per_day: limit 1 GiB, in use 3 GiB, asked more: wait until midnight UTC, or raise tenants.t.daily.written`},
+	} {
+		switch err := p.CheckBudget("t", c.used); {
+		case c.want == "" && err != nil, c.want != "" && (err == nil || err.Error() != c.want || !errors.Is(err, ErrQuota)):
+			t.Errorf("%+v: %v, want %q", c.used, err, c.want)
+		}
+	}
+	if err := p.CheckBudget("other", Budget{CPU: 1 << 60}); err != nil {
+		t.Error(err)
+	}
+	for field, b := range map[string]Budget{"cpu": {CPU: -1}, "execs": {Execs: -1}, "written": {Written: -1}} {
+		var bad *spec.FieldError
+		if _, err := New(Config{Tenants: map[string]Tenant{"t": {Daily: b}}}); !errors.As(err, &bad) || bad.Field != "tenants.t.daily."+field {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
+func TestKeep(t *testing.T) {
+	program, size := KeepProgram, spec.Size(1000)
+	p, err := New(Config{Profiles: map[string]ProfileConfig{"quiet": {KeepArgv: &program}, "child": {Extends: "quiet", KeepOutput: &size}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for profile, want := range map[string]Keep{"default": {KeepFull, 0}, "quiet": {KeepProgram, 0}, "child": {KeepProgram, 1000}, "gone": {KeepProgram, 0}} {
+		if got := p.Keep(Resolved{Profile: profile}); got != want {
+			t.Errorf("%s: %+v, want %+v", profile, got, want)
+		}
+	}
+	odd, large := "odd", spec.Size(MaxKeepOutput+1)
+	for field, c := range map[string]ProfileConfig{"keep_argv": {KeepArgv: &odd}, "keep_output": {KeepOutput: &large}} {
+		var bad *spec.FieldError
+		if _, err := New(Config{Profiles: map[string]ProfileConfig{"p": c}}); !errors.As(err, &bad) || bad.Field != "profiles.p."+field {
+			t.Errorf("%s: %v", field, err)
 		}
 	}
 }

@@ -54,14 +54,18 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}
 
+	started := time.Now()
 	p, err := u.box.Start(ctx, run.cmd)
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
+			started = time.Now()
 			p, err = u.box.Start(ctx, run.cmd)
 		}
 	}
 	if errors.Is(err, engine.ErrMayHaveRun) {
-		return m.finishExec(c, u, run, engine.Result{Verdict: engine.BoxLost, ExitCode: -1}, nil, time.Since(began))
+		res := engine.Result{Verdict: engine.BoxLost, ExitCode: -1}
+		m.rememberExec(c, u, run, started, res)
+		return m.finishExec(c, u, run, res, nil, time.Since(began))
 	}
 	if err != nil {
 		return ExecResult{}, m.noteFailure(c, key, "exec", startError(run.cmd.Args[0], causeOf(ctx, err)))
@@ -72,6 +76,9 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	}
 	res, err := p.Wait()
 	res = diskQuotaResult(res, context.Cause(ctx))
+	if err == nil {
+		m.rememberExec(c, u, run, started, res) // before anybody learns of the result
+	}
 	if e.Ended != nil && err == nil {
 		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
 	}
@@ -120,6 +127,9 @@ type admittedExec struct {
 	cmd            engine.Command
 	stdout, stderr *headtail.Buffer // nil where the caller receives the output itself
 	release        func()           // may be called more than once
+
+	resolved policy.Resolved
+	kept     keptOutput
 }
 
 // admitExec decides whether a command may run, and counts it.
@@ -128,7 +138,7 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	s.mu.Lock()
 	resolved := s.record.Resolved
 	s.mu.Unlock()
-	r := &admittedExec{cmd: m.command(resolved, e)}
+	r := &admittedExec{cmd: m.command(resolved, e), resolved: resolved}
 	if r.cmd.Stdout == nil {
 		r.stdout = &headtail.Buffer{Limit: m.options.CaptureLimit}
 		r.cmd.Stdout = r.stdout
@@ -140,7 +150,12 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	if err := r.cmd.Validate(); err != nil {
 		return nil, err
 	}
+	r.kept.tee(&r.cmd, int64(m.policy.Keep(resolved).Output))
 	if err := s.checkWorkspace(ctx); err != nil {
+		m.deny(c, s.key, "exec", err)
+		return nil, err
+	}
+	if err := m.checkBudget(s.key.Tenant); err != nil {
 		m.deny(c, s.key, "exec", err)
 		return nil, err
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/history"
 	"github.com/boxd/boxd/session/workspace"
 )
 
@@ -31,6 +32,7 @@ type Manager struct {
 	errors     errorLog
 	counters   counters
 	volumes    volumes
+	history    *history.Store
 	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes

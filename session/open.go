@@ -60,6 +60,10 @@ func Open(ctx context.Context, o Options) (_ *Manager, err error) {
 	m := newManager(o, db, got.epoch)
 	m.workspaces, m.lock = spaces, lock
 	undo.Push(func() error { m.join(); return db.close() })
+	if err := m.openHistory(); err != nil {
+		return nil, err
+	}
+	undo.Push(func() error { m.join(); return m.history.Close() })
 	left, err := m.recover(ctx, got)
 	if err != nil {
 		return nil, err
@@ -137,7 +141,7 @@ func (m *Manager) Close(ctx context.Context, stop bool) error {
 	m.join()
 	m.events.close()
 	_ = m.audit(system, Key{}, audit.Entry{Action: "close", Decision: audit.Done}) // reports its error
-	return errors.Join(err, m.noteLast(), m.store.close(), m.workspaces.Close(), m.lock.Close())
+	return errors.Join(err, m.noteLast(), m.history.Close(), m.store.close(), m.workspaces.Close(), m.lock.Close())
 }
 
 // noteLast records the remaining lifetimes, and for each box whether it runs if that could

@@ -8,6 +8,7 @@ import (
 	"github.com/boxd/boxd/audit"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/history"
 )
 
 // Options of a [Manager]. DB, Workspaces, Engine and Policy are required.
@@ -47,6 +48,9 @@ type Options struct {
 	// StopGrace is the time between SIGTERM and SIGKILL when a managed process is
 	// stopped; 0 is DefaultStopGrace.
 	StopGrace time.Duration
+	// ExecHistory bounds what is kept of commands and processes that have ended. Dir is "history" next to
+	// DB if it is empty; Open sets Report.
+	ExecHistory history.Options
 	// MinFree is how many percent of the file system of Workspaces must stay free of data
 	// that boxes write to workspaces without a hard limit; 0: none.
 	MinFree int

@@ -44,6 +44,9 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	case p.stopped:
 		end.State = ProcessStopped
 	}
+	s.mu.Unlock()
+	p.remember(end) // first, so that a successor repeats it rather than leaves it out
+	s.mu.Lock()
 	write := s.m.store.enqueue(end.put())
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {

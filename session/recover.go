@@ -159,6 +159,11 @@ func (s *session) settle(box engine.LiveBox, rec *sessionRecord) {
 	m := s.m
 	s.mu.Lock()
 	begin, changes, ended := s.settleProcessesLocked(box)
+	s.mu.Unlock()
+	for _, p := range ended { // before their records, as in recordEnd; no call reaches s yet
+		p.remember(p.record)
+	}
+	s.mu.Lock()
 	if put := s.recordLocked().put(); rec == nil || !bytes.Equal(put.value, encode(rec)) {
 		changes = append(changes, put)
 	}

@@ -25,10 +25,7 @@ func (m *Manager) audit(c Caller, key Key, e audit.Entry) error {
 		return nil
 	}
 	e.Tenant, e.Session = key.Tenant, key.ID
-	e.Actor, e.Request = c.Actor, c.Request
-	if c.Tenant != "" && c.Tenant != key.Tenant { // for example an administrator
-		e.Actor = c.Tenant + "/" + c.Actor
-	}
+	e.Actor, e.Request = c.actorIn(key.Tenant), c.Request
 	if len(e.Reason) > maxAuditArgs { // the log refuses lines that are too long
 		e.Reason = cut(e.Reason) + "…"
 	}

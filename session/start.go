@@ -69,6 +69,10 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 		m.deny(c, s.key, "start", err)
 		return nil, err
 	}
+	if err := m.checkBudget(s.key.Tenant); err != nil {
+		m.deny(c, s.key, "start", err)
+		return nil, err
+	}
 	release, err := m.ledger.Reserve(s.key.Tenant, policy.Use{Processes: 1})
 	if err != nil {
 		m.deny(c, s.key, "start", err)

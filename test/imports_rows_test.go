@@ -60,7 +60,8 @@ var rows = []row{
 	{"audit", nil, "a file format that another program can check: it knows nothing of what is logged"},
 	{"session/workspace", []string{"internal/linux"}, "trees that boxes have written: measured and deleted by descriptor, knowing nothing of sessions"},
 	{"config", []string{"engine", "engine/spec", "policy", "mounts"}, "reads and checks values; who opens and wires is the daemon"},
-	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace",
+	{"session/history", []string{"engine"}, "a log of results with counters over it: it knows nothing of sessions"},
+	{"session", []string{"internal/linux", "engine", "engine/spec", "policy", "audit", "session/workspace", "session/history",
 		"engine/enginetest"}, // its tests
 		"over the interfaces of engine, so that its tests need no kernel, and internal/linux for the names of signals; the edges are above it"},
 
@@ -84,11 +85,11 @@ var rows = []row{
 	{"internal/doctor", []string{"internal/leftover", "internal/linux", "cgroups", "engine", "engine/spec", "netns", "rootfs"},
 		"judges this host; the box it tries is of an engine that it is given; netns says what its kernel has for the whole host only, rootfs how many terminals a box has"},
 	{"api/apitypes", []string{"engine", "engine/spec"}, "values on the wire, shared by server and client: nothing of the server may come with them"},
-	{"api", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "relay", "files", "audit", "api/apitypes",
+	{"api", []string{"internal/linux", "engine", "engine/spec", "mounts", "policy", "session", "session/history", "relay", "files", "audit", "api/apitypes",
 		"client", "agent/files"}, // the last two: its tests, which play a client and a box
 		"the HTTP edge: who asks, what shape; it decides nothing about boxes"},
 	{"client", []string{"api/apitypes", "relay"}, "linked into other people's programs: types and streams, no server"},
-	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "relay", "api",
+	{"internal/daemon", []string{"internal/linux", "mounts", "engine", "engine/spec", "engine/native", "internal/confine", "policy", "config", "audit", "session", "session/history", "relay", "api",
 		"langbot", "langbot/attest", "langbot/door"},
 		"puts the daemon together: nothing but an entry point needs all of its parts"},
 	{"internal/cli", []string{"internal/linux", "internal/doctor", "engine", "engine/spec", "client", "api/apitypes", "relay", "audit", "config", "policy", "langbot/bridge"},
@@ -130,7 +131,7 @@ var foreigns = []foreign{
 	{"github.com/seccomp/libseccomp-golang", nil, []string{"engine/native/seccomp"}, "a second opinion for tests: the policy is compiled here, without a C library"},
 	{"github.com/vishvananda/netlink", []string{"netns"}, []string{"netns"}, "network set-up is in one place"},
 	{"github.com/containerd/cgroups/v3", []string{"cgroups/stats"}, nil, "costs every process that links it 2.4 ms and 8 MB at its start"},
-	{"go.etcd.io/bbolt", []string{"session", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
+	{"go.etcd.io/bbolt", []string{"session", "session/history", "langbot", "langbot/fence", "langbot/grants"}, nil, "one database with one owner"},
 	{"github.com/docker/go-units", []string{"engine/spec"}, nil, "sizes are parsed in one place"},
 	{"github.com/goccy/go-yaml", []string{"config", "langbot/skills", "internal/yamltree"}, []string{"engine/native/launcher", "test/langbot"},
 		"what people write by hand: our configuration, and the heads of their skills; tests compare the launcher's own reader with it, and read recipes"},

@@ -83,6 +83,8 @@ type Profile struct {
 	AllowNetwork    bool        `json:"allow_network"`
 	AllowPersistent bool        `json:"allow_persistent"`
 	Scope           string      `json:"scope,omitempty" doc:"Default of a request that names neither id nor scope."`
+	KeepArgv        string      `json:"keep_argv" doc:"What the history keeps of command lines: full, program or none."`
+	KeepOutput      Size        `json:"keep_output" doc:"Bytes of each output stream of a command that the history keeps; 0: none."`
 	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
 	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
 }

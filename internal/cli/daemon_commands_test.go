@@ -27,12 +27,19 @@ func TestLists(t *testing.T) {
 	session := apitypes.Session{ID: "s1", Tenant: "default", State: "running", Profile: "default", Memory: 64 << 20, PIDs: -1, CPUs: 0.5, CreatedAt: now, LastUsedAt: now, Processes: 2,
 		WorkspaceMode: "rw", WorkspaceTarget: "/data", WorkspaceSize: 1 << 30, Unenforced: "workspace_size 1 GiB: no loop devices", Warnings: []string{"no network yet"}}
 	process := apitypes.Process{ID: "p1", Session: "s1", State: "exited", Argv: []string{"sh", "-c", "evil\x1b[2J"}, ExitCode: number(3), StartedAt: now, Stdout: &apitypes.Stream{End: 2048}}
+	history := apitypes.History{Execs: []apitypes.ExecRecord{{ID: 12, Session: "s1", Verdict: "oom", Signal: "SIGKILL", Argv: []string{"sh", "-c", "evil\x1b[2J"},
+		Stdout: "first\nlast\n", StdoutMissing: &apitypes.Missing{Offset: 6, Bytes: 99}}}}
+	usage := apitypes.UsageList{Usage: []apitypes.UsageRow{{Tenant: "default", User: "a,b", Execs: 3, CPU: apitypes.Duration(1500 * time.Millisecond), IOWriteBytes: 2048}}}
 	d := newFakeDaemon(t, answers(t, map[string]any{
-		"GET /v1/sessions":              apitypes.SessionList{Sessions: []apitypes.Session{session}},
-		"GET /v1/sessions/s1":           session,
-		"GET /v1/sessions/s1/processes": apitypes.ProcessList{Processes: []apitypes.Process{process}},
-		"GET /v1/sessions/s1/usage":     apitypes.Usage{Memory: new(int64)},
-		"GET /v1/status":                apitypes.Status{Reason: "the launcher is gone", Version: "9"},
+		"GET /v1/sessions":                            apitypes.SessionList{Sessions: []apitypes.Session{session}},
+		"GET /v1/sessions/s1":                         session,
+		"GET /v1/sessions/s1/processes":               apitypes.ProcessList{Processes: []apitypes.Process{process}},
+		"GET /v1/sessions/s1/usage":                   apitypes.Usage{Memory: new(int64)},
+		"GET /v1/sessions/s1/execs?limit=20":          history,
+		"GET /v1/sessions/s1/execs?limit=20&output=1": history,
+		"GET /v1/usage":                               usage,
+		"GET /v1/usage?by=user":                       usage,
+		"GET /v1/status":                              apitypes.Status{Reason: "the launcher is gone", Version: "9"},
 	}))
 	for _, c := range []struct {
 		args   string
@@ -45,6 +52,11 @@ func TestLists(t *testing.T) {
 		{"sessions show s1 --json", 0, []string{`"id":"s1"`}},
 		{"ps -a", 0, []string{"p1", "exited", "3", "2 KiB", "sh -c evil?[2J"}},
 		{"ps s1 -a --json", 0, []string{`{"processes":[{"id":"p1"`, `\u001b[2J`}},
+		{"history s1", 0, []string{"ID\tENDED\tSESSION", "12\t", "\ts1\toom\tSIGKILL\t", "sh -c evil?[2J"}},
+		{"history s1 --output", 0, []string{" s1 oom SIGKILL sh -c evil?[2J\nfirst\n\n[99 bytes are missing]\nlast\n"}},
+		{"history s1 -q", 0, []string{"12\n"}},
+		{"usage", 0, []string{"TENANT\tEXECS\tPROCESSES\tCPU\tWALL\tREAD\tWRITTEN\ndefault\t3\t0\t1.50 s\t0.00 ms\t0 B\t2 KiB\n"}},
+		{"usage --by user --csv", 0, []string{"tenant,user,execs,processes,cpu,wall,read,written\ndefault,\"a,b\",3,0,1.5,0,0,2048\n"}},
 		{"status", 1, []string{"available", "no: the launcher is gone"}},
 		{"status --json", 1, []string{`"available":false`}},
 		{"top --once", 0, []string{"s1", "0 B", "64 MiB"}},

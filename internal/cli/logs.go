@@ -48,7 +48,7 @@ the last thousand reads; in older output more and more lines share one time.
 	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "continue until the process has ended")
 	cmd.Flags().StringVar(&o.Stream, "stream", "stdout", "`STREAM` to print: stdout or stderr")
 	cmd.Flags().Var(tailValue(&o.Tail), "tail", "only the last `N` lines, or \"all\"")
-	cmd.Flags().Var(momentValue(&o.Since), "since", "only output since `TIME`: a duration before now such as 1h, or 2006-01-02T15:04:05Z")
+	cmd.Flags().Var(momentValue(&o.Since, "; --offset takes a position in bytes"), "since", "only output since `TIME`: a duration before now such as 1h, or 2006-01-02T15:04:05Z")
 	cmd.Flags().BoolVarP(&o.Timestamps, "timestamps", "t", false, "print the time in front of each line")
 	cmd.Flags().Int64Var(&o.Offset, "offset", 0, "start at `OFFSET`, in bytes")
 	f.register(cmd)
@@ -76,12 +76,12 @@ func tailValue(dst **int64) *textValue {
 }
 
 // momentValue is a moment in a form of the API. It stays text, because the clock of the daemon
-// counts.
-func momentValue(dst *string) *textValue {
+// counts. An error ends in more.
+func momentValue(dst *string, more string) *textValue {
 	return &textValue{"", func(s string) error {
 		d, err := time.ParseDuration(s)
 		if _, terr := time.Parse(time.RFC3339, s); terr != nil && (err != nil || d <= 0) {
-			return errors.New("must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z; --offset takes a position in bytes")
+			return errors.New("must be a duration before now such as 10m or 1h30m, or a time such as 2006-01-02T15:04:05Z" + more)
 		}
 		*dst = s
 		return nil

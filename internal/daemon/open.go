@@ -14,6 +14,7 @@ import (
 	"github.com/boxd/boxd/engine/native"
 	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
+	"github.com/boxd/boxd/session/history"
 )
 
 // These bound the wait for the launcher. If its socket exists, the launcher is being restarted, or is
@@ -49,6 +50,8 @@ func (d *daemon) openUnprivileged(ctx context.Context) (err error) {
 		Engine: d.service, Storage: d.service, Policy: decide, Audit: d.audit, Logger: d.log,
 		OutputLimit: int64(c.Exec.OutputLimit), CaptureLimit: int64(c.Exec.CaptureLimit), History: int64(c.Relay.History),
 		KeepEnded: c.Sessions.KeepEnded, MinFree: c.Sessions.MinFree, StopGrace: time.Duration(c.Sessions.StopGrace),
+		ExecHistory: history.Options{SessionEntries: c.History.SessionEntries, SessionBytes: int64(c.History.SessionSize),
+			TenantBytes: int64(c.History.TenantSize), Keep: c.History.Keep.D(), KeepUsage: c.History.KeepUsage.D()},
 		Observe: metrics.ObserveExec,
 	})
 	if err != nil {

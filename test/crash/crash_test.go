@@ -96,7 +96,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &world{t: t, daemon: d, client: c, ctx: ctx, stop: make(chan struct{})}
+	w := &world{t: t, daemon: d, client: c, ctx: ctx, stop: make(chan struct{}), asked: map[string]*asked{}}
 	t.Cleanup(func() {
 		if !w.stopping() { // the test has failed
 			close(w.stop)
@@ -147,6 +147,7 @@ func (w *world) populate(seed uint64) map[string]fixed {
 		w.follow(id, "chatter", true, false)
 		w.follow(id, "monologue", true, true)
 		w.talk(w.follow(id, "echo", true, false), "echo of "+id)
+		w.asked[id] = &asked{codes: map[int]int{}}
 		w.exec(id, seed+uint64(i))
 		sessions[id] = w.look(id)
 	}
@@ -207,6 +208,7 @@ func (w *world) round(n int, v victim, random *rand.Rand, sessions map[string]fi
 		}
 	}
 	w.checkQuitter(n, session, quitter.ID, code)
+	w.checkHistory(n, session, quitter.ID, code)
 	if w.t.Failed() {
 		w.fail("see above")
 	}

@@ -1,0 +1,110 @@
+package api
+
+import (
+	"fmt"
+	"io"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
+)
+
+func TestHistory(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	labels := apitypes.Labels{"user": "ada"}
+	for _, id := range []string{"a", "b"} {
+		if _, err := c.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Labels: labels}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 3 {
+		if _, err := c.Exec(ctx, "a", apitypes.ExecRequest{Argv: []string{"sh", "-c", fmt.Sprint("exit ", n)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := c.ExecStream(ctx, "b", apitypes.ExecRequest{Argv: []string{"echo", "x"}}, io.Discard, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	h, err := c.History(ctx, client.HistoryOptions{Session: "a", Limit: 2})
+	if err != nil || len(h.Execs) != 2 || *h.Execs[0].ExitCode != 2 || h.Next == 0 {
+		t.Fatalf("%+v, %v", h, err)
+	}
+	if e := h.Execs[0]; e.Tenant != DefaultTenant || e.Session != "a" || e.Profile != "default" || e.Actor == "" || e.Request == "" || e.Verdict != "exited" || e.Argv[2] != "exit 2" {
+		t.Errorf("%+v", e)
+	}
+	h, err = c.History(ctx, client.HistoryOptions{Session: "a", Limit: 2, Before: h.Next})
+	if err != nil || len(h.Execs) != 1 || *h.Execs[0].ExitCode != 0 || h.Next != 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	for _, tc := range []struct {
+		o    client.HistoryOptions
+		want int
+	}{
+		{client.HistoryOptions{}, 4},
+		{client.HistoryOptions{Session: "b", Output: true}, 1},
+		{client.HistoryOptions{Since: "1h"}, 4},
+		{client.HistoryOptions{Until: "1h"}, 0},
+		{client.HistoryOptions{Verdicts: []string{"oom", "exited"}}, 4},
+		{client.HistoryOptions{Verdicts: []string{"oom"}}, 0},
+	} {
+		if h, err := c.History(ctx, tc.o); err != nil || len(h.Execs) != tc.want {
+			t.Errorf("%+v: %d, %v", tc.o, len(h.Execs), err)
+		}
+	}
+	for query, field := range map[string]string{"verdict=odd": "verdict", "since=odd": "since", "until=-1h": "until", "limit=1001": "limit", "limit=x": "limit", "before=-1": "before", "output=odd": "output"} {
+		if p := f.problem("GET", "/v1/execs?"+query, adminToken, ""); p.Code != apitypes.CodeInvalid || p.Field != field {
+			t.Errorf("%s: %+v", query, p)
+		}
+	}
+	if p := f.problem("GET", "/v1/sessions/none/execs", adminToken, ""); p.Code != apitypes.CodeSessionNotFound {
+		t.Errorf("%+v", p)
+	}
+	// Another tenant sees nothing of it.
+	if p := f.problem("GET", "/v1/sessions/a/execs", viewerToken, ""); p.Code != apitypes.CodeSessionNotFound {
+		t.Errorf("%+v", p)
+	}
+	if err := c.Remove(ctx, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := c.History(ctx, client.HistoryOptions{Session: "a"}); err != nil || len(h.Execs) != 3 {
+		t.Errorf("removed: %+v, %v", h, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	for id, user := range map[string]string{"a": "ada", "b": "ada", "c": "eve"} {
+		if _, err := c.Ensure(ctx, apitypes.SessionRequest{ID: id, SessionSpec: apitypes.SessionSpec{Labels: apitypes.Labels{"user": user}}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Exec(ctx, id, apitypes.ExecRequest{Argv: []string{"true"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := c.TenantUsage(ctx, client.UsageOptions{})
+	if err != nil || len(list) != 1 || list[0].Execs != 3 || list[0].User != "" || list[0].Tenant != DefaultTenant {
+		t.Errorf("%+v, %v", list, err)
+	}
+	list, err = c.TenantUsage(ctx, client.UsageOptions{By: []string{"user", "day", "profile"}, From: "2000-01-01"})
+	if err != nil || len(list) != 2 || list[0].User != "ada" || list[0].Execs != 2 || list[1].User != "eve" || list[0].Day == "" || list[0].Profile != "default" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	if list, err = c.TenantUsage(ctx, client.UsageOptions{To: "2000-01-01"}); err != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	_, metrics := f.raw("GET", "/metrics", scraperToken, "")
+	for _, line := range []string{`boxd_usage_execs_total{profile="default",tenant="default"} 3`, `boxd_usage_processes_total{profile="default",tenant="default"} 0`} {
+		if !strings.Contains(string(metrics), line+"\n") {
+			t.Errorf("metrics without %s", line)
+		}
+	}
+	for query, field := range map[string]string{"by=odd": "by", "from=yesterday": "from", "to=" + url.QueryEscape("2026-13-01"): "to"} {
+		if p := f.problem("GET", "/v1/usage?"+query, adminToken, ""); p.Code != apitypes.CodeInvalid || p.Field != field {
+			t.Errorf("%s: %+v", query, p)
+		}
+	}
+}

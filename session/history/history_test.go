@@ -1,0 +1,481 @@
+package history
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxd/boxd/engine"
+	"go.etcd.io/bbolt"
+)
+
+// bench is a store in a directory, which can be opened again.
+type bench struct {
+	*testing.T
+	o Options
+	*Store
+	mu       sync.Mutex
+	reported []error
+}
+
+func open(t *testing.T, o Options) *bench {
+	b := &bench{T: t, o: o}
+	b.o.Dir = filepath.Join(t.TempDir(), "history")
+	b.o.Report = func(err error) { b.mu.Lock(); defer b.mu.Unlock(); b.reported = append(b.reported, err) }
+	b.reopen()
+	t.Cleanup(func() { b.Store.Close() })
+	return b
+}
+
+func (b *bench) reopen() {
+	b.Helper()
+	s, err := Open(b.o)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Store = s
+}
+
+// kill ends the store as SIGKILL would: what waits to be stored is only in the journal.
+func (b *bench) kill() {
+	b.Store.cancel()
+	<-b.Store.finished
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.Store.mu.Lock()
+	defer b.Store.mu.Unlock()
+	b.Store.closed = true
+	b.Store.journal.file.Close()
+	b.Store.db.Close()
+}
+
+func (b *bench) append(e Entry) {
+	b.Helper()
+	if err := b.Store.Append(e); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// numbers lists the numbers in the command lines of what q selects, newest first.
+func (b *bench) numbers(q Query) string {
+	b.Helper()
+	if q.Limit == 0 {
+		q.Limit = 1 << 20
+	}
+	list, _, err := b.List(q)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out []string
+	for _, e := range list {
+		out = append(out, e.Argv[0])
+	}
+	return strings.Join(out, " ")
+}
+
+var start = time.Now().Add(-time.Hour)
+
+// entry is command number n, which ended n seconds after start.
+func entry(tenant, session string, n int) Entry {
+	cpu, written := time.Duration(n), int64(n)
+	return Entry{Tenant: tenant, Session: session, Profile: "p", User: "u-" + session, Argv: []string{fmt.Sprint(n)},
+		StartedAt: start, EndedAt: start.Add(time.Duration(n) * time.Second),
+		Result: engine.Result{Verdict: engine.Exited, Receipt: engine.Receipt{Wall: time.Second, User: &cpu, IOWriteBytes: &written}}}
+}
+
+func TestList(t *testing.T) {
+	b := open(t, Options{})
+	for n := 1; n <= 6; n++ {
+		e := entry("t", []string{"a", "b"}[n%2], n)
+		if n == 4 {
+			e.Result.Verdict = engine.OOM
+		}
+		b.append(e)
+		if n == 3 {
+			if err := b.flush(); err != nil { // the others are pending: an answer has both
+				t.Fatal(err)
+			}
+		}
+	}
+	b.append(entry("other", "a", 7))
+	at := func(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
+	check := func(when string) {
+		t.Helper()
+		for _, c := range []struct {
+			q    Query
+			want string
+		}{
+			{Query{Tenant: "t"}, "6 5 4 3 2 1"},
+			{Query{Tenant: "t", Session: "a"}, "6 4 2"},
+			{Query{Tenant: "t", Session: "b"}, "5 3 1"},
+			{Query{Tenant: "t", Session: "none"}, ""},
+			{Query{}, "7 6 5 4 3 2 1"},
+			{Query{Limit: 3}, "7 6 5"},
+			{Query{Tenant: "t", Since: at(2), Until: at(5)}, "4 3 2"},
+			{Query{Tenant: "t", Verdicts: []string{"oom"}}, "4"},
+			{Query{Tenant: "t", Session: "a", Verdicts: []string{"oom", "timeout"}}, "4"},
+			{Query{Tenant: "t", Limit: 2}, "6 5"},
+			{Query{Tenant: "t", Limit: 2, Before: 5}, "4 3"},
+			{Query{Tenant: "t", Session: "b", Limit: 2, Before: 5}, "3 1"},
+			{Query{Tenant: "t", Bytes: 1}, "6"},
+			{Query{Tenant: "other"}, "7"},
+			{Query{Tenant: "othe"}, ""},
+		} {
+			if got := b.numbers(c.q); got != c.want {
+				t.Errorf("%s: %+v: %q, want %q", when, c.q, got, c.want)
+			}
+		}
+		if _, more, err := b.List(Query{Tenant: "t", Limit: 6}); more || err != nil {
+			t.Errorf("%s: more than all: %v", when, err)
+		}
+		if _, more, err := b.List(Query{Tenant: "t", Limit: 5}); !more || err != nil {
+			t.Errorf("%s: no more behind five of six: %v", when, err)
+		}
+	}
+	check("half pending")
+	b.kill()
+	b.reopen()
+	check("replayed")
+	if err := b.Store.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b.reopen()
+	check("opened again")
+}
+
+// TestKill kills the store at random moments: what was appended is there exactly once, in its order, and
+// counted once.
+func TestKill(t *testing.T) {
+	b := open(t, Options{SessionEntries: 1 << 20})
+	random := rand.New(rand.NewPCG(1, 2))
+	total := 0
+	for range 30 {
+		for range random.IntN(40) {
+			total++
+			b.append(entry("t", fmt.Sprint("s", total%3), total))
+			if random.IntN(10) == 0 {
+				if err := b.flush(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		switch random.IntN(4) {
+		case 0: // stored, and killed before the journal is removed
+			if err := b.store(b.pendingLocked()); err != nil {
+				t.Fatal(err)
+			}
+		case 1: // killed in the middle of a write
+			torn := frame(b.next, []byte(`{"tenant":"t","session":"torn"}`))
+			b.journal.file.Write(torn[:1+random.IntN(len(torn)-1)])
+		}
+		b.kill()
+		b.reopen()
+	}
+	list, _, err := b.List(Query{Tenant: "t", Limit: total + 1})
+	if err != nil || len(list) != total {
+		t.Fatalf("%d entries of %d, %v", len(list), total, err)
+	}
+	for i, e := range list {
+		if want := fmt.Sprint(total - i); e.Argv[0] != want {
+			t.Fatalf("entry %d is %s, want %s", i, e.Argv[0], want)
+		}
+	}
+	usage, err := b.Usage(UsageQuery{})
+	sum := int64(total) * int64(total+1) / 2
+	if err != nil || len(usage) != 1 || usage[0].Execs != int64(total) || usage[0].Written != sum || usage[0].CPU != time.Duration(sum) {
+		t.Errorf("%+v, %v, want %d commands and %d bytes", usage, err, total, sum)
+	}
+	if got := b.Totals(); len(got) != 1 || got[0].Execs != int64(total) || got[0].Profile != "p" {
+		t.Errorf("totals %+v", got)
+	}
+}
+
+func TestBounds(t *testing.T) {
+	b := open(t, Options{SessionEntries: 5, TenantBytes: 4000, Keep: 2 * time.Hour})
+	for n := range 12 {
+		b.append(entry("t", "a", n))
+	}
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.numbers(Query{Tenant: "t", Session: "a"}); got != "11 10 9 8 7" {
+		t.Errorf("a session of at most 5 has %q", got)
+	}
+	for n := range 100 {
+		b.append(entry("t", fmt.Sprint("s", n), n))
+	}
+	b.append(entry("other", "a", 1))
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	list, _, err := b.List(Query{Tenant: "t", Limit: 1000})
+	if err != nil || len(list) < 3 || len(list) > 12 || list[0].Argv[0] != "99" {
+		t.Errorf("a tenant of 4000 bytes has %d entries, %v", len(list), err)
+	}
+	if got := b.numbers(Query{Tenant: "other"}); got != "1" {
+		t.Errorf("another tenant has %q", got)
+	}
+	// What is forgotten stays counted.
+	if u, err := b.Usage(UsageQuery{Tenant: "t"}); err != nil || len(u) != 1 || u[0].Execs != 112 {
+		t.Errorf("%+v, %v", u, err)
+	}
+	// An entry larger than every bound is kept, alone.
+	large := entry("t", "large", 1)
+	large.Stdout = bytes.Repeat([]byte("x"), 1<<20)
+	b.append(large)
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := b.numbers(Query{Tenant: "t"}); got != "1" {
+		t.Errorf("beside a large entry: %q", got)
+	}
+	for more := true; more; {
+		if more, err = b.forgetOld(time.Now(), time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = b.view(func(tx *bbolt.Tx) error {
+		for _, name := range [][]byte{entryBucket, orderBucket, sizeBucket, processBucket} {
+			if n := tx.Bucket(name).Stats().KeyN; n != 0 {
+				t.Errorf("%d keys are left in %s", n, name)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// TestProcess: the end of a process that two daemons record has one entry.
+func TestProcess(t *testing.T) {
+	b := open(t, Options{})
+	e := entry("t", "a", 1)
+	e.Process, e.Key, e.Box = "web", "1-web", "s-1"
+	for range 3 {
+		b.append(e)
+		b.append(e)
+		if got := b.numbers(Query{Tenant: "t"}); got != "1" {
+			t.Errorf("%q", got)
+		}
+		b.kill()
+		b.reopen()
+	}
+	e.Key = "2-web"
+	b.append(e)
+	if u, err := b.Usage(UsageQuery{}); err != nil || u[0].Processes != 2 || u[0].Execs != 0 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+func TestUsage(t *testing.T) {
+	b := open(t, Options{UsageRows: 4})
+	day := func(n int) time.Time { return time.Date(2026, 1, n, 12, 0, 0, 0, time.FixedZone("", -14*3600)) } // the next day in UTC
+	for n := 1; n <= 8; n++ {
+		e := entry("t", fmt.Sprint("s", n), n)
+		e.EndedAt = day(1 + n%2)
+		b.append(e)
+		if n == 7 {
+			if err := b.flush(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	text := func(q UsageQuery) string {
+		list, err := b.Usage(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, u := range list {
+			out = append(out, fmt.Sprintf("%s%s%s%s%s=%d", u.Tenant, u.Profile, u.User, u.Session, u.Day, u.Execs))
+		}
+		return strings.Join(out, " ")
+	}
+	var q, days UsageQuery
+	days.By.Day = true
+	for _, c := range []struct {
+		q    UsageQuery
+		want string
+	}{
+		{q, "t=8"},
+		{UsageQuery{Tenant: "x"}, ""},
+		{days, "t2026-01-02=4 t2026-01-03=4"},
+		{UsageQuery{From: "2026-01-03"}, "t=4"},
+		{UsageQuery{To: "2026-01-02"}, "t=4"},
+	} {
+		if got := text(c.q); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.q, got, c.want)
+		}
+	}
+	if err := b.flush(); err != nil {
+		t.Fatal(err)
+	}
+	q.By.Session = true
+	if got := text(q); got != "t*=4 ts1=1 ts2=1 ts3=1 ts4=1" {
+		t.Errorf("beyond the bound: %q", got)
+	}
+	if _, err := b.forgetOld(time.Time{}, time.Date(2026, 1, 3, 0, 0, 0, 0, time.UTC)); err != nil {
+		t.Fatal(err)
+	}
+	q = UsageQuery{}
+	if got := text(q); got != "t=4" {
+		t.Errorf("without old days: %q", got)
+	}
+	if got := b.Totals(); len(got) != 1 || got[0].Execs != 8 {
+		t.Errorf("totals %+v", got)
+	}
+}
+
+// TestUnwritable: an entry that cannot be written is refused and reported, and harms no other.
+func TestUnwritable(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1))
+	must(t, b.journal.file.Close())
+	if err := b.Store.Append(entry("t", "a", 2)); err == nil {
+		t.Error("written to a closed file")
+	}
+	b.append(entry("t", "a", 3)) // in another file
+	if got := b.numbers(Query{Tenant: "t"}); got != "3 1" {
+		t.Errorf("%q", got)
+	}
+	b.kill()
+	b.reopen()
+	if got := b.numbers(Query{Tenant: "t"}); got != "3 1" {
+		t.Errorf("replayed: %q", got)
+	}
+	if u, err := b.Usage(UsageQuery{}); err != nil || u[0].Execs != 2 {
+		t.Errorf("%+v, %v", u, err)
+	}
+}
+
+// TestDamage: a database that cannot be read is kept aside, and one of a newer version is left alone.
+func TestDamage(t *testing.T) {
+	b := open(t, Options{})
+	b.append(entry("t", "a", 1))
+	must(t, b.Store.Close())
+	path := filepath.Join(b.o.Dir, "history.db")
+	must(t, os.WriteFile(path, bytes.Repeat([]byte("damage"), 10000), 0o600))
+	b.reopen()
+	b.append(entry("t", "a", 2))
+	must(t, b.Store.Close())
+	if aside, _ := filepath.Glob(path + ".corrupt-*"); len(aside) != 1 || len(b.reported) != 1 {
+		t.Errorf("%q, %v", aside, b.reported)
+	}
+	db, err := bbolt.Open(path, 0o600, nil)
+	must(t, err)
+	must(t, db.Update(func(tx *bbolt.Tx) error { return tx.Bucket(metaBucket).Put(versionKey, []byte{dbVersion + 1}) }))
+	must(t, db.Close())
+	if _, err := Open(b.o); err == nil || !strings.Contains(err.Error(), "format") {
+		t.Errorf("a newer version: %v", err)
+	}
+}
+
+// TestSegments: a journal of several files is removed as its entries are stored.
+func TestSegments(t *testing.T) {
+	b := open(t, Options{SessionEntries: 1 << 20, SessionBytes: 1 << 30, TenantBytes: 1 << 30})
+	e := entry("t", "a", 1)
+	e.Stdout = bytes.Repeat([]byte("x"), 300<<10)
+	for range 100 {
+		b.append(e)
+	}
+	paths, err := segments(b.o.Dir)
+	must(t, err)
+	b.kill()
+	b.reopen()
+	if list, _, err := b.List(Query{Tenant: "t", Limit: 1000}); err != nil || len(list) != 100 {
+		t.Errorf("%d entries, %v; journal %q", len(list), err, paths)
+	}
+	if paths, err = segments(b.o.Dir); err != nil || len(paths) != 1 {
+		t.Errorf("journal %q, %v", paths, err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	b := open(t, Options{})
+	must(t, b.Store.Close())
+	must(t, b.Store.Close())
+	if err := b.Store.Append(entry("t", "a", 1)); !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+}
+
+// TestConcurrent appends and lists from many goroutines.
+func TestConcurrent(t *testing.T) {
+	b := open(t, Options{SessionEntries: 1 << 20})
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for n := range 100 {
+				if err := b.Store.Append(entry("t", fmt.Sprint(g), n)); err != nil {
+					t.Error(err)
+				}
+				list, _, err := b.List(Query{Tenant: "t", Session: fmt.Sprint(g), Limit: 1000})
+				if err != nil || len(list) != n+1 || list[0].Argv[0] != fmt.Sprint(n) {
+					t.Errorf("%d entries after %d, %v", len(list), n+1, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzReadFrames: whatever a journal contains, reading it ends without an error, and gives what was written
+// before the damage.
+func FuzzReadFrames(f *testing.F) {
+	e := entry("t", "a", 1)
+	body, err := encode(&e)
+	if err != nil {
+		f.Fatal(err)
+	}
+	good := frame(7, body)
+	f.Add([]byte{})
+	f.Add(good[:len(good)-1])
+	f.Add(slices.Concat(good, good[:5]))
+	f.Add(bytes.Repeat([]byte{0xff}, 40))
+	f.Fuzz(func(t *testing.T, tail []byte) {
+		n := 0
+		err := readFrames(bytes.NewReader(slices.Concat(good, tail)), func(e Entry, body []byte) error {
+			if n++; n == 1 && (e.Seq != 7 || e.Session != "a") {
+				t.Errorf("%+v", e)
+			}
+			if e.Tenant == "" || e.Session == "" {
+				t.Errorf("an entry of no session: %+v", e)
+			}
+			return nil
+		})
+		if err != nil || n == 0 {
+			t.Errorf("%d entries, %v", n, err)
+		}
+	})
+}
+
+func BenchmarkAppend(b *testing.B) {
+	s, err := Open(Options{Dir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	e := entry("t", "a", 1)
+	e.Argv = []string{"/bin/sh", "-c", strings.Repeat("x", 200)}
+	for b.Loop() {
+		if err := s.Append(e); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

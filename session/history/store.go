@@ -1,0 +1,439 @@
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// Options of a [Store]. Dir is required; a bound of 0 is its default.
+type Options struct {
+	Dir string // is created if missing; nothing else may use it
+	// SessionEntries and SessionBytes bound the entries of one session: the oldest ones are forgotten.
+	// A session always keeps its last entry.
+	SessionEntries int
+	SessionBytes   int64
+	// TenantBytes bounds the entries of one tenant, including those of removed sessions.
+	TenantBytes int64
+	// Keep is the age at which an entry is forgotten.
+	Keep time.Duration
+	// UsageRows bounds the counters of one tenant; see [Others]. KeepUsage is the age at which they
+	// are forgotten.
+	UsageRows int
+	KeepUsage time.Duration
+	// Report is called with errors that no caller of the Store gets. Nil: they are logged.
+	Report func(error)
+}
+
+// Defaults of [Options].
+const (
+	DefaultSessionEntries = 1000
+	DefaultSessionBytes   = 8 << 20
+	DefaultTenantBytes    = 64 << 20
+	DefaultKeep           = 7 * 24 * time.Hour
+	DefaultUsageRows      = 20000
+	DefaultKeepUsage      = 400 * 24 * time.Hour
+)
+
+const (
+	// batchDelay is how long an entry waits for others before it is stored with them.
+	batchDelay = 250 * time.Millisecond
+	// maxPending bounds the bytes of entries that wait to be stored. Append waits above it.
+	maxPending = 16 << 20
+	// segmentBytes is the size above which the journal continues in another file.
+	segmentBytes = 4 << 20
+	// retryDelay is the pause after a batch that could not be stored.
+	retryDelay = 5 * time.Second
+	// sweepEvery is the time between two searches for old entries.
+	sweepEvery = time.Hour
+	dbVersion  = 1
+	dbTimeout  = time.Second // for bbolt's own lock, which no other process should hold
+)
+
+// ErrClosed: the store is closed.
+var ErrClosed = errors.New("history is closed")
+
+// Store keeps entries. It is safe for concurrent use.
+type Store struct {
+	o  Options
+	db *bbolt.DB
+
+	mu       sync.Mutex
+	room     *sync.Cond // signals that bytes, failed or closed has changed
+	journal  journal
+	next     uint64 // number of the next entry
+	pending  []item // in the journal and not in the database, in order
+	storing  []item // those before pending, which are being stored
+	bytes    int64  // of both
+	failed   error  // why the last batch could not be stored
+	refused  error  // why the last entry was refused, nil after one that was not
+	totals   map[totalKey]Counters
+	day      string              // YYYY-MM-DD, UTC
+	today    map[string]Counters // by tenant, of day
+	closed   bool
+	wake     chan struct{}
+	stop     context.Context
+	cancel   context.CancelFunc
+	finished chan struct{}
+}
+
+// Open opens the history in o.Dir, or makes it. A database that
+// cannot be read is kept aside, and o.Report is told.
+func Open(o Options) (*Store, error) {
+	o.setDefaults()
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("history: %w", err)
+	}
+	path := filepath.Join(o.Dir, "history.db")
+	db, err := openDB(path)
+	if foreign := (*versionError)(nil); err != nil && !errors.As(err, &foreign) && !isUnreachable(err) {
+		aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000")
+		if rerr := os.Rename(path, aside); rerr != nil {
+			return nil, fmt.Errorf("history: keeping a damaged database aside (%w): %w", err, rerr)
+		}
+		o.Report(fmt.Errorf("history was damaged (%w): kept as %s, and begun anew", err, aside))
+		db, err = openDB(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("history %s: %w", path, err)
+	}
+	s := &Store{o: o, db: db, journal: journal{dir: o.Dir}, wake: make(chan struct{}, 1), finished: make(chan struct{})}
+	s.room = sync.NewCond(&s.mu)
+	s.stop, s.cancel = context.WithCancel(context.Background())
+	if err := s.replay(); err != nil {
+		s.cancel()
+		return nil, errors.Join(fmt.Errorf("history: %w", err), db.Close())
+	}
+	go s.run()
+	return s, nil
+}
+
+func (o *Options) setDefaults() {
+	set(&o.SessionEntries, DefaultSessionEntries)
+	set(&o.SessionBytes, DefaultSessionBytes)
+	set(&o.TenantBytes, DefaultTenantBytes)
+	set(&o.Keep, DefaultKeep)
+	set(&o.UsageRows, DefaultUsageRows)
+	set(&o.KeepUsage, DefaultKeepUsage)
+	if o.Report == nil {
+		o.Report = func(err error) { slog.Error("history", "error", err) }
+	}
+}
+
+func set[T int | int64 | time.Duration](v *T, value T) {
+	if *v == 0 {
+		*v = value
+	}
+}
+
+// versionError: the database is intact, and not ours to read.
+type versionError struct{ version []byte }
+
+func (e *versionError) Error() string {
+	return fmt.Sprintf("its format is %x, this boxd knows %d: run the version of boxd that wrote it, or move the file away", e.version, dbVersion)
+}
+
+// isUnreachable tells a database that cannot be reached from one that cannot be read.
+func isUnreachable(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || errors.Is(err, bolterrors.ErrTimeout)
+}
+
+func openDB(path string) (db *bbolt.DB, err error) {
+	defer func() {
+		if err != nil && db != nil {
+			db.Close() // best effort: nothing was written
+			db = nil
+		}
+	}()
+	err = guarded(func() error {
+		if db, err = bbolt.Open(path, 0o600, &bbolt.Options{Timeout: dbTimeout}); err != nil {
+			return err
+		}
+		made := false
+		err := db.View(func(tx *bbolt.Tx) error {
+			meta := tx.Bucket(metaBucket)
+			if made = meta != nil; !made {
+				return nil
+			}
+			if v := meta.Get(versionKey); len(v) != 1 || v[0] != dbVersion {
+				return &versionError{slices.Clone(v)}
+			}
+			return nil
+		})
+		if err != nil || made {
+			return err
+		}
+		return db.Update(func(tx *bbolt.Tx) error {
+			for _, name := range buckets {
+				if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+					return err
+				}
+			}
+			return tx.Bucket(metaBucket).Put(versionKey, []byte{dbVersion})
+		})
+	})
+	return db, err
+}
+
+// guarded turns a panic, with which bbolt reports damaged pages, into an error. bbolt maps the file,
+// which may be cut short.
+func guarded(fn func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("damaged: %v", r)
+		}
+	}()
+	return fn()
+}
+
+func (s *Store) update(fn func(*bbolt.Tx) error) error {
+	return guarded(func() error { return s.db.Update(fn) })
+}
+
+func (s *Store) view(fn func(*bbolt.Tx) error) error {
+	return guarded(func() error { return s.db.View(fn) })
+}
+
+// replay continues with the entries of the journal that the database lacks: they are pending again. Nothing
+// is written to the database, so that a daemon can start on a full disk.
+func (s *Store) replay() error {
+	var applied uint64
+	err := s.view(func(tx *bbolt.Tx) (err error) {
+		applied = appliedIn(tx)
+		if s.totals, err = readTotals(tx); err != nil {
+			return err
+		}
+		s.day = time.Now().UTC().Format(time.DateOnly)
+		s.today, err = readDay(tx, s.day)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	s.next = applied + 1
+	paths, err := segments(s.o.Dir)
+	if err != nil {
+		return err
+	}
+	for _, path := range paths {
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		last := uint64(0)
+		err = readFrames(f, func(e Entry, body []byte) error {
+			if e.Seq >= s.next {
+				s.pendLocked(item{e, body})
+				last = e.Seq
+			}
+			return nil
+		})
+		f.Close() // only read
+		if err != nil {
+			return err
+		}
+		if last > 0 {
+			s.journal.old = append(s.journal.old, segment{path, last})
+		} else if err := os.Remove(path); err != nil {
+			return err
+		}
+	}
+	_ = s.journal.begin(s.next) // or Append begins it
+	s.wakeUp()
+	return nil
+}
+
+// pendLocked adds an item that is in the journal to those that wait to be stored.
+func (s *Store) pendLocked(it item) {
+	s.next = it.entry.Seq + 1
+	s.pending = append(s.pending, it)
+	s.bytes += int64(len(it.body))
+	k := totalKey{it.entry.Tenant, it.entry.Profile}
+	sum := s.totals[k]
+	sum.add(countersOf(&it.entry))
+	s.totals[k] = sum
+	if it.entry.EndedAt.UTC().Format(time.DateOnly) == s.dayLocked() {
+		sum := s.today[k.tenant]
+		sum.add(countersOf(&it.entry))
+		s.today[k.tenant] = sum
+	}
+}
+
+func (s *Store) wakeUp() {
+	select {
+	case s.wake <- struct{}{}:
+	default: // it will look anyway
+	}
+}
+
+// Append adds an entry. Once it has returned nil, the entry survives the death of this process.
+func (s *Store) Append(e Entry) error {
+	body, err := encode(&e)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for s.bytes > maxPending && s.failed == nil && !s.closed {
+		s.room.Wait()
+	}
+	switch {
+	case s.closed:
+		return ErrClosed
+	case s.bytes > maxPending:
+		return s.refuseLocked(fmt.Errorf("history: %w", s.failed))
+	}
+	if e.Key != "" {
+		if known, err := s.knownLocked(&e); known || err != nil {
+			return err
+		}
+	}
+	e.Seq = s.next
+	if err := s.journal.append(e.Seq, frame(e.Seq, body)); err != nil {
+		return s.refuseLocked(fmt.Errorf("history: %w", err))
+	}
+	s.refused = nil
+	s.pendLocked(item{e, body})
+	s.wakeUp()
+	return nil
+}
+
+// refuseLocked returns err, and reports the first of several refusals.
+func (s *Store) refuseLocked(err error) error {
+	if s.refused == nil {
+		go s.o.Report(fmt.Errorf("%w: what runs until this works again is not in the history", err))
+	}
+	s.refused = err
+	return err
+}
+
+// knownLocked reports whether the end of a process has an entry.
+func (s *Store) knownLocked(e *Entry) (known bool, err error) {
+	for _, it := range s.pendingLocked() {
+		o := &it.entry
+		known = known || o.Key == e.Key && o.Box == e.Box && o.Session == e.Session && o.Tenant == e.Tenant
+	}
+	if known {
+		return true, nil
+	}
+	err = s.view(func(tx *bbolt.Tx) error {
+		known = tx.Bucket(processBucket).Get(processKey(e)) != nil
+		return nil
+	})
+	return known, err
+}
+
+// pendingLocked returns the entries that may not be in the database yet.
+func (s *Store) pendingLocked() []item { return slices.Concat(s.storing, s.pending) }
+
+// run stores entries and forgets old ones until the store closes.
+func (s *Store) run() {
+	defer close(s.finished)
+	sweep := time.NewTicker(sweepEvery)
+	defer sweep.Stop()
+	s.sweep()
+	for {
+		select {
+		case <-s.stop.Done():
+			return
+		case <-sweep.C:
+			s.sweep()
+			continue
+		case <-s.wake:
+		}
+		delay := batchDelay
+		for {
+			s.mu.Lock()
+			full := s.bytes > maxPending/4 && s.failed == nil
+			s.mu.Unlock()
+			if !full {
+				select {
+				case <-s.stop.Done():
+					return
+				case <-time.After(delay):
+				}
+			}
+			if s.flush() == nil {
+				break
+			}
+			delay = retryDelay
+		}
+	}
+}
+
+func (s *Store) sweep() {
+	now := time.Now()
+	for more := true; more && s.stop.Err() == nil; {
+		var err error
+		if more, err = s.forgetOld(now.Add(-s.o.Keep), now.Add(-s.o.KeepUsage)); err != nil {
+			s.o.Report(fmt.Errorf("forgetting old history: %w", err))
+			return
+		}
+	}
+}
+
+// flush stores everything that is pending. Only one goroutine calls it at a time.
+func (s *Store) flush() error {
+	s.mu.Lock()
+	s.storing, s.pending = s.pending, nil
+	if s.journal.size > segmentBytes {
+		_ = s.journal.begin(s.next) // on an error it stays in this file, which may grow
+	}
+	batch := s.storing
+	s.mu.Unlock()
+	if len(batch) == 0 {
+		return nil
+	}
+	err := s.store(batch)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err != nil {
+		s.pending = slices.Concat(s.storing, s.pending)
+		if s.failed == nil {
+			go s.o.Report(fmt.Errorf("storing history (it will be retried): %w", err))
+		}
+	} else {
+		for _, it := range batch {
+			s.bytes -= int64(len(it.body))
+		}
+		_ = s.journal.drop(batch[len(batch)-1].entry.Seq) // what stays is removed by the next opening
+	}
+	s.storing, s.failed = nil, err
+	s.room.Broadcast()
+	return err
+}
+
+// Close stores what is pending and closes the store. What cannot be stored stays in the journal.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	first := !s.closed
+	s.closed = true
+	s.room.Broadcast()
+	s.mu.Unlock()
+	if !first {
+		<-s.finished
+		return nil
+	}
+	s.cancel()
+	<-s.finished
+	err := s.flush()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.journal.file != nil {
+		err = errors.Join(err, s.journal.file.Close())
+	}
+	return errors.Join(err, s.db.Close())
+}

@@ -1,0 +1,290 @@
+package history
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"go.etcd.io/bbolt"
+)
+
+// Counters add up what ran. A figure that the host could not measure counts as 0.
+type Counters struct {
+	Execs     int64         `json:"execs,omitempty"`
+	Processes int64         `json:"processes,omitempty"` // managed ones that have ended
+	CPU       time.Duration `json:"cpu,omitempty"`       // user and system time
+	Wall      time.Duration `json:"wall,omitempty"`      // from the start to the end of each
+	Read      int64         `json:"read,omitempty"`      // bytes from block devices
+	Written   int64         `json:"written,omitempty"`   // bytes to block devices
+}
+
+// add adds other to c.
+func (c *Counters) add(o Counters) {
+	c.Execs, c.Processes = c.Execs+o.Execs, c.Processes+o.Processes
+	c.CPU, c.Wall = c.CPU+o.CPU, c.Wall+o.Wall
+	c.Read, c.Written = c.Read+o.Read, c.Written+o.Written
+}
+
+// countersOf is what e adds.
+func countersOf(e *Entry) Counters {
+	r := &e.Result.Receipt
+	c := Counters{Execs: 1, Wall: r.Wall}
+	if e.Process != "" {
+		c.Execs, c.Processes = 0, 1
+	}
+	for _, d := range []*time.Duration{r.User, r.System} {
+		if d != nil {
+			c.CPU += *d
+		}
+	}
+	if r.IOReadBytes != nil {
+		c.Read = *r.IOReadBytes
+	}
+	if r.IOWriteBytes != nil {
+		c.Written = *r.IOWriteBytes
+	}
+	return c
+}
+
+// Others is the session and user of usage that is not told apart any more; no session has this ID.
+const Others = "*"
+
+// count adds e to the counters of its day. Once a tenant has Options.UsageRows, what would need another
+// one is counted for [Others].
+func (b *batch) count(e *Entry) error {
+	c := countersOf(e)
+	if err := addTo(b.totals, b.tx.Bucket(totalBucket), join(e.Tenant, e.Profile), c); err != nil {
+		return err
+	}
+	usage, day := b.tx.Bucket(usageBucket), e.EndedAt.UTC().Format(time.DateOnly)
+	known := func(key []byte) bool { return b.usage[string(key)] != nil || usage.Get(key) != nil }
+	key := join(e.Tenant, day, e.Profile, e.Session, e.User)
+	if !known(key) {
+		rows := rowsIn(b.tx, e.Tenant)
+		if rows >= uint64(b.s.o.UsageRows) {
+			key = join(e.Tenant, day, e.Profile, Others, Others)
+		}
+		if !known(key) {
+			if err := b.tx.Bucket(rowBucket).Put([]byte(e.Tenant), binary.BigEndian.AppendUint64(nil, rows+1)); err != nil {
+				return err
+			}
+		}
+	}
+	return addTo(b.usage, usage, key, c)
+}
+
+// addTo adds c to the sum of key, which is in sums or else in bucket.
+func addTo(sums map[string]*Counters, bucket *bbolt.Bucket, key []byte, c Counters) error {
+	sum := sums[string(key)]
+	if sum == nil {
+		sum = &Counters{}
+		if err := getJSON(bucket, key, sum); err != nil {
+			return err
+		}
+		sums[string(key)] = sum
+	}
+	sum.add(c)
+	return nil
+}
+
+func (b *batch) writeCounters() error {
+	for name, sums := range map[string]map[string]*Counters{string(usageBucket): b.usage, string(totalBucket): b.totals} {
+		for key, sum := range sums {
+			if err := putJSON(b.tx.Bucket([]byte(name)), []byte(key), sum); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func rowsIn(tx *bbolt.Tx, tenant string) uint64 {
+	if v := tx.Bucket(rowBucket).Get([]byte(tenant)); len(v) == 8 {
+		return binary.BigEndian.Uint64(v)
+	}
+	return 0
+}
+
+// forgetDays forgets the usage of days before one.
+func forgetDays(tx *bbolt.Tx, before string) error {
+	rows := map[string]uint64{}
+	err := tx.Bucket(rowBucket).ForEach(func(k, v []byte) error {
+		if len(v) == 8 {
+			rows[string(k)] = binary.BigEndian.Uint64(v)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	b := tx.Bucket(usageBucket)
+	for tenant, n := range rows {
+		var old [][]byte // a cursor does not survive deletions
+		start, c := prefix(tenant), b.Cursor()
+		for k, _ := c.Seek(start); bytes.HasPrefix(k, start) && string(k[len(start):]) < before; k, _ = c.Next() {
+			old = append(old, bytes.Clone(k))
+		}
+		for _, k := range old {
+			if err := b.Delete(k); err != nil {
+				return err
+			}
+		}
+		if len(old) == 0 {
+			continue
+		}
+		left := n - min(n, uint64(len(old)))
+		if err := tx.Bucket(rowBucket).Put([]byte(tenant), binary.BigEndian.AppendUint64(nil, left)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Usage is what one tenant, profile, user or session used on one day. The parts that
+// a query does not tell apart are empty.
+type Usage struct {
+	Tenant, Profile, User, Session string
+	Day                            string // YYYY-MM-DD, UTC
+	Counters
+}
+
+// UsageQuery selects and groups usage.
+type UsageQuery struct {
+	Tenant string // empty: all
+	// From and To are the first and the last day, YYYY-MM-DD in UTC; empty: no bound.
+	From, To string
+	// By names what is told apart; the tenant always is.
+	By struct{ Profile, User, Session, Day bool }
+}
+
+// Usage returns what was used, sorted by the parts of [Usage] in their order.
+func (s *Store) Usage(q UsageQuery) ([]Usage, error) {
+	s.mu.Lock()
+	pending := s.pendingLocked()
+	s.mu.Unlock()
+	sums := map[string]Counters{} // by the key of the answer
+	add := func(tenant, day, profile, session, user string, c Counters) {
+		if q.Tenant != "" && tenant != q.Tenant || day < q.From || q.To != "" && day > q.To {
+			return
+		}
+		only := func(wanted bool, part string) string {
+			if wanted {
+				return part
+			}
+			return ""
+		}
+		k := string(join(tenant, only(q.By.Profile, profile), only(q.By.Session, session), only(q.By.Day, day), only(q.By.User, user)))
+		sum := sums[k]
+		sum.add(c)
+		sums[k] = sum
+	}
+	err := s.view(func(tx *bbolt.Tx) error {
+		applied := appliedIn(tx)
+		for _, it := range pending {
+			if e := &it.entry; e.Seq > applied {
+				add(e.Tenant, e.EndedAt.UTC().Format(time.DateOnly), e.Profile, e.Session, e.User, countersOf(e))
+			}
+		}
+		var start []byte
+		if q.Tenant != "" {
+			start = prefix(q.Tenant)
+		}
+		c := tx.Bucket(usageBucket).Cursor()
+		for k, v := c.Seek(start); k != nil && bytes.HasPrefix(k, start); k, v = c.Next() {
+			parts := strings.SplitN(string(k), "\x00", 5)
+			var n Counters
+			if len(parts) == 5 && json.Unmarshal(v, &n) == nil {
+				add(parts[0], parts[1], parts[2], parts[3], parts[4], n)
+			}
+		}
+		return nil
+	})
+	return usageList(sums), err
+}
+
+func usageList(sums map[string]Counters) []Usage {
+	list := make([]Usage, 0, len(sums))
+	for k, c := range sums {
+		p := strings.SplitN(k, "\x00", 5)
+		list = append(list, Usage{Tenant: p[0], Profile: p[1], Session: p[2], Day: p[3], User: p[4], Counters: c})
+	}
+	slices.SortFunc(list, func(a, b Usage) int {
+		return cmp.Or(strings.Compare(a.Tenant, b.Tenant), strings.Compare(a.Profile, b.Profile), strings.Compare(a.User, b.User),
+			strings.Compare(a.Session, b.Session), strings.Compare(a.Day, b.Day))
+	})
+	return list
+}
+
+// Today returns what tenant has used since midnight, UTC.
+func (s *Store) Today(tenant string) Counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dayLocked()
+	return s.today[tenant]
+}
+
+// dayLocked returns the day of s.today, which is empty if a new day has begun.
+func (s *Store) dayLocked() string {
+	if day := time.Now().UTC().Format(time.DateOnly); day != s.day {
+		s.day, s.today = day, map[string]Counters{}
+	}
+	return s.day
+}
+
+// readDay returns the stored counters of a day by tenant.
+func readDay(tx *bbolt.Tx, day string) (map[string]Counters, error) {
+	sums := map[string]Counters{}
+	err := tx.Bucket(rowBucket).ForEach(func(tenant, _ []byte) error {
+		start := prefix(string(tenant), day)
+		c := tx.Bucket(usageBucket).Cursor()
+		for k, v := c.Seek(start); bytes.HasPrefix(k, start); k, v = c.Next() {
+			var n Counters
+			if err := json.Unmarshal(v, &n); err != nil {
+				return err
+			}
+			sum := sums[string(tenant)]
+			sum.add(n)
+			sums[string(tenant)] = sum
+		}
+		return nil
+	})
+	return sums, err
+}
+
+// Totals are the counters of one tenant and profile since the first entry.
+type Totals struct {
+	Tenant, Profile string
+	Counters
+}
+
+// Totals returns the counters by tenant and profile. They only grow, also across restarts.
+func (s *Store) Totals() []Totals {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]Totals, 0, len(s.totals))
+	for k, c := range s.totals {
+		list = append(list, Totals{k.tenant, k.profile, c})
+	}
+	return list
+}
+
+type totalKey struct{ tenant, profile string }
+
+// readTotals returns the stored counters.
+func readTotals(tx *bbolt.Tx) (map[totalKey]Counters, error) {
+	totals := map[totalKey]Counters{}
+	err := tx.Bucket(totalBucket).ForEach(func(k, v []byte) error {
+		tenant, profile, _ := strings.Cut(string(k), "\x00")
+		var c Counters
+		if err := json.Unmarshal(v, &c); err != nil {
+			return err
+		}
+		totals[totalKey{tenant, profile}] = c
+		return nil
+	})
+	return totals, err
+}

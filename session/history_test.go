@@ -1,0 +1,217 @@
+package session
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/policy"
+	"github.com/boxd/boxd/session/history"
+)
+
+// ran lists what ended in a session, or in tenant t, oldest first.
+func (b *bench) ran(session string) (list []history.Entry) {
+	b.t.Helper()
+	list, _, err := b.History(history.Query{Tenant: "t", Session: session, Limit: 1000})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	slices.Reverse(list)
+	return list
+}
+
+// ranText is ran in short.
+func (b *bench) ranText(session string) string {
+	var out []string
+	for _, e := range b.ran(session) {
+		out = append(out, strings.TrimSpace(e.Process+" "+strings.Join(e.Argv, " "))+": "+string(e.Result.Verdict))
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestHistory(t *testing.T) {
+	b := open(t)
+	b.ensure(keyA, policy.Request{Wishes: spec.Wishes{Labels: spec.Labels{"user": "ada"}}})
+	b.exec(keyA, "exit", "3")
+	admin := Caller{Tenant: "default", Actor: "root", Request: "r2"}
+	if _, err := b.Exec(ctx, admin, keyA, nil, Exec{Args: []string{"echo", "x"}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"missing"}}); err == nil {
+		t.Fatal("a missing program runs")
+	}
+	p := b.launch(keyB, "web", "exit", "7")
+	await(t, p.Done(), "the end")
+	b.eventually("the end of the process", func() bool { return len(b.ran("b")) == 1 })
+
+	check := func(when string) {
+		t.Helper()
+		if got := b.ranText("a"); got != "exit 3: exited, echo x: exited" {
+			t.Errorf("%s: a: %q", when, got)
+		}
+		if got := b.ranText("b"); got != "web exit 7: exited" {
+			t.Errorf("%s: b: %q", when, got)
+		}
+		list := b.ran("a")
+		if e := list[0]; e.Result.ExitCode != 3 || e.Actor != "me" || e.Request != "r1" || e.Profile != "default" || e.User != "ada" || e.Box == "" || e.StartedAt.After(e.EndedAt) || e.Stdout != nil {
+			t.Errorf("%s: %+v", when, e)
+		}
+		if e := list[1]; e.Actor != "default/root" || e.Request != "r2" {
+			t.Errorf("%s: %+v", when, e)
+		}
+		u, err := b.Usage(history.UsageQuery{Tenant: "t"})
+		if err != nil || len(u) != 1 || u[0].Execs != 2 || u[0].Processes != 1 {
+			t.Errorf("%s: %+v, %v", when, u, err)
+		}
+	}
+	check("live")
+	b.restart()
+	check("after a crash")
+	for _, key := range []Key{keyA, keyB} {
+		if err := b.Remove(ctx, me, key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	check("removed")
+	b.restart()
+	check("removed, after a crash")
+	if _, _, err := b.History(history.Query{Tenant: "t", Session: "none", Limit: 1}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("no such session: %v", err)
+	}
+	if list, _, err := b.History(history.Query{Tenant: "other", Limit: 1}); err != nil || len(list) != 0 {
+		t.Errorf("another tenant: %+v, %v", list, err)
+	}
+	never := history.Query{Tenant: "t", Session: "a", Verdicts: []string{"oom"}, Limit: 1}
+	if list, _, err := b.History(never); err != nil || len(list) != 0 {
+		t.Errorf("nothing that matches: %+v, %v", list, err)
+	}
+}
+
+func TestHistoryKeeps(t *testing.T) {
+	b := newBench(t)
+	full, program, none, size := policy.KeepFull, policy.KeepProgram, policy.KeepNone, spec.Size(10)
+	b.policy.Profiles = map[string]policy.ProfileConfig{
+		"full": {KeepArgv: &full, KeepOutput: &size}, "program": {KeepArgv: &program}, "none": {KeepArgv: &none},
+	}
+	b.start()
+	for name, want := range map[string]string{"full": "echo 0123456789abcdef: exited", "program": "echo: exited", "none": ": exited"} {
+		key := Key{"t", name}
+		b.ensure(key, policy.Request{Wishes: spec.Wishes{Profile: name}})
+		res := b.exec(key, "echo", "0123456789abcdef")
+		if string(res.Stdout) != "0123456789abcdef" {
+			t.Errorf("%s: answered %q", name, res.Stdout)
+		}
+		if got := b.ranText(name); got != want {
+			t.Errorf("%s: %q, want %q", name, got, want)
+		}
+	}
+	if e := b.ran("full")[0]; string(e.Stdout) != "012345cdef" || e.StdoutMissing == nil || e.StdoutMissing.Bytes != 6 || e.StderrMissing != nil {
+		t.Errorf("kept %q, %+v", e.Stdout, e.StdoutMissing)
+	}
+	if e := b.ran("program")[0]; e.Stdout != nil {
+		t.Errorf("kept %q without being asked", e.Stdout)
+	}
+	// A caller's writer still gets everything, and one writer for both streams stays one.
+	var out bytes.Buffer
+	if _, err := b.Exec(ctx, me, Key{"t", "full"}, nil, Exec{Args: []string{"echo", "0123456789abcdef"}, Stdout: &out, Stderr: &out}); err != nil || out.String() != "0123456789abcdef" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if cmd := b.boxOf(Key{"t", "full"}).Last(); cmd.Stdout != cmd.Stderr {
+		t.Error("one stream became two")
+	}
+	if e := b.ran("full")[1]; string(e.Stdout) != "012345cdef" || e.Stderr != nil {
+		t.Errorf("kept %q and %q", e.Stdout, e.Stderr)
+	}
+	// A profile that has gone keeps no arguments.
+	b.crash()
+	b.policy.Profiles = nil
+	b.start()
+	b.exec(Key{"t", "full"}, "echo", "x")
+	if got := b.ran("full")[2].Argv; !slices.Equal(got, []string{"echo"}) {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestHistoryLong: a long command line is cut, and one of many arguments.
+func TestHistoryLong(t *testing.T) {
+	b := open(t)
+	b.exec(keyA, append([]string{"true"}, slices.Repeat([]string{"x"}, 5000)...)...)
+	b.exec(keyA, "true", strings.Repeat("é", 50000))
+	for _, e := range b.ran("a") {
+		if n := len(fmt.Sprint(e.Argv)); n > maxHistoryArgs+64 || n < 512 {
+			t.Errorf("%d bytes of a command line are kept", n)
+		}
+	}
+}
+
+// TestBudget: a tenant that has used up its day is refused by name, and still is after a restart.
+func TestBudget(t *testing.T) {
+	b := newBench(t)
+	b.policy.Tenants = map[string]policy.Tenant{"t": {Daily: policy.Budget{Execs: 2}}}
+	b.start()
+	b.exec(keyA, "true")
+	b.exec(keyA, "true")
+	check := func() {
+		t.Helper()
+		var quota *policy.QuotaError
+		_, err := b.Exec(ctx, me, keyA, nil, Exec{Args: []string{"true"}})
+		if !errors.As(err, &quota) || quota.Resource != "execs_per_day" || quota.Limit != "2" || quota.InUse != "2" || !strings.Contains(err.Error(), "tenants.t.daily.execs") {
+			t.Errorf("%v", err)
+		}
+		if _, err := b.Start(ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}}); !errors.As(err, &quota) {
+			t.Errorf("%v", err)
+		}
+		if use, _ := b.Quota("t"); use.Execs != 0 || use.Processes != 0 {
+			t.Errorf("refused, and in use: %+v", use)
+		}
+	}
+	check()
+	b.restart()
+	check()
+	if _, err := b.Exec(ctx, me, Key{"other", "a"}, &policy.Request{}, Exec{Args: []string{"true"}}); err != nil {
+		t.Errorf("another tenant: %v", err)
+	}
+}
+
+// TestHistoryIsFirst: whoever is told that a command has ended finds it in the history.
+func TestHistoryIsFirst(t *testing.T) {
+	b := open(t)
+	n := 0
+	e := Exec{Args: []string{"true"}, Ended: func(ExecResult) { n = len(b.ran("a")) }}
+	if _, err := b.Exec(ctx, me, keyA, &policy.Request{}, e); err != nil || n != 1 {
+		t.Errorf("%d entries, %v", n, err)
+	}
+}
+
+// TestHistoryOfLostBox: a command and a process that end with their box are in the history, each once.
+func TestHistoryOfLostBox(t *testing.T) {
+	b := open(t)
+	p := b.launch(keyA, "web", "serve")
+	if res := b.exec(keyA, "die"); res.Verdict != engine.BoxLost {
+		t.Fatalf("%+v", res)
+	}
+	await(t, p.Done(), "the end")
+	b.restart()
+	want := []string{"die: box-lost", "web serve: box-lost"}
+	got := strings.Split(b.ranText("a"), ", ")
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	// A process whose box is lost while no daemon runs.
+	b.launch(keyB, "web", "serve")
+	box := b.boxOf(keyB)
+	b.crash()
+	box.Die()
+	b.start()
+	for range 2 {
+		if got := b.ranText("b"); got != "web serve: box-lost" {
+			t.Errorf("%q", got)
+		}
+		b.restart()
+	}
+}
