@@ -331,7 +331,7 @@ func hasText(ctx context.Context, o engine.Output, text string) bool {
 	}
 }
 
-// NotReadyError says why a process did not become ready.
+// NotReadyError says why a process did not become ready. It matches ErrNotReady.
 type NotReadyError struct {
 	ID      string
 	Failure string
@@ -341,6 +341,9 @@ type NotReadyError struct {
 func (e *NotReadyError) Error() string {
 	return fmt.Sprintf("process %s did not become ready: %s", spec.Quote(e.ID), e.Failure)
 }
+
+// Is makes every NotReadyError an ErrNotReady.
+func (e *NotReadyError) Is(target error) bool { return target == ErrNotReady }
 
 // WaitReady waits until a process is ready, and returns it: another one than p if it was
 // restarted meanwhile. If it ends before that for good, the error is a *[NotReadyError].
