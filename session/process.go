@@ -28,6 +28,7 @@ type Process struct {
 	// or the decision against it, is done; nil: it does not wait for a restart.
 	successor *Process
 	restarted chan struct{}
+	halted    bool // its restart is being cancelled
 
 	release func() // returns its reservation in quotas; only of a running process found at Open
 

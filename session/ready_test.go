@@ -515,3 +515,77 @@ func FuzzHTTPStatus(f *testing.F) {
 		}
 	})
 }
+
+// TestEveryWindowOfARestart lets the manager die before and after each thing that it asks of
+// the engine while a process starts, fails, is started again and is stopped. The process is
+// there once afterwards, and goes on.
+func TestEveryWindowOfARestart(t *testing.T) {
+	through := false
+	for at := int64(1); !through; at++ {
+		synctest.Test(t, func(t *testing.T) {
+			w := &windows{bench: newBench(t)}
+			w.start()
+			defer func() { w.Close(ctx, false) }()
+			w.ensure(keyA, policy.Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{Persistent: ptr(true)}}})
+			w.listen(80)
+			w.dieAt(at, true)
+			started, stopped := w.restartAndStop()
+			through = w.bury()
+			w.start()
+			time.Sleep(5 * time.Minute)
+			running, known := 0, 0
+			for _, p := range w.bench.boxOf(keyA).Processes() {
+				if known++; !isDone(p.Done()) {
+					running++
+				}
+			}
+			list, err := w.Processes(keyA)
+			must(t, err)
+			use, _ := w.Quota("t")
+			if len(list) != known || use.Processes != int64(running) || running > 1 {
+				t.Errorf("window %d, %s: %d known, %d running, %d counted, views %+v", at, w.died, known, running, use.Processes, list)
+			}
+			if len(list) == 0 && started {
+				t.Errorf("window %d, %s: the process is lost", at, w.died)
+			}
+			for _, v := range list {
+				if v.State != ProcessReady && v.State != ProcessStopped || v.State == ProcessReady && stopped {
+					t.Errorf("window %d, %s: %+v", at, w.died, v)
+				}
+			}
+		})
+		if t.Failed() {
+			return
+		}
+		if through {
+			t.Logf("%d windows", at-1)
+		}
+	}
+}
+
+// restartAndStop starts a process, which fails twice, and stops it. It reports what was
+// answered as done.
+func (w *windows) restartAndStop() (started, stopped bool) {
+	_, err := w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "p", Args: []string{"serve"}, ProcessSettings: ProcessSettings{Ready: onPort, Restart: "on-failure"}})
+	if err != nil {
+		return false, false
+	}
+	for range 2 {
+		p, err := w.Process(keyA, "p")
+		if err != nil {
+			return true, false
+		}
+		if p, err = p.WaitReady(w.ctx); err != nil {
+			return true, false
+		}
+		w.bench.boxOf(keyA).Process(p.View().Key).Exit(1)
+		select {
+		case <-p.Done():
+		case <-w.ctx.Done():
+			return true, false
+		}
+		time.Sleep(5 * time.Second)
+	}
+	p, err := w.Process(keyA, "p")
+	return true, err == nil && p.Stop(w.ctx, me, StopOptions{}) == nil
+}

@@ -165,7 +165,7 @@ func (p *Process) restart() {
 			return
 		case errors.Is(err, errSuperseded): // perhaps by a start that fails
 		case errors.Is(err, engine.ErrBoxLost), errors.Is(err, ErrNotFound):
-			p.noRestart("; not restarted: its box is lost")
+			p.abandonRestart("; not restarted: its box is lost")
 			return
 		default:
 			p.restartFailed(err)
@@ -206,7 +206,7 @@ func (p *Process) startAgain(ctx context.Context) error {
 func (p *Process) restartFailed(err error) {
 	s := p.s
 	s.mu.Lock()
-	if s.processes[p.id] != p || p.record.RestartAt.IsZero() {
+	if s.processes[p.id] != p || p.record.RestartAt.IsZero() || p.halted {
 		s.mu.Unlock()
 		return
 	}
@@ -215,7 +215,7 @@ func (p *Process) restartFailed(err error) {
 	p.record.Failure = cut("starting it again: " + err.Error())
 	if p.record.Restarts >= most {
 		s.mu.Unlock()
-		p.noRestart(fmt.Sprintf("; not restarted again, after %d attempts", most))
+		p.abandonRestart(fmt.Sprintf("; not restarted again, after %d attempts", most))
 		return
 	}
 	p.record.RestartAt = time.Now().Add(backOff(p.record.Restarts)).Round(0)
@@ -226,29 +226,37 @@ func (p *Process) restartFailed(err error) {
 	}
 }
 
-// noRestart cancels the restart of a process, if there is one to come, and adds the reason to
-// its failure.
-func (p *Process) noRestart(reason string) {
+// abandonRestart is noRestart, retried until it is recorded.
+func (p *Process) abandonRestart(reason string) {
+	p.s.m.retry(func(context.Context) error { return p.noRestart(reason) })
+}
+
+// noRestart cancels the restart of a process, if there is one to come, once that is recorded,
+// and adds the reason to its failure. After an error the restart is still to come.
+func (p *Process) noRestart(reason string) error {
 	s := p.s
 	s.mu.Lock()
-	if p.record.RestartAt.IsZero() {
+	if p.record.RestartAt.IsZero() || s.processes[p.id] != p || s.erased {
 		s.mu.Unlock()
-		return
+		return nil
 	}
-	p.record.RestartAt = time.Time{}
-	p.record.Failure += reason
-	s.countWaitingLocked()
-	var write *pending
-	if s.processes[p.id] == p && !s.erased {
-		write = s.m.store.enqueue(p.record.put())
+	p.halted = true
+	end := p.record
+	end.RestartAt, end.Failure = time.Time{}, end.Failure+reason
+	write := s.m.store.enqueue(end.put())
+	s.mu.Unlock()
+	err := write.wait()
+	s.mu.Lock()
+	p.halted = false
+	if err == nil && !p.record.RestartAt.IsZero() {
+		p.record = end
+		s.countWaitingLocked()
 	}
 	s.mu.Unlock()
-	if write != nil {
-		if err := write.wait(); err != nil {
-			s.m.report(s.key, p.id, "recording that it is not restarted: "+err.Error())
-		}
+	if err == nil {
+		s.arm()
 	}
-	s.arm()
+	return err
 }
 
 // countWaitingLocked counts the processes that wait for their restart.

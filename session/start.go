@@ -132,7 +132,7 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec, after *Pr
 	case s.removing || s.box != box || s.record.State != Running:
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("starting process %q: %w", spec.ID, engine.ErrBoxLost)
-	case after != nil && (old != after || after.record.RestartAt.IsZero()):
+	case after != nil && (old != after || after.record.RestartAt.IsZero() || after.halted):
 		s.mu.Unlock()
 		return nil, nil, errSuperseded
 	case old != nil && !old.record.State.Ended():

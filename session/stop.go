@@ -33,7 +33,9 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	}
 	select {
 	case <-p.done:
-		p.noRestart("; not restarted: it was stopped")
+		if err := p.noRestart("; not restarted: it was stopped"); err != nil {
+			return err
+		}
 		if next := p.latest(); next != p { // it was restarted before that
 			return next.Stop(ctx, c, o)
 		}

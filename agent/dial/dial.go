@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -59,8 +60,8 @@ func loopback(port string) (net.Conn, error) {
 	if err6 == nil {
 		return conn, nil
 	}
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = op.Err // the address is clear
+	if errno, ok := errors.AsType[syscall.Errno](err); ok {
+		err = errno // the rest says what is clear
 	}
 	return nil, fmt.Errorf("connecting to port %s: %w", port, err)
 }
