@@ -24,6 +24,7 @@ const (
 	firstProbe   = 50 * time.Millisecond // pause after the first attempt; it grows up to lastProbe
 	lastProbe    = time.Second
 	probeTimeout = 5 * time.Second // of one attempt
+	portShare    = 50              // looking at ports takes at most this part of the daemon's time, as 1/portShare
 	liveFailures = 3               // in a row until a process is unready
 	// lineDrain is how long after the end of a process its output is searched for the line.
 	lineDrain = time.Second
@@ -92,9 +93,13 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 	}
 	var last error
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
+		began := time.Now()
 		err := p.try(ctx, box, r)
 		if err == nil {
 			return nil
+		}
+		if r.Port != 0 { // a box with many sockets has long tables
+			pause = max(pause, portShare*time.Since(began))
 		}
 		if ctx.Err() == nil || last == nil { // an attempt that was cut says less than the one before
 			last = err
@@ -109,13 +114,18 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 
 // watchLive probes a process that was ready, until ctx ends or the process is given up.
 func (p *Process) watchLive(ctx context.Context, box engine.LiveBox, r *processRecord) {
+	pause := r.Ready.LiveEvery.D()
 	for failures := 0; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(r.Ready.LiveEvery.D()):
+		case <-time.After(pause):
 		}
+		began := time.Now()
 		err := p.try(ctx, box, r.Ready)
+		if r.Ready.Port != 0 { // as in awaitReady
+			pause = max(r.Ready.LiveEvery.D(), portShare*time.Since(began))
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -141,7 +151,7 @@ func (p *Process) watchLive(ctx context.Context, box engine.LiveBox, r *processR
 func (p *Process) setReadiness(to ProcessState, why error) {
 	s := p.s
 	s.mu.Lock()
-	if p.record.Readiness == to || p.ending || p.record.State.Ended() {
+	if p.record.Readiness == to || p.stopped || p.ending || p.record.State.Ended() {
 		s.mu.Unlock()
 		return
 	}

@@ -68,6 +68,10 @@ func TestBadRecords(t *testing.T) {
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte("t\x00a"), encode(sampleSession())[4:])
 	f.Add([]byte("t\x00a\x00p"), encode(sampleProcess())[4:])
+	supervised := sampleProcess()
+	supervised.Ready, supervised.Restart, supervised.Kept = &spec.Ready{HTTP: "80/", LiveEvery: spec.Duration(time.Minute)}, "on-failure", &keptCommand{Args: []string{"a"}, User: &engine.User{UID: 1}}
+	supervised.RestartAt, supervised.Failure = time.Unix(1700000001, 0).UTC(), "exited with 3"
+	f.Add([]byte("t\x00a\x00p"), encode(supervised)[4:])
 	f.Add([]byte("t\x00a"), []byte(`{"tenant":"t","id":"a","state":"running","generation":1,"box":"s","resolved":{"spec":{"limits":{"cpus":1e300}}}}`))
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		value := withSum(body)
