@@ -66,7 +66,7 @@ func (c *call) startProcess(key session.Key) error {
 
 // waitReady waits until the process of v is ready.
 func (c *call) waitReady(v session.ProcessView) (session.ProcessView, error) {
-	ctx, cancel := c.untilGone()
+	ctx, cancel := c.untilStopped()
 	defer cancel()
 	p, err := c.s.opt.Sessions.Process(v.Session, v.ID)
 	if err == nil {

@@ -105,3 +105,27 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 }
+
+// A daemon that stops does not wait for processes to become ready.
+func TestShutdownEndsAWait(t *testing.T) {
+	f := serve(t, nil)
+	c, ctx := f.client(), t.Context()
+	sub := f.sessions.Subscribe(DefaultTenant, 0)
+	defer sub.Close()
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Start(ctx, "s", apitypes.ProcessRequest{ID: "p", Argv: []string{"sleep", "60"}, Session: &apitypes.SessionSpec{}, Ready: &apitypes.Ready{Port: 9}, Wait: true})
+		done <- err
+	}()
+	for e := range sub.C {
+		if e.Type == session.EventProcessStarted {
+			break
+		}
+	}
+	if err := f.Shutdown(ctx); err != nil { // which would wait for the request
+		t.Fatal(err)
+	}
+	if err := <-done; !client.IsCode(err, apitypes.CodeShuttingDown) {
+		t.Errorf("%v", err)
+	}
+}

@@ -336,6 +336,13 @@ func hasText(ctx context.Context, o engine.Output, text string) bool {
 			return false
 		}
 		off = at + int64(n)
+		if len(buf) == cap(buf) { // it writes a lot: 32 MiB/s are read at most
+			select {
+			case <-time.After(time.Millisecond):
+			case <-ctx.Done():
+				return false
+			}
+		}
 		keep := min(len(buf), len(text)-1)
 		buf = append(buf[:0], buf[len(buf)-keep:]...)
 	}

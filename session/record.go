@@ -153,15 +153,11 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 		err = fmt.Errorf("no key")
 	case r.Replaces != nil && (r.Replaces.ID != r.ID || r.Replaces.key() != r.key() || r.Replaces.Key == "" || !r.Replaces.State.Ended() || r.Replaces.Result == nil):
 		err = fmt.Errorf("replaces a process that has not ended")
-	case !slices.Contains([]ProcessState{"", ProcessReady, ProcessUnready}, r.Readiness):
-		err = fmt.Errorf("unknown readiness %q", r.Readiness)
-	case r.Kept == nil && (r.Ready != nil || r.Restart != "" || !r.RestartAt.IsZero()) || r.Kept != nil && len(r.Kept.Args) == 0:
-		err = fmt.Errorf("its command was not kept")
-	case !r.RestartAt.IsZero() && !r.State.Ended():
-		err = fmt.Errorf("is to be restarted, and has not ended")
 	default:
-		known := r.spec()
-		err = cmp.Or(policy.ValidateProcessID(r.ID), known.validateSupervision())
+		err = cmp.Or(policy.ValidateProcessID(r.ID), r.validateSupervision())
+	}
+	if err == nil && r.Replaces != nil {
+		err = r.Replaces.validateSupervision()
 	}
 	if err != nil {
 		return r, fmt.Errorf("process record %q: %w", key, err)

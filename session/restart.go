@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -83,6 +84,20 @@ func (p *ProcessSpec) validateSupervision() error {
 			Rule: fmt.Sprintf("must be up to %d bytes with ready or restart, which keep them: put them into a file", maxKeptCommand)}
 	}
 	return nil
+}
+
+// validateSupervision checks what a record has for probes and restarts.
+func (r *processRecord) validateSupervision() error {
+	switch {
+	case !slices.Contains([]ProcessState{"", ProcessReady, ProcessUnready}, r.Readiness):
+		return fmt.Errorf("unknown readiness %q", r.Readiness)
+	case r.Kept == nil && (r.Ready != nil || r.Restart != "" || !r.RestartAt.IsZero()) || r.Kept != nil && len(r.Kept.Args) == 0:
+		return fmt.Errorf("its command was not kept")
+	case !r.RestartAt.IsZero() && !r.State.Ended():
+		return fmt.Errorf("is to be restarted, and has not ended")
+	}
+	p := r.spec()
+	return p.validateSupervision()
 }
 
 // failureOf says why the end of a process is a failure; "" if it is none. Only processes with
