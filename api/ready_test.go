@@ -101,7 +101,7 @@ func TestRestart(t *testing.T) {
 			break
 		}
 	}
-	if p, err := c.Process(ctx, "s", "p"); err != nil || p.State != "exited" || p.Restarts != 1 || !strings.HasSuffix(p.Failure, "not restarted again, after 1 restarts") {
+	if p, err := c.Process(ctx, "s", "p"); err != nil || p.State != "exited" || p.Restarts != 1 || !strings.HasSuffix(p.Failure, "given up after 1 of 1 restarts") {
 		t.Errorf("%+v, %v", p, err)
 	}
 }

@@ -20,8 +20,11 @@ func (p *Process) watch(release func()) {
 	live := p.Live()
 	select {
 	case <-live.Done():
-		if p.probed != nil {
-			<-p.probed
+		if p.probed != nil { // it may find that the process was ready
+			select {
+			case <-p.probed:
+			case <-time.After(probeTimeout): // the engine does not end its command
+			}
 		}
 		p.recordEnd(live.Result(), release)
 	case <-p.s.m.ctx.Done(): // the successor records it

@@ -17,6 +17,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/internal/headtail"
+	"github.com/boxd/boxd/internal/linux"
 )
 
 // Pauses and bounds of probes.
@@ -282,6 +283,8 @@ func endText(r engine.Result) string {
 	switch {
 	case r.Verdict == engine.Exited:
 		return fmt.Sprintf("exited with %d", r.ExitCode)
+	case r.Verdict == engine.Signaled:
+		return "ended by " + linux.SignalName(r.Signal)
 	case r.Limit != "":
 		return fmt.Sprintf("ended: %s (%s)", r.Verdict, r.Limit)
 	}

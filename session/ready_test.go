@@ -269,7 +269,7 @@ func TestRestartOnFailure(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Hour)
-		if v := b.now(); v.State != ProcessExited || v.Failure != "exited with 9; not restarted again, after 3 restarts" {
+		if v := b.now(); v.State != ProcessExited || v.Failure != "exited with 9; given up after 3 of 3 restarts" {
 			t.Errorf("%+v", v)
 		}
 		if p == nil || !isDone(p.Gone()) {
@@ -297,6 +297,11 @@ func TestNoRestart(t *testing.T) {
 		b.supervise(ProcessSettings{Restart: "on-failure"}, "exit", "0")
 		time.Sleep(time.Hour)
 		b.wantState(ProcessExited)
+		b.supervise(ProcessSettings{Restart: "no"}, "exit", "1")
+		time.Sleep(time.Hour)
+		if b.wantState(ProcessExited); b.now().Failure != "" {
+			t.Errorf("%+v", b.now())
+		}
 	})
 }
 
@@ -417,7 +422,7 @@ func TestRestartThatFails(t *testing.T) {
 		}
 		b.restart()
 		time.Sleep(time.Hour)
-		if v := b.now(); v.State != ProcessExited || !strings.Contains(v.Failure, "injected; not restarted again, after 4 attempts") {
+		if v := b.now(); v.State != ProcessExited || !strings.Contains(v.Failure, "injected; given up after 4 of 4 restarts") {
 			t.Errorf("%+v", v)
 		}
 	})
@@ -471,7 +476,7 @@ func TestWaitReadyFollows(t *testing.T) {
 	bubble(t, func(b *bench) { // in vain
 		p := b.supervise(ProcessSettings{Restart: "on-failure:2", Ready: onPort}, "exit", "1")
 		_, err := p.WaitReady(ctx)
-		if failed, ok := errors.AsType[*NotReadyError](err); !ok || !strings.HasSuffix(failed.Failure, "not restarted again, after 2 restarts") {
+		if failed, ok := errors.AsType[*NotReadyError](err); !ok || !strings.HasSuffix(failed.Failure, "given up after 2 of 2 restarts") {
 			t.Error(err)
 		}
 		p = b.supervise(ProcessSettings{Restart: "on-failure:2", Ready: onPort}, "exit", "1")

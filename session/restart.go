@@ -142,7 +142,7 @@ func (p *Process) planRestart(end *processRecord) {
 	}
 	switch {
 	case end.Restarts >= most:
-		end.Failure += fmt.Sprintf("; not restarted again, after %d restarts", end.Restarts)
+		end.Failure += fmt.Sprintf("; given up after %d of %d restarts", end.Restarts, most)
 	case p.s.waiting >= maxWaiting:
 		end.Failure += fmt.Sprintf("; not restarted, because %d processes of the session wait for that already", maxWaiting)
 	default:
@@ -221,7 +221,7 @@ func (p *Process) startAgain(ctx context.Context) error {
 func (p *Process) restartFailed(err error) {
 	s := p.s
 	s.mu.Lock()
-	if s.processes[p.id] != p || p.record.RestartAt.IsZero() || p.halted {
+	if s.processes[p.id] != p || p.record.RestartAt.IsZero() || p.halted || s.removing {
 		s.mu.Unlock()
 		return
 	}
@@ -230,7 +230,7 @@ func (p *Process) restartFailed(err error) {
 	p.record.Failure = cut("starting it again: " + err.Error())
 	if p.record.Restarts >= most {
 		s.mu.Unlock()
-		p.abandonRestart(fmt.Sprintf("; not restarted again, after %d attempts", most))
+		p.abandonRestart(fmt.Sprintf("; given up after %d of %d restarts", most, most))
 		return
 	}
 	p.record.RestartAt = time.Now().Add(backOff(p.record.Restarts)).Round(0)

@@ -25,6 +25,9 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	spec.History = cmp.Or(spec.History, m.options.History)
+	if spec.Restart == "no" {
+		spec.Restart = ""
+	}
 	if err := spec.validateSupervision(); err != nil {
 		return ProcessView{}, err
 	}
