@@ -50,6 +50,7 @@ var kinds = []kind{
 	{apitypes.CodeExists, http.StatusConflict, "A managed process with this ID is already running", []error{session.ErrExists}},
 	{apitypes.CodeState, http.StatusConflict, "Not possible in this state", []error{session.ErrState}},
 	{apitypes.CodeNotStarted, http.StatusServiceUnavailable, "The process is being started; try again", nil},
+	{apitypes.CodeNotReady, http.StatusUnprocessableEntity, "The process has failed before it was ready", []error{session.ErrNotReady}},
 	{apitypes.CodeProcessEnded, http.StatusConflict, "The process has ended", nil},
 	{apitypes.CodeOutputGone, http.StatusGone, "The output of the process is lost", nil},
 	{apitypes.CodeRelayRequest, http.StatusBadRequest, "The relay does not understand the request", nil},

@@ -58,6 +58,8 @@ func processOf(v *session.ProcessView) apitypes.Process {
 	return apitypes.Process{
 		ID: v.ID, Session: v.Session.ID, State: string(v.State), PID: v.PID, Argv: v.Args, TTY: v.TTY, Box: v.Box,
 		History: apitypes.Size(v.History), DropOldest: v.DropOldest, DropStderr: v.DropStderr, Memory: apitypes.Size(v.Memory), Labels: v.Labels, StartedAt: v.StartedAt, EndedAt: timePtr(v.EndedAt),
+		Ready: (*apitypes.ProcessReady)(v.Ready), ReadyAt: timePtr(v.ReadyAt), Restart: v.Restart, Restarts: v.Restarts, RestartAt: timePtr(v.RestartAt),
+		Failure: v.Failure, FailureOutput: v.FailureOutput,
 		ExitCode: v.ExitCode, Signal: linux.SignalName(v.Signal), Verdict: string(v.Verdict), Limit: v.Limit,
 	}
 }

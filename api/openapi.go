@@ -97,11 +97,12 @@ func merge(all, more map[string]*huma.Schema) error {
 
 // enums are the properties that can have only a few values.
 var enums = map[string][]any{
-	"Problem.code":       codes(),
-	"Problem.scope":      {"tenant", "global"},
-	"QuotaUse.scope":     {"tenant", "global"},
-	"Session.state":      {session.Creating, session.Running, session.Stopping, session.Stopped, session.Failed},
-	"Process.state":      {session.ProcessStarting, session.ProcessRunning, session.ProcessStopping, session.ProcessExited, session.ProcessStopped, session.ProcessFailed},
+	"Problem.code":   codes(),
+	"Problem.scope":  {"tenant", "global"},
+	"QuotaUse.scope": {"tenant", "global"},
+	"Session.state":  {session.Creating, session.Running, session.Stopping, session.Stopped, session.Failed},
+	"Process.state": {session.ProcessStarting, session.ProcessRunning, session.ProcessStopping, session.ProcessExited, session.ProcessStopped, session.ProcessFailed,
+		session.ProcessReady, session.ProcessUnready, session.ProcessRestarting},
 	"ExecResult.verdict": verdicts,
 	"Process.verdict":    verdicts,
 	"ExecEvent.stream":   {"stdout", "stderr"},
@@ -114,7 +115,7 @@ var enums = map[string][]any{
 	"Profile.workspace_mode":        workspaceModes,
 	"Profile.mount_mode":            workspaceModes,
 	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
-		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventOOM,
+		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventProcessReady, session.EventProcessUnready, session.EventOOM,
 		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventExpired, session.EventRemoved, session.EventError},
 }
 

@@ -55,6 +55,9 @@ func problemOf(err error, request string) apitypes.Problem {
 			p.Conflicts = append(p.Conflicts, apitypes.Conflict(f))
 		}
 	}
+	if failed, ok := errors.AsType[*session.NotReadyError](err); ok {
+		p.Output = failed.Output
+	}
 	if quota, ok := errors.AsType[*policy.QuotaError](err); ok {
 		p.Scope = scopeOf(quota.Tenant)
 		p.Limit, p.Value, p.InUse, p.Asked = quota.Resource, quota.Limit, quota.InUse, quota.Asked

@@ -43,16 +43,39 @@ func (c *call) startProcess(key session.Key) error {
 	if err != nil {
 		return err
 	}
+	if q.Wait && q.Ready == nil {
+		return &engine.FieldError{Field: "wait", Value: "true", Rule: "needs ready, which says what to wait for"}
+	}
 	v, err := c.s.opt.Sessions.Start(c.r.Context(), c.caller(), key, optionalRequest(q.Session), session.ProcessSpec{
 		ID: q.ID, Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, TTY: (*engine.WindowSize)(q.TTY),
 		ProcessSettings: session.ProcessSettings{
 			History: int64(q.History), DropOldest: q.DropOldest, DropStderr: q.DropStderr, Memory: int64(q.Memory), Labels: q.Labels,
+			Ready: q.Ready, Restart: q.Restart,
 		},
 	})
 	if err != nil {
 		return commandError(err, q.Argv)
 	}
+	if q.Wait {
+		if v, err = c.waitReady(v); err != nil {
+			return err
+		}
+	}
 	return c.reply(http.StatusCreated, processOf(&v))
+}
+
+// waitReady waits until the process of v is ready.
+func (c *call) waitReady(v session.ProcessView) (session.ProcessView, error) {
+	ctx, cancel := c.untilStopped()
+	defer cancel()
+	p, err := c.s.opt.Sessions.Process(v.Session, v.ID)
+	if err == nil {
+		p, err = p.WaitReady(ctx)
+	}
+	if err != nil {
+		return v, err
+	}
+	return p.View(), nil
 }
 
 // getProcess answers with the process and the bounds of its kept output.
@@ -140,7 +163,7 @@ func running(p *session.Process) (engine.ManagedProcess, error) {
 	switch {
 	case v.State.Ended():
 		return nil, refuse(apitypes.CodeProcessEnded, "", "process %s: has ended", spec.Quote(v.ID))
-	case live == nil:
+	case live == nil, v.State == session.ProcessRestarting:
 		return nil, refuse(apitypes.CodeNotStarted, "", "process %s: is being started; try again", spec.Quote(v.ID))
 	}
 	return live, nil

@@ -109,7 +109,7 @@ var routes = []route{
 	{method: "GET", path: processesPath, name: "list-processes", summary: "The managed processes of a session", role: Viewer, query: []param{labelParam},
 		status: http.StatusOK, reply: apitypes.ProcessList{}, handler: onSession((*call).listProcesses)},
 	{method: "POST", path: processesPath, name: "start-process", summary: "Start a managed process", role: Operator,
-		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, fails: append(slices.Clone(runRefusals), apitypes.CodeExists), handler: onSession((*call).startProcess)},
+		body: apitypes.ProcessRequest{}, status: http.StatusCreated, reply: apitypes.Process{}, fails: append(slices.Clone(runRefusals), apitypes.CodeExists, apitypes.CodeNotReady), handler: onSession((*call).startProcess)},
 	{method: "GET", path: processPath, name: "get-process", summary: "A managed process", role: Viewer,
 		status: http.StatusOK, reply: apitypes.Process{}, handler: onProcess((*call).getProcess)},
 	{method: "DELETE", path: processPath, name: "remove-process", summary: "End a managed process and forget its output", role: Operator,

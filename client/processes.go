@@ -30,6 +30,9 @@ func (c *Client) Process(ctx context.Context, session, process string) (apitypes
 // same ID has ended, the new one replaces it; if it is running, Start fails with
 // apitypes.CodeExists.
 //
+// With r.Wait, Start returns when the process is ready. If it fails before that, the error is
+// apitypes.CodeNotReady, with the end of what the process had written in Output.
+//
 // If r.Session is set the session is created first, unless it exists.
 func (c *Client) Start(ctx context.Context, session string, r apitypes.ProcessRequest) (apitypes.Process, error) {
 	return fetch[apitypes.Process](ctx, c, call{method: "POST", path: []string{"sessions", session, "processes"}, body: r})

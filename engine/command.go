@@ -13,7 +13,7 @@ type Command struct {
 	Args []string
 	// Builtin selects a helper of boxd that runs instead of a program of the box, as the
 	// command's user and within its limits. Args are then the helper's arguments, and Env
-	// must be empty. The only one is [BuiltinFiles], which package files uses.
+	// must be empty.
 	Builtin string
 	// Env is the environment as KEY=VALUE. Missing PATH, HOME, USER, LANG and TMPDIR get
 	// defaults. Nothing is inherited from the caller.
@@ -51,8 +51,15 @@ type Command struct {
 	KeepBackground bool
 }
 
-// BuiltinFiles is the helper that performs the operations of package files.
-const BuiltinFiles = "files"
+// The helpers of boxd.
+const (
+	// BuiltinFiles performs the operations of package files.
+	BuiltinFiles = "files"
+	// BuiltinDial connects to the TCP port of the box's loopback that is its argument, sends
+	// its stdin there, and writes to stdout what it receives. If it cannot connect, it says
+	// why on stderr and exits with 1.
+	BuiltinDial = "dial"
+)
 
 // DefaultGrace is the default time between SIGTERM and SIGKILL after a timeout.
 const DefaultGrace = 2 * time.Second

@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxd/boxd/engine/enginetest"
 	"github.com/boxd/boxd/internal/headtail"
+	"github.com/boxd/boxd/session"
 )
 
 // TestDecode compares decode with Python 3.11's bytes.decode(errors="replace").
@@ -71,7 +72,7 @@ func TestPreview(t *testing.T) {
 	} {
 		var o enginetest.Output
 		o.Write([]byte(in))
-		if got := lastChars(tail(&o), previewChars); got != want {
+		if got := lastChars(session.Tail(&o, previewBytes), previewChars); got != want {
 			t.Errorf("%.20q…: %d bytes, want %d: %.40q", in, len(got), len(want), got)
 		}
 	}
@@ -79,7 +80,7 @@ func TestPreview(t *testing.T) {
 	for keep := range int64(8) {
 		o := enginetest.Output{Keep: 4000 + keep}
 		o.Write([]byte(strings.Repeat("😀", 3000)))
-		if got := lastChars(tail(&o), previewChars); got != strings.Repeat("😀", int(4000+keep)/4) {
+		if got := lastChars(session.Tail(&o, previewBytes), previewChars); got != strings.Repeat("😀", int(4000+keep)/4) {
 			t.Errorf("%d: %q…", keep, got[:8])
 		}
 	}

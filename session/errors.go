@@ -20,6 +20,8 @@ var (
 	// ErrState: not possible in this state, for example because the session was removed
 	// while it was being created.
 	ErrState = errors.New("not possible in this state")
+	// ErrNotReady: a process has failed before it was ready. See [NotReadyError].
+	ErrNotReady = errors.New("not ready")
 	// ErrClosed: the manager is closed or closing.
 	ErrClosed = errors.New("sessions are closed")
 	// ErrLocked: another daemon holds the state directory.

@@ -22,8 +22,10 @@ const (
 	EventProcessStarted EventType = "process-started"
 	EventProcessExited  EventType = "process-exited"
 	EventProcessStopped EventType = "process-stopped"
-	EventOOM            EventType = "oom"        // Details: count
-	EventPIDsLimit      EventType = "pids-limit" // Details: count
+	EventProcessReady   EventType = "process-ready"   // Details: after, in seconds, the first time
+	EventProcessUnready EventType = "process-unready" // Details: reason
+	EventOOM            EventType = "oom"             // Details: count
+	EventPIDsLimit      EventType = "pids-limit"      // Details: count
 	EventAttached       EventType = "mount-attached"
 	EventDetached       EventType = "mount-detached"
 	EventExpired        EventType = "expired"

@@ -67,7 +67,7 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 	if s.removing || s.gone || s.record.State == Creating {
 		return 0, false
 	}
-	busy := s.record.Resolved.Persistent || s.uses > 0 || (s.running > 0 && s.exempt)
+	busy := s.record.Resolved.Persistent || s.uses > 0 || (s.running+s.waiting > 0 && s.exempt)
 	idle := time.Duration(s.lastUsed.Load()) + s.record.Resolved.IdleTTL.D()
 	switch {
 	case busy && s.lifeEnd == 0:

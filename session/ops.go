@@ -73,6 +73,10 @@ type ProcessSettings struct {
 	Memory int64 `json:"memory,omitempty"`
 	// Labels of the process, beside those of its session. They must not be changed.
 	Labels spec.Labels `json:"labels,omitempty"`
+	// Ready says when the process is ready; nil: once it runs. It must not be changed.
+	Ready *spec.Ready `json:"ready,omitempty"`
+	// Restart says when the process is started again, see [spec.ParseRestart].
+	Restart string `json:"restart,omitempty"`
 }
 
 // ProcessSpec describes a managed process to start.

@@ -23,16 +23,32 @@ type Process struct {
 	launched bool                  // the record that it runs was handed to the store
 	dropped  bool                  // it was removed or replaced
 	overDisk error                 // why the guard ended it; nil: the guard did not
+	failure  string                // why its probes gave it up
+	// successor is the process as which it was started again. restarted is closed when that,
+	// or the decision against it, is done; nil: it does not wait for a restart.
+	successor *Process
+	restarted chan struct{}
+	halted    bool // its restart is being cancelled
 
 	release func() // returns its reservation in quotas; only of a running process found at Open
 
 	up   chan struct{} // closed when live is set, or never will be
 	done chan struct{} // closed when its end is recorded, or it never ran
 	gone chan struct{} // closed when it was removed or replaced
+
+	ready  chan struct{} // closed when it is ready for the first time
+	probed chan struct{} // closed when probe has ended
 }
 
 func newProcess(s *session, r processRecord) *Process {
-	return &Process{s: s, id: r.ID, record: r, up: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
+	p := &Process{s: s, id: r.ID, record: r, up: make(chan struct{}), done: make(chan struct{}), gone: make(chan struct{})}
+	if r.Ready != nil {
+		p.ready, p.probed = make(chan struct{}), make(chan struct{})
+		if r.Readiness != "" {
+			close(p.ready)
+		}
+	}
+	return p
 }
 
 // View returns the state of the process. It does not count as use.
@@ -41,8 +57,9 @@ func (p *Process) View() ProcessView {
 	defer p.s.mu.Unlock()
 	r := &p.record
 	v := ProcessView{
-		Session: p.s.key, ID: p.id, State: r.State, PID: r.PID, Args: r.Args, TTY: r.TTY, ProcessSettings: r.ProcessSettings,
+		Session: p.s.key, ID: p.id, State: r.shownState(), PID: r.PID, Args: r.Args, TTY: r.TTY, ProcessSettings: r.ProcessSettings,
 		StartedAt: r.StartedAt, EndedAt: r.EndedAt, Box: r.Box, Key: r.Key,
+		ReadyAt: r.ReadyAt, Restarts: r.Restarts, RestartAt: r.RestartAt, Failure: r.Failure, FailureOutput: r.FailureOutput,
 	}
 	if r.State.Ended() && r.Result != nil {
 		v.PID = 0

@@ -20,6 +20,12 @@ func (p *Process) watch(release func()) {
 	live := p.Live()
 	select {
 	case <-live.Done():
+		if p.probed != nil { // it may find that the process was ready
+			select {
+			case <-p.probed:
+			case <-time.After(probeTimeout): // the engine does not end its command
+			}
+		}
 		p.recordEnd(live.Result(), release)
 	case <-p.s.m.ctx.Done(): // the successor records it
 	}
@@ -30,6 +36,14 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	s := p.s
 	s.mu.Lock()
 	p.ending = true
+	live := p.live
+	failure := p.failureOf(diskQuotaResult(res, p.overDisk))
+	s.mu.Unlock()
+	var output string
+	if failure != "" {
+		output = lastOutput(live.Stdio())
+	}
+	s.mu.Lock()
 	res = diskQuotaResult(res, p.overDisk)
 	end := p.record
 	end.State, end.EndedAt, end.Result = ProcessExited, time.Now().Round(0), &res
@@ -43,6 +57,11 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 		end.State = ProcessFailed
 	case p.stopped:
 		end.State = ProcessStopped
+	case p.failure != "":
+		end.State = ProcessFailed
+	}
+	if end.Failure, end.FailureOutput = failure, output; failure != "" && !s.removing {
+		p.planRestart(&end)
 	}
 	s.mu.Unlock()
 	p.remember(end) // first, so that a successor repeats it rather than leaves it out
@@ -59,10 +78,17 @@ func (p *Process) recordEnd(res engine.Result, release func()) {
 	s.mu.Lock()
 	p.record = end
 	s.running--
+	if !end.RestartAt.IsZero() {
+		p.restarted = make(chan struct{})
+		s.countWaitingLocked()
+	}
 	s.m.events.publish(e)
 	s.mu.Unlock()
 	s.m.logEvent(e)
 	close(p.done)
+	if p.restarted != nil {
+		s.m.spawn(p.restart)
+	}
 	s.arm()
 	s.prune(s.m.ctx)
 }
@@ -91,6 +117,12 @@ func (p *Process) noteEnd(end processRecord) Event {
 	}
 	details := endDetails(*end.Result)
 	details["state"] = end.State
+	if end.Failure != "" {
+		details["failure"] = cut(end.Failure)
+	}
+	if !end.RestartAt.IsZero() {
+		details["restart_at"] = end.RestartAt
+	}
 	p.s.m.counters.verdict(end.Result.Verdict)
 	// The process has ended, so a failure to audit that is only reported.
 	_ = p.s.m.audit(system, p.s.key, audit.Entry{Action: string(kind), Process: p.id, Box: end.Box, Decision: audit.Done,
@@ -121,7 +153,7 @@ func (s *session) prune(ctx context.Context) {
 	s.mu.Lock()
 	var ended []*Process
 	for _, p := range s.processes {
-		if p.record.State.Ended() {
+		if p.record.State.Ended() && p.record.RestartAt.IsZero() {
 			ended = append(ended, p)
 		}
 	}
@@ -159,12 +191,14 @@ func (p *Process) forget(ctx context.Context) error {
 		return fmt.Errorf("process %q has not ended: %w", p.id, ErrState)
 	}
 	delete(s.processes, p.id)
+	s.countWaitingLocked()
 	write := s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
 	s.mu.Unlock()
 	if err := write.wait(); err != nil {
 		s.mu.Lock()
 		if s.processes[p.id] == nil {
 			s.processes[p.id] = p
+			s.countWaitingLocked()
 		}
 		s.mu.Unlock()
 		return err

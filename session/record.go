@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -50,6 +51,15 @@ type processRecord struct {
 	StartedAt time.Time      `json:"started_at"`
 	EndedAt   time.Time      `json:"ended_at,omitzero"`
 	Result    *engine.Result `json:"result,omitempty"`
+	// Kept, of a process with Ready or Restart, is what its probes and restarts need.
+	Kept      *keptCommand `json:"kept,omitempty"`
+	Readiness ProcessState `json:"readiness,omitempty"` // ready or unready; empty before that
+	ReadyAt   time.Time    `json:"ready_at,omitzero"`
+	Restarts  int          `json:"restarts,omitempty"` // in a row
+	// RestartAt is when a process that has ended is started again; zero: not.
+	RestartAt     time.Time `json:"restart_at,omitzero"`
+	Failure       string    `json:"failure,omitempty"`
+	FailureOutput string    `json:"failure_output,omitempty"`
 	// Replaces is the process that had the ID before, while this one is starting.
 	Replaces *processRecord `json:"replaces,omitempty"`
 }
@@ -144,7 +154,10 @@ func decodeProcess(key, value []byte) (r processRecord, err error) {
 	case r.Replaces != nil && (r.Replaces.ID != r.ID || r.Replaces.key() != r.key() || r.Replaces.Key == "" || !r.Replaces.State.Ended() || r.Replaces.Result == nil):
 		err = fmt.Errorf("replaces a process that has not ended")
 	default:
-		err = policy.ValidateProcessID(r.ID)
+		err = cmp.Or(policy.ValidateProcessID(r.ID), r.validateSupervision())
+	}
+	if err == nil && r.Replaces != nil {
+		err = r.Replaces.validateSupervision()
 	}
 	if err != nil {
 		return r, fmt.Errorf("process record %q: %w", key, err)

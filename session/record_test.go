@@ -23,11 +23,27 @@ func sampleProcess() *processRecord {
 		StartedAt: time.Unix(1700000000, 0).UTC(), Result: &engine.Result{Verdict: engine.Exited, ExitCode: 3, Receipt: engine.Receipt{Wall: 5}}}
 }
 
+// supervisedProcess waits for its restart.
+func supervisedProcess() *processRecord {
+	p := sampleProcess()
+	p.Args = p.Args[:1]
+	p.Ready, p.Restart = &spec.Ready{HTTP: "80/", Timeout: spec.Duration(1500 * time.Millisecond), LiveEvery: spec.Duration(time.Minute)}, "on-failure:7"
+	p.Kept = &keptCommand{Args: []string{"a", "b"}, Env: []string{"A=b"}, Dir: "/tmp", MakeDir: true, User: &engine.User{UID: 1, GID: 2}, TTY: &engine.WindowSize{Rows: 3, Cols: 4}, StderrHistory: 65536}
+	p.Readiness, p.ReadyAt, p.Restarts = ProcessUnready, time.Unix(1700000001, 7).UTC(), 3
+	p.RestartAt, p.Failure, p.FailureOutput = time.Unix(1700000002, 0).UTC(), "exited with 3", "no\n"
+	return p
+}
+
 func TestRecordsSurvive(t *testing.T) {
 	s := sampleSession()
 	got, err := decodeSession(sessionKey(s.key()), encode(s))
 	if err != nil || !reflect.DeepEqual(&got, s) {
 		t.Errorf("%+v, %v", got, err)
+	}
+	supervised := supervisedProcess()
+	gotS, err := decodeProcess(processKey(supervised.key(), "p"), encode(supervised))
+	if err != nil || !reflect.DeepEqual(&gotS, supervised) {
+		t.Errorf("%+v, %v", gotS, err)
 	}
 	p := sampleProcess()
 	p.Args = p.Args[:1] // JSON has no bytes that are no UTF-8; they are only shown
@@ -62,12 +78,27 @@ func TestBadRecords(t *testing.T) {
 			t.Errorf("byte %d changed: taken", i)
 		}
 	}
+	for name, change := range map[string]func(p *processRecord){
+		"readiness":     func(p *processRecord) { p.Readiness = "almost" },
+		"two probes":    func(p *processRecord) { p.Ready.Port = 1 },
+		"restart":       func(p *processRecord) { p.Restart = "always" },
+		"no command":    func(p *processRecord) { p.Kept = nil },
+		"empty command": func(p *processRecord) { p.Kept.Args = nil },
+		"running":       func(p *processRecord) { p.State = ProcessRunning },
+	} {
+		p := supervisedProcess()
+		change(p)
+		if _, err := decodeProcess(processKey(p.key(), p.ID), encode(p)); err == nil {
+			t.Errorf("%s: taken", name)
+		}
+	}
 }
 
 // Arbitrary content of the database causes no panic, and accepted records are usable.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte("t\x00a"), encode(sampleSession())[4:])
 	f.Add([]byte("t\x00a\x00p"), encode(sampleProcess())[4:])
+	f.Add([]byte("t\x00a\x00p"), encode(supervisedProcess())[4:])
 	f.Add([]byte("t\x00a"), []byte(`{"tenant":"t","id":"a","state":"running","generation":1,"box":"s","resolved":{"spec":{"limits":{"cpus":1e300}}}}`))
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		value := withSum(body)

@@ -46,6 +46,17 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 		switch {
 		case p.record.State.Ended():
 			p.live = l // for readers of its output
+			if p.record.RestartAt.IsZero() {
+				break
+			}
+			if box == nil {
+				p.record.RestartAt = time.Time{}
+				p.record.Failure += "; not restarted: its box is lost"
+				changes = append(changes, p.record.put())
+				break
+			}
+			p.restarted = make(chan struct{})
+			begin = append(begin, p.restart)
 		case l != nil:
 			running++
 			before := p.record
@@ -63,7 +74,8 @@ func (s *session) settleProcessesLocked(box engine.LiveBox) (begin []func(), cha
 		}
 	}
 	s.running = running
-	s.exempt = running > 0 && s.m.policy.MayStayIdle(s.record.Resolved, running).Allowed
+	s.countWaitingLocked()
+	s.exempt = running+s.waiting > 0 && s.m.policy.MayStayIdle(s.record.Resolved, running+s.waiting).Allowed
 	for _, l := range live {
 		begin = append(begin, func() {
 			s.m.log.Warn("ending a process without a record", "session", s.key.String(), "key", l.Key())
@@ -83,6 +95,9 @@ func (p *Process) resume(l engine.ManagedProcess) (begin []func()) {
 	if p.stopped {
 		p.record.State = ProcessStopping
 		begin = append(begin, func() { p.terminate(s.m.options.StopGrace) })
+	}
+	if p.record.Ready != nil {
+		begin = append(begin, p.probe)
 	}
 	return append(begin, func() { p.watch(p.release) })
 }

@@ -50,7 +50,8 @@ type session struct {
 	uses      int // calls that use it now
 	execs     int
 	running   int  // managed processes that have not ended
-	exempt    bool // the running ones exempt the session from the idle TTL
+	waiting   int  // ended ones that wait for their restart
+	exempt    bool // the running and waiting ones exempt the session from the idle TTL
 	processes map[string]*Process
 	commands  map[context.Context]context.CancelCauseFunc // that the guard can end; see commandContext
 	// overDiskUntil: the guard has ended everything in the session, which may take until then.

@@ -25,6 +25,12 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	spec.History = cmp.Or(spec.History, m.options.History)
+	if spec.Restart == "no" {
+		spec.Restart = ""
+	}
+	if err := spec.validateSupervision(); err != nil {
+		return ProcessView{}, err
+	}
 	// Check the command before creating a session for it.
 	if err := managed(spec, "k", policy.Resolved{}).Validate(); err != nil {
 		return ProcessView{}, err
@@ -38,10 +44,10 @@ func (m *Manager) Start(ctx context.Context, c Caller, key Key, r *policy.Reques
 		return ProcessView{}, err
 	}
 	defer func() { u.release() }() // not "defer u.release()": u may be replaced below
-	p, err := m.startProcess(ctx, c, u, spec)
+	p, err := m.startProcess(ctx, c, u, spec, nil)
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
-			p, err = m.startProcess(ctx, c, u, spec)
+			p, err = m.startProcess(ctx, c, u, spec, nil)
 		}
 	}
 	if err != nil {
@@ -60,8 +66,9 @@ func managed(spec ProcessSpec, key string, r policy.Resolved) engine.Managed {
 }
 
 // startProcess starts a process in the box of u. An error that is engine.ErrBoxLost means
-// that the box is gone and nothing was started.
-func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec ProcessSpec) (*Process, error) {
+// that the box is gone and nothing was started. after is the ended process that is started
+// again, or nil.
+func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec ProcessSpec, after *Process) (*Process, error) {
 	s := u.s
 	ctx, stop := s.callContext(ctx)
 	defer stop()
@@ -82,7 +89,7 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 		release()
 		return nil, m.noteFailure(c, s.key, "start", err)
 	}
-	p, old, err := s.claimProcessID(u.box, spec)
+	p, old, err := s.claimProcessID(u.box, spec, after)
 	if err != nil {
 		release()
 		return nil, err
@@ -99,9 +106,15 @@ func (m *Manager) startProcess(ctx context.Context, c Caller, u *use, spec Proce
 	m.counters.started.Add(1)
 	view := p.View()
 	details := map[string]any{"pid": view.PID}
+	if view.Restarts > 0 {
+		details["restart"] = view.Restarts
+	}
 	m.publish(p.event(EventProcessStarted, c, view.Box, details))
 	// The process runs even if this fails.
 	_ = m.audit(c, s.key, audit.Entry{Action: "start", Process: p.id, Box: view.Box, Decision: audit.Done, Details: details})
+	if spec.Ready != nil {
+		m.spawn(p.probe)
+	}
 	if !m.spawn(func() { p.watch(release) }) { // last, so that the end is reported after the start
 		release() // the manager closes; the process goes on, and a successor watches it
 	}
@@ -114,11 +127,11 @@ const maxRecordArgs = 4096
 
 // claimProcessID takes the ID for a new process, and records that. old is the ended process
 // that had the ID, or nil.
-func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *Process, err error) {
+func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec, after *Process) (p, old *Process, err error) {
 	p = newProcess(s, processRecord{
 		Tenant: s.key.Tenant, Session: s.key.ID, ID: spec.ID, Key: newProcessKey(spec.ID), Box: box.ID(),
 		State: ProcessStarting, Args: shownArgs(spec.Args, maxRecordArgs), TTY: spec.TTY != nil, ProcessSettings: spec.ProcessSettings,
-		StartedAt: time.Now().Round(0),
+		StartedAt: time.Now().Round(0), Kept: spec.keep(),
 	})
 	s.mu.Lock()
 	old = s.processes[spec.ID]
@@ -126,6 +139,9 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 	case s.removing || s.box != box || s.record.State != Running:
 		s.mu.Unlock()
 		return nil, nil, fmt.Errorf("starting process %q: %w", spec.ID, engine.ErrBoxLost)
+	case after != nil && (old != after || after.record.RestartAt.IsZero() || after.halted):
+		s.mu.Unlock()
+		return nil, nil, errSuperseded
 	case old != nil && !old.record.State.Ended():
 		state := old.record.State
 		s.mu.Unlock()
@@ -135,7 +151,12 @@ func (s *session) claimProcessID(box engine.LiveBox, spec ProcessSpec) (p, old *
 		before := old.record
 		p.record.Replaces = &before
 	}
+	if after != nil {
+		p.record.Restarts, p.record.Failure, p.record.FailureOutput = after.record.Restarts+1, after.record.Failure, after.record.FailureOutput
+		after.successor = p
+	}
 	s.processes[spec.ID] = p
+	s.countWaitingLocked()
 	write := s.m.store.enqueue(p.record.put())
 	p.record.Replaces = nil // later records do not have it
 	s.mu.Unlock()
@@ -154,11 +175,13 @@ func (p *Process) abandon(old *Process) {
 	var write *pending
 	if old != nil && !old.dropped {
 		s.processes[p.id] = old
+		old.successor = nil
 		write = s.m.store.enqueue(old.record.put())
 	} else {
 		delete(s.processes, p.id)
 		write = s.m.store.enqueue(change{processBucket, processKey(s.key, p.id), nil})
 	}
+	s.countWaitingLocked()
 	p.record.State = ProcessFailed
 	p.dropped = true
 	s.mu.Unlock()
@@ -178,6 +201,9 @@ func (m *Manager) launch(ctx context.Context, c Caller, u *use, p *Process, spec
 	resolved, running, key := s.record.Resolved, s.running, p.record.Key
 	s.mu.Unlock()
 	entry := audit.Entry{Action: "start", Process: p.id, Box: u.box.ID(), Decision: audit.Allow, Details: execDetails(nil, spec.Args)}
+	if spec.Ready != nil && len(spec.Ready.Command) > 0 {
+		entry.Details["ready"] = shownArgs(spec.Ready.Command, maxAuditArgs)
+	}
 	if err := m.audit(c, s.key, entry); err != nil {
 		return err
 	}

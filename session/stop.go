@@ -33,6 +33,12 @@ func (p *Process) Stop(ctx context.Context, c Caller, o StopOptions) error {
 	}
 	select {
 	case <-p.done:
+		if err := p.noRestart("; not restarted: it was stopped"); err != nil {
+			return err
+		}
+		if next := p.latest(); next != p { // it was restarted before that
+			return next.Stop(ctx, c, o)
+		}
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("stopping process %q (it continues): %w", p.id, context.Cause(ctx))
@@ -112,5 +118,5 @@ func (p *Process) Remove(ctx context.Context, c Caller) error {
 	if err := p.Stop(ctx, c, StopOptions{}); err != nil {
 		return err
 	}
-	return p.forget(ctx)
+	return p.latest().forget(ctx)
 }

@@ -55,7 +55,10 @@ type View struct {
 // ProcessState is the state of a managed process.
 type ProcessState string
 
-// The states. Failed: the box was lost, so there is no exit code.
+// The states. Failed: its probes gave it up, or the box was lost, so there is no exit code.
+//
+// A process with Ready is starting until its probe has succeeded once, and then ready, or
+// unready while the probe fails. Restarting: it has failed and is started again in a while.
 const (
 	ProcessStarting ProcessState = "starting"
 	ProcessRunning  ProcessState = "running"
@@ -63,6 +66,10 @@ const (
 	ProcessExited   ProcessState = "exited"
 	ProcessStopped  ProcessState = "stopped"
 	ProcessFailed   ProcessState = "failed"
+
+	ProcessReady      ProcessState = "ready"
+	ProcessUnready    ProcessState = "unready"
+	ProcessRestarting ProcessState = "restarting"
 )
 
 // Ended reports whether s is final.
@@ -88,6 +95,15 @@ type ProcessView struct {
 	Limit     string
 	StartedAt time.Time
 	EndedAt   time.Time
+	// ReadyAt is when it was ready for the first time; zero: not yet, or it has no Ready.
+	ReadyAt time.Time
+	// Restarts counts the restarts in a row; RestartAt is when the next one comes.
+	Restarts  int
+	RestartAt time.Time
+	// Failure says why it has failed, or the run before that, and FailureOutput is the end of
+	// what that one had written. They are kept only of processes with Ready or Restart, until
+	// the process is ready.
+	Failure, FailureOutput string
 	// Box is the ID of the box in which it runs, and Key its name there.
 	Box string
 	Key string

@@ -39,6 +39,7 @@ var rows = []row{
 	{"agent", []string{"internal/linux", "agent/wire"}, "PID 1 of a box: what is not linked into it cannot be misused from inside"},
 
 	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
+	{"agent/dial", nil, "runs in a box as its user, like agent/files"},
 	{"agent/files", []string{"internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
 	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
@@ -97,7 +98,7 @@ var rows = []row{
 	{"examples/...", []string{"engine", "engine/native"}, "an example uses what other modules can import"},
 	{"packaging/manual", []string{"internal/cli"}, "describes the command line, which is the only thing it knows"},
 	{"cmd/boxd", []string{"internal/cli", "internal/daemon", "internal/doctor", "engine", "engine/native"}, "an entry point wires, it decides nothing"},
-	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/files"}, "an entry point wires, it decides nothing"},
+	{"cmd/boxd-init", []string{"engine/native/launcher", "agent", "agent/dial", "agent/files"}, "an entry point wires, it decides nothing"},
 	{"packaging", nil, "no code: files for distributions, and their tests"},
 	{"test/...", []string{"..."}, "tests across packages"},
 	{"test", nil, "looks at the packages from outside"},

@@ -24,6 +24,7 @@ const (
 	CodeExists               = "exists"
 	CodeState                = "bad_state"
 	CodeNotStarted           = "not_started"
+	CodeNotReady             = "not_ready"
 	CodeProcessEnded         = "process_ended"
 	CodeOutputGone           = "output_gone"
 	CodeRelayRequest         = "bad_relay_request"

@@ -15,6 +15,7 @@ type Problem struct {
 	Value     string     `json:"value,omitempty" doc:"Value of that quota, in its unit."`
 	InUse     string     `json:"in_use,omitempty" doc:"How much of it is in use."`
 	Asked     string     `json:"asked,omitempty" doc:"How much was asked for."`
+	Output    string     `json:"output,omitempty" doc:"With not_ready: the end of what the process had written."`
 }
 
 // Conflict is one field in which a live session differs from the request.

@@ -7,6 +7,7 @@
 //	init       the stage of libcontainer, which libcontainer starts itself
 //	agent      PID 1 of a box
 //	files      a file operation in a box, as a command of the box
+//	dial       a connection to a port of a box, as a command of the box
 package main
 
 import (
@@ -15,6 +16,7 @@ import (
 	"runtime"
 
 	"github.com/boxd/boxd/agent"
+	"github.com/boxd/boxd/agent/dial"
 	"github.com/boxd/boxd/agent/files"
 	"github.com/boxd/boxd/engine/native/launcher"
 	"github.com/boxd/boxd/internal/version"
@@ -39,6 +41,8 @@ func run(args []string) error {
 		return agent.Main()
 	case len(args) > 0 && args[0] == "files":
 		os.Exit(files.Main(args[1:]))
+	case len(args) > 0 && args[0] == "dial":
+		os.Exit(dial.Main(args[1:]))
 	case len(args) == 1 && args[0] == "init":
 		if err := launcher.ConfineStage(); err != nil {
 			return err

@@ -32,6 +32,8 @@ type Box struct {
 	processes map[string]*Process
 	commands  map[*command]struct{} // running
 	last      engine.Command
+	ports     []engine.Port
+	answer    func(port, request string) string // nil: no port accepts connections
 }
 
 // ID returns the box's id.
@@ -59,6 +61,20 @@ func (b *Box) Commands() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.commands)
+}
+
+// Listen replaces the ports on which something listens.
+func (b *Box) Listen(ports ...engine.Port) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.ports = ports
+}
+
+// Serve makes the ports accept connections, which send a request and get its answer.
+func (b *Box) Serve(answer func(port, request string) string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer = answer
 }
 
 // Report tells the client that the box ran into a limit.
@@ -125,7 +141,11 @@ func (l *liveBox) Usage() (engine.Usage, error) {
 	n := l.b.Written.Load()
 	return engine.Usage{Written: &n}, nil
 }
-func (l *liveBox) Ports() ([]engine.Port, error) { return nil, nil }
+func (l *liveBox) Ports() ([]engine.Port, error) {
+	l.b.mu.Lock()
+	defer l.b.mu.Unlock()
+	return slices.Clone(l.b.ports), nil
+}
 
 // pass is Client.pass for an operation that a dead box refuses.
 func (l *liveBox) pass(ctx context.Context, op string) error {

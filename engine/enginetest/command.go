@@ -46,7 +46,7 @@ func script(args []string) (verb, argument string) {
 
 // Start knows the programs true, exit N, kill N (by a signal), oom, echo TEXT, err TEXT,
 // fill N (bytes of output), hex BYTES, env, wait, die (which ends the box) and missing, alone
-// or after sh -lc. A directory "/file/…" cannot be made.
+// or after sh -lc, and connections to the ports of [Box.Serve]. A directory "/file/…" cannot be made.
 func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process, error) {
 	if err := l.pass(ctx, "start"); err != nil {
 		return nil, err
@@ -70,6 +70,21 @@ func (l *liveBox) Start(ctx context.Context, cmd engine.Command) (engine.Process
 	return r, nil
 }
 
+// dial connects to a port of the box.
+func (r *command) dial() {
+	r.l.b.mu.Lock()
+	answer := r.l.b.answer
+	r.l.b.mu.Unlock()
+	if answer == nil {
+		io.WriteString(r.cmd.Stderr, "connecting: connection refused")
+		r.end(engine.Result{Verdict: engine.Exited, ExitCode: 1})
+		return
+	}
+	request, _ := io.ReadAll(r.cmd.Stdin)
+	io.WriteString(r.cmd.Stdout, answer(r.cmd.Args[0], string(request)))
+	r.end(engine.Result{Verdict: engine.Exited})
+}
+
 func (r *command) Signal(syscall.Signal) error    { return nil }
 func (r *command) Resize(engine.WindowSize) error { return nil }
 
@@ -77,6 +92,9 @@ func (r *command) Wait() (engine.Result, error) {
 	verb, argument := script(r.cmd.Args)
 	n, _ := strconv.Atoi(argument)
 	exited := engine.Result{Verdict: engine.Exited}
+	if r.cmd.Builtin == engine.BuiltinDial {
+		r.dial()
+	}
 	switch verb {
 	case "true":
 		r.end(exited)

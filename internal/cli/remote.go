@@ -205,6 +205,11 @@ func (f *remoteFlags) nameFlag(err error) error {
 	switch field {
 	case "dir", "cwd":
 		name = "workdir"
+	case "ready":
+		name = "ready-" + strings.ReplaceAll(part, "_", "-")
+		if part == "live_every" {
+			name = "live-every"
+		}
 	case "mounts":
 		name = strings.TrimSpace("mount " + part)
 	case "memory":

@@ -42,11 +42,11 @@ func (s screen) paint(text, colour string) string {
 func stateColour(state string) string {
 	word, _, _ := strings.Cut(state, ":")
 	switch strings.TrimSpace(word) {
-	case "running", "yes", "ok":
+	case "running", "ready", "yes", "ok":
 		return green
 	case "failed", "no":
 		return red
-	case "creating", "starting", "stopping", "degraded", "unknown":
+	case "creating", "starting", "unready", "restarting", "stopping", "degraded", "unknown":
 		return yellow
 	}
 	return ""

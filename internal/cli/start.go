@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
@@ -24,6 +26,12 @@ type startFlags struct {
 	dropStderr bool
 	memory     int64
 	labels     spec.Labels
+	restart    string
+	wait       bool
+
+	ready                    spec.Ready
+	readyCommand             string
+	readyTimeout, readyEvery time.Duration
 }
 
 func (a *App) newStart() *cobra.Command {
@@ -37,8 +45,15 @@ The process keeps running when boxd start ends, when connections are lost and wh
 daemon restarts. The last part of its output is kept: 1 MiB of each stream, or as much
 as --history says. If no client reads it, the process waits when that is full; with
 --drop-oldest the oldest output is dropped instead. boxd attach connects to the process,
-boxd logs shows its output, and boxd stop ends it.`,
+boxd logs shows its output, and boxd stop ends it.
+
+One of the --ready flags says how to find out that the process does its work. Until then it
+is "starting"; a process that is not ready within --ready-timeout is ended. --wait returns
+when it is ready, and shows its last output if it has failed. --live-every repeats the probe.
+--restart on-failure starts a process again that fails, after a pause that grows from 1 s to
+1 m. boxd inspect says why it has failed.`,
 		Example: `  boxd start lab --id server -- python3 -m http.server
+  boxd start lab --id api --ready-http 8080/health --live-every 10s --restart on-failure --wait -- ./api
   boxd start lab --id shell -t -- bash
   boxd attach lab shell`,
 		Args: cobra.ArbitraryArgs,
@@ -54,11 +69,26 @@ boxd logs shows its output, and boxd stop ends it.`,
 	cmd.Flags().BoolVar(&f.dropStderr, "drop-stderr", false, "drop unread stderr; stdout still makes the process wait")
 	cmd.Flags().Var(sizeValue(&f.memory, "", false), "process-memory", "memory limit of this process and its descendants, in addition to the session's: `SIZE`")
 	cmd.Flags().Var(labelsValue{"--process-label", &f.labels}, "process-label", "give the process the label `KEY=VALUE` (repeatable)")
+	cmd.Flags().StringVar(&f.ready.Line, "ready-line", "", "ready when a line of its output contains `TEXT`")
+	cmd.Flags().IntVar(&f.ready.Port, "ready-port", 0, "ready when something in the box listens on TCP `PORT`")
+	cmd.Flags().StringVar(&f.ready.HTTP, "ready-http", "", "ready when an HTTP GET in the box is answered by 200 to 399: `PORT/PATH`")
+	cmd.Flags().StringVar(&f.readyCommand, "ready-command", "", "ready when this `LINE` for sh exits with 0 in the box")
+	cmd.Flags().Var(durationValue(&f.readyTimeout, spec.DefaultReadyTimeout.String()), "ready-timeout", "end a process that is not ready after `DURATION`")
+	cmd.Flags().Var(durationValue(&f.readyEvery, ""), "live-every", "repeat the probe of a ready process every `DURATION` (default: never)")
+	cmd.Flags().StringVar(&f.restart, "restart", "no", "start it again when it fails: `POLICY` on-failure, on-failure:N for at most N times in a row (5), or no")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "return when the process is ready")
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
 	completeFlag(cmd, "id")
 	completeFlag(cmd, "history", "64K", "1M", "16M")
 	completeFlag(cmd, "process-memory", "64M", "512M", "1G")
+	completeFlag(cmd, "ready-line")
+	completeFlag(cmd, "ready-port", "80", "8000", "8080")
+	completeFlag(cmd, "ready-http", "80/", "8080/health")
+	completeFlag(cmd, "ready-command")
+	completeFlag(cmd, "ready-timeout", "10s", "1m", "5m")
+	completeFlag(cmd, "live-every", "10s", "1m")
+	completeFlag(cmd, "restart", "on-failure", "on-failure:10", "no")
 	return cmd
 }
 
@@ -86,16 +116,53 @@ func (a *App) start(cmd *cobra.Command, f *startFlags, args []string) error {
 	if f.tty {
 		a.giveTerminal(&request)
 	}
+	if request.Ready, err = f.readiness(cmd); err != nil {
+		return err
+	}
+	request.Wait = f.wait
+	if f.restart != "no" {
+		request.Restart = f.restart
+	}
 	return a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
 		return f.inSession(func(spec *apitypes.SessionSpec) error {
 			request.Session = spec
 			p, err := c.Start(ctx, names[0], request)
+			if failed, ok := errors.AsType[*client.Error](err); ok && failed.Output != "" {
+				fmt.Fprintln(a.Stderr, strings.TrimRight(failed.Output, "\n"))
+			}
 			if err == nil && f.json {
 				err = writeJSON(a.Stdout, p)
 			}
 			return err
 		})
 	})
+}
+
+// readiness returns what the flags say about it, nil if they say nothing.
+func (f *startFlags) readiness(cmd *cobra.Command) (*spec.Ready, error) {
+	var probes []string
+	for _, flag := range []string{"ready-line", "ready-port", "ready-http", "ready-command"} {
+		if cmd.Flags().Changed(flag) {
+			probes = append(probes, "--"+flag)
+		}
+	}
+	if len(probes) > 1 {
+		return nil, &engine.FieldError{Field: probes[1], Value: "with " + probes[0], Rule: "cannot be used together: a process has one probe"}
+	}
+	if len(probes) == 0 {
+		for _, flag := range []string{"ready-timeout", "live-every", "wait"} {
+			if cmd.Flags().Changed(flag) {
+				return nil, usageError(cmd, "--"+flag+" needs --ready-line, --ready-port, --ready-http or --ready-command")
+			}
+		}
+		return nil, nil
+	}
+	r := f.ready
+	if cmd.Flags().Changed("ready-command") {
+		r.Command = []string{"/bin/sh", "-c", f.readyCommand}
+	}
+	r.Timeout, r.LiveEvery = spec.Duration(f.readyTimeout), spec.Duration(f.readyEvery)
+	return &r, nil
 }
 
 // giveTerminal gives r a terminal like the one that boxd runs at.
