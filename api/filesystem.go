@@ -241,3 +241,44 @@ func (c *call) symlink() error {
 		return c.empty()
 	})
 }
+
+func (c *call) renameFile() error {
+	var q apitypes.RenameRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	return c.inBox(session.Access{Action: "file-rename", Path: q.Path}, func(box engine.LiveBox, path string) error {
+		if err := files.Rename(c.r.Context(), box, files.Options{}, path, q.To, q.Replace); err != nil {
+			return err
+		}
+		return c.empty()
+	})
+}
+
+func (c *call) packFiles() error {
+	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxFile}
+	return c.inBox(session.Access{Action: "file-pack", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+		return files.Pack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, p, &lazyWriter{c: c, kind: tarball})
+	})
+}
+
+func (c *call) unpackFiles() error {
+	parents, err := c.queryBool("parents")
+	if err != nil {
+		return err
+	}
+	o := files.UnpackOptions{Globs: c.values["glob"], MakeParents: parents, MaxBytes: c.s.opt.MaxFile}
+	if c.r.ContentLength > o.MaxBytes {
+		return tooLarge(o.MaxBytes)
+	}
+	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
+	defer body.close()
+	return c.inBox(session.Access{Action: "file-unpack", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
+		tree, err := files.Unpack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
+		if err != nil {
+			return err
+		}
+		c.bodyRead = true
+		return c.reply(http.StatusOK, apitypes.FileTree(tree))
+	})
+}

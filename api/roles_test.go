@@ -48,6 +48,9 @@ var matrix = map[string]string{
 	"DELETE /v1/sessions/{id}/files/content": "--+-+",
 	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
 	"PUT /v1/sessions/{id}/files/symlink":    "--+-+",
+	"POST /v1/sessions/{id}/files/rename":    "--+-+",
+	"GET /v1/sessions/{id}/files/tar":        "-++++",
+	"PUT /v1/sessions/{id}/files/tar":        "--+-+",
 }
 
 func TestRoles(t *testing.T) {

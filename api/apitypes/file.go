@@ -29,3 +29,19 @@ type MkdirRequest struct {
 	Mode    string `json:"mode,omitempty" doc:"Permission bits in octal; 0755 if absent."`
 	Parents bool   `json:"parents,omitempty" doc:"Make missing parents, and do not mind if it exists."`
 }
+
+// RenameRequest renames a file, symlink or directory.
+type RenameRequest struct {
+	Path    string `json:"path"`
+	To      string `json:"to" doc:"The new path, absolute or relative to the workspace, in the same file system."`
+	Replace bool   `json:"replace,omitempty" doc:"Replace a file or symlink that is there, atomically; a directory replaces only an empty one."`
+}
+
+// FileTree counts what was unpacked.
+type FileTree struct {
+	Files       int64 `json:"files"`
+	Directories int64 `json:"directories"`
+	Symlinks    int64 `json:"symlinks"`
+	Bytes       int64 `json:"bytes"`
+	Skipped     int64 `json:"skipped" doc:"Devices, FIFOs and other entries that were left out."`
+}
