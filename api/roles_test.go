@@ -108,7 +108,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		if !strings.Contains(rt.path, "{id}") {
 			continue
 		}
-		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "signal-process": `{"signal":"1"}`}[rt.name]
 		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}
@@ -149,7 +149,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 // fill puts ids into a path, and a path of a file into the query.
 func fill(path, id string) string {
 	path = strings.NewReplacer("{id}", id, "{pid}", "p").Replace(path)
-	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") {
+	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") && !strings.HasSuffix(path, "rename") {
 		path += "?path=x"
 	}
 	if strings.HasSuffix(path, "symlink?path=x") {

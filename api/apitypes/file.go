@@ -45,3 +45,7 @@ type FileTree struct {
 	Bytes       int64 `json:"bytes"`
 	Skipped     int64 `json:"skipped" doc:"Devices, FIFOs and other entries that were left out."`
 }
+
+// LeftOutRecord is the record of a global header, in a tar archive of a directory, that names a
+// file which the archive cannot have: its type (fifo, socket or device), a space and its path.
+const LeftOutRecord = "BOXD.left_out"

@@ -43,8 +43,7 @@ stderr.
 "-" instead of the host path means stdin or stdout: the bytes of a file, or a tar
 stream if the path in the session is a directory.
 
-Each file takes a request of its own, some milliseconds. A directory of thousands of
-files copies faster as one tar file, which boxd exec unpacks.`,
+A directory is copied in one request. A file of it that cannot be read ends the copy.`,
 		Example: `  boxd cp lab:result.csv .
   boxd cp src lab:
   boxd cp src/. lab:/workspace/app
@@ -295,7 +294,7 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 	var info fs.FileInfo
 	if from.path == "-" {
 		if dir {
-			return j.fromTar(ctx, tar.NewReader(j.app.Stdin), sessionSink{j, remote})
+			return j.unpack(ctx, remote, func(to treeSink) error { return j.fromTar(ctx, tar.NewReader(j.app.Stdin), to) })
 		}
 	} else {
 		if info, s, err = statSource(from, follow); err != nil {
@@ -318,11 +317,14 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 			return j.failed(err)
 		}
 	}
-	sink := sessionSink{j, parent}
-	if from.path == "-" {
-		return j.file(ctx, sink, name, 0, -1, j.app.Stdin)
+	one := sessionSink{j, parent}
+	switch {
+	case from.path == "-":
+		return j.file(ctx, one, name, 0, -1, j.app.Stdin)
+	case !s.dir:
+		return j.oneFromHost(ctx, from.path, name, info, one)
 	}
-	return j.fromHost(ctx, from.path, name, info, sink)
+	return j.unpack(ctx, parent, func(to treeSink) error { return j.fromHost(ctx, from.path, name, info, to) })
 }
 
 // statSource describes the host's file or directory to copy.
