@@ -173,9 +173,6 @@ func (j *copier) fromTarEntry(ctx context.Context, h *tar.Header, name string, c
 	return nil
 }
 
-// errUnwanted ends a tar stream that the daemon does not read any longer.
-var errUnwanted = errors.New("the daemon has stopped reading")
-
 // unpack has the daemon unpack, below the session's directory top, what fill copies to a sink.
 func (j *copier) unpack(ctx context.Context, top string, fill func(treeSink) error) error {
 	r, w := io.Pipe()
@@ -190,8 +187,8 @@ func (j *copier) unpack(ctx context.Context, top string, fill func(treeSink) err
 		filled <- err
 	}()
 	_, err := j.c.UnpackFiles(ctx, j.session, top, r, client.UnpackOptions{})
-	r.CloseWithError(errUnwanted)
-	if failed := <-filled; failed != nil && !errors.Is(failed, errUnwanted) {
+	r.Close()
+	if failed := <-filled; failed != nil && !errors.Is(failed, io.ErrClosedPipe) { // nobody reads any longer: err says why
 		return failed
 	}
 	if err != nil {
