@@ -309,7 +309,7 @@ type MadeFile struct {
 // and MadeFile.Omitted that the content of a file is missing. Files that the user may not
 // reach are left out.
 //
-// since is compared with times of the kernel, which are those of its last clock tick.
+// since is compared with the times that the kernel gives to files, which lag behind its clock.
 func Made(ctx context.Context, box engine.Box, o Options, path string, globs []string, since time.Time) (made []MadeFile, truncated bool, err error) {
 	if err := checkGlobs("outputs", globs); err != nil {
 		return nil, false, err
