@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
 
@@ -279,6 +280,38 @@ func (c *call) unpackFiles() error {
 			return err
 		}
 		c.bodyRead = true
+		return c.reply(http.StatusOK, apitypes.FileTree(tree))
+	})
+}
+
+// copyFiles copies from one box to another. What one box sends is checked before the other
+// one gets it, and neither sees the other.
+func (c *call) copyFiles() error {
+	var q apitypes.CopyRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if q.From == "" {
+		return &engine.FieldError{Field: "from", Value: `""`, Rule: "must not be empty"}
+	}
+	source := session.Key{Tenant: key.Tenant, ID: cmp.Or(q.FromSession, key.ID)}
+	if err := policy.ValidateSessionID(source.ID); err != nil {
+		return (&engine.FieldError{Field: "from_session", Value: spec.Quote(source.ID), Rule: "must be the ID of a session"}).Because(err)
+	}
+	return c.inBox(session.Access{Action: "file-copy", Path: q.Path, Write: true}, func(to engine.LiveBox, path string) error {
+		from, release, err := c.box(source, session.Access{Action: "file-copied", Path: q.From})
+		if err != nil {
+			return noSession(err)
+		}
+		defer release()
+		tree, err := files.Copy(c.r.Context(), from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxFile})
+		if err != nil {
+			return err
+		}
 		return c.reply(http.StatusOK, apitypes.FileTree(tree))
 	})
 }

@@ -136,6 +136,8 @@ var routes = []route{
 		query: []param{pathParam, {"target", "string", "What the symlink points to.", true, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).symlink},
 	{method: "POST", path: filesPath + "/rename", name: "rename-file", summary: "Rename a file or directory in the box", role: Operator,
 		body: apitypes.RenameRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).renameFile},
+	{method: "POST", path: filesPath + "/copy", name: "copy-files", summary: "Copy a file or the content of a directory from a session of the tenant", role: Operator,
+		body: apitypes.CopyRequest{}, status: http.StatusOK, reply: apitypes.FileTree{}, fails: fileRefusals, handler: (*call).copyFiles},
 	{method: "GET", path: filesPath + "/tar", name: "pack-files", summary: "The content of a directory in the box, as a tar archive", role: Viewer,
 		query: []param{pathParam, globParam}, status: http.StatusOK, replyType: tarball, fails: fileRefusals, handler: (*call).packFiles},
 	{method: "PUT", path: filesPath + "/tar", name: "unpack-files", summary: "Unpack a tar archive into a directory in the box", role: Operator,

@@ -243,3 +243,49 @@ func TestRename(t *testing.T) {
 		t.Errorf("no new name: %v", err)
 	}
 }
+
+func TestCopyBetweenSessions(t *testing.T) {
+	f := serve(t, func(o *Options, _ *policy.Config) { o.MaxFile = 1 << 20 })
+	c, ctx := f.client(), t.Context()
+	ensure(t, c, "a")
+	ensure(t, c, "b")
+	ensure(t, f.as(strangerToken, ""), "theirs")
+	dir := t.TempDir()
+	growTree(t, dir, "d/sub/x.c X", "d/y.h Y", "d/l -> y.h", "f F", "taken old", "big "+strings.Repeat("x", 1<<20+1))
+	copyTo := func(r apitypes.CopyRequest) (apitypes.FileTree, error) {
+		r.From, r.Path = dir+"/"+r.From, dir+"/"+r.Path
+		return c.CopyFiles(ctx, "b", r)
+	}
+	for _, r := range []struct {
+		apitypes.CopyRequest
+		want apitypes.FileTree
+		code string
+	}{
+		{apitypes.CopyRequest{FromSession: "a", From: "d", Path: "new/d"}, apitypes.FileTree{Files: 2, Directories: 1, Symlinks: 1, Bytes: 2}, ""},
+		{apitypes.CopyRequest{From: "d", Path: "part", Glob: []string{"**/*.c"}}, apitypes.FileTree{Files: 1, Directories: 1, Bytes: 1}, ""},
+		{apitypes.CopyRequest{FromSession: "a", From: "f", Path: "taken"}, apitypes.FileTree{Files: 1, Bytes: 1}, ""},
+		{apitypes.CopyRequest{FromSession: "a", From: "d/l", Path: "followed"}, apitypes.FileTree{Files: 1, Bytes: 1}, ""},
+		{apitypes.CopyRequest{FromSession: "a", From: "none", Path: "x"}, apitypes.FileTree{}, apitypes.CodeNoFile},
+		{apitypes.CopyRequest{FromSession: "a", From: "f", Path: "d"}, apitypes.FileTree{}, apitypes.CodeFileType},
+		{apitypes.CopyRequest{FromSession: "a", From: "d", Path: "f"}, apitypes.FileTree{}, apitypes.CodeFileExists},
+		{apitypes.CopyRequest{FromSession: "a", From: "big", Path: "x"}, apitypes.FileTree{}, apitypes.CodeFileTooLarge},
+		{apitypes.CopyRequest{FromSession: "a", From: ".", Path: "x"}, apitypes.FileTree{}, apitypes.CodeFileTooLarge},
+		{apitypes.CopyRequest{FromSession: "a", From: "d", Path: "x", Glob: []string{"["}}, apitypes.FileTree{}, apitypes.CodeInvalid},
+		{apitypes.CopyRequest{FromSession: "../a", From: "d", Path: "x"}, apitypes.FileTree{}, apitypes.CodeInvalid},
+		{apitypes.CopyRequest{FromSession: "none", From: "d", Path: "x"}, apitypes.FileTree{}, apitypes.CodeSessionNotFound},
+		{apitypes.CopyRequest{FromSession: "theirs", From: "d", Path: "x"}, apitypes.FileTree{}, apitypes.CodeSessionNotFound},
+	} {
+		got, err := copyTo(r.CopyRequest)
+		if got != r.want || (err == nil) != (r.code == "") || err != nil && !client.IsCode(err, r.code) {
+			t.Errorf("%+v: %+v, %v", r.CopyRequest, got, err)
+		}
+	}
+	for name, want := range map[string]string{"new/d/sub/x.c": "X", "part/sub/x.c": "X", "taken": "F", "followed": "Y"} {
+		if content, err := os.ReadFile(filepath.Join(dir, name)); string(content) != want {
+			t.Errorf("%s: %q, %v", name, content, err)
+		}
+	}
+	if target, err := os.Readlink(dir + "/new/d/l"); target != "y.h" {
+		t.Errorf("%q, %v", target, err)
+	}
+}

@@ -122,3 +122,9 @@ func (c *Client) UnpackFiles(ctx context.Context, session, path string, archive 
 	}
 	return fetch[apitypes.FileTree](ctx, c, call{method: "PUT", path: filesPath(session, "tar"), query: q, raw: archive})
 }
+
+// CopyFiles copies a file, or the content of a directory, into the session's box from a session
+// of the same tenant.
+func (c *Client) CopyFiles(ctx context.Context, session string, r apitypes.CopyRequest) (apitypes.FileTree, error) {
+	return fetch[apitypes.FileTree](ctx, c, call{method: "POST", path: filesPath(session, "copy"), body: r})
+}

@@ -37,7 +37,15 @@ type RenameRequest struct {
 	Replace bool   `json:"replace,omitempty" doc:"Replace a file or symlink that is there, atomically; a directory replaces only an empty one."`
 }
 
-// FileTree counts what was unpacked.
+// CopyRequest copies a file, or the content of a directory, from a session of the same tenant.
+type CopyRequest struct {
+	FromSession string   `json:"from_session,omitempty" doc:"Session to copy from; empty: the same one."`
+	From        string   `json:"from" doc:"Path of a file or directory in that session."`
+	Path        string   `json:"path" doc:"Path of the copy. A file there is replaced; into a directory, which is made if it is missing, the content of the other one is copied."`
+	Glob        []string `json:"glob,omitempty" doc:"Only what matches, of a directory: *.png, src or **/*.csv; a directory stands for everything in it."`
+}
+
+// FileTree counts what was unpacked or copied.
 type FileTree struct {
 	Files       int64 `json:"files"`
 	Directories int64 `json:"directories"`

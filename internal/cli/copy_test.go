@@ -435,7 +435,7 @@ func TestCopySkips(t *testing.T) {
 
 func TestCopyUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
+		"a b": "neither SOURCE nor DESTINATION", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
 		"a/b:c d": "neither", "a@/b:c d": "neither",
 	} {
 		v := newInvocation(t)

@@ -38,6 +38,20 @@ func TestCopyTree(t *testing.T) {
 	}
 	d.says(0, "2000\n", "exec", "s", "--", "sh", "-c", "find tree -type f -perm 640 -uid $(id -u) | wc -l")
 
+	// Between sessions the tree does not pass through the client.
+	d.says(0, "", "exec", "other", "--", "true")
+	d.says(0, "", "cp", "s:tree", "other:copy")
+	d.says(0, "2000\n", "exec", "other", "--", "sh", "-c", "find copy -type f -perm 640 | wc -l")
+	d.says(0, "", "mv", "other:copy", "moved")
+	d.says(0, "moved\n", "exec", "other", "--", "ls")
+
+	// What a command makes comes back with its result.
+	made := t.TempDir()
+	d.says(3, "", "exec", "other", "--outputs", "*.txt", "--outputs-to", made, "--", "sh", "-c", "echo new >new.txt; exit 3")
+	if text, err := os.ReadFile(filepath.Join(made, "new.txt")); err != nil || string(text) != "new\n" {
+		t.Errorf("%q, %v", text, err)
+	}
+
 	// A file that the user may not read is named, and nothing arrives.
 	d.says(0, "", "exec", "s", "--", "chmod", "0", "tree/7")
 	got := d.run("cp", "--json", "s:tree", filepath.Join(t.TempDir(), "none"))
