@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"io"
@@ -14,7 +15,9 @@ import (
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
+	"github.com/boxd/boxd/files"
 	"github.com/boxd/boxd/internal/linux"
+	"github.com/boxd/boxd/internal/oneline"
 	"github.com/boxd/boxd/session"
 )
 
@@ -34,12 +37,16 @@ func (c *call) exec(key session.Key) error {
 	}
 	ctx, cancel := c.untilGone()
 	defer cancel()
+	out, err := collectOutputs(&q, &e)
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err != nil {
 		return commandError(err, q.Argv)
 	}
-	result := resultOf(&res, time.Since(start))
+	result := resultOf(&res, time.Since(start), out)
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
 	result.Stderr, result.StderrBase64 = textOrBytes(res.Stderr)
 	result.StdoutMissing, result.StderrMissing = (*apitypes.Missing)(res.StdoutMissing), (*apitypes.Missing)(res.StderrMissing)
@@ -63,6 +70,9 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	if q.OutputLimit < 0 {
 		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: spec.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
 	}
+	if err := files.CheckOutputs(q.Outputs); err != nil {
+		return session.Exec{}, err
+	}
 	return session.Exec{
 		Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
 		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit), KeepBackground: q.KeepBackground,
@@ -81,9 +91,46 @@ func stdinOf(q *apitypes.ExecRequest) (io.Reader, error) {
 	return nil, nil
 }
 
+// outputs are the files that a command has made.
+type outputs struct {
+	files     []apitypes.OutputFile
+	truncated bool
+	failure   string
+}
+
+// collectOutputs has e collect the files that q asks for, once the command has ended. What
+// fails then is reported with the result: the command has run.
+func collectOutputs(q *apitypes.ExecRequest, e *session.Exec) (*outputs, error) {
+	o := new(outputs)
+	if len(q.Outputs) == 0 {
+		return o, nil
+	}
+	since, err := linux.FileTime()
+	if err != nil {
+		return nil, err
+	}
+	e.Collect = func(ctx context.Context, box engine.LiveBox) {
+		made, truncated, err := files.Made(ctx, box, files.Options{User: q.User}, cmp.Or(q.Cwd, "."), q.Outputs, since)
+		if err != nil {
+			o.failure = oneline.Error(err)
+		}
+		o.truncated = truncated
+		for _, m := range made {
+			f := apitypes.OutputFile{Path: m.Path, Size: m.Size, Mode: m.Mode, ModTime: m.ModTime, Omitted: m.Omitted}
+			if !utf8.ValidString(m.Path) {
+				f.RawPath = []byte(m.Path)
+			}
+			f.Content, f.ContentBase64 = textOrBytes(m.Content)
+			o.files = append(o.files, f)
+		}
+	}
+	return o, nil
+}
+
 // resultOf returns how a command ended, without its output.
-func resultOf(res *session.ExecResult, took time.Duration) apitypes.ExecResult {
+func resultOf(res *session.ExecResult, took time.Duration, out *outputs) apitypes.ExecResult {
 	return apitypes.ExecResult{
+		Outputs: out.files, OutputsTruncated: out.truncated, OutputsError: out.failure,
 		ExitCode: res.Exit(), Signal: linux.SignalName(res.Signal), Status: res.Status(), Verdict: string(res.Verdict), Limit: res.Limit,
 		Receipt: receiptOf(&res.Receipt), Duration: apitypes.Duration(took),
 		Created: res.Session.Created, Recreated: res.Session.Recreated,
@@ -121,6 +168,10 @@ func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Ex
 	e.Stdout = &pieceWriter{out: out, stream: "stdout"}
 	e.Stderr = &pieceWriter{out: out, stream: "stderr"}
 	e.Started = func(engine.Process) { out.begin() }
+	made, err := collectOutputs(q, &e)
+	if err != nil {
+		return err
+	}
 	start := time.Now()
 	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
 	if err = noSession(commandError(err, q.Argv)); err != nil {
@@ -130,7 +181,7 @@ func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Ex
 		p := problemOf(err, c.id)
 		return out.send(&apitypes.ExecEvent{Error: &p})
 	}
-	result := resultOf(&res, time.Since(start))
+	result := resultOf(&res, time.Since(start), made)
 	return out.send(&apitypes.ExecEvent{Result: &result})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/boxd/boxd/engine"
 	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/files"
+	"github.com/boxd/boxd/policy"
 	"github.com/boxd/boxd/session"
 )
 
@@ -239,5 +240,78 @@ func (c *call) symlink() error {
 			return err
 		}
 		return c.empty()
+	})
+}
+
+func (c *call) renameFile() error {
+	var q apitypes.RenameRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	return c.inBox(session.Access{Action: "file-rename", Path: q.Path}, func(box engine.LiveBox, path string) error {
+		if err := files.Rename(c.r.Context(), box, files.Options{}, path, q.To, q.Replace); err != nil {
+			return err
+		}
+		return c.empty()
+	})
+}
+
+func (c *call) packFiles() error {
+	p := files.PackOptions{Globs: c.values["glob"], MaxBytes: c.s.opt.MaxFile}
+	return c.inBox(session.Access{Action: "file-pack", Path: c.query("path")}, func(box engine.LiveBox, path string) error {
+		return files.Pack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, p, &lazyWriter{c: c, kind: tarball})
+	})
+}
+
+func (c *call) unpackFiles() error {
+	parents, err := c.queryBool("parents")
+	if err != nil {
+		return err
+	}
+	o := files.UnpackOptions{Globs: c.values["glob"], MakeParents: parents, MaxBytes: c.s.opt.MaxFile}
+	if c.r.ContentLength > o.MaxBytes {
+		return tooLarge(o.MaxBytes)
+	}
+	body := &bodyReader{conn: http.NewResponseController(c.w), r: c.r.Body}
+	defer body.close()
+	return c.inBox(session.Access{Action: "file-unpack", Path: c.query("path"), Write: true}, func(box engine.LiveBox, path string) error {
+		tree, err := files.Unpack(c.r.Context(), box, files.Options{Timeout: contentTimeout}, path, body, o)
+		if err != nil {
+			return err
+		}
+		c.bodyRead = true
+		return c.reply(http.StatusOK, apitypes.FileTree(tree))
+	})
+}
+
+// copyFiles copies from one box to another. What one box sends is checked before the other
+// one gets it, and neither sees the other.
+func (c *call) copyFiles() error {
+	var q apitypes.CopyRequest
+	if err := c.decode(&q); err != nil {
+		return err
+	}
+	key, err := c.key()
+	if err != nil {
+		return err
+	}
+	if q.From == "" {
+		return &engine.FieldError{Field: "from", Value: `""`, Rule: "must not be empty"}
+	}
+	source := session.Key{Tenant: key.Tenant, ID: cmp.Or(q.FromSession, key.ID)}
+	if err := policy.ValidateSessionID(source.ID); err != nil {
+		return (&engine.FieldError{Field: "from_session", Value: spec.Quote(source.ID), Rule: "must be the ID of a session"}).Because(err)
+	}
+	return c.inBox(session.Access{Action: "file-copy", Path: q.Path, Write: true}, func(to engine.LiveBox, path string) error {
+		from, release, err := c.box(source, session.Access{Action: "file-copied", Path: q.From})
+		if err != nil {
+			return noSession(err)
+		}
+		defer release()
+		tree, err := files.Copy(c.r.Context(), from, q.From, to, path, files.Options{Timeout: contentTimeout}, files.PackOptions{Globs: q.Glob, MaxBytes: c.s.opt.MaxFile})
+		if err != nil {
+			return err
+		}
+		return c.reply(http.StatusOK, apitypes.FileTree(tree))
 	})
 }

@@ -258,14 +258,15 @@ func (c *call) untilStopped() (context.Context, context.CancelFunc) {
 // earlier error can still be answered.
 type lazyWriter struct {
 	c    *call
-	sent int64 // bytes, without the header
+	kind string // content type; "" is octets
+	sent int64  // bytes, without the header
 }
 
 var _ io.Writer = (*lazyWriter)(nil)
 
 func (w *lazyWriter) begin() {
 	if !w.c.w.started() {
-		w.c.w.Header().Set("Content-Type", octets)
+		w.c.w.Header().Set("Content-Type", cmp.Or(w.kind, octets))
 		w.c.w.WriteHeader(http.StatusOK)
 	}
 }

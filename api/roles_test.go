@@ -51,6 +51,10 @@ var matrix = map[string]string{
 	"DELETE /v1/sessions/{id}/files/content": "--+-+",
 	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
 	"PUT /v1/sessions/{id}/files/symlink":    "--+-+",
+	"POST /v1/sessions/{id}/files/rename":    "--+-+",
+	"POST /v1/sessions/{id}/files/copy":      "--+-+",
+	"GET /v1/sessions/{id}/files/tar":        "-++++",
+	"PUT /v1/sessions/{id}/files/tar":        "--+-+",
 }
 
 func TestRoles(t *testing.T) {
@@ -108,7 +112,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		if !strings.Contains(rt.path, "{id}") {
 			continue
 		}
-		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "signal-process": `{"signal":"1"}`}[rt.name]
 		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}
@@ -149,7 +153,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 // fill puts ids into a path, and a path of a file into the query.
 func fill(path, id string) string {
 	path = strings.NewReplacer("{id}", id, "{pid}", "p").Replace(path)
-	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") {
+	if strings.Contains(path, "/files") && !strings.HasSuffix(path, "mkdir") && !strings.HasSuffix(path, "rename") && !strings.HasSuffix(path, "copy") {
 		path += "?path=x"
 	}
 	if strings.HasSuffix(path, "symlink?path=x") {

@@ -38,6 +38,7 @@ var (
 	pathParam   = param{"path", "string", "Path in the box, absolute or relative to the workspace.", true, nil}
 	offsetParam = param{"offset", "integer", "Offset of the first byte.", false, nil}
 	labelParam  = param{"label", "array", "Only what has this label: key=value, or key with any value; may be repeated.", false, nil}
+	globParam   = param{"glob", "array", "Only what matches: *.png, src or **/*.csv, relative to path; a directory stands for everything in it. May be repeated.", false, nil}
 	limitParam  = param{"limit", "integer", "Bytes at most; 0: no limit.", false, nil}
 
 	historyParams = []param{{"since", "string", "Only what ended since: a duration before now, or a time of RFC 3339.", false, nil}, {"until", "string", "Only what ended before.", false, nil},
@@ -47,6 +48,7 @@ var (
 
 const (
 	octets    = "application/octet-stream"
+	tarball   = "application/x-tar"
 	plainText = "text/plain; charset=utf-8"
 	ndjson    = "application/x-ndjson"
 	sse       = "text/event-stream"
@@ -145,6 +147,15 @@ var routes = []route{
 		body: apitypes.MkdirRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).mkdir},
 	{method: "PUT", path: filesPath + "/symlink", name: "make-symlink", summary: "Make a symlink in the box, in place of a file or symlink that is there", role: Operator,
 		query: []param{pathParam, {"target", "string", "What the symlink points to.", true, nil}}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).symlink},
+	{method: "POST", path: filesPath + "/rename", name: "rename-file", summary: "Rename a file or directory in the box", role: Operator,
+		body: apitypes.RenameRequest{}, status: http.StatusNoContent, fails: fileRefusals, handler: (*call).renameFile},
+	{method: "POST", path: filesPath + "/copy", name: "copy-files", summary: "Copy a file or the content of a directory from a session of the tenant", role: Operator,
+		body: apitypes.CopyRequest{}, status: http.StatusOK, reply: apitypes.FileTree{}, fails: fileRefusals, handler: (*call).copyFiles},
+	{method: "GET", path: filesPath + "/tar", name: "pack-files", summary: "The content of a directory in the box, as a tar archive", role: Viewer,
+		query: []param{pathParam, globParam}, status: http.StatusOK, replyType: tarball, fails: fileRefusals, handler: (*call).packFiles},
+	{method: "PUT", path: filesPath + "/tar", name: "unpack-files", summary: "Unpack a tar archive into a directory in the box", role: Operator,
+		query:   []param{pathParam, globParam, {"parents", "boolean", "Make the directory if it is missing.", false, nil}},
+		rawBody: tarball, status: http.StatusOK, reply: apitypes.FileTree{}, fails: fileRefusals, handler: (*call).unpackFiles},
 }
 
 // The codes with which operations on a box can be refused, in addition to those that follow

@@ -89,3 +89,42 @@ func (c *Client) Symlink(ctx context.Context, session, path, target string) erro
 	q := url.Values{"path": {path}, "target": {target}}
 	return c.do(ctx, call{method: "PUT", path: filesPath(session, "symlink"), query: q}, nil)
 }
+
+// RenameFile renames a file, symlink or directory in the session's box.
+func (c *Client) RenameFile(ctx context.Context, session string, r apitypes.RenameRequest) error {
+	return c.do(ctx, call{method: "POST", path: filesPath(session, "rename"), body: r}, nil)
+}
+
+// PackFiles returns the content of a directory in the session's box as a tar archive, whose
+// names are relative to the directory. globs choose a part of it, such as "*.png", "src" or
+// "**/*.csv"; without any it is everything. The caller closes the reader. Its Read fails if the
+// daemon could not send all of the archive, so io.EOF means that it is complete.
+func (c *Client) PackFiles(ctx context.Context, session, path string, globs ...string) (io.ReadCloser, error) {
+	resp, err := c.send(ctx, call{method: "GET", path: filesPath(session, "tar"), query: url.Values{"path": {path}, "glob": globs}})
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
+}
+
+// UnpackOptions control UnpackFiles. The zero value unpacks everything.
+type UnpackOptions struct {
+	Globs   []string // as for PackFiles
+	Parents bool     // create the directory if it is missing
+}
+
+// UnpackFiles unpacks a tar archive into a directory in the session's box. Files that are there
+// are replaced, each of them atomically. After an error, what was unpacked before stays.
+func (c *Client) UnpackFiles(ctx context.Context, session, path string, archive io.Reader, o UnpackOptions) (apitypes.FileTree, error) {
+	q := url.Values{"path": {path}, "glob": o.Globs}
+	if o.Parents {
+		q.Set("parents", "1")
+	}
+	return fetch[apitypes.FileTree](ctx, c, call{method: "PUT", path: filesPath(session, "tar"), query: q, raw: archive})
+}
+
+// CopyFiles copies a file, or the content of a directory, into the session's box from a session
+// of the same tenant.
+func (c *Client) CopyFiles(ctx context.Context, session string, r apitypes.CopyRequest) (apitypes.FileTree, error) {
+	return fetch[apitypes.FileTree](ctx, c, call{method: "POST", path: filesPath(session, "copy"), body: r})
+}

@@ -1,4 +1,5 @@
-// Package files reads, writes, lists and removes files inside a box.
+// Package files reads, writes, lists, renames and removes files inside a box, and packs and
+// unpacks trees.
 //
 // Every operation runs as a command of the box: it has the rights of the box's user,
 // sees the box's mounts, and counts towards the box's limits. No file is opened by

@@ -233,6 +233,18 @@ func Symlink(ctx context.Context, box engine.Box, o Options, path, target string
 	return err
 }
 
+// Rename renames the file, symlink or directory at path to to, which is a path like path. With
+// replace it atomically replaces a file or symlink that is there, and a directory an empty
+// directory; without it that is fs.ErrExist. Both paths must be in one file system of the box.
+func Rename(ctx context.Context, box engine.Box, o Options, path, to string, replace bool) error {
+	if err := checkPath("to", to); err != nil {
+		return err
+	}
+	r := request{verb: "renaming", path: path, args: []string{"rename", path, to, flag(replace, "replace")}, relative: !strings.HasPrefix(to, "/")}
+	_, err := r.run(ctx, box, o)
+	return err
+}
+
 func checkMode(mode uint32) error {
 	if mode > 0o777 {
 		return &engine.FieldError{Field: "mode", Value: fmt.Sprintf("0%o", mode), Rule: "must be permission bits, at most 0777"}

@@ -30,8 +30,8 @@ func brokenRule(p string) string {
 	return ""
 }
 
-// checkPath refuses a string that cannot be the path of a file.
-func checkPath(p string) error {
+// checkPath refuses a value of field that cannot be the path of a file.
+func checkPath(field, p string) error {
 	rule := brokenRule(p)
 	for name := range strings.SplitSeq(p, "/") {
 		if rule == "" && len(name) > maxName {
@@ -41,7 +41,7 @@ func checkPath(p string) error {
 	if rule == "" {
 		return nil
 	}
-	return &engine.FieldError{Field: "path", Value: spec.Quote(p), Rule: rule}
+	return &engine.FieldError{Field: field, Value: spec.Quote(p), Rule: rule}
 }
 
 // describe checks the box's description of a file. A value that is merely odd is

@@ -28,11 +28,13 @@ type request struct {
 	args []string
 	in   io.Reader // nil: no input
 	out  io.Writer // bounded; nil: no output is expected
+	// relative: another path of the operation is relative, although path is not.
+	relative bool
 }
 
 // run has the box carry out the operation.
 func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Reply, error) {
-	if err := checkPath(r.path); err != nil {
+	if err := checkPath("path", r.path); err != nil {
 		return proto.Reply{}, err
 	}
 	timeout := cmp.Or(o.Timeout, DefaultTimeout)
@@ -50,7 +52,7 @@ func (r *request) run(ctx context.Context, box engine.Box, o Options) (proto.Rep
 		Timeout: timeout,
 		Grace:   grace,
 	}
-	if strings.HasPrefix(r.path, "/") {
+	if strings.HasPrefix(r.path, "/") && !r.relative {
 		cmd.Dir = "/" // the usual directory may be gone
 	}
 	result, err := engine.Run(ctx, box, cmd)

@@ -82,7 +82,11 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 	if e.Ended != nil && err == nil {
 		e.Ended(ExecResult{Result: res, Timeout: run.cmd.Timeout})
 	}
-	return m.finishExec(c, u, run, res, err, time.Since(began))
+	took := time.Since(began)
+	if e.Collect != nil && err == nil && res.Verdict != engine.BoxLost {
+		e.Collect(ctx, u.s.forAccess(u.box, nil))
+	}
+	return m.finishExec(c, u, run, res, err, took)
 }
 
 // startError adds the program's name to the error of a command that could not be started,

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"context"
 	"io"
 	"time"
 
@@ -42,6 +43,9 @@ type Exec struct {
 	// Ended, if not nil, is called when the command has ended, with the result and the
 	// timeout that applied, before the end is recorded. Exec may still fail after that.
 	Ended func(ExecResult)
+	// Collect, if not nil, is called after Ended, unless the box was lost, with the box for
+	// operations on files. The command still counts as running, and its session as used.
+	Collect func(context.Context, engine.LiveBox)
 }
 
 // ExecResult is how a command ended.

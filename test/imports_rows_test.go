@@ -25,6 +25,7 @@ var rows = []row{
 	{"internal/yamltree", nil, "text to a tree, of anything"},
 	{"internal/leftover", nil, "a record that launchers write and the doctor reads: neither may import the other"},
 	{"internal/testutil", nil, "tests of every package import it, so any import would be a cycle"},
+	{"internal/glob", nil, "compares paths with patterns as text, and opens nothing"},
 	{"internal/linux", nil, "the boundary to the kernel holds no policy and knows nothing above it"},
 	{"internal/diskroom", []string{"internal/linux"}, "the database, the audit log and the launcher keep room on the disk in the same way, and neither may import the other; internal/linux has fallocate(2)"},
 
@@ -40,11 +41,11 @@ var rows = []row{
 
 	{"agent/files/proto", nil, "both halves of a file operation read this: it must stay small enough to review"},
 	{"agent/dial", nil, "runs in a box as its user, like agent/files"},
-	{"agent/files", []string{"internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
+	{"agent/files", []string{"internal/glob", "internal/linux", "agent/files/proto"}, "runs in a box as its user: what is not linked into it cannot be misused from inside"},
 
 	{"engine/spec", nil, "pure values: they build, and can be tested, on every platform"},
 	{"engine", []string{"engine/spec"}, "values that callers hand in, and interfaces: no engine, no kernel"},
-	{"files", []string{"engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
+	{"files", []string{"internal/glob", "engine", "engine/spec", "agent/files/proto"}, "file operations are commands of a box: any engine's, and nothing outside of it"},
 	{"engine/native/rpc", []string{"internal/linux", "engine", "agent/wire"}, "the protocol between client and launcher: neither of the two"},
 	{"engine/enginetest", []string{"engine", "engine/spec"}, "a fake for the tests of whatever uses an engine: it must not know them"},
 	{"engine/native/seccomp", []string{"internal/linux"}, "a policy and its compiler: usable without a box"},

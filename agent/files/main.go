@@ -32,6 +32,9 @@ var operations = map[string]struct {
 	"remove":  {1, (*operation).remove},
 	"mkdir":   {2, (*operation).mkdir},
 	"symlink": {1, (*operation).symlink},
+	"rename":  {2, (*operation).rename},
+	"pack":    {1, (*operation).pack},
+	"unpack":  {1, (*operation).unpack},
 }
 
 // Main carries out the operation that args request, as described in package proto, and

@@ -39,11 +39,12 @@ func (o *operation) write() (proto.Reply, error) {
 		return proto.Reply{}, err
 	}
 	defer t.close()
-	put := t.replace
+	var st unix.Stat_t
 	if o.flag(1, "append") {
-		put = t.append
+		st, err = t.append(o.stdin, uint32(mode))
+	} else {
+		st, err = t.replace(func(f *os.File) error { _, err := copyContent(f, o.stdin); return err }, uint32(mode))
 	}
-	st, err := put(o.stdin, uint32(mode))
 	if err != nil {
 		return proto.Reply{}, err
 	}
@@ -54,8 +55,9 @@ func (o *operation) write() (proto.Reply, error) {
 type target struct {
 	dir   *os.File // O_PATH
 	name  string
-	found *os.File // the existing file, O_PATH; nil if there is none
-	mode  uint32   // of found
+	found *os.File       // the existing file, O_PATH; nil if there is none
+	mode  uint32         // of found
+	time  *unix.Timespec // of the new content; nil: now
 }
 
 func (t *target) close() {
@@ -121,8 +123,8 @@ func followLink(dir, link *os.File) (*os.File, string, error) {
 	return f, name, err
 }
 
-// replace writes a new file and then replaces the target with it atomically.
-func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err error) {
+// replace has fill write a new file and then replaces the target with it atomically.
+func (t *target) replace(fill func(*os.File) error, mode uint32) (st unix.Stat_t, err error) {
 	f, name, err := t.temporary()
 	if err != nil {
 		return st, err
@@ -133,7 +135,7 @@ func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err er
 			_ = unlink(t.dir, name)
 		}
 	}()
-	if _, err := copyContent(f, content); err != nil {
+	if err := fill(f); err != nil {
 		return st, err
 	}
 	if mode == 0 {
@@ -144,6 +146,12 @@ func (t *target) replace(content io.Reader, mode uint32) (st unix.Stat_t, err er
 	}
 	if err := linux.Retry(func() error { return unix.Fchmod(int(f.Fd()), mode) }); err != nil {
 		return st, err
+	}
+	if t.time != nil {
+		times := []unix.Timespec{*t.time, *t.time}
+		if err := linux.Retry(func() error { return unix.UtimesNanoAt(unix.AT_FDCWD, linux.FdPath(f), times, 0) }); err != nil {
+			return st, err
+		}
 	}
 	if name == "" {
 		if name, err = t.link(f); err != nil {
@@ -289,13 +297,39 @@ func (o *operation) symlink() (proto.Reply, error) {
 		return proto.Reply{}, err
 	}
 	defer dir.Close()
+	return proto.Reply{}, makeSymlink(o.args[0], dir, name)
+}
+
+func makeSymlink(text string, dir *os.File, name string) error {
 	temporary := temporaryName()
-	if err := linux.SymlinkAt(o.args[0], dir, temporary); err != nil {
-		return proto.Reply{}, err
+	if err := linux.SymlinkAt(text, dir, temporary); err != nil {
+		return err
 	}
 	if err := linux.RenameAt(dir, temporary, dir, name); err != nil {
 		_ = unlink(dir, temporary)
+		return err
+	}
+	return nil
+}
+
+// rename renames a file, symlink or directory. Only with "replace" may the new name be taken:
+// by a file or symlink, or by an empty directory if a directory is renamed.
+func (o *operation) rename() (proto.Reply, error) {
+	dir, name, err := openParent(o.path)
+	if err != nil {
 		return proto.Reply{}, err
 	}
-	return proto.Reply{}, nil
+	defer dir.Close()
+	to, newName, err := openParent(o.args[0])
+	if err != nil {
+		return proto.Reply{}, &stepError{"opening", shorten(o.args[0]), err}
+	}
+	defer to.Close()
+	flags := uint(unix.RENAME_NOREPLACE)
+	if o.flag(1, "replace") {
+		flags = 0
+	}
+	return proto.Reply{}, linux.Retry(func() error {
+		return unix.Renameat2(int(dir.Fd()), name, int(to.Fd()), newName, flags)
+	})
 }

@@ -1,6 +1,10 @@
 package apitypes
 
-import "github.com/boxd/boxd/engine"
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine"
+)
 
 // ExecRequest asks for one command to be run.
 type ExecRequest struct {
@@ -16,29 +20,48 @@ type ExecRequest struct {
 	OutputLimit    Size              `json:"output_limit,omitempty" doc:"Bytes that the command may write to stdout and to stderr, each; more ends it. 0: the server's."`
 	User           *engine.User      `json:"user,omitempty" doc:"User in the box; absent: the session's."`
 	KeepBackground bool              `json:"keep_background,omitempty" doc:"Leave processes running that outlive the command."`
+	Outputs        []string          `json:"outputs,omitempty" doc:"Return the files that the command has made or changed and that match: *.png, out or **/*.csv, relative to the working directory; a directory stands for everything in it."`
 	Session        *SessionSpec      `json:"session,omitempty" doc:"Make the session with this if it is not there; conflicts if it is there and differs."`
 }
 
 // ExecResult says how a command ended. A command that fails is not an error of the API.
 type ExecResult struct {
-	ExitCode        *int     `json:"exit_code" nullable:"true" doc:"0 to 255; null if the command did not exit by itself."`
-	Signal          string   `json:"signal,omitempty" doc:"Signal that ended it, such as SIGKILL."`
-	Status          int      `json:"status" doc:"Exit status as a shell reports it: 128+n after signal n, 124 after a timeout, 137 for a lost box or too much output."`
-	Verdict         string   `json:"verdict" doc:"exited, signaled, timeout, oom, pids-limit, disk-quota, output-limit, canceled or box-lost."`
-	Limit           string   `json:"limit,omitempty" doc:"The limit behind the verdict, such as \"64 MiB\"."`
-	Stdout          string   `json:"stdout,omitempty" doc:"Standard output, if it is UTF-8."`
-	StdoutBase64    []byte   `json:"stdout_base64,omitempty" doc:"Standard output in base64, if it is not UTF-8."`
-	Stderr          string   `json:"stderr,omitempty"`
-	StderrBase64    []byte   `json:"stderr_base64,omitempty"`
-	StdoutTruncated bool     `json:"stdout_truncated,omitempty" doc:"There was more than is here: see stdout_missing."`
-	StdoutMissing   *Missing `json:"stdout_missing,omitempty" doc:"The gap in standard output, of which beginning and end are here."`
-	StderrTruncated bool     `json:"stderr_truncated,omitempty"`
-	StderrMissing   *Missing `json:"stderr_missing,omitempty"`
-	Receipt         Receipt  `json:"receipt"`
-	Duration        Duration `json:"duration" doc:"Seconds the request took in the daemon."`
-	Created         bool     `json:"created,omitempty" doc:"This request made the session."`
-	Recreated       bool     `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
+	ExitCode         *int         `json:"exit_code" nullable:"true" doc:"0 to 255; null if the command did not exit by itself."`
+	Signal           string       `json:"signal,omitempty" doc:"Signal that ended it, such as SIGKILL."`
+	Status           int          `json:"status" doc:"Exit status as a shell reports it: 128+n after signal n, 124 after a timeout, 137 for a lost box or too much output."`
+	Verdict          string       `json:"verdict" doc:"exited, signaled, timeout, oom, pids-limit, disk-quota, output-limit, canceled or box-lost."`
+	Limit            string       `json:"limit,omitempty" doc:"The limit behind the verdict, such as \"64 MiB\"."`
+	Stdout           string       `json:"stdout,omitempty" doc:"Standard output, if it is UTF-8."`
+	StdoutBase64     []byte       `json:"stdout_base64,omitempty" doc:"Standard output in base64, if it is not UTF-8."`
+	Stderr           string       `json:"stderr,omitempty"`
+	StderrBase64     []byte       `json:"stderr_base64,omitempty"`
+	StdoutTruncated  bool         `json:"stdout_truncated,omitempty" doc:"There was more than is here: see stdout_missing."`
+	StdoutMissing    *Missing     `json:"stdout_missing,omitempty" doc:"The gap in standard output, of which beginning and end are here."`
+	StderrTruncated  bool         `json:"stderr_truncated,omitempty"`
+	StderrMissing    *Missing     `json:"stderr_missing,omitempty"`
+	Outputs          []OutputFile `json:"outputs,omitempty" doc:"The files that the request's outputs chose, sorted by path."`
+	OutputsTruncated bool         `json:"outputs_truncated,omitempty" doc:"There are more than the 100 files that are here."`
+	OutputsError     string       `json:"outputs_error,omitempty" doc:"Why there are no outputs."`
+	Receipt          Receipt      `json:"receipt"`
+	Duration         Duration     `json:"duration" doc:"Seconds the request took in the daemon."`
+	Created          bool         `json:"created,omitempty" doc:"This request made the session."`
+	Recreated        bool         `json:"recreated,omitempty" doc:"This request gave the session a new box: background processes and files outside the workspace are gone."`
 }
+
+// OutputFile is a file that a command has made or changed.
+type OutputFile struct {
+	Path          string    `json:"path" doc:"Relative to the working directory."`
+	RawPath       []byte    `json:"path_base64,omitempty" doc:"The path, if it is not UTF-8."`
+	Size          int64     `json:"size"`
+	Mode          string    `json:"mode" doc:"Permission bits in octal, such as 0644."`
+	ModTime       time.Time `json:"mod_time"`
+	Content       string    `json:"content,omitempty" doc:"The content, if it is UTF-8."`
+	ContentBase64 []byte    `json:"content_base64,omitempty" doc:"The content in base64, if it is not UTF-8."`
+	Omitted       bool      `json:"omitted,omitempty" doc:"The content is not here, since the user may not read it, or all files together would be larger than 4 MiB: get it with files/content."`
+}
+
+// Bytes returns the content, whether it was sent as text or as base64.
+func (f *OutputFile) Bytes() []byte { return either(f.Content, f.ContentBase64) }
 
 // Missing is a gap in output that was too long to be kept.
 type Missing struct {

@@ -29,3 +29,31 @@ type MkdirRequest struct {
 	Mode    string `json:"mode,omitempty" doc:"Permission bits in octal; 0755 if absent."`
 	Parents bool   `json:"parents,omitempty" doc:"Make missing parents, and do not mind if it exists."`
 }
+
+// RenameRequest renames a file, symlink or directory.
+type RenameRequest struct {
+	Path    string `json:"path"`
+	To      string `json:"to" doc:"The new path, absolute or relative to the workspace, in the same file system."`
+	Replace bool   `json:"replace,omitempty" doc:"Replace a file or symlink that is there, atomically; a directory replaces only an empty one."`
+}
+
+// CopyRequest copies a file, or the content of a directory, from a session of the same tenant.
+type CopyRequest struct {
+	FromSession string   `json:"from_session,omitempty" doc:"Session to copy from; empty: the same one."`
+	From        string   `json:"from" doc:"Path of a file or directory in that session."`
+	Path        string   `json:"path" doc:"Path of the copy. A file there is replaced; into a directory, which is made if it is missing, the content of the other one is copied."`
+	Glob        []string `json:"glob,omitempty" doc:"Only what matches, of a directory: *.png, src or **/*.csv; a directory stands for everything in it."`
+}
+
+// FileTree counts what was unpacked or copied.
+type FileTree struct {
+	Files       int64 `json:"files"`
+	Directories int64 `json:"directories"`
+	Symlinks    int64 `json:"symlinks"`
+	Bytes       int64 `json:"bytes"`
+	Skipped     int64 `json:"skipped" doc:"Devices, FIFOs and other entries that were left out."`
+}
+
+// LeftOutRecord is the record of a global header, in a tar archive of a directory, that names a
+// file which the archive cannot have: its type (fifo, socket or device), a space and its path.
+const LeftOutRecord = "BOXD.left_out"

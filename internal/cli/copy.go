@@ -26,9 +26,9 @@ func (a *App) newCopy() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{
 		Use:   "cp SOURCE DESTINATION [flags]",
-		Short: "Copy files between the host and a session",
-		Long: `Copy a file, a symlink, or a directory with its content, between the host and a session.
-One side is SESSION:PATH and the other a path of the host; write a host path that
+		Short: "Copy files between the host and sessions",
+		Long: `Copy a file, a symlink, or a directory with its content, between the host and a session,
+or between sessions. SESSION:PATH is a path in a session; write a host path that
 contains a colon as /DIR/PATH or ./PATH. A relative path in a session starts at the
 workspace.
 
@@ -43,10 +43,10 @@ stderr.
 "-" instead of the host path means stdin or stdout: the bytes of a file, or a tar
 stream if the path in the session is a directory.
 
-Each file takes a request of its own, some milliseconds. A directory of thousands of
-files copies faster as one tar file, which boxd exec unpacks.`,
+A directory is copied in one request. A file of it that cannot be read ends the copy.`,
 		Example: `  boxd cp lab:result.csv .
   boxd cp src lab:
+  boxd cp lab:model test:
   boxd cp src/. lab:/workspace/app
   tar c src | boxd cp - lab:
   boxd cp lab:log - | tail`,
@@ -120,12 +120,17 @@ func checkPlaces(from, to place) error {
 	switch {
 	case from.session == "" && to.session == "":
 		return errors.New("cp: neither SOURCE nor DESTINATION names a session: write one of them as SESSION:PATH")
-	case from.session != "" && to.session != "":
-		return errors.New("cp: SOURCE and DESTINATION both name a session: copy to the host first")
 	case from.path == "" && from.session == "" || to.path == "" && to.session == "":
 		return errors.New(`cp: a path of the host must not be empty; "." is the current directory`)
 	}
-	return checkNames([]string{from.session + to.session}, []string{"SESSION"})
+	for _, p := range []place{from, to} {
+		if p.session != "" {
+			if err := checkNames([]string{p.session}, []string{"SESSION"}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // copier makes one copy and counts what it copied.
@@ -143,16 +148,19 @@ type copier struct {
 }
 
 func (a *App) copyBetween(ctx context.Context, c *client.Client, from, to place, follow, asJSON bool) error {
-	j := &copier{app: a, c: c, session: from.session + to.session}
+	j := &copier{app: a, c: c, session: cmp.Or(to.session, from.session)}
 	if toStdout := to == (place{path: "-"}); !toStdout || asTerminal(a.Stdout) == nil {
 		j.progress = a.newProgress("copying "+from.String(), 0, spec.FormatSize)
 		defer j.progress.end()
 	}
 	var err error
-	if from.session != "" {
-		err = j.download(ctx, from, to, follow)
-	} else {
+	switch {
+	case from.session == "":
 		err = j.upload(ctx, from, to, follow)
+	case to.session == "":
+		err = j.download(ctx, from, to, follow)
+	default:
+		err = j.across(ctx, from, to, follow)
 	}
 	if err == nil && asJSON && to != (place{path: "-"}) {
 		err = writeJSON(a.Stdout, j)
@@ -198,33 +206,40 @@ func (s source) landing(to place, at string, exists, dir bool) (parent, name str
 	return path.Dir(at), path.Base(at), nil
 }
 
-// download copies from the session to the host.
-func (j *copier) download(ctx context.Context, from, to place, follow bool) error {
-	remote, err := j.inSession(ctx, from.path)
-	if err != nil {
-		return err
+// sessionSource describes a source in the session, which is at remote.
+func (j *copier) sessionSource(ctx context.Context, from place, follow bool) (remote string, info apitypes.FileInfo, s source, err error) {
+	if remote, err = j.inSession(ctx, from.path); err != nil {
+		return "", info, s, err
 	}
-	info, err := j.c.StatFile(ctx, j.session, remote)
-	if err != nil {
-		return j.failed(err)
-	}
-	toStdout := to.path == "-"
-	if j.progress != nil && info.Type == "file" {
-		j.progress.expect(info.Size)
+	if info, err = j.c.StatFile(ctx, j.session, remote); err != nil {
+		return "", info, s, j.failed(err)
 	}
 	switch {
-	case info.Target != "" && !follow && !toStdout && !from.isDirectory():
+	case info.Target != "" && !follow && !from.isDirectory():
 		info.Type = "symlink"
 	case info.Type == "symlink":
-		return fmt.Errorf("source %s: is a dangling symlink to %s", from, spec.Quote(info.Target))
+		return "", info, s, fmt.Errorf("source %s: is a dangling symlink to %s", from, spec.Quote(info.Target))
 	}
-	s := source{dir: info.Type == "dir", base: path.Base(remote)}
+	s = source{dir: info.Type == "dir", base: path.Base(remote)}
 	s.content = from.isContent() || s.base == "/"
 	switch {
 	case !s.dir && from.isDirectory():
-		return fmt.Errorf("source %s: is not a directory", from)
+		return "", info, s, fmt.Errorf("source %s: is not a directory", from)
 	case info.Type == "device" || info.Type == "fifo" || info.Type == "socket":
-		return fmt.Errorf("source %s: is a %s, which cannot be copied", from, info.Type)
+		return "", info, s, fmt.Errorf("source %s: is a %s, which cannot be copied", from, info.Type)
+	}
+	return remote, info, s, nil
+}
+
+// download copies from the session to the host.
+func (j *copier) download(ctx context.Context, from, to place, follow bool) error {
+	toStdout := to.path == "-"
+	remote, info, s, err := j.sessionSource(ctx, from, follow || toStdout)
+	if err != nil {
+		return err
+	}
+	if j.progress != nil && info.Type == "file" {
+		j.progress.expect(info.Size)
 	}
 	if toStdout {
 		return j.toStdout(ctx, remote, info, s)
@@ -275,27 +290,58 @@ func (j *copier) toStdout(ctx context.Context, remote string, info apitypes.File
 	return w.Close()
 }
 
-// upload copies from the host to the session.
-func (j *copier) upload(ctx context.Context, from, to place, follow bool) error {
-	remote, err := j.inSession(ctx, to.path)
-	if err != nil {
-		return err
+// target is a destination in the session.
+type target struct {
+	place
+	remote      string
+	exists, dir bool
+}
+
+func (j *copier) sessionTarget(ctx context.Context, to place) (target, error) {
+	t := target{place: to, exists: true}
+	var err error
+	if t.remote, err = j.inSession(ctx, to.path); err != nil {
+		return t, err
 	}
-	exists, dir := true, false
-	there, err := j.c.StatFile(ctx, j.session, remote)
+	there, err := j.c.StatFile(ctx, j.session, t.remote)
 	switch {
 	case client.IsCode(err, apitypes.CodeNoFile):
-		exists = false
+		t.exists = false
 	case err != nil:
-		return j.failed(err)
+		return t, j.failed(err)
 	default:
-		dir = there.Type == "dir"
+		t.dir = there.Type == "dir"
+	}
+	return t, nil
+}
+
+// landing is [source.landing] in the session, whose directory parent exists.
+func (j *copier) landing(ctx context.Context, s source, t target) (parent, name string, err error) {
+	parent, name, err = s.landing(t.place, t.remote, t.exists, t.dir)
+	if err != nil || t.exists {
+		return parent, name, err
+	}
+	above, err := j.c.StatFile(ctx, j.session, parent)
+	if client.IsCode(err, apitypes.CodeNoFile) || err == nil && above.Type != "dir" {
+		return "", "", fmt.Errorf("destination %s: the session has no directory %s; make it first", t, spec.Quote(parent))
+	}
+	if err != nil {
+		return "", "", j.failed(err)
+	}
+	return parent, name, nil
+}
+
+// upload copies from the host to the session.
+func (j *copier) upload(ctx context.Context, from, to place, follow bool) error {
+	t, err := j.sessionTarget(ctx, to)
+	if err != nil {
+		return err
 	}
 	var s source
 	var info fs.FileInfo
 	if from.path == "-" {
-		if dir {
-			return j.fromTar(ctx, tar.NewReader(j.app.Stdin), sessionSink{j, remote})
+		if t.dir {
+			return j.unpack(ctx, t.remote, func(to treeSink) error { return j.fromTar(ctx, tar.NewReader(j.app.Stdin), to) })
 		}
 	} else {
 		if info, s, err = statSource(from, follow); err != nil {
@@ -305,24 +351,52 @@ func (j *copier) upload(ctx context.Context, from, to place, follow bool) error 
 			j.progress.expect(info.Size())
 		}
 	}
-	parent, name, err := s.landing(to, remote, exists, dir)
+	parent, name, err := j.landing(ctx, s, t)
 	if err != nil {
 		return err
 	}
-	if !exists {
-		above, err := j.c.StatFile(ctx, j.session, parent)
-		if client.IsCode(err, apitypes.CodeNoFile) || err == nil && above.Type != "dir" {
-			return fmt.Errorf("destination %s: the session has no directory %s; make it first", to, spec.Quote(parent))
-		}
-		if err != nil {
+	one := sessionSink{j, parent}
+	switch {
+	case from.path == "-":
+		return j.file(ctx, one, name, 0, -1, j.app.Stdin)
+	case !s.dir:
+		return j.oneFromHost(ctx, from.path, name, info, one)
+	}
+	return j.unpack(ctx, parent, func(to treeSink) error { return j.fromHost(ctx, from.path, name, info, to) })
+}
+
+// across copies from one session to another, or within one. The daemon passes the content on.
+func (j *copier) across(ctx context.Context, from, to place, follow bool) error {
+	there := &copier{app: j.app, c: j.c, session: from.session}
+	remote, info, s, err := there.sessionSource(ctx, from, follow)
+	if err != nil {
+		return err
+	}
+	t, err := j.sessionTarget(ctx, to)
+	if err != nil {
+		return err
+	}
+	parent, name, err := j.landing(ctx, s, t)
+	if err != nil {
+		return err
+	}
+	at := path.Join(parent, name)
+	switch {
+	case info.Type == "symlink":
+		j.Symlinks++
+		return j.failed(j.c.Symlink(ctx, j.session, at, info.Target))
+	case from.session == to.session && s.dir && strings.HasPrefix(at+"/", strings.TrimSuffix(remote, "/")+"/"):
+		return fmt.Errorf("destination %s: is in the directory that is to be copied", to)
+	case s.dir && name != ".":
+		r := apitypes.MkdirRequest{Path: at, Mode: fmt.Sprintf("%04o", permissions(info.Mode)|0o700), Parents: true}
+		if err := j.c.Mkdir(ctx, j.session, r); err != nil {
 			return j.failed(err)
 		}
+		j.Directories++
 	}
-	sink := sessionSink{j, parent}
-	if from.path == "-" {
-		return j.file(ctx, sink, name, 0, -1, j.app.Stdin)
-	}
-	return j.fromHost(ctx, from.path, name, info, sink)
+	tree, err := j.c.CopyFiles(ctx, j.session, apitypes.CopyRequest{FromSession: from.session, From: remote, Path: at})
+	j.Files, j.Directories, j.Symlinks, j.Bytes = j.Files+int(tree.Files), j.Directories+int(tree.Directories), j.Symlinks+int(tree.Symlinks), j.Bytes+tree.Bytes
+	return j.failed(err)
 }
 
 // statSource describes the host's file or directory to copy.
@@ -349,7 +423,7 @@ func statSource(from place, follow bool) (fs.FileInfo, source, error) {
 
 // failed adds the session to an error about one of its files.
 func (j *copier) failed(err error) error {
-	if client.IsCode(err, apitypes.CodeSessionNotFound) {
+	if err == nil || client.IsCode(err, apitypes.CodeSessionNotFound) {
 		return err
 	}
 	return fmt.Errorf("session %s: %w", j.session, err)

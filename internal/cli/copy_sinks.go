@@ -10,20 +10,23 @@ import (
 	"os"
 	"path"
 	"time"
-	"unicode/utf8"
 
-	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// sink is the destination of a copy. Names are relative paths that stay within it; "." is the
-// directory that receives everything, which exists. A size of -1 is unknown, a mode of 0 is the
-// default.
+// sink is the destination of a copy. Names are relative paths that stay within it. A size of -1 is
+// unknown, a mode of 0 is the default.
 type sink interface {
-	dir(ctx context.Context, name string, mode fs.FileMode) error
 	file(ctx context.Context, name string, mode fs.FileMode, size int64, r io.Reader) error
 	symlink(ctx context.Context, name, target string) error
+}
+
+// treeSink is a sink for directories too. "." is the directory that receives everything, which
+// exists.
+type treeSink interface {
+	sink
+	dir(ctx context.Context, name string, mode fs.FileMode) error
 }
 
 // hostSink is a directory of the host. No name or symlink leads out of it.
@@ -89,28 +92,14 @@ func (s *hostSink) clear(name string, file bool) error {
 	return s.root.Remove(name)
 }
 
-// sessionSink is a directory of the copier's session.
+// sessionSink is a directory of the copier's session, for a single file or symlink.
 type sessionSink struct {
 	j   *copier
 	top string
 }
 
-func (s sessionSink) dir(ctx context.Context, name string, mode fs.FileMode) error {
-	if name == "." {
-		return nil
-	}
-	if !utf8.ValidString(name) {
-		return fmt.Errorf("directory %s: its name is not UTF-8, so the session cannot have it: rename it, or pack it with tar", spec.Quote(name))
-	}
-	r := apitypes.MkdirRequest{Path: path.Join(s.top, name), Mode: fmt.Sprintf("%04o", mode), Parents: true}
-	if err := s.j.c.Mkdir(ctx, s.j.session, r); err != nil {
-		return s.j.failed(err)
-	}
-	return nil
-}
-
 func (s sessionSink) file(ctx context.Context, name string, mode fs.FileMode, _ int64, r io.Reader) error {
-	o := client.WriteOptions{Parents: true} // a tar stream need not have them
+	var o client.WriteOptions
 	if mode != 0 {
 		o.Mode = fmt.Sprintf("%04o", mode)
 	}
@@ -144,9 +133,9 @@ func (s tarSink) file(_ context.Context, name string, mode fs.FileMode, size int
 	if err := s.w.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: int64(mode), Size: size, ModTime: s.time}); err != nil {
 		return err
 	}
-	n, err := io.Copy(s.w, r)
-	if errors.Is(err, tar.ErrWriteTooLong) || err == nil && n < size {
-		return fmt.Errorf("file %s: changed while it was being copied", spec.Quote(name))
+	n, err := io.CopyN(s.w, r, size) // what was added meanwhile is left out
+	if err == io.EOF {
+		return fmt.Errorf("file %s: became shorter while it was being copied: %d of %d bytes are left", spec.Quote(name), n, size)
 	}
 	return err
 }

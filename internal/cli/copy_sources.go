@@ -14,15 +14,15 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
-	"unicode/utf8"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
+	"github.com/boxd/boxd/client"
 	"github.com/boxd/boxd/engine/spec"
 )
 
-// fromSession copies the session's file, symlink or directory at from to name in the sink. Sessions
-// are not trusted: a name must not lead out of the sink.
-func (j *copier) fromSession(ctx context.Context, from, name string, info apitypes.FileInfo, to sink) error {
+// fromSession copies the session's file, symlink or directory at from to name in the sink.
+func (j *copier) fromSession(ctx context.Context, from, name string, info apitypes.FileInfo, to treeSink) error {
 	mode := permissions(info.Mode)
 	switch info.Type {
 	case "file":
@@ -33,38 +33,39 @@ func (j *copier) fromSession(ctx context.Context, from, name string, info apityp
 		defer r.Close()
 		return j.file(ctx, to, name, mode, info.Size, r)
 	case "symlink":
-		if strings.ContainsRune(info.Target, utf8.RuneError) {
-			j.skip(from, "is a symlink to a name that is not UTF-8")
-			return nil
-		}
 		return j.symlink(ctx, to, name, info.Target)
-	case "dir":
-	default:
-		j.skip(from, "is a "+info.Type)
-		return nil
 	}
 	if err := j.directory(ctx, to, name, mode); err != nil {
 		return err
 	}
-	list, err := j.c.ListFiles(ctx, j.session, from)
+	r, err := j.c.PackFiles(ctx, j.session, from)
 	if err != nil {
 		return j.failed(err)
 	}
-	if list.Truncated {
-		return fmt.Errorf("session %s: directory %s: has more than %d entries: pack it with tar in the session first", j.session, spec.Quote(from), len(list.Files))
-	}
-	for _, e := range list.Files {
-		if len(e.RawName) > 0 {
-			e.Name = string(e.RawName) // not UTF-8
+	defer r.Close()
+	archive := tar.NewReader(r)
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			_, err = io.Copy(io.Discard, r) // a cut stream is an error, an archive without its end is none
+			return err
 		}
-		if e.Name == "" || e.Name == "." || e.Name == ".." || strings.ContainsAny(e.Name, "/\x00") {
-			return fmt.Errorf("session %s: directory %s: an entry has the impossible name %s", j.session, spec.Quote(from), spec.Quote(e.Name))
+		if err != nil {
+			return fmt.Errorf("session %s: directory %s: reading the archive: %w", j.session, spec.Quote(from), err)
 		}
-		if err := j.fromSession(ctx, path.Join(from, e.Name), path.Join(name, e.Name), e, to); err != nil {
+		if kind, file, ok := strings.Cut(h.PAXRecords[apitypes.LeftOutRecord], " "); ok && h.Typeflag == tar.TypeXGlobalHeader {
+			j.skip(path.Join(from, file), "is a "+printable(kind))
+			continue
+		}
+		// Sessions are not trusted: a name must not lead out of the sink.
+		entry := strings.TrimSuffix(h.Name, "/")
+		if !fs.ValidPath(strings.ToValidUTF8(entry, "?")) || entry == "." || strings.Contains(entry, "\x00") {
+			return fmt.Errorf("session %s: directory %s: an entry has the impossible name %s", j.session, spec.Quote(from), spec.Quote(h.Name))
+		}
+		if err := j.fromTarEntry(ctx, h, path.Join(name, entry), archive, to); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
 // permissions parses permission bits in octal.
@@ -77,26 +78,9 @@ func permissions(text string) fs.FileMode {
 }
 
 // fromHost copies the host's file, symlink or directory at from to name in the sink.
-func (j *copier) fromHost(ctx context.Context, from, name string, info fs.FileInfo, to sink) error {
-	switch info.Mode().Type() {
-	case 0:
-		f, err := os.Open(from)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		mode := cmp.Or(info.Mode().Perm(), 0o400) // 0 stands for the default
-		return j.file(ctx, to, name, mode, info.Size(), f)
-	case fs.ModeSymlink:
-		target, err := os.Readlink(from)
-		if err != nil {
-			return err
-		}
-		return j.symlink(ctx, to, name, target)
-	case fs.ModeDir:
-	default:
-		j.skip(from, "is a "+typeName(info.Mode()))
-		return nil
+func (j *copier) fromHost(ctx context.Context, from, name string, info fs.FileInfo, to treeSink) error {
+	if !info.IsDir() {
+		return j.oneFromHost(ctx, from, name, info, to)
 	}
 	if err := j.directory(ctx, to, name, info.Mode().Perm()); err != nil {
 		return err
@@ -120,6 +104,28 @@ func (j *copier) fromHost(ctx context.Context, from, name string, info fs.FileIn
 	return nil
 }
 
+// oneFromHost is fromHost for anything but a directory.
+func (j *copier) oneFromHost(ctx context.Context, from, name string, info fs.FileInfo, to sink) error {
+	switch info.Mode().Type() {
+	case 0:
+		f, err := os.Open(from)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		mode := cmp.Or(info.Mode().Perm(), 0o400) // 0 stands for the default
+		return j.file(ctx, to, name, mode, info.Size(), f)
+	case fs.ModeSymlink:
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return j.symlink(ctx, to, name, target)
+	}
+	j.skip(from, "is a "+typeName(info.Mode()))
+	return nil
+}
+
 func typeName(m fs.FileMode) string {
 	switch m.Type() {
 	case fs.ModeNamedPipe:
@@ -131,7 +137,7 @@ func typeName(m fs.FileMode) string {
 }
 
 // fromTar copies the entries of a tar stream. No name leads out of the destination.
-func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
+func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to treeSink) error {
 	for {
 		h, err := r.Next()
 		if err == io.EOF {
@@ -140,25 +146,55 @@ func (j *copier) fromTar(ctx context.Context, r *tar.Reader, to sink) error {
 		if err != nil {
 			return fmt.Errorf("stdin: must be a tar stream, as the destination is a directory: %w", err)
 		}
-		name := strings.TrimPrefix(path.Clean("/"+h.Name), "/")
-		mode := fs.FileMode(h.Mode) & fs.ModePerm
-		switch {
-		case name == "":
-		case h.Typeflag == tar.TypeDir:
-			err = j.directory(ctx, to, name, mode)
-		case h.Typeflag == tar.TypeReg:
-			err = j.file(ctx, to, name, cmp.Or(mode, 0o400), h.Size, r)
-		case h.Typeflag == tar.TypeSymlink:
-			err = j.symlink(ctx, to, name, h.Linkname)
-		case h.Typeflag == tar.TypeLink:
-			j.skip(h.Name, "is a hard link to "+spec.Quote(h.Linkname))
-		case h.Typeflag != tar.TypeXGlobalHeader:
-			j.skip(h.Name, "is neither file, directory nor symlink")
-		}
-		if err != nil {
-			return err
+		if name := strings.TrimPrefix(path.Clean("/"+h.Name), "/"); name != "" {
+			if err := j.fromTarEntry(ctx, h, name, r, to); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// fromTarEntry copies an entry of a tar stream to name in the sink.
+func (j *copier) fromTarEntry(ctx context.Context, h *tar.Header, name string, content io.Reader, to treeSink) error {
+	mode := fs.FileMode(h.Mode) & fs.ModePerm
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return j.directory(ctx, to, name, mode)
+	case tar.TypeReg:
+		return j.file(ctx, to, name, cmp.Or(mode, 0o400), h.Size, content)
+	case tar.TypeSymlink:
+		return j.symlink(ctx, to, name, h.Linkname)
+	case tar.TypeLink:
+		j.skip(h.Name, "is a hard link to "+spec.Quote(h.Linkname))
+	case tar.TypeXGlobalHeader:
+	default:
+		j.skip(h.Name, "is neither file, directory nor symlink")
+	}
+	return nil
+}
+
+// unpack has the daemon unpack, below the session's directory top, what fill copies to a sink.
+func (j *copier) unpack(ctx context.Context, top string, fill func(treeSink) error) error {
+	r, w := io.Pipe()
+	filled := make(chan error, 1)
+	go func() {
+		archive := tar.NewWriter(w)
+		err := fill(tarSink{archive, time.Now()})
+		if err == nil {
+			err = archive.Close()
+		}
+		w.CloseWithError(err)
+		filled <- err
+	}()
+	_, err := j.c.UnpackFiles(ctx, j.session, top, r, client.UnpackOptions{})
+	r.Close()
+	if failed := <-filled; failed != nil && !errors.Is(failed, io.ErrClosedPipe) { // nobody reads any longer: err says why
+		return failed
+	}
+	if err != nil {
+		return j.failed(err)
+	}
+	return nil
 }
 
 // file creates a file in the sink. A size of -1 is unknown.
@@ -189,7 +225,7 @@ func (c *countedReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (j *copier) directory(ctx context.Context, to sink, name string, mode fs.FileMode) error {
+func (j *copier) directory(ctx context.Context, to treeSink, name string, mode fs.FileMode) error {
 	j.Directories++
 	return to.dir(ctx, name, mode|0o700) // the copy writes into it
 }

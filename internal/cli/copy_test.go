@@ -3,7 +3,7 @@ package cli
 import (
 	"archive/tar"
 	"bytes"
-	"encoding/json"
+
 	"errors"
 	"fmt"
 	"io"
@@ -71,15 +71,6 @@ func newFileDaemon(t *testing.T, dir string) *fakeDaemon {
 				}
 				answer = i
 			}
-		case "GET/files":
-			var list apitypes.FileList
-			var entries []fs.DirEntry
-			entries, err = os.ReadDir(filepath.Join(dir, name))
-			for _, e := range entries {
-				info, _ := e.Info()
-				list.Files = append(list.Files, describe(info, filepath.Join(name, e.Name())))
-			}
-			answer = list
 		case "GET/files/content":
 			var text []byte
 			if text, err = root.ReadFile(name); err == nil {
@@ -94,19 +85,17 @@ func newFileDaemon(t *testing.T, dir string) *fakeDaemon {
 				err = errors.Join(err, root.Chmod(name, fs.FileMode(mode)))
 			}
 			answer = apitypes.FileInfo{Size: int64(len(r.body))}
+		case "GET/files/tar":
+			var archive bytes.Buffer
+			packTree(t, &archive, filepath.Join(dir, name))
+			w.Write(archive.Bytes())
+			return
+		case "PUT/files/tar":
+			err = unpackTree(root, name, tar.NewReader(strings.NewReader(r.body)))
+			answer = apitypes.FileTree{}
 		case "PUT/files/symlink":
 			root.Remove(name)
 			err = root.Symlink(q.Get("target"), name)
-		case "POST/files/mkdir":
-			var m apitypes.MkdirRequest
-			if err := json.Unmarshal([]byte(r.body), &m); err != nil {
-				t.Error(err)
-			}
-			name = filepath.Join(".", m.Path)
-			mode, _ := strconv.ParseUint(m.Mode, 8, 32)
-			if err = root.Mkdir(name, fs.FileMode(mode)); errors.Is(err, fs.ErrExist) {
-				err = nil
-			}
 		default:
 			t.Errorf("request %s", r.what)
 		}
@@ -121,6 +110,82 @@ func newFileDaemon(t *testing.T, dir string) *fakeDaemon {
 			send(w, answer)
 		}
 	})
+}
+
+// packTree packs the content of dir as a daemon does.
+func packTree(t *testing.T, w io.Writer, dir string) {
+	t.Helper()
+	archive := tar.NewWriter(w)
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || path == dir {
+			return err
+		}
+		info, err := e.Info()
+		if err != nil {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		if info.Mode().Type() == fs.ModeNamedPipe {
+			return archive.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, PAXRecords: map[string]string{apitypes.LeftOutRecord: "fifo " + name}})
+		}
+		target, _ := os.Readlink(path)
+		h, err := tar.FileInfoHeader(info, target)
+		if err != nil {
+			return err
+		}
+		h.Name = name
+		if err := archive.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err == nil {
+			_, err = archive.Write(content)
+		}
+		return err
+	})
+	if err := errors.Join(err, archive.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// unpackTree unpacks into a directory as a daemon does.
+func unpackTree(root *os.Root, dir string, archive *tar.Reader) error {
+	for {
+		h, err := archive.Next()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name := filepath.Join(dir, h.Name)
+		if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		switch h.Typeflag {
+		case tar.TypeDir:
+			if err = root.Mkdir(name, 0o700); err == nil {
+				err = root.Chmod(name, fs.FileMode(h.Mode))
+			} else if errors.Is(err, fs.ErrExist) {
+				err = nil
+			}
+		case tar.TypeSymlink:
+			root.Remove(name)
+			err = root.Symlink(h.Linkname, name)
+		default:
+			var content []byte
+			if content, err = io.ReadAll(archive); err == nil {
+				err = errors.Join(root.WriteFile(name, content, 0o600), root.Chmod(name, fs.FileMode(h.Mode)))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
 }
 
 // plant creates files below dir from lines "d/ MODE", "f MODE CONTENT" and "l -> TARGET".
@@ -370,7 +435,7 @@ func TestCopySkips(t *testing.T) {
 
 func TestCopyUsage(t *testing.T) {
 	for args, want := range map[string]string{
-		"a b": "neither SOURCE nor DESTINATION", "s:a t:b": "both name a session", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
+		"a b": "neither SOURCE nor DESTINATION", "s:a": "DESTINATION is missing: boxd cp SOURCE DESTINATION", "s:a b c": "\"c\": is one argument too many",
 		"a/b:c d": "neither", "a@/b:c d": "neither",
 	} {
 		v := newInvocation(t)
@@ -403,36 +468,55 @@ func TestCopyProgress(t *testing.T) {
 }
 
 // hostileTree answers like a daemon whose session has file names that try to escape.
-func hostileTree(names ...apitypes.FileInfo) func(seen, http.ResponseWriter) {
+func hostileTree(t *testing.T, entries ...*tar.Header) func(seen, http.ResponseWriter) {
+	var archive bytes.Buffer
+	packed := tar.NewWriter(&archive)
+	for _, h := range entries {
+		if h.Typeflag == tar.TypeReg {
+			h.Size, h.Mode = 7, 0o4644
+		}
+		if err := packed.WriteHeader(h); err != nil {
+			t.Fatal(err)
+		}
+		if h.Typeflag == tar.TypeReg {
+			io.WriteString(packed, "content")
+		}
+	}
+	packed.Close()
 	return func(r seen, w http.ResponseWriter) {
 		switch {
 		case r.what == "GET /v1/sessions/s":
 			send(w, apitypes.Session{ID: "s"}) // without a workspace target
 		case strings.Contains(r.what, "/files/stat"):
 			send(w, apitypes.FileInfo{Name: "d", Type: "dir"})
-		case strings.Contains(r.what, "/files/content"):
-			w.Write([]byte("content"))
 		default:
-			send(w, apitypes.FileList{Files: names})
+			w.Write(archive.Bytes())
 		}
 	}
 }
 
 func TestDownloadStaysInside(t *testing.T) {
 	outside := t.TempDir()
-	for _, name := range []string{"..", ".", "", "a/b", "../x", "/etc/x", "a\x00b"} {
-		d := newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: name, Type: "file", Mode: "0644"}))
+	for _, name := range []string{"..", ".", "", "a/../b", "a//b", "../x", "/etc/x"} {
+		d := newFakeDaemon(t, hostileTree(t, &tar.Header{Name: name, Typeflag: tar.TypeReg}))
 		if status, v := d.call("cp", "s:d", t.TempDir()); status != 125 || !strings.Contains(v.stderr.String(), "impossible name") {
 			t.Errorf("%q: status %d, %q", name, status, v.stderr.String())
 		}
 	}
 	// Nor is a symlink followed out of it, whether it exists already or comes from the session.
-	file := apitypes.FileInfo{Name: "f", Type: "file", Mode: "4644"}
-	d := newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "l", Type: "symlink", Target: outside}, apitypes.FileInfo{Name: "l", Type: "dir"}, file))
+	file := func() *tar.Header { return &tar.Header{Name: "f", Typeflag: tar.TypeReg} }
+	link := func(name, target string) *tar.Header {
+		return &tar.Header{Name: name, Typeflag: tar.TypeSymlink, Linkname: target}
+	}
+	d := newFakeDaemon(t, hostileTree(t, link("l", outside), &tar.Header{Name: "l/", Typeflag: tar.TypeDir}, file()))
 	if status, v := d.call("cp", "s:d", t.TempDir()); status != 125 || !strings.Contains(v.stderr.String(), "in the way") {
 		t.Errorf("symlink and directory: status %d, %q", status, v.stderr.String())
 	}
-	d = newFakeDaemon(t, hostileTree(apitypes.FileInfo{Name: "f", Type: "symlink", Target: outside + "/f"}, file))
+	d = newFakeDaemon(t, hostileTree(t, link("l", outside), &tar.Header{Name: "l/f", Typeflag: tar.TypeReg}))
+	if status, v := d.call("cp", "s:d", t.TempDir()); status != 125 {
+		t.Errorf("through a symlink: status %d, %q", status, v.stderr.String())
+	}
+	d = newFakeDaemon(t, hostileTree(t, link("f", outside+"/f"), file()))
 	dir := t.TempDir()
 	if status, v := d.call("cp", "s:d", dir); status != 0 || planted(t, dir) != "d/ 700, d/f 644 content" {
 		t.Errorf("symlink and file: status %d, %q, %s", status, v.stderr.String(), planted(t, dir))
@@ -441,7 +525,7 @@ func TestDownloadStaysInside(t *testing.T) {
 	if err := os.Symlink(outside, filepath.Join(dir, "d")); err != nil {
 		t.Fatal(err)
 	}
-	d = newFakeDaemon(t, hostileTree(file))
+	d = newFakeDaemon(t, hostileTree(t, file()))
 	if status, _ := d.call("cp", "s:d", dir); status != 125 {
 		t.Errorf("symlink in the way: status %d", status)
 	}

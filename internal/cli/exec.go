@@ -1,9 +1,13 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"os"
+	"path"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -26,6 +30,8 @@ type execFlags struct {
 	interactive, tty bool
 	receipt          bool
 	keepBackground   bool
+	outputs          []string
+	outputsTo        string
 }
 
 func (a *App) newExec() *cobra.Command {
@@ -47,12 +53,16 @@ found, 128+n after signal n. SIGINT and SIGTERM end the command.
 --json prints one object on stdout after the command has ended. Its output is cut at
 --output-limit, or at the daemon's maximum.
 
+--outputs copies the files that the command has made or changed, and that match, to the
+host: below the current directory, or --outputs-to.
+
 With -it the command uses boxd's terminal, and runs until it or boxd ends. With -t
 alone it has a terminal, but no input. The first SIGINT or SIGTERM is passed on
 to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 		Example: `  boxd exec build -- make test
   boxd exec build -- cat result
   boxd exec lab --profile network_basic --memory 1G -- python3 train.py
+  boxd exec lab --outputs '*.png' -- python3 plot.py
   generate | boxd exec build -i -- sort
   boxd exec -it lab -- vim notes`,
 		Args: cobra.ArbitraryArgs,
@@ -68,6 +78,8 @@ to the command, and the second ends it: a shell at a terminal ignores SIGTERM.`,
 	fs.Var(durationValue(&f.grace, engine.DefaultGrace.String()), "grace", "time between SIGTERM and SIGKILL after a timeout: `DURATION`")
 	fs.Var(sizeValue(&f.outputLimit, "", false), "output-limit", "kill the command after this many bytes of stdout or stderr; with --json, cut them: `SIZE`")
 	fs.BoolVar(&f.keepBackground, "keep-background", false, "let background processes of the command keep running")
+	fs.StringArrayVar(&f.outputs, "outputs", nil, "copy new and changed files to the host that match `GLOB`: '*.png', out or '**/*.csv'; may be repeated")
+	fs.StringVar(&f.outputsTo, "outputs-to", ".", "`DIR` of the host to copy them to")
 	fs.BoolVar(&f.receipt, "receipt", false, "print what the command used on stderr")
 	f.specFlags.register(a, cmd, &f.remoteFlags)
 	f.remoteFlags.register(cmd)
@@ -89,6 +101,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
+	request.Outputs = f.outputs
 	var result *apitypes.ExecResult
 	err = a.remote(&f.remoteFlags, func(ctx context.Context, c *client.Client) error {
 		return f.inSession(func(spec *apitypes.SessionSpec) (err error) {
@@ -97,6 +110,9 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 				result, err = c.Exec(ctx, names[0], request)
 			} else {
 				result, err = c.ExecStream(ctx, names[0], request, a.Stdout, a.Stderr)
+			}
+			if err == nil {
+				err = a.saveOutputs(ctx, c, names[0], f, result)
 			}
 			return err
 		})
@@ -116,6 +132,46 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
 	}
 	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, f.receipt, result.Status)
+}
+
+// saveOutputs writes the files that a command has made below a directory of the host. They come
+// from a session: neither a name nor a symlink leads out of the directory.
+func (a *App) saveOutputs(ctx context.Context, c *client.Client, session string, f *execFlags, result *apitypes.ExecResult) error {
+	if result.OutputsError != "" {
+		a.say("boxd: no outputs: %s", printable(result.OutputsError))
+	}
+	if result.OutputsTruncated {
+		a.say("boxd: there are more outputs than the %d that were copied: copy them with boxd cp", len(result.Outputs))
+	}
+	if len(result.Outputs) == 0 {
+		return nil
+	}
+	root, err := os.OpenRoot(f.outputsTo)
+	if err != nil {
+		return fmt.Errorf("--outputs-to: %w", err)
+	}
+	defer root.Close()
+	to := &hostSink{root}
+	for _, o := range result.Outputs {
+		name := cmp.Or(string(o.RawPath), o.Path)
+		var content io.Reader = bytes.NewReader(o.Bytes())
+		if o.Omitted {
+			r, err := c.ReadFile(ctx, session, path.Join(cmp.Or(f.workdir, "."), name), 0, 0)
+			if err != nil {
+				return fmt.Errorf("output %s: %w", spec.Quote(name), err)
+			}
+			defer r.Close()
+			content = r
+		}
+		err := root.MkdirAll(path.Dir(name), 0o755)
+		if err == nil {
+			err = to.file(ctx, name, permissions(o.Mode), o.Size, content)
+		}
+		if err != nil {
+			return fmt.Errorf("output %s: %w", spec.Quote(name), err)
+		}
+	}
+	return nil
 }
 
 func engineReceipt(r apitypes.Receipt) engine.Receipt {

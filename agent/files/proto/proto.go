@@ -10,14 +10,19 @@
 //	remove  PATH recursive|-
 //	mkdir   PATH MODE parents|-
 //	symlink PATH TARGET
+//	rename  PATH TO replace|-
+//	pack    PATH PACK
+//	unpack  PATH UNPACK
 //
-// Numbers are decimal; MODE is octal, and 0 means "unchanged" or the default. For write,
-// stdin carries the content in chunks: a length of 4 bytes, big endian, followed by that
+// Numbers are decimal; MODE is octal, and 0 means "unchanged" or the default. PACK and UNPACK
+// are the JSON of the types of these names. For write and unpack, stdin carries the content in chunks: a length of 4 bytes, big endian, followed by that
 // many bytes, at most MaxChunk. A length of 0 ends the content; without it the content is
 // incomplete.
 //
 // stdout carries the bytes that were read, or one Info as a line of JSON for each entry of a
-// directory. At the end, stderr carries one line of JSON: a Reply.
+// directory, or a tar archive of the content of a directory. Its names are relative to the
+// directory, which has no entry itself. A directory comes before its entries, which are sorted
+// by the bytes of their names. At the end, stderr carries one line of JSON: a Reply.
 package proto
 
 import (
@@ -70,7 +75,52 @@ type Reply struct {
 	Failure   *Failure `json:"failure,omitempty"`
 	Info      *Info    `json:"info,omitempty"`
 	Truncated bool     `json:"truncated,omitempty"` // there are more files than were listed
+	Tree      *Tree    `json:"tree,omitempty"`      // what was unpacked
 }
+
+// Pack chooses what is packed.
+type Pack struct {
+	Globs    []string `json:"globs,omitempty"` // none: everything
+	MaxBytes int64    `json:"max_bytes"`       // of the archive; a larger one is EFBIG
+	Made     *Made    `json:"made,omitempty"`
+}
+
+// Made restricts pack to regular files that were made or changed at a time or later. It does
+// not fail for files that it may not read or that are too large: they have no content, and
+// their size is in the record [OmittedSize].
+type Made struct {
+	Sec   int64 `json:"sec"`
+	Nsec  int64 `json:"nsec"`
+	Files int   `json:"files"` // at most so many; Reply.Truncated says that there are more
+}
+
+// Records of the archive beyond POSIX.
+const (
+	// OmittedSize, with a file, is its size; its content is not in the archive.
+	OmittedSize = "BOXD.omitted_size"
+	// LeftOut, in a global header, names a file that has no place in an archive: its type, a
+	// space and its name.
+	LeftOut = "BOXD.left_out"
+)
+
+// Unpack says how an archive is unpacked.
+type Unpack struct {
+	Globs    []string `json:"globs,omitempty"` // none: everything
+	MaxBytes int64    `json:"max_bytes"`       // of all files together; more is EFBIG
+	Parents  bool     `json:"parents,omitempty"`
+}
+
+// Tree counts what was unpacked.
+type Tree struct {
+	Files       int64 `json:"files"`
+	Directories int64 `json:"directories"`
+	Symlinks    int64 `json:"symlinks"`
+	Bytes       int64 `json:"bytes"`
+	Skipped     int64 `json:"skipped"` // devices, FIFOs and the like
+}
+
+// StepArchive is the step of a failure whose reason is that the archive is not one.
+const StepArchive = "reading the archive"
 
 // ErrProtocol: the data does not follow the rules of this package.
 var ErrProtocol = errors.New("protocol error")
