@@ -29,15 +29,21 @@ func (c *call) exec(key session.Key) error {
 	if err != nil {
 		return err
 	}
+	return c.run(key, q.Session, e, func(err error) error { return commandError(err, q.Argv) })
+}
+
+// run runs e and answers with its result, or streams its output. explain translates an error
+// into the terms of the request.
+func (c *call) run(key session.Key, settings *apitypes.SessionSpec, e session.Exec, explain func(error) error) error {
 	if accepts(c.r, ndjson) {
-		return c.execStream(key, &q, e)
+		return c.runStream(key, settings, e, explain)
 	}
 	ctx, cancel := c.untilGone()
 	defer cancel()
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
+	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
 	if err != nil {
-		return commandError(err, q.Argv)
+		return explain(err)
 	}
 	result := resultOf(&res, time.Since(start))
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
@@ -53,6 +59,13 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	if err != nil {
 		return session.Exec{}, err
 	}
+	e, err := boundsOf(q)
+	e.Args, e.Env, e.KeepBackground = args, env, q.KeepBackground
+	return e, err
+}
+
+// boundsOf returns the part of q that does not depend on what is to be run.
+func boundsOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	stdin, err := stdinOf(q)
 	if err != nil {
 		return session.Exec{}, err
@@ -64,8 +77,8 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 		return session.Exec{}, &engine.FieldError{Field: "output_limit", Value: spec.FormatSize(int64(q.OutputLimit)), Rule: "must be 0 or more"}
 	}
 	return session.Exec{
-		Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
-		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit), KeepBackground: q.KeepBackground,
+		Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
+		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit),
 	}, nil
 }
 
@@ -112,9 +125,9 @@ func accepts(r *http.Request, kind string) bool {
 	return false
 }
 
-// execStream runs one command and sends its output while it runs, as a line of JSON for
-// each piece. An error before the program runs is answered like that of any request.
-func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Exec) error {
+// runStream runs e and sends its output while it runs, as a line of JSON for each piece. An
+// error before the program runs is answered like that of any request.
+func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, e session.Exec, explain func(error) error) error {
 	ctx, cancel := c.untilGone()
 	defer cancel()
 	out := &lineWriter{call: c, cancel: cancel}
@@ -122,8 +135,9 @@ func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Ex
 	e.Stderr = &pieceWriter{out: out, stream: "stderr"}
 	e.Started = func(engine.Process) { out.begin() }
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
-	if err = noSession(commandError(err, q.Argv)); err != nil {
+	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
+	if err != nil {
+		err = noSession(explain(err))
 		if !c.w.started() {
 			return err
 		}

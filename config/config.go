@@ -119,6 +119,7 @@ func Default() Config {
 			TenantDefaults: policy.DefaultQuotas,
 			Limits:         policy.DefaultLimits,
 			DefaultProfile: policy.DefaultProfile,
+			Languages:      languages(),
 		},
 	}
 }

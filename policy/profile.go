@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -25,6 +26,8 @@ type Profile struct {
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
 	// profile's value.
 	Locked []string
+	// CodeLanguages are the languages that sessions run code in, by name.
+	CodeLanguages map[string]Language
 }
 
 // DefaultProfile is the profile of a request that names none, LangbotProfile that of LangBot's
@@ -90,6 +93,9 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 // clone returns a copy that shares no memory with p.
 func (p Profile) clone() Profile {
 	p.Locked = slices.Clone(p.Locked)
+	if p.CodeLanguages = maps.Clone(p.CodeLanguages); p.CodeLanguages == nil {
+		p.CodeLanguages = map[string]Language{}
+	}
 	return p
 }
 
@@ -110,6 +116,9 @@ func (p Profile) validate(field string) error {
 		case c.CanFloat() && c.Float() != c.Float():
 			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "NaN", Rule: "must be a number"}
 		}
+	}
+	if err := p.validateLanguages(field); err != nil {
+		return err
 	}
 	if p.Scope != "" {
 		if err := ValidateScope(p.Scope); err != nil {
