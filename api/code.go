@@ -66,6 +66,8 @@ func codeOf(q *apitypes.CodeRequest) (session.Exec, error) {
 	e.Code = &session.Code{
 		Language: q.Language, File: q.File, Dir: dir,
 		Write: func(ctx context.Context, box engine.LiveBox, name string) error {
+			ctx, cancel := context.WithTimeoutCause(ctx, files.DefaultTimeout, fmt.Errorf("%w after %v", files.ErrTimeout, files.DefaultTimeout))
+			defer cancel()
 			if err := files.Mkdir(ctx, box, o, dir, files.MkdirOptions{Mode: 0o700}); err != nil {
 				return err
 			}
