@@ -136,10 +136,10 @@ func TestPresetBrowser(t *testing.T) {
 	}
 	chromium := []string{"chromium", "--headless", "--no-sandbox", "--disable-gpu"}
 	d.says(0, "", append(append([]string{"start", "browser", "--id", "chromium", "--"}, chromium...), "--user-data-dir=/tmp/tabs", "--remote-debugging-port=9222", "about:blank")...)
-	d.says(0, tabs+" tabs\n", "code", "browser", "testdata/tabs.py", "--", tabs)
+	d.says(0, tabs+" tabs\n", "code", "browser", "--timeout", "10m", "testdata/tabs.py", "--", tabs)
 	d.listensOn("browser", 9222)
 	d.says(0, "", "stop", "browser", "chromium")
-	if got := d.run(append(append([]string{"exec", "browser", "--receipt", "--"}, chromium...), "--user-data-dir=/tmp/picture", "--window-size="+size, "--screenshot=picture.png", "file:///workspace/page.html")...); got.status != 0 {
+	if got := d.run(append(append([]string{"exec", "browser", "--timeout", "10m", "--receipt", "--"}, chromium...), "--user-data-dir=/tmp/picture", "--window-size="+size, "--screenshot=picture.png", "file:///workspace/page.html")...); got.status != 0 {
 		t.Errorf("%v", got)
 	} else {
 		t.Logf("%s", got.stderr)

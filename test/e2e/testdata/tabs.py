@@ -7,7 +7,7 @@ import urllib.parse
 import urllib.request
 
 wanted = int(sys.argv[1])
-patience = time.monotonic() + 60
+patience = time.monotonic() + 500
 
 
 def ask(path, method="GET"):
