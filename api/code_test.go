@@ -2,14 +2,17 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/internal/testutil"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -51,10 +54,10 @@ func TestCode(t *testing.T) {
 		if err != nil || res.Stdout != x.want || res.Status != 0 {
 			t.Errorf("%s: %+v, %v, want %q", name, res, err, x.want)
 		}
-		var out bytes.Buffer
-		if res, err = c.CodeStream(ctx, "a", x.q, &out, nil); err != nil || out.String() != x.want || res.Status != 0 {
-			t.Errorf("%s, streamed: %q, %+v, %v, want %q", name, out.String(), res, err, x.want)
-		}
+	}
+	var out bytes.Buffer
+	if res, err := c.CodeStream(ctx, "a", apitypes.CodeRequest{Language: "shell", Code: "echo streamed"}, &out, nil); err != nil || out.String() != "streamed\n" || res.Status != 0 {
+		t.Errorf("%q, %+v, %v", out.String(), res, err)
 	}
 	if b, err := os.ReadFile(kept); err != nil || string(b) != "kept\n" {
 		t.Errorf("the absolute file: %q, %v", b, err)
@@ -72,6 +75,41 @@ func TestCode(t *testing.T) {
 		}
 		if _, err := os.Stat(res.Stdout); !os.IsNotExist(err) {
 			t.Errorf("%q: its directory is left: %v", x.code, err)
+		}
+	}
+}
+
+// dirWriter takes the first piece of output, and cancels the request.
+type dirWriter struct {
+	dir    string
+	cancel context.CancelFunc
+}
+
+func (w *dirWriter) Write(p []byte) (int, error) {
+	w.dir += string(p)
+	w.cancel()
+	return len(p), nil
+}
+
+// A client that goes away takes the program and its code with it.
+func TestCodeOfVanishedClient(t *testing.T) {
+	f := serveCode(t)
+	c := f.client()
+	ensure(t, c, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	out := &dirWriter{cancel: cancel}
+	if _, err := c.CodeStream(ctx, "a", apitypes.CodeRequest{Language: "shell", Code: `printf %s "$WHERE"; sleep 77`}, out, nil); err == nil {
+		t.Error("the request went on")
+	}
+	if args := <-f.engine.killed; !strings.HasPrefix(args, "sh /tmp/code-") || out.dir == "" {
+		t.Fatalf("killed %q, in %q", args, out.dir)
+	}
+	for deadline := time.Now().Add(testutil.Patience()); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(out.dir); os.IsNotExist(err) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s is left", out.dir)
 		}
 	}
 }
