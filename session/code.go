@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
-	"github.com/boxd/boxd/policy"
 )
 
 // Code is source code in a language of the session's profile. It lies in a directory of its
@@ -23,12 +22,6 @@ type Code struct {
 	Write func(ctx context.Context, box engine.LiveBox, name string) error
 	// Remove removes Dir.
 	Remove func(box engine.LiveBox)
-}
-
-// languageOf returns the language of e's code in the profile of a session, and the name of
-// its file.
-func (m *Manager) languageOf(profile string, e *Exec) (policy.Language, string, error) {
-	return m.policy.Language(profile, e.Code.Language, e.Code.File)
 }
 
 // start starts the command of r in the box. Code is written before.

@@ -38,7 +38,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, err
 	}
 	if a != nil && e.Code != nil {
-		if _, _, err := m.languageOf(a.resolved.Profile, &e); err != nil {
+		if _, _, err := m.policy.Language(a.resolved.Profile, e.Code.Language, e.Code.File); err != nil {
 			return ExecResult{}, err
 		}
 	}
@@ -143,7 +143,7 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	s.mu.Unlock()
 	r := &admittedExec{}
 	if e.Code != nil {
-		language, file, err := m.languageOf(resolved.Profile, &e)
+		language, file, err := m.policy.Language(resolved.Profile, e.Code.Language, e.Code.File)
 		if err != nil {
 			return nil, err
 		}
