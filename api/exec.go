@@ -32,19 +32,26 @@ func (c *call) exec(key session.Key) error {
 	if err != nil {
 		return err
 	}
+	return c.run(key, q.Session, q.Outputs, e, func(err error) error { return commandError(err, q.Argv) })
+}
+
+// run runs e and answers with its result, or streams its output, and returns the files that it made
+// and that the patterns outputs name. explain translates an error
+// into the terms of the request.
+func (c *call) run(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
 	if accepts(c.r, ndjson) {
-		return c.execStream(key, &q, e)
+		return c.runStream(key, settings, outputs, e, explain)
 	}
 	ctx, cancel := c.untilGone()
 	defer cancel()
-	out, err := collectOutputs(&q, &e)
+	out, err := collectOutputs(outputs, &e)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
+	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
 	if err != nil {
-		return commandError(err, q.Argv)
+		return explain(err)
 	}
 	result := resultOf(&res, time.Since(start), out)
 	result.Stdout, result.StdoutBase64 = textOrBytes(res.Stdout)
@@ -60,6 +67,13 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	if err != nil {
 		return session.Exec{}, err
 	}
+	e, err := boundsOf(q)
+	e.Args, e.Env, e.KeepBackground = args, env, q.KeepBackground
+	return e, err
+}
+
+// boundsOf returns the part of q that does not depend on what is to be run.
+func boundsOf(q *apitypes.ExecRequest) (session.Exec, error) {
 	stdin, err := stdinOf(q)
 	if err != nil {
 		return session.Exec{}, err
@@ -74,8 +88,8 @@ func execOf(q *apitypes.ExecRequest) (session.Exec, error) {
 		return session.Exec{}, err
 	}
 	return session.Exec{
-		Args: args, Env: env, Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
-		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit), KeepBackground: q.KeepBackground,
+		Dir: q.Cwd, MakeDir: q.Mkdir, User: q.User, Stdin: stdin, Timeout: q.Timeout.D(),
+		Grace: q.Grace.D(), OutputLimit: int64(q.OutputLimit),
 	}, nil
 }
 
@@ -98,19 +112,20 @@ type outputs struct {
 	failure   string
 }
 
-// collectOutputs has e collect the files that q asks for, once the command has ended. What
+// collectOutputs has e collect the files that patterns name, once the command has ended. What
 // fails then is reported with the result: the command has run.
-func collectOutputs(q *apitypes.ExecRequest, e *session.Exec) (*outputs, error) {
+func collectOutputs(patterns []string, e *session.Exec) (*outputs, error) {
 	o := new(outputs)
-	if len(q.Outputs) == 0 {
+	if len(patterns) == 0 {
 		return o, nil
 	}
 	since, err := linux.FileTime()
 	if err != nil {
 		return nil, err
 	}
+	user, dir := e.User, cmp.Or(e.Dir, ".")
 	e.Collect = func(ctx context.Context, box engine.LiveBox) {
-		made, truncated, err := files.Made(ctx, box, files.Options{User: q.User}, cmp.Or(q.Cwd, "."), q.Outputs, since)
+		made, truncated, err := files.Made(ctx, box, files.Options{User: user}, dir, patterns, since)
 		if err != nil {
 			o.failure = oneline.Error(err)
 		}
@@ -159,22 +174,23 @@ func accepts(r *http.Request, kind string) bool {
 	return false
 }
 
-// execStream runs one command and sends its output while it runs, as a line of JSON for
-// each piece. An error before the program runs is answered like that of any request.
-func (c *call) execStream(key session.Key, q *apitypes.ExecRequest, e session.Exec) error {
+// runStream runs e and sends its output while it runs, as a line of JSON for each piece. An
+// error before the program runs is answered like that of any request.
+func (c *call) runStream(key session.Key, settings *apitypes.SessionSpec, outputs []string, e session.Exec, explain func(error) error) error {
 	ctx, cancel := c.untilGone()
 	defer cancel()
 	out := &lineWriter{call: c, cancel: cancel}
 	e.Stdout = &pieceWriter{out: out, stream: "stdout"}
 	e.Stderr = &pieceWriter{out: out, stream: "stderr"}
 	e.Started = func(engine.Process) { out.begin() }
-	made, err := collectOutputs(q, &e)
+	made, err := collectOutputs(outputs, &e)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
-	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(q.Session), e)
-	if err = noSession(commandError(err, q.Argv)); err != nil {
+	res, err := c.s.opt.Sessions.Exec(ctx, c.caller(), key, optionalRequest(settings), e)
+	if err != nil {
+		err = noSession(explain(err))
 		if !c.w.started() {
 			return err
 		}

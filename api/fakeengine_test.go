@@ -109,7 +109,7 @@ func command(c engine.Command) *exec.Cmd {
 	cmd := exec.Command(c.Args[0], c.Args[1:]...)
 	if c.Builtin == engine.BuiltinFiles {
 		cmd = exec.Command(os.Args[0], c.Args...)
-		cmd.Env = append(os.Environ(), filesRole+"=1")
+		cmd.Env = append(os.Environ(), filesRole+"=1", "GORACE=atexit_sleep_ms=0") // the race detector waits a second at exit
 	} else {
 		cmd.Env = append(slices.Clone(c.Env), "PATH="+os.Getenv("PATH"))
 	}

@@ -57,6 +57,28 @@ func FuzzExecBody(f *testing.F) {
 	})
 }
 
+func FuzzCodeBody(f *testing.F) {
+	f.Add([]byte(`{"language":"a","code":"x","file":"b","args":["c"],"files":[{"path":"d/e","content":"f"},{"path":"/g","content_base64":"/w=="}]}`))
+	fuzzBody(f, func(t *testing.T, q *apitypes.CodeRequest) {
+		e, err := codeOf(q)
+		if err != nil && !errors.Is(err, engine.ErrInvalid) {
+			t.Fatal(err)
+		}
+		if err != nil {
+			return
+		}
+		list, err := codeFilesOf(q.Files, e.Code.Dir)
+		if err != nil || len(list) > maxCodeFiles {
+			t.Fatal(len(list), err)
+		}
+		for i, f := range list {
+			if !strings.HasPrefix(q.Files[i].Path, "/") && !strings.HasPrefix(f.path, e.Code.Dir+"/") {
+				t.Fatalf("%q is at %q", q.Files[i].Path, f.path)
+			}
+		}
+	})
+}
+
 func FuzzSessionBody(f *testing.F) {
 	rules, err := policy.New(policy.Config{})
 	if err != nil {

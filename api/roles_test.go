@@ -34,6 +34,7 @@ var matrix = map[string]string{
 	"GET /v1/sessions/{id}/ports": "-++++",
 	"POST /v1/sessions/{id}/exec": "--+-+",
 	"GET /v1/sessions/{id}/execs": "-++++",
+	"POST /v1/sessions/{id}/code": "--+-+",
 
 	"GET /v1/sessions/{id}/processes":               "-++++",
 	"POST /v1/sessions/{id}/processes":              "--+-+",
@@ -112,7 +113,7 @@ func TestTenantsDoNotMeet(t *testing.T) {
 		if !strings.Contains(rt.path, "{id}") {
 			continue
 		}
-		body := map[string]string{"exec": `{"argv":["true"]}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "signal-process": `{"signal":"1"}`}[rt.name]
+		body := map[string]string{"exec": `{"argv":["true"]}`, "code": `{"language":"x","code":"x"}`, "start-process": `{"id":"q","argv":["true"]}`, "mkdir": `{"path":"x"}`, "rename-file": `{"path":"x","to":"y"}`, "copy-files": `{"path":"x","from":"y"}`, "signal-process": `{"signal":"1"}`}[rt.name]
 		if body == "" && (rt.body != nil || rt.rawBody != "") {
 			body = "{}"
 		}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/boxd/boxd/api/apitypes"
@@ -121,10 +123,15 @@ func (c *call) errors() error {
 func (c *call) profiles() error {
 	list := apitypes.ProfileList{Profiles: []apitypes.Profile{}}
 	for _, p := range c.s.opt.Sessions.Profiles() {
+		languages := []apitypes.Language{}
+		for _, name := range slices.Sorted(maps.Keys(p.CodeLanguages)) {
+			l := p.CodeLanguages[name]
+			languages = append(languages, apitypes.Language{Name: name, Command: l.Command, File: l.File})
+		}
 		list.Profiles = append(list.Profiles, apitypes.Profile{
 			Name: p.Name, Settings: p.Settings, AllowNetwork: p.AllowNetwork, AllowPersistent: p.AllowPersistent, Scope: p.Scope,
 			KeepArgv: p.KeepArgv, KeepOutput: p.KeepOutput,
-			Caps: p.Caps, Locked: append([]string{}, p.Locked...), // never null
+			Caps: p.Caps, Locked: append([]string{}, p.Locked...), Languages: languages, // never null
 		})
 	}
 	return c.reply(http.StatusOK, list)

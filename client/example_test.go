@@ -47,6 +47,29 @@ func Example() {
 	// oom 137
 }
 
+// Code runs in a language of the session's profile, with other files beside it.
+func ExampleClient_Code() {
+	ctx, c := context.Background(), connect()
+	defer c.Close()
+	defer c.Remove(ctx, "code")
+
+	result, err := c.Code(ctx, "code", apitypes.CodeRequest{
+		Language: "python",
+		Code:     "import sys, words\nprint(words.greeting, sys.argv[1])",
+		Files:    []apitypes.CodeFile{{Path: "words.py", Content: "greeting = 'hello'"}},
+		Args:     []string{"world"},
+		Session:  &apitypes.SessionSpec{Profile: "execution"},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Printf("%s%s %d\n", result.Stdout, result.Verdict, result.Status)
+	// Output:
+	// hello world
+	// exited 0
+}
+
 // Output arrives while the command runs. A non-zero exit status is not an error.
 func ExampleClient_ExecStream() {
 	ctx, c := context.Background(), connect()

@@ -29,9 +29,15 @@ func (c *Client) Exec(ctx context.Context, session string, r apitypes.ExecReques
 // output. Cancelling ctx kills the command, and so does an error of a writer, which is
 // returned.
 func (c *Client) ExecStream(ctx context.Context, session string, r apitypes.ExecRequest, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
+	return c.stream(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r}, stdout, stderr)
+}
+
+// stream makes a request whose answer is the output and the result of a command.
+func (c *Client) stream(ctx context.Context, request call, stdout, stderr io.Writer) (*apitypes.ExecResult, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	resp, err := c.send(ctx, call{method: "POST", path: []string{"sessions", session, "exec"}, body: r, accept: "application/x-ndjson"})
+	request.accept = "application/x-ndjson"
+	resp, err := c.send(ctx, request)
 	if err != nil {
 		return nil, err
 	}

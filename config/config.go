@@ -131,6 +131,7 @@ func Default() Config {
 			TenantDefaults: policy.DefaultQuotas,
 			Limits:         policy.DefaultLimits,
 			DefaultProfile: policy.DefaultProfile,
+			Languages:      languages(),
 		},
 	}
 }

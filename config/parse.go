@@ -33,6 +33,11 @@ func (e *ParseError) Unwrap() error { return e.Err }
 // mappings, lists and scalars: with anchors, tags and merge keys, a reader would not see
 // the value where it stands.
 func parse(file string, b []byte, c *Config) error {
+	return parseInto(file, b, reflect.ValueOf(c).Elem())
+}
+
+// parseInto is parse for any struct whose fields have yaml tags.
+func parseInto(file string, b []byte, dst reflect.Value) error {
 	p := yamlParser{file: file}
 	err := yamltree.Read(b, func(f *ast.File) error {
 		seen := false
@@ -44,7 +49,7 @@ func parse(file string, b []byte, c *Config) error {
 				return p.fail(doc.Body, "a second document: there can be only one")
 			}
 			seen = true
-			if err := p.mapping(doc.Body, "", reflect.ValueOf(c).Elem()); err != nil {
+			if err := p.mapping(doc.Body, "", dst); err != nil {
 				return err
 			}
 		}

@@ -16,6 +16,8 @@ type Config struct {
 	// IdleTTL is that of profiles that set none; 0 is DefaultIdleTTL.
 	IdleTTL spec.Duration `yaml:"-"`
 
+	// Languages are those of every built-in profile.
+	Languages map[string]LanguageConfig `yaml:"-"`
 	// NetworkAvailable says that the engine can give a box a network. While it is false,
 	// every request for one is refused.
 	NetworkAvailable bool `yaml:"-"`

@@ -33,7 +33,7 @@ type tenantRules struct {
 // key in the configuration file.
 func New(c Config) (*Policy, error) {
 	idleTTL := cmp.Or(c.IdleTTL, spec.Duration(DefaultIdleTTL))
-	profiles, err := buildProfiles(c.Profiles, idleTTL)
+	profiles, err := buildProfiles(c.Profiles, c.Languages, idleTTL)
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -29,6 +30,8 @@ type Profile struct {
 	// Locked names, sorted, the fields of a request that are ignored in favour of the
 	// profile's value.
 	Locked []string
+	// CodeLanguages are the languages that sessions run code in, by name.
+	CodeLanguages map[string]Language
 }
 
 // DefaultProfile is the profile of a request that names none, LangbotProfile that of LangBot's
@@ -51,6 +54,8 @@ const MaxKeepOutput = 1 << 20
 
 // unlimitedTime stands for no cap.
 const unlimitedTime = spec.Duration(-time.Second)
+
+func minutes(n int) spec.Duration { return spec.Duration(time.Duration(n) * time.Minute) }
 
 // builtin returns the profiles that always exist.
 func builtin(idleTTL spec.Duration) map[string]Profile {
@@ -90,12 +95,40 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 	extended.WritableRoot = true
 	extended.Caps.Timeout = spec.Duration(300 * time.Second)
 
+	// Code of a user or a model: one run after the other, for an hour, without a network.
+	execution := base
+	execution.Name = "execution"
+	execution.PIDs = 128
+	execution.Timeout, execution.Caps.Timeout = minutes(1), minutes(10)
+	execution.MaxLifetime, execution.Caps.MaxLifetime = minutes(60), minutes(24*60)
+	execution.AllowNetwork, execution.AllowPersistent = false, false
+
+	// Servers: room for several processes, and a day without use.
+	app := base
+	app.Name = "app"
+	app.CPUs, app.Memory, app.PIDs = 2, 1<<30, 512
+	app.TmpSize = 256 << 20
+	app.IdleTTL, app.Caps.IdleTTL = minutes(24*60), minutes(30*24*60)
+	app.Timeout, app.Caps.Timeout = minutes(1), minutes(60)
+	app.Caps.PIDs = 4096
+
+	// Chromium 156, headless, on two processors: 200 MiB and 125 threads with one tab, 30 MiB
+	// and 11 threads for each other one, 1.4 GiB for a screenshot of 27 megapixels. More
+	// processors mean more threads. Older browsers have shared memory in /dev/shm, of TmpSize.
+	browser := base
+	browser.Name = "browser"
+	browser.CPUs, browser.Memory, browser.PIDs = 2, 2<<30, 1024
+	browser.TmpSize = 512 << 20
+	browser.IdleTTL = minutes(15)
+	browser.Timeout, browser.Caps.Timeout = minutes(2), minutes(10)
+	browser.Caps.Memory, browser.Caps.PIDs = 8<<30, 4096
+
 	langbot := base
 	langbot.Name = LangbotProfile
 	langbot.Caps.Timeout = spec.Duration(time.Hour)
 
 	all := map[string]Profile{}
-	for _, p := range []Profile{base, offline, basic, extended, langbot} {
+	for _, p := range []Profile{base, offline, basic, extended, execution, app, browser, langbot} {
 		all[p.Name] = p
 	}
 	return all
@@ -104,6 +137,9 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 // clone returns a copy that shares no memory with p.
 func (p Profile) clone() Profile {
 	p.Locked = slices.Clone(p.Locked)
+	if p.CodeLanguages = maps.Clone(p.CodeLanguages); p.CodeLanguages == nil {
+		p.CodeLanguages = map[string]Language{}
+	}
 	return p
 }
 
@@ -124,6 +160,9 @@ func (p Profile) validate(field string) error {
 		case c.CanFloat() && c.Float() != c.Float():
 			return &spec.FieldError{Field: field + ".caps." + t.Name, Value: "NaN", Rule: "must be a number"}
 		}
+	}
+	if err := p.validateLanguages(field); err != nil {
+		return err
 	}
 	if p.Scope != "" {
 		if err := ValidateScope(p.Scope); err != nil {

@@ -27,11 +27,16 @@ type ProfileConfig struct {
 	KeepOutput      *spec.Size     `yaml:"keep_output"`
 	Locked          *[]string      `yaml:"locked"`
 	Caps            spec.CapWishes `yaml:"caps"`
+	// Languages change languages of the extended profile, and add others.
+	Languages map[string]LanguageConfig `yaml:"languages"`
 }
 
 // apply returns p with the values that c sets.
 func (c ProfileConfig) apply(p Profile) Profile {
 	p = p.clone()
+	for name, l := range c.Languages {
+		l.apply(p.CodeLanguages, name)
+	}
 	spec.CopyFields(&p, c)
 	spec.CopyFields(&p.Caps, c.Caps)
 	for _, cap := range []*spec.Duration{&p.Caps.Timeout, &p.Caps.IdleTTL, &p.Caps.MaxLifetime} {
@@ -43,8 +48,19 @@ func (c ProfileConfig) apply(p Profile) Profile {
 
 // buildProfiles returns the built-in profiles, changed and extended by configs. It checks
 // all of them.
-func buildProfiles(configs map[string]ProfileConfig, idleTTL spec.Duration) (map[string]Profile, error) {
-	b := &profileBuilder{configs: configs, builtin: builtin(idleTTL), done: builtin(idleTTL)}
+func buildProfiles(configs map[string]ProfileConfig, languages map[string]LanguageConfig, idleTTL spec.Duration) (map[string]Profile, error) {
+	ships := builtin(idleTTL)
+	for name, p := range ships {
+		p = p.clone()
+		for language, l := range languages {
+			l.apply(p.CodeLanguages, language)
+		}
+		ships[name] = p
+		if err := ships[name].validateLanguages("profiles." + name); err != nil {
+			return nil, err
+		}
+	}
+	b := &profileBuilder{configs: configs, builtin: ships, done: maps.Clone(ships)}
 	for _, name := range slices.Sorted(maps.Keys(configs)) {
 		if _, err := b.build(name, nil); err != nil {
 			return nil, err

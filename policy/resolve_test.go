@@ -39,19 +39,23 @@ func TestBuiltinProfiles(t *testing.T) {
 		timeout, cap, idle   time.Duration
 		locked               []string
 		upper, tmp, fileSize int64
+		life                 time.Duration
 	}{
-		{"default", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"langbot", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, time.Hour, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"network_basic", true, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1},
-		{"network_extended", true, 2, 1024 << 20, 512, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1},
+		{"app", false, 2, 1 << 30, 512, false, "rw", time.Minute, time.Hour, 24 * time.Hour, nil, 0, 256 << 20, -1, 0},
+		{"browser", false, 2, 2 << 30, 1024, false, "rw", 2 * time.Minute, 10 * time.Minute, 15 * time.Minute, nil, 0, 512 << 20, -1, 0},
+		{"default", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1, 0},
+		{"execution", false, 1, 512 << 20, 128, false, "rw", time.Minute, 10 * time.Minute, 300 * time.Second, nil, 0, 64 << 20, -1, time.Hour},
+		{"langbot", false, 1, 512 << 20, 256, false, "rw", 30 * time.Second, time.Hour, 300 * time.Second, nil, 0, 64 << 20, -1, 0},
+		{"network_basic", true, 1, 512 << 20, 256, false, "rw", 30 * time.Second, 120 * time.Second, 300 * time.Second, nil, 0, 64 << 20, -1, 0},
+		{"network_extended", true, 2, 1024 << 20, 512, true, "rw", 30 * time.Second, 300 * time.Second, 300 * time.Second, nil, 256 << 20, 64 << 20, -1, 0},
 		{"offline_readonly", false, 0.5, 256 << 20, 64, false, "ro", 30 * time.Second, 60 * time.Second, 300 * time.Second,
-			[]string{"network", "workspace_mode", "writable_root"}, 0, 64 << 20, -1},
+			[]string{"network", "workspace_mode", "writable_root"}, 0, 64 << 20, -1, 0},
 	}
 	var names []string
 	for _, profile := range p.Profiles() {
 		names = append(names, profile.Name)
 	}
-	if want := []string{"default", "langbot", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
+	if want := []string{"app", "browser", "default", "execution", "langbot", "network_basic", "network_extended", "offline_readonly"}; !slices.Equal(names, want) {
 		t.Errorf("profiles %q, want %q", names, want)
 	}
 	for _, c := range cases {
@@ -63,7 +67,7 @@ func TestBuiltinProfiles(t *testing.T) {
 		if r.Profile != c.name || r.Network != c.network || l.CPUs != c.cpus || l.Memory != c.memory || l.PIDs != c.pids ||
 			r.Spec().WritableRoot != c.writable || r.WorkspaceMode != c.workspace || r.Timeout.D() != c.timeout || r.TimeoutCap.D() != c.cap ||
 			r.IdleTTL.D() != c.idle || r.Spec().UpperSize != c.upper || r.Spec().TmpSize != c.tmp || l.FileSize != c.fileSize ||
-			r.MaxLifetime != 0 || r.Persistent || r.WorkspaceSize != 0 || r.WorkspaceInodes != 0 || r.WorkspaceTarget != "/workspace" || r.MountMode != map[bool]string{true: "ro", false: "rw"}[c.workspace == "ro"] || len(r.Overridden) != 0 || r.Spec().AllowDegraded || len(r.Mounts) != 0 {
+			r.MaxLifetime.D() != c.life || l.OpenFiles != 4096 || r.Persistent || r.WorkspaceSize != 0 || r.WorkspaceInodes != 0 || r.WorkspaceTarget != "/workspace" || r.MountMode != map[bool]string{true: "ro", false: "rw"}[c.workspace == "ro"] || len(r.Overridden) != 0 || r.Spec().AllowDegraded || len(r.Mounts) != 0 {
 			t.Errorf("%s: %+v", c.name, r)
 		}
 		i := slices.IndexFunc(p.Profiles(), func(p Profile) bool { return p.Name == c.name })
@@ -142,7 +146,7 @@ func TestRefusals(t *testing.T) {
 		field string
 		text  string // part of the error
 	}{
-		{Request{Wishes: spec.Wishes{Profile: "no"}}, "profile", "default, langbot, network_basic"},
+		{Request{Wishes: spec.Wishes{Profile: "no"}}, "profile", "default, execution, langbot, network_basic"},
 		{Request{Wishes: spec.Wishes{Profile: "Default"}}, "profile", "unknown profile"},
 		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(4.01)}}}, "cpus", `4.01: is above the cap 4 of profile "default"`},
 		{Request{Wishes: spec.Wishes{LiveWishes: spec.LiveWishes{CPUs: ptr(math.Inf(1))}}}, "cpus", "above the cap"},

@@ -29,6 +29,8 @@ var (
 	// ErrStorage: the state directory could not be written, for example because the disk
 	// is full; nothing was changed.
 	ErrStorage = errors.New("state directory cannot be written")
+	// ErrCodeUnwritten: [Code.Write] failed, so the code was not run.
+	ErrCodeUnwritten = errors.New("placing the code")
 )
 
 // storageError is an ErrStorage that says what could not be written, and where.

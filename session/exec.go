@@ -26,12 +26,21 @@ import (
 func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request, e Exec) (ExecResult, error) {
 	began := time.Now()
 	// Check the command before creating a session for it.
-	if err := m.command(policy.Resolved{}, e).Validate(); err != nil {
+	checked := e
+	if e.Code != nil {
+		checked.Args = append([]string{e.Code.Dir}, e.Args...) // the language's command is not known yet
+	}
+	if err := m.command(policy.Resolved{}, checked).Validate(); err != nil {
 		return ExecResult{}, err
 	}
 	key, a, err := m.resolve(c, key, r)
 	if err != nil {
 		return ExecResult{}, err
+	}
+	if a != nil && e.Code != nil {
+		if _, _, err := m.policy.Language(a.resolved.Profile, e.Code.Language, e.Code.File); err != nil {
+			return ExecResult{}, err
+		}
 	}
 	u, err := m.acquireEarly(ctx, c, key, a)
 	if err != nil {
@@ -54,12 +63,15 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 		return ExecResult{}, m.noteFailure(c, key, "exec", err)
 	}
 
+	if e.Code != nil {
+		defer func() { e.Code.Remove(u.box) }()
+	}
 	started := time.Now()
-	p, err := u.box.Start(ctx, run.cmd)
+	p, err := run.start(ctx, u.box, e.Code)
 	if unstarted(err) {
 		if u, err = m.again(ctx, c, u, a); err == nil {
 			started = time.Now()
-			p, err = u.box.Start(ctx, run.cmd)
+			p, err = run.start(ctx, u.box, e.Code)
 		}
 	}
 	if errors.Is(err, engine.ErrMayHaveRun) {
@@ -92,7 +104,7 @@ func (m *Manager) Exec(ctx context.Context, c Caller, key Key, r *policy.Request
 // startError adds the program's name to the error of a command that could not be started,
 // unless err has it.
 func startError(program string, err error) error {
-	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) {
+	if errors.Is(err, engine.ErrNotFound) || errors.Is(err, engine.ErrNotExecutable) || errors.Is(err, engine.ErrNoDir) || errors.Is(err, ErrCodeUnwritten) {
 		return err
 	}
 	return fmt.Errorf("starting %s: %w", spec.Quote(program), err)
@@ -129,6 +141,7 @@ func (m *Manager) again(ctx context.Context, c Caller, u *use, a *asked) (*use, 
 // admittedExec is a command that may run and counts as running until release.
 type admittedExec struct {
 	cmd            engine.Command
+	file           string           // of the code, if there is any
 	stdout, stderr *headtail.Buffer // nil where the caller receives the output itself
 	release        func()           // may be called more than once
 
@@ -142,7 +155,16 @@ func (m *Manager) admitExec(ctx context.Context, c Caller, u *use, e Exec) (*adm
 	s.mu.Lock()
 	resolved := s.record.Resolved
 	s.mu.Unlock()
-	r := &admittedExec{cmd: m.command(resolved, e), resolved: resolved}
+	r := &admittedExec{resolved: resolved}
+	if e.Code != nil {
+		language, file, err := m.policy.Language(resolved.Profile, e.Code.Language, e.Code.File)
+		if err != nil {
+			return nil, err
+		}
+		args, env := language.In(e.Code.Dir, file)
+		e.Args, e.Env, r.file = append(args, e.Args...), mergeEnv(env, e.Env), file
+	}
+	r.cmd = m.command(resolved, e)
 	if r.cmd.Stdout == nil {
 		r.stdout = &headtail.Buffer{Limit: m.options.CaptureLimit}
 		r.cmd.Stdout = r.stdout

@@ -13,6 +13,8 @@ import (
 // Exec is one command.
 type Exec struct {
 	Args []string
+	// Code, if not nil, is what to run: Args follow the command of its language.
+	Code *Code
 	// Env is added to the session's environment and overrides it, as KEY=VALUE.
 	Env     []string
 	Dir     string

@@ -87,6 +87,14 @@ type Profile struct {
 	KeepOutput      Size        `json:"keep_output" doc:"Bytes of each output stream of a command that the history keeps; 0: none."`
 	Caps            ProfileCaps `json:"caps" doc:"The most that a request may ask for; -1 is no cap, for times as well."`
 	Locked          []string    `json:"locked" nullable:"false" doc:"Fields of a request that are ignored: the profile's values count."`
+	Languages       []Language  `json:"languages" nullable:"false" doc:"Languages of source code, sorted by name."`
+}
+
+// Language is a language that sessions of a profile run source code in.
+type Language struct {
+	Name    string   `json:"name"`
+	Command []string `json:"command" nullable:"false" doc:"Command line; {file} is the path of the code, {dir} its directory. Arguments follow."`
+	File    string   `json:"file" doc:"Name of the file for the code."`
 }
 
 // ProfileCaps are the most that a request may ask for.

@@ -103,6 +103,19 @@ func listProfiles(ctx context.Context, c *client.Client, _ []string) (names []co
 	return names, err
 }
 
+// listLanguages lists the languages of all profiles.
+func listLanguages(ctx context.Context, c *client.Client, _ []string) (names []cobra.Completion, err error) {
+	profiles, err := c.Profiles(ctx)
+	for _, p := range profiles {
+		for _, l := range p.Languages {
+			if !slices.Contains(names, l.Name) {
+				names = append(names, l.Name)
+			}
+		}
+	}
+	return names, err
+}
+
 // completeNames completes each argument with the names that its lister returns. If the daemon
 // cannot be asked, nothing is completed.
 func (a *App) completeNames(f *remoteFlags, listers ...lister) cobra.CompletionFunc {

@@ -123,7 +123,12 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if err != nil {
 		return a.fail(f.json, err)
 	}
-	if f.json {
+	return a.execResult(result, f.json, f.receipt)
+}
+
+// execResult prints how a command of the daemon ended, and returns it as boxd's own end.
+func (a *App) execResult(result *apitypes.ExecResult, json, receipt bool) error {
+	if json {
 		if err := writeJSON(a.Stdout, result); err != nil {
 			return err
 		}
@@ -131,7 +136,7 @@ func (a *App) exec(cmd *cobra.Command, f *execFlags, args []string) error {
 	if result.Recreated {
 		a.say("boxd: the session's box was lost, this is a new one on the same workspace")
 	}
-	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, f.receipt, result.Status)
+	return a.ended(engine.Result{Verdict: engine.Verdict(result.Verdict), Limit: result.Limit, Receipt: engineReceipt(result.Receipt)}, receipt, result.Status)
 }
 
 // saveOutputs writes the files that a command has made below a directory of the host. They come
