@@ -48,6 +48,12 @@ var matrix = map[string]string{
 	"DELETE /v1/sessions/{id}/files/content": "--+-+",
 	"POST /v1/sessions/{id}/files/mkdir":     "--+-+",
 	"PUT /v1/sessions/{id}/files/symlink":    "--+-+",
+
+	"GET /v1/volumes":           "-++++",
+	"POST /v1/volumes":          "--+-+",
+	"GET /v1/volumes/{name}":    "-++++",
+	"PATCH /v1/volumes/{name}":  "--+-+",
+	"DELETE /v1/volumes/{name}": "--+-+",
 }
 
 func TestRoles(t *testing.T) {
@@ -76,7 +82,7 @@ func TestRoles(t *testing.T) {
 // admitted says whether a request got past the question of who sent it.
 func (f *fixture) admitted(rt route, token string) bool {
 	f.t.Helper()
-	path := strings.NewReplacer("{id}", "none", "{pid}", "none").Replace(rt.path)
+	path := strings.NewReplacer("{id}", "none", "{pid}", "none", "{name}", "none").Replace(rt.path)
 	req, err := http.NewRequest(rt.method, f.base+path, nil)
 	if err != nil {
 		f.t.Fatal(err)

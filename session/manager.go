@@ -31,6 +31,7 @@ type Manager struct {
 	errors     errorLog
 	counters   counters
 	volumes    volumes
+	named      namedVolumes
 	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes
@@ -104,6 +105,7 @@ func (m *Manager) all(tenant string) []*session {
 // a subscriber that receives them no longer finds s, and has received no event of a later
 // session with the same ID. The caller holds the op of s.
 func (m *Manager) forget(s *session, cause error, events ...Event) {
+	m.named.settle(s.key, nil)
 	m.mu.Lock()
 	if m.sessions[s.key] == s {
 		delete(m.sessions, s.key)

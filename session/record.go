@@ -26,6 +26,9 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // ID of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
+	// Attaching are named volumes that the box is about to get, or has got if the last
+	// manager ended before it could record that. Until then no other session gets them.
+	Attaching []engine.Mount `json:"attaching,omitempty"`
 	// Fresh: the session is being created, and the directory of its workspace did not exist
 	// before. So if the creation fails, its content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`

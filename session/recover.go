@@ -37,6 +37,7 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	for _, name := range got.kept {
 		m.volumes.kept[name] = true
 	}
+	m.loadVolumes(got.volumes)
 	ids, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing boxes: %w", err)
@@ -135,6 +136,7 @@ func (r *recovery) restore(rec sessionRecord) *session {
 			s.running++
 		}
 	}
+	r.m.named.settle(s.key, slices.Concat(rec.Resolved.Mounts, rec.Attaching))
 	r.m.mu.Lock()
 	r.m.sessions[s.key] = s
 	r.m.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 )
 
 // replace builds a new box, with the same workspace, for a session whose box is lost or
-// stopped. It makes the change of mounts too. The caller holds the op.
-func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use, error) {
+// stopped. It makes the change of mounts that a asks for too. The caller holds the op.
+func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountDiff) (*use, error) {
 	if ctx.Err() != nil { // for example because the session was stopped
 		return nil, context.Cause(ctx)
 	}
@@ -23,7 +23,15 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
 	}
-	if err := s.tryReplace(ctx, c, change); err != nil {
+	var err error
+	if len(change.attach) > 0 {
+		err = s.takeVolumes(ctx, c, "volumes", a.request.Volumes, change.attach)
+	}
+	if err == nil {
+		err = s.tryReplace(ctx, c, change)
+	}
+	s.settleVolumes()
+	if err != nil {
 		err = s.removedMeanwhile(err)
 		s.m.noteFailure(c, s.key, "recreate", err)
 		return nil, err

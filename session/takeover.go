@@ -135,6 +135,10 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.record.Attaching = nil // the box has told what it has
+	s.m.named.settle(s.key, s.record.Resolved.Mounts)
+	s.mu.Unlock()
 	if box == nil {
 		s.m.discardLater(rec.Box)
 	}

@@ -49,6 +49,7 @@ type Wishes struct {
 	WorkspaceInodes *int64            `json:"workspace_inodes,omitempty" yaml:"workspace_inodes" doc:"Files and directories that can be in it, at most one for each KiB of its size; 0: one for each 16 KiB of its size, at least 1024."`
 	WorkspaceTarget string            `json:"workspace_target,omitempty" doc:"Where it is mounted; empty: /workspace. Commands start there."`
 	Mounts          []MountWish       `json:"mounts,omitempty" doc:"More host directories and files to mount."`
+	Volumes         []VolumeWish      `json:"volumes,omitempty" doc:"Volumes of the tenant to attach."`
 	User            *User             `json:"user,omitempty" doc:"User that runs commands that name none."`
 	Env             map[string]string `json:"env,omitempty" doc:"Environment of all commands of the session."`
 	Timeout         *Duration         `json:"timeout,omitempty" yaml:"timeout" doc:"Default timeout of an exec, in seconds."`
@@ -60,8 +61,10 @@ type Wishes struct {
 // Update changes a live session. Omitted values stay.
 type Update struct {
 	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
-	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts to take away; done first."`
-	Name   *string     `json:"name,omitempty" doc:"New name for people."`
+	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts and volumes to take away; done first."`
+	// AttachVolumes are volumes of the tenant to attach.
+	AttachVolumes []VolumeWish `json:"attach_volumes,omitempty" doc:"Volumes of the tenant to attach."`
+	Name          *string      `json:"name,omitempty" doc:"New name for people."`
 	// Labels to set; nil removes one.
 	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to set; null removes one. Others stay."`
 	LiveWishes
@@ -77,6 +80,14 @@ type MountWish struct {
 	// cannot, because they are not in the JSON.
 	Volume  string `json:"-"`
 	NoLinks string `json:"-"`
+}
+
+// VolumeWish asks for a volume of the tenant in the box.
+type VolumeWish struct {
+	Name     string `json:"name" doc:"Name of the volume."`
+	Target   string `json:"target" doc:"Absolute path in the box."`
+	Size     Size   `json:"size,omitempty" doc:"Create the volume with this size, from 1 MiB, if it does not exist. An existing one keeps its size."`
+	ReadOnly bool   `json:"read_only,omitempty" doc:"Several sessions can have a volume read-only, or one can have it read-write."`
 }
 
 // Settings are the values in force for a session, or the defaults of a profile. The doc
@@ -207,7 +218,7 @@ var Table = []*Setting{
 			return nil
 		}},
 	{Name: "workspace_inodes", Lock: true, Zero: "by the size", Flag: "workspace-inodes", Usage: "files and directories in it, with --workspace-size: `N` (default: one for each 16K)",
-		Rule: checkInodes},
+		Rule: CheckInodes},
 }
 
 func checkMode(field, mode string) error {
@@ -217,7 +228,8 @@ func checkMode(field, mode string) error {
 	return nil
 }
 
-func checkInodes(s *Settings) error {
+// CheckInodes checks WorkspaceInodes against WorkspaceSize. Errors are of type *[FieldError].
+func CheckInodes(s *Settings) error {
 	// The size does not include the metadata of each inode, so it bounds their number.
 	const bytesPerInode = 1 << 10
 	n, most := s.WorkspaceInodes, int64(s.WorkspaceSize/bytesPerInode)

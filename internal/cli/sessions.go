@@ -130,6 +130,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
 	}
+	for _, v := range s.Volumes {
+		t.row("volume", v.Name+" at "+v.Target+map[bool]string{true: " (ro)", false: " (rw)"}[v.ReadOnly])
+	}
 	t.row("timeout", s.Timeout.D().String()+", at most "+s.TimeoutCap.D().String())
 	t.row("idle ttl", map[bool]string{true: "none, persistent", false: s.IdleTTL.D().String()}[s.Persistent])
 	if s.MaxLifetime > 0 {
