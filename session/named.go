@@ -204,7 +204,11 @@ func (s *session) takeVolumes(ctx context.Context, c Caller, field string, asked
 func (s *session) settleVolumes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.gone {
+	switch {
+	case s.gone:
+	case s.record.Retained != nil:
+		s.m.named.settle(s.key, nil)
+	default:
 		s.m.named.settle(s.key, s.record.Resolved.Mounts)
 	}
 }

@@ -119,7 +119,8 @@ func (m *Manager) join() {
 
 // Close releases all sessions, which live on, and cancels running commands. With stop it
 // ends the sessions first, as far as ctx allows: persistent sessions keep their workspace
-// and get a new box at their next use; all others are removed. Close waits for everything
+// and get a new box at their next use, and so do those with the setting retain; all others
+// are removed. Close waits for everything
 // that was started. A second Close waits for the first.
 func (m *Manager) Close(ctx context.Context, stop bool) error {
 	m.mu.Lock()

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -33,6 +35,8 @@ type sessionRecord struct {
 	// before. So if the creation fails, its content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
+	Retained *retention `json:"retained,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how
 	// much lifetime a clock that was set back can add.
 	LifeLeft time.Duration `json:"life_left,omitempty"`
@@ -101,6 +105,7 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	if err := decode(value, &r); err != nil {
 		return r, fmt.Errorf("session record %q: %w", key, err)
 	}
+	r.Resolved.Retain = cmp.Or(r.Resolved.Retain, spec.None) // records of older builds have none
 	switch {
 	case string(sessionKey(r.key())) != string(key):
 		err = fmt.Errorf("belongs to another session")

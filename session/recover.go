@@ -116,6 +116,13 @@ func (r *recovery) record(changes ...change) error {
 // restore adds the session of a record, with its processes but without its box, to the
 // registry.
 func (r *recovery) restore(rec sessionRecord) *session {
+	if rec.Retained != nil && (rec.State == Stopped || rec.State == Failed) {
+		s := r.m.retained(rec)
+		r.m.mu.Lock()
+		r.m.sessions[s.key] = s
+		r.m.mu.Unlock()
+		return s
+	}
 	s := newSession(r.m, rec.key())
 	s.record = rec
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved)))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // replace builds a new box, with the same workspace, for a session whose box is lost or
@@ -23,12 +24,29 @@ func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountD
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
 	}
+	undo := func() {}
 	var err error
-	if len(change.attach) > 0 {
-		err = s.takeVolumes(ctx, c, "volumes", a.request.Volumes, change.attach)
+	s.mu.Lock()
+	retained, mounts := s.record.Retained != nil, change.attach
+	if retained { // it has no volumes any more
+		mounts = change.apply(s.record.Resolved).Mounts
+	}
+	s.mu.Unlock()
+	if retained {
+		undo, err = s.revive()
+	}
+	if err == nil {
+		var asked []spec.VolumeWish
+		if a != nil {
+			asked = a.request.Volumes
+		}
+		err = s.takeVolumes(ctx, c, "volumes", asked, mounts)
 	}
 	if err == nil {
 		err = s.tryReplace(ctx, c, change)
+	}
+	if err != nil && undo != nil {
+		undo()
 	}
 	s.settleVolumes()
 	if err != nil {

@@ -61,6 +61,7 @@ type Session struct {
 	MaxLifetime     Duration         `json:"max_lifetime" doc:"Seconds; 0: none."`
 	Timeout         Duration         `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
 	TimeoutCap      Duration         `json:"timeout_cap" doc:"Seconds an exec may ask for."`
+	Retain          string           `json:"retain,omitempty" doc:"How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box."`
 	CreatedAt       time.Time        `json:"created_at"`
 	LastUsedAt      time.Time        `json:"last_used_at"`
 	ExpiresAt       *time.Time       `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`

@@ -32,6 +32,7 @@ type LiveWishes struct {
 	IdleTTL     *Duration `json:"idle_ttl,omitempty" yaml:"idle_ttl" doc:"Seconds without use, or a string such as \"5m\", after which the session ends." update:"Seconds."`
 	MaxLifetime *Duration `json:"max_lifetime,omitempty" yaml:"max_lifetime" doc:"Seconds after which the session ends, used or not; 0: never." update:"Seconds from the creation; 0: none."`
 	Persistent  *bool     `json:"persistent,omitempty" yaml:"persistent" doc:"Never end for idleness."`
+	Retain      *string   `json:"retain,omitempty" yaml:"retain" doc:"How long the workspace that boxd keeps stays when idle_ttl or max_lifetime end the session: none, forever, or a time such as 7d or 12h."`
 }
 
 // Wishes are the values that a request asks for. The profile supplies omitted values, and
@@ -110,6 +111,7 @@ type Settings struct {
 	IdleTTL         Duration `json:"idle_ttl" doc:"Seconds."`
 	MaxLifetime     Duration `json:"max_lifetime" doc:"Seconds; 0: none."`
 	Persistent      bool     `json:"persistent"`
+	Retain          string   `json:"retain" doc:"How long the workspace stays when a TTL ends the session: none, forever, or a time such as 7d."`
 }
 
 // Caps are the highest values that a request may ask for. -1 means no cap, also in JSON.
@@ -209,6 +211,12 @@ var Table = []*Setting{
 			return nil
 		}},
 	{Name: "persistent", Lock: true, Flag: "persistent", Usage: "never end the session for idleness"},
+	{Name: "retain", Lock: true, Examples: []string{None, "24h", "7d", RetainForever},
+		Flag: "retain", Usage: "keep the workspace for `TIME` such as 7d when a TTL ends the session; \"none\" or \"forever\"",
+		Rule: func(s *Settings) error {
+			_, err := ParseRetain(s.Retain)
+			return err
+		}},
 	{Name: "workspace_size", Lock: true, Zero: "no hard limit", Examples: []string{"64M", "256M", "1G"},
 		Flag: "workspace-size", Usage: "hard limit of the workspace: `SIZE` from 1M, what is beyond does not fit; 0 is none",
 		Rule: func(s *Settings) error {

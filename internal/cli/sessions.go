@@ -138,6 +138,9 @@ func writeSession(w screen, s apitypes.Session) error {
 	if s.MaxLifetime > 0 {
 		t.row("lifetime", s.MaxLifetime.D().String())
 	}
+	if s.Retain != "" && s.Retain != spec.None {
+		t.row("retain", s.Retain)
+	}
 	t.row("created", s.CreatedAt.Local().Format(time.DateTime))
 	t.row("last used", s.LastUsedAt.Local().Format(time.DateTime))
 	if s.ExpiresAt != nil {
