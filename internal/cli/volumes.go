@@ -16,13 +16,14 @@ import (
 func (a *App) newVolumes() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "volumes",
-		Short: "Create, list, resize, attach and remove volumes",
-		Long: `Create, list, resize, attach and remove volumes of the daemon.
+		Short: "Create, list, resize, attach, copy and remove volumes",
+		Long: `Create, list, resize, attach, copy and remove volumes of the daemon.
 
 A volume is a directory of limited size that outlives sessions. Several sessions can have it
 read-only, or one can have it read-write. boxd exec and boxd start attach it with --volume.`,
 	}
-	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach())
+	cmd.AddCommand(a.newVolumesList(), a.newVolumesCreate(), a.newVolumesResize(), a.newVolumesRemove(), a.newVolumesAttach(), a.newVolumesDetach(),
+		a.newVolumesExport(), a.newVolumesImport())
 	return cmd
 }
 

@@ -47,7 +47,19 @@ func TestNamedVolumes(t *testing.T) {
 	d.start()
 	d.says(0, "kept\n", "exec", "x", "--volume", "data:/data:ro", "--", "cat", "/data/file")
 	d.says(0, "", "sessions", "rm", "x")
-	d.says(0, "", "volumes", "rm", "data")
+	exported := d.run("volumes", "export", "data")
+	if exported.status != 0 || exported.stderr != "" {
+		t.Fatalf("%v", exported)
+	}
+	d.says(0, "", "volumes", "create", "copy", "--size", "8M")
+	d.stdin = strings.NewReader(exported.stdout)
+	d.says(0, "", "volumes", "import", "copy")
+	d.says(0, "kept\n", "exec", "x", "--volume", "copy:/data:ro", "--", "cat", "/data/file")
+	d.wantRefused(125, d.run("volumes", "import", "copy"), `session "x" has it read-only`)
+	d.wantRefused(125, d.run("volumes", "export", "none"), "must be a volume of the tenant")
+	d.says(0, "x\n", "sessions", "ls", "-q")
+	d.says(0, "", "sessions", "rm", "x")
+	d.says(0, "", "volumes", "rm", "data", "copy")
 	if left, err := filepath.Glob(filepath.Join(d.dir, "volumes", "v-*")); err != nil || len(left) > 0 {
 		t.Errorf("left of the volume: %q, %v", left, err)
 	}
