@@ -113,6 +113,16 @@ func (n *namedVolumes) record(id string) (volumeRecord, bool) {
 	return volumeRecord{}, false
 }
 
+// records returns the records of all volumes.
+func (n *namedVolumes) records() (list []volumeRecord) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, v := range n.all {
+		list = append(list, v.record)
+	}
+	return list
+}
+
 // claim makes key a session of the volumes among mounts, in addition to those that it has.
 // It claims all or none.
 func (n *namedVolumes) claim(key Key, mounts []engine.Mount) error {
@@ -571,8 +581,8 @@ func (m *Manager) reconcileVolumes(there []engine.VolumeState) {
 	for _, v := range there {
 		sizes[v.Name] = max(1, v.Bytes) // one that cannot be read is listed without its size
 	}
-	for id, v := range m.named.all { // needs no lock: not shared yet
-		r, size := v.record, spec.Size(sizes[id])
+	for _, r := range m.named.records() {
+		size := spec.Size(sizes[r.id()])
 		switch {
 		case r.Removing || size == r.Bytes || size == 1:
 		case size > r.Bytes: // a crash during a change of its size

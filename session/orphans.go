@@ -82,8 +82,8 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 	}
 	m.reconcileVolumes(list)
 	owned := map[string]bool{}
-	for id := range m.named.all {
-		owned[id] = true
+	for _, r := range m.named.records() {
+		owned[r.id()] = true
 	}
 	for _, s := range m.all("") {
 		s.mu.Lock()
