@@ -41,9 +41,15 @@ func sessionOf(v *session.View) apitypes.Session {
 	spec.CopyFields(&s, *v)
 	spec.CopyFields(&s, *r)
 	s.Env, s.WorkspaceTarget = slices.Clone(r.Env), r.Target()
+	for _, w := range v.Volumes {
+		s.Volumes = append(s.Volumes, apitypes.AttachedVolume{Name: w.Name, Target: w.Target, ReadOnly: w.ReadOnly})
+	}
 	for _, m := range r.Mounts {
 		// Clients need not know where boxd keeps its own workspaces.
 		if m.Target == r.Target() {
+			continue
+		}
+		if policy.IsVolumeID(m.Volume) { // among the volumes
 			continue
 		}
 		if m.Volume != "" {

@@ -74,7 +74,7 @@ func Document() []byte {
 // schemaName gives the types of package engine/spec their names in package apitypes.
 func schemaName(t reflect.Type, hint string) string {
 	name := huma.DefaultSchemaNamer(t, hint)
-	if theirs := map[string]string{"Wishes": "SessionSpec", "Update": "SessionUpdate", "MountWish": "Mount", "Caps": "ProfileCaps"}[name]; theirs != "" {
+	if theirs := map[string]string{"Wishes": "SessionSpec", "Update": "SessionUpdate", "MountWish": "Mount", "VolumeWish": "SessionVolume", "Caps": "ProfileCaps"}[name]; theirs != "" {
 		return theirs
 	}
 	return name
@@ -106,6 +106,7 @@ var enums = map[string][]any{
 	"ExecResult.verdict": verdicts,
 	"Process.verdict":    verdicts,
 	"ExecEvent.stream":   {"stdout", "stderr"},
+	"Volume.state":       {apitypes.VolumeReady, apitypes.VolumeRemoving},
 	"FileInfo.type":      {"file", "dir", "symlink", "fifo", "socket", "device"},
 	"Port.protocol":      {"tcp", "tcp6", "udp", "udp6"},
 
@@ -116,7 +117,8 @@ var enums = map[string][]any{
 	"Profile.mount_mode":            workspaceModes,
 	"Event.type": {session.EventCreated, session.EventRecreated, session.EventAdopted, session.EventState, session.EventExecStarted,
 		session.EventExecEnded, session.EventProcessStarted, session.EventProcessExited, session.EventProcessStopped, session.EventProcessReady, session.EventProcessUnready, session.EventOOM,
-		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventExpired, session.EventRemoved, session.EventError},
+		session.EventPIDsLimit, session.EventAttached, session.EventDetached, session.EventVolumeCreated, session.EventVolumeResized,
+		session.EventVolumeRemoved, session.EventExpired, session.EventRemoved, session.EventError},
 }
 
 var (

@@ -56,6 +56,12 @@ var matrix = map[string]string{
 	"POST /v1/sessions/{id}/files/copy":      "--+-+",
 	"GET /v1/sessions/{id}/files/tar":        "-++++",
 	"PUT /v1/sessions/{id}/files/tar":        "--+-+",
+
+	"GET /v1/volumes":           "-++++",
+	"POST /v1/volumes":          "--+-+",
+	"GET /v1/volumes/{name}":    "-++++",
+	"PATCH /v1/volumes/{name}":  "--+-+",
+	"DELETE /v1/volumes/{name}": "--+-+",
 }
 
 func TestRoles(t *testing.T) {
@@ -84,7 +90,7 @@ func TestRoles(t *testing.T) {
 // admitted says whether a request got past the question of who sent it.
 func (f *fixture) admitted(rt route, token string) bool {
 	f.t.Helper()
-	path := strings.NewReplacer("{id}", "none", "{pid}", "none").Replace(rt.path)
+	path := strings.NewReplacer("{id}", "none", "{pid}", "none", "{name}", "none").Replace(rt.path)
 	req, err := http.NewRequest(rt.method, f.base+path, nil)
 	if err != nil {
 		f.t.Fatal(err)

@@ -54,4 +54,6 @@ type Quotas struct {
 	Memory         spec.Size `yaml:"memory" json:"memory"`                   // sum of the limits of all boxes, bytes
 	CPUs           float64   `yaml:"cpus" json:"cpus"`                       // sum of the limits of all boxes
 	WorkspaceBytes spec.Size `yaml:"workspace_bytes" json:"workspace_bytes"` // of the workspaces that boxd keeps
+	Volumes        int64     `yaml:"volumes" json:"volumes"`                 // named ones
+	VolumeBytes    spec.Size `yaml:"volume_bytes" json:"volume_bytes"`       // sum of the sizes of named volumes
 }

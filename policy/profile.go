@@ -64,7 +64,7 @@ func builtin(idleTTL spec.Duration) map[string]Profile {
 		Settings: spec.Settings{
 			CPUs: 1, Memory: 512 << 20, PIDs: spec.DefaultPIDs, OpenFiles: spec.DefaultOpenFiles, FileSize: spec.Unlimited,
 			TmpSize: spec.DefaultTmpSize, UpperSize: spec.DefaultUpperSize, WorkspaceMode: spec.ReadWrite, MountMode: spec.ReadWrite,
-			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL,
+			Timeout: spec.Duration(30 * time.Second), IdleTTL: idleTTL, Retain: spec.None,
 		},
 		AllowNetwork: true, AllowPersistent: true, KeepArgv: KeepFull,
 		Caps: spec.Caps{

@@ -68,6 +68,16 @@ func (p *Policy) Resolve(tenant string, r Request) (Resolved, error) {
 			overridden = append(overridden, fmt.Sprintf("mounts[%d].read_only", i))
 		}
 	}
+	volumes, more, err := p.decideVolumes(tenant, "volumes", s.MountMode, target, r.Volumes)
+	if err != nil {
+		return Resolved{}, err
+	}
+	for i, m := range volumes {
+		if m.ReadOnly && !r.Volumes[i].ReadOnly {
+			overridden = append(overridden, fmt.Sprintf("volumes[%d].read_only", i))
+		}
+	}
+	list, decisions = append(list, volumes...), append(decisions, more...)
 	slices.Sort(overridden)
 	env, err := resolveEnv(r.Env)
 	if err != nil {

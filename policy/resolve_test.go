@@ -89,14 +89,14 @@ func TestDefaultProfile(t *testing.T) {
 
 func TestRequestWins(t *testing.T) {
 	p := newPolicy(t, Config{NetworkAvailable: true, AllowDegraded: true})
-	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{WritableRoot: ptr(true), WorkspaceMode: ptr("none"), User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, Timeout: ptr(seconds(60)), TmpSize: ptr(spec.Size(1 << 20)), UpperSize: ptr(spec.Size(2 << 20)), Hostname: "h", Image: "host", LiveWishes: spec.LiveWishes{CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), IdleTTL: ptr(seconds(60)), MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true)}}})
+	r, err := p.Resolve("a", Request{Wishes: spec.Wishes{WritableRoot: ptr(true), WorkspaceMode: ptr("none"), User: &engine.User{UID: 1000, GID: 1001}, Env: map[string]string{"B": "2", "A": "1", "EMPTY": "", "X": "a=b\n"}, Timeout: ptr(seconds(60)), TmpSize: ptr(spec.Size(1 << 20)), UpperSize: ptr(spec.Size(2 << 20)), Hostname: "h", Image: "host", LiveWishes: spec.LiveWishes{CPUs: ptr(2.0), Memory: ptr(spec.Size(1 << 30)), PIDs: ptr(int64(7)), Network: ptr(true), IdleTTL: ptr(seconds(60)), MaxLifetime: ptr(seconds(3600)), Persistent: ptr(true), Retain: ptr("7d")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := Resolved{
 		Profile: "default", WorkspaceTarget: "/workspace", Env: []string{"A=1", "B=2", "EMPTY=", "X=a=b\n"}, TimeoutCap: seconds(120),
 		Settings: spec.Settings{
-			Network: true, WorkspaceMode: "none", IdleTTL: seconds(60), MaxLifetime: seconds(3600), Persistent: true, Timeout: seconds(60), MountMode: "rw",
+			Network: true, WorkspaceMode: "none", IdleTTL: seconds(60), MaxLifetime: seconds(3600), Persistent: true, Retain: "7d", Timeout: seconds(60), MountMode: "rw",
 			WritableRoot: true, UpperSize: 2 << 20, TmpSize: 1 << 20, Memory: 1 << 30, PIDs: 7, CPUs: 2, OpenFiles: 4096, FileSize: -1,
 		},
 		Image: "host", Hostname: "h", User: engine.User{UID: 1000, GID: 1001}, AllowDegraded: true,
@@ -126,7 +126,7 @@ func TestLocks(t *testing.T) {
 		t.Errorf("overridden %q, %v; want none", r.Overridden, err)
 	}
 	// If everything is locked, even nonsense has no effect, and Overridden names all of it.
-	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Persistent: ptr(true), PIDs: ptr(int64(-1))}}})
+	r, err = p.Resolve("a", Request{Wishes: spec.Wishes{Profile: "all", Timeout: ptr(seconds(-1)), TmpSize: ptr(spec.Size(-1)), UpperSize: ptr(spec.Size(-1)), WorkspaceMode: ptr("x"), WritableRoot: ptr(true), WorkspaceSize: ptr(spec.Size(-1)), WorkspaceInodes: ptr(int64(-1)), LiveWishes: spec.LiveWishes{CPUs: ptr(math.NaN()), IdleTTL: ptr(seconds(-1)), MaxLifetime: ptr(seconds(-1)), Memory: ptr(spec.Size(-1)), Network: ptr(true), Persistent: ptr(true), Retain: ptr("x"), PIDs: ptr(int64(-1))}}})
 	if err != nil || !slices.Equal(r.Overridden, spec.Lockable()) {
 		t.Errorf("overridden %q, %v; want %q", r.Overridden, err, spec.Lockable())
 	}

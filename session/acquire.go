@@ -173,7 +173,7 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		return nil, err
 	}
 	if !alive {
-		return s.replace(ctx, c, change)
+		return s.replace(ctx, c, a, change)
 	}
 	if !change.empty() {
 		s.mu.Lock()
@@ -182,7 +182,12 @@ func (s *session) joinHeld(ctx context.Context, c Caller, a *asked) (*use, error
 		if err := u.recordError(); err != nil {
 			return nil, err
 		}
-		if err := s.changeBox(ctx, change.engineChange(), change.reverse().engineChange(), change.apply); err != nil {
+		err := s.takeVolumes(ctx, c, "volumes", a.request.Volumes, change.attach)
+		if err == nil {
+			err = s.changeBox(ctx, change.engineChange(), change.reverse().engineChange(), change.apply)
+		}
+		s.settleVolumes()
+		if err != nil {
 			return nil, s.m.noteFailure(c, s.key, "mount", err)
 		}
 		s.reportMounts(c, change)

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -86,6 +87,12 @@ func (s *session) tryCreate(ctx context.Context, c Caller, a *asked) (err error)
 		}
 		return nil
 	})
+	if err := s.takeVolumes(ctx, c, "volumes", a.request.Volumes, a.resolved.Mounts); err != nil { // forget settles
+		if errors.Is(err, ErrVolumeInUse) {
+			s.m.deny(c, s.key, "create", err)
+		}
+		return err
+	}
 	if a.resolved.Workspace == "" {
 		undo.Push(func() error {
 			s.m.workspaces.DropEmpty(s.key.Tenant, s.key.ID) // the content of one from before a lost database stays

@@ -28,6 +28,9 @@ const (
 	EventPIDsLimit      EventType = "pids-limit"      // Details: count
 	EventAttached       EventType = "mount-attached"
 	EventDetached       EventType = "mount-detached"
+	EventVolumeCreated  EventType = "volume-created" // Details: volume, size
+	EventVolumeResized  EventType = "volume-resized" // Details: volume, size
+	EventVolumeRemoved  EventType = "volume-removed" // Details: volume
 	EventExpired        EventType = "expired"
 	EventRemoved        EventType = "removed"
 	EventError          EventType = "error"

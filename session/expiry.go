@@ -67,6 +67,9 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 	if s.removing || s.gone || s.record.State == Creating {
 		return 0, false
 	}
+	if r := s.record.Retained; r != nil {
+		return s.m.now() + time.Until(r.Until), !r.Until.IsZero() && s.uses == 0
+	}
 	busy := s.record.Resolved.Persistent || s.uses > 0 || (s.running+s.waiting > 0 && s.exempt)
 	idle := time.Duration(s.lastUsed.Load()) + s.record.Resolved.IdleTTL.D()
 	switch {
@@ -88,7 +91,7 @@ func (s *session) deadlineLocked() (time.Duration, bool) {
 func (s *session) arm() {
 	s.mu.Lock()
 	at, ok := s.deadlineLocked()
-	if s.uses > 0 && !s.record.Resolved.Persistent && !s.removing && !s.gone && s.record.State != Creating {
+	if s.uses > 0 && s.record.Retained == nil && !s.record.Resolved.Persistent && !s.removing && !s.gone && s.record.State != Creating {
 		// release leaves an armed deadline as it is, so it must not be later than the
 		// idle TTL could end.
 		if look := s.m.now() + s.record.Resolved.IdleTTL.D(); !ok || look < at {
@@ -167,9 +170,16 @@ func (s *session) expireIfDue() {
 	if s.lifeEnd > 0 && s.lifeEnd <= now {
 		reason = "lifetime of " + s.record.Resolved.MaxLifetime.String() + " is over"
 	}
+	if s.record.Retained != nil {
+		reason = "its workspace was kept for " + s.record.Resolved.Retain
+	}
+	retain := s.retainLocked()
 	begun := s.markRemovalLocked(reason)
+	if begun {
+		s.record.Retained = retain // a successor that finds a removal begun has to know
+	}
 	s.mu.Unlock()
 	if begun {
-		s.m.spawn(func() { s.teardown(removal{expired: true, reason: reason, caller: system}) })
+		s.m.spawn(func() { s.teardown(removal{expired: true, retain: retain != nil, reason: reason, caller: system}) })
 	}
 }

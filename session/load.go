@@ -19,6 +19,7 @@ import (
 type loaded struct {
 	sessions  []sessionRecord
 	processes []processRecord
+	volumes   []volumeRecord
 	kept      []string // volumes, see [volumes]
 	epoch     uint64   // counts the openings, from 1, including this one
 	// fresh: there was no usable database, and no opening since has completed the search
@@ -81,6 +82,9 @@ func salvage(path string, got *loaded) (*bbolt.DB, error) {
 		}
 		for i := range got.processes {
 			changes = append(changes, got.processes[i].put())
+		}
+		for i := range got.volumes {
+			changes = append(changes, got.volumes[i].put())
 		}
 		return apply(tx, changes)
 	})
@@ -159,7 +163,7 @@ func epoch(n uint64) change {
 // beginEpoch checks the version, creates the buckets of a new database, and counts this
 // opening.
 func beginEpoch(tx *bbolt.Tx, got *loaded) error {
-	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket} {
+	for _, name := range [][]byte{metaBucket, sessionsBucket, processBucket, volumesBucket} {
 		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
 			return err
 		}
@@ -194,6 +198,7 @@ func readAll(tx *bbolt.Tx, got *loaded) error {
 	}
 	errs := readRecords(tx.Bucket(sessionsBucket), decodeSession, &got.sessions)
 	errs = append(errs, readRecords(tx.Bucket(processBucket), decodeProcess, &got.processes)...)
+	errs = append(errs, readRecords(tx.Bucket(volumesBucket), decodeVolume, &got.volumes)...)
 	if len(errs) > 0 {
 		return fmt.Errorf("%d records are damaged, such as: %w", len(errs), errs[0])
 	}
@@ -203,6 +208,9 @@ func readAll(tx *bbolt.Tx, got *loaded) error {
 // readRecords appends the records of b to records one by one, because bbolt panics at a
 // damaged page.
 func readRecords[T any](b *bbolt.Bucket, decode func(key, value []byte) (T, error), records *[]T) (errs []error) {
+	if b == nil { // of an older version, on a disk that is full
+		return nil
+	}
 	_ = b.ForEach(func(k, v []byte) error { // fn returns no error
 		r, err := decode(k, v)
 		if err != nil {

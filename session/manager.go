@@ -33,6 +33,7 @@ type Manager struct {
 	counters   counters
 	volumes    volumes
 	history    *history.Store
+	named      namedVolumes
 	noShares   atomic.Bool // the host cannot limit directories: see limitShare
 
 	ctx    context.Context // ends when the manager closes
@@ -106,8 +107,18 @@ func (m *Manager) all(tenant string) []*session {
 // a subscriber that receives them no longer finds s, and has received no event of a later
 // session with the same ID. The caller holds the op of s.
 func (m *Manager) forget(s *session, cause error, events ...Event) {
+	m.succeed(s, nil, cause, events...)
+}
+
+// succeed is forget with another session in the place of s, unless next is nil.
+func (m *Manager) succeed(s, next *session, cause error, events ...Event) {
+	m.named.settle(s.key, nil)
 	m.mu.Lock()
-	if m.sessions[s.key] == s {
+	switch {
+	case m.sessions[s.key] != s:
+	case next != nil:
+		m.sessions[s.key] = next
+	default:
 		delete(m.sessions, s.key)
 	}
 	m.deadlines.drop(s)

@@ -20,18 +20,32 @@ type mountDiff struct {
 
 func (d mountDiff) empty() bool { return len(d.detach) == 0 && len(d.attach) == 0 }
 
-// mountChange returns the difference between the mounts that a asks for and those of have;
-// none if a names no mounts. It decides by the profile of the session, not by that of the
+// mountChange returns the difference between the mounts and volumes that a asks for and those
+// of have; those that a does not name stay. It decides by the profile of the session, not by that of the
 // request.
 func (m *Manager) mountChange(key Key, have policy.Resolved, a *asked) (mountDiff, []policy.Decision, error) {
-	if a == nil || a.request.Mounts == nil {
+	if a == nil || a.request.Mounts == nil && a.request.Volumes == nil {
 		return mountDiff{}, nil, nil
 	}
-	want, decisions, err := m.policy.MountsFor(key.Tenant, have, a.request.Mounts)
+	is := extraMounts(have)
+	named := namedMounts(is)
+	others := without(is, named)
+	var decisions, more []policy.Decision
+	var err error
+	if a.request.Mounts != nil {
+		others, decisions, err = m.policy.MountsFor(key.Tenant, have, a.request.Mounts)
+	}
+	if err == nil && a.request.Volumes != nil {
+		named, more, err = m.policy.VolumesFor(key.Tenant, "volumes", have, a.request.Volumes)
+		decisions = append(decisions, more...)
+	}
+	want := slices.Concat(others, named)
+	if err == nil {
+		err = engine.Spec{Mounts: want}.Validate()
+	}
 	if err != nil {
 		return mountDiff{}, decisions, err
 	}
-	is := extraMounts(have)
 	return mountDiff{detach: without(is, want), attach: without(want, is)}, decisions, nil
 }
 
@@ -72,6 +86,9 @@ func (s *session) reportMounts(c Caller, d mountDiff) {
 	}
 	for _, m := range d.attach {
 		details := map[string]any{"source": m.Source, "target": m.Target, "read_only": m.ReadOnly}
+		if r, ok := s.m.named.record(m.Volume); ok {
+			details["volume"] = r.Name
+		}
 		s.publish(EventAttached, c, "", details)
 		_ = s.m.audit(c, s.key, audit.Entry{Action: "attach", Decision: audit.Done, Details: details}) // reports its error
 	}
@@ -97,6 +114,18 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeTimeout)
 	defer cancel()
+	if named := namedMounts(change.Attach); len(named) > 0 {
+		s.mu.Lock()
+		s.record.Attaching = named
+		write := s.m.store.enqueue(s.recordLocked().put())
+		s.mu.Unlock()
+		if err := write.wait(); err != nil {
+			s.mu.Lock()
+			s.record.Attaching = nil
+			s.mu.Unlock()
+			return err
+		}
+	}
 	if changesBox {
 		err := box.Update(ctx, change)
 		if errors.Is(err, engine.ErrBoxLost) && isDone(box.Done()) {
@@ -109,7 +138,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 	}
 	s.mu.Lock()
 	old, life := s.record.Resolved, s.lifeEnd
-	s.record.Resolved = alter(old)
+	s.record.Resolved, s.record.Attaching = alter(old), nil
 	write := s.m.store.enqueue(s.recordLocked().put())
 	s.mu.Unlock()
 	err := write.wait()
@@ -134,6 +163,7 @@ func (s *session) changeBox(ctx context.Context, change, undo engine.Change, alt
 func (s *session) keepToBox(box engine.LiveBox) {
 	has := box.Spec()
 	s.mu.Lock()
+	s.record.Attaching = nil
 	if has.ID != s.record.Box || slices.Equal(has.Mounts, s.record.Resolved.Mounts) { // an engine may not report its mounts
 		s.mu.Unlock()
 		return

@@ -98,6 +98,7 @@ func newManager(o Options, st *store, epoch uint64) *Manager {
 		log: cmp.Or(o.Logger, slog.Default()), store: st, opened: time.Now(),
 		events: newBroker(epoch), sessions: map[Key]*session{},
 		volumes: volumes{leaving: map[string]chan struct{}{}, kept: map[string]bool{}},
+		named:   namedVolumes{all: map[string]*namedVolume{}, holders: map[string]map[Key]bool{}},
 		reapers: make(chan struct{}, parallel), wake: make(chan struct{}, 1), adopted: make(chan struct{}), done: make(chan struct{}),
 	}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
@@ -122,7 +123,8 @@ func (m *Manager) join() {
 
 // Close releases all sessions, which live on, and cancels running commands. With stop it
 // ends the sessions first, as far as ctx allows: persistent sessions keep their workspace
-// and get a new box at their next use; all others are removed. Close waits for everything
+// and get a new box at their next use, and so do those with the setting retain; all others
+// are removed. Close waits for everything
 // that was started. A second Close waits for the first.
 func (m *Manager) Close(ctx context.Context, stop bool) error {
 	m.mu.Lock()

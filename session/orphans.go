@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/policy"
 )
 
 // removeVolumeLater removes a volume without a session in the background, after its box if
@@ -79,7 +80,11 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 		m.report(Key{}, "", "listing volumes: "+err.Error()) // sessions without a volume are not affected
 		return nil
 	}
+	m.reconcileVolumes(list)
 	owned := map[string]bool{}
+	for _, r := range m.named.records() {
+		owned[r.id()] = true
+	}
 	for _, s := range m.all("") {
 		s.mu.Lock()
 		owned[volumeOf(s.record.Resolved)] = true
@@ -90,13 +95,13 @@ func (r *recovery) orphanVolumes(ctx context.Context, fresh bool) error {
 	for _, v := range list {
 		there[v.Name] = true
 		switch {
-		case !isVolumeName(v.Name) || owned[v.Name] || m.volumes.isKept(v.Name):
+		case !isVolumeName(v.Name) && !policy.IsVolumeID(v.Name) || owned[v.Name] || m.volumes.isKept(v.Name):
 		case fresh:
 			m.volumes.kept[v.Name] = true // needs no lock: not shared yet
 			changes = append(changes, change{metaBucket, keptKey(v.Name), []byte{1}})
-			m.report(Key{}, "", fmt.Sprintf("volume %q is the workspace of an unknown session: kept for a session with the same ID", v.Name))
+			m.report(Key{}, "", fmt.Sprintf("volume %q belongs to an unknown session, or was created under a name that is lost: kept for a session with the same ID, or a volume with the same name", v.Name))
 		default:
-			m.log.Info("removing a workspace without a session", "volume", v.Name)
+			m.log.Info("removing a volume without an owner", "volume", v.Name)
 			m.removeVolumeLater(v.Name, "")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -27,10 +28,15 @@ type sessionRecord struct {
 	Box        string          `json:"box"` // ID of the box of this generation
 	Resolved   policy.Resolved `json:"resolved"`
 	Unenforced string          `json:"unenforced,omitempty"`
+	// Attaching are named volumes that the box is about to get, or has got if the last
+	// manager ended before it could record that. Until then no other session gets them.
+	Attaching []engine.Mount `json:"attaching,omitempty"`
 	// Fresh: the session is being created, and the directory of its workspace did not exist
 	// before. So if the creation fails, its content belongs to no other session.
 	Fresh     bool      `json:"fresh,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
+	// Retained: a TTL has ended the session, or is ending it, and it stays for its workspace.
+	Retained *retention `json:"retained,omitempty"`
 	// LifeLeft is what was left of MaxLifetime when the record was written. It bounds how
 	// much lifetime a clock that was set back can add.
 	LifeLeft time.Duration `json:"life_left,omitempty"`
@@ -108,6 +114,7 @@ func decodeSession(key, value []byte) (r sessionRecord, err error) {
 	if err := decode(value, &r); err != nil {
 		return r, fmt.Errorf("session record %q: %w", key, err)
 	}
+	r.Resolved.Retain = cmp.Or(r.Resolved.Retain, spec.None) // records of older builds have none
 	switch {
 	case string(sessionKey(r.key())) != string(key):
 		err = fmt.Errorf("belongs to another session")

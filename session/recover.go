@@ -37,6 +37,7 @@ func (m *Manager) recover(ctx context.Context, got loaded) ([]*session, error) {
 	for _, name := range got.kept {
 		m.volumes.kept[name] = true
 	}
+	m.loadVolumes(got.volumes)
 	ids, err := m.engine.Boxes(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing boxes: %w", err)
@@ -115,6 +116,13 @@ func (r *recovery) record(changes ...change) error {
 // restore adds the session of a record, with its processes but without its box, to the
 // registry.
 func (r *recovery) restore(rec sessionRecord) *session {
+	if rec.Retained != nil && (rec.State == Stopped || rec.State == Failed) {
+		s := r.m.retained(rec)
+		r.m.mu.Lock()
+		r.m.sessions[s.key] = s
+		r.m.mu.Unlock()
+		return s
+	}
 	s := newSession(r.m, rec.key())
 	s.record = rec
 	s.release = r.m.ledger.Adopt(rec.Tenant, countable(boxUse(rec.Resolved)))
@@ -135,6 +143,7 @@ func (r *recovery) restore(rec sessionRecord) *session {
 			s.running++
 		}
 	}
+	r.m.named.settle(s.key, slices.Concat(rec.Resolved.Mounts, rec.Attaching))
 	r.m.mu.Lock()
 	r.m.sessions[s.key] = s
 	r.m.mu.Unlock()

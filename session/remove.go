@@ -18,6 +18,7 @@ type removal struct {
 	caller  Caller
 	reason  string
 	expired bool
+	retain  bool // the session stays for its workspace
 }
 
 // Remove ends a session: it kills what runs in it, and removes its box and the workspace
@@ -50,6 +51,12 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	}
 	select {
 	case <-s.removed:
+		s.mu.Lock()
+		stays := s.record.Retained != nil
+		s.mu.Unlock()
+		if stays { // its TTL was faster
+			return m.removeAgain(ctx, c, key)
+		}
 		return nil
 	case <-s.stumbled:
 		s.mu.Lock()
@@ -63,6 +70,14 @@ func (m *Manager) Remove(ctx context.Context, c Caller, key Key) error {
 	case <-m.ctx.Done():
 		return ErrClosed
 	}
+}
+
+// removeAgain removes the session that stays in the place of one whose removal was asked for.
+func (m *Manager) removeAgain(ctx context.Context, c Caller, key Key) error {
+	if err := m.Remove(ctx, c, key); !errors.Is(err, ErrNotFound) {
+		return err
+	}
+	return nil
 }
 
 // noteRemoval records that the session is being removed, so that a successor continues.
@@ -130,7 +145,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.record.State = Stopping
+	if s.record.State = Stopping; !r.retain {
+		s.record.Retained = nil
+	}
 	write := s.m.store.enqueue(s.recordLocked().put())
 	own, volume := s.record.Resolved.OwnWorkspace(), volumeOf(s.record.Resolved)
 	s.mu.Unlock()
@@ -143,6 +160,9 @@ func (s *session) tryRemove(ctx context.Context, r removal) error {
 	defer cancel()
 	if err := s.clearBox(step); err != nil {
 		return err
+	}
+	if r.retain {
+		return s.retire(ctx, r)
 	}
 	switch {
 	case volume != "":

@@ -6,11 +6,12 @@ import (
 	"fmt"
 
 	"github.com/boxd/boxd/audit"
+	"github.com/boxd/boxd/engine/spec"
 )
 
 // replace builds a new box, with the same workspace, for a session whose box is lost or
-// stopped. It makes the change of mounts too. The caller holds the op.
-func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use, error) {
+// stopped. It makes the change of mounts that a asks for too. The caller holds the op.
+func (s *session) replace(ctx context.Context, c Caller, a *asked, change mountDiff) (*use, error) {
 	if ctx.Err() != nil { // for example because the session was stopped
 		return nil, context.Cause(ctx)
 	}
@@ -23,7 +24,32 @@ func (s *session) replace(ctx context.Context, c Caller, change mountDiff) (*use
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "recreate", Decision: audit.Allow, Reason: "its box is gone"}); err != nil {
 		return nil, err
 	}
-	if err := s.tryReplace(ctx, c, change); err != nil {
+	undo := func() {}
+	var err error
+	s.mu.Lock()
+	retained, mounts := s.record.Retained != nil, change.attach
+	if retained { // it has no volumes any more
+		mounts = change.apply(s.record.Resolved).Mounts
+	}
+	s.mu.Unlock()
+	if retained {
+		undo, err = s.revive()
+	}
+	if err == nil {
+		var asked []spec.VolumeWish
+		if a != nil {
+			asked = a.request.Volumes
+		}
+		err = s.takeVolumes(ctx, c, "volumes", asked, mounts)
+	}
+	if err == nil {
+		err = s.tryReplace(ctx, c, change)
+	}
+	if err != nil && undo != nil {
+		undo()
+	}
+	s.settleVolumes()
+	if err != nil {
 		err = s.removedMeanwhile(err)
 		s.m.noteFailure(c, s.key, "recreate", err)
 		return nil, err

@@ -154,7 +154,7 @@ func (s *session) view() View {
 		Execs: s.execs, Processes: s.running, WorkspaceBytes: s.workspaceBytes, Unenforced: r.Unenforced,
 		CreatedAt: r.CreatedAt, LastUsed: s.m.wall(used),
 	}
-	v.Resolved.Decisions = nil
+	v.Resolved.Decisions, v.Volumes = nil, s.m.named.among(r.Resolved.Mounts)
 	if r.State == Running {
 		v.Box = r.Box
 	}

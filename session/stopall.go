@@ -49,7 +49,11 @@ func (m *Manager) stopAll(ctx context.Context) error {
 func (s *session) shutDown() error {
 	s.mu.Lock()
 	persistent, removing := s.record.Resolved.Persistent, s.removing
+	retained := s.record.Retained != nil && s.record.State == Stopped
 	s.mu.Unlock()
+	if retained && !removing {
+		return nil // there is nothing to end
+	}
 	if persistent && !removing {
 		if err := s.halt(); !errors.Is(err, errRemoved) {
 			return err
@@ -57,10 +61,14 @@ func (s *session) shutDown() error {
 	}
 	const reason = "the daemon stops"
 	s.mu.Lock()
+	retain := s.retainLocked()
 	begun := s.markRemovalLocked(reason)
+	if begun {
+		s.record.Retained = retain
+	}
 	s.mu.Unlock()
 	if begun {
-		s.teardown(removal{caller: system, reason: reason})
+		s.teardown(removal{caller: system, reason: reason, retain: retain != nil})
 	}
 	select {
 	case <-s.removed:

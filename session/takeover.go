@@ -25,8 +25,8 @@ func (r *recovery) resumeSession(rec sessionRecord) error {
 		s.removing = true
 		s.cancel()
 		s.markProcessesLost()
-		reason := s.record.Reason
-		r.m.spawn(func() { s.teardown(removal{caller: system, reason: reason}) })
+		left := removal{caller: system, reason: s.record.Reason, expired: rec.Retained != nil, retain: rec.Retained != nil}
+		r.m.spawn(func() { s.teardown(left) })
 		return nil
 	case rec.State == Running && exists:
 		s.settled = make(chan struct{})
@@ -135,6 +135,10 @@ func (s *session) takeOverHeld(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.mu.Lock()
+	s.record.Attaching = nil // the box has told what it has
+	s.m.named.settle(s.key, s.record.Resolved.Mounts)
+	s.mu.Unlock()
 	if box == nil {
 		s.m.discardLater(rec.Box)
 	}

@@ -75,7 +75,14 @@ func (s *session) update(ctx context.Context, c Caller, u spec.Update) error {
 	if err := s.m.audit(c, s.key, audit.Entry{Action: "update", Decision: audit.Allow}); err != nil {
 		return err
 	}
-	return s.applyUpdate(ctx, c, have, want, diff)
+	err = s.takeVolumes(ctx, c, "attach_volumes", u.AttachVolumes, diff.attach)
+	if err == nil {
+		err = s.applyUpdate(ctx, c, have, want, diff)
+	} else {
+		_ = s.m.noteFailure(c, s.key, "update", err)
+	}
+	s.settleVolumes()
+	return err
 }
 
 // decideMounts returns the change of mounts that u asks for.
@@ -89,6 +96,16 @@ func (s *session) decideMounts(have policy.Resolved, u spec.Update) (d mountDiff
 		}
 		d.detach = append(d.detach, extra[at])
 		extra = slices.Delete(extra, at, at+1)
+	}
+	volumes, decisions, err := s.m.policy.VolumesFor(s.key.Tenant, "attach_volumes", have, u.AttachVolumes)
+	if err != nil {
+		return d, decisions, err
+	}
+	for i, m := range volumes {
+		if slices.ContainsFunc(extra, func(has engine.Mount) bool { return has.Volume == m.Volume }) {
+			return d, decisions, &engine.FieldError{Field: fmt.Sprintf("attach_volumes[%d].name", i), Value: spec.Quote(u.AttachVolumes[i].Name), Rule: "is attached already: detach its target in the same request to change it"}
+		}
+		d.attach = append(d.attach, m)
 	}
 	for _, asked := range u.Attach {
 		m, decision, err := s.m.policy.MayMount(s.key.Tenant, have, asked)

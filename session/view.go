@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxd/boxd/engine"
+	"github.com/boxd/boxd/engine/spec"
 	"github.com/boxd/boxd/policy"
 )
 
@@ -36,6 +37,8 @@ type View struct {
 	Box        string // ID; empty without a box
 	// Resolved is what the session has, including live changes.
 	Resolved policy.Resolved
+	// Volumes are the named volumes among the mounts of Resolved.
+	Volumes []spec.VolumeWish
 	// Execs and Processes count what runs now.
 	Execs     int
 	Processes int

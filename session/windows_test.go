@@ -121,8 +121,11 @@ func (w *windows) scenario() {
 		{"q", func() error {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"stubborn"}}))
 		}},
+		{"volume", func() error {
+			return second(w.CreateVolume(w.ctx, me, "t", "data", VolumeLimits{Bytes: 8 << 20}))
+		}},
 		{"attach", func() error {
-			return second(w.Update(w.ctx, me, keyA, spec.Update{Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}))
+			return second(w.Update(w.ctx, me, keyA, spec.Update{AttachVolumes: []spec.VolumeWish{dataAt("/d", false)}, Attach: []spec.MountWish{{Source: "/srv/data/x", Target: "/x"}}, LiveWishes: spec.LiveWishes{Memory: ptr(spec.Size(1 << 30))}}))
 		}},
 		{"stop", func() error {
 			return w.onProcess("q", func(p *Process) error { return p.Stop(w.ctx, me, StopOptions{}) })
@@ -131,7 +134,11 @@ func (w *windows) scenario() {
 			return second(w.Start(w.ctx, me, keyA, nil, ProcessSpec{ID: "q", Args: []string{"exit", "7"}}))
 		}},
 		{"forget", func() error { return w.onProcess("q", func(p *Process) error { return p.Remove(w.ctx, me) }) }},
-		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, spec.Update{Detach: []string{"/x"}})) }},
+		{"detach", func() error { return second(w.Update(w.ctx, me, keyA, spec.Update{Detach: []string{"/x", "/d"}})) }},
+		{"resize", func() error {
+			return second(w.ResizeVolume(w.ctx, me, "t", "data", VolumeLimits{Bytes: 9 << 20}))
+		}},
+		{"remove volume", func() error { return w.RemoveVolume(w.ctx, me, "t", "data") }},
 		{"replace", func() error {
 			w.host.Kill(w.boxOf(keyB))
 			return second(w.Exec(w.ctx, me, keyB, nil, Exec{Args: []string{"true"}}))
@@ -173,7 +180,11 @@ func (w *windows) check() {
 	w.eventually("the end of what goes on", w.settled)
 	w.eventually("figures that agree", func() bool {
 		use, _ := w.Quota("t")
-		return use.Sessions == int64(len(w.List("t"))) && use.Execs == 0 && use.Processes == int64(w.Stats().ProcessesRunning)
+		var bytes spec.Size
+		for _, v := range w.Volumes(ctx, "t") {
+			bytes += v.Bytes
+		}
+		return use.Volumes == int64(len(w.Volumes(ctx, "t"))) && use.VolumeBytes == bytes && use.Sessions == int64(len(w.List("t"))) && use.Execs == 0 && use.Processes == int64(w.Stats().ProcessesRunning)
 	})
 	w.checkAnswers()
 	w.checkDisk()
@@ -191,12 +202,28 @@ func (w *windows) settled() bool {
 	return st.States[Stopping] == 0 && len(w.host.IDs()) == st.States[Running] && w.processesAgree() && w.volumesAgree() && len(left) == 0
 }
 
-// volumesAgree reports whether there are the volumes that sessions have, and no other.
+// volumesAgree reports whether there are the volumes that sessions have and those with a name,
+// and no other, and the sessions of each are those that say so.
 func (b *bench) volumesAgree() bool {
 	var want []string
 	for _, v := range b.List("") {
 		if name := volumeOf(v.Resolved); name != "" {
 			want = append(want, name)
+		}
+	}
+	for _, v := range b.Volumes(ctx, "") {
+		id := policy.VolumeID(v.Tenant, v.Name)
+		want = append(want, id)
+		var sessions []Attachment
+		for _, s := range b.List(v.Tenant) {
+			for _, m := range s.Resolved.Mounts {
+				if m.Volume == id {
+					sessions = append(sessions, Attachment{s.ID, m.ReadOnly})
+				}
+			}
+		}
+		if has := b.host.Volume(id); has == nil || v.Removing || spec.Size(has.Bytes) != v.Bytes || !slices.Equal(sessions, v.Attached) {
+			return false
 		}
 	}
 	slices.Sort(want)
@@ -238,6 +265,14 @@ func (w *windows) checkAnswers() {
 	}
 	if v, err := w.Get(keyC); w.acked["c"] && (err != nil || volumeOf(v.Resolved) != volumeName(keyC)) {
 		w.t.Errorf("c: %+v, %v", v.Resolved, err)
+	}
+	switch v, err := w.Volume(ctx, "t", "data"); {
+	case w.acked["volume"] && !w.begun["remove volume"] && err != nil, w.acked["remove volume"] && err == nil:
+		w.t.Errorf("volume: %+v, %v", v, err)
+	case err == nil && w.acked["resize"] && v.Bytes != 9<<20, err == nil && !w.begun["resize"] && v.Bytes != 8<<20:
+		w.t.Errorf("the volume has %s", v.Bytes)
+	case w.acked["attach"] && !w.begun["detach"] && len(v.Attached) != 1, w.acked["detach"] && len(v.Attached) != 0:
+		w.t.Errorf("the volume is attached to %+v", v.Attached)
 	}
 	if p, err := w.Process(keyA, "p"); w.acked["p"] && (err != nil || p.View().State != ProcessRunning || p.View().PID != w.pid) {
 		w.t.Errorf("p: %v", err)

@@ -32,47 +32,49 @@ type SessionRequest struct {
 
 // Session is a session as it is now.
 type Session struct {
-	ID              string     `json:"id"`
-	Name            string     `json:"name,omitempty" doc:"Name for people."`
-	Labels          Labels     `json:"labels,omitempty"`
-	Tenant          string     `json:"tenant"`
-	State           string     `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
-	Reason          string     `json:"reason,omitempty" doc:"Why it failed or stopped."`
-	Box             string     `json:"box,omitempty" doc:"Id of its box."`
-	Profile         string     `json:"profile"`
-	Image           string     `json:"image,omitempty"`
-	Network         bool       `json:"network"`
-	CPUs            float64    `json:"cpus" doc:"-1: unlimited."`
-	Memory          Size       `json:"memory" doc:"Bytes; -1: unlimited."`
-	PIDs            int64      `json:"pids" doc:"-1: unlimited."`
-	WritableRoot    bool       `json:"writable_root"`
-	WorkspaceMode   string     `json:"workspace_mode"`
-	Workspace       string     `json:"workspace,omitempty"`
-	WorkspaceTarget string     `json:"workspace_target" doc:"Where the workspace is mounted, or would be."`
-	WorkspaceSize   Size       `json:"workspace_size,omitempty" doc:"Hard limit of the workspace in bytes; absent: none."`
-	WorkspaceInodes int64      `json:"workspace_inodes,omitempty" doc:"Hard limit of the files and directories in it; absent: it follows from the size."`
-	Unenforced      string     `json:"unenforced,omitempty" doc:"Which of its limits this host cannot enforce, and why; only where the daemon allows that."`
-	Warnings        []string   `json:"warnings,omitempty" doc:"What the session lacks of what its client asked for, such as a network."`
-	Mounts          []Mount    `json:"mounts,omitempty"`
-	Env             []string   `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
-	Persistent      bool       `json:"persistent"`
-	IdleTTL         Duration   `json:"idle_ttl" doc:"Seconds."`
-	MaxLifetime     Duration   `json:"max_lifetime" doc:"Seconds; 0: none."`
-	Timeout         Duration   `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
-	TimeoutCap      Duration   `json:"timeout_cap" doc:"Seconds an exec may ask for."`
-	CreatedAt       time.Time  `json:"created_at"`
-	LastUsedAt      time.Time  `json:"last_used_at"`
-	ExpiresAt       *time.Time `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
-	Generation      int        `json:"generation" doc:"Counts the boxes of the session, from 1."`
-	TmpSize         Size       `json:"tmp_size"`
-	Hostname        string     `json:"hostname,omitempty"`
-	User            spec.User  `json:"user"`
-	WorkspaceBytes  int64      `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
-	Overridden      []string   `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
-	Execs           int        `json:"execs" doc:"Execs that are running."`
-	Processes       int        `json:"processes" doc:"Managed processes that are running."`
-	Created         bool       `json:"created,omitempty" doc:"This request made the session."`
-	Recreated       bool       `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
+	ID              string           `json:"id"`
+	Name            string           `json:"name,omitempty" doc:"Name for people."`
+	Labels          Labels           `json:"labels,omitempty"`
+	Tenant          string           `json:"tenant"`
+	State           string           `json:"state" doc:"creating, running, stopping, stopped or failed. A failed session gets a new box with its next use."`
+	Reason          string           `json:"reason,omitempty" doc:"Why it failed or stopped."`
+	Box             string           `json:"box,omitempty" doc:"Id of its box."`
+	Profile         string           `json:"profile"`
+	Image           string           `json:"image,omitempty"`
+	Network         bool             `json:"network"`
+	CPUs            float64          `json:"cpus" doc:"-1: unlimited."`
+	Memory          Size             `json:"memory" doc:"Bytes; -1: unlimited."`
+	PIDs            int64            `json:"pids" doc:"-1: unlimited."`
+	WritableRoot    bool             `json:"writable_root"`
+	WorkspaceMode   string           `json:"workspace_mode"`
+	Workspace       string           `json:"workspace,omitempty"`
+	WorkspaceTarget string           `json:"workspace_target" doc:"Where the workspace is mounted, or would be."`
+	WorkspaceSize   Size             `json:"workspace_size,omitempty" doc:"Hard limit of the workspace in bytes; absent: none."`
+	WorkspaceInodes int64            `json:"workspace_inodes,omitempty" doc:"Hard limit of the files and directories in it; absent: it follows from the size."`
+	Unenforced      string           `json:"unenforced,omitempty" doc:"Which of its limits this host cannot enforce, and why; only where the daemon allows that."`
+	Warnings        []string         `json:"warnings,omitempty" doc:"What the session lacks of what its client asked for, such as a network."`
+	Mounts          []Mount          `json:"mounts,omitempty"`
+	Volumes         []AttachedVolume `json:"volumes,omitempty" doc:"Volumes of the tenant that the session has."`
+	Env             []string         `json:"env,omitempty" doc:"KEY=VALUE, sorted; viewers get the names only."`
+	Persistent      bool             `json:"persistent"`
+	IdleTTL         Duration         `json:"idle_ttl" doc:"Seconds."`
+	MaxLifetime     Duration         `json:"max_lifetime" doc:"Seconds; 0: none."`
+	Timeout         Duration         `json:"timeout" doc:"Seconds an exec may take unless it asks otherwise."`
+	TimeoutCap      Duration         `json:"timeout_cap" doc:"Seconds an exec may ask for."`
+	Retain          string           `json:"retain,omitempty" doc:"How long its workspace stays when a TTL ends it: none, forever, or a time such as 7d. It is stopped then, and expires_at says when it goes; its next use gives it a new box."`
+	CreatedAt       time.Time        `json:"created_at"`
+	LastUsedAt      time.Time        `json:"last_used_at"`
+	ExpiresAt       *time.Time       `json:"expires_at,omitempty" doc:"When it ends if nothing uses it."`
+	Generation      int              `json:"generation" doc:"Counts the boxes of the session, from 1."`
+	TmpSize         Size             `json:"tmp_size"`
+	Hostname        string           `json:"hostname,omitempty"`
+	User            spec.User        `json:"user"`
+	WorkspaceBytes  int64            `json:"workspace_bytes,omitempty" doc:"What the workspace was measured at last."`
+	Overridden      []string         `json:"overridden,omitempty" doc:"Fields of the request that the profile locks: its values count."`
+	Execs           int              `json:"execs" doc:"Execs that are running."`
+	Processes       int              `json:"processes" doc:"Managed processes that are running."`
+	Created         bool             `json:"created,omitempty" doc:"This request made the session."`
+	Recreated       bool             `json:"recreated,omitempty" doc:"This request gave it a new box, as the old one was lost."`
 }
 
 // SessionList is a list of sessions, ordered by tenant and id.

@@ -32,6 +32,7 @@ type LiveWishes struct {
 	IdleTTL     *Duration `json:"idle_ttl,omitempty" yaml:"idle_ttl" doc:"Seconds without use, or a string such as \"5m\", after which the session ends." update:"Seconds."`
 	MaxLifetime *Duration `json:"max_lifetime,omitempty" yaml:"max_lifetime" doc:"Seconds after which the session ends, used or not; 0: never." update:"Seconds from the creation; 0: none."`
 	Persistent  *bool     `json:"persistent,omitempty" yaml:"persistent" doc:"Never end for idleness."`
+	Retain      *string   `json:"retain,omitempty" yaml:"retain" doc:"How long the workspace that boxd keeps stays when idle_ttl or max_lifetime end the session: none, forever, or a time such as 7d or 12h."`
 }
 
 // Wishes are the values that a request asks for. The profile supplies omitted values, and
@@ -49,6 +50,7 @@ type Wishes struct {
 	WorkspaceInodes *int64            `json:"workspace_inodes,omitempty" yaml:"workspace_inodes" doc:"Files and directories that can be in it, at most one for each KiB of its size; 0: one for each 16 KiB of its size, at least 1024."`
 	WorkspaceTarget string            `json:"workspace_target,omitempty" doc:"Where it is mounted; empty: /workspace. Commands start there."`
 	Mounts          []MountWish       `json:"mounts,omitempty" doc:"More host directories and files to mount."`
+	Volumes         []VolumeWish      `json:"volumes,omitempty" doc:"Volumes of the tenant to attach."`
 	User            *User             `json:"user,omitempty" doc:"User that runs commands that name none."`
 	Env             map[string]string `json:"env,omitempty" doc:"Environment of all commands of the session."`
 	Timeout         *Duration         `json:"timeout,omitempty" yaml:"timeout" doc:"Default timeout of an exec, in seconds."`
@@ -60,8 +62,10 @@ type Wishes struct {
 // Update changes a live session. Omitted values stay.
 type Update struct {
 	Attach []MountWish `json:"attach,omitempty" doc:"Mounts to add."`
-	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts to take away; done first."`
-	Name   *string     `json:"name,omitempty" doc:"New name for people."`
+	Detach []string    `json:"detach,omitempty" doc:"Targets of mounts and volumes to take away; done first."`
+	// AttachVolumes are volumes of the tenant to attach.
+	AttachVolumes []VolumeWish `json:"attach_volumes,omitempty" doc:"Volumes of the tenant to attach."`
+	Name          *string      `json:"name,omitempty" doc:"New name for people."`
 	// Labels to set; nil removes one.
 	Labels map[string]*string `json:"labels,omitempty" doc:"Labels to set; null removes one. Others stay."`
 	LiveWishes
@@ -77,6 +81,14 @@ type MountWish struct {
 	// cannot, because they are not in the JSON.
 	Volume  string `json:"-"`
 	NoLinks string `json:"-"`
+}
+
+// VolumeWish asks for a volume of the tenant in the box.
+type VolumeWish struct {
+	Name     string `json:"name" doc:"Name of the volume."`
+	Target   string `json:"target" doc:"Absolute path in the box."`
+	Size     Size   `json:"size,omitempty" doc:"Create the volume with this size, from 1 MiB, if it does not exist. An existing one keeps its size."`
+	ReadOnly bool   `json:"read_only,omitempty" doc:"Several sessions can have a volume read-only, or one can have it read-write."`
 }
 
 // Settings are the values in force for a session, or the defaults of a profile. The doc
@@ -99,6 +111,7 @@ type Settings struct {
 	IdleTTL         Duration `json:"idle_ttl" doc:"Seconds."`
 	MaxLifetime     Duration `json:"max_lifetime" doc:"Seconds; 0: none."`
 	Persistent      bool     `json:"persistent"`
+	Retain          string   `json:"retain" doc:"How long the workspace stays when a TTL ends the session: none, forever, or a time such as 7d."`
 }
 
 // Caps are the highest values that a request may ask for. -1 means no cap, also in JSON.
@@ -198,6 +211,12 @@ var Table = []*Setting{
 			return nil
 		}},
 	{Name: "persistent", Lock: true, Flag: "persistent", Usage: "never end the session for idleness"},
+	{Name: "retain", Lock: true, Examples: []string{None, "24h", "7d", RetainForever},
+		Flag: "retain", Usage: "keep the workspace for `TIME` such as 7d when a TTL ends the session; \"none\" or \"forever\"",
+		Rule: func(s *Settings) error {
+			_, err := ParseRetain(s.Retain)
+			return err
+		}},
 	{Name: "workspace_size", Lock: true, Zero: "no hard limit", Examples: []string{"64M", "256M", "1G"},
 		Flag: "workspace-size", Usage: "hard limit of the workspace: `SIZE` from 1M, what is beyond does not fit; 0 is none",
 		Rule: func(s *Settings) error {
@@ -207,7 +226,7 @@ var Table = []*Setting{
 			return nil
 		}},
 	{Name: "workspace_inodes", Lock: true, Zero: "by the size", Flag: "workspace-inodes", Usage: "files and directories in it, with --workspace-size: `N` (default: one for each 16K)",
-		Rule: checkInodes},
+		Rule: CheckInodes},
 }
 
 func checkMode(field, mode string) error {
@@ -217,7 +236,8 @@ func checkMode(field, mode string) error {
 	return nil
 }
 
-func checkInodes(s *Settings) error {
+// CheckInodes checks WorkspaceInodes against WorkspaceSize. Errors are of type *[FieldError].
+func CheckInodes(s *Settings) error {
 	// The size does not include the metadata of each inode, so it bounds their number.
 	const bytesPerInode = 1 << 10
 	n, most := s.WorkspaceInodes, int64(s.WorkspaceSize/bytesPerInode)

@@ -130,10 +130,16 @@ func writeSession(w screen, s apitypes.Session) error {
 	for _, m := range s.Mounts {
 		t.row("mount", m.Source+" at "+m.Target+map[bool]string{true: " (ro)", false: " (rw)"}[m.ReadOnly])
 	}
+	for _, v := range s.Volumes {
+		t.row("volume", v.Name+" at "+v.Target+map[bool]string{true: " (ro)", false: " (rw)"}[v.ReadOnly])
+	}
 	t.row("timeout", s.Timeout.D().String()+", at most "+s.TimeoutCap.D().String())
 	t.row("idle ttl", map[bool]string{true: "none, persistent", false: s.IdleTTL.D().String()}[s.Persistent])
 	if s.MaxLifetime > 0 {
 		t.row("lifetime", s.MaxLifetime.D().String())
+	}
+	if s.Retain != "" && s.Retain != spec.None {
+		t.row("retain", s.Retain)
 	}
 	t.row("created", s.CreatedAt.Local().Format(time.DateTime))
 	t.row("last used", s.LastUsedAt.Local().Format(time.DateTime))

@@ -58,6 +58,9 @@ func parseSetting(value reflect.Value, text string) error {
 		return err
 	case *spec.Duration:
 		return parseDuration(to, text)
+	case *string:
+		*to = text // the daemon checks it
+		return nil
 	case *bool:
 		b, err := strconv.ParseBool(text)
 		*to = b

@@ -35,6 +35,11 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	wishes.StringVar(&f.wishes.Name, "name", "", "`NAME` of the session for people")
 	wishes.Var(labelsValue{"--label", &f.wishes.Labels}, "label", "give the session the label `KEY=VALUE` (repeatable)")
 	wishes.VarP(mountsValue(&f.mounts), "mount", "v", "mount `SRC:DST[:ro|rw]` or type=bind,source=SRC,target=DST[,readonly] (repeatable)")
+	wishes.Var(&textValue{"", func(s string) error {
+		v, err := parseVolume(s)
+		f.wishes.Volumes = append(f.wishes.Volumes, v)
+		return err
+	}}, "volume", "attach the volume `NAME:TARGET[:ro][,size=SIZE]`; with a size it is created if it does not exist (repeatable)")
 	wishes.VisitAll(func(flag *pflag.Flag) { f.names = append(f.names, flag.Name) })
 	fs.AddFlagSet(wishes)
 	settingFlags(cmd, &f.wishes, false)
@@ -53,6 +58,7 @@ func (f *specFlags) register(a *App, cmd *cobra.Command, remote *remoteFlags) {
 	completeFlag(cmd, "workspace-target")
 	completeDirs(cmd, "workspace")
 	completeFiles(cmd, "mount")
+	completeFlag(cmd, "volume")
 }
 
 // spec returns the session that the flags describe, nil if none of them was given.

@@ -102,7 +102,7 @@ func auditText(h *apitypes.AuditHead) string {
 
 func quotaText(q apitypes.QuotaUse) string {
 	format := func(n float64) string { return fmt.Sprint(n) }
-	if q.Name == "memory" || q.Name == "workspace_bytes" {
+	if q.Name == "memory" || q.Name == "workspace_bytes" || q.Name == "volume_bytes" {
 		format = func(n float64) string { return spec.FormatSize(int64(n)) }
 	}
 	if q.Limit < 0 {

@@ -1,0 +1,60 @@
+package apitypes
+
+import (
+	"time"
+
+	"github.com/boxd/boxd/engine/spec"
+)
+
+// SessionVolume is a volume that a session asks for.
+type SessionVolume = spec.VolumeWish
+
+// AttachedVolume is a volume that a session has.
+type AttachedVolume struct {
+	Name     string `json:"name"`
+	Target   string `json:"target" doc:"Where it is in the box."`
+	ReadOnly bool   `json:"read_only"`
+}
+
+// States of a [Volume].
+const (
+	VolumeReady    = "ready"
+	VolumeRemoving = "removing" // its removal failed, and is retried
+)
+
+// VolumeRequest asks for a volume. It is created if it does not exist.
+type VolumeRequest struct {
+	Name   string `json:"name" doc:"1 to 64 of A-Z, a-z, 0-9 and \"._-\", not starting with \".\" and without \"..\"."`
+	Size   Size   `json:"size" doc:"Hard limit in bytes, or a string such as \"1G\", from 1 MiB: who writes more gets ENOSPC."`
+	Inodes int64  `json:"inodes,omitempty" doc:"Files and directories that can be in it, at most one for each KiB of its size; absent: one for each 16 KiB, at least 1024."`
+}
+
+// VolumeUpdate changes the limits of a volume.
+type VolumeUpdate struct {
+	Size   Size  `json:"size" doc:"New hard limit. It can shrink to what the volume holds if the host has project quota; otherwise it can only grow, on some hosts only while no session has it."`
+	Inodes int64 `json:"inodes,omitempty" doc:"New limit of files and directories; absent: as before."`
+}
+
+// Volume is a directory of limited size that a tenant keeps for its sessions.
+type Volume struct {
+	Name      string       `json:"name"`
+	Tenant    string       `json:"tenant"`
+	State     string       `json:"state" doc:"ready or removing."`
+	Size      Size         `json:"size" doc:"Hard limit in bytes."`
+	Inodes    int64        `json:"inodes,omitempty" doc:"Hard limit of files and directories; absent: it follows from the size."`
+	UsedBytes int64        `json:"used_bytes" doc:"What is in it, as measured last."`
+	Attached  []Attachment `json:"attached" nullable:"false" doc:"Sessions that have it: several read-only, or one read-write."`
+	CreatedAt time.Time    `json:"created_at"`
+	Created   bool         `json:"created,omitempty" doc:"This request made the volume."`
+}
+
+// Attachment is a session that has a volume.
+type Attachment struct {
+	Session  string `json:"session"`
+	ReadOnly bool   `json:"read_only"`
+}
+
+// VolumeList is a list of volumes, ordered by tenant and name.
+type VolumeList struct {
+	Volumes []Volume `json:"volumes" nullable:"false"`
+}
