@@ -65,7 +65,7 @@ func (p *Process) probe() {
 		switch err := p.awaitReady(ctx, box, live, r.Ready); {
 		case err == nil:
 			p.setReadiness(ProcessReady, nil)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, isDone(live.Done()):
 			return
 		default:
 			p.giveUp(fmt.Sprintf("not ready within %s: %v", readyTimeout(r.Ready), err))
@@ -90,7 +90,7 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	if r.Line != "" {
-		return awaitLine(ctx, live.Stdio(), r.Line)
+		return awaitLine(ctx, live, r.Line)
 	}
 	var last error
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
@@ -293,11 +293,11 @@ func endText(r engine.Result) string {
 
 // awaitLine returns nil once one of the outputs has text in a line. It starts at the oldest
 // byte that is kept, and lets the process overwrite nothing.
-func awaitLine(ctx context.Context, streams engine.Stdio, text string) error {
+func awaitLine(ctx context.Context, live engine.ManagedProcess, text string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var outputs []engine.Output
-	for _, o := range []engine.Output{streams.Stdout, streams.Stderr} {
+	for _, o := range []engine.Output{live.Stdio().Stdout, live.Stdio().Stderr} {
 		if o != nil {
 			outputs = append(outputs, o)
 		}
@@ -316,7 +316,10 @@ func awaitLine(ctx context.Context, streams engine.Stdio, text string) error {
 	if seen {
 		return nil
 	}
-	<-ctx.Done() // it may do its work without any output; its time is not over
+	select { // its time is not over, as long as it runs
+	case <-live.Done():
+	case <-ctx.Done():
+	}
 	return fmt.Errorf("no line of its output contains %s", spec.Quote(text))
 }
 
