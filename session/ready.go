@@ -25,7 +25,7 @@ const (
 	firstProbe   = 50 * time.Millisecond // pause after the first attempt; it grows up to lastProbe
 	lastProbe    = time.Second
 	probeTimeout = 5 * time.Second // of one attempt
-	portShare    = 50              // looking at ports takes at most this part of the daemon's time, as 1/portShare
+	portShare    = 20              // a probe looks at ports for at most this part of the time, as 1/portShare
 	liveFailures = 3               // in a row until a process is unready
 	// lineDrain is how long after the end of a process its output is searched for the line.
 	lineDrain = time.Second
@@ -99,7 +99,7 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 		if err == nil {
 			return nil
 		}
-		if r.Port != 0 { // a box with many sockets has long tables
+		if r.Port != 0 { // the kernel walks all connections of the host, 10 to 20 ms; a box with many sockets has long tables
 			pause = max(pause, portShare*time.Since(began))
 		}
 		if ctx.Err() == nil || last == nil { // an attempt that was cut says less than the one before
