@@ -25,7 +25,7 @@ const (
 	firstProbe   = 50 * time.Millisecond // pause after the first attempt; it grows up to lastProbe
 	lastProbe    = time.Second
 	probeTimeout = 5 * time.Second // of one attempt
-	portShare    = 50              // looking at ports takes at most this part of the daemon's time, as 1/portShare
+	portShare    = 20              // a probe looks at ports for at most this part of the time, as 1/portShare
 	liveFailures = 3               // in a row until a process is unready
 	// lineDrain is how long after the end of a process its output is searched for the line.
 	lineDrain = time.Second
@@ -65,7 +65,7 @@ func (p *Process) probe() {
 		switch err := p.awaitReady(ctx, box, live, r.Ready); {
 		case err == nil:
 			p.setReadiness(ProcessReady, nil)
-		case ctx.Err() != nil:
+		case ctx.Err() != nil, isDone(live.Done()):
 			return
 		default:
 			p.giveUp(fmt.Sprintf("not ready within %s: %v", readyTimeout(r.Ready), err))
@@ -90,7 +90,7 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 	ctx, cancel := context.WithTimeout(ctx, left)
 	defer cancel()
 	if r.Line != "" {
-		return awaitLine(ctx, live.Stdio(), r.Line)
+		return awaitLine(ctx, live, r.Line)
 	}
 	var last error
 	for pause := firstProbe; ; pause = min(2*pause, lastProbe) {
@@ -99,7 +99,7 @@ func (p *Process) awaitReady(ctx context.Context, box engine.LiveBox, live engin
 		if err == nil {
 			return nil
 		}
-		if r.Port != 0 { // a box with many sockets has long tables
+		if r.Port != 0 { // the kernel walks all connections of the host, 10 to 20 ms; a box with many sockets has long tables
 			pause = max(pause, portShare*time.Since(began))
 		}
 		if ctx.Err() == nil || last == nil { // an attempt that was cut says less than the one before
@@ -293,11 +293,11 @@ func endText(r engine.Result) string {
 
 // awaitLine returns nil once one of the outputs has text in a line. It starts at the oldest
 // byte that is kept, and lets the process overwrite nothing.
-func awaitLine(ctx context.Context, streams engine.Stdio, text string) error {
+func awaitLine(ctx context.Context, live engine.ManagedProcess, text string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var outputs []engine.Output
-	for _, o := range []engine.Output{streams.Stdout, streams.Stderr} {
+	for _, o := range []engine.Output{live.Stdio().Stdout, live.Stdio().Stderr} {
 		if o != nil {
 			outputs = append(outputs, o)
 		}
@@ -316,7 +316,10 @@ func awaitLine(ctx context.Context, streams engine.Stdio, text string) error {
 	if seen {
 		return nil
 	}
-	<-ctx.Done() // it may do its work without any output; its time is not over
+	select { // its time is not over, as long as it runs
+	case <-live.Done():
+	case <-ctx.Done():
+	}
 	return fmt.Errorf("no line of its output contains %s", spec.Quote(text))
 }
 

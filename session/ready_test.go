@@ -594,3 +594,22 @@ func (w *windows) restartAndStop() (started, stopped bool) {
 	p, err := w.Process(keyA, "p")
 	return true, err == nil && p.Stop(w.ctx, me, StopOptions{}) == nil
 }
+
+// The text is found wherever reads are cut, and not across bytes that were overwritten.
+func TestTextInOutput(t *testing.T) {
+	for _, at := range []int{0, 990, 995, 999, 1000, 1001, 31_999, 40_000} { // a read returns 1,000 bytes
+		o := &enginetest.Output{}
+		o.Write([]byte(strings.Repeat("y", at) + "is ready\n"))
+		if !hasText(ctx, o, "is ready") {
+			t.Errorf("at %d: not found", at)
+		}
+		if hasText(ctx, o, "is  ready") {
+			t.Errorf("at %d: found what is not there", at)
+		}
+	}
+	o := &enginetest.Output{Keep: 10}
+	o.Write([]byte("is ready, and more"))
+	if hasText(ctx, o, "is ready") {
+		t.Error("found what is no longer kept")
+	}
+}
