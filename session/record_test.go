@@ -94,12 +94,21 @@ func TestBadRecords(t *testing.T) {
 	}
 }
 
+func newLedger(t testing.TB) *policy.Ledger {
+	p, err := policy.New(policy.Config{})
+	must(t, err)
+	return p.NewLedger()
+}
+
 // Arbitrary content of the database causes no panic, and accepted records are usable.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte("t\x00a"), encode(sampleSession())[4:])
 	f.Add([]byte("t\x00a\x00p"), encode(sampleProcess())[4:])
 	f.Add([]byte("t\x00a\x00p"), encode(supervisedProcess())[4:])
 	f.Add([]byte("t\x00a"), []byte(`{"tenant":"t","id":"a","state":"running","generation":1,"box":"s","resolved":{"spec":{"limits":{"cpus":1e300}}}}`))
+	volume := volumeRecord{Tenant: "t", Name: "a", Bytes: 8 << 20, CreatedAt: time.Unix(1700000000, 0).UTC()}
+	f.Add(volume.key(), encode(&volume)[4:])
+	ledger := newLedger(f)
 	f.Fuzz(func(t *testing.T, key, body []byte) {
 		value := withSum(body)
 		if r, err := decodeSession(key, value); err == nil {
@@ -108,6 +117,12 @@ func FuzzRecords(f *testing.F) {
 			}
 			again, err := decodeSession(key, r.put().value)
 			if err != nil || again.key() != r.key() {
+				t.Errorf("%+v is not taken again: %v", r, err)
+			}
+		}
+		if r, err := decodeVolume(key, value); err == nil {
+			ledger.Adopt(r.Tenant, r.use())() // panics if it cannot be counted
+			if _, err := decodeVolume(key, r.put().value); err != nil || engine.ValidateVolumeName(r.id()) != nil {
 				t.Errorf("%+v is not taken again: %v", r, err)
 			}
 		}
